@@ -1,0 +1,88 @@
+// What the vector kernels take and give: plain data, the same for every instruction set.
+//
+// Layouts. Samples: (count, features), C order. Factor of a mode: (m, n), C order. A code has a fixed
+// width: index, value (count, width), of which the first nonzeros[k] are used, indices ascending.
+// Atoms are numbered in C order over the modes: (i_1 · n_2 + i_2) · n_3 + …
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kronlearn {
+
+enum class Method { omp, ols, threshold };
+
+template <class T>
+struct ModeView {
+  int m, n;
+  const T* factor;  // (m, n)
+};
+
+// The modes are merged into two sides, left and right, so that an atom is always a pair.
+template <class T>
+struct SideView {
+  int m, n;
+  int m_stride, n_stride;  // row lengths below, multiples of 16
+  const T* gram;           // (n, n_stride)
+  const T* atoms;          // (n, m_stride): one atom per row
+};
+
+template <class T>
+struct DictionaryView {
+  int n_modes;
+  const ModeView<T>* modes;
+  const ModeView<T>* squared;  // the factors' entries squared, for weighted atom norms
+  SideView<T> left, right;
+
+  int features() const { return left.m * right.m; }
+  int atoms() const { return left.n * right.n; }
+};
+
+template <class T>
+struct CodingTask {
+  DictionaryView<T> dictionary;
+  Method method;
+  bool refit;                     // keep the previous supports, only solve for their coefficients
+  int width;                      // the most nonzeros a sample may have
+  int64_t count;                  // samples
+  const T* samples;               // (count, features)
+  const T* weights;               // (count, features) or null
+  T tol;                          // the ℓ2 norm a residual may have, used where tols is null
+  const T* tols;                  // (count) or null
+  const int32_t* previous_index;  // (count, width) or null: supports to keep where they are better
+  const int32_t* previous_nonzeros;  // (count) or null
+  int32_t* index;                    // (count, width)
+  T* value;                          // (count, width)
+  int32_t* nonzeros;                 // (count)
+  T* residual2;                      // (count): squared (weighted) residual norms
+  T* energy;  // (count): squared (weighted) norms of the samples; NaN or ∞ marks a bad one
+};
+
+// Codes of consecutive samples, as the moments read them.
+template <class T>
+struct CodesView {
+  int64_t count;
+  int width;
+  int features;
+  const T* samples;
+  const int32_t* index;
+  const T* value;
+  const int32_t* nonzeros;
+};
+
+// Everything one instruction set offers for one scalar type.
+template <class T>
+struct Kernels {
+  size_t (*workspace_bytes)(const CodingTask<T>&);
+  void (*code)(const CodingTask<T>&, void* workspace);
+  // xx (packed upper triangle: entry p ≤ q at q(q+1)/2 + p) += Σ x xᵀ; xy (atoms, features) += Σ x yᵀ.
+  // Either may be null.
+  void (*add_full_moments)(const CodesView<T>&, double* xx, double* xy);
+  // The sums of one mode with the other factors fixed: p (n, n) += Σ X_(i) (⊗ G_j) X_(i)ᵀ and
+  // c (n, m) += (Σ Y_(i) (⊗ D_j) X_(i)ᵀ)ᵀ.
+  void (*add_mode_moments)(const CodesView<T>&, int n_modes, const ModeView<double>* modes,
+                           const double* const* grams, int mode, double* p, double* c,
+                           double* workspace);
+};
+
+}  // namespace kronlearn

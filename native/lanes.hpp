@@ -1,0 +1,263 @@
+// One sample per vector lane: the vector types and the few operations the kernels need.
+//
+// This header is compiled once per instruction set, inside the namespace KRONLEARN_SET, so that no
+// function built for a newer machine can be linked into the path of an older one. It uses the vector
+// extensions of GCC and Clang; only operations those cannot express fall back on intrinsics.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define KRONLEARN_VECTOR_BYTES 64
+#elif defined(__AVX2__)
+#define KRONLEARN_VECTOR_BYTES 32
+#else
+#define KRONLEARN_VECTOR_BYTES 16
+#endif
+
+#define KRONLEARN_INLINE inline __attribute__((always_inline))
+
+namespace kronlearn::KRONLEARN_SET {
+
+template <class T>
+struct LaneTypes;
+
+template <>
+struct LaneTypes<float> {
+  typedef float Vec __attribute__((vector_size(KRONLEARN_VECTOR_BYTES)));
+  typedef int32_t Int __attribute__((vector_size(KRONLEARN_VECTOR_BYTES)));
+  using Scalar = int32_t;
+  static constexpr Scalar kAbsMask = 0x7fffffff;
+};
+
+template <>
+struct LaneTypes<double> {
+  typedef double Vec __attribute__((vector_size(KRONLEARN_VECTOR_BYTES)));
+  typedef int64_t Int __attribute__((vector_size(KRONLEARN_VECTOR_BYTES)));
+  using Scalar = int64_t;
+  static constexpr Scalar kAbsMask = 0x7fffffffffffffff;
+};
+
+template <class T>
+using Vec = typename LaneTypes<T>::Vec;
+template <class T>
+using Int = typename LaneTypes<T>::Int;
+template <class T>
+using IntScalar = typename LaneTypes<T>::Scalar;
+
+template <class T>
+constexpr int kLanes = KRONLEARN_VECTOR_BYTES / int(sizeof(T));
+
+template <class T>
+KRONLEARN_INLINE Vec<T> splat(T x) {
+  return x - Vec<T>{};
+}
+template <class T>
+KRONLEARN_INLINE Int<T> splat_int(IntScalar<T> x) {
+  return x - Int<T>{};
+}
+
+template <class T>
+KRONLEARN_INLINE Int<T> lane_numbers() {
+  Int<T> r;
+  for (int l = 0; l < kLanes<T>; ++l) r[l] = l;
+  return r;
+}
+
+template <class T>
+KRONLEARN_INLINE Vec<T> load(const T* p) {
+  Vec<T> r;
+  __builtin_memcpy(&r, p, sizeof r);
+  return r;
+}
+template <class T>
+KRONLEARN_INLINE void store(T* p, Vec<T> v) {
+  __builtin_memcpy(p, &v, sizeof v);
+}
+
+template <class T>
+KRONLEARN_INLINE Vec<T> abs_of(Vec<T> a) {
+  return (Vec<T>)((Int<T>)a & LaneTypes<T>::kAbsMask);
+}
+template <class V>
+KRONLEARN_INLINE V max_of(V a, V b) {
+  return a > b ? a : b;
+}
+template <class V>
+KRONLEARN_INLINE V min_of(V a, V b) {
+  return a < b ? a : b;
+}
+
+// max(|a|, |b|), a single instruction on AVX-512.
+template <class T>
+KRONLEARN_INLINE Vec<T> abs_max(Vec<T> a, Vec<T> b) {
+#if defined(__AVX512DQ__)
+  if constexpr (sizeof(T) == 4)
+    return (Vec<T>)_mm512_range_ps((__m512)a, (__m512)b, 0b1011);
+  else
+    return (Vec<T>)_mm512_range_pd((__m512d)a, (__m512d)b, 0b1011);
+#else
+  return max_of(abs_of<T>(a), abs_of<T>(b));
+#endif
+}
+
+// 1/sqrt(a), off by at most a relative kRsqrtError.
+#if defined(__AVX512F__)
+constexpr double kRsqrtError = 6.2e-5;  // 2^-14
+#else
+constexpr double kRsqrtError = 0.0;
+#endif
+
+template <class T>
+KRONLEARN_INLINE Vec<T> sqrt_of(Vec<T> a) {
+  Vec<T> r;
+  for (int l = 0; l < kLanes<T>; ++l) {
+    if constexpr (sizeof(T) == 4)
+      r[l] = __builtin_sqrtf(a[l]);
+    else
+      r[l] = __builtin_sqrt(a[l]);
+  }
+  return r;
+}
+
+template <class T>
+KRONLEARN_INLINE Vec<T> approximate_rsqrt(Vec<T> a) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4)
+    return (Vec<T>)_mm512_rsqrt14_ps((__m512)a);
+  else
+    return (Vec<T>)_mm512_rsqrt14_pd((__m512d)a);
+#else
+  return T(1) / sqrt_of<T>(a);
+#endif
+}
+
+template <class T>
+KRONLEARN_INLINE bool any(Int<T> mask) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4)
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+  else
+    return _mm512_test_epi64_mask((__m512i)mask, (__m512i)mask) != 0;
+#else
+  IntScalar<T> r = 0;
+  for (int l = 0; l < kLanes<T>; ++l) r |= mask[l];
+  return r != 0;
+#endif
+}
+
+// Lane l of the result is lane l of base[index[l]].
+template <class T>
+KRONLEARN_INLINE Vec<T> pick(const Vec<T>* base, Int<T> index) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4)
+    return (Vec<T>)_mm512_i32gather_ps((__m512i)(index * kLanes<T> + lane_numbers<T>()), base, 4);
+  else
+    return (Vec<T>)_mm512_i64gather_pd((__m512i)(index * kLanes<T> + lane_numbers<T>()), base, 8);
+#else
+  const T* p = reinterpret_cast<const T*>(base);
+  Vec<T> r;
+  for (int l = 0; l < kLanes<T>; ++l) r[l] = p[index[l] * kLanes<T> + l];
+  return r;
+#endif
+}
+
+// Lane l of the result is table[index[l]].
+template <class T>
+KRONLEARN_INLINE Vec<T> lookup(const T* table, Int<T> index) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4)
+    return (Vec<T>)_mm512_i32gather_ps((__m512i)index, table, 4);
+  else
+    return (Vec<T>)_mm512_i64gather_pd((__m512i)index, table, 8);
+#else
+  Vec<T> r;
+  for (int l = 0; l < kLanes<T>; ++l) r[l] = table[index[l]];
+  return r;
+#endif
+}
+
+// Lane l of the result is column[index[l] % kLanes]: the table is one register.
+template <class T>
+KRONLEARN_INLINE Vec<T> permute(Vec<T> table, Int<T> index) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4)
+    return (Vec<T>)_mm512_permutexvar_ps((__m512i)index, (__m512)table);
+  else
+    return (Vec<T>)_mm512_permutexvar_pd((__m512i)index, (__m512d)table);
+#else
+  Vec<T> r;
+  for (int l = 0; l < kLanes<T>; ++l) r[l] = table[index[l] & (kLanes<T> - 1)];
+  return r;
+#endif
+}
+
+// The same for a table of two registers.
+template <class T>
+KRONLEARN_INLINE Vec<T> permute2(Vec<T> low, Vec<T> high, Int<T> index) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4)
+    return (Vec<T>)_mm512_permutex2var_ps((__m512)low, (__m512i)index, (__m512)high);
+  else
+    return (Vec<T>)_mm512_permutex2var_pd((__m512d)low, (__m512i)index, (__m512d)high);
+#else
+  Vec<T> r;
+  for (int l = 0; l < kLanes<T>; ++l) {
+    const auto i = index[l] & (2 * kLanes<T> - 1);
+    r[l] = i < kLanes<T> ? low[i] : high[i - kLanes<T>];
+  }
+  return r;
+#endif
+}
+
+// One stage of the butterfly that transposes a kLanes × kLanes block.
+template <class T, int H>
+KRONLEARN_INLINE void transpose_stage(Vec<T>* r) {
+  constexpr int W = kLanes<T>;
+  Int<T> low, high;
+  for (int l = 0; l < W; ++l) {
+    low[l] = (l & H) ? l - H + W : l;
+    high[l] = (l & H) ? l + W : l + H;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < W; ++i) {
+    if (i & H) continue;
+    const Vec<T> a = r[i], b = r[i + H];
+#if defined(__clang__)
+    r[i] = permute2<T>(a, b, low);
+    r[i + H] = permute2<T>(a, b, high);
+#else
+    r[i] = __builtin_shuffle(a, b, low);
+    r[i + H] = __builtin_shuffle(a, b, high);
+#endif
+  }
+  if constexpr (H > 1) transpose_stage<T, H / 2>(r);
+}
+
+// out[q] lane l = rows[l][q] for q < count. Rows may be read up to the next multiple of kLanes
+// when padded is true; otherwise nothing past count is touched.
+template <class T>
+KRONLEARN_INLINE void load_transposed(const T* const* rows, int count, bool padded, Vec<T>* out) {
+  constexpr int W = kLanes<T>;
+  int q = 0;
+  for (; q + W <= count || (padded && q < count); q += W) {
+    Vec<T> r[W];
+#pragma GCC unroll 16
+    for (int l = 0; l < W; ++l) r[l] = load<T>(rows[l] + q);
+    transpose_stage<T, W / 2>(r);
+    if (q + W <= count) {
+#pragma GCC unroll 16
+      for (int l = 0; l < W; ++l) out[q + l] = r[l];
+    } else {
+      for (int l = 0; q + l < count; ++l) out[q + l] = r[l];
+    }
+  }
+  for (; q < count; ++q)
+    for (int l = 0; l < W; ++l) out[q][l] = rows[l][q];
+}
+
+}  // namespace kronlearn::KRONLEARN_SET

@@ -1,0 +1,91 @@
+// Sums over coded samples, in double precision: all that a dictionary update needs.
+#pragma once
+
+#include "correlate.hpp"
+
+namespace kronlearn::KRONLEARN_SET {
+
+template <class T>
+void add_full_moments(const CodesView<T>& codes, double* xx, double* xy) {
+  for (int64_t k = 0; k < codes.count; ++k) {
+    const int32_t* index = codes.index + k * codes.width;
+    const T* value = codes.value + k * codes.width;
+    const T* y = codes.samples + k * codes.features;
+    const int nonzeros = codes.nonzeros[k];
+    if (xx)
+      for (int l = 0; l < nonzeros; ++l) {
+        const int64_t q = index[l];
+        double* column = xx + q * (q + 1) / 2;
+        const double x = value[l];
+        for (int t = 0; t <= l; ++t) column[index[t]] += x * double(value[t]);
+      }
+    if (xy)
+      for (int l = 0; l < nonzeros; ++l) {
+        double* __restrict row = xy + (int64_t)index[l] * codes.features;
+        const double x = value[l];
+        for (int p = 0; p < codes.features; ++p) row[p] += x * double(y[p]);
+      }
+  }
+}
+
+// c[:] += x · Y contracted with the atom's column in every mode but one. Modes are contracted from the
+// last to the first; the buffer shrinks in place, so it needs `features` numbers.
+KRONLEARN_INLINE void add_contracted(int n_modes, const ModeView<double>* modes, const int* atom,
+                                     int mode, double x, int features, double* buffer, double* c) {
+  int64_t outer = features, kept = 1;
+  for (int i = n_modes - 1; i >= 0; --i) {
+    const int m = modes[i].m;
+    outer /= m;
+    if (i == mode) {
+      kept = m;
+      continue;
+    }
+    const double* column = modes[i].factor + atom[i];
+    for (int64_t o = 0; o < outer; ++o)
+      for (int64_t r = 0; r < kept; ++r) {
+        double sum = 0;
+        for (int p = 0; p < m; ++p)
+          sum += column[(int64_t)p * modes[i].n] * buffer[(o * m + p) * kept + r];
+        buffer[o * kept + r] = sum;
+      }
+  }
+  for (int64_t r = 0; r < kept; ++r) c[r] += x * buffer[r];
+}
+
+// workspace: features doubles, then width · n_modes ints.
+template <class T>
+void add_mode_moments(const CodesView<T>& codes, int n_modes, const ModeView<double>* modes,
+                      const double* const* grams, int mode, double* p, double* c,
+                      double* workspace) {
+  double* buffer = workspace;
+  int* atoms = reinterpret_cast<int*>(workspace + codes.features);
+  const int n = modes[mode].n, m = modes[mode].m;
+  for (int64_t k = 0; k < codes.count; ++k) {
+    const int32_t* index = codes.index + k * codes.width;
+    const T* value = codes.value + k * codes.width;
+    const T* y = codes.samples + k * codes.features;
+    const int nonzeros = codes.nonzeros[k];
+    for (int l = 0; l < nonzeros; ++l) {
+      int rest = index[l];
+      int* atom = atoms + l * n_modes;
+      for (int i = n_modes - 1; i >= 0; --i) {
+        atom[i] = rest % modes[i].n;
+        rest /= modes[i].n;
+      }
+      const double x = value[l];
+      for (int t = 0; t <= l; ++t) {
+        const int* other = atoms + t * n_modes;
+        double f = x * double(value[t]);
+        for (int i = 0; i < n_modes; ++i)
+          if (i != mode) f *= grams[i][(int64_t)atom[i] * modes[i].n + other[i]];
+        p[(int64_t)atom[mode] * n + other[mode]] += f;
+        if (t < l) p[(int64_t)other[mode] * n + atom[mode]] += f;
+      }
+      for (int q = 0; q < codes.features; ++q) buffer[q] = y[q];
+      add_contracted(n_modes, modes, atom, mode, x, codes.features, buffer,
+                     c + (int64_t)atom[mode] * m);
+    }
+  }
+}
+
+}  // namespace kronlearn::KRONLEARN_SET

@@ -1,0 +1,247 @@
+#include "pass.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#include "instruction_sets.hpp"
+
+namespace kronlearn {
+namespace {
+
+// Samples coded before their moments are taken: few enough to stay in the cache.
+constexpr int64_t kTile = 512;
+
+struct Free {
+  void operator()(void* p) const { ::operator delete[](p, std::align_val_t(64)); }
+};
+using Bytes = std::unique_ptr<char[], Free>;
+
+Bytes allocate(size_t bytes) {
+  return Bytes(
+      static_cast<char*>(::operator new[](std::max<size_t>(bytes, 64), std::align_val_t(64))));
+}
+
+size_t triangle(size_t n) { return n * (n + 1) / 2; }
+
+// One thread's room: a tile of codes, the kernels' scratch, the sums of one block.
+template <class T>
+class Worker {
+ public:
+  explicit Worker(const Pass<T>& pass) : pass_(pass), kernels_(kernels<T>()) {
+    const Dictionary<T>& d = *pass.dictionary;
+    const size_t tile = size_t(std::min(kTile, pass.count)) * pass.width;
+    index_.resize(tile);
+    value_.resize(tile);
+    nonzeros_.resize(kTile);
+    residual2_.resize(kTile);
+    energy_.resize(kTile);
+    if (pass.xx) xx_.resize(triangle(d.atoms()));
+    if (pass.xy) xy_.resize(size_t(d.atoms()) * d.features());
+    if (pass.p) {
+      const Factor& f = d.factor(pass.mode);
+      p_.resize(size_t(f.n) * f.n);
+      c_.resize(size_t(f.n) * f.m);
+      mode_scratch_.resize(d.features() + (size_t(pass.width) * d.n_modes() + 1) / 2);
+    }
+    if (pass.coding != Coding::given) scratch_ = allocate(kernels_.workspace_bytes(task(0, 1)));
+  }
+
+  void run_tile(int64_t first, int64_t count) {
+    CodingTask<T> t = task(first, count);
+    if (pass_.coding != Coding::given) {
+      kernels_.code(t, scratch_.get());
+      for (int64_t k = 0; k < count; ++k) {
+        totals_.energy += t.energy[k];
+        totals_.residual += t.residual2[k];
+        if (!std::isfinite(t.energy[k]) && totals_.not_finite < 0) totals_.not_finite = first + k;
+      }
+    }
+    for (int64_t k = 0; k < count; ++k) totals_.nonzeros += t.nonzeros[k];
+    const CodesView<T> codes = {
+        count, pass_.width, pass_.dictionary->features(), t.samples, t.index, t.value, t.nonzeros};
+    if (pass_.xy)
+      for (int64_t k = 0; k < count; ++k)
+        for (int l = 0; l < t.nonzeros[k]; ++l) {
+          const double x = t.value[k * pass_.width + l];
+          totals_.code_energy += x * x;
+        }
+    if (pass_.xx || pass_.xy)
+      kernels_.add_full_moments(codes, pass_.xx ? xx_.data() : nullptr,
+                                pass_.xy ? xy_.data() : nullptr);
+    if (pass_.p)
+      kernels_.add_mode_moments(codes, pass_.dictionary->n_modes(),
+                                pass_.dictionary->exact_modes().data(),
+                                pass_.dictionary->exact_grams().data(), pass_.mode, p_.data(),
+                                c_.data(), mode_scratch_.data());
+  }
+
+  // Adds the block's sums to the pass's and starts afresh.
+  void commit(Totals& totals) {
+    totals.energy += totals_.energy;
+    totals.residual += totals_.residual;
+    totals.code_energy += totals_.code_energy;
+    totals.nonzeros += totals_.nonzeros;
+    if (totals.not_finite < 0) totals.not_finite = totals_.not_finite;
+    totals_ = {};
+    flush(xx_, pass_.xx);
+    flush(xy_, pass_.xy);
+    flush(p_, pass_.p);
+    flush(c_, pass_.c);
+  }
+
+ private:
+  static void flush(std::vector<double>& part, double* __restrict whole) {
+    double* __restrict from = part.data();
+    for (size_t i = 0; i < part.size(); ++i) {
+      whole[i] += from[i];
+      from[i] = 0;
+    }
+  }
+
+  CodingTask<T> task(int64_t first, int64_t count) {
+    const int width = pass_.width, features = pass_.dictionary->features();
+    auto at = [](auto* p, int64_t offset) { return p ? p + offset : nullptr; };
+    CodingTask<T> t{};
+    t.dictionary = pass_.dictionary->view();
+    t.method = pass_.method;
+    t.refit = pass_.coding == Coding::refit;
+    t.width = width;
+    t.count = count;
+    t.samples = pass_.samples + first * features;
+    t.weights = at(pass_.weights, first * features);
+    t.tol = pass_.tol;
+    t.tols = at(pass_.tols, first);
+    t.index = pass_.index ? pass_.index + first * width : index_.data();
+    t.value = pass_.value ? pass_.value + first * width : value_.data();
+    t.nonzeros = pass_.nonzeros ? pass_.nonzeros + first : nonzeros_.data();
+    t.residual2 = pass_.residual2 ? pass_.residual2 + first : residual2_.data();
+    t.energy = energy_.data();
+    if (t.refit || pass_.keep_better) {
+      t.previous_index = t.index;
+      t.previous_nonzeros = t.nonzeros;
+    }
+    return t;
+  }
+
+  const Pass<T>& pass_;
+  const Kernels<T>& kernels_;
+  std::vector<int32_t> index_, nonzeros_;
+  std::vector<T> value_, residual2_, energy_;
+  std::vector<double> xx_, xy_, p_, c_, mode_scratch_;
+  Bytes scratch_;
+  Totals totals_;
+};
+
+// Blocks are claimed in order and committed in order.
+template <class T>
+class Schedule {
+ public:
+  explicit Schedule(const Pass<T>& pass)
+      : pass_(pass), blocks_((pass.count + pass.block - 1) / pass.block) {}
+
+  Totals run() {
+    const int threads = int(std::min<int64_t>(std::max(pass_.threads, 1), blocks_));
+    std::vector<std::thread> others;
+    try {
+      for (int t = 1; t < threads; ++t) others.emplace_back([this] { work(false); });
+    } catch (...) {
+      fail(std::current_exception());
+    }
+    work(true);
+    for (std::thread& t : others) t.join();
+    if (error_) std::rethrow_exception(error_);
+    return totals_;
+  }
+
+ private:
+  void work(bool calling_thread) {
+    try {
+      Worker<T> worker(pass_);
+      for (int64_t b = next_++; b < blocks_ && !stop_; b = next_++) {
+        const int64_t end = std::min(pass_.count, (b + 1) * pass_.block);
+        for (int64_t k = b * pass_.block; k < end && !stop_; k += kTile) {
+          worker.run_tile(k, std::min(kTile, end - k));
+          if (calling_thread) poll();
+        }
+        if (!commit(worker, b, calling_thread)) return;
+      }
+      if (calling_thread) wait_for_others();
+    } catch (...) {
+      fail(std::current_exception());
+    }
+  }
+
+  bool commit(Worker<T>& worker, int64_t block, bool calling_thread) {
+    std::unique_lock lock(mutex_);
+    while (committed_ != block && !stop_) wait(lock, calling_thread);
+    if (stop_) return false;
+    worker.commit(totals_);
+    ++committed_;
+    changed_.notify_all();
+    return true;
+  }
+
+  void wait_for_others() {
+    std::unique_lock lock(mutex_);
+    while (committed_ != blocks_ && !stop_) wait(lock, true);
+  }
+
+  void wait(std::unique_lock<std::mutex>& lock, bool calling_thread) {
+    changed_.wait_for(lock, std::chrono::milliseconds(50));
+    if (calling_thread) {
+      lock.unlock();
+      poll();
+      lock.lock();
+    }
+  }
+
+  void poll() {
+    const auto now = std::chrono::steady_clock::now();
+    if (!pass_.cancelled || now - polled_ < std::chrono::milliseconds(50)) return;
+    polled_ = now;
+    if (pass_.cancelled()) {
+      std::lock_guard lock(mutex_);
+      totals_.cancelled = true;
+      stop_ = true;
+      changed_.notify_all();
+    }
+  }
+
+  void fail(std::exception_ptr error) {
+    std::lock_guard lock(mutex_);
+    if (!error_) error_ = error;
+    stop_ = true;
+    changed_.notify_all();
+  }
+
+  const Pass<T>& pass_;
+  const int64_t blocks_;
+  std::atomic<int64_t> next_{0};
+  std::atomic<bool> stop_{false};
+  int64_t committed_ = 0;
+  Totals totals_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::exception_ptr error_;
+  std::chrono::steady_clock::time_point polled_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+template <class T>
+Totals run(const Pass<T>& pass) {
+  return Schedule<T>(pass).run();
+}
+
+template Totals run(const Pass<float>&);
+template Totals run(const Pass<double>&);
+
+}  // namespace kronlearn

@@ -1,0 +1,55 @@
+"""kronlearn: learns separable (Kronecker) dictionaries, and codes with them, fast.
+
+Names are loaded when first used, so that ``import kronlearn`` stays quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kronlearn.coding import sparse_code
+    from kronlearn.dictionary import KroneckerDictionary
+    from kronlearn.estimators import KroneckerDictionaryLearning
+    from kronlearn.persistence import load_dictionary
+    from kronlearn.simd import (
+        instruction_set,
+        instruction_sets,
+        use_instruction_set,
+    )
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "KroneckerDictionary": "dictionary",
+    "KroneckerDictionaryLearning": "estimators",
+    "instruction_set": "simd",
+    "instruction_sets": "simd",
+    "load_dictionary": "persistence",
+    "sparse_code": "coding",
+    "use_instruction_set": "simd",
+}
+
+__all__ = [
+    "KroneckerDictionary",
+    "KroneckerDictionaryLearning",
+    "instruction_set",
+    "instruction_sets",
+    "load_dictionary",
+    "sparse_code",
+    "use_instruction_set",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'kronlearn' has no attribute {name!r}")
+    module = import_module(f"kronlearn.{_HOMES[name]}")
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

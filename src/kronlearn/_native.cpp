@@ -1,0 +1,168 @@
+// Translates between Python and the core in native/: checks shapes, releases the GIL, polls for signals.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "instruction_sets.hpp"
+#include "pass.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+template <class T>
+using Array = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Optional = std::optional<Array<T>>;
+
+template <class T>
+T* pointer(const Optional<T>& array, size_t size, const char* name) {
+  if (!array) return nullptr;
+  if (array->size() != size)
+    throw nb::value_error((std::string(name) + " has " + std::to_string(array->size()) +
+                           " entries; expected " + std::to_string(size))
+                              .c_str());
+  return array->data();
+}
+
+std::vector<kronlearn::Factor> copy_factors(const std::vector<Array<const double>>& factors) {
+  std::vector<kronlearn::Factor> copies;
+  for (const auto& f : factors) {
+    if (f.ndim() != 2) throw nb::value_error("a factor must be a matrix");
+    copies.push_back({int(f.shape(0)), int(f.shape(1)), {f.data(), f.data() + f.size()}});
+  }
+  return copies;
+}
+
+kronlearn::Method method_named(const std::string& name) {
+  if (name == "omp") return kronlearn::Method::omp;
+  if (name == "ols") return kronlearn::Method::ols;
+  if (name == "threshold") return kronlearn::Method::threshold;
+  throw nb::value_error(("unknown method " + name).c_str());
+}
+
+kronlearn::Coding coding_named(const std::string& name) {
+  if (name == "fresh") return kronlearn::Coding::fresh;
+  if (name == "refit") return kronlearn::Coding::refit;
+  if (name == "given") return kronlearn::Coding::given;
+  throw nb::value_error(("unknown coding " + name).c_str());
+}
+
+// Runs Python's signal handlers; true if one raised, and then the exception is set.
+bool signalled() {
+  nb::gil_scoped_acquire gil;
+  return PyErr_CheckSignals() != 0;
+}
+
+// energy, residual, code energy, nonzeros, first sample that is not finite or -1
+using Result = std::tuple<double, double, double, int64_t, int64_t>;
+
+template <class T>
+Result run_pass(const kronlearn::Dictionary<T>& dictionary, Array<const T> samples,
+                const std::string& coding, const std::string& method, int width,
+                Optional<const T> weights, T tol, Optional<const T> tols, bool keep_better,
+                Optional<int32_t> index, Optional<T> value, Optional<int32_t> nonzeros,
+                Optional<T> residual2, Optional<double> xx, Optional<double> xy, int mode,
+                Optional<double> p, Optional<double> c, int threads, int64_t block) {
+  const size_t features = dictionary.features(), atoms = dictionary.atoms();
+  const size_t count = samples.ndim() ? samples.shape(0) : 0;
+  if (samples.size() != count * features)
+    throw nb::value_error("samples do not fit the dictionary");
+  if (width < 1 || block < 1) throw nb::value_error("width and block must be positive");
+  kronlearn::Pass<T> pass{};
+  pass.dictionary = &dictionary;
+  pass.coding = coding_named(coding);
+  pass.method = method_named(method);
+  pass.width = width;
+  pass.count = int64_t(count);
+  pass.samples = samples.data();
+  pass.weights = pointer<const T>(weights, count * features, "weights");
+  pass.tol = tol;
+  pass.tols = pointer<const T>(tols, count, "tols");
+  pass.keep_better = keep_better;
+  pass.index = pointer<int32_t>(index, count * width, "index");
+  pass.value = pointer<T>(value, count * width, "value");
+  pass.nonzeros = pointer<int32_t>(nonzeros, count, "nonzeros");
+  pass.residual2 = pointer<T>(residual2, count, "residual2");
+  const bool reads_support = keep_better || pass.coding != kronlearn::Coding::fresh;
+  if (reads_support && !(pass.index && pass.nonzeros))
+    throw nb::value_error("supports are needed for this pass");
+  if (pass.coding == kronlearn::Coding::given && !pass.value)
+    throw nb::value_error("codes are needed for this pass");
+  if (reads_support)
+    for (size_t k = 0; k < count; ++k) {
+      if (pass.nonzeros[k] < 0 || pass.nonzeros[k] > width)
+        throw nb::value_error("a support is longer than the codes are wide");
+      for (int t = 0; t < pass.nonzeros[k]; ++t)
+        if (uint32_t(pass.index[k * width + t]) >= atoms)
+          throw nb::value_error("a support names an atom that does not exist");
+    }
+  pass.xx = pointer<double>(xx, atoms * (atoms + 1) / 2, "xx");
+  pass.xy = pointer<double>(xy, atoms * features, "xy");
+  if (p || c) {
+    if (mode < 0 || mode >= dictionary.n_modes()) throw nb::value_error("no such mode");
+    const kronlearn::Factor& f = dictionary.factor(mode);
+    pass.mode = mode;
+    pass.p = pointer<double>(p, size_t(f.n) * f.n, "p");
+    pass.c = pointer<double>(c, size_t(f.n) * f.m, "c");
+    if (!pass.p || !pass.c) throw nb::value_error("p and c go together");
+  }
+  pass.threads = threads;
+  pass.block = block;
+  pass.cancelled = signalled;
+  kronlearn::Totals totals;
+  {
+    nb::gil_scoped_release nogil;
+    totals = kronlearn::run(pass);
+  }
+  if (totals.cancelled) throw nb::python_error();
+  return {totals.energy, totals.residual, totals.code_energy, totals.nonzeros, totals.not_finite};
+}
+
+template <class T>
+void compress(Array<const int32_t> index, Array<const T> value, Array<const int32_t> nonzeros,
+              Array<int32_t> indices, Array<T> data) {
+  const size_t count = nonzeros.size(), width = count ? index.size() / count : 0;
+  size_t next = 0;
+  for (size_t k = 0; k < count; ++k)
+    for (int t = 0; t < nonzeros.data()[k]; ++t, ++next) {
+      if (next >= indices.size() || next >= data.size())
+        throw nb::value_error("compress: the target arrays are too short");
+      indices.data()[next] = index.data()[k * width + t];
+      data.data()[next] = value.data()[k * width + t];
+    }
+}
+
+template <class T>
+void bind(nb::module_& m, const char* name) {
+  nb::class_<kronlearn::Dictionary<T>>(m, name)
+      .def("__init__",
+           [](kronlearn::Dictionary<T>* self, const std::vector<Array<const double>>& factors) {
+             new (self) kronlearn::Dictionary<T>(copy_factors(factors));
+           })
+      .def("run", &run_pass<T>, "samples"_a, "coding"_a, "method"_a, "width"_a,
+           "weights"_a.none() = nb::none(), "tol"_a = T(-1), "tols"_a.none() = nb::none(),
+           "keep_better"_a = false, "index"_a.none() = nb::none(), "value"_a.none() = nb::none(),
+           "nonzeros"_a.none() = nb::none(), "residual2"_a.none() = nb::none(),
+           "xx"_a.none() = nb::none(), "xy"_a.none() = nb::none(), "mode"_a = -1,
+           "p"_a.none() = nb::none(), "c"_a.none() = nb::none(), "threads"_a = 1, "block"_a = 4096);
+  m.def("compress", &compress<T>, "index"_a, "value"_a, "nonzeros"_a, "indices"_a, "data"_a);
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  bind<float>(m, "DictionaryFloat32");
+  bind<double>(m, "DictionaryFloat64");
+  m.def("instruction_sets", &kronlearn::instruction_sets);
+  m.def("instruction_set", &kronlearn::instruction_set);
+  m.def("use_instruction_set", &kronlearn::use_instruction_set, "name"_a);
+}

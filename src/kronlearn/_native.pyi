@@ -1,0 +1,44 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+class _Dictionary:
+    def __init__(self, factors: list[NDArray[np.float64]]) -> None: ...
+    def run(
+        self,
+        samples: NDArray[Any],
+        coding: str,
+        method: str,
+        width: int,
+        weights: NDArray[Any] | None = None,
+        tol: float = -1.0,
+        tols: NDArray[Any] | None = None,
+        keep_better: bool = False,
+        index: NDArray[np.int32] | None = None,
+        value: NDArray[Any] | None = None,
+        nonzeros: NDArray[np.int32] | None = None,
+        residual2: NDArray[Any] | None = None,
+        xx: NDArray[np.float64] | None = None,
+        xy: NDArray[np.float64] | None = None,
+        mode: int = -1,
+        p: NDArray[np.float64] | None = None,
+        c: NDArray[np.float64] | None = None,
+        threads: int = 1,
+        block: int = 4096,
+    ) -> tuple[float, float, float, int, int]:
+        """Energy, residual, code energy, nonzeros, first sample that is not finite or -1."""
+
+class DictionaryFloat32(_Dictionary): ...
+class DictionaryFloat64(_Dictionary): ...
+
+def compress(
+    index: NDArray[np.int32],
+    value: NDArray[Any],
+    nonzeros: NDArray[np.int32],
+    indices: NDArray[np.int32],
+    data: NDArray[Any],
+) -> None: ...
+def instruction_sets() -> list[str]: ...
+def instruction_set() -> str: ...
+def use_instruction_set(name: str) -> bool: ...

@@ -1,0 +1,87 @@
+"""Checkpoints: the state of a learning run in a file, from which it goes on to the same bits."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from kronlearn.engines.threads import Codes
+from kronlearn.learning import LearningState
+from kronlearn.persistence import ModelFileError, read_file, write_file
+
+__all__ = ["load_state", "save_state"]
+
+_KIND = "checkpoint"
+_CODES = ("index", "nonzeros", "value", "residual2")
+
+
+def save_state(path: str | os.PathLike[str], state: LearningState, problem: dict[str, Any]) -> None:
+    """Write the state of a run; ``problem`` describes the data and settings it belongs to."""
+    tensors = {f"factors.{i}": factor for i, factor in enumerate(state.factors)}
+    tensors |= {f"best.{i}": factor for i, factor in enumerate(state.best)}
+    tensors |= {f"history.{name}": np.array(row) for name, row in state.history.items()}
+    if state.codes is not None:
+        for name in _CODES:
+            array = getattr(state.codes, name)
+            if array is not None:
+                tensors[f"codes.{name}"] = array
+    write_file(path, _KIND, tensors, {"problem": problem})
+
+
+def load_state(path: str | os.PathLike[str], problem: dict[str, Any]) -> LearningState:
+    """The state in a checkpoint, once it is known to belong to this problem.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is damaged, or was written for other data or settings.
+    """
+    tensors, header = read_file(path, _KIND)
+    stored = header.get("problem")
+    if not isinstance(stored, dict):
+        raise ModelFileError(f"{os.fspath(path)} is not a kronlearn checkpoint.")
+    for name, value in problem.items():
+        if stored.get(name) != value:
+            raise ModelFileError(
+                f"{os.fspath(path)} belongs to another run: its {name} is {stored.get(name)!r}, "
+                f"here it is {value!r}. Delete the file or choose another checkpoint path."
+            )
+    try:
+        return _state(tensors, problem)
+    except (KeyError, ValueError) as error:
+        raise ModelFileError(f"{os.fspath(path)} is damaged: {error}.") from None
+
+
+def _state(tensors: dict[str, Any], problem: dict[str, Any]) -> LearningState:
+    shapes = list(zip(problem["patch_shape"], problem["n_atoms"], strict=True))
+    state = LearningState(
+        [_checked(tensors, f"factors.{i}", shape) for i, shape in enumerate(shapes)],
+        [_checked(tensors, f"best.{i}", shape) for i, shape in enumerate(shapes)],
+    )
+    rows = {name: _checked(tensors, f"history.{name}", None).tolist() for name in state.history}
+    if len({len(row) for row in rows.values()}) != 1:
+        raise ValueError("the columns of its history differ in length")
+    state.history = rows
+    n, width = problem["n_samples"], problem["width"]
+    wanted = {"index": (n, width), "nonzeros": (n,), "value": (n, width), "residual2": (n,)}
+    kinds = {"index": np.int32, "nonzeros": np.int32}
+    parts = {
+        name: _checked(tensors, f"codes.{name}", wanted[name], kinds.get(name, problem["dtype"]))
+        for name in _CODES
+        if f"codes.{name}" in tensors
+    }
+    state.codes = Codes(**parts)
+    return state
+
+
+def _checked(
+    tensors: dict[str, Any], name: str, shape: tuple[int, ...] | None, dtype: Any = np.float64
+) -> Any:
+    array = tensors[name]
+    if array.dtype != dtype or (shape is not None and array.shape != shape):
+        raise ValueError(f"{name} has shape {array.shape} and dtype {array.dtype}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(f"{name} holds numbers that are not finite")
+    return np.array(array)

@@ -1,0 +1,1 @@
+"""The command line: ``kronlearn demo | learn | show | bench``."""

@@ -1,0 +1,188 @@
+"""``kronlearn bench learning``: what an iteration costs, and how much memory a million patches."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+import kronlearn as kl
+from kronlearn.cli import pictures
+from kronlearn.cli.bench_coding import perturbed_dct
+from kronlearn.cli.output import Output
+from kronlearn.cli.timing import interleaved, machine
+
+__all__ = ["measure_memory", "run"]
+
+# ru_maxrss counts KiB, on macOS bytes.
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+
+_PLAIN = {"monotone": False, "method": "omp", "n_refits": 0}
+_GENERAL = {"n_atoms": (16, 16), "n_nonzero_coefs": 6, "random_state": 0, "n_jobs": 1}
+
+
+def run(quick: bool, output: Output) -> None:
+    """Print ratios, each taken from runs that took turns."""
+    n_samples, n_iter = (2000, 3) if quick else (100_000, 8)
+    repetitions = 1 if quick else 3
+    samples = pictures.sampled_patches(pictures.included_images(), (8, 8), n_samples)
+    output.say(", ".join(machine().values()))
+    rows = [
+        *_against_coding("plain iteration", samples, n_iter, _PLAIN, output),
+        *_against_coding("default iteration", samples, n_iter, {}, output),
+    ]
+
+    def compare(name: str, first: tuple[str, Any, Any], second: tuple[str, Any, Any]) -> None:
+        rows.append(_compared(name, first, second, repetitions, output))
+
+    compare(
+        "float64 against float32",
+        ("float64", samples.astype(np.float64), {}),
+        ("float32", samples, {}),
+    )
+    compare("1 thread against 2", ("1 thread", samples, {}), ("2 threads", samples, {"n_jobs": 2}))
+    square = {"n_atoms": (8, 8)}
+    compare(
+        "general against orthonormal, 8 × 8 atoms",
+        ("general", samples, square),
+        ("orthonormal", samples, {**square, "structure": "orthonormal"}),
+    )
+    rows += _odd_shapes(n_samples, repetitions, output)
+    rows.append(_memory(20_000 if quick else 1_000_000))
+    output.say(_table(rows))
+    output.finish({"machine": machine(), "samples": n_samples, "rows": rows})
+
+
+def _row(name: str, first: str, second: str, ratio: float | None) -> dict[str, Any]:
+    return {"measure": name, "first": first, "second": second, "ratio": ratio}
+
+
+def _against_coding(
+    name: str, samples: NDArray[Any], n_iter: int, parameters: dict[str, Any], output: Output
+) -> list[dict[str, Any]]:
+    """An iteration of learning against coding alone, with the same factors, in turns."""
+    iterations: list[float] = []
+    codings: list[float] = []
+    method = parameters.get("method", "ols")
+    with output.progress(name, n_iter) as advance:
+        last = time.perf_counter()
+
+        def after_iteration(state: Any) -> None:
+            nonlocal last
+            iterations.append(time.perf_counter() - last)
+            start = time.perf_counter()
+            kl.sparse_code(samples, state.dictionary, 6, method=method, n_jobs=1)
+            codings.append(time.perf_counter() - start)
+            advance()
+            last = time.perf_counter()
+
+        _fit(samples, {**parameters, "max_iter": n_iter, "callback": after_iteration})
+    # The first iteration sets up: starting factors, buffers, threads.
+    iteration, coding = statistics.median(iterations[1:]), statistics.median(codings[1:])
+    per_sample = 1e6 / len(samples)
+    first = f"iteration {iteration * per_sample:.3g} µs"
+    second = f"{method} coding {coding * per_sample:.3g} µs"
+    return [_row(f"{name} against its coding alone", first, second, iteration / coding)]
+
+
+def _fit(samples: NDArray[Any], parameters: dict[str, Any]) -> Any:
+    return kl.KroneckerDictionaryLearning(**{**_GENERAL, **parameters}).fit(samples)
+
+
+def _compared(
+    name: str,
+    first: tuple[str, NDArray[Any], dict[str, Any]],
+    second: tuple[str, NDArray[Any], dict[str, Any]],
+    repetitions: int,
+    output: Output,
+) -> dict[str, Any]:
+    """The time of learning for four iterations in one way against another."""
+
+    def learning(samples: NDArray[Any], parameters: dict[str, Any]) -> Callable[[], Any]:
+        return lambda: _fit(samples, {**parameters, "max_iter": 4})
+
+    runs = {label: learning(samples, parameters) for label, samples, parameters in (first, second)}
+    seconds = interleaved(runs, repetitions, output, name)
+    per_sample = 1e6 / (4 * len(first[1]))
+    texts = [f"{label} {value * per_sample:.3g} µs" for label, value in seconds.items()]
+    return _row(name, texts[0], texts[1], seconds[first[0]] / seconds[second[0]])
+
+
+def _odd_shapes(n_samples: int, repetitions: int, output: Output) -> list[dict[str, Any]]:
+    """Coding of shapes that no kernel is made for against one that has its own, per atom."""
+    images = pictures.included_images()
+    shapes = {"8 × 8": ((8, 8), (16, 16)), "9 × 9": ((9, 9), (15, 15)), "7 × 9": ((7, 9), (15, 17))}
+    runs, atoms = {}, {}
+    for name, (patch, n_atoms) in shapes.items():
+        samples = pictures.sampled_patches(images, patch, n_samples)
+        dictionary = perturbed_dct(patch, n_atoms)
+        atoms[name] = dictionary.n_codes
+        runs[name] = lambda samples=samples, d=dictionary: kl.sparse_code(samples, d, 6)
+    seconds = interleaved(runs, repetitions, output, "shapes")
+    cost = {name: 1e9 * seconds[name] / n_samples / atoms[name] for name in runs}
+    texts = {name: f"{name}, {atoms[name]} atoms: {cost[name]:.3g} ns" for name in runs}
+    return [
+        _row("coding per sample and atom", texts[name], texts["8 × 8"], cost[name] / cost["8 × 8"])
+        for name in ("9 × 9", "7 × 9")
+    ]
+
+
+def _memory(n_samples: int) -> dict[str, Any]:
+    name = f"memory for learning from {n_samples:,} patches of 8 × 8"
+    if find_spec("resource") is None:
+        return _row(name, "not measured on this system", "", None)
+    code = f"from kronlearn.cli.bench_learning import measure_memory; measure_memory({n_samples})"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    sizes = json.loads(done.stdout)
+    above, data = sizes["peak above data"], sizes["data"]
+    first, second = f"{above / 2**20:.0f} MiB beyond the data", f"data {data / 2**20:.0f} MiB"
+    return _row(name, first, second, above / data)
+
+
+def measure_memory(n_samples: int) -> None:
+    """Print, as JSON, what learning needs at most beyond its data; for a process of its own."""
+    import resource
+
+    samples = np.empty((n_samples, 8, 8), np.float32)
+    some = pictures.sampled_patches(pictures.included_images(), (8, 8), min(n_samples, 20_000))
+    for start in range(0, n_samples, len(some)):
+        samples[start : start + len(some)] = some[: n_samples - start]
+    # Imports and thread pools are no part of what learning needs per sample.
+    _fit(some[:256], {"max_iter": 1})
+    before = _resident_bytes()
+    _fit(samples, {"max_iter": 2})
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
+    print(json.dumps({"data": samples.nbytes, "peak above data": peak - before}))
+
+
+def _resident_bytes() -> int:
+    """What this process holds now; where the system does not tell, the most it held so far."""
+    import resource
+
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
+    return pages * resource.getpagesize()
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title="Learning (times per sample and iteration)", title_justify="left")
+    table.add_column("measure")
+    for heading in ("first", "second"):
+        table.add_column(heading)
+    table.add_column("ratio", justify="right")
+    for row in rows:
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        table.add_row(row["measure"], row["first"], row["second"], ratio)
+    return table

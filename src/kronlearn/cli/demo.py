@@ -1,0 +1,119 @@
+"""``kronlearn demo``: learn from an image that comes with scikit-image, and show what comes out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+import kronlearn as kl
+from kronlearn.cli import pictures
+from kronlearn.cli.output import Output, times
+from kronlearn.persistence import save_dictionary
+from kronlearn.starts import dct_factor
+
+__all__ = ["run"]
+
+PATCH = (8, 8)
+SPARSITY = 6
+
+
+def run(folder: Path, quick: bool, n_jobs: int | None, seed: int, output: Output) -> None:
+    """Learn two dictionaries, compare them with the fixed DCT, write pictures and the model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    image = pictures.included_images(["camera"])[0]
+    stride = (8, 8) if quick else (4, 4)
+    samples = pictures.without_means(pictures.grid_patches(image, PATCH, stride))
+    output.say(
+        f"{len(samples)} patches of {times(PATCH)} pixels of scikit-image's camera, means removed; "
+        f"{SPARSITY} atoms each."
+    )
+    max_iter = 10 if quick else 50
+    models = {
+        "orthonormal": _learn("orthonormal", (8, 8), max_iter, samples, n_jobs, seed, output),
+        "general": _learn("general", (16, 16), max_iter, samples, n_jobs, seed, output),
+    }
+    rows = [
+        _row("DCT", _cosines(8), samples, n_jobs),
+        _row("learned, orthonormal", models["orthonormal"].dictionary_, samples, n_jobs),
+        _row("overcomplete DCT", _cosines(16), samples, n_jobs),
+        _row("learned, general", models["general"].dictionary_, samples, n_jobs),
+    ]
+    output.say(_table(rows))
+    learned = models["general"].dictionary_
+    files = [
+        folder / name for name in ("dictionary.png", "convergence.png", "dictionary.safetensors")
+    ]
+    pictures.save_dictionary_picture(learned, files[0])
+    pictures.save_convergence({name: m.history_ for name, m in models.items()}, files[1])
+    save_dictionary(learned, files[2], info={"source": "kronlearn demo", "rmse": rows[-1]["rmse"]})
+    output.say("Wrote " + ", ".join(map(str, files)))
+    output.finish({"samples": len(samples), "rows": rows, "files": [str(file) for file in files]})
+
+
+def _cosines(n: int) -> Any:
+    """The separable DCT with n × n atoms."""
+    return kl.KroneckerDictionary([dct_factor(size, n) for size in PATCH])
+
+
+def _learn(
+    structure: str,
+    n_atoms: tuple[int, int],
+    max_iter: int,
+    samples: NDArray[np.float32],
+    n_jobs: int | None,
+    seed: int,
+    output: Output,
+) -> Any:
+    with output.progress(f"Learning, {structure}", max_iter) as advance:
+        return kl.KroneckerDictionaryLearning(
+            n_atoms=n_atoms,
+            n_nonzero_coefs=SPARSITY,
+            structure=structure,
+            max_iter=max_iter,
+            random_state=seed,
+            n_jobs=n_jobs,
+            callback=lambda state: advance(f"RMSE {state.rmse:.4f}"),
+        ).fit(samples)
+
+
+def _row(
+    name: str, dictionary: Any, samples: NDArray[np.float32], n_jobs: int | None
+) -> dict[str, Any]:
+    """The error and the time of coding the samples anew with a dictionary."""
+    method = "threshold" if dictionary.is_orthonormal else "ols"
+    start = time.perf_counter()
+    codes = kl.sparse_code(
+        samples, dictionary, SPARSITY, method=method, n_jobs=1 if n_jobs is None else n_jobs
+    )
+    seconds = time.perf_counter() - start
+    residual = samples - dictionary.reconstruct(codes)
+    rmse = float(np.sqrt(np.mean(residual.astype(np.float64) ** 2)))
+    return {
+        "dictionary": name,
+        "n_atoms": list(dictionary.n_atoms),
+        "method": method,
+        "rmse": rmse,
+        "microseconds_per_patch": 1e6 * seconds / len(samples),
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title="RMSE in gray levels (0 to 255)", title_justify="left")
+    table.add_column("dictionary")
+    for heading in ("atoms", "RMSE", "against DCT", "coding, µs per patch"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        change = row["rmse"] / rows[0]["rmse"] - 1
+        table.add_row(
+            row["dictionary"],
+            times(row["n_atoms"]),
+            f"{row['rmse']:.3f}",
+            f"{100 * change:+.1f} %" if row is not rows[0] else "",
+            f"{row['microseconds_per_patch']:.2f}",
+        )
+    return table

@@ -1,0 +1,195 @@
+"""``kronlearn learn``: a dictionary from an array of patches or from images."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import kronlearn as kl
+from kronlearn.cli import pictures
+from kronlearn.cli.output import Output, facts_table, times
+from kronlearn.persistence import save_dictionary
+
+__all__ = ["Request", "run"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for on the command line."""
+
+    inputs: list[Path]
+    output: Path
+    #: Shape of a sample; None: the array's own, or 8 × 8 for images.
+    patch: tuple[int, ...] | None
+    #: Atoms per mode; None: twice the patch's, or the patch's if orthonormal.
+    atoms: tuple[int, ...] | None
+    sparsity: int | None
+    tol: float | None
+    #: Pixels between patches of an image; None: as many as the patch has.
+    stride: int | None
+    #: None: removed from the patches of images, kept in arrays.
+    remove_means: bool | None
+    structure: str
+    method: str
+    max_iter: int
+    n_jobs: int | None
+    seed: int | None
+    time_budget: float | None
+    checkpoint: Path | None
+
+
+def run(request: Request, output: Output) -> bool:
+    """Learn, save and report; whether it came to an end by itself, not by an interrupt."""
+    _check_output(request.output)
+    samples = _samples(request)
+    model = _estimator(request, samples.shape[1:])
+    with output.progress("Learning", request.max_iter) as advance:
+        model.set_params(callback=lambda state: advance(f"RMSE {state.rmse:.5g}"))
+        interrupted = not _fit(model, samples)
+    record = _record(request, model, len(samples))
+    if interrupted:
+        record["stop_reason"] = "interrupted"
+    save_dictionary(model.dictionary_, request.output, info=record)
+    facts = [
+        ("patch shape", times(model.dictionary_.patch_shape)),
+        ("atoms", times(model.dictionary_.n_atoms)),
+        *((name.replace("_", " "), _readable(value)) for name, value in record.items()),
+        ("saved as", request.output),
+    ]
+    output.say(facts_table(facts))
+    output.finish(
+        {
+            "patch_shape": model.dictionary_.patch_shape,
+            "n_atoms": model.dictionary_.n_atoms,
+            **record,
+            "history": model.history_,
+            "output": str(request.output),
+        }
+    )
+    return not interrupted
+
+
+def _fit(model: Any, samples: NDArray[Any]) -> bool:
+    """Whether learning came to its end; if interrupted, the model is that of the last iteration."""
+    try:
+        model.fit(samples)
+    except KeyboardInterrupt:
+        if not hasattr(model, "dictionary_"):
+            raise
+        return False
+    return True
+
+
+def _check_output(path: Path) -> None:
+    """Refuse, before the work and not after it, a place that cannot be written to."""
+    if path.is_dir():
+        raise ValueError(f"--output {path} is a folder; give the name of a file.")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"--output: the folder {path.parent} does not exist; create it first.")
+
+
+def _samples(request: Request) -> NDArray[Any]:
+    arrays = [path for path in request.inputs if path.suffix == ".npy"]
+    if not arrays:
+        patches = _image_patches(request)
+        return patches if request.remove_means is False else pictures.without_means(patches)
+    if len(request.inputs) > 1:
+        raise ValueError(
+            f"{arrays[0]} is an array of patches; give that one file, or one or more images."
+        )
+    if request.stride is not None:
+        raise ValueError("--stride applies to images; an array holds its patches already.")
+    patches = _array_patches(arrays[0], request.patch)
+    return pictures.without_means(patches) if request.remove_means else patches
+
+
+def _image_patches(request: Request) -> NDArray[np.float32]:
+    shape = request.patch or (8, 8)
+    if len(shape) != 2:
+        raise ValueError(f"--patch {times(shape)} has {len(shape)} sizes; images need two.")
+    if request.stride is not None and request.stride < 1:
+        raise ValueError(f"--stride {request.stride} is less than 1; give at least 1.")
+    stride = shape if request.stride is None else (request.stride, request.stride)
+    images = [pictures.read_gray(path) for path in request.inputs]
+    patches = [pictures.grid_patches(im, (shape[0], shape[1]), stride[:2]) for im in images]
+    return np.concatenate(patches)
+
+
+def _array_patches(path: Path, shape: tuple[int, ...] | None) -> NDArray[Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist or is not a file.")
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as problem:
+        raise ValueError(f"{path} cannot be read as a NumPy array: {problem}") from problem
+    if array.ndim < 2:
+        raise ValueError(f"{path} has shape {array.shape}; give (N, m_1, …, m_d) or (N, features).")
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{path} has dtype {array.dtype}; give real numbers.")
+    if array.dtype not in (np.float32, np.float64):
+        array = array.astype(np.float32 if array.dtype.itemsize <= 2 else np.float64)
+    if shape is None or array.shape[1:] == shape:
+        return array
+    if array.ndim != 2 or array.shape[1] != math.prod(shape):
+        raise ValueError(
+            f"--patch {times(shape)} does not fit the array of shape {array.shape} in {path}."
+        )
+    return array.reshape(-1, *shape)
+
+
+def _estimator(request: Request, patch_shape: tuple[int, ...]) -> Any:
+    atoms = request.atoms
+    if atoms is None and request.patch is None and len(patch_shape) == 1:
+        raise ValueError(
+            f"The array holds flat samples of {patch_shape[0]} numbers; say what they are, "
+            "--patch 8x8 for instance."
+        )
+    if atoms is None:
+        factor = 1 if request.structure == "orthonormal" else 2
+        atoms = tuple(factor * size for size in patch_shape)
+    sparsity = request.sparsity
+    if sparsity is None and request.tol is None:
+        sparsity = 6
+    return kl.KroneckerDictionaryLearning(
+        n_atoms=atoms,
+        n_nonzero_coefs=sparsity,
+        tol=request.tol,
+        structure=request.structure,
+        method=request.method,
+        max_iter=request.max_iter,
+        n_jobs=request.n_jobs,
+        random_state=request.seed,
+        time_budget=request.time_budget,
+        checkpoint=request.checkpoint,
+    )
+
+
+def _record(request: Request, model: Any, n_samples: int) -> dict[str, Any]:
+    """What the model file says about how it was made."""
+    history = model.history_
+    return {
+        "samples": n_samples,
+        "structure": request.structure,
+        "method": "threshold" if request.structure == "orthonormal" else request.method,
+        "n_nonzero_coefs": model.n_nonzero_coefs,
+        "tol": request.tol,
+        "seed": request.seed,
+        "iterations": model.n_iter_,
+        "stop_reason": model.stop_reason_,
+        "rmse": float(history["rmse"][-1]),
+        "mean_nonzeros": float(history["mean_nonzeros"][-1]),
+        "atoms_replaced": int(sum(history["atoms_replaced"])),
+        "seconds": float(history["seconds"][-1]),
+        "kronlearn_version": kl.__version__,
+    }
+
+
+def _readable(value: Any) -> str | None:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return None if value is None else str(value)

@@ -1,0 +1,94 @@
+"""What a command prints: tables for people, JSON for programs, progress on the error stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+__all__ = ["Output", "facts_table", "times"]
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a command's results go: to a reader, to a program, or nowhere."""
+
+    #: Print one JSON object, at the end, and nothing else.
+    as_json: bool = False
+    #: Print nothing but JSON, if asked for, and errors.
+    quiet: bool = False
+    _console: Console = field(default_factory=lambda: _console(stderr=False))
+    _progress_console: Console = field(default_factory=lambda: _console(stderr=True))
+
+    def say(self, *what: Any) -> None:
+        """Print text or tables for people."""
+        if not (self.as_json or self.quiet):
+            self._console.print(*what)
+
+    def finish(self, record: dict[str, Any]) -> None:
+        """Print the record as JSON, if that is wanted."""
+        if self.as_json:
+            print(json.dumps(record, indent=2, default=_plain, ensure_ascii=False))
+
+    @contextmanager
+    def progress(self, description: str, total: int) -> Iterator[Callable[..., None]]:
+        """A progress bar; call what it yields after every step, with a text to show beside it."""
+        bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=self._progress_console,
+            transient=True,
+            disable=self.as_json or self.quiet or not self._progress_console.is_terminal,
+        )
+        with bar:
+            task = bar.add_task(description, total=total, note="")
+            yield lambda note="": bar.update(task, advance=1, note=note)
+
+
+def _console(*, stderr: bool) -> Console:
+    # File names and the contents of model files may look like markup; they are not.
+    console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    if not console.is_terminal:
+        # In a file or a pipe, tables need not be squeezed into 80 columns.
+        console.width = max(console.width, 140)
+    return console
+
+
+def facts_table(facts: Iterable[tuple[str, Any]]) -> Table:
+    """A two-column table of names and values; values of None are left out."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column()
+    for name, value in facts:
+        if value is not None:
+            table.add_row(name, str(value))
+    return table
+
+
+def times(sizes: Iterable[int]) -> str:
+    """Sizes as people write them, ``8 × 8``."""
+    return " × ".join(map(str, sizes))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    return str(value)

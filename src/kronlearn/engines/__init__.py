@@ -1,0 +1,1 @@
+"""Engines map blocks of samples to codes and add up their moments."""

@@ -1,0 +1,378 @@
+"""The learning loop: code, add up, update, until it is time to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.engines.threads import Coder, Codes, Pass, Threads
+from kronlearn.moments import ModeMoments, Moments
+from kronlearn.sources.arrays import ArraySource
+from kronlearn.updates import canonical, least_squares, procrustes, sweep, unused_atoms
+
+__all__ = [
+    "STATISTICS",
+    "LearningState",
+    "Plan",
+    "Progress",
+    "learn",
+    "learn_online",
+    "uses_full_moments",
+]
+
+STATISTICS = ("auto", "full", "per-mode", "recode")
+
+# Full moments need n² numbers; from about this many atoms on, per-mode sums are faster.
+_FULL_MOMENTS_UP_TO = 600
+
+# Online learning keeps full moments of at most this many numbers (1 GiB).
+_ONLINE_NUMBERS = 1 << 27
+
+Factors = list[NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to learn.
+
+    ``statistics`` "full" sums the full moments in one pass; "per-mode" the paper's small sums, one
+    pass per mode over codes that are kept; "recode" the same but coding anew before every mode,
+    as the paper's Algorithm 1 is printed. ``n_refits`` is how often coefficients are refitted on
+    their supports, and the factors updated again, per coding.
+    """
+
+    coder: Coder
+    structure: str = "general"
+    statistics: str = "auto"
+    n_refits: int = 0
+    monotone: bool = True
+    max_iter: int = 100
+    min_improvement: float = 0.0
+    time_budget: float | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback is told after each iteration."""
+
+    iteration: int
+    rmse: float
+    seconds: float
+    dictionary: KroneckerDictionary
+
+
+@dataclass
+class LearningState:
+    """Everything that the rest of a run depends on; what a checkpoint holds.
+
+    ``factors`` are the present ones, ``best`` those of the lowest RMSE; ``codes`` the supports
+    that monotone learning and refits build on.
+    """
+
+    factors: Factors
+    best: Factors
+    codes: Codes | None = None
+    history: dict[str, list[float]] = field(
+        default_factory=lambda: {
+            "rmse": [],
+            "coding_rmse": [],
+            "seconds": [],
+            "atoms_replaced": [],
+            "mean_nonzeros": [],
+        }
+    )
+    stop_reason: str | None = None
+
+    @property
+    def iteration(self) -> int:
+        """Iterations finished."""
+        return len(self.history["rmse"])
+
+
+def uses_full_moments(plan: Plan, n_codes: int) -> bool:
+    """Whether this plan sums full moments."""
+    if plan.statistics == "auto":
+        return plan.structure == "orthonormal" or n_codes <= _FULL_MOMENTS_UP_TO
+    return plan.statistics == "full"
+
+
+def learn(
+    source: ArraySource,
+    state: LearningState,
+    plan: Plan,
+    engine: Threads,
+    on_iteration: Callable[[LearningState], bool] | None = None,
+) -> None:
+    """Advance the state until a reason to stop; ``state.stop_reason`` says which.
+
+    ``on_iteration`` is called after every finished iteration and stops the run by returning True.
+    A KeyboardInterrupt leaves the state of the last finished iteration and is raised again.
+    """
+    energy = source.energy()
+    start = time.perf_counter() - (state.history["seconds"] or [0.0])[-1]
+    state.stop_reason = None
+    while state.stop_reason is None and state.iteration < plan.max_iter:
+        try:
+            outcome = _Iteration(source, state, plan, engine, energy).run()
+        except KeyboardInterrupt:
+            state.stop_reason = "interrupted"
+            raise
+        before = (state.history["rmse"] or [np.inf])[-1]
+        if plan.monotone and outcome.rmse > before:
+            # Only rounding can raise the error of a monotone run: nothing is left to gain.
+            state.stop_reason = "converged"
+            break
+        if outcome.rmse <= min(state.history["rmse"], default=np.inf):
+            state.best = outcome.factors
+        _record(state, outcome, time.perf_counter() - start)
+        if on_iteration is not None and on_iteration(state):
+            state.stop_reason = "callback"
+        elif (
+            plan.min_improvement > 0 and before - outcome.rmse <= plan.min_improvement * before
+        ) or outcome.rmse == 0.0:
+            state.stop_reason = "converged"
+        elif plan.time_budget is not None and time.perf_counter() - start >= plan.time_budget:
+            state.stop_reason = "time_budget"
+    state.stop_reason = state.stop_reason or "max_iter"
+
+
+def _record(state: LearningState, outcome: Outcome, seconds: float) -> None:
+    state.factors, state.codes = outcome.factors, outcome.codes
+    state.history["rmse"].append(outcome.rmse)
+    state.history["coding_rmse"].append(outcome.coding_rmse)
+    state.history["seconds"].append(seconds)
+    state.history["atoms_replaced"].append(outcome.atoms_replaced)
+    state.history["mean_nonzeros"].append(outcome.mean_nonzeros)
+
+
+@dataclass
+class Outcome:
+    """What one iteration ends with."""
+
+    factors: Factors
+    codes: Codes | None
+    rmse: float
+    coding_rmse: float
+    atoms_replaced: int
+    mean_nonzeros: float
+
+
+class _Iteration:
+    """One iteration: coding, updates, refits, replacement of unused atoms."""
+
+    def __init__(
+        self,
+        source: ArraySource,
+        state: LearningState,
+        plan: Plan,
+        engine: Threads,
+        energy: float,
+    ) -> None:
+        self.source, self.plan, self.engine, self.energy = source, plan, engine, energy
+        self.factors = state.factors
+        self.full = uses_full_moments(plan, int(np.prod([f.shape[1] for f in state.factors])))
+        self.keep_better = plan.monotone and state.codes is not None
+        self.codes = state.codes
+        if self.codes is None:
+            self.codes = Codes.empty(
+                len(source),
+                plan.coder.width,
+                source.dtype,
+                supports=plan.monotone or plan.n_refits > 0 or not self.full,
+                values=not self.full,
+                residuals=True,
+            )
+        self.unused: list[NDArray[np.intp]] = []
+        self.squared_error = 0.0
+
+    def run(self) -> Outcome:
+        found = self._full_rounds() if self.full else self._mode_rounds()
+        replaced = 0
+        assert self.codes is not None
+        if self.plan.structure == "general":
+            self.factors, replaced = _replaced(
+                self.factors, self.unused, self.codes, self.source, self.plan.coder, self.engine
+            )
+        numbers = len(self.source) * self.source.n_features
+        return Outcome(
+            self.factors,
+            self.codes,
+            float(np.sqrt(max(self.squared_error, 0.0) / numbers)),
+            float(np.sqrt(found.residual / numbers)),
+            replaced,
+            found.nonzeros / len(self.source),
+        )
+
+    def _pass(self, coding: str, moments: Moments | ModeMoments) -> Pass:
+        found = self.engine.run(
+            self.source,
+            self.factors,
+            self.plan.coder,
+            coding=coding,
+            keep_better=self.keep_better and coding == "fresh",
+            codes=self.codes,
+            moments=moments,
+        )
+        # The samples' energy never changes; in double precision its rounding does not show.
+        moments.energy = self.energy
+        return found
+
+    def _full_rounds(self) -> Pass:
+        n_atoms = tuple(factor.shape[1] for factor in self.factors)
+        general = self.plan.structure == "general"
+        first = None
+        for coding in ["fresh"] + ["refit"] * self.plan.n_refits:
+            moments = Moments.zeros(self.source.patch_shape, n_atoms, with_xx=general)
+            found = self._pass(coding, moments)
+            first = first or found
+            self.factors = sweep(self.factors, moments, self.plan.structure)
+        if general:
+            self.unused = _unused(moments)
+        self.squared_error = moments.squared_error(self.factors)
+        assert first is not None
+        return first
+
+    def _mode_rounds(self) -> Pass:
+        update = procrustes if self.plan.structure == "orthonormal" else least_squares
+        first = None
+        for round_ in range(1 + self.plan.n_refits):
+            self.unused = []
+            for mode, factor in enumerate(self.factors):
+                if mode > 0:
+                    coding = "fresh" if self.plan.statistics == "recode" else "given"
+                else:
+                    coding = "fresh" if round_ == 0 else "refit"
+                sums = ModeMoments.zeros(mode, factor)
+                found = self._pass(coding, sums)
+                first = first or found
+                self.keep_better = self.plan.monotone
+                self.unused.append(unused_atoms(sums))
+                self.factors = list(self.factors)
+                self.factors[mode], scale = update(factor, sums)
+                sums.rescale(scale)
+                assert self.codes is not None
+                _rescale_codes(self.codes, mode, scale, [f.shape[1] for f in self.factors])
+        self.squared_error = sums.squared_error(self.factors[-1])
+        assert first is not None
+        return first
+
+
+def _unused(moments: Moments) -> list[NDArray[np.intp]]:
+    """For each mode the atoms that no code uses."""
+    n = int(np.prod(moments.n_atoms))
+    diagonal = np.cumsum(np.arange(1, n + 1)) - 1
+    used = (moments.xx[diagonal] > 0).reshape(moments.n_atoms)
+    modes = range(used.ndim)
+    return [
+        np.flatnonzero(~used.any(axis=tuple(other for other in modes if other != mode)))
+        for mode in modes
+    ]
+
+
+def _replaced(
+    factors: Factors,
+    unused: list[NDArray[np.intp]],
+    codes: Codes,
+    source: ArraySource,
+    coder: Coder,
+    engine: Threads,
+) -> tuple[Factors, int]:
+    """Factors whose unused atoms are directions of the samples represented worst, and how many."""
+    count = sum(map(len, unused))
+    if count == 0:
+        return factors, 0
+    assert codes.residual2 is not None
+    worst = np.argsort(-codes.residual2, kind="stable")[:count]
+    worst = worst[codes.residual2[worst] > 0]
+    residuals = _residuals(source, worst, factors, coder, engine)
+    replaced = 0
+    factors = [factor.copy() for factor in factors]
+    for mode, atoms in enumerate(unused):
+        for atom, residual in zip(atoms, residuals[replaced:], strict=False):
+            unfolded = np.moveaxis(residual, mode, 0).reshape(residual.shape[mode], -1)
+            direction = np.linalg.svd(unfolded, full_matrices=False)[0][:, :1]
+            factors[mode][:, atom] = canonical(direction, direction)[0][:, 0]
+            replaced += 1
+    return factors, replaced
+
+
+def _residuals(
+    source: ArraySource,
+    rows: NDArray[np.intp],
+    factors: Factors,
+    coder: Coder,
+    engine: Threads,
+) -> NDArray[np.float64]:
+    """Residuals ``(n, m_1, …, m_d)`` of some samples coded with these factors."""
+    if len(rows) == 0:
+        return np.zeros((0, *source.patch_shape))
+    samples = np.asarray(source.array[rows], dtype=np.float64).reshape(-1, *source.patch_shape)
+    part = ArraySource(samples, source.patch_shape)
+    tol = coder.tol if coder.tol is None or np.ndim(coder.tol) == 0 else np.asarray(coder.tol)[rows]
+    codes = Codes.empty(len(part), coder.width, part.dtype)
+    engine.run(part, factors, Coder(coder.method, coder.width, tol), codes=codes)
+    assert codes.index is not None
+    assert codes.value is not None
+    assert codes.nonzeros is not None
+    dense = np.zeros((len(part), int(np.prod([f.shape[1] for f in factors]))))
+    for k, count in enumerate(codes.nonzeros):
+        dense[k, codes.index[k, :count]] = codes.value[k, :count]
+    return samples - KroneckerDictionary.normalized(factors).reconstruct(dense)
+
+
+def _rescale_codes(codes: Codes, mode: int, scale: NDArray[np.float64], n_atoms: list[int]) -> None:
+    """Multiply every coefficient by the scale of its atom's index in one mode, in blocks."""
+    assert codes.index is not None
+    assert codes.value is not None
+    inner = int(np.prod(n_atoms[mode + 1 :]))
+    table = scale.astype(codes.value.dtype)
+    for start in range(0, len(codes.index), 65536):
+        rows = slice(start, start + 65536)
+        codes.value[rows] *= table[codes.index[rows] // inner % n_atoms[mode]]
+
+
+def learn_online(
+    source: ArraySource,
+    state: LearningState,
+    plan: Plan,
+    engine: Threads,
+    moments: Moments | None,
+    forgetting: float,
+) -> Moments:
+    """One step of online learning: code a batch, add its moments to the earlier ones, update.
+
+    Returns the moments to pass to the next call.
+    """
+    start = time.perf_counter()
+    n_atoms = tuple(factor.shape[1] for factor in state.factors)
+    if Moments.numbers(source.patch_shape, n_atoms) > _ONLINE_NUMBERS:
+        raise ValueError(
+            f"partial_fit keeps full moments, {Moments.numbers(source.patch_shape, n_atoms):,} "
+            f"numbers for {n_atoms} atoms; at most {_ONLINE_NUMBERS:,} are allowed. Use fit, or "
+            "fewer atoms."
+        )
+    batch = Moments.zeros(source.patch_shape, n_atoms, with_xx=plan.structure == "general")
+    codes = Codes.empty(
+        len(source), plan.coder.width, source.dtype, supports=False, values=False, residuals=True
+    )
+    found = engine.run(source, state.factors, plan.coder, codes=codes, moments=batch)
+    batch.energy = source.energy()
+    moments = batch if moments is None else moments * forgetting + batch
+    state.factors = sweep(state.factors, moments, plan.structure)
+    replaced = 0
+    if plan.structure == "general":
+        unused = _unused(moments)
+        state.factors, replaced = _replaced(
+            state.factors, unused, codes, source, plan.coder, engine
+        )
+    state.best = state.factors
+    rmse = float(np.sqrt(found.residual / (len(source) * source.n_features)))
+    seconds = (state.history["seconds"] or [0.0])[-1] + time.perf_counter() - start
+    mean = found.nonzeros / len(source)
+    _record(state, Outcome(state.factors, None, rmse, rmse, replaced, mean), seconds)
+    return moments

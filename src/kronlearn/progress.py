@@ -1,0 +1,36 @@
+"""A progress bar for long runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["progress_bar"]
+
+
+@contextmanager
+def progress_bar(verbose: int, total: int, done: int = 0) -> Iterator[Callable[[float], None]]:
+    """A function to call with the RMSE after each iteration; it shows a bar if ``verbose``."""
+    if not verbose:
+        yield lambda rmse: None
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("learning"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("RMSE {task.fields[rmse]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns) as progress:
+        task = progress.add_task("learning", total=total, completed=done, rmse="…")
+        yield lambda rmse: progress.update(task, advance=1, rmse=f"{rmse:.4g}")

@@ -1,0 +1,1 @@
+"""Where samples come from, a block at a time."""

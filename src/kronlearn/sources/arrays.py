@@ -1,0 +1,137 @@
+"""Samples in an array, in memory or mapped from a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["ArraySource"]
+
+# A block that has to be converted or copied holds about this many numbers.
+_BLOCK_NUMBERS = 1 << 22
+
+
+class ArraySource:
+    """Samples of an array ``(N, m_1, …, m_d)``, read in blocks of C-contiguous floats.
+
+    Blocks are views where the array is C-contiguous float32 or float64; anything else (integers,
+    other byte or memory orders) is converted a block at a time. float32 stays float32, everything
+    else becomes float64.
+
+    Parameters
+    ----------
+    Y : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
+    patch_shape : tuple of int
+        ``(m_1, …, m_d)``.
+    """
+
+    def __init__(self, Y: ArrayLike, patch_shape: tuple[int, ...]) -> None:
+        self.array = real_array(Y)
+        self.patch_shape = patch_shape
+        self.n_features = math.prod(patch_shape)
+        shape = self.array.shape
+        fits = shape[1:] == patch_shape or (len(shape) == 2 and shape[1] == self.n_features)
+        if not fits:
+            hint = " For a single sample pass Y[None]." if shape == patch_shape else ""
+            flat = f" or (N, {self.n_features})" if len(patch_shape) > 1 else ""
+            raise ValueError(
+                f"Y has shape {shape}; samples of shape {patch_shape} are needed, as an array "
+                f"(N, {', '.join(map(str, patch_shape))}){flat}.{hint}"
+            )
+        self.dtype = sample_dtype(self.array)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the array can be used as it is, without copies."""
+        return bool(
+            self.array.dtype == self.dtype
+            and self.array.dtype.isnative
+            and self.array.flags.c_contiguous
+            and self.array.flags.aligned
+        )
+
+    def blocks(self, multiple_of: int) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Consecutive blocks ``(rows, samples (n, m_1·…·m_d))``, whole multiples of a size.
+
+        Only the last block may have another size; how samples are cut here changes no result.
+        """
+        if self.is_direct:
+            step = max(len(self), 1)
+        else:
+            step = max(1, _BLOCK_NUMBERS // self.n_features // multiple_of) * multiple_of
+        for start in range(0, len(self), step):
+            rows = slice(start, min(start + step, len(self)))
+            block = np.ascontiguousarray(self.array[rows], dtype=self.dtype)
+            yield rows, block.reshape(-1, self.n_features)
+
+    def energy(self) -> float:
+        """``Σ‖Y_k‖²`` in float64; samples must be finite."""
+        total = 0.0
+        step = max(1, _BLOCK_NUMBERS // 4 // self.n_features)
+        for start in range(0, len(self), step):
+            block = np.asarray(self.array[start : start + step], dtype=np.float64).reshape(-1)
+            part = float(np.dot(block, block))
+            if not math.isfinite(part):
+                check_finite(self.array[start : start + step], start)
+            total += part
+        return total
+
+
+def real_array(Y: ArrayLike) -> NDArray[Any]:
+    """Y as an array of real numbers with at least two dimensions and one sample."""
+    if hasattr(Y, "toarray"):
+        raise TypeError(
+            f"Y is a sparse {type(Y).__name__}; samples must be dense, pass Y.toarray()."
+        )
+    array = np.asarray(Y)
+    if array.dtype.kind == "c":
+        raise ValueError("Complex data not supported: Y has dtype complex; pass real numbers.")
+    if array.dtype.kind not in "fiub":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f"Y has dtype {array.dtype}, which does not convert to numbers ({error}); "
+                "pass float32 or float64."
+            ) from None
+    if array.ndim < 2:
+        raise ValueError(
+            f"Y has shape {array.shape}; an array of samples (N, m_1, …, m_d) is needed. "
+            "Reshape your data: Y.reshape(-1, 1) for samples of one number, Y[None] (or "
+            "Y.reshape(1, -1)) for a single sample."
+        )
+    if array.shape[0] == 0:
+        raise ValueError(
+            f"Y has 0 sample(s) (shape={array.shape}) while a minimum of 1 is required."
+        )
+    if array.size == 0:
+        raise ValueError(
+            f"0 feature(s) (shape={array.shape}) while a minimum of 1 is required: Y is empty."
+        )
+    return array
+
+
+def sample_dtype(array: NDArray[Any]) -> np.dtype[Any]:
+    """float32 for float32 samples, float64 for all others."""
+    return np.dtype(np.float32 if array.dtype == np.float32 else np.float64)
+
+
+def check_finite(samples: NDArray[Any], first: int) -> None:
+    """Raise for the first sample that is not finite or whose squares overflow."""
+    for k, sample in enumerate(samples):
+        if not np.isfinite(sample).all():
+            kind = "NaN" if np.isnan(sample).any() else "infinity"
+            raise ValueError(
+                f"Y contains {kind} (first in sample {first + k}); pass finite numbers."
+            )
+    raise ValueError(
+        f"Y holds values too large to be squared in {sample_dtype(samples).name}; scale the data "
+        "down or pass float64."
+    )

@@ -1,0 +1,108 @@
+"""Starting points: the factors that learning begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.sources.arrays import ArraySource
+from kronlearn.updates import canonical
+
+__all__ = ["STARTS", "dct_factor", "starting_factors"]
+
+STARTS = ("dct", "data", "random")
+
+
+def dct_factor(m: int, n: int) -> NDArray[np.float64]:
+    """The overcomplete DCT: n cosines sampled at m points, unit columns (orthonormal if n ≤ m).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kronlearn.starts import dct_factor
+    >>> D = dct_factor(8, 8)
+    >>> bool(np.allclose(D.T @ D, np.eye(8)))
+    True
+    """
+    frequencies = np.arange(n) / max(m, n)
+    columns = np.cos(np.pi * np.outer(np.arange(m) + 0.5, frequencies))
+    if m > 1:
+        columns[:, 1:] -= columns[:, 1:].mean(axis=0)
+    return columns / np.linalg.norm(columns, axis=0)
+
+
+def perturbation(m: int, n: int) -> float:
+    """How much noise, relative to the columns' norm, a DCT start gets.
+
+    Plain DCT factors are close to a saddle of the error. On 8 × 8 image patches 0.2 gave the lowest
+    error after 100 iterations for n = m and 0.5 for n = 2m.
+    """
+    return min(max(0.2 + 0.3 * (n / m - 1), 0.2), 0.5)
+
+
+def starting_factors(
+    init: Any,
+    source: ArraySource,
+    n_atoms: tuple[int, ...],
+    structure: str,
+    rng: np.random.RandomState,
+) -> list[NDArray[np.float64]]:
+    """Factors to start from: a named start, or the factors given."""
+    if not isinstance(init, str):
+        return _given(init, source.patch_shape, n_atoms, structure)
+    if init not in STARTS:
+        raise ValueError(
+            f"init={init!r} does not exist; choose one of {', '.join(STARTS)}, or pass factors."
+        )
+    factors = []
+    for mode, (m, n) in enumerate(zip(source.patch_shape, n_atoms, strict=True)):
+        noise = rng.standard_normal((m, n)) / np.sqrt(m)
+        if init == "dct":
+            columns = dct_factor(m, n) + perturbation(m, n) * noise
+        elif init == "data":
+            columns = _fibres(source, mode, n, rng) + 1e-3 * noise
+        else:
+            columns = noise
+        if structure == "orthonormal":
+            u, _, vt = np.linalg.svd(columns, full_matrices=False)
+            factors.append(u @ vt)
+        else:
+            factors.append(canonical(columns, np.eye(m, n))[0])
+    return factors
+
+
+def _fibres(
+    source: ArraySource, mode: int, n: int, rng: np.random.RandomState
+) -> NDArray[np.float64]:
+    """For each of n samples drawn at random the direction it varies in most along a mode."""
+    columns = np.zeros((source.patch_shape[mode], n))
+    for column, k in enumerate(rng.randint(len(source), size=n)):
+        sample = np.asarray(source.array[k], dtype=np.float64).reshape(source.patch_shape)
+        unfolded = np.moveaxis(sample, mode, 0).reshape(source.patch_shape[mode], -1)
+        if np.isfinite(unfolded).all():
+            columns[:, column] = np.linalg.svd(unfolded, full_matrices=False)[0][:, 0]
+    return columns
+
+
+def _given(
+    init: KroneckerDictionary | Iterable[Any],
+    patch_shape: tuple[int, ...],
+    n_atoms: tuple[int, ...],
+    structure: str,
+) -> list[NDArray[np.float64]]:
+    dictionary = init if isinstance(init, KroneckerDictionary) else KroneckerDictionary(init)
+    if (dictionary.patch_shape, dictionary.n_atoms) != (patch_shape, n_atoms):
+        raise ValueError(
+            f"init has {dictionary.n_atoms} atoms for samples of shape {dictionary.patch_shape}; "
+            f"n_atoms={n_atoms} and samples of shape {patch_shape} were asked for."
+        )
+    if structure == "orthonormal" and not dictionary.is_orthonormal:
+        raise ValueError(
+            'structure="orthonormal" needs an orthonormal start, and the factors in init are not; '
+            "orthonormalise them, for example with numpy.linalg.qr."
+        )
+    return [factor.astype(np.float64) for factor in dictionary.factors]

@@ -1,0 +1,235 @@
+"""What every coder, moment and update must compute, in float64 NumPy with the dense dictionary.
+
+Nothing here is fast. Samples ``Y`` are ``(N, m_1, …, m_d)``, factors ``D_i`` are ``(m_i, n_i)``,
+codes ``X`` are dense ``(N, n_1·…·n_d)``; any number of modes. The last section makes test data.
+"""
+
+from functools import reduce
+
+import numpy as np
+
+
+def dense(factors):
+    """Dictionary matrix ``D_1 ⊗ D_2 ⊗ …``, shape ``(m_1·…·m_d, n_1·…·n_d)``."""
+    return reduce(np.kron, [np.asarray(factor, dtype=np.float64) for factor in factors])
+
+
+# Sparse coding of one sample
+
+
+def omp(y, factors, n_nonzero_coefs=None, tol=None, weights=None):
+    """Support in order of selection, coefficients and residual of orthogonal matching pursuit.
+
+    Each step takes the atom whose direction has the largest inner product with the residual.
+    """
+    return _pursue(y, factors, n_nonzero_coefs, tol, weights, look_ahead=False)
+
+
+def ols(y, factors, n_nonzero_coefs=None, tol=None, weights=None):
+    """Support in order of selection, coefficients and residual of orthogonal least squares.
+
+    Each step takes the atom that leaves the smallest residual once all coefficients are refitted.
+    """
+    return _pursue(y, factors, n_nonzero_coefs, tol, weights, look_ahead=True)
+
+
+def _pursue(y, factors, n_nonzero_coefs, tol, weights, look_ahead):
+    atoms, target = _weighted(y, factors, weights)
+    cap = atoms.shape[1] if n_nonzero_coefs is None else n_nonzero_coefs
+    length = (atoms**2).sum(axis=0)
+    left = atoms.copy()  # what is left of each atom once the chosen ones are projected out
+    residual = target.copy()
+    support = []
+    while len(support) < cap and residual @ residual > (tol or 0.0) ** 2:
+        remaining = (left**2).sum(axis=0)
+        free = remaining > 1e-10 * length
+        scale = np.where(free, remaining if look_ahead else length, 1.0)
+        gain = np.where(free, (left.T @ residual) ** 2 / scale, 0.0)
+        best = int(np.argmax(gain))  # the first of equals
+        if gain[best] <= 1e-24 * (target @ target):
+            break
+        support.append(best)
+        direction = left[:, best] / np.sqrt(remaining[best])
+        residual -= direction * (direction @ residual)
+        left -= np.outer(direction, direction @ left)
+    return (support, *refit(y, factors, support, weights))
+
+
+def threshold(y, factors, n_nonzero_coefs=None, tol=None):
+    """Support, coefficients and residual of keeping the largest inner products, largest first."""
+    atoms, target = _weighted(y, factors, None)
+    correlations = atoms.T @ target
+    cap = len(correlations) if n_nonzero_coefs is None else n_nonzero_coefs
+    energy = target @ target
+    support = []
+    for index in np.argsort(-np.abs(correlations), kind="stable")[:cap]:
+        remaining = energy - np.sum(correlations[support] ** 2)
+        if remaining <= (tol or 0.0) ** 2 or correlations[index] ** 2 <= 1e-24 * energy:
+            break
+        support.append(int(index))
+    coefficients = correlations[support]
+    return support, coefficients, target - atoms[:, support] @ coefficients
+
+
+def refit(y, factors, support, weights=None):
+    """Least-squares coefficients on ``support`` and the (weighted) residual they leave."""
+    atoms, target = _weighted(y, factors, weights)
+    coefficients = np.linalg.lstsq(atoms[:, support], target, rcond=None)[0]
+    return coefficients, target - atoms[:, support] @ coefficients
+
+
+def _weighted(y, factors, weights):
+    """Dictionary and sample, each row times ``√w``: weighted least squares as a plain one."""
+    root = 1.0 if weights is None else np.sqrt(np.asarray(weights, dtype=np.float64).ravel())
+    return (dense(factors).T * root).T, np.asarray(y, dtype=np.float64).ravel() * root
+
+
+# Sparse coding of many samples
+
+
+def code(Y, factors, method, n_nonzero_coefs=None, tol=None, weights=None):
+    """Codes ``(N, n_1·…·n_d)``; ``tol`` is one number or one per sample."""
+    tols = [tol] * len(Y) if tol is None or np.ndim(tol) == 0 else tol
+    X = np.zeros((len(Y), dense(factors).shape[1]))
+    for k, y in enumerate(Y):
+        extra = {} if weights is None else {"weights": weights[k]}
+        coder = {"omp": omp, "ols": ols, "threshold": threshold}[method]
+        support, coefficients, _ = coder(y, factors, n_nonzero_coefs, tols[k], **extra)
+        X[k, support] = coefficients
+    return X
+
+
+def residuals(Y, factors, X):
+    """``Y_k − D x_k`` flattened, shape ``(N, m_1·…·m_d)``."""
+    return np.asarray(Y, dtype=np.float64).reshape(len(Y), -1) - X @ dense(factors).T
+
+
+# Learning
+
+
+def moments(Y, X):
+    """``N``, ``Σ‖Y‖²``, ``S_xx = Σ x xᵀ`` and ``S_xy = Σ x yᵀ``."""
+    flat = np.asarray(Y, dtype=np.float64).reshape(len(Y), -1)
+    return len(flat), np.sum(flat**2), X.T @ X, X.T @ flat
+
+
+def squared_error(factors, energy, s_xx, s_xy):
+    """``Σ‖Y_k − D x_k‖²`` from the moments alone."""
+    D = dense(factors)
+    return energy - 2.0 * np.sum(D.T * s_xy) + np.sum((D @ s_xx) * D)
+
+
+def normal_equations(factors, s_xx, s_xy, mode):
+    """``P`` ``(n_i, n_i)`` and ``C`` ``(m_i, n_i)``: the best ``D_i`` solves ``D_i P = C``."""
+    m = [factor.shape[0] for factor in factors]
+    n = [factor.shape[1] for factor in factors]
+    others = dense([*factors[:mode], *factors[mode + 1 :], np.ones((1, 1))])
+    d = len(factors)
+    xx = np.moveaxis(s_xx.reshape(n + n), (mode, d + mode), (0, d))
+    xx = xx.reshape(n[mode], others.shape[1], n[mode], others.shape[1])
+    xy = np.moveaxis(s_xy.reshape(n + m), (mode, d + mode), (0, d))
+    xy = xy.reshape(n[mode], others.shape[1], m[mode], others.shape[0])
+    P = np.einsum("arbs,rs->ab", xx, others.T @ others)
+    C = np.einsum("arut,tr->ua", xy, others)
+    return P, C
+
+
+def least_squares_sweep(factors, s_xx, s_xy):
+    """Factors after one update of every mode, with the moments of the codes rescaled to fit."""
+    factors = [np.array(factor, dtype=np.float64) for factor in factors]
+    for mode in range(len(factors)):
+        P, C = normal_equations(factors, s_xx, s_xy, mode)
+        D = factors[mode]
+        D = D + (C - D @ P) @ np.linalg.pinv(P, rcond=1e-10, hermitian=True)
+        largest = D[np.abs(D).argmax(axis=0), np.arange(D.shape[1])]
+        scale = np.linalg.norm(D, axis=0) * np.where(largest < 0, -1.0, 1.0)
+        factors[mode] = D / scale
+        ones = [np.ones(factor.shape[1]) for factor in factors]
+        on_codes = reduce(np.kron, [*ones[:mode], scale, *ones[mode + 1 :]])
+        s_xx = on_codes[:, None] * s_xx * on_codes
+        s_xy = on_codes[:, None] * s_xy
+    return factors, s_xx, s_xy
+
+
+def procrustes_sweep(factors, s_xx, s_xy):
+    """Orthonormal factors after one update of every mode; the moments stay as they are."""
+    factors = [np.array(factor, dtype=np.float64) for factor in factors]
+    for mode in range(len(factors)):
+        C = normal_equations(factors, s_xx, s_xy, mode)[1]
+        U, _, Vt = np.linalg.svd(C, full_matrices=False)
+        factors[mode] = U @ Vt
+    return factors, s_xx, s_xy
+
+
+def refit_codes(Y, factors, X):
+    """Codes with the supports of ``X`` and least-squares coefficients."""
+    refitted = np.zeros_like(X)
+    for k, y in enumerate(Y):
+        support = np.flatnonzero(X[k])
+        refitted[k, support] = refit(y, factors, support)[0]
+    return refitted
+
+
+def learn(
+    Y,
+    factors,
+    n_nonzero_coefs,
+    method="ols",
+    n_iter=5,
+    monotone=True,
+    n_refits=0,
+    structure="general",
+):
+    """Factors and the RMSE after each iteration; every atom must stay in use."""
+    orthonormal = structure == "orthonormal"
+    sweep = procrustes_sweep if orthonormal else least_squares_sweep
+    X, rmse = None, []
+    for _ in range(n_iter):
+        previous, X = X, code(Y, factors, "threshold" if orthonormal else method, n_nonzero_coefs)
+        if monotone and previous is not None:
+            kept = refit_codes(Y, factors, previous)
+            old = np.sum(residuals(Y, factors, kept) ** 2, axis=1)
+            new = np.sum(residuals(Y, factors, X) ** 2, axis=1)
+            X = np.where((old <= new)[:, None], kept, X)
+        for repeat in range(1 if orthonormal else 1 + n_refits):
+            if repeat > 0:
+                X = refit_codes(Y, factors, X)
+            _, energy, s_xx, s_xy = moments(Y, X)
+            factors, s_xx, s_xy = sweep(factors, s_xx, s_xy)
+        rmse.append(np.sqrt(squared_error(factors, energy, s_xx, s_xy) / np.size(Y)))
+    return factors, rmse
+
+
+# Test data
+
+
+def random_factors(rng, patch_shape, n_atoms, dtype=np.float64):
+    """Gaussian factors with unit columns."""
+    factors = [rng.standard_normal((m, n)) for m, n in zip(patch_shape, n_atoms, strict=True)]
+    return [(factor / np.linalg.norm(factor, axis=0)).astype(dtype) for factor in factors]
+
+
+def dct_factors(patch_shape, n_atoms, dtype=np.float64):
+    """Overcomplete cosine factors: neighbouring columns are close to each other."""
+    factors = []
+    for m, n in zip(patch_shape, n_atoms, strict=True):
+        factor = np.cos(np.pi * np.outer(np.arange(m) + 0.5, np.arange(n)) / n)
+        factor[:, 1:] -= factor[:, 1:].mean(axis=0)
+        factors.append((factor / np.linalg.norm(factor, axis=0)).astype(dtype))
+    return factors
+
+
+def orthonormal_factors(rng, patch_shape, dtype=np.float64):
+    """Square random rotations."""
+    return [np.linalg.qr(rng.standard_normal((m, m)))[0].astype(dtype) for m in patch_shape]
+
+
+def sparse_samples(rng, factors, n_samples, n_nonzero_coefs, noise=0.0, dtype=np.float64):
+    """Samples made of ``n_nonzero_coefs`` random atoms each, with Gaussian noise on top."""
+    D = dense(factors)
+    X = np.zeros((n_samples, D.shape[1]))
+    for row in X:
+        chosen = rng.choice(D.shape[1], n_nonzero_coefs, replace=False)
+        row[chosen] = rng.uniform(1.0, 2.0, n_nonzero_coefs) * rng.choice([-1, 1], n_nonzero_coefs)
+    Y = X @ D.T + noise * rng.standard_normal((n_samples, D.shape[0]))
+    return Y.reshape(n_samples, *[factor.shape[0] for factor in factors]).astype(dtype)

@@ -1,0 +1,402 @@
+"""The command line: what each command writes and prints, and how errors end."""
+
+import csv
+import json
+import subprocess
+import sys
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import kronlearn as kl
+from kronlearn.cli import app as cli
+from kronlearn.cli import bench_coding, pictures
+from kronlearn.persistence import read_file
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def succeeds(*arguments):
+    result = run(*arguments)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def fails(code, *arguments):
+    """The one line that a command ends with."""
+    result = run(*arguments)
+    assert result.exit_code == code
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1
+    assert "Traceback" not in result.output
+    return lines[0]
+
+
+@pytest.fixture
+def patches(tmp_path, rng):
+    """A file with 200 patches of 4 × 6."""
+    path = tmp_path / "patches.npy"
+    np.save(path, rng.standard_normal((200, 4, 6)).astype(np.float32))
+    return path
+
+
+@pytest.fixture
+def image(tmp_path, rng):
+    """A file with a gray image of 40 × 24."""
+    from skimage import io
+
+    path = tmp_path / "image.png"
+    noise = rng.integers(0, 256, (40, 24), dtype=np.uint8)
+    io.imsave(path, noise, check_contrast=False)
+    return path
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "model.safetensors"
+    kl.KroneckerDictionary([np.eye(4), np.eye(6, dtype=np.float32)[:, :3]]).save(path)
+    return path
+
+
+# The whole
+
+
+def test_the_version_is_printed():
+    assert succeeds("--version").stdout == f"kronlearn {kl.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_the_help_lists_the_commands(arguments):
+    text = succeeds(*arguments).stdout
+    assert all(command in text for command in ("demo", "learn", "show", "bench"))
+
+
+def test_the_help_comes_without_numpy():
+    code = "import sys, kronlearn.cli.app; sys.exit('numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["cook"], "Error: No such command 'cook'."),
+        (["learn", "--spoon", "x.npy"], "Error: No such option: --spoon"),
+        (["learn"], "Error: Missing argument"),
+        (["learn", "x.npy", "--max-iter", "many"], "Error: Invalid value for '--max-iter'"),
+        (["learn", "x.npy", "--structure", "soft"], "Error: Invalid value for '--structure'"),
+        (["show"], "Error: Missing argument"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments, message):
+    assert fails(2, *arguments).startswith(message)
+
+
+def test_unexpected_failures_are_one_line_and_exit_code_1(monkeypatch, model):
+    def broken(*arguments):
+        raise KeyError("spoon")
+
+    monkeypatch.setattr("kronlearn.cli.show.run", broken)
+    line = fails(1, "show", model)
+    assert line == "Error: KeyError: 'spoon' (kronlearn --traceback … shows where)"
+    assert "in broken" in run("--traceback", "show", model).stderr
+
+
+def test_a_machine_that_fails_is_one_line_and_exit_code_1(monkeypatch, model):
+    def full_disk(*arguments):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("kronlearn.cli.show.run", full_disk)
+    assert fails(1, "show", model) == "Error: No space left on device"
+
+
+def test_an_interrupt_is_exit_code_130(monkeypatch, model):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kronlearn.cli.show.run", interrupted)
+    assert fails(130, "show", model) == "Interrupted."
+
+
+# learn
+
+
+def test_an_array_of_patches_is_learned_from_and_the_model_saved(tmp_path, patches):
+    output = tmp_path / "out.safetensors"
+    result = succeeds(
+        *("learn", patches, "-o", output, "--atoms", "5x7", "-s", 3),
+        *("--max-iter", 4, "--seed", 1, "-j", 1),
+    )
+    d = kl.load_dictionary(output)
+    assert (d.patch_shape, d.n_atoms) == ((4, 6), (5, 7))
+    info = read_file(output, "dictionary")[1]
+    assert (info["samples"], info["iterations"], info["n_nonzero_coefs"]) == (200, 4, 3)
+    assert f"{info['rmse']:.5g}" in result.stdout
+    assert str(output) in result.stdout.replace("\n", "")
+
+
+def test_the_command_learns_what_the_estimator_learns(tmp_path, patches):
+    output = tmp_path / "out.safetensors"
+    succeeds("learn", patches, "-o", output, "-s", 3, "--max-iter", 3, "--seed", 1)
+    same = kl.KroneckerDictionaryLearning((8, 12), n_nonzero_coefs=3, max_iter=3, random_state=1)
+    assert kl.load_dictionary(output) == same.fit(np.load(patches)).dictionary_
+
+
+def test_flat_samples_need_a_patch_shape(tmp_path, patches):
+    flat = tmp_path / "flat.npy"
+    np.save(flat, np.load(patches).reshape(200, 24))
+    first, second = tmp_path / "first", tmp_path / "second"
+    options = ["-s", 2, "--max-iter", 2, "--seed", 0]
+    succeeds("learn", flat, "--patch", "4x6", "-o", first, *options)
+    succeeds("learn", patches, "-o", second, *options)
+    assert kl.load_dictionary(first) == kl.load_dictionary(second)
+    line = fails(2, "learn", flat, "-o", first, *options)
+    assert "flat samples of 24 numbers; say what they are, --patch 8x8" in line
+
+
+def test_images_are_cut_into_patches_without_their_means(tmp_path, image):
+    output = tmp_path / "out.safetensors"
+    result = succeeds("learn", image, image, "-o", output, "--max-iter", 2, "--json")
+    record = json.loads(result.stdout)
+    assert record["samples"] == 2 * 5 * 3
+    assert record["patch_shape"] == [8, 8]
+    assert record["n_atoms"] == [16, 16]
+    assert len(record["history"]["rmse"]) == record["iterations"]
+    overlapping = succeeds(
+        *("learn", image, "-o", output, "--patch", "4x6", "--stride", 2, "--max-iter", 1, "--json")
+    )
+    assert json.loads(overlapping.stdout)["samples"] == 19 * 10
+
+
+def test_orthonormal_factors_are_square_by_default(tmp_path, patches):
+    output = tmp_path / "out.safetensors"
+    succeeds("learn", patches, "-o", output, "--structure", "orthonormal", "--max-iter", 3, "-q")
+    d = kl.load_dictionary(output)
+    assert d.is_orthonormal
+    assert d.n_atoms == (4, 6)
+    assert read_file(output, "dictionary")[1]["method"] == "threshold"
+
+
+def test_a_tolerance_takes_away_the_limit_of_six_atoms(tmp_path, patches):
+    output = tmp_path / "out.safetensors"
+    succeeds("learn", patches, "-o", output, "--tol", 0.5, "--max-iter", 2, "-q")
+    info = read_file(output, "dictionary")[1]
+    assert info["n_nonzero_coefs"] is None
+    assert info["mean_nonzeros"] > 6
+
+
+def test_quiet_prints_nothing(tmp_path, patches):
+    result = succeeds("learn", patches, "-o", tmp_path / "out", "--max-iter", 1, "--quiet")
+    assert result.output == ""
+
+
+def test_learning_resumes_from_a_checkpoint(tmp_path, patches):
+    options = ["-s", 3, "--seed", 1, "-q"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    checkpoint = ["--checkpoint", tmp_path / "state"]
+    succeeds("learn", patches, "-o", whole, "--max-iter", 8, *options)
+    succeeds("learn", patches, "-o", parts, "--max-iter", 4, *checkpoint, *options)
+    succeeds("learn", patches, "-o", parts, "--max-iter", 8, *checkpoint, *options)
+    assert kl.load_dictionary(parts) == kl.load_dictionary(whole)
+
+
+def test_what_was_learned_before_an_interrupt_is_saved(tmp_path, patches, monkeypatch):
+    def interrupt_in_the_third(note=""):
+        steps.append(note)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+
+    steps = []
+    monkeypatch.setattr(
+        "kronlearn.cli.output.Output.progress", lambda *_: nullcontext(interrupt_in_the_third)
+    )
+    output = tmp_path / "out"
+    assert fails(130, "learn", patches, "-o", output, "-q") == "Interrupted."
+    info = read_file(output, "dictionary")[1]
+    assert info["stop_reason"] == "interrupted"
+    assert info["iterations"] in (2, 3)
+
+
+def test_an_interrupt_before_anything_was_learned_leaves_no_model(tmp_path, patches, monkeypatch):
+    def interrupted(self, samples):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kl.KroneckerDictionaryLearning, "fit", interrupted)
+    assert fails(130, "learn", patches, "-o", tmp_path / "out", "-q") == "Interrupted."
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--patch", "8y8"], "--patch 8y8 is not a size; write one number per mode, as in 8x8."),
+        (["--patch", "0x8"], "is not a size"),
+        (["--patch", "5x5"], "--patch 5 × 5 does not fit the array of shape (200, 4, 6)"),
+        (["--stride", "2"], "--stride applies to images"),
+        (["-s", "1000"], "n_nonzero_coefs=1000"),
+        (["--structure", "orthonormal", "--atoms", "5x7"], "orthonormal"),
+        (["-o", "."], "--output . is a folder"),
+        (["-o", "no/where/model"], "the folder no/where does not exist"),
+    ],
+)
+def test_bad_options_are_refused(patches, options, message):
+    assert message in fails(2, "learn", patches, *options)
+
+
+def test_bad_inputs_are_refused(tmp_path, image, patches):
+    (tmp_path / "text.png").write_bytes(PNG + b"not an image")
+    (tmp_path / "text.npy").write_text("not an array")
+    np.save(tmp_path / "line.npy", np.ones(5))
+    np.save(tmp_path / "complex.npy", np.ones((5, 4), complex))
+    np.save(tmp_path / "objects.npy", np.array([[None]], dtype=object), allow_pickle=True)
+    for name, message in {
+        "nothing.png": "nothing.png does not exist",
+        "nothing.npy": "nothing.npy does not exist",
+        "text.png": "text.png cannot be read as an image",
+        "text.npy": "text.npy cannot be read as a NumPy array",
+        "line.npy": "line.npy has shape (5,)",
+        "complex.npy": "complex.npy has dtype complex128",
+        "objects.npy": "objects.npy cannot be read as a NumPy array",
+    }.items():
+        assert message in fails(2, "learn", tmp_path / name, "-o", tmp_path / "out")
+    assert "give that one file, or one or more images" in fails(2, "learn", patches, image)
+    assert "has 3 sizes; images need two" in fails(2, "learn", image, "--patch", "2x2x2")
+    assert "do not fit in an image of 40 × 24" in fails(2, "learn", image, "--patch", "8x30")
+    assert "less than 1" in fails(2, "learn", image, "--stride", "0")
+    assert not (tmp_path / "out").exists()
+
+
+# show
+
+
+def test_show_tells_the_facts(model):
+    text = succeeds("show", model).stdout
+    assert "4 × 6" in text
+    assert "4 × 3 = 12" in text
+    record = json.loads(succeeds("show", model, "--json").stdout)
+    assert record["patch_shape"] == [4, 6]
+    assert record["is_orthonormal"] is True
+    assert record["coherence"] == [0, 0]
+
+
+def test_show_draws_the_atoms(model, tmp_path):
+    picture = tmp_path / "picture.png"
+    assert succeeds("show", model, "--picture", picture, "-q").output == ""
+    assert picture.read_bytes().startswith(PNG)
+    assert "notapicture" in fails(2, "show", model, "--picture", tmp_path / "a.notapicture")
+
+
+def test_show_prints_nothing_that_a_terminal_would_obey(model):
+    from kronlearn.persistence import save_dictionary
+
+    info = {"note": "\x1b]0;title\x07 [red]x[/red]", "long": "y" * 1000, "missing": None}
+    save_dictionary(kl.load_dictionary(model), model, info=info)
+    text = succeeds("show", model).stdout
+    assert "\x1b" not in text
+    assert "[red]x[/red]" in text
+    assert "missing" not in text
+    assert "y" * 201 not in text
+
+
+def test_show_refuses_what_is_no_model(tmp_path, patches):
+    assert fails(2, "show", tmp_path / "nothing").endswith("nothing does not exist.")
+    assert "is not a safetensors file" in fails(2, "show", patches)
+    assert "is a folder" in fails(2, "show", tmp_path)
+
+
+# demo
+
+
+def test_the_demo_writes_pictures_and_a_model_and_beats_the_dct(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    record = json.loads(succeeds("demo", "--quick", "-o", folder, "--json").stdout)
+    dct, orthonormal, overcomplete, general = (row["rmse"] for row in record["rows"])
+    assert general < overcomplete < dct
+    assert orthonormal < dct
+    assert (folder / "dictionary.png").read_bytes().startswith(PNG)
+    assert (folder / "convergence.png").read_bytes().startswith(PNG)
+    assert kl.load_dictionary(folder / "dictionary.safetensors").n_atoms == (16, 16)
+
+
+def test_the_demo_prints_a_table(tmp_path):
+    text = succeeds("demo", "--quick", "-o", tmp_path).stdout
+    assert "learned, general" in text
+    assert "RMSE" in text
+
+
+# bench
+
+
+def test_bench_coding_compares_times_and_errors(tmp_path):
+    table = tmp_path / "rows.csv"
+    options = ["--quick", "--case", "4,6,3", "--csv", table, "--json"]
+    record = json.loads(succeeds("bench", "coding", *options).stdout)
+    (row,) = record["rows"]
+    assert row["omp rmse"] == pytest.approx(row["scikit-learn rmse"], rel=1e-3)
+    assert row["ols µs"] > 0
+    if "SPAMS" not in record["absent"]:
+        assert row["ols rmse"] == pytest.approx(row["SPAMS rmse"], rel=1e-3)
+    with open(table, encoding="utf-8") as file:
+        assert [int(line["m"]) for line in csv.DictReader(file)] == [4]
+
+
+def test_bench_coding_says_what_is_not_installed(monkeypatch):
+    monkeypatch.setattr(bench_coding, "find_spec", lambda module: None)
+    text = succeeds("bench", "coding", "--quick", "--case", "4,6,3", "--threads", 2).stdout
+    assert "SPAMS is not installed: left out." in text
+    assert "scikit-learn is not installed: left out." in text
+    assert "2 threads" in text
+
+
+def test_bench_coding_takes_patches_from_the_images_of_a_folder(image, tmp_path):
+    options = ["--quick", "--case", "4,6,3", "-q"]
+    succeeds("bench", "coding", "--images", tmp_path, *options)
+    (tmp_path / "empty").mkdir()
+    line = fails(2, "bench", "coding", "--images", tmp_path / "empty", *options)
+    assert "holds no .png file" in line
+    assert "--case 4,6 needs three numbers" in fails(2, "bench", "coding", "--case", "4,6")
+
+
+def test_bench_learning_measures_every_ratio():
+    record = json.loads(succeeds("bench", "learning", "--quick", "--json").stdout)
+    assert len(record["rows"]) == 8
+    assert all(row["ratio"] is None or row["ratio"] >= 0 for row in record["rows"])
+
+
+# Pictures
+
+
+def test_colours_become_luminance_and_transparency_is_dropped(tmp_path):
+    from skimage import io
+
+    rgba = np.zeros((6, 5, 4), np.uint8)
+    rgba[..., 1], rgba[..., 3] = 100, 7
+    io.imsave(tmp_path / "rgba.png", rgba, check_contrast=False)
+    gray = pictures.read_gray(tmp_path / "rgba.png")
+    assert gray.dtype == np.float32
+    assert np.allclose(gray, 71.54)
+
+
+def test_patches_on_a_grid_are_the_windows_of_the_image():
+    image = np.arange(20.0, dtype=np.float32).reshape(4, 5)
+    patches = pictures.grid_patches(image, (2, 3), (2, 2))
+    assert patches.tolist() == [
+        [[0, 1, 2], [5, 6, 7]],
+        [[2, 3, 4], [7, 8, 9]],
+        [[10, 11, 12], [15, 16, 17]],
+        [[12, 13, 14], [17, 18, 19]],
+    ]
+
+
+def test_sampled_patches_have_no_means_and_repeat():
+    images = pictures.included_images(["camera", "moon"])
+    patches = pictures.sampled_patches(images, (8, 6), 101)
+    assert patches.shape == (101, 8, 6)
+    assert patches.dtype == np.float32
+    assert np.abs(patches.mean(axis=(1, 2))).max() < 1e-4
+    assert np.array_equal(patches, pictures.sampled_patches(images, (8, 6), 101))

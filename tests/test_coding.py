@@ -1,0 +1,646 @@
+"""Native coders against the NumPy reference: one table, then every property a code must have."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.linear_model import orthogonal_mp
+
+import kronlearn as kl
+import reference
+
+# Patch shape, atoms per mode, samples, coefficients: one to four modes, unequal modes, odd sizes,
+# and the square shapes that have kernels of their own.
+SHAPES = [
+    ((7,), (7,), 45, 3),
+    ((20,), (33,), 45, 4),
+    ((64,), (64,), 33, 6),
+    ((3, 5), (4, 7), 45, 4),
+    ((9, 4), (6, 11), 45, 4),
+    ((8, 8), (8, 8), 120, 6),
+    ((8, 8), (16, 16), 120, 6),
+    ((8, 8), (16, 8), 45, 5),
+    ((16, 16), (16, 16), 35, 8),
+    ((16, 16), (32, 32), 19, 8),
+    ((32, 32), (32, 32), 17, 4),
+    ((8, 8), (17, 16), 33, 6),
+    ((2, 3, 4), (3, 5, 4), 45, 4),
+    ((4, 4, 4), (8, 8, 8), 33, 5),
+    ((2, 3, 2, 3), (3, 3, 4, 3), 45, 4),
+]
+SOME_SHAPES = [SHAPES[i] for i in (1, 3, 5, 6, 12)]
+DTYPES = [np.float64, np.float32]
+METHODS = ["omp", "ols", "threshold"]
+PURSUITS = ["omp", "ols"]
+RESIDUAL_ERROR = {np.float64: 1e-9, np.float32: 1e-4}
+
+
+def named(shape):
+    m, n = ("x".join(map(str, sizes)) for sizes in shape[:2])
+    return f"{m} by {n}"
+
+
+@cache
+def problem(patch_shape, n_atoms, n_samples, method):
+    """Factors and noisy samples in float64; thresholding gets orthonormal factors."""
+    rng = np.random.default_rng(sum(patch_shape) + sum(n_atoms))
+    if method == "threshold":
+        factors = [
+            np.linalg.qr(rng.standard_normal((m, m)))[0][:, :n]
+            for m, n in zip(patch_shape, n_atoms, strict=True)
+        ]
+    else:
+        factors = reference.random_factors(rng, patch_shape, n_atoms)
+    return factors, rng.standard_normal((n_samples, *patch_shape))
+
+
+@cache
+def reference_codes(patch_shape, n_atoms, n_samples, method, n_nonzero_coefs, tol=None):
+    factors, Y = problem(patch_shape, n_atoms, n_samples, method)
+    return reference.code(Y, factors, method, n_nonzero_coefs, tol)
+
+
+def cast(arrays, dtype):
+    return [array.astype(dtype) for array in arrays]
+
+
+def assert_same_bits(codes, expected):
+    np.testing.assert_array_equal(codes.indptr, expected.indptr)
+    np.testing.assert_array_equal(codes.indices, expected.indices)
+    np.testing.assert_array_equal(codes.data, expected.data)
+
+
+def smooth_samples(rng, n_samples, patch_shape):
+    """Samples like patches of an image: integrated noise without its mean."""
+    Y = rng.standard_normal((n_samples, *patch_shape))
+    for axis in range(1, Y.ndim):
+        Y = np.cumsum(Y, axis=axis)
+    return Y - Y.mean(axis=tuple(range(1, Y.ndim)), keepdims=True)
+
+
+def winner_is_clear(factors, method, n_nonzero_coefs):
+    """Whether no two atoms tie for every sample.
+
+    In OLS they do once the chosen atoms leave one dimension of a mode: all its atoms then gain
+    the same.
+    """
+    return method != "ols" or all(
+        n <= m or n_nonzero_coefs < m for m, n in (factor.shape for factor in factors)
+    )
+
+
+def assert_codes_match(codes, expected, Y, factors, dtype, weights=None, clear=True):
+    """Residual norms and supports agree for every sample (float64) or for 99 % (float32)."""
+    root = 1.0 if weights is None else np.sqrt(weights.reshape(len(Y), -1))
+    found = codes.toarray().astype(np.float64)
+    norms = np.linalg.norm(root * reference.residuals(Y, factors, found), axis=1)
+    expected_norms = np.linalg.norm(root * reference.residuals(Y, factors, expected), axis=1)
+    size = np.linalg.norm(root * Y.reshape(len(Y), -1), axis=1)
+    difference = np.abs(norms - expected_norms) / size
+    share = 1.0 if dtype is np.float64 else 0.99
+    assert np.mean(difference <= RESIDUAL_ERROR[dtype]) >= share
+    assert np.max(difference) <= 0.05  # a near tie may go either way, not astray
+    same_support = np.all((found != 0) == (expected != 0), axis=1)
+    if clear:
+        assert np.mean(same_support) >= share
+    coefficient_error = np.abs(found - expected)[same_support].max() / np.abs(expected).max()
+    assert coefficient_error <= {np.float64: 1e-8, np.float32: 2e-3}[dtype]
+
+
+# The table
+
+
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("shape", SHAPES, ids=named)
+def test_codes_equal_the_reference_for_any_threads_and_blocks(
+    shape, method, dtype, instruction_set
+):
+    patch_shape, n_atoms, n_samples, n_nonzero_coefs = shape
+    if method == "threshold":
+        n_atoms = tuple(np.minimum(patch_shape, n_atoms).tolist())
+    factors, Y = problem(patch_shape, n_atoms, n_samples, method)
+    expected = reference_codes(patch_shape, n_atoms, n_samples, method, n_nonzero_coefs)
+    d = kl.KroneckerDictionary(cast(factors, dtype))
+    samples = Y.astype(dtype)
+    with kl.use_instruction_set(instruction_set):
+        codes = kl.sparse_code(samples, d, n_nonzero_coefs, method=method)
+        assert codes.dtype == dtype
+        assert codes.shape == expected.shape
+        clear = winner_is_clear(factors, method, n_nonzero_coefs)
+        assert_codes_match(codes, expected, Y, factors, dtype, clear=clear)
+        for n_jobs in (1, 2, 5):
+            for block_size in (None, 1, 7, 16, 1000):
+                again = kl.sparse_code(
+                    samples,
+                    d,
+                    n_nonzero_coefs,
+                    method=method,
+                    n_jobs=n_jobs,
+                    block_size=block_size,
+                )
+                assert_same_bits(again, codes)
+
+
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("cap", [None, 3], ids=["no cap", "cap 3"])
+@pytest.mark.parametrize("shape", SOME_SHAPES, ids=named)
+def test_codes_to_a_tolerance_equal_the_reference(shape, cap, method, dtype, instruction_set):
+    patch_shape, n_atoms, n_samples, _ = shape
+    if method == "threshold":
+        n_atoms = tuple(np.minimum(patch_shape, n_atoms).tolist())
+    n_samples = min(n_samples, 45)
+    factors, Y = problem(patch_shape, n_atoms, n_samples, method)
+    tol = 0.85 * np.sqrt(np.prod(patch_shape))
+    expected = reference_codes(patch_shape, n_atoms, n_samples, method, cap, tol)
+    with kl.use_instruction_set(instruction_set):
+        codes = kl.sparse_code(
+            Y.astype(dtype), cast(factors, dtype), cap, tol=tol, method=method, n_jobs=2
+        )
+    counts = np.diff(codes.indptr)
+    assert counts.min() < counts.max()
+    clear = winner_is_clear(factors, method, counts.max())
+    assert_codes_match(codes, expected, Y, factors, dtype, clear=clear)
+
+
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_sample_may_have_its_own_tolerance(rng, method, dtype, instruction_set):
+    factors, Y = problem((8, 8), (8, 8), 45, method)
+    tol = rng.uniform(0.5, 1.1, 45) * np.linalg.norm(Y.reshape(45, -1), axis=1)
+    expected = reference.code(Y, factors, method, 20, tol)
+    with kl.use_instruction_set(instruction_set):
+        codes = kl.sparse_code(Y.astype(dtype), cast(factors, dtype), 20, tol=tol, method=method)
+        shuffled = rng.permutation(45)
+        again = kl.sparse_code(
+            Y.astype(dtype)[shuffled],
+            cast(factors, dtype),
+            20,
+            tol=tol[shuffled],
+            method=method,
+            n_jobs=2,
+            block_size=7,
+        )
+    assert_codes_match(codes, expected, Y, factors, dtype)
+    assert_same_bits(again, codes[shuffled])
+
+
+# Weights
+
+
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("method", PURSUITS)
+@pytest.mark.parametrize("shape", SOME_SHAPES, ids=named)
+def test_weighted_codes_equal_the_weighted_reference(shape, method, dtype, instruction_set):
+    patch_shape, n_atoms, _, n_nonzero_coefs = shape
+    factors, Y = problem(patch_shape, n_atoms, 29, method)
+    rng = np.random.default_rng(5)
+    weights = rng.uniform(0.1, 3.0, Y.shape) * (rng.random(Y.shape) < 0.8)
+    expected = reference.code(Y, factors, method, n_nonzero_coefs, weights=weights)
+    d = kl.KroneckerDictionary(cast(factors, dtype))
+    samples = Y.astype(dtype)
+    with kl.use_instruction_set(instruction_set):
+        codes = kl.sparse_code(samples, d, n_nonzero_coefs, method=method, weights=weights)
+        clear = winner_is_clear(factors, method, n_nonzero_coefs)
+        assert_codes_match(codes, expected, Y, factors, dtype, weights, clear)
+        for n_jobs, block_size in [(2, 7), (5, 1), (1, 1000)]:
+            again = kl.sparse_code(
+                samples,
+                d,
+                n_nonzero_coefs,
+                method=method,
+                weights=weights,
+                n_jobs=n_jobs,
+                block_size=block_size,
+            )
+            assert_same_bits(again, codes)
+
+
+@pytest.mark.parametrize("method", PURSUITS)
+def test_the_tolerance_applies_to_the_weighted_residual(rng, method):
+    factors, Y = problem((8, 8), (8, 8), 45, method)
+    weights = rng.uniform(0.1, 3.0, Y.shape)
+    expected = reference.code(Y, factors, method, tol=5.0, weights=weights)
+    codes = kl.sparse_code(Y, factors, tol=5.0, method=method, weights=weights)
+    assert_codes_match(codes, expected, Y, factors, np.float64, weights)
+    left = np.sqrt(weights.reshape(45, -1)) * reference.residuals(Y, factors, codes.toarray())
+    assert np.linalg.norm(left, axis=1).max() <= 5.0 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("method", PURSUITS)
+@pytest.mark.parametrize("shape", [SHAPES[3], SHAPES[6]], ids=named)
+def test_weights_of_one_give_the_codes_without_weights(shape, method):
+    patch_shape, n_atoms, n_samples, n_nonzero_coefs = shape
+    factors, Y = problem(patch_shape, n_atoms, n_samples, method)
+    plain = kl.sparse_code(Y, factors, n_nonzero_coefs, method=method)
+    weighted = kl.sparse_code(Y, factors, n_nonzero_coefs, method=method, weights=np.ones(Y.shape))
+    np.testing.assert_allclose(weighted.toarray(), plain.toarray(), atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("scale", [1e-12, 1e-4, 1e8])
+@pytest.mark.parametrize("method", PURSUITS)
+def test_only_the_proportions_of_weights_count(rng, method, scale, dtype):
+    factors, Y = problem((8, 8), (16, 16), 120, method)
+    d = kl.KroneckerDictionary(cast(factors, dtype))
+    weights = rng.uniform(0.1, 3.0, Y.shape)
+    codes = kl.sparse_code(Y.astype(dtype), d, 6, method=method, weights=weights).toarray()
+    scaled = kl.sparse_code(Y.astype(dtype), d, 6, method=method, weights=scale * weights).toarray()
+    same = np.all((codes != 0) == (scaled != 0), axis=1)
+    assert np.mean(same) >= (1.0 if dtype is np.float64 else 0.99)
+
+
+@pytest.mark.parametrize("method", PURSUITS)
+def test_a_boolean_mask_ignores_what_it_hides(rng, method):
+    factors, Y = problem((8, 8), (8, 8), 45, method)
+    mask = rng.random(Y.shape) < 0.7
+    spoiled = np.where(mask, Y, 1e6)
+    codes = kl.sparse_code(spoiled, factors, 4, method=method, weights=mask)
+    expected = reference.code(Y, factors, method, 4, weights=mask.astype(float))
+    assert_codes_match(codes, expected, Y, factors, np.float64, mask.astype(float))
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1, 3, 5), (45, 1, 5), (45, 1, 1)])
+def test_weights_are_broadcast_to_the_samples(rng, shape):
+    factors, Y = problem((3, 5), (4, 7), 45, "omp")
+    weights = rng.uniform(0.1, 3.0, shape)
+    codes = kl.sparse_code(Y, factors, 3, weights=weights)
+    full = kl.sparse_code(Y, factors, 3, weights=np.broadcast_to(weights, Y.shape).copy())
+    assert_same_bits(codes, full)
+
+
+@pytest.mark.parametrize("method", PURSUITS)
+def test_a_sample_whose_weights_are_all_zero_gets_an_empty_code(method):
+    factors, Y = problem((3, 5), (4, 7), 45, method)
+    weights = np.ones(Y.shape)
+    weights[7] = 0.0
+    codes = kl.sparse_code(Y, factors, 3, method=method, weights=weights)
+    counts = np.diff(codes.indptr)
+    assert counts[7] == 0
+    assert np.all(np.delete(counts, 7) == 3)
+
+
+@pytest.mark.parametrize("method", PURSUITS)
+def test_an_atom_hidden_by_the_weights_is_never_chosen(method):
+    factors = [np.eye(4), np.eye(4)]
+    weights = np.ones((4, 4))
+    weights[2, 1] = 0.0
+    codes = kl.sparse_code(np.ones((5, 4, 4)), factors, 16, method=method, weights=weights)
+    np.testing.assert_allclose(codes.toarray(), np.tile(weights.ravel(), (5, 1)))
+
+
+# What holds for every code
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("method", METHODS)
+def test_codes_do_not_depend_on_the_place_of_a_sample_in_the_batch(rng, method, dtype):
+    factors, Y = problem((8, 8), (8, 8), 120, method)
+    Y, d = Y.astype(dtype), kl.KroneckerDictionary(cast(factors, dtype))
+    codes = kl.sparse_code(Y, d, 6, method=method)
+    order = rng.permutation(len(Y))
+    assert_same_bits(kl.sparse_code(Y[order], d, 6, method=method), codes[order])
+    for k in (0, 15, 16, 119):
+        assert_same_bits(kl.sparse_code(Y[k : k + 1], d, 6, method=method), codes[[k]])
+
+
+def test_codes_are_a_canonical_csr_array_of_flat_indices(rng):
+    factors, _ = problem((3, 5), (4, 7), 45, "omp")
+    codes = kl.sparse_code(rng.standard_normal((19, 3, 5)), factors, 4)
+    assert isinstance(codes, sparse.csr_array)
+    assert codes.shape == (19, 28)
+    assert codes.nnz == 19 * 4
+    for start, stop in zip(codes.indptr[:-1], codes.indptr[1:], strict=True):
+        assert np.all(np.diff(codes.indices[start:stop]) > 0)
+
+
+def test_flat_samples_give_the_codes_of_shaped_ones():
+    factors, Y = problem((3, 5), (4, 7), 45, "omp")
+    assert_same_bits(kl.sparse_code(Y.reshape(45, 15), factors, 4), kl.sparse_code(Y, factors, 4))
+
+
+def test_a_list_of_factors_means_their_dictionary():
+    factors, Y = problem((3, 5), (4, 7), 45, "omp")
+    d = kl.KroneckerDictionary(factors)
+    assert_same_bits(kl.sparse_code(Y, factors, 4), kl.sparse_code(Y, d, 4))
+
+
+def test_the_first_factor_acts_on_the_first_axis(rng):
+    D1, D2 = reference.random_factors(rng, (5, 5), (9, 9))
+    X = np.zeros((9, 9))
+    X[2, 7] = 3.0
+    codes = kl.sparse_code((D1 @ X @ D2.T)[None], [D1, D2], 1).toarray()
+    np.testing.assert_allclose(codes, X.reshape(1, -1), atol=1e-12)
+
+
+@pytest.mark.parametrize("n_nonzero_coefs", [1, 4])
+@pytest.mark.parametrize(
+    "shape", [SHAPES[1], SHAPES[3], SHAPES[6], SHAPES[9], SHAPES[13]], ids=named
+)
+def test_omp_agrees_with_scikit_learn(shape, n_nonzero_coefs):
+    patch_shape, n_atoms, n_samples, _ = shape
+    factors, Y = problem(patch_shape, n_atoms, n_samples, "omp")
+    flat = Y.reshape(n_samples, -1)
+    expected = orthogonal_mp(
+        reference.dense(factors), flat.T, n_nonzero_coefs=n_nonzero_coefs
+    ).T.reshape(n_samples, -1)
+    codes = kl.sparse_code(Y, factors, n_nonzero_coefs).toarray()
+    np.testing.assert_array_equal(codes != 0, expected != 0)
+    np.testing.assert_allclose(
+        np.linalg.norm(reference.residuals(Y, factors, codes), axis=1),
+        np.linalg.norm(reference.residuals(Y, factors, expected), axis=1),
+        rtol=1e-9,
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("method", PURSUITS)
+def test_noiseless_sparse_samples_are_recovered_exactly(rng, method, dtype):
+    factors = reference.random_factors(rng, (16, 16), (16, 16))
+    D = reference.dense(factors)
+    Y = reference.sparse_samples(rng, factors, 50, 2)
+    expected = np.linalg.solve(D, Y.reshape(50, -1).T).T
+    codes = kl.sparse_code(Y.astype(dtype), cast(factors, dtype), 2, method=method).toarray()
+    found = np.abs(codes - expected).max(axis=1) < (1e-10 if dtype is np.float64 else 1e-3)
+    # A pursuit may err where the two atoms of a sample are close to each other.
+    assert np.mean(found) >= 0.9
+
+
+def test_noiseless_sparse_samples_are_recovered_by_thresholding(rng):
+    factors = reference.orthonormal_factors(rng, (8, 8))
+    Y = reference.sparse_samples(rng, factors, 50, 5)
+    codes = kl.sparse_code(Y, factors, 5, method="threshold").toarray()
+    np.testing.assert_allclose(codes, Y.reshape(50, -1) @ reference.dense(factors), atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_residual_is_within_the_tolerance_and_one_atom_less_is_not(method, dtype):
+    factors, Y = problem((8, 8), (8, 8), 120, method)
+    tol = 4.0
+    codes = kl.sparse_code(Y.astype(dtype), cast(factors, dtype), tol=tol, method=method)
+    norms = np.linalg.norm(reference.residuals(Y, factors, codes.toarray()), axis=1)
+    slack = 1e-9 if dtype is np.float64 else 1e-4
+    assert norms.max() <= tol * (1 + slack)
+    for k in range(0, 120, 10):
+        count = codes.indptr[k + 1] - codes.indptr[k]
+        fewer = kl.sparse_code(
+            Y[k : k + 1].astype(dtype), cast(factors, dtype), int(count) - 1, method=method
+        )
+        left = reference.residuals(Y[k : k + 1], factors, fewer.toarray())
+        assert np.linalg.norm(left) > tol * (1 - slack)
+
+
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize("fraction", [0.1, 0.01, 0.001])
+@pytest.mark.parametrize("method", METHODS)
+def test_small_tolerances_are_met_in_float32(rng, method, fraction, instruction_set):
+    if method == "threshold":
+        factors = reference.orthonormal_factors(rng, (8, 8))
+    else:
+        factors = reference.dct_factors((16, 16), (32, 32))
+    Y = smooth_samples(rng, 200, [factor.shape[0] for factor in factors])
+    tol = fraction * np.linalg.norm(Y.reshape(200, -1), axis=1)
+    with kl.use_instruction_set(instruction_set):
+        codes = kl.sparse_code(
+            Y.astype(np.float32), cast(factors, np.float32), tol=tol, method=method
+        )
+    norms = np.linalg.norm(reference.residuals(Y, factors, codes.toarray()), axis=1)
+    assert np.max(norms / tol) <= 1.01
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_code_has_more_coefficients_than_asked_for(method):
+    factors, Y = problem((8, 8), (8, 8), 45, method)
+    codes = kl.sparse_code(Y, factors, 5, tol=5.8, method=method)
+    counts = np.diff(codes.indptr)
+    assert counts.max() == 5
+    assert counts.min() < 5
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("method", PURSUITS)
+@pytest.mark.parametrize("n_atoms", [(4, 3), (5, 4)], ids=["undercomplete", "square"])
+def test_all_atoms_give_the_least_squares_solution(rng, n_atoms, method, dtype):
+    factors = reference.random_factors(rng, (5, 4), n_atoms)
+    Y = rng.standard_normal((21, 5, 4))
+    D = reference.dense(factors)
+    expected = np.linalg.lstsq(D, Y.reshape(21, -1).T, rcond=None)[0].T
+    for request in ({"n_nonzero_coefs": D.shape[1]}, {"tol": 0.0}):
+        codes = kl.sparse_code(Y.astype(dtype), cast(factors, dtype), method=method, **request)
+        left = reference.residuals(Y, factors, codes.toarray())
+        best = reference.residuals(Y, factors, expected)
+        limit = 1e-8 if dtype is np.float64 else 2e-3
+        np.testing.assert_allclose(left, best, atol=limit * np.abs(Y).max())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("method", PURSUITS)
+def test_asking_for_more_atoms_than_dimensions_stops_when_nothing_is_left(rng, method, dtype):
+    factors = reference.random_factors(rng, (2, 3), (6, 6), dtype)
+    Y = rng.standard_normal((40, 2, 3)).astype(dtype)
+    codes = kl.sparse_code(Y, factors, 36, method=method)
+    assert np.diff(codes.indptr).max() <= 6
+    left = np.linalg.norm(reference.residuals(Y, factors, codes.toarray()), axis=1)
+    size = np.linalg.norm(Y.reshape(40, -1), axis=1)
+    # The last atoms of OLS all gain the same, so it may take one that float32 barely resolves.
+    limit = 1e-8 if dtype is np.float64 else 1e-5 if method == "omp" else 0.1
+    assert np.max(left / size) <= limit
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("request_", [{"n_nonzero_coefs": 3}, {"tol": 0.1}, {"tol": 0.0}], ids=str)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_zero_sample_has_an_empty_code(method, request_, dtype):
+    factors, Y = problem((8, 8), (8, 8), 45, method)
+    Y = Y.astype(dtype)
+    Y[[0, 17, 44]] = 0.0
+    codes = kl.sparse_code(Y, cast(factors, dtype), method=method, **request_)
+    counts = np.diff(codes.indptr)
+    assert counts[[0, 17, 44]].tolist() == [0, 0, 0]
+    assert np.all(np.delete(counts, [0, 17, 44]) > 0)
+    assert np.all(np.isfinite(codes.data))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("method", PURSUITS)
+@pytest.mark.parametrize("n", [8, 16, 11])
+def test_of_duplicate_atoms_only_the_first_is_used(rng, n, method, dtype):
+    D1, D2 = reference.random_factors(rng, (8, 8), (n, n), dtype)
+    D1[:, 5] = D1[:, 2]
+    Y = rng.standard_normal((60, 8, 8)).astype(dtype)
+    codes = kl.sparse_code(Y, [D1, D2], 12, method=method)
+    used = codes.toarray().reshape(60, n, n) != 0
+    assert used[:, 2].any()
+    assert not used[:, 5].any()
+    assert np.all(np.isfinite(codes.data))
+
+
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("sizes", [(8, 8), (16, 16), (5, 3), (32, 32), (9,), (3, 4, 2)], ids=str)
+def test_among_equals_the_lowest_index_wins(sizes, method, dtype, instruction_set):
+    factors = [np.eye(m, dtype=dtype) for m in sizes]
+    Y = np.zeros((3, np.prod(sizes)), dtype)
+    Y[0] = 1.0
+    Y[1] = np.where(np.arange(Y.shape[1]) % 2, 1.0, -1.0)
+    Y[2, 3:] = -2.0
+    with kl.use_instruction_set(instruction_set):
+        codes = kl.sparse_code(Y, factors, 3, method=method)
+    assert codes.indices.reshape(3, 3).tolist() == [[0, 1, 2], [0, 1, 2], [3, 4, 5]]
+    np.testing.assert_array_equal(codes.data, [1, 1, 1, -1, 1, -1, -2, -2, -2])
+
+
+# Precision
+
+
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize("method", PURSUITS)
+@pytest.mark.parametrize("sizes", [(16, 32, 16, 30), (8, 16, 16, 60)], ids=str)
+def test_float32_is_safe_for_coherent_dictionaries(sizes, method, instruction_set):
+    m, n, n_nonzero_coefs, n_samples = sizes
+    factors = reference.dct_factors((m, m), (n, n))
+    Y = smooth_samples(np.random.default_rng(3), n_samples, (m, m))
+    expected = coherent_reference_error(m, n, n_nonzero_coefs, n_samples, method)
+    with kl.use_instruction_set(instruction_set):
+        codes = kl.sparse_code(
+            Y.astype(np.float32), cast(factors, np.float32), n_nonzero_coefs, method=method
+        )
+    left = reference.residuals(Y, factors, codes.toarray())
+    assert np.linalg.norm(left) <= 1.001 * expected
+    assert np.linalg.norm(left) >= 0.99 * expected
+
+
+@cache
+def coherent_reference_error(m, n, n_nonzero_coefs, n_samples, method):
+    factors = reference.dct_factors((m, m), (n, n))
+    Y = smooth_samples(np.random.default_rng(3), n_samples, (m, m))
+    X = reference.code(Y, factors, method, n_nonzero_coefs)
+    return np.linalg.norm(reference.residuals(Y, factors, X))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_very_small_and_very_large_samples_get_the_same_supports(scale, method, dtype):
+    factors, Y = problem((8, 8), (8, 8), 120, method)
+    d = kl.KroneckerDictionary(cast(factors, dtype))
+    codes = kl.sparse_code(Y.astype(dtype), d, 6, method=method)
+    scaled = kl.sparse_code((scale * Y).astype(dtype), d, 6, method=method)
+    np.testing.assert_array_equal(scaled.indices, codes.indices)
+    rtol = 1e-9 if dtype is np.float64 else 1e-3
+    np.testing.assert_allclose(scaled.data / scale, codes.data, rtol=rtol, atol=rtol)
+    relative = kl.sparse_code((scale * Y).astype(dtype), d, tol=4.0 * scale, method=method)
+    assert relative.nnz == kl.sparse_code(Y.astype(dtype), d, tol=4.0, method=method).nnz
+
+
+@pytest.mark.parametrize("n_samples", [1, 2, 15, 16, 17, 31, 33])
+@pytest.mark.parametrize("method", METHODS)
+def test_any_number_of_samples_can_be_coded(n_samples, method):
+    factors, Y = problem((8, 8), (8, 8), 120, method)
+    for dtype in DTYPES:
+        d = kl.KroneckerDictionary(cast(factors, dtype))
+        every = kl.sparse_code(Y.astype(dtype), d, 6, method=method)
+        some = kl.sparse_code(Y[:n_samples].astype(dtype), d, 6, method=method)
+        assert_same_bits(some, every[:n_samples])
+
+
+# What samples may look like in memory
+
+
+def fortran_order(Y, path):
+    return np.asfortranarray(Y)
+
+
+def every_other_sample(Y, path):
+    padded = np.full((2 * len(Y), *Y.shape[1:]), np.nan, Y.dtype)
+    padded[::2] = Y
+    return padded[::2]
+
+
+def reversed_and_transposed(Y, path):
+    return Y.transpose(0, 2, 1).copy().transpose(0, 2, 1)[::-1].copy()[::-1]
+
+
+def read_only(Y, path):
+    Y = Y.copy()
+    Y.setflags(write=False)
+    return Y
+
+
+def memory_map(Y, path):
+    np.save(path / "samples.npy", Y)
+    return np.load(path / "samples.npy", mmap_mode="r")
+
+
+def big_endian(Y, path):
+    return Y.astype(Y.dtype.newbyteorder(">"))
+
+
+def list_of_arrays(Y, path):
+    return list(Y)
+
+
+LAYOUTS = [
+    fortran_order,
+    every_other_sample,
+    reversed_and_transposed,
+    read_only,
+    memory_map,
+    big_endian,
+    list_of_arrays,
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+def test_the_memory_layout_of_samples_changes_nothing(layout, dtype, tmp_path):
+    factors, Y = problem((3, 5), (4, 7), 45, "omp")
+    d = kl.KroneckerDictionary(cast(factors, dtype))
+    Y = Y.astype(dtype)
+    codes = kl.sparse_code(layout(Y, tmp_path), d, 4, n_jobs=2, block_size=7)
+    assert codes.dtype == dtype
+    assert codes.data.dtype.isnative
+    assert_same_bits(codes, kl.sparse_code(Y, d, 4))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, bool])
+def test_integer_samples_are_coded_in_float64(rng, dtype):
+    factors = problem((3, 5), (4, 7), 45, "omp")[0]
+    Y = rng.integers(0, 200, (45, 3, 5)).astype(dtype)
+    codes = kl.sparse_code(Y, factors, 3)
+    assert codes.dtype == np.float64
+    assert_same_bits(codes, kl.sparse_code(Y.astype(np.float64), factors, 3))
+
+
+def test_samples_decide_the_dtype_of_codes():
+    factors, Y = problem((3, 5), (4, 7), 45, "omp")
+    assert kl.sparse_code(Y.astype(np.float32), factors, 3).dtype == np.float32
+    assert kl.sparse_code(Y, cast(factors, np.float32), 3).dtype == np.float64
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_samples_are_left_as_they_were(method):
+    factors, Y = problem((8, 8), (8, 8), 45, method)
+    for dtype in DTYPES:
+        samples = Y.astype(dtype)
+        kl.sparse_code(samples, factors, 6, method=method)
+        np.testing.assert_array_equal(samples, Y.astype(dtype))
+
+
+def test_ols_leaves_less_than_omp_in_an_overcomplete_dictionary():
+    factors, Y = problem((8, 8), (16, 16), 120, "omp")
+    error = {
+        method: np.linalg.norm(
+            reference.residuals(Y, factors, kl.sparse_code(Y, factors, 8, method=method).toarray())
+        )
+        for method in PURSUITS
+    }
+    assert error["ols"] < error["omp"]

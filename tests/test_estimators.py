@@ -1,0 +1,239 @@
+"""The estimator keeps scikit-learn's promises and the shapes and dtypes of its input."""
+
+import pickle
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import kronlearn as kl
+import reference
+
+
+def small(**options):
+    defaults = {"n_atoms": (5, 4), "n_nonzero_coefs": 2, "max_iter": 3, "n_jobs": 1}
+    return kl.KroneckerDictionaryLearning(**(defaults | {"random_state": 0} | options))
+
+
+@pytest.fixture(name="Y")
+def samples(rng):
+    return reference.sparse_samples(rng, reference.random_factors(rng, (4, 3), (5, 4)), 90, 2, 0.1)
+
+
+@parametrize_with_checks(
+    [
+        small(n_atoms=(4,)),
+        small(n_atoms=(3, 3)),
+        small(n_atoms=(3,), structure="general", method="omp", monotone=False),
+    ]
+)
+def test_scikit_learn_finds_nothing_wrong(estimator, check):
+    check(estimator)
+
+
+def test_the_defaults_are_those_that_were_promised():
+    expected = {
+        "n_atoms": (16, 16),
+        "patch_shape": None,
+        "n_nonzero_coefs": 6,
+        "tol": None,
+        "structure": "general",
+        "method": "ols",
+        "max_iter": 100,
+        "init": "dct",
+        "monotone": True,
+        "random_state": None,
+        "n_jobs": None,
+        "device": "cpu",
+        "verbose": 0,
+        "statistics": "auto",
+        "min_improvement": 0.0,
+        "time_budget": None,
+        "forgetting": 1.0,
+        "block_size": None,
+        "checkpoint": None,
+        "checkpoint_every": 10,
+        "callback": None,
+    }
+    params = kl.KroneckerDictionaryLearning().get_params()
+    assert {name: params[name] for name in expected} == expected
+
+
+def test_fitted_attributes_describe_the_model(Y):
+    model = small().fit(Y)
+    assert isinstance(model.dictionary_, kl.KroneckerDictionary)
+    assert [factor.shape for factor in model.factors_] == [(4, 5), (3, 4)]
+    assert model.patch_shape_ == (4, 3)
+    assert model.n_features_in_ == 12
+    assert model.n_iter_ == 3 == len(model.history_["rmse"])
+    assert model.stop_reason_ == "max_iter"
+
+
+def test_transform_is_sparse_coding_with_the_learned_dictionary(Y):
+    model = small().fit(Y)
+    X = model.transform(Y)
+    assert sparse.issparse(X)
+    assert X.format == "csr"
+    expected = kl.sparse_code(Y, model.dictionary_, 2, method="ols")
+    np.testing.assert_array_equal(X.toarray(), expected.toarray())
+
+
+def test_transform_to_a_tolerance(Y):
+    model = small(n_nonzero_coefs=None, tol=0.5).fit(Y)
+    X = model.transform(Y)
+    left = reference.residuals(Y, model.factors_, X.toarray())
+    assert np.linalg.norm(left, axis=1).max() <= 0.5 * (1 + 1e-9)
+    assert len(np.unique(np.diff(X.indptr))) > 1
+
+
+def test_flat_samples_with_a_patch_shape_learn_what_shaped_ones_do(Y):
+    shaped = small().fit(Y)
+    flat = small(patch_shape=(4, 3)).fit(Y.reshape(90, 12))
+    for first, second in zip(shaped.factors_, flat.factors_, strict=True):
+        np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(
+        shaped.transform(Y).toarray(), flat.transform(Y.reshape(90, 12)).toarray()
+    )
+
+
+@pytest.mark.parametrize(
+    ("n_features", "n_atoms", "patch_shape"),
+    [
+        (64, (8, 8), {(8, 8)}),
+        (12, (4, 4), {(3, 4), (4, 3)}),
+        (7, (4, 4), {(1, 7), (7, 1)}),
+        (27, (3, 3, 3), {(3, 3, 3)}),
+        (10, (12,), {(10,)}),
+    ],
+)
+def test_flat_samples_are_folded_as_squarely_as_they_can_be(rng, n_features, n_atoms, patch_shape):
+    model = small(n_atoms=n_atoms, max_iter=1).fit(rng.standard_normal((30, n_features)))
+    assert model.patch_shape_ in patch_shape
+
+
+def test_inverse_transform_gives_samples_of_the_rank_that_was_fitted(Y):
+    shaped = small().fit(Y)
+    X = shaped.transform(Y)
+    assert shaped.inverse_transform(X).shape == (90, 4, 3)
+    flat = small(patch_shape=(4, 3)).fit(Y.reshape(90, 12))
+    assert flat.inverse_transform(X).shape == (90, 12)
+    np.testing.assert_allclose(
+        shaped.inverse_transform(X).reshape(90, 12),
+        X.toarray() @ reference.dense(shaped.factors_).T,
+        atol=1e-12,
+    )
+    np.testing.assert_array_equal(
+        shaped.inverse_transform(X), shaped.inverse_transform(X.toarray())
+    )
+
+
+def test_the_score_is_minus_the_rmse(Y):
+    model = small().fit(Y)
+    left = Y - model.inverse_transform(model.transform(Y))
+    assert model.score(Y) == pytest.approx(-np.sqrt(np.mean(left**2)), rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_dtype_of_samples_is_kept(Y, dtype):
+    model = small().fit(Y.astype(dtype))
+    X = model.transform(Y.astype(dtype))
+    assert X.dtype == dtype
+    assert model.inverse_transform(X).dtype == dtype
+    assert all(factor.dtype == dtype for factor in model.factors_)
+
+
+def test_integer_samples_are_learned_in_float64(rng):
+    Y = rng.integers(0, 255, (60, 4, 3), dtype=np.uint8)
+    model = small().fit(Y)
+    assert all(factor.dtype == np.float64 for factor in model.factors_)
+    np.testing.assert_array_equal(
+        model.transform(Y).toarray(), model.transform(Y.astype(np.float64)).toarray()
+    )
+
+
+def test_fit_transform_gives_a_code_per_sample_and_fits(Y):
+    model = small()
+    X = model.fit_transform(Y)
+    assert X.shape == (90, 20)
+    left = np.sqrt(np.mean(reference.residuals(Y, model.factors_, X.toarray()) ** 2))
+    assert left <= -small().fit(Y).score(Y) * (1 + 1e-9)
+
+
+def test_fitting_again_starts_afresh(Y, rng):
+    model = small().fit(rng.standard_normal((50, 4, 3)))
+    model.fit(Y)
+    for again, fresh in zip(model.factors_, small().fit(Y).factors_, strict=True):
+        np.testing.assert_array_equal(again, fresh)
+    assert len(model.history_["rmse"]) == 3
+
+
+def test_fit_leaves_samples_and_parameters_as_they_were(Y):
+    model = small()
+    before, params = Y.copy(), model.get_params()
+    model.fit(Y)
+    np.testing.assert_array_equal(Y, before)
+    assert model.get_params() == params
+
+
+def test_a_pickled_model_codes_the_same(Y):
+    model = small().fit(Y)
+    copy = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copy.transform(Y).toarray(), model.transform(Y).toarray())
+    assert copy.history_ == model.history_
+
+
+def test_a_pickled_model_goes_on_learning_the_same(Y):
+    model = small().partial_fit(Y[:40])
+    copy = pickle.loads(pickle.dumps(model))
+    for first, second in zip(
+        model.partial_fit(Y[40:]).factors_, copy.partial_fit(Y[40:]).factors_, strict=True
+    ):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_a_clone_is_unfitted_and_equal_in_parameters(Y):
+    model = small().fit(Y)
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    with pytest.raises(NotFittedError):
+        copy.transform(Y)
+
+
+def test_a_pipeline_scales_and_learns(Y):
+    pipeline = make_pipeline(StandardScaler(), small(patch_shape=(4, 3)))
+    X = pipeline.fit_transform(Y.reshape(90, 12))
+    assert X.shape == (90, 20)
+    assert pipeline.inverse_transform(X).shape == (90, 12)
+    assert np.isfinite(pipeline.score(Y.reshape(90, 12)))
+
+
+def test_grid_search_prefers_more_coefficients(Y):
+    search = GridSearchCV(small(patch_shape=(4, 3)), {"n_nonzero_coefs": [1, 2, 3]}, cv=3)
+    search.fit(Y.reshape(90, 12))
+    assert search.best_params_ == {"n_nonzero_coefs": 3}
+
+
+def test_feature_names_count_the_codes(Y):
+    names = small().fit(Y).get_feature_names_out()
+    assert len(names) == 20
+    assert len(set(names)) == 20
+
+
+def test_verbose_learning_says_how_it_goes(Y, capsys):
+    small(verbose=1).fit(Y)
+    loud = capsys.readouterr()
+    small(verbose=0).fit(Y)
+    quiet = capsys.readouterr()
+    assert "rmse" in (loud.out + loud.err).lower()
+    assert quiet.out + quiet.err == ""
+
+
+def test_one_sample_is_enough(Y):
+    model = small().fit(Y[:1])
+    assert model.score(Y[:1]) > -np.sqrt(np.mean(Y[:1] ** 2))

@@ -1,0 +1,90 @@
+"""Every instruction set this processor has can be listed, forced and trusted."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import kronlearn as kl
+import reference
+
+
+def run_with(value):
+    """A fresh interpreter that says which instruction set it uses."""
+    return subprocess.run(
+        [sys.executable, "-c", "import kronlearn; print(kronlearn.instruction_set())"],
+        env=os.environ | {"KRONLEARN_INSTRUCTION_SET": value},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_baseline_is_always_there_and_comes_first():
+    assert kl.instruction_sets()[0] == "baseline"
+    assert len(set(kl.instruction_sets())) == len(kl.instruction_sets())
+
+
+def test_the_best_set_is_in_use_unless_another_is_asked_for():
+    if "KRONLEARN_INSTRUCTION_SET" in os.environ:
+        pytest.skip("KRONLEARN_INSTRUCTION_SET is set for this run")
+    assert kl.instruction_set() == kl.instruction_sets()[-1]
+
+
+@pytest.mark.parametrize("name", kl.instruction_sets())
+def test_a_set_can_be_forced_for_a_while(name):
+    before = kl.instruction_set()
+    with kl.use_instruction_set(name):
+        assert kl.instruction_set() == name
+    assert kl.instruction_set() == before
+
+
+def test_the_set_comes_back_after_an_error():
+    before = kl.instruction_set()
+    with pytest.raises(ZeroDivisionError), kl.use_instruction_set("baseline"):
+        raise ZeroDivisionError
+    assert kl.instruction_set() == before
+
+
+def test_one_forced_set_inside_another_ends_first():
+    first, last = kl.instruction_sets()[0], kl.instruction_sets()[-1]
+    with kl.use_instruction_set(last):
+        with kl.use_instruction_set(first):
+            assert kl.instruction_set() == first
+        assert kl.instruction_set() == last
+
+
+def test_an_unknown_set_is_refused_with_the_list_of_known_ones():
+    with pytest.raises(ValueError, match=r"mmx.*baseline"), kl.use_instruction_set("mmx"):
+        pass
+
+
+@pytest.mark.parametrize("name", kl.instruction_sets())
+def test_the_environment_chooses_the_set_at_import(name):
+    assert run_with(name).stdout.split() == [name]
+
+
+def test_an_unknown_set_in_the_environment_is_refused():
+    result = run_with("mmx")
+    assert result.returncode != 0
+    assert "KRONLEARN_INSTRUCTION_SET" in result.stderr
+    assert "mmx" in result.stderr
+
+
+@pytest.mark.parametrize("method", ["omp", "ols"])
+def test_all_sets_learn_the_same_dictionary_to_rounding(rng, method):
+    Y = reference.sparse_samples(rng, reference.random_factors(rng, (8, 8), (8, 8)), 300, 3, 0.1)
+    start = reference.random_factors(rng, (8, 8), (8, 8))
+    models = []
+    for name in kl.instruction_sets():
+        with kl.use_instruction_set(name):
+            models.append(
+                kl.KroneckerDictionaryLearning(
+                    (8, 8), init=start, n_nonzero_coefs=3, method=method, max_iter=5, n_jobs=2
+                ).fit(Y)
+            )
+    for model in models[1:]:
+        for factor, expected in zip(model.factors_, models[0].factors_, strict=True):
+            np.testing.assert_allclose(factor, expected, rtol=0, atol=1e-8)

@@ -1,0 +1,70 @@
+"""Memory stays within blocks and codes: neither coding nor learning copies the samples."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="peak memory is read from /proc"
+)
+
+SETUP = """
+import numpy as np
+import kronlearn as kl
+
+def peak():
+    status = open("/proc/self/status").read()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+def work(Y):
+    {work}
+
+rng = np.random.default_rng(0)
+work(rng.standard_normal((3000, 8, 8), dtype=np.float32))
+Y = rng.standard_normal(({n_samples}, 8, 8), dtype=np.float32)
+before = peak()
+work(Y)
+print(peak() - before, Y.nbytes / 2**20)
+"""
+
+CODE = 'kl.sparse_code(Y, [np.eye(8, dtype="f4")] * 2, 6, method="{method}", n_jobs=2)'
+LEARN = (
+    "kl.KroneckerDictionaryLearning((8, 8), n_nonzero_coefs=6, structure='{structure}',"
+    " max_iter=2, n_jobs=2).fit(Y)"
+)
+
+
+def growth(work, n_samples):
+    """Mebibytes by which the peak grows over the samples, and the size of the samples."""
+    script = textwrap.dedent(SETUP).format(work=work, n_samples=n_samples)
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+    grown, samples = map(float, result.stdout.split())
+    assert samples > 40
+    return grown
+
+
+def codes_size(n_samples, n_nonzero_coefs=6):
+    """Mebibytes of float32 codes with 32-bit indices."""
+    return n_samples * (n_nonzero_coefs * 8 + 4) / 2**20
+
+
+@pytest.mark.parametrize("method", ["omp", "ols", "threshold"])
+def test_coding_needs_little_more_than_the_codes(method):
+    assert growth(CODE.format(method=method), 200_000) < 2.5 * codes_size(200_000) + 8
+
+
+@pytest.mark.parametrize("structure", ["general", "orthonormal"])
+def test_learning_needs_little_more_than_the_previous_codes(structure):
+    assert growth(LEARN.format(structure=structure), 200_000) < 2.5 * codes_size(200_000) + 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", [CODE.format(method="ols"), LEARN.format(structure="general")])
+def test_a_million_samples_need_five_times_what_two_hundred_thousand_do(work):
+    assert growth(work, 1_000_000) < 2.5 * codes_size(1_000_000) + 8

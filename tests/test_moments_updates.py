@@ -1,0 +1,238 @@
+"""Moments are the reference's sums and add up; updates made from them are the reference's."""
+
+import numpy as np
+import pytest
+
+import kronlearn as kl
+import reference
+from kronlearn import updates
+from kronlearn.engines.threads import Coder, Codes, Threads
+from kronlearn.moments import ModeMoments, Moments
+from kronlearn.sources.arrays import ArraySource
+
+SHAPES = [
+    pytest.param((9,), (12,), id="one mode"),
+    pytest.param((4, 5), (6, 5), id="two modes"),
+    pytest.param((8, 8), (8, 8), id="two square modes"),
+    pytest.param((2, 3, 4), (3, 4, 5), id="three modes"),
+]
+
+
+def problem(rng, patch_shape, n_atoms, n_samples=130):
+    """Samples and factors that do not fit them."""
+    truth = reference.random_factors(rng, patch_shape, n_atoms)
+    Y = reference.sparse_samples(rng, truth, n_samples, 3, noise=0.2)
+    return Y, reference.random_factors(rng, patch_shape, n_atoms)
+
+
+def coded(Y, factors, n_jobs=1, block_size=32, full=True, mode=0, with_xx=True):
+    """Moments of the samples coded with the factors, and the codes as a dense array."""
+    patch_shape = tuple(factor.shape[0] for factor in factors)
+    n_atoms = tuple(factor.shape[1] for factor in factors)
+    moments = (
+        Moments.zeros(patch_shape, n_atoms, with_xx)
+        if full
+        else ModeMoments.zeros(mode, factors[mode])
+    )
+    codes = Codes.empty(len(Y), 3, Y.dtype)
+    engine = Threads(n_jobs, block_size)
+    engine.run(ArraySource(Y, patch_shape), factors, Coder("omp", 3), codes=codes, moments=moments)
+    X = np.zeros((len(Y), int(np.prod(n_atoms))))
+    for row, index, value, count in zip(X, codes.index, codes.value, codes.nonzeros, strict=True):
+        row[index[:count]] = value[:count]
+    return moments, X
+
+
+def fits(moments, Y, X):
+    """Whether full moments are those of the samples and codes."""
+    n_samples, energy, s_xx, s_xy = reference.moments(Y, X)
+    assert moments.n_samples == n_samples
+    assert moments.energy == pytest.approx(energy, rel=1e-6 if Y.dtype == np.float32 else 1e-12)
+    scale = np.abs(s_xx).max()
+    np.testing.assert_allclose(moments.full_xx(), s_xx, rtol=0, atol=1e-12 * scale)
+    np.testing.assert_allclose(moments.xy, s_xy, rtol=0, atol=1e-12 * scale)
+
+
+# Moments
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_full_moments_equal_the_reference(rng, patch_shape, n_atoms, instruction_set, dtype):
+    Y, factors = problem(rng, patch_shape, n_atoms)
+    with kl.use_instruction_set(instruction_set):
+        moments, X = coded(Y.astype(dtype), factors, n_jobs=2)
+    fits(moments, Y.astype(dtype), X)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_the_sums_of_every_mode_equal_the_reference(
+    rng, patch_shape, n_atoms, instruction_set, dtype
+):
+    Y, factors = problem(rng, patch_shape, n_atoms)
+    Y = Y.astype(dtype)
+    for mode in range(len(patch_shape)):
+        with kl.use_instruction_set(instruction_set):
+            sums, X = coded(Y, factors, n_jobs=2, full=False, mode=mode)
+        P, C = reference.normal_equations(factors, *reference.moments(Y, X)[2:], mode)
+        np.testing.assert_allclose(sums.p, P, rtol=0, atol=1e-12 * np.abs(P).max())
+        np.testing.assert_allclose(sums.c, C.T, rtol=0, atol=1e-12 * np.abs(P).max())
+
+
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_the_sums_of_a_mode_come_out_of_the_full_moments(rng, patch_shape, n_atoms):
+    Y, factors = problem(rng, patch_shape, n_atoms)
+    moments, _ = coded(Y, factors)
+    for mode in range(len(patch_shape)):
+        direct, _ = coded(Y, factors, full=False, mode=mode)
+        derived = moments.mode(factors, mode)
+        np.testing.assert_allclose(derived.p, direct.p, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(derived.c, direct.c, rtol=0, atol=1e-10)
+
+
+def test_moments_add_up(rng):
+    Y, factors = problem(rng, (4, 5), (6, 5))
+    whole, X = coded(Y, factors)
+    total = coded(Y[:50], factors)[0] + coded(Y[50:], factors)[0]
+    fits(total, Y, X)
+    assert total.code_energy == pytest.approx(np.sum(X**2))
+    np.testing.assert_allclose(total.xx, whole.xx, rtol=0, atol=1e-12 * np.abs(whole.xx).max())
+
+
+def test_moments_of_different_dictionaries_do_not_add_up():
+    with pytest.raises(ValueError, match=r"\(4, 4\).*\(5, 4\)"):
+        Moments.zeros((3, 3), (4, 4)) + Moments.zeros((3, 3), (5, 4))
+
+
+def test_moments_times_a_number_forget(rng):
+    Y, factors = problem(rng, (4, 5), (6, 5))
+    moments, X = coded(Y, factors)
+    faded = moments * 0.25
+    assert faded.n_samples == len(Y) / 4
+    assert faded.energy == pytest.approx(np.sum(Y**2) / 4)
+    assert faded.code_energy == pytest.approx(np.sum(X**2) / 4)
+    np.testing.assert_array_equal(faded.xx, moments.xx / 4)
+    np.testing.assert_array_equal(faded.xy, moments.xy / 4)
+
+
+@pytest.mark.parametrize("full", [True, False], ids=["full", "per mode"])
+def test_moments_have_the_same_bits_for_any_number_of_threads(rng, full):
+    Y, factors = problem(rng, (4, 5), (6, 5), n_samples=1300)
+    one, _ = coded(Y, factors, n_jobs=1, full=full, mode=1)
+    for n_jobs in (2, 5):
+        many, _ = coded(Y, factors, n_jobs=n_jobs, full=full, mode=1)
+        for name in ("energy", "xx", "xy") if full else ("energy", "p", "c"):
+            np.testing.assert_array_equal(getattr(many, name), getattr(one, name))
+
+
+def test_another_block_size_changes_moments_by_rounding_only(rng):
+    Y, factors = problem(rng, (4, 5), (6, 5), n_samples=1300)
+    _, X = coded(Y, factors)
+    for block_size in (1, 100, 5000):
+        fits(coded(Y, factors, block_size=block_size)[0], Y, X)
+
+
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_moments_know_the_squared_error(rng, patch_shape, n_atoms):
+    Y, factors = problem(rng, patch_shape, n_atoms)
+    moments, X = coded(Y, factors)
+    other = reference.random_factors(rng, patch_shape, n_atoms)
+    for D in (factors, other):
+        expected = np.sum(reference.residuals(Y, D, X) ** 2)
+        assert moments.squared_error(D) == pytest.approx(expected, rel=1e-10)
+
+
+def test_orthonormal_factors_need_no_products_of_codes_for_the_squared_error(rng):
+    Y, _ = problem(rng, (4, 5), (4, 5))
+    factors = reference.orthonormal_factors(rng, (4, 5))
+    moments, X = coded(Y, factors, with_xx=False)
+    assert moments.xx.size == 0
+    other = reference.orthonormal_factors(rng, (4, 5))
+    expected = np.sum(reference.residuals(Y, other, X) ** 2)
+    assert moments.squared_error(other) == pytest.approx(expected, rel=1e-10)
+
+
+# Updates
+
+
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_a_least_squares_sweep_equals_the_reference(rng, patch_shape, n_atoms):
+    Y, factors = problem(rng, patch_shape, n_atoms)
+    moments, X = coded(Y, factors)
+    expected, s_xx, s_xy = reference.least_squares_sweep(factors, *reference.moments(Y, X)[2:])
+    found = updates.sweep(factors, moments, "general")
+    for factor, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(factor, wanted, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(moments.full_xx(), s_xx, rtol=0, atol=1e-9 * np.abs(s_xx).max())
+    np.testing.assert_allclose(moments.xy, s_xy, rtol=0, atol=1e-9 * np.abs(s_xy).max())
+
+
+@pytest.mark.parametrize("patch_shape", [(9,), (4, 5), (2, 3, 4)], ids=str)
+def test_a_procrustes_sweep_equals_the_reference(rng, patch_shape):
+    Y, _ = problem(rng, patch_shape, patch_shape)
+    factors = reference.orthonormal_factors(rng, patch_shape)
+    moments, X = coded(Y, factors)
+    expected, _, _ = reference.procrustes_sweep(factors, *reference.moments(Y, X)[2:])
+    found = updates.sweep(factors, moments, "orthonormal")
+    for factor, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(factor, wanted, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("structure", ["general", "orthonormal"])
+def test_sweeps_never_raise_the_squared_error(rng, structure):
+    Y, factors = problem(rng, (4, 5), (4, 5))
+    if structure == "orthonormal":
+        factors = reference.orthonormal_factors(rng, (4, 5))
+    moments, _ = coded(Y, factors)
+    errors = [moments.squared_error(factors)]
+    for _ in range(6):
+        factors = updates.sweep(factors, moments, structure)
+        errors.append(moments.squared_error(factors))
+    assert np.all(np.diff(errors) <= 1e-12 * errors[0])
+    assert errors[1] < 0.95 * errors[0]
+
+
+def test_updates_leave_their_factors_as_they_were(rng):
+    Y, factors = problem(rng, (4, 5), (6, 5))
+    kept = [factor.copy() for factor in factors]
+    updates.sweep(factors, coded(Y, factors)[0], "general")
+    for factor, before in zip(factors, kept, strict=True):
+        np.testing.assert_array_equal(factor, before)
+
+
+def test_unused_atoms_are_found_and_stay_what_they_were(rng):
+    Y, factors = problem(rng, (4, 5), (6, 5))
+    factors[0][:, 3] = factors[0][:, 1]  # a duplicate is never chosen
+    sums, X = coded(Y, factors, full=False, mode=0)
+    assert not X.reshape(-1, 6, 5)[:, 3].any()
+    assert updates.unused_atoms(sums).tolist() == [3]
+    factor, scale = updates.least_squares(factors[0], sums)
+    largest = factors[0][np.abs(factors[0][:, 3]).argmax(), 3]
+    np.testing.assert_allclose(factor[:, 3], np.sign(largest) * factors[0][:, 3], atol=1e-12)
+    assert abs(scale[3]) == pytest.approx(1.0)
+
+
+def test_atoms_always_used_together_do_not_blow_up(rng):
+    factors = reference.random_factors(rng, (6,), (5,))
+    X = np.zeros((40, 5))
+    X[:, 0] = rng.standard_normal(40)
+    X[:, 1] = 2.0 * X[:, 0]
+    X[:, 2:] = rng.standard_normal((40, 3))
+    Y = rng.standard_normal((40, 6))
+    P, C = X.T @ X, Y.T @ X
+    sums = ModeMoments(0, 40, np.sum(Y**2), P, C.T.copy())
+    factor, scale = updates.least_squares(factors[0], sums)
+    best = Y - X @ np.linalg.lstsq(X, Y, rcond=None)[0]
+    assert np.sum((Y - (X * scale) @ factor.T) ** 2) == pytest.approx(np.sum(best**2))
+    assert np.all(np.abs(scale) < 100.0)
+
+
+def test_no_samples_leave_the_factors_unchanged_but_for_signs(rng):
+    factors = reference.random_factors(rng, (4, 5), (6, 5))
+    found = updates.sweep(factors, Moments.zeros((4, 5), (6, 5)), "general")
+    for factor, start in zip(found, factors, strict=True):
+        np.testing.assert_allclose(np.abs(factor), np.abs(start), atol=1e-12)
+        assert np.all(factor.max(axis=0) >= -factor.min(axis=0))

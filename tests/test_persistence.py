@@ -1,0 +1,317 @@
+"""Model files: exact round trips, files written whole or not at all, and bad files refused."""
+
+import contextlib
+import json
+import os
+import stat
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kronlearn import persistence
+from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.persistence import (
+    ModelFileError,
+    load_dictionary,
+    read_file,
+    save_dictionary,
+    write_file,
+)
+
+TENSOR = np.eye(2, dtype=np.float32)
+
+
+def envelope(**changes):
+    content = {"format": "kronlearn model", "version": 1, "kind": "dictionary", "info": {}}
+    return json.dumps(content | changes)
+
+
+def write_raw(path, tensors=None, metadata=None):
+    """A safetensors file with this metadata, valid or not as a model."""
+    tensors = {"factors.0": TENSOR} if tensors is None else tensors
+    path.write_bytes(safetensors.numpy.save(tensors, metadata=metadata))
+
+
+def frame(header, data=b""):
+    """The bytes of a safetensors file, from a JSON text or an object."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.safetensors"
+
+
+@pytest.fixture
+def saved(path):
+    KroneckerDictionary([np.eye(2, dtype=np.float32), np.eye(1, dtype=np.float32)]).save(path)
+    return path
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shapes", [[(4, 6)], [(3, 4), (5, 2)], [(2, 1)] * 12])
+def test_a_dictionary_comes_back_bit_for_bit(path, rng, shapes, dtype):
+    factors = [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+    d = KroneckerDictionary.normalized(factors)
+    d.save(path)
+    assert load_dictionary(path) == d
+    assert load_dictionary(str(path)) == d
+
+
+def test_the_info_comes_back_with_numpy_scalars_as_numbers(path):
+    d = KroneckerDictionary([np.eye(2)])
+    save_dictionary(d, path, info={"rmse": np.float32(0.5), "n": np.int64(3), "text": "π ≈ 3"})
+    assert read_file(path, "dictionary")[1] == {"rmse": 0.5, "n": 3, "text": "π ≈ 3"}
+
+
+def test_the_same_dictionary_gives_the_same_bytes(saved, tmp_path):
+    other = tmp_path / "other.safetensors"
+    load_dictionary(saved).save(other)
+    assert other.read_bytes() == saved.read_bytes()
+
+
+def test_other_programs_see_an_ordinary_safetensors_file(saved):
+    tensors = safetensors.numpy.load_file(saved)
+    assert sorted(tensors) == ["factors.0", "factors.1"]
+    with safetensors.safe_open(saved, framework="np") as file:
+        assert json.loads(file.metadata()["kronlearn"])["kind"] == "dictionary"
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array(3.5),
+        np.empty((0, 4)),
+        np.arange(6, dtype=np.int64).reshape(2, 3).T,
+        np.array([True, False]),
+        np.arange(4, dtype=">f8"),
+        np.array([2**64 - 1], np.uint64),
+    ],
+    ids=["scalar", "empty", "transposed", "bool", "big-endian", "uint64"],
+)
+def test_a_checkpoint_keeps_arrays_and_header(path, array):
+    write_file(path, "checkpoint", {"state": array}, {"seed": 2**127, "list": [1, 2.5, None]})
+    tensors, header = read_file(path, "checkpoint")
+    assert np.array_equal(tensors["state"], array)
+    assert tensors["state"].shape == array.shape
+    assert tensors["state"].dtype == array.dtype.newbyteorder("=")
+    tensors["state"][...] = 0
+    assert header == {"seed": 2**127, "list": [1, 2.5, None]}
+
+
+def test_a_file_is_replaced_in_one_step_and_leaves_nothing_beside_it(saved):
+    new = KroneckerDictionary([np.eye(3)])
+    new.save(saved)
+    assert load_dictionary(saved) == new
+    assert [entry.name for entry in saved.parent.iterdir()] == [saved.name]
+
+
+def test_a_failed_write_keeps_the_old_file(saved, monkeypatch):
+    before = saved.read_bytes()
+
+    def full_disk(descriptor):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(persistence.os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        KroneckerDictionary([np.eye(3)]).save(saved)
+    assert saved.read_bytes() == before
+    assert [entry.name for entry in saved.parent.iterdir()] == [saved.name]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX permissions and links")
+def test_a_new_file_has_ordinary_permissions_and_links_stay_links(saved, tmp_path):
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert stat.S_IMODE(saved.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+    link = tmp_path / "link.safetensors"
+    link.symlink_to(saved)
+    new = KroneckerDictionary([np.eye(3)])
+    new.save(link)
+    assert link.is_symlink()
+    assert load_dictionary(saved) == new
+
+
+def test_what_cannot_be_written_is_refused(path, tmp_path):
+    with pytest.raises(ValueError, match="kind='recipe' is not known; pass one of dictionary"):
+        write_file(path, "recipe", {}, {})
+    with pytest.raises(ValueError, match="must be JSON: Out of range float"):
+        write_file(path, "checkpoint", {}, {"rmse": float("nan")})
+    with pytest.raises(ValueError, match="must be JSON: set values cannot be stored"):
+        write_file(path, "checkpoint", {}, {"a": {1, 2}})
+    with pytest.raises(ValueError, match="Tensor 'a' has dtype complex128; model files hold"):
+        write_file(path, "checkpoint", {"a": np.ones(2, complex)}, {})
+    with pytest.raises(ValueError, match="may have 16 MiB; store long lists as arrays"):
+        write_file(path, "checkpoint", {}, {"long": "x" * (17 << 20)})
+    with pytest.raises(IsADirectoryError, match="is a folder; give the name of a file"):
+        write_file(tmp_path, "checkpoint", {}, {})
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist; create it first"):
+        write_file(tmp_path / "nowhere" / "model", "checkpoint", {}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_file_is_both_a_value_error_and_a_file_not_found_error(tmp_path):
+    for missing in (tmp_path / "nothing", tmp_path / "no" / "where"):
+        with pytest.raises(ModelFileError, match="does not exist") as caught:
+            load_dictionary(missing)
+        assert isinstance(caught.value, FileNotFoundError)
+    (tmp_path / "file").touch()
+    with pytest.raises(ModelFileError, match="does not exist"):
+        load_dictionary(tmp_path / "file" / "below")
+
+
+def test_a_folder_is_refused(tmp_path):
+    with pytest.raises(ModelFileError, match="is a folder; give the name of a model file"):
+        load_dictionary(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ModelFileError, match="is not a regular file"):
+        load_dictionary(tmp_path / "pipe")
+
+
+def test_a_file_cut_off_anywhere_is_refused(saved):
+    content = saved.read_bytes()
+    for length in range(len(content)):
+        saved.write_bytes(content[:length])
+        with pytest.raises(ModelFileError, match=r"not a safetensors file|cut off"):
+            load_dictionary(saved)
+
+
+def test_bytes_behind_the_end_are_refused(saved):
+    saved.write_bytes(saved.read_bytes() + b"\0")
+    with pytest.raises(ModelFileError, match="bytes where its header announces"):
+        load_dictionary(saved)
+
+
+def test_any_changed_byte_gives_a_dictionary_or_a_model_file_error(saved):
+    content = saved.read_bytes()
+    for position in range(len(content)):
+        for change in (0x01, 0x20, 0x80, 0xFF):
+            changed = bytearray(content)
+            changed[position] ^= change
+            saved.write_bytes(changed)
+            with contextlib.suppress(ModelFileError):
+                assert isinstance(load_dictionary(saved), KroneckerDictionary)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_at_all_are_refused(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "noise"
+    for noise in (content, len(content).to_bytes(8, "little") + content):
+        path.write_bytes(noise)
+        with pytest.raises(ModelFileError):
+            load_dictionary(path)
+
+
+HOSTILE_HEADERS = {
+    "array": b"[1, 2]",
+    "nesting": b"[" * 200_000,
+    "nested objects": b'{"a":' * 200_000,
+    "huge integer": b'{"factors.0": {"dtype": "F32", "shape": [2], "data_offsets": [0, '
+    + b"9" * 100_000
+    + b"]}}",
+    "large integer": b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 1'
+    + b"0" * 40
+    + b"]}}",
+    "not UTF-8": b'{"a": "\xff\xfe"}',
+    "NaN": b'{"a": NaN}',
+    "no entry": b'{"a": 3}',
+    "no type": b'{"a": {"shape": [1], "data_offsets": [0, 4]}}',
+    "a list as type": b'{"a": {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]}}',
+    "unknown type": b'{"a": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 4]}}',
+    "no offsets": b'{"a": {"dtype": "F32", "shape": [1]}}',
+    "true as offset": b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [false, true]}}',
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_HEADERS)
+def test_a_hostile_header_is_refused(path, name):
+    path.write_bytes(frame(HOSTILE_HEADERS[name], b"\0" * 4))
+    with pytest.raises(ModelFileError):
+        load_dictionary(path)
+
+
+def test_a_header_of_absurd_length_is_not_believed(path):
+    for length in (0, 1, 17 << 20, 2**63, 2**64 - 1):
+        path.write_bytes(length.to_bytes(8, "little") + b"{}" * 50)
+        with pytest.raises(ModelFileError, match="is not a safetensors file"):
+            load_dictionary(path)
+
+
+@pytest.mark.parametrize(
+    ("shape", "offsets"),
+    [([3, 3], [0, 16]), ([2, 2], [4, 16]), ([2**40, 2**40], [0, 16]), ([2, 2], [16, 0])],
+)
+def test_shapes_and_offsets_that_disagree_are_refused(path, shape, offsets):
+    entry = {"dtype": "F32", "shape": shape, "data_offsets": offsets}
+    header = {"__metadata__": {"kronlearn": envelope()}, "factors.0": entry}
+    path.write_bytes(frame(header, TENSOR.tobytes()))
+    with pytest.raises(ModelFileError, match="is damaged"):
+        load_dictionary(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (envelope(format="recipe"), "not a kronlearn model"),
+        (envelope(version=2), "file version 2, written by a newer kronlearn.*upgrade it"),
+        (envelope(version=10**4000), "file version 1000"),
+        (envelope(version="1"), "has no version"),
+        (envelope(version=True), "has no version"),
+        (envelope(version=0), "has no version"),
+        (envelope(kind="recipe"), "unknown kind; kronlearn knows dictionary and checkpoint"),
+        (envelope(kind=["dictionary"]), "unknown kind"),
+        (envelope(kind="checkpoint"), "is a checkpoint, not a dictionary"),
+        (envelope(info=[]), "has no info"),
+        (envelope(info=None), "has no info"),
+        ("[]", "not a kronlearn model"),
+        ("{", "its kronlearn header cannot be read"),
+        ("[" * 100_000, "its kronlearn header cannot be read"),
+        ('{"a": ' + "1" * 100_000 + "}", "its kronlearn header cannot be read"),
+        ('{"a": Infinity}', "its kronlearn header cannot be read"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_header_that_is_not_ours_is_refused(path, text, message):
+    write_raw(path, metadata={"kronlearn": text})
+    with pytest.raises(ModelFileError, match=message):
+        load_dictionary(path)
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
+def test_the_files_of_other_programs_are_refused(path, metadata):
+    write_raw(path, metadata=metadata)
+    with pytest.raises(ModelFileError, match="is a safetensors file, but not a kronlearn model"):
+        load_dictionary(path)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({}, "has none"),
+        ({"factors.1": TENSOR}, "has factors.1"),
+        ({"factors.0": TENSOR, "extra": TENSOR}, "nothing else; has extra, factors.0"),
+        ({"factors.00": TENSOR}, "has factors.00"),
+        ({"factors.0": TENSOR.astype(np.int64)}, "all float32 or all float64; has int64"),
+        (
+            {"factors.0": TENSOR, "factors.1": TENSOR.astype(np.float64)},
+            "all float32 or all float64; has float32, float64",
+        ),
+        ({"factors.0": 2 * TENSOR}, r"valid dictionary: Column 0 of factors\[0\] has norm 2"),
+        ({"factors.0": np.array([[np.nan]])}, r"factors\[0\] holds nan"),
+        ({"factors.0": np.ones(3)}, r"factors\[0\] has 1 dimension"),
+        ({"factors.0": np.ones((0, 3))}, "at least one row and one column"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_tensors_that_are_no_dictionary_are_refused(path, tensors, message):
+    write_raw(path, tensors, {"kronlearn": envelope()})
+    with pytest.raises(ModelFileError, match=message):
+        load_dictionary(path)

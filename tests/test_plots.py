@@ -1,0 +1,124 @@
+"""Displays: what is drawn, where, and that drawing needs matplotlib only when it is asked for."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import matplotlib
+import numpy as np
+import pytest
+
+from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.plots import ConvergenceDisplay, DictionaryDisplay
+
+matplotlib.use("agg")
+from matplotlib import pyplot
+
+HISTORY = {"rmse": [3.0, 2.0, 1.5], "seconds": [0.5, 0.9, 1.4]}
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    yield
+    pyplot.close("all")
+
+
+def random_dictionary(*shapes):
+    rng = np.random.default_rng(0)
+    return KroneckerDictionary.normalized([rng.standard_normal(shape) for shape in shapes])
+
+
+def test_the_mosaic_holds_each_atom_as_an_outer_product_scaled_to_one():
+    d = random_dictionary((4, 5), (6, 3))
+    canvas = DictionaryDisplay(d).mosaic()
+    zoom, bar = 4, (4, 6)  # 24 pixels for the longer side; a quarter of each tile
+    for i in range(5):
+        for j in range(3):
+            row = 1 + bar[0] + 3 + i * (4 * zoom + 1)
+            column = 1 + bar[1] + 3 + j * (6 * zoom + 1)
+            tile = canvas[row : row + 4 * zoom : zoom, column : column + 6 * zoom : zoom]
+            atom = np.outer(d.factors[0][:, i], d.factors[1][:, j])
+            assert np.allclose(tile, atom / np.abs(atom).max())
+            assert np.isnan(canvas[row - 1]).all()
+            assert np.isnan(canvas[:, column - 1]).all()
+    assert np.nanmax(np.abs(canvas)) == 1
+
+
+def test_a_huge_dictionary_is_shown_in_part():
+    d = random_dictionary((64, 100), (8, 4))
+    display = DictionaryDisplay.from_dictionary(d)
+    assert max(display.mosaic().shape) < 4200
+    assert display.ax_.get_title() == "64 × 8 patches, 100 × 4 atoms; the first 63 × 4"
+
+
+@pytest.mark.parametrize("shapes", [[(4, 5)], [(3, 4), (5, 2), (2, 3)]])
+def test_other_numbers_of_modes_get_one_panel_per_factor(shapes):
+    d = random_dictionary(*shapes)
+    display = DictionaryDisplay.from_dictionary(d)
+    assert len(display.panels_) == len(shapes)
+    for panel, shape in zip(display.panels_, shapes, strict=True):
+        assert panel.images[0].get_array().shape == shape
+    display.figure_.canvas.draw()
+
+
+def test_a_dictionary_is_drawn_where_it_is_asked_for(tmp_path):
+    figure, ax = pyplot.subplots()
+    display = DictionaryDisplay.from_dictionary(random_dictionary((4, 5), (6, 3)), ax=ax)
+    assert display.ax_ is ax
+    assert display.figure_ is figure
+    assert pyplot.get_fignums() == [1]
+    assert ax.get_title() == "4 × 6 patches, 5 × 3 atoms"
+    figure.savefig(tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 1000
+
+
+def test_convergence_is_drawn_against_iterations_and_seconds():
+    display = ConvergenceDisplay.from_history(HISTORY, name="first")
+    by_iteration, by_seconds = (ax.lines[0] for ax in display.axes_)
+    assert by_iteration.get_xdata().tolist() == [1, 2, 3]
+    assert by_seconds.get_xdata().tolist() == HISTORY["seconds"]
+    assert by_iteration.get_ydata().tolist() == HISTORY["rmse"]
+    again = ConvergenceDisplay.from_history(HISTORY, name="second", axes=display.axes_)
+    assert len(again.axes_[0].lines) == 2
+    assert again.figure_ is display.figure_
+    assert [text.get_text() for text in again.axes_[1].get_legend().get_texts()] == [
+        "first",
+        "second",
+    ]
+
+
+def test_convergence_of_an_estimator_is_that_of_its_history():
+    display = ConvergenceDisplay.from_estimator(SimpleNamespace(history_=HISTORY))
+    assert display.history is HISTORY
+    assert display.axes_[1].get_legend() is None
+    with pytest.raises(ValueError, match="This SimpleNamespace has no history_; call fit"):
+        ConvergenceDisplay.from_estimator(SimpleNamespace())
+
+
+def test_one_iteration_is_visible():
+    display = ConvergenceDisplay.from_history({"rmse": [3.0], "seconds": [1.0]})
+    assert display.axes_[0].lines[0].get_marker() == "o"
+
+
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [
+        ({"rmse": [1.0]}, "history has no 'seconds'; pass the history_"),
+        ({"rmse": [], "seconds": []}, "history has no iterations"),
+        ({"rmse": [1.0], "seconds": []}, "1 values of 'rmse' and 0 of 'seconds'"),
+    ],
+)
+def test_a_history_that_cannot_be_drawn_is_refused(history, message):
+    with pytest.raises(ValueError, match=message):
+        ConvergenceDisplay.from_history(history)
+
+
+def test_axes_must_be_two():
+    _, ax = pyplot.subplots()
+    with pytest.raises(ValueError, match="axes has 1 entries; pass two"):
+        ConvergenceDisplay.from_history(HISTORY, axes=[ax])
+
+
+def test_matplotlib_is_not_imported_before_something_is_drawn():
+    code = "import sys, kronlearn.plots; sys.exit('matplotlib' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

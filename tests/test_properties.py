@@ -1,0 +1,138 @@
+"""Properties of codes for shapes, sparsities and samples that nobody picked by hand."""
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kronlearn as kl
+import reference
+
+
+@st.composite
+def problems(draw, methods=("omp", "ols", "threshold"), dtypes=(np.float64,), atoms_from=1):
+    """Samples, factors, method and number of coefficients."""
+    patch_shape = draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
+    method = draw(st.sampled_from(methods))
+    dtype = draw(st.sampled_from(dtypes))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    if method == "threshold":
+        factors = reference.orthonormal_factors(rng, patch_shape, dtype)
+    else:
+        n_atoms = [draw(st.integers(atoms_from, 9)) for _ in patch_shape]
+        factors = reference.random_factors(rng, patch_shape, n_atoms, dtype)
+    n_samples = draw(st.integers(1, 20))
+    Y = rng.standard_normal((n_samples, *patch_shape)).astype(dtype)
+    n_codes = int(np.prod([factor.shape[1] for factor in factors]))
+    return Y, factors, method, draw(st.integers(1, min(n_codes, 8)))
+
+
+def norms(rows):
+    return np.linalg.norm(np.reshape(rows, (len(rows), -1)).astype(np.float64), axis=1)
+
+
+def left_over(Y, factors, codes):
+    return norms(reference.residuals(Y, factors, codes.toarray()))
+
+
+@given(problems(dtypes=(np.float64, np.float32)))
+def test_a_code_never_leaves_more_than_the_sample_itself(problem):
+    Y, factors, method, s = problem
+    codes = kl.sparse_code(Y, factors, s, method=method)
+    assert np.all(np.isfinite(codes.data))
+    slack = 1e-9 if Y.dtype == np.float64 else 1e-4
+    assert np.all(left_over(Y, factors, codes) <= norms(Y) * (1 + slack))
+
+
+@given(problems(dtypes=(np.float64, np.float32)))
+def test_reconstruction_is_the_dense_product(problem):
+    Y, factors, method, s = problem
+    codes = kl.sparse_code(Y, factors, s, method=method)
+    dense = codes.toarray().astype(np.float64) @ reference.dense(factors).T
+    found = kl.KroneckerDictionary(factors).reconstruct(codes)
+    assert found.shape == Y.shape
+    atol = (1e-12 if Y.dtype == np.float64 else 1e-5) * (1 + np.abs(codes.data).sum())
+    np.testing.assert_allclose(found.reshape(len(Y), -1), dense, rtol=0, atol=atol)
+
+
+@given(problems())
+def test_more_coefficients_never_leave_more(problem):
+    Y, factors, method, s = problem
+    errors = [
+        left_over(Y, factors, kl.sparse_code(Y, factors, k, method=method)) for k in range(1, s + 1)
+    ]
+    for before, after in pairwise(errors):
+        assert np.all(after <= before + 1e-9 * norms(Y))
+
+
+@given(problems())
+def test_more_coefficients_extend_the_support(problem):
+    Y, factors, method, s = problem
+    fewer = kl.sparse_code(Y, factors, max(1, s - 1), method=method).toarray() != 0
+    more = kl.sparse_code(Y, factors, s, method=method).toarray() != 0
+    assert np.all(more | ~fewer)
+
+
+@given(problems())
+def test_the_residual_is_orthogonal_to_the_chosen_atoms(problem):
+    Y, factors, method, s = problem
+    X = kl.sparse_code(Y, factors, s, method=method).toarray()
+    products = reference.residuals(Y, factors, X) @ reference.dense(factors)
+    assert np.all(np.abs(products[X != 0]) <= 1e-7 * norms(Y).max())
+
+
+@given(problems(dtypes=(np.float64, np.float32)), st.integers(-20, 20))
+def test_scaling_samples_by_a_power_of_two_scales_codes_to_the_last_bit(problem, exponent):
+    Y, factors, method, s = problem
+    codes = kl.sparse_code(Y, factors, s, method=method)
+    scaled = kl.sparse_code(np.ldexp(Y, exponent), factors, s, method=method)
+    np.testing.assert_array_equal(scaled.indices, codes.indices)
+    np.testing.assert_array_equal(scaled.data, np.ldexp(codes.data, exponent))
+
+
+@given(problems(dtypes=(np.float64, np.float32)), st.randoms(use_true_random=False))
+def test_reordering_samples_reorders_codes(problem, random):
+    Y, factors, method, s = problem
+    order = list(range(len(Y)))
+    random.shuffle(order)
+    codes = kl.sparse_code(Y, factors, s, method=method)
+    reordered = kl.sparse_code(Y[order], factors, s, method=method)
+    np.testing.assert_array_equal(reordered.toarray(), codes.toarray()[order])
+
+
+@given(problems(), st.floats(0.0, 1.5))
+def test_a_tolerance_is_met_or_the_atoms_are_used_up(problem, fraction):
+    Y, factors, method, _ = problem
+    tol = fraction * norms(Y)
+    codes = kl.sparse_code(Y, factors, tol=tol, method=method)
+    left = left_over(Y, factors, codes)
+    D = reference.dense(factors)
+    best = Y.reshape(len(Y), -1)
+    best = norms(best - best @ np.linalg.pinv(D.T) @ D.T)
+    assert np.all(left <= np.maximum(tol, best) + 1e-7 * norms(Y))
+    assert np.all(np.diff(codes.indptr)[tol >= norms(Y)] == 0)
+
+
+@given(problems(methods=("omp", "ols")), st.integers(0, 2**32 - 1))
+def test_scaling_all_weights_changes_nothing(problem, seed):
+    Y, factors, method, s = problem
+    weights = np.random.default_rng(seed).uniform(0.1, 2.0, Y.shape)
+    codes = kl.sparse_code(Y, factors, s, method=method, weights=weights)
+    scaled = kl.sparse_code(Y, factors, s, method=method, weights=4.0 * weights)
+    np.testing.assert_array_equal(scaled.indices, codes.indices)
+    np.testing.assert_array_equal(scaled.data, codes.data)
+
+
+@given(problems(methods=("omp", "ols"), atoms_from=2))
+def test_float32_codes_leave_what_float64_codes_leave(problem):
+    Y, factors, method, s = problem
+    s = min(s, int(np.prod(Y.shape[1:])) // 2)
+    if s == 0:
+        return
+    double = left_over(Y, factors, kl.sparse_code(Y, factors, s, method=method))
+    single = kl.sparse_code(
+        Y.astype(np.float32), [f.astype(np.float32) for f in factors], s, method=method
+    )
+    difference = np.abs(left_over(Y, factors, single) - double)
+    assert np.mean(difference <= 1e-3 * norms(Y)) >= 0.9

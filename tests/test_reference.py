@@ -1,0 +1,264 @@
+"""The NumPy reference agrees with scikit-learn, with brute force and with the textbook formulas."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from sklearn.linear_model import orthogonal_mp
+
+import reference
+
+SHAPES = [
+    pytest.param((12,), (20,), id="one mode"),
+    pytest.param((4, 5), (6, 5), id="two modes"),
+    pytest.param((3, 2, 4), (4, 3, 4), id="three modes"),
+]
+
+
+def relative_error(value, expected):
+    return np.linalg.norm(value - expected) / np.linalg.norm(expected)
+
+
+def least_squares_error(y, D, support):
+    coefficients = np.linalg.lstsq(D[:, support], y, rcond=None)[0]
+    return np.linalg.norm(y - D[:, support] @ coefficients)
+
+
+def random_moments(rng, factors, n_samples=60, n_nonzero_coefs=3):
+    """Samples, sparse codes that fit them badly, and their moments."""
+    Y = reference.sparse_samples(rng, factors, n_samples, n_nonzero_coefs, noise=0.3)
+    other = reference.random_factors(
+        rng, [f.shape[0] for f in factors], [f.shape[1] for f in factors]
+    )
+    X = reference.code(Y, other, "omp", n_nonzero_coefs)
+    return Y, X, other, *reference.moments(Y, X)[1:]
+
+
+def test_the_dense_dictionary_of_two_factors_is_d1_x_d2_transposed(rng):
+    D1, D2 = reference.random_factors(rng, (3, 5), (4, 6))
+    X = rng.standard_normal((4, 6))
+    Y = (reference.dense([D1, D2]) @ X.ravel()).reshape(3, 5)
+    np.testing.assert_allclose(Y, D1 @ X @ D2.T, atol=1e-12)
+
+
+def test_swapping_two_different_square_factors_gives_another_dictionary(rng):
+    D1, D2 = reference.random_factors(rng, (4, 4), (4, 4))
+    X = rng.standard_normal((4, 4))
+    swapped = (reference.dense([D2, D1]) @ X.ravel()).reshape(4, 4)
+    assert relative_error(swapped, D1 @ X @ D2.T) > 0.1
+
+
+def test_the_dense_dictionary_of_three_factors_multiplies_every_mode(rng):
+    D1, D2, D3 = reference.random_factors(rng, (2, 3, 4), (3, 4, 5))
+    X = rng.standard_normal((3, 4, 5))
+    Y = (reference.dense([D1, D2, D3]) @ X.ravel()).reshape(2, 3, 4)
+    np.testing.assert_allclose(Y, np.einsum("ua,vb,wc,abc->uvw", D1, D2, D3, X), atol=1e-12)
+
+
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_omp_agrees_with_scikit_learn_by_sparsity(rng, patch_shape, n_atoms):
+    factors = reference.random_factors(rng, patch_shape, n_atoms)
+    Y = rng.standard_normal((20, *patch_shape))
+    expected = orthogonal_mp(reference.dense(factors), Y.reshape(20, -1).T, n_nonzero_coefs=5).T
+    np.testing.assert_allclose(reference.code(Y, factors, "omp", 5), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_omp_agrees_with_scikit_learn_by_tolerance(rng, patch_shape, n_atoms):
+    factors = reference.random_factors(rng, patch_shape, n_atoms)
+    Y = rng.standard_normal((20, *patch_shape))
+    tol = 0.5 * np.sqrt(np.prod(patch_shape))
+    expected = orthogonal_mp(reference.dense(factors), Y.reshape(20, -1).T, tol=tol**2).T
+    np.testing.assert_allclose(reference.code(Y, factors, "omp", tol=tol), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["omp", "ols"])
+def test_every_step_of_a_pursuit_takes_the_best_atom_by_brute_force(rng, method):
+    factors = reference.random_factors(rng, (3, 4), (5, 4))
+    D = reference.dense(factors)
+    for y in rng.standard_normal((8, 12)):
+        support, _, _ = getattr(reference, method)(y, factors, 5)
+        for step, chosen in enumerate(support):
+            before = support[:step]
+            if method == "ols":
+                free = [p for p in range(D.shape[1]) if p not in before]
+                best = min(free, key=lambda p: least_squares_error(y, D, [*before, p]))
+            else:
+                residual = reference.refit(y, factors, before)[1]
+                best = int(np.argmax(np.abs(D.T @ residual)))
+            assert chosen == best
+
+
+@pytest.mark.parametrize("method", ["omp", "ols"])
+def test_weighted_pursuit_takes_the_atom_that_leaves_the_smallest_weighted_residual(rng, method):
+    factors = reference.random_factors(rng, (3, 4), (5, 4))
+    weights = rng.uniform(0.0, 2.0, 12)
+    D = np.sqrt(weights)[:, None] * reference.dense(factors)
+    for y in rng.standard_normal((8, 12)):
+        support, coefficients, residual = getattr(reference, method)(y, factors, 1, None, weights)
+        target = np.sqrt(weights) * y
+        assert support[0] == min(range(20), key=lambda p: least_squares_error(target, D, [p]))
+        np.testing.assert_allclose(residual, target - D[:, support] @ coefficients, atol=1e-12)
+
+
+def test_what_a_sample_holds_at_weight_zero_changes_nothing(rng):
+    factors = reference.random_factors(rng, (3, 4), (5, 4))
+    weights = np.array([1.0, 0.0] * 6)
+    y = rng.standard_normal(12)
+    other = np.where(weights > 0, y, 1e3)
+    first = reference.ols(y, factors, 3, None, weights)
+    second = reference.ols(other, factors, 3, None, weights)
+    assert first[0] == second[0]
+    np.testing.assert_allclose(first[1], second[1], atol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["omp", "ols"])
+def test_a_pursuit_stops_when_no_atom_reduces_the_residual(rng, method):
+    factors = reference.random_factors(rng, (3, 2), (2, 2))  # spans 4 of 6 dimensions
+    y = rng.standard_normal(6)
+    support, _, residual = getattr(reference, method)(y, factors, tol=1e-3)
+    D = reference.dense(factors)
+    assert sorted(support) == [0, 1, 2, 3]
+    np.testing.assert_allclose(residual, y - D @ np.linalg.lstsq(D, y, rcond=None)[0], atol=1e-12)
+
+
+def test_thresholding_keeps_the_best_of_all_supports_when_factors_are_orthonormal(rng):
+    factors = reference.orthonormal_factors(rng, (2, 3))
+    D = reference.dense(factors)
+    for y in rng.standard_normal((10, 6)):
+        support, _, residual = reference.threshold(y, factors, 3)
+        errors = [least_squares_error(y, D, list(s)) for s in combinations(range(6), 3)]
+        assert np.linalg.norm(residual) == pytest.approx(min(errors))
+        assert len(support) == 3
+
+
+def test_thresholding_to_a_tolerance_keeps_no_coefficient_too_many(rng):
+    factors = reference.orthonormal_factors(rng, (3, 4))
+    for y in rng.standard_normal((10, 12)):
+        support, coefficients, residual = reference.threshold(y, factors, tol=1.5)
+        assert np.linalg.norm(residual) <= 1.5
+        assert np.linalg.norm(np.append(residual, coefficients[-1])) > 1.5
+        assert np.all(np.diff(np.abs(coefficients)) <= 0)
+        assert len(set(support)) == len(support)
+
+
+def test_all_three_coders_agree_for_orthonormal_factors(rng):
+    factors = reference.orthonormal_factors(rng, (3, 4))
+    Y = rng.standard_normal((10, 3, 4))
+    omp, ols, threshold = (reference.code(Y, factors, m, 4) for m in ("omp", "ols", "threshold"))
+    np.testing.assert_allclose(omp, threshold, atol=1e-12)
+    np.testing.assert_allclose(ols, threshold, atol=1e-12)
+
+
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_the_squared_error_comes_out_of_the_moments(rng, patch_shape, n_atoms):
+    factors = reference.random_factors(rng, patch_shape, n_atoms)
+    Y, X, other, energy, s_xx, s_xy = random_moments(rng, factors)
+    expected = np.sum(reference.residuals(Y, other, X) ** 2)
+    assert reference.squared_error(other, energy, s_xx, s_xy) == pytest.approx(expected)
+
+
+def test_the_normal_equations_of_two_modes_are_the_sums_of_the_paper(rng):
+    factors = reference.random_factors(rng, (3, 4), (5, 6))
+    Y, X, (D1, D2), _, s_xx, s_xy = random_moments(rng, factors)
+    X = X.reshape(-1, 5, 6)
+    P, C = reference.normal_equations([D1, D2], s_xx, s_xy, 0)
+    M, S = reference.normal_equations([D1, D2], s_xx, s_xy, 1)
+    np.testing.assert_allclose(P, sum(x @ D2.T @ D2 @ x.T for x in X))
+    np.testing.assert_allclose(C, sum(y @ D2 @ x.T for x, y in zip(X, Y, strict=True)))
+    np.testing.assert_allclose(M, sum(x.T @ D1.T @ D1 @ x for x in X))
+    np.testing.assert_allclose(S, sum(y.T @ D1 @ x for x, y in zip(X, Y, strict=True)))
+
+
+def test_the_middle_mode_of_three_has_its_own_normal_equations(rng):
+    factors = reference.random_factors(rng, (2, 3, 4), (3, 4, 2))
+    Y, X, other, _, s_xx, s_xy = random_moments(rng, factors)
+    X = X.reshape(-1, 3, 4, 2)
+    T = np.einsum("ua,wc,kabc->kubw", other[0], other[2], X)
+    P, C = reference.normal_equations(other, s_xx, s_xy, 1)
+    np.testing.assert_allclose(P, np.einsum("kubw,kucw->bc", T, T), atol=1e-10)
+    np.testing.assert_allclose(C, np.einsum("kuvw,kubw->vb", Y, T), atol=1e-10)
+
+
+def test_a_sweep_over_one_mode_is_the_method_of_optimal_directions(rng):
+    factors = reference.random_factors(rng, (6,), (8,))
+    Y, X, other, _, s_xx, s_xy = random_moments(rng, factors)
+    D = Y.T @ X @ np.linalg.inv(X.T @ X)
+    D /= np.linalg.norm(D, axis=0) * np.sign(D[np.abs(D).argmax(axis=0), range(8)])
+    np.testing.assert_allclose(reference.least_squares_sweep(other, s_xx, s_xy)[0][0], D)
+
+
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_a_least_squares_sweep_never_raises_the_error(rng, patch_shape, n_atoms):
+    factors = reference.random_factors(rng, patch_shape, n_atoms)
+    _, _, other, energy, s_xx, s_xy = random_moments(rng, factors)
+    error = reference.squared_error(other, energy, s_xx, s_xy)
+    for _ in range(4):
+        other, s_xx, s_xy = reference.least_squares_sweep(other, s_xx, s_xy)
+        after = reference.squared_error(other, energy, s_xx, s_xy)
+        assert after <= error * (1 + 1e-12)
+        error = after
+
+
+def test_a_least_squares_sweep_returns_unit_columns_whose_largest_entry_is_positive(rng):
+    factors = reference.random_factors(rng, (4, 5), (6, 5))
+    _, _, other, _, s_xx, s_xy = random_moments(rng, factors)
+    for factor in reference.least_squares_sweep(other, s_xx, s_xy)[0]:
+        np.testing.assert_allclose(np.linalg.norm(factor, axis=0), 1.0)
+        assert np.all(factor.max(axis=0) >= -factor.min(axis=0))
+
+
+def test_a_least_squares_sweep_leaves_an_unused_atom_as_it_was(rng):
+    factors = reference.random_factors(rng, (4, 5), (6, 5))
+    Y, X, other, _, _, _ = random_moments(rng, factors)
+    X = X.reshape(-1, 6, 5)
+    X[:, 2, :] = 0.0
+    _, _, s_xx, s_xy = reference.moments(Y, X.reshape(len(X), -1))
+    updated = reference.least_squares_sweep(other, s_xx, s_xy)[0][0][:, 2]
+    np.testing.assert_allclose(np.abs(updated @ other[0][:, 2]), 1.0)
+
+
+@pytest.mark.parametrize("patch_shape", [(6,), (4, 5), (2, 3, 4)])
+def test_a_procrustes_sweep_never_raises_the_error_and_stays_orthonormal(rng, patch_shape):
+    factors = reference.orthonormal_factors(rng, patch_shape)
+    Y = rng.standard_normal((60, *patch_shape)).cumsum(axis=-1)
+    X = reference.code(Y, factors, "threshold", 3)
+    _, energy, s_xx, s_xy = reference.moments(Y, X)
+    error = reference.squared_error(factors, energy, s_xx, s_xy)
+    for _ in range(4):
+        factors = reference.procrustes_sweep(factors, s_xx, s_xy)[0]
+        after = reference.squared_error(factors, energy, s_xx, s_xy)
+        assert after <= error * (1 + 1e-12)
+        error = after
+    for factor in factors:
+        np.testing.assert_allclose(factor.T @ factor, np.eye(factor.shape[1]), atol=1e-12)
+
+
+def test_a_procrustes_sweep_finds_a_planted_rotation(rng):
+    D1, D2 = reference.orthonormal_factors(rng, (4, 5))
+    X = rng.standard_normal((40, 20))
+    Y = (X @ reference.dense([D1, D2]).T).reshape(-1, 4, 5)
+    start = reference.orthonormal_factors(rng, (4, 5))[0]
+    found = reference.procrustes_sweep([start, D2], *reference.moments(Y, X)[2:])[0]
+    np.testing.assert_allclose(found[0], D1, atol=1e-10)
+    np.testing.assert_allclose(found[1], D2, atol=1e-10)
+
+
+@pytest.mark.parametrize("n_refits", [0, 2])
+@pytest.mark.parametrize("method", ["omp", "ols"])
+def test_monotone_learning_never_raises_the_error(rng, method, n_refits):
+    planted = reference.random_factors(rng, (4, 3), (5, 4))
+    Y = reference.sparse_samples(rng, planted, 80, 3, noise=0.1)
+    start = reference.random_factors(rng, (4, 3), (5, 4))
+    _, rmse = reference.learn(Y, start, 3, method, n_iter=8, n_refits=n_refits)
+    assert np.all(np.diff(rmse) <= 1e-12)
+    assert rmse[-1] < 0.9 * rmse[0]
+
+
+def test_the_rmse_of_learning_is_that_of_the_factors_with_refitted_coefficients_or_worse(rng):
+    planted = reference.random_factors(rng, (4, 3), (5, 4))
+    Y = reference.sparse_samples(rng, planted, 80, 3, noise=0.1)
+    start = reference.random_factors(rng, (4, 3), (5, 4))
+    factors, rmse = reference.learn(Y, start, 3, n_iter=1)
+    X = reference.refit_codes(Y, factors, reference.code(Y, start, "ols", 3))
+    assert np.sqrt(np.mean(reference.residuals(Y, factors, X) ** 2)) <= rmse[0]
