@@ -8,192 +8,226 @@
 // in the span of the selected atoms, and picks the largest α²/ν.
 #pragma once
 
+#include "gram.hpp"
 #include "select.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 
+// The Gram rows of the selected atoms are held in panels of as many columns as a tile has rows (left)
+// or columns (right): what a tile reads lies side by side.
 template <class T>
 struct PursuitScratch {
-  Vec<T>*alpha, *nu;   // padded atoms
-  Vec<T>*g1, *g2, *h;  // (width, n1p), (width, n2p), (width, n1p)
-  Vec<T>* m;           // (width, width)
-  Vec<T>*c, *w;        // (width)
-  Int<T>*row, *col;    // (width)
+  Vec<T>*alpha, *nu;  // padded atoms
+  Vec<T>*g1, *g2;     // (n1p / kRows, width, kRows), (n2p / kCols, width, kCols)
+  Vec<T>* h;          // (width, kRows): one left panel times M[k,:]
+  Vec<T>* m;          // (stride, stride), stride = width rounded up to 4; lower triangular
+  Vec<T>*c, *w;       // (stride)
+  Int<T>*row, *col;   // (width)
+  Vec<T>* residual;   // for exact_residual2
 };
 
-// Rows of a factor's Gram matrix, picked per lane. Where the matrix has few columns each column is a
-// register or two and a row is one permutation per entry.
-template <class T, class N>
-struct GramRows {
-  static constexpr int W = kLanes<T>;
-#if defined(__AVX512F__)
-  static constexpr bool kTable = N::kFixed && N::kValue <= 2 * W;
-#else
-  static constexpr bool kTable = false;
-#endif
-  static constexpr int kRegisters = N::kValue <= W ? 1 : 2;
-  SideView<T> side;
-  alignas(64) Vec<T> column[kTable ? N::kValue * kRegisters : 1];
-
-  explicit GramRows(const SideView<T>& s) : side(s) {
-    if constexpr (kTable)
-      for (int q = 0; q < N::kValue; ++q)
-        for (int b = 0; b < kRegisters; ++b)
-          for (int l = 0; l < W; ++l) {
-            const int row = b * W + l;
-            column[q * kRegisters + b][l] =
-                row < N::kValue ? s.gram[(int64_t)row * s.n_stride + q] : T(0);
-          }
-  }
-
-  // out[q] lane l = G[index[l], q] for q < n, zero up to the padded length.
-  KRONLEARN_INLINE void rows(Int<T> index, int padded, Vec<T>* out) const {
-    if constexpr (kTable) {
-#pragma GCC unroll 8
-      for (int q = 0; q < N::kValue; ++q)
-        out[q] = kRegisters == 1
-                     ? permute<T>(column[q], index)
-                     : permute2<T>(column[2 * q], column[2 * q + kRegisters - 1], index);
-    } else {
-      const T* rows[W];
-      for (int l = 0; l < W; ++l) rows[l] = side.gram + (int64_t)index[l] * side.n_stride;
-      load_transposed<T>(rows, side.n, true, out);
-      for (int q = side.n; q < padded; ++q) out[q] = Vec<T>{};
-    }
-  }
-};
-
-// α −= a v (and ν −= v²) with v = Σ_l h_l ⊗ g2_l, and the best score on the way.
-template <class T, class Shape, bool kOls>
-KRONLEARN_INLINE Best<T> update_and_scan(const Shape& s, const PursuitScratch<T>& k, int terms,
-                                         Vec<T> a) {
-  constexpr int R = Shape::kRows, C = Shape::kCols, B = kBlock<Shape>;
+// What a group of lanes carries from step to step.
+template <class T>
+struct PursuitState {
+  PursuitScratch<T> k;
+  const Vec<T>* y;
+  LaneCodes<T> out;
+  Vec<T> energy, tol2, floor, r2, a;
+  Int<T> active;
   Best<T> best;
-  for (int i = 0; i < s.n1p; i += R) {
-    Best<T> rows[R];
-    for (int j = 0; j < s.n2p; j += C) {
-      Vec<T> acc[R][C];
-      Vec<T>* alpha = k.alpha + (int64_t)i * s.n2p + j;
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r)
-#pragma GCC unroll 16
-        for (int c = 0; c < C; ++c) acc[r][c] = kOls ? Vec<T>{} : alpha[r * s.n2p + c];
-      const Vec<T>*h = k.h + i, *g = k.g2 + j;
-      for (int l = 0; l < terms; ++l, h += s.n1p, g += s.n2p) {
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r)
-#pragma GCC unroll 16
-          for (int c = 0; c < C; ++c) acc[r][c] += h[r] * g[c];
-      }
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
-        for (int b = 0; b < C; b += B) {
-          Vec<T> scores[B];
-#pragma GCC unroll 16
-          for (int e = 0; e < B; ++e) {
-            const int64_t p = r * s.n2p + b + e;
-            if constexpr (kOls) {
-              const Vec<T> v = acc[r][b + e];
-              Vec<T>* nu = k.nu + (int64_t)i * s.n2p + j;
-              const Vec<T> x = alpha[p] - a * v, y = nu[p] - v * v;
-              alpha[p] = x;
-              nu[p] = y;
-              scores[e] = score<T, true>(x, y);
-            } else {
-              alpha[p] = acc[r][b + e];
-              scores[e] = acc[r][b + e];
-            }
-          }
-          consider<T, kOls, B>(rows[r], scores, (i + r) * s.n2p + j + b);
-        }
-      }
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) merge<T, kOls>(best, rows[r]);
-  }
-  return best;
-}
+  bool has_target;
+};
 
 // Squared residual norms computed from the samples themselves, for when ‖y‖² − Σ a² has cancelled.
 template <class T>
 Vec<T> exact_residual2(const DictionaryView<T>& d, const Vec<T>* y, int terms, const Int<T>* row,
                        const Int<T>* col, const Vec<T>* x, Vec<T>* scratch);
 
-// Codes one group of lanes. alpha holds the correlations; energy the squared norms.
 template <class T, class Shape, bool kOls>
-KRONLEARN_INLINE void pursue(const Shape& s, const DictionaryView<T>& d,
-                             const GramRows<T, decltype(Shape::n1)>& left,
-                             const GramRows<T, decltype(Shape::n2)>& right,
-                             const PursuitScratch<T>& k, const Vec<T>* y, Vec<T> energy,
-                             Vec<T> tol2, Int<T> active, int width, Vec<T>* residual_scratch,
-                             LaneCodes<T>& out) {
-  Vec<T> r2 = energy;
-  const Vec<T> floor = sqrt_of<T>(energy) * kNoCorrelation<T>;
-  const bool has_target = any<T>(tol2 >= T(0));
-  out.nonzeros = Int<T>{};
-  if constexpr (kOls) {
-    const int64_t size = (int64_t)s.n1p * s.n2p;
-    for (int64_t p = 0; p < size; ++p) k.nu[p] = splat<T>(1);
+class Pursuit {
+ public:
+  Pursuit(const Shape& shape, const DictionaryView<T>& dictionary, int width)
+      : s_(shape),
+        d_(dictionary),
+        width_(width),
+        stride_(round_up(width, 4)),
+        left_(dictionary.left),
+        right_(dictionary.right) {}
+
+  // Codes a group of lanes. alpha holds the correlations; y, energy, tol2 and active are set.
+  KRONLEARN_INLINE void run(PursuitState<T>& state) const {
+    start(state);
+    for (int step = 0; step < width_ && select(state, step); ++step) update(state, step);
+    state.out.residual2 = max_of(state.r2, Vec<T>{});
   }
-  active &= r2 > tol2;
-  Best<T> best = scan<T, Shape, false>(s, k.alpha, k.nu);
-  best.second = Vec<T>{};
-  for (int step = 0; step < width; ++step) {
-    const Winner<T> win = locate<T, Shape, kOls>(s, best, k.alpha, k.nu);
-    active &= win.strength > floor;
+
+ private:
+  KRONLEARN_INLINE void start(PursuitState<T>& state) const {
+    const PursuitScratch<T>& k = state.k;
+    if constexpr (kOls) {
+      const int64_t size = (int64_t)s_.n1p * s_.n2p;
+      for (int64_t p = 0; p < size; ++p) k.nu[p] = splat<T>(1);
+    }
+    state.out.nonzeros = Int<T>{};
+    state.r2 = state.energy;
+    state.floor = sqrt_of<T>(state.energy) * kNoCorrelation<T>;
+    state.has_target = any<T>(state.tol2 >= T(0));
+    state.active &= state.r2 > state.tol2;
+    state.best = scan<T, Shape, false>(s_, k.alpha, k.nu);
+  }
+
+  // Selects an atom in every active lane and adds it to the code; true if correlations are needed
+  // for another step.
+  KRONLEARN_INLINE bool select(PursuitState<T>& state, int step) const {
+    const PursuitScratch<T>& k = state.k;
+    if (!any<T>(state.active)) return false;
+    const Winner<T> win = locate<T, Shape, kOls>(s_, state.best, k.alpha, k.nu);
     Int<T> i, j;
-    split_offset<T>(s, win.offset, i, j);
+    split_offset<T>(s_, win.offset, i, j);
     k.row[step] = i;
     k.col[step] = j;
-    Vec<T>*g1 = k.g1 + (int64_t)step * s.n1p, *g2 = k.g2 + (int64_t)step * s.n2p;
-    left.rows(i, s.n1p, g1);
-    right.rows(j, s.n2p, g2);
-    Vec<T> norm2 = splat<T>(1);
-    for (int l = 0; l < step; ++l) k.c[l] = pick<T>(g1, k.row[l]) * pick<T>(g2, k.col[l]);
-    for (int t = 0; t < step; ++t) {
-      const Vec<T>* m = k.m + (int64_t)t * width;
-      Vec<T> q = m[0] * k.c[0];
-      for (int l = 1; l <= t; ++l) q += m[l] * k.c[l];
-      k.w[t] = q;
-      norm2 -= q * q;
-    }
-    active &= norm2 > kSmallestNorm2<T> * T(0.5);
-    if (!any<T>(active)) break;
+    const Vec<T> norm2 = orthogonalise(k, step, i, j);
+    const Int<T> active =
+        state.active & (win.strength > state.floor) & (norm2 > kSmallestNorm2<T> * T(0.5));
+    state.active = active;
     const Vec<T> rho = T(1) / sqrt_of<T>(active ? norm2 : splat<T>(1));
     const Vec<T> a = active ? win.alpha * rho : Vec<T>{};
-    Vec<T>* m = k.m + (int64_t)step * width;
-    for (int l = 0; l < step; ++l) {
-      Vec<T> q = k.w[l] * k.m[(int64_t)l * width + l];
-      for (int t = l + 1; t < step; ++t) q += k.w[t] * k.m[(int64_t)t * width + l];
-      m[l] = active ? -rho * q : Vec<T>{};
-    }
-    m[step] = active ? rho : Vec<T>{};
-    out.value[step] = Vec<T>{};
-    for (int l = 0; l <= step; ++l) out.value[l] += a * m[l];
-    out.index[step] = i * (int)s.n2 + j;
-    out.nonzeros -= active;
-    r2 -= a * a;
-    if (has_target) {
-      const Int<T> cancelled = active & (r2 < energy * T(sizeof(T) == 4 ? 1e-3 : 1e-10));
-      if (any<T>(cancelled)) {
-        const Vec<T> exact =
-            exact_residual2<T>(d, y, step + 1, k.row, k.col, out.value, residual_scratch);
-        r2 = cancelled ? exact : r2;
-      }
-      active &= r2 > tol2;
-      if (!any<T>(active)) break;
-    }
-    if (step + 1 == width) break;
-    for (int l = 0; l <= step; ++l) {
-      const Vec<T> f = kOls ? m[l] : -a * m[l];
-      Vec<T>* h = k.h + (int64_t)l * s.n1p;
-      const Vec<T>* g = k.g1 + (int64_t)l * s.n1p;
-      for (int p = 0; p < s.n1p; ++p) h[p] = f * g[p];
-    }
-    best = update_and_scan<T, Shape, kOls>(s, k, step + 1, a);
+    const Vec<T> sign = active ? -rho : Vec<T>{};
+    Vec<T>* m = invert_row(k, step, sign);
+    state.out.value[step] = Vec<T>{};
+    for (int l = 0; l <= step; ++l) state.out.value[l] += a * m[l];
+    state.out.index[step] = i * (int)s_.n2 + j;
+    state.out.nonzeros -= active;
+    state.r2 -= a * a;
+    state.a = a;
+    if (state.has_target) apply_target(state, step);
+    if (step + 1 == width_ || !any<T>(state.active)) return false;
+    left_.template rows<Shape::kRows>(i, s_.n1p, width_, step, k.g1, k.residual);
+    right_.template rows<Shape::kCols>(j, s_.n2p, width_, step, k.g2, k.residual);
+    return true;
   }
-  out.residual2 = max_of(r2, Vec<T>{});
-}
+
+  // α −= a v (and ν −= v²) with v = Σ_l M[k,l] g1_l ⊗ g2_l, and the best score on the way.
+  __attribute__((noinline)) void update(PursuitState<T>& state, int step) const {
+    constexpr int R = Shape::kRows, C = Shape::kCols;
+    const PursuitScratch<T>& k = state.k;
+    const Vec<T>* m = k.m + (int64_t)step * stride_;
+    Best<T> best;
+    for (int i = 0; i < s_.n1p; i += R) {
+      const Vec<T>* g1 = k.g1 + (int64_t)i * width_;
+      for (int l = 0; l <= step; ++l) {
+        const Vec<T> f = kOls ? m[l] : -state.a * m[l];
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) k.h[l * R + r] = f * g1[l * R + r];
+      }
+      Best<T> rows[R];
+      for (int j = 0; j < s_.n2p; j += C) update_tile(k, i, j, step + 1, state.a, rows);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) merge<T, kOls>(best, rows[r]);
+    }
+    state.best = best;
+  }
+
+  // w = M c for the new atom (i, j); the squared norm of what is orthogonal to the earlier ones.
+  KRONLEARN_INLINE Vec<T> orthogonalise(const PursuitScratch<T>& k, int step, Int<T> i,
+                                        Int<T> j) const {
+    for (int l = 0; l < step; ++l) k.c[l] = left_.entry(i, k.row[l]) * right_.entry(j, k.col[l]);
+    // Four rows of M at a time; entries of rows that do not exist yet are computed and ignored.
+    for (int t = 0; t < step; t += 4) {
+      const Vec<T>* m = k.m + (int64_t)t * stride_;
+      const int columns = t + 4 < step ? t + 4 : step;
+      Vec<T> q[4] = {};
+      for (int l = 0; l < columns; ++l) {
+        const Vec<T> c = k.c[l];
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; ++u) q[u] += m[u * stride_ + l] * c;
+      }
+#pragma GCC unroll 4
+      for (int u = 0; u < 4; ++u) k.w[t + u] = q[u];
+    }
+    Vec<T> norm2 = splat<T>(1);
+    for (int t = 0; t < step; ++t) norm2 -= k.w[t] * k.w[t];
+    return norm2;
+  }
+
+  // M[step, :] = −ρ wᵀM and ρ on the diagonal, given −ρ; zero up to the next multiple of four.
+  KRONLEARN_INLINE Vec<T>* invert_row(const PursuitScratch<T>& k, int step,
+                                      Vec<T> minus_rho) const {
+    Vec<T>* row = k.m + (int64_t)step * stride_;
+    for (int l = 0; l < step; l += 4) {
+      Vec<T> q[4] = {};
+      for (int t = l; t < step; ++t) {
+        const Vec<T> w = k.w[t];
+        const Vec<T>* m = k.m + (int64_t)t * stride_ + l;
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; ++u) q[u] += m[u] * w;
+      }
+#pragma GCC unroll 4
+      for (int u = 0; u < 4; ++u) row[l + u] = minus_rho * q[u];
+    }
+    row[step] = -minus_rho;
+    for (int l = step + 1; l % 4; ++l) row[l] = Vec<T>{};
+    return row;
+  }
+
+  void apply_target(PursuitState<T>& state, int step) const {
+    const PursuitScratch<T>& k = state.k;
+    const Int<T> cancelled =
+        state.active & (state.r2 < state.energy * T(sizeof(T) == 4 ? 1e-3 : 1e-10));
+    if (any<T>(cancelled)) {
+      const Vec<T> exact =
+          exact_residual2<T>(d_, state.y, step + 1, k.row, k.col, state.out.value, k.residual);
+      state.r2 = cancelled ? exact : state.r2;
+    }
+    state.active &= state.r2 > state.tol2;
+  }
+
+  KRONLEARN_INLINE void update_tile(const PursuitScratch<T>& k, int i, int j, int terms, Vec<T> a,
+                                    Best<T>* rows) const {
+    constexpr int R = Shape::kRows, C = Shape::kCols, B = kBlock<Shape>;
+    Vec<T> acc[R][C];
+    Vec<T>* alpha = k.alpha + (int64_t)i * s_.n2p + j;
+    Vec<T>* nu = k.nu + (int64_t)i * s_.n2p + j;
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
+      for (int c = 0; c < C; ++c) acc[r][c] = kOls ? Vec<T>{} : alpha[r * s_.n2p + c];
+    const Vec<T>*h = k.h, *g = k.g2 + (int64_t)j * width_;
+    for (int l = 0; l < terms; ++l, h += R, g += C) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
+        for (int c = 0; c < C; ++c) acc[r][c] += h[r] * g[c];
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+      for (int b = 0; b < C; b += B) {
+        Vec<T> scores[B];
+#pragma GCC unroll 16
+        for (int e = 0; e < B; ++e) {
+          const int64_t p = r * s_.n2p + b + e;
+          if constexpr (kOls) {
+            const Vec<T> v = acc[r][b + e];
+            const Vec<T> x = alpha[p] - a * v, y = nu[p] - v * v;
+            alpha[p] = x;
+            nu[p] = y;
+            scores[e] = score<T, true>(x, y);
+          } else {
+            alpha[p] = acc[r][b + e];
+            scores[e] = acc[r][b + e];
+          }
+        }
+        consider<T, kOls, B>(rows[r], scores, (i + r) * s_.n2p + j + b);
+      }
+    }
+  }
+
+  const Shape s_;
+  const DictionaryView<T> d_;
+  const int width_, stride_;
+  const GramTable<T, decltype(Shape::n1)> left_;
+  const GramTable<T, decltype(Shape::n2)> right_;
+};
 
 }  // namespace kronlearn::KRONLEARN_SET

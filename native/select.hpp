@@ -26,6 +26,8 @@ struct DynamicShape {
   Dynamic m1, n1, n1p, m2, n2, n2p;
 };
 
+inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
+
 template <class Shape>
 constexpr int kBlock = Shape::kCols % 4 == 0 ? 4 : Shape::kCols;
 

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-settings.register_profile("kronlearn", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile(
+    "kronlearn", deadline=None, derandomize=True, max_examples=60, database=None
+)
 settings.load_profile("kronlearn")
 
 

@@ -18,6 +18,12 @@ from kronlearn.persistence import read_file
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    """Nothing that a command writes by default lands anywhere else."""
+    monkeypatch.chdir(tmp_path)
+
+
 def run(*arguments):
     return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
 
@@ -327,6 +333,10 @@ def test_the_demo_prints_a_table(tmp_path):
     text = succeeds("demo", "--quick", "-o", tmp_path).stdout
     assert "learned, general" in text
     assert "RMSE" in text
+
+
+def test_the_demo_refuses_a_file_as_its_folder(model):
+    assert "is a file; give the name of a folder" in fails(2, "demo", "-o", model)
 
 
 # bench

@@ -1,7 +1,12 @@
 """Native coders against the NumPy reference: one table, then every property a code must have."""
 
+import _thread
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
+import joblib
 import numpy as np
 import pytest
 from scipy import sparse
@@ -9,6 +14,7 @@ from sklearn.linear_model import orthogonal_mp
 
 import kronlearn as kl
 import reference
+from kronlearn.engines.threads import resolve_n_jobs
 
 # Patch shape, atoms per mode, samples, coefficients: one to four modes, unequal modes, odd sizes,
 # and the square shapes that have kernels of their own.
@@ -482,6 +488,23 @@ def test_of_duplicate_atoms_only_the_first_is_used(rng, n, method, dtype):
     assert np.all(np.isfinite(codes.data))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("distance", [1e-5, 3e-3, 1e-2])
+@pytest.mark.parametrize("method", PURSUITS)
+def test_nearly_equal_atoms_end_no_code_early(rng, method, distance, dtype):
+    D1, D2 = reference.random_factors(rng, (8, 8), (8, 8))
+    D1[:, 5] = D1[:, 2] + distance * rng.standard_normal(8)
+    D1 /= np.linalg.norm(D1, axis=0)
+    Y = rng.standard_normal((1000, 8, 8)).astype(dtype)
+    codes = kl.sparse_code(Y, cast([D1, D2], dtype), 8, method=method)
+    assert np.diff(codes.indptr).min() == 8
+    double = kl.sparse_code(Y.astype(np.float64), [D1, D2], 8, method=method)
+    error, best = (
+        np.linalg.norm(reference.residuals(Y, [D1, D2], X.toarray())) for X in (codes, double)
+    )
+    assert error <= 1.002 * best
+
+
 @pytest.mark.parametrize("instruction_set", kl.instruction_sets())
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
 @pytest.mark.parametrize("method", METHODS)
@@ -611,6 +634,23 @@ def test_the_memory_layout_of_samples_changes_nothing(layout, dtype, tmp_path):
     assert_same_bits(codes, kl.sparse_code(Y, d, 4))
 
 
+@pytest.mark.parametrize("method", PURSUITS)
+def test_codes_packed_piece_by_piece_are_the_same_bits(rng, monkeypatch, method):
+    factors, Y = problem((8, 8), (8, 8), 120, method)
+    request = {
+        "tol": rng.uniform(3.0, 9.0, 120),
+        "weights": rng.uniform(0.1, 2.0, Y.shape),
+        "method": method,
+        "block_size": 8,
+        "n_jobs": 2,
+    }
+    whole = kl.sparse_code(Y, factors, 20, **request)
+    monkeypatch.setattr("kronlearn.coding._ENTRIES_AT_A_TIME", 400)
+    monkeypatch.setattr("kronlearn.sources.arrays._BLOCK_NUMBERS", 1000)
+    assert_same_bits(kl.sparse_code(Y, factors, 20, **request), whole)
+    assert_same_bits(kl.sparse_code(np.asfortranarray(Y), factors, 20, **request), whole)
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, bool])
 def test_integer_samples_are_coded_in_float64(rng, dtype):
     factors = problem((3, 5), (4, 7), 45, "omp")[0]
@@ -644,3 +684,52 @@ def test_ols_leaves_less_than_omp_in_an_overcomplete_dictionary():
         for method in PURSUITS
     }
     assert error["ols"] < error["omp"]
+
+
+# Threads and signals
+
+
+def test_several_python_threads_may_code_at_once():
+    factors, Y = problem((8, 8), (16, 16), 120, "ols")
+    Y = np.tile(Y, (20, 1, 1))
+    expected = kl.sparse_code(Y, factors, 6, method="ols")
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [
+            pool.submit(kl.sparse_code, Y, factors, 6, method="ols", n_jobs=2) for _ in range(8)
+        ]
+        for job in jobs:
+            assert_same_bits(job.result(), expected)
+
+
+def test_coding_can_be_interrupted():
+    factors = reference.dct_factors((8, 8), (16, 16), np.float32)
+    Y = np.random.default_rng(0).standard_normal((200_000, 8, 8), dtype=np.float32)
+
+    def code_for_seconds():
+        kl.sparse_code(Y, factors, 50, method="ols", n_jobs=2)
+        time.sleep(5)  # coding ended first: the interrupt comes here, too late
+
+    timer = threading.Timer(0.1, _thread.interrupt_main)
+    timer.start()
+    began = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        code_for_seconds()
+    assert time.perf_counter() - began < 1.5
+    timer.join()
+
+
+@pytest.mark.parametrize(
+    ("n_jobs", "limit", "expected"),
+    [(None, None, 1), (3, None, 3), (3, "1", 3), (-1, "1", 1), (np.int64(2), None, 2)],
+)
+def test_n_jobs_means_what_it_means_to_joblib(monkeypatch, n_jobs, limit, expected):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if limit is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", limit)
+    assert resolve_n_jobs(n_jobs) == expected
+
+
+def test_a_joblib_context_gives_the_number_of_threads(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with joblib.parallel_config(backend="threading", n_jobs=3):
+        assert resolve_n_jobs(None) == 3

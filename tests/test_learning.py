@@ -63,8 +63,9 @@ def test_five_iterations_equal_the_reference(
 ):
     Y, start = planted(rng, patch_shape, n_atoms, s)
     options = {"method": method, "monotone": monotone, "n_refits": n_refits}
-    rmse = reference.learn(Y, start, s, n_iter=5, **options)[1]
-    factors = reference.learn(Y, start, s, n_iter=1 + int(np.argmin(rmse)), **options)[0]
+    factors, rmse = reference.learn(Y, start, s, n_iter=5, **options)
+    if rmse[-1] > min(rmse):  # the best dictionary is returned, not the last
+        factors, _ = reference.learn(Y, start, s, n_iter=1 + int(np.argmin(rmse)), **options)
     model = learner(start, n_nonzero_coefs=s, **options).fit(Y)
     assert model.n_iter_ == 5
     assert sum(model.history_["atoms_replaced"]) == 0
@@ -237,6 +238,20 @@ def test_coding_again_before_every_mode_learns_too(rng):
     assert recode.history_["rmse"][-1] < 1.2 * once.history_["rmse"][-1]
 
 
+@pytest.mark.parametrize("statistics", ["full", "per-mode", "recode"])
+def test_samples_that_must_be_converted_block_by_block_learn_the_same_bits(
+    rng, monkeypatch, tmp_path, statistics
+):
+    Y = rng.integers(0, 256, (500, 5, 5), dtype=np.uint8)
+    start = reference.random_factors(rng, (5, 5), (6, 6))
+    options = {"statistics": statistics, "n_refits": 1, "block_size": 32, "n_jobs": 2}
+    expected = learner(start, **options).fit(Y.astype(np.float64))
+    monkeypatch.setattr("kronlearn.sources.arrays._BLOCK_NUMBERS", 2000)
+    np.save(tmp_path / "samples.npy", Y)
+    for samples in (Y, np.asfortranarray(Y), np.load(tmp_path / "samples.npy", mmap_mode="r")):
+        assert_same_model(learner(start, **options).fit(samples), expected)
+
+
 @pytest.mark.parametrize("init", ["dct", "data", "random"])
 def test_one_random_state_gives_one_model(rng, init):
     Y, _ = planted(rng, (4, 4), (5, 5))
@@ -315,12 +330,12 @@ def test_learning_on_the_images_of_the_paper_reaches_its_quality():
 def noisy_problem(rng):
     """Samples of three atoms each, a start, and the residual norm that the noise explains."""
     truth = reference.random_factors(rng, (8, 8), (8, 8))
-    Y = reference.sparse_samples(rng, truth, 800, 3, noise=0.05)
+    Y = reference.sparse_samples(rng, truth, 1000, 3, noise=0.05)
     return Y, reference.random_factors(rng, (8, 8), (8, 8)), 1.1 * 0.05 * 8
 
 
 @pytest.mark.parametrize("monotone", [False, True])
-def test_learning_to_a_tolerance_needs_fewer_coefficients_with_every_iteration(rng, monotone):
+def test_learning_to_a_tolerance_comes_to_need_fewer_coefficients(rng, monotone):
     Y, start, tol = noisy_problem(rng)
     model = learner(start, n_nonzero_coefs=None, tol=tol, monotone=monotone, max_iter=30).fit(Y)
     nonzeros = model.history_["mean_nonzeros"]
@@ -329,13 +344,14 @@ def test_learning_to_a_tolerance_needs_fewer_coefficients_with_every_iteration(r
 
 
 @pytest.mark.parametrize("monotone", [False, True])
-def test_the_dictionary_learned_to_a_tolerance_is_the_one_that_needs_few_coefficients(
-    rng, monotone
-):
+def test_the_dictionary_learned_to_a_tolerance_needs_as_few_coefficients_as_the_last(rng, monotone):
     Y, start, tol = noisy_problem(rng)
-    model = learner(start, n_nonzero_coefs=None, tol=tol, monotone=monotone, max_iter=30).fit(Y)
-    start_nonzeros = kl.sparse_code(Y, start, tol=tol, method="ols").nnz
-    assert model.transform(Y).nnz < 0.7 * start_nonzeros
+    seen = []
+    options = {"n_nonzero_coefs": None, "tol": tol, "monotone": monotone, "n_refits": 1}
+    model = learner(start, max_iter=30, callback=lambda s: seen.append(s.dictionary), **options)
+    model.fit(Y)
+    last = kl.sparse_code(Y, seen[-1], tol=tol, method="ols")
+    assert model.transform(Y).nnz <= 1.05 * last.nnz
 
 
 # Dead atoms
@@ -495,7 +511,7 @@ def test_forgetting_follows_data_that_change(rng):
 def test_partial_fit_works_from_the_first_batch(rng):
     Y, start = planted(rng, (5, 4), (7, 6))
     model = learner(start).partial_fit(Y)
-    assert model.transform(Y).shape == (len(Y), 20)
+    assert model.transform(Y).shape == (len(Y), 42)
     assert model.score(Y) > -np.sqrt(np.mean(Y**2))
 
 

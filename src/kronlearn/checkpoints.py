@@ -21,7 +21,8 @@ def save_state(path: str | os.PathLike[str], state: LearningState, problem: dict
     """Write the state of a run; ``problem`` describes the data and settings it belongs to."""
     tensors = {f"factors.{i}": factor for i, factor in enumerate(state.factors)}
     tensors |= {f"best.{i}": factor for i, factor in enumerate(state.best)}
-    tensors |= {f"history.{name}": np.array(row) for name, row in state.history.items()}
+    for name, row in state.history.items():
+        tensors[f"history.{name}"] = np.array(row, dtype=np.float64)
     if state.codes is not None:
         for name in _CODES:
             array = getattr(state.codes, name)
@@ -63,6 +64,7 @@ def _state(tensors: dict[str, Any], problem: dict[str, Any]) -> LearningState:
     rows = {name: _checked(tensors, f"history.{name}", None).tolist() for name in state.history}
     if len({len(row) for row in rows.values()}) != 1:
         raise ValueError("the columns of its history differ in length")
+    rows["atoms_replaced"] = [int(count) for count in rows["atoms_replaced"]]
     state.history = rows
     n, width = problem["n_samples"], problem["width"]
     wanted = {"index": (n, width), "nonzeros": (n,), "value": (n, width), "residual2": (n,)}

@@ -106,7 +106,7 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         start, "atoms_replaced", "mean_nonzeros".
     n_iter_ : int
     stop_reason_ : str
-        "max_iter", "converged", "time_budget", "callback" or "interrupted".
+        "max_iter", "converged", "time_budget", "callback", "interrupted" or "partial_fit".
     patch_shape_ : tuple of int
 
     Examples
@@ -184,6 +184,7 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
             A KeyboardInterrupt is raised again, with the last finished iteration as fitted model.
         """
         self._check_parameters()
+        self._online_moments: Moments | None = None
         source, n_atoms = self._source(X, reset=True)
         state, plan = self._start(source, n_atoms)
         engine = self._engine(source, plan, state.factors)
@@ -220,18 +221,19 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         self
         """
         self._check_parameters()
-        first = not hasattr(self, "_online_moments")
-        source, n_atoms = self._source(X, reset=first and not hasattr(self, "dictionary_"))
-        state, plan = self._start(source, n_atoms)
-        if hasattr(self, "dictionary_"):
-            state.factors = [factor.astype(np.float64) for factor in self.dictionary_.factors]
-        if first:
-            self._online_moments = None
-            self._online_history = state.history
-        engine = self._engine(source, plan, state.factors)
-        state.history = self._online_history
+        fitted = hasattr(self, "dictionary_")
+        source, n_atoms = self._source(X, reset=not fitted)
+        if fitted:
+            source.energy()
+            factors = [factor.astype(np.float64) for factor in self.dictionary_.factors]
+            state, plan = LearningState(factors, factors), self._plan(self.dictionary_)
+        else:
+            state, plan = self._start(source, n_atoms)
+        moments = None
+        if self.__dict__.get("_online_moments") is not None:
+            moments, state.history = self._online_moments, self.history_
         self._online_moments = learn_online(
-            source, state, plan, engine, self._online_moments, self.forgetting
+            source, state, plan, self._engine(source, plan, state.factors), moments, self.forgetting
         )
         state.stop_reason = "partial_fit"
         self._adopt(state, source)

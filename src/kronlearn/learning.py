@@ -116,12 +116,25 @@ def learn(
     energy = source.energy()
     start = time.perf_counter() - (state.history["seconds"] or [0.0])[-1]
     state.stop_reason = None
+    try:
+        _loop(source, state, plan, engine, energy, start, on_iteration)
+    except KeyboardInterrupt:
+        state.stop_reason = "interrupted"
+        raise
+    state.stop_reason = state.stop_reason or "max_iter"
+
+
+def _loop(
+    source: ArraySource,
+    state: LearningState,
+    plan: Plan,
+    engine: Threads,
+    energy: float,
+    start: float,
+    on_iteration: Callable[[LearningState], bool] | None,
+) -> None:
     while state.stop_reason is None and state.iteration < plan.max_iter:
-        try:
-            outcome = _Iteration(source, state, plan, engine, energy).run()
-        except KeyboardInterrupt:
-            state.stop_reason = "interrupted"
-            raise
+        outcome = _Iteration(source, state, plan, engine, energy).run()
         before = (state.history["rmse"] or [np.inf])[-1]
         if plan.monotone and outcome.rmse > before:
             # Only rounding can raise the error of a monotone run: nothing is left to gain.
@@ -138,7 +151,6 @@ def learn(
             state.stop_reason = "converged"
         elif plan.time_budget is not None and time.perf_counter() - start >= plan.time_budget:
             state.stop_reason = "time_budget"
-    state.stop_reason = state.stop_reason or "max_iter"
 
 
 def _record(state: LearningState, outcome: Outcome, seconds: float) -> None:

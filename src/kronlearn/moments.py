@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -174,7 +174,10 @@ class ModeMoments:
 
 
 def _kron(factors: Factors) -> NDArray[np.float64]:
-    return reduce(lambda left, right: np.kron(left, right), factors, np.ones((1, 1)))
+    product = np.ones((1, 1))
+    for factor in factors:
+        product = np.kron(product, factor).astype(np.float64, copy=False)
+    return product
 
 
 @lru_cache(maxsize=4)

@@ -55,7 +55,7 @@ class DictionaryDisplay:
     >>> d = kl.KroneckerDictionary([np.eye(8), np.eye(4)])
     >>> display = DictionaryDisplay.from_dictionary(d)
     >>> display.mosaic().shape
-    (211, 59)
+    (210, 59)
     """
 
     def __init__(self, dictionary: KroneckerDictionary) -> None:

@@ -151,83 +151,91 @@ def demo(
     run(output, quick, n_jobs, seed, Output(as_json, quiet))
 
 
+Inputs = Annotated[
+    list[Path], typer.Argument(help="One .npy array of patches, or one or more images.")
+]
+Model = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FILE", help="The model file to write.")
+]
+Patch = Annotated[
+    str | None,
+    typer.Option(
+        metavar="8x8", help="Shape of a patch.", show_default="8x8 for images, the array's own"
+    ),
+]
+Atoms = Annotated[
+    str | None,
+    typer.Option(
+        metavar="16x16",
+        help="Atoms per mode.",
+        show_default="twice the patch; as the patch if orthonormal",
+    ),
+]
+Sparsity = Annotated[
+    int | None,
+    typer.Option(
+        "--sparsity",
+        "-s",
+        metavar="N",
+        help="Atoms per patch at most.",
+        show_default="6; no limit with --tol",
+    ),
+]
+Tol = Annotated[float | None, typer.Option(metavar="NORM", help="Residual that a patch may have.")]
+Stride = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Pixels from one patch of an image to the next.",
+        show_default="no overlap",
+    ),
+]
+RemoveMeans = Annotated[
+    bool | None,
+    typer.Option(
+        "--remove-means/--keep-means",
+        help="Whether each patch loses its mean.",
+        show_default="removed for images, kept for arrays",
+    ),
+]
+StructureName = Annotated[
+    Structure, typer.Option(metavar="NAME", help="Factors: general or orthonormal.")
+]
+MethodName = Annotated[
+    Method, typer.Option(metavar="NAME", help="Coding for general factors: ols or omp.")
+]
+MaxIter = Annotated[int, typer.Option(metavar="N", help="Iterations at most.")]
+TimeBudget = Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop after this long.")]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Keep the state here; resume from it if it exists."),
+]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Makes the result repeatable.")]
+
+
 @app.command()
 def learn(
-    inputs: Annotated[
-        list[Path], typer.Argument(help="One .npy array of patches, or one or more images.")
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The model file to write.")
-    ] = Path("model.safetensors"),
-    patch: Annotated[
-        str | None,
-        typer.Option(
-            metavar="8x8",
-            help="Shape of a patch.",
-            show_default="8x8 for images, the array's own",
-        ),
-    ] = None,
-    atoms: Annotated[
-        str | None,
-        typer.Option(
-            metavar="16x16",
-            help="Atoms per mode.",
-            show_default="twice the patch; as the patch if orthonormal",
-        ),
-    ] = None,
-    sparsity: Annotated[
-        int | None,
-        typer.Option(
-            "--sparsity",
-            "-s",
-            metavar="N",
-            help="Atoms per patch at most.",
-            show_default="6; no limit with --tol",
-        ),
-    ] = None,
-    tol: Annotated[
-        float | None, typer.Option(metavar="NORM", help="Residual that a patch may have.")
-    ] = None,
-    stride: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Pixels from one patch of an image to the next.",
-            show_default="no overlap",
-        ),
-    ] = None,
-    remove_means: Annotated[
-        bool | None,
-        typer.Option(
-            "--remove-means/--keep-means",
-            help="Whether each patch loses its mean.",
-            show_default="removed for images, kept for arrays",
-        ),
-    ] = None,
-    structure: Annotated[
-        Structure, typer.Option(metavar="NAME", help="Factors: general or orthonormal.")
-    ] = Structure.general,
-    method: Annotated[
-        Method, typer.Option(metavar="NAME", help="Coding for general factors: ols or omp.")
-    ] = Method.ols,
-    max_iter: Annotated[int, typer.Option(metavar="N", help="Iterations at most.")] = 100,
-    time_budget: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Stop after this long.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Keep the state here; resume from it if it exists."),
-    ] = None,
+    inputs: Inputs,
+    output: Model = Path("model.safetensors"),
+    patch: Patch = None,
+    atoms: Atoms = None,
+    sparsity: Sparsity = None,
+    tol: Tol = None,
+    stride: Stride = None,
+    remove_means: RemoveMeans = None,
+    structure: StructureName = Structure.general,
+    method: MethodName = Method.ols,
+    max_iter: MaxIter = 100,
+    time_budget: TimeBudget = None,
+    checkpoint: Checkpoint = None,
     n_jobs: Jobs = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Makes the result repeatable.")
-    ] = None,
+    seed: Seed = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Learn a dictionary from patches and save it.
 
-    An interrupt (Ctrl-C) stops after the current iteration; what was learned is saved.
+    An interrupt (Ctrl-C) ends learning; the model of the last finished iteration is saved.
     """
     from kronlearn.cli.learn import Request, run
     from kronlearn.cli.output import Output

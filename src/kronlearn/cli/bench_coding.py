@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,16 @@ def run(
     coders, absent = _coders(threads)
     output.say(", ".join(machine().values()))
     output.say("One thread, float32; patches at random places, means removed.")
+    if quick:
+        output.say("A quick run: too few samples for the times to mean much.")
     for name in absent:
         output.say(f"{name} is not installed: left out.")
     rows = []
     with _one_blas_thread():
         for case in cases:
             rows.append(_measure(case, sources, coders, 1 if quick else repetitions, quick, output))
-    output.say(_speed_table(rows, coders))
-    output.say(_error_table(rows, coders))
+    for table in _tables(rows, coders, threads):
+        output.say(table)
     if csv_path is not None:
         with open(csv_path, "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, fieldnames=list(rows[0]))
@@ -195,30 +198,42 @@ def _rmse(samples: NDArray[np.float32], dictionary: Any, codes: Any) -> float:
     return float(np.sqrt(np.mean(residual**2)))
 
 
-def _speed_table(rows: list[dict[str, Any]], coders: list[Coder]) -> Table:
-    table = Table(title="µs per sample", title_justify="left")
-    names = [coder.name for coder in coders]
+def _tables(rows: list[dict[str, Any]], coders: list[Coder], threads: int) -> list[Table]:
+    names = [coder.name for coder in coders if "threads" not in coder.name]
     # SPAMS picks atoms as ols does, scikit-learn as omp does.
     competitors = (("SPAMS", "ols"), ("SPAMS", "omp"), ("scikit-learn", "omp"))
-    ratios = [(a, b) for a, b in competitors if a in names]
-    ratios += [(name.partition(",")[0], name) for name in names if "threads" in name]
+    tables = [_table("µs per sample", rows, names, [(a, b) for a, b in competitors if a in names])]
+    if threads > 1:
+        several = {name: f"{name}, {threads} threads" for name in ("omp", "ols")}
+        columns = [column for pair in several.items() for column in pair]
+        tables.append(_table("µs per sample, threads", rows, columns, list(several.items())))
+    errors = Table(title="RMSE on the same samples", title_justify="left")
+    for heading in ("m, n, s", *names):
+        errors.add_column(heading, justify="right")
+    for row in rows:
+        errors.add_row(_case(row), *(f"{row[f'{name} rmse']:.5f}" for name in names))
+    return [*tables, errors]
+
+
+def _table(
+    title: str, rows: list[dict[str, Any]], names: list[str], ratios: list[tuple[str, str]]
+) -> Table:
+    """Times by coder, and ratios of times."""
+    table = Table(title=title, title_justify="left")
     for heading in ("m, n, s", *names, *(f"{a} / {b}" for a, b in ratios)):
         table.add_column(heading, justify="right")
     for row in rows:
+        micros = {name: row[f"{name} µs"] for name in {*names, *chain(*ratios)}}
         table.add_row(
-            f"{row['m']}, {row['n']}, {row['s']}",
-            *(f"{row[f'{name} µs']:.3g}" for name in names),
-            *(f"{row[f'{a} µs'] / row[f'{b} µs']:.1f}" for a, b in ratios),
+            _case(row),
+            *(
+                f"{micros[name]:.3g}" if micros[name] < 1000 else f"{micros[name]:.0f}"
+                for name in names
+            ),
+            *(f"{micros[a] / micros[b]:.3g}" for a, b in ratios),
         )
     return table
 
 
-def _error_table(rows: list[dict[str, Any]], coders: list[Coder]) -> Table:
-    table = Table(title="RMSE on the same samples", title_justify="left")
-    names = [coder.name for coder in coders if "threads" not in coder.name]
-    for heading in ("m, n, s", *names):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        errors = (f"{row[f'{name} rmse']:.5f}" for name in names)
-        table.add_row(f"{row['m']}, {row['n']}, {row['s']}", *errors)
-    return table
+def _case(row: dict[str, Any]) -> str:
+    return f"{row['m']}, {row['n']}, {row['s']}"

@@ -24,6 +24,8 @@ SPARSITY = 6
 
 def run(folder: Path, quick: bool, n_jobs: int | None, seed: int, output: Output) -> None:
     """Learn two dictionaries, compare them with the fixed DCT, write pictures and the model."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--output {folder} is a file; give the name of a folder.")
     folder.mkdir(parents=True, exist_ok=True)
     image = pictures.included_images(["camera"])[0]
     stride = (8, 8) if quick else (4, 4)

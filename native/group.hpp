@@ -1,0 +1,280 @@
+// One group of lanes from samples to written codes.
+#pragma once
+
+#include "threshold.hpp"
+#include "weighted.hpp"
+
+namespace kronlearn::KRONLEARN_SET {
+
+// Hands out aligned vectors from one block of memory; with no block it only counts.
+template <class T>
+class Arena {
+ public:
+  explicit Arena(void* memory) : memory_(static_cast<char*>(memory)) {}
+  Vec<T>* vectors(int64_t count) { return reinterpret_cast<Vec<T>*>(take(count)); }
+  Int<T>* integers(int64_t count) { return reinterpret_cast<Int<T>*>(take(count)); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  char* take(int64_t count) {
+    char* p = memory_ + bytes_;
+    bytes_ += size_t(count) * KRONLEARN_VECTOR_BYTES;
+    return p;
+  }
+  char* memory_;
+  size_t bytes_ = 0;
+};
+
+template <class T>
+struct Scratch {
+  Vec<T>* y;
+  Vec<T>* correlate;
+  Vec<T>* product;
+  PursuitScratch<T> pursuit;
+  WeightedScratch<T> weighted;
+  RefitScratch<T> refit;
+  LaneCodes<T> codes, previous;
+
+  template <class Shape>
+  Scratch(const CodingTask<T>& task, const Shape& s, Arena<T>& arena) {
+    const DictionaryView<T>& d = task.dictionary;
+    const int width = task.width, features = d.features();
+    const int64_t padded = (int64_t)s.n1p * s.n2p, square = (int64_t)width * width;
+    const int longest = d.left.n > d.right.n ? d.left.n : d.right.n;
+    const int product_size = features + d.left.m + d.right.m;
+    y = arena.vectors(features);
+    correlate = arena.vectors(correlate_scratch(d));
+    product = arena.vectors(product_size > longest ? product_size : longest);
+    pursuit.alpha = arena.vectors(padded);
+    pursuit.nu = arena.vectors(padded);
+    pursuit.g1 = arena.vectors((int64_t)width * s.n1p);
+    pursuit.g2 = arena.vectors((int64_t)width * s.n2p);
+    pursuit.h = arena.vectors((int64_t)width * Shape::kRows);
+    const int stride = round_up(width, 4);
+    pursuit.m = arena.vectors((int64_t)stride * stride);
+    pursuit.c = arena.vectors(stride);
+    pursuit.w = arena.vectors(stride);
+    pursuit.row = arena.integers(width);
+    pursuit.col = arena.integers(width);
+    pursuit.residual = product;
+    codes.index = arena.integers(width);
+    codes.value = arena.vectors(width);
+    previous.index = arena.integers(width);
+    previous.value = arena.vectors(width);
+    refit.a = arena.vectors((int64_t)width * d.left.m);
+    refit.b = arena.vectors((int64_t)width * d.right.m);
+    refit.l = arena.vectors(square);
+    refit.z = arena.vectors(width);
+    weighted = {};
+    if (task.weights) {
+      weighted.alpha = pursuit.alpha;
+      weighted.nu = pursuit.nu;
+      weighted.v = arena.vectors(padded);
+      weighted.root = arena.vectors(features);
+      weighted.z = arena.vectors(features);
+      weighted.t = arena.vectors(features);
+      weighted.q = arena.vectors((int64_t)width * features);
+      weighted.r = arena.vectors(square);
+      weighted.a = arena.vectors(width);
+      weighted.left = arena.vectors(d.left.m);
+      weighted.right = arena.vectors(d.right.m);
+      weighted.correlate = correlate;
+    }
+  }
+};
+
+// Sorts (index, value) by index in every lane: Batcher's merge exchange, for any length.
+template <class T>
+void sort_codes(LaneCodes<T>& c, int terms) {
+  int top = 1;
+  while (top < terms) top *= 2;
+  for (int p = top / 2; p > 0; p /= 2) {
+    int q = top / 2, r = 0, d = p;
+    for (;;) {
+      for (int i = 0; i < terms - d; ++i) {
+        if ((i & p) != r) continue;
+        const Int<T> swap = c.index[i] > c.index[i + d];
+        const Int<T> low = min_of(c.index[i], c.index[i + d]);
+        c.index[i + d] = max_of(c.index[i], c.index[i + d]);
+        c.index[i] = low;
+        const Vec<T> v = swap ? c.value[i + d] : c.value[i];
+        c.value[i + d] = swap ? c.value[i] : c.value[i + d];
+        c.value[i] = v;
+      }
+      if (q == p) break;
+      d = q - p;
+      q /= 2;
+      r = p;
+    }
+  }
+}
+
+template <class T>
+int most(Int<T> counts, int lanes) {
+  int r = 0;
+  for (int l = 0; l < lanes; ++l)
+    if (counts[l] > r) r = (int)counts[l];
+  return r;
+}
+
+// Up to kLanes samples, from `first` on; past the end of the samples lanes idle.
+template <class T, class Shape>
+class Group {
+ public:
+  Group(const CodingTask<T>& task, const Shape& shape, Arena<T>& arena)
+      : task_(task), s_(shape), k_(task, shape, arena) {}
+
+  void load(int64_t first, PursuitState<T>& state) {
+    first_ = first;
+    const int64_t left = task_.count - first;
+    lanes_ = left <= 0 ? 0 : left < kLanes<T> ? int(left) : kLanes<T>;
+    const int features = task_.dictionary.features();
+    load_lanes(task_.samples, k_.y);
+    Vec<T> energy{};
+    if (task_.weights) {
+      load_weights();
+      for (int p = 0; p < features; ++p) energy += k_.weighted.root[p] * k_.y[p] * k_.y[p];
+    } else {
+      Vec<T> sums[4] = {};
+      int p = 0;
+      for (; p + 4 <= features; p += 4)
+        for (int q = 0; q < 4; ++q) sums[q] += k_.y[p + q] * k_.y[p + q];
+      for (; p < features; ++p) sums[0] += k_.y[p] * k_.y[p];
+      energy = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    }
+    state.k = k_.pursuit;
+    state.y = k_.y;
+    state.out = k_.codes;
+    state.energy = energy;
+    state.active = (lane_numbers<T>() < lanes_) & (energy <= T(sizeof(T) == 4 ? 3.4e38 : 1.7e308));
+    if (task_.tols)
+      for (int l = 0; l < kLanes<T>; ++l) {
+        const T tol = task_.tols[sample(l)];
+        state.tol2[l] = tol * tol;
+      }
+    else
+      state.tol2 = splat<T>(task_.tol < 0 ? T(-1) : task_.tol * task_.tol);
+    if (task_.weights) state.tol2 /= largest_weight_;
+  }
+
+  __attribute__((noinline)) void correlations() {
+    correlate<T>(s_, task_.dictionary, k_.y, k_.pursuit.alpha, k_.correlate);
+    pad_rows<T>(s_, k_.pursuit.alpha);
+  }
+
+  void code_by_threshold(PursuitState<T>& state) {
+    correlations();
+    threshold<T>(s_, k_.pursuit.alpha, state.energy, state.tol2, state.active, task_.width,
+                 state.out);
+  }
+
+  void code_weighted(PursuitState<T>& state) {
+    const int features = task_.dictionary.features();
+    for (int p = 0; p < features; ++p) {
+      k_.weighted.root[p] = sqrt_of<T>(k_.weighted.root[p]);
+      k_.weighted.z[p] = k_.weighted.root[p] * k_.y[p];
+    }
+    pursue_weighted<T>(s_, task_.dictionary, task_.method == Method::ols, k_.weighted, state.energy,
+                       state.tol2, state.active, task_.width, state.out);
+  }
+
+  // Least squares on the previous supports.
+  void refit_previous(Vec<T> energy, LaneCodes<T>& out) {
+    const int width = task_.width, features = task_.dictionary.features();
+    const Vec<T>*y = k_.y, *weights = nullptr;
+    if (task_.weights) {
+      load_weights();
+      for (int p = 0; p < features; ++p) k_.weighted.t[p] = k_.weighted.root[p] * k_.y[p];
+      y = k_.weighted.t;
+      weights = k_.weighted.root;
+    }
+    for (int l = 0; l < kLanes<T>; ++l) {
+      const int64_t k = sample(l);
+      out.nonzeros[l] = l < lanes_ ? task_.previous_nonzeros[k] : 0;
+      for (int t = 0; t < width; ++t)
+        out.index[t][l] = t < out.nonzeros[l] ? task_.previous_index[k * width + t] : 0;
+    }
+    refit<T>(task_.dictionary, k_.refit, y, weights, energy, most<T>(out.nonzeros, lanes_),
+             out.index, out.nonzeros, out.value, k_.product, out.residual2);
+  }
+
+  // A previous support within rounding of the new one counts as better: the error must not rise.
+  void keep_better_previous(PursuitState<T>& state) {
+    LaneCodes<T>&now = state.out, previous = k_.previous;
+    refit_previous(state.energy, previous);
+    const Vec<T> margin = state.energy * T(sizeof(T) == 4 ? 1e-6 : 1e-14);
+    const Int<T> keep = (previous.residual2 <= now.residual2 + margin) & (previous.nonzeros > 0);
+    for (int t = 0; t < task_.width; ++t) {
+      now.index[t] = keep ? previous.index[t] : now.index[t];
+      now.value[t] = keep ? previous.value[t] : now.value[t];
+    }
+    now.nonzeros = keep ? previous.nonzeros : now.nonzeros;
+    now.residual2 = keep ? previous.residual2 : now.residual2;
+  }
+
+  void write(PursuitState<T>& state) {
+    LaneCodes<T>& codes = state.out;
+    const int width = task_.width, terms = most<T>(codes.nonzeros, lanes_);
+    for (int t = 0; t < terms; ++t)
+      codes.index[t] = codes.nonzeros > t ? codes.index[t] : splat_int<T>(0x7fffffff);
+    sort_codes(codes, terms);
+    if (task_.weights) {
+      codes.residual2 *= largest_weight_;
+      state.energy *= largest_weight_;
+    }
+    for (int l = 0; l < lanes_; ++l) {
+      const int64_t k = first_ + l;
+      task_.nonzeros[k] = (int32_t)codes.nonzeros[l];
+      task_.residual2[k] = codes.residual2[l];
+      task_.energy[k] = state.energy[l];
+    }
+    for (int t = 0; t < width; ++t) {
+      alignas(64) IntScalar<T> index[kLanes<T>] = {};
+      alignas(64) T value[kLanes<T>] = {};
+      if (t < terms) {
+        const Int<T> used = codes.nonzeros > t;
+        const Int<T> i = used ? codes.index[t] : Int<T>{};
+        const Vec<T> v = used ? codes.value[t] : Vec<T>{};
+        __builtin_memcpy(index, &i, sizeof i);
+        __builtin_memcpy(value, &v, sizeof v);
+      }
+      for (int l = 0; l < lanes_; ++l) {
+        task_.index[(first_ + l) * width + t] = (int32_t)index[l];
+        task_.value[(first_ + l) * width + t] = value[l];
+      }
+    }
+  }
+
+ private:
+  // The sample of a lane; idle lanes repeat the last one.
+  int64_t sample(int lane) const {
+    return first_ + lane < task_.count ? first_ + lane : task_.count - 1;
+  }
+
+  void load_lanes(const T* array, Vec<T>* out) {
+    const int features = task_.dictionary.features();
+    const T* rows[kLanes<T>];
+    for (int l = 0; l < kLanes<T>; ++l) rows[l] = array + sample(l) * features;
+    load_transposed<T>(rows, features, false, out);
+  }
+
+  // Weights are scaled to a maximum of one: only their proportions decide the codes.
+  void load_weights() {
+    const int features = task_.dictionary.features();
+    Vec<T>* weights = k_.weighted.root;
+    load_lanes(task_.weights, weights);
+    largest_weight_ = Vec<T>{};
+    for (int p = 0; p < features; ++p) largest_weight_ = max_of(largest_weight_, weights[p]);
+    largest_weight_ = largest_weight_ > T(0) ? largest_weight_ : splat<T>(1);
+    for (int p = 0; p < features; ++p) weights[p] /= largest_weight_;
+  }
+
+  const CodingTask<T>& task_;
+  const Shape s_;
+  Scratch<T> k_;
+  Vec<T> largest_weight_;
+  int64_t first_ = 0;
+  int lanes_ = 0;
+};
+
+}  // namespace kronlearn::KRONLEARN_SET
