@@ -1,6 +1,8 @@
 #include "dictionary.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 namespace kronlearn {
 namespace {
@@ -17,6 +19,19 @@ std::vector<double> gram_of(const Factor& f) {
       g[size_t(i) * f.n + j] = sum;
     }
   return g;
+}
+
+// Makes the columns unit; their norms.
+std::vector<double> normalise(Factor& f) {
+  std::vector<double> norms(f.n);
+  for (int j = 0; j < f.n; ++j) {
+    double sum = 0;
+    for (int p = 0; p < f.m; ++p)
+      sum += f.entries[size_t(p) * f.n + j] * f.entries[size_t(p) * f.n + j];
+    norms[j] = std::sqrt(sum);
+    for (int p = 0; p < f.m; ++p) f.entries[size_t(p) * f.n + j] /= norms[j];
+  }
+  return norms;
 }
 
 // a (rows_a, cols_a) ⊗ b (rows_b, cols_b)
@@ -36,13 +51,17 @@ std::vector<double> kron(const std::vector<double>& a, int rows_a, int cols_a,
 
 template <class T>
 Dictionary<T>::Dictionary(std::vector<Factor> factors) : factors_(std::move(factors)) {
-  for (const Factor& f : factors_) {
-    exact_grams_.push_back(gram_of(f));
+  std::vector<Factor> unit = factors_;
+  for (Factor& f : unit) {
+    norms_.push_back(normalise(f));
+    for (double norm : norms_.back())
+      unit_norms_ &= std::abs(norm - 1) < 2 * std::numeric_limits<T>::epsilon();
     rounded_.emplace_back(f.entries.begin(), f.entries.end());
     squared_.emplace_back(f.entries.size());
     std::transform(f.entries.begin(), f.entries.end(), squared_.back().begin(),
                    [](double d) { return T(d * d); });
   }
+  for (const Factor& f : factors_) exact_grams_.push_back(gram_of(f));
   for (size_t i = 0; i < factors_.size(); ++i) {
     const Factor& f = factors_[i];
     exact_gram_pointers_.push_back(exact_grams_[i].data());
@@ -62,22 +81,25 @@ Dictionary<T>::Dictionary(std::vector<Factor> factors) : factors_(std::move(fact
       split = s;
     }
   }
-  left_ = merge(0, split);
-  right_ = merge(split, d);
+  left_ = merge(unit, 0, split);
+  right_ = merge(unit, split, d);
 }
 
 template <class T>
-typename Dictionary<T>::Side Dictionary<T>::merge(int first, int last) const {
-  std::vector<double> gram = {1.0}, factor = {1.0};
+typename Dictionary<T>::Side Dictionary<T>::merge(const std::vector<Factor>& unit, int first,
+                                                  int last) const {
+  std::vector<double> gram = {1.0}, factor = {1.0}, norms = {1.0};
   int m = 1, n = 1;
   for (int i = first; i < last; ++i) {
-    const Factor& f = factors_[i];
-    gram = kron(gram, n, n, exact_grams_[i], f.n, f.n);
+    const Factor& f = unit[i];
+    gram = kron(gram, n, n, gram_of(f), f.n, f.n);
     factor = kron(factor, m, n, f.entries, f.m, f.n);
+    norms = kron(norms, 1, n, norms_[i], 1, f.n);
     m *= f.m;
     n *= f.n;
   }
-  Side side{m, n, padded(m), padded(n), {}, {}};
+  Side side{m, n, padded(m), padded(n), {}, {}, {}};
+  for (double norm : norms) side.scale.push_back(T(1 / norm));
   side.gram.assign(size_t(n) * side.n_stride, T(0));
   side.atoms.assign(size_t(n) * side.m_stride, T(0));
   for (int i = 0; i < n; ++i) {
@@ -92,6 +114,19 @@ typename Dictionary<T>::Side Dictionary<T>::merge(int first, int last) const {
 template <class T>
 DictionaryView<T> Dictionary<T>::view() const {
   return {n_modes(), modes_.data(), squared_modes_.data(), left_.view(), right_.view()};
+}
+
+template <class T>
+void Dictionary<T>::rescale(int64_t count, const int32_t* index, T* value) const {
+  if (unit_norms_) return;
+  for (int64_t k = 0; k < count; ++k)
+    value[k] *= left_.scale[index[k] / right_.n] * right_.scale[index[k] % right_.n];
+}
+
+template <class T>
+const Dictionary<double>& Dictionary<T>::in_double() const {
+  std::call_once(made_, [this] { in_double_ = std::make_unique<Dictionary<double>>(factors_); });
+  return *in_double_;
 }
 
 template class Dictionary<float>;

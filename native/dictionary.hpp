@@ -1,6 +1,11 @@
 // A Kronecker dictionary made ready for the kernels: factors, Gram matrices, the two merged sides.
+//
+// The kernels rely on atoms of norm one to the last bit, which rounded factors do not have. They are given
+// normalised factors, and coefficients are divided by the norms afterwards where those matter.
 #pragma once
 
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "kernels.hpp"
@@ -19,10 +24,16 @@ class Dictionary {
 
   DictionaryView<T> view() const;
 
+  // The same dictionary in double precision, made when first asked for.
+  const Dictionary<double>& in_double() const;
+
   int features() const { return left_.m * right_.m; }
   int atoms() const { return left_.n * right_.n; }
   int n_modes() const { return int(factors_.size()); }
   const Factor& factor(int mode) const { return factors_[mode]; }
+
+  // Turns coefficients of normalised atoms into those of the atoms given.
+  void rescale(int64_t count, const int32_t* index, T* value) const;
 
   // In double precision, for the moments of one mode.
   const std::vector<ModeView<double>>& exact_modes() const { return exact_modes_; }
@@ -31,18 +42,22 @@ class Dictionary {
  private:
   struct Side {
     int m, n, m_stride, n_stride;
-    std::vector<T> gram, atoms;
+    std::vector<T> gram, atoms, scale;
     SideView<T> view() const { return {m, n, m_stride, n_stride, gram.data(), atoms.data()}; }
   };
-  Side merge(int first, int last) const;
+  Side merge(const std::vector<Factor>& unit, int first, int last) const;
 
   std::vector<Factor> factors_;
+  std::vector<std::vector<double>> norms_;
+  bool unit_norms_ = true;
   std::vector<std::vector<double>> exact_grams_;
   std::vector<const double*> exact_gram_pointers_;
   std::vector<ModeView<double>> exact_modes_;
   std::vector<std::vector<T>> rounded_, squared_;
   std::vector<ModeView<T>> modes_, squared_modes_;
   Side left_, right_;
+  mutable std::once_flag made_;
+  mutable std::unique_ptr<Dictionary<double>> in_double_;
 };
 
 }  // namespace kronlearn

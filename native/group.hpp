@@ -40,6 +40,7 @@ struct Scratch {
     const DictionaryView<T>& d = task.dictionary;
     const int width = task.width, features = d.features();
     const int64_t padded = (int64_t)s.n1p * s.n2p, square = (int64_t)width * width;
+    const int stride = round_up(width, 4);
     const int longest = d.left.n > d.right.n ? d.left.n : d.right.n;
     const int product_size = features + d.left.m + d.right.m;
     y = arena.vectors(features);
@@ -50,7 +51,6 @@ struct Scratch {
     pursuit.g1 = arena.vectors((int64_t)width * s.n1p);
     pursuit.g2 = arena.vectors((int64_t)width * s.n2p);
     pursuit.h = arena.vectors((int64_t)width * Shape::kRows);
-    const int stride = round_up(width, 4);
     pursuit.m = arena.vectors((int64_t)stride * stride);
     pursuit.c = arena.vectors(stride);
     pursuit.w = arena.vectors(stride);
@@ -146,6 +146,7 @@ class Group {
     state.y = k_.y;
     state.out = k_.codes;
     state.energy = energy;
+    state.doubtful = Int<T>{};
     state.active = (lane_numbers<T>() < lanes_) & (energy <= T(sizeof(T) == 4 ? 3.4e38 : 1.7e308));
     if (task_.tols)
       for (int l = 0; l < kLanes<T>; ++l) {
@@ -194,29 +195,40 @@ class Group {
       for (int t = 0; t < width; ++t)
         out.index[t][l] = t < out.nonzeros[l] ? task_.previous_index[k * width + t] : 0;
     }
-    refit<T>(task_.dictionary, k_.refit, y, weights, energy, most<T>(out.nonzeros, lanes_),
-             out.index, out.nonzeros, out.value, k_.product, out.residual2);
+    out.slots = most<T>(out.nonzeros, lanes_);
+    refit<T>(task_.dictionary, k_.refit, y, weights, energy, out.slots, out.index, out.nonzeros,
+             out.value, k_.product, out.residual2);
+    for (int t = 0; t < width; ++t)
+      out.index[t] = out.nonzeros > t ? out.index[t] : splat_int<T>(kEmpty);
   }
 
-  // A previous support within rounding of the new one counts as better: the error must not rise.
+  // Keeps previous supports that are better than the new ones: by their error, one within rounding
+  // counting as better, for the error must not rise; or, where an error target is met, by their number
+  // of nonzeros first.
   void keep_better_previous(PursuitState<T>& state) {
     LaneCodes<T>&now = state.out, previous = k_.previous;
     refit_previous(state.energy, previous);
     const Vec<T> margin = state.energy * T(sizeof(T) == 4 ? 1e-6 : 1e-14);
-    const Int<T> keep = (previous.residual2 <= now.residual2 + margin) & (previous.nonzeros > 0);
+    const Int<T> closer = previous.residual2 <= now.residual2 + margin;
+    const Int<T> met = now.residual2 <= state.tol2, still_met = previous.residual2 <= state.tol2;
+    const Int<T> sparser =
+        (previous.nonzeros < now.nonzeros) | ((previous.nonzeros == now.nonzeros) & closer);
+    const Int<T> keep =
+        (previous.nonzeros > 0) & ((met & still_met & sparser) | (~met & (still_met | closer)));
+    for (int t = now.slots; t < task_.width; ++t) now.index[t] = splat_int<T>(kEmpty);
     for (int t = 0; t < task_.width; ++t) {
       now.index[t] = keep ? previous.index[t] : now.index[t];
       now.value[t] = keep ? previous.value[t] : now.value[t];
     }
+    now.slots = task_.width;
     now.nonzeros = keep ? previous.nonzeros : now.nonzeros;
     now.residual2 = keep ? previous.residual2 : now.residual2;
   }
 
+  // Doubtful lanes only say so; what their outputs held before stays.
   void write(PursuitState<T>& state) {
     LaneCodes<T>& codes = state.out;
-    const int width = task_.width, terms = most<T>(codes.nonzeros, lanes_);
-    for (int t = 0; t < terms; ++t)
-      codes.index[t] = codes.nonzeros > t ? codes.index[t] : splat_int<T>(0x7fffffff);
+    const int width = task_.width, terms = codes.slots;
     sort_codes(codes, terms);
     if (task_.weights) {
       codes.residual2 *= largest_weight_;
@@ -224,6 +236,8 @@ class Group {
     }
     for (int l = 0; l < lanes_; ++l) {
       const int64_t k = first_ + l;
+      if (task_.doubtful) task_.doubtful[k] = state.doubtful[l] != 0;
+      if (state.doubtful[l] != 0) continue;
       task_.nonzeros[k] = (int32_t)codes.nonzeros[l];
       task_.residual2[k] = codes.residual2[l];
       task_.energy[k] = state.energy[l];
@@ -239,6 +253,7 @@ class Group {
         __builtin_memcpy(value, &v, sizeof v);
       }
       for (int l = 0; l < lanes_; ++l) {
+        if (state.doubtful[l] != 0) continue;
         task_.index[(first_ + l) * width + t] = (int32_t)index[l];
         task_.value[(first_ + l) * width + t] = value[l];
       }

@@ -55,6 +55,8 @@ struct CodingTask {
   T* value;                          // (count, width)
   int32_t* nonzeros;                 // (count)
   T* residual2;                      // (count): squared (weighted) residual norms
+  uint8_t*
+      doubtful;  // (count) or null: set where single precision cannot be trusted and nothing was written
   T* energy;  // (count): squared (weighted) norms of the samples; NaN or ∞ marks a bad one
 };
 

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <new>
 #include <thread>
+#include <type_traits>
 
 #include "instruction_sets.hpp"
 
@@ -43,6 +44,7 @@ class Worker {
     nonzeros_.resize(kTile);
     residual2_.resize(kTile);
     energy_.resize(kTile);
+    doubtful_.resize(kTile);
     if (pass.xx) xx_.resize(triangle(d.atoms()));
     if (pass.xy) xy_.resize(size_t(d.atoms()) * d.features());
     if (pass.p) {
@@ -58,6 +60,8 @@ class Worker {
     CodingTask<T> t = task(first, count);
     if (pass_.coding != Coding::given) {
       kernels_.code(t, scratch_.get());
+      if constexpr (std::is_same_v<T, float>) recode_doubtful(t);
+      pass_.dictionary->rescale(count * pass_.width, t.index, t.value);
       for (int64_t k = 0; k < count; ++k) {
         totals_.energy += t.energy[k];
         totals_.residual += t.residual2[k];
@@ -106,6 +110,51 @@ class Worker {
     }
   }
 
+  // Codes the samples that single precision could not be trusted with again, in double precision.
+  void recode_doubtful(CodingTask<float>& t) {
+    std::vector<int64_t> rows;
+    for (int64_t k = 0; k < t.count; ++k)
+      if (t.doubtful[k]) rows.push_back(k);
+    if (rows.empty()) return;
+    const Dictionary<double>& d = pass_.dictionary->in_double();
+    const Kernels<double>& kernels = kronlearn::kernels<double>();
+    const int64_t features = d.features(), width = t.width, count = int64_t(rows.size());
+    std::vector<double> samples(count * features), tols(count), value(count * width),
+        residual2(count), energy(count);
+    std::vector<int32_t> index(count * width), nonzeros(count);
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t k = rows[r];
+      std::copy_n(t.samples + k * features, features, samples.begin() + r * features);
+      std::copy_n(t.index + k * width, width, index.begin() + r * width);
+      tols[r] = t.tols ? t.tols[k] : t.tol;
+      nonzeros[r] = t.nonzeros[k];
+    }
+    CodingTask<double> task{};
+    task.dictionary = d.view();
+    task.method = t.method;
+    task.width = t.width;
+    task.count = count;
+    task.samples = samples.data();
+    task.tol = t.tol;
+    task.tols = t.tols ? tols.data() : nullptr;
+    task.previous_index = t.previous_index ? index.data() : nullptr;
+    task.previous_nonzeros = t.previous_index ? nonzeros.data() : nullptr;
+    task.index = index.data();
+    task.value = value.data();
+    task.nonzeros = nonzeros.data();
+    task.residual2 = residual2.data();
+    task.energy = energy.data();
+    kernels.code(task, allocate(kernels.workspace_bytes(task)).get());
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t k = rows[r];
+      std::copy_n(index.begin() + r * width, width, t.index + k * width);
+      std::copy_n(value.begin() + r * width, width, t.value + k * width);
+      t.nonzeros[k] = nonzeros[r];
+      t.residual2[k] = float(residual2[r]);
+      t.energy[k] = float(energy[r]);
+    }
+  }
+
   CodingTask<T> task(int64_t first, int64_t count) {
     const int width = pass_.width, features = pass_.dictionary->features();
     auto at = [](auto* p, int64_t offset) { return p ? p + offset : nullptr; };
@@ -124,6 +173,7 @@ class Worker {
     t.nonzeros = pass_.nonzeros ? pass_.nonzeros + first : nonzeros_.data();
     t.residual2 = pass_.residual2 ? pass_.residual2 + first : residual2_.data();
     t.energy = energy_.data();
+    t.doubtful = doubtful_.data();
     if (t.refit || pass_.keep_better) {
       t.previous_index = t.index;
       t.previous_nonzeros = t.nonzeros;
@@ -134,6 +184,7 @@ class Worker {
   const Pass<T>& pass_;
   const Kernels<T>& kernels_;
   std::vector<int32_t> index_, nonzeros_;
+  std::vector<uint8_t> doubtful_;
   std::vector<T> value_, residual2_, energy_;
   std::vector<double> xx_, xy_, p_, c_, mode_scratch_;
   Bytes scratch_;

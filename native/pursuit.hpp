@@ -20,7 +20,7 @@ struct PursuitScratch {
   Vec<T>*alpha, *nu;  // padded atoms
   Vec<T>*g1, *g2;     // (n1p / kRows, width, kRows), (n2p / kCols, width, kCols)
   Vec<T>* h;          // (width, kRows): one left panel times M[k,:]
-  Vec<T>* m;          // (stride, stride), stride = width rounded up to 4; lower triangular
+  Vec<T>* m;          // (stride, stride), lower triangular; stride = width rounded up to 4
   Vec<T>*c, *w;       // (stride)
   Int<T>*row, *col;   // (width)
   Vec<T>* residual;   // for exact_residual2
@@ -33,7 +33,8 @@ struct PursuitState {
   const Vec<T>* y;
   LaneCodes<T> out;
   Vec<T> energy, tol2, floor, r2, a;
-  Int<T> active;
+  Vec<T> weakest;  // the smallest squared norm of a selected atom orthogonal to the earlier ones
+  Int<T> active, doubtful;
   Best<T> best;
   bool has_target;
 };
@@ -58,6 +59,11 @@ class Pursuit {
   KRONLEARN_INLINE void run(PursuitState<T>& state) const {
     start(state);
     for (int step = 0; step < width_ && select(state, step); ++step) update(state, step);
+
+    const Int<T> suspect =
+        (state.out.nonzeros > 0) &
+        ((state.weakest < kSuspectNorm2<T>) | (state.r2 < state.energy * kSuspectResidual2<T>));
+    if (any<T>(suspect)) check_residual(state, state.out.slots, suspect);
     state.out.residual2 = max_of(state.r2, Vec<T>{});
   }
 
@@ -69,6 +75,12 @@ class Pursuit {
       for (int64_t p = 0; p < size; ++p) k.nu[p] = splat<T>(1);
     }
     state.out.nonzeros = Int<T>{};
+    state.out.slots = 0;
+    state.weakest = splat<T>(1);
+    state.doubtful = Int<T>{};
+    if constexpr (sizeof(T) == 4)
+      state.doubtful = (state.tol2 >= T(0)) & (state.tol2 < state.energy * kTrustedTarget2) &
+                       (state.energy > T(0)) & state.active;
     state.r2 = state.energy;
     state.floor = sqrt_of<T>(state.energy) * kNoCorrelation<T>;
     state.has_target = any<T>(state.tol2 >= T(0));
@@ -87,17 +99,20 @@ class Pursuit {
     k.row[step] = i;
     k.col[step] = j;
     const Vec<T> norm2 = orthogonalise(k, step, i, j);
-    const Int<T> active =
-        state.active & (win.strength > state.floor) & (norm2 > kSmallestNorm2<T> * T(0.5));
-    state.active = active;
+    state.active &= win.strength > state.floor;
+    state.weakest = state.active ? min_of(state.weakest, norm2) : state.weakest;
+    if constexpr (sizeof(T) == 4) state.doubtful |= state.active & ~(norm2 >= kTrustedNorm2);
+    state.active &= norm2 > kSmallestNorm2<T> * T(0.5);
+    const Int<T> active = state.active;
     const Vec<T> rho = T(1) / sqrt_of<T>(active ? norm2 : splat<T>(1));
     const Vec<T> a = active ? win.alpha * rho : Vec<T>{};
     const Vec<T> sign = active ? -rho : Vec<T>{};
     Vec<T>* m = invert_row(k, step, sign);
     state.out.value[step] = Vec<T>{};
     for (int l = 0; l <= step; ++l) state.out.value[l] += a * m[l];
-    state.out.index[step] = i * (int)s_.n2 + j;
+    state.out.index[step] = active ? i * (int)s_.n2 + j : splat_int<T>(kEmpty);
     state.out.nonzeros -= active;
+    state.out.slots = step + 1;
     state.r2 -= a * a;
     state.a = a;
     if (state.has_target) apply_target(state, step);
@@ -171,15 +186,21 @@ class Pursuit {
   }
 
   void apply_target(PursuitState<T>& state, int step) const {
-    const PursuitScratch<T>& k = state.k;
-    const Int<T> cancelled =
-        state.active & (state.r2 < state.energy * T(sizeof(T) == 4 ? 1e-3 : 1e-10));
-    if (any<T>(cancelled)) {
-      const Vec<T> exact =
-          exact_residual2<T>(d_, state.y, step + 1, k.row, k.col, state.out.value, k.residual);
-      state.r2 = cancelled ? exact : state.r2;
-    }
+    const Int<T> cancelled = state.active & (state.r2 < state.energy * kSuspectResidual2<T>);
+    if (any<T>(cancelled)) check_residual(state, step + 1, cancelled);
     state.active &= state.r2 > state.tol2;
+  }
+
+  // Replaces r2 by the residual of the sample itself in some lanes; single precision is doubted where the
+  // two differ.
+  __attribute__((noinline)) void check_residual(PursuitState<T>& state, int terms,
+                                                Int<T> lanes) const {
+    const PursuitScratch<T>& k = state.k;
+    const Vec<T> exact =
+        exact_residual2<T>(d_, state.y, terms, k.row, k.col, state.out.value, k.residual);
+    if constexpr (sizeof(T) == 4)
+      state.doubtful |= lanes & ~(abs_of<T>(exact - state.r2) <= state.energy * kTrustedDifference);
+    state.r2 = lanes ? exact : state.r2;
   }
 
   KRONLEARN_INLINE void update_tile(const PursuitScratch<T>& k, int i, int j, int terms, Vec<T> a,

@@ -31,18 +31,34 @@ inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
 template <class Shape>
 constexpr int kBlock = Shape::kCols % 4 == 0 ? 4 : Shape::kCols;
 
-// What one group of lanes has found: (width) vectors; lanes hold nonzeros entries.
+// What one group of lanes has found: (width) vectors, of which `slots` are in use. A slot that a lane
+// left empty has index kEmpty; nonzeros counts the others.
+constexpr int32_t kEmpty = 0x7fffffff;
+
 template <class T>
 struct LaneCodes {
   Int<T>* index;
   Vec<T>* value;
   Int<T> nonzeros;
+  int slots;
   Vec<T> residual2;
 };
 
 // Below this an orthogonalised atom has no direction left that rounding has not touched.
 template <class T>
 constexpr T kSmallestNorm2 = sizeof(T) == 4 ? T(1e-4) : T(1e-10);
+// Single precision is no longer trusted with an atom of which less than this is left (squared norm), with
+// an error target below this (squared, relative), or once ‖y‖² − Σ a² and the residual itself differ by
+// this much: the sample is coded again in double precision.
+constexpr float kTrustedNorm2 = 1e-3f;
+constexpr float kTrustedTarget2 = 1e-6f;
+constexpr float kTrustedDifference = 1e-5f;
+// Where an atom of less than kSuspectNorm2 was selected, or the residual has fallen below this fraction of
+// the energy, the residual is computed from the sample.
+template <class T>
+constexpr T kSuspectNorm2 = sizeof(T) == 4 ? T(1e-2) : T(1e-8);
+template <class T>
+constexpr T kSuspectResidual2 = sizeof(T) == 4 ? T(1e-3) : T(1e-10);
 // Correlations below this fraction of the sample's norm are rounding.
 template <class T>
 constexpr T kNoCorrelation = sizeof(T) == 4 ? T(2e-6) : T(1e-13);

@@ -75,7 +75,7 @@ void pursue_weighted(const WeightedShape& s, const DictionaryView<T>& d, bool ol
     }
     k.r[step * width + step] = norm;
     k.a[step] = a;
-    out.index[step] = i * (int)s.n2 + j;
+    out.index[step] = active ? i * (int)s.n2 + j : splat_int<T>(kEmpty);
     out.nonzeros -= active;
     steps = step + 1;
     if (steps == width) break;
@@ -92,6 +92,7 @@ void pursue_weighted(const WeightedShape& s, const DictionaryView<T>& d, bool ol
     for (int t = l + 1; t < steps; ++t) x -= k.r[l * width + t] * out.value[t];
     out.value[l] = out.nonzeros > l ? x / k.r[l * width + l] : Vec<T>{};
   }
+  out.slots = steps;
   out.residual2 = r2;
 }
 

@@ -64,7 +64,8 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         Start: a perturbed overcomplete DCT, directions of random samples, noise, or your own.
     monotone : bool
         Keep a sample's previous support wherever it is better than the new one, so that the
-        recorded RMSE never increases. Costs ``4·(s+1)`` bytes per sample.
+        recorded RMSE never increases. Costs ``4·(s+1)`` bytes per sample. With ``tol`` a support
+        is better if it meets the target with fewer nonzeros; the RMSE then stays near the target.
     random_state : int, RandomState or None
         Seeds the start. Same seed, same bits, for any ``n_jobs``.
     n_jobs : int or None
@@ -80,7 +81,8 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         The sums behind an update: full moments; the paper's per-mode sums, smaller for many atoms;
         or those with coding anew before every factor (Algorithm 1 of the paper as printed).
     min_improvement : float
-        Stop when an iteration lowers the RMSE by less than this fraction.
+        Stop when an iteration lowers the RMSE (with ``tol``: the mean number of nonzeros) by less
+        than this fraction.
     time_budget : float, optional
         Stop after the iteration in which this many seconds have passed.
     forgetting : float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -71,12 +72,14 @@ class LearningState:
     """Everything that the rest of a run depends on; what a checkpoint holds.
 
     ``factors`` are the present ones, ``best`` those of the lowest RMSE; ``codes`` the supports
-    that monotone learning and refits build on.
+    that monotone learning builds on; ``guarded`` whether it has begun to keep them where they are
+    better than new ones.
     """
 
     factors: Factors
     best: Factors
     codes: Codes | None = None
+    guarded: bool = False
     history: dict[str, list[float]] = field(
         default_factory=lambda: {
             "rmse": [],
@@ -135,22 +138,28 @@ def _loop(
 ) -> None:
     while state.stop_reason is None and state.iteration < plan.max_iter:
         outcome = _Iteration(source, state, plan, engine, energy).run()
-        before = (state.history["rmse"] or [np.inf])[-1]
-        if plan.monotone and outcome.rmse > before:
+        # To an error target it is the number of nonzeros that learning lowers, not the error.
+        goal = "rmse" if plan.coder.tol is None else "mean_nonzeros"
+        before = (state.history[goal] or [math.inf])[-1]
+        now = outcome.rmse if plan.coder.tol is None else outcome.mean_nonzeros
+        if plan.monotone and plan.coder.tol is None and now > before:
             # Only rounding can raise the error of a monotone run: nothing is left to gain.
             state.stop_reason = "converged"
             break
-        if outcome.rmse <= min(state.history["rmse"], default=np.inf):
+        if plan.coder.tol is not None or now <= min(state.history[goal], default=math.inf):
             state.best = outcome.factors
         _record(state, outcome, time.perf_counter() - start)
         if on_iteration is not None and on_iteration(state):
             state.stop_reason = "callback"
-        elif (
-            plan.min_improvement > 0 and before - outcome.rmse <= plan.min_improvement * before
-        ) or outcome.rmse == 0.0:
+        elif outcome.rmse == 0.0 or _stalled(before, now, plan.min_improvement):
             state.stop_reason = "converged"
         elif plan.time_budget is not None and time.perf_counter() - start >= plan.time_budget:
             state.stop_reason = "time_budget"
+
+
+def _stalled(before: float, now: float, min_improvement: float) -> bool:
+    """Whether an iteration lowered its goal by less than the smallest fraction wanted."""
+    return min_improvement > 0 and before < math.inf and before - now < min_improvement * before
 
 
 def _record(state: LearningState, outcome: Outcome, seconds: float) -> None:

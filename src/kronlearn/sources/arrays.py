@@ -120,7 +120,8 @@ def real_array(Y: ArrayLike) -> NDArray[Any]:
 
 def sample_dtype(array: NDArray[Any]) -> np.dtype[Any]:
     """float32 for float32 samples, float64 for all others."""
-    return np.dtype(np.float32 if array.dtype == np.float32 else np.float64)
+    single = array.dtype.newbyteorder("=") == np.float32
+    return np.dtype(np.float32 if single else np.float64)
 
 
 def check_finite(samples: NDArray[Any], first: int) -> None:
