@@ -46,7 +46,7 @@ struct LaneCodes {
 
 // Below this an orthogonalised atom has no direction left that rounding has not touched.
 template <class T>
-constexpr T kSmallestNorm2 = sizeof(T) == 4 ? T(1e-4) : T(1e-10);
+constexpr T kSmallestNorm2 = sizeof(T) == 4 ? T(1e-5) : T(1e-10);
 // Single precision is no longer trusted with an atom of which less than this is left (squared norm), with
 // an error target below this (squared, relative), or once ‖y‖² − Σ a² and the residual itself differ by
 // this much: the sample is coded again in double precision.

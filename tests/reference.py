@@ -180,24 +180,47 @@ def learn(
     n_refits=0,
     structure="general",
 ):
-    """Factors and the RMSE after each iteration; every atom must stay in use."""
+    """Factors and the RMSE after each iteration; every atom must stay in use.
+
+    A monotone run is guarded, that is, it keeps a sample's previous support wherever that is at
+    least as good, from the start if no factor is overcomplete, otherwise from the first iteration
+    on that would have raised the error.
+    """
     orthonormal = structure == "orthonormal"
-    sweep = procrustes_sweep if orthonormal else least_squares_sweep
+    coder = "threshold" if orthonormal else method
+    guarded = not any(factor.shape[1] > factor.shape[0] for factor in factors)
     X, rmse = None, []
-    for _ in range(n_iter):
-        previous, X = X, code(Y, factors, "threshold" if orthonormal else method, n_nonzero_coefs)
-        if monotone and previous is not None:
-            kept = refit_codes(Y, factors, previous)
-            old = np.sum(residuals(Y, factors, kept) ** 2, axis=1)
-            new = np.sum(residuals(Y, factors, X) ** 2, axis=1)
-            X = np.where((old <= new)[:, None], kept, X)
-        for repeat in range(1 if orthonormal else 1 + n_refits):
-            if repeat > 0:
-                X = refit_codes(Y, factors, X)
-            _, energy, s_xx, s_xy = moments(Y, X)
-            factors, s_xx, s_xy = sweep(factors, s_xx, s_xy)
-        rmse.append(np.sqrt(squared_error(factors, energy, s_xx, s_xy) / np.size(Y)))
+    while len(rmse) < n_iter:
+        new = code(Y, factors, coder, n_nonzero_coefs)
+        if monotone and guarded and X is not None:
+            new = better_codes(Y, factors, X, new)
+        n_sweeps = 1 if orthonormal else 1 + n_refits
+        updated, new, error = update(Y, factors, new, n_sweeps, orthonormal)
+        if monotone and not guarded and rmse and error > rmse[-1]:
+            guarded = True
+            continue
+        factors, X = updated, new
+        rmse.append(error)
     return factors, rmse
+
+
+def better_codes(Y, factors, previous, new):
+    """Of each sample's previous support, refitted, and its new code the one that fits better."""
+    kept = refit_codes(Y, factors, previous)
+    old_error = np.sum(residuals(Y, factors, kept) ** 2, axis=1)
+    new_error = np.sum(residuals(Y, factors, new) ** 2, axis=1)
+    return np.where((old_error <= new_error)[:, None], kept, new)
+
+
+def update(Y, factors, X, n_sweeps, orthonormal):
+    """Factors after sweeps with refits in between, the last codes and the RMSE."""
+    for repeat in range(n_sweeps):
+        if repeat > 0:
+            X = refit_codes(Y, factors, X)
+        _, energy, s_xx, s_xy = moments(Y, X)
+        sweep = procrustes_sweep if orthonormal else least_squares_sweep
+        factors, s_xx, s_xy = sweep(factors, s_xx, s_xy)
+    return factors, X, np.sqrt(squared_error(factors, energy, s_xx, s_xy) / np.size(Y))
 
 
 # Test data

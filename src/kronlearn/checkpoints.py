@@ -28,7 +28,7 @@ def save_state(path: str | os.PathLike[str], state: LearningState, problem: dict
             array = getattr(state.codes, name)
             if array is not None:
                 tensors[f"codes.{name}"] = array
-    write_file(path, _KIND, tensors, {"problem": problem})
+    write_file(path, _KIND, tensors, {"problem": problem, "guarded": state.guarded})
 
 
 def load_state(path: str | os.PathLike[str], problem: dict[str, Any]) -> LearningState:
@@ -50,9 +50,11 @@ def load_state(path: str | os.PathLike[str], problem: dict[str, Any]) -> Learnin
                 f"here it is {value!r}. Delete the file or choose another checkpoint path."
             )
     try:
-        return _state(tensors, problem)
+        state = _state(tensors, problem)
     except (KeyError, ValueError) as error:
         raise ModelFileError(f"{os.fspath(path)} is damaged: {error}.") from None
+    state.guarded = header.get("guarded") is True
+    return state
 
 
 def _state(tensors: dict[str, Any], problem: dict[str, Any]) -> LearningState:

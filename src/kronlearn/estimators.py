@@ -374,6 +374,7 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
             statistics=self.statistics,
             n_refits=0 if orthonormal else self.n_refits,
             monotone=self.monotone,
+            guard_at_once=self.tol is not None or not _overcomplete(dictionary),
             max_iter=self.max_iter,
             min_improvement=self.min_improvement,
             time_budget=self.time_budget,
@@ -437,6 +438,10 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.history_ = state.history
         self.n_iter_ = state.iteration
         self.stop_reason_ = state.stop_reason
+
+
+def _overcomplete(dictionary: KroneckerDictionary) -> bool:
+    return any(n > m for m, n in zip(dictionary.patch_shape, dictionary.n_atoms, strict=True))
 
 
 def mode_sizes(

@@ -44,7 +44,8 @@ class Plan:
     ``statistics`` "full" sums the full moments in one pass; "per-mode" the paper's small sums, one
     pass per mode over codes that are kept; "recode" the same but coding anew before every mode,
     as the paper's Algorithm 1 is printed. ``n_refits`` is how often coefficients are refitted on
-    their supports, and the factors updated again, per coding.
+    their supports, and the factors updated again, per coding. A monotone run keeps better
+    supports from the first iteration that would have raised the error on, or ``guard_at_once``.
     """
 
     coder: Coder
@@ -52,6 +53,7 @@ class Plan:
     statistics: str = "auto"
     n_refits: int = 0
     monotone: bool = True
+    guard_at_once: bool = True
     max_iter: int = 100
     min_improvement: float = 0.0
     time_budget: float | None = None
@@ -136,16 +138,22 @@ def _loop(
     start: float,
     on_iteration: Callable[[LearningState], bool] | None,
 ) -> None:
+    # To an error target it is the number of nonzeros that learning lowers, not the error.
+    goal = "rmse" if plan.coder.tol is None else "mean_nonzeros"
+    strict = plan.monotone and plan.coder.tol is None
+    run = _Iteration(source, plan, engine, energy)
+    state.guarded = state.guarded or plan.guard_at_once
     while state.stop_reason is None and state.iteration < plan.max_iter:
-        outcome = _Iteration(source, state, plan, engine, energy).run()
-        # To an error target it is the number of nonzeros that learning lowers, not the error.
-        goal = "rmse" if plan.coder.tol is None else "mean_nonzeros"
         before = (state.history[goal] or [math.inf])[-1]
-        now = outcome.rmse if plan.coder.tol is None else outcome.mean_nonzeros
-        if plan.monotone and plan.coder.tol is None and now > before:
-            # Only rounding can raise the error of a monotone run: nothing is left to gain.
+        outcome = run.iterate(state)
+        if strict and outcome.rmse > before and not state.guarded:
+            state.guarded = True
+            outcome = run.iterate(state)
+        if strict and outcome.rmse > before:
+            # Only rounding can raise the error of a guarded run: nothing is left to gain.
             state.stop_reason = "converged"
             break
+        now = outcome.rmse if plan.coder.tol is None else outcome.mean_nonzeros
         if plan.coder.tol is not None or now <= min(state.history[goal], default=math.inf):
             state.best = outcome.factors
         _record(state, outcome, time.perf_counter() - start)
@@ -184,37 +192,33 @@ class Outcome:
 
 
 class _Iteration:
-    """One iteration: coding, updates, refits, replacement of unused atoms."""
+    """One iteration at a time: coding, updates, refits, replacement of unused atoms."""
 
-    def __init__(
-        self,
-        source: ArraySource,
-        state: LearningState,
-        plan: Plan,
-        engine: Threads,
-        energy: float,
-    ) -> None:
+    def __init__(self, source: ArraySource, plan: Plan, engine: Threads, energy: float) -> None:
         self.source, self.plan, self.engine, self.energy = source, plan, engine, energy
-        self.factors = state.factors
-        self.full = uses_full_moments(plan, int(np.prod([f.shape[1] for f in state.factors])))
-        self.keep_better = plan.monotone and state.codes is not None
-        self.codes = state.codes
-        if self.codes is None:
-            self.codes = Codes.empty(
-                len(source),
-                plan.coder.width,
-                source.dtype,
-                supports=plan.monotone or plan.n_refits > 0 or not self.full,
-                values=not self.full,
-                residuals=True,
-            )
+        self.factors: Factors = []
+        self.codes = Codes()
+        self.spare: Codes | None = None
+        self.full = True
+        self.keep_better = False
         self.unused: list[NDArray[np.intp]] = []
         self.squared_error = 0.0
 
-    def run(self) -> Outcome:
+    def iterate(self, state: LearningState) -> Outcome:
+        """What the state's factors and supports become; the state itself stays as it is.
+
+        Until a monotone run is guarded its supports must survive an iteration that turns out to
+        raise the error, so the new ones go to a second set of arrays.
+        """
+        self.factors = state.factors
+        self.full = uses_full_moments(self.plan, math.prod(f.shape[1] for f in state.factors))
+        self.keep_better = self.plan.monotone and state.guarded and state.codes is not None
+        if state.codes is not None and (state.guarded or not self.plan.monotone):
+            self.codes, self.spare = state.codes, None
+        else:
+            self.codes, self.spare = self.spare or self._room(), state.codes
         found = self._full_rounds() if self.full else self._mode_rounds()
         replaced = 0
-        assert self.codes is not None
         if self.plan.structure == "general":
             self.factors, replaced = _replaced(
                 self.factors, self.unused, self.codes, self.source, self.plan.coder, self.engine
@@ -223,10 +227,20 @@ class _Iteration:
         return Outcome(
             self.factors,
             self.codes,
-            float(np.sqrt(max(self.squared_error, 0.0) / numbers)),
-            float(np.sqrt(found.residual / numbers)),
+            math.sqrt(max(self.squared_error, 0.0) / numbers),
+            math.sqrt(found.residual / numbers),
             replaced,
             found.nonzeros / len(self.source),
+        )
+
+    def _room(self) -> Codes:
+        return Codes.empty(
+            len(self.source),
+            self.plan.coder.width,
+            self.source.dtype,
+            supports=self.plan.monotone or self.plan.n_refits > 0 or not self.full,
+            values=not self.full,
+            residuals=True,
         )
 
     def _pass(self, coding: str, moments: Moments | ModeMoments) -> Pass:
@@ -276,7 +290,6 @@ class _Iteration:
                 self.factors = list(self.factors)
                 self.factors[mode], scale = update(factor, sums)
                 sums.rescale(scale)
-                assert self.codes is not None
                 _rescale_codes(self.codes, mode, scale, [f.shape[1] for f in self.factors])
         self.squared_error = sums.squared_error(self.factors[-1])
         assert first is not None
