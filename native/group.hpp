@@ -156,6 +156,7 @@ class Group {
     else
       state.tol2 = splat<T>(task_.tol < 0 ? T(-1) : task_.tol * task_.tol);
     if (task_.weights) state.tol2 /= largest_weight_;
+    prefetch_next();
   }
 
   __attribute__((noinline)) void correlations() {
@@ -234,10 +235,13 @@ class Group {
       codes.residual2 *= largest_weight_;
       state.energy *= largest_weight_;
     }
+    int written[kLanes<T>], count = 0;
     for (int l = 0; l < lanes_; ++l) {
       const int64_t k = first_ + l;
-      if (task_.doubtful) task_.doubtful[k] = state.doubtful[l] != 0;
-      if (state.doubtful[l] != 0) continue;
+      const bool doubtful = state.doubtful[l] != 0;
+      if (task_.doubtful) task_.doubtful[k] = doubtful;
+      if (doubtful) continue;
+      written[count++] = l;
       task_.nonzeros[k] = (int32_t)codes.nonzeros[l];
       task_.residual2[k] = codes.residual2[l];
       task_.energy[k] = state.energy[l];
@@ -252,10 +256,10 @@ class Group {
         __builtin_memcpy(index, &i, sizeof i);
         __builtin_memcpy(value, &v, sizeof v);
       }
-      for (int l = 0; l < lanes_; ++l) {
-        if (state.doubtful[l] != 0) continue;
-        task_.index[(first_ + l) * width + t] = (int32_t)index[l];
-        task_.value[(first_ + l) * width + t] = value[l];
+      for (int w = 0; w < count; ++w) {
+        const int64_t k = (first_ + written[w]) * width + t;
+        task_.index[k] = (int32_t)index[written[w]];
+        task_.value[k] = value[written[w]];
       }
     }
   }
@@ -264,6 +268,16 @@ class Group {
   // The sample of a lane; idle lanes repeat the last one.
   int64_t sample(int lane) const {
     return first_ + lane < task_.count ? first_ + lane : task_.count - 1;
+  }
+
+  // Asks for the next group's samples while this one is coded: a group often fills just one page, and
+  // the hardware does not look beyond pages.
+  void prefetch_next() const {
+    const int64_t features = task_.dictionary.features();
+    const int64_t begin = (first_ + kLanes<T>)*features, end = begin + kLanes<T> * features;
+    if (end > task_.count * features) return;
+    for (int64_t p = begin; p < end; p += 64 / int(sizeof(T)))
+      __builtin_prefetch(task_.samples + p);
   }
 
   void load_lanes(const T* array, Vec<T>* out) {

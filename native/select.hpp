@@ -58,7 +58,7 @@ constexpr float kTrustedDifference = 1e-5f;
 template <class T>
 constexpr T kSuspectNorm2 = sizeof(T) == 4 ? T(1e-2) : T(1e-8);
 template <class T>
-constexpr T kSuspectResidual2 = sizeof(T) == 4 ? T(1e-3) : T(1e-10);
+constexpr T kSuspectResidual2 = sizeof(T) == 4 ? T(1e-4) : T(1e-11);
 // Correlations below this fraction of the sample's norm are rounding.
 template <class T>
 constexpr T kNoCorrelation = sizeof(T) == 4 ? T(2e-6) : T(1e-13);

@@ -226,7 +226,6 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         fitted = hasattr(self, "dictionary_")
         source, n_atoms = self._source(X, reset=not fitted)
         if fitted:
-            source.energy()
             factors = [factor.astype(np.float64) for factor in self.dictionary_.factors]
             state, plan = LearningState(factors, factors), self._plan(self.dictionary_)
         else:
@@ -359,7 +358,6 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
                         f'structure="orthonormal" allows at most m_i atoms in a mode; n_atoms='
                         f"{n_atoms} exceeds the samples' shape {source.patch_shape}."
                     )
-        source.energy()
         rng = check_random_state(self.random_state)
         factors = starting_factors(self.init, source, n_atoms, self.structure, rng)
         return LearningState(factors, factors), self._plan(KroneckerDictionary.normalized(factors))
@@ -402,7 +400,7 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
             "patch_shape": list(source.patch_shape),
             "n_atoms": list(n_atoms),
             "dtype": source.dtype.name,
-            "energy": source.energy(),
+            "energy": source.energy,
             "width": plan.coder.width,
             "method": plan.coder.method,
             "tol": None if self.tol is None else float(self.tol),

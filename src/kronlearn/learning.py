@@ -58,6 +58,16 @@ class Plan:
     min_improvement: float = 0.0
     time_budget: float | None = None
 
+    @property
+    def keeps_supports(self) -> bool:
+        """Whether better supports are kept; thresholding leaves nothing better to keep."""
+        return self.monotone and self.structure == "general"
+
+    @property
+    def builds_on_supports(self) -> bool:
+        """Whether a later pass needs the supports of an earlier one."""
+        return self.keeps_supports or self.n_refits > 0
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -118,7 +128,7 @@ def learn(
     ``on_iteration`` is called after every finished iteration and stops the run by returning True.
     A KeyboardInterrupt leaves the state of the last finished iteration and is raised again.
     """
-    energy = source.energy()
+    energy = source.energy
     start = time.perf_counter() - (state.history["seconds"] or [0.0])[-1]
     state.stop_reason = None
     try:
@@ -212,8 +222,8 @@ class _Iteration:
         """
         self.factors = state.factors
         self.full = uses_full_moments(self.plan, math.prod(f.shape[1] for f in state.factors))
-        self.keep_better = self.plan.monotone and state.guarded and state.codes is not None
-        if state.codes is not None and (state.guarded or not self.plan.monotone):
+        self.keep_better = self.plan.keeps_supports and state.guarded and state.codes is not None
+        if state.codes is not None and (state.guarded or not self.plan.keeps_supports):
             self.codes, self.spare = state.codes, None
         else:
             self.codes, self.spare = self.spare or self._room(), state.codes
@@ -238,7 +248,7 @@ class _Iteration:
             len(self.source),
             self.plan.coder.width,
             self.source.dtype,
-            supports=self.plan.monotone or self.plan.n_refits > 0 or not self.full,
+            supports=not self.full or self.plan.builds_on_supports,
             values=not self.full,
             residuals=True,
         )
@@ -273,7 +283,7 @@ class _Iteration:
         return first
 
     def _mode_rounds(self) -> Pass:
-        update = procrustes if self.plan.structure == "orthonormal" else least_squares
+        update = least_squares if self.plan.structure == "general" else procrustes
         first = None
         for round_ in range(1 + self.plan.n_refits):
             self.unused = []
@@ -285,7 +295,7 @@ class _Iteration:
                 sums = ModeMoments.zeros(mode, factor)
                 found = self._pass(coding, sums)
                 first = first or found
-                self.keep_better = self.plan.monotone
+                self.keep_better = self.plan.keeps_supports
                 self.unused.append(unused_atoms(sums))
                 self.factors = list(self.factors)
                 self.factors[mode], scale = update(factor, sums)
@@ -395,7 +405,7 @@ def learn_online(
         len(source), plan.coder.width, source.dtype, supports=False, values=False, residuals=True
     )
     found = engine.run(source, state.factors, plan.coder, codes=codes, moments=batch)
-    batch.energy = source.energy()
+    batch.energy = source.energy
     moments = batch if moments is None else moments * forgetting + batch
     state.factors = sweep(state.factors, moments, plan.structure)
     replaced = 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -24,7 +24,8 @@ class Moments:
     """Full moments ``S_xx = Σ x xᵀ`` and ``S_xy = Σ x yᵀ`` of codes x and samples y.
 
     They serve every factor and every structure. ``xx`` holds the lower triangle, row by row;
-    ``energy`` is ``Σ‖y‖²`` and ``code_energy`` ``Σ‖x‖²``.
+    ``energy`` is ``Σ‖y‖²`` and ``code_energy`` ``Σ‖x‖²``. ``scales`` holds, per mode, what the
+    codes have been multiplied by since they were summed; it is applied where sums are used.
 
     Examples
     --------
@@ -41,6 +42,12 @@ class Moments:
     code_energy: float
     xx: NDArray[np.float64]
     xy: NDArray[np.float64]
+    scales: list[NDArray[np.float64]] = field(default_factory=list)
+    _symmetric: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.scales:
+            self.scales = [np.ones(n) for n in self.n_atoms]
 
     @classmethod
     def zeros(
@@ -59,6 +66,7 @@ class Moments:
 
     def native_arguments(self) -> dict[str, Any]:
         """The arrays that the native code adds to."""
+        self._apply_scales()
         return {"xx": self.xx if self.xx.size else None, "xy": self.xy}
 
     def count(self, n_samples: int, energy: float, code_energy: float) -> None:
@@ -73,6 +81,8 @@ class Moments:
                 f"Moments of {self.n_atoms} atoms on {self.patch_shape} samples cannot be added to "
                 f"those of {other.n_atoms} atoms on {other.patch_shape}."
             )
+        self._apply_scales()
+        other._apply_scales()
         return Moments(
             self.patch_shape,
             self.n_atoms,
@@ -85,6 +95,7 @@ class Moments:
 
     def __mul__(self, factor: float) -> Moments:
         """All sums times a factor: how old samples are forgotten."""
+        self._apply_scales()
         return Moments(
             self.patch_shape,
             self.n_atoms,
@@ -97,34 +108,47 @@ class Moments:
 
     def full_xx(self) -> NDArray[np.float64]:
         """``S_xx`` as a symmetric matrix (n_codes, n_codes)."""
-        n = math.prod(self.n_atoms)
-        full = np.zeros((n, n))
-        full[_lower(n)] = self.xx
-        return full + np.tril(full, -1).T
+        on_codes = _kron([scale[None] for scale in self.scales])[0]
+        return self._unpacked() * np.outer(on_codes, on_codes)
 
     def mode(self, factors: Factors, mode: int) -> ModeMoments:
         """The sums of one mode with the other factors fixed."""
         d, n, m = len(factors), list(self.n_atoms), list(self.patch_shape)
-        others = _kron([*factors[:mode], *factors[mode + 1 :]])
+        scaled = [factor * scale for factor, scale in zip(factors, self.scales, strict=True)]
+        others = _kron([*scaled[:mode], *scaled[mode + 1 :]])
+        own = self.scales[mode]
         xy = np.moveaxis(self.xy.reshape(n + m), (mode, d + mode), (0, d))
         xy = xy.reshape(n[mode], others.shape[1], m[mode], others.shape[0])
-        c = np.tensordot(xy, others, axes=([1, 3], [1, 0]))
+        c = np.tensordot(xy, others, axes=([1, 3], [1, 0])) * own[:, None]
         # With orthonormal factors only the trace of P counts, and it is Σ‖x‖².
         p = np.eye(n[mode]) * (self.code_energy / n[mode])
         if self.xx.size:
-            xx = np.moveaxis(self.full_xx().reshape(n + n), (mode, d + mode), (0, d))
+            xx = np.moveaxis(self._unpacked().reshape(n + n), (mode, d + mode), (0, d))
             xx = xx.reshape(n[mode], others.shape[1], n[mode], others.shape[1])
-            p = np.tensordot(xx, others.T @ others, axes=([1, 3], [0, 1]))
+            p = np.tensordot(xx, others.T @ others, axes=([1, 3], [0, 1])) * np.outer(own, own)
         return ModeMoments(mode, self.n_samples, self.energy, p, c)
 
     def rescale(self, mode: int, scale: NDArray[np.float64]) -> None:
         """Replace every code x by itself times ``scale`` of its atom's index in one mode."""
-        parts = [np.ones(n) for n in self.n_atoms]
-        parts[mode] = scale
-        on_codes = _kron([part[None] for part in parts])[0]
+        self.scales[mode] = self.scales[mode] * scale
+
+    def _unpacked(self) -> NDArray[np.float64]:
+        if self._symmetric is None:
+            n = math.prod(self.n_atoms)
+            full = np.zeros((n, n))
+            full[_lower(n)] = self.xx
+            self._symmetric = full + np.tril(full, -1).T
+        return self._symmetric
+
+    def _apply_scales(self) -> None:
+        on_codes = _kron([scale[None] for scale in self.scales])[0]
+        self._symmetric = None
+        if np.all(on_codes == 1.0):
+            return
         self.xy *= on_codes[:, None]
         if self.xx.size:
             self.xx *= np.outer(on_codes, on_codes)[_lower(len(on_codes))]
+        self.scales = [np.ones(n) for n in self.n_atoms]
 
     def squared_error(self, factors: Factors) -> float:
         """``Σ‖y − D x‖²``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,7 @@ class ArraySource:
             block = np.ascontiguousarray(self.array[rows], dtype=self.dtype)
             yield rows, block.reshape(-1, self.n_features)
 
+    @cached_property
     def energy(self) -> float:
         """``Σ‖Y_k‖²`` in float64; samples must be finite."""
         total = 0.0
