@@ -156,7 +156,6 @@ class Group {
     else
       state.tol2 = splat<T>(task_.tol < 0 ? T(-1) : task_.tol * task_.tol);
     if (task_.weights) state.tol2 /= largest_weight_;
-    prefetch_next();
   }
 
   __attribute__((noinline)) void correlations() {
@@ -268,16 +267,6 @@ class Group {
   // The sample of a lane; idle lanes repeat the last one.
   int64_t sample(int lane) const {
     return first_ + lane < task_.count ? first_ + lane : task_.count - 1;
-  }
-
-  // Asks for the next group's samples while this one is coded: a group often fills just one page, and
-  // the hardware does not look beyond pages.
-  void prefetch_next() const {
-    const int64_t features = task_.dictionary.features();
-    const int64_t begin = (first_ + kLanes<T>)*features, end = begin + kLanes<T> * features;
-    if (end > task_.count * features) return;
-    for (int64_t p = begin; p < end; p += 64 / int(sizeof(T)))
-      __builtin_prefetch(task_.samples + p);
   }
 
   void load_lanes(const T* array, Vec<T>* out) {

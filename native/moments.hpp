@@ -6,26 +6,85 @@
 namespace kronlearn::KRONLEARN_SET {
 
 template <class T>
-void add_full_moments(const CodesView<T>& codes, double* xx, double* xy) {
+void add_xx(const CodesView<T>& codes, double* xx) {
   for (int64_t k = 0; k < codes.count; ++k) {
     const int32_t* index = codes.index + k * codes.width;
     const T* value = codes.value + k * codes.width;
-    const T* y = codes.samples + k * codes.features;
-    const int nonzeros = codes.nonzeros[k];
-    if (xx)
-      for (int l = 0; l < nonzeros; ++l) {
-        const int64_t q = index[l];
-        double* column = xx + q * (q + 1) / 2;
-        const double x = value[l];
-        for (int t = 0; t <= l; ++t) column[index[t]] += x * double(value[t]);
-      }
-    if (xy)
-      for (int l = 0; l < nonzeros; ++l) {
-        double* __restrict row = xy + (int64_t)index[l] * codes.features;
-        const double x = value[l];
-        for (int p = 0; p < codes.features; ++p) row[p] += x * double(y[p]);
-      }
+    for (int l = 0; l < codes.nonzeros[k]; ++l) {
+      const int64_t q = index[l];
+      double* column = xx + q * (q + 1) / 2;
+      const double x = value[l];
+      for (int t = 0; t <= l; ++t) column[index[t]] += x * double(value[t]);
+    }
   }
+}
+
+// Loads as many entries of a sample as a vector holds doubles.
+template <class T>
+KRONLEARN_INLINE Vec<double> load_as_double(const T* p) {
+  if constexpr (sizeof(T) == 8) {
+    return load<double>(p);
+  } else {
+    typedef float Half __attribute__((vector_size(KRONLEARN_VECTOR_BYTES / 2)));
+    Half half;
+    __builtin_memcpy(&half, p, sizeof half);
+    return __builtin_convertvector(half, Vec<double>);
+  }
+}
+
+// row[:] += Σ_e x_e y_e over the uses of one atom, the row held in registers meanwhile. A use is the
+// position of a code's entry.
+template <class T>
+KRONLEARN_INLINE void add_row(const CodesView<T>& codes, const int32_t* uses, int count,
+                              double* row) {
+  constexpr int W = kLanes<double>, K = 8;
+  int p = 0;
+  for (; p + K * W <= codes.features; p += K * W) {
+    Vec<double> sum[K];
+#pragma GCC unroll 8
+    for (int v = 0; v < K; ++v) sum[v] = load<double>(row + p + v * W);
+    for (int e = 0; e < count; ++e) {
+      const double x = codes.value[uses[e]];
+      const T* y = codes.samples + int64_t(uses[e] / codes.width) * codes.features + p;
+#pragma GCC unroll 8
+      for (int v = 0; v < K; ++v) sum[v] += x * load_as_double(y + v * W);
+    }
+#pragma GCC unroll 8
+    for (int v = 0; v < K; ++v) store<double>(row + p + v * W, sum[v]);
+  }
+  if (p == codes.features) return;
+  for (int e = 0; e < count; ++e) {
+    const double x = codes.value[uses[e]];
+    const T* y = codes.samples + int64_t(uses[e] / codes.width) * codes.features;
+    for (int q = p; q < codes.features; ++q) row[q] += x * double(y[q]);
+  }
+}
+
+// The uses of each atom are brought together first (a counting sort that keeps the order of samples), so
+// that each row of xy is read and written once per call. order needs atoms + 1 + count · width ints.
+template <class T>
+void add_xy(const CodesView<T>& codes, int atoms, double* xy, int32_t* order) {
+  int32_t *start = order, *uses = order + atoms + 1;
+  for (int p = 0; p <= atoms; ++p) start[p] = 0;
+  for (int64_t k = 0; k < codes.count; ++k)
+    for (int l = 0; l < codes.nonzeros[k]; ++l) ++start[codes.index[k * codes.width + l] + 1];
+  for (int p = 0; p < atoms; ++p) start[p + 1] += start[p];
+  for (int64_t k = 0; k < codes.count; ++k)
+    for (int l = 0; l < codes.nonzeros[k]; ++l) {
+      const int64_t e = k * codes.width + l;
+      uses[start[codes.index[e]]++] = int32_t(e);
+    }
+  // start[p] is now where atom p ends.
+  for (int p = 0, first = 0; p < atoms; first = start[p++])
+    if (start[p] > first)
+      add_row(codes, uses + first, start[p] - first, xy + (int64_t)p * codes.features);
+}
+
+template <class T>
+void add_full_moments(const CodesView<T>& codes, int atoms, double* xx, double* xy,
+                      int32_t* order) {
+  if (xx) add_xx(codes, xx);
+  if (xy) add_xy(codes, atoms, xy, order);
 }
 
 // c[:] += x · Y contracted with the atom's column in every mode but one. Modes are contracted from the

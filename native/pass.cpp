@@ -46,7 +46,10 @@ class Worker {
     energy_.resize(kTile);
     doubtful_.resize(kTile);
     if (pass.xx) xx_.resize(triangle(d.atoms()));
-    if (pass.xy) xy_.resize(size_t(d.atoms()) * d.features());
+    if (pass.xy) {
+      xy_.resize(size_t(d.atoms()) * d.features());
+      order_.resize(d.atoms() + 1 + tile);
+    }
     if (pass.p) {
       const Factor& f = d.factor(pass.mode);
       p_.resize(size_t(f.n) * f.n);
@@ -78,8 +81,8 @@ class Worker {
           totals_.code_energy += x * x;
         }
     if (pass_.xx || pass_.xy)
-      kernels_.add_full_moments(codes, pass_.xx ? xx_.data() : nullptr,
-                                pass_.xy ? xy_.data() : nullptr);
+      kernels_.add_full_moments(codes, pass_.dictionary->atoms(), pass_.xx ? xx_.data() : nullptr,
+                                pass_.xy ? xy_.data() : nullptr, order_.data());
     if (pass_.p)
       kernels_.add_mode_moments(codes, pass_.dictionary->n_modes(),
                                 pass_.dictionary->exact_modes().data(),
@@ -183,7 +186,7 @@ class Worker {
 
   const Pass<T>& pass_;
   const Kernels<T>& kernels_;
-  std::vector<int32_t> index_, nonzeros_;
+  std::vector<int32_t> index_, nonzeros_, order_;
   std::vector<uint8_t> doubtful_;
   std::vector<T> value_, residual2_, energy_;
   std::vector<double> xx_, xy_, p_, c_, mode_scratch_;

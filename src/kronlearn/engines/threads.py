@@ -170,7 +170,7 @@ def default_block_size(n_samples: int, moment_numbers: int) -> int:
     Adding a block's sums costs about a nanosecond per number, so blocks grow with the moments
     until that cost vanishes, but leave at least four blocks to share out.
     """
-    wanted = max(2 * _TILE, moment_numbers // 8)
+    wanted = max(2 * _TILE, moment_numbers // 16)
     at_most = max(2 * _TILE, -(-n_samples // 4))
     return -(-min(wanted, at_most) // _TILE) * _TILE
 
