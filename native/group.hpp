@@ -133,6 +133,8 @@ class Group {
     Vec<T> energy{};
     if (task_.weights) {
       load_weights();
+      // What has no weight may be anything, NaN too.
+      for (int p = 0; p < features; ++p) k_.y[p] = k_.weighted.root[p] > T(0) ? k_.y[p] : Vec<T>{};
       for (int p = 0; p < features; ++p) energy += k_.weighted.root[p] * k_.y[p] * k_.y[p];
     } else {
       Vec<T> sums[4] = {};

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import os
 import warnings
 from collections.abc import Callable
@@ -18,26 +17,24 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kronlearn.checkpoints import load_state, save_state
-from kronlearn.coding import check_block_size, check_method, check_targets, sparse_code
+from kronlearn.coding import check_method, check_targets, sparse_code
 from kronlearn.dictionary import KroneckerDictionary
 from kronlearn.engines.threads import Coder, Threads, default_block_size, resolve_n_jobs
 from kronlearn.learning import (
-    STATISTICS,
     LearningState,
     Plan,
     Progress,
     learn,
-    learn_online,
     uses_full_moments,
 )
 from kronlearn.moments import Moments
+from kronlearn.online import learn_online
+from kronlearn.parameters import check_parameters, mode_sizes
 from kronlearn.progress import progress_bar
 from kronlearn.sources.arrays import ArraySource, real_array
 from kronlearn.starts import starting_factors
 
 __all__ = ["KroneckerDictionaryLearning"]
-
-STRUCTURES = ("general", "orthonormal")
 
 
 class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -185,7 +182,7 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         self
             A KeyboardInterrupt is raised again, with the last finished iteration as fitted model.
         """
-        self._check_parameters()
+        check_parameters(self)
         self._online_moments: Moments | None = None
         source, n_atoms = self._source(X, reset=True)
         state, plan = self._start(source, n_atoms)
@@ -201,6 +198,8 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         finally:
             if state.iteration:
                 self._adopt(state, source)
+        if self.checkpoint is not None and state.stop_reason in ("callback", "time_budget"):
+            save_state(self.checkpoint, state, problem)
         if state.stop_reason == "max_iter" and self.min_improvement > 0:
             warnings.warn(
                 f"max_iter={self.max_iter} was reached before an iteration improved the RMSE by "
@@ -222,7 +221,7 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         -------
         self
         """
-        self._check_parameters()
+        check_parameters(self)
         fitted = hasattr(self, "dictionary_")
         source, n_atoms = self._source(X, reset=not fitted)
         if fitted:
@@ -303,40 +302,6 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
     def _n_features_out(self) -> int:
         return self.dictionary_.n_codes
 
-    def _check_parameters(self) -> None:
-        if self.structure not in STRUCTURES:
-            raise ValueError(
-                f"structure={self.structure!r} does not exist; choose one of "
-                f"{', '.join(STRUCTURES)}."
-            )
-        if self.method not in ("ols", "omp"):
-            raise ValueError(
-                f"method={self.method!r} cannot be learned with; choose ols or omp (orthonormal "
-                "factors are coded by thresholding whatever the method)."
-            )
-        if self.device != "cpu":
-            raise ValueError(f"device={self.device!r} is not available; use device='cpu'.")
-        if self.statistics not in STATISTICS:
-            raise ValueError(
-                f"statistics={self.statistics!r} does not exist; choose one of "
-                f"{', '.join(STATISTICS)}."
-            )
-        for name, lowest in (("max_iter", 1), ("n_refits", 0), ("checkpoint_every", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-                raise TypeError(f"{name}={value!r} is not an integer.")
-            if value < lowest:
-                raise ValueError(f"{name}={value} is too small; pass at least {lowest}.")
-        if not 0 <= self.min_improvement < 1:
-            raise ValueError(f"min_improvement={self.min_improvement} is not in [0, 1).")
-        if not 0 < self.forgetting <= 1:
-            raise ValueError(f"forgetting={self.forgetting} is not in (0, 1].")
-        if self.time_budget is not None and not self.time_budget > 0:
-            raise ValueError(f"time_budget={self.time_budget} is not a positive number of seconds.")
-        if self.tol is not None and np.ndim(self.tol) > 0:
-            raise ValueError("tol must be a single number here; sparse_code takes one per sample.")
-        check_block_size(self.block_size)
-
     def _source(self, X: ArrayLike, reset: bool) -> tuple[ArraySource, tuple[int, ...]]:
         """The samples, and the number of atoms per mode."""
         array = real_array(X)
@@ -355,8 +320,9 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
             for m, n in zip(source.patch_shape, n_atoms, strict=True):
                 if n > m:
                     raise ValueError(
-                        f'structure="orthonormal" allows at most m_i atoms in a mode; n_atoms='
-                        f"{n_atoms} exceeds the samples' shape {source.patch_shape}."
+                        f'structure="orthonormal" allows at most as many atoms in a mode as a '
+                        f"sample has entries; n_atoms={n_atoms} exceeds the samples' shape, pass "
+                        f"n_atoms={source.patch_shape}."
                     )
         rng = check_random_state(self.random_state)
         factors = starting_factors(self.init, source, n_atoms, self.structure, rng)
@@ -366,13 +332,15 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         width = check_targets(dictionary, self.n_nonzero_coefs, self.tol)
         check_method(self._method(), dictionary)
         orthonormal = self.structure == "orthonormal"
+        sizes = zip(dictionary.patch_shape, dictionary.n_atoms, strict=True)
+        overcomplete = any(n > m for m, n in sizes)
         return Plan(
             Coder(self._method(), width, self.tol),
             structure=self.structure,
             statistics=self.statistics,
             n_refits=0 if orthonormal else self.n_refits,
             monotone=self.monotone,
-            guard_at_once=self.tol is not None or not _overcomplete(dictionary),
+            guard_at_once=self.tol is not None or not overcomplete,
             max_iter=self.max_iter,
             min_improvement=self.min_improvement,
             time_budget=self.time_budget,
@@ -436,43 +404,3 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.history_ = state.history
         self.n_iter_ = state.iteration
         self.stop_reason_ = state.stop_reason
-
-
-def _overcomplete(dictionary: KroneckerDictionary) -> bool:
-    return any(n > m for m, n in zip(dictionary.patch_shape, dictionary.n_atoms, strict=True))
-
-
-def mode_sizes(
-    sample_shape: tuple[int, ...],
-    patch_shape: tuple[int, ...] | None,
-    n_atoms: tuple[int, ...] | int,
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """``(m_1, …, m_d)`` and ``(n_1, …, n_d)`` for samples of a shape."""
-    given = (n_atoms,) if isinstance(n_atoms, int | np.integer) else tuple(n_atoms)
-    for n in given:
-        if isinstance(n, bool) or not isinstance(n, numbers.Integral) or n < 1:
-            raise ValueError(f"n_atoms={n_atoms!r} must hold positive integers.")
-    if patch_shape is not None:
-        shape = tuple(int(m) for m in patch_shape)
-    elif len(sample_shape) > 1 or isinstance(n_atoms, numbers.Integral):
-        shape = sample_shape
-    else:
-        shape = _near_square(sample_shape[0], len(given))
-    if isinstance(n_atoms, numbers.Integral):
-        given = given * len(shape)
-    if len(given) != len(shape):
-        raise ValueError(
-            f"n_atoms={n_atoms} names {len(given)} mode(s), but samples of shape {shape} have "
-            f"{len(shape)}; pass one number of atoms per mode."
-        )
-    return shape, tuple(int(n) for n in given)
-
-
-def _near_square(n_features: int, modes: int) -> tuple[int, ...]:
-    """Mode sizes, ascending, that multiply to n_features and are as equal as can be."""
-    if modes == 1:
-        return (n_features,)
-    first = round(n_features ** (1 / modes))
-    while n_features % first:
-        first -= 1
-    return (first, *_near_square(n_features // first, modes - 1))

@@ -13,26 +13,25 @@ from numpy.typing import NDArray
 from kronlearn.dictionary import KroneckerDictionary
 from kronlearn.engines.threads import Coder, Codes, Pass, Threads
 from kronlearn.moments import ModeMoments, Moments
+from kronlearn.replacement import replace_unused, unused_by_mode
 from kronlearn.sources.arrays import ArraySource
-from kronlearn.updates import canonical, least_squares, procrustes, sweep, unused_atoms
+from kronlearn.updates import least_squares, procrustes, sweep, unused_atoms
 
 __all__ = [
     "STATISTICS",
     "LearningState",
+    "Outcome",
     "Plan",
     "Progress",
     "learn",
-    "learn_online",
+    "record",
     "uses_full_moments",
 ]
 
 STATISTICS = ("auto", "full", "per-mode", "recode")
 
-# Full moments need n² numbers; from about this many atoms on, per-mode sums are faster.
-_FULL_MOMENTS_UP_TO = 600
-
-# Online learning keeps full moments of at most this many numbers (1 GiB).
-_ONLINE_NUMBERS = 1 << 27
+# Full moments need n² numbers: faster for 32 × 32 atoms, slower for 48 × 48 than per-mode sums.
+_FULL_MOMENTS_UP_TO = 1024
 
 Factors = list[NDArray[np.float64]]
 
@@ -166,7 +165,7 @@ def _loop(
         now = outcome.rmse if plan.coder.tol is None else outcome.mean_nonzeros
         if plan.coder.tol is not None or now <= min(state.history[goal], default=math.inf):
             state.best = outcome.factors
-        _record(state, outcome, time.perf_counter() - start)
+        record(state, outcome, time.perf_counter() - start)
         if on_iteration is not None and on_iteration(state):
             state.stop_reason = "callback"
         elif outcome.rmse == 0.0 or _stalled(before, now, plan.min_improvement):
@@ -180,7 +179,8 @@ def _stalled(before: float, now: float, min_improvement: float) -> bool:
     return min_improvement > 0 and before < math.inf and before - now < min_improvement * before
 
 
-def _record(state: LearningState, outcome: Outcome, seconds: float) -> None:
+def record(state: LearningState, outcome: Outcome, seconds: float) -> None:
+    """Add a finished iteration to the state."""
     state.factors, state.codes = outcome.factors, outcome.codes
     state.history["rmse"].append(outcome.rmse)
     state.history["coding_rmse"].append(outcome.coding_rmse)
@@ -230,7 +230,7 @@ class _Iteration:
         found = self._full_rounds() if self.full else self._mode_rounds()
         replaced = 0
         if self.plan.structure == "general":
-            self.factors, replaced = _replaced(
+            self.factors, replaced = replace_unused(
                 self.factors, self.unused, self.codes, self.source, self.plan.coder, self.engine
             )
         numbers = len(self.source) * self.source.n_features
@@ -277,7 +277,7 @@ class _Iteration:
             first = first or found
             self.factors = sweep(self.factors, moments, self.plan.structure)
         if general:
-            self.unused = _unused(moments)
+            self.unused = unused_by_mode(moments)
         self.squared_error = moments.squared_error(self.factors)
         assert first is not None
         return first
@@ -306,69 +306,6 @@ class _Iteration:
         return first
 
 
-def _unused(moments: Moments) -> list[NDArray[np.intp]]:
-    """For each mode the atoms that no code uses."""
-    n = int(np.prod(moments.n_atoms))
-    diagonal = np.cumsum(np.arange(1, n + 1)) - 1
-    used = (moments.xx[diagonal] > 0).reshape(moments.n_atoms)
-    modes = range(used.ndim)
-    return [
-        np.flatnonzero(~used.any(axis=tuple(other for other in modes if other != mode)))
-        for mode in modes
-    ]
-
-
-def _replaced(
-    factors: Factors,
-    unused: list[NDArray[np.intp]],
-    codes: Codes,
-    source: ArraySource,
-    coder: Coder,
-    engine: Threads,
-) -> tuple[Factors, int]:
-    """Factors whose unused atoms are directions of the samples represented worst, and how many."""
-    count = sum(map(len, unused))
-    if count == 0:
-        return factors, 0
-    assert codes.residual2 is not None
-    worst = np.argsort(-codes.residual2, kind="stable")[:count]
-    worst = worst[codes.residual2[worst] > 0]
-    residuals = _residuals(source, worst, factors, coder, engine)
-    replaced = 0
-    factors = [factor.copy() for factor in factors]
-    for mode, atoms in enumerate(unused):
-        for atom, residual in zip(atoms, residuals[replaced:], strict=False):
-            unfolded = np.moveaxis(residual, mode, 0).reshape(residual.shape[mode], -1)
-            direction = np.linalg.svd(unfolded, full_matrices=False)[0][:, :1]
-            factors[mode][:, atom] = canonical(direction, direction)[0][:, 0]
-            replaced += 1
-    return factors, replaced
-
-
-def _residuals(
-    source: ArraySource,
-    rows: NDArray[np.intp],
-    factors: Factors,
-    coder: Coder,
-    engine: Threads,
-) -> NDArray[np.float64]:
-    """Residuals ``(n, m_1, …, m_d)`` of some samples coded with these factors."""
-    if len(rows) == 0:
-        return np.zeros((0, *source.patch_shape))
-    samples = np.asarray(source.array[rows], dtype=np.float64).reshape(-1, *source.patch_shape)
-    part = ArraySource(samples, source.patch_shape)
-    tol = coder.tol if coder.tol is None or np.ndim(coder.tol) == 0 else np.asarray(coder.tol)[rows]
-    codes = Codes.empty(len(part), coder.width, part.dtype)
-    engine.run(part, factors, Coder(coder.method, coder.width, tol), codes=codes)
-    assert codes.index is not None
-    assert codes.value is not None
-    assert codes.nonzeros is not None
-    dense = np.zeros((len(part), int(np.prod([f.shape[1] for f in factors]))))
-    for k, count in enumerate(codes.nonzeros):
-        dense[k, codes.index[k, :count]] = codes.value[k, :count]
-    return samples - KroneckerDictionary.normalized(factors).reconstruct(dense)
-
-
 def _rescale_codes(codes: Codes, mode: int, scale: NDArray[np.float64], n_atoms: list[int]) -> None:
     """Multiply every coefficient by the scale of its atom's index in one mode, in blocks."""
     assert codes.index is not None
@@ -378,45 +315,3 @@ def _rescale_codes(codes: Codes, mode: int, scale: NDArray[np.float64], n_atoms:
     for start in range(0, len(codes.index), 65536):
         rows = slice(start, start + 65536)
         codes.value[rows] *= table[codes.index[rows] // inner % n_atoms[mode]]
-
-
-def learn_online(
-    source: ArraySource,
-    state: LearningState,
-    plan: Plan,
-    engine: Threads,
-    moments: Moments | None,
-    forgetting: float,
-) -> Moments:
-    """One step of online learning: code a batch, add its moments to the earlier ones, update.
-
-    Returns the moments to pass to the next call.
-    """
-    start = time.perf_counter()
-    n_atoms = tuple(factor.shape[1] for factor in state.factors)
-    if Moments.numbers(source.patch_shape, n_atoms) > _ONLINE_NUMBERS:
-        raise ValueError(
-            f"partial_fit keeps full moments, {Moments.numbers(source.patch_shape, n_atoms):,} "
-            f"numbers for {n_atoms} atoms; at most {_ONLINE_NUMBERS:,} are allowed. Use fit, or "
-            "fewer atoms."
-        )
-    batch = Moments.zeros(source.patch_shape, n_atoms, with_xx=plan.structure == "general")
-    codes = Codes.empty(
-        len(source), plan.coder.width, source.dtype, supports=False, values=False, residuals=True
-    )
-    found = engine.run(source, state.factors, plan.coder, codes=codes, moments=batch)
-    batch.energy = source.energy
-    moments = batch if moments is None else moments * forgetting + batch
-    state.factors = sweep(state.factors, moments, plan.structure)
-    replaced = 0
-    if plan.structure == "general":
-        unused = _unused(moments)
-        state.factors, replaced = _replaced(
-            state.factors, unused, codes, source, plan.coder, engine
-        )
-    state.best = state.factors
-    rmse = float(np.sqrt(found.residual / (len(source) * source.n_features)))
-    seconds = (state.history["seconds"] or [0.0])[-1] + time.perf_counter() - start
-    mean = found.nonzeros / len(source)
-    _record(state, Outcome(state.factors, None, rmse, rmse, replaced, mean), seconds)
-    return moments

@@ -70,7 +70,7 @@ def run(
     """Time every coder on every case and print µs per sample, ratios and errors."""
     sources = pictures.included_images() if images is None else pictures.images_in(images)
     coders, absent = _coders(threads)
-    output.say(", ".join(machine().values()))
+    output.say(", ".join(f"{name} {value}" for name, value in machine().items()))
     output.say("One thread, float32; patches at random places, means removed.")
     if quick:
         output.say("A quick run: too few samples for the times to mean much.")

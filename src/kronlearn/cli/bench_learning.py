@@ -35,7 +35,7 @@ def run(quick: bool, output: Output) -> None:
     n_samples, n_iter = (2000, 3) if quick else (100_000, 8)
     repetitions = 1 if quick else 3
     samples = pictures.sampled_patches(pictures.included_images(), (8, 8), n_samples)
-    output.say(", ".join(machine().values()))
+    output.say(", ".join(f"{name} {value}" for name, value in machine().items()))
     rows = [
         *_against_coding("plain iteration", samples, n_iter, _PLAIN, output),
         *_against_coding("default iteration", samples, n_iter, {}, output),

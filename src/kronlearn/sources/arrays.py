@@ -92,6 +92,10 @@ def real_array(Y: ArrayLike) -> NDArray[Any]:
         raise TypeError(
             f"Y is a sparse {type(Y).__name__}; samples must be dense, pass Y.toarray()."
         )
+    if isinstance(Y, np.ma.MaskedArray) and np.ma.is_masked(Y):
+        raise ValueError(
+            "Y is a masked array; pass Y.filled(0) with weights=~Y.mask to sparse_code instead."
+        )
     array = np.asarray(Y)
     if array.dtype.kind == "c":
         raise ValueError("Complex data not supported: Y has dtype complex; pass real numbers.")
@@ -134,7 +138,9 @@ def check_finite(samples: NDArray[Any], first: int) -> None:
             raise ValueError(
                 f"Y contains {kind} (first in sample {first + k}); pass finite numbers."
             )
+    dtype = sample_dtype(samples)
+    remedy = " or pass float64" if dtype == np.float32 else ""
     raise ValueError(
-        f"Y holds values too large to be squared in {sample_dtype(samples).name}; scale the data "
-        "down or pass float64."
+        f"Y holds values too large to be squared in {dtype.name} (first in sample {first}); scale "
+        f"the data down{remedy}."
     )

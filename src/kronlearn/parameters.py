@@ -1,0 +1,105 @@
+"""Checks of the estimator's parameters."""
+
+from __future__ import annotations
+
+import numbers
+import os
+from typing import Any
+
+import numpy as np
+
+from kronlearn.coding import check_block_size
+from kronlearn.learning import STATISTICS
+
+__all__ = ["check_parameters", "mode_sizes"]
+
+STRUCTURES = ("general", "orthonormal")
+
+
+def check_parameters(estimator: Any) -> None:
+    """Raise for the first parameter of the estimator that makes no sense."""
+    if estimator.structure not in STRUCTURES:
+        raise ValueError(
+            f"structure={estimator.structure!r} does not exist; choose one of "
+            f"{', '.join(STRUCTURES)}."
+        )
+    if estimator.method not in ("ols", "omp"):
+        raise ValueError(
+            f"method={estimator.method!r} cannot be learned with; choose ols or omp (orthonormal "
+            "factors are coded by thresholding whatever the method)."
+        )
+    if estimator.device != "cpu":
+        raise ValueError(f"device={estimator.device!r} is not available; use device='cpu'.")
+    if estimator.statistics not in STATISTICS:
+        raise ValueError(
+            f"statistics={estimator.statistics!r} does not exist; choose one of "
+            f"{', '.join(STATISTICS)}."
+        )
+    for name, lowest in (("max_iter", 1), ("n_refits", 0), ("checkpoint_every", 1)):
+        value = getattr(estimator, name)
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+            raise TypeError(f"{name}={value!r} is not an integer.")
+        if value < lowest:
+            raise ValueError(f"{name}={value} is too small; pass at least {lowest}.")
+    for name in ("min_improvement", "forgetting", "time_budget"):
+        value = getattr(estimator, name)
+        if not (isinstance(value, numbers.Real) or (name == "time_budget" and value is None)):
+            raise TypeError(f"{name}={value!r} is not a number.")
+    if not 0 <= estimator.min_improvement < 1:
+        raise ValueError(f"min_improvement={estimator.min_improvement} is not in [0, 1).")
+    if not 0 < estimator.forgetting <= 1:
+        raise ValueError(f"forgetting={estimator.forgetting} is not in (0, 1].")
+    if estimator.time_budget is not None and not estimator.time_budget > 0:
+        raise ValueError(
+            f"time_budget={estimator.time_budget} is not a positive number of seconds."
+        )
+    if estimator.checkpoint is not None:
+        folder = os.path.dirname(os.path.abspath(estimator.checkpoint))
+        if not os.path.isdir(folder):
+            raise ValueError(f"checkpoint={estimator.checkpoint!r}: there is no folder {folder}.")
+    if estimator.tol is not None and np.ndim(estimator.tol) > 0:
+        raise ValueError("tol must be a single number here; sparse_code takes one per sample.")
+    check_block_size(estimator.block_size)
+
+
+def mode_sizes(
+    sample_shape: tuple[int, ...],
+    patch_shape: tuple[int, ...] | None,
+    n_atoms: tuple[int, ...] | int,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """``(m_1, …, m_d)`` and ``(n_1, …, n_d)`` for samples of a shape."""
+    given = _positive_integers("n_atoms", n_atoms)
+    if patch_shape is not None:
+        shape = _positive_integers("patch_shape", patch_shape)
+    elif len(sample_shape) > 1 or isinstance(n_atoms, numbers.Integral):
+        shape = sample_shape
+    else:
+        shape = _near_square(sample_shape[0], len(given))
+    if isinstance(n_atoms, numbers.Integral):
+        given = given * len(shape)
+    if len(given) != len(shape):
+        raise ValueError(
+            f"n_atoms={n_atoms} names {len(given)} mode(s), but samples of shape {shape} have "
+            f"{len(shape)}; pass one number of atoms per mode."
+        )
+    return shape, tuple(int(n) for n in given)
+
+
+def _positive_integers(name: str, value: Any) -> tuple[int, ...]:
+    values = (value,) if isinstance(value, numbers.Integral) else value
+    if not isinstance(values, tuple | list | np.ndarray):
+        raise TypeError(f"{name}={value!r} is not a tuple of integers, one per mode.")
+    whole = all(isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in values)
+    if not len(values) or not whole or min(values) < 1:
+        raise ValueError(f"{name}={value!r} must hold positive integers, one per mode.")
+    return tuple(int(n) for n in values)
+
+
+def _near_square(n_features: int, modes: int) -> tuple[int, ...]:
+    """Mode sizes, ascending, that multiply to n_features and are as equal as can be."""
+    if modes == 1:
+        return (n_features,)
+    first = round(n_features ** (1 / modes))
+    while n_features % first:
+        first -= 1
+    return (first, *_near_square(n_features // first, modes - 1))

@@ -1,0 +1,79 @@
+"""Replacement of atoms that no code uses."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.engines.threads import Coder, Codes, Threads
+from kronlearn.moments import Moments
+from kronlearn.sources.arrays import ArraySource
+from kronlearn.updates import canonical
+
+__all__ = ["replace_unused", "unused_by_mode"]
+
+Factors = list[NDArray[np.float64]]
+
+
+def unused_by_mode(moments: Moments) -> list[NDArray[np.intp]]:
+    """For each mode the atoms that no code uses."""
+    n = int(np.prod(moments.n_atoms))
+    diagonal = np.cumsum(np.arange(1, n + 1)) - 1
+    used = (moments.xx[diagonal] > 0).reshape(moments.n_atoms)
+    modes = range(used.ndim)
+    return [
+        np.flatnonzero(~used.any(axis=tuple(other for other in modes if other != mode)))
+        for mode in modes
+    ]
+
+
+def replace_unused(
+    factors: Factors,
+    unused: list[NDArray[np.intp]],
+    codes: Codes,
+    source: ArraySource,
+    coder: Coder,
+    engine: Threads,
+) -> tuple[Factors, int]:
+    """Factors whose unused atoms are directions of the samples represented worst, and how many."""
+    count = sum(map(len, unused))
+    if count == 0:
+        return factors, 0
+    assert codes.residual2 is not None
+    worst = np.argsort(-codes.residual2, kind="stable")[:count]
+    worst = worst[codes.residual2[worst] > 0]
+    residuals = _residuals(source, worst, factors, coder, engine)
+    replaced = 0
+    factors = [factor.copy() for factor in factors]
+    for mode, atoms in enumerate(unused):
+        for atom, residual in zip(atoms, residuals[replaced:], strict=False):
+            unfolded = np.moveaxis(residual, mode, 0).reshape(residual.shape[mode], -1)
+            direction = np.linalg.svd(unfolded, full_matrices=False)[0][:, :1]
+            factors[mode][:, atom] = canonical(direction, direction)[0][:, 0]
+            replaced += 1
+    return factors, replaced
+
+
+def _residuals(
+    source: ArraySource,
+    rows: NDArray[np.intp],
+    factors: Factors,
+    coder: Coder,
+    engine: Threads,
+) -> NDArray[np.float64]:
+    """Residuals ``(n, m_1, …, m_d)`` of some samples coded with these factors."""
+    if len(rows) == 0:
+        return np.zeros((0, *source.patch_shape))
+    samples = np.asarray(source.array[rows], dtype=np.float64).reshape(-1, *source.patch_shape)
+    part = ArraySource(samples, source.patch_shape)
+    tol = coder.tol if coder.tol is None or np.ndim(coder.tol) == 0 else np.asarray(coder.tol)[rows]
+    codes = Codes.empty(len(part), coder.width, part.dtype)
+    engine.run(part, factors, Coder(coder.method, coder.width, tol), codes=codes)
+    assert codes.index is not None
+    assert codes.value is not None
+    assert codes.nonzeros is not None
+    dense = np.zeros((len(part), int(np.prod([f.shape[1] for f in factors]))))
+    for k, count in enumerate(codes.nonzeros):
+        dense[k, codes.index[k, :count]] = codes.value[k, :count]
+    return samples - KroneckerDictionary.normalized(factors).reconstruct(dense)
