@@ -1,6 +1,7 @@
 // One group of lanes from samples to written codes.
 #pragma once
 
+#include "pursuit.hpp"
 #include "threshold.hpp"
 #include "weighted.hpp"
 
@@ -122,7 +123,9 @@ template <class T, class Shape>
 class Group {
  public:
   Group(const CodingTask<T>& task, const Shape& shape, Arena<T>& arena)
-      : task_(task), s_(shape), k_(task, shape, arena) {}
+      : task_(task), s_(shape), k_(task, shape, arena), atoms_(task.dictionary) {}
+
+  const AtomTables<T, Shape>& atoms() const { return atoms_; }
 
   void load(int64_t first, PursuitState<T>& state) {
     first_ = first;
@@ -177,8 +180,8 @@ class Group {
       k_.weighted.root[p] = sqrt_of<T>(k_.weighted.root[p]);
       k_.weighted.z[p] = k_.weighted.root[p] * k_.y[p];
     }
-    pursue_weighted<T>(s_, task_.dictionary, task_.method == Method::ols, k_.weighted, state.energy,
-                       state.tol2, state.active, task_.width, state.out);
+    pursue_weighted<T>(s_, task_.dictionary, atoms_, task_.method == Method::ols, k_.weighted,
+                       state.energy, state.tol2, state.active, task_.width, state.out);
   }
 
   // Least squares on the previous supports.
@@ -191,14 +194,17 @@ class Group {
       y = k_.weighted.t;
       weights = k_.weighted.root;
     }
-    for (int l = 0; l < kLanes<T>; ++l) {
-      const int64_t k = sample(l);
-      out.nonzeros[l] = l < lanes_ ? task_.previous_nonzeros[k] : 0;
-      for (int t = 0; t < width; ++t)
-        out.index[t][l] = t < out.nonzeros[l] ? task_.previous_index[k * width + t] : 0;
+    alignas(64) IntScalar<T> column[kLanes<T>];
+    for (int l = 0; l < kLanes<T>; ++l)
+      column[l] = l < lanes_ ? task_.previous_nonzeros[sample(l)] : 0;
+    __builtin_memcpy(&out.nonzeros, column, sizeof out.nonzeros);
+    for (int t = 0; t < width; ++t) {
+      for (int l = 0; l < kLanes<T>; ++l) column[l] = task_.previous_index[sample(l) * width + t];
+      __builtin_memcpy(&out.index[t], column, sizeof out.index[t]);
+      out.index[t] = out.nonzeros > t ? out.index[t] : Int<T>{};
     }
     out.slots = most<T>(out.nonzeros, lanes_);
-    refit<T>(task_.dictionary, k_.refit, y, weights, energy, out.slots, out.index, out.nonzeros,
+    refit<T>(s_, atoms_, k_.refit, y, weights, energy, out.slots, out.index, out.nonzeros,
              out.value, k_.product, out.residual2);
     for (int t = 0; t < width; ++t)
       out.index[t] = out.nonzeros > t ? out.index[t] : splat_int<T>(kEmpty);
@@ -292,6 +298,7 @@ class Group {
   const CodingTask<T>& task_;
   const Shape s_;
   Scratch<T> k_;
+  const AtomTables<T, Shape> atoms_;
   Vec<T> largest_weight_;
   int64_t first_ = 0;
   int lanes_ = 0;

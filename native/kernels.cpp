@@ -23,7 +23,7 @@ void code_groups(const CodingTask<T>& task, Group<T, Shape>& group, Code code) {
 
 template <class T, class Shape, bool kOls>
 void code_by_pursuit(const CodingTask<T>& task, const Shape& shape, Group<T, Shape>& group) {
-  const Pursuit<T, Shape, kOls> pursuit(shape, task.dictionary, task.width);
+  const Pursuit<T, Shape, kOls> pursuit(shape, task.dictionary, group.atoms(), task.width);
   code_groups(task, group, [&](PursuitState<T>& state) {
     group.correlations();
     pursuit.run(state);

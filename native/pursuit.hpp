@@ -8,8 +8,7 @@
 // in the span of the selected atoms, and picks the largest α²/ν.
 #pragma once
 
-#include "gram.hpp"
-#include "select.hpp"
+#include "refit.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 
@@ -39,17 +38,13 @@ struct PursuitState {
   bool has_target;
 };
 
-// Squared residual norms computed from the samples themselves, for when ‖y‖² − Σ a² has cancelled.
-template <class T>
-Vec<T> exact_residual2(const DictionaryView<T>& d, const Vec<T>* y, int terms, const Int<T>* row,
-                       const Int<T>* col, const Vec<T>* x, Vec<T>* scratch);
-
 template <class T, class Shape, bool kOls>
 class Pursuit {
  public:
-  Pursuit(const Shape& shape, const DictionaryView<T>& dictionary, int width)
+  Pursuit(const Shape& shape, const DictionaryView<T>& dictionary,
+          const AtomTables<T, Shape>& atoms, int width)
       : s_(shape),
-        d_(dictionary),
+        atoms_(atoms),
         width_(width),
         stride_(round_up(width, 4)),
         left_(dictionary.left),
@@ -197,7 +192,7 @@ class Pursuit {
                                                 Int<T> lanes) const {
     const PursuitScratch<T>& k = state.k;
     const Vec<T> exact =
-        exact_residual2<T>(d_, state.y, terms, k.row, k.col, state.out.value, k.residual);
+        exact_residual2<T>(s_, atoms_, state.y, terms, k.row, k.col, state.out.value, k.residual);
     if constexpr (sizeof(T) == 4)
       state.doubtful |= lanes & ~(abs_of<T>(exact - state.r2) <= state.energy * kTrustedDifference);
     state.r2 = lanes ? exact : state.r2;
@@ -245,7 +240,7 @@ class Pursuit {
   }
 
   const Shape s_;
-  const DictionaryView<T> d_;
+  const AtomTables<T, Shape>& atoms_;
   const int width_, stride_;
   const GramTable<T, decltype(Shape::n1)> left_;
   const GramTable<T, decltype(Shape::n2)> right_;

@@ -1,28 +1,22 @@
 // Least-squares coefficients on given supports, and residuals computed from the samples themselves.
 #pragma once
 
-#include "pursuit.hpp"
+#include "gram.hpp"
+#include "select.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 
-// out[p] lane l = entry p of atom index[l] of a side.
-template <class T>
-KRONLEARN_INLINE void load_atoms(const SideView<T>& side, Int<T> index, Vec<T>* out) {
-  const T* rows[kLanes<T>];
-  for (int l = 0; l < kLanes<T>; ++l) rows[l] = side.atoms + (int64_t)index[l] * side.m_stride;
-  load_transposed<T>(rows, side.m, true, out);
-}
-
-// Needs features + m1 + m2 vectors of scratch.
-template <class T>
-Vec<T> exact_residual2(const DictionaryView<T>& d, const Vec<T>* y, int terms, const Int<T>* row,
-                       const Int<T>* col, const Vec<T>* x, Vec<T>* scratch) {
-  const int m1 = d.left.m, m2 = d.right.m;
-  Vec<T>*r = scratch, *a = r + d.features(), *b = a + m1;
+// Squared residual norms computed from the samples themselves. Needs features + m1 + m2 vectors of scratch.
+template <class T, class Shape>
+Vec<T> exact_residual2(const Shape& s, const AtomTables<T, Shape>& atoms, const Vec<T>* y,
+                       int terms, const Int<T>* row, const Int<T>* col, const Vec<T>* x,
+                       Vec<T>* scratch) {
+  const auto m1 = s.m1;
+  const auto m2 = s.m2;
+  Vec<T>*r = scratch, *a = r + m1 * m2, *b = a + m1;
   for (int p = 0; p < m1 * m2; ++p) r[p] = y[p];
   for (int l = 0; l < terms; ++l) {
-    load_atoms<T>(d.left, row[l], a);
-    load_atoms<T>(d.right, col[l], b);
+    atoms.load(row[l], col[l], a, b);
     for (int p = 0; p < m1; ++p) {
       const Vec<T> f = x[l] * a[p];
       for (int q = 0; q < m2; ++q) r[p * m2 + q] -= f * b[q];
@@ -41,9 +35,8 @@ struct RefitScratch {
 };
 
 // Σ_p u[p] Σ_q s[p, q] v[q]
-template <class T>
-KRONLEARN_INLINE Vec<T> bilinear(int m1, int m2, const Vec<T>* u, const Vec<T>* s,
-                                 const Vec<T>* v) {
+template <class T, class M1, class M2>
+KRONLEARN_INLINE Vec<T> bilinear(M1 m1, M2 m2, const Vec<T>* u, const Vec<T>* s, const Vec<T>* v) {
   Vec<T> sum{};
   for (int p = 0; p < m1; ++p) {
     Vec<T> t{}, t2{};
@@ -58,16 +51,16 @@ KRONLEARN_INLINE Vec<T> bilinear(int m1, int m2, const Vec<T>* u, const Vec<T>* 
   return sum;
 }
 
-template <class T>
-KRONLEARN_INLINE Vec<T> dot(int m, const Vec<T>* u, const Vec<T>* v) {
+template <class T, class M>
+KRONLEARN_INLINE Vec<T> dot(M m, const Vec<T>* u, const Vec<T>* v) {
   Vec<T> sum{};
   for (int p = 0; p < m; ++p) sum += u[p] * v[p];
   return sum;
 }
 
 // Inner product of atoms l and t, weighted where weights are given. product needs m1 + m2 vectors.
-template <class T>
-KRONLEARN_INLINE Vec<T> gram_entry(int m1, int m2, const RefitScratch<T>& k, int l, int t,
+template <class T, class M1, class M2>
+KRONLEARN_INLINE Vec<T> gram_entry(M1 m1, M2 m2, const RefitScratch<T>& k, int l, int t,
                                    const Vec<T>* weights, Vec<T>* product) {
   const Vec<T>*a = k.a + l * m1, *a2 = k.a + t * m1, *b = k.b + l * m2, *b2 = k.b + t * m2;
   if (!weights) return dot<T>(m1, a, a2) * dot<T>(m2, b, b2);
@@ -78,18 +71,19 @@ KRONLEARN_INLINE Vec<T> gram_entry(int m1, int m2, const RefitScratch<T>& k, int
 
 // index (terms) holds the atoms, lanes with fewer ignore the rest; y is w∘y where weights are given;
 // energy is Σ w y². Atoms that depend on earlier ones get coefficient zero.
-template <class T>
-void refit(const DictionaryView<T>& d, const RefitScratch<T>& k, const Vec<T>* y,
-           const Vec<T>* weights, Vec<T> energy, int terms, const Int<T>* index, Int<T> nonzeros,
-           Vec<T>* value, Vec<T>* product, Vec<T>& residual2) {
-  const int m1 = d.left.m, m2 = d.right.m, n2 = d.right.n;
+template <class T, class Shape>
+void refit(const Shape& s, const AtomTables<T, Shape>& atoms, const RefitScratch<T>& k,
+           const Vec<T>* y, const Vec<T>* weights, Vec<T> energy, int terms, const Int<T>* index,
+           Int<T> nonzeros, Vec<T>* value, Vec<T>* product, Vec<T>& residual2) {
+  const auto m1 = s.m1;
+  const auto m2 = s.m2;
+  const int n2 = s.n2;
   residual2 = energy;
   for (int l = 0; l < terms; ++l) {
     const Int<T> used = nonzeros > l;
     const Vec<T> quotient = (__builtin_convertvector(index[l], Vec<T>) + T(0.5)) * (T(1) / T(n2));
     const Int<T> i = __builtin_convertvector(quotient, Int<T>);
-    load_atoms<T>(d.left, i, k.a + l * m1);
-    load_atoms<T>(d.right, index[l] - i * n2, k.b + l * m2);
+    atoms.load(i, index[l] - i * n2, k.a + l * m1, k.b + l * m2);
     const Vec<T> own = gram_entry<T>(m1, m2, k, l, l, weights, product);
     Vec<T> pivot = own;
     Vec<T> z = bilinear<T>(m1, m2, k.a + l * m1, y, k.b + l * m2);

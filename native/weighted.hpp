@@ -22,7 +22,8 @@ struct WeightedScratch {
 using WeightedShape = DynamicShape<4, 4>;
 
 template <class T>
-void pursue_weighted(const WeightedShape& s, const DictionaryView<T>& d, bool ols,
+void pursue_weighted(const WeightedShape& s, const DictionaryView<T>& d,
+                     const AtomTables<T, WeightedShape>& atoms, bool ols,
                      const WeightedScratch<T>& k, Vec<T> energy, Vec<T> tol2, Int<T> active,
                      int width, LaneCodes<T>& out) {
   const int m1 = d.left.m, m2 = d.right.m, features = m1 * m2;
@@ -45,8 +46,7 @@ void pursue_weighted(const WeightedShape& s, const DictionaryView<T>& d, bool ol
     active &= win.strength > floor;
     Int<T> i, j;
     split_offset<T>(s, win.offset, i, j);
-    load_atoms<T>(d.left, i, k.left);
-    load_atoms<T>(d.right, j, k.right);
+    atoms.load(i, j, k.left, k.right);
     Vec<T>* q = k.q + (int64_t)step * features;
     Vec<T> own{};
     for (int p = 0; p < m1; ++p)
