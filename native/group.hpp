@@ -253,25 +253,42 @@ class Group {
       task_.residual2[k] = codes.residual2[l];
       task_.energy[k] = state.energy[l];
     }
+    for (int t = terms; t < width; ++t) codes.index[t] = splat_int<T>(kEmpty);
     for (int t = 0; t < width; ++t) {
-      alignas(64) IntScalar<T> index[kLanes<T>] = {};
-      alignas(64) T value[kLanes<T>] = {};
-      if (t < terms) {
-        const Int<T> used = codes.nonzeros > t;
-        const Int<T> i = used ? codes.index[t] : Int<T>{};
-        const Vec<T> v = used ? codes.value[t] : Vec<T>{};
-        __builtin_memcpy(index, &i, sizeof i);
-        __builtin_memcpy(value, &v, sizeof v);
+      const Int<T> used = codes.index[t] != kEmpty;
+      codes.value[t] = used ? codes.value[t] : Vec<T>{};
+      codes.index[t] = used ? codes.index[t] : Int<T>{};
+    }
+    if constexpr (sizeof(T) == 4)
+      if (count == kLanes<T> && width <= kLanes<T>) {
+        write_rows(reinterpret_cast<const Vec<T>*>(codes.index),
+                   reinterpret_cast<T*>(task_.index + first_ * width));
+        write_rows(codes.value, task_.value + first_ * width);
+        return;
       }
+    for (int t = 0; t < width; ++t)
       for (int w = 0; w < count; ++w) {
         const int64_t k = (first_ + written[w]) * width + t;
-        task_.index[k] = (int32_t)index[written[w]];
-        task_.value[k] = value[written[w]];
+        task_.index[k] = (int32_t)codes.index[t][written[w]];
+        task_.value[k] = codes.value[t][written[w]];
       }
-    }
   }
 
  private:
+  // out (kLanes, width) = the transpose of columns (width, kLanes). Rows are stored whole, each over what
+  // the one before wrote too much, as long as that stays inside the group.
+  void write_rows(const Vec<T>* columns, T* out) const {
+    constexpr int W = kLanes<T>;
+    const int width = task_.width;
+    Vec<T> rows[W];
+    for (int t = 0; t < W; ++t) rows[t] = t < width ? columns[t] : Vec<T>{};
+    transpose_stage<T, W / 2>(rows);
+    int l = 0;
+    for (; (W - l) * width >= W; ++l) store<T>(out + l * width, rows[l]);
+    for (; l < W; ++l)
+      for (int t = 0; t < width; ++t) out[l * width + t] = rows[l][t];
+  }
+
   // The sample of a lane; idle lanes repeat the last one.
   int64_t sample(int lane) const {
     return first_ + lane < task_.count ? first_ + lane : task_.count - 1;

@@ -32,10 +32,9 @@ KRONLEARN_INLINE Vec<double> load_as_double(const T* p) {
   }
 }
 
-// row[:] += Σ_e x_e y_e over the uses of one atom, the row held in registers meanwhile. A use is the
-// position of a code's entry.
+// row[:] += Σ_e x_e y_e over the uses of one atom, the row held in registers meanwhile.
 template <class T>
-KRONLEARN_INLINE void add_row(const CodesView<T>& codes, const int32_t* uses, int count,
+KRONLEARN_INLINE void add_row(const CodesView<T>& codes, const Use<T>* uses, int count,
                               double* row) {
   constexpr int W = kLanes<double>, K = 8;
   int p = 0;
@@ -44,8 +43,8 @@ KRONLEARN_INLINE void add_row(const CodesView<T>& codes, const int32_t* uses, in
 #pragma GCC unroll 8
     for (int v = 0; v < K; ++v) sum[v] = load<double>(row + p + v * W);
     for (int e = 0; e < count; ++e) {
-      const double x = codes.value[uses[e]];
-      const T* y = codes.samples + int64_t(uses[e] / codes.width) * codes.features + p;
+      const double x = uses[e].value;
+      const T* y = codes.samples + (int64_t)uses[e].sample * codes.features + p;
 #pragma GCC unroll 8
       for (int v = 0; v < K; ++v) sum[v] += x * load_as_double(y + v * W);
     }
@@ -54,17 +53,16 @@ KRONLEARN_INLINE void add_row(const CodesView<T>& codes, const int32_t* uses, in
   }
   if (p == codes.features) return;
   for (int e = 0; e < count; ++e) {
-    const double x = codes.value[uses[e]];
-    const T* y = codes.samples + int64_t(uses[e] / codes.width) * codes.features;
+    const double x = uses[e].value;
+    const T* y = codes.samples + (int64_t)uses[e].sample * codes.features;
     for (int q = p; q < codes.features; ++q) row[q] += x * double(y[q]);
   }
 }
 
 // The uses of each atom are brought together first (a counting sort that keeps the order of samples), so
-// that each row of xy is read and written once per call. order needs atoms + 1 + count · width ints.
+// that each row of xy is read and written once per call.
 template <class T>
-void add_xy(const CodesView<T>& codes, int atoms, double* xy, int32_t* order) {
-  int32_t *start = order, *uses = order + atoms + 1;
+void add_xy(const CodesView<T>& codes, int atoms, double* xy, int32_t* start, Use<T>* uses) {
   for (int p = 0; p <= atoms; ++p) start[p] = 0;
   for (int64_t k = 0; k < codes.count; ++k)
     for (int l = 0; l < codes.nonzeros[k]; ++l) ++start[codes.index[k * codes.width + l] + 1];
@@ -72,7 +70,7 @@ void add_xy(const CodesView<T>& codes, int atoms, double* xy, int32_t* order) {
   for (int64_t k = 0; k < codes.count; ++k)
     for (int l = 0; l < codes.nonzeros[k]; ++l) {
       const int64_t e = k * codes.width + l;
-      uses[start[codes.index[e]]++] = int32_t(e);
+      uses[start[codes.index[e]]++] = {int32_t(k), codes.value[e]};
     }
   // start[p] is now where atom p ends.
   for (int p = 0, first = 0; p < atoms; first = start[p++])
@@ -81,10 +79,10 @@ void add_xy(const CodesView<T>& codes, int atoms, double* xy, int32_t* order) {
 }
 
 template <class T>
-void add_full_moments(const CodesView<T>& codes, int atoms, double* xx, double* xy,
-                      int32_t* order) {
+void add_full_moments(const CodesView<T>& codes, int atoms, double* xx, double* xy, int32_t* start,
+                      Use<T>* uses) {
   if (xx) add_xx(codes, xx);
-  if (xy) add_xy(codes, atoms, xy, order);
+  if (xy) add_xy(codes, atoms, xy, start, uses);
 }
 
 // c[:] += x · Y contracted with the atom's column in every mode but one. Modes are contracted from the

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <stdexcept>
 #include <thread>
 #include <type_traits>
 
@@ -48,7 +49,8 @@ class Worker {
     if (pass.xx) xx_.resize(triangle(d.atoms()));
     if (pass.xy) {
       xy_.resize(size_t(d.atoms()) * d.features());
-      order_.resize(d.atoms() + 1 + tile);
+      start_.resize(d.atoms() + 1);
+      uses_.resize(tile);
     }
     if (pass.p) {
       const Factor& f = d.factor(pass.mode);
@@ -61,6 +63,7 @@ class Worker {
 
   void run_tile(int64_t first, int64_t count) {
     CodingTask<T> t = task(first, count);
+    if (pass_.coding != Coding::fresh || pass_.keep_better) check_supports(t);
     if (pass_.coding != Coding::given) {
       kernels_.code(t, scratch_.get());
       if constexpr (std::is_same_v<T, float>) recode_doubtful(t);
@@ -74,15 +77,18 @@ class Worker {
     for (int64_t k = 0; k < count; ++k) totals_.nonzeros += t.nonzeros[k];
     const CodesView<T> codes = {
         count, pass_.width, pass_.dictionary->features(), t.samples, t.index, t.value, t.nonzeros};
-    if (pass_.xy)
-      for (int64_t k = 0; k < count; ++k)
+    if (pass_.xy && !pass_.xx)
+      for (int64_t k = 0; k < count; ++k) {
+        double sum = 0;
         for (int l = 0; l < t.nonzeros[k]; ++l) {
           const double x = t.value[k * pass_.width + l];
-          totals_.code_energy += x * x;
+          sum += x * x;
         }
+        totals_.code_energy += sum;
+      }
     if (pass_.xx || pass_.xy)
       kernels_.add_full_moments(codes, pass_.dictionary->atoms(), pass_.xx ? xx_.data() : nullptr,
-                                pass_.xy ? xy_.data() : nullptr, order_.data());
+                                pass_.xy ? xy_.data() : nullptr, start_.data(), uses_.data());
     if (pass_.p)
       kernels_.add_mode_moments(codes, pass_.dictionary->n_modes(),
                                 pass_.dictionary->exact_modes().data(),
@@ -110,6 +116,18 @@ class Worker {
     for (size_t i = 0; i < part.size(); ++i) {
       whole[i] += from[i];
       from[i] = 0;
+    }
+  }
+
+  // Supports may come from a file.
+  void check_supports(const CodingTask<T>& t) const {
+    const uint32_t atoms = pass_.dictionary->atoms();
+    for (int64_t k = 0; k < t.count; ++k) {
+      if (t.nonzeros[k] < 0 || t.nonzeros[k] > t.width)
+        throw std::invalid_argument("a support is longer than the codes are wide");
+      for (int l = 0; l < t.nonzeros[k]; ++l)
+        if (uint32_t(t.index[k * t.width + l]) >= atoms)
+          throw std::invalid_argument("a support names an atom that does not exist");
     }
   }
 
@@ -186,7 +204,8 @@ class Worker {
 
   const Pass<T>& pass_;
   const Kernels<T>& kernels_;
-  std::vector<int32_t> index_, nonzeros_, order_;
+  std::vector<int32_t> index_, nonzeros_, start_;
+  std::vector<Use<T>> uses_;
   std::vector<uint8_t> doubtful_;
   std::vector<T> value_, residual2_, energy_;
   std::vector<double> xx_, xy_, p_, c_, mode_scratch_;

@@ -97,14 +97,6 @@ Result run_pass(const kronlearn::Dictionary<T>& dictionary, Array<const T> sampl
     throw nb::value_error("supports are needed for this pass");
   if (pass.coding == kronlearn::Coding::given && !pass.value)
     throw nb::value_error("codes are needed for this pass");
-  if (reads_support)
-    for (size_t k = 0; k < count; ++k) {
-      if (pass.nonzeros[k] < 0 || pass.nonzeros[k] > width)
-        throw nb::value_error("a support is longer than the codes are wide");
-      for (int t = 0; t < pass.nonzeros[k]; ++t)
-        if (uint32_t(pass.index[k * width + t]) >= atoms)
-          throw nb::value_error("a support names an atom that does not exist");
-    }
   pass.xx = pointer<double>(xx, atoms * (atoms + 1) / 2, "xx");
   pass.xy = pointer<double>(xy, atoms * features, "xy");
   if (p || c) {

@@ -16,8 +16,8 @@ from kronlearn.sources.arrays import ArraySource, check_finite
 
 __all__ = ["Coder", "Codes", "Pass", "Threads", "default_block_size", "resolve_n_jobs"]
 
-# Blocks and what is coded at a time are multiples of this.
-_TILE = 512
+# The most samples that are coded side by side.
+_LANES = 16
 
 
 @dataclass(frozen=True)
@@ -168,11 +168,13 @@ def default_block_size(n_samples: int, moment_numbers: int) -> int:
     """Samples per summed block: a function of the problem alone, never of the threads.
 
     Adding a block's sums costs about a nanosecond per number, so blocks grow with the moments
-    until that cost vanishes, but leave at least four blocks to share out.
+    until that cost vanishes, but leave at least four blocks, and multiples of four (or eight), to
+    share out evenly.
     """
-    wanted = max(2 * _TILE, moment_numbers // 16)
-    at_most = max(2 * _TILE, -(-n_samples // 4))
-    return -(-min(wanted, at_most) // _TILE) * _TILE
+    smallest = max(1024, moment_numbers // 16)
+    n_blocks = n_samples // smallest
+    n_blocks = n_blocks // 8 * 8 if n_blocks >= 16 else 4
+    return max(1024, -(-n_samples // n_blocks // _LANES) * _LANES)
 
 
 def resolve_n_jobs(n_jobs: int | None) -> int:
