@@ -72,22 +72,14 @@ struct CodesView {
   const int32_t* nonzeros;
 };
 
-// One nonzero of a code: whose it is, and its value.
-template <class T>
-struct Use {
-  int32_t sample;
-  T value;
-};
-
 // Everything one instruction set offers for one scalar type.
 template <class T>
 struct Kernels {
   size_t (*workspace_bytes)(const CodingTask<T>&);
   void (*code)(const CodingTask<T>&, void* workspace);
   // xx (packed upper triangle: entry p ≤ q at q(q+1)/2 + p) += Σ x xᵀ; xy (atoms, features) += Σ x yᵀ.
-  // Either may be null. start (atoms + 1) and uses (count · width) are scratch for xy.
-  void (*add_full_moments)(const CodesView<T>&, int atoms, double* xx, double* xy, int32_t* start,
-                           Use<T>* uses);
+  // Either may be null.
+  void (*add_full_moments)(const CodesView<T>&, double* xx, double* xy);
   // The sums of one mode with the other factors fixed: p (n, n) += Σ X_(i) (⊗ G_j) X_(i)ᵀ and
   // c (n, m) += (Σ Y_(i) (⊗ D_j) X_(i)ᵀ)ᵀ.
   void (*add_mode_moments)(const CodesView<T>&, int n_modes, const ModeView<double>* modes,

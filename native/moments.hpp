@@ -32,57 +32,46 @@ KRONLEARN_INLINE Vec<double> load_as_double(const T* p) {
   }
 }
 
-// row[:] += Σ_e x_e y_e over the uses of one atom, the row held in registers meanwhile.
+// xy[index[l], p : p + K · kLanes] += value[l] · y[p : …] for one sample, its entries converted once.
+template <int K, class T>
+KRONLEARN_INLINE void add_piece(const T* y, int nonzeros, const int32_t* index, const T* value,
+                                int features, int p, double* xy) {
+  constexpr int W = kLanes<double>;
+  Vec<double> piece[K];
+#pragma GCC unroll 8
+  for (int v = 0; v < K; ++v) piece[v] = load_as_double(y + p + v * W);
+  for (int l = 0; l < nonzeros; ++l) {
+    double* row = xy + (int64_t)index[l] * features + p;
+    const double x = value[l];
+#pragma GCC unroll 8
+    for (int v = 0; v < K; ++v)
+      store<double>(row + v * W, load<double>(row + v * W) + x * piece[v]);
+  }
+}
+
 template <class T>
-KRONLEARN_INLINE void add_row(const CodesView<T>& codes, const Use<T>* uses, int count,
-                              double* row) {
+void add_xy(const CodesView<T>& codes, double* xy) {
   constexpr int W = kLanes<double>, K = 8;
-  int p = 0;
-  for (; p + K * W <= codes.features; p += K * W) {
-    Vec<double> sum[K];
-#pragma GCC unroll 8
-    for (int v = 0; v < K; ++v) sum[v] = load<double>(row + p + v * W);
-    for (int e = 0; e < count; ++e) {
-      const double x = uses[e].value;
-      const T* y = codes.samples + (int64_t)uses[e].sample * codes.features + p;
-#pragma GCC unroll 8
-      for (int v = 0; v < K; ++v) sum[v] += x * load_as_double(y + v * W);
-    }
-#pragma GCC unroll 8
-    for (int v = 0; v < K; ++v) store<double>(row + p + v * W, sum[v]);
-  }
-  if (p == codes.features) return;
-  for (int e = 0; e < count; ++e) {
-    const double x = uses[e].value;
-    const T* y = codes.samples + (int64_t)uses[e].sample * codes.features;
-    for (int q = p; q < codes.features; ++q) row[q] += x * double(y[q]);
+  const int features = codes.features;
+  for (int64_t k = 0; k < codes.count; ++k) {
+    const int32_t* index = codes.index + k * codes.width;
+    const T* value = codes.value + k * codes.width;
+    const T* y = codes.samples + k * features;
+    const int nonzeros = codes.nonzeros[k];
+    int p = 0;
+    for (; p + K * W <= features; p += K * W)
+      add_piece<K>(y, nonzeros, index, value, features, p, xy);
+    for (; p + W <= features; p += W) add_piece<1>(y, nonzeros, index, value, features, p, xy);
+    for (; p < features; ++p)
+      for (int l = 0; l < nonzeros; ++l)
+        xy[(int64_t)index[l] * features + p] += double(value[l]) * double(y[p]);
   }
 }
 
-// The uses of each atom are brought together first (a counting sort that keeps the order of samples), so
-// that each row of xy is read and written once per call.
 template <class T>
-void add_xy(const CodesView<T>& codes, int atoms, double* xy, int32_t* start, Use<T>* uses) {
-  for (int p = 0; p <= atoms; ++p) start[p] = 0;
-  for (int64_t k = 0; k < codes.count; ++k)
-    for (int l = 0; l < codes.nonzeros[k]; ++l) ++start[codes.index[k * codes.width + l] + 1];
-  for (int p = 0; p < atoms; ++p) start[p + 1] += start[p];
-  for (int64_t k = 0; k < codes.count; ++k)
-    for (int l = 0; l < codes.nonzeros[k]; ++l) {
-      const int64_t e = k * codes.width + l;
-      uses[start[codes.index[e]]++] = {int32_t(k), codes.value[e]};
-    }
-  // start[p] is now where atom p ends.
-  for (int p = 0, first = 0; p < atoms; first = start[p++])
-    if (start[p] > first)
-      add_row(codes, uses + first, start[p] - first, xy + (int64_t)p * codes.features);
-}
-
-template <class T>
-void add_full_moments(const CodesView<T>& codes, int atoms, double* xx, double* xy, int32_t* start,
-                      Use<T>* uses) {
+void add_full_moments(const CodesView<T>& codes, double* xx, double* xy) {
   if (xx) add_xx(codes, xx);
-  if (xy) add_xy(codes, atoms, xy, start, uses);
+  if (xy) add_xy(codes, xy);
 }
 
 // c[:] += x · Y contracted with the atom's column in every mode but one. Modes are contracted from the

@@ -47,11 +47,7 @@ class Worker {
     energy_.resize(kTile);
     doubtful_.resize(kTile);
     if (pass.xx) xx_.resize(triangle(d.atoms()));
-    if (pass.xy) {
-      xy_.resize(size_t(d.atoms()) * d.features());
-      start_.resize(d.atoms() + 1);
-      uses_.resize(tile);
-    }
+    if (pass.xy) xy_.resize(size_t(d.atoms()) * d.features());
     if (pass.p) {
       const Factor& f = d.factor(pass.mode);
       p_.resize(size_t(f.n) * f.n);
@@ -77,7 +73,7 @@ class Worker {
     for (int64_t k = 0; k < count; ++k) totals_.nonzeros += t.nonzeros[k];
     const CodesView<T> codes = {
         count, pass_.width, pass_.dictionary->features(), t.samples, t.index, t.value, t.nonzeros};
-    if (pass_.xy && !pass_.xx)
+    if (pass_.xy)
       for (int64_t k = 0; k < count; ++k) {
         double sum = 0;
         for (int l = 0; l < t.nonzeros[k]; ++l) {
@@ -87,8 +83,8 @@ class Worker {
         totals_.code_energy += sum;
       }
     if (pass_.xx || pass_.xy)
-      kernels_.add_full_moments(codes, pass_.dictionary->atoms(), pass_.xx ? xx_.data() : nullptr,
-                                pass_.xy ? xy_.data() : nullptr, start_.data(), uses_.data());
+      kernels_.add_full_moments(codes, pass_.xx ? xx_.data() : nullptr,
+                                pass_.xy ? xy_.data() : nullptr);
     if (pass_.p)
       kernels_.add_mode_moments(codes, pass_.dictionary->n_modes(),
                                 pass_.dictionary->exact_modes().data(),
@@ -204,8 +200,7 @@ class Worker {
 
   const Pass<T>& pass_;
   const Kernels<T>& kernels_;
-  std::vector<int32_t> index_, nonzeros_, start_;
-  std::vector<Use<T>> uses_;
+  std::vector<int32_t> index_, nonzeros_;
   std::vector<uint8_t> doubtful_;
   std::vector<T> value_, residual2_, energy_;
   std::vector<double> xx_, xy_, p_, c_, mode_scratch_;

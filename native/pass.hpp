@@ -46,7 +46,7 @@ struct Pass {
 struct Totals {
   double energy = 0;       // Σ ‖y‖²
   double residual = 0;     // Σ ‖y − ŷ‖²
-  double code_energy = 0;  // Σ ‖x‖², summed only with xy and without xx
+  double code_energy = 0;  // Σ ‖x‖², summed only together with xy
   int64_t nonzeros = 0;
   int64_t not_finite = -1;  // the first sample that is NaN, infinite or too large to be squared
   bool cancelled = false;
