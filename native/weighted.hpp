@@ -42,7 +42,8 @@ void pursue_weighted(const WeightedShape& s, const DictionaryView<T>& d,
   int steps = 0;
   for (int step = 0; step < width; ++step) {
     active &= r2 > tol2;
-    const Winner<T> win = exact_winner<T>(s, k.alpha, k.nu);
+    const Best<T> best = scan<T, WeightedShape, true>(s, k.alpha, k.nu);
+    const Winner<T> win = locate<T, WeightedShape, true>(s, best, k.alpha, k.nu);
     active &= win.strength > floor;
     Int<T> i, j;
     split_offset<T>(s, win.offset, i, j);

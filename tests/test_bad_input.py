@@ -40,6 +40,11 @@ def test_samples_that_are_not_finite_are_refused(Y, factors, value, dtype):
         learner().fit(Y[:10]).transform(Y)
 
 
+def test_masked_arrays_are_refused_with_advice(Y, factors):
+    with pytest.raises(ValueError, match="weights=~Y.mask"):
+        kl.sparse_code(np.ma.masked_less(Y, -1), factors, 2)
+
+
 def test_no_samples_are_refused(factors):
     with pytest.raises(ValueError, match="0 sample"):
         kl.sparse_code(np.empty((0, 4, 3)), factors, 2)

@@ -281,6 +281,18 @@ def test_weights_are_broadcast_to_the_samples(rng, shape):
     assert_same_bits(codes, full)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("method", PURSUITS)
+def test_what_has_no_weight_may_be_anything(rng, method, dtype):
+    factors, Y = problem((8, 8), (16, 16), 40, method)
+    weights = rng.random(Y.shape) > 0.3
+    Y = Y.astype(dtype)
+    codes = kl.sparse_code(Y, cast(factors, dtype), 4, method=method, weights=weights)
+    Y[~weights] = np.nan
+    holes = kl.sparse_code(Y, cast(factors, dtype), 4, method=method, weights=weights)
+    np.testing.assert_array_equal(holes.toarray(), codes.toarray())
+
+
 @pytest.mark.parametrize("method", PURSUITS)
 def test_a_sample_whose_weights_are_all_zero_gets_an_empty_code(method):
     factors, Y = problem((3, 5), (4, 7), 45, method)

@@ -55,8 +55,8 @@ def sparse_code(
         correlations, exact for orthonormal factors and refused for others.
     weights : array that broadcasts to Y's shape, optional
         Nonnegative (or boolean) weights: ``Σ w (y − Dx)²`` is minimised, zero where an entry is
-        missing. ``tol`` then means the weighted residual. Costs about one correlation with all
-        atoms per nonzero: 3 to 6 times the unweighted cost.
+        missing; what has no weight may be NaN. ``tol`` then means the weighted residual. Costs a
+        correlation with all atoms per nonzero: 3 to 8 times the unweighted cost.
     n_jobs : int or None
         Threads; -1 for all processors. The codes are the same bits for any number.
     block_size : int, optional
