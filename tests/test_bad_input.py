@@ -41,7 +41,7 @@ def test_samples_that_are_not_finite_are_refused(Y, factors, value, dtype):
 
 
 def test_masked_arrays_are_refused_with_advice(Y, factors):
-    with pytest.raises(ValueError, match="weights=~Y.mask"):
+    with pytest.raises(ValueError, match=r"weights=~Y\.mask"):
         kl.sparse_code(np.ma.masked_less(Y, -1), factors, 2)
 
 

@@ -177,10 +177,10 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
         y : ignored
 
-        Returns
-        -------
-        self
-            A KeyboardInterrupt is raised again, with the last finished iteration as fitted model.
+        Raises
+        ------
+        KeyboardInterrupt
+            Again, if one came, with the last finished iteration as the fitted model.
         """
         check_parameters(self)
         self._online_moments: Moments | None = None
@@ -216,10 +216,6 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         ----------
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
         y : ignored
-
-        Returns
-        -------
-        self
         """
         check_parameters(self)
         fitted = hasattr(self, "dictionary_")

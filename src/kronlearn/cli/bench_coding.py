@@ -79,7 +79,8 @@ def run(
     rows = []
     with _one_blas_thread():
         for case in cases:
-            rows.append(_measure(case, sources, coders, 1 if quick else repetitions, quick, output))
+            row = _measure(case, sources, coders, 1 if quick else repetitions, quick, output)
+            rows.append({**row, "bound µs": _bound(*case)})
     for table in _tables(rows, coders, threads):
         output.say(table)
     if csv_path is not None:
@@ -174,6 +175,23 @@ def _measure(
     return row
 
 
+def _bound(m: int, n: int, s: int) -> float:
+    """µs that the arithmetic of ``omp`` takes at the speed of this machine's matrix product.
+
+    Multiply-adds: correlations ``n m² + n² m`` and, at step k, k outer products of n² numbers;
+    finding the largest of n² magnitudes is counted as 1.5 operations each.
+    """
+    size = 512
+    left, right = np.ones((size, size), np.float32), np.ones((size, size), np.float32)
+    times = []
+    for _ in range(9):
+        start = time.perf_counter()
+        left @ right
+        times.append(time.perf_counter() - start)
+    operations = n * m * m + n * n * m + n * n * s * (s - 1) / 2 + 1.5 * n * n * s
+    return 1e6 * operations * min(times) / size**3
+
+
 def _probe(samples: NDArray[np.float32], dictionary: Any, s: int) -> float:
     """Seconds per sample of our own coder, roughly."""
     kl.sparse_code(samples, dictionary, s)
@@ -202,7 +220,8 @@ def _tables(rows: list[dict[str, Any]], coders: list[Coder], threads: int) -> li
     names = [coder.name for coder in coders if "threads" not in coder.name]
     # SPAMS picks atoms as ols does, scikit-learn as omp does.
     competitors = (("SPAMS", "ols"), ("SPAMS", "omp"), ("scikit-learn", "omp"))
-    tables = [_table("µs per sample", rows, names, [(a, b) for a, b in competitors if a in names])]
+    ratios = [(a, b) for a, b in competitors if a in names] + [("bound", "omp")]
+    tables = [_table("µs per sample", rows, [*names, "bound"], ratios)]
     if threads > 1:
         several = {name: f"{name}, {threads} threads" for name in ("omp", "ols")}
         columns = [column for pair in several.items() for column in pair]
