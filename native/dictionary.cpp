@@ -10,14 +10,13 @@ namespace {
 int padded(int n) { return (n + 15) / 16 * 16; }
 
 std::vector<double> gram_of(const Factor& f) {
-  std::vector<double> g(size_t(f.n) * f.n);
-  for (int i = 0; i < f.n; ++i)
-    for (int j = 0; j < f.n; ++j) {
-      double sum = 0;
-      for (int p = 0; p < f.m; ++p)
-        sum += f.entries[size_t(p) * f.n + i] * f.entries[size_t(p) * f.n + j];
-      g[size_t(i) * f.n + j] = sum;
-    }
+  const size_t n = f.n;
+  std::vector<double> g(n * n);
+  for (int p = 0; p < f.m; ++p) {
+    const double* row = f.entries.data() + p * n;
+    for (size_t i = 0; i < n; ++i)
+      for (size_t j = 0; j < n; ++j) g[i * n + j] += row[i] * row[j];
+  }
   return g;
 }
 
@@ -61,7 +60,9 @@ Dictionary<T>::Dictionary(std::vector<Factor> factors) : factors_(std::move(fact
     std::transform(f.entries.begin(), f.entries.end(), squared_.back().begin(),
                    [](double d) { return T(d * d); });
   }
-  for (const Factor& f : factors_) exact_grams_.push_back(gram_of(f));
+  // One mode alone has no others to contract with.
+  for (const Factor& f : factors_)
+    exact_grams_.push_back(factors_.size() > 1 ? gram_of(f) : std::vector<double>{});
   for (size_t i = 0; i < factors_.size(); ++i) {
     const Factor& f = factors_[i];
     exact_gram_pointers_.push_back(exact_grams_[i].data());
@@ -92,9 +93,15 @@ typename Dictionary<T>::Side Dictionary<T>::merge(const std::vector<Factor>& uni
   int m = 1, n = 1;
   for (int i = first; i < last; ++i) {
     const Factor& f = unit[i];
-    gram = kron(gram, n, n, gram_of(f), f.n, f.n);
-    factor = kron(factor, m, n, f.entries, f.m, f.n);
-    norms = kron(norms, 1, n, norms_[i], 1, f.n);
+    if (i == first) {
+      gram = gram_of(f);
+      factor = f.entries;
+      norms = norms_[i];
+    } else {
+      gram = kron(gram, n, n, gram_of(f), f.n, f.n);
+      factor = kron(factor, m, n, f.entries, f.m, f.n);
+      norms = kron(norms, 1, n, norms_[i], 1, f.n);
+    }
     m *= f.m;
     n *= f.n;
   }

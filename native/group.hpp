@@ -151,7 +151,7 @@ class Group {
     state.y = k_.y;
     state.out = k_.codes;
     state.energy = energy;
-    state.doubtful = Int<T>{};
+    state.doubtful = too_small(energy);
     state.active = (lane_numbers<T>() < lanes_) & (energy <= T(sizeof(T) == 4 ? 3.4e38 : 1.7e308));
     if (task_.tols)
       for (int l = 0; l < kLanes<T>; ++l) {
@@ -185,7 +185,7 @@ class Group {
   }
 
   // Least squares on the previous supports.
-  void refit_previous(Vec<T> energy, LaneCodes<T>& out) {
+  void refit_previous(PursuitState<T>& state, LaneCodes<T>& out) {
     const int width = task_.width, features = task_.dictionary.features();
     const Vec<T>*y = k_.y, *weights = nullptr;
     if (task_.weights) {
@@ -204,8 +204,11 @@ class Group {
       out.index[t] = out.nonzeros > t ? out.index[t] : Int<T>{};
     }
     out.slots = most<T>(out.nonzeros, lanes_);
-    refit<T>(s_, atoms_, k_.refit, y, weights, energy, out.slots, out.index, out.nonzeros,
-             out.value, k_.product, out.residual2);
+    Int<T> doubtful{};
+    refit<T>(s_, atoms_, k_.refit, y, weights, state.energy, out.slots, out.index, out.nonzeros,
+             out.value, k_.product, out.residual2, doubtful);
+    // Weighted samples are not coded again: their own pursuit is the more stable one.
+    if (!task_.weights) state.doubtful |= doubtful;
     for (int t = 0; t < width; ++t)
       out.index[t] = out.nonzeros > t ? out.index[t] : splat_int<T>(kEmpty);
   }
@@ -215,7 +218,7 @@ class Group {
   // of nonzeros first.
   void keep_better_previous(PursuitState<T>& state) {
     LaneCodes<T>&now = state.out, previous = k_.previous;
-    refit_previous(state.energy, previous);
+    refit_previous(state, previous);
     const Vec<T> margin = state.energy * T(sizeof(T) == 4 ? 1e-6 : 1e-14);
     const Int<T> closer = previous.residual2 <= now.residual2 + margin;
     const Int<T> met = now.residual2 <= state.tol2, still_met = previous.residual2 <= state.tol2;
@@ -287,6 +290,19 @@ class Group {
     for (; (W - l) * width >= W; ++l) store<T>(out + l * width, rows[l]);
     for (; l < W; ++l)
       for (int t = 0; t < width; ++t) out[l * width + t] = rows[l][t];
+  }
+
+  // Lanes whose squares single precision cannot hold: not zero, but too small.
+  Int<T> too_small(Vec<T> energy) const {
+    Int<T> small{};
+    if constexpr (sizeof(T) == 4) {
+      if (task_.weights || !any<T>(energy < T(1e-30))) return small;
+      Vec<T> largest{};
+      for (int p = 0; p < task_.dictionary.features(); ++p)
+        largest = max_of(largest, abs_of<T>(k_.y[p]));
+      small = (energy < T(1e-30)) & (largest > T(0));
+    }
+    return small;
   }
 
   // The sample of a lane; idle lanes repeat the last one.

@@ -35,8 +35,7 @@ void code_with(const CodingTask<T>& task, const Shape& shape, void* workspace) {
   Arena<T> arena(workspace);
   Group<T, Shape> group(task, shape, arena);
   using State = PursuitState<T>&;
-  if (task.refit)
-    return code_groups(task, group, [&](State s) { group.refit_previous(s.energy, s.out); });
+  if (task.refit) return code_groups(task, group, [&](State s) { group.refit_previous(s, s.out); });
   if constexpr (std::is_same_v<Shape, WeightedShape>)
     if (task.weights) return code_groups(task, group, [&](State s) { group.code_weighted(s); });
   if (task.method == Method::threshold)

@@ -214,6 +214,18 @@ KRONLEARN_INLINE Vec<T> permute2(Vec<T> low, Vec<T> high, Int<T> index) {
 #endif
 }
 
+// Quotient and remainder of numbers that are not negative, by a positive one.
+template <class T>
+KRONLEARN_INLINE void divide(Int<T> number, int by, Int<T>& quotient, Int<T>& remainder) {
+  const Vec<T> q = (__builtin_convertvector(number, Vec<T>) + T(0.5)) * (T(1) / T(by));
+  quotient = __builtin_convertvector(q, Int<T>);
+  remainder = number - quotient * by;
+  // Rounding may have put the quotient off by one. Comparisons give 0 or -1.
+  quotient += (remainder < 0);
+  quotient -= (remainder >= by);
+  remainder = number - quotient * by;
+}
+
 // One stage of the butterfly that transposes a kLanes × kLanes block.
 template <class T, int H>
 KRONLEARN_INLINE void transpose_stage(Vec<T>* r) {

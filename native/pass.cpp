@@ -18,8 +18,10 @@
 namespace kronlearn {
 namespace {
 
-// Samples coded before their moments are taken: few enough to stay in the cache.
+// Samples coded before their moments are taken: few enough to stay in the cache and to be done in a
+// fraction of a second, for interrupts are looked for in between.
 constexpr int64_t kTile = 512;
+constexpr double kTileOperations = 5e8;
 
 struct Free {
   void operator()(void* p) const { ::operator delete[](p, std::align_val_t(64)); }
@@ -39,13 +41,14 @@ class Worker {
  public:
   explicit Worker(const Pass<T>& pass) : pass_(pass), kernels_(kernels<T>()) {
     const Dictionary<T>& d = *pass.dictionary;
-    const size_t tile = size_t(std::min(kTile, pass.count)) * pass.width;
-    index_.resize(tile);
-    value_.resize(tile);
-    nonzeros_.resize(kTile);
-    residual2_.resize(kTile);
-    energy_.resize(kTile);
-    doubtful_.resize(kTile);
+    const double operations = double(d.atoms()) * pass.width * (pass.width + 16);
+    tile_ = std::clamp(int64_t(kTileOperations / operations) / 16 * 16, int64_t(16), kTile);
+    index_.resize(tile_ * pass.width);
+    value_.resize(tile_ * pass.width);
+    nonzeros_.resize(tile_);
+    residual2_.resize(tile_);
+    energy_.resize(tile_);
+    doubtful_.resize(tile_);
     if (pass.xx) xx_.resize(triangle(d.atoms()));
     if (pass.xy) xy_.resize(size_t(d.atoms()) * d.features());
     if (pass.p) {
@@ -56,6 +59,8 @@ class Worker {
     }
     if (pass.coding != Coding::given) scratch_ = allocate(kernels_.workspace_bytes(task(0, 1)));
   }
+
+  int64_t tile() const { return tile_; }
 
   void run_tile(int64_t first, int64_t count) {
     CodingTask<T> t = task(first, count);
@@ -149,6 +154,7 @@ class Worker {
     CodingTask<double> task{};
     task.dictionary = d.view();
     task.method = t.method;
+    task.refit = t.refit;
     task.width = t.width;
     task.count = count;
     task.samples = samples.data();
@@ -200,6 +206,7 @@ class Worker {
 
   const Pass<T>& pass_;
   const Kernels<T>& kernels_;
+  int64_t tile_;
   std::vector<int32_t> index_, nonzeros_;
   std::vector<uint8_t> doubtful_;
   std::vector<T> value_, residual2_, energy_;
@@ -213,7 +220,9 @@ template <class T>
 class Schedule {
  public:
   explicit Schedule(const Pass<T>& pass)
-      : pass_(pass), blocks_((pass.count + pass.block - 1) / pass.block) {}
+      : pass_(pass),
+        blocks_(pass.count / pass.block + (pass.count % pass.block != 0)),
+        totals_(pass.start) {}
 
   Totals run() {
     const int threads = int(std::min<int64_t>(std::max(pass_.threads, 1), blocks_));
@@ -234,9 +243,9 @@ class Schedule {
     try {
       Worker<T> worker(pass_);
       for (int64_t b = next_++; b < blocks_ && !stop_; b = next_++) {
-        const int64_t end = std::min(pass_.count, (b + 1) * pass_.block);
-        for (int64_t k = b * pass_.block; k < end && !stop_; k += kTile) {
-          worker.run_tile(k, std::min(kTile, end - k));
+        const int64_t end = b * pass_.block + std::min(pass_.block, pass_.count - b * pass_.block);
+        for (int64_t k = b * pass_.block; k < end && !stop_; k += worker.tile()) {
+          worker.run_tile(k, std::min(worker.tile(), end - k));
           if (calling_thread) poll();
         }
         if (!commit(worker, b, calling_thread)) return;

@@ -12,6 +12,15 @@ namespace kronlearn {
 
 enum class Coding { fresh, refit, given };
 
+struct Totals {
+  double energy = 0;       // Σ ‖y‖²
+  double residual = 0;     // Σ ‖y − ŷ‖²
+  double code_energy = 0;  // Σ ‖x‖², summed only together with xy
+  int64_t nonzeros = 0;
+  int64_t not_finite = -1;  // the first sample that is NaN, infinite or too large to be squared
+  bool cancelled = false;
+};
+
 template <class T>
 struct Pass {
   const Dictionary<T>* dictionary;
@@ -38,18 +47,10 @@ struct Pass {
   double* p = nullptr;   // (n, n)
   double* c = nullptr;   // (n, m)
 
+  Totals start;  // what to count on from
   int threads = 1;
   int64_t block = 4096;
   std::function<bool()> cancelled;  // asked now and then on the calling thread
-};
-
-struct Totals {
-  double energy = 0;       // Σ ‖y‖²
-  double residual = 0;     // Σ ‖y − ŷ‖²
-  double code_energy = 0;  // Σ ‖x‖², summed only together with xy
-  int64_t nonzeros = 0;
-  int64_t not_finite = -1;  // the first sample that is NaN, infinite or too large to be squared
-  bool cancelled = false;
 };
 
 template <class T>

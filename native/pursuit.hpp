@@ -72,10 +72,9 @@ class Pursuit {
     state.out.nonzeros = Int<T>{};
     state.out.slots = 0;
     state.weakest = splat<T>(1);
-    state.doubtful = Int<T>{};
     if constexpr (sizeof(T) == 4)
-      state.doubtful = (state.tol2 >= T(0)) & (state.tol2 < state.energy * kTrustedTarget2) &
-                       (state.energy > T(0)) & state.active;
+      state.doubtful |= (state.tol2 >= T(0)) & (state.tol2 < state.energy * kTrustedTarget2) &
+                        (state.energy > T(0)) & state.active;
     state.r2 = state.energy;
     state.floor = sqrt_of<T>(state.energy) * kNoCorrelation<T>;
     state.has_target = any<T>(state.tol2 >= T(0));

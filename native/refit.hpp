@@ -74,16 +74,16 @@ KRONLEARN_INLINE Vec<T> gram_entry(M1 m1, M2 m2, const RefitScratch<T>& k, int l
 template <class T, class Shape>
 void refit(const Shape& s, const AtomTables<T, Shape>& atoms, const RefitScratch<T>& k,
            const Vec<T>* y, const Vec<T>* weights, Vec<T> energy, int terms, const Int<T>* index,
-           Int<T> nonzeros, Vec<T>* value, Vec<T>* product, Vec<T>& residual2) {
+           Int<T> nonzeros, Vec<T>* value, Vec<T>* product, Vec<T>& residual2, Int<T>& doubtful) {
   const auto m1 = s.m1;
   const auto m2 = s.m2;
   const int n2 = s.n2;
   residual2 = energy;
   for (int l = 0; l < terms; ++l) {
     const Int<T> used = nonzeros > l;
-    const Vec<T> quotient = (__builtin_convertvector(index[l], Vec<T>) + T(0.5)) * (T(1) / T(n2));
-    const Int<T> i = __builtin_convertvector(quotient, Int<T>);
-    atoms.load(i, index[l] - i * n2, k.a + l * m1, k.b + l * m2);
+    Int<T> i, j;
+    divide<T>(index[l], n2, i, j);
+    atoms.load(i, j, k.a + l * m1, k.b + l * m2);
     const Vec<T> own = gram_entry<T>(m1, m2, k, l, l, weights, product);
     Vec<T> pivot = own;
     Vec<T> z = bilinear<T>(m1, m2, k.a + l * m1, y, k.b + l * m2);
@@ -95,6 +95,7 @@ void refit(const Shape& s, const AtomTables<T, Shape>& atoms, const RefitScratch
       pivot -= f * f;
       z -= f * k.z[t];
     }
+    if constexpr (sizeof(T) == 4) doubtful |= used & (pivot < own * kTrustedNorm2);
     // The diagonal holds reciprocals: zero for unused and dependent atoms.
     const Int<T> independent = used & (pivot > own * (kSmallestNorm2<T> * T(0.1)));
     const Vec<T> reciprocal =

@@ -178,9 +178,7 @@ KRONLEARN_INLINE void split_offset(const Shape& s, Int<T> offset, Int<T>& row, I
     row = offset >> __builtin_ctz(decltype(s.n2p)::kValue);
     col = offset & (decltype(s.n2p)::kValue - 1);
   } else {
-    const Vec<T> q = (__builtin_convertvector(offset, Vec<T>) + T(0.5)) * (T(1) / T((int)s.n2p));
-    row = __builtin_convertvector(q, Int<T>);
-    col = offset - row * (int)s.n2p;
+    divide<T>(offset, s.n2p, row, col);
   }
 }
 

@@ -22,7 +22,7 @@ KRONLEARN_INLINE void threshold(const Shape& s, Vec<T>* alpha, Vec<T> energy, Ve
   // What no atom can represent; none where the factors are square.
   const bool square = (int)s.n1 == (int)s.m1 && (int)s.n2 == (int)s.m2;
   Vec<T> outside{};
-  if (has_target && !square) outside = max_of(energy - sum_of_squares<T>(s, alpha), Vec<T>{});
+  if (!square) outside = max_of(energy - sum_of_squares<T>(s, alpha), Vec<T>{});
   Vec<T> r2 = energy;
   out.nonzeros = Int<T>{};
   out.slots = 0;
@@ -46,6 +46,8 @@ KRONLEARN_INLINE void threshold(const Shape& s, Vec<T>* alpha, Vec<T> energy, Ve
     if (any<T>(cancelled)) r2 = cancelled ? outside + sum_of_squares<T>(s, alpha) : r2;
     active &= r2 > tol2;
   }
+  const Int<T> cancelled = r2 < energy * T(sizeof(T) == 4 ? 1e-3 : 1e-10);
+  if (!has_target && any<T>(cancelled)) r2 = cancelled ? outside + sum_of_squares<T>(s, alpha) : r2;
   out.residual2 = max_of(r2, Vec<T>{});
 }
 

@@ -5,7 +5,7 @@ import pytest
 
 import kronlearn as kl
 import reference
-from kronlearn import updates
+from kronlearn import replacement, updates
 from kronlearn.engines.threads import Coder, Codes, Threads
 from kronlearn.moments import ModeMoments, Moments
 from kronlearn.sources.arrays import ArraySource
@@ -208,7 +208,9 @@ def test_unused_atoms_are_found_and_stay_what_they_were(rng):
     factors[0][:, 3] = factors[0][:, 1]  # a duplicate is never chosen
     sums, X = coded(Y, factors, full=False, mode=0)
     assert not X.reshape(-1, 6, 5)[:, 3].any()
-    assert updates.unused_atoms(sums).tolist() == [3]
+    assert np.diagonal(sums.p)[3] == 0.0
+    moments = coded(Y, factors)[0]
+    assert [atoms.tolist() for atoms in replacement.unused_by_mode(moments.used())] == [[3], []]
     factor, scale = updates.least_squares(factors[0], sums)
     largest = factors[0][np.abs(factors[0][:, 3]).argmax(), 3]
     np.testing.assert_allclose(factor[:, 3], np.sign(largest) * factors[0][:, 3], atol=1e-12)

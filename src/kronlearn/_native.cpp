@@ -71,7 +71,8 @@ Result run_pass(const kronlearn::Dictionary<T>& dictionary, Array<const T> sampl
                 Optional<const T> weights, T tol, Optional<const T> tols, bool keep_better,
                 Optional<int32_t> index, Optional<T> value, Optional<int32_t> nonzeros,
                 Optional<T> residual2, Optional<double> xx, Optional<double> xy, int mode,
-                Optional<double> p, Optional<double> c, int threads, int64_t block) {
+                Optional<double> p, Optional<double> c, int threads, int64_t block,
+                double residual_so_far, double code_energy_so_far) {
   const size_t features = dictionary.features(), atoms = dictionary.atoms();
   const size_t count = samples.ndim() ? samples.shape(0) : 0;
   if (samples.size() != count * features)
@@ -107,6 +108,8 @@ Result run_pass(const kronlearn::Dictionary<T>& dictionary, Array<const T> sampl
     pass.c = pointer<double>(c, size_t(f.n) * f.m, "c");
     if (!pass.p || !pass.c) throw nb::value_error("p and c go together");
   }
+  pass.start.residual = residual_so_far;
+  pass.start.code_energy = code_energy_so_far;
   pass.threads = threads;
   pass.block = block;
   pass.cancelled = signalled;
@@ -145,7 +148,8 @@ void bind(nb::module_& m, const char* name) {
            "keep_better"_a = false, "index"_a.none() = nb::none(), "value"_a.none() = nb::none(),
            "nonzeros"_a.none() = nb::none(), "residual2"_a.none() = nb::none(),
            "xx"_a.none() = nb::none(), "xy"_a.none() = nb::none(), "mode"_a = -1,
-           "p"_a.none() = nb::none(), "c"_a.none() = nb::none(), "threads"_a = 1, "block"_a = 4096);
+           "p"_a.none() = nb::none(), "c"_a.none() = nb::none(), "threads"_a = 1, "block"_a = 4096,
+           "residual_so_far"_a = 0.0, "code_energy_so_far"_a = 0.0);
   m.def("compress", &compress<T>, "index"_a, "value"_a, "nonzeros"_a, "indices"_a, "data"_a);
 }
 

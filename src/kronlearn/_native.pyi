@@ -26,6 +26,8 @@ class _Dictionary:
         c: NDArray[np.float64] | None = None,
         threads: int = 1,
         block: int = 4096,
+        residual_so_far: float = 0.0,
+        code_energy_so_far: float = 0.0,
     ) -> tuple[float, float, float, int, int]:
         """Energy, residual, code energy, nonzeros, first sample that is not finite or -1."""
 

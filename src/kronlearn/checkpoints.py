@@ -76,7 +76,7 @@ def _state(tensors: dict[str, Any], problem: dict[str, Any]) -> LearningState:
         for name in _CODES
         if f"codes.{name}" in tensors
     }
-    state.codes = Codes(**parts)
+    state.codes = Codes(**parts) if parts else None
     return state
 
 

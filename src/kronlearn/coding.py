@@ -51,7 +51,7 @@ def sparse_code(
     method : {"omp", "ols", "threshold"}
         "omp" takes the atom most correlated with the residual (orthogonal matching pursuit);
         "ols" the one that lowers the residual most (orthogonal least squares), better for
-        overcomplete dictionaries and at most 1.6 times the cost; "threshold" keeps the largest
+        overcomplete dictionaries and about 1.5 times the cost; "threshold" keeps the largest
         correlations, exact for orthonormal factors and refused for others.
     weights : array that broadcasts to Y's shape, optional
         Nonnegative (or boolean) weights: ``Σ w (y − Dx)²`` is minimised, zero where an entry is

@@ -183,7 +183,6 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
             Again, if one came, with the last finished iteration as the fitted model.
         """
         check_parameters(self)
-        self._online_moments: Moments | None = None
         source, n_atoms = self._source(X, reset=True)
         state, plan = self._start(source, n_atoms)
         engine = self._engine(source, plan, state.factors)
@@ -197,7 +196,8 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
                 )
         finally:
             if state.iteration:
-                self._adopt(state, source)
+                self._adopt(state, source, fresh=True)
+                self._online_moments: Moments | None = state.moments
         if self.checkpoint is not None and state.stop_reason in ("callback", "time_budget"):
             save_state(self.checkpoint, state, problem)
         if state.stop_reason == "max_iter" and self.min_improvement > 0:
@@ -211,6 +211,8 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     def partial_fit(self, X: ArrayLike, y: Any = None) -> KroneckerDictionaryLearning:
         """Improve the dictionary with a batch of samples, adding to the moments of earlier ones.
+
+        After ``fit`` with full moments it goes on from those of the last iteration.
 
         Parameters
         ----------
@@ -226,13 +228,18 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         else:
             state, plan = self._start(source, n_atoms)
         moments = None
-        if self.__dict__.get("_online_moments") is not None:
+        if fitted:
             moments, state.history = self._online_moments, self.history_
         self._online_moments = learn_online(
-            source, state, plan, self._engine(source, plan, state.factors), moments, self.forgetting
+            source,
+            state,
+            plan,
+            self._engine(source, plan, state.factors, online=True),
+            moments,
+            self.forgetting,
         )
         state.stop_reason = "partial_fit"
-        self._adopt(state, source)
+        self._adopt(state, source, fresh=not fitted)
         return self
 
     def transform(self, X: ArrayLike) -> sparse.csr_array:
@@ -306,9 +313,6 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         if not reset:
             return ArraySource(array, self.patch_shape_), self.dictionary_.n_atoms
         patch_shape, n_atoms = mode_sizes(array.shape[1:], self.patch_shape, self.n_atoms)
-        self.n_features_in_ = math.prod(patch_shape)
-        self._rows = array.ndim == 2
-        self.patch_shape_ = patch_shape
         return ArraySource(array, patch_shape), n_atoms
 
     def _start(self, source: ArraySource, n_atoms: tuple[int, ...]) -> tuple[LearningState, Plan]:
@@ -346,11 +350,15 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         return "threshold" if self.structure == "orthonormal" else self.method
 
     def _engine(
-        self, source: ArraySource, plan: Plan, factors: list[NDArray[np.float64]]
+        self,
+        source: ArraySource,
+        plan: Plan,
+        factors: list[NDArray[np.float64]],
+        online: bool = False,
     ) -> Threads:
         n_atoms = tuple(factor.shape[1] for factor in factors)
         numbers_summed = 0
-        if uses_full_moments(plan, math.prod(n_atoms)):
+        if online or uses_full_moments(plan, math.prod(n_atoms)):
             numbers_summed = Moments.numbers(source.patch_shape, n_atoms)
         block = self.block_size or default_block_size(len(source), numbers_summed)
         return Threads(resolve_n_jobs(self.n_jobs), int(block))
@@ -364,7 +372,9 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
             "patch_shape": list(source.patch_shape),
             "n_atoms": list(n_atoms),
             "dtype": source.dtype.name,
-            "energy": source.energy,
+            "samples": source.checksum(),
+            "init": self.init if isinstance(self.init, str) else "given",
+            "seed": int(self.random_state) if isinstance(self.random_state, int) else None,
             "width": plan.coder.width,
             "method": plan.coder.method,
             "tol": None if self.tol is None else float(self.tol),
@@ -394,9 +404,13 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         seconds = state.history["seconds"][-1]
         return bool(self.callback(Progress(state.iteration, rmse, seconds, dictionary)))
 
-    def _adopt(self, state: LearningState, source: ArraySource) -> None:
+    def _adopt(self, state: LearningState, source: ArraySource, fresh: bool) -> None:
         self.dictionary_ = KroneckerDictionary([f.astype(source.dtype) for f in state.best])
         self.factors_ = self.dictionary_.factors
+        if fresh:
+            self._rows = source.array.ndim == 2
+            self.patch_shape_ = source.patch_shape
+            self.n_features_in_ = source.n_features
         self.history_ = state.history
         self.n_iter_ = state.iteration
         self.stop_reason_ = state.stop_reason

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from kronlearn.dictionary import KroneckerDictionary
 from kronlearn.engines.threads import Coder, Codes, Pass, Threads
 from kronlearn.moments import ModeMoments, Moments
-from kronlearn.replacement import replace_unused, unused_by_mode
+from kronlearn.replacement import replace_unused, unused_by_mode, used_codes
 from kronlearn.sources.arrays import ArraySource
-from kronlearn.updates import least_squares, procrustes, sweep, unused_atoms
+from kronlearn.updates import least_squares, procrustes, sweep
 
 __all__ = [
     "STATISTICS",
@@ -84,13 +84,15 @@ class LearningState:
 
     ``factors`` are the present ones, ``best`` those of the lowest RMSE; ``codes`` the supports
     that monotone learning builds on; ``guarded`` whether it has begun to keep them where they are
-    better than new ones.
+    better than new ones; ``moments`` the last full ones, which online learning goes on from (a
+    checkpoint leaves them out).
     """
 
     factors: Factors
     best: Factors
     codes: Codes | None = None
     guarded: bool = False
+    moments: Moments | None = None
     history: dict[str, list[float]] = field(
         default_factory=lambda: {
             "rmse": [],
@@ -125,14 +127,15 @@ def learn(
     """Advance the state until a reason to stop; ``state.stop_reason`` says which.
 
     ``on_iteration`` is called after every finished iteration and stops the run by returning True.
-    A KeyboardInterrupt leaves the state of the last finished iteration and is raised again.
+    An exception, KeyboardInterrupt too, leaves the factors and history of the last finished
+    iteration and is raised again.
     """
     energy = source.energy
     start = time.perf_counter() - (state.history["seconds"] or [0.0])[-1]
     state.stop_reason = None
     try:
         _loop(source, state, plan, engine, energy, start, on_iteration)
-    except KeyboardInterrupt:
+    except BaseException:
         state.stop_reason = "interrupted"
         raise
     state.stop_reason = state.stop_reason or "max_iter"
@@ -181,7 +184,7 @@ def _stalled(before: float, now: float, min_improvement: float) -> bool:
 
 def record(state: LearningState, outcome: Outcome, seconds: float) -> None:
     """Add a finished iteration to the state."""
-    state.factors, state.codes = outcome.factors, outcome.codes
+    state.factors, state.codes, state.moments = outcome.factors, outcome.codes, outcome.moments
     state.history["rmse"].append(outcome.rmse)
     state.history["coding_rmse"].append(outcome.coding_rmse)
     state.history["seconds"].append(seconds)
@@ -199,6 +202,7 @@ class Outcome:
     coding_rmse: float
     atoms_replaced: int
     mean_nonzeros: float
+    moments: Moments | None = None
 
 
 class _Iteration:
@@ -213,6 +217,7 @@ class _Iteration:
         self.keep_better = False
         self.unused: list[NDArray[np.intp]] = []
         self.squared_error = 0.0
+        self.moments: Moments | None = None
 
     def iterate(self, state: LearningState) -> Outcome:
         """What the state's factors and supports become; the state itself stays as it is.
@@ -241,6 +246,7 @@ class _Iteration:
             math.sqrt(found.residual / numbers),
             replaced,
             found.nonzeros / len(self.source),
+            self.moments,
         )
 
     def _room(self) -> Codes:
@@ -277,7 +283,8 @@ class _Iteration:
             first = first or found
             self.factors = sweep(self.factors, moments, self.plan.structure)
         if general:
-            self.unused = unused_by_mode(moments)
+            self.unused = unused_by_mode(moments.used())
+        self.moments = moments
         self.squared_error = moments.squared_error(self.factors)
         assert first is not None
         return first
@@ -286,7 +293,6 @@ class _Iteration:
         update = least_squares if self.plan.structure == "general" else procrustes
         first = None
         for round_ in range(1 + self.plan.n_refits):
-            self.unused = []
             for mode, factor in enumerate(self.factors):
                 if mode > 0:
                     coding = "fresh" if self.plan.statistics == "recode" else "given"
@@ -296,11 +302,11 @@ class _Iteration:
                 found = self._pass(coding, sums)
                 first = first or found
                 self.keep_better = self.plan.keeps_supports
-                self.unused.append(unused_atoms(sums))
                 self.factors = list(self.factors)
                 self.factors[mode], scale = update(factor, sums)
                 sums.rescale(scale)
                 _rescale_codes(self.codes, mode, scale, [f.shape[1] for f in self.factors])
+        self.unused = unused_by_mode(used_codes(self.codes, [f.shape[1] for f in self.factors]))
         self.squared_error = sums.squared_error(self.factors[-1])
         assert first is not None
         return first

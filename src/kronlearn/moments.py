@@ -69,17 +69,21 @@ class Moments:
         self._apply_scales()
         return {"xx": self.xx if self.xx.size else None, "xy": self.xy}
 
-    def count(self, n_samples: int, energy: float, code_energy: float) -> None:
+    def count(self, n_samples: int, energy: float) -> None:
         """Add the numbers that go with a block's sums."""
         self.n_samples += n_samples
         self.energy += energy
-        self.code_energy += code_energy
 
     def __add__(self, other: Moments) -> Moments:
         if (self.patch_shape, self.n_atoms) != (other.patch_shape, other.n_atoms):
             raise ValueError(
                 f"Moments of {self.n_atoms} atoms on {self.patch_shape} samples cannot be added to "
                 f"those of {other.n_atoms} atoms on {other.patch_shape}."
+            )
+        if self.xx.size != other.xx.size:
+            raise ValueError(
+                "Moments of orthonormal and general factors cannot be added; after a change of "
+                "structure call fit."
             )
         self._apply_scales()
         other._apply_scales()
@@ -128,6 +132,11 @@ class Moments:
             p = np.tensordot(xx, others.T @ others, axes=([1, 3], [0, 1])) * np.outer(own, own)
         return ModeMoments(mode, self.n_samples, self.energy, p, c)
 
+    def used(self) -> NDArray[np.bool_]:
+        """Which atoms ``(n_1, …, n_d)`` any code uses."""
+        diagonal = np.cumsum(np.arange(1, math.prod(self.n_atoms) + 1)) - 1
+        return (self.xx[diagonal] > 0).reshape(self.n_atoms)
+
     def rescale(self, mode: int, scale: NDArray[np.float64]) -> None:
         """Replace every code x by itself times ``scale`` of its atom's index in one mode."""
         self.scales[mode] = self.scales[mode] * scale
@@ -169,6 +178,7 @@ class ModeMoments:
     energy: float
     p: NDArray[np.float64]
     c: NDArray[np.float64]
+    code_energy: float = 0.0
 
     @classmethod
     def zeros(cls, mode: int, factor: NDArray[np.float64]) -> ModeMoments:
@@ -180,9 +190,8 @@ class ModeMoments:
         """The arrays that the native code adds to."""
         return {"mode": self.index, "p": self.p, "c": self.c}
 
-    def count(self, n_samples: int, energy: float, code_energy: float) -> None:
+    def count(self, n_samples: int, energy: float) -> None:
         """Add the numbers that go with a block's sums."""
-        del code_energy
         self.n_samples += n_samples
         self.energy += energy
 

@@ -48,7 +48,7 @@ def learn_online(
     state.factors = sweep(state.factors, moments, plan.structure)
     replaced = 0
     if plan.structure == "general":
-        unused = unused_by_mode(moments)
+        unused = unused_by_mode(moments.used())
         state.factors, replaced = replace_unused(
             state.factors, unused, codes, source, plan.coder, engine
         )

@@ -53,6 +53,8 @@ def check_parameters(estimator: Any) -> None:
         raise ValueError(
             f"time_budget={estimator.time_budget} is not a positive number of seconds."
         )
+    if estimator.callback is not None and not callable(estimator.callback):
+        raise TypeError(f"callback={estimator.callback!r} is not a function.")
     if estimator.checkpoint is not None:
         folder = os.path.dirname(os.path.abspath(estimator.checkpoint))
         if not os.path.isdir(folder):

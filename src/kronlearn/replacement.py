@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.dictionary import KroneckerDictionary
 from kronlearn.engines.threads import Coder, Codes, Threads
-from kronlearn.moments import Moments
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.updates import canonical
 
-__all__ = ["replace_unused", "unused_by_mode"]
+__all__ = ["replace_unused", "unused_by_mode", "used_codes"]
 
 Factors = list[NDArray[np.float64]]
 
 
-def unused_by_mode(moments: Moments) -> list[NDArray[np.intp]]:
+def used_codes(codes: Codes, n_atoms: list[int]) -> NDArray[np.bool_]:
+    """Which atoms ``(n_1, …, n_d)`` any code uses."""
+    assert codes.index is not None
+    assert codes.nonzeros is not None
+    used = np.zeros(math.prod(n_atoms), bool)
+    places = np.arange(codes.index.shape[1])
+    for start in range(0, len(codes.index), 65536):
+        rows = slice(start, start + 65536)
+        used[codes.index[rows][places < codes.nonzeros[rows, None]]] = True
+    return used.reshape(n_atoms)
+
+
+def unused_by_mode(used: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
     """For each mode the atoms that no code uses."""
-    n = int(np.prod(moments.n_atoms))
-    diagonal = np.cumsum(np.arange(1, n + 1)) - 1
-    used = (moments.xx[diagonal] > 0).reshape(moments.n_atoms)
     modes = range(used.ndim)
     return [
         np.flatnonzero(~used.any(axis=tuple(other for other in modes if other != mode)))

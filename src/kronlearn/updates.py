@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from kronlearn.moments import ModeMoments, Moments
 
-__all__ = ["canonical", "least_squares", "procrustes", "sweep", "unused_atoms"]
+__all__ = ["canonical", "least_squares", "procrustes", "sweep"]
 
 # Eigenvalues of P below this fraction of the largest are taken for zero.
 _RANK_TOLERANCE = 1e-10
@@ -80,8 +80,3 @@ def sweep(
         if structure != "orthonormal":
             moments.rescale(mode, scale)
     return factors
-
-
-def unused_atoms(sums: ModeMoments) -> NDArray[np.intp]:
-    """Columns of this mode's factor that no code uses."""
-    return np.flatnonzero(np.diagonal(sums.p) == 0.0)

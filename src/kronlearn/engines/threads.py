@@ -19,6 +19,8 @@ __all__ = ["Coder", "Codes", "Pass", "Threads", "default_block_size", "resolve_n
 # The most samples that are coded side by side.
 _LANES = 16
 
+_MOST_THREADS = 4096
+
 
 @dataclass(frozen=True)
 class Coder:
@@ -110,7 +112,7 @@ class Threads:
         ``moments`` where given.
         """
         dictionary = _native_dictionary(factors, source.dtype)
-        residual = 0.0
+        residual = code_energy = 0.0
         nonzeros = 0
         for rows, samples in source.blocks(self.block_size):
             part = codes[rows] if codes is not None else None
@@ -125,14 +127,17 @@ class Threads:
                 **(moments.native_arguments() if moments is not None else {}),
                 threads=self.n_threads,
                 block=self.block_size,
+                residual_so_far=residual,
+                code_energy_so_far=code_energy,
             )
-            energy, block_residual, code_energy, block_nonzeros, not_finite = found
+            energy, residual, code_energy, block_nonzeros, not_finite = found
             if not_finite >= 0:
                 check_finite(samples[not_finite : not_finite + 1], rows.start + not_finite)
-            residual += block_residual
             nonzeros += block_nonzeros
             if moments is not None:
-                moments.count(len(samples), energy, code_energy)
+                moments.count(len(samples), energy)
+        if moments is not None:
+            moments.code_energy += code_energy
         return Pass(residual, nonzeros)
 
 
@@ -193,7 +198,7 @@ def resolve_n_jobs(n_jobs: int | None) -> int:
     if n_jobs == 0:
         raise ValueError("n_jobs=0 means no threads at all; pass 1, another number, -1 or None.")
     if n_jobs is not None and n_jobs > 0:
-        return int(n_jobs)
+        return min(int(n_jobs), _MOST_THREADS)
     import joblib
 
     wanted = joblib.effective_n_jobs(n_jobs)
