@@ -201,6 +201,14 @@ def test_quiet_prints_nothing(tmp_path, patches):
     assert result.output == ""
 
 
+@pytest.mark.parametrize("option", ["--output", "--checkpoint"])
+def test_learning_never_overwrites_its_input(patches, option):
+    before = patches.read_bytes()
+    message = fails(2, "learn", patches, "--max-iter", 1, option, patches)
+    assert "would overwrite the input" in message
+    assert patches.read_bytes() == before
+
+
 def test_learning_resumes_from_a_checkpoint(tmp_path, patches):
     options = ["-s", 3, "--seed", 1, "-q"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"

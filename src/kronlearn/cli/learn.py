@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ class Request:
 
 def run(request: Request, output: Output) -> bool:
     """Learn, save and report; whether it came to an end by itself, not by an interrupt."""
-    _check_output(request.output)
+    _check_places(request)
     samples = _samples(request)
     model = _estimator(request, samples.shape[1:])
     with output.progress("Learning", request.max_iter) as advance:
@@ -85,12 +86,25 @@ def _fit(model: Any, samples: NDArray[Any]) -> bool:
     return True
 
 
-def _check_output(path: Path) -> None:
-    """Refuse, before the work and not after it, a place that cannot be written to."""
-    if path.is_dir():
-        raise ValueError(f"--output {path} is a folder; give the name of a file.")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"--output: the folder {path.parent} does not exist; create it first.")
+def _check_places(request: Request) -> None:
+    """Refuse, before the work and not after it, to write where it cannot be or must not be."""
+    places = {"--output": request.output, "--checkpoint": request.checkpoint}
+    taken = {path.resolve(): f"the input {path}" for path in request.inputs}
+    for option, path in places.items():
+        if path is None:
+            continue
+        if path.is_dir():
+            raise ValueError(f"{option} {path} is a folder; give the name of a file.")
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise ValueError(f"{option}: the folder {path.parent} does not exist; create it first.")
+        if not os.access(folder, os.W_OK):
+            raise ValueError(f"{option}: the folder {path.parent} cannot be written to.")
+        if path.resolve() in taken:
+            raise ValueError(
+                f"{option} {path} would overwrite {taken[path.resolve()]}; give another name."
+            )
+        taken[path.resolve()] = f"the file of {option}"
 
 
 def _samples(request: Request) -> NDArray[Any]:
@@ -179,6 +193,7 @@ def _record(request: Request, model: Any, n_samples: int) -> dict[str, Any]:
         "n_nonzero_coefs": model.n_nonzero_coefs,
         "tol": request.tol,
         "seed": request.seed,
+        "inputs": [path.name for path in request.inputs],
         "iterations": model.n_iter_,
         "stop_reason": model.stop_reason_,
         "rmse": float(history["rmse"][-1]),
