@@ -1,6 +1,7 @@
 """Native coders against the NumPy reference: one table, then every property a code must have."""
 
 import _thread
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -745,3 +746,31 @@ def test_a_joblib_context_gives_the_number_of_threads(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     with joblib.parallel_config(backend="threading", n_jobs=3):
         assert resolve_n_jobs(None) == 3
+
+
+def test_a_block_may_be_larger_than_all_samples():
+    factors, Y = problem((5, 4), (7, 6), 30, "omp")
+    codes = kl.sparse_code(Y, factors, 3, block_size=sys.maxsize)
+    assert (codes != kl.sparse_code(Y, factors, 3)).nnz == 0
+
+
+@pytest.mark.parametrize("scale", [1e-24, 1e-30, 1e15])
+@pytest.mark.parametrize("method", PURSUITS)
+def test_the_scale_of_float32_samples_does_not_matter(method, scale):
+    factors, Y = problem((8, 8), (16, 16), 50, method)
+    codes = kl.sparse_code(
+        (Y * scale).astype(np.float32), cast(factors, np.float32), 4, method=method
+    )
+    expected = kl.sparse_code(Y.astype(np.float32), cast(factors, np.float32), 4, method=method)
+    np.testing.assert_array_equal(codes.indptr, expected.indptr)
+    assert np.mean(codes.indices == expected.indices) >= 0.99
+
+
+@pytest.mark.slow
+def test_millions_of_atoms_are_told_apart_in_float32(rng):
+    factors = [rng.standard_normal((4, 3000)) for _ in range(2)]
+    factors = [(factor / np.linalg.norm(factor, axis=0)).astype(np.float32) for factor in factors]
+    Y = rng.standard_normal((16, 4, 4)).astype(np.float32)
+    single = kl.sparse_code(Y, factors, 2)
+    double = kl.sparse_code(Y.astype(np.float64), cast(factors, np.float64), 2)
+    np.testing.assert_array_equal(single.indices, double.indices)

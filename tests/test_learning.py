@@ -595,3 +595,27 @@ def test_a_checkpoint_of_other_data_is_refused(rng, tmp_path):
     learner(start, checkpoint=path).fit(Y)
     with pytest.raises(ValueError, match=r"another run"):
         learner(start, checkpoint=path).fit(Y + 0.5)
+
+
+def test_a_small_batch_after_fit_does_not_undo_it(rng):
+    Y, start = planted(rng, (8, 8), (16, 16), n_samples=500)
+    model = learner(start, max_iter=20).fit(Y)
+    before = model.score(Y)
+    model.partial_fit(Y[:20])
+    assert model.score(Y) >= before - 0.02 * abs(before)
+    assert model.n_iter_ == 21
+
+
+def test_coding_anew_replaces_no_atom_in_use(rng, monkeypatch):
+    from kronlearn import learning, replacement
+
+    def checked(factors, unused, codes, *rest):
+        used = replacement.used_codes(codes, [factor.shape[1] for factor in factors])
+        for mode, atoms in enumerate(unused):
+            assert not np.moveaxis(used, mode, 0)[atoms].any()
+        return replacement.replace_unused(factors, unused, codes, *rest)
+
+    monkeypatch.setattr(learning, "replace_unused", checked)
+    Y, start = planted(rng, (4, 4), (12, 12), n_samples=40, n_nonzero_coefs=2)
+    model = learner(start, n_nonzero_coefs=2, statistics="recode", max_iter=15).fit(Y)
+    assert sum(model.history_["atoms_replaced"]) > 0
