@@ -170,8 +170,8 @@ class Group {
 
   void code_by_threshold(PursuitState<T>& state) {
     correlations();
-    threshold<T>(s_, k_.pursuit.alpha, state.energy, state.tol2, state.active, task_.width,
-                 state.out);
+    threshold<T>(s_, k_.pursuit.alpha, k_.pursuit.nu, state.energy, state.tol2, state.active,
+                 task_.width, state.out);
   }
 
   void code_weighted(PursuitState<T>& state) {
