@@ -20,8 +20,7 @@ struct Dynamic {
   operator int() const { return n; }
 };
 
-// R outputs of each of C columns of the input; column c starts at in[offset[c]], its entries are
-// `step` apart.
+// R outputs of each of C columns of the input; column c starts at in[c], its entries are `step` apart.
 template <class T, int R, int C, class M, class N, class Step>
 KRONLEARN_INLINE void product_tile(const T* factor, M m, N n, Step step, const Vec<T>* const* in,
                                    Vec<T>* const* out) {

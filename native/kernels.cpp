@@ -44,7 +44,8 @@ void code_with(const CodingTask<T>& task, const Shape& shape, void* workspace) {
   return code_by_pursuit<T, Shape, false>(task, shape, group);
 }
 
-// Calls f with the shape of this dictionary: a compiled one, or the tiling that pads it least.
+// Calls f with the shape of this dictionary: one tiling where there are weights, otherwise a compiled
+// shape or the tiling that pads it least.
 template <class T, class F>
 auto with_shape(const CodingTask<T>& task, F f) {
   const SideView<T>&a = task.dictionary.left, &b = task.dictionary.right;

@@ -77,7 +77,7 @@ template <class T>
 struct Kernels {
   size_t (*workspace_bytes)(const CodingTask<T>&);
   void (*code)(const CodingTask<T>&, void* workspace);
-  // xx (packed upper triangle: entry p ≤ q at q(q+1)/2 + p) += Σ x xᵀ; xy (atoms, features) += Σ x yᵀ.
+  // xx (packed lower triangle: entry (q, p ≤ q) at q(q+1)/2 + p) += Σ x xᵀ; xy (atoms, features) += Σ x yᵀ.
   // Either may be null.
   void (*add_full_moments)(const CodesView<T>&, double* xx, double* xy);
   // The sums of one mode with the other factors fixed: p (n, n) += Σ X_(i) (⊗ G_j) X_(i)ᵀ and
