@@ -130,7 +130,7 @@ class Group {
   void load(int64_t first, PursuitState<T>& state) {
     first_ = first;
     const int64_t left = task_.count - first;
-    lanes_ = left <= 0 ? 0 : left < kLanes<T> ? int(left) : kLanes<T>;
+    lanes_ = left < kLanes<T> ? int(left) : kLanes<T>;
     const int features = task_.dictionary.features();
     load_lanes(task_.samples, k_.y);
     Vec<T> energy{};

@@ -619,3 +619,19 @@ def test_coding_anew_replaces_no_atom_in_use(rng, monkeypatch):
     Y, start = planted(rng, (4, 4), (12, 12), n_samples=40, n_nonzero_coefs=2)
     model = learner(start, n_nonzero_coefs=2, statistics="recode", max_iter=15).fit(Y)
     assert sum(model.history_["atoms_replaced"]) > 0
+
+
+@pytest.mark.parametrize("change", ["seed", "start", "samples"])
+def test_a_checkpoint_of_another_run_is_refused(rng, tmp_path, change):
+    Y, start = planted(rng, (5, 4), (7, 6))
+    options = {"checkpoint": tmp_path / "run.safetensors", "checkpoint_every": 1, "max_iter": 2}
+    learner(start, **options).fit(Y)
+    model = learner(start, **options)
+    if change == "seed":
+        model.set_params(random_state=1)
+    elif change == "start":
+        model.set_params(init=reference.random_factors(rng, (5, 4), (7, 6)))
+    else:
+        Y = Y[::-1]
+    with pytest.raises(ValueError, match="belongs to another run"):
+        model.fit(Y)

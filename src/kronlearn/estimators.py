@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import numbers
 import os
 import warnings
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -186,7 +188,7 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         source, n_atoms = self._source(X, reset=True)
         state, plan = self._start(source, n_atoms)
         engine = self._engine(source, plan, state.factors)
-        problem = self._problem(source, plan, engine, n_atoms)
+        problem = self._problem(source, plan, engine, state.factors)
         if self.checkpoint is not None and os.path.exists(self.checkpoint):
             state = load_state(self.checkpoint, problem)
         try:
@@ -222,14 +224,13 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         check_parameters(self)
         fitted = hasattr(self, "dictionary_")
         source, n_atoms = self._source(X, reset=not fitted)
+        moments = None
         if fitted:
             factors = [factor.astype(np.float64) for factor in self.dictionary_.factors]
             state, plan = LearningState(factors, factors), self._plan(self.dictionary_)
+            moments, state.history = self._online_moments, self.history_
         else:
             state, plan = self._start(source, n_atoms)
-        moments = None
-        if fitted:
-            moments, state.history = self._online_moments, self.history_
         self._online_moments = learn_online(
             source,
             state,
@@ -364,17 +365,23 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         return Threads(resolve_n_jobs(self.n_jobs), int(block))
 
     def _problem(
-        self, source: ArraySource, plan: Plan, engine: Threads, n_atoms: tuple[int, ...]
+        self,
+        source: ArraySource,
+        plan: Plan,
+        engine: Threads,
+        start: list[NDArray[np.float64]],
     ) -> dict[str, Any]:
         """What a checkpoint must agree on for its run to be this one."""
+        seeded = isinstance(self.random_state, numbers.Integral)
+        given = f"factors {zlib.crc32(b''.join(factor.tobytes() for factor in start)):08x}"
         return {
             "n_samples": len(source),
             "patch_shape": list(source.patch_shape),
-            "n_atoms": list(n_atoms),
+            "n_atoms": [factor.shape[1] for factor in start],
             "dtype": source.dtype.name,
             "samples": source.checksum(),
-            "init": self.init if isinstance(self.init, str) else "given",
-            "seed": int(self.random_state) if isinstance(self.random_state, int) else None,
+            "init": self.init if isinstance(self.init, str) else given,
+            "seed": int(self.random_state) if seeded else None,
             "width": plan.coder.width,
             "method": plan.coder.method,
             "tol": None if self.tol is None else float(self.tol),

@@ -130,11 +130,10 @@ def learn(
     An exception, KeyboardInterrupt too, leaves the factors and history of the last finished
     iteration and is raised again.
     """
-    energy = source.energy
     start = time.perf_counter() - (state.history["seconds"] or [0.0])[-1]
     state.stop_reason = None
     try:
-        _loop(source, state, plan, engine, energy, start, on_iteration)
+        _loop(source, state, plan, engine, start, on_iteration)
     except BaseException:
         state.stop_reason = "interrupted"
         raise
@@ -146,14 +145,13 @@ def _loop(
     state: LearningState,
     plan: Plan,
     engine: Threads,
-    energy: float,
     start: float,
     on_iteration: Callable[[LearningState], bool] | None,
 ) -> None:
     # To an error target it is the number of nonzeros that learning lowers, not the error.
     goal = "rmse" if plan.coder.tol is None else "mean_nonzeros"
     strict = plan.monotone and plan.coder.tol is None
-    run = _Iteration(source, plan, engine, energy)
+    run = _Iteration(source, plan, engine)
     state.guarded = state.guarded or plan.guard_at_once
     while state.stop_reason is None and state.iteration < plan.max_iter:
         before = (state.history[goal] or [math.inf])[-1]
@@ -208,8 +206,8 @@ class Outcome:
 class _Iteration:
     """One iteration at a time: coding, updates, refits, replacement of unused atoms."""
 
-    def __init__(self, source: ArraySource, plan: Plan, engine: Threads, energy: float) -> None:
-        self.source, self.plan, self.engine, self.energy = source, plan, engine, energy
+    def __init__(self, source: ArraySource, plan: Plan, engine: Threads) -> None:
+        self.source, self.plan, self.engine = source, plan, engine
         self.factors: Factors = []
         self.codes = Codes()
         self.spare: Codes | None = None
@@ -270,7 +268,7 @@ class _Iteration:
             moments=moments,
         )
         # The samples' energy never changes; in double precision its rounding does not show.
-        moments.energy = self.energy
+        moments.energy = self.source.energy
         return found
 
     def _full_rounds(self) -> Pass:
