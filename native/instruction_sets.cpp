@@ -4,12 +4,16 @@
 
 namespace kronlearn {
 
-#define KRONLEARN_DECLARE(set)                 \
-  namespace set {                              \
-  extern const Kernels<float> float_kernels;   \
-  extern const Kernels<double> double_kernels; \
+#define KRONLEARN_DECLARE(set)                            \
+  namespace set {                                         \
+  extern const Kernels<float> float_kernels;              \
+  extern const Kernels<double> double_kernels;            \
+  extern const ImageKernels<float> float_image_kernels;   \
+  extern const ImageKernels<double> double_image_kernels; \
   }
-#define KRONLEARN_ENTRY(set) {#set, &set::float_kernels, &set::double_kernels}
+#define KRONLEARN_ENTRY(set)                                                   \
+  {#set, &set::float_kernels, &set::double_kernels, &set::float_image_kernels, \
+   &set::double_image_kernels}
 
 KRONLEARN_DECLARE(baseline)
 #if defined(KRONLEARN_X86)
@@ -23,6 +27,8 @@ struct InstructionSet {
   const char* name;
   const Kernels<float>* float32;
   const Kernels<double>* float64;
+  const ImageKernels<float>* image_float32;
+  const ImageKernels<double>* image_float64;
 };
 
 const std::vector<InstructionSet>& usable() {
@@ -75,6 +81,14 @@ const Kernels<float>& kernels() {
 template <>
 const Kernels<double>& kernels() {
   return *current().load()->float64;
+}
+template <>
+const ImageKernels<float>& image_kernels() {
+  return *current().load()->image_float32;
+}
+template <>
+const ImageKernels<double>& image_kernels() {
+  return *current().load()->image_float64;
 }
 
 }  // namespace kronlearn

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "image_kernels.hpp"
 #include "kernels.hpp"
 
 namespace kronlearn {
@@ -20,5 +21,7 @@ bool use_instruction_set(const std::string& name);
 // Its kernels.
 template <class T>
 const Kernels<T>& kernels();
+template <class T>
+const ImageKernels<T>& image_kernels();
 
 }  // namespace kronlearn

@@ -272,4 +272,20 @@ KRONLEARN_INLINE void load_transposed(const T* const* rows, int count, bool padd
     for (int l = 0; l < W; ++l) out[q][l] = rows[l][q];
 }
 
+// rows[l][q] = lane l of in[q] for q < count and l < lanes.
+template <class T>
+KRONLEARN_INLINE void store_transposed(const Vec<T>* in, int count, int lanes, T* const* rows) {
+  constexpr int W = kLanes<T>;
+  int q = 0;
+  for (; q + W <= count; q += W) {
+    Vec<T> r[W];
+#pragma GCC unroll 16
+    for (int l = 0; l < W; ++l) r[l] = in[q + l];
+    transpose_stage<T, W / 2>(r);
+    for (int l = 0; l < lanes; ++l) store<T>(rows[l] + q, r[l]);
+  }
+  for (; q < count; ++q)
+    for (int l = 0; l < lanes; ++l) rows[l][q] = in[q][l];
+}
+
 }  // namespace kronlearn::KRONLEARN_SET

@@ -50,7 +50,7 @@ struct Pass {
   Totals start;  // what to count on from
   int threads = 1;
   int64_t block = 4096;
-  std::function<bool()> cancelled;  // asked now and then on the calling thread
+  std::function<bool(double)> cancelled;  // asked now and then on the calling thread
 };
 
 template <class T>

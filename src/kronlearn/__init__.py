@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kronlearn import images
     from kronlearn.coding import sparse_code
     from kronlearn.dictionary import KroneckerDictionary
     from kronlearn.estimators import KroneckerDictionaryLearning
@@ -34,6 +35,7 @@ _HOMES = {
 __all__ = [
     "KroneckerDictionary",
     "KroneckerDictionaryLearning",
+    "images",
     "instruction_set",
     "instruction_sets",
     "load_dictionary",
@@ -43,6 +45,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "images":
+        return import_module("kronlearn.images")
     if name not in _HOMES:
         raise AttributeError(f"module 'kronlearn' has no attribute {name!r}")
     module = import_module(f"kronlearn.{_HOMES[name]}")

@@ -10,6 +10,7 @@
 #include <string>
 #include <tuple>
 
+#include "image.hpp"
 #include "instruction_sets.hpp"
 #include "pass.hpp"
 
@@ -57,7 +58,7 @@ kronlearn::Coding coding_named(const std::string& name) {
 }
 
 // Runs Python's signal handlers; true if one raised, and then the exception is set.
-bool signalled() {
+bool signalled(double) {
   nb::gil_scoped_acquire gil;
   return PyErr_CheckSignals() != 0;
 }
@@ -122,6 +123,96 @@ Result run_pass(const kronlearn::Dictionary<T>& dictionary, Array<const T> sampl
   return {totals.energy, totals.residual, totals.code_energy, totals.nonzeros, totals.not_finite};
 }
 
+// One (size, patch, stride, window) for each axis of an image.
+using Axes = std::vector<std::tuple<int64_t, int, int, int>>;
+
+// The parts that all passes over images share.
+template <class T, class Pass>
+void prepare(Pass& pass, const Axes& axes, const Array<const T>& image, const Array<T>& numerator,
+             const Array<T>& denominator, int threads, const nb::object& progress) {
+  size_t pixels = 1;
+  for (const auto& [size, patch, stride, window] : axes) {
+    if (patch < 1 || stride < 1 || window < 0 || size < patch)
+      throw nb::value_error("patches do not fit the image");
+    pixels *= size_t(size);
+    pass.axes.push_back({size, patch, stride, window});
+  }
+  if (axes.empty() || image.size() == 0 || image.size() % pixels ||
+      numerator.size() != image.size() || denominator.size() != image.size())
+    throw nb::value_error("image, numerator and denominator do not fit the axes");
+  pass.planes = int(image.size() / pixels);
+  pass.image = image.data();
+  pass.numerator = numerator.data();
+  pass.denominator = denominator.data();
+  pass.threads = threads;
+  pass.cancelled = [&progress](double share) {
+    nb::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() != 0) return true;
+    if (progress.is_none()) return false;
+    PyObject* answer = PyObject_CallFunction(progress.ptr(), "d", share);
+    Py_XDECREF(answer);
+    return answer == nullptr;
+  };
+}
+
+// Runs a pass over an image; the number of its patches and of nonzeros.
+template <class Pass>
+std::tuple<int64_t, int64_t> run_image_pass(const Pass& pass) {
+  kronlearn::ImageTotals totals;
+  {
+    nb::gil_scoped_release nogil;
+    totals = kronlearn::run(pass);
+  }
+  if (totals.cancelled) throw nb::python_error();
+  return {totals.patches, totals.nonzeros};
+}
+
+template <class T>
+auto code_image(const kronlearn::Dictionary<T>& dictionary, Array<const T> image,
+                Array<T> numerator, Array<T> denominator, const Axes& axes,
+                const std::string& method, int width, T tol, Optional<const T> known,
+                bool favour_sparse, int threads, nb::object progress) {
+  kronlearn::ImageCoding<T> pass{};
+  prepare(pass, axes, image, numerator, denominator, threads, progress);
+  int64_t features = 1;
+  for (const kronlearn::Axis& axis : pass.axes) features *= axis.patch;
+  if (features != dictionary.features() || pass.planes != 1 || width < 1)
+    throw nb::value_error("patches do not fit the dictionary");
+  pass.dictionary = &dictionary;
+  pass.method = method_named(method);
+  pass.width = width;
+  pass.tol = tol;
+  pass.known = pointer<const T>(known, image.size(), "known");
+  pass.favour_sparse = favour_sparse;
+  return run_image_pass(pass);
+}
+
+template <class T>
+auto shrink_image(const kronlearn::Dictionary<T>& analysis,
+                  const kronlearn::Dictionary<T>& synthesis, Array<const T> image,
+                  Array<const T> guide, Array<T> numerator, Array<T> denominator, const Axes& axes,
+                  int group, Array<const T> noise, Array<const T> taper, int threads,
+                  nb::object progress) {
+  kronlearn::ImageShrinkage<T> pass{};
+  prepare(pass, axes, image, numerator, denominator, threads, progress);
+  int64_t features = 1;
+  for (const kronlearn::Axis& axis : pass.axes) features *= axis.patch;
+  const bool square = analysis.features() == analysis.atoms() &&
+                      analysis.features() == synthesis.features() &&
+                      analysis.atoms() == synthesis.atoms();
+  if (group < 1 || group * features != analysis.features() || !square ||
+      guide.size() != image.size() || int(noise.size()) != pass.planes ||
+      int64_t(taper.size()) != features)
+    throw nb::value_error("groups do not fit the dictionary");
+  pass.analysis = &analysis;
+  pass.synthesis = &synthesis;
+  pass.group = group;
+  pass.guide = guide.data();
+  pass.noise = noise.data();
+  pass.taper = taper.data();
+  return run_image_pass(pass);
+}
+
 template <class T>
 void compress(Array<const int32_t> index, Array<const T> value, Array<const int32_t> nonzeros,
               Array<int32_t> indices, Array<T> data) {
@@ -149,7 +240,13 @@ void bind(nb::module_& m, const char* name) {
            "nonzeros"_a.none() = nb::none(), "residual2"_a.none() = nb::none(),
            "xx"_a.none() = nb::none(), "xy"_a.none() = nb::none(), "mode"_a = -1,
            "p"_a.none() = nb::none(), "c"_a.none() = nb::none(), "threads"_a = 1, "block"_a = 4096,
-           "residual_so_far"_a = 0.0, "code_energy_so_far"_a = 0.0);
+           "residual_so_far"_a = 0.0, "code_energy_so_far"_a = 0.0)
+      .def("code_image", &code_image<T>, "image"_a, "numerator"_a, "denominator"_a, "axes"_a,
+           "method"_a, "width"_a, "tol"_a, "known"_a.none() = nb::none(), "favour_sparse"_a = true,
+           "threads"_a = 1, "progress"_a.none() = nb::none())
+      .def("shrink_image", &shrink_image<T>, "synthesis"_a, "image"_a, "guide"_a, "numerator"_a,
+           "denominator"_a, "axes"_a, "group"_a, "noise"_a, "taper"_a, "threads"_a = 1,
+           "progress"_a.none() = nb::none());
   m.def("compress", &compress<T>, "index"_a, "value"_a, "nonzeros"_a, "indices"_a, "data"_a);
 }
 

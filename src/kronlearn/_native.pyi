@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,38 @@ class _Dictionary:
         code_energy_so_far: float = 0.0,
     ) -> tuple[float, float, float, int, int]:
         """Energy, residual, code energy, nonzeros, first sample that is not finite or -1."""
+
+    def code_image(
+        self,
+        image: NDArray[Any],
+        numerator: NDArray[Any],
+        denominator: NDArray[Any],
+        axes: list[tuple[int, int, int, int]],
+        method: str,
+        width: int,
+        tol: float,
+        known: NDArray[Any] | None = None,
+        favour_sparse: bool = True,
+        threads: int = 1,
+        progress: Callable[[float], object] | None = None,
+    ) -> tuple[int, int]:
+        """The number of patches and of nonzeros."""
+
+    def shrink_image(
+        self,
+        synthesis: Any,
+        image: NDArray[Any],
+        guide: NDArray[Any],
+        numerator: NDArray[Any],
+        denominator: NDArray[Any],
+        axes: list[tuple[int, int, int, int]],
+        group: int,
+        noise: NDArray[Any],
+        taper: NDArray[Any],
+        threads: int = 1,
+        progress: Callable[[float], object] | None = None,
+    ) -> tuple[int, int]:
+        """The number of groups, and zero."""
 
 class DictionaryFloat32(_Dictionary): ...
 class DictionaryFloat64(_Dictionary): ...

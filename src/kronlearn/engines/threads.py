@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,15 @@ from kronlearn.moments import ModeMoments, Moments
 from kronlearn.simd import instruction_set  # noqa: F401  (applies the environment variable)
 from kronlearn.sources.arrays import ArraySource, check_finite
 
-__all__ = ["Coder", "Codes", "Pass", "Threads", "default_block_size", "resolve_n_jobs"]
+__all__ = [
+    "Coder",
+    "Codes",
+    "Pass",
+    "Threads",
+    "default_block_size",
+    "native_dictionary",
+    "resolve_n_jobs",
+]
 
 # The most samples that are coded side by side.
 _LANES = 16
@@ -111,7 +120,7 @@ class Threads:
         it represents its sample at least as well. Codes are written to ``codes`` and sums added to
         ``moments`` where given.
         """
-        dictionary = _native_dictionary(factors, source.dtype)
+        dictionary = native_dictionary(factors, source.dtype)
         residual = code_energy = 0.0
         nonzeros = 0
         for rows, samples in source.blocks(self.block_size):
@@ -141,7 +150,8 @@ class Threads:
         return Pass(residual, nonzeros)
 
 
-def _native_dictionary(factors: list[NDArray[np.float64]], dtype: np.dtype[Any]) -> Any:
+def native_dictionary(factors: Sequence[NDArray[Any]], dtype: Any) -> Any:
+    """The factors as the native code wants them, for samples of a dtype."""
     kind = _native.DictionaryFloat32 if dtype == np.float32 else _native.DictionaryFloat64
     return kind([np.ascontiguousarray(factor, dtype=np.float64) for factor in factors])
 

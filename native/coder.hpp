@@ -1,0 +1,37 @@
+// Codes tiles of samples in one thread.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <new>
+
+#include "dictionary.hpp"
+
+namespace kronlearn {
+
+struct FreeAligned {
+  void operator()(void* p) const { ::operator delete[](p, std::align_val_t(64)); }
+};
+using Bytes = std::unique_ptr<char[], FreeAligned>;
+Bytes allocate_aligned(size_t bytes);
+
+// Samples of a tile: few enough that their codes stay in the cache and are found in a fraction of a
+// second, for interrupts are looked for in between.
+int64_t tile_of(int atoms, int width);
+
+// Runs the vector kernel, and codes again in double precision what single precision could not be trusted
+// with. The task's dictionary is this coder's; all tasks are like the first: method, width, weights or not.
+template <class T>
+class TileCoder {
+ public:
+  TileCoder(const Dictionary<T>& dictionary, const CodingTask<T>& like);
+  void code(CodingTask<T>& task);
+
+ private:
+  void recode_doubtful(CodingTask<float>& task);
+
+  const Dictionary<T>& dictionary_;
+  Bytes scratch_;
+};
+
+}  // namespace kronlearn

@@ -1,0 +1,258 @@
+#include "image.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "coder.hpp"
+#include "instruction_sets.hpp"
+#include "matching.hpp"
+#include "schedule.hpp"
+
+namespace kronlearn {
+namespace {
+
+template <class T>
+class CodingWorker {
+ public:
+  CodingWorker(const ImageCoding<T>& pass, const PatchGrid& grid, ImageTotals& whole)
+      : pass_(pass),
+        grid_(grid),
+        whole_(whole),
+        tile_(tile_of(pass.dictionary->atoms(), pass.width)),
+        sums_(grid, 1),
+        patches_(tile_ * grid.features()),
+        weights_(pass.known ? tile_ * grid.features() : 0),
+        means_(tile_),
+        tols_(tile_),
+        importance_(tile_),
+        index_(tile_ * pass.width),
+        nonzeros_(tile_),
+        doubtful_(tile_),
+        value_(tile_ * pass.width),
+        residual2_(tile_),
+        energy_(tile_),
+        coder_(*pass.dictionary, task(1)) {}
+
+  template <class GoOn>
+  void run(int64_t band, GoOn go_on) {
+    sums_.start(band);
+    const PatchGrid::Band patches = grid_.band(band);
+    std::vector<int64_t> offsets;
+    for (int64_t row : patches.rows)
+      for (int64_t place : patches.places) offsets.push_back(row + place);
+    totals_.patches += int64_t(offsets.size());
+    // Patches that are coded side by side should need about as many atoms.
+    if (pass_.tol >= 0) sort_by_energy(offsets);
+    for (size_t k = 0; k < offsets.size() && go_on(); k += tile_)
+      run_tile(offsets.data() + k, std::min<int64_t>(tile_, offsets.size() - k));
+  }
+
+  void commit() {
+    sums_.commit(pass_.numerator, pass_.denominator);
+    whole_.patches += totals_.patches;
+    whole_.nonzeros += totals_.nonzeros;
+    totals_ = {};
+  }
+
+ private:
+  void run_tile(const int64_t* offsets, int64_t count) {
+    const int features = grid_.features();
+    for (int64_t k = 0; k < count; ++k) load(offsets[k], k);
+    CodingTask<T> t = task(count);
+    coder_.code(t);
+    const CodesView<T> codes = {count,         pass_.width,   features,        patches_.data(),
+                                index_.data(), value_.data(), nonzeros_.data()};
+    image_kernels<T>().synthesize(pass_.dictionary->view(), codes, patches_.data());
+    for (int64_t k = 0; k < count; ++k) {
+      totals_.nonzeros += nonzeros_[k];
+      const T weight = importance_[k] / (pass_.favour_sparse ? T(1 + nonzeros_[k]) : T(1));
+      if (weight > 0)
+        sums_.add(0, offsets[k], patches_.data() + k * features, means_[k], weight, nullptr);
+    }
+  }
+
+  // Takes out a patch, without its mean (of what is known of it).
+  void load(int64_t offset, int64_t k) {
+    const int features = grid_.features();
+    T* patch = patches_.data() + k * features;
+    grid_.gather(pass_.image, offset, patch);
+    T* weights = nullptr;
+    T total = T(features);
+    if (pass_.known) {
+      weights = weights_.data() + k * features;
+      grid_.gather(pass_.known, offset, weights);
+      total = 0;
+      for (int i = 0; i < features; ++i) total += weights[i];
+    }
+    T sum = 0;
+    for (int i = 0; i < features; ++i) sum += weights ? weights[i] * patch[i] : patch[i];
+    const T mean = total > 0 ? sum / total : T(0);
+    for (int i = 0; i < features; ++i) patch[i] -= mean;
+    means_[k] = mean;
+    importance_[k] = total / T(features);
+    if (weights) tols_[k] = pass_.tol * std::sqrt(importance_[k]);
+  }
+
+  // Counting sort by the leading bits of the energy, a logarithmic scale.
+  void sort_by_energy(std::vector<int64_t>& offsets) {
+    std::vector<uint16_t> keys(offsets.size());
+    std::vector<int64_t> starts(2049), sorted(offsets.size());
+    for (size_t k = 0; k < offsets.size(); ++k) {
+      load(offsets[k], 0);
+      float energy = 0;
+      for (int i = 0; i < grid_.features(); ++i) energy += float(patches_[i] * patches_[i]);
+      uint32_t bits;
+      std::memcpy(&bits, &energy, sizeof bits);
+      keys[k] = uint16_t(bits >> 20 & 2047);
+      ++starts[keys[k] + 1];
+    }
+    for (size_t b = 1; b < starts.size(); ++b) starts[b] += starts[b - 1];
+    for (size_t k = 0; k < offsets.size(); ++k) sorted[starts[keys[k]]++] = offsets[k];
+    offsets = std::move(sorted);
+  }
+
+  CodingTask<T> task(int64_t count) {
+    CodingTask<T> t{};
+    t.dictionary = pass_.dictionary->view();
+    t.method = pass_.method;
+    t.width = pass_.width;
+    t.count = count;
+    t.samples = patches_.data();
+    t.weights = pass_.known ? weights_.data() : nullptr;
+    t.tol = pass_.tol;
+    t.tols = pass_.known && pass_.tol >= 0 ? tols_.data() : nullptr;
+    t.index = index_.data();
+    t.value = value_.data();
+    t.nonzeros = nonzeros_.data();
+    t.residual2 = residual2_.data();
+    t.energy = energy_.data();
+    t.doubtful = doubtful_.data();
+    return t;
+  }
+
+  const ImageCoding<T>& pass_;
+  const PatchGrid& grid_;
+  ImageTotals& whole_;
+  ImageTotals totals_;
+  const int64_t tile_;
+  SlabSums<T> sums_;
+  std::vector<T> patches_, weights_, means_, tols_, importance_;
+  std::vector<int32_t> index_, nonzeros_;
+  std::vector<uint8_t> doubtful_;
+  std::vector<T> value_, residual2_, energy_;
+  TileCoder<T> coder_;
+};
+
+// Groups that are shrunk at a time: one for each lane of the widest vectors.
+constexpr int64_t kGroups = 16;
+
+template <class T>
+class ShrinkageWorker {
+ public:
+  ShrinkageWorker(const ImageShrinkage<T>& pass, const PatchGrid& grid, const SearchPlane<T>& plane,
+                  ImageTotals& whole)
+      : pass_(pass),
+        grid_(grid),
+        whole_(whole),
+        sums_(grid, pass.planes),
+        matcher_(grid, plane, pass.group),
+        samples_(kGroups * pass.group * grid.features()),
+        guides_(samples_.size()),
+        kept_(kGroups),
+        scratch_(allocate_aligned(image_kernels<T>().shrink_bytes(task(0, 1)))) {}
+
+  template <class GoOn>
+  void run(int64_t band, GoOn go_on) {
+    sums_.start(band);
+    const PatchGrid::Band patches = grid_.band(band);
+    for (int64_t row : patches.rows) {
+      const std::span<const int64_t> groups = matcher_.match(row, patches.places);
+      const int64_t count = int64_t(groups.size()) / pass_.group;
+      patches_ += count;
+      for (int64_t k = 0; k < count && go_on(); k += kGroups)
+        for (int plane = 0; plane < pass_.planes; ++plane)
+          run_tile(plane, groups.data() + k * pass_.group, std::min(kGroups, count - k));
+    }
+  }
+
+  void commit() {
+    sums_.commit(pass_.numerator, pass_.denominator);
+    whole_.patches += patches_;
+    patches_ = 0;
+  }
+
+ private:
+  void run_tile(int plane, const int64_t* offsets, int64_t count) {
+    const int64_t patches = count * pass_.group, features = grid_.features();
+    for (int64_t p = 0; p < patches; ++p) {
+      grid_.gather(pass_.image + plane * grid_.pixels(), offsets[p],
+                   samples_.data() + p * features);
+      grid_.gather(pass_.guide + plane * grid_.pixels(), offsets[p], guides_.data() + p * features);
+    }
+    image_kernels<T>().shrink(task(plane, count), scratch_.get());
+    for (int64_t p = 0; p < patches; ++p)
+      sums_.add(plane, offsets[p], samples_.data() + p * features, T(0),
+                1 / std::max(kept_[p / pass_.group], T(1)), pass_.taper);
+  }
+
+  ShrinkTask<T> task(int plane, int64_t count) {
+    ShrinkTask<T> t{};
+    t.analysis = pass_.analysis->view();
+    t.synthesis = pass_.synthesis->view();
+    t.count = count;
+    t.samples = samples_.data();
+    t.guide = guides_.data();
+    t.noise = pass_.noise[plane];
+    t.out = samples_.data();
+    t.kept = kept_.data();
+    return t;
+  }
+
+  const ImageShrinkage<T>& pass_;
+  const PatchGrid& grid_;
+  ImageTotals& whole_;
+  int64_t patches_ = 0;
+  SlabSums<T> sums_;
+  Matcher<T> matcher_;
+  std::vector<T> samples_, guides_, kept_;
+  Bytes scratch_;
+};
+
+// Runs the bands of an image; makes a thread's worker from the totals to add to.
+template <class Worker, class T, class Make>
+ImageTotals run_bands(const ImagePass<T>& pass, const PatchGrid& grid, Make make) {
+  ImageTotals totals;
+  Schedule<Worker> schedule(
+      grid.bands(), pass.threads, [&] { return make(totals); }, pass.cancelled);
+  totals.cancelled = !schedule.run();
+  return totals;
+}
+
+}  // namespace
+
+template <class T>
+ImageTotals run(const ImageCoding<T>& pass) {
+  using Worker = CodingWorker<T>;
+  const PatchGrid grid(pass.axes);
+  return run_bands<Worker, T>(pass, grid, [&](ImageTotals& totals) {
+    return std::make_unique<Worker>(pass, grid, totals);
+  });
+}
+
+template <class T>
+ImageTotals run(const ImageShrinkage<T>& pass) {
+  using Worker = ShrinkageWorker<T>;
+  const PatchGrid grid(pass.axes);
+  const SearchPlane<T> plane(grid, pass.guide);
+  return run_bands<Worker, T>(pass, grid, [&](ImageTotals& totals) {
+    return std::make_unique<Worker>(pass, grid, plane, totals);
+  });
+}
+
+template ImageTotals run(const ImageCoding<float>&);
+template ImageTotals run(const ImageCoding<double>&);
+template ImageTotals run(const ImageShrinkage<float>&);
+template ImageTotals run(const ImageShrinkage<double>&);
+
+}  // namespace kronlearn

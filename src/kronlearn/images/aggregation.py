@@ -1,0 +1,114 @@
+"""Overlapping patches taken out of an image, changed and averaged, in native code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.engines.threads import native_dictionary
+from kronlearn.starts import dct_factor
+
+__all__ = ["Averager"]
+
+# float32 or float64, C-contiguous.
+Image = NDArray[Any]
+Factors = Sequence[NDArray[Any]]
+
+# How much less the edge of a patch counts than its middle: the shape of a Kaiser window.
+_KAISER = 2.0
+
+
+@dataclass(frozen=True)
+class Averager:
+    """Takes all patches on a grid, changes each, and averages what they say about every pixel.
+
+    ``patch`` and ``stride`` have one number for every axis of the image; the last patch along an
+    axis touches its end. The image is worked on in bands whose sums are added in order, so results
+    have the same bits for any number of threads. ``on_share`` is told now and then which share is
+    done.
+    """
+
+    patch: tuple[int, ...]
+    stride: tuple[int, ...]
+    n_threads: int = 1
+    on_share: Callable[[float], None] | None = field(default=None, compare=False)
+
+    def code(
+        self,
+        image: Image,
+        factors: Factors,
+        *,
+        method: str,
+        width: int,
+        tol: float | None,
+        known: Image | None = None,
+        favour_sparse: bool = True,
+    ) -> tuple[Image, float]:
+        """Patches become their sparse approximations; the image and nonzeros per patch.
+
+        ``tol`` is the ℓ2 norm a patch's residual may have. ``known`` holds weights of the pixels,
+        zero where one is missing; a pixel of which no patch knows anything becomes NaN. Patches
+        count ``1 / (1 + nonzeros)``, or all the same.
+        """
+        sums, weights = np.zeros_like(image), np.zeros_like(image)
+        patches, nonzeros = native_dictionary(factors, image.dtype).code_image(
+            image,
+            sums,
+            weights,
+            self._axes(image, [0] * image.ndim),
+            method,
+            width,
+            -1.0 if tol is None else tol,
+            known=known,
+            favour_sparse=favour_sparse,
+            threads=self.n_threads,
+            progress=self.on_share,
+        )
+        with np.errstate(invalid="ignore"):
+            sums /= weights
+        return sums, nonzeros / patches
+
+    def shrink_groups(
+        self,
+        planes: Image,
+        guide: Image,
+        *,
+        group: int,
+        window: tuple[int, ...],
+        noise: float = 1.0,
+    ) -> Image:
+        """Groups of similar patches are shrunk towards what a guide says is signal.
+
+        Around every patch of the grid the ``group`` most similar ones within ``window`` are found
+        on the guide's first plane; as one sample, whose first mode runs over the group, they are
+        transformed by cosines and every coefficient c becomes ``c g² / (g² + noise²)`` where g is
+        the guide's. ``planes`` and ``guide`` are (C, *spatial); so is the result.
+        """
+        sizes = (group, *self.patch)
+        factors = [dct_factor(m, m) for m in sizes]
+        sums, weights = np.zeros_like(planes), np.zeros_like(planes)
+        taper = np.ones(1)
+        for m in self.patch:
+            taper = np.multiply.outer(taper, np.kaiser(m, _KAISER))
+        native_dictionary(factors, planes.dtype).shrink_image(
+            native_dictionary([factor.T for factor in factors], planes.dtype),
+            planes,
+            guide,
+            sums,
+            weights,
+            self._axes(planes[0], window),
+            group,
+            np.full(len(planes), noise, planes.dtype),
+            np.ascontiguousarray(taper[0], planes.dtype),
+            threads=self.n_threads,
+            progress=self.on_share,
+        )
+        sums /= weights
+        return sums
+
+    def _axes(self, image: Image, window: Sequence[int]) -> list[tuple[int, int, int, int]]:
+        return list(zip(image.shape, self.patch, self.stride, window, strict=True))

@@ -1,0 +1,42 @@
+"""The stages of a longer piece of work: how long each took and how far it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["Progress", "Stages"]
+
+#: Called with the name of a stage and the share of it that is done.
+Progress = Callable[[str, float], object]
+
+
+class Stages:
+    """Times stages and tells of their progress.
+
+    ``seconds`` holds the time of every stage so far, by name.
+    """
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress={progress!r} is not a function of a name and a share.")
+        self.progress = progress
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Callable[[float], None] | None]:
+        """A stage; yields what to call with the share done, None if nobody listens."""
+        tell = None
+        if self.progress is not None:
+            progress = self.progress
+
+            def tell(share: float) -> None:
+                progress(name, share)
+
+            tell(0.0)
+        start = time.perf_counter()
+        yield tell
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+        if tell is not None:
+            tell(1.0)
