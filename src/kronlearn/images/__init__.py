@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kronlearn.images.denoising import Denoised, denoise
+    from kronlearn.images.inpainting import Inpainted, inpaint
     from kronlearn.images.noise import estimate_sigma
 
 _HOMES = {
     "Denoised": "denoising",
+    "Inpainted": "inpainting",
     "denoise": "denoising",
     "estimate_sigma": "noise",
+    "inpaint": "inpainting",
 }
 
-__all__ = ["Denoised", "denoise", "estimate_sigma"]
+__all__ = ["Denoised", "Inpainted", "denoise", "estimate_sigma", "inpaint"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,14 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.engines.threads import native_dictionary
+from kronlearn.images.dictionaries import default_patch
 from kronlearn.starts import dct_factor
 
-__all__ = ["Averager"]
+__all__ = ["Averager", "similar_patches"]
 
 # float32 or float64, C-contiguous.
 Image = NDArray[Any]
 Factors = Sequence[NDArray[Any]]
 
+# Patches that are shrunk together have about this many pixels each and are so many; about so many
+# are compared to find them.
+_GROUP_PATCH_PIXELS = 64
+_GROUP = 16
+_CANDIDATES = 1700
 # How much less the edge of a patch counts than its middle: the shape of a Kaiser window.
 _KAISER = 2.0
 
@@ -112,3 +118,23 @@ class Averager:
 
     def _axes(self, image: Image, window: Sequence[int]) -> list[tuple[int, int, int, int]]:
         return list(zip(image.shape, self.patch, self.stride, window, strict=True))
+
+
+def similar_patches(
+    planes: Image,
+    guide: Image,
+    noise: float,
+    n_threads: int,
+    on_share: Callable[[float], None] | None = None,
+) -> Image:
+    """Planes (C, *spatial) with white noise, denoised by groups of similar patches.
+
+    ``guide`` is an estimate of what they are without it.
+    """
+    shape = planes.shape[1:]
+    patch = default_patch(shape, _GROUP_PATCH_PIXELS)
+    axes = max(1, sum(size > 1 for size in shape))
+    reach = round((_CANDIDATES ** (1 / axes) - 1) / 2)
+    averager = Averager(patch, tuple(max(1, round(0.4 * m)) for m in patch), n_threads, on_share)
+    window = tuple(min(reach, size - 1) for size in shape)
+    return averager.shrink_groups(planes, guide, group=_GROUP, window=window, noise=noise)

@@ -13,8 +13,11 @@ from sklearn.utils import check_random_state
 
 from kronlearn.dictionary import KroneckerDictionary
 from kronlearn.engines.threads import resolve_n_jobs
-from kronlearn.images.aggregation import Averager
+from kronlearn.images.aggregation import Averager, similar_patches
 from kronlearn.images.dictionaries import (
+    LARGE_PATCH,
+    as_dictionary,
+    atoms_to_learn,
     check_patch,
     coding_method,
     default_patch,
@@ -23,7 +26,7 @@ from kronlearn.images.dictionaries import (
     sizes_per_axis,
 )
 from kronlearn.images.noise import estimate_sigma
-from kronlearn.images.planes import Planes, as_image, image_array
+from kronlearn.images.planes import Planes, as_image, image_array, work_dtype
 from kronlearn.images.stages import Progress, Stages
 
 __all__ = ["Denoised", "denoise"]
@@ -33,9 +36,6 @@ _PATCH_PIXELS, _LARGE_PATCH_PIXELS = 64, 256
 _NOISY = 0.75
 # Numbers that are learned from: 20,000 patches of 64, 5,000 of 256.
 _NUMBERS_LEARNED_FROM = 1_280_000
-# Patches that are shrunk together, and about how many are compared to find them.
-_GROUP = 16
-_CANDIDATES = 1700
 # Beyond this ratio of signal to noise single precision has nothing to take away.
 _CLEAN = 1e6
 
@@ -154,12 +154,14 @@ def denoise(
     """
     log = Stages(progress)
     channels = image_array(image, channel_axis)
-    if dictionary is not None and not isinstance(dictionary, KroneckerDictionary):
-        dictionary = KroneckerDictionary(dictionary)
-    _check_choices(stages, gain, dictionary, patch_size, n_atoms, channels.shape[1:])
+    dictionary = as_dictionary(dictionary, patch_size, n_atoms, channels.shape[1:])
+    if stages not in (1, 2):
+        raise ValueError(f"stages={stages!r} does not exist; pass 1 or 2.")
+    if gain is not None and not (math.isfinite(gain) and gain > 0):
+        raise ValueError(f"gain={gain!r} is not a positive number.")
     with log.stage("noise"):
         sigmas = _sigmas(sigma, channels, channel_axis)
-    result = channels.astype(_work_dtype(channels.dtype), copy=True)
+    result = channels.astype(work_dtype(channels.dtype), copy=True)
     noisy = [k for k, s in enumerate(sigmas) if s > 0 and _contrast(channels[k]) < _CLEAN * s]
     history, settings = None, {}
     if noisy:
@@ -212,7 +214,10 @@ class _Denoising:
     def run(self, dictionary: KroneckerDictionary, method: str) -> NDArray[np.float32]:
         """The denoised planes."""
         estimate = self._code(dictionary, method)
-        return estimate if self.settings.stages == 1 else self._shrink(estimate)
+        if self.settings.stages == 1:
+            return estimate
+        with self.log.stage("similar patches") as on_share:
+            return similar_patches(self.planes, estimate, 1.0, self.n_threads, on_share)
 
     def _code(self, dictionary: KroneckerDictionary, method: str) -> NDArray[np.float32]:
         choice = self.settings
@@ -228,23 +233,6 @@ class _Denoising:
                     tol=choice.tol,
                 )
         return estimate
-
-    def _shrink(self, estimate: NDArray[np.float32]) -> NDArray[np.float32]:
-        shape = self.planes.shape[1:]
-        patch = default_patch(shape, _PATCH_PIXELS)
-        stride = tuple(max(1, round(0.4 * m)) for m in patch)
-        axes = sum(size > 1 for size in shape)
-        reach = round((_CANDIDATES ** (1 / max(axes, 1)) - 1) / 2)
-        window = tuple(min(reach, size - 1) for size in shape)
-        with self.log.stage("similar patches") as on_share:
-            averager = Averager(patch, stride, self.n_threads, on_share)
-            return averager.shrink_groups(self.planes, estimate, group=_GROUP, window=window)
-
-
-def _work_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The floats in which an image's values are put together again."""
-    exact_in_single = dtype.itemsize <= (2 if dtype.kind in "iu" else 4)
-    return np.dtype(np.float32 if exact_in_single else np.float64)
 
 
 def _sigmas(
@@ -273,26 +261,6 @@ def _contrast(channel: NDArray[Any]) -> float:
     return float(np.max(channel)) - float(np.min(channel))
 
 
-def _check_choices(
-    stages: int,
-    gain: float | None,
-    dictionary: KroneckerDictionary | None,
-    patch_size: Any,
-    n_atoms: Any,
-    shape: tuple[int, ...],
-) -> None:
-    if stages not in (1, 2):
-        raise ValueError(f"stages={stages!r} does not exist; pass 1 or 2.")
-    if gain is not None and not (math.isfinite(gain) and gain > 0):
-        raise ValueError(f"gain={gain!r} is not a positive number.")
-    if dictionary is not None:
-        if patch_size is not None or n_atoms is not None:
-            raise ValueError("patch_size and n_atoms are those of the dictionary; leave them out.")
-        check_patch(dictionary.patch_shape, shape)
-    elif patch_size is not None:
-        check_patch(sizes_per_axis("patch_size", patch_size, shape), shape)
-
-
 def _choose(
     planes: Planes,
     dictionary: KroneckerDictionary | None,
@@ -308,20 +276,18 @@ def _choose(
     else:
         if patch_size is not None:
             patch = sizes_per_axis("patch_size", patch_size, shape)
+            check_patch(patch, shape)
         else:
             contrast2 = float(np.var(planes.pixels[0], dtype=np.float64)) - 1
             noisy = contrast2 * _NOISY**2 < 1
             patch = default_patch(shape, _LARGE_PATCH_PIXELS if noisy else _PATCH_PIXELS)
-        large = math.prod(patch) > 2 * _PATCH_PIXELS
-        atoms = tuple(m + m // (2 if large else 1) if m > 1 else 1 for m in patch)
-        if n_atoms is not None:
-            atoms = sizes_per_axis("n_atoms", n_atoms, shape)
+        atoms = atoms_to_learn(patch, n_atoms)
     pixels = math.prod(patch)
     return _Settings(
         patch_size=patch,
         n_atoms=atoms,
         gain=1 + 0.64 / math.sqrt(pixels) if gain is None else float(gain),
         max_nonzeros=max(1, min(pixels // 2, 64)),
-        stride=sizes_per_axis("stride", stride or (2 if pixels > 2 * _PATCH_PIXELS else 1), shape),
+        stride=sizes_per_axis("stride", stride or (2 if pixels > LARGE_PATCH else 1), shape),
         stages=stages,
     )

@@ -14,7 +14,19 @@ from kronlearn.coding import check_method
 from kronlearn.dictionary import KroneckerDictionary
 from kronlearn.estimators import KroneckerDictionaryLearning
 
-__all__ = ["default_patch", "draw_patches", "learn_from_patches", "sizes_per_axis"]
+__all__ = [
+    "as_dictionary",
+    "atoms_to_learn",
+    "check_patch",
+    "coding_method",
+    "default_patch",
+    "draw_patches",
+    "learn_from_patches",
+    "sizes_per_axis",
+]
+
+# A patch of more pixels is a large one.
+LARGE_PATCH = 128
 
 
 def default_patch(shape: Sequence[int], pixels: int) -> tuple[int, ...]:
@@ -47,6 +59,28 @@ def check_patch(patch: tuple[int, ...], shape: Sequence[int]) -> None:
         raise ValueError(f"Patches of shape {patch} do not fit in an image of shape {shape}.")
 
 
+def as_dictionary(
+    dictionary: Any, patch_size: Any, n_atoms: Any, shape: Sequence[int]
+) -> KroneckerDictionary | None:
+    """The dictionary given, if any, once it is known to suit an image and the other choices."""
+    if dictionary is None:
+        return None
+    if patch_size is not None or n_atoms is not None:
+        raise ValueError("patch_size and n_atoms are those of the dictionary; leave them out.")
+    if not isinstance(dictionary, KroneckerDictionary):
+        dictionary = KroneckerDictionary(dictionary)
+    check_patch(dictionary.patch_shape, shape)
+    return dictionary
+
+
+def atoms_to_learn(patch: tuple[int, ...], n_atoms: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Atoms per axis: as asked for, or twice a patch's pixels, for large ones half as many more."""
+    if n_atoms is not None:
+        return sizes_per_axis("n_atoms", n_atoms, patch)
+    large = math.prod(patch) > LARGE_PATCH
+    return tuple(m + m // (2 if large else 1) if m > 1 else 1 for m in patch)
+
+
 def coding_method(method: str | None, dictionary: KroneckerDictionary) -> str:
     """The coder: the one asked for, or the best one for a dictionary."""
     if method is None:
@@ -56,18 +90,29 @@ def coding_method(method: str | None, dictionary: KroneckerDictionary) -> str:
 
 
 def draw_patches(
-    planes: NDArray[np.float32], patch: tuple[int, ...], n_samples: int, rng: np.random.Generator
+    planes: NDArray[np.float32],
+    patch: tuple[int, ...],
+    n_samples: int,
+    rng: np.random.Generator,
+    known: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float32]:
     """Patches (N, *patch) without their means from random places of planes (C, *spatial).
 
+    Of twice as many those are kept of which most pixels are ``known`` (spatial), if that is given.
     They are ordered by energy: coded side by side, equals take about equally long.
     """
-    windows = np.lib.stride_tricks.sliding_window_view(planes, patch, tuple(range(1, planes.ndim)))
+    axes = tuple(range(1, planes.ndim))
+    windows = np.lib.stride_tricks.sliding_window_view(planes, patch, axes)
     places = windows.shape[: planes.ndim]
     total = math.prod(places)
-    chosen = np.sort(rng.choice(total, min(n_samples, total), replace=False, shuffle=False))
-    samples = windows[np.unravel_index(chosen, places)]
-    axes = tuple(range(1, samples.ndim))
+    wanted = n_samples if known is None else 2 * n_samples
+    drawn = np.sort(rng.choice(total, min(wanted, total), replace=False, shuffle=False))
+    at = np.unravel_index(drawn, places)
+    if known is not None:
+        shares = np.lib.stride_tricks.sliding_window_view(known, patch)[at[1:]].mean(axis=axes)
+        best = np.sort(np.argsort(-shares, kind="stable")[:n_samples])
+        at = tuple(place[best] for place in at)
+    samples = windows[at]
     samples = samples - samples.mean(axis=axes, keepdims=True)
     return samples[np.argsort(np.square(samples).sum(axis=axes), kind="stable")]
 

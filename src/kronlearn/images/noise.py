@@ -16,8 +16,8 @@ __all__ = ["estimate_sigma"]
 # Patches have about this many pixels, and about this many of them are looked at.
 _PATCH_PIXELS = 64
 _PATCHES = 40000
-# The share of patches, those with the least structure, from which the noise is read; and what counts as
-# structure and as noise, as fractions of the highest frequency.
+# The share of patches, those with the least structure, from which the noise is read; and what
+# counts as structure and as noise, as fractions of the highest frequency.
 _QUIET = 0.15
 _LOW, _HIGH = 0.43, 0.64
 # A normal variable is as often below as above this many standard deviations in magnitude.

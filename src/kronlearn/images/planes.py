@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Planes", "as_image", "image_array"]
+__all__ = ["Planes", "as_image", "image_array", "work_dtype"]
 
 # Pixels that are converted at a time.
 _BLOCK = 1 << 16
@@ -27,6 +27,12 @@ def image_array(image: ArrayLike, channel_axis: int | None) -> NDArray[Any]:
     if array.ndim < (1 if channel_axis is None else 2) or array.size == 0:
         raise ValueError(f"image has shape {array.shape}; there are no pixels in it.")
     return array[None] if channel_axis is None else np.moveaxis(array, channel_axis, 0)
+
+
+def work_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The floats in which the values of an image are put together again."""
+    exact_in_single = dtype.itemsize <= (2 if dtype.kind in "iu" else 4)
+    return np.dtype(np.float32 if exact_in_single else np.float64)
 
 
 def as_image(
@@ -61,15 +67,26 @@ class Planes:
     basis: NDArray[np.float64]
 
     @classmethod
-    def from_channels(cls, channels: NDArray[Any], scales: NDArray[np.float64]) -> Planes:
-        """Planes of finite channels (C, *spatial) with one positive scale each."""
+    def from_channels(
+        cls,
+        channels: NDArray[Any],
+        scales: NDArray[np.float64],
+        known: NDArray[np.bool_] | None = None,
+    ) -> Planes:
+        """Planes of channels (C, *spatial) with one positive scale each.
+
+        Pixels that are not ``known`` (spatial) become zero; the others must be finite.
+        """
         pixels = np.empty(channels.shape, np.float32)
-        means = np.array([np.mean(channel, dtype=np.float64) for channel in channels])
+        counted = True if known is None else known
+        means = np.array([np.mean(c, dtype=np.float64, where=counted) for c in channels])
         for plane, channel, mean, scale in zip(pixels, channels, means, scales, strict=True):
             step = max(1, _BLOCK * len(plane) // plane.size)
             for start in range(0, len(plane), step):
                 rows = slice(start, start + step)
                 plane[rows] = (channel[rows] - mean) / scale
+                if known is not None:
+                    plane[rows][~known[rows]] = 0
         basis = np.eye(len(pixels))
         if len(pixels) > 1:
             basis = _principal_components(pixels)
