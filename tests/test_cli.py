@@ -8,12 +8,23 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+import tifffile
+from PIL import Image
 from typer.testing import CliRunner
 
 import kronlearn as kl
 from kronlearn.cli import app as cli
-from kronlearn.cli import bench_coding, pictures
-from kronlearn.persistence import read_file
+from kronlearn.cli import bench_coding
+from kronlearn.cli.patches import (
+    drawn_patches,
+    find_images,
+    grid_patches,
+    included_images,
+    sampled_patches,
+)
+from kronlearn.cli.pictures import read_gray
+from kronlearn.cli.record import history_in, thinned_history
+from kronlearn.persistence import read_file, save_dictionary
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -80,7 +91,7 @@ def test_the_version_is_printed():
 @pytest.mark.parametrize("arguments", [[], ["--help"]])
 def test_the_help_lists_the_commands(arguments):
     text = succeeds(*arguments).stdout
-    assert all(command in text for command in ("demo", "learn", "show", "bench"))
+    assert all(command in text for command in ("demo", "learn", "denoise", "show", "bench"))
 
 
 def test_the_help_comes_without_numpy():
@@ -161,7 +172,7 @@ def test_flat_samples_need_a_patch_shape(tmp_path, patches):
     succeeds("learn", flat, "--patch", "4x6", "-o", first, *options)
     succeeds("learn", patches, "-o", second, *options)
     assert kl.load_dictionary(first) == kl.load_dictionary(second)
-    line = fails(2, "learn", flat, "-o", first, *options)
+    line = fails(2, "learn", flat, "-o", tmp_path / "third", *options)
     assert "flat samples of 24 numbers; say what they are, --patch 8x8" in line
 
 
@@ -174,9 +185,110 @@ def test_images_are_cut_into_patches_without_their_means(tmp_path, image):
     assert record["n_atoms"] == [16, 16]
     assert len(record["history"]["rmse"]) == record["iterations"]
     overlapping = succeeds(
-        *("learn", image, "-o", output, "--patch", "4x6", "--stride", 2, "--max-iter", 1, "--json")
+        *("learn", image, "-o", output, "--patch", "4x6", "--stride", 2, "--max-iter", 1),
+        *("--json", "--overwrite"),
     )
     assert json.loads(overlapping.stdout)["samples"] == 19 * 10
+
+
+@pytest.fixture
+def folder(tmp_path, rng):
+    """A folder with three images of different sizes, one in a folder of its own, and more."""
+    folder = tmp_path / "photos"
+    (folder / "more").mkdir(parents=True)
+    (folder / ".hidden").mkdir()
+    sizes = {"b.png": (16, 24), "a.tif": (80, 80), "more/c.JPG": (96, 80), ".hidden/d.png": (8, 8)}
+    for name, shape in sizes.items():
+        Image.fromarray(rng.integers(0, 256, (*shape, 3), dtype=np.uint8)).save(folder / name)
+    (folder / "notes.txt").write_text("not an image")
+    return folder
+
+
+def test_folders_are_searched_for_images(tmp_path, folder):
+    output = tmp_path / "out"
+    text = succeeds("learn", folder, "-o", output, "--max-iter", 1).stdout
+    assert f"Found 3 images in {folder}" in text.replace("\n", "")
+    assert read_file(output, "dictionary")[1]["samples"] == 6 + 100 + 120
+    assert [path.name for path in find_images(folder)] == ["a.tif", "b.png", "c.JPG"]
+    (tmp_path / "empty").mkdir()
+    assert "empty holds no image" in fails(2, "learn", tmp_path / "empty")
+    # The images that were found are inputs like any other.
+    line = fails(2, "learn", folder, "-o", folder / "b.png", "--overwrite")
+    assert "would overwrite the input" in line
+
+
+def test_patches_are_drawn_evenly_over_the_images(folder):
+    paths = find_images(folder)
+    patches = drawn_patches(paths, (8, 8), None, n_samples=60, seed=0, keep_means=True)
+    # 20 of a.tif, the 6 that b.png has, and the rest of c.JPG.
+    assert len(patches) == 60
+    for path, drawn in zip(paths, np.split(patches, [20, 26]), strict=True):
+        grid = grid_patches(read_gray(path), (8, 8), (8, 8))
+        assert len(np.unique(drawn, axis=0)) == len(drawn)
+        assert all((patch == grid).all(axis=(1, 2)).any() for patch in drawn)
+    again = drawn_patches(paths, (8, 8), None, n_samples=60, seed=0, keep_means=True)
+    assert np.array_equal(patches, again)
+    assert not np.array_equal(patches, drawn_patches(paths, (8, 8), None, 60, 1, keep_means=True))
+
+
+def test_colour_images_give_patches_of_three_colours_if_asked_for(tmp_path, folder, image):
+    output = tmp_path / "out"
+    options = ["-o", output, "--max-iter", 1, "-q", "--overwrite"]
+    succeeds("learn", folder, "--colour", "--patch", "4x6", *options)
+    d = kl.load_dictionary(output)
+    assert (d.patch_shape, d.n_atoms) == ((4, 6, 3), (8, 12, 3))
+    succeeds("learn", folder, "--colour", "--patch", "4x4x3", "--atoms", "5x7x4", *options)
+    d = kl.load_dictionary(output)
+    assert (d.patch_shape, d.n_atoms) == ((4, 4, 3), (5, 7, 4))
+    pixels = np.asarray(Image.open(folder / "b.png"), np.float32)
+    colours = drawn_patches([folder / "b.png"], (8, 8), None, 99, 0, colour=True, keep_means=True)
+    assert np.array_equal(colours[4], pixels[8:16, 8:16])
+    gray = drawn_patches([image], (8, 8), None, 99, 0, colour=True, keep_means=True)
+    assert np.array_equal(gray[..., 0], gray[..., 2])
+
+
+def test_the_pages_of_a_stack_are_images(tmp_path, rng):
+    stack = rng.integers(0, 256, (3, 16, 24), dtype=np.uint8)
+    tifffile.imwrite(tmp_path / "stack.tif", stack, photometric="minisblack")
+    patches = drawn_patches([tmp_path / "stack.tif"], (8, 8), None, 99, 0, keep_means=True)
+    assert patches.shape == (18, 8, 8)
+    assert np.array_equal(patches[-1], stack[2, 8:, 16:])
+
+
+def test_images_of_different_types_are_not_mixed(tmp_path, image):
+    Image.fromarray(np.ones((16, 16), np.uint16)).save(tmp_path / "deep.png")
+    line = fails(2, "learn", image, tmp_path / "deep.png")
+    assert "image.png holds uint8 and" in line
+    assert "deep.png uint16; learn from images of one type" in line
+
+
+def test_a_model_remembers_how_it_was_learned(tmp_path, patches):
+    output = tmp_path / "out"
+    options = ["-s", 3, "--max-iter", 5, "--seed", 0]
+    record = json.loads(succeeds("learn", patches, "-o", output, *options, "--json").stdout)
+    info = read_file(output, "dictionary")[1]
+    assert info["history"]["iteration"] == [1, 2, 3, 4, 5]
+    assert info["history"]["rmse"] == pytest.approx(record["history"]["rmse"], rel=1e-4)
+    codes = kl.sparse_code(np.load(patches), kl.load_dictionary(output), 3, method="ols")
+    counts = np.bincount(codes.indices, minlength=96).reshape(8, 12)
+    assert info["usage"] == {
+        "samples": 200,
+        "atoms": np.count_nonzero(counts),
+        "columns": [counts.sum(axis=1).tolist(), counts.sum(axis=0).tolist()],
+    }
+
+
+def test_a_long_history_is_thinned():
+    n = 5000
+    numbers = list(np.linspace(3, 1, n))
+    history = {"rmse": numbers, "mean_nonzeros": [6] * n, "seconds": numbers, "other": [0] * n}
+    thin = thinned_history(history)
+    assert set(thin) == {"iteration", "rmse", "mean_nonzeros", "seconds"}
+    assert (thin["iteration"][0], thin["iteration"][-1]) == (1, n)
+    assert len(thin["rmse"]) == len(thin["iteration"]) <= 200
+    chosen = [numbers[i - 1] for i in thin["iteration"]]
+    assert thin["rmse"] == pytest.approx(chosen, rel=1e-4)
+    assert history_in({"history": thin}) == thin
 
 
 def test_orthonormal_factors_are_square_by_default(tmp_path, patches):
@@ -201,6 +313,17 @@ def test_quiet_prints_nothing(tmp_path, patches):
     assert result.output == ""
 
 
+def test_an_existing_model_is_replaced_only_if_asked_for(patches, model):
+    before = model.read_bytes()
+    options = ["learn", patches, "--max-iter", 1, "-q"]
+    # The default name is taken, too.
+    for line in (fails(2, *options), fails(2, *options, "-o", model)):
+        assert "model.safetensors exists already; give another name, or --overwrite" in line
+    assert model.read_bytes() == before
+    succeeds(*options, "--overwrite")
+    assert model.read_bytes() != before
+
+
 @pytest.mark.parametrize("option", ["--output", "--checkpoint"])
 def test_learning_never_overwrites_its_input(patches, option):
     before = patches.read_bytes()
@@ -215,7 +338,7 @@ def test_learning_resumes_from_a_checkpoint(tmp_path, patches):
     checkpoint = ["--checkpoint", tmp_path / "state"]
     succeeds("learn", patches, "-o", whole, "--max-iter", 8, *options)
     succeeds("learn", patches, "-o", parts, "--max-iter", 4, *checkpoint, *options)
-    succeeds("learn", patches, "-o", parts, "--max-iter", 8, *checkpoint, *options)
+    succeeds("learn", patches, "-o", parts, "--max-iter", 8, "-f", *checkpoint, *options)
     assert kl.load_dictionary(parts) == kl.load_dictionary(whole)
 
 
@@ -252,6 +375,8 @@ def test_an_interrupt_before_anything_was_learned_leaves_no_model(tmp_path, patc
         (["--patch", "0x8"], "is not a size"),
         (["--patch", "5x5"], "--patch 5 × 5 does not fit the array of shape (200, 4, 6)"),
         (["--stride", "2"], "--stride applies to images"),
+        (["--samples", "2"], "--samples applies to images"),
+        (["--colour"], "--colour applies to images"),
         (["-s", "1000"], "n_nonzero_coefs=1000"),
         (["--structure", "orthonormal", "--atoms", "5x7"], "orthonormal"),
         (["-o", "."], "--output . is a folder"),
@@ -271,7 +396,7 @@ def test_bad_inputs_are_refused(tmp_path, image, patches):
     for name, message in {
         "nothing.png": "nothing.png does not exist",
         "nothing.npy": "nothing.npy does not exist",
-        "text.png": "text.png cannot be read as an image",
+        "text.png": "text.png is not an image that kronlearn can read",
         "text.npy": "text.npy cannot be read as a NumPy array",
         "line.npy": "line.npy has shape (5,)",
         "complex.npy": "complex.npy has dtype complex128",
@@ -282,6 +407,10 @@ def test_bad_inputs_are_refused(tmp_path, image, patches):
     assert "has 3 sizes; images need two" in fails(2, "learn", image, "--patch", "2x2x2")
     assert "do not fit in an image of 40 × 24" in fails(2, "learn", image, "--patch", "8x30")
     assert "less than 1" in fails(2, "learn", image, "--stride", "0")
+    assert "--samples 0 is less than 1" in fails(2, "learn", image, "--samples", "0")
+    assert "--samples 1 is less than one for each of 2" in fails(
+        2, "learn", image, image, "--samples", "1"
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -305,9 +434,45 @@ def test_show_draws_the_atoms(model, tmp_path):
     assert "notapicture" in fails(2, "show", model, "--picture", tmp_path / "a.notapicture")
 
 
-def test_show_prints_nothing_that_a_terminal_would_obey(model):
-    from kronlearn.persistence import save_dictionary
+def test_show_draws_how_learning_went(tmp_path, patches, model):
+    learned, curve = tmp_path / "learned", tmp_path / "curve.png"
+    succeeds("learn", patches, "-o", learned, "-s", 3, "--max-iter", 3, "-q")
+    text = succeeds("show", learned, "--convergence", curve).stdout
+    assert curve.read_bytes().startswith(PNG)
+    assert "atoms used" in text
+    assert "by 200 patches" in text
+    assert "history" not in text
+    assert "does not tell how it was learned" in fails(
+        2, "show", model, "--convergence", tmp_path / "other.png"
+    )
 
+
+def test_show_overwrites_nothing_unless_asked_to(tmp_path, model):
+    picture = tmp_path / "picture.png"
+    picture.write_text("mine")
+    assert "picture.png exists already" in fails(2, "show", model, "--picture", picture)
+    assert "would overwrite the input" in fails(2, "show", model, "--picture", model, "-f")
+    assert picture.read_text() == "mine"
+    succeeds("show", model, "--picture", picture, "--overwrite")
+    assert picture.read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {"history": {"rmse": [1, 2]}, "usage": {"samples": 3}},
+        {"history": {"iteration": [1], "rmse": ["x"], "mean_nonzeros": [1], "seconds": [1]}},
+        {"history": "none", "usage": "none"},
+        {"usage": {"samples": 1, "atoms": 2, "columns": [["x"], 3, [0, 0]]}},
+    ],
+)
+def test_show_bears_what_others_wrote_into_a_file(model, info):
+    save_dictionary(kl.load_dictionary(model), model, info=info)
+    succeeds("show", model)
+    assert "does not tell" in fails(2, "show", model, "--convergence", "curve.png")
+
+
+def test_show_prints_nothing_that_a_terminal_would_obey(model):
     info = {"note": "\x1b]0;title\x07 [red]x[/red]", "long": "y" * 1000, "missing": None}
     save_dictionary(kl.load_dictionary(model), model, info=info)
     text = succeeds("show", model).stdout
@@ -376,7 +541,7 @@ def test_bench_coding_takes_patches_from_the_images_of_a_folder(image, tmp_path)
     succeeds("bench", "coding", "--images", tmp_path, *options)
     (tmp_path / "empty").mkdir()
     line = fails(2, "bench", "coding", "--images", tmp_path / "empty", *options)
-    assert "holds no .png file" in line
+    assert "holds no image" in line
     assert "--case 4,6 needs three numbers" in fails(2, "bench", "coding", "--case", "4,6")
 
 
@@ -386,24 +551,12 @@ def test_bench_learning_measures_every_ratio():
     assert all(row["ratio"] is None or row["ratio"] >= 0 for row in record["rows"])
 
 
-# Pictures
-
-
-def test_colours_become_luminance_and_transparency_is_dropped(tmp_path):
-    from skimage import io
-
-    rgba = np.zeros((6, 5, 4), np.uint8)
-    rgba[..., 1], rgba[..., 3] = 100, 7
-    io.imsave(tmp_path / "rgba.png", rgba, check_contrast=False)
-    gray = pictures.read_gray(tmp_path / "rgba.png")
-    assert gray.dtype == np.float32
-    assert np.allclose(gray, 71.54)
+# Patches
 
 
 def test_patches_on_a_grid_are_the_windows_of_the_image():
     image = np.arange(20.0, dtype=np.float32).reshape(4, 5)
-    patches = pictures.grid_patches(image, (2, 3), (2, 2))
-    assert patches.tolist() == [
+    assert grid_patches(image, (2, 3), (2, 2)).tolist() == [
         [[0, 1, 2], [5, 6, 7]],
         [[2, 3, 4], [7, 8, 9]],
         [[10, 11, 12], [15, 16, 17]],
@@ -412,9 +565,9 @@ def test_patches_on_a_grid_are_the_windows_of_the_image():
 
 
 def test_sampled_patches_have_no_means_and_repeat():
-    images = pictures.included_images(["camera", "moon"])
-    patches = pictures.sampled_patches(images, (8, 6), 101)
+    images = included_images(["camera", "moon"])
+    patches = sampled_patches(images, (8, 6), 101)
     assert patches.shape == (101, 8, 6)
     assert patches.dtype == np.float32
     assert np.abs(patches.mean(axis=(1, 2))).max() < 1e-4
-    assert np.array_equal(patches, pictures.sampled_patches(images, (8, 6), 101))
+    assert np.array_equal(patches, sampled_patches(images, (8, 6), 101))

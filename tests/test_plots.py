@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kronlearn.dictionary import KroneckerDictionary
-from kronlearn.plots import ConvergenceDisplay, DictionaryDisplay
+from kronlearn.plots import ComparisonDisplay, ConvergenceDisplay, DictionaryDisplay
 
 matplotlib.use("agg")
 from matplotlib import pyplot
@@ -95,6 +95,22 @@ def test_convergence_of_an_estimator_is_that_of_its_history():
         ConvergenceDisplay.from_estimator(SimpleNamespace())
 
 
+def test_a_thinned_history_is_drawn_at_its_iterations():
+    display = ConvergenceDisplay.from_history({**HISTORY, "iteration": [1, 50, 100]})
+    assert display.axes_[0].lines[0].get_xdata().tolist() == [1, 50, 100]
+
+
+def test_nonzeros_are_drawn_if_asked_for():
+    history = {**HISTORY, "mean_nonzeros": [6, 5, 4]}
+    display = ConvergenceDisplay.from_estimator(
+        SimpleNamespace(history_=history), quantity="mean_nonzeros"
+    )
+    assert display.axes_[0].lines[0].get_ydata().tolist() == [6, 5, 4]
+    assert display.axes_[0].get_ylabel() == "nonzeros per sample"
+    with pytest.raises(ValueError, match="quantity='seconds' cannot be drawn; pass one of rmse"):
+        ConvergenceDisplay(history, quantity="seconds")
+
+
 def test_one_iteration_is_visible():
     display = ConvergenceDisplay.from_history({"rmse": [3.0], "seconds": [1.0]})
     assert display.axes_[0].lines[0].get_marker() == "o"
@@ -117,6 +133,79 @@ def test_axes_must_be_two():
     _, ax = pyplot.subplots()
     with pytest.raises(ValueError, match="axes has 1 entries; pass two"):
         ConvergenceDisplay.from_history(HISTORY, axes=[ax])
+
+
+def shown(ax):
+    return ax.images[0].get_array()
+
+
+@pytest.mark.parametrize("shape", [(12, 9), (12, 9, 3)])
+def test_images_are_compared_on_one_scale(shape):
+    before, after = np.full(shape, 51, np.uint8), np.full(shape, 51, np.uint8)
+    after[:6] = 255
+    after[6:8] = 0
+    display = ComparisonDisplay.from_images(before, after, after, names=("a", "b"))
+    assert [ax.get_title() for ax in display.axes_[:2]] == ["a", "b"]
+    assert display.axes_[2].get_title() == "difference, −210 to 210"
+    assert display.axes_[3].get_title() == "reference"
+    assert np.allclose(shown(display.axes_[0]), 0.2)
+    assert np.allclose(shown(display.axes_[1]), after / 255)
+    assert np.allclose(shown(display.axes_[2])[8:], 0.5)
+    assert np.allclose(shown(display.axes_[2])[:6], 0.5 + 204 / 420)
+    assert np.allclose(shown(display.axes_[2])[6:8], 0.5 - 51 / 420)
+    display.figure_.canvas.draw()
+
+
+def test_the_error_is_drawn_if_asked_for():
+    image = np.zeros((4, 5), np.uint8)
+    display = ComparisonDisplay.from_images(image + 9, image + 2, image, against="reference")
+    assert display.axes_[2].get_title() == "error, −2 to 2"
+    assert np.allclose(shown(display.axes_[2]), 1)
+
+
+def test_images_of_floats_are_shown_between_their_extremes():
+    after = np.linspace(-2.0, 6.0, 20).reshape(4, 5)
+    display = ComparisonDisplay.from_images(np.full((4, 5), np.nan), after)
+    assert np.allclose(shown(display.axes_[1]), (after + 2) / 8)
+    assert np.allclose(shown(display.axes_[0]), 0)
+    flat = ComparisonDisplay.from_images(np.zeros((4, 5)), np.zeros((4, 5)))
+    assert np.allclose(shown(flat.axes_[2]), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("differences", "limit"),
+    [([0.0], 1), ([-3.14], 3.2), ([0.00512], 0.0052), ([99.1], 100), ([0] * 999 + [7], 7)],
+)
+def test_the_scale_of_differences_is_a_round_number_that_covers_nearly_all(differences, limit):
+    before = np.zeros((1, len(differences)))
+    display = ComparisonDisplay.from_images(before, before + differences)
+    assert display.limit_ == pytest.approx(limit)
+
+
+def test_images_are_compared_where_it_is_asked_for():
+    image = np.zeros((4, 4), bool)
+    figure, axes = pyplot.subplots(1, 3)
+    display = ComparisonDisplay.from_images(image, ~image, axes=axes)
+    assert display.figure_ is figure
+    assert pyplot.get_fignums() == [1]
+    with pytest.raises(ValueError, match="axes has 3 entries; pass 4"):
+        ComparisonDisplay.from_images(image, image, image, axes=axes)
+
+
+def test_images_that_cannot_be_compared_are_refused():
+    image = np.zeros((4, 4))
+    with pytest.raises(ValueError, match=r"after has shape \(4,\); pass images"):
+        ComparisonDisplay(image[0], image[0])
+    with pytest.raises(ValueError, match=r"before has shape \(3, 4\) and after \(4, 4\)"):
+        ComparisonDisplay(image[1:], image)
+    with pytest.raises(ValueError, match="reference has shape"):
+        ComparisonDisplay(image, image, image[1:])
+    with pytest.raises(ValueError, match="names has 1 entries"):
+        ComparisonDisplay(image, image, names=["a"])
+    with pytest.raises(ValueError, match="against='after' is not known"):
+        ComparisonDisplay(image, image, against="after")
+    with pytest.raises(ValueError, match="against='reference' needs a reference"):
+        ComparisonDisplay(image, image, against="reference")
 
 
 def test_matplotlib_is_not_imported_before_something_is_drawn():

@@ -1,1 +1,1 @@
-"""The command line: ``kronlearn demo | learn | show | bench``."""
+"""The command line: one module per command does the work, ``app.py`` says what is accepted."""

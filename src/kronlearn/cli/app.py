@@ -5,69 +5,17 @@ Those modules are imported when their command runs, so that ``kronlearn --help``
 
 from __future__ import annotations
 
-import re
-import sys
-import traceback
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
+
+from kronlearn.cli import app_images, app_reproduce
+from kronlearn.cli.group import Commands
+from kronlearn.cli.options import Jobs, Json, Overwrite, Quick, Quiet, parse_case, parse_sizes
 
 __all__ = ["app", "main"]
-
-# Wrong input, as opposed to a failure of the program or of the machine.
-_BAD_INPUT = (ValueError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
-
-
-class Commands(TyperGroup):
-    """The commands, with every error as one line and an exit code.
-
-    2: wrong usage or input; 1: anything else that failed; 130: interrupted.
-    """
-
-    show_traceback = False
-
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        *rest: Any,
-        standalone_mode: bool = True,
-        **extra: Any,
-    ) -> Any:
-        """Run a command; ends the process unless ``standalone_mode`` is off."""
-        extra["standalone_mode"] = False
-        if not standalone_mode:
-            return super().main(args, *rest, **extra)
-        try:
-            result = super().main(args, *rest, **extra)
-            code = result if isinstance(result, int) else 0
-        except (KeyboardInterrupt, typer.Abort):
-            code = 130
-        except Exception as problem:
-            if self.show_traceback:
-                traceback.print_exc()
-            code = _report(problem)
-        if code == 130:
-            print("Interrupted.", file=sys.stderr)
-        sys.exit(code)
-
-
-def _report(problem: Exception) -> int:
-    """Print what went wrong on one line; the exit code."""
-    code = 2 if isinstance(problem, _BAD_INPUT) else 1
-    text = str(problem)
-    if isinstance(problem, UnicodeError) or not isinstance(problem, (*_BAD_INPUT, OSError)):
-        text = f"{type(problem).__name__}: {text} (kronlearn --traceback … shows where)"
-    # The parser's own exceptions, wherever this version of typer keeps them.
-    if hasattr(problem, "format_message") and hasattr(problem, "exit_code"):
-        code, text = int(problem.exit_code), str(problem.format_message())
-    if text:
-        print("Error:", " ".join(text.split()), file=sys.stderr)
-    return code
-
 
 app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False)
 bench = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
@@ -100,7 +48,7 @@ def kronlearn(
         bool, typer.Option("--traceback", help="Show where in the program an error came up.")
     ] = False,
 ) -> None:
-    """Learn separable (Kronecker) dictionaries and sparse-code with them."""
+    """Learn separable (Kronecker) dictionaries; denoise, inpaint and code images with them."""
     if isinstance(context.command, Commands):
         context.command.show_traceback = show_traceback
     if context.invoked_subcommand is None:
@@ -119,14 +67,6 @@ class Method(StrEnum):
 
     ols = "ols"
     omp = "omp"
-
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-Jobs = Annotated[
-    int | None, typer.Option("--n-jobs", "-j", metavar="N", help="Threads; -1 for all cores.")
-]
-Quick = Annotated[bool, typer.Option("--quick", help="Little data, few repetitions.")]
 
 
 @app.command()
@@ -152,7 +92,8 @@ def demo(
 
 
 Inputs = Annotated[
-    list[Path], typer.Argument(help="One .npy array of patches, or one or more images.")
+    list[Path],
+    typer.Argument(help="One .npy array of patches, or images and folders with images."),
 ]
 Model = Annotated[
     Path, typer.Option("--output", "-o", metavar="FILE", help="The model file to write.")
@@ -190,6 +131,17 @@ Stride = Annotated[
         show_default="no overlap",
     ),
 ]
+Samples = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Patches of images at most, evenly over the images.",
+        show_default="200000",
+    ),
+]
+Colour = Annotated[
+    bool, typer.Option("--colour", help="Patches of three colours; images are gray otherwise.")
+]
 RemoveMeans = Annotated[
     bool | None,
     typer.Option(
@@ -222,6 +174,8 @@ def learn(
     sparsity: Sparsity = None,
     tol: Tol = None,
     stride: Stride = None,
+    samples: Samples = None,
+    colour: Colour = False,
     remove_means: RemoveMeans = None,
     structure: StructureName = Structure.general,
     method: MethodName = Method.ols,
@@ -230,6 +184,7 @@ def learn(
     checkpoint: Checkpoint = None,
     n_jobs: Jobs = None,
     seed: Seed = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -243,11 +198,13 @@ def learn(
     request = Request(
         inputs=inputs,
         output=output,
-        patch=_sizes("--patch", patch),
-        atoms=_sizes("--atoms", atoms),
+        patch=parse_sizes("--patch", patch),
+        atoms=parse_sizes("--atoms", atoms),
         sparsity=sparsity,
         tol=tol,
         stride=stride,
+        samples=samples,
+        colour=colour,
         remove_means=remove_means,
         structure=structure.value,
         method=method.value,
@@ -256,6 +213,7 @@ def learn(
         seed=seed,
         time_budget=time_budget,
         checkpoint=checkpoint,
+        overwrite=overwrite,
     )
     if not run(request, Output(as_json, quiet)):
         raise typer.Exit(130)
@@ -263,18 +221,26 @@ def learn(
 
 @app.command()
 def show(
-    model: Annotated[Path, typer.Argument(help="A model file.")],
+    model: Annotated[Path, typer.Argument(help="A model file or a coded image.")],
     picture: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the atoms into this image file.")
     ] = None,
+    convergence: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw how learning went into this one.")
+    ] = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tell what is in a model file, and draw it."""
+    """Tell what is in a model file or a coded image, and draw it."""
     from kronlearn.cli.output import Output
     from kronlearn.cli.show import run
 
-    run(model, picture, Output(as_json, quiet))
+    run(model, picture, convergence, overwrite, Output(as_json, quiet))
+
+
+app_images.add_to(app)
+app.add_typer(app_reproduce.reproduce, name="reproduce")
 
 
 @bench.command("coding")
@@ -283,7 +249,7 @@ def bench_coding(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="PNG images to take patches from.",
+            help="Images to take patches from.",
             show_default="images of scikit-image",
         ),
     ] = None,
@@ -306,7 +272,7 @@ def bench_coding(
     from kronlearn.cli.bench_coding import CASES, run
     from kronlearn.cli.output import Output
 
-    cases = [_case(text) for text in case] if case else list(CASES[:2] if quick else CASES)
+    cases = [parse_case(text) for text in case] if case else list(CASES[:2] if quick else CASES)
     run(cases, images, threads, repetitions, quick, csv, Output(as_json, quiet))
 
 
@@ -319,17 +285,25 @@ def bench_learning(quick: Quick = False, as_json: Json = False, quiet: Quiet = F
     run(quick, Output(as_json, quiet))
 
 
-def _sizes(option: str, text: str | None) -> tuple[int, ...] | None:
-    """``8x8`` as (8, 8)."""
-    if text is None:
-        return None
-    if not re.fullmatch(r"[1-9]\d{0,5}([x×,][1-9]\d{0,5})*", text):
-        raise ValueError(f"{option} {text} is not a size; write one number per mode, as in 8x8.")
-    return tuple(int(size) for size in re.split("[x×,]", text))
+@bench.command("images")
+def bench_images(
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="With house.png, barbara.png and lena.png.",
+            show_default="images of scikit-image",
+        ),
+    ] = None,
+    repetitions: Annotated[
+        int, typer.Option(min=1, metavar="N", help="The median of these counts.")
+    ] = 5,
+    quick: Quick = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare denoising and inpainting with scikit-image's, and BM3D if it is installed."""
+    from kronlearn.cli.bench_images import run
+    from kronlearn.cli.output import Output
 
-
-def _case(text: str) -> tuple[int, int, int]:
-    sizes = _sizes("--case", text) or ()
-    if len(sizes) != 3:
-        raise ValueError(f"--case {text} needs three numbers, m,n,s as in 8,16,6.")
-    return sizes[0], sizes[1], sizes[2]
+    run(images, quick, repetitions, Output(as_json, quiet))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 import kronlearn as kl
-from kronlearn.cli import pictures
+from kronlearn.cli import patches
 from kronlearn.cli.output import Output
 from kronlearn.cli.timing import interleaved, machine
 from kronlearn.starts import dct_factor
@@ -68,7 +68,7 @@ def run(
     output: Output,
 ) -> None:
     """Time every coder on every case and print µs per sample, ratios and errors."""
-    sources = pictures.included_images() if images is None else pictures.images_in(images)
+    sources = patches.included_images() if images is None else patches.images_in(images)
     coders, absent = _coders(threads)
     output.say(", ".join(f"{name} {value}" for name, value in machine().items()))
     output.say("One thread, float32; patches at random places, means removed.")
@@ -155,7 +155,7 @@ def _measure(
     m, n, s = case
     dictionary = perturbed_dct((m, m), (n, n))
     n_samples = 1000 if quick else min(_MAX_SAMPLES, _MAX_NUMBERS // m**2)
-    samples = pictures.sampled_patches(sources, (m, m), n_samples)
+    samples = patches.sampled_patches(sources, (m, m), n_samples)
     per_sample = _probe(samples[:2000], dictionary, s)
     runs, shares = {}, {}
     for coder in coders:

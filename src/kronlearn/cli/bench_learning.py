@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 import time
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +12,13 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 import kronlearn as kl
-from kronlearn.cli import pictures
+from kronlearn.cli import patches
 from kronlearn.cli.bench_coding import perturbed_dct
+from kronlearn.cli.memory import measured_in_a_process, peak_above_start
 from kronlearn.cli.output import Output
 from kronlearn.cli.timing import interleaved, machine
 
 __all__ = ["measure_memory", "run"]
-
-# ru_maxrss counts KiB, on macOS bytes.
-_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 _PLAIN = {"monotone": False, "method": "omp", "n_refits": 0}
 _GENERAL = {"n_atoms": (16, 16), "n_nonzero_coefs": 6, "random_state": 0, "n_jobs": 1}
@@ -34,7 +28,7 @@ def run(quick: bool, output: Output) -> None:
     """Print ratios, each taken from runs that took turns."""
     n_samples, n_iter = (2000, 3) if quick else (100_000, 8)
     repetitions = 1 if quick else 3
-    samples = pictures.sampled_patches(pictures.included_images(), (8, 8), n_samples)
+    samples = patches.sampled_patches(patches.included_images(), (8, 8), n_samples)
     output.say(", ".join(f"{name} {value}" for name, value in machine().items()))
     rows = [
         *_against_coding("plain iteration", samples, n_iter, _PLAIN, output),
@@ -122,11 +116,11 @@ def _compared(
 
 def _odd_shapes(n_samples: int, repetitions: int, output: Output) -> list[dict[str, Any]]:
     """Coding of shapes that no kernel is made for against one that has its own, per atom."""
-    images = pictures.included_images()
+    images = patches.included_images()
     shapes = {"8 × 8": ((8, 8), (16, 16)), "9 × 9": ((9, 9), (15, 15)), "7 × 9": ((7, 9), (15, 17))}
     runs, atoms = {}, {}
     for name, (patch, n_atoms) in shapes.items():
-        samples = pictures.sampled_patches(images, patch, n_samples)
+        samples = patches.sampled_patches(images, patch, n_samples)
         dictionary = perturbed_dct(patch, n_atoms)
         atoms[name] = dictionary.n_codes
         runs[name] = lambda samples=samples, d=dictionary: kl.sparse_code(samples, d, 6)
@@ -141,11 +135,9 @@ def _odd_shapes(n_samples: int, repetitions: int, output: Output) -> list[dict[s
 
 def _memory(n_samples: int) -> dict[str, Any]:
     name = f"memory for learning from {n_samples:,} patches of 8 × 8"
-    if find_spec("resource") is None:
+    sizes = measured_in_a_process("kronlearn.cli.bench_learning", "measure_memory", n_samples)
+    if sizes is None:
         return _row(name, "not measured on this system", "", None)
-    code = f"from kronlearn.cli.bench_learning import measure_memory; measure_memory({n_samples})"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    sizes = json.loads(done.stdout)
     above, data = sizes["peak above data"], sizes["data"]
     first, second = f"{above / 2**20:.0f} MiB beyond the data", f"data {data / 2**20:.0f} MiB"
     return _row(name, first, second, above / data)
@@ -153,29 +145,14 @@ def _memory(n_samples: int) -> dict[str, Any]:
 
 def measure_memory(n_samples: int) -> None:
     """Print, as JSON, what learning needs at most beyond its data; for a process of its own."""
-    import resource
-
     samples = np.empty((n_samples, 8, 8), np.float32)
-    some = pictures.sampled_patches(pictures.included_images(), (8, 8), min(n_samples, 20_000))
+    some = patches.sampled_patches(patches.included_images(), (8, 8), min(n_samples, 20_000))
     for start in range(0, n_samples, len(some)):
         samples[start : start + len(some)] = some[: n_samples - start]
     # Imports and thread pools are no part of what learning needs per sample.
     _fit(some[:256], {"max_iter": 1})
-    before = _resident_bytes()
-    _fit(samples, {"max_iter": 2})
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
-    print(json.dumps({"data": samples.nbytes, "peak above data": peak - before}))
-
-
-def _resident_bytes() -> int:
-    """What this process holds now; where the system does not tell, the most it held so far."""
-    import resource
-
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
-    return pages * resource.getpagesize()
+    peak = peak_above_start(lambda: _fit(samples, {"max_iter": 2}))
+    print(json.dumps({"data": samples.nbytes, "peak above data": peak}))
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

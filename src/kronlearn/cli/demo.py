@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 import kronlearn as kl
-from kronlearn.cli import pictures
+from kronlearn.cli import drawing, patches
 from kronlearn.cli.output import Output, times
+from kronlearn.cli.record import thinned_history
 from kronlearn.persistence import save_dictionary
 from kronlearn.starts import dct_factor
 
@@ -27,9 +28,9 @@ def run(folder: Path, quick: bool, n_jobs: int | None, seed: int, output: Output
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--output {folder} is a file; give the name of a folder.")
     folder.mkdir(parents=True, exist_ok=True)
-    image = pictures.included_images(["camera"])[0]
+    image = patches.included_images(["camera"])[0]
     stride = (8, 8) if quick else (4, 4)
-    samples = pictures.without_means(pictures.grid_patches(image, PATCH, stride))
+    samples = patches.without_means(patches.grid_patches(image, PATCH, stride))
     output.say(
         f"{len(samples)} patches of {times(PATCH)} pixels of scikit-image's camera, means removed; "
         f"{SPARSITY} atoms each."
@@ -50,9 +51,15 @@ def run(folder: Path, quick: bool, n_jobs: int | None, seed: int, output: Output
     files = [
         folder / name for name in ("dictionary.png", "convergence.png", "dictionary.safetensors")
     ]
-    pictures.save_dictionary_picture(learned, files[0])
-    pictures.save_convergence({name: m.history_ for name, m in models.items()}, files[1])
-    save_dictionary(learned, files[2], info={"source": "kronlearn demo", "rmse": rows[-1]["rmse"]})
+    drawing.save_dictionary_picture(learned, files[0], overwrite=True)
+    histories: dict[str | None, Any] = {name: m.history_ for name, m in models.items()}
+    drawing.save_convergence(histories, files[1], overwrite=True)
+    info = {
+        "source": "kronlearn demo",
+        "rmse": rows[-1]["rmse"],
+        "history": thinned_history(models["general"].history_),
+    }
+    save_dictionary(learned, files[2], info=info)
     output.say("Wrote " + ", ".join(map(str, files)))
     output.finish({"samples": len(samples), "rows": rows, "files": [str(file) for file in files]})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kronlearn as kl
-from kronlearn.cli import pictures
+from kronlearn.cli import patches
 from kronlearn.cli.output import Output, facts_table, times
+from kronlearn.cli.places import check_places
+from kronlearn.cli.record import atom_usage, thinned_history
 from kronlearn.persistence import save_dictionary
 
-__all__ = ["Request", "run"]
+__all__ = ["SAMPLES", "Request", "run"]
+
+#: Patches of images at most: 51 MB of 8 × 8 pixels.
+SAMPLES = 200_000
+
+# Inputs that a model file names.
+_MAX_NAMES = 20
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,10 @@ class Request:
     tol: float | None
     #: Pixels between patches of an image; None: as many as the patch has.
     stride: int | None
+    #: Patches of images at most; None: SAMPLES.
+    samples: int | None
+    #: Patches of three colours, not of gray levels.
+    colour: bool
     #: None: removed from the patches of images, kept in arrays.
     remove_means: bool | None
     structure: str
@@ -42,12 +53,19 @@ class Request:
     seed: int | None
     time_budget: float | None
     checkpoint: Path | None
+    overwrite: bool
 
 
 def run(request: Request, output: Output) -> bool:
     """Learn, save and report; whether it came to an end by itself, not by an interrupt."""
-    _check_places(request)
-    samples = _samples(request)
+    paths = _paths(request, output)
+    check_places(
+        [("--output", request.output), ("--checkpoint", request.checkpoint)],
+        paths,
+        request.overwrite,
+        resumed=["--checkpoint"],
+    )
+    samples = _samples(request, paths, output)
     model = _estimator(request, samples.shape[1:])
     with output.progress("Learning", request.max_iter) as advance:
         model.set_params(callback=lambda state: advance(f"RMSE {state.rmse:.5g}"))
@@ -55,7 +73,16 @@ def run(request: Request, output: Output) -> bool:
     record = _record(request, model, len(samples))
     if interrupted:
         record["stop_reason"] = "interrupted"
-    save_dictionary(model.dictionary_, request.output, info=record)
+    usage = atom_usage(
+        model.dictionary_,
+        samples,
+        n_nonzero_coefs=model.n_nonzero_coefs,
+        tol=request.tol,
+        method=record["method"],
+        n_jobs=request.n_jobs,
+    )
+    info = {**record, "usage": usage, "history": thinned_history(model.history_)}
+    save_dictionary(model.dictionary_, request.output, info=info)
     facts = [
         ("patch shape", times(model.dictionary_.patch_shape)),
         ("atoms", times(model.dictionary_.n_atoms)),
@@ -68,6 +95,7 @@ def run(request: Request, output: Output) -> bool:
             "patch_shape": model.dictionary_.patch_shape,
             "n_atoms": model.dictionary_.n_atoms,
             **record,
+            "usage": usage,
             "history": model.history_,
             "output": str(request.output),
         }
@@ -86,52 +114,63 @@ def _fit(model: Any, samples: NDArray[Any]) -> bool:
     return True
 
 
-def _check_places(request: Request) -> None:
-    """Refuse, before the work and not after it, to write where it cannot be or must not be."""
-    places = {"--output": request.output, "--checkpoint": request.checkpoint}
-    taken = {path.resolve(): f"the input {path}" for path in request.inputs}
-    for option, path in places.items():
-        if path is None:
-            continue
+def _paths(request: Request, output: Output) -> list[Path]:
+    """The files to learn from: those that were named, and the images in folders."""
+    paths = []
+    for path in request.inputs:
+        found = patches.find_images(path) if path.is_dir() else [path]
         if path.is_dir():
-            raise ValueError(f"{option} {path} is a folder; give the name of a file.")
-        folder = path.absolute().parent
-        if not folder.is_dir():
-            raise ValueError(f"{option}: the folder {path.parent} does not exist; create it first.")
-        if not os.access(folder, os.W_OK):
-            raise ValueError(f"{option}: the folder {path.parent} cannot be written to.")
-        if path.resolve() in taken:
-            raise ValueError(
-                f"{option} {path} would overwrite {taken[path.resolve()]}; give another name."
-            )
-        taken[path.resolve()] = f"the file of {option}"
+            output.say(f"Found {len(found)} image{'s' * (len(found) > 1)} in {path}")
+        paths += found
+    return paths
 
 
-def _samples(request: Request) -> NDArray[Any]:
-    arrays = [path for path in request.inputs if path.suffix == ".npy"]
+def _samples(request: Request, paths: list[Path], output: Output) -> NDArray[Any]:
+    arrays = [path for path in paths if path.suffix == ".npy"]
     if not arrays:
-        patches = _image_patches(request)
-        return patches if request.remove_means is False else pictures.without_means(patches)
-    if len(request.inputs) > 1:
+        return _image_patches(request, paths, output)
+    if len(paths) > 1:
         raise ValueError(
             f"{arrays[0]} is an array of patches; give that one file, or one or more images."
         )
-    if request.stride is not None:
-        raise ValueError("--stride applies to images; an array holds its patches already.")
-    patches = _array_patches(arrays[0], request.patch)
-    return pictures.without_means(patches) if request.remove_means else patches
+    for option, value in _for_images(request).items():
+        if value:
+            raise ValueError(f"{option} applies to images; an array holds its patches already.")
+    samples = _array_patches(arrays[0], request.patch)
+    return patches.without_means(samples) if request.remove_means else samples
 
 
-def _image_patches(request: Request) -> NDArray[np.float32]:
+def _for_images(request: Request) -> dict[str, Any]:
+    return {
+        "--stride": request.stride,
+        "--samples": request.samples,
+        "--colour": request.colour,
+    }
+
+
+def _image_patches(request: Request, paths: list[Path], output: Output) -> NDArray[np.float32]:
     shape = request.patch or (8, 8)
+    if request.colour and len(shape) == 3 and shape[2] == 3:
+        shape = shape[:2]
     if len(shape) != 2:
         raise ValueError(f"--patch {times(shape)} has {len(shape)} sizes; images need two.")
-    if request.stride is not None and request.stride < 1:
-        raise ValueError(f"--stride {request.stride} is less than 1; give at least 1.")
-    stride = shape if request.stride is None else (request.stride, request.stride)
-    images = [pictures.read_gray(path) for path in request.inputs]
-    patches = [pictures.grid_patches(im, (shape[0], shape[1]), stride[:2]) for im in images]
-    return np.concatenate(patches)
+    samples = SAMPLES if request.samples is None else request.samples
+    for option, number in {"--stride": request.stride, "--samples": samples}.items():
+        if number is not None and number < 1:
+            raise ValueError(f"{option} {number} is less than 1; give at least 1.")
+    if len(paths) > samples:
+        raise ValueError(f"--samples {samples} is less than one for each of {len(paths)} images.")
+    with output.progress("Reading", len(paths)) as advance:
+        return patches.drawn_patches(
+            paths,
+            (shape[0], shape[1]),
+            request.stride,
+            samples,
+            seed=request.seed or 0,
+            colour=request.colour,
+            keep_means=request.remove_means is False,
+            advance=advance,
+        )
 
 
 def _array_patches(path: Path, shape: tuple[int, ...] | None) -> NDArray[Any]:
@@ -166,6 +205,10 @@ def _estimator(request: Request, patch_shape: tuple[int, ...]) -> Any:
     if atoms is None:
         factor = 1 if request.structure == "orthonormal" else 2
         atoms = tuple(factor * size for size in patch_shape)
+        if request.colour:
+            atoms = (*atoms[:2], 3)
+    elif request.colour and len(atoms) == 2:
+        atoms = (*atoms, 3)
     sparsity = request.sparsity
     if sparsity is None and request.tol is None:
         sparsity = 6
@@ -193,7 +236,7 @@ def _record(request: Request, model: Any, n_samples: int) -> dict[str, Any]:
         "n_nonzero_coefs": model.n_nonzero_coefs,
         "tol": request.tol,
         "seed": request.seed,
-        "inputs": [path.name for path in request.inputs],
+        "inputs": [path.name for path in request.inputs[:_MAX_NAMES]],
         "iterations": model.n_iter_,
         "stop_reason": model.stop_reason_,
         "rmse": float(history["rmse"][-1]),

@@ -15,6 +15,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -49,18 +50,41 @@ class Output:
         """A progress bar; call what it yields after every step, with a text to show beside it."""
         bar = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
             console=self._progress_console,
             transient=True,
-            disable=self.as_json or self.quiet or not self._progress_console.is_terminal,
+            disable=self._hides_progress,
         )
         with bar:
             task = bar.add_task(description, total=total, note="")
             yield lambda note="": bar.update(task, advance=1, note=note)
+
+    @contextmanager
+    def stages(self, description: str) -> Iterator[Callable[[str, float], None]]:
+        """A bar for work in stages; call what it yields with a stage and the fraction done."""
+        bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[stage]}", markup=False),
+            TimeElapsedColumn(),
+            console=self._progress_console,
+            transient=True,
+            disable=self._hides_progress,
+        )
+        with bar:
+            # A bar that is full counts as finished for good; the next stage empties it again.
+            task = bar.add_task(description, total=1.0 + 1e-6, stage="")
+            yield lambda stage, fraction: bar.update(task, completed=fraction, stage=stage)
+
+    @property
+    def _hides_progress(self) -> bool:
+        return self.as_json or self.quiet or not self._progress_console.is_terminal
 
 
 def _console(*, stderr: bool) -> Console:

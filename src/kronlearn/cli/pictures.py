@@ -1,45 +1,125 @@
-"""Patches of images for the commands, and the pictures that they write."""
+"""Image files: read as they are, and written with the same type, alpha channel and profile."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from kronlearn.cli.places import write_whole
+from kronlearn.cli.png16 import is_png16, read_png16, write_png16
 
 __all__ = [
-    "grid_patches",
-    "images_in",
-    "included_images",
+    "READABLE",
+    "Picture",
+    "as_type",
+    "check_writable",
+    "luminance",
     "read_gray",
-    "sampled_patches",
-    "save_convergence",
-    "save_dictionary_picture",
-    "without_means",
+    "read_picture",
+    "write_picture",
 ]
 
-#: Gray images inside scikit-image's wheel: nothing is downloaded.
-INCLUDED = ("camera", "brick", "grass", "gravel", "moon")
+#: Endings of the files that a folder is searched for.
+READABLE = (
+    *(".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm"),
+    *(".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"),
+)
 
 # Luminance of linear RGB (ITU-R BT.709), as in scikit-image's rgb2gray.
-_LUMINANCE = np.array([0.2125, 0.7154, 0.0721])
+_LUMINANCE = np.array([0.2125, 0.7154, 0.0721], np.float32)
 
 
-def included_images(names: Sequence[str] = INCLUDED) -> list[NDArray[np.float32]]:
-    """Gray images of shape (512, 512), in gray levels 0 to 255, from the scikit-image package."""
-    from skimage import data
+@dataclass(frozen=True)
+class Picture:
+    """The pixels of an image file, and what it takes to write another like it."""
 
-    return [getattr(data, name)().astype(np.float32) for name in names]
+    #: (rows, columns), or (pages, rows, columns) of a stack; channels, if any, come last.
+    pixels: NDArray[Any]
+    has_channels: bool = False
+    #: Opacity, of the spatial shape and the type of the pixels.
+    alpha: NDArray[Any] | None = None
+    #: The file's colour profile.
+    icc: bytes | None = None
+    #: What the user should know about how the file was read.
+    notes: tuple[str, ...] = ()
+
+    @property
+    def channel_axis(self) -> int | None:
+        """As scikit-image's functions want it."""
+        return -1 if self.has_channels else None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, columns) or (pages, rows, columns)."""
+        return self.pixels.shape[:-1] if self.has_channels else self.pixels.shape
+
+    @property
+    def n_channels(self) -> int:
+        """1 for gray, 3 for RGB; the alpha channel is not counted."""
+        return int(self.pixels.shape[-1]) if self.has_channels else 1
+
+    def shown(self, array: NDArray[Any]) -> NDArray[Any]:
+        """What is shown of an array like the pixels: the middle page of a stack; gray or RGB."""
+        if len(self.shape) == 3:
+            array = array[self.shape[0] // 2]
+        if self.has_channels and self.n_channels != 3:
+            array = array[..., :3] if self.n_channels > 3 else array[..., 0]
+        return array
+
+    def __str__(self) -> str:
+        colour = {1: "gray", 3: "RGB"}.get(self.n_channels, f"{self.n_channels} channels")
+        alpha = "" if self.alpha is None else " with alpha"
+        return f"{' × '.join(map(str, self.shape))} {colour}{alpha} {self.pixels.dtype.name}"
 
 
-def images_in(folder: Path) -> list[NDArray[np.float32]]:
-    """The PNG images of a folder, in the order of their names, as gray images."""
-    paths = sorted(folder.glob("*.png"))
-    if not paths:
-        raise ValueError(f"{folder} holds no .png file; give a folder with PNG images.")
-    return [read_gray(path) for path in paths]
+def read_picture(path: Path) -> Picture:
+    """The image in a file: gray, RGB or a stack, in the file's own numbers.
+
+    Palettes become gray or RGB, pictures that a camera marked as turned are turned, and an alpha
+    channel is set aside. The pages of a TIFF of equal size are one stack. Arrays (.npy) of shape
+    (rows, columns, 3) are RGB, other arrays gray images or stacks.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give the name of an image file.")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist or is not a file.")
+    readers = {".npy": _read_array, ".tif": _read_tiff, ".tiff": _read_tiff}
+    reader = readers.get(path.suffix.lower(), _read_with_pillow)
+    try:
+        picture = reader(path)
+    except UnidentifiedImageError:
+        raise ValueError(f"{path} is not an image that kronlearn can read.") from None
+    except PermissionError:
+        raise
+    except Exception as problem:
+        # Every format's reader has its own errors for a damaged or foreign file.
+        raise ValueError(f"{path} cannot be read as an image: {problem}") from problem
+    if picture.pixels.dtype.kind not in "fiub":
+        raise ValueError(f"{path} has dtype {picture.pixels.dtype}; give real numbers.")
+    if len(picture.shape) not in (2, 3) or not picture.pixels.size:
+        raise ValueError(
+            f"{path} holds an array of shape {picture.pixels.shape}, not an image or a stack."
+        )
+    native = picture.pixels.dtype.newbyteorder("=")
+    return replace(picture, pixels=picture.pixels.astype(native, copy=False))
+
+
+def as_type(image: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The image in a type, rounded and clipped to what integers can hold."""
+    if image.dtype == dtype:
+        return image
+    if dtype == np.bool_:
+        return image > 0.5
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        image = np.clip(np.rint(image), limits.min, limits.max)
+    return image.astype(dtype)
 
 
 def read_gray(path: Path) -> NDArray[np.float32]:
@@ -47,80 +127,208 @@ def read_gray(path: Path) -> NDArray[np.float32]:
 
     Colours become their luminance; an alpha channel is dropped.
     """
-    from skimage import io
+    picture = read_picture(path)
+    if len(picture.shape) != 2:
+        raise ValueError(f"{path} holds a stack of shape {picture.shape}, not one image.")
+    return luminance(picture)
 
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist or is not a file.")
-    try:
-        image = np.asarray(io.imread(path))
-    except Exception as problem:
-        # Every format's reader has its own errors for a damaged or foreign file.
-        raise ValueError(f"{path} cannot be read as an image: {problem}") from problem
-    if image.ndim == 3 and image.shape[2] in (3, 4):
-        image = image[..., :3] @ _LUMINANCE
-    elif image.ndim == 3 and image.shape[2] in (1, 2):
-        image = image[..., 0]
-    if image.ndim != 2:
+
+def luminance(picture: Picture) -> NDArray[np.float32]:
+    """The pixels as gray levels, of the picture's shape."""
+    pixels = picture.pixels.astype(np.float32)
+    if picture.n_channels == 3:
+        return pixels @ _LUMINANCE
+    return pixels.mean(axis=-1) if picture.has_channels else pixels
+
+
+def _read_array(path: Path) -> Picture:
+    pixels = np.load(path, allow_pickle=False)
+    return Picture(pixels, has_channels=pixels.ndim >= 3 and pixels.shape[-1] == 3)
+
+
+def _read_tiff(path: Path) -> Picture:
+    """Through tifffile, which keeps every type; through Pillow what tifffile cannot decompress."""
+    import logging
+
+    import tifffile
+
+    # What is wrong with a file is raised, too.
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)
+    with tifffile.TiffFile(path) as file:
+        series, page = file.series[0], file.series[0].keyframe
+        many_bits = page.dtype is not None and page.dtype.itemsize > 1
+        try:
+            pixels = series.asarray()
+        except ValueError:
+            if many_bits or len(file.pages) > 1:
+                raise
+            return _read_with_pillow(path)
+        picture = _tiff_picture(pixels, series.axes, page)
+        if len(file.series) > 1:
+            note = f"{path} holds {len(file.series)} images of different sizes: the first is used."
+            picture = replace(picture, notes=(*picture.notes, note))
+    return picture
+
+
+def _tiff_picture(pixels: NDArray[Any], axes: str, page: Any) -> Picture:
+    notes: tuple[str, ...] = ()
+    photometric = page.photometric.name
+    if photometric == "PALETTE":
+        colours = (page.colormap >> 8).astype(np.uint8)
+        return _without_palette(Picture(np.moveaxis(colours[:, pixels], 0, -1), True))
+    if photometric == "MINISWHITE" and pixels.dtype.kind in "bu":
+        pixels = ~pixels
+    has_channels, alpha = "S" in axes, None
+    if has_channels:
+        pixels = np.moveaxis(pixels, axes.index("S"), -1)
+        if page.extrasamples and page.extrasamples[-1].name in ("ASSOCALPHA", "UNASSALPHA"):
+            pixels, alpha = pixels[..., :-1], pixels[..., -1]
+        if pixels.shape[-1] == 1:
+            pixels, has_channels = pixels[..., 0], False
+    profile = page.tags.get("InterColorProfile")
+    picture = Picture(pixels, has_channels, alpha, None if profile is None else profile.value)
+    if len(picture.shape) == 3:
+        notes = (f"{picture.shape[0]} pages, taken as one stack.",)
+    return replace(picture, notes=notes)
+
+
+def _read_with_pillow(path: Path) -> Picture:
+    if is_png16(path):
+        pixels = read_png16(path)
+        with Image.open(path) as image:
+            icc = image.info.get("icc_profile")
+        return _split(pixels, icc)
+    with warnings.catch_warnings():
+        # Large images are what this is for.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        with Image.open(path) as image:
+            n_frames = getattr(image, "n_frames", 1)
+            if n_frames > 1 and image.format != "MPO":
+                raise ValueError(f"it holds {n_frames} frames; give one image, or a TIFF as stack")
+            return _from_pillow(ImageOps.exif_transpose(image))
+
+
+def _from_pillow(image: Image.Image) -> Picture:
+    mode, icc = image.mode, image.info.get("icc_profile")
+    transparent = "transparency" in image.info
+    if mode in ("P", "PA"):
+        opaque = not transparent and mode == "P"
+        return _without_palette(_split(np.array(image.convert("RGB" if opaque else "RGBA")), icc))
+    if mode in ("L", "RGB") and transparent:
+        return _split(np.array(image.convert("LA" if mode == "L" else "RGBA")), icc)
+    if mode.startswith("I"):
+        pixels = np.array(image)
+        fits = pixels.min() >= 0 and pixels.max() <= 65535
+        return Picture(pixels.astype(np.uint16) if fits else pixels, icc=icc)
+    if mode in ("1", "L", "LA", "RGB", "RGBA", "F"):
+        return _split(np.array(image), icc)
+    return _split(np.array(image.convert("RGB")), None)
+
+
+def _split(pixels: NDArray[Any], icc: bytes | None) -> Picture:
+    """Colours and alpha of pixels (rows, columns) or (rows, columns, 2 to 4)."""
+    channels = pixels.shape[2] if pixels.ndim == 3 else 1
+    alpha = pixels[..., -1] if channels in (2, 4) else None
+    if channels == 2:
+        return Picture(pixels[..., 0], False, alpha, icc)
+    return Picture(pixels[..., :3] if channels > 1 else pixels, channels > 1, alpha, icc)
+
+
+def _without_palette(picture: Picture) -> Picture:
+    """Gray, if all colours are."""
+    red, green, blue = (picture.pixels[..., channel] for channel in range(3))
+    if np.array_equal(red, green) and np.array_equal(red, blue):
+        return replace(picture, pixels=red, has_channels=False, icc=None)
+    return picture
+
+
+class Format(NamedTuple):
+    """What files with an ending can hold."""
+
+    name: str
+    #: Types of pixels; None: any.
+    dtypes: tuple[str, ...] | None
+    alpha: bool = True
+    stacks: bool = False
+
+
+_FORMATS = {
+    ".png": Format("PNG", ("bool", "uint8", "uint16")),
+    ".tif": Format("TIFF", None, stacks=True),
+    ".tiff": Format("TIFF", None, stacks=True),
+    ".npy": Format("NumPy", None, alpha=False, stacks=True),
+    ".jpg": Format("JPEG", ("uint8",), alpha=False),
+    ".jpeg": Format("JPEG", ("uint8",), alpha=False),
+    ".webp": Format("WebP", ("uint8",)),
+    ".bmp": Format("BMP", ("bool", "uint8"), alpha=False),
+}
+
+
+def check_writable(path: Path, picture: Picture, option: str = "OUT") -> list[str]:
+    """Refuse a file whose format cannot hold pixels like these; notes on what will be lost."""
+    found = _FORMATS.get(path.suffix.lower())
+    if found is None:
         raise ValueError(
-            f"{path} holds an array of shape {image.shape}, not one gray or RGB image."
+            f"{option} {path} does not end in a format that kronlearn writes: "
+            f"{', '.join(_FORMATS)}."
         )
-    return image.astype(np.float32)
+    if not _holds(found, picture):
+        others = [ending for ending, form in _FORMATS.items() if _holds(form, picture)]
+        what = str(replace(picture, alpha=None))
+        raise ValueError(f"{option} {path}: {found.name} cannot hold {what}; use {others[0]}.")
+    if picture.alpha is not None and not found.alpha:
+        return [f"{found.name} cannot hold the alpha channel: {path} will have none."]
+    return []
 
 
-def grid_patches(
-    image: NDArray[np.float32], shape: tuple[int, int], stride: tuple[int, int]
-) -> NDArray[np.float32]:
-    """The patches that start at every stride-th row and column, shape (N, m_1, m_2)."""
-    if shape[0] > image.shape[0] or shape[1] > image.shape[1]:
-        raise ValueError(
-            f"Patches of {shape[0]} × {shape[1]} do not fit in an image of "
-            f"{image.shape[0]} × {image.shape[1]}."
-        )
-    windows = np.lib.stride_tricks.sliding_window_view(image, shape)
-    return windows[:: stride[0], :: stride[1]].reshape(-1, *shape)
+def _holds(form: Format, picture: Picture) -> bool:
+    typed = form.dtypes is None or picture.pixels.dtype.name in form.dtypes
+    shaped = form.stacks or (len(picture.shape) == 2 and picture.n_channels in (1, 3))
+    return typed and shaped
 
 
-def sampled_patches(
-    images: Sequence[NDArray[np.float32]], shape: tuple[int, int], n_samples: int, seed: int = 0
-) -> NDArray[np.float32]:
-    """Patches at random places of the images, each without its mean, shape (n_samples, *shape)."""
-    rng = np.random.default_rng(seed)
-    shares = np.array_split(np.arange(n_samples), len(images))
-    patches = np.empty((n_samples, *shape), np.float32)
-    for image, share in zip(images, shares, strict=True):
-        windows = np.lib.stride_tricks.sliding_window_view(image, shape)
-        rows, columns = (rng.integers(0, size, len(share)) for size in windows.shape[:2])
-        patches[share] = windows[rows, columns]
-    return without_means(patches)
+# WebP without loss, also where nothing can be seen.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "JPEG": {"quality": 95, "subsampling": 0},
+    "WebP": {"lossless": True, "exact": True},
+}
 
 
-def without_means(patches: NDArray[Any]) -> NDArray[Any]:
-    """The patches (N, m_1, …, m_d), each minus its mean, in their own dtype."""
-    modes = tuple(range(1, patches.ndim))
-    means = patches.mean(axis=modes, keepdims=True, dtype=np.float64)
-    return patches - means.astype(patches.dtype)
+def write_picture(path: Path, picture: Picture, overwrite: bool) -> None:
+    """Write an image to a file of the format that its ending says, whole or not at all."""
+    form = _FORMATS[path.suffix.lower()]
+    pixels = picture.pixels
+    if picture.alpha is not None and form.alpha:
+        colours = pixels if picture.has_channels else pixels[..., None]
+        pixels = np.concatenate([colours, picture.alpha[..., None]], axis=-1)
+    else:
+        picture = replace(picture, alpha=None)
+
+    def write(place: Path) -> None:
+        if form.name == "NumPy":
+            np.save(place, pixels)
+        elif form.name == "TIFF":
+            _write_tiff(place, pixels, picture)
+        elif pixels.dtype == np.uint16 and pixels.ndim == 3:
+            write_png16(place, pixels, picture.icc)
+        else:
+            options = {**_OPTIONS.get(form.name, {}), "icc_profile": picture.icc}
+            Image.fromarray(pixels).save(place, **options)
+
+    write_whole(path, write, overwrite)
 
 
-def save_dictionary_picture(dictionary: Any, path: Path) -> None:
-    """Write the mosaic (or the factors) of a dictionary to an image file."""
-    from matplotlib.figure import Figure
+def _write_tiff(place: Path, pixels: NDArray[Any], picture: Picture) -> None:
+    import tifffile
 
-    from kronlearn.plots import DictionaryDisplay
-
-    two_modes = len(dictionary.factors) == 2
-    figure = Figure(figsize=(6.4, 6.7) if two_modes else (8, 3.6), layout="constrained")
-    DictionaryDisplay.from_dictionary(dictionary, ax=figure.subplots())
-    figure.savefig(path, dpi=200)
-
-
-def save_convergence(histories: dict[str, Any], path: Path) -> None:
-    """Write the RMSE of several runs, by name, to an image file."""
-    from matplotlib.figure import Figure
-
-    from kronlearn.plots import ConvergenceDisplay
-
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
-    axes = list(figure.subplots(1, 2, sharey=True))
-    for name, history in histories.items():
-        ConvergenceDisplay.from_history(history, name=name, axes=axes)
-    figure.savefig(path, dpi=150)
+    more = [] if picture.n_channels == 3 else ["unspecified"] * (picture.n_channels - 1)
+    tifffile.imwrite(
+        place,
+        pixels,
+        photometric="rgb" if picture.n_channels == 3 else "minisblack",
+        planarconfig="contig" if pixels.ndim > len(picture.shape) else None,
+        extrasamples=None if picture.alpha is None else [*more, "unassalpha"],
+        compression=None if pixels.dtype == np.bool_ else "zlib",
+        iccprofile=picture.icc,
+        metadata=None,
+    )

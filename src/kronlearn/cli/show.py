@@ -1,4 +1,4 @@
-"""``kronlearn show``: what is in a model file."""
+"""``kronlearn show``: what is in a model file or a coded image."""
 
 from __future__ import annotations
 
@@ -7,41 +7,91 @@ from typing import Any
 
 import numpy as np
 
+from kronlearn.cli import drawing
+from kronlearn.cli.coded import coded_facts, coded_record
 from kronlearn.cli.output import Output, facts_table, times
+from kronlearn.cli.places import check_places
+from kronlearn.cli.record import history_in, usage_in
 from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.images.coded_file import MAGIC
+from kronlearn.images.compression import CodedImage
 from kronlearn.persistence import load_dictionary, read_file
 
 __all__ = ["run"]
 
 
-def run(model: Path, picture: Path | None, output: Output) -> None:
-    """Print the facts about a dictionary; draw it if a picture is asked for."""
+def run(
+    model: Path,
+    picture: Path | None,
+    convergence: Path | None,
+    overwrite: bool,
+    output: Output,
+) -> None:
+    """Print the facts about a dictionary, or an image; draw what is asked for."""
+    drawings = [("--picture", picture), ("--convergence", convergence)]
+    if _is_coded(model):
+        for option, path in drawings:
+            if path is not None:
+                raise ValueError(
+                    f"{option} is for dictionaries; {model} is an image, for kronlearn decode."
+                )
+        _show_coded(model, output)
+        return
+    check_places(drawings, [model], overwrite)
+    for option, path in drawings:
+        drawing.check_drawable(option, path)
     dictionary = load_dictionary(model)
     _, info = read_file(model, "dictionary")
+    history = history_in(info)
+    if convergence is not None and history is None:
+        raise ValueError(
+            f"{model} does not tell how it was learned; kronlearn learn writes files that do."
+        )
     facts = dictionary_facts(dictionary)
     output.say(model)
-    output.say(
-        facts_table(
-            [
-                ("patch shape", times(facts["patch_shape"])),
-                ("atoms", f"{times(facts['n_atoms'])} = {facts['n_codes']}"),
-                ("atoms per number", f"{facts['redundancy']:.3g}"),
-                ("dtype", facts["dtype"]),
-                ("orthonormal", "yes" if facts["is_orthonormal"] else "no"),
-                ("coherence of factors", ", ".join(f"{c:.3f}" for c in facts["coherence"])),
-                *(
-                    (str(_readable(name)).replace("_", " "), _readable(v))
-                    for name, v in info.items()
-                ),
-            ],
-        )
-    )
+    output.say(facts_table([*_sizes(facts), *usage_in(info), *_told(info)]))
     if picture is not None:
-        from kronlearn.cli.pictures import save_dictionary_picture
-
-        save_dictionary_picture(dictionary, picture)
-        output.say(f"Wrote {picture}")
+        drawing.save_dictionary_picture(dictionary, picture, overwrite)
+    if convergence is not None and history is not None:
+        drawing.save_convergence({None: history}, convergence, overwrite)
+    for _, path in drawings:
+        if path is not None:
+            output.say(f"Wrote {path}")
     output.finish({"model": str(model), **facts, "info": info})
+
+
+def _is_coded(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def _show_coded(path: Path, output: Output) -> None:
+    coded = CodedImage.load(path)
+    output.say(path)
+    output.say(facts_table(coded_facts(coded)))
+    output.finish({"image": str(path), **coded_record(coded)})
+
+
+def _sizes(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("patch shape", times(facts["patch_shape"])),
+        ("atoms", f"{times(facts['n_atoms'])} = {facts['n_codes']}"),
+        ("atoms per number", f"{facts['redundancy']:.3g}"),
+        ("dtype", facts["dtype"]),
+        ("orthonormal", "yes" if facts["is_orthonormal"] else "no"),
+        ("coherence of factors", ", ".join(f"{c:.3f}" for c in facts["coherence"])),
+    ]
+
+
+def _told(info: dict[str, Any]) -> list[tuple[str, str | None]]:
+    """What a file's info says, less what is told in a better way."""
+    return [
+        (str(_readable(name)).replace("_", " "), _readable(value))
+        for name, value in info.items()
+        if not (name in ("history", "usage") and isinstance(value, dict))
+    ]
 
 
 def dictionary_facts(dictionary: KroneckerDictionary) -> dict[str, Any]:

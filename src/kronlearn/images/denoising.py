@@ -26,8 +26,8 @@ from kronlearn.images.dictionaries import (
     sizes_per_axis,
 )
 from kronlearn.images.noise import estimate_sigma
-from kronlearn.images.planes import Planes, as_image, image_array, work_dtype
-from kronlearn.images.stages import Progress, Stages
+from kronlearn.images.planes import Planes, as_image, check_finite, image_array, work_dtype
+from kronlearn.images.stages import Progress, Stages, part_of
 
 __all__ = ["Denoised", "denoise"]
 
@@ -196,7 +196,8 @@ class _Denoising:
     def learn(self, max_iter: int, seed: int) -> tuple[KroneckerDictionary, dict[str, list[float]]]:
         """A dictionary from patches of the planes, and the history of its learning."""
         choice = self.settings
-        n_samples = max(1, _NUMBERS_LEARNED_FROM // math.prod(choice.patch_size))
+        most = _NUMBERS_LEARNED_FROM // math.prod(choice.patch_size)
+        n_samples = max(1, min(most, self.planes.size // 2))
         with self.log.stage("learning") as on_share:
             rng = np.random.default_rng(seed)
             model = learn_from_patches(
@@ -222,9 +223,10 @@ class _Denoising:
     def _code(self, dictionary: KroneckerDictionary, method: str) -> NDArray[np.float32]:
         choice = self.settings
         estimate = np.empty_like(self.planes)
-        for k, plane in enumerate(self.planes):
-            with self.log.stage("coding") as on_share:
-                averager = Averager(choice.patch_size, choice.stride, self.n_threads, on_share)
+        with self.log.stage("coding") as on_share:
+            for k, plane in enumerate(self.planes):
+                tell = part_of(on_share, k, len(self.planes))
+                averager = Averager(choice.patch_size, choice.stride, self.n_threads, tell)
                 estimate[k], _ = averager.code(
                     plane,
                     dictionary.factors,
@@ -238,23 +240,23 @@ class _Denoising:
 def _sigmas(
     sigma: float | Sequence[float] | None, channels: NDArray[Any], channel_axis: int | None
 ) -> list[float]:
-    """The noise of every channel, and that all pixels are finite."""
-    found = estimate_sigma(channels, channel_axis=0)
-    assert isinstance(found, tuple)
+    """The noise of every channel; raises if a pixel is not finite."""
     if sigma is None:
+        found = estimate_sigma(channels, channel_axis=0)
+        assert isinstance(found, tuple)
         return list(found)
+    check_finite(channels)
     try:
         given = np.asarray(sigma, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"sigma={sigma!r} is not a number.") from None
-    if given.ndim > 1 or (given.ndim == 1 and (channel_axis is None or len(given) != len(found))):
-        wanted = "a number" + (
-            f" or {len(found)}, one per channel" if channel_axis is not None else ""
-        )
+    n_channels = 0 if channel_axis is None else len(channels)
+    if given.ndim > 1 or (given.ndim == 1 and len(given) != n_channels):
+        wanted = "a number" + (f" or {n_channels}, one per channel" if n_channels else "")
         raise ValueError(f"sigma has shape {given.shape}; pass {wanted}.")
     if not (np.isfinite(given).all() and (given >= 0).all()):
         raise ValueError(f"sigma={sigma} is not a standard deviation; pass zero or more.")
-    return [float(s) for s in np.broadcast_to(given, len(found))]
+    return [float(s) for s in np.broadcast_to(given, len(channels))]
 
 
 def _contrast(channel: NDArray[Any]) -> float:

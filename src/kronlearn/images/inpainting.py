@@ -24,7 +24,7 @@ from kronlearn.images.dictionaries import (
     sizes_per_axis,
 )
 from kronlearn.images.planes import Planes, as_image, image_array, work_dtype
-from kronlearn.images.stages import Progress, Stages
+from kronlearn.images.stages import Progress, Stages, part_of
 from kronlearn.starts import dct_factor
 
 __all__ = ["Inpainted", "inpaint"]
@@ -187,9 +187,10 @@ class _Inpainting:
         pixels = math.prod(patch)
         weights = self.known.astype(np.float32)
         stride = tuple(max(1, round(0.4 * m)) for m in patch)
-        for plane in self.planes:
-            with self.log.stage("coding") as on_share:
-                estimate, _ = Averager(patch, stride, self.n_threads, on_share).code(
+        with self.log.stage("coding") as on_share:
+            for k, plane in enumerate(self.planes):
+                tell = part_of(on_share, k, len(self.planes))
+                estimate, _ = Averager(patch, stride, self.n_threads, tell).code(
                     plane,
                     dictionary.factors,
                     method="omp",
@@ -197,10 +198,10 @@ class _Inpainting:
                     tol=_FIRST_TOL * math.sqrt(pixels),
                     known=weights,
                 )
-            unreached = ~np.isfinite(estimate)
-            if unreached.any():
-                estimate[unreached] = _from_coarser(plane, weights)[unreached]
-            np.copyto(plane, estimate, where=~self.known)
+                unreached = ~np.isfinite(estimate)
+                if unreached.any():
+                    estimate[unreached] = _from_coarser(plane, weights)[unreached]
+                np.copyto(plane, estimate, where=~self.known)
         self.dictionary = dictionary
 
     def refine(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.images.planes import image_array
+from kronlearn.images.planes import check_finite, image_array
 from kronlearn.starts import dct_factor
 
 __all__ = ["estimate_sigma"]
@@ -52,9 +52,7 @@ def estimate_sigma(
     True
     """
     channels = image_array(image, channel_axis)
-    for channel in channels:
-        if not np.isfinite(channel).all():
-            raise ValueError("image contains NaN or infinity; pass finite numbers.")
+    check_finite(channels)
     found = tuple(_of_channel(channel) for channel in channels)
     return found[0] if channel_axis is None else found
 

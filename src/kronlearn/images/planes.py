@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Planes", "as_image", "image_array", "work_dtype"]
+__all__ = ["Planes", "as_image", "check_finite", "image_array", "work_dtype"]
 
 # Pixels that are converted at a time.
 _BLOCK = 1 << 16
@@ -27,6 +27,14 @@ def image_array(image: ArrayLike, channel_axis: int | None) -> NDArray[Any]:
     if array.ndim < (1 if channel_axis is None else 2) or array.size == 0:
         raise ValueError(f"image has shape {array.shape}; there are no pixels in it.")
     return array[None] if channel_axis is None else np.moveaxis(array, channel_axis, 0)
+
+
+def check_finite(channels: NDArray[Any]) -> None:
+    """Raise unless all pixels of the channels (C, *spatial) are finite."""
+    for channel in channels:
+        if not np.isfinite(channel).all():
+            hint = "; images.inpaint fills in missing pixels" if np.isnan(channel).any() else ""
+            raise ValueError(f"image contains NaN or infinity; pass finite numbers{hint}.")
 
 
 def work_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

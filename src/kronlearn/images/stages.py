@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["Progress", "Stages"]
+__all__ = ["Progress", "Stages", "part_of"]
 
 #: Called with the name of a stage and the share of it that is done.
 Progress = Callable[[str, float], object]
@@ -40,3 +40,12 @@ class Stages:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
         if tell is not None:
             tell(1.0)
+
+
+def part_of(
+    tell: Callable[[float], None] | None, number: int, count: int
+) -> Callable[[float], None] | None:
+    """What the part of a stage with this number, of so many, calls with the share of it done."""
+    if tell is None:
+        return None
+    return lambda share: tell((number + share) / count)

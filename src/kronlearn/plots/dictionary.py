@@ -1,24 +1,19 @@
-"""Pictures of dictionaries and of learning, drawn with matplotlib when asked for.
-
-The classes follow scikit-learn's displays: ``from_…`` computes and draws, ``plot`` draws again,
-fitted names (``ax_``, ``figure_`` …) give access to what was drawn.
-"""
+"""Pictures of a dictionary's atoms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.plots.figures import figure_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-__all__ = ["ConvergenceDisplay", "DictionaryDisplay"]
+__all__ = ["DictionaryDisplay"]
 
 # A mosaic of more pixels per side shows nothing more on a screen or in print.
 _MAX_SIDE = 4096
@@ -90,7 +85,7 @@ class DictionaryDisplay:
         else:
             self.panels_ = self._draw_factors(ax, cmap)
         self.ax_ = ax
-        self.figure_ = _figure(ax)
+        self.figure_ = figure_of(ax)
         return self
 
     def mosaic(self) -> NDArray[Any]:
@@ -154,117 +149,6 @@ class DictionaryDisplay:
             panel.locator_params(integer=True, nbins=4)
             panels.append(panel)
         return panels
-
-
-class ConvergenceDisplay:
-    """RMSE against iterations and against seconds.
-
-    Parameters
-    ----------
-    history : mapping with "rmse" and "seconds"
-        One number per iteration each, as in ``KroneckerDictionaryLearning.history_``.
-    name : str, optional
-        For the legend.
-
-    Attributes
-    ----------
-    axes_ : list of two matplotlib axes
-        Against iterations and against seconds.
-    figure_ : matplotlib figure
-
-    Examples
-    --------
-    >>> import matplotlib
-    >>> matplotlib.use("agg")
-    >>> from kronlearn.plots import ConvergenceDisplay
-    >>> history = {"rmse": [3.0, 2.0, 1.8], "seconds": [0.1, 0.2, 0.3]}
-    >>> display = ConvergenceDisplay.from_history(history, name="general")
-    >>> more = ConvergenceDisplay.from_history(history, name="again", axes=display.axes_)
-    """
-
-    def __init__(self, history: Mapping[str, Sequence[float]], name: str | None = None) -> None:
-        missing = [key for key in ("rmse", "seconds") if key not in history]
-        if missing:
-            raise ValueError(
-                f"history has no {missing[0]!r}; pass the history_ of a fitted estimator."
-            )
-        if not len(history["rmse"]):
-            raise ValueError("history has no iterations; there is nothing to draw.")
-        if len(history["rmse"]) != len(history["seconds"]):
-            raise ValueError(
-                f"history has {len(history['rmse'])} values of 'rmse' and "
-                f"{len(history['seconds'])} of 'seconds'; they must be as many."
-            )
-        self.history = history
-        self.name = name
-
-    @classmethod
-    def from_estimator(
-        cls, estimator: Any, *, name: str | None = None, axes: Sequence[Axes] | None = None
-    ) -> ConvergenceDisplay:
-        """The display of a fitted estimator's ``history_``, drawn.
-
-        Parameters
-        ----------
-        estimator : fitted KroneckerDictionaryLearning
-        name : str, optional
-            For the legend.
-        axes : two matplotlib axes, optional
-            Where to draw, say another display's ``axes_``; by default in a new figure.
-        """
-        history = getattr(estimator, "history_", None)
-        if history is None:
-            raise ValueError(
-                f"This {type(estimator).__name__} has no history_; call fit before drawing it."
-            )
-        return cls.from_history(history, name=name, axes=axes)
-
-    @classmethod
-    def from_history(
-        cls,
-        history: Mapping[str, Sequence[float]],
-        *,
-        name: str | None = None,
-        axes: Sequence[Axes] | None = None,
-    ) -> ConvergenceDisplay:
-        """The display of a history, drawn; the parameters are as in :meth:`from_estimator`."""
-        return cls(history, name).plot(axes=axes)
-
-    def plot(self, *, axes: Sequence[Axes] | None = None) -> ConvergenceDisplay:
-        """Draw; the parameters are those of :meth:`from_estimator`."""
-        if axes is None:
-            from matplotlib import pyplot
-
-            _, drawn = pyplot.subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
-            axes = list(drawn)
-        if len(axes) != 2:
-            raise ValueError(f"axes has {len(axes)} entries; pass two, for iterations and seconds.")
-        rmse = np.asarray(self.history["rmse"], dtype=np.float64)
-        iterations = np.arange(1, len(rmse) + 1)
-        seconds = np.asarray(self.history["seconds"], dtype=np.float64)
-        self._draw(axes[0], iterations, rmse, "iteration")
-        self._draw(axes[1], seconds, rmse, "seconds")
-        axes[0].set_ylabel("RMSE")
-        axes[0].locator_params(axis="x", integer=True)
-        if self.name is not None:
-            axes[1].legend(frameon=False)
-        self.axes_ = list(axes)
-        self.figure_ = _figure(axes[0])
-        return self
-
-    def _draw(self, ax: Axes, x: ArrayLike, rmse: NDArray[Any], label: str) -> None:
-        # A line through one point would not be seen.
-        ax.plot(x, rmse, lw=1.8, marker="o" if len(rmse) == 1 else None, ms=4, label=self.name)
-        ax.set_xlabel(label)
-        ax.grid(alpha=0.25, lw=0.6)
-        ax.spines[["top", "right"]].set_visible(False)
-
-
-def _figure(ax: Axes) -> Figure:
-    figure = ax.get_figure(root=True)
-    if figure is None:
-        raise ValueError("ax belongs to no figure; make it with pyplot.subplots().")
-    return figure
 
 
 def _scaled(factor: NDArray[Any]) -> NDArray[Any]:

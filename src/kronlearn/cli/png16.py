@@ -1,0 +1,77 @@
+"""PNG files with 16 bits per channel in colour, which Pillow would cut to 8."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+__all__ = ["is_png16", "read_png16", "write_png16"]
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+# Where the header has the bits per channel, and the colour type behind them.
+_DEPTH, _COLOUR = 24, 25
+_GRAY_ALPHA, _RGB, _RGBA = 4, 2, 6
+
+
+def is_png16(path: Path) -> bool:
+    """Whether a file is a PNG with 16 bits per channel and more than one channel."""
+    with open(path, "rb") as file:
+        start = file.read(26)
+    return (
+        len(start) == 26
+        and start.startswith(_SIGNATURE)
+        and start[_DEPTH] == 16
+        and start[_COLOUR] in (_GRAY_ALPHA, _RGB, _RGBA)
+    )
+
+
+def read_png16(path: Path) -> NDArray[np.uint16]:
+    """The pixels, shape (rows, columns, 2 to 4).
+
+    Pillow keeps the high byte of every value; told that the bytes are the other way round, it
+    keeps the low one. Both together are the value. Gray and alpha are four bytes, as RGBA has.
+    """
+    with Image.open(path) as picture:
+        gray = str(picture.tile[0].args).startswith("LA")
+        mode = picture.mode
+    if gray:
+        return _raw(path, "RGBA").view(">u2").astype(np.uint16)
+    values = _raw(path, mode + ";16B").astype(np.uint16)
+    values <<= 8
+    values |= _raw(path, mode + ";16L")
+    return values
+
+
+def _raw(path: Path, layout: str) -> NDArray[np.uint8]:
+    """The pixels of a file as Pillow reads them if told that its bytes have this layout."""
+    with Image.open(path) as picture:
+        picture.tile = [tile._replace(args=layout) for tile in picture.tile]
+        return np.array(picture)
+
+
+def write_png16(path: Path, pixels: NDArray[np.uint16], icc: bytes | None = None) -> None:
+    """Write pixels (rows, columns, 2 to 4), with a colour profile if there is one."""
+    rows, columns, channels = pixels.shape
+    colour = {2: _GRAY_ALPHA, 3: _RGB, 4: _RGBA}[channels]
+    # Filter 2: each row as what it adds to the one above.
+    lines = np.ascontiguousarray(pixels, ">u2").reshape(rows, -1).view(np.uint8)
+    filtered = np.empty((rows, 1 + lines.shape[1]), np.uint8)
+    filtered[:, 0] = 2
+    filtered[:, 1:] = lines
+    filtered[1:, 1:] -= lines[:-1]
+    header = struct.pack(">IIBBBBB", columns, rows, 16, colour, 0, 0, 0)
+    chunks: list[tuple[bytes, Any]] = [(b"IHDR", header)]
+    if icc:
+        chunks.append((b"iCCP", b"ICC profile\0\0" + zlib.compress(icc)))
+    chunks += [(b"IDAT", zlib.compress(filtered.tobytes(), 6)), (b"IEND", b"")]
+    with open(path, "wb") as file:
+        file.write(_SIGNATURE)
+        for name, data in chunks:
+            checksum = zlib.crc32(data, zlib.crc32(name))
+            file.write(struct.pack(">I", len(data)) + name + data + struct.pack(">I", checksum))

@@ -1,0 +1,57 @@
+"""How close an image is to a reference."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.cli.pictures import Picture
+
+__all__ = ["decibels", "plain_quality", "quality"]
+
+# The window of scikit-image's SSIM.
+_SSIM_SIDE = 7
+
+
+def quality(reference: Picture, image: NDArray[Any]) -> dict[str, float]:
+    """PSNR in dB (infinite if equal) and SSIM, if the picture is large enough for its window.
+
+    Both take as range 255 for uint8, 65535 for uint16, max − min of the reference for floats. The
+    SSIM of a stack is the mean of its pages'.
+    """
+    from skimage.metrics import structural_similarity
+
+    span = data_range(reference.pixels)
+    wanted, found = (array.astype(np.float64) for array in (reference.pixels, image))
+    error = float(np.mean((wanted - found) ** 2))
+    values = {"psnr": 10 * math.log10(span**2 / error) if error else math.inf}
+    if min(reference.shape[-2:]) >= _SSIM_SIDE:
+        page = wanted.shape[1:] if len(reference.shape) == 3 else wanted.shape
+        pairs = zip(wanted.reshape(-1, *page), found.reshape(-1, *page), strict=True)
+        options = {"data_range": span, "channel_axis": reference.channel_axis}
+        similarities = [structural_similarity(a, b, **options) for a, b in pairs]
+        values["ssim"] = float(np.mean(similarities))
+    return values
+
+
+def data_range(reference: NDArray[Any]) -> float:
+    """From black to white."""
+    if reference.dtype == np.bool_:
+        return 1.0
+    if reference.dtype.kind in "iu":
+        limits = np.iinfo(reference.dtype)
+        return float(limits.max) - float(limits.min)
+    return float(np.max(reference) - np.min(reference)) or 1.0
+
+
+def decibels(psnr: float) -> str:
+    """A PSNR as people read it."""
+    return "∞ (equal)" if math.isinf(psnr) else f"{psnr:.2f} dB"
+
+
+def plain_quality(values: dict[str, float]) -> dict[str, float | None]:
+    """The values for JSON, which knows no infinity."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}

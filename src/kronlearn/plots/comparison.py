@@ -1,0 +1,173 @@
+"""Pictures of what was done to an image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kronlearn.plots.figures import figure_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["ComparisonDisplay", "difference_limit", "scaled", "shown_range"]
+
+# The share of the differences that the scale covers; a few large ones must not hide the others.
+_COVERED = 99.5
+
+
+class ComparisonDisplay:
+    """An image before and after, and the difference, side by side.
+
+    The difference is gray where there is none.
+
+    Parameters
+    ----------
+    before, after : arrays of shape (rows, columns) or (rows, columns, 3)
+        Shown on one scale: 0 to 255 for uint8, the range of ``after`` for other types.
+    reference : array of the same shape, optional
+        What the image should look like; a fourth panel.
+    names : two str
+        Titles of the first two panels.
+    against : {"before", "reference"}
+        What is taken from ``after`` to give the difference: all that was changed, or the error.
+
+    Attributes
+    ----------
+    axes_ : list of matplotlib axes
+        Before, after, difference and, if there is one, reference.
+    figure_ : matplotlib figure
+    limit_ : float
+        The difference that is drawn white; its negative is drawn black.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("agg")
+    >>> import numpy as np
+    >>> from kronlearn.plots import ComparisonDisplay
+    >>> before = np.zeros((32, 32), np.uint8)
+    >>> after = before.copy()
+    >>> after[8:24, 8:24] = 100
+    >>> display = ComparisonDisplay.from_images(before, after, names=("nothing", "a square"))
+    >>> [ax.get_title() for ax in display.axes_]
+    ['nothing', 'a square', 'difference, −100 to 100']
+    """
+
+    def __init__(
+        self,
+        before: ArrayLike,
+        after: ArrayLike,
+        reference: ArrayLike | None = None,
+        names: Sequence[str] = ("before", "after"),
+        against: str = "before",
+    ) -> None:
+        self.before, self.after = np.asarray(before), np.asarray(after)
+        self.reference = None if reference is None else np.asarray(reference)
+        self.names, self.against = names, against
+        shape = self.after.shape
+        if not (len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)):
+            raise ValueError(
+                f"after has shape {shape}; pass images (rows, columns) or (rows, columns, 3)."
+            )
+        for name, image in (("before", self.before), ("reference", self.reference)):
+            if image is not None and image.shape != shape:
+                raise ValueError(
+                    f"{name} has shape {image.shape} and after {shape}; they must be the same."
+                )
+        if len(names) != 2:
+            raise ValueError(f"names has {len(names)} entries; pass two, for before and after.")
+        if against not in ("before", "reference"):
+            raise ValueError(f"against={against!r} is not known; pass 'before' or 'reference'.")
+        if against == "reference" and reference is None:
+            raise ValueError("against='reference' needs a reference; pass one.")
+
+    @classmethod
+    def from_images(
+        cls,
+        before: ArrayLike,
+        after: ArrayLike,
+        reference: ArrayLike | None = None,
+        *,
+        names: Sequence[str] = ("before", "after"),
+        against: str = "before",
+        axes: Sequence[Axes] | None = None,
+    ) -> ComparisonDisplay:
+        """The display of two or three images, drawn.
+
+        Parameters
+        ----------
+        before, after : arrays of shape (rows, columns) or (rows, columns, 3)
+        reference : array of the same shape, optional
+        names : two str
+            Titles of the first two panels.
+        against : {"before", "reference"}
+            What is taken from ``after`` to give the difference.
+        axes : matplotlib axes, optional
+            Three, or four with a reference; by default in a new figure.
+        """
+        return cls(before, after, reference, names, against).plot(axes=axes)
+
+    def plot(self, *, axes: Sequence[Axes] | None = None) -> ComparisonDisplay:
+        """Draw; the parameters are those of :meth:`from_images`."""
+        n_panels = 3 if self.reference is None else 4
+        if axes is None:
+            from matplotlib import pyplot
+
+            size = self.figure_size(n_panels)
+            axes = list(pyplot.subplots(1, n_panels, figsize=size, layout="constrained")[1])
+        if len(axes) != n_panels:
+            raise ValueError(f"axes has {len(axes)} entries; pass {n_panels}.")
+        low, high = shown_range(self.after)
+        other = self.reference if self.against == "reference" else self.before
+        change = self.after.astype(np.float64) - np.asarray(other, np.float64)
+        self.limit_ = difference_limit(change)
+        what = "error" if self.against == "reference" else "difference"
+        titles = [*self.names, f"{what}, −{self.limit_:.3g} to {self.limit_:.3g}", "reference"]
+        images = [
+            scaled(self.before, low, high),
+            scaled(self.after, low, high),
+            scaled(change, -self.limit_, self.limit_),
+        ]
+        if self.reference is not None:
+            images.append(scaled(self.reference, low, high))
+        for ax, image, title in zip(axes, images, titles, strict=False):
+            ax.imshow(image, cmap="gray", vmin=0, vmax=1)
+            ax.set_title(title, fontsize="medium")
+            ax.set_axis_off()
+        self.axes_ = list(axes)
+        self.figure_ = figure_of(axes[0])
+        return self
+
+    def figure_size(self, n_panels: int) -> tuple[float, float]:
+        """Inches for panels of this shape, with room for their titles."""
+        rows, columns = self.after.shape[:2]
+        return 4 * n_panels, float(np.clip(4 * rows / columns, 1, 12)) + 0.4
+
+
+def shown_range(image: NDArray[Any]) -> tuple[float, float]:
+    """The numbers to show as black and as white."""
+    if image.dtype == np.uint8:
+        return 0, 255
+    finite = image[np.isfinite(image)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    return (low, high) if high > low else (low, low + 1)
+
+
+def scaled(image: NDArray[Any], low: float, high: float) -> NDArray[np.float64]:
+    """The image with low … high as 0 … 1, clipped, and 0 for what is not finite."""
+    values = np.nan_to_num((image.astype(np.float64) - low) / (high - low), nan=0.0)
+    return np.clip(values, 0, 1)
+
+
+def difference_limit(difference: NDArray[Any]) -> float:
+    """The magnitude that nearly all differences stay below, as a number of two digits."""
+    magnitudes = np.abs(difference[np.isfinite(difference)])
+    largest = float(np.percentile(magnitudes, _COVERED)) if magnitudes.size else 0.0
+    if largest == 0:
+        largest = float(magnitudes.max(initial=0.0)) or 1.0
+    unit = 10.0 ** (np.floor(np.log10(largest)) - 1)
+    return float(np.ceil(largest / unit - 1e-9) * unit)

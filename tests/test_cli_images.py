@@ -1,0 +1,620 @@
+"""The commands for images: what is read, written, refused and told."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+from typer.testing import CliRunner
+
+import kronlearn as kl
+from kronlearn.cli import app as cli
+from kronlearn.cli.pictures import Picture, check_writable, read_gray, read_picture, write_picture
+from kronlearn.cli.quality import quality
+from kronlearn.persistence import read_file
+
+PNG = b"\x89PNG\r\n\x1a\n"
+FAST = ["--patch", "4x4", "--atoms", "6x6", "-q"]
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    """Nothing that a command writes lands anywhere else."""
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def succeeds(*arguments):
+    result = run(*arguments)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def fails(*arguments):
+    """The one line that a command with wrong input ends with."""
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1
+    assert "Traceback" not in result.output
+    return lines[0]
+
+
+def scene(rows=48, columns=40, top=255.0):
+    """A picture with edges and a slope, values from 0 to top."""
+    y, x = np.mgrid[:rows, :columns]
+    stripes = ((x + 2 * y) // 9 % 2) * 0.5
+    return top * (0.2 + 0.3 * x / columns + stripes * (y > rows / 3))
+
+
+def image_of(dtype, shape=(48, 40), colour=False, pages=None):
+    """An image of a type: gray or colour, one or a stack."""
+    dtype = np.dtype(dtype)
+    top = {"b": 1.0, "f": 1.0}.get(dtype.kind) or float(np.iinfo(dtype).max)
+    image = scene(*shape, top=top)
+    if pages is not None:
+        image = np.stack([np.roll(image, page, axis=1) for page in range(pages)])
+    if colour:
+        image = np.stack([image, 0.7 * image, 0.9 * np.flip(image, -1)], axis=-1)
+    return image > 0.5 if dtype.kind == "b" else image.astype(dtype)
+
+
+@pytest.fixture
+def photo(tmp_path):
+    path = tmp_path / "photo.png"
+    Image.fromarray(image_of("uint8")).save(path)
+    return path
+
+
+# Reading
+
+
+PICTURES = [
+    Picture(image_of("bool")),
+    Picture(image_of("uint8")),
+    Picture(image_of("uint16")),
+    Picture(image_of("int32")),
+    Picture(image_of("float32")),
+    Picture(image_of("float64")),
+    Picture(image_of("uint8", colour=True), True),
+    Picture(image_of("uint16", colour=True), True),
+    Picture(image_of("float32", colour=True), True),
+    Picture(image_of("uint8"), alpha=image_of("uint8")[::-1]),
+    Picture(image_of("uint16"), alpha=image_of("uint16")[::-1]),
+    Picture(image_of("uint8", colour=True), True, alpha=image_of("uint8")[::-1]),
+    Picture(image_of("uint16", colour=True), True, alpha=image_of("uint16")[::-1]),
+    Picture(image_of("uint8"), icc=b"a profile"),
+    Picture(image_of("uint16", colour=True), True, icc=b"a profile"),
+    Picture(image_of("uint16", pages=3)),
+    Picture(image_of("uint8", pages=3, colour=True), True),
+    Picture(np.stack([image_of("uint16")] * 5, axis=-1), True),
+]
+
+
+def refusal(path, picture):
+    try:
+        check_writable(path, picture)
+    except ValueError as problem:
+        return str(problem)
+    return None
+
+
+@pytest.mark.parametrize("ending", [".png", ".tif", ".npy", ".bmp", ".webp"])
+@pytest.mark.parametrize("picture", PICTURES, ids=str)
+def test_what_is_written_is_read_back_if_the_format_can_hold_it(tmp_path, picture, ending):
+    path = tmp_path / ("image" + ending)
+    if refusal(path, picture):
+        assert "cannot hold" in refusal(path, picture)
+        return
+    write_picture(path, picture, overwrite=False)
+    found = read_picture(path)
+    if ending == ".webp" and not picture.has_channels:
+        # This format has no gray.
+        assert np.array_equal(found.pixels[..., 0], picture.pixels)
+        return
+    if ending == ".npy" and picture.n_channels == 5:
+        assert np.array_equal(found.pixels, picture.pixels)
+        return
+    assert found.pixels.dtype == picture.pixels.dtype
+    assert np.array_equal(found.pixels, picture.pixels)
+    assert found.has_channels == picture.has_channels
+    if picture.alpha is not None and ending in (".png", ".tif", ".webp"):
+        assert np.array_equal(found.alpha, picture.alpha)
+    if ending in (".png", ".tif", ".webp"):
+        assert found.icc == picture.icc
+
+
+def test_palettes_become_gray_or_rgb(tmp_path):
+    indices = (np.arange(48 * 40) % 7).astype(np.uint8).reshape(48, 40)
+    for name, palette in {
+        "gray": [[20 * i] * 3 for i in range(7)],
+        "colour": [[20 * i, 255 - 20 * i, i] for i in range(7)],
+    }.items():
+        image = Image.fromarray(indices)
+        image.putpalette(np.ravel(palette).tolist())
+        expected = np.array(palette, np.uint8)[indices]
+        for ending in (".png", ".gif", ".tif"):
+            path = tmp_path / (name + ending)
+            image.save(path)
+            found = read_picture(path)
+            assert found.has_channels == (name == "colour")
+            assert np.array_equal(found.pixels, expected if name == "colour" else expected[..., 0])
+        image.info["transparency"] = 2
+        image.save(tmp_path / "see-through.png", transparency=2)
+        assert np.array_equal(
+            read_picture(tmp_path / "see-through.png").alpha, np.where(indices == 2, 0, 255)
+        )
+
+
+def test_photographs_that_a_camera_marked_as_turned_are_turned(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(image_of("uint8")).save(tmp_path / "turned.png", exif=exif)
+    assert np.array_equal(
+        read_picture(tmp_path / "turned.png").pixels, np.rot90(image_of("uint8"), -1)
+    )
+
+
+def test_tiff_files_of_other_programs_are_read(tmp_path):
+    gray, colour = image_of("uint8"), image_of("uint16", colour=True)
+    path = tmp_path / "image.tif"
+    tifffile.imwrite(path, 255 - gray, photometric="miniswhite")
+    assert np.array_equal(read_picture(path).pixels, gray)
+    planes = np.moveaxis(colour, -1, 0)
+    tifffile.imwrite(path, planes, photometric="rgb", planarconfig="separate")
+    assert np.array_equal(read_picture(path).pixels, colour)
+    for compression in ("tiff_lzw", "packbits", "tiff_deflate"):
+        Image.fromarray(gray).save(path, compression=compression)
+        assert np.array_equal(read_picture(path).pixels, gray)
+    Image.fromarray(gray > 99).save(path, compression="group4")
+    assert np.array_equal(read_picture(path).pixels, gray > 99)
+    small = Image.fromarray(gray[:9, :9])
+    Image.fromarray(gray).save(path, save_all=True, append_images=[small])
+    found = read_picture(path)
+    assert np.array_equal(found.pixels, gray)
+    assert "2 images of different sizes" in found.notes[0]
+    tifffile.imwrite(path, image_of("float32", pages=4), photometric="minisblack")
+    assert "4 pages, taken as one stack" in read_picture(path).notes[0]
+
+
+def test_colours_become_luminance_and_transparency_is_dropped(tmp_path):
+    rgba = np.zeros((6, 5, 4), np.uint8)
+    rgba[..., 1], rgba[..., 3] = 100, 7
+    Image.fromarray(rgba).save(tmp_path / "rgba.png")
+    gray = read_gray(tmp_path / "rgba.png")
+    assert gray.dtype == np.float32
+    assert np.allclose(gray, 71.54)
+
+
+def test_damaged_files_are_refused_by_name(tmp_path, photo):
+    (tmp_path / "text.png").write_text("not an image")
+    (tmp_path / "text.tif").write_text("not an image")
+    (tmp_path / "text.npy").write_text("not an array")
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    (tmp_path / "cut.png").write_bytes(photo.read_bytes()[: photo.stat().st_size // 2])
+    write_picture(tmp_path / "whole.png", Picture(image_of("uint16", colour=True), True), False)
+    (tmp_path / "deep.png").write_bytes((tmp_path / "whole.png").read_bytes()[:300])
+    tifffile.imwrite(tmp_path / "whole.tif", image_of("uint16"))
+    (tmp_path / "cut.tif").write_bytes((tmp_path / "whole.tif").read_bytes()[:300])
+    np.save(tmp_path / "whole.npy", image_of("float32"))
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "whole.npy").read_bytes()[:300])
+    np.save(tmp_path / "objects.npy", np.array([[None]], dtype=object), allow_pickle=True)
+    np.save(tmp_path / "complex.npy", np.ones((5, 4), complex))
+    np.save(tmp_path / "line.npy", np.ones(5))
+    np.save(tmp_path / "nothing.npy", np.ones((0, 5)))
+    frames = [Image.fromarray(image_of("uint8")), Image.fromarray(image_of("uint8")[::-1])]
+    frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:])
+    for name, message in {
+        "missing.png": "does not exist",
+        "text.png": "is not an image",
+        "text.tif": "cannot be read as an image",
+        "text.npy": "cannot be read as an image",
+        "empty.jpg": "is not an image",
+        "cut.png": "cannot be read as an image",
+        "deep.png": "cannot be read as an image",
+        "cut.tif": "cannot be read as an image",
+        "cut.npy": "cannot be read as an image",
+        "objects.npy": "cannot be read as an image",
+        "complex.npy": "has dtype complex128; give real numbers",
+        "line.npy": "shape (5,), not an image",
+        "nothing.npy": "shape (0, 5), not an image",
+        "film.gif": "it holds 2 frames",
+    }.items():
+        line = fails("denoise", tmp_path / name, "out.tif")
+        assert f"{name} " in line
+        assert message in line
+    assert "is a folder" in fails("denoise", tmp_path, "out.tif")
+    assert not (tmp_path / "out.tif").exists()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name", "message"),
+    [
+        ("uint16", "out.jpg", "JPEG cannot hold 48 × 40 gray uint16; use .png"),
+        ("float32", "out.png", "PNG cannot hold 48 × 40 gray float32; use .tif"),
+        ("float32", "out.jpeg", "JPEG cannot hold"),
+        ("uint8", "out.docx", "does not end in a format that kronlearn writes: .png, .tif"),
+        ("uint8", "out", "does not end in a format"),
+    ],
+)
+def test_formats_that_cannot_hold_the_image_are_refused_before_the_work(
+    tmp_path, monkeypatch, dtype, name, message
+):
+    monkeypatch.setattr(kl.images, "denoise", lambda *_, **__: pytest.fail("it was begun"))
+    np.save("in.npy", image_of(dtype))
+    assert message in fails("denoise", "in.npy", name)
+
+
+# Denoising
+
+
+@pytest.mark.parametrize("picture", [p for p in PICTURES if p.n_channels < 5], ids=str)
+def test_denoising_keeps_type_shape_and_alpha(tmp_path, picture):
+    write_picture(tmp_path / "in.tif", picture, False)
+    patch = ["--patch", "2x4x4", "--atoms", "2x6x6"] if len(picture.shape) == 3 else FAST[:4]
+    succeeds("denoise", "in.tif", "out.tif", "--sigma", 0.1 * picture.pixels.max(), *patch, "-q")
+    found = read_picture(tmp_path / "out.tif")
+    assert found.pixels.dtype == picture.pixels.dtype
+    assert found.pixels.shape == picture.pixels.shape
+    assert (found.alpha is None) == (picture.alpha is None)
+    if picture.alpha is not None:
+        assert np.array_equal(found.alpha, picture.alpha)
+
+
+def test_the_command_denoises_as_the_function_does(tmp_path, photo):
+    succeeds("denoise", photo, "out.png", "--sigma", 9, *FAST)
+    same = kl.images.denoise(image_of("uint8"), 9, patch_size=(4, 4), n_atoms=(6, 6))
+    assert np.array_equal(read_picture(tmp_path / "out.png").pixels, same)
+
+
+def test_noise_is_added_taken_out_and_told(tmp_path, photo):
+    options = ["--add-noise", 20, "--seed", 3, *FAST[:4]]
+    record = json.loads(succeeds("denoise", photo, "out.png", *options, "--json").stdout)
+    before, after = (record["quality"][name] for name in ("before", "after"))
+    assert before["psnr"] == pytest.approx(20 * np.log10(255 / 20), abs=0.5)
+    assert after["psnr"] > before["psnr"] + 3
+    assert after["ssim"] > before["ssim"]
+    assert record["sigma"] == pytest.approx(20, rel=0.3)
+    assert record["sigma_estimated"] is True
+    assert record["added_noise"] == 20
+    out = read_picture(tmp_path / "out.png").pixels
+    clean = image_of("uint8")
+    assert after["psnr"] == pytest.approx(peak_signal_noise_ratio(clean, out))
+    assert after["ssim"] == pytest.approx(structural_similarity(clean, out))
+    text = succeeds("denoise", photo, "again.png", *options).stdout
+    assert "estimated from the image; 20 was added" in text
+    assert f"{before['psnr']:.2f} dB → {after['psnr']:.2f} dB" in text
+    assert (tmp_path / "again.png").read_bytes() == (tmp_path / "out.png").read_bytes()
+
+
+def test_a_reference_is_compared_with(tmp_path, photo, rng):
+    noisy = np.clip(image_of("uint8") + rng.normal(0, 20, (48, 40)), 0, 255).astype(np.uint8)
+    Image.fromarray(noisy).save("noisy.png")
+    options = ["--clean", photo, *FAST[:4], "--json"]
+    record = json.loads(succeeds("denoise", "noisy.png", "out.png", *options).stdout)
+    expected = peak_signal_noise_ratio(image_of("uint8"), noisy)
+    assert record["quality"]["before"]["psnr"] == pytest.approx(expected)
+    Image.fromarray(image_of("uint8", (48, 41))).save("wide.png")
+    line = fails("denoise", "noisy.png", "new.png", "--clean", "wide.png", *FAST)
+    assert "--clean wide.png is 48 × 41 gray uint8; it must be like the image, 48 × 40" in line
+    line = fails("denoise", photo, "new.png", "--clean", photo, "--add-noise", 3)
+    assert "leave --clean out" in line
+
+
+@pytest.mark.parametrize("sigma", [["--sigma", "5,6,7"], ["--sigma", 5, "--sigma", "6,7"]])
+def test_every_channel_may_have_its_noise(tmp_path, sigma):
+    Image.fromarray(image_of("uint8", colour=True)).save("in.png")
+    record = json.loads(succeeds("denoise", "in.png", "o.png", *sigma, *FAST[:4], "--json").stdout)
+    assert record["sigma"] == [5, 6, 7]
+    assert record["sigma_estimated"] is False
+
+
+def test_a_dictionary_is_saved_and_used(tmp_path, photo):
+    saved = ["--save-dictionary", "d.safetensors"]
+    succeeds("denoise", photo, "one.png", "--sigma", 9, *saved, *FAST)
+    assert kl.load_dictionary("d.safetensors").n_atoms == (6, 6)
+    assert read_file("d.safetensors", "dictionary")[1]["history"]["rmse"]
+    succeeds("denoise", photo, "two.png", "--sigma", 9, "--dictionary", "d.safetensors", "-q")
+    expected = kl.images.denoise(
+        image_of("uint8"), 9, dictionary=kl.load_dictionary("d.safetensors")
+    )
+    assert np.array_equal(read_picture(tmp_path / "two.png").pixels, expected)
+    line = fails("denoise", photo, "three.png", "--dictionary", "d.safetensors", *FAST)
+    assert "--patch is the dictionary's own; leave it out" in line
+    assert "no.safetensors does not exist" in fails(
+        "denoise", photo, "three.png", "--dictionary", "no.safetensors"
+    )
+
+
+def test_a_comparison_is_drawn(tmp_path, photo):
+    succeeds("denoise", photo, "out.png", "--comparison", "c.png", "--sigma", 9, *FAST)
+    assert (tmp_path / "c.png").read_bytes().startswith(PNG)
+    line = fails("denoise", photo, "new.png", "--comparison", "c.spoon", *FAST)
+    assert "c.spoon does not end in a format for drawings" in line
+
+
+def test_several_images_go_to_a_folder(tmp_path, photo):
+    (tmp_path / "done").mkdir()
+    Image.fromarray(image_of("uint8")[::-1]).save("other.png")
+    options = ["--sigma", 9, *FAST[:4]]
+    record = json.loads(succeeds("denoise", photo, "other.png", "done", *options, "--json").stdout)
+    assert [entry["output"] for entry in record["images"]] == ["done/photo.png", "done/other.png"]
+    assert all((tmp_path / "done" / name).is_file() for name in ("photo.png", "other.png"))
+    succeeds("denoise", photo, "other.png", "done", "--overwrite", *options)
+    assert "2 images need a folder to go to; new.png is none" in fails(
+        "denoise", photo, "other.png", "new.png"
+    )
+    assert "--report is for one image" in fails(
+        "denoise", photo, "other.png", "done", "--report", "r.html"
+    )
+    assert "Two inputs are named photo.png" in fails("denoise", photo, photo, "done")
+    (tmp_path / "done" / "other.png").unlink()
+    assert "photo.png exists already" in fails("denoise", photo, "other.png", "done")
+    assert not (tmp_path / "done" / "other.png").exists()
+
+
+def test_a_missing_name_is_answered_with_the_usage(photo):
+    line = fails("denoise", photo)
+    assert line.startswith("Error: Missing argument 'IN'. Usage: ")
+    assert line.endswith("denoise [OPTIONS] {IN}... {OUT}")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--sigma", "loud"], "--sigma loud is not a number of at least 0"),
+        (["--sigma", "-1"], "--sigma -1 is not a number of at least 0"),
+        (["--sigma", "nan"], "is not a number"),
+        (["--sigma", "1,2"], "--sigma has 2 numbers for 1 channels"),
+        (["--patch", "8y8"], "--patch 8y8 is not a size"),
+        (["--patch", "99x99", "--sigma", "9"], "99"),
+        (["--report", "."], "--report . is a folder"),
+        (["--report", "no/r.html"], "the folder no does not exist"),
+        (["--add-noise", "-3"], "--add-noise -3 is not a number of at least 0"),
+    ],
+)
+def test_bad_options_are_refused(photo, options, message):
+    assert message in fails("denoise", photo, "out.png", *options)
+
+
+# Nothing is overwritten unless asked for
+
+
+@pytest.mark.parametrize("option", ["--report", "--comparison", "--save-dictionary", None])
+def test_existing_files_are_replaced_only_if_asked_for(tmp_path, photo, option):
+    names = {"--report": "r.html", "--comparison": "c.png", "--save-dictionary": "d", None: "o.png"}
+    target = tmp_path / names[option]
+    target.write_text("mine")
+    arguments = ["denoise", photo, "o.png", "--sigma", 9, *FAST]
+    if option is not None:
+        arguments += [option, target]
+    assert f"{target.name} exists already" in fails(*arguments)
+    assert target.read_text() == "mine"
+    assert (tmp_path / "o.png").exists() == (option is None)
+    succeeds(*arguments, "--overwrite")
+    assert target.read_bytes() != b"mine"
+
+
+def test_an_input_is_never_overwritten(photo):
+    before = photo.read_bytes()
+    for options in (
+        [photo],
+        ["o.png", "--report", photo],
+        ["o.png", "--clean", "o.png"],
+        ["o.png", "--report", "o.png"],
+        ["o.png", "--dictionary", "d", "--save-dictionary", "d"],
+    ):
+        assert "would overwrite" in fails("denoise", photo, *options, "--overwrite")
+    assert "would overwrite" in fails("inpaint", photo, "m.png", "--mask", "m.png", "-f")
+    assert photo.read_bytes() == before
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path, photo, monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("PIL.Image.Image.save", fail)
+    result = run("denoise", photo, "out.png", "--sigma", 9, *FAST)
+    assert result.exit_code == 1
+    assert result.stderr == "Error: No space left on device\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["photo.png"]
+
+
+def test_a_file_that_appears_during_the_work_is_kept(tmp_path, photo, monkeypatch):
+    work = kl.images.denoise
+
+    def slow(*arguments, **options):
+        (tmp_path / "out.png").write_text("of another program")
+        return work(*arguments, **options)
+
+    monkeypatch.setattr(kl.images, "denoise", slow)
+    assert "was not replaced" in fails("denoise", photo, "out.png", "--sigma", 9, *FAST)
+    assert (tmp_path / "out.png").read_text() == "of another program"
+
+
+# Inpainting
+
+
+def test_a_mask_says_which_pixels_are_missing(tmp_path, photo):
+    mask = np.zeros((48, 40), np.uint8)
+    mask[10:14, 5:30], mask[30, :] = 1, 255
+    Image.fromarray(mask).save("mask.png")
+    options = ["--mask", "mask.png", *FAST[:4], "--json"]
+    record = json.loads(succeeds("inpaint", photo, "out.png", *options).stdout)
+    out = read_picture(tmp_path / "out.png").pixels
+    assert record["missing"] == pytest.approx(140 / 1920)
+    assert np.array_equal(out[mask == 0], image_of("uint8")[mask == 0])
+    expected = kl.images.inpaint(image_of("uint8"), mask != 0, patch_size=(4, 4), n_atoms=(6, 6))
+    assert np.array_equal(out, expected)
+    # A mask in colour or with pages missing means the same.
+    Image.fromarray(np.stack([0 * mask, mask, mask], axis=-1)).save("colour.png")
+    succeeds("inpaint", photo, "again.png", "--mask", "colour.png", *FAST)
+    assert (tmp_path / "again.png").read_bytes() == (tmp_path / "out.png").read_bytes()
+
+
+def test_a_value_or_nan_says_which_pixels_are_missing(tmp_path):
+    image = image_of("float32", colour=True)
+    image[4:7, 8:20] = np.nan
+    np.save("holes.npy", image)
+    succeeds("inpaint", "holes.npy", "nan.npy", *FAST)
+    whole = np.load("nan.npy")
+    assert np.isfinite(whole).all()
+    known = np.isfinite(image)
+    assert np.array_equal(whole[known], image[known])
+    image[4:7, 8:20] = -1
+    np.save("marked.npy", image)
+    succeeds("inpaint", "marked.npy", "value.npy", "--missing", -1, *FAST)
+    assert np.load("value.npy").min() > -0.5
+
+
+def test_pixels_are_dropped_to_try_it_out(tmp_path, photo):
+    options = ["--drop", 0.3, "--comparison", "c.png", *FAST[:4]]
+    record = json.loads(succeeds("inpaint", photo, "out.png", *options, "--json").stdout)
+    assert record["missing"] == pytest.approx(0.3, abs=0.05)
+    assert record["quality"]["after"]["psnr"] > 15
+    assert "before" not in record["quality"]
+    assert (tmp_path / "c.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "Say which pixels are missing: --mask FILE, --missing VALUE"),
+        (["--mask", "m.png", "--drop", "0.5"], "--mask and --drop both say"),
+        (["--drop", "1"], "--drop 1 is not a fraction between 0 and 1"),
+        (["--missing", "77.5"], "No pixel is missing"),
+        (["--mask", "wide.png"], "--mask wide.png is 9 × 9 gray uint8; it must be as large"),
+        (["--mask", "none.png"], "none.png does not exist"),
+        (["--mask", "photo.png"], "Every pixel is missing"),
+    ],
+)
+def test_bad_masks_are_refused(photo, options, message):
+    Image.fromarray(np.ones((9, 9), np.uint8)).save("wide.png")
+    assert message in fails("inpaint", photo, "out.png", *options)
+
+
+# Coding
+
+
+@pytest.mark.parametrize("picture", [p for p in PICTURES if p.n_channels < 5], ids=str)
+def test_an_image_is_coded_and_decoded_in_its_type(tmp_path, picture):
+    write_picture(tmp_path / "in.tif", picture, False)
+    options = ["--psnr", 40, "--json"]
+    record = json.loads(succeeds("code", "in.tif", "small.kron", *options).stdout)
+    succeeds("decode", "small.kron", "out.tif", "-q")
+    found = read_picture(tmp_path / "out.tif")
+    expected = picture.pixels
+    if expected.dtype == np.bool_:
+        # As gray levels.
+        expected = np.where(expected, 255, 0).astype(np.uint8)
+    assert found.pixels.dtype == expected.dtype
+    assert found.pixels.shape == expected.shape
+    assert found.alpha is None
+    score = quality(Picture(expected, picture.has_channels), found.pixels)["psnr"]
+    assert score >= 40
+    assert record["n_bytes"] == (tmp_path / "small.kron").stat().st_size
+    assert record["ratio"] == pytest.approx(expected.nbytes / record["n_bytes"])
+    assert record["bits_per_pixel"] == pytest.approx(8 * record["n_bytes"] / np.prod(picture.shape))
+
+
+def test_coding_tells_size_and_quality_and_what_is_left_out(tmp_path):
+    rgba = np.dstack([image_of("uint8", colour=True), image_of("uint8")])
+    Image.fromarray(rgba).save("in.png")
+    text = succeeds("code", "in.png", "small.kron", "--psnr", 35).stdout
+    for words in (
+        "A coded image has no alpha channel: it is left out.",
+        "48 × 40 × 3 uint8",
+        "times smaller than the pixels",
+        "bits per pixel",
+        "input file",
+        "small.kron",
+    ):
+        assert words in text
+    text = succeeds("decode", "small.kron", "out.png").stdout
+    assert "out.png" in text
+    text = succeeds("show", "small.kron").stdout
+    assert "48 × 40 × 3 uint8" in text
+    record = json.loads(succeeds("show", "small.kron", "--json").stdout)
+    assert record["shape"] == [48, 40, 3]
+    assert record["psnr"] >= 35
+    line = fails("show", "small.kron", "--picture", "x.png")
+    assert "--picture is for dictionaries; small.kron is an image, for kronlearn decode" in line
+
+
+def test_an_image_is_coded_with_a_dictionary(tmp_path, photo):
+    kl.KroneckerDictionary([np.eye(4), np.eye(4)]).save("d.safetensors")
+    options = ["--dictionary", "d.safetensors", "--psnr", 30, "--json"]
+    record = json.loads(succeeds("code", photo, "small.kron", *options).stdout)
+    assert record["patch_shape"] == [4, 4]
+    assert record["dictionary_kind"] == "orthonormal"
+    line = fails("code", photo, "other.kron", "--dictionary", "d.safetensors", "--patch", "4x4")
+    assert "--patch is the dictionary's own" in line
+
+
+def test_coding_writes_a_page_and_a_comparison(tmp_path, photo):
+    succeeds("code", photo, "small.kron", "--report", "r.html", "--comparison", "c.png", "-q")
+    assert "Coded: photo.png" in (tmp_path / "r.html").read_text("utf-8")
+    assert (tmp_path / "c.png").read_bytes().startswith(PNG)
+
+
+def test_what_cannot_be_coded_or_decoded_is_refused(tmp_path, photo):
+    np.save("float.npy", image_of("float32"))
+    succeeds("code", "float.npy", "small.kron", "-q")
+    whole = (tmp_path / "small.kron").read_bytes()
+    (tmp_path / "cut.kron").write_bytes(whole[:-9])
+    (tmp_path / "changed.kron").write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    image = np.ones((20, 20), np.float32)
+    image[3, 4] = np.nan
+    np.save("nan.npy", image)
+    for arguments, message in {
+        ("decode", "small.kron", "out.png"): "PNG cannot hold 48 × 40 gray float32; use .tif",
+        ("decode", "cut.kron", "out.tif"): "cut.kron has",
+        ("decode", "changed.kron", "out.tif"): "changed.kron is damaged",
+        ("decode", "photo.png", "out.tif"): "photo.png is not a coded image",
+        ("decode", "none.kron", "out.tif"): "none.kron does not exist",
+        ("show", "cut.kron"): "cut.kron has",
+        ("code", "nan.npy", "out.kron"): "nan.npy: ",
+        ("code", "photo.png", "out.kron", "--psnr", "-3"): "psnr=-3",
+        ("code", "photo.png", "small.kron"): "small.kron exists already",
+        ("code", "photo.png", "photo.png", "-f"): "would overwrite the input",
+        ("decode", "small.kron", "small.kron", "-f"): "would overwrite the input",
+        ("decode", "small.kron", "float.npy"): "float.npy exists already",
+    }.items():
+        assert message in fails(*arguments)
+    assert not (tmp_path / "out.tif").exists()
+    Image.fromarray(np.zeros((600, 600), np.uint8) + image_of("uint8", (600, 600))).save("l.png")
+    succeeds("code", "l.png", "large.kron", "-q")
+    line = fails("decode", "large.kron", "out.tif", "--max-values", 9)
+    assert "large.kron announces an image of shape (600, 600)" in line
+    assert "give a larger --max-values" in line
+
+
+# Scores
+
+
+def test_scores_take_their_range_from_the_type():
+    for dtype, span in {"uint8": 255, "uint16": 65535, "float32": None}.items():
+        reference = image_of(dtype)
+        span = span or float(np.ptp(reference))
+        other = (reference * 0.9).astype(dtype)
+        found = quality(Picture(reference), other)
+        wide, narrow = reference.astype(float), other.astype(float)
+        expected = peak_signal_noise_ratio(wide, narrow, data_range=span)
+        assert found["psnr"] == pytest.approx(expected)
+        expected = structural_similarity(wide, narrow, data_range=span)
+        assert found["ssim"] == pytest.approx(expected)
+
+
+def test_scores_of_equal_and_of_tiny_images():
+    picture = Picture(image_of("uint8"))
+    assert quality(picture, picture.pixels) == {"psnr": np.inf, "ssim": 1}
+    tiny = replace(picture, pixels=picture.pixels[:5, :5])
+    assert set(quality(tiny, tiny.pixels)) == {"psnr"}
+    stack = Picture(image_of("uint8", pages=3))
+    assert quality(stack, stack.pixels)["ssim"] == pytest.approx(1)

@@ -1,0 +1,362 @@
+"""The page about an image: complete in itself, safe, readable, and alive in a browser."""
+
+import base64
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import kronlearn as kl
+from kronlearn.cli.app import app
+from kronlearn.cli.report import Page, render, save_report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+class Elements(HTMLParser):
+    """All elements of a page with their attributes, and the text between them."""
+
+    VOID = ("br", "hr", "img", "input", "link", "meta")
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.texts, self.open = [], [], []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.found if name == tag]
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.texts).split())
+
+
+def page_about(**changes):
+    rng = np.random.default_rng(0)
+    after = np.tile(np.arange(48, dtype=np.uint8) * 5, (40, 1))
+    noise = rng.integers(-20, 20, (40, 48))
+    facts = {
+        "title": "Denoised: photo.png",
+        "before": np.clip(after + noise, 0, 255).astype(np.uint8),
+        "after": after,
+        "facts": [("noise level", "σ = 11.5, estimated from the image")],
+        "scores": {"before": {"psnr": 26.912, "ssim": 0.51234}, "after": {"psnr": 33.3}},
+        "dictionary": kl.KroneckerDictionary([np.eye(4), np.eye(4)]),
+        "history": {"rmse": [3.0, 2.0], "mean_nonzeros": [2.0, 1.9], "seconds": [0.1, 0.2]},
+        "settings": {"patch_size": (4, 4), "gain": 1.15, "seed": 0, "mean": True, "no": None},
+        "seconds": {"learning": 0.25, "denoising": 0.5},
+    }
+    return Page(**{**facts, **changes})
+
+
+def pixels(uri):
+    """The picture in a data URI."""
+    start, _, data = uri.partition(",")
+    assert start == "data:image/png;base64"
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(data, validate=True))))
+
+
+def test_the_page_tells_everything():
+    page = Elements(render(page_about()))
+    assert page.all("html") == [{"lang": "en"}]
+    for words in (
+        "Denoised: photo.png",
+        "σ = 11.5, estimated from the image",
+        "26.91 dB 0.5123",
+        "33.30 dB –",
+        "4 × 4 patches, 4 × 4 atoms",
+        "Root mean square error",
+        "patch size 4 × 4 gain 1.15 seed 0 mean yes",
+        "learning 0.250 s denoising 0.500 s together 0.750 s",
+        f"kronlearn {kl.__version__}",
+    ):
+        assert words in page.text.replace("  ", " ")
+
+
+def test_the_page_needs_nothing_from_elsewhere():
+    html = render(page_about())
+    page = Elements(html)
+    assert {tag for tag, _ in page.found} & {"link", "iframe", "object", "base", "form"} == set()
+    for tag, attributes in page.found:
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            if name in ("src", "href", "xlink:href", "srcset", "action", "poster"):
+                assert value.startswith(("data:image/png;base64,", "#")), (tag, name, value[:40])
+    styles = re.findall(r"<style.*?</style>", html, re.DOTALL)
+    assert all("url(" not in style.replace("url(#", "") for style in styles)
+    assert all("@import" not in style for style in styles)
+    # Namespaces are names, not addresses that anything is fetched from.
+    rest = re.sub(r'xmlns(:\w+)?="[^"]*"', "", html)
+    assert "http://" not in rest
+    assert "https://" not in rest
+
+
+def test_the_slider_and_the_pictures_have_labels():
+    page = Elements(render(page_about()))
+    (slider,) = (e for e in page.all("input") if e["type"] == "range")
+    assert slider["id"] in [label.get("for") for label in page.all("label")]
+    assert all(image["alt"] for image in page.all("img"))
+    assert all(drawing["aria-label"] for drawing in page.all("svg") if "role" in drawing)
+    ids = [attributes["id"] for _, attributes in page.found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("hostile", ["<script>alert(1)</script>.png", '"><img src=x>', "$title&x"])
+def test_no_text_becomes_markup(hostile):
+    html = render(
+        page_about(
+            title=hostile,
+            facts=[(hostile, hostile)],
+            settings={hostile: hostile},
+            seconds={hostile: 1.0},
+            notes=[hostile],
+        )
+    )
+    page = Elements(html)
+    assert len(page.all("script")) == 1
+    assert len(page.all("img")) == len(Elements(render(page_about())).all("img"))
+    assert page.text.count(hostile) == 8
+
+
+def test_pictures_are_those_of_the_images():
+    story = page_about()
+    before, after, difference, _ = Elements(render(story)).all("img")
+    assert np.array_equal(pixels(before["src"]), story.before)
+    assert np.array_equal(pixels(after["src"]), story.after)
+    change = story.after.astype(int) - story.before
+    drawn = pixels(difference["src"]).astype(int)
+    assert np.array_equal(np.sign(drawn - 127.5)[change != 0], np.sign(change)[change != 0])
+    assert "black −20 or less, white 20 or more" in Elements(render(story)).text
+    # Small images are enlarged by a whole number.
+    assert (after["width"], after["height"]) == (str(7 * 48), str(7 * 40))
+
+
+def test_large_images_are_shown_smaller_and_the_page_says_so():
+    large = np.zeros((40, 3200), np.uint8)
+    page = Elements(render(page_about(before=large, after=large)))
+    assert pixels(page.all("img")[1]["src"]).shape == (20, 1600)
+    assert "40 × 3200 pixels and is shown at 50 % of its size" in page.text
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint16", "int32", "float32", "float64"])
+def test_every_type_is_shown_from_its_smallest_to_its_largest_value(dtype):
+    image = (np.arange(48 * 40).reshape(40, 48) % 2).astype(dtype)
+    page = Elements(render(page_about(before=image, after=image)))
+    assert "Black is 0, white is 1." in page.text
+    assert np.array_equal(pixels(page.all("img")[1]["src"]), 255 * image.astype(np.uint8))
+
+
+def test_missing_pixels_are_marked_and_errors_shown():
+    missing = np.zeros((40, 48), bool)
+    missing[:5] = True
+    story = page_about(missing=missing, reference=np.zeros((40, 48), np.uint8))
+    page = Elements(render(story))
+    before = pixels(page.all("img")[0]["src"])
+    assert (before[:5] == (214, 51, 132)).all()
+    assert np.array_equal(before[5:, :, 1], story.before[5:])
+    assert "Missing pixels are pink" in page.text
+    assert "After minus reference" in page.text
+    assert "Difference" not in Elements(render(page_about(missing=missing))).text
+
+
+def test_colour_and_dictionaries_of_three_modes_are_shown():
+    colour = np.zeros((40, 48, 3), np.uint8)
+    three = kl.KroneckerDictionary([np.eye(4), np.eye(4), np.eye(3)])
+    html = render(page_about(before=colour, after=colour, dictionary=three, history=None))
+    page = Elements(html)
+    assert "4 × 4 × 3 patches" in page.text
+    assert "Root mean square" not in page.text
+
+
+def test_the_same_story_gives_the_same_page(tmp_path):
+    save_report(page_about(), tmp_path / "page.html", overwrite=False)
+    assert (tmp_path / "page.html").read_text("utf-8") == render(page_about())
+
+
+@pytest.mark.parametrize(
+    "command", [["denoise", "--add-noise", "15"], ["inpaint", "--drop", "0.2"]]
+)
+def test_the_commands_write_pages(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    name = "<script>alert(1)<&.png"
+    y, x = np.mgrid[:48, :40]
+    Image.fromarray((100 + 60 * np.sin(x / 3) + y).astype(np.uint8)).save(name)
+    arguments = [*command, name, "out.png", "--report", "page.html", "--patch", "4x4", "-q"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    page = Elements((tmp_path / "page.html").read_text("utf-8"))
+    assert len(page.all("script")) == 1
+    assert name in page.text
+    for words in ("PSNR", "Settings", "Time", "Dictionary", "Root mean square error"):
+        assert words in page.text
+
+
+# In a browser
+
+
+class Browser:
+    """A page in headless Chromium, spoken to through pipes."""
+
+    def __init__(self, path, folder, *flags):
+        commands, self.commands = os.pipe()
+        self.answers, answers = os.pipe()
+        # The protocol's file descriptors are 3 and 4.
+        script = f'exec "$@" 3<&{commands} 4>&{answers}'
+        arguments = [
+            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"),
+            *(f"--user-data-dir={folder}", *flags, "about:blank"),
+        ]
+        self.process = subprocess.Popen(
+            ["bash", "-c", script, "bash", *arguments],
+            pass_fds=(commands, answers),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(commands)
+        os.close(answers)
+        self.count, self.session, self.unread = 0, {}, b""
+        target = self.call("Target.createTarget", url=path.as_uri())["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.session = {"sessionId": session}
+        for _ in range(100):
+            if self.value("document.readyState + location.protocol") == "completefile:":
+                return
+            time.sleep(0.1)
+        raise TimeoutError("the page was not loaded")
+
+    def call(self, method, **parameters):
+        self.count += 1
+        message = {"id": self.count, "method": method, "params": parameters, **self.session}
+        os.write(self.commands, json.dumps(message).encode() + b"\0")
+        while True:
+            while b"\0" not in self.unread:
+                received = os.read(self.answers, 1 << 16)
+                if not received:
+                    raise ConnectionError("the browser has ended")
+                self.unread += received
+            text, _, self.unread = self.unread.partition(b"\0")
+            answer = json.loads(text)
+            if answer.get("id") == self.count:
+                return answer["result"]
+
+    def value(self, expression):
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    def mouse(self, kind, x, y, **more):
+        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", **more)
+
+    def key(self, name):
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=name, code=name)
+
+    def close(self):
+        self.session = {}
+        self.call("Browser.close")
+        os.close(self.commands)
+        os.close(self.answers)
+        self.process.wait(timeout=30)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens pages in the browser, and closes them."""
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    browsers = []
+
+    def open_page(page, *flags):
+        path = tmp_path / "page.html"
+        save_report(page, path, overwrite=True)
+        browsers.append(Browser(path, tmp_path / f"profile{len(browsers)}", *flags))
+        return browsers[-1]
+
+    yield open_page
+    for browser in browsers:
+        browser.close()
+
+
+CLIP = "getComputedStyle(document.querySelector('.after')).clipPath"
+
+
+def test_the_slider_follows_the_mouse_and_the_arrow_keys(opened):
+    browser = opened(page_about())
+    assert browser.value(CLIP) == "inset(0px 0px 0px 50%)"
+    box = browser.value("document.querySelector('.compare').getBoundingClientRect().toJSON()")
+    y = box["y"] + box["height"] / 2
+    at = {share: box["x"] + share * box["width"] for share in (0.5, 0.2)}
+    browser.mouse("mousePressed", at[0.5], y, clickCount=1, buttons=1)
+    browser.mouse("mouseMoved", at[0.2], y, buttons=1)
+    browser.mouse("mouseReleased", at[0.2], y, clickCount=1)
+    assert browser.value("Number(at.value)") == pytest.approx(20, abs=1)
+    before = browser.value("Number(at.value)")
+    assert browser.value(CLIP) == f"inset(0px 0px 0px {before:g}%)"
+    for _ in range(3):
+        browser.key("ArrowRight")
+    after = browser.value("Number(at.value)")
+    assert after == pytest.approx(before + 1.5)
+    assert browser.value(CLIP) == f"inset(0px 0px 0px {after:g}%)"
+    assert browser.value("at.getAttribute('aria-valuetext')").endswith(" % before")
+
+
+@pytest.mark.parametrize("width", [320, 1200])
+def test_the_page_fits_the_window(opened, width):
+    wide = np.zeros((600, 1500), np.uint8)
+    names = {"title": "Denoised: " + "long" * 40 + ".png"}
+    browser = opened(page_about(before=wide, after=wide, **names))
+    browser.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=width,
+        height=800,
+        deviceScaleFactor=1,
+        mobile=True,
+    )
+    assert browser.value("document.documentElement.scrollWidth") <= width
+    assert browser.value("[...document.images].every(image => image.naturalWidth > 0)") is True
+    browser.value("full.click()")
+    assert browser.value("document.querySelector('.compare').offsetWidth") == 1500
+    assert browser.value("document.documentElement.scrollWidth") <= width
+
+
+def test_light_and_dark_have_their_own_colours(opened):
+    browser = opened(page_about())
+    colours = {}
+    for scheme in ("light", "dark"):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.call("Emulation.setEmulatedMedia", features=features)
+        style = "getComputedStyle(document.body)"
+        colours[scheme] = [
+            browser.value(f"{style}.{name}") for name in ("color", "backgroundColor")
+        ]
+    brightness = {
+        scheme: [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in pair]
+        for scheme, pair in colours.items()
+    }
+    assert brightness["light"][1] - brightness["light"][0] > 400
+    assert brightness["dark"][0] - brightness["dark"][1] > 400
