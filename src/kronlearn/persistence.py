@@ -30,6 +30,7 @@ __all__ = [
     "ModelFileNotFoundError",
     "load_dictionary",
     "read_file",
+    "replace_file",
     "save_dictionary",
     "write_file",
 ]
@@ -164,7 +165,7 @@ def write_file(
             f"The header of a model file may have {_MAX_HEADER_BYTES >> 20} MiB; store long lists "
             "as arrays."
         )
-    _replace_file(Path(os.path.realpath(path)), content)
+    replace_file(Path(os.path.realpath(path)), content)
 
 
 def read_file(path: PathLike, kind: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -213,7 +214,8 @@ def _storable(array: NDArray[Any], name: str) -> NDArray[Any]:
     return array
 
 
-def _replace_file(target: Path, content: bytes) -> None:
+def replace_file(target: Path, content: bytes) -> None:
+    """Write a file whole or not at all: beside its place first, then moved there in one step."""
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder; give the name of a file.")
     if not target.parent.is_dir():

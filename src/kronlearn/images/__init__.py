@@ -9,19 +9,41 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kronlearn.images.compression import CodedImage, CodedImageError, code, decode
     from kronlearn.images.denoising import Denoised, denoise
     from kronlearn.images.inpainting import Inpainted, inpaint
     from kronlearn.images.noise import estimate_sigma
+    from kronlearn.images.patches import Patches, extract_patches, reconstruct_from_patches
 
 _HOMES = {
+    "CodedImage": "compression",
+    "CodedImageError": "compression",
     "Denoised": "denoising",
     "Inpainted": "inpainting",
+    "Patches": "patches",
+    "code": "compression",
+    "decode": "compression",
     "denoise": "denoising",
     "estimate_sigma": "noise",
+    "extract_patches": "patches",
     "inpaint": "inpainting",
+    "reconstruct_from_patches": "patches",
 }
 
-__all__ = ["Denoised", "Inpainted", "denoise", "estimate_sigma", "inpaint"]
+__all__ = [
+    "CodedImage",
+    "CodedImageError",
+    "Denoised",
+    "Inpainted",
+    "Patches",
+    "code",
+    "decode",
+    "denoise",
+    "estimate_sigma",
+    "extract_patches",
+    "inpaint",
+    "reconstruct_from_patches",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,373 @@
+"""Patches of images of any dimension, a block at a time, and images from patches."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from kronlearn.images.overlap import OverlapAverage, patch_starts
+
+__all__ = ["Patches", "extract_patches", "reconstruct_from_patches"]
+
+# Blocks that the functions here choose themselves hold about this many numbers.
+_BLOCK_NUMBERS = 1 << 19
+
+
+class Patches:
+    """The patches of an image, made when they are asked for: a sequence that takes no memory.
+
+    What :func:`extract_patches` returns. Patches are in C order of their positions. An index
+    gives one patch; a slice, a list of indices or a boolean mask an array ``(n, *patch_shape)``.
+    ``np.asarray(patches)`` holds all of them at once; functions that take an array of samples, as
+    :func:`kronlearn.sparse_code` and ``fit`` do, make that array too.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        ``(N, *patch_shape)``.
+    dtype : dtype of the patches
+    patch_shape, stride, image_shape : tuple of int
+    grid_shape : tuple of int
+        Positions along each axis; their product is N.
+    starts : tuple of integer arrays
+        The positions along each axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kronlearn.images.patches import extract_patches
+    >>> patches = extract_patches(np.arange(30).reshape(5, 6), (2, 3), stride=2)
+    >>> patches.shape, [starts.tolist() for starts in patches.starts]
+    ((9, 2, 3), [[0, 2, 3], [0, 2, 3]])
+    >>> patches[-1]
+    array([[21, 22, 23],
+           [27, 28, 29]])
+    >>> [block.shape for block in patches.blocks(4)]
+    [(4, 2, 3), (4, 2, 3), (1, 2, 3)]
+    """
+
+    def __init__(
+        self,
+        image: NDArray[Any],
+        patch_shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        means: NDArray[Any] | None = None,
+    ) -> None:
+        self.image_shape = image.shape
+        self.patch_shape = patch_shape
+        self.stride = stride
+        self.starts = patch_starts(image.shape, patch_shape, stride)
+        self.grid_shape = tuple(len(starts) for starts in self.starts)
+        self.dtype = image.dtype if means is None else means.dtype
+        self._windows = np.lib.stride_tricks.sliding_window_view(image, patch_shape)
+        self._means = means
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``(N, *patch_shape)``."""
+        return (math.prod(self.grid_shape), *self.patch_shape)
+
+    @property
+    def ndim(self) -> int:
+        """One more than the image has."""
+        return len(self.patch_shape) + 1
+
+    @property
+    def positions(self) -> NDArray[np.intp]:
+        """The first pixel of each patch, an array (N, d) made anew at every call."""
+        return np.stack(np.meshgrid(*self.starts, indexing="ij"), axis=-1).reshape(
+            -1, len(self.starts)
+        )
+
+    def blocks(self, size: int) -> Iterator[NDArray[Any]]:
+        """Consecutive arrays of ``size`` patches, the last one of what is left.
+
+        Parameters
+        ----------
+        size : int
+        """
+        step = operator.index(size)
+        if step < 1:
+            raise ValueError(f"size={size} is not a number of patches; pass at least 1.")
+        for start in range(0, len(self), step):
+            yield self[start : start + step]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        if isinstance(index, slice):
+            chosen = np.arange(*index.indices(len(self)))
+        else:
+            chosen = self._chosen(index)
+        place = np.unravel_index(chosen, self.grid_shape)
+        windows = self._windows[tuple(s[p] for s, p in zip(self.starts, place, strict=True))]
+        # One patch is a view of the image so far.
+        patches = np.array(windows, self.dtype) if chosen.ndim == 0 else windows
+        if self._means is None:
+            return patches
+        with np.errstate(invalid="ignore", over="ignore"):
+            return np.asarray(patches - _spread(self._means[chosen], len(self.patch_shape)))
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            raise ValueError("The patches are not in memory; an array of them is always a copy.")
+        return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
+
+    def __repr__(self) -> str:
+        return (
+            f"Patches(shape={self.shape}, dtype={self.dtype.name}, "
+            f"image_shape={self.image_shape}, stride={self.stride})"
+        )
+
+    def _chosen(self, index: Any) -> NDArray[np.intp]:
+        """The indices, none negative."""
+        if isinstance(index, tuple):
+            raise IndexError("Patches take one index, over the patches; index the result further.")
+        chosen = np.asarray(index)
+        if chosen.dtype == bool and chosen.shape == (len(self),):
+            return np.flatnonzero(chosen)
+        if chosen.size == 0:
+            chosen = chosen.astype(np.intp)
+        if chosen.dtype.kind not in "iu" or chosen.ndim > 1:
+            raise IndexError(
+                "Patches are chosen by an integer, a slice, a list of integers or a boolean mask "
+                f"({len(self)},)."
+            )
+        wrong = (chosen < -len(self)) | (chosen >= len(self))
+        if wrong.any():
+            raise IndexError(
+                f"Patch {chosen[wrong].flat[0]} does not exist; there are {len(self)} patches."
+            )
+        return np.where(chosen < 0, chosen + len(self), chosen).astype(np.intp)
+
+
+@overload
+def extract_patches(
+    image: ArrayLike,
+    patch_shape: int | tuple[int, ...],
+    stride: int | tuple[int, ...] = 1,
+    *,
+    remove_means: Literal[False] = False,
+) -> Patches: ...
+@overload
+def extract_patches(
+    image: ArrayLike,
+    patch_shape: int | tuple[int, ...],
+    stride: int | tuple[int, ...] = 1,
+    *,
+    remove_means: Literal[True],
+) -> tuple[Patches, NDArray[Any]]: ...
+def extract_patches(
+    image: ArrayLike,
+    patch_shape: int | tuple[int, ...],
+    stride: int | tuple[int, ...] = 1,
+    *,
+    remove_means: bool = False,
+) -> Patches | tuple[Patches, NDArray[Any]]:
+    """The patches at positions 0, stride, 2·stride, … and at the far border of every axis.
+
+    Every pixel is in a patch (unless a stride is larger than the patch): where the stride does not
+    lead to the border exactly, the last position is the one at which a patch ends there.
+
+    Parameters
+    ----------
+    image : array of shape (s_1, …, s_d)
+        Of any real dtype; NaN is allowed. It is not copied: patches show later changes of it.
+    patch_shape : int or tuple of int
+        One size per axis of the image, colour channels included: ``(8, 8, 3)`` for patches of an
+        RGB image. One number means the same for every axis.
+    stride : int or tuple of int
+        Distance between positions, for all axes or one each.
+    remove_means : bool
+        Subtract from each patch its mean, in float32 for float32 and in float64 for other images.
+
+    Returns
+    -------
+    Patches
+        A lazy sequence of arrays of shape ``patch_shape``, see :class:`Patches`.
+    means : array of shape (N,), only with ``remove_means=True``
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kronlearn.images.patches import extract_patches, reconstruct_from_patches
+    >>> image = np.random.default_rng(0).normal(size=(100, 90))
+    >>> patches = extract_patches(image, (8, 8), stride=3)
+    >>> patches.shape
+    (928, 8, 8)
+    >>> np.array_equal(reconstruct_from_patches(patches, image.shape, stride=3), image)
+    True
+    """
+    array = _real(image, "image")
+    if array.ndim == 0 or array.size == 0:
+        raise ValueError(
+            f"image has shape {array.shape}; at least one pixel along every axis is needed."
+        )
+    sizes = _per_axis(patch_shape, "patch_shape", array.shape)
+    steps = _per_axis(stride, "stride", array.shape)
+    patches = Patches(array, sizes, steps)
+    if not remove_means:
+        return patches
+    kind = np.float32 if array.dtype == np.float32 else np.float64
+    means = np.empty(len(patches), kind)
+    done = 0
+    with np.errstate(invalid="ignore", over="ignore"):
+        for block in patches.blocks(_block_size(sizes)):
+            rows = block.reshape(len(block), -1)
+            means[done : done + len(rows)] = rows.mean(axis=1, dtype=np.float64)
+            done += len(rows)
+    return Patches(array, sizes, steps, means), means
+
+
+def reconstruct_from_patches(
+    patches: ArrayLike | Patches | Iterable[ArrayLike],
+    image_shape: tuple[int, ...],
+    stride: int | tuple[int, ...] = 1,
+    *,
+    means: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    dtype: DTypeLike | None = None,
+) -> NDArray[Any]:
+    """The image in which every pixel is the average of the patches that cover it.
+
+    A pixel on whose value all patches agree gets exactly that value: patches that were not changed
+    give back the image bit for bit, integers of any size, floats, NaN and infinities alike. (With
+    ``means`` floats are rounded once when a mean is subtracted and once when it is added.)
+
+    Parameters
+    ----------
+    patches : array of shape (N, *patch_shape), Patches, or iterable of arrays (n, *patch_shape)
+        All patches in the order of :func:`extract_patches`, or consecutive blocks of them, of
+        any sizes: then only one block is in memory at a time.
+    image_shape : tuple of int
+    stride : int or tuple of int
+        As the patches were extracted.
+    means : array of shape (N,), optional
+        Added to the patches.
+    weights : array of shape (N,), optional
+        A positive weight for each patch in the average.
+    dtype : dtype, optional
+        Of the image; without it that of the patches (of ``patches + means``). For integers the
+        average is rounded, and clipped to their range.
+
+    Returns
+    -------
+    array of shape image_shape
+
+    Examples
+    --------
+    The patches are changed a block at a time:
+
+    >>> import numpy as np
+    >>> from kronlearn.images.patches import extract_patches, reconstruct_from_patches
+    >>> image = np.arange(600, dtype=np.uint16).reshape(20, 30)
+    >>> patches, means = extract_patches(image, 8, stride=4, remove_means=True)
+    >>> halved = (block / 2 for block in patches.blocks(10))
+    >>> result = reconstruct_from_patches(halved, image.shape, 4, means=means, dtype=np.uint16)
+    >>> result[0, :4], image[0, :4]
+    (array([54, 55, 55, 56], dtype=uint16), array([0, 1, 2, 3], dtype=uint16))
+    """
+    shape = _shape(image_shape)
+    steps = _per_axis(stride, "stride", shape)
+    given = _blocks_of(patches)
+    first = next(given, None)
+    if first is None or first.ndim != len(shape) + 1:
+        found = "is empty" if first is None else f"has shape {first.shape}"
+        raise ValueError(
+            f"patches {found}; for an image of shape {shape} an array (N, *patch_shape) with "
+            f"{len(shape) + 1} axes is needed, or blocks of it."
+        )
+    average = OverlapAverage(shape, first.shape[1:], steps)
+    offsets = _one_each(means, "means", average.count)
+    importance = _one_each(weights, "weights", average.count)
+    if importance is not None and not (np.isfinite(importance) & (importance > 0)).all():
+        raise ValueError("weights must be positive and finite, so that every pixel has an average.")
+    for block in itertools.chain([first], given):
+        rows = average.next_rows(block)
+        if offsets is not None:
+            block = block + _spread(offsets[rows], len(shape))
+        average.add(block, None if importance is None else importance[rows])
+    return average.image(None if dtype is None else _real_dtype(np.dtype(dtype), "dtype"))
+
+
+def _blocks_of(patches: Any) -> Iterator[NDArray[Any]]:
+    """Arrays of consecutive patches, from all of them or from blocks."""
+    if isinstance(patches, Patches):
+        yield from patches.blocks(_block_size(patches.patch_shape))
+    elif hasattr(patches, "__array__"):
+        array = _real(patches, "patches")
+        size = _block_size(array.shape[1:])
+        for start in range(0, len(array) if array.ndim else 0, size):
+            yield array[start : start + size]
+    elif isinstance(patches, Iterable):
+        for block in patches:
+            yield _real(block, "patches")
+    else:
+        raise TypeError(
+            f"patches is a {type(patches).__name__}; pass an array (N, *patch_shape) or blocks of "
+            "it."
+        )
+
+
+def _block_size(patch_shape: tuple[int, ...]) -> int:
+    return max(1, _BLOCK_NUMBERS // max(1, math.prod(patch_shape)))
+
+
+def _spread(values: NDArray[Any], axes: int) -> NDArray[Any]:
+    """One number per patch, so that it broadcasts over the patch."""
+    return values.reshape(values.shape + (1,) * axes)
+
+
+def _real(values: Any, name: str) -> NDArray[Any]:
+    array = np.asarray(values)
+    _real_dtype(array.dtype, name)
+    return array
+
+
+def _real_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
+    if dtype.kind not in "fiub":
+        raise ValueError(f"{name} has dtype {dtype}; real numbers are needed.")
+    return dtype
+
+
+def _shape(image_shape: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        shape = tuple(operator.index(size) for size in image_shape)
+    except TypeError:
+        raise TypeError(f"image_shape={image_shape!r} is not a tuple of integers.") from None
+    if not shape or min(shape) < 1:
+        raise ValueError(f"image_shape={shape} has no pixels; pass the shape of the whole image.")
+    return shape
+
+
+def _per_axis(sizes: Any, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """One positive integer per axis of the image."""
+    try:
+        given = [operator.index(size) for size in sizes] if np.ndim(sizes) else None
+        found = [operator.index(sizes)] * len(shape) if given is None else given
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}={sizes!r} is not an integer or a tuple of integers.") from None
+    if len(found) != len(shape):
+        raise ValueError(
+            f"{name}={sizes!r} has {len(found)} numbers; an image of shape {shape} needs "
+            f"{len(shape)}, one per axis, or a single one for all."
+        )
+    if min(found) < 1:
+        raise ValueError(f"{name}={sizes!r} must be positive; pass at least 1 for every axis.")
+    return tuple(found)
+
+
+def _one_each(values: ArrayLike | None, name: str, count: int) -> NDArray[Any] | None:
+    if values is None:
+        return None
+    array = _real(values, name)
+    if array.shape != (count,):
+        raise ValueError(f"{name} has shape {array.shape}; ({count},) is needed, one per patch.")
+    return array
