@@ -21,12 +21,15 @@ int64_t tile_of(int atoms, int width) {
 }
 
 template <class T>
-TileCoder<T>::TileCoder(const Dictionary<T>& dictionary, const CodingTask<T>& like)
-    : dictionary_(dictionary), scratch_(allocate_aligned(kernels<T>().workspace_bytes(like))) {}
+TileCoder<T>::TileCoder(const Dictionary<T>& dictionary, const Kernels<T>& kernels,
+                        const CodingTask<T>& like)
+    : dictionary_(dictionary),
+      kernels_(kernels),
+      scratch_(allocate_aligned(kernels.workspace_bytes(like))) {}
 
 template <class T>
 void TileCoder<T>::code(CodingTask<T>& task) {
-  kernels<T>().code(task, scratch_.get());
+  kernels_.code(task, scratch_.get());
   if constexpr (std::is_same_v<T, float>) recode_doubtful(task);
 }
 

@@ -24,13 +24,14 @@ int64_t tile_of(int atoms, int width);
 template <class T>
 class TileCoder {
  public:
-  TileCoder(const Dictionary<T>& dictionary, const CodingTask<T>& like);
+  TileCoder(const Dictionary<T>& dictionary, const Kernels<T>& kernels, const CodingTask<T>& like);
   void code(CodingTask<T>& task);
 
  private:
   void recode_doubtful(CodingTask<float>& task);
 
   const Dictionary<T>& dictionary_;
+  const Kernels<T>& kernels_;
   Bytes scratch_;
 };
 

@@ -15,10 +15,11 @@ namespace {
 template <class T>
 class CodingWorker {
  public:
-  CodingWorker(const ImageCoding<T>& pass, const PatchGrid& grid, ImageTotals& whole)
+  CodingWorker(const ImageCoding<T>& pass, const PatchGrid& grid, const Kernels<T>& coding,
+               const ImageKernels<T>& kernels)
       : pass_(pass),
         grid_(grid),
-        whole_(whole),
+        kernels_(kernels),
         tile_(tile_of(pass.dictionary->atoms(), pass.width)),
         sums_(grid, 1),
         patches_(tile_ * grid.features()),
@@ -32,7 +33,7 @@ class CodingWorker {
         value_(tile_ * pass.width),
         residual2_(tile_),
         energy_(tile_),
-        coder_(*pass.dictionary, task(1)) {}
+        coder_(*pass.dictionary, coding, task(1)) {}
 
   template <class GoOn>
   void run(int64_t band, GoOn go_on) {
@@ -41,19 +42,13 @@ class CodingWorker {
     std::vector<int64_t> offsets;
     for (int64_t row : patches.rows)
       for (int64_t place : patches.places) offsets.push_back(row + place);
-    totals_.patches += int64_t(offsets.size());
     // Patches that are coded side by side should need about as many atoms.
     if (pass_.tol >= 0) sort_by_energy(offsets);
     for (size_t k = 0; k < offsets.size() && go_on(); k += tile_)
       run_tile(offsets.data() + k, std::min<int64_t>(tile_, offsets.size() - k));
   }
 
-  void commit() {
-    sums_.commit(pass_.numerator, pass_.denominator);
-    whole_.patches += totals_.patches;
-    whole_.nonzeros += totals_.nonzeros;
-    totals_ = {};
-  }
+  void commit() { sums_.commit(pass_.numerator, pass_.denominator); }
 
  private:
   void run_tile(const int64_t* offsets, int64_t count) {
@@ -63,9 +58,8 @@ class CodingWorker {
     coder_.code(t);
     const CodesView<T> codes = {count,         pass_.width,   features,        patches_.data(),
                                 index_.data(), value_.data(), nonzeros_.data()};
-    image_kernels<T>().synthesize(pass_.dictionary->view(), codes, patches_.data());
+    kernels_.synthesize(pass_.dictionary->view(), codes, patches_.data());
     for (int64_t k = 0; k < count; ++k) {
-      totals_.nonzeros += nonzeros_[k];
       const T weight = importance_[k] / (pass_.favour_sparse ? T(1 + nonzeros_[k]) : T(1));
       if (weight > 0)
         sums_.add(0, offsets[k], patches_.data() + k * features, means_[k], weight, nullptr);
@@ -86,9 +80,11 @@ class CodingWorker {
       for (int i = 0; i < features; ++i) total += weights[i];
     }
     T sum = 0;
-    for (int i = 0; i < features; ++i) sum += weights ? weights[i] * patch[i] : patch[i];
+    for (int i = 0; i < features; ++i)
+      if (!weights || weights[i] > 0) sum += weights ? weights[i] * patch[i] : patch[i];
     const T mean = total > 0 ? sum / total : T(0);
-    for (int i = 0; i < features; ++i) patch[i] -= mean;
+    for (int i = 0; i < features; ++i)
+      patch[i] = weights && !(weights[i] > 0) ? T(0) : patch[i] - mean;
     means_[k] = mean;
     importance_[k] = total / T(features);
     if (weights) tols_[k] = pass_.tol * std::sqrt(importance_[k]);
@@ -133,8 +129,7 @@ class CodingWorker {
 
   const ImageCoding<T>& pass_;
   const PatchGrid& grid_;
-  ImageTotals& whole_;
-  ImageTotals totals_;
+  const ImageKernels<T>& kernels_;
   const int64_t tile_;
   SlabSums<T> sums_;
   std::vector<T> patches_, weights_, means_, tols_, importance_;
@@ -151,36 +146,32 @@ template <class T>
 class ShrinkageWorker {
  public:
   ShrinkageWorker(const ImageShrinkage<T>& pass, const PatchGrid& grid, const SearchPlane<T>& plane,
-                  ImageTotals& whole)
+                  const ImageKernels<T>& kernels)
       : pass_(pass),
         grid_(grid),
-        whole_(whole),
+        kernels_(kernels),
         sums_(grid, pass.planes),
-        matcher_(grid, plane, pass.group),
+        matcher_(grid, plane, kernels, pass.group),
         samples_(kGroups * pass.group * grid.features()),
         guides_(samples_.size()),
         kept_(kGroups),
-        scratch_(allocate_aligned(image_kernels<T>().shrink_bytes(task(0, 1)))) {}
+        scratch_(allocate_aligned(kernels.shrink_bytes(task(1)))) {}
 
   template <class GoOn>
   void run(int64_t band, GoOn go_on) {
     sums_.start(band);
     const PatchGrid::Band patches = grid_.band(band);
     for (int64_t row : patches.rows) {
+      if (!go_on()) return;
       const std::span<const int64_t> groups = matcher_.match(row, patches.places);
       const int64_t count = int64_t(groups.size()) / pass_.group;
-      patches_ += count;
-      for (int64_t k = 0; k < count && go_on(); k += kGroups)
+      for (int64_t k = 0; k < count; k += kGroups)
         for (int plane = 0; plane < pass_.planes; ++plane)
           run_tile(plane, groups.data() + k * pass_.group, std::min(kGroups, count - k));
     }
   }
 
-  void commit() {
-    sums_.commit(pass_.numerator, pass_.denominator);
-    whole_.patches += patches_;
-    patches_ = 0;
-  }
+  void commit() { sums_.commit(pass_.numerator, pass_.denominator); }
 
  private:
   void run_tile(int plane, const int64_t* offsets, int64_t count) {
@@ -190,20 +181,20 @@ class ShrinkageWorker {
                    samples_.data() + p * features);
       grid_.gather(pass_.guide + plane * grid_.pixels(), offsets[p], guides_.data() + p * features);
     }
-    image_kernels<T>().shrink(task(plane, count), scratch_.get());
+    kernels_.shrink(task(count), scratch_.get());
     for (int64_t p = 0; p < patches; ++p)
       sums_.add(plane, offsets[p], samples_.data() + p * features, T(0),
                 1 / std::max(kept_[p / pass_.group], T(1)), pass_.taper);
   }
 
-  ShrinkTask<T> task(int plane, int64_t count) {
+  ShrinkTask<T> task(int64_t count) {
     ShrinkTask<T> t{};
     t.analysis = pass_.analysis->view();
     t.synthesis = pass_.synthesis->view();
     t.count = count;
     t.samples = samples_.data();
     t.guide = guides_.data();
-    t.noise = pass_.noise[plane];
+    t.noise = pass_.noise;
     t.out = samples_.data();
     t.kept = kept_.data();
     return t;
@@ -211,48 +202,44 @@ class ShrinkageWorker {
 
   const ImageShrinkage<T>& pass_;
   const PatchGrid& grid_;
-  ImageTotals& whole_;
-  int64_t patches_ = 0;
+  const ImageKernels<T>& kernels_;
   SlabSums<T> sums_;
   Matcher<T> matcher_;
   std::vector<T> samples_, guides_, kept_;
   Bytes scratch_;
 };
 
-// Runs the bands of an image; makes a thread's worker from the totals to add to.
-template <class Worker, class T, class Make>
-ImageTotals run_bands(const ImagePass<T>& pass, const PatchGrid& grid, Make make) {
-  ImageTotals totals;
-  Schedule<Worker> schedule(
-      grid.bands(), pass.threads, [&] { return make(totals); }, pass.cancelled);
-  totals.cancelled = !schedule.run();
-  return totals;
-}
-
 }  // namespace
 
+// One set of kernels for a whole pass, whatever is chosen meanwhile.
+
 template <class T>
-ImageTotals run(const ImageCoding<T>& pass) {
+bool run(const ImageCoding<T>& pass) {
   using Worker = CodingWorker<T>;
   const PatchGrid grid(pass.axes);
-  return run_bands<Worker, T>(pass, grid, [&](ImageTotals& totals) {
-    return std::make_unique<Worker>(pass, grid, totals);
-  });
+  const Kernels<T>& coding = kernels<T>();
+  const ImageKernels<T>& images = image_kernels<T>();
+  return Schedule<Worker>(
+             grid.bands(), pass.threads,
+             [&] { return std::make_unique<Worker>(pass, grid, coding, images); }, pass.cancelled)
+      .run();
 }
 
 template <class T>
-ImageTotals run(const ImageShrinkage<T>& pass) {
+bool run(const ImageShrinkage<T>& pass) {
   using Worker = ShrinkageWorker<T>;
   const PatchGrid grid(pass.axes);
   const SearchPlane<T> plane(grid, pass.guide);
-  return run_bands<Worker, T>(pass, grid, [&](ImageTotals& totals) {
-    return std::make_unique<Worker>(pass, grid, plane, totals);
-  });
+  const ImageKernels<T>& images = image_kernels<T>();
+  return Schedule<Worker>(
+             grid.bands(), pass.threads,
+             [&] { return std::make_unique<Worker>(pass, grid, plane, images); }, pass.cancelled)
+      .run();
 }
 
-template ImageTotals run(const ImageCoding<float>&);
-template ImageTotals run(const ImageCoding<double>&);
-template ImageTotals run(const ImageShrinkage<float>&);
-template ImageTotals run(const ImageShrinkage<double>&);
+template bool run(const ImageCoding<float>&);
+template bool run(const ImageCoding<double>&);
+template bool run(const ImageShrinkage<float>&);
+template bool run(const ImageShrinkage<double>&);
 
 }  // namespace kronlearn

@@ -33,27 +33,22 @@ struct ImageCoding : ImagePass<T> {
   bool favour_sparse;        // weigh patches by 1 / (1 + nonzeros)
 };
 
-// Every patch, or group of similar patches, is shrunk in an orthonormal dictionary. The first mode of the
-// dictionary of groups runs over the patches of a group; they are found on the first plane of the guide.
+// Every patch, together with the patches most similar to it, is shrunk in an orthonormal dictionary whose
+// first mode runs over the patches of such a group. They are found on the first plane of the guide.
 template <class T>
 struct ImageShrinkage : ImagePass<T> {
   const Dictionary<T>* analysis;
   const Dictionary<T>* synthesis;  // its factors transposed
   int group;                       // patches
   const T* guide;                  // an estimate of the image
-  const T* noise;                  // (planes): standard deviations
+  T noise;                         // standard deviation, in all planes
   const T* taper;                  // weights of the pixels of a patch
 };
 
-struct ImageTotals {
-  int64_t patches = 0;
-  int64_t nonzeros = 0;
-  bool cancelled = false;
-};
-
+// Whether the pass came to its end; false if it was cancelled.
 template <class T>
-ImageTotals run(const ImageCoding<T>& pass);
+bool run(const ImageCoding<T>& pass);
 template <class T>
-ImageTotals run(const ImageShrinkage<T>& pass);
+bool run(const ImageShrinkage<T>& pass);
 
 }  // namespace kronlearn

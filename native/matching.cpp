@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "instruction_sets.hpp"
-
 namespace kronlearn {
 
 template <class T>
@@ -20,14 +18,16 @@ SearchPlane<T>::SearchPlane(const PatchGrid& grid, const T* plane) {
 }
 
 template <class T>
-Matcher<T>::Matcher(const PatchGrid& grid, const SearchPlane<T>& plane, int group)
+Matcher<T>::Matcher(const PatchGrid& grid, const SearchPlane<T>& plane,
+                    const ImageKernels<T>& kernels, int group)
     : grid_(grid),
       plane_(plane),
+      kernels_(kernels),
       group_(group),
       axis_(grid.axis(grid.n_axes() - 1)),
-      patch_at_(axis_.size),
-      nearer_(axis_.size),
-      stride_(axis_.size + axis_.patch + 2 * kSlack),
+      patch_at_(grid.longest_span()),
+      nearer_(grid.longest_span()),
+      stride_(grid.longest_span() + axis_.patch + 2 * kSlack),
       columns_(kShifts * stride_),
       sums_(kShifts * stride_),
       limits_(stride_),
@@ -40,7 +40,8 @@ Matcher<T>::Matcher(const PatchGrid& grid, const SearchPlane<T>& plane, int grou
 template <class T>
 std::span<const int64_t> Matcher<T>::match(int64_t row, std::span<const int64_t> places) {
   places_ = places;
-  std::fill(limits_.begin(), limits_.end(), -std::numeric_limits<T>::infinity());
+  std::fill_n(limits_.begin(), places.back() - places.front() + 1,
+              -std::numeric_limits<T>::infinity());
   for (size_t p = 0; p < places.size(); ++p) {
     // Nothing is nearer than the patch itself.
     distances_[p * group_] = T(-1);
@@ -71,21 +72,21 @@ void Matcher<T>::search(int64_t row, int axis, int64_t shift) {
 // All shifts along the last axis, of all patches of the row at once.
 template <class T>
 void Matcher<T>::compare(int64_t row, int64_t shift) {
-  const ImageKernels<T>& kernels = image_kernels<T>();
   const int64_t start = places_.front(), count = places_.back() - start + 1;
   const int64_t last = axis_.size - axis_.patch;
   const int64_t low = std::max<int64_t>(-axis_.window, -places_.back());
   const int64_t high = std::min<int64_t>(axis_.window, last - start);
   const T *here = plane_.at(row + start), *there = here + plane_.distance(shift);
   for (int64_t d = low; d <= high; d += kShifts) {
-    kernels.window_distances(here, there + d, patch_rows_.data(), int(patch_rows_.size()),
-                             axis_.patch, count, stride_, columns_.data(), sums_.data());
+    kernels_.window_distances(here, there + d, patch_rows_.data(), int(patch_rows_.size()),
+                              axis_.patch, count, stride_, columns_.data(), sums_.data());
     for (int64_t q = d; q < d + kShifts && q <= high; ++q) {
       if (shift == 0 && q == 0) continue;
       const T* sums = sums_.data() + (q - d) * stride_;
       const int64_t first = std::max<int64_t>(0, -q - start);
       const int64_t end = std::min(count, last - q - start + 1);
-      const int64_t nearer = kernels.places_below(sums, limits_.data(), first, end, nearer_.data());
+      const int64_t nearer =
+          kernels_.places_below(sums, limits_.data(), first, end, nearer_.data());
       for (int64_t i = 0; i < nearer; ++i)
         insert(patch_at_[nearer_[i]], sums[nearer_[i]], row + start + nearer_[i] + shift + q);
     }

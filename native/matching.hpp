@@ -28,7 +28,8 @@ template <class T>
 class Matcher {
  public:
   // Finds groups of so many patches.
-  Matcher(const PatchGrid& grid, const SearchPlane<T>& plane, int group);
+  Matcher(const PatchGrid& grid, const SearchPlane<T>& plane, const ImageKernels<T>& kernels,
+          int group);
 
   // Groups for the patches at these places of the row that begins at this offset of the image: (places,
   // group) offsets. The first of a group is the patch itself, the others follow by distance, of equal ones
@@ -42,6 +43,7 @@ class Matcher {
 
   const PatchGrid& grid_;
   const SearchPlane<T>& plane_;
+  const ImageKernels<T>& kernels_;
   const int group_;
   const Axis axis_;  // the last one
   std::vector<int64_t> patch_rows_;

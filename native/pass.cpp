@@ -17,12 +17,12 @@ size_t triangle(size_t n) { return n * (n + 1) / 2; }
 template <class T>
 class Worker {
  public:
-  Worker(const Pass<T>& pass, Totals& whole)
+  Worker(const Pass<T>& pass, const Kernels<T>& kernels, Totals& whole)
       : pass_(pass),
         whole_(whole),
-        kernels_(kernels<T>()),
+        kernels_(kernels),
         tile_(tile_of(pass.dictionary->atoms(), pass.width)),
-        coder_(*pass.dictionary, task(0, 1)) {
+        coder_(*pass.dictionary, kernels, task(0, 1)) {
     const Dictionary<T>& d = *pass.dictionary;
     index_.resize(tile_ * pass.width);
     value_.resize(tile_ * pass.width);
@@ -159,9 +159,11 @@ class Worker {
 template <class T>
 Totals run(const Pass<T>& pass) {
   Totals totals = pass.start;
+  // One set of kernels for the whole pass, whatever is chosen meanwhile.
+  const Kernels<T>& kernels = kronlearn::kernels<T>();
   const int64_t blocks = pass.count / pass.block + (pass.count % pass.block != 0);
   Schedule<Worker<T>> schedule(
-      blocks, pass.threads, [&] { return std::make_unique<Worker<T>>(pass, totals); },
+      blocks, pass.threads, [&] { return std::make_unique<Worker<T>>(pass, kernels, totals); },
       pass.cancelled);
   totals.cancelled = !schedule.run();
   return totals;

@@ -64,6 +64,12 @@ int64_t PatchGrid::most_places() const {
   return band_axis_ + 1 == n_axes() ? per_band_ : int64_t(starts_.back().size());
 }
 
+int64_t PatchGrid::longest_span() const {
+  const Axis& axis = axes_.back();
+  const int64_t all = axis.size - axis.patch + 1;
+  return std::min(all, most_places() * int64_t(axis.stride));
+}
+
 PatchGrid::Band PatchGrid::band(int64_t number) const {
   const std::span<const int64_t> starts = starts_of_band(number);
   std::vector<std::vector<int64_t>> places;

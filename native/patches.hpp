@@ -36,6 +36,7 @@ class PatchGrid {
   };
   Band band(int64_t number) const;
   int64_t most_places() const;
+  int64_t longest_span() const;  // from the first to the last place of a row, both included
 
   // Offsets, from a patch's first pixel, of its rows along the last axis.
   const std::vector<int64_t>& patch_rows() const { return patch_rows_; }

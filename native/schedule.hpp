@@ -91,9 +91,9 @@ class Schedule {
 
   void poll() {
     const auto now = std::chrono::steady_clock::now();
-    if (!cancelled_ || now - polled_ < std::chrono::milliseconds(50)) return;
+    if (stop_ || !cancelled_ || now - polled_ < std::chrono::milliseconds(50)) return;
     polled_ = now;
-    if (cancelled_(double(std::min(next_.load(), blocks_)) / double(blocks_))) {
+    if (cancelled_(double(committed_) / double(blocks_))) {
       std::lock_guard lock(mutex_);
       stop_ = true;
       changed_.notify_all();
@@ -113,7 +113,7 @@ class Schedule {
   const Cancelled cancelled_;
   std::atomic<int64_t> next_{0};
   std::atomic<bool> stop_{false};
-  int64_t committed_ = 0;
+  std::atomic<int64_t> committed_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::exception_ptr error_;

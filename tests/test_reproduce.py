@@ -33,7 +33,7 @@ def made_up(gain: float) -> list[table3.Result]:
         spread = 0.5 if cell.draw else -0.5
         results.append(
             table3.Result(
-                cell.image, cell.sigma, cell.draw, cell.method, psnr + gain + spread, 0.9, 1.0
+                cell.image, cell.sigma, cell.draw, cell.method, 0, psnr + gain + spread, 0.9, 1.0
             )
         )
     return results
@@ -87,13 +87,19 @@ def test_the_command_writes_table_picture_and_csv_and_goes_on_from_it(images: Pa
         assert picture.width > 300
     assert "swapped" in (place / "table3.md").read_text("utf-8")
 
-    # What is in the csv is not run again.
+    # What is in the csv is not run again, unless the pixels are others.
     text = (place / "table3.csv").read_text("utf-8")
     (place / "table3.csv").write_text(text.replace(f"{results[3].psnr:.4f}", "99.0000"), "utf-8")
     again = CliRunner().invoke(app, [*command, "--json"])
     assert again.exit_code == 0, again.output
     assert json.loads(again.stdout)["cells"][0]["over_paper"] > 60
     assert len(table3.read_results(place / "table3.csv")) == len(results)
+    turned = table3.run(
+        [table3.Cell("lena", 20, 0, "orthonormal")],
+        lambda _: camera()[200:264, :64].astype(np.float32),
+        place / "table3.csv",
+    )
+    assert next(turned).psnr != results[1].psnr
 
 
 def test_the_same_draw_gives_the_same_result(tmp_path: Path):
@@ -109,7 +115,7 @@ def test_the_same_draw_gives_the_same_result(tmp_path: Path):
     ("content", "message"),
     [
         ("a,b\n", "does not hold results"),
-        ("image,sigma,draw,method,psnr,ssim,seconds\nx\n", "Line 2"),
+        ("image,sigma,draw,method,checksum,psnr,ssim,seconds\nx\n", "Line 2"),
     ],
 )
 def test_a_foreign_csv_is_refused(tmp_path: Path, content: str, message: str):

@@ -132,8 +132,9 @@ void prepare(Pass& pass, const Axes& axes, const Array<const T>& image, const Ar
              const Array<T>& denominator, int threads, const nb::object& progress) {
   size_t pixels = 1;
   for (const auto& [size, patch, stride, window] : axes) {
-    if (patch < 1 || stride < 1 || window < 0 || size < patch)
+    if (patch < 1 || stride < 1 || stride > patch || window < 0 || size < patch)
       throw nb::value_error("patches do not fit the image");
+    if (size_t(size) > image.size() / pixels) throw nb::value_error("image does not fit the axes");
     pixels *= size_t(size);
     pass.axes.push_back({size, patch, stride, window});
   }
@@ -155,20 +156,18 @@ void prepare(Pass& pass, const Axes& axes, const Array<const T>& image, const Ar
   };
 }
 
-// Runs a pass over an image; the number of its patches and of nonzeros.
 template <class Pass>
-std::tuple<int64_t, int64_t> run_image_pass(const Pass& pass) {
-  kronlearn::ImageTotals totals;
+void run_image_pass(const Pass& pass) {
+  bool finished;
   {
     nb::gil_scoped_release nogil;
-    totals = kronlearn::run(pass);
+    finished = kronlearn::run(pass);
   }
-  if (totals.cancelled) throw nb::python_error();
-  return {totals.patches, totals.nonzeros};
+  if (!finished) throw nb::python_error();
 }
 
 template <class T>
-auto code_image(const kronlearn::Dictionary<T>& dictionary, Array<const T> image,
+void code_image(const kronlearn::Dictionary<T>& dictionary, Array<const T> image,
                 Array<T> numerator, Array<T> denominator, const Axes& axes,
                 const std::string& method, int width, T tol, Optional<const T> known,
                 bool favour_sparse, int threads, nb::object progress) {
@@ -184,15 +183,14 @@ auto code_image(const kronlearn::Dictionary<T>& dictionary, Array<const T> image
   pass.tol = tol;
   pass.known = pointer<const T>(known, image.size(), "known");
   pass.favour_sparse = favour_sparse;
-  return run_image_pass(pass);
+  run_image_pass(pass);
 }
 
 template <class T>
-auto shrink_image(const kronlearn::Dictionary<T>& analysis,
+void shrink_image(const kronlearn::Dictionary<T>& analysis,
                   const kronlearn::Dictionary<T>& synthesis, Array<const T> image,
                   Array<const T> guide, Array<T> numerator, Array<T> denominator, const Axes& axes,
-                  int group, Array<const T> noise, Array<const T> taper, int threads,
-                  nb::object progress) {
+                  int group, T noise, Array<const T> taper, int threads, nb::object progress) {
   kronlearn::ImageShrinkage<T> pass{};
   prepare(pass, axes, image, numerator, denominator, threads, progress);
   int64_t features = 1;
@@ -201,16 +199,15 @@ auto shrink_image(const kronlearn::Dictionary<T>& analysis,
                       analysis.features() == synthesis.features() &&
                       analysis.atoms() == synthesis.atoms();
   if (group < 1 || group * features != analysis.features() || !square ||
-      guide.size() != image.size() || int(noise.size()) != pass.planes ||
-      int64_t(taper.size()) != features)
+      guide.size() != image.size() || int64_t(taper.size()) != features)
     throw nb::value_error("groups do not fit the dictionary");
   pass.analysis = &analysis;
   pass.synthesis = &synthesis;
   pass.group = group;
   pass.guide = guide.data();
-  pass.noise = noise.data();
+  pass.noise = noise;
   pass.taper = taper.data();
-  return run_image_pass(pass);
+  run_image_pass(pass);
 }
 
 template <class T>
@@ -234,20 +231,25 @@ void bind(nb::module_& m, const char* name) {
            [](kronlearn::Dictionary<T>* self, const std::vector<Array<const double>>& factors) {
              new (self) kronlearn::Dictionary<T>(copy_factors(factors));
            })
+      // What is written to must be used as it is, never as a converted copy.
       .def("run", &run_pass<T>, "samples"_a, "coding"_a, "method"_a, "width"_a,
            "weights"_a.none() = nb::none(), "tol"_a = T(-1), "tols"_a.none() = nb::none(),
-           "keep_better"_a = false, "index"_a.none() = nb::none(), "value"_a.none() = nb::none(),
-           "nonzeros"_a.none() = nb::none(), "residual2"_a.none() = nb::none(),
-           "xx"_a.none() = nb::none(), "xy"_a.none() = nb::none(), "mode"_a = -1,
-           "p"_a.none() = nb::none(), "c"_a.none() = nb::none(), "threads"_a = 1, "block"_a = 4096,
-           "residual_so_far"_a = 0.0, "code_energy_so_far"_a = 0.0)
-      .def("code_image", &code_image<T>, "image"_a, "numerator"_a, "denominator"_a, "axes"_a,
-           "method"_a, "width"_a, "tol"_a, "known"_a.none() = nb::none(), "favour_sparse"_a = true,
-           "threads"_a = 1, "progress"_a.none() = nb::none())
-      .def("shrink_image", &shrink_image<T>, "synthesis"_a, "image"_a, "guide"_a, "numerator"_a,
-           "denominator"_a, "axes"_a, "group"_a, "noise"_a, "taper"_a, "threads"_a = 1,
-           "progress"_a.none() = nb::none());
-  m.def("compress", &compress<T>, "index"_a, "value"_a, "nonzeros"_a, "indices"_a, "data"_a);
+           "keep_better"_a = false, "index"_a.noconvert().none() = nb::none(),
+           "value"_a.noconvert().none() = nb::none(), "nonzeros"_a.noconvert().none() = nb::none(),
+           "residual2"_a.noconvert().none() = nb::none(), "xx"_a.noconvert().none() = nb::none(),
+           "xy"_a.noconvert().none() = nb::none(), "mode"_a = -1,
+           "p"_a.noconvert().none() = nb::none(), "c"_a.noconvert().none() = nb::none(),
+           "threads"_a = 1, "block"_a = 4096, "residual_so_far"_a = 0.0,
+           "code_energy_so_far"_a = 0.0)
+      .def("code_image", &code_image<T>, "image"_a, "numerator"_a.noconvert(),
+           "denominator"_a.noconvert(), "axes"_a, "method"_a, "width"_a, "tol"_a,
+           "known"_a.none() = nb::none(), "favour_sparse"_a = true, "threads"_a = 1,
+           "progress"_a.none() = nb::none())
+      .def("shrink_image", &shrink_image<T>, "synthesis"_a, "image"_a, "guide"_a,
+           "numerator"_a.noconvert(), "denominator"_a.noconvert(), "axes"_a, "group"_a, "noise"_a,
+           "taper"_a, "threads"_a = 1, "progress"_a.none() = nb::none());
+  m.def("compress", &compress<T>, "index"_a, "value"_a, "nonzeros"_a, "indices"_a.noconvert(),
+        "data"_a.noconvert());
 }
 
 }  // namespace

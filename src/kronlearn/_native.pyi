@@ -45,9 +45,7 @@ class _Dictionary:
         favour_sparse: bool = True,
         threads: int = 1,
         progress: Callable[[float], object] | None = None,
-    ) -> tuple[int, int]:
-        """The number of patches and of nonzeros."""
-
+    ) -> None: ...
     def shrink_image(
         self,
         synthesis: Any,
@@ -57,12 +55,11 @@ class _Dictionary:
         denominator: NDArray[Any],
         axes: list[tuple[int, int, int, int]],
         group: int,
-        noise: NDArray[Any],
+        noise: float,
         taper: NDArray[Any],
         threads: int = 1,
         progress: Callable[[float], object] | None = None,
-    ) -> tuple[int, int]:
-        """The number of groups, and zero."""
+    ) -> None: ...
 
 class DictionaryFloat32(_Dictionary): ...
 class DictionaryFloat64(_Dictionary): ...

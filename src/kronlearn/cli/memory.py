@@ -21,26 +21,31 @@ def measured_in_a_process(module: str, function: str, argument: int) -> dict[str
     if find_spec("resource") is None:
         return None
     code = f"from {module} import {function}; {function}({argument})"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True
+    )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
 def peak_above_start(work: Callable[[], object]) -> int:
     """Bytes that some work held at most beyond what was held before; right once per process."""
-    import resource
-
-    before = _resident_bytes()
+    before = _status("VmRSS") or _most_so_far()
     work()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT - before
+    return (_status("VmHWM") or _most_so_far()) - before
 
 
-def _resident_bytes() -> int:
-    """What this process holds now; where the system does not tell, the most it held so far."""
+def _status(name: str) -> int | None:
+    """What Linux tells about this process alone; elsewhere nothing."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    kib = [int(line.split()[1]) for line in lines if line.startswith(f"{name}:")]
+    return kib[0] * 1024 if kib else None
+
+
+def _most_so_far() -> int:
     import resource
 
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
-    return pages * resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from kronlearn.engines.threads import native_dictionary
 from kronlearn.images.dictionaries import default_patch
 from kronlearn.starts import dct_factor
 
-__all__ = ["Averager", "similar_patches"]
+__all__ = ["Averager", "overlapping", "similar_patches"]
 
 # float32 or float64, C-contiguous.
 Image = NDArray[Any]
@@ -24,6 +24,7 @@ Factors = Sequence[NDArray[Any]]
 _GROUP_PATCH_PIXELS = 64
 _GROUP = 16
 _CANDIDATES = 1700
+_SHORT_ROW = 64
 # How much less the edge of a patch counts than its middle: the shape of a Kaiser window.
 _KAISER = 2.0
 
@@ -41,7 +42,7 @@ class Averager:
     patch: tuple[int, ...]
     stride: tuple[int, ...]
     n_threads: int = 1
-    on_share: Callable[[float], None] | None = field(default=None, compare=False)
+    on_share: Callable[[float], None] | None = None
 
     def code(
         self,
@@ -53,15 +54,15 @@ class Averager:
         tol: float | None,
         known: Image | None = None,
         favour_sparse: bool = True,
-    ) -> tuple[Image, float]:
-        """Patches become their sparse approximations; the image and nonzeros per patch.
+    ) -> Image:
+        """Patches become their sparse approximations.
 
         ``tol`` is the ℓ2 norm a patch's residual may have. ``known`` holds weights of the pixels,
         zero where one is missing; a pixel of which no patch knows anything becomes NaN. Patches
         count ``1 / (1 + nonzeros)``, or all the same.
         """
-        sums, weights = np.zeros_like(image), np.zeros_like(image)
-        patches, nonzeros = native_dictionary(factors, image.dtype).code_image(
+        sums, weights = np.zeros(image.shape, image.dtype), np.zeros(image.shape, image.dtype)
+        native_dictionary(factors, image.dtype).code_image(
             image,
             sums,
             weights,
@@ -76,7 +77,7 @@ class Averager:
         )
         with np.errstate(invalid="ignore"):
             sums /= weights
-        return sums, nonzeros / patches
+        return sums
 
     def shrink_groups(
         self,
@@ -85,7 +86,7 @@ class Averager:
         *,
         group: int,
         window: tuple[int, ...],
-        noise: float = 1.0,
+        noise: float,
     ) -> Image:
         """Groups of similar patches are shrunk towards what a guide says is signal.
 
@@ -96,7 +97,7 @@ class Averager:
         """
         sizes = (group, *self.patch)
         factors = [dct_factor(m, m) for m in sizes]
-        sums, weights = np.zeros_like(planes), np.zeros_like(planes)
+        sums, weights = np.zeros(planes.shape, planes.dtype), np.zeros(planes.shape, planes.dtype)
         taper = np.ones(1)
         for m in self.patch:
             taper = np.multiply.outer(taper, np.kaiser(m, _KAISER))
@@ -108,7 +109,7 @@ class Averager:
             weights,
             self._axes(planes[0], window),
             group,
-            np.full(len(planes), noise, planes.dtype),
+            noise,
             np.ascontiguousarray(taper[0], planes.dtype),
             threads=self.n_threads,
             progress=self.on_share,
@@ -132,9 +133,22 @@ def similar_patches(
     ``guide`` is an estimate of what they are without it.
     """
     shape = planes.shape[1:]
+    if shape[-1] < min(max(shape), _SHORT_ROW):
+        # Places along the last axis are compared many at a time.
+        longest = 1 + int(np.argmax(shape))
+        planes, guide = (
+            np.ascontiguousarray(np.moveaxis(array, longest, -1)) for array in (planes, guide)
+        )
+        estimate = similar_patches(planes, guide, noise, n_threads, on_share)
+        return np.ascontiguousarray(np.moveaxis(estimate, -1, longest))
     patch = default_patch(shape, _GROUP_PATCH_PIXELS)
     axes = max(1, sum(size > 1 for size in shape))
     reach = round((_CANDIDATES ** (1 / axes) - 1) / 2)
-    averager = Averager(patch, tuple(max(1, round(0.4 * m)) for m in patch), n_threads, on_share)
+    averager = Averager(patch, overlapping(patch), n_threads, on_share)
     window = tuple(min(reach, size - 1) for size in shape)
     return averager.shrink_groups(planes, guide, group=_GROUP, window=window, noise=noise)
+
+
+def overlapping(patch: tuple[int, ...]) -> tuple[int, ...]:
+    """A stride with which patches overlap by a good half."""
+    return tuple(max(1, round(0.4 * m)) for m in patch)

@@ -5,28 +5,71 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.coding import check_method
 from kronlearn.dictionary import KroneckerDictionary
 from kronlearn.estimators import KroneckerDictionaryLearning
 
-__all__ = [
-    "as_dictionary",
-    "atoms_to_learn",
-    "check_patch",
-    "coding_method",
-    "default_patch",
-    "draw_patches",
-    "learn_from_patches",
-    "sizes_per_axis",
-]
+__all__ = ["Choice", "choose", "default_patch", "draw_patches", "learn", "sizes_per_axis"]
 
 # A patch of more pixels is a large one.
-LARGE_PATCH = 128
+_LARGE_PATCH = 128
+# More nonzeros than this no patch gets: beyond, time is lost and nothing won.
+_MOST_NONZEROS = 64
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Patches of an image, and the dictionary for them: one given, or how many atoms to learn."""
+
+    patch_size: tuple[int, ...]
+    n_atoms: tuple[int, ...]
+    dictionary: KroneckerDictionary | None = None
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of a patch."""
+        return math.prod(self.patch_size)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether patches are large: fewer atoms for a pixel, and fewer patches, do then."""
+        return self.pixels > _LARGE_PATCH
+
+    @property
+    def max_nonzeros(self) -> int:
+        """The most nonzeros that a patch may get."""
+        return max(1, min(self.pixels // 2, _MOST_NONZEROS, math.prod(self.n_atoms)))
+
+
+def choose(
+    shape: Sequence[int], dictionary: Any, patch_size: Any, n_atoms: Any, pixels: int
+) -> Choice:
+    """What was asked for, checked against an image's shape, or patches of about so many pixels.
+
+    Without a wish there are twice as many atoms as pixels along an axis, for large patches half
+    as many more.
+    """
+    if dictionary is not None:
+        if patch_size is not None or n_atoms is not None:
+            raise ValueError("patch_size and n_atoms are those of the dictionary; leave them out.")
+        if not isinstance(dictionary, KroneckerDictionary):
+            dictionary = KroneckerDictionary(dictionary)
+        _check_patch(dictionary.patch_shape, shape)
+        return Choice(dictionary.patch_shape, dictionary.n_atoms, dictionary)
+    patch = default_patch(shape, pixels)
+    if patch_size is not None:
+        patch = sizes_per_axis("patch_size", patch_size, shape)
+        _check_patch(patch, shape)
+    share = 2 if Choice(patch, patch).is_large else 1
+    atoms = tuple(m + m // share if m > 1 else 1 for m in patch)
+    if n_atoms is not None:
+        atoms = sizes_per_axis("n_atoms", n_atoms, shape)
+    return Choice(patch, atoms)
 
 
 def default_patch(shape: Sequence[int], pixels: int) -> tuple[int, ...]:
@@ -36,9 +79,9 @@ def default_patch(shape: Sequence[int], pixels: int) -> tuple[int, ...]:
     return tuple(min(size, length) for length in shape)
 
 
-def sizes_per_axis(name: str, sizes: int | Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+def sizes_per_axis(name: str, sizes: Any, shape: Sequence[int]) -> tuple[int, ...]:
     """One positive size for each axis of an image; a single number stands for all."""
-    given = [sizes] * len(shape) if isinstance(sizes, numbers.Integral) else list(sizes)  # type: ignore[arg-type]
+    given = [sizes] * len(shape) if np.ndim(sizes) == 0 else list(sizes)
     whole = all(isinstance(size, numbers.Integral) for size in given)
     if not whole or len(given) != len(shape) or min(given) < 1:
         raise ValueError(
@@ -48,45 +91,16 @@ def sizes_per_axis(name: str, sizes: int | Sequence[int], shape: Sequence[int]) 
     return tuple(int(size) for size in given)
 
 
-def check_patch(patch: tuple[int, ...], shape: Sequence[int]) -> None:
-    """Raise unless patches of this shape fit in an image."""
+def _check_patch(patch: tuple[int, ...], shape: Sequence[int]) -> None:
     if len(patch) != len(shape):
         raise ValueError(
             f"Patches of shape {patch} have {len(patch)} axes, the image has {len(shape)} spatial "
             "ones; they must be as many (say which axis holds channels with channel_axis)."
         )
     if any(m > size for m, size in zip(patch, shape, strict=True)):
-        raise ValueError(f"Patches of shape {patch} do not fit in an image of shape {shape}.")
-
-
-def as_dictionary(
-    dictionary: Any, patch_size: Any, n_atoms: Any, shape: Sequence[int]
-) -> KroneckerDictionary | None:
-    """The dictionary given, if any, once it is known to suit an image and the other choices."""
-    if dictionary is None:
-        return None
-    if patch_size is not None or n_atoms is not None:
-        raise ValueError("patch_size and n_atoms are those of the dictionary; leave them out.")
-    if not isinstance(dictionary, KroneckerDictionary):
-        dictionary = KroneckerDictionary(dictionary)
-    check_patch(dictionary.patch_shape, shape)
-    return dictionary
-
-
-def atoms_to_learn(patch: tuple[int, ...], n_atoms: int | Sequence[int] | None) -> tuple[int, ...]:
-    """Atoms per axis: as asked for, or twice a patch's pixels, for large ones half as many more."""
-    if n_atoms is not None:
-        return sizes_per_axis("n_atoms", n_atoms, patch)
-    large = math.prod(patch) > LARGE_PATCH
-    return tuple(m + m // (2 if large else 1) if m > 1 else 1 for m in patch)
-
-
-def coding_method(method: str | None, dictionary: KroneckerDictionary) -> str:
-    """The coder: the one asked for, or the best one for a dictionary."""
-    if method is None:
-        return "threshold" if dictionary.is_orthonormal else "ols"
-    check_method(method, dictionary)
-    return method
+        raise ValueError(
+            f"Patches of shape {patch} do not fit in an image of shape {tuple(shape)}."
+        )
 
 
 def draw_patches(
@@ -117,27 +131,24 @@ def draw_patches(
     return samples[np.argsort(np.square(samples).sum(axis=axes), kind="stable")]
 
 
-def learn_from_patches(
+def learn(
     samples: NDArray[np.float32],
-    n_atoms: tuple[int, ...],
+    choice: Choice,
     *,
-    tol: float | None,
-    width: int,
+    tol: float,
     max_iter: int,
-    random_state: int,
-    n_jobs: int,
+    seed: int,
+    n_threads: int,
     on_share: Callable[[float], None] | None,
-    init: Any = "dct",
 ) -> KroneckerDictionaryLearning:
-    """The model learned from patches (N, *patch), coded to an error target."""
+    """The model learned from patches (N, *patch), each coded to an error target."""
     model = KroneckerDictionaryLearning(
-        n_atoms,
-        n_nonzero_coefs=width,
+        choice.n_atoms,
+        n_nonzero_coefs=choice.max_nonzeros,
         tol=tol,
         max_iter=max_iter,
-        init=init,
-        random_state=random_state,
-        n_jobs=n_jobs,
+        random_state=seed,
+        n_jobs=n_threads,
         callback=None if on_share is None else lambda state: on_share(state.iteration / max_iter),
     )
     return model.fit(samples)

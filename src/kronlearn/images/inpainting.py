@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +13,9 @@ from sklearn.utils import check_random_state
 
 from kronlearn.dictionary import KroneckerDictionary
 from kronlearn.engines.threads import resolve_n_jobs
-from kronlearn.images.aggregation import Averager, similar_patches
-from kronlearn.images.dictionaries import (
-    as_dictionary,
-    atoms_to_learn,
-    check_patch,
-    default_patch,
-    draw_patches,
-    learn_from_patches,
-    sizes_per_axis,
-)
-from kronlearn.images.planes import Planes, as_image, image_array, work_dtype
+from kronlearn.images.aggregation import Averager, overlapping, similar_patches
+from kronlearn.images.dictionaries import Choice, choose, draw_patches, learn
+from kronlearn.images.planes import Planes, as_image, image_array
 from kronlearn.images.stages import Progress, Stages, part_of
 from kronlearn.starts import dct_factor
 
@@ -39,6 +31,7 @@ _FIRST_TOL = 0.08
 _FADE_FROM, _FADE_TO = 0.3, 0.03
 _STEPS = 12
 _RELAXATION = 2.0
+_GAIN = 1.08
 _PATCH_PIXELS = 64
 _SAMPLES = 20000
 _LEARNING_NOISE = 0.1
@@ -48,9 +41,9 @@ _LEARNING_NOISE = 0.1
 class Inpainted:
     """What :func:`inpaint` did.
 
-    ``dictionary`` is what patches were coded with in the last stage, None if nothing was missing;
-    ``history`` that of its learning, None if it was not learned; ``settings`` what was chosen;
-    ``seconds`` how long each stage took.
+    ``dictionary`` is what patches were coded with in the last stage (for the last channel, if
+    channels miss different pixels), None if nothing was missing; ``history`` that of its learning,
+    None if it was not learned; ``settings`` what was chosen; ``seconds`` how long each stage took.
     """
 
     image: NDArray[Any]
@@ -97,7 +90,8 @@ def inpaint(
         Of the patches that are learned from; 8 × 8 by default, as many pixels with other numbers
         of axes.
     n_atoms : int or one for each spatial axis, optional
-        Atoms to learn; by default twice as many as a patch has pixels along the axis.
+        Atoms to learn; by default twice as many as a patch has pixels along the axis, for patches
+        of more than 128 pixels half as many more.
     stages : {2, 1}
         1 stops after the first stage: much faster, 3 to 4 dB worse.
     max_iter : int
@@ -128,135 +122,128 @@ def inpaint(
     """
     log = Stages(progress)
     channels = image_array(image, channel_axis)
-    missing = _missing(channels, mask, channel_axis)
-    shape = channels.shape[1:]
     if stages not in (1, 2):
         raise ValueError(f"stages={stages!r} does not exist; pass 1 or 2.")
-    dictionary = as_dictionary(dictionary, patch_size, n_atoms, shape)
-    patch = default_patch(shape, _PATCH_PIXELS)
-    if dictionary is not None:
-        patch = dictionary.patch_shape
-    elif patch_size is not None:
-        patch = sizes_per_axis("patch_size", patch_size, shape)
-        check_patch(patch, shape)
-    atoms = atoms_to_learn(patch, n_atoms)
+    shape = channels.shape[1:]
+    first = choose(shape, dictionary, None, None, _FIRST_PATCH_PIXELS)
+    choice = choose(shape, dictionary, patch_size, n_atoms, _PATCH_PIXELS)
+    n_threads = resolve_n_jobs(n_jobs)
     seed = int(check_random_state(random_state).randint(2**31 - 1))
-    result = channels.astype(work_dtype(channels.dtype))
-    job = None
+    missing = _missing(channels, mask, channel_axis)
+    result = channels.copy()
+    last = _Inpainting(log, n_threads)
     for part in _parts(missing):
-        if not missing[part[0]].any():
+        gone = missing[part[0]]
+        if not gone.any():
             continue
-        known = ~missing[part[0]]
-        scale = _spread(channels[part], known)
-        planes = Planes.from_channels(channels[part], np.full(len(part), scale), known)
-        job = _Inpainting(planes.pixels, known, resolve_n_jobs(n_jobs), log)
-        job.fill(dictionary)
+        scales = np.array([_spread(channel, ~gone) for channel in channels])
+        planes = Planes.from_channels(channels, scales, part, ~gone)
+        last = _Inpainting(log, n_threads)
+        last.fill(planes.pixels, ~gone, first)
         if stages == 2:
-            job.refine(dictionary, patch, atoms, max_iter, seed)
-        filled = planes.channels(job.planes, result.dtype)
-        result[part] = np.where(known, result[part], filled)
+            last.refine(planes.pixels, ~gone, choice, max_iter, seed)
+        planes.restore(planes.pixels, result, gone)
     inpainted = Inpainted(
-        as_image(result, channels.dtype, channel_axis),
-        None if job is None else job.dictionary,
-        None if job is None else job.history,
-        {"patch_size": patch, "n_atoms": atoms, "stages": stages, "max_iter": max_iter},
+        as_image(result, channel_axis),
+        last.dictionary,
+        last.history,
+        {
+            "patch_size": (first if stages == 1 else choice).patch_size,
+            "n_atoms": None if last.dictionary is None else last.dictionary.n_atoms,
+            "stages": stages,
+            "max_iter": max_iter,
+        },
         log.seconds,
     )
     return inpainted if full else inpainted.image
 
 
 class _Inpainting:
-    """The stages, on planes (C, *spatial) that share their known pixels.
+    """The stages, on planes (C, *spatial), changed in place, that share their known pixels.
 
     ``dictionary`` is the one last used and ``history`` that of its learning, if there was any.
     """
 
-    def __init__(
-        self, planes: NDArray[np.float32], known: NDArray[np.bool_], n_threads: int, log: Stages
-    ) -> None:
-        self.planes, self.known, self.n_threads, self.log = planes, known, n_threads, log
+    def __init__(self, log: Stages, n_threads: int) -> None:
+        self.log, self.n_threads = log, n_threads
         self.dictionary: KroneckerDictionary | None = None
         self.history: dict[str, list[float]] | None = None
 
-    def fill(self, dictionary: KroneckerDictionary | None) -> None:
+    def fill(self, planes: NDArray[np.float32], known: NDArray[np.bool_], choice: Choice) -> None:
         """First stage: every patch by what is known of it."""
-        if dictionary is None:
-            patch = default_patch(self.known.shape, _FIRST_PATCH_PIXELS)
-            dictionary = KroneckerDictionary([dct_factor(m, m) for m in patch])
-        patch = dictionary.patch_shape
-        pixels = math.prod(patch)
-        weights = self.known.astype(np.float32)
-        stride = tuple(max(1, round(0.4 * m)) for m in patch)
+        patch = choice.patch_size
+        self.dictionary = choice.dictionary or KroneckerDictionary(
+            [dct_factor(m, m) for m in patch]
+        )
+        weights = known.astype(np.float32)
         with self.log.stage("coding") as on_share:
-            for k, plane in enumerate(self.planes):
-                tell = part_of(on_share, k, len(self.planes))
-                estimate, _ = Averager(patch, stride, self.n_threads, tell).code(
+            for k, plane in enumerate(planes):
+                tell = part_of(on_share, k, len(planes))
+                estimate = Averager(patch, overlapping(patch), self.n_threads, tell).code(
                     plane,
-                    dictionary.factors,
+                    self.dictionary.factors,
                     method="omp",
-                    width=max(1, min(pixels // 9, dictionary.n_codes)),
-                    tol=_FIRST_TOL * math.sqrt(pixels),
+                    width=max(1, min(choice.pixels // 9, self.dictionary.n_codes)),
+                    tol=_FIRST_TOL * math.sqrt(choice.pixels),
                     known=weights,
                 )
                 unreached = ~np.isfinite(estimate)
                 if unreached.any():
                     estimate[unreached] = _from_coarser(plane, weights)[unreached]
-                np.copyto(plane, estimate, where=~self.known)
-        self.dictionary = dictionary
+                np.copyto(plane, estimate, where=~known)
 
     def refine(
         self,
-        dictionary: KroneckerDictionary | None,
-        patch: tuple[int, ...],
-        atoms: tuple[int, ...],
+        planes: NDArray[np.float32],
+        known: NDArray[np.bool_],
+        choice: Choice,
         max_iter: int,
         seed: int,
     ) -> None:
         """Second stage: what is missing is noise that fades."""
-        if dictionary is None:
+        self.dictionary = choice.dictionary
+        if self.dictionary is None:
             with self.log.stage("learning") as on_share:
-                model = learn_from_patches(
-                    draw_patches(
-                        self.planes, patch, _SAMPLES, np.random.default_rng(seed), self.known
-                    ),
-                    atoms,
-                    tol=_LEARNING_NOISE * math.sqrt(math.prod(patch)),
-                    width=max(1, min(math.prod(patch) // 2, math.prod(atoms))),
+                rng = np.random.default_rng(seed)
+                model = learn(
+                    draw_patches(planes, choice.patch_size, _SAMPLES, rng, known),
+                    choice,
+                    tol=_LEARNING_NOISE * math.sqrt(choice.pixels),
                     max_iter=max_iter,
-                    random_state=seed,
-                    n_jobs=self.n_threads,
+                    seed=seed,
+                    n_threads=self.n_threads,
                     on_share=on_share,
                 )
-            dictionary, self.history = model.dictionary_, model.history_
-        self.dictionary = dictionary
-        fading = np.geomspace(_FADE_FROM, _FADE_TO, _STEPS)
+            self.dictionary, self.history = model.dictionary_, model.history_
         with self.log.stage("similar patches") as on_share:
-            for step, noise in enumerate(fading):
-                if on_share is not None:
-                    on_share(step / _STEPS)
-                self._step(dictionary, float(noise))
+            for step, noise in enumerate(np.geomspace(_FADE_FROM, _FADE_TO, _STEPS)):
+                tell = part_of(on_share, step, _STEPS)
+                change = self._denoised(planes, choice, float(noise), tell)
+                change -= planes
+                change *= _RELAXATION
+                change[:, known] = 0
+                planes += change
 
-    def _step(self, dictionary: KroneckerDictionary, noise: float) -> None:
-        pixels = math.prod(dictionary.patch_shape)
-        coder = Averager(
-            dictionary.patch_shape,
-            tuple(2 if m > 3 else 1 for m in dictionary.patch_shape),
-            self.n_threads,
-        )
-        guide = np.empty_like(self.planes)
-        for k, plane in enumerate(self.planes):
-            guide[k], _ = coder.code(
+    def _denoised(
+        self,
+        planes: NDArray[np.float32],
+        choice: Choice,
+        noise: float,
+        on_share: Callable[[float], None] | None,
+    ) -> NDArray[np.float32]:
+        assert self.dictionary is not None
+        stride = tuple(min(2, m) for m in choice.patch_size)
+        coder = Averager(choice.patch_size, stride, self.n_threads)
+        guide = np.empty_like(planes)
+        for k, plane in enumerate(planes):
+            guide[k] = coder.code(
                 plane,
-                dictionary.factors,
+                self.dictionary.factors,
                 method="ols",
-                width=max(1, min(pixels // 2, dictionary.n_codes)),
-                tol=1.08 * noise * math.sqrt(pixels),
+                width=choice.max_nonzeros,
+                tol=_GAIN * noise * math.sqrt(choice.pixels),
             )
-        estimate = similar_patches(self.planes, guide, noise, self.n_threads)
-        estimate -= self.planes
-        estimate *= _RELAXATION
-        estimate[:, self.known] = 0
-        self.planes += estimate
+        return similar_patches(planes, guide, noise, self.n_threads, on_share)
 
 
 def _missing(
@@ -297,10 +284,15 @@ def _parts(missing: NDArray[np.bool_]) -> list[list[int]]:
     return [[k] for k in everything]
 
 
-def _spread(channels: NDArray[Any], known: NDArray[np.bool_]) -> float:
-    """The standard deviation of the known pixels over all channels; one if they are constant."""
-    variances = [np.var(channel, dtype=np.float64, where=known) for channel in channels]
-    return math.sqrt(float(np.mean(variances))) or 1.0
+def _spread(channel: NDArray[Any], known: NDArray[np.bool_]) -> float:
+    """The standard deviation of the known pixels; one if they are constant."""
+    values = channel[known].astype(np.float64)
+    # Numbers of any size may be squared after this.
+    largest = float(np.abs(values).max()) or 1.0
+    values /= largest
+    spread = float(values.std()) * largest
+    # What rounding leaves of a constant is nothing.
+    return spread if spread > 1e-12 * largest else 1.0
 
 
 def _from_coarser(plane: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -67,7 +67,9 @@ def _of_channel(channel: NDArray[Any]) -> float:
     frequency = frequency / np.max(frequency)
     patches = _patches(plane, shape)
     for axis, m in enumerate(shape, start=1):
-        patches = np.moveaxis(np.tensordot(patches, dct_factor(m, m), (axis, 0)), -1, axis)
+        moved = np.moveaxis(patches, axis, -1)
+        # Not a BLAS product: its rounding depends on the number of threads.
+        patches = np.moveaxis(np.einsum("...i,ij->...j", moved, dct_factor(m, m)), -1, axis)
     low = (frequency > 0) & (frequency < _LOW)
     structure = np.sum(np.square(patches[:, low]), axis=1)
     n_quiet = max(min(50, len(patches)), math.ceil(_QUIET * len(patches)))
@@ -79,7 +81,9 @@ def _patches(plane: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]
     """Patches (N, *shape) on a grid with about as many points as are wanted."""
     windows = np.lib.stride_tricks.sliding_window_view(plane, shape)
     places = windows.shape[: plane.ndim]
-    stride = max(1, math.ceil((math.prod(places) / _PATCHES) ** (1 / plane.ndim)))
+    stride = 1
+    while math.prod(-(-n // stride) for n in places) > _PATCHES:
+        stride += 1
     chosen = windows[tuple(slice(None, None, stride) for _ in places)]
     patches = chosen.reshape(-1, *shape).astype(np.float64)
     return np.asarray(patches - patches.mean(axis=tuple(range(1, patches.ndim)), keepdims=True))

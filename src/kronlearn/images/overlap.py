@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.images.planes import as_image
+from kronlearn.images.planes import in_range
 
 __all__ = ["OverlapAverage", "patch_starts"]
 
@@ -128,7 +128,7 @@ class OverlapAverage:
             return image.astype(dtype, copy=False)
         if np.isnan(image).any():
             raise ValueError(f"The patches hold NaN, which {dtype} cannot hold.")
-        return as_image(image[None], dtype, None)
+        return in_range(image, dtype)
 
     def _corners(self, n: int) -> tuple[NDArray[np.intp], list[NDArray[np.intp]]]:
         """Of the next n patches the first pixels, and from which offset on their pixels are new.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numbers
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Planes", "as_image", "check_finite", "image_array", "work_dtype"]
+__all__ = ["Planes", "as_image", "check_finite", "image_array", "in_range"]
 
 # Pixels that are converted at a time.
 _BLOCK = 1 << 16
@@ -16,16 +18,25 @@ _BLOCK = 1 << 16
 
 def image_array(image: ArrayLike, channel_axis: int | None) -> NDArray[Any]:
     """The image as an array of real numbers (C, *spatial); a grey image has one channel."""
+    if isinstance(image, np.ma.MaskedArray) and np.ma.is_masked(image):
+        raise ValueError(
+            "image is a masked array; pass image.filled(0), to inpaint with mask=image.mask."
+        )
     array = np.asarray(image)
     if array.dtype.kind not in "fiu":
         hint = " (a boolean one as image.astype(float))" if array.dtype.kind == "b" else ""
         raise ValueError(f"image has dtype {array.dtype}; pass integers or floats{hint}.")
-    if channel_axis is not None and not -array.ndim <= channel_axis < array.ndim:
+    axis_exists = channel_axis is None or (
+        isinstance(channel_axis, numbers.Integral) and -array.ndim <= channel_axis < array.ndim
+    )
+    if not axis_exists:
         raise ValueError(
-            f"channel_axis={channel_axis} does not exist in an image of shape {array.shape}."
+            f"channel_axis={channel_axis!r} does not exist in an image of shape {array.shape}."
         )
     if array.ndim < (1 if channel_axis is None else 2) or array.size == 0:
-        raise ValueError(f"image has shape {array.shape}; there are no pixels in it.")
+        raise ValueError(
+            f"image has shape {array.shape}; there are no pixels in it, or no spatial axis."
+        )
     return array[None] if channel_axis is None else np.moveaxis(array, channel_axis, 0)
 
 
@@ -37,41 +48,38 @@ def check_finite(channels: NDArray[Any]) -> None:
             raise ValueError(f"image contains NaN or infinity; pass finite numbers{hint}.")
 
 
-def work_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The floats in which the values of an image are put together again."""
-    exact_in_single = dtype.itemsize <= (2 if dtype.kind in "iu" else 4)
-    return np.dtype(np.float32 if exact_in_single else np.float64)
+def as_image(channels: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
+    """Channels (C, *spatial) as an image with its channels where they belong."""
+    if channel_axis is None:
+        return channels[0]
+    return np.ascontiguousarray(np.moveaxis(channels, 0, channel_axis))
 
 
-def as_image(
-    channels: NDArray[Any], dtype: np.dtype[Any], channel_axis: int | None
-) -> NDArray[Any]:
-    """Float channels (C, *spatial), used up, as an image of a dtype; integers rounded, in range."""
+def in_range(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Floats, used up, in a dtype: for integers rounded and kept in its range."""
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         # The largest float that does not exceed the largest integer.
-        highest = channels.dtype.type(limits.max)
+        highest = values.dtype.type(limits.max)
         if int(highest) > limits.max:
-            highest = np.nextafter(highest, channels.dtype.type(0))
-        np.clip(np.rint(channels, out=channels), limits.min, highest, out=channels)
-    image = channels.astype(dtype, copy=False)
-    if channel_axis is None:
-        return image[0]
-    return np.ascontiguousarray(np.moveaxis(image, 0, channel_axis))
+            highest = np.nextafter(highest, values.dtype.type(0))
+        np.clip(np.rint(values, out=values), limits.min, highest, out=values)
+    return values.astype(dtype, copy=False)
 
 
 @dataclass
 class Planes:
     """Channels, each in units of its noise, turned into planes that share hardly any signal.
 
-    ``pixels`` is float32 (C, *spatial): ``(channel − mean) / scale`` in the basis of the channels'
-    principal components, strongest first. Noise whose standard deviation is ``scale`` in each
-    channel has standard deviation one in every plane.
+    ``pixels`` is float32 (C, *spatial): ``(channel − mean) / scale`` of the channels ``which``, in
+    the basis of their principal components, strongest first. Noise whose standard deviation is
+    ``scale`` in each channel has standard deviation one in every plane.
     """
 
     pixels: NDArray[np.float32]
-    means: NDArray[np.float64]
-    scales: NDArray[np.float64]
+    which: Sequence[int]
+    means: list[float]
+    scales: list[float]
     basis: NDArray[np.float64]
 
     @classmethod
@@ -79,37 +87,61 @@ class Planes:
         cls,
         channels: NDArray[Any],
         scales: NDArray[np.float64],
+        which: Sequence[int],
         known: NDArray[np.bool_] | None = None,
     ) -> Planes:
-        """Planes of channels (C, *spatial) with one positive scale each.
+        """Planes of some of the channels (C, *spatial), which have one positive scale each.
 
         Pixels that are not ``known`` (spatial) become zero; the others must be finite.
         """
-        pixels = np.empty(channels.shape, np.float32)
-        counted = True if known is None else known
-        means = np.array([np.mean(c, dtype=np.float64, where=counted) for c in channels])
-        for plane, channel, mean, scale in zip(pixels, channels, means, scales, strict=True):
-            step = max(1, _BLOCK * len(plane) // plane.size)
-            for start in range(0, len(plane), step):
-                rows = slice(start, start + step)
-                plane[rows] = (channel[rows] - mean) / scale
-                if known is not None:
-                    plane[rows][~known[rows]] = 0
+        pixels = np.empty((len(which), *channels.shape[1:]), np.float32)
+        means = []
+        for plane, k in zip(pixels, which, strict=True):
+            counted = True if known is None else known
+            means.append(float(np.mean(channels[k], dtype=np.float64, where=counted)))
+            with np.errstate(over="ignore", invalid="ignore"):
+                for values, out in _blocks([channels[k], plane], [np.float64, np.float32]):
+                    out[...] = (values - means[-1]) / scales[k]
+            if known is not None:
+                plane[~known] = 0
         basis = np.eye(len(pixels))
         if len(pixels) > 1:
             basis = _principal_components(pixels)
             _rotate(pixels, basis.T)
-        return cls(pixels, means, scales, basis)
+        return cls(pixels, which, means, [float(scales[k]) for k in which], basis)
 
-    def channels(self, pixels: NDArray[np.float32], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Channels (C, *spatial) of a floating dtype from planes, which are used up."""
+    def restore(
+        self,
+        pixels: NDArray[np.float32],
+        channels: NDArray[Any],
+        where: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Write planes, which are used up, into the channels (C, *spatial) they came from.
+
+        Integers are rounded and kept in range. Only pixels ``where`` (spatial) are written.
+        """
         if len(pixels) > 1:
             _rotate(pixels, self.basis)
-        channels = pixels.astype(dtype, copy=False)
-        for channel, mean, scale in zip(channels, self.means, self.scales, strict=True):
-            channel *= scale
-            channel += mean
-        return channels
+        for plane, k, mean, scale in zip(pixels, self.which, self.means, self.scales, strict=True):
+            chosen = np.broadcast_to(np.True_, plane.shape) if where is None else where
+            arrays = [plane, chosen, channels[k]]
+            for values, written, out in _blocks(arrays, [np.float64, np.bool_, channels.dtype]):
+                out[written] = in_range(values * scale + mean, channels.dtype)[written]
+
+
+def _blocks(arrays: list[NDArray[Any]], dtypes: list[Any]) -> Iterator[tuple[NDArray[Any], ...]]:
+    """Blocks of arrays of one shape, converted to dtypes; the last array is written to."""
+    access: list[Any] = [["readonly"]] * (len(arrays) - 1) + [["readwrite"]]
+    with np.nditer(
+        arrays,
+        ["external_loop", "buffered", "zerosize_ok"],
+        access,
+        dtypes,
+        order="C",
+        casting="unsafe",
+        buffersize=_BLOCK,
+    ) as blocks:
+        yield from blocks
 
 
 def _principal_components(pixels: NDArray[np.float32]) -> NDArray[np.float64]:

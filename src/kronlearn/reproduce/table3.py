@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -52,8 +53,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Result(Cell):
-    """What came of a run; ``seconds`` counts learning and denoising."""
+    """What came of a run on pixels with a checksum; ``seconds`` counts learning and denoising."""
 
+    checksum: int
     psnr: float
     ssim: float
     seconds: float
@@ -78,18 +80,19 @@ def run(
 ) -> Iterator[Result]:
     """Results, each added to a csv file as soon as it is there.
 
-    Runs whose results the file holds already are not repeated. ``load`` gives the clean image,
-    grey levels 0 to 255, of a name.
+    Runs whose results the file holds already, of the same pixels, are not repeated. ``load`` gives
+    the clean image, grey levels 0 to 255, of a name.
     """
-    done = {_cell(result): result for result in read_results(file)} if file.exists() else {}
+    done = {(_cell(r), r.checksum): r for r in read_results(file)} if file.exists() else {}
     clean: dict[str, NDArray[np.float32]] = {}
     for cell in wanted:
-        if cell in done:
-            yield done[cell]
-            continue
         if cell.image not in clean:
             clean = {cell.image: load(cell.image)}
-        result = _run(cell, clean[cell.image], resolve_n_jobs(n_jobs))
+        checksum = zlib.crc32(clean[cell.image].tobytes())
+        if (cell, checksum) in done:
+            yield done[cell, checksum]
+            continue
+        result = _run(cell, clean[cell.image], checksum, resolve_n_jobs(n_jobs))
         _append(file, result)
         yield result
 
@@ -98,7 +101,7 @@ def _cell(result: Result) -> Cell:
     return Cell(result.image, result.sigma, result.draw, result.method)
 
 
-def _run(cell: Cell, clean: NDArray[np.float32], n_threads: int) -> Result:
+def _run(cell: Cell, clean: NDArray[np.float32], checksum: int, n_threads: int) -> Result:
     noise = np.random.default_rng([cell.sigma, cell.draw]).standard_normal(clean.shape)
     noisy = (clean + cell.sigma * noise).astype(np.float32)
     start = time.perf_counter()
@@ -108,7 +111,7 @@ def _run(cell: Cell, clean: NDArray[np.float32], n_threads: int) -> Result:
         result = _by_the_paper(noisy, cell, n_threads)
     seconds = time.perf_counter() - start
     psnr, ssim = quality(result, clean)
-    return Result(**asdict(cell), psnr=psnr, ssim=ssim, seconds=seconds)
+    return Result(**asdict(cell), checksum=checksum, psnr=psnr, ssim=ssim, seconds=seconds)
 
 
 def quality(image: NDArray[Any], clean: NDArray[Any]) -> tuple[float, float]:
@@ -143,7 +146,7 @@ def _by_the_paper(noisy: NDArray[np.float32], cell: Cell, n_threads: int) -> NDA
         n_jobs=n_threads,
     ).fit(samples)
     factors = model.factors_[::-1] if cell.method == "swapped" else model.factors_
-    image, _ = Averager(_PATCH, (1, 1), n_threads).code(
+    return Averager(_PATCH, (1, 1), n_threads).code(
         noisy,
         factors,
         method="threshold" if orthonormal else "omp",
@@ -151,11 +154,10 @@ def _by_the_paper(noisy: NDArray[np.float32], cell: Cell, n_threads: int) -> NDA
         tol=_GAIN * cell.sigma * math.sqrt(math.prod(_PATCH)),
         favour_sparse=False,
     )
-    return image
 
 
 def _append(file: Path, result: Result) -> None:
-    new = not file.exists()
+    new = not file.exists() or file.stat().st_size == 0
     with file.open("a", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         if new:
@@ -171,17 +173,15 @@ def read_results(file: Path) -> list[Result]:
     names = [field.name for field in fields(Result)]
     with file.open(newline="", encoding="utf-8") as stream:
         rows = list(csv.reader(stream))
-    if not rows or rows[0] != names:
+    if rows and rows[0] != names:
         raise ValueError(f"{file} does not hold results of this table; give another folder.")
     results = []
     for number, row in enumerate(rows[1:], start=2):
         try:
-            image, sigma, draw, method, psnr, ssim, seconds = row
-            results.append(
-                Result(
-                    image, int(sigma), int(draw), method, float(psnr), float(ssim), float(seconds)
-                )
-            )
+            image, sigma, draw, method, checksum, *numbers = row
+            psnr, ssim, seconds = map(float, numbers)
+            cell = (image, int(sigma), int(draw), method)
+            results.append(Result(*cell, int(checksum), psnr, ssim, seconds))
         except ValueError:
             raise ValueError(f"Line {number} of {file} cannot be read; remove it.") from None
     return results
