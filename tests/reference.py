@@ -1,10 +1,12 @@
 """What every coder, moment and update must compute, in float64 NumPy with the dense dictionary.
 
 Nothing here is fast. Samples ``Y`` are ``(N, m_1, …, m_d)``, factors ``D_i`` are ``(m_i, n_i)``,
-codes ``X`` are dense ``(N, n_1·…·n_d)``; any number of modes. The last section makes test data.
+codes ``X`` are dense ``(N, n_1·…·n_d)``; any number of modes. One section makes test data; the last
+one is about images, arrays with any number of axes.
 """
 
 from functools import reduce
+from itertools import product
 
 import numpy as np
 
@@ -256,3 +258,94 @@ def sparse_samples(rng, factors, n_samples, n_nonzero_coefs, noise=0.0, dtype=np
         row[chosen] = rng.uniform(1.0, 2.0, n_nonzero_coefs) * rng.choice([-1, 1], n_nonzero_coefs)
     Y = X @ D.T + noise * rng.standard_normal((n_samples, D.shape[0]))
     return Y.reshape(n_samples, *[factor.shape[0] for factor in factors]).astype(dtype)
+
+
+# Images: overlapping patches are taken out, changed and averaged
+
+
+def boxes(shape, patch, stride):
+    """The places of all patches, as slices in C order; the last along an axis touches its end."""
+    starts = [
+        [*range(0, size - m, step), size - m]
+        for size, m, step in zip(shape, patch, stride, strict=True)
+    ]
+    return [box_at(place, patch) for place in product(*starts)]
+
+
+def box_at(place, patch):
+    """The slices of a patch that begins at a pixel."""
+    return tuple(slice(start, start + m) for start, m in zip(place, patch, strict=True))
+
+
+def average_coded_patches(
+    image, factors, stride, tol, width, method, known=None, favour_sparse=True
+):
+    """The image whose patches became their sparse approximations.
+
+    A patch is coded without its mean, which is added again, and counts ``1 / (1 + nonzeros)``, or
+    one. If weights of the pixels are ``known``, mean and code are weighted ones, the target is
+    ``tol √share`` and the patch counts ``share`` times as much, where share is its mean weight; a
+    pixel of which no patch knows anything is NaN.
+    """
+    image = np.asarray(image, dtype=np.float64)
+    patch = [len(factor) for factor in factors]
+    sums, counts = np.zeros(image.shape), np.zeros(image.shape)
+    for box in boxes(image.shape, patch, stride):
+        weights = np.ones(patch) if known is None else np.asarray(known[box], dtype=np.float64)
+        share = weights.mean()
+        if share == 0:
+            continue
+        y = np.where(weights > 0, image[box], 0.0)
+        mean = np.sum(weights * y) / np.sum(weights)
+        target = None if tol is None else tol * np.sqrt(share)
+        given = {} if known is None else {"weights": [weights]}
+        x = code([y - mean], factors, method, width, target, **given)[0]
+        importance = share / (1 + np.count_nonzero(x)) if favour_sparse else share
+        sums[box] += importance * (mean + (dense(factors) @ x).reshape(patch))
+        counts[box] += importance
+    return np.divide(sums, counts, out=np.full(image.shape, np.nan), where=counts > 0)
+
+
+def similar_boxes(guide, box, group, window):
+    """A patch and the ``group - 1`` nearest ones within ``window`` pixels of it on every axis.
+
+    Of equally near ones the first in C order; where there are too few, all of them again.
+    """
+    place = [along.start for along in box]
+    patch = [along.stop - along.start for along in box]
+    candidates = []
+    for shift in product(*(range(-reach, reach + 1) for reach in window)):
+        other = [start + step for start, step in zip(place, shift, strict=True)]
+        inside = all(
+            0 <= start <= size - m for start, size, m in zip(other, guide.shape, patch, strict=True)
+        )
+        if inside and any(shift):
+            candidates.append(box_at(other, patch))
+    candidates.sort(key=lambda other: np.sum((guide[other] - guide[box]) ** 2))  # keeps ties
+    found = [box, *candidates[: group - 1]]
+    return [found[k % len(found)] for k in range(group)]
+
+
+def shrink_similar(planes, guide, group, stride, window, noise, taper):
+    """Planes ``(C, *spatial)`` whose groups of similar patches were shrunk.
+
+    The patches of a group, similar on the guide's first plane, are one sample. Its cosine
+    coefficients become ``c g² / (g² + noise²)``, where g is the guide's, and its patches count
+    ``taper / max(Σ (g² / (g² + noise²))², 1)``. ``taper`` has the shape of a patch.
+    """
+    planes, guide = np.asarray(planes, dtype=np.float64), np.asarray(guide, dtype=np.float64)
+    modes = (group, *taper.shape)
+    cosines = dense(dct_factors(modes, modes))
+    sums, counts = np.zeros(planes.shape), np.zeros(planes.shape)
+    for box in boxes(planes.shape[1:], taper.shape, stride):
+        places = similar_boxes(guide[0], box, group, window)
+        for k in range(len(planes)):
+            g = cosines.T @ np.stack([guide[k][place] for place in places]).ravel()
+            share = g**2 / (g**2 + noise**2)
+            c = cosines.T @ np.stack([planes[k][place] for place in places]).ravel()
+            shrunk = (cosines @ (share * c)).reshape(modes)
+            weight = taper / max(np.sum(share**2), 1.0)
+            for place, patch in zip(places, shrunk, strict=True):
+                sums[k][place] += weight * patch
+                counts[k][place] += weight
+    return sums / counts

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
-from kronlearn.coding import check_method
+from kronlearn.coding import METHODS, check_method
 from kronlearn.dictionary import KroneckerDictionary
 from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.estimators import KroneckerDictionaryLearning
@@ -188,11 +188,12 @@ class _How:
         self._method = method
         if choice.dictionary is not None:
             self.method(choice.dictionary)
-        elif method not in (None, "ols", "omp"):
+        elif method is not None and method not in METHODS:
             raise ValueError(
-                f"method={method!r} cannot be learned with; choose ols or omp, or pass an "
-                "orthonormal dictionary."
+                f"method={method!r} does not exist; choose one of {', '.join(METHODS)}."
             )
+        elif method == "threshold":
+            raise ValueError('method="threshold" needs an orthonormal dictionary; pass one.')
 
     @property
     def tol(self) -> float:
@@ -269,10 +270,9 @@ def _sigmas(
         assert isinstance(found, tuple)
         return list(found)
     check_finite(channels)
-    try:
-        given = np.asarray(sigma, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(f"sigma={sigma!r} is not a number.") from None
+    given = np.asarray(sigma)
+    if given.dtype.kind not in "fiu":
+        raise TypeError(f"sigma={sigma!r} is not a number.")
     n_channels = 0 if channel_axis is None else len(channels)
     if given.ndim > 1 or (given.ndim == 1 and len(given) != n_channels):
         wanted = "a number" + (f" or {n_channels}, one per channel" if n_channels else "")

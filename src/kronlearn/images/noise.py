@@ -74,7 +74,9 @@ def _of_channel(channel: NDArray[Any]) -> float:
     structure = np.sum(np.square(patches[:, low]), axis=1)
     n_quiet = max(min(50, len(patches)), math.ceil(_QUIET * len(patches)))
     quiet = np.argsort(structure, kind="stable")[:n_quiet]
-    return float(np.median(np.abs(patches[quiet][:, frequency >= _HIGH])) / _MEDIAN_MAGNITUDE)
+    found = float(np.median(np.abs(patches[quiet][:, frequency >= _HIGH])) / _MEDIAN_MAGNITUDE)
+    # What rounding leaves of a constant is no noise.
+    return found if found > 1e-12 * float(np.max(np.abs(plane.astype(np.float64)))) else 0.0
 
 
 def _patches(plane: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:

@@ -1,0 +1,711 @@
+"""Denoising: less noise, the same kind of image, the same bits, and errors that help."""
+
+import json
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from skimage.data import astronaut, camera
+
+import kronlearn as kl
+import reference
+
+IMAGES = Path(__file__).resolve().parents[2] / "shared" / "data" / "images"
+denoise = kl.images.denoise
+
+
+@cache
+def clean_crop(size=128):
+    """A part of the photograph with the man's head, the camera and much sky."""
+    return camera()[100 : 100 + size, 180 : 180 + size].astype(np.float64)
+
+
+@cache
+def noisy_crop(sigma, size=128):
+    noise = np.random.default_rng(1).standard_normal((size, size))
+    return clean_crop(size) + sigma * noise
+
+
+@cache
+def colour_crop(size=64):
+    """Clean and noisy (σ = 25) parts of a colour photograph, and all of them whole numbers."""
+    clean = astronaut()[60 : 60 + size, 160 : 160 + size].astype(np.float64)
+    return clean, np.rint(clean + 25 * np.random.default_rng(1).standard_normal(clean.shape))
+
+
+@cache
+def noisy_integers(size=48):
+    """A noisy image (σ = 20) of whole numbers: their mean has no rounding error."""
+    return np.rint(noisy_crop(20, size))
+
+
+def quick(image, sigma=20.0, **options):
+    """Denoised with little learning."""
+    return denoise(image, sigma, **({"max_iter": 2} | options))
+
+
+def psnr(image, clean):
+    return 10 * np.log10(255**2 / np.mean((np.asarray(image, np.float64) - clean) ** 2))
+
+
+# Quality
+
+
+@pytest.mark.parametrize(("sigma", "least"), [(10, 33.5), (20, 29.65), (50, 24.65)])
+def test_noise_goes_and_the_image_stays(sigma, least):
+    clean, noisy = clean_crop(), noisy_crop(sigma)
+    two, one = denoise(noisy, sigma, n_jobs=2), denoise(noisy, sigma, stages=1, n_jobs=2)
+    assert psnr(two, clean) > least
+    assert psnr(two, clean) > psnr(one, clean) + 0.1
+    assert psnr(one, clean) > psnr(noisy, clean) + 5
+
+
+@pytest.mark.parametrize("sigma", [10, 20, 50])
+def test_estimating_the_noise_costs_little(sigma):
+    clean, noisy = clean_crop(), noisy_crop(sigma)
+    told = psnr(denoise(noisy, sigma, n_jobs=2), clean)
+    assert psnr(denoise(noisy, n_jobs=2), clean) > told - 0.15
+
+
+def test_channels_together_are_better_than_one_by_one():
+    clean, noisy = colour_crop()
+    together = denoise(noisy, 25, channel_axis=-1)
+    alone = np.stack([denoise(noisy[..., k], 25) for k in range(3)], axis=-1)
+    assert psnr(together, clean) > psnr(alone, clean) + 1
+
+
+def test_volumes_are_denoised_along_all_axes(rng):
+    x = np.linspace(-1, 1, 28)
+    clean = 100 * np.exp(-4 * (x[:, None, None] ** 2 + 2 * x[:, None] ** 2 + x**2))
+    clean += 50 * (np.abs(x[:, None, None] + x[:, None]) < 0.5)
+    noisy = clean + rng.normal(0, 15, clean.shape)
+    one, two = denoise(noisy, 15, stages=1), denoise(noisy, 15)
+    assert psnr(two, clean) > psnr(one, clean) > psnr(noisy, clean) + 10
+
+
+def test_signals_with_one_axis_are_denoised(rng):
+    clean = 100 * np.sin(np.linspace(0, 60, 2000)) ** 3
+    noisy = clean + rng.normal(0, 15, clean.shape)
+    assert psnr(denoise(noisy, 15), clean) > psnr(noisy, clean) + 8
+
+
+# What K-SVD with 256 atoms reaches (Elad and Aharon, 2006).
+@pytest.mark.skipif(not IMAGES.is_dir(), reason="the images of the paper are not here")
+@pytest.mark.parametrize(
+    ("name", "ksvd"),
+    [
+        ("lena", {10: 35.47, 20: 32.38, 50: 27.79}),
+        ("barbara", {10: 34.42, 20: 30.83, 50: 25.47}),
+        ("house", {10: 35.98, 20: 33.20, 50: 27.95}),
+    ],
+)
+def test_images_of_the_paper_come_out_as_well_as_by_ksvd(name, ksvd):
+    from skimage.io import imread
+
+    clean = imread(IMAGES / f"{name}.png").astype(np.float64)
+    clean = clean if clean.ndim == 2 else clean[..., 0]
+    noise = np.random.default_rng(0).standard_normal(clean.shape)
+    for sigma, published in ksvd.items():
+        assert psnr(denoise(clean + sigma * noise, sigma, n_jobs=2), clean) > published - 0.1
+
+
+# The same bits
+
+
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize("stages", [1, 2])
+def test_the_number_of_threads_changes_no_bit(stages, instruction_set):
+    noisy = noisy_crop(20, 96)
+    with kl.use_instruction_set(instruction_set):
+        first = quick(noisy, None, stages=stages, n_jobs=1)
+        for n_jobs in (1, 2, 5, -1):
+            again = quick(noisy, None, stages=stages, n_jobs=n_jobs)
+            np.testing.assert_array_equal(again, first)
+
+
+@pytest.mark.parametrize("shape", [(40, 31, 3), (12, 14, 11)], ids=["colour", "volume"])
+def test_colours_and_volumes_have_the_same_bits_for_any_threads(rng, shape):
+    noisy = rng.normal(100, 20, shape).cumsum(axis=0)
+    channel_axis = -1 if shape[-1] == 3 else None
+    first = quick(noisy, None, channel_axis=channel_axis, n_jobs=1)
+    for n_jobs in (2, 5):
+        again = quick(noisy, None, channel_axis=channel_axis, n_jobs=n_jobs)
+        np.testing.assert_array_equal(again, first)
+
+
+def test_all_instruction_sets_give_nearly_the_same_image():
+    noisy = noisy_crop(20, 96)
+    results = []
+    for name in kl.instruction_sets():
+        with kl.use_instruction_set(name):
+            results.append(denoise(noisy, 20))
+    for result in results[1:]:
+        assert np.std(result - results[0]) < 0.05 * 20
+        assert abs(psnr(result, clean_crop(96)) - psnr(results[0], clean_crop(96))) < 0.1
+
+
+def test_several_python_threads_may_denoise_at_once():
+    noisy = noisy_crop(20, 64)
+    expected = quick(noisy)
+    with ThreadPoolExecutor(4) as pool:
+        for job in [pool.submit(quick, noisy, n_jobs=2) for _ in range(8)]:
+            np.testing.assert_array_equal(job.result(), expected)
+
+
+def test_the_random_state_decides_what_is_learned():
+    noisy = noisy_integers(96)
+    result = quick(noisy)
+    np.testing.assert_array_equal(quick(noisy, random_state=0), result)
+    np.testing.assert_array_equal(quick(noisy, random_state=np.random.RandomState(0)), result)
+    assert np.any(quick(noisy, random_state=1) != result)
+    assert np.isfinite(quick(noisy, random_state=None)).all()
+
+
+# Units
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize(
+    ("scale", "offset"), [(3.7, -211.1), (1e-6, 1.0), (1e6, -1e6), (1e-100, 0.0), (1e100, 1e99)]
+)
+def test_the_unit_and_the_zero_of_an_image_do_not_matter(scale, offset, stages):
+    noisy = noisy_crop(20, 64)
+    expected = quick(noisy, 20.0, stages=stages)
+    found = (quick(scale * noisy + offset, scale * 20, stages=stages) - offset) / scale
+    assert np.std(found - expected) < 1e-3 * 20
+    sigma = kl.images.estimate_sigma(scale * noisy + offset)
+    assert sigma / scale == pytest.approx(kl.images.estimate_sigma(noisy), rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [2.0**-40, 0.25, 8.0])
+def test_powers_of_two_change_no_bit(scale):
+    noisy = noisy_crop(20, 64)
+    for sigma in (None, 20.0):
+        scaled = quick(scale * noisy, None if sigma is None else scale * sigma)
+        np.testing.assert_array_equal(scaled, scale * quick(noisy, sigma))
+
+
+def test_a_negative_comes_out_as_a_negative():
+    noisy = noisy_crop(20, 64)
+    np.testing.assert_array_equal(quick(-noisy), -quick(noisy))
+
+
+# Kinds of images
+
+
+@pytest.mark.parametrize(
+    "dtype", ["u1", "i2", "u2", ">u2", "i4", "u4", "i8", "f2", "f4", ">f4", "f8", ">f8", "g"]
+)
+def test_the_dtype_stays(dtype):
+    whole = noisy_integers().clip(0, 255)
+    image = whole.astype(dtype)
+    result = quick(image)
+    assert result.dtype == np.dtype(dtype)
+    expected = quick(whole)
+    if result.dtype.kind in "iu":
+        expected = expected.round().clip(0, 255)
+        assert np.mean(result == expected) > 0.99
+    tolerance = {"i": 1, "u": 1, "f": 0.2 if dtype == "f2" else 1e-3}[result.dtype.kind]
+    np.testing.assert_allclose(result.astype(np.float64), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.uint16, np.int32, np.uint64])
+def test_integers_stay_in_their_range(rng, dtype):
+    limits = np.iinfo(dtype)
+    span = float(limits.max) - float(limits.min)
+    dark = np.kron(rng.random((6, 6)) < 0.5, np.ones((9, 9), bool))
+    noisy = np.where(dark, 0.0, 1.0) + rng.normal(0, 0.1, dark.shape)
+    # In steps that floats can hold below the largest integer.
+    noisy = np.clip(noisy, 0, 1) * (1 - 1e-9) * span + float(limits.min)
+    image = np.clip(noisy, limits.min, np.nextafter(float(limits.max), 0)).astype(dtype)
+    result = quick(image, 0.1 * span)
+    far = np.abs(result.astype(np.float64) - image.astype(np.float64)) / span
+    assert far.max() < 0.5
+
+
+def fortran_order(image):
+    return np.asfortranarray(image)
+
+
+def every_other_column(image):
+    return np.repeat(image, 2, axis=1)[:, ::2]
+
+
+def reversed_rows(image):
+    return image[::-1].copy()[::-1]
+
+
+def read_only(image):
+    image = image.copy()
+    image.setflags(write=False)
+    return image
+
+
+def big_endian(image):
+    return image.astype(image.dtype.newbyteorder(">"))
+
+
+def nested_lists(image):
+    return image.tolist()
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [fortran_order, every_other_column, reversed_rows, read_only, big_endian, nested_lists],
+    ids=lambda f: f.__name__,
+)
+def test_the_memory_layout_of_an_image_changes_nothing(layout):
+    noisy = noisy_integers()
+    given = layout(noisy)
+    np.testing.assert_array_equal(quick(given), quick(noisy))
+    np.testing.assert_array_equal(np.asarray(given), noisy)
+
+
+@pytest.mark.parametrize("sigma", [0.0, 20.0])
+def test_the_image_given_is_left_alone(sigma):
+    noisy = noisy_integers()
+    given = noisy.copy()
+    result = quick(given, sigma)
+    assert not np.shares_memory(result, given)
+    result[...] = 0
+    np.testing.assert_array_equal(given, noisy)
+
+
+@pytest.mark.parametrize("sigma", [None, 20.0])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *[(1,), (2,), (5,), (200,)],
+        *[(1, 1), (2, 2), (1, 40), (40, 1), (3, 5), (7, 30), (30, 7)],
+        *[(1, 1, 1), (1, 9, 8), (3, 2, 4), (9, 8, 7), (4, 5, 3, 4)],
+    ],
+    ids=str,
+)
+def test_images_of_any_shape_keep_it(rng, shape, sigma):
+    noisy = 100 + rng.normal(0, 20, shape)
+    result = quick(noisy, sigma)
+    assert result.shape == shape
+    assert np.isfinite(result).all()
+    if sigma is not None:
+        assert np.std(result - 100) <= 1.01 * np.std(noisy - 100)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("sigma", [None, 0.0, 1e-3, 20.0])
+@pytest.mark.parametrize("value", [0.0, 7.3, -1e-5, 1e9])
+def test_a_constant_image_is_unchanged(value, sigma, stages):
+    for shape, channel_axis in [((20, 23), None), ((20, 23, 3), -1), ((50,), None)]:
+        image = np.full(shape, value)
+        result = quick(image, sigma, channel_axis=channel_axis, stages=stages)
+        np.testing.assert_allclose(result, image, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32])
+@pytest.mark.parametrize("sigma", [None, 20.0])
+def test_a_constant_image_of_any_dtype_is_unchanged(dtype, sigma):
+    image = np.full((20, 23), 7, dtype)
+    np.testing.assert_array_equal(quick(image, sigma), image)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
+def test_without_noise_nothing_changes(dtype):
+    image = noisy_integers().clip(0, 255).astype(dtype)
+    if dtype is np.int64:
+        image += 2**53 + 1
+    found = denoise(image, 0, full=True)
+    np.testing.assert_array_equal(found.image, image)
+    assert found.dictionary is None
+    assert found.history is None
+
+
+def test_noise_far_below_the_rounding_of_single_precision_is_left():
+    noisy = noisy_crop(20, 48)
+    np.testing.assert_array_equal(quick(noisy, 1e-6), noisy)
+
+
+def test_noise_far_above_the_signal_leaves_the_mean():
+    noisy = noisy_crop(20, 48)
+    result = quick(noisy, 1e6)
+    np.testing.assert_allclose(result, noisy.mean(), rtol=0, atol=1)
+
+
+# Channels
+
+
+@pytest.mark.parametrize("channel_axis", [0, 1, 2, -1, -2, -3])
+def test_the_place_of_the_channel_axis_changes_nothing(channel_axis):
+    noisy = colour_crop(48)[1]
+    moved = np.moveaxis(noisy, -1, channel_axis)
+    result = quick(moved, 25, channel_axis=channel_axis)
+    assert result.shape == moved.shape
+    expected = quick(noisy, 25, channel_axis=-1)
+    np.testing.assert_array_equal(np.moveaxis(result, channel_axis, -1), expected)
+    contiguous = quick(np.ascontiguousarray(moved), 25, channel_axis=channel_axis)
+    np.testing.assert_array_equal(contiguous, result)
+
+
+def test_one_channel_is_a_grey_image():
+    noisy = noisy_integers()
+    found = quick(noisy[..., None], channel_axis=-1, full=True)
+    np.testing.assert_array_equal(found.image[..., 0], quick(noisy))
+    assert found.sigma == (20.0,)
+
+
+def test_every_channel_may_have_its_own_noise():
+    clean = colour_crop()[0]
+    noise = np.random.default_rng(2).standard_normal(clean.shape)
+    noisy = clean + noise * (5, 20, 50)
+    told = denoise(noisy, (5, 20, 50), channel_axis=-1, full=True)
+    assert told.sigma == (5.0, 20.0, 50.0)
+    assert psnr(told.image, clean) > psnr(denoise(noisy, 25, channel_axis=-1), clean) + 0.5
+    found = denoise(noisy, channel_axis=-1, full=True)
+    np.testing.assert_allclose(found.sigma, (5, 20, 50), rtol=0.25)
+    assert psnr(found.image, clean) > psnr(told.image, clean) - 0.3
+
+
+def test_a_channel_without_noise_is_unchanged():
+    noisy = colour_crop()[1]
+    result = quick(noisy, (25, 0, 25), channel_axis=-1)
+    np.testing.assert_array_equal(result[..., 1], noisy[..., 1])
+    assert np.any(result[..., 0] != noisy[..., 0])
+    np.testing.assert_array_equal(quick(noisy, (0, 0, 0), channel_axis=-1), noisy)
+
+
+def test_a_constant_channel_is_unchanged():
+    noisy = colour_crop()[1].copy()
+    noisy[..., 2] = 7.3
+    result = quick(noisy, None, channel_axis=-1)
+    np.testing.assert_allclose(result[..., 2], 7.3, rtol=1e-12)
+    assert np.any(result[..., 0] != noisy[..., 0])
+
+
+# Choices
+
+
+def test_settings_are_the_ones_asked_for():
+    options = {"patch_size": (6, 5), "n_atoms": 7, "gain": 1.2, "stages": 1, "stride": (3, 2)}
+    found = quick(noisy_integers(), full=True, method="omp", **options)
+    assert found.settings == {
+        "patch_size": (6, 5),
+        "n_atoms": (7, 7),
+        "gain": 1.2,
+        "max_nonzeros": 15,
+        "stride": (3, 2),
+        "stages": 1,
+        "method": "omp",
+        "max_iter": 2,
+    }
+    assert found.dictionary.patch_shape == (6, 5)
+    assert found.dictionary.n_atoms == (7, 7)
+
+
+def test_patches_are_larger_where_the_noise_is_strong():
+    assert quick(noisy_crop(10, 64), 10, full=True).settings["patch_size"] == (8, 8)
+    assert quick(noisy_crop(100, 64), 100, full=True).settings["patch_size"] == (16, 16)
+
+
+@pytest.mark.parametrize("stride", [1, 3, (2, 5), [8, 8], np.array([3, 2]), np.int64(4)], ids=str)
+def test_any_stride_up_to_the_patch_covers_the_image(stride):
+    noisy = noisy_crop(20, 61)
+    result = quick(noisy, stride=stride, stages=1, patch_size=8)
+    assert psnr(result, clean_crop(61)) > psnr(noisy, clean_crop(61)) + 3
+
+
+@pytest.mark.parametrize("patch_size", [(1, 40), (40, 1), (2, 65), (1, 130), (130, 1)], ids=str)
+def test_thin_patches_cover_the_image(patch_size):
+    noisy = noisy_crop(20, 130)
+    result = quick(noisy, stages=1, patch_size=patch_size, max_iter=1)
+    assert np.isfinite(result).all()
+    assert np.std(result - noisy) < 2 * 20
+
+
+def test_a_higher_gain_smooths_more():
+    noisy = noisy_crop(20, 64)
+    change = [
+        np.std(quick(noisy, gain=gain, stages=1) - noisy) for gain in (0.3, 0.7, 1.0, 1.3, 2.0)
+    ]
+    assert change == sorted(change)
+
+
+def test_a_dictionary_can_be_given():
+    noisy = noisy_integers()
+    d = kl.KroneckerDictionary(reference.dct_factors((6, 5), (9, 8)))
+    found = denoise(noisy, 20, dictionary=d, full=True)
+    assert found.dictionary == d
+    assert found.history is None
+    assert "learning" not in found.seconds
+    assert found.settings["method"] == "ols"
+    assert found.settings["patch_size"] == (6, 5)
+    assert found.settings["n_atoms"] == (9, 8)
+    clean = clean_crop(48)
+    assert psnr(found.image, clean) > psnr(noisy, clean) + 5
+    as_list = denoise(noisy, 20, dictionary=list(d.factors))
+    np.testing.assert_array_equal(as_list, found.image)
+    single = denoise(noisy, 20, dictionary=[factor.astype(np.float32) for factor in d.factors])
+    np.testing.assert_allclose(single, found.image, rtol=0, atol=1)
+
+
+def test_orthonormal_factors_are_coded_by_threshold():
+    noisy = noisy_integers()
+    cosines = reference.dct_factors((8, 8), (8, 8))
+    found = denoise(noisy, 20, dictionary=cosines, full=True)
+    assert found.settings["method"] == "threshold"
+    pursued = denoise(noisy, 20, dictionary=cosines, method="omp", full=True)
+    assert pursued.settings["method"] == "omp"
+    np.testing.assert_allclose(pursued.image, found.image, rtol=0, atol=0.5)
+
+
+def test_a_learned_dictionary_denoises_another_image_again():
+    learned = denoise(noisy_integers(96), 20, full=True)
+    again = denoise(noisy_integers(96), 20, dictionary=learned.dictionary, full=True)
+    np.testing.assert_array_equal(again.image, learned.image)
+
+
+# What is told
+
+
+def test_full_tells_what_was_done():
+    noisy = noisy_crop(20, 64)
+    began = time.perf_counter()
+    found = quick(noisy, None, full=True)
+    elapsed = time.perf_counter() - began
+    assert isinstance(found, kl.images.Denoised)
+    np.testing.assert_array_equal(found.image, quick(noisy, None))
+    assert isinstance(found.sigma, float)
+    assert found.sigma == kl.images.estimate_sigma(noisy)
+    assert isinstance(found.dictionary, kl.KroneckerDictionary)
+    assert len(found.history["rmse"]) == 2
+    assert json.loads(json.dumps(found.settings))["patch_size"] == [8, 8]
+    assert list(found.seconds) == ["noise", "learning", "coding", "similar patches"]
+    assert all(seconds >= 0 for seconds in found.seconds.values())
+    assert sum(found.seconds.values()) <= elapsed
+
+
+def stages_told(told):
+    """Names in order, once it is known that every stage goes from 0 to 1 without a step back."""
+    names = list(dict.fromkeys(name for name, _ in told))
+    assert [name for name, _ in told] == sorted((n for n, _ in told), key=names.index)
+    for name in names:
+        shares = [share for stage, share in told if stage == name]
+        assert shares[0] == 0
+        assert shares[-1] == 1
+        assert shares == sorted(shares)
+    return names
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, ["noise", "learning", "coding", "similar patches"]),
+        ({"sigma": 20.0, "stages": 1}, ["noise", "learning", "coding"]),
+        (
+            {"dictionary": [np.eye(4), np.eye(4), np.eye(1)]},
+            ["noise", "coding", "similar patches"],
+        ),
+        ({"channel_axis": -1}, ["noise", "learning", "coding", "similar patches"]),
+        ({"sigma": 0.0}, ["noise"]),
+    ],
+    ids=["default", "one stage", "dictionary", "colour", "no noise"],
+)
+def test_progress_tells_of_every_stage(options, names, n_jobs):
+    noisy = colour_crop(48)[1]
+    told, threads = [], set()
+
+    def progress(stage, share):
+        told.append((stage, share))
+        threads.add(threading.get_ident())
+
+    result = quick(noisy, **({"sigma": None} | options), progress=progress, n_jobs=n_jobs)
+    assert stages_told(told) == names
+    assert threads == {threading.get_ident()}
+    silent = quick(noisy, **({"sigma": None} | options), n_jobs=n_jobs)
+    np.testing.assert_array_equal(result, silent)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+@pytest.mark.parametrize("stage", ["noise", "learning", "coding", "similar patches"])
+def test_an_exception_from_progress_ends_the_work(stage, n_jobs):
+    def progress(name, share):
+        if name == stage:
+            raise ZeroDivisionError(name)
+
+    with pytest.raises(ZeroDivisionError, match=stage):
+        quick(noisy_crop(20, 64), progress=progress, n_jobs=n_jobs)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+@pytest.mark.parametrize("stage", ["coding", "similar patches"])
+def test_an_exception_in_the_middle_of_a_stage_ends_the_work(rng, stage, n_jobs):
+    noisy = rng.normal(0, 20, (600, 600)).cumsum(axis=0).astype(np.float32)
+
+    def progress(name, share):
+        if name == stage and 0 < share < 1:
+            raise ZeroDivisionError(name)
+
+    cosines = reference.dct_factors((8, 8), (16, 16))
+    with pytest.raises(ZeroDivisionError, match=stage):
+        denoise(noisy, 20, dictionary=cosines, gain=0.5, progress=progress, n_jobs=n_jobs)
+
+
+def assert_interrupted(image, stage, n_jobs, **options):
+    """An interrupt that comes soon after a stage began ends denoising at once."""
+    sent = []
+
+    def progress(name, share):
+        # From another thread a little later, when native code is at work.
+        if name == stage and not sent:
+            sent.append(time.perf_counter() + 0.1)
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    def denoise_for_seconds():
+        denoise(image, 20, progress=progress, n_jobs=n_jobs, **options)
+        time.sleep(5)  # denoising ended first: the interrupt comes here, too late
+
+    with pytest.raises(KeyboardInterrupt):
+        denoise_for_seconds()
+    assert time.perf_counter() - sent[0] < 1
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize(
+    ("stage", "gain"), [("learning", 0.3), ("coding", 0.3), ("similar patches", 3.0)]
+)
+def test_denoising_can_be_interrupted(rng, stage, gain, n_jobs):
+    noisy = rng.normal(0, 20, (1000, 1000)).cumsum(axis=0).astype(np.float32)
+    cosines = None if stage == "learning" else reference.dct_factors((8, 8), (16, 16))
+    assert_interrupted(noisy, stage, n_jobs, dictionary=cosines, gain=gain)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("shape", [(110, 110, 110), (30, 30, 30, 30)], ids=str)
+def test_denoising_of_volumes_can_be_interrupted(rng, shape, n_jobs):
+    noisy = rng.normal(0, 20, shape).cumsum(axis=0).astype(np.float32)
+    cosines = reference.dct_factors([4] * len(shape), [4] * len(shape))
+    assert_interrupted(noisy, "similar patches", n_jobs, dictionary=cosines, stride=4, gain=3.0)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("sigma", [None, 20.0])
+def test_pixels_that_are_not_finite_are_refused(sigma, value):
+    image = noisy_crop(20, 48).copy()
+    image[3, 5] = value
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        denoise(image, sigma)
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (np.ones((9, 9), bool), "bool.*astype"),
+        (np.ones((9, 9), complex), "complex128"),
+        (np.ones((9, 9), object), "object"),
+        ("image.png", "dtype"),
+        (np.zeros((0, 5)), r"\(0, 5\).*no pixels"),
+        (3.0, "no pixels"),
+    ],
+    ids=["bool", "complex", "object", "string", "empty", "number"],
+)
+def test_what_is_not_an_image_is_refused(image, words):
+    with pytest.raises(ValueError, match=words):
+        denoise(image, 20)
+
+
+def test_masked_arrays_are_refused_with_advice():
+    with pytest.raises(ValueError, match=r"mask"):
+        quick(np.ma.masked_less(noisy_integers(), 50))
+
+
+EYES = [np.eye(8), np.eye(8)]
+BAD_OPTIONS = [
+    ({"sigma": -1}, ValueError, "sigma=-1"),
+    ({"sigma": np.nan}, ValueError, "sigma=nan"),
+    ({"sigma": np.inf}, ValueError, "sigma=inf"),
+    ({"sigma": "twenty"}, TypeError, "sigma='twenty'"),
+    ({"sigma": 1j}, TypeError, "sigma=1j"),
+    ({"sigma": np.array(1j)}, TypeError, "sigma"),
+    ({"sigma": [20]}, ValueError, r"sigma.*\(1,\).*number"),
+    ({"sigma": [20, 20], "channel_axis": 1}, ValueError, r"sigma.*\(2,\).*48"),
+    ({"gain": 0}, ValueError, "gain=0"),
+    ({"gain": -1.0}, ValueError, "gain=-1.0"),
+    ({"gain": np.nan}, ValueError, "gain=nan"),
+    ({"gain": np.inf}, ValueError, "gain=inf"),
+    ({"gain": "high"}, (TypeError, ValueError), "gain='high'"),
+    ({"stages": 0}, ValueError, "stages=0"),
+    ({"stages": 3}, ValueError, "stages=3"),
+    ({"stages": "2"}, ValueError, "stages='2'"),
+    ({"patch_size": 0}, ValueError, "patch_size=0"),
+    ({"patch_size": -8}, ValueError, "patch_size=-8"),
+    ({"patch_size": 49}, ValueError, r"\(49, 49\).*\(48, 48\)"),
+    ({"patch_size": (8, 8, 8)}, ValueError, r"patch_size=\(8, 8, 8\).*2"),
+    ({"patch_size": 8.5}, (TypeError, ValueError), "patch_size=8.5"),
+    ({"patch_size": "8"}, ValueError, "patch_size='8'"),
+    ({"n_atoms": 0}, ValueError, "n_atoms=0"),
+    ({"n_atoms": (9,)}, ValueError, r"n_atoms=\(9,\)"),
+    ({"n_atoms": 9.0}, (TypeError, ValueError), "n_atoms=9.0"),
+    ({"stride": 0}, ValueError, "stride=0"),
+    ({"stride": -1}, ValueError, "stride=-1"),
+    ({"stride": (1, 2, 3)}, ValueError, "stride"),
+    ({"stride": 1.5}, (TypeError, ValueError), "stride=1.5"),
+    ({"stride": 9}, ValueError, "stride"),
+    ({"stride": (1, 20)}, ValueError, "stride"),
+    ({"channel_axis": 2}, ValueError, "channel_axis=2"),
+    ({"channel_axis": -3}, ValueError, "channel_axis=-3"),
+    ({"channel_axis": 1.5}, (TypeError, ValueError), "channel_axis=1.5"),
+    ({"channel_axis": "last"}, (TypeError, ValueError), "channel_axis='last'"),
+    ({"method": "lasso"}, ValueError, "method='lasso'.*(ols.*omp|omp.*ols)"),
+    ({"method": "threshold"}, ValueError, "threshold.*orthonormal"),
+    ({"max_iter": 0}, ValueError, "max_iter=0"),
+    ({"max_iter": 1.5}, TypeError, "max_iter=1.5"),
+    ({"n_jobs": 0}, ValueError, "n_jobs=0"),
+    ({"n_jobs": "all"}, TypeError, "n_jobs='all'"),
+    ({"progress": 3}, TypeError, "progress=3"),
+    ({"random_state": "dice"}, ValueError, "dice"),
+    ({"dictionary": 3}, ValueError, "list"),
+    ({"dictionary": [np.eye(64), np.eye(64)]}, ValueError, r"\(64, 64\).*\(48, 48\)"),
+    ({"dictionary": [np.eye(8)]}, ValueError, r"\(8,\).*channel_axis"),
+    ({"dictionary": [np.eye(4)] * 3}, ValueError, r"\(4, 4, 4\).*2"),
+    ({"dictionary": [2 * np.eye(8)] * 2}, ValueError, "norm"),
+    ({"dictionary": EYES, "patch_size": 8}, ValueError, "patch_size"),
+    ({"dictionary": EYES, "n_atoms": 8}, ValueError, "n_atoms"),
+    ({"dictionary": EYES, "stride": 9}, ValueError, "stride"),
+    (
+        {"dictionary": reference.dct_factors((8, 8), (9, 9)), "method": "threshold"},
+        ValueError,
+        "orthonormal",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "words"), BAD_OPTIONS)
+def test_bad_choices_are_refused(options, error, words):
+    with pytest.raises(error, match=words):
+        quick(noisy_crop(20, 48), **({"sigma": 20.0} | options))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("patch_size", 49), ("n_atoms", 0), ("stride", 0), ("method", "lasso"), ("n_jobs", 0)],
+)
+def test_bad_choices_are_refused_even_if_there_is_nothing_to_do(option, value):
+    with pytest.raises(ValueError, match=rf"(?i){option}|\({value}, {value}\)"):
+        quick(np.zeros((48, 48)), 0.0, **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("method", "lasso"), ("method", "threshold"), ("stride", 9)]
+)
+def test_bad_choices_are_refused_before_anything_is_learned(option, value):
+    told = []
+    with pytest.raises(ValueError, match=option):
+        quick(noisy_integers(), progress=lambda stage, _: told.append(stage), **{option: value})
+    assert "learning" not in told

@@ -1,0 +1,548 @@
+"""Inpainting: known pixels stay, missing ones are filled well, and errors help."""
+
+import json
+import os
+import signal
+import threading
+import time
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from skimage.data import astronaut, camera
+from skimage.restoration import inpaint_biharmonic
+
+import kronlearn as kl
+import reference
+
+IMAGES = Path(__file__).resolve().parents[2] / "shared" / "data" / "images"
+inpaint = kl.images.inpaint
+
+
+@cache
+def crop(size=48, share=0.5):
+    """A photograph's clean part and where its pixels are missing."""
+    clean = camera()[100 : 100 + size, 180 : 180 + size].astype(np.float64)
+    return clean, np.random.default_rng(2).random(clean.shape) < share
+
+
+@cache
+def colour_crop(size=40):
+    """A colour photograph's clean part and where all, and where single, channels are missing."""
+    rng = np.random.default_rng(3)
+    clean = astronaut()[60 : 60 + size, 160 : 160 + size].astype(np.float64)
+    return clean, rng.random(clean.shape[:2]) < 0.5, rng.random(clean.shape) < 0.5
+
+
+def quick(image, mask=None, **options):
+    """Inpainted with little learning."""
+    return inpaint(image, mask, **({"max_iter": 2} | options))
+
+
+def psnr(image, clean):
+    return 10 * np.log10(255**2 / np.mean((np.asarray(image, np.float64) - clean) ** 2))
+
+
+# Quality
+
+
+def test_half_of_the_pixels_are_filled_better_than_by_biharmonic_equations():
+    clean, missing = crop(128)
+    holes = np.where(missing, 0, clean)
+    two, one = inpaint(holes, missing, n_jobs=2), inpaint(holes, missing, stages=1)
+    assert psnr(two, clean) > psnr(inpaint_biharmonic(holes, missing), clean) + 2
+    assert psnr(two, clean) > 31.5
+    assert psnr(one, clean) > 28
+
+
+@pytest.mark.parametrize("share", [0.2, 0.8])
+def test_few_and_many_missing_pixels_are_filled_well(share):
+    clean, missing = crop(128, share)
+    holes = np.where(missing, 0, clean)
+    filled = inpaint(holes, missing, n_jobs=2)
+    assert psnr(filled, clean) > psnr(inpaint_biharmonic(holes, missing), clean) + 0.5
+
+
+@pytest.mark.skipif(not IMAGES.is_dir(), reason="the images of the paper are not here")
+def test_half_of_an_image_of_the_paper_comes_back():
+    from skimage.io import imread
+
+    clean = imread(IMAGES / "house.png").astype(np.float64)
+    clean = clean if clean.ndim == 2 else clean[..., 0]
+    missing = np.random.default_rng(0).random(clean.shape) < 0.5
+    assert psnr(inpaint(np.where(missing, 0, clean), missing, n_jobs=2), clean) > 38
+
+
+def test_colours_are_filled_better_than_by_biharmonic_equations():
+    clean, missing, _ = colour_crop(112)
+    holes = np.where(missing[..., None], 0, clean)
+    filled = inpaint(holes, missing, channel_axis=-1, n_jobs=2)
+    known = inpaint_biharmonic(holes, missing, channel_axis=-1)
+    assert psnr(filled, clean) > psnr(known, clean) + 0.5
+
+
+def test_volumes_are_filled_along_all_axes(rng):
+    x = np.linspace(-1, 1, 20)
+    clean = 100 * np.exp(-4 * (x[:, None, None] ** 2 + 2 * x[:, None] ** 2 + x**2))
+    missing = rng.random(clean.shape) < 0.6
+    filled = quick(np.where(missing, 0, clean), missing)
+    assert np.abs(filled - clean).max() < 5
+
+
+def test_a_signal_with_one_axis_is_filled(rng):
+    clean = 100 * np.sin(np.linspace(0, 20, 500))
+    missing = rng.random(500) < 0.5
+    assert np.std(quick(np.where(missing, 0, clean), missing) - clean) < 2
+
+
+# Known pixels
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize(
+    "dtype", ["u1", "i1", "i2", "u2", ">u2", "i4", "u4", "f2", "f4", ">f4", "f8", ">f8"]
+)
+def test_known_pixels_and_the_dtype_stay(dtype, stages):
+    clean, missing = crop()
+    image = (clean / 2 if dtype == "i1" else clean + 0.3).astype(dtype)
+    holes = np.where(missing, image.max(), image).astype(dtype)
+    filled = quick(holes, missing, stages=stages)
+    assert filled.dtype == np.dtype(dtype)
+    assert filled.shape == image.shape
+    np.testing.assert_array_equal(filled[~missing], image[~missing])
+    error = filled.astype(np.float64) - image.astype(np.float64)
+    assert np.std(error[missing]) < 0.4 * np.std(image.astype(np.float64))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_integers_that_no_float_can_hold_stay(rng, dtype):
+    image = rng.integers(2**60, 2**61, (20, 20)).astype(dtype) | dtype(1)
+    missing = rng.random(image.shape) < 0.3
+    filled = quick(np.where(missing, dtype(0), image), missing)
+    assert filled.dtype == dtype
+    np.testing.assert_array_equal(filled[~missing], image[~missing])
+    assert filled[missing].min() > 2**59
+
+
+def test_integers_stay_in_their_range(rng):
+    clean = np.where(np.arange(40) // 5 % 2, 255, 0).astype(np.uint8) * np.ones((40, 1), np.uint8)
+    missing = rng.random(clean.shape) < 0.5
+    filled = quick(np.where(missing, 128, clean).astype(np.uint8), missing)
+    far = np.abs(filled.astype(int) - clean.astype(int))
+    assert np.mean(far > 100) < 0.05
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
+def test_an_image_with_nothing_missing_is_unchanged(dtype):
+    image = crop()[0].astype(dtype)
+    if dtype is np.int64:
+        image += 2**53 + 1
+    for mask in (None, np.zeros(image.shape, bool)):
+        found = inpaint(image, mask, full=True)
+        assert found.image.dtype == dtype
+        np.testing.assert_array_equal(found.image, image)
+        assert not np.shares_memory(found.image, image)
+        assert found.dictionary is None
+        assert found.history is None
+        assert found.seconds == {}
+
+
+def test_the_image_and_the_mask_given_are_left_alone():
+    clean, missing = crop()
+    holes, mask = np.where(missing, np.nan, clean), missing.copy()
+    given = holes.copy()
+    quick(given, mask)
+    np.testing.assert_array_equal(given, holes)
+    np.testing.assert_array_equal(mask, missing)
+
+
+# Missing pixels
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("value", [1e6, -1e30, 1e100, 1e300, -1e308, np.inf, -np.inf, np.nan])
+def test_values_of_missing_pixels_do_not_matter(value, stages):
+    clean, missing = crop()
+    expected = quick(np.where(missing, 0.0, clean), missing, stages=stages)
+    found = quick(np.where(missing, value, clean), missing, stages=stages)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("value", [-1e6, 3e38, np.inf, np.nan])
+def test_values_of_missing_pixels_do_not_matter_in_single_precision(value):
+    clean, missing = crop()
+    zeros, spoiled = (
+        np.where(missing, v, clean).astype(np.float32) for v in (0.0, np.float32(value))
+    )
+    np.testing.assert_array_equal(quick(spoiled, missing), quick(zeros, missing))
+
+
+def test_values_of_missing_pixels_do_not_matter_in_colour():
+    clean, missing, single = colour_crop()
+    for mask in (missing, single):
+        where = mask if mask.ndim == 3 else mask[..., None]
+        expected = quick(np.where(where, 0.0, clean), mask, channel_axis=-1)
+        for value in (1e30, np.nan):
+            found = quick(np.where(where, value, clean), mask, channel_axis=-1)
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_without_a_mask_nan_is_missing(dtype):
+    clean, missing = crop()
+    holes = np.where(missing, np.nan, clean).astype(dtype)
+    np.testing.assert_array_equal(quick(holes), quick(holes, missing))
+
+
+def test_without_a_mask_channels_may_miss_different_pixels():
+    clean, _, single = colour_crop()
+    holes = np.where(single, np.nan, clean)
+    np.testing.assert_array_equal(
+        quick(holes, channel_axis=-1), quick(holes, single, channel_axis=-1)
+    )
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_a_hole_larger_than_patches_is_filled_plausibly(dtype, stages):
+    clean = crop(96)[0].astype(dtype)
+    missing = np.zeros(clean.shape, bool)
+    missing[20:75, 15:80] = True
+    filled = quick(np.where(missing, 0, clean).astype(dtype), missing, stages=stages)
+    assert filled.dtype == dtype
+    assert np.isfinite(filled).all()
+    contrast = float(clean.max()) - float(clean.min())
+    assert filled.min() >= float(clean.min()) - 0.25 * contrast
+    assert filled.max() <= float(clean.max()) + 0.25 * contrast
+    np.testing.assert_array_equal(filled[~missing], clean[~missing])
+
+
+def test_half_an_image_is_filled_plausibly():
+    clean = crop(64)[0]
+    missing = np.zeros(clean.shape, bool)
+    missing[:, 32:] = True
+    filled = quick(np.where(missing, np.nan, clean))
+    assert np.isfinite(filled).all()
+    assert filled.min() > -64
+    assert filled.max() < 320
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (500,), (1, 40), (40, 1), (9, 8, 7)], ids=str)
+def test_one_known_pixel_fills_the_image(shape):
+    image = np.full(shape, np.nan)
+    image.flat[image.size // 3] = 7.3
+    np.testing.assert_allclose(quick(image), 7.3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("value", [0.0, 7.3, -1e-5, 1e9])
+def test_a_constant_image_is_filled_with_the_constant(value, stages):
+    missing = crop()[1]
+    filled = quick(np.where(missing, np.nan, value), stages=stages)
+    np.testing.assert_allclose(filled, value, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(2,), (5,), (200,), (1, 2), (2, 2), (1, 40), (40, 1), (3, 5), (30, 7), (2, 3, 4), (9, 8, 7)],
+    ids=str,
+)
+def test_images_of_any_shape_keep_it(rng, shape):
+    image = 100 + rng.normal(0, 20, shape)
+    missing = rng.random(shape) < 0.4
+    missing.flat[0], missing.flat[-1] = False, True
+    filled = quick(np.where(missing, np.nan, image))
+    assert filled.shape == shape
+    np.testing.assert_array_equal(filled[~missing], image[~missing])
+    assert np.abs(filled - 100).max() < 200
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-6, 1e6, 1e30])
+def test_the_unit_of_an_image_does_not_matter(scale):
+    clean, missing = crop()
+    expected = quick(np.where(missing, np.nan, clean))
+    found = quick(scale * np.where(missing, np.nan, clean)) / scale
+    assert np.std(found - expected) < 0.02
+
+
+# Masks
+
+
+def test_a_mask_may_be_spatial_or_of_the_whole_image():
+    clean, missing, _ = colour_crop()
+    holes = np.where(missing[..., None], 0, clean)
+    expected = quick(holes, missing, channel_axis=-1)
+    whole = np.repeat(missing[..., None], 3, axis=-1)
+    np.testing.assert_array_equal(quick(holes, whole, channel_axis=-1), expected)
+    np.testing.assert_array_equal(expected[~missing], clean[~missing])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, bool])
+def test_a_mask_may_hold_whole_numbers(dtype):
+    clean, missing = crop()
+    holes = np.where(missing, 0, clean)
+    mask = missing.astype(dtype) * dtype(1 if dtype is bool else 100)
+    np.testing.assert_array_equal(quick(holes, mask), quick(holes, missing))
+    np.testing.assert_array_equal(quick(holes, mask.tolist()), quick(holes, missing))
+
+
+def test_channels_that_miss_different_pixels_are_filled_one_by_one():
+    clean, _, single = colour_crop()
+    holes = np.where(single, 0, clean)
+    filled = quick(holes, single, channel_axis=-1)
+    for k in range(3):
+        alone = quick(holes[..., k], single[..., k])
+        np.testing.assert_array_equal(filled[..., k], alone)
+
+
+def test_a_channel_with_nothing_missing_is_unchanged():
+    clean, _, single = colour_crop()
+    mask = single.copy()
+    mask[..., 1] = False
+    filled = quick(np.where(mask, 0, clean), mask, channel_axis=-1)
+    np.testing.assert_array_equal(filled[..., 1], clean[..., 1])
+    np.testing.assert_array_equal(filled[~mask], clean[~mask])
+
+
+@pytest.mark.parametrize("channel_axis", [0, 1, -1, -3])
+def test_the_place_of_the_channel_axis_changes_nothing(channel_axis):
+    clean, missing, single = colour_crop()
+    for mask in (missing, single):
+        where = mask if mask.ndim == 3 else mask[..., None]
+        holes = np.where(where, 0, clean)
+        moved = mask if mask.ndim == 2 else np.moveaxis(mask, -1, channel_axis)
+        filled = quick(np.moveaxis(holes, -1, channel_axis), moved, channel_axis=channel_axis)
+        expected = quick(holes, mask, channel_axis=-1)
+        np.testing.assert_array_equal(np.moveaxis(filled, channel_axis, -1), expected)
+
+
+# The same bits
+
+
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize("stages", [1, 2])
+def test_the_number_of_threads_changes_no_bit(stages, instruction_set):
+    clean, missing = crop(72)
+    holes = np.where(missing, np.nan, clean)
+    with kl.use_instruction_set(instruction_set):
+        first = quick(holes, stages=stages, n_jobs=1)
+        for n_jobs in (1, 2, 5, -1):
+            np.testing.assert_array_equal(quick(holes, stages=stages, n_jobs=n_jobs), first)
+
+
+@pytest.mark.parametrize("layout", [np.asfortranarray, lambda a: np.repeat(a, 2, 1)[:, ::2]])
+def test_the_memory_layout_of_an_image_changes_nothing(layout):
+    clean, missing = crop()
+    holes = np.where(missing, 0, clean)
+    filled = quick(layout(holes), layout(missing))
+    np.testing.assert_allclose(filled, quick(holes, missing), rtol=1e-9)
+
+
+def test_the_random_state_decides_what_is_learned():
+    clean, missing = crop(72)
+    holes = np.where(missing, np.nan, clean)
+    filled = quick(holes)
+    np.testing.assert_array_equal(quick(holes, random_state=np.random.RandomState(0)), filled)
+    assert np.any(quick(holes, random_state=1) != filled)
+
+
+# Choices, and what is told
+
+
+@pytest.mark.parametrize("n_atoms", [(5, 4), (8, 7)], ids=["complete", "overcomplete"])
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_dictionary_can_be_given(n_atoms, stages):
+    clean, missing = crop()
+    d = kl.KroneckerDictionary(reference.dct_factors((5, 4), n_atoms))
+    holes = np.where(missing, np.nan, clean)
+    found = inpaint(holes, dictionary=d, stages=stages, full=True)
+    assert found.dictionary == d
+    assert found.history is None
+    assert found.settings["patch_size"] == (5, 4)
+    assert found.settings["n_atoms"] == n_atoms
+    assert "learning" not in found.seconds
+    assert psnr(found.image, clean) > 22
+    as_list = inpaint(holes, dictionary=list(d.factors), stages=stages)
+    np.testing.assert_array_equal(as_list, found.image)
+
+
+def test_full_tells_what_was_done():
+    clean, missing = crop()
+    found = quick(np.where(missing, 0, clean), missing, patch_size=(6, 5), n_atoms=7, full=True)
+    assert isinstance(found, kl.images.Inpainted)
+    again = quick(np.where(missing, 0, clean), missing, patch_size=(6, 5), n_atoms=7)
+    np.testing.assert_array_equal(found.image, again)
+    assert found.dictionary.patch_shape == (6, 5)
+    assert found.dictionary.n_atoms == (7, 7)
+    assert len(found.history["rmse"]) == 2
+    settings = json.loads(json.dumps(found.settings))
+    assert settings["patch_size"] == [6, 5]
+    assert settings["stages"] == 2
+    assert list(found.seconds) == ["coding", "learning", "similar patches"]
+    assert all(seconds >= 0 for seconds in found.seconds.values())
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, ["coding", "learning", "similar patches"]),
+        ({"stages": 1}, ["coding"]),
+        ({"dictionary": [np.eye(4), np.eye(4), np.eye(1)]}, ["coding", "similar patches"]),
+        ({"channel_axis": -1}, ["coding", "learning", "similar patches"]),
+    ],
+    ids=["default", "one stage", "dictionary", "colour"],
+)
+def test_progress_tells_of_every_stage(options, names, n_jobs):
+    clean, missing, _ = colour_crop()
+    told = []
+    quick(
+        np.where(missing[..., None], np.nan, clean),
+        progress=lambda stage, share: told.append((stage, share)),
+        n_jobs=n_jobs,
+        **options,
+    )
+    assert list(dict.fromkeys(stage for stage, _ in told)) == names
+    for name in names:
+        shares = [share for stage, share in told if stage == name]
+        assert shares[0] == 0
+        assert shares[-1] == 1
+        assert shares == sorted(shares)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+@pytest.mark.parametrize("stage", ["coding", "learning", "similar patches"])
+def test_an_exception_from_progress_ends_the_work(stage, n_jobs):
+    clean, missing = crop()
+
+    def progress(name, share):
+        if name == stage:
+            raise ZeroDivisionError(name)
+
+    with pytest.raises(ZeroDivisionError, match=stage):
+        quick(np.where(missing, 0, clean), missing, progress=progress, n_jobs=n_jobs)
+
+
+@pytest.mark.parametrize("stage", ["coding", "similar patches"])
+def test_inpainting_can_be_interrupted(rng, stage):
+    image = rng.normal(0, 20, (1500, 1500)).cumsum(axis=0).astype(np.float32)
+    missing = rng.random(image.shape) < 0.5
+    sent = []
+
+    def progress(name, share):
+        # From another thread a little later, when native code is at work.
+        if name == stage and not sent:
+            sent.append(time.perf_counter() + 0.1)
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    def inpaint_for_seconds():
+        inpaint(image, missing, dictionary=[np.eye(4)] * 2, progress=progress, n_jobs=2)
+        time.sleep(5)  # inpainting ended first: the interrupt comes here, too late
+
+    with pytest.raises(KeyboardInterrupt):
+        inpaint_for_seconds()
+    assert time.perf_counter() - sent[0] < 1
+
+
+# Bad input
+
+
+def test_an_image_that_is_all_missing_is_refused():
+    clean, _, single = colour_crop()
+    with pytest.raises(ValueError, match="missing"):
+        inpaint(clean[..., 0], np.ones(clean.shape[:2], bool))
+    with pytest.raises(ValueError, match="missing"):
+        inpaint(np.full((9, 9), np.nan))
+    mask = single.copy()
+    mask[..., 2] = True
+    with pytest.raises(ValueError, match="missing"):
+        inpaint(clean, mask, channel_axis=-1)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_known_pixels_that_are_not_finite_are_refused(value):
+    clean, missing = crop()
+    image = clean.copy()
+    row, column = np.argwhere(~missing)[7]
+    image[row, column] = value
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        inpaint(image, missing)
+
+
+def test_without_a_mask_infinity_is_refused():
+    image = crop()[0].copy()
+    image[3, 5], image[4, 4] = np.inf, np.nan
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        inpaint(image)
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (np.zeros((48, 47), bool), r"mask.*\(48, 47\).*\(48, 48\)"),
+        (np.zeros(48, bool), r"mask.*\(48,\)"),
+        (np.zeros((48, 48, 1), bool), r"mask.*\(48, 48, 1\)"),
+        (np.zeros((48, 48)), "mask.*float64.*bool"),
+        (np.zeros((48, 48), object), "mask.*object"),
+        ("holes", "mask"),
+        (True, "mask"),
+    ],
+    ids=["size", "axes", "more axes", "floats", "objects", "string", "one value"],
+)
+def test_a_mask_that_does_not_fit_is_refused(mask, words):
+    with pytest.raises(ValueError, match=words):
+        inpaint(crop()[0], mask)
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (np.ones((9, 9), bool), "bool.*astype"),
+        (np.ones((9, 9), complex), "complex128"),
+        (np.ones((9, 9), object), "object"),
+        ("image.png", "dtype"),
+        (np.zeros((0, 5)), r"\(0, 5\).*no pixels"),
+        (3.0, "no pixels"),
+    ],
+    ids=["bool", "complex", "object", "string", "empty", "number"],
+)
+def test_what_is_not_an_image_is_refused(image, words):
+    with pytest.raises(ValueError, match=words):
+        inpaint(image)
+
+
+def test_masked_arrays_are_refused_with_advice():
+    with pytest.raises(ValueError, match="mask"):
+        inpaint(np.ma.masked_array(*crop()))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"stages": 0}, ValueError, "stages=0"),
+        ({"stages": 3}, ValueError, "stages=3"),
+        ({"patch_size": 0}, ValueError, "patch_size=0"),
+        ({"patch_size": 49}, ValueError, r"\(49, 49\).*\(48, 48\)"),
+        ({"patch_size": (8, 8, 8)}, ValueError, r"patch_size=\(8, 8, 8\).*2"),
+        ({"patch_size": 8.5}, (TypeError, ValueError), "patch_size=8.5"),
+        ({"n_atoms": 0}, ValueError, "n_atoms=0"),
+        ({"n_atoms": (9,)}, ValueError, r"n_atoms=\(9,\)"),
+        ({"n_atoms": 9.0}, (TypeError, ValueError), "n_atoms=9.0"),
+        ({"channel_axis": 2}, ValueError, "channel_axis=2"),
+        ({"channel_axis": "last"}, (TypeError, ValueError), "channel_axis='last'"),
+        ({"max_iter": 0}, ValueError, "max_iter=0"),
+        ({"n_jobs": 0}, ValueError, "n_jobs=0"),
+        ({"progress": 3}, TypeError, "progress=3"),
+        ({"random_state": "dice"}, ValueError, "dice"),
+        ({"dictionary": 3}, ValueError, "list"),
+        ({"dictionary": [np.eye(64)] * 2}, ValueError, r"\(64, 64\).*\(48, 48\)"),
+        ({"dictionary": [np.eye(8)]}, ValueError, r"\(8,\).*channel_axis"),
+        ({"dictionary": [np.eye(8)] * 2, "patch_size": 8}, ValueError, "patch_size"),
+        ({"dictionary": [np.eye(8)] * 2, "n_atoms": 8}, ValueError, "n_atoms"),
+    ],
+)
+def test_bad_choices_are_refused(options, error, words):
+    clean, missing = crop()
+    with pytest.raises(error, match=words):
+        quick(np.where(missing, 0, clean), missing, **options)

@@ -1,0 +1,139 @@
+"""The noise of an image is found from the image alone."""
+
+import numpy as np
+import pytest
+from skimage.data import astronaut, camera, coins
+
+import kronlearn as kl
+
+estimate_sigma = kl.images.estimate_sigma
+
+
+@pytest.mark.parametrize(
+    ("sigma", "tolerance"), [(5, 0.1), (10, 0.05), (20, 0.05), (35, 0.05), (50, 0.05)]
+)
+def test_the_noise_of_photographs_is_found(sigma, tolerance):
+    for seed, clean in enumerate((camera(), coins())):
+        noise = np.random.default_rng(seed).normal(0, sigma, clean.shape)
+        assert estimate_sigma(clean + noise) == pytest.approx(sigma, rel=tolerance)
+
+
+@pytest.mark.parametrize(("sigma", "tolerance"), [(5, 0.1), (20, 0.05), (50, 0.05)])
+def test_the_noise_of_every_channel_is_found(sigma, tolerance):
+    sigmas = np.array([1.0, 0.8, 1.2]) * sigma
+    noise = np.random.default_rng(1).standard_normal((512, 512, 3)) * sigmas
+    found = estimate_sigma(astronaut() + noise, channel_axis=-1)
+    assert isinstance(found, tuple)
+    np.testing.assert_allclose(found, sigmas, rtol=tolerance)
+
+
+@pytest.mark.parametrize("channel_axis", [0, 1, -2])
+def test_the_place_of_the_channel_axis_changes_nothing(rng, channel_axis):
+    noisy = rng.normal(0, (1, 2, 3, 4), (60, 50, 4))
+    found = estimate_sigma(np.moveaxis(noisy, -1, channel_axis), channel_axis=channel_axis)
+    expected = estimate_sigma(noisy, channel_axis=-1)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert expected == tuple(estimate_sigma(noisy[..., k]) for k in range(4))
+
+
+@pytest.mark.parametrize("shape", [(20000,), (200, 150), (1, 20000), (40, 32, 28), (16, 9, 14, 11)])
+def test_pure_noise_with_any_number_of_axes_is_found(rng, shape):
+    noise = rng.normal(3, 7, shape)
+    # The quietest patches are looked at, which makes the estimate a little too small.
+    assert 0.85 * 7 < estimate_sigma(noise) < 1.05 * 7
+
+
+def test_the_noise_of_a_volume_is_found(rng):
+    x = np.linspace(-1, 1, 32)
+    clean = 100 * np.exp(-4 * (x[:, None, None] ** 2 + 2 * x[:, None] ** 2 + x**2))
+    for sigma in (0.5, 5, 20):
+        found = estimate_sigma(clean + rng.normal(0, sigma, clean.shape))
+        assert found == pytest.approx(sigma, rel=0.05)
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e-9, 1e9, 1e100])
+def test_the_noise_is_in_the_units_of_the_image(scale):
+    noisy = camera()[:128, :128] + np.random.default_rng(0).normal(0, 10, (128, 128))
+    found = estimate_sigma(scale * noisy - 3 * scale)
+    assert found == pytest.approx(scale * estimate_sigma(noisy), rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "u2", ">u2", "i8", "f2", "f4", ">f4", "f8", "g"])
+def test_any_real_dtype_is_accepted(dtype):
+    noisy = np.rint(100 + np.random.default_rng(0).normal(0, 10, (96, 96)))
+    found = estimate_sigma(noisy.astype(dtype))
+    assert isinstance(found, float)
+    assert found == pytest.approx(estimate_sigma(noisy), rel=1e-9)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 7.3, -1e-5, 1 / 3, 1e9])
+@pytest.mark.parametrize("shape", [(1,), (2,), (50,), (1, 1), (3, 5), (20, 20), (9, 8, 7)], ids=str)
+def test_a_constant_image_has_no_noise(shape, value):
+    assert estimate_sigma(np.full(shape, value)) == 0
+    assert estimate_sigma(np.full(shape, value, np.float32)) == 0
+    assert estimate_sigma(np.full((*shape, 2), value), channel_axis=-1) == (0, 0)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint64])
+def test_a_constant_image_of_integers_has_no_noise(dtype):
+    assert estimate_sigma(np.full((20, 20), 77, dtype)) == 0
+
+
+def test_smooth_images_have_hardly_any_noise():
+    ramp = np.add.outer(np.arange(64.0), 2 * np.arange(80.0))
+    assert estimate_sigma(ramp) < 1e-9
+    assert estimate_sigma(np.sin(ramp / 40)) < 1e-3
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(2,), (3,), (1, 2), (2, 2), (3, 1), (2, 3, 2), (1, 1, 5), (7, 9), (1, 1, 1, 2)],
+    ids=str,
+)
+def test_tiny_images_have_some_noise(rng, shape):
+    found = estimate_sigma(rng.normal(0, 1, shape))
+    assert isinstance(found, float)
+    assert 0 <= found < 10
+
+
+def test_the_memory_layout_of_an_image_changes_nothing(rng):
+    noisy = rng.normal(0, 1, (60, 50))
+    found = estimate_sigma(noisy)
+    for layout in (
+        np.asfortranarray(noisy),
+        noisy[::-1].copy()[::-1],
+        np.repeat(noisy, 2, 1)[:, ::2],
+    ):
+        assert estimate_sigma(layout) == pytest.approx(found, rel=1e-12)
+    assert estimate_sigma(noisy.tolist()) == found
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_pixels_that_are_not_finite_are_refused(value):
+    image = np.zeros((9, 9))
+    image[4, 4] = value
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        estimate_sigma(image)
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (np.ones((9, 9), bool), "bool.*astype"),
+        (np.ones((9, 9), complex), "complex128"),
+        (np.ones((9, 9), object), "object"),
+        (np.zeros((0, 5)), r"\(0, 5\).*no pixels"),
+        (3.0, "no pixels"),
+    ],
+    ids=["bool", "complex", "object", "empty", "number"],
+)
+def test_what_is_not_an_image_is_refused(image, words):
+    with pytest.raises(ValueError, match=words):
+        estimate_sigma(image)
+
+
+def test_a_channel_axis_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="channel_axis=2"):
+        estimate_sigma(np.zeros((9, 9)), channel_axis=2)
+    with pytest.raises(ValueError, match="no pixels"):
+        estimate_sigma(np.zeros(9), channel_axis=0)
