@@ -500,6 +500,8 @@ def test_the_demo_writes_pictures_and_a_model_and_beats_the_dct(tmp_path):
     assert (folder / "dictionary.png").read_bytes().startswith(PNG)
     assert (folder / "convergence.png").read_bytes().startswith(PNG)
     assert kl.load_dictionary(folder / "dictionary.safetensors").n_atoms == (16, 16)
+    assert (folder / "denoised.png").read_bytes().startswith(PNG)
+    assert record["denoised"]["psnr_after"] > record["denoised"]["psnr_before"] + 8
 
 
 def test_the_demo_prints_a_table(tmp_path):

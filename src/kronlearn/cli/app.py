@@ -76,14 +76,14 @@ def demo(
     ] = Path("kronlearn-demo"),
     quick: Quick = False,
     n_jobs: Jobs = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="For the starting factors.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="For everything random.")] = 0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Learn from an image that comes with scikit-image, in seconds.
+    """Learn from an image that comes with scikit-image and denoise it, in seconds.
 
     Prints how well learned and fixed dictionaries do, and writes dictionary.png,
-    convergence.png and dictionary.safetensors.
+    convergence.png, dictionary.safetensors and denoised.png.
     """
     from kronlearn.cli.demo import run
     from kronlearn.cli.output import Output

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
+from skimage.metrics import peak_signal_noise_ratio
 
 import kronlearn as kl
 from kronlearn.cli import drawing, patches
@@ -20,11 +21,12 @@ from kronlearn.starts import dct_factor
 __all__ = ["run"]
 
 PATCH = (8, 8)
+SIGMA = 20
 SPARSITY = 6
 
 
 def run(folder: Path, quick: bool, n_jobs: int | None, seed: int, output: Output) -> None:
-    """Learn two dictionaries, compare them with the fixed DCT, write pictures and the model."""
+    """Learn two dictionaries, compare them with the DCT; denoise; write pictures and the model."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--output {folder} is a file; give the name of a folder.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +51,8 @@ def run(folder: Path, quick: bool, n_jobs: int | None, seed: int, output: Output
     output.say(_table(rows))
     learned = models["general"].dictionary_
     files = [
-        folder / name for name in ("dictionary.png", "convergence.png", "dictionary.safetensors")
+        folder / name
+        for name in ("dictionary.png", "convergence.png", "dictionary.safetensors", "denoised.png")
     ]
     drawing.save_dictionary_picture(learned, files[0], overwrite=True)
     histories: dict[str | None, Any] = {name: m.history_ for name, m in models.items()}
@@ -60,8 +63,16 @@ def run(folder: Path, quick: bool, n_jobs: int | None, seed: int, output: Output
         "history": thinned_history(models["general"].history_),
     }
     save_dictionary(learned, files[2], info=info)
+    denoised = _denoise(image[:128, 192:320] if quick else image, n_jobs, seed, files[3], output)
     output.say("Wrote " + ", ".join(map(str, files)))
-    output.finish({"samples": len(samples), "rows": rows, "files": [str(file) for file in files]})
+    output.finish(
+        {
+            "samples": len(samples),
+            "rows": rows,
+            "denoised": denoised,
+            "files": [str(file) for file in files],
+        }
+    )
 
 
 def _cosines(n: int) -> Any:
@@ -88,6 +99,29 @@ def _learn(
             n_jobs=n_jobs,
             callback=lambda state: advance(f"RMSE {state.rmse:.4f}"),
         ).fit(samples)
+
+
+def _denoise(
+    image: NDArray[np.float32], n_jobs: int | None, seed: int, file: Path, output: Output
+) -> dict[str, float]:
+    """Add noise to the image, take it out again, draw both; what it did and how long it took."""
+    noise = np.random.default_rng(seed).standard_normal(image.shape, np.float32)
+    noisy = image + np.float32(SIGMA) * noise
+    start = time.perf_counter()
+    with output.stages("Denoising") as progress:
+        result = kl.images.denoise(noisy, random_state=seed, n_jobs=n_jobs, progress=progress)
+    seconds = time.perf_counter() - start
+    before, after = (
+        float(peak_signal_noise_ratio(image, picture, data_range=255))
+        for picture in (noisy, result)
+    )
+    output.say(
+        f"Noise of {SIGMA} gray levels added to camera and taken out again: {before:.2f} dB → "
+        f"{after:.2f} dB, in {seconds:.2f} s."
+    )
+    names = (f"noisy, {before:.1f} dB", f"denoised, {after:.1f} dB")
+    drawing.save_comparison(noisy, result, image, names, "before", file, overwrite=True)
+    return {"psnr_before": before, "psnr_after": after, "seconds": seconds}
 
 
 def _row(
