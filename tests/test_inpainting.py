@@ -470,11 +470,20 @@ def test_known_pixels_that_are_not_finite_are_refused(value):
         inpaint(image, missing)
 
 
-def test_without_a_mask_infinity_is_refused():
+def test_without_a_mask_what_is_not_finite_is_missing():
     image = crop()[0].copy()
     image[3, 5], image[4, 4] = np.inf, np.nan
-    with pytest.raises(ValueError, match="NaN or infinity"):
-        inpaint(image)
+    filled = inpaint(image)
+    assert np.isfinite(filled).all()
+    known = np.isfinite(image)
+    assert np.array_equal(filled[known], image[known])
+
+
+def test_what_is_filled_in_stays_within_the_known_range():
+    image = (np.indices((40, 40)).sum(axis=0) % 7 < 3).astype(np.float32)
+    filled = inpaint(image, np.random.default_rng(0).random(image.shape) < 0.6)
+    assert filled.min() == 0
+    assert filled.max() == 1
 
 
 @pytest.mark.parametrize(

@@ -137,3 +137,12 @@ def test_a_channel_axis_that_does_not_exist_is_refused():
         estimate_sigma(np.zeros((9, 9)), channel_axis=2)
     with pytest.raises(ValueError, match="no pixels"):
         estimate_sigma(np.zeros(9), channel_axis=0)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.4])
+def test_flat_borders_do_not_hide_the_noise(share):
+    noisy = camera() + np.random.default_rng(0).normal(0, 20, (512, 512))
+    image = np.clip(noisy, 0, 255).astype(np.uint8)
+    rows = int(share * 256)
+    image[:rows], image[-rows:] = 0, 77
+    assert kl.images.estimate_sigma(image) == pytest.approx(20, rel=0.1)

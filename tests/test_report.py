@@ -212,7 +212,7 @@ def test_the_commands_write_pages(tmp_path, monkeypatch, command):
     page = Elements((tmp_path / "page.html").read_text("utf-8"))
     assert len(page.all("script")) == 1
     assert name in page.text
-    for words in ("PSNR", "Settings", "Time", "Dictionary", "Root mean square error"):
+    for words in ("PSNR", "Settings", "Time", "Dictionary", "Learning"):
         assert words in page.text
 
 

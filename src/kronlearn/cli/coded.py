@@ -13,7 +13,13 @@ import numpy as np
 from kronlearn.cli import drawing
 from kronlearn.cli.extras import Extras, Story, write_extras
 from kronlearn.cli.output import Output, facts_table, times
-from kronlearn.cli.pictures import Picture, check_writable, read_picture, write_picture
+from kronlearn.cli.pictures import (
+    IMAGE_ENDINGS,
+    Picture,
+    check_writable,
+    read_picture,
+    write_picture,
+)
 from kronlearn.cli.places import check_places
 from kronlearn.cli.quality import decibels
 from kronlearn.images.compression import CodedImage
@@ -45,6 +51,10 @@ def code(request: Coding, output: Output) -> None:
     read = [path for path in (request.input, request.dictionary) if path is not None]
     check_places([("OUT", request.output), *request.extras.places()], read, request.overwrite)
     drawing.check_drawable("--comparison", request.extras.comparison)
+    if request.output.suffix.lower() in IMAGE_ENDINGS:
+        raise ValueError(
+            f"OUT {request.output} is named like an image, which a coded one is not; name it .kron."
+        )
     if request.dictionary is not None and request.patch is not None:
         raise ValueError("--patch is the dictionary's own; leave it out with --dictionary.")
     picture = _codable(read_picture(request.input))

@@ -22,7 +22,10 @@ __all__ = [
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Jobs = Annotated[
-    int | None, typer.Option("--n-jobs", "-j", metavar="N", help="Threads; -1 for all cores.")
+    int | None,
+    typer.Option(
+        "--n-jobs", "-j", metavar="N", help="Threads; -1 for all cores.", show_default="1"
+    ),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Little data, few repetitions.")]
 Overwrite = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +40,10 @@ class Output:
         """Print text or tables for people."""
         if not (self.as_json or self.quiet):
             self._console.print(*what)
+
+    def complain(self, problem: str) -> None:
+        """Tell of something that went wrong but does not end the work, on the error stream."""
+        print("Error:", " ".join(problem.split()), file=sys.stderr)
 
     def finish(self, record: dict[str, Any]) -> None:
         """Print the record as JSON, if that is wanted."""

@@ -15,6 +15,7 @@ from kronlearn.cli.places import write_whole
 from kronlearn.cli.png16 import is_png16, read_png16, write_png16
 
 __all__ = [
+    "IMAGE_ENDINGS",
     "READABLE",
     "Picture",
     "as_type",
@@ -173,6 +174,10 @@ def _read_tiff(path: Path) -> Picture:
 def _tiff_picture(pixels: NDArray[Any], axes: str, page: Any) -> Picture:
     notes: tuple[str, ...] = ()
     photometric = page.photometric.name
+    if photometric in ("SEPARATED", "CIELAB", "ICCLAB", "ITULAB"):
+        raise ValueError(f"its colours are {photometric}, not RGB; convert it first")
+    if "S" not in axes:
+        axes = axes.replace("C", "S")
     if photometric == "PALETTE":
         colours = (page.colormap >> 8).astype(np.uint8)
         return _without_palette(Picture(np.moveaxis(colours[:, pixels], 0, -1), True))
@@ -222,7 +227,8 @@ def _from_pillow(image: Image.Image) -> Picture:
         return Picture(pixels.astype(np.uint16) if fits else pixels, icc=icc)
     if mode in ("1", "L", "LA", "RGB", "RGBA", "F"):
         return _split(np.array(image), icc)
-    return _split(np.array(image.convert("RGB")), None)
+    picture = _split(np.array(image.convert("RGB")), None)
+    return replace(picture, notes=(*picture.notes, f"{mode} colours are converted to RGB."))
 
 
 def _split(pixels: NDArray[Any], icc: bytes | None) -> Picture:
@@ -262,6 +268,9 @@ _FORMATS = {
     ".webp": Format("WebP", ("uint8",)),
     ".bmp": Format("BMP", ("bool", "uint8"), alpha=False),
 }
+
+#: Of the names of image files that can be written.
+IMAGE_ENDINGS = frozenset(_FORMATS)
 
 
 def check_writable(path: Path, picture: Picture, option: str = "OUT") -> list[str]:

@@ -64,6 +64,10 @@ def write_whole(path: Path, write: Callable[[Path], None], overwrite: bool) -> N
         if target.exists() and not overwrite:
             raise ValueError(f"{path} has come to exist since the start; it was not replaced.")
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as problem:
         temporary.unlink(missing_ok=True)
+        if isinstance(problem, OSError) and problem.strerror:
+            raise OSError(
+                problem.errno, f"{path} could not be written: {problem.strerror}"
+            ) from None
         raise

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.cli.pictures import Picture
+from kronlearn.images.value_range import ValueRange
 
 __all__ = ["decibels", "plain_quality", "quality"]
 
@@ -38,13 +39,10 @@ def quality(reference: Picture, image: NDArray[Any]) -> dict[str, float]:
 
 
 def data_range(reference: NDArray[Any]) -> float:
-    """From black to white."""
+    """From black to white, as a coded image counts it."""
     if reference.dtype == np.bool_:
         return 1.0
-    if reference.dtype.kind in "iu":
-        limits = np.iinfo(reference.dtype)
-        return float(limits.max) - float(limits.min)
-    return float(np.max(reference) - np.min(reference)) or 1.0
+    return ValueRange.of(reference).peak or 1.0
 
 
 def decibels(psnr: float) -> str:

@@ -203,16 +203,20 @@ def _convergence(history: Mapping[str, Any]) -> str:
 
     drawings = []
     labels = {"rmse": "The error by iteration", "mean_nonzeros": "Nonzeros by iteration"}
+    # Where the error has a target, it stays there and atoms become fewer.
+    if history["rmse"][-1] > history["rmse"][0]:
+        del labels["rmse"]
     for quantity, label in labels.items():
         by_iteration, by_second = Figure(figsize=(5, 3), layout="constrained"), Figure()
         with _page_colours():
             axes = [by_iteration.subplots(), by_second.subplots()]
             ConvergenceDisplay.from_history(history, quantity=quantity, axes=axes)
             drawings.append(_svg(by_iteration, label))
-    caption = (
-        "Root mean square error of the patches that were learned from, and atoms per patch. Where "
-        "the error has a target, it is the atoms that become fewer."
-    )
+    caption = "Atoms that a patch needs on average to come as close to it as the noise allows."
+    if "rmse" in labels:
+        caption = (
+            "Root mean square error of the patches that were learned from, and atoms per patch."
+        )
     return _figure(_row(drawings), caption)
 
 

@@ -105,6 +105,8 @@ def denoise(request: Request, wanted: Denoising, output: Output) -> None:
         how = "estimated from the image" if wanted.sigma is None else "as given"
         if wanted.add_noise is not None:
             how += f"; {wanted.add_noise:g} was added"
+        if result.dictionary is None:
+            how += "; nothing was changed" + (", give --sigma" * (wanted.sigma is None))
         record = {
             "sigma": result.sigma,
             "sigma_estimated": wanted.sigma is None,
@@ -153,12 +155,27 @@ def _run(
     check_places([*outputs, *extras], [path for path in read if path], request.overwrite)
     drawing.check_drawable("--comparison", request.extras.comparison)
     dictionary = _dictionary(request)
-    records = [_one(done, pair, request, dictionary, restore, output) for pair in pairs]
-    output.finish(records[0] if len(records) == 1 else {"images": records})
+    if len(pairs) == 1:
+        output.finish(_one(done, pairs[0], request, dictionary, restore, output))
+        return
+    records, failed = [], 0
+    for pair in pairs:
+        try:
+            records.append(_one(done, pair, request, dictionary, restore, output))
+        except (ValueError, OSError) as problem:
+            # The others can be done all the same.
+            output.complain(str(problem))
+            failed += 1
+    output.finish({"images": records})
+    if failed:
+        raise ValueError(f"{failed} of {len(pairs)} images could not be done.")
 
 
 def _pairs(request: Request) -> list[tuple[Path, Path]]:
     """What to read, and where to write it to."""
+    several = len(request.inputs) > 1
+    if several and not request.output.exists() and not request.output.suffix:
+        request.output.mkdir()
     if request.output.is_dir():
         pairs = [(path, request.output / path.name) for path in request.inputs]
         names = [path.name for path in request.inputs]
@@ -166,7 +183,7 @@ def _pairs(request: Request) -> list[tuple[Path, Path]]:
         if twice is not None:
             raise ValueError(f"Two inputs are named {twice}; {request.output} has room for one.")
         return pairs
-    if len(request.inputs) > 1:
+    if several:
         raise ValueError(
             f"{len(request.inputs)} images need a folder to go to; {request.output} is none."
         )
@@ -199,8 +216,8 @@ def _one(
     options = {
         "channel_axis": picture.channel_axis,
         "dictionary": dictionary,
-        "patch_size": request.patch,
-        "n_atoms": request.atoms,
+        "patch_size": _one_or_all(request.patch),
+        "n_atoms": _one_or_all(request.atoms),
         "stages": request.stages,
         "random_state": request.seed,
         "n_jobs": request.n_jobs,
@@ -212,6 +229,9 @@ def _one(
             raise ValueError(f"{path}: {problem}") from problem
     result = restored.result
     after = replace(picture, pixels=as_type(result.image, picture.pixels.dtype))
+    if restored.mask is not None and picture.alpha is not None:
+        # What was filled in is to be seen.
+        after = replace(after, alpha=np.where(restored.mask, picture.alpha.max(), picture.alpha))
     write_picture(place, after, request.overwrite)
     story = Story(
         done,
@@ -245,6 +265,11 @@ def _one(
         "seconds": result.seconds,
         "files": [str(file) for file in files],
     }
+
+
+def _one_or_all(sizes: tuple[int, ...] | None) -> int | tuple[int, ...] | None:
+    """A single number stands for all axes."""
+    return sizes[0] if sizes is not None and len(sizes) == 1 else sizes
 
 
 def _numbers(picture: Picture) -> NDArray[Any]:
@@ -283,7 +308,7 @@ def _missing(picture: Picture, wanted: Inpainting, seed: int) -> NDArray[np.bool
     elif wanted.missing is not None and not np.isnan(wanted.missing):
         mask = (pixels == wanted.missing).all(axis=-1)
     elif pixels.dtype.kind == "f":
-        mask = np.isnan(pixels).any(axis=-1)
+        mask = ~np.isfinite(pixels).all(axis=-1)
     else:
         raise ValueError(
             "Say which pixels are missing: --mask FILE, --missing VALUE or, to try it out, "

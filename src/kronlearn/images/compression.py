@@ -73,8 +73,9 @@ def code(
     channel_axis : int, optional
         The axis of the channels; None: a grey image, or a volume.
     data_range : float, optional
-        The peak that ``psnr`` is relative to. Without it the whole range of 8- and 16-bit integers,
-        and for other dtypes the largest minus the smallest pixel.
+        The peak that ``psnr`` is relative to. By default 255 for 8-bit integers, for longer ones
+        without sign the largest number of as many bits as are used (4095 for 12-bit data), and for
+        others the largest minus the smallest pixel.
     dictionary : KroneckerDictionary or list of factors, optional
         Factors for patches of their own size, stored in the file with 8 bits for every entry.
         Without it orthonormal factors are learned from the image, or cosines are used, whichever
@@ -169,6 +170,10 @@ def decode(
         return source.decode(max_values=max_values)
     if isinstance(source, bytes | bytearray | memoryview):
         return CodedImage(bytes(source)).decode(max_values=max_values)
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(
+            f"source is a {type(source).__name__}; pass a CodedImage, its bytes or a file's name."
+        )
     coded = CodedImage.load(source)
     try:
         return coded.decode(max_values=max_values)

@@ -279,7 +279,16 @@ def _sigmas(
         raise ValueError(f"sigma has shape {given.shape}; pass {wanted}.")
     if not (np.isfinite(given).all() and (given >= 0).all()):
         raise ValueError(f"sigma={sigma} is not a standard deviation; pass zero or more.")
-    return [float(s) for s in np.broadcast_to(given, len(channels))]
+    sigmas = [float(s) for s in np.broadcast_to(given, len(channels))]
+    for s, channel in zip(sigmas, channels, strict=True):
+        low, high = float(np.min(channel)), float(np.max(channel))
+        # Noise alone would spread that many pixels over several times its standard deviation.
+        if channel.size >= 64 and 0 < high - low < s:
+            raise ValueError(
+                f"sigma={s:g} exceeds the range of the image, {low:g} to {high:g}; it is the "
+                "standard deviation of the noise in the image's own units."
+            )
+    return sigmas
 
 
 def _spread(channel: NDArray[Any]) -> float:

@@ -73,9 +73,9 @@ def choose(
 
 
 def default_patch(shape: Sequence[int], pixels: int) -> tuple[int, ...]:
-    """A patch of about so many pixels, as even as the image allows."""
+    """A patch of about so many pixels, as even as the image allows, none of its sides over 64."""
     axes = sum(size > 1 for size in shape)
-    size = max(1, round(pixels ** (1 / max(axes, 1))))
+    size = min(64, max(1, round(pixels ** (1 / max(axes, 1)))))
     return tuple(min(size, length) for length in shape)
 
 

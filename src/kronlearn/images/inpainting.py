@@ -80,7 +80,7 @@ def inpaint(
     image : array with any number of spatial axes, of any integer or floating dtype
     mask : boolean array of the image's spatial shape or of the image's shape, optional
         True where a pixel is missing, as in scikit-image; what is there may be anything. By default
-        the pixels that are NaN.
+        the pixels that are NaN or infinite.
     channel_axis : int, optional
         The axis that holds channels.
     dictionary : KroneckerDictionary, optional
@@ -107,7 +107,8 @@ def inpaint(
 
     Returns
     -------
-    array of the image's shape and dtype, known pixels unchanged, or Inpainted
+    array of the image's shape and dtype, known pixels unchanged, the others within their range; or
+    Inpainted
 
     Examples
     --------
@@ -143,6 +144,9 @@ def inpaint(
         if stages == 2:
             last.refine(planes.pixels, ~gone, choice, max_iter, seed)
         planes.restore(planes.pixels, result, gone)
+        for k in part:
+            known = channels[k][~gone]
+            np.clip(result[k], known.min(), known.max(), out=result[k], where=gone)
     inpainted = Inpainted(
         as_image(result, channel_axis),
         last.dictionary,
@@ -251,7 +255,7 @@ def _missing(
 ) -> NDArray[np.bool_]:
     """Where pixels of the channels (C, *spatial) are missing; the others are finite."""
     if mask is None:
-        missing = np.isnan(channels)
+        missing = ~np.isfinite(channels)
     else:
         given = np.asarray(mask)
         if given.dtype.kind not in "biu":

@@ -20,6 +20,8 @@ _PATCHES = 40000
 # counts as structure and as noise, as fractions of the highest frequency.
 _QUIET = 0.15
 _LOW, _HIGH = 0.43, 0.64
+# The share of patches that suffices to leave out the others.
+_ENOUGH = 0.02
 # A normal variable is as often below as above this many standard deviations in magnitude.
 _MEDIAN_MAGNITUDE = 0.6744897501960817
 
@@ -66,6 +68,8 @@ def _of_channel(channel: NDArray[Any]) -> float:
     frequency = sum(np.ix_(*(np.arange(m) / m for m in shape)))
     frequency = frequency / np.max(frequency)
     patches = _patches(plane, shape)
+    if not len(patches):
+        return 0.0
     for axis, m in enumerate(shape, start=1):
         moved = np.moveaxis(patches, axis, -1)
         # Not a BLAS product: its rounding depends on the number of threads.
@@ -80,7 +84,11 @@ def _of_channel(channel: NDArray[Any]) -> float:
 
 
 def _patches(plane: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Patches (N, *shape) on a grid with about as many points as are wanted."""
+    """Patches (N, *shape), without their means, on a grid with about as many points as are wanted.
+
+    Those that tell nothing about noise are left out: flat ones, and, if enough others remain, those
+    with pixels at the ends of the image's range, where noise may have been cut off.
+    """
     windows = np.lib.stride_tricks.sliding_window_view(plane, shape)
     places = windows.shape[: plane.ndim]
     stride = 1
@@ -88,4 +96,10 @@ def _patches(plane: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]
         stride += 1
     chosen = windows[tuple(slice(None, None, stride) for _ in places)]
     patches = chosen.reshape(-1, *shape).astype(np.float64)
-    return np.asarray(patches - patches.mean(axis=tuple(range(1, patches.ndim)), keepdims=True))
+    pixels = tuple(range(1, patches.ndim))
+    low, high = patches.min(axis=pixels), patches.max(axis=pixels)
+    uneven = low < high
+    uncut = uneven & (low > plane.min()) & (high < plane.max())
+    enough = max(50, _ENOUGH * np.count_nonzero(uneven))
+    patches = patches[uncut if np.count_nonzero(uncut) >= enough else uneven]
+    return np.asarray(patches - patches.mean(axis=pixels, keepdims=True))

@@ -48,10 +48,15 @@ class ValueRange:
 
     @property
     def peak(self) -> float:
-        """What a PSNR is relative to: the range of 8- and 16-bit integers, else the span."""
-        if self.dtype.kind in "iu" and self.dtype.itemsize <= 2:
-            limits = np.iinfo(self.dtype)
-            return float(limits.max - limits.min)
+        """What a PSNR is relative to.
+
+        255 for 8 bits; for up to 32 without a sign the largest number of as many bits as are used,
+        4095 for 12 of 16; otherwise the span.
+        """
+        if self.dtype.kind in "iu" and self.dtype.itemsize == 1:
+            return 255.0
+        if self.dtype.kind == "u" and self.dtype.itemsize <= 4:
+            return float(2 ** max(8, int(self.high).bit_length()) - 1)
         return self.span
 
     def normalised(self, pixels: NDArray[Any]) -> NDArray[np.float64]:
