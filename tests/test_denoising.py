@@ -486,6 +486,13 @@ def test_full_tells_what_was_done():
     assert sum(found.seconds.values()) <= elapsed
 
 
+def test_settings_are_plain_values_whatever_was_given():
+    numbers = {name: np.int64(2) for name in ("max_iter", "stages", "stride")}
+    found = denoise(noisy_integers(), np.float32(20), gain=np.float32(1.5), full=True, **numbers)
+    assert json.loads(json.dumps(found.settings))["max_iter"] == 2
+    assert json.dumps(found.sigma) == "20.0"
+
+
 def stages_told(told):
     """Names in order, once it is known that every stage goes from 0 to 1 without a step back."""
     names = list(dict.fromkeys(name for name, _ in told))

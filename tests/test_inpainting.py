@@ -369,14 +369,16 @@ def test_a_dictionary_can_be_given(n_atoms, stages):
 
 def test_full_tells_what_was_done():
     clean, missing = crop()
-    found = quick(np.where(missing, 0, clean), missing, patch_size=(6, 5), n_atoms=7, full=True)
+    holes = np.where(missing, 0, clean)
+    found = inpaint(holes, missing, patch_size=(6, 5), n_atoms=7, max_iter=np.int64(2), full=True)
     assert isinstance(found, kl.images.Inpainted)
-    again = quick(np.where(missing, 0, clean), missing, patch_size=(6, 5), n_atoms=7)
+    again = quick(holes, missing, patch_size=(6, 5), n_atoms=7)
     np.testing.assert_array_equal(found.image, again)
     assert found.dictionary.patch_shape == (6, 5)
     assert found.dictionary.n_atoms == (7, 7)
     assert len(found.history["rmse"]) == 2
     settings = json.loads(json.dumps(found.settings))
+    assert settings["max_iter"] == 2
     assert settings["patch_size"] == [6, 5]
     assert settings["stages"] == 2
     assert list(found.seconds) == ["coding", "learning", "similar patches"]

@@ -27,8 +27,8 @@ __all__ = ["Denoised", "denoise"]
 # Patches have about this many pixels; where the noise exceeds this share of the contrast, more.
 _PATCH_PIXELS, _LARGE_PATCH_PIXELS = 64, 256
 _NOISY = 0.75
-# Numbers that are learned from: 20,000 patches of 64, 5,000 of 256.
-_NUMBERS_LEARNED_FROM = 1_280_000
+# Numbers that are learned from: 10,000 patches of 64, 2,500 of 256.
+_NUMBERS_LEARNED_FROM = 640_000
 # Beyond this ratio of signal to noise there is nothing that single precision could take away.
 _CLEAN = 1e6
 
@@ -63,7 +63,7 @@ def denoise(
     stages: int = 2,
     stride: int | Sequence[int] | None = None,
     method: str | None = None,
-    max_iter: int = 10,
+    max_iter: int = 6,
     random_state: Any = 0,
     n_jobs: int | None = None,
     progress: Progress | None = None,
@@ -155,7 +155,7 @@ def denoise(
             with log.stage("similar patches") as on_share:
                 estimate = similar_patches(planes.pixels, estimate, 1.0, n_threads, on_share)
         planes.restore(estimate, result)
-        settings = {**how.settings(dictionary), "stages": stages, "max_iter": max_iter}
+        settings = {**how.settings(dictionary), "stages": int(stages), "max_iter": int(max_iter)}
     denoised = Denoised(
         as_image(result, channel_axis),
         sigmas[0] if channel_axis is None else tuple(sigmas),

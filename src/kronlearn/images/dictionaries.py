@@ -16,6 +16,8 @@ from kronlearn.estimators import KroneckerDictionaryLearning
 
 __all__ = ["Choice", "choose", "default_patch", "draw_patches", "learn", "sizes_per_axis"]
 
+# Patches that are coded side by side in the widest vectors.
+_NEIGHBOURS = 16
 # A patch of more pixels is a large one.
 _LARGE_PATCH = 128
 # More nonzeros than this no patch gets: beyond, time is lost and nothing won.
@@ -113,7 +115,7 @@ def draw_patches(
     """Patches (N, *patch) without their means from random places of planes (C, *spatial).
 
     Of twice as many those are kept of which most pixels are ``known`` (spatial), if that is given.
-    They are ordered by energy: coded side by side, equals take about equally long.
+    Neighbours have about the same energy: coded side by side, they take about equally long.
     """
     axes = tuple(range(1, planes.ndim))
     windows = np.lib.stride_tricks.sliding_window_view(planes, patch, axes)
@@ -128,7 +130,11 @@ def draw_patches(
         at = tuple(place[best] for place in at)
     samples = windows[at]
     samples = samples - samples.mean(axis=axes, keepdims=True)
-    return samples[np.argsort(np.square(samples).sum(axis=axes), kind="stable")]
+    order = np.argsort(np.square(samples).sum(axis=axes), kind="stable")
+    # Groups in any order, so that threads get easy and hard ones alike.
+    whole = len(order) // _NEIGHBOURS * _NEIGHBOURS
+    groups = rng.permutation(order[:whole].reshape(-1, _NEIGHBOURS))
+    return samples[np.concatenate([groups.reshape(-1), order[whole:]])]
 
 
 def learn(
@@ -147,6 +153,7 @@ def learn(
         n_nonzero_coefs=choice.max_nonzeros,
         tol=tol,
         max_iter=max_iter,
+        monotone=False,
         random_state=seed,
         n_jobs=n_threads,
         callback=None if on_share is None else lambda state: on_share(state.iteration / max_iter),

@@ -62,7 +62,7 @@ def inpaint(
     patch_size: int | Sequence[int] | None = None,
     n_atoms: int | Sequence[int] | None = None,
     stages: int = 2,
-    max_iter: int = 10,
+    max_iter: int = 6,
     random_state: Any = 0,
     n_jobs: int | None = None,
     progress: Progress | None = None,
@@ -131,7 +131,7 @@ def inpaint(
     n_threads = resolve_n_jobs(n_jobs)
     seed = int(check_random_state(random_state).randint(2**31 - 1))
     missing = _missing(channels, mask, channel_axis)
-    result = channels.copy()
+    result = None
     last = _Inpainting(log, n_threads)
     for part in _parts(missing):
         gone = missing[part[0]]
@@ -143,19 +143,20 @@ def inpaint(
         last.fill(planes.pixels, ~gone, first)
         if stages == 2:
             last.refine(planes.pixels, ~gone, choice, max_iter, seed)
+        result = channels.copy() if result is None else result
         planes.restore(planes.pixels, result, gone)
         for k in part:
             known = channels[k][~gone]
             np.clip(result[k], known.min(), known.max(), out=result[k], where=gone)
     inpainted = Inpainted(
-        as_image(result, channel_axis),
+        as_image(channels.copy() if result is None else result, channel_axis),
         last.dictionary,
         last.history,
         {
             "patch_size": (first if stages == 1 else choice).patch_size,
             "n_atoms": None if last.dictionary is None else last.dictionary.n_atoms,
-            "stages": stages,
-            "max_iter": max_iter,
+            "stages": int(stages),
+            "max_iter": int(max_iter),
         },
         log.seconds,
     )

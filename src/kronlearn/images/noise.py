@@ -70,6 +70,9 @@ def _of_channel(channel: NDArray[Any]) -> float:
     patches = _patches(plane, shape)
     if not len(patches):
         return 0.0
+    # Numbers of any size may be squared after this.
+    largest = float(np.max(np.abs(patches)))
+    patches /= largest
     for axis, m in enumerate(shape, start=1):
         moved = np.moveaxis(patches, axis, -1)
         # Not a BLAS product: its rounding depends on the number of threads.
@@ -80,7 +83,8 @@ def _of_channel(channel: NDArray[Any]) -> float:
     quiet = np.argsort(structure, kind="stable")[:n_quiet]
     found = float(np.median(np.abs(patches[quiet][:, frequency >= _HIGH])) / _MEDIAN_MAGNITUDE)
     # What rounding leaves of a constant is no noise.
-    return found if found > 1e-12 * float(np.max(np.abs(plane.astype(np.float64)))) else 0.0
+    rounding = 1e-12 * float(np.max(np.abs(plane.astype(np.float64))))
+    return found * largest if found * largest > rounding else 0.0
 
 
 def _patches(plane: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
