@@ -361,7 +361,7 @@ def test_several_images_go_to_a_folder(tmp_path, photo):
 
 def test_a_missing_name_is_answered_with_the_usage(photo):
     line = fails("denoise", photo)
-    assert line.startswith("Error: Missing argument 'IN'. Usage: ")
+    assert line.startswith("Error: Both IN and OUT are needed. Usage: ")
     assert line.endswith("denoise [OPTIONS] {IN}... {OUT}")
 
 

@@ -60,7 +60,11 @@ def _report(problem: Exception) -> int:
         code, text = int(problem.exit_code), str(problem.format_message())
         context = getattr(problem, "ctx", None)
         if text.startswith("Missing argument") and context is not None:
-            text += " " + context.get_usage()
+            usage = context.get_usage()
+            # Where several inputs may come first, the parser misses the wrong argument.
+            if "... {OUT}" in usage:
+                text = "Both IN and OUT are needed."
+            text += " " + usage
     if text:
         # A file name in it may hold what a terminal would obey.
         line = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
