@@ -211,12 +211,11 @@ class ShrinkageWorker {
 
 }  // namespace
 
-// One set of kernels for a whole pass, whatever is chosen meanwhile.
-
 template <class T>
 bool run(const ImageCoding<T>& pass) {
   using Worker = CodingWorker<T>;
   const PatchGrid grid(pass.axes);
+  // One set of kernels for the whole pass, whatever is chosen meanwhile.
   const Kernels<T>& coding = kernels<T>();
   const ImageKernels<T>& images = image_kernels<T>();
   return Schedule<Worker>(

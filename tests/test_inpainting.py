@@ -557,3 +557,13 @@ def test_bad_choices_are_refused(options, error, words):
     clean, missing = crop()
     with pytest.raises(error, match=words):
         quick(np.where(missing, 0, clean), missing, **options)
+
+
+def test_channels_may_miss_different_pixels_as_nan_or_infinity():
+    image = np.stack([crop()[0]] * 3, axis=-1).astype(np.float32)
+    for channel, value in enumerate((np.nan, np.inf, -np.inf)):
+        image[5 + channel, 7, channel] = value
+    filled = inpaint(image, channel_axis=-1)
+    assert np.isfinite(filled).all()
+    known = np.isfinite(image)
+    assert np.array_equal(filled[known], image[known])

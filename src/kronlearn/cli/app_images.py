@@ -104,7 +104,7 @@ def denoise(
         ),
     ] = None,
     stages: Annotated[
-        int, typer.Option(min=1, max=2, metavar="1|2", help="1 is faster, about 0.5 dB worse.")
+        int, typer.Option(min=1, max=2, metavar="1|2", help="1 is faster, 0.3 to 1 dB worse.")
     ] = 2,
     clean: Clean = None,
     add_noise: Annotated[

@@ -13,6 +13,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from kronlearn.cli.places import write_whole
 from kronlearn.cli.png16 import is_png16, read_png16, write_png16
+from kronlearn.images.planes import in_range
 
 __all__ = [
     "IMAGE_ENDINGS",
@@ -117,10 +118,7 @@ def as_type(image: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         return image
     if dtype == np.bool_:
         return image > 0.5
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        image = np.clip(np.rint(image), limits.min, limits.max)
-    return image.astype(dtype)
+    return in_range(image.astype(np.float64), dtype)
 
 
 def read_gray(path: Path) -> NDArray[np.float32]:

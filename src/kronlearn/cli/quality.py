@@ -20,8 +20,7 @@ _SSIM_SIDE = 7
 def quality(reference: Picture, image: NDArray[Any]) -> dict[str, float]:
     """PSNR in dB (infinite if equal) and SSIM, if the picture is large enough for its window.
 
-    Both take as range 255 for uint8, 65535 for uint16, max − min of the reference for floats. The
-    SSIM of a stack is the mean of its pages'.
+    The SSIM of a stack is the mean of its pages'.
     """
     from skimage.metrics import structural_similarity
 

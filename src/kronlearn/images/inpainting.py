@@ -137,7 +137,7 @@ def inpaint(
         gone = missing[part[0]]
         if not gone.any():
             continue
-        scales = np.array([_spread(channel, ~gone) for channel in channels])
+        scales = [_spread(channels[k], ~gone) for k in part]
         planes = Planes.from_channels(channels, scales, part, ~gone)
         last = _Inpainting(log, n_threads)
         last.fill(planes.pixels, ~gone, first)

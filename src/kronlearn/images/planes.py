@@ -79,36 +79,36 @@ class Planes:
     pixels: NDArray[np.float32]
     which: Sequence[int]
     means: list[float]
-    scales: list[float]
+    scales: Sequence[float]
     basis: NDArray[np.float64]
 
     @classmethod
     def from_channels(
         cls,
         channels: NDArray[Any],
-        scales: NDArray[np.float64],
+        scales: Sequence[float],
         which: Sequence[int],
         known: NDArray[np.bool_] | None = None,
     ) -> Planes:
-        """Planes of some of the channels (C, *spatial), which have one positive scale each.
+        """Planes of ``which`` channels of (C, *spatial), with one positive scale for each of those.
 
         Pixels that are not ``known`` (spatial) become zero; the others must be finite.
         """
         pixels = np.empty((len(which), *channels.shape[1:]), np.float32)
         means = []
-        for plane, k in zip(pixels, which, strict=True):
+        for plane, k, scale in zip(pixels, which, scales, strict=True):
             counted = True if known is None else known
             means.append(float(np.mean(channels[k], dtype=np.float64, where=counted)))
             with np.errstate(over="ignore", invalid="ignore"):
                 for values, out in _blocks([channels[k], plane], [np.float64, np.float32]):
-                    out[...] = (values - means[-1]) / scales[k]
+                    out[...] = (values - means[-1]) / scale
             if known is not None:
                 plane[~known] = 0
         basis = np.eye(len(pixels))
         if len(pixels) > 1:
             basis = _principal_components(pixels)
             _rotate(pixels, basis.T)
-        return cls(pixels, which, means, [float(scales[k]) for k in which], basis)
+        return cls(pixels, which, means, scales, basis)
 
     def restore(
         self,

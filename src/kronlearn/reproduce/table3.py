@@ -110,11 +110,11 @@ def _run(cell: Cell, clean: NDArray[np.float32], checksum: int, n_threads: int) 
     else:
         result = _by_the_paper(noisy, cell, n_threads)
     seconds = time.perf_counter() - start
-    psnr, ssim = quality(result, clean)
+    psnr, ssim = _quality(result, clean)
     return Result(**asdict(cell), checksum=checksum, psnr=psnr, ssim=ssim, seconds=seconds)
 
 
-def quality(image: NDArray[Any], clean: NDArray[Any]) -> tuple[float, float]:
+def _quality(image: NDArray[Any], clean: NDArray[Any]) -> tuple[float, float]:
     """PSNR, and SSIM with its original Gaussian window, for grey levels 0 to 255."""
     return (
         float(peak_signal_noise_ratio(clean, image, data_range=255)),

@@ -14,7 +14,17 @@ from kronlearn.reproduce.table3 import METHODS, Result
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Means", "Verdict", "markdown", "means", "picture", "summary", "verdicts"]
+__all__ = [
+    "Means",
+    "Verdict",
+    "markdown",
+    "means",
+    "paper_best",
+    "paper_psnr",
+    "picture",
+    "summary",
+    "verdicts",
+]
 
 #: (PSNR, SSIM, seconds) by (noise level, image, method), averaged over the draws.
 Means = dict[tuple[int, str, str], tuple[float, float, float]]
