@@ -609,11 +609,11 @@ def test_a_small_batch_after_fit_does_not_undo_it(rng):
 def test_coding_anew_replaces_no_atom_in_use(rng, monkeypatch):
     from kronlearn import learning, replacement
 
-    def checked(factors, unused, codes, *rest):
-        used = replacement.used_codes(codes, [factor.shape[1] for factor in factors])
+    def checked(dictionary, unused, codes, *rest):
+        used = replacement.used_codes(codes, dictionary.n_atoms)
         for mode, atoms in enumerate(unused):
             assert not np.moveaxis(used, mode, 0)[atoms].any()
-        return replacement.replace_unused(factors, unused, codes, *rest)
+        return replacement.replace_unused(dictionary, unused, codes, *rest)
 
     monkeypatch.setattr(learning, "replace_unused", checked)
     Y, start = planted(rng, (4, 4), (12, 12), n_samples=40, n_nonzero_coefs=2)

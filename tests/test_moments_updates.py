@@ -9,6 +9,7 @@ from kronlearn import replacement, updates
 from kronlearn.engines.threads import Coder, Codes, Threads
 from kronlearn.moments import ModeMoments, Moments
 from kronlearn.sources.arrays import ArraySource
+from kronlearn.structures import General, Orthonormal
 
 SHAPES = [
     pytest.param((9,), (12,), id="one mode"),
@@ -25,6 +26,16 @@ def problem(rng, patch_shape, n_atoms, n_samples=130):
     return Y, reference.random_factors(rng, patch_shape, n_atoms)
 
 
+def stacked(factors):
+    """The factors as the single term of a dictionary."""
+    return [factor[None] for factor in factors]
+
+
+def sweep(factors, moments, structure):
+    """Factors after one update of all modes."""
+    return structure().update(kl.KroneckerDictionary(factors), moments).factors
+
+
 def coded(Y, factors, n_jobs=1, block_size=32, full=True, mode=0, with_xx=True):
     """Moments of the samples coded with the factors, and the codes as a dense array."""
     patch_shape = tuple(factor.shape[0] for factor in factors)
@@ -32,11 +43,14 @@ def coded(Y, factors, n_jobs=1, block_size=32, full=True, mode=0, with_xx=True):
     moments = (
         Moments.zeros(patch_shape, n_atoms, with_xx)
         if full
-        else ModeMoments.zeros(mode, factors[mode])
+        else ModeMoments.zeros(mode, factors[mode][None])
     )
     codes = Codes.empty(len(Y), 3, Y.dtype)
     engine = Threads(n_jobs, block_size)
-    engine.run(ArraySource(Y, patch_shape), factors, Coder("omp", 3), codes=codes, moments=moments)
+    source = ArraySource(Y, patch_shape)
+    engine.run(
+        source, kl.KroneckerDictionary(factors), Coder("omp", 3), codes=codes, moments=moments
+    )
     X = np.zeros((len(Y), int(np.prod(n_atoms))))
     for row, index, value, count in zip(X, codes.index, codes.value, codes.nonzeros, strict=True):
         row[index[:count]] = value[:count]
@@ -88,7 +102,7 @@ def test_the_sums_of_a_mode_come_out_of_the_full_moments(rng, patch_shape, n_ato
     moments, _ = coded(Y, factors)
     for mode in range(len(patch_shape)):
         direct, _ = coded(Y, factors, full=False, mode=mode)
-        derived = moments.mode(factors, mode)
+        derived = moments.mode(stacked(factors), mode)
         np.testing.assert_allclose(derived.p, direct.p, rtol=0, atol=1e-10)
         np.testing.assert_allclose(derived.c, direct.c, rtol=0, atol=1e-10)
 
@@ -142,7 +156,9 @@ def test_moments_know_the_squared_error(rng, patch_shape, n_atoms):
     other = reference.random_factors(rng, patch_shape, n_atoms)
     for D in (factors, other):
         expected = np.sum(reference.residuals(Y, D, X) ** 2)
-        assert moments.squared_error(D) == pytest.approx(expected, rel=1e-10)
+        assert moments.squared_error(kl.KroneckerDictionary(D)) == pytest.approx(
+            expected, rel=1e-10
+        )
 
 
 def test_orthonormal_factors_need_no_products_of_codes_for_the_squared_error(rng):
@@ -152,7 +168,9 @@ def test_orthonormal_factors_need_no_products_of_codes_for_the_squared_error(rng
     assert moments.xx.size == 0
     other = reference.orthonormal_factors(rng, (4, 5))
     expected = np.sum(reference.residuals(Y, other, X) ** 2)
-    assert moments.squared_error(other) == pytest.approx(expected, rel=1e-10)
+    assert moments.squared_error(kl.KroneckerDictionary(other)) == pytest.approx(
+        expected, rel=1e-10
+    )
 
 
 # Updates
@@ -163,7 +181,7 @@ def test_a_least_squares_sweep_equals_the_reference(rng, patch_shape, n_atoms):
     Y, factors = problem(rng, patch_shape, n_atoms)
     moments, X = coded(Y, factors)
     expected, s_xx, s_xy = reference.least_squares_sweep(factors, *reference.moments(Y, X)[2:])
-    found = updates.sweep(factors, moments, "general")
+    found = sweep(factors, moments, General)
     for factor, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(factor, wanted, rtol=0, atol=1e-10)
     np.testing.assert_allclose(moments.full_xx(), s_xx, rtol=0, atol=1e-9 * np.abs(s_xx).max())
@@ -176,21 +194,21 @@ def test_a_procrustes_sweep_equals_the_reference(rng, patch_shape):
     factors = reference.orthonormal_factors(rng, patch_shape)
     moments, X = coded(Y, factors)
     expected, _, _ = reference.procrustes_sweep(factors, *reference.moments(Y, X)[2:])
-    found = updates.sweep(factors, moments, "orthonormal")
+    found = sweep(factors, moments, Orthonormal)
     for factor, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(factor, wanted, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("structure", ["general", "orthonormal"])
+@pytest.mark.parametrize("structure", [General, Orthonormal])
 def test_sweeps_never_raise_the_squared_error(rng, structure):
     Y, factors = problem(rng, (4, 5), (4, 5))
-    if structure == "orthonormal":
+    if structure is Orthonormal:
         factors = reference.orthonormal_factors(rng, (4, 5))
     moments, _ = coded(Y, factors)
-    errors = [moments.squared_error(factors)]
+    errors = [moments.squared_error(kl.KroneckerDictionary(factors))]
     for _ in range(6):
-        factors = updates.sweep(factors, moments, structure)
-        errors.append(moments.squared_error(factors))
+        factors = sweep(factors, moments, structure)
+        errors.append(moments.squared_error(kl.KroneckerDictionary(factors)))
     assert np.all(np.diff(errors) <= 1e-12 * errors[0])
     assert errors[1] < 0.95 * errors[0]
 
@@ -198,7 +216,7 @@ def test_sweeps_never_raise_the_squared_error(rng, structure):
 def test_updates_leave_their_factors_as_they_were(rng):
     Y, factors = problem(rng, (4, 5), (6, 5))
     kept = [factor.copy() for factor in factors]
-    updates.sweep(factors, coded(Y, factors)[0], "general")
+    sweep(factors, coded(Y, factors)[0], General)
     for factor, before in zip(factors, kept, strict=True):
         np.testing.assert_array_equal(factor, before)
 
@@ -211,7 +229,7 @@ def test_unused_atoms_are_found_and_stay_what_they_were(rng):
     assert np.diagonal(sums.p)[3] == 0.0
     moments = coded(Y, factors)[0]
     assert [atoms.tolist() for atoms in replacement.unused_by_mode(moments.used())] == [[3], []]
-    factor, scale = updates.least_squares(factors[0], sums)
+    (factor,), scale = updates.least_squares(factors[0][None], sums)
     largest = factors[0][np.abs(factors[0][:, 3]).argmax(), 3]
     np.testing.assert_allclose(factor[:, 3], np.sign(largest) * factors[0][:, 3], atol=1e-12)
     assert abs(scale[3]) == pytest.approx(1.0)
@@ -226,7 +244,7 @@ def test_atoms_always_used_together_do_not_blow_up(rng):
     Y = rng.standard_normal((40, 6))
     P, C = X.T @ X, Y.T @ X
     sums = ModeMoments(0, 40, np.sum(Y**2), P, C.T.copy())
-    factor, scale = updates.least_squares(factors[0], sums)
+    (factor,), scale = updates.least_squares(factors[0][None], sums)
     best = Y - X @ np.linalg.lstsq(X, Y, rcond=None)[0]
     assert np.sum((Y - (X * scale) @ factor.T) ** 2) == pytest.approx(np.sum(best**2))
     assert np.all(np.abs(scale) < 100.0)
@@ -234,7 +252,7 @@ def test_atoms_always_used_together_do_not_blow_up(rng):
 
 def test_no_samples_leave_the_factors_unchanged_but_for_signs(rng):
     factors = reference.random_factors(rng, (4, 5), (6, 5))
-    found = updates.sweep(factors, Moments.zeros((4, 5), (6, 5)), "general")
+    found = sweep(factors, Moments.zeros((4, 5), (6, 5)), General)
     for factor, start in zip(found, factors, strict=True):
         np.testing.assert_allclose(np.abs(factor), np.abs(start), atol=1e-12)
         assert np.all(factor.max(axis=0) >= -factor.min(axis=0))

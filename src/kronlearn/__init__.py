@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kronlearn import images
+    from kronlearn import comparators, images
     from kronlearn.coding import sparse_code
     from kronlearn.dictionary import KroneckerDictionary
     from kronlearn.estimators import KroneckerDictionaryLearning
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
         instruction_sets,
         use_instruction_set,
     )
+    from kronlearn.sums import KroneckerSumDictionary
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "KroneckerDictionary": "dictionary",
     "KroneckerDictionaryLearning": "estimators",
+    "KroneckerSumDictionary": "sums",
     "instruction_set": "simd",
     "instruction_sets": "simd",
     "load_dictionary": "persistence",
@@ -35,6 +37,8 @@ _HOMES = {
 __all__ = [
     "KroneckerDictionary",
     "KroneckerDictionaryLearning",
+    "KroneckerSumDictionary",
+    "comparators",
     "images",
     "instruction_set",
     "instruction_sets",
@@ -45,8 +49,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "images":
-        return import_module("kronlearn.images")
+    if name in ("comparators", "images"):
+        return import_module(f"kronlearn.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'kronlearn' has no attribute {name!r}")
     module = import_module(f"kronlearn.{_HOMES[name]}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kronlearn.dictionary import Dictionary
 from kronlearn.engines.threads import Codes
 from kronlearn.learning import LearningState
 from kronlearn.persistence import ModelFileError, read_file, write_file
@@ -19,8 +20,8 @@ _CODES = ("index", "nonzeros", "value", "residual2")
 
 def save_state(path: str | os.PathLike[str], state: LearningState, problem: dict[str, Any]) -> None:
     """Write the state of a run; ``problem`` describes the data and settings it belongs to."""
-    tensors = {f"factors.{i}": factor for i, factor in enumerate(state.factors)}
-    tensors |= {f"best.{i}": factor for i, factor in enumerate(state.best)}
+    tensors = {f"factors.{i}": stack for i, stack in enumerate(state.dictionary.stacks)}
+    tensors |= {f"best.{i}": stack for i, stack in enumerate(state.best.stacks)}
     for name, row in state.history.items():
         tensors[f"history.{name}"] = np.array(row, dtype=np.float64)
     if state.codes is not None:
@@ -31,8 +32,10 @@ def save_state(path: str | os.PathLike[str], state: LearningState, problem: dict
     write_file(path, _KIND, tensors, {"problem": problem, "guarded": state.guarded})
 
 
-def load_state(path: str | os.PathLike[str], problem: dict[str, Any]) -> LearningState:
-    """The state in a checkpoint, once it is known to belong to this problem.
+def load_state(
+    path: str | os.PathLike[str], problem: dict[str, Any], start: Dictionary
+) -> LearningState:
+    """The state in a checkpoint, once it is known to belong to this problem and its start.
 
     Raises
     ------
@@ -50,19 +53,20 @@ def load_state(path: str | os.PathLike[str], problem: dict[str, Any]) -> Learnin
                 f"here it is {value!r}. Delete the file or choose another checkpoint path."
             )
     try:
-        state = _state(tensors, problem)
+        state = _state(tensors, problem, start)
     except (KeyError, ValueError) as error:
         raise ModelFileError(f"{os.fspath(path)} is damaged: {error}.") from None
     state.guarded = header.get("guarded") is True
     return state
 
 
-def _state(tensors: dict[str, Any], problem: dict[str, Any]) -> LearningState:
-    shapes = list(zip(problem["patch_shape"], problem["n_atoms"], strict=True))
-    state = LearningState(
-        [_checked(tensors, f"factors.{i}", shape) for i, shape in enumerate(shapes)],
-        [_checked(tensors, f"best.{i}", shape) for i, shape in enumerate(shapes)],
+def _state(tensors: dict[str, Any], problem: dict[str, Any], start: Dictionary) -> LearningState:
+    shapes = [stack.shape for stack in start.stacks]
+    present, best = (
+        start.with_stacks([_checked(tensors, f"{name}.{i}", s) for i, s in enumerate(shapes)])
+        for name in ("factors", "best")
     )
+    state = LearningState(present, best)
     rows = {name: _checked(tensors, f"history.{name}", None).tolist() for name in state.history}
     if len({len(row) for row in rows.values()}) != 1:
         raise ValueError("the columns of its history differ in length")

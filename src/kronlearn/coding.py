@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from kronlearn import _native
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.threads import Coder, Codes, Threads, default_block_size, resolve_n_jobs
 from kronlearn.sources.arrays import ArraySource
 
@@ -26,7 +26,7 @@ _ENTRIES_AT_A_TIME = 1 << 21
 
 def sparse_code(
     Y: ArrayLike,
-    dictionary: KroneckerDictionary | Iterable[ArrayLike],
+    dictionary: Dictionary | Iterable[ArrayLike],
     n_nonzero_coefs: int | None = None,
     tol: float | ArrayLike | None = None,
     method: str = "omp",
@@ -41,7 +41,7 @@ def sparse_code(
     ----------
     Y : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
         Samples. float32 is coded in float32, everything else in float64.
-    dictionary : KroneckerDictionary or list of factors
+    dictionary : KroneckerDictionary, KroneckerSumDictionary or list of factors
         Factors of shape (m_i, n_i) with unit-norm columns.
     n_nonzero_coefs : int, optional
         The most nonzeros a sample may have. At least one of this and ``tol`` is needed.
@@ -78,7 +78,7 @@ def sparse_code(
     >>> X.indices, X.data
     (array([7], dtype=int32), array([5.]))
     """
-    if not isinstance(dictionary, KroneckerDictionary):
+    if not isinstance(dictionary, Dictionary):
         dictionary = KroneckerDictionary(dictionary)
     source = ArraySource(Y, dictionary.patch_shape)
     width = check_targets(dictionary, n_nonzero_coefs, tol, len(source))
@@ -94,13 +94,12 @@ def sparse_code(
     target = None if tol is None else np.asarray(tol, dtype=np.float64)
     coder = Coder(method, width, target, checked_weights)
     block = check_block_size(block_size) or default_block_size(len(source), 0)
-    return _code(source, dictionary, coder, Threads(resolve_n_jobs(n_jobs), block))
+    return code_source(source, dictionary, coder, Threads(resolve_n_jobs(n_jobs), block))
 
 
-def _code(
-    source: ArraySource, dictionary: KroneckerDictionary, coder: Coder, engine: Threads
+def code_source(
+    source: ArraySource, dictionary: Dictionary, coder: Coder, engine: Threads
 ) -> sparse.csr_array:
-    factors = [factor.astype(np.float64) for factor in dictionary.factors]
     n, width = len(source), coder.width
     step = max(1, _ENTRIES_AT_A_TIME // width // engine.block_size) * engine.block_size
     counts = np.empty(n, np.int64)
@@ -109,7 +108,7 @@ def _code(
         rows = slice(start, min(start + step, n))
         part = ArraySource(source.array[rows], source.patch_shape)
         codes = Codes.empty(len(part), width, source.dtype)
-        engine.run(part, factors, _rows_of(coder, rows), codes=codes)
+        engine.run(part, dictionary, _rows_of(coder, rows), codes=codes)
         assert codes.nonzeros is not None
         counts[rows] = codes.nonzeros
         packed_index, packed_value = _pack(codes)
@@ -149,7 +148,7 @@ def _pack(codes: Codes) -> tuple[NDArray[np.int32], NDArray[Any]]:
 
 
 def check_targets(
-    dictionary: KroneckerDictionary,
+    dictionary: Dictionary,
     n_nonzero_coefs: int | None,
     tol: float | ArrayLike | None,
     n_samples: int | None = None,
@@ -199,7 +198,7 @@ def _check_tol(tol: float | ArrayLike, n_samples: int | None) -> None:
         raise ValueError(f"tol={bad:g} is not a residual norm; pass zero or a positive number.")
 
 
-def check_method(method: str, dictionary: KroneckerDictionary) -> None:
+def check_method(method: str, dictionary: Dictionary) -> None:
     """Raise unless the method exists and suits the dictionary."""
     if method not in METHODS:
         raise ValueError(f"method={method!r} does not exist; choose one of {', '.join(METHODS)}.")

@@ -1,8 +1,7 @@
-"""The scikit-learn estimator: parameters in, parts out."""
+"""The estimator of separable dictionaries and of sums of them."""
 
 from __future__ import annotations
 
-import math
 import numbers
 import os
 import warnings
@@ -11,36 +10,30 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kronlearn.checkpoints import load_state, save_state
-from kronlearn.coding import check_method, check_targets, sparse_code
-from kronlearn.dictionary import KroneckerDictionary
-from kronlearn.engines.threads import Coder, Threads, default_block_size, resolve_n_jobs
-from kronlearn.learning import (
-    LearningState,
-    Plan,
-    Progress,
-    learn,
-    uses_full_moments,
-)
+from kronlearn.dictionary import Dictionary
+from kronlearn.engines.threads import Threads
+from kronlearn.learner import DictionaryLearner
+from kronlearn.learning import LearningState, Plan, Progress
 from kronlearn.moments import Moments
 from kronlearn.online import learn_online
-from kronlearn.parameters import check_parameters, mode_sizes
-from kronlearn.progress import progress_bar
-from kronlearn.sources.arrays import ArraySource, real_array
-from kronlearn.starts import starting_factors
+from kronlearn.parameters import check_learning_parameters
+from kronlearn.sources.arrays import ArraySource
+from kronlearn.starts import starting_dictionary
+from kronlearn.structures import General, Orthonormal, Structure
 
 __all__ = ["KroneckerDictionaryLearning"]
 
 
-class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class KroneckerDictionaryLearning(DictionaryLearner):
     """Learns factors D_1 … D_d such that ``Y_k ≈ X_k ×_1 D_1 … ×_d D_d`` with sparse ``X_k``.
+
+    With ``n_terms`` R > 1 the dictionary is a sum of R such products, which represents samples
+    better and is coded more slowly.
 
     Parameters
     ----------
@@ -96,12 +89,14 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
     callback : callable, optional
         Called after each iteration with an object that has ``iteration``, ``rmse``, ``seconds``
         and ``dictionary``; returning True stops the run.
+    n_terms : int
+        R: how many Kronecker products are summed; only for ``structure="general"``.
 
     Attributes
     ----------
-    dictionary_ : KroneckerDictionary
+    dictionary_ : KroneckerDictionary, or KroneckerSumDictionary for several terms
         The best one found.
-    factors_ : tuple of arrays (m_i, n_i)
+    factors_ : tuple of arrays (m_i, n_i), for one term
     history_ : dict of lists, one entry per iteration
         "rmse" at the end of the iteration, "coding_rmse" after its coding, "seconds" since the
         start, "atoms_replaced", "mean_nonzeros".
@@ -145,6 +140,7 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 10,
         callback: Callable[[Progress], bool | None] | None = None,
+        n_terms: int = 1,
     ) -> None:
         self.n_atoms = n_atoms
         self.patch_shape = patch_shape
@@ -168,8 +164,7 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
         self.callback = callback
-
-    patch_shape_: tuple[int, ...]
+        self.n_terms = n_terms
 
     def fit(self, X: ArrayLike, y: Any = None) -> KroneckerDictionaryLearning:
         """Learn the dictionary from samples.
@@ -184,21 +179,19 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         KeyboardInterrupt
             Again, if one came, with the last finished iteration as the fitted model.
         """
-        check_parameters(self)
+        self._check_parameters()
         source, n_atoms = self._source(X, reset=True)
-        state, plan = self._start(source, n_atoms)
-        engine = self._engine(source, plan, state.factors)
-        problem = self._problem(source, plan, engine, state.factors)
+        start = self._start(source, n_atoms)
+        plan = self._plan(start)
+        engine = self._engine(source, plan, start)
+        state = LearningState(start, start)
+        problem = self._problem(source, plan, engine, start)
         if self.checkpoint is not None and os.path.exists(self.checkpoint):
-            state = load_state(self.checkpoint, problem)
+            state = load_state(self.checkpoint, problem, start)
         try:
-            with progress_bar(self.verbose, self.max_iter, state.iteration) as advance:
-                learn(
-                    source, state, plan, engine, lambda s: self._after(s, source, problem, advance)
-                )
+            self._learn(source, state, plan, engine, lambda s: self._save(s, problem))
         finally:
             if state.iteration:
-                self._adopt(state, source, fresh=True)
                 self._online_moments: Moments | None = state.moments
         if self.checkpoint is not None and state.stop_reason in ("callback", "time_budget"):
             save_state(self.checkpoint, state, problem)
@@ -221,125 +214,54 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
         y : ignored
         """
-        check_parameters(self)
+        self._check_parameters()
         fitted = hasattr(self, "dictionary_")
         source, n_atoms = self._source(X, reset=not fitted)
-        moments = None
+        present = self.dictionary_.astype(np.float64) if fitted else self._start(source, n_atoms)
+        state, plan = LearningState(present, present), self._plan(present)
         if fitted:
-            factors = [factor.astype(np.float64) for factor in self.dictionary_.factors]
-            state, plan = LearningState(factors, factors), self._plan(self.dictionary_)
-            moments, state.history = self._online_moments, self.history_
-        else:
-            state, plan = self._start(source, n_atoms)
+            state.history = self.history_
         self._online_moments = learn_online(
             source,
             state,
             plan,
-            self._engine(source, plan, state.factors, online=True),
-            moments,
+            self._engine(source, plan, present, online=True),
+            self._online_moments if fitted else None,
             self.forgetting,
         )
         state.stop_reason = "partial_fit"
-        self._adopt(state, source, fresh=not fitted)
+        self._adopt(state, source, plan, fresh=not fitted)
         return self
 
-    def transform(self, X: ArrayLike) -> sparse.csr_array:
-        """Sparse codes of samples, by the sparsity and error target the dictionary was learned for.
-
-        Parameters
-        ----------
-        X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
-
-        Returns
-        -------
-        csr_array of shape (N, n_1·…·n_d)
-        """
-        check_is_fitted(self, "dictionary_")
-        source, _ = self._source(X, reset=False)
-        return sparse_code(
-            source.array,
-            self.dictionary_,
-            self.n_nonzero_coefs,
-            self.tol,
-            self._method(),
-            n_jobs=self.n_jobs,
-            block_size=self.block_size,
-        )
-
-    def inverse_transform(self, X: Any) -> NDArray[Any]:
-        """Samples from codes.
-
-        Parameters
-        ----------
-        X : sparse or dense codes of shape (N, n_1·…·n_d)
-
-        Returns
-        -------
-        array of shape (N, m_1, …, m_d), or (N, m_1·…·m_d) if the model was fitted on rows
-        """
-        check_is_fitted(self, "dictionary_")
-        Y = self.dictionary_.reconstruct(X)
-        return Y.reshape(len(Y), -1) if self._rows else Y
-
-    def score(self, X: ArrayLike, y: Any = None) -> float:
-        """Minus the RMSE of the samples, coded and reconstructed: higher is better.
-
-        Parameters
-        ----------
-        X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
-        y : ignored
-        """
-        check_is_fitted(self, "dictionary_")
-        source, _ = self._source(X, reset=False)
-        plan = self._plan(self.dictionary_)
-        factors = [factor.astype(np.float64) for factor in self.dictionary_.factors]
-        found = self._engine(source, plan, factors).run(source, factors, plan.coder)
-        return -math.sqrt(found.residual / (len(source) * source.n_features))
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        tags.input_tags.three_d_array = True
-        return tags
+    def _check_parameters(self) -> None:
+        check_learning_parameters(self)
 
     @property
-    def _n_features_out(self) -> int:
-        return self.dictionary_.n_codes
+    def _structure(self) -> Structure:
+        return Orthonormal() if self.structure == "orthonormal" else General()
 
-    def _source(self, X: ArrayLike, reset: bool) -> tuple[ArraySource, tuple[int, ...]]:
-        """The samples, and the number of atoms per mode."""
-        array = real_array(X)
-        if array.ndim == 2:
-            validate_data(self, X, reset=reset, skip_check_array=True)
-        if not reset:
-            return ArraySource(array, self.patch_shape_), self.dictionary_.n_atoms
-        patch_shape, n_atoms = mode_sizes(array.shape[1:], self.patch_shape, self.n_atoms)
-        return ArraySource(array, patch_shape), n_atoms
-
-    def _start(self, source: ArraySource, n_atoms: tuple[int, ...]) -> tuple[LearningState, Plan]:
-        if self.structure == "orthonormal":
-            for m, n in zip(source.patch_shape, n_atoms, strict=True):
-                if n > m:
-                    raise ValueError(
-                        f'structure="orthonormal" allows at most as many atoms in a mode as a '
-                        f"sample has entries; n_atoms={n_atoms} exceeds the samples' shape, pass "
-                        f"n_atoms={source.patch_shape}."
-                    )
-        rng = check_random_state(self.random_state)
-        factors = starting_factors(self.init, source, n_atoms, self.structure, rng)
-        return LearningState(factors, factors), self._plan(KroneckerDictionary.normalized(factors))
-
-    def _plan(self, dictionary: KroneckerDictionary) -> Plan:
-        width = check_targets(dictionary, self.n_nonzero_coefs, self.tol)
-        check_method(self._method(), dictionary)
+    def _start(self, source: ArraySource, n_atoms: tuple[int, ...]) -> Dictionary:
         orthonormal = self.structure == "orthonormal"
-        sizes = zip(dictionary.patch_shape, dictionary.n_atoms, strict=True)
-        overcomplete = any(n > m for m, n in sizes)
+        if orthonormal and any(n > m for m, n in zip(source.patch_shape, n_atoms, strict=True)):
+            raise ValueError(
+                f'structure="orthonormal" allows at most as many atoms in a mode as a sample has '
+                f"entries; n_atoms={n_atoms} exceeds the samples' shape, pass "
+                f"n_atoms={source.patch_shape}."
+            )
+        rng = check_random_state(self.random_state)
+        return starting_dictionary(
+            self.init, source, n_atoms, rng, orthonormal=orthonormal, n_terms=self.n_terms
+        )
+
+    def _plan(self, dictionary: Dictionary) -> Plan:
+        overcomplete = any(
+            factor.shape[1] > factor.shape[0] for factor in dictionary.coding_factors
+        )
         return Plan(
-            Coder(self._method(), width, self.tol),
-            structure=self.structure,
+            self._coder(dictionary),
+            structure=self._structure,
             statistics=self.statistics,
-            n_refits=0 if orthonormal else self.n_refits,
+            n_refits=0 if self.structure == "orthonormal" else self.n_refits,
             monotone=self.monotone,
             guard_at_once=self.tol is not None or not overcomplete,
             max_iter=self.max_iter,
@@ -347,37 +269,20 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
             time_budget=self.time_budget,
         )
 
-    def _method(self) -> str:
+    def _coding_method(self) -> str:
         return "threshold" if self.structure == "orthonormal" else self.method
 
-    def _engine(
-        self,
-        source: ArraySource,
-        plan: Plan,
-        factors: list[NDArray[np.float64]],
-        online: bool = False,
-    ) -> Threads:
-        n_atoms = tuple(factor.shape[1] for factor in factors)
-        numbers_summed = 0
-        if online or uses_full_moments(plan, math.prod(n_atoms)):
-            numbers_summed = Moments.numbers(source.patch_shape, n_atoms)
-        block = self.block_size or default_block_size(len(source), numbers_summed)
-        return Threads(resolve_n_jobs(self.n_jobs), int(block))
-
     def _problem(
-        self,
-        source: ArraySource,
-        plan: Plan,
-        engine: Threads,
-        start: list[NDArray[np.float64]],
+        self, source: ArraySource, plan: Plan, engine: Threads, start: Dictionary
     ) -> dict[str, Any]:
         """What a checkpoint must agree on for its run to be this one."""
         seeded = isinstance(self.random_state, numbers.Integral)
-        given = f"factors {zlib.crc32(b''.join(factor.tobytes() for factor in start)):08x}"
+        given = f"factors {zlib.crc32(b''.join(stack.tobytes() for stack in start.stacks)):08x}"
         return {
             "n_samples": len(source),
             "patch_shape": list(source.patch_shape),
-            "n_atoms": [factor.shape[1] for factor in start],
+            "n_atoms": list(start.n_atoms),
+            "n_terms": start.n_terms,
             "dtype": source.dtype.name,
             "samples": source.checksum(),
             "init": self.init if isinstance(self.init, str) else given,
@@ -385,39 +290,14 @@ class KroneckerDictionaryLearning(ClassNamePrefixFeaturesOutMixin, TransformerMi
             "width": plan.coder.width,
             "method": plan.coder.method,
             "tol": None if self.tol is None else float(self.tol),
-            "structure": plan.structure,
+            "structure": plan.structure.name,
             "statistics": plan.statistics,
             "n_refits": plan.n_refits,
             "monotone": bool(plan.monotone),
             "block_size": engine.block_size,
         }
 
-    def _after(
-        self,
-        state: LearningState,
-        source: ArraySource,
-        problem: dict[str, Any],
-        advance: Callable[[float], None],
-    ) -> bool:
-        """What happens after each iteration; True stops the run."""
-        rmse = state.history["rmse"][-1]
-        advance(rmse)
+    def _save(self, state: LearningState, problem: dict[str, Any]) -> None:
         done = state.iteration == self.max_iter
         if self.checkpoint is not None and (state.iteration % self.checkpoint_every == 0 or done):
             save_state(self.checkpoint, state, problem)
-        if self.callback is None:
-            return False
-        dictionary = KroneckerDictionary([f.astype(source.dtype) for f in state.factors])
-        seconds = state.history["seconds"][-1]
-        return bool(self.callback(Progress(state.iteration, rmse, seconds, dictionary)))
-
-    def _adopt(self, state: LearningState, source: ArraySource, fresh: bool) -> None:
-        self.dictionary_ = KroneckerDictionary([f.astype(source.dtype) for f in state.best])
-        self.factors_ = self.dictionary_.factors
-        if fresh:
-            self._rows = source.array.ndim == 2
-            self.patch_shape_ = source.patch_shape
-            self.n_features_in_ = source.n_features
-        self.history_ = state.history
-        self.n_iter_ = state.iteration
-        self.stop_reason_ = state.stop_reason

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.dictionary import Dictionary
 from kronlearn.engines.threads import Coder, Codes, Pass, Threads
 from kronlearn.moments import ModeMoments, Moments
 from kronlearn.replacement import replace_unused, unused_by_mode, used_codes
 from kronlearn.sources.arrays import ArraySource
-from kronlearn.updates import least_squares, procrustes, sweep
+from kronlearn.structures import FromCodes, FromMoments, General, ModeByMode, Structure
 
 __all__ = [
     "STATISTICS",
@@ -33,8 +33,6 @@ STATISTICS = ("auto", "full", "per-mode", "recode")
 # Full moments need n² numbers: faster for 32 × 32 atoms, slower for 48 × 48 than per-mode sums.
 _FULL_MOMENTS_UP_TO = 1024
 
-Factors = list[NDArray[np.float64]]
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -48,7 +46,7 @@ class Plan:
     """
 
     coder: Coder
-    structure: str = "general"
+    structure: Structure = General()  # noqa: RUF009  (it has no state)
     statistics: str = "auto"
     n_refits: int = 0
     monotone: bool = True
@@ -59,8 +57,8 @@ class Plan:
 
     @property
     def keeps_supports(self) -> bool:
-        """Whether better supports are kept; thresholding leaves nothing better to keep."""
-        return self.monotone and self.structure == "general"
+        """Whether better supports are kept; exact coding leaves nothing better to keep."""
+        return self.monotone and not self.structure.exact_coding
 
     @property
     def builds_on_supports(self) -> bool:
@@ -75,21 +73,21 @@ class Progress:
     iteration: int
     rmse: float
     seconds: float
-    dictionary: KroneckerDictionary
+    dictionary: Dictionary
 
 
 @dataclass
 class LearningState:
     """Everything that the rest of a run depends on; what a checkpoint holds.
 
-    ``factors`` are the present ones, ``best`` those of the lowest RMSE; ``codes`` the supports
-    that monotone learning builds on; ``guarded`` whether it has begun to keep them where they are
-    better than new ones; ``moments`` the last full ones, which online learning goes on from (a
-    checkpoint leaves them out).
+    ``dictionary`` (float64) is the present one, ``best`` that of the lowest RMSE; ``codes`` the
+    supports that monotone learning builds on; ``guarded`` whether it has begun to keep them where
+    they are better than new ones; ``moments`` the last full ones, which online learning goes on
+    from (a checkpoint leaves them out).
     """
 
-    factors: Factors
-    best: Factors
+    dictionary: Dictionary
+    best: Dictionary
     codes: Codes | None = None
     guarded: bool = False
     moments: Moments | None = None
@@ -110,10 +108,14 @@ class LearningState:
         return len(self.history["rmse"])
 
 
-def uses_full_moments(plan: Plan, n_codes: int) -> bool:
+def uses_full_moments(plan: Plan, dictionary: Dictionary) -> bool:
     """Whether this plan sums full moments."""
+    if not isinstance(plan.structure, FromMoments):
+        return False
+    if dictionary.n_terms > 1 or not isinstance(plan.structure, ModeByMode):
+        return True
     if plan.statistics == "auto":
-        return plan.structure == "orthonormal" or n_codes <= _FULL_MOMENTS_UP_TO
+        return not plan.structure.needs_xx or dictionary.n_codes <= _FULL_MOMENTS_UP_TO
     return plan.statistics == "full"
 
 
@@ -127,7 +129,7 @@ def learn(
     """Advance the state until a reason to stop; ``state.stop_reason`` says which.
 
     ``on_iteration`` is called after every finished iteration and stops the run by returning True.
-    An exception, KeyboardInterrupt too, leaves the factors and history of the last finished
+    An exception, KeyboardInterrupt too, leaves the dictionary and history of the last finished
     iteration and is raised again.
     """
     start = time.perf_counter() - (state.history["seconds"] or [0.0])[-1]
@@ -165,7 +167,7 @@ def _loop(
             break
         now = outcome.rmse if plan.coder.tol is None else outcome.mean_nonzeros
         if plan.coder.tol is not None or now <= min(state.history[goal], default=math.inf):
-            state.best = outcome.factors
+            state.best = outcome.dictionary
         record(state, outcome, time.perf_counter() - start)
         if on_iteration is not None and on_iteration(state):
             state.stop_reason = "callback"
@@ -182,7 +184,8 @@ def _stalled(before: float, now: float, min_improvement: float) -> bool:
 
 def record(state: LearningState, outcome: Outcome, seconds: float) -> None:
     """Add a finished iteration to the state."""
-    state.factors, state.codes, state.moments = outcome.factors, outcome.codes, outcome.moments
+    state.dictionary, state.codes = outcome.dictionary, outcome.codes
+    state.moments = outcome.moments
     state.history["rmse"].append(outcome.rmse)
     state.history["coding_rmse"].append(outcome.coding_rmse)
     state.history["seconds"].append(seconds)
@@ -194,7 +197,7 @@ def record(state: LearningState, outcome: Outcome, seconds: float) -> None:
 class Outcome:
     """What one iteration ends with."""
 
-    factors: Factors
+    dictionary: Dictionary
     codes: Codes | None
     rmse: float
     coding_rmse: float
@@ -208,7 +211,7 @@ class _Iteration:
 
     def __init__(self, source: ArraySource, plan: Plan, engine: Threads) -> None:
         self.source, self.plan, self.engine = source, plan, engine
-        self.factors: Factors = []
+        self.dictionary: Dictionary
         self.codes = Codes()
         self.spare: Codes | None = None
         self.full = True
@@ -218,27 +221,32 @@ class _Iteration:
         self.moments: Moments | None = None
 
     def iterate(self, state: LearningState) -> Outcome:
-        """What the state's factors and supports become; the state itself stays as it is.
+        """What the state's dictionary and supports become; the state itself stays as it is.
 
         Until a monotone run is guarded its supports must survive an iteration that turns out to
         raise the error, so the new ones go to a second set of arrays.
         """
-        self.factors = state.factors
-        self.full = uses_full_moments(self.plan, math.prod(f.shape[1] for f in state.factors))
+        self.dictionary = state.dictionary
+        self.full = uses_full_moments(self.plan, state.dictionary)
         self.keep_better = self.plan.keeps_supports and state.guarded and state.codes is not None
         if state.codes is not None and (state.guarded or not self.plan.keeps_supports):
             self.codes, self.spare = state.codes, None
         else:
             self.codes, self.spare = self.spare or self._room(), state.codes
-        found = self._full_rounds() if self.full else self._mode_rounds()
+        if isinstance(self.plan.structure, FromCodes):
+            found = self._round_on_codes(self.plan.structure)
+        elif self.full:
+            found = self._rounds_on_moments()
+        else:
+            found = self._rounds_by_mode()
         replaced = 0
-        if self.plan.structure == "general":
-            self.factors, replaced = replace_unused(
-                self.factors, self.unused, self.codes, self.source, self.plan.coder, self.engine
+        if not self.plan.structure.exact_coding:
+            self.dictionary, replaced = replace_unused(
+                self.dictionary, self.unused, self.codes, self.source, self.plan.coder, self.engine
             )
         numbers = len(self.source) * self.source.n_features
         return Outcome(
-            self.factors,
+            self.dictionary,
             self.codes,
             math.sqrt(max(self.squared_error, 0.0) / numbers),
             math.sqrt(found.residual / numbers),
@@ -257,60 +265,74 @@ class _Iteration:
             residuals=True,
         )
 
-    def _pass(self, coding: str, moments: Moments | ModeMoments) -> Pass:
+    def _pass(self, coding: str, moments: Moments | ModeMoments | None) -> Pass:
         found = self.engine.run(
             self.source,
-            self.factors,
+            self.dictionary,
             self.plan.coder,
             coding=coding,
             keep_better=self.keep_better and coding == "fresh",
             codes=self.codes,
             moments=moments,
         )
-        # The samples' energy never changes; in double precision its rounding does not show.
-        moments.energy = self.source.energy
+        if moments is not None:
+            # The samples' energy never changes; in double precision its rounding does not show.
+            moments.energy = self.source.energy
         return found
 
-    def _full_rounds(self) -> Pass:
-        n_atoms = tuple(factor.shape[1] for factor in self.factors)
-        general = self.plan.structure == "general"
+    def _rounds_on_moments(self) -> Pass:
+        structure = self.plan.structure
+        assert isinstance(structure, FromMoments)
         first = None
         for coding in ["fresh"] + ["refit"] * self.plan.n_refits:
-            moments = Moments.zeros(self.source.patch_shape, n_atoms, with_xx=general)
+            moments = Moments.zeros(
+                self.dictionary.patch_shape, self.dictionary.n_atoms, structure.needs_xx
+            )
             found = self._pass(coding, moments)
             first = first or found
-            self.factors = sweep(self.factors, moments, self.plan.structure)
-        if general:
+            self.dictionary = structure.update(self.dictionary, moments)
+        if structure.needs_xx:
             self.unused = unused_by_mode(moments.used())
         self.moments = moments
-        self.squared_error = moments.squared_error(self.factors)
+        self.squared_error = moments.squared_error(self.dictionary)
         assert first is not None
         return first
 
-    def _mode_rounds(self) -> Pass:
-        update = least_squares if self.plan.structure == "general" else procrustes
+    def _rounds_by_mode(self) -> Pass:
+        structure = self.plan.structure
+        assert isinstance(structure, ModeByMode)
+        n_atoms = self.dictionary.n_atoms
         first = None
         for round_ in range(1 + self.plan.n_refits):
-            for mode, factor in enumerate(self.factors):
+            for mode, stack in enumerate(self.dictionary.stacks):
                 if mode > 0:
                     coding = "fresh" if self.plan.statistics == "recode" else "given"
                 else:
                     coding = "fresh" if round_ == 0 else "refit"
-                sums = ModeMoments.zeros(mode, factor)
+                sums = ModeMoments.zeros(mode, stack)
                 found = self._pass(coding, sums)
                 first = first or found
                 self.keep_better = self.plan.keeps_supports
-                self.factors = list(self.factors)
-                self.factors[mode], scale = update(factor, sums)
+                updated, scale = structure.solve(stack, sums)
+                self.dictionary = self.dictionary.with_stack(mode, updated)
                 sums.rescale(scale)
-                _rescale_codes(self.codes, mode, scale, [f.shape[1] for f in self.factors])
-        self.unused = unused_by_mode(used_codes(self.codes, [f.shape[1] for f in self.factors]))
-        self.squared_error = sums.squared_error(self.factors[-1])
+                _rescale_codes(self.codes, mode, scale, n_atoms)
+        self.unused = unused_by_mode(used_codes(self.codes, n_atoms))
+        self.squared_error = sums.squared_error(self.dictionary.stacks[-1])
         assert first is not None
         return first
 
+    def _round_on_codes(self, structure: FromCodes) -> Pass:
+        found = self._pass("fresh", None)
+        self.dictionary = structure.update(self.dictionary, self.source, self.codes)
+        self.unused = unused_by_mode(used_codes(self.codes, self.dictionary.n_atoms))
+        self.squared_error = self._pass("given", None).residual
+        return found
 
-def _rescale_codes(codes: Codes, mode: int, scale: NDArray[np.float64], n_atoms: list[int]) -> None:
+
+def _rescale_codes(
+    codes: Codes, mode: int, scale: NDArray[np.float64], n_atoms: tuple[int, ...]
+) -> None:
     """Multiply every coefficient by the scale of its atom's index in one mode, in blocks."""
     assert codes.index is not None
     assert codes.value is not None

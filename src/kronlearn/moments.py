@@ -8,15 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ModeMoments", "Moments"]
+from kronlearn.dictionary import Dictionary
 
-Factors = Sequence[NDArray[np.float64]]
+__all__ = ["ModeMoments", "Moments", "side_by_side"]
+
+Stacks = Sequence[NDArray[np.float64]]
 
 
 @dataclass
@@ -112,24 +114,31 @@ class Moments:
 
     def full_xx(self) -> NDArray[np.float64]:
         """``S_xx`` as a symmetric matrix (n_codes, n_codes)."""
-        on_codes = _kron([scale[None] for scale in self.scales])[0]
+        on_codes = self._on_codes()
         return self._unpacked() * np.outer(on_codes, on_codes)
 
-    def mode(self, factors: Factors, mode: int) -> ModeMoments:
-        """The sums of one mode with the other factors fixed."""
-        d, n, m = len(factors), list(self.n_atoms), list(self.patch_shape)
-        scaled = [factor * scale for factor, scale in zip(factors, self.scales, strict=True)]
-        others = _kron([*scaled[:mode], *scaled[mode + 1 :]])
-        own = self.scales[mode]
+    def full_xy(self) -> NDArray[np.float64]:
+        """``S_xy`` as a matrix (n_codes, n_features)."""
+        return self.xy * self._on_codes()[:, None]
+
+    def mode(self, stacks: Stacks, mode: int) -> ModeMoments:
+        """The sums of one mode with the other modes' factors ``(R, m_j, n_j)`` fixed."""
+        d, n, m = len(stacks), list(self.n_atoms), list(self.patch_shape)
+        others = _kron_terms([s * c for s, c in zip(stacks, self.scales, strict=True)], mode)
+        terms, m_others, n_others = others.shape
+        own = np.tile(self.scales[mode], terms)
         xy = np.moveaxis(self.xy.reshape(n + m), (mode, d + mode), (0, d))
-        xy = xy.reshape(n[mode], others.shape[1], m[mode], others.shape[0])
-        c = np.tensordot(xy, others, axes=([1, 3], [1, 0])) * own[:, None]
+        xy = xy.reshape(n[mode], n_others, m[mode], m_others)
+        c = np.tensordot(others, xy, axes=([2, 1], [1, 3])).reshape(-1, m[mode]) * own[:, None]
         # With orthonormal factors only the trace of P counts, and it is Σ‖x‖².
         p = np.eye(n[mode]) * (self.code_energy / n[mode])
         if self.xx.size:
+            wide = others.transpose(1, 0, 2).reshape(m_others, -1)
+            gram = (wide.T @ wide).reshape(terms, n_others, terms, n_others)
             xx = np.moveaxis(self._unpacked().reshape(n + n), (mode, d + mode), (0, d))
-            xx = xx.reshape(n[mode], others.shape[1], n[mode], others.shape[1])
-            p = np.tensordot(xx, others.T @ others, axes=([1, 3], [0, 1])) * np.outer(own, own)
+            xx = xx.reshape(n[mode], n_others, n[mode], n_others)
+            p = np.tensordot(gram, xx, axes=([1, 3], [1, 3])).transpose(0, 2, 1, 3)
+            p = p.reshape(terms * n[mode], -1) * np.outer(own, own)
         return ModeMoments(mode, self.n_samples, self.energy, p, c)
 
     def used(self) -> NDArray[np.bool_]:
@@ -141,28 +150,37 @@ class Moments:
         """Replace every code x by itself times ``scale`` of its atom's index in one mode."""
         self.scales[mode] = self.scales[mode] * scale
 
+    def rescale_codes(self, scale: NDArray[np.float64]) -> None:
+        """Replace every code x by itself times ``scale``, one number per atom."""
+        on_codes = self._on_codes() * scale
+        self.xy *= on_codes[:, None]
+        if self.xx.size:
+            self.xx *= on_codes[_rows(len(on_codes))] * on_codes[_columns(len(on_codes))]
+        self.scales = [np.ones(n) for n in self.n_atoms]
+        self._symmetric = None
+
+    def _on_codes(self) -> NDArray[np.float64]:
+        return reduce(lambda left, right: np.multiply.outer(left, right).ravel(), self.scales)
+
     def _unpacked(self) -> NDArray[np.float64]:
         if self._symmetric is None:
-            n = math.prod(self.n_atoms)
-            full = np.zeros((n, n))
-            full[_lower(n)] = self.xx
-            self._symmetric = full + np.tril(full, -1).T
+            self._symmetric = self.xx[_places(math.prod(self.n_atoms))]
         return self._symmetric
 
     def _apply_scales(self) -> None:
-        on_codes = _kron([scale[None] for scale in self.scales])[0]
         self._symmetric = None
-        if np.all(on_codes == 1.0):
-            return
-        self.xy *= on_codes[:, None]
-        if self.xx.size:
-            self.xx *= np.outer(on_codes, on_codes)[_lower(len(on_codes))]
-        self.scales = [np.ones(n) for n in self.n_atoms]
+        if any(np.any(scale != 1.0) for scale in self.scales):
+            self.rescale_codes(np.ones(math.prod(self.n_atoms)))
 
-    def squared_error(self, factors: Factors) -> float:
+    def squared_error(self, dictionary: Dictionary) -> float:
         """``Σ‖y − D x‖²``."""
-        last = len(factors) - 1
-        return self.mode(factors, last).squared_error(factors[last])
+        if dictionary.n_terms == 1:
+            last = len(dictionary.stacks) - 1
+            sums = self.mode(dictionary.stacks, last)
+            return sums.squared_error(dictionary.stacks[last])
+        D = dictionary.coding_factors[0]
+        fitted = 2.0 * np.sum(self.full_xy() * D.T) - np.sum(self.full_xx() * (D.T @ D))
+        return float(self.energy - fitted)
 
 
 @dataclass
@@ -170,7 +188,8 @@ class ModeMoments:
     """The sums of one mode i: ``P = Σ X_(i) (⊗ G_j) X_(i)ᵀ`` and ``C = Σ Y_(i) (⊗ D_j) X_(i)ᵀ``.
 
     With the other factors fixed the best factor solves ``D_i P = C``. ``c`` is ``Cᵀ``. The paper's
-    (P, R) and (M, N) are these sums for the two modes of an image.
+    (P, R) and (M, N) are these sums for the two modes of an image. With R terms there are R × R
+    blocks of P and R blocks of Cᵀ, one above the other.
     """
 
     index: int
@@ -181,9 +200,9 @@ class ModeMoments:
     code_energy: float = 0.0
 
     @classmethod
-    def zeros(cls, mode: int, factor: NDArray[np.float64]) -> ModeMoments:
-        """Sums of no samples."""
-        m, n = factor.shape
+    def zeros(cls, mode: int, stack: NDArray[np.float64]) -> ModeMoments:
+        """Sums of no samples for factors ``(1, m, n)``."""
+        _, m, n = stack.shape
         return cls(mode, 0, 0.0, np.zeros((n, n)), np.zeros((n, m)))
 
     def native_arguments(self) -> dict[str, Any]:
@@ -200,19 +219,42 @@ class ModeMoments:
         self.p *= np.outer(scale, scale)
         self.c *= scale[:, None]
 
-    def squared_error(self, factor: NDArray[np.float64]) -> float:
-        """``Σ‖y − D x‖²`` with this factor in this mode."""
-        fitted = 2.0 * np.sum(factor.T * self.c) - np.sum(self.p * (factor.T @ factor))
+    def squared_error(self, stack: NDArray[np.float64]) -> float:
+        """``Σ‖y − D x‖²`` with these factors ``(R, m, n)`` in this mode."""
+        wide = side_by_side(stack)
+        fitted = 2.0 * np.sum(wide.T * self.c) - np.sum(self.p * (wide.T @ wide))
         return float(self.energy - fitted)
 
 
-def _kron(factors: Factors) -> NDArray[np.float64]:
-    product = np.ones((1, 1))
-    for factor in factors:
-        product = np.kron(product, factor).astype(np.float64, copy=False)
+def side_by_side(stack: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Factors ``(R, m, n)`` as one matrix ``(m, R n)``."""
+    return stack.transpose(1, 0, 2).reshape(stack.shape[1], -1)
+
+
+def _kron_terms(stacks: Stacks, left_out: int) -> NDArray[np.float64]:
+    """For each term the Kronecker product of its factors but one, ``(R, ∏ m_j, ∏ n_j)``."""
+    product = np.ones((len(stacks[0]), 1, 1))
+    for mode, stack in enumerate(stacks):
+        if mode != left_out:
+            m, n = product.shape[1] * stack.shape[1], product.shape[2] * stack.shape[2]
+            product = product[:, :, None, :, None] * stack[:, None, :, None, :]
+            product = product.reshape(-1, m, n)
     return product
 
 
 @lru_cache(maxsize=4)
-def _lower(n: int) -> NDArray[np.bool_]:
-    return np.tri(n, dtype=bool)
+def _places(n: int) -> NDArray[np.intp]:
+    """Where the packed lower triangle holds each entry of a symmetric matrix."""
+    row, column = np.indices((n, n))
+    larger, smaller = np.maximum(row, column), np.minimum(row, column)
+    return larger * (larger + 1) // 2 + smaller
+
+
+@lru_cache(maxsize=4)
+def _rows(n: int) -> NDArray[np.intp]:
+    return np.tril_indices(n)[0]
+
+
+@lru_cache(maxsize=4)
+def _columns(n: int) -> NDArray[np.intp]:
+    return np.tril_indices(n)[1]

@@ -10,7 +10,7 @@ from kronlearn.learning import LearningState, Outcome, Plan, record
 from kronlearn.moments import Moments
 from kronlearn.replacement import replace_unused, unused_by_mode
 from kronlearn.sources.arrays import ArraySource
-from kronlearn.updates import sweep
+from kronlearn.structures import FromMoments
 
 __all__ = ["learn_online"]
 
@@ -31,30 +31,32 @@ def learn_online(
     Returns the moments to pass to the next call.
     """
     start = time.perf_counter()
-    n_atoms = tuple(factor.shape[1] for factor in state.factors)
-    if Moments.numbers(source.patch_shape, n_atoms) > _MOST_NUMBERS:
+    structure = plan.structure
+    assert isinstance(structure, FromMoments)
+    shape, n_atoms = state.dictionary.patch_shape, state.dictionary.n_atoms
+    if Moments.numbers(shape, n_atoms) > _MOST_NUMBERS:
         raise ValueError(
-            f"partial_fit keeps full moments, {Moments.numbers(source.patch_shape, n_atoms):,} "
+            f"partial_fit keeps full moments, {Moments.numbers(shape, n_atoms):,} "
             f"numbers for {n_atoms} atoms; at most {_MOST_NUMBERS:,} are allowed. Use fit, or "
             "fewer atoms."
         )
-    batch = Moments.zeros(source.patch_shape, n_atoms, with_xx=plan.structure == "general")
+    batch = Moments.zeros(shape, n_atoms, structure.needs_xx)
     codes = Codes.empty(
         len(source), plan.coder.width, source.dtype, supports=False, values=False, residuals=True
     )
-    found = engine.run(source, state.factors, plan.coder, codes=codes, moments=batch)
+    found = engine.run(source, state.dictionary, plan.coder, codes=codes, moments=batch)
     batch.energy = source.energy
     moments = batch if moments is None else moments * forgetting + batch
-    state.factors = sweep(state.factors, moments, plan.structure)
+    state.dictionary = structure.update(state.dictionary, moments)
     replaced = 0
-    if plan.structure == "general":
+    if not structure.exact_coding:
         unused = unused_by_mode(moments.used())
-        state.factors, replaced = replace_unused(
-            state.factors, unused, codes, source, plan.coder, engine
+        state.dictionary, replaced = replace_unused(
+            state.dictionary, unused, codes, source, plan.coder, engine
         )
-    state.best = state.factors
+    state.best = state.dictionary
     rmse = math.sqrt(found.residual / (len(source) * source.n_features))
     seconds = (state.history["seconds"] or [0.0])[-1] + time.perf_counter() - start
     mean = found.nonzeros / len(source)
-    record(state, Outcome(state.factors, None, rmse, rmse, replaced, mean), seconds)
+    record(state, Outcome(state.dictionary, None, rmse, rmse, replaced, mean), seconds)
     return moments

@@ -1,4 +1,4 @@
-"""Checks of the estimator's parameters."""
+"""Checks of the learners' parameters."""
 
 from __future__ import annotations
 
@@ -11,23 +11,38 @@ import numpy as np
 from kronlearn.coding import check_block_size
 from kronlearn.learning import STATISTICS
 
-__all__ = ["check_parameters", "mode_sizes"]
+__all__ = ["check_common_parameters", "check_count", "check_learning_parameters", "mode_sizes"]
 
 STRUCTURES = ("general", "orthonormal")
 
 
-def check_parameters(estimator: Any) -> None:
-    """Raise for the first parameter of the estimator that makes no sense."""
-    if estimator.structure not in STRUCTURES:
-        raise ValueError(
-            f"structure={estimator.structure!r} does not exist; choose one of "
-            f"{', '.join(STRUCTURES)}."
-        )
+def check_common_parameters(estimator: Any) -> None:
+    """Raise for the first of the parameters that all learners have that makes no sense."""
     if estimator.method not in ("ols", "omp"):
         raise ValueError(
             f"method={estimator.method!r} cannot be learned with; choose ols or omp (orthonormal "
             "factors are coded by thresholding whatever the method)."
         )
+    check_count("max_iter", estimator.max_iter, 1)
+    budget = estimator.time_budget
+    if budget is not None and not isinstance(budget, numbers.Real):
+        raise TypeError(f"time_budget={budget!r} is not a number.")
+    if budget is not None and not float(budget) > 0:
+        raise ValueError(f"time_budget={budget} is not a positive number of seconds.")
+    if estimator.callback is not None and not callable(estimator.callback):
+        raise TypeError(f"callback={estimator.callback!r} is not a function.")
+    if estimator.tol is not None and np.ndim(estimator.tol) > 0:
+        raise ValueError("tol must be a single number here; sparse_code takes one per sample.")
+
+
+def check_learning_parameters(estimator: Any) -> None:
+    """Raise for the first parameter of KroneckerDictionaryLearning that makes no sense."""
+    if estimator.structure not in STRUCTURES:
+        raise ValueError(
+            f"structure={estimator.structure!r} does not exist; choose one of "
+            f"{', '.join(STRUCTURES)}."
+        )
+    check_common_parameters(estimator)
     if estimator.device != "cpu":
         raise ValueError(f"device={estimator.device!r} is not available; use device='cpu'.")
     if estimator.statistics not in STATISTICS:
@@ -35,33 +50,46 @@ def check_parameters(estimator: Any) -> None:
             f"statistics={estimator.statistics!r} does not exist; choose one of "
             f"{', '.join(STATISTICS)}."
         )
-    for name, lowest in (("max_iter", 1), ("n_refits", 0), ("checkpoint_every", 1)):
+    for name, lowest in (("n_refits", 0), ("checkpoint_every", 1), ("n_terms", 1)):
+        check_count(name, getattr(estimator, name), lowest)
+    for name in ("min_improvement", "forgetting"):
         value = getattr(estimator, name)
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-            raise TypeError(f"{name}={value!r} is not an integer.")
-        if value < lowest:
-            raise ValueError(f"{name}={value} is too small; pass at least {lowest}.")
-    for name in ("min_improvement", "forgetting", "time_budget"):
-        value = getattr(estimator, name)
-        if not (isinstance(value, numbers.Real) or (name == "time_budget" and value is None)):
+        if not isinstance(value, numbers.Real):
             raise TypeError(f"{name}={value!r} is not a number.")
     if not 0 <= estimator.min_improvement < 1:
         raise ValueError(f"min_improvement={estimator.min_improvement} is not in [0, 1).")
     if not 0 < estimator.forgetting <= 1:
         raise ValueError(f"forgetting={estimator.forgetting} is not in (0, 1].")
-    if estimator.time_budget is not None and not estimator.time_budget > 0:
-        raise ValueError(
-            f"time_budget={estimator.time_budget} is not a positive number of seconds."
-        )
-    if estimator.callback is not None and not callable(estimator.callback):
-        raise TypeError(f"callback={estimator.callback!r} is not a function.")
     if estimator.checkpoint is not None:
         folder = os.path.dirname(os.path.abspath(estimator.checkpoint))
         if not os.path.isdir(folder):
             raise ValueError(f"checkpoint={estimator.checkpoint!r}: there is no folder {folder}.")
-    if estimator.tol is not None and np.ndim(estimator.tol) > 0:
-        raise ValueError("tol must be a single number here; sparse_code takes one per sample.")
+    _check_terms(estimator)
     check_block_size(estimator.block_size)
+
+
+def _check_terms(estimator: Any) -> None:
+    """Raise where a sum of Kronecker products does not go with the other parameters."""
+    if estimator.n_terms == 1:
+        return
+    if estimator.structure != "general":
+        raise ValueError(
+            f'n_terms={estimator.n_terms} needs structure="general"; a sum of Kronecker products '
+            "is not orthonormal."
+        )
+    if estimator.statistics not in ("auto", "full"):
+        raise ValueError(
+            f'n_terms={estimator.n_terms} needs full moments; use statistics="auto" instead of '
+            f"{estimator.statistics!r}."
+        )
+
+
+def check_count(name: str, value: Any, lowest: int) -> None:
+    """Raise unless a parameter is an integer that is large enough."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name}={value!r} is not an integer.")
+    if value < lowest:
+        raise ValueError(f"{name}={value} is too small; pass at least {lowest}.")
 
 
 def mode_sizes(

@@ -7,7 +7,8 @@ A file is a plain safetensors file. Its metadata has one entry, ``kronlearn``, a
 - ``kind``: ``"dictionary"`` or ``"checkpoint"``,
 - ``info``: an open JSON object, whatever the writer wants to say.
 
-A dictionary's factors are the tensors ``factors.0``, ``factors.1``, … (float32 or float64).
+A dictionary's factors are the tensors ``factors.0``, ``factors.1``, … (float32 or float64), of
+shape (m_i, n_i), or (R, m_i, n_i) for a sum of R Kronecker products.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.sums import KroneckerSumDictionary
 
 __all__ = [
     "ModelFileError",
@@ -65,13 +67,13 @@ class ModelFileNotFoundError(ModelFileError, FileNotFoundError):
 
 
 def save_dictionary(
-    dictionary: KroneckerDictionary, path: PathLike, info: dict[str, Any] | None = None
+    dictionary: Dictionary, path: PathLike, info: dict[str, Any] | None = None
 ) -> None:
     """Write a dictionary to a model file, replacing an existing file in one step.
 
     Parameters
     ----------
-    dictionary : KroneckerDictionary
+    dictionary : KroneckerDictionary or KroneckerSumDictionary
     path : str or path
     info : dict, optional
         Anything JSON can hold, to be kept with the factors (how they were learned, say).
@@ -91,17 +93,21 @@ def save_dictionary(
     >>> same, info
     (True, {'source': 'nothing at all'})
     """
-    tensors = {_factor_name(mode): factor for mode, factor in enumerate(dictionary.factors)}
+    is_sum = isinstance(dictionary, KroneckerSumDictionary)
+    tensors = {
+        _factor_name(mode): stack if is_sum else stack[0]
+        for mode, stack in enumerate(dictionary.stacks)
+    }
     write_file(path, "dictionary", tensors, info or {})
 
 
-def load_dictionary(path: PathLike) -> KroneckerDictionary:
-    """The dictionary in a model file, with exactly the factors that were saved.
+def load_dictionary(path: PathLike) -> Dictionary:
+    """The dictionary in a model file, of the kind and with exactly the factors that were saved.
 
     Parameters
     ----------
     path : str or path
-        A file written by :meth:`KroneckerDictionary.save` or ``kronlearn learn``.
+        A file written by a dictionary's ``save`` or ``kronlearn learn``.
 
     Raises
     ------
@@ -129,6 +135,8 @@ def load_dictionary(path: PathLike) -> KroneckerDictionary:
         dtypes = ", ".join(sorted({f.dtype.name for f in factors}))
         raise _error(path, f"needs factors all float32 or all float64; has {dtypes}")
     try:
+        if factors[0].ndim == 3 and len({len(f) for f in factors}) == 1:
+            return KroneckerSumDictionary(zip(*factors, strict=True))
         return KroneckerDictionary(factors)
     except ValueError as problem:
         raise _error(path, f"does not hold a valid dictionary: {problem}") from problem

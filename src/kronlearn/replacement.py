@@ -7,17 +7,15 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.dictionary import Dictionary
 from kronlearn.engines.threads import Coder, Codes, Threads
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.updates import canonical
 
 __all__ = ["replace_unused", "unused_by_mode", "used_codes"]
 
-Factors = list[NDArray[np.float64]]
 
-
-def used_codes(codes: Codes, n_atoms: list[int]) -> NDArray[np.bool_]:
+def used_codes(codes: Codes, n_atoms: tuple[int, ...]) -> NDArray[np.bool_]:
     """Which atoms ``(n_1, …, n_d)`` any code uses."""
     assert codes.index is not None
     assert codes.nonzeros is not None
@@ -39,51 +37,57 @@ def unused_by_mode(used: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
 
 
 def replace_unused(
-    factors: Factors,
+    dictionary: Dictionary,
     unused: list[NDArray[np.intp]],
     codes: Codes,
     source: ArraySource,
     coder: Coder,
     engine: Threads,
-) -> tuple[Factors, int]:
-    """Factors whose unused atoms are directions of the samples represented worst, and how many."""
+) -> tuple[Dictionary, int]:
+    """A dictionary whose unused atoms are directions of the samples represented worst.
+
+    Returns it and how many atoms were replaced. In a sum of Kronecker products the first term gets
+    the direction and the others nothing.
+    """
     count = sum(map(len, unused))
     if count == 0:
-        return factors, 0
+        return dictionary, 0
     assert codes.residual2 is not None
     worst = np.argsort(-codes.residual2, kind="stable")[:count]
     worst = worst[codes.residual2[worst] > 0]
-    residuals = _residuals(source, worst, factors, coder, engine)
+    residuals = _residuals(source, worst, dictionary, coder, engine)
     replaced = 0
-    factors = [factor.copy() for factor in factors]
+    stacks = [stack.copy() for stack in dictionary.stacks]
     for mode, atoms in enumerate(unused):
         for atom, residual in zip(atoms, residuals[replaced:], strict=False):
             unfolded = np.moveaxis(residual, mode, 0).reshape(residual.shape[mode], -1)
             direction = np.linalg.svd(unfolded, full_matrices=False)[0][:, :1]
-            factors[mode][:, atom] = canonical(direction, direction)[0][:, 0]
+            stacks[mode][1:, :, atom] = 0.0
+            stacks[mode][0, :, atom] = canonical(direction, direction)[0][:, 0]
             replaced += 1
-    return factors, replaced
+    return dictionary.with_stacks(stacks), replaced
 
 
 def _residuals(
     source: ArraySource,
     rows: NDArray[np.intp],
-    factors: Factors,
+    dictionary: Dictionary,
     coder: Coder,
     engine: Threads,
 ) -> NDArray[np.float64]:
-    """Residuals ``(n, m_1, …, m_d)`` of some samples coded with these factors."""
+    """Residuals ``(n, m_1, …, m_d)`` of some samples coded with a dictionary."""
     if len(rows) == 0:
-        return np.zeros((0, *source.patch_shape))
-    samples = np.asarray(source.array[rows], dtype=np.float64).reshape(-1, *source.patch_shape)
-    part = ArraySource(samples, source.patch_shape)
+        return np.zeros((0, *dictionary.patch_shape))
+    samples = np.asarray(source.array[rows], dtype=np.float64)
+    samples = samples.reshape(-1, *dictionary.patch_shape)
+    part = ArraySource(samples, dictionary.patch_shape)
     tol = coder.tol if coder.tol is None or np.ndim(coder.tol) == 0 else np.asarray(coder.tol)[rows]
     codes = Codes.empty(len(part), coder.width, part.dtype)
-    engine.run(part, factors, Coder(coder.method, coder.width, tol), codes=codes)
+    engine.run(part, dictionary, Coder(coder.method, coder.width, tol), codes=codes)
     assert codes.index is not None
     assert codes.value is not None
     assert codes.nonzeros is not None
-    dense = np.zeros((len(part), int(np.prod([f.shape[1] for f in factors]))))
+    dense = np.zeros((len(part), dictionary.n_codes))
     for k, count in enumerate(codes.nonzeros):
         dense[k, codes.index[k, :count]] = codes.value[k, :count]
-    return samples - KroneckerDictionary.normalized(factors).reconstruct(dense)
+    return samples - dictionary.reconstruct(dense)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.sources.arrays import ArraySource
+from kronlearn.sums import KroneckerSumDictionary
 from kronlearn.updates import canonical
 
-__all__ = ["STARTS", "dct_factor", "starting_factors"]
+__all__ = ["STARTS", "dct_factor", "starting_dictionary"]
 
 STARTS = ("dct", "data", "random")
 
@@ -44,20 +45,45 @@ def perturbation(m: int, n: int) -> float:
     return min(max(0.1 + 0.4 * (n / m - 1), 0.1), 0.5)
 
 
-def starting_factors(
+def starting_dictionary(
     init: Any,
     source: ArraySource,
     n_atoms: tuple[int, ...],
-    structure: str,
     rng: np.random.RandomState,
-) -> list[NDArray[np.float64]]:
-    """Factors to start from: a named start, or the factors given."""
-    if not isinstance(init, str):
-        return _given(init, source.patch_shape, n_atoms, structure)
-    if init not in STARTS:
-        raise ValueError(
-            f"init={init!r} does not exist; choose one of {', '.join(STARTS)}, or pass factors."
-        )
+    *,
+    orthonormal: bool = False,
+    n_terms: int = 1,
+) -> Dictionary:
+    """The dictionary to start from: a named start, or the one given.
+
+    Of several terms the first is the start of a single one. The others have random factors, zero
+    in the first mode: the dictionary is that of the first term until the first update.
+    """
+    if isinstance(init, str):
+        if init not in STARTS:
+            raise ValueError(
+                f"init={init!r} does not exist; choose one of {', '.join(STARTS)}, or pass factors."
+            )
+        first: Dictionary = _named(init, source, n_atoms, rng, orthonormal)
+    else:
+        first = _given(init, source.patch_shape, n_atoms, orthonormal, n_terms)
+    if n_terms == 1:
+        return first
+    stacks = []
+    for mode, stack in enumerate(first.stacks):
+        further = rng.standard_normal((n_terms - first.n_terms, *stack.shape[1:]))
+        further *= (mode > 0) / np.sqrt(stack.shape[1])
+        stacks.append(np.concatenate([stack, further]))
+    return KroneckerSumDictionary(zip(*stacks, strict=True))
+
+
+def _named(
+    init: str,
+    source: ArraySource,
+    n_atoms: tuple[int, ...],
+    rng: np.random.RandomState,
+    orthonormal: bool,
+) -> KroneckerDictionary:
     factors = []
     for mode, (m, n) in enumerate(zip(source.patch_shape, n_atoms, strict=True)):
         noise = rng.standard_normal((m, n)) / np.sqrt(m)
@@ -67,12 +93,12 @@ def starting_factors(
             columns = _fibres(source, mode, n, rng) + 1e-3 * noise
         else:
             columns = noise
-        if structure == "orthonormal":
+        if orthonormal:
             u, _, vt = np.linalg.svd(columns, full_matrices=False)
             factors.append(u @ vt)
         else:
             factors.append(canonical(columns, np.eye(m, n))[0])
-    return factors
+    return KroneckerDictionary(factors)
 
 
 def _fibres(
@@ -89,20 +115,27 @@ def _fibres(
 
 
 def _given(
-    init: KroneckerDictionary | Iterable[Any],
+    init: Dictionary | Iterable[Any],
     patch_shape: tuple[int, ...],
     n_atoms: tuple[int, ...],
-    structure: str,
-) -> list[NDArray[np.float64]]:
-    dictionary = init if isinstance(init, KroneckerDictionary) else KroneckerDictionary(init)
+    orthonormal: bool,
+    n_terms: int,
+) -> Dictionary:
+    dictionary = init if isinstance(init, Dictionary) else KroneckerDictionary(init)
     if (dictionary.patch_shape, dictionary.n_atoms) != (patch_shape, n_atoms):
         raise ValueError(
             f"init has {dictionary.n_atoms} atoms for samples of shape {dictionary.patch_shape}; "
             f"n_atoms={n_atoms} and samples of shape {patch_shape} were asked for."
         )
-    if structure == "orthonormal" and not dictionary.is_orthonormal:
+    if dictionary.n_terms > n_terms:
+        raise ValueError(
+            f"init is a sum of {dictionary.n_terms} Kronecker products, but n_terms={n_terms}."
+        )
+    if orthonormal and not dictionary.is_orthonormal:
         raise ValueError(
             'structure="orthonormal" needs an orthonormal start, and the factors in init are not; '
             "orthonormalise them, for example with numpy.linalg.qr."
         )
-    return [factor.astype(np.float64) for factor in dictionary.factors]
+    if n_terms == 1 and isinstance(dictionary, KroneckerSumDictionary):
+        dictionary = KroneckerDictionary(dictionary.coding_factors)
+    return dictionary.astype(np.float64)

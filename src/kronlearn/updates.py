@@ -1,22 +1,22 @@
-"""Updates: a factor and the sums of its mode in, a better factor out."""
+"""Updates: the factors of a mode and its sums in, better factors out."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.moments import ModeMoments, Moments
+from kronlearn.moments import ModeMoments, side_by_side
 
-__all__ = ["canonical", "least_squares", "procrustes", "sweep"]
+__all__ = ["canonical", "least_squares", "procrustes"]
 
 # Eigenvalues of P below this fraction of the largest are taken for zero.
 _RANK_TOLERANCE = 1e-10
 
 
 def least_squares(
-    factor: NDArray[np.float64], sums: ModeMoments
+    stack: NDArray[np.float64], sums: ModeMoments
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The factor that minimises the squared error for fixed codes, and the norms taken out of it.
+    """The factors of a mode that minimise the squared error for fixed codes, and their norms.
 
     Solves ``D P = C`` as ``D + (C − D P) P⁺``: where P is singular, because atoms are unused or
     always used together, the factor stays what it was in the directions that nothing determines.
@@ -24,33 +24,38 @@ def least_squares(
 
     Parameters
     ----------
-    factor : (m, n)
-        The present factor.
+    stack : (R, m, n)
+        The present factors of all terms.
     sums : ModeMoments
-        Its mode's sums.
+        Their mode's sums.
 
     Returns
     -------
-    factor : (m, n)
-        Unit columns whose largest entry is positive.
+    stack : (R, m, n)
+        The columns ``(R, :, j)`` of all terms together have norm 1; their largest entry is
+        positive.
     scale : (n,)
         Signed norms of the columns.
     """
+    terms, m, n = stack.shape
+    wide = side_by_side(stack)
     values, vectors = np.linalg.eigh(sums.p)
     kept = values > _RANK_TOLERANCE * max(values[-1], 0.0)
     inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
-    return canonical(factor + (sums.c.T - factor @ sums.p) @ inverse, factor)
+    solved = (wide + (sums.c.T - wide @ sums.p) @ inverse).reshape(m, terms, n).transpose(1, 0, 2)
+    tall, scale = canonical(solved.reshape(-1, n), stack.reshape(-1, n))
+    return tall.reshape(terms, m, n), scale
 
 
 def procrustes(
-    factor: NDArray[np.float64], sums: ModeMoments
+    stack: NDArray[np.float64], sums: ModeMoments
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The orthonormal factor that minimises the squared error for fixed codes: ``U Vᵀ`` of C.
 
-    Same parameters and results as :func:`least_squares`; the scale is one.
+    Same parameters and results as :func:`least_squares`, for one term; the scale is one.
     """
     u, _, vt = np.linalg.svd(sums.c.T, full_matrices=False)
-    return u @ vt, np.ones(factor.shape[1])
+    return (u @ vt)[None], np.ones(stack.shape[2])
 
 
 def canonical(
@@ -67,16 +72,3 @@ def canonical(
     largest = columns[np.abs(columns).argmax(axis=0), np.arange(columns.shape[1])]
     scale = np.where(good & (largest < 0), -norms, norms)
     return columns / scale, scale
-
-
-def sweep(
-    factors: list[NDArray[np.float64]], moments: Moments, structure: str
-) -> list[NDArray[np.float64]]:
-    """All factors updated once, in order; the moments are rescaled along with the codes."""
-    update = procrustes if structure == "orthonormal" else least_squares
-    factors = list(factors)
-    for mode, factor in enumerate(factors):
-        factors[mode], scale = update(factor, moments.mode(factors, mode))
-        if structure != "orthonormal":
-            moments.rescale(mode, scale)
-    return factors

@@ -16,7 +16,7 @@ from kronlearn.cli.pictures import Picture
 from kronlearn.cli.quality import decibels, quality
 from kronlearn.cli.record import thinned_history
 from kronlearn.cli.report import Page, save_report
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.dictionary import Dictionary
 from kronlearn.persistence import save_dictionary
 
 __all__ = ["Extras", "Story", "score_facts", "write_extras"]
@@ -51,7 +51,7 @@ class Story:
     before: NDArray[Any]
     reference: Picture | None
     #: None where there was nothing to do.
-    dictionary: KroneckerDictionary | None
+    dictionary: Dictionary | None
     history: Mapping[str, Any] | None
     settings: Mapping[str, Any]
     seconds: Mapping[str, float]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kronlearn as kl
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.dictionary import Dictionary
 
 __all__ = ["atom_usage", "history_in", "thinned_history", "usage_in"]
 
@@ -44,9 +44,7 @@ def history_in(info: Mapping[str, Any]) -> dict[str, list[float]] | None:
     return dict(zip(names, curves, strict=True)) if len(lengths) == 1 else None  # type: ignore[arg-type]
 
 
-def atom_usage(
-    dictionary: KroneckerDictionary, samples: NDArray[Any], **coding: Any
-) -> dict[str, Any]:
+def atom_usage(dictionary: Dictionary, samples: NDArray[Any], **coding: Any) -> dict[str, Any]:
     """How often the codes of (some of) the samples use each column of each factor.
 
     "samples" that were coded, "atoms" used at least once, and for every mode, in "columns", the

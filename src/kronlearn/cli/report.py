@@ -20,7 +20,7 @@ from PIL import Image
 import kronlearn as kl
 from kronlearn.cli.places import write_whole
 from kronlearn.cli.quality import decibels
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.dictionary import Dictionary
 from kronlearn.plots.comparison import difference_limit, scaled, shown_range
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Page:
     facts: list[tuple[str, str]]
     #: PSNR and SSIM of "before" and "after", where there is a reference.
     scores: Mapping[str, Mapping[str, float]]
-    dictionary: KroneckerDictionary | None
+    dictionary: Dictionary | None
     history: Mapping[str, Any] | None
     settings: Mapping[str, Any]
     seconds: Mapping[str, float]
@@ -170,7 +170,7 @@ def _difference(before: NDArray[Any], after: NDArray[Any], what: str) -> str:
     return _figure(_picture(_pixels(change, -limit, limit), "The difference, scaled"), caption)
 
 
-def _dictionary_figure(dictionary: KroneckerDictionary) -> str:
+def _dictionary_figure(dictionary: Dictionary) -> str:
     from matplotlib.figure import Figure
 
     from kronlearn.plots import DictionaryDisplay

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn import _native
+from kronlearn.dictionary import Dictionary
 from kronlearn.moments import ModeMoments, Moments
 from kronlearn.simd import instruction_set  # noqa: F401  (applies the environment variable)
 from kronlearn.sources.arrays import ArraySource, check_finite
@@ -105,7 +106,7 @@ class Threads:
     def run(
         self,
         source: ArraySource,
-        factors: list[NDArray[np.float64]],
+        dictionary: Dictionary,
         coder: Coder,
         *,
         coding: str = "fresh",
@@ -120,12 +121,12 @@ class Threads:
         it represents its sample at least as well. Codes are written to ``codes`` and sums added to
         ``moments`` where given.
         """
-        dictionary = native_dictionary(factors, source.dtype)
+        native = native_dictionary(dictionary.coding_factors, source.dtype)
         residual = code_energy = 0.0
         nonzeros = 0
         for rows, samples in source.blocks(self.block_size):
             part = codes[rows] if codes is not None else None
-            found = dictionary.run(
+            found = native.run(
                 samples,
                 coding,
                 coder.method,

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
 from kronlearn.coding import METHODS, check_method
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.dictionary import Dictionary
 from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.images.aggregation import Averager, similar_patches
@@ -45,7 +45,7 @@ class Denoised:
 
     image: NDArray[Any]
     sigma: float | tuple[float, ...]
-    dictionary: KroneckerDictionary | None
+    dictionary: Dictionary | None
     history: dict[str, list[float]] | None
     settings: dict[str, Any]
     seconds: dict[str, float]
@@ -56,7 +56,7 @@ def denoise(
     sigma: float | Sequence[float] | None = None,
     *,
     channel_axis: int | None = None,
-    dictionary: KroneckerDictionary | None = None,
+    dictionary: Dictionary | None = None,
     patch_size: int | Sequence[int] | None = None,
     n_atoms: int | Sequence[int] | None = None,
     gain: float | None = None,
@@ -85,7 +85,7 @@ def denoise(
     channel_axis : int, optional
         The axis that holds channels, as in scikit-image. Channels are denoised together: their
         principal components share the places of similar patches.
-    dictionary : KroneckerDictionary, optional
+    dictionary : KroneckerDictionary or KroneckerSumDictionary, optional
         To code with, instead of one learned from the image; one mode for each spatial axis.
     patch_size : int or one for each spatial axis, optional
         By default patches of 8 × 8 pixels, 16 × 16 where the noise is nearly as strong as the
@@ -202,14 +202,14 @@ class _How:
         """The residual that a patch may have."""
         return self.gain * math.sqrt(self.choice.pixels)
 
-    def method(self, dictionary: KroneckerDictionary) -> str:
+    def method(self, dictionary: Dictionary) -> str:
         """The coder: the one asked for, or the best one for a dictionary."""
         if self._method is None:
             return "threshold" if dictionary.is_orthonormal else "ols"
         check_method(self._method, dictionary)
         return self._method
 
-    def settings(self, dictionary: KroneckerDictionary) -> dict[str, Any]:
+    def settings(self, dictionary: Dictionary) -> dict[str, Any]:
         """What was chosen, as plain values."""
         return {
             "patch_size": self.choice.patch_size,
@@ -244,7 +244,7 @@ def _learn(
 def _code(
     planes: NDArray[np.float32],
     how: _How,
-    dictionary: KroneckerDictionary,
+    dictionary: Dictionary,
     n_threads: int,
     log: Stages,
 ) -> NDArray[np.float32]:
@@ -255,7 +255,7 @@ def _code(
             tell = part_of(on_share, k, len(planes))
             estimate[k] = Averager(how.choice.patch_size, how.stride, n_threads, tell).code(
                 plane,
-                dictionary.factors,
+                dictionary.coding_factors,
                 method=how.method(dictionary),
                 width=how.choice.max_nonzeros,
                 tol=how.tol,

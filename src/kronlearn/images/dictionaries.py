@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.estimators import KroneckerDictionaryLearning
 
 __all__ = ["Choice", "choose", "default_patch", "draw_patches", "learn", "sizes_per_axis"]
@@ -30,7 +30,7 @@ class Choice:
 
     patch_size: tuple[int, ...]
     n_atoms: tuple[int, ...]
-    dictionary: KroneckerDictionary | None = None
+    dictionary: Dictionary | None = None
 
     @property
     def pixels(self) -> int:
@@ -59,7 +59,7 @@ def choose(
     if dictionary is not None:
         if patch_size is not None or n_atoms is not None:
             raise ValueError("patch_size and n_atoms are those of the dictionary; leave them out.")
-        if not isinstance(dictionary, KroneckerDictionary):
+        if not isinstance(dictionary, Dictionary):
             dictionary = KroneckerDictionary(dictionary)
         _check_patch(dictionary.patch_shape, shape)
         return Choice(dictionary.patch_shape, dictionary.n_atoms, dictionary)

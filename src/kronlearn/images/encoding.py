@@ -185,7 +185,7 @@ def learned_dictionary(
         if on_share is None
         else lambda state: on_share(state.iteration / _ITERATIONS),
     )
-    return StoredDictionary.of(model.fit(samples).dictionary_)
+    return StoredDictionary.of(KroneckerDictionary(model.fit(samples).factors_))
 
 
 def encoded(header: Header, found: Found) -> tuple[Header, bytes]:

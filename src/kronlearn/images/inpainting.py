@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.images.aggregation import Averager, overlapping, similar_patches
 from kronlearn.images.dictionaries import Choice, choose, draw_patches, learn
@@ -47,7 +47,7 @@ class Inpainted:
     """
 
     image: NDArray[Any]
-    dictionary: KroneckerDictionary | None
+    dictionary: Dictionary | None
     history: dict[str, list[float]] | None
     settings: dict[str, Any]
     seconds: dict[str, float]
@@ -58,7 +58,7 @@ def inpaint(
     mask: ArrayLike | None = None,
     *,
     channel_axis: int | None = None,
-    dictionary: KroneckerDictionary | None = None,
+    dictionary: Dictionary | None = None,
     patch_size: int | Sequence[int] | None = None,
     n_atoms: int | Sequence[int] | None = None,
     stages: int = 2,
@@ -83,7 +83,7 @@ def inpaint(
         the pixels that are NaN or infinite.
     channel_axis : int, optional
         The axis that holds channels.
-    dictionary : KroneckerDictionary, optional
+    dictionary : KroneckerDictionary or KroneckerSumDictionary, optional
         To code with in both stages, instead of cosines first and a learned one then; one mode for
         each spatial axis.
     patch_size : int or one for each spatial axis, optional
@@ -171,7 +171,7 @@ class _Inpainting:
 
     def __init__(self, log: Stages, n_threads: int) -> None:
         self.log, self.n_threads = log, n_threads
-        self.dictionary: KroneckerDictionary | None = None
+        self.dictionary: Dictionary | None = None
         self.history: dict[str, list[float]] | None = None
 
     def fill(self, planes: NDArray[np.float32], known: NDArray[np.bool_], choice: Choice) -> None:
@@ -186,7 +186,7 @@ class _Inpainting:
                 tell = part_of(on_share, k, len(planes))
                 estimate = Averager(patch, overlapping(patch), self.n_threads, tell).code(
                     plane,
-                    self.dictionary.factors,
+                    self.dictionary.coding_factors,
                     method="omp",
                     width=max(1, min(choice.pixels // 9, self.dictionary.n_codes)),
                     tol=_FIRST_TOL * math.sqrt(choice.pixels),
@@ -243,7 +243,7 @@ class _Inpainting:
         for k, plane in enumerate(planes):
             guide[k] = coder.code(
                 plane,
-                self.dictionary.factors,
+                self.dictionary.coding_factors,
                 method="ols",
                 width=choice.max_nonzeros,
                 tol=_GAIN * noise * math.sqrt(choice.pixels),

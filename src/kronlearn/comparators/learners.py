@@ -1,0 +1,108 @@
+"""What the comparators share: code with OMP, update by the method's structure, again."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from kronlearn.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.learner import DictionaryLearner
+from kronlearn.learning import Plan
+from kronlearn.parameters import check_common_parameters, check_count
+from kronlearn.sources.arrays import ArraySource
+from kronlearn.starts import STARTS, dct_factor, perturbation, starting_dictionary
+from kronlearn.structures import Structure
+from kronlearn.updates import canonical
+
+__all__ = ["Comparator", "UnstructuredComparator"]
+
+
+class Comparator(DictionaryLearner):
+    """A method that codes all samples afresh, then updates the dictionary, in every iteration."""
+
+    init: Any
+    random_state: Any
+    time_budget: float | None
+
+    @abstractmethod
+    def _structure(self, dictionary: Dictionary) -> Structure:
+        """How the method updates a dictionary; made anew for every run, so it may keep a state."""
+
+    def _check_parameters(self) -> None:
+        check_common_parameters(self)
+
+    def _start(self, source: ArraySource, n_atoms: tuple[int, ...]) -> Dictionary:
+        rng = check_random_state(self.random_state)
+        return starting_dictionary(self.init, source, n_atoms, rng)
+
+    def _plan(self, dictionary: Dictionary) -> Plan:
+        return Plan(
+            self._coder(dictionary),
+            structure=self._structure(dictionary),
+            monotone=False,
+            max_iter=self.max_iter,
+            time_budget=self.time_budget,
+        )
+
+
+class UnstructuredComparator(Comparator):
+    """A method whose dictionary is any matrix (n_features, n_atoms) with unit columns."""
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_count("n_atoms", self.n_atoms, 1)
+
+    def _sizes(self, sample_shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        shape = sample_shape if self.patch_shape is None else tuple(self.patch_shape)
+        return shape, (int(self.n_atoms),)
+
+    def _start(self, source: ArraySource, n_atoms: tuple[int, ...]) -> Dictionary:
+        rng = check_random_state(self.random_state)
+        if not isinstance(self.init, str):
+            return _given(self.init, source.n_features, n_atoms[0])
+        if self.init not in STARTS:
+            raise ValueError(
+                f"init={self.init!r} does not exist; choose one of {', '.join(STARTS)}, or pass a "
+                "dictionary."
+            )
+        noise = rng.standard_normal((source.n_features, n_atoms[0])) / np.sqrt(source.n_features)
+        if self.init == "dct":
+            columns = cosines(source.patch_shape, n_atoms[0])
+            columns += perturbation(source.n_features, n_atoms[0]) * noise
+        elif self.init == "data":
+            rows = rng.randint(len(source), size=n_atoms[0])
+            samples = np.asarray(source.array[rows], dtype=np.float64)
+            columns = samples.reshape(n_atoms[0], -1).T + 1e-3 * noise
+        else:
+            columns = noise
+        return KroneckerDictionary([canonical(columns, noise)[0]])
+
+
+def cosines(patch_shape: tuple[int, ...], n_atoms: int) -> NDArray[np.float64]:
+    """The n products of overcomplete cosines of lowest frequency, (m_1·…·m_d, n)."""
+    share = (n_atoms / math.prod(patch_shape)) ** (1 / len(patch_shape))
+    counts = [max(1, math.ceil(m * share - 1e-9)) for m in patch_shape]
+    factors = [dct_factor(m, n) for m, n in zip(patch_shape, counts, strict=True)]
+    columns = KroneckerDictionary(factors).to_dense()
+    frequency = sum(np.meshgrid(*(np.arange(n) / n for n in counts), indexing="ij")).ravel()
+    order = np.argsort(frequency, kind="stable")[:n_atoms]
+    return columns[:, np.sort(order)]
+
+
+def _given(init: Any, n_features: int, n_atoms: int) -> Dictionary:
+    """The dictionary given, or the matrix of a structured one."""
+    if not isinstance(init, Dictionary):
+        matrix = isinstance(init, np.ndarray) and init.ndim == 2
+        init = KroneckerDictionary([init] if matrix else init)
+    if (init.n_features, init.n_codes) != (n_features, n_atoms):
+        raise ValueError(
+            f"init has {init.n_codes} atoms for samples of {init.n_features} numbers; "
+            f"n_atoms={n_atoms} and samples of {n_features} were asked for."
+        )
+    return KroneckerDictionary([init.to_dense().astype(np.float64)])

@@ -1,0 +1,86 @@
+"""The method of optimal directions: the whole dictionary by least squares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kronlearn.comparators.learners import UnstructuredComparator
+from kronlearn.dictionary import Dictionary
+from kronlearn.learning import Progress
+from kronlearn.structures import General, Structure
+
+__all__ = ["MOD"]
+
+
+class MOD(UnstructuredComparator):
+    """Method of optimal directions (Engan, Aase and Husøy, 1999): ``D = Y Xᵀ (X Xᵀ)⁻¹``.
+
+    The least-squares update of one mode, so the general method with a single factor. The update
+    never raises the error; coding may.
+
+    Parameters
+    ----------
+    n_atoms : int
+        Number of atoms.
+    patch_shape : tuple of int, optional
+        ``(m_1, …, m_d)`` of samples given as rows; only the start depends on it.
+    n_nonzero_coefs : int, optional
+        The most nonzeros a sample may have.
+    tol : float, optional
+        The ℓ2 norm a sample's residual may have. At least one of the two is needed.
+    method : {"omp", "ols"}
+        The coder.
+    max_iter : int
+        Iterations.
+    init : {"dct", "data", "random"}, dictionary or array (n_features, n_atoms)
+        Start: perturbed cosines, random samples, noise, or your own.
+    random_state, n_jobs, verbose, time_budget, callback
+        As for :class:`kronlearn.KroneckerDictionaryLearning`.
+
+    Attributes
+    ----------
+    dictionary_ : KroneckerDictionary of one mode
+    history_, n_iter_, stop_reason_, patch_shape_
+        As for :class:`kronlearn.KroneckerDictionaryLearning`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kronlearn.comparators import MOD
+    >>> Y = np.random.default_rng(0).standard_normal((300, 4, 4))
+    >>> model = MOD(24, n_nonzero_coefs=3, max_iter=5, random_state=0).fit(Y)
+    >>> model.dictionary_.n_atoms, model.transform(Y).shape
+    ((24,), (300, 24))
+    """
+
+    def __init__(
+        self,
+        n_atoms: int = 256,
+        patch_shape: tuple[int, ...] | None = None,
+        n_nonzero_coefs: int | None = 6,
+        tol: float | None = None,
+        method: str = "omp",
+        max_iter: int = 100,
+        init: Any = "dct",
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+        time_budget: float | None = None,
+        callback: Callable[[Progress], bool | None] | None = None,
+    ) -> None:
+        self.n_atoms = n_atoms
+        self.patch_shape = patch_shape
+        self.n_nonzero_coefs = n_nonzero_coefs
+        self.tol = tol
+        self.method = method
+        self.max_iter = max_iter
+        self.init = init
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+        self.time_budget = time_budget
+        self.callback = callback
+
+    def _structure(self, dictionary: Dictionary) -> Structure:
+        return General()
