@@ -9,27 +9,36 @@ namespace {
 
 int padded(int n) { return (n + 15) / 16 * 16; }
 
+// A few rows of the lower triangle at a time, so that they stay in the cache.
 std::vector<double> gram_of(const Factor& f) {
+  constexpr size_t kRows = 8;
   const size_t n = f.n;
   std::vector<double> g(n * n);
-  for (int p = 0; p < f.m; ++p) {
-    const double* row = f.entries.data() + p * n;
-    for (size_t i = 0; i < n; ++i)
-      for (size_t j = 0; j < n; ++j) g[i * n + j] += row[i] * row[j];
+  for (size_t first = 0; first < n; first += kRows) {
+    const size_t end = std::min(first + kRows, n);
+    for (int p = 0; p < f.m; ++p) {
+      const double* __restrict row = f.entries.data() + p * n;
+      for (size_t i = first; i < end; ++i) {
+        double* __restrict out = g.data() + i * n;
+        const double x = row[i];
+        for (size_t j = 0; j < end; ++j) out[j] += x * row[j];
+      }
+    }
   }
+  for (size_t i = 0; i < n; ++i)
+    for (size_t j = i + 1; j < n; ++j) g[i * n + j] = g[j * n + i];
   return g;
 }
 
 // Makes the columns unit; their norms.
 std::vector<double> normalise(Factor& f) {
   std::vector<double> norms(f.n);
-  for (int j = 0; j < f.n; ++j) {
-    double sum = 0;
-    for (int p = 0; p < f.m; ++p)
-      sum += f.entries[size_t(p) * f.n + j] * f.entries[size_t(p) * f.n + j];
-    norms[j] = std::sqrt(sum);
-    for (int p = 0; p < f.m; ++p) f.entries[size_t(p) * f.n + j] /= norms[j];
-  }
+  auto row = [&](int p) { return f.entries.data() + size_t(p) * f.n; };
+  for (int p = 0; p < f.m; ++p)
+    for (int j = 0; j < f.n; ++j) norms[j] += row(p)[j] * row(p)[j];
+  for (double& norm : norms) norm = std::sqrt(norm);
+  for (int p = 0; p < f.m; ++p)
+    for (int j = 0; j < f.n; ++j) row(p)[j] /= norms[j];
   return norms;
 }
 

@@ -19,19 +19,6 @@ void add_xx(const CodesView<T>& codes, double* xx) {
   }
 }
 
-// Loads as many entries of a sample as a vector holds doubles.
-template <class T>
-KRONLEARN_INLINE Vec<double> load_as_double(const T* p) {
-  if constexpr (sizeof(T) == 8) {
-    return load<double>(p);
-  } else {
-    typedef float Half __attribute__((vector_size(KRONLEARN_VECTOR_BYTES / 2)));
-    Half half;
-    __builtin_memcpy(&half, p, sizeof half);
-    return __builtin_convertvector(half, Vec<double>);
-  }
-}
-
 // xy[index[l], p : p + K · kLanes] += value[l] · y[p : …] for one sample, its entries converted once.
 template <int K, class T>
 KRONLEARN_INLINE void add_piece(const T* y, int nonzeros, const int32_t* index, const T* value,

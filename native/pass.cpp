@@ -66,7 +66,7 @@ class Worker {
     CodingTask<T> t = task(first, count);
     if (pass_.coding != Coding::fresh || pass_.keep_better) check_supports(t);
     if (pass_.coding != Coding::given) {
-      coder_.code(t);
+      code(first, t);
       pass_.dictionary->rescale(count * pass_.width, t.index, t.value);
       for (int64_t k = 0; k < count; ++k) {
         totals_.energy += t.energy[k];
@@ -96,6 +96,18 @@ class Worker {
                                 c_.data(), mode_scratch_.data());
   }
 
+  void code(int64_t first, CodingTask<T>& whole) {
+    if (pass_.half < 0) return coder_.code(whole);
+    const int64_t end = first + whole.count;
+    for (int64_t k = first, next; k < end; k = next) {
+      const int64_t run = (pass_.first + k) / kRun;
+      next = std::min((run + 1) * kRun - pass_.first, end);
+      CodingTask<T> part = task(k, next - k, k - first);
+      part.refit = run % 2 != pass_.half;
+      coder_.code(part);
+    }
+  }
+
   static void flush(std::vector<double>& part, double* __restrict whole) {
     double* __restrict from = part.data();
     for (size_t i = 0; i < part.size(); ++i) {
@@ -116,7 +128,8 @@ class Worker {
     }
   }
 
-  CodingTask<T> task(int64_t first, int64_t count) {
+  // What is not kept for all samples starts `offset` samples into this worker's tile.
+  CodingTask<T> task(int64_t first, int64_t count, int64_t offset = 0) {
     const int width = pass_.width, features = pass_.dictionary->features();
     auto at = [](auto* p, int64_t offset) { return p ? p + offset : nullptr; };
     CodingTask<T> t{};
@@ -129,12 +142,12 @@ class Worker {
     t.weights = at(pass_.weights, first * features);
     t.tol = pass_.tol;
     t.tols = at(pass_.tols, first);
-    t.index = pass_.index ? pass_.index + first * width : index_.data();
-    t.value = pass_.value ? pass_.value + first * width : value_.data();
-    t.nonzeros = pass_.nonzeros ? pass_.nonzeros + first : nonzeros_.data();
-    t.residual2 = pass_.residual2 ? pass_.residual2 + first : residual2_.data();
-    t.energy = energy_.data();
-    t.doubtful = doubtful_.data();
+    t.index = pass_.index ? pass_.index + first * width : index_.data() + offset * width;
+    t.value = pass_.value ? pass_.value + first * width : value_.data() + offset * width;
+    t.nonzeros = pass_.nonzeros ? pass_.nonzeros + first : nonzeros_.data() + offset;
+    t.residual2 = pass_.residual2 ? pass_.residual2 + first : residual2_.data() + offset;
+    t.energy = energy_.data() + offset;
+    t.doubtful = doubtful_.data() + offset;
     if (t.refit || pass_.keep_better) {
       t.previous_index = t.index;
       t.previous_nonzeros = t.nonzeros;

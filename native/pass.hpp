@@ -12,6 +12,9 @@ namespace kronlearn {
 
 enum class Coding { fresh, refit, given };
 
+// Consecutive samples that are coded afresh or refitted together when halves take turns.
+constexpr int64_t kRun = 256;
+
 struct Totals {
   double energy = 0;       // Σ ‖y‖²
   double residual = 0;     // Σ ‖y − ŷ‖²
@@ -33,6 +36,10 @@ struct Pass {
   T tol = -1;  // negative: no error target
   const T* tols = nullptr;
   bool keep_better = false;  // with fresh coding: keep the support in `index` where it is better
+  // 0 or 1: only every other run of kRun samples is coded afresh, beginning with the first or the second;
+  // the others are refitted on the supports in `index`. Otherwise all samples are coded alike.
+  int half = -1;
+  int64_t first = 0;  // the number of the first sample, where runs are counted from
 
   // Codes, in or out; null where they are neither given nor wanted.
   int32_t* index = nullptr;     // (count, width)

@@ -186,7 +186,8 @@ def learn(
 
     A monotone run is guarded, that is, it keeps a sample's previous support wherever that is at
     least as good, from the start if no factor is overcomplete, otherwise from the first iteration
-    on that would have raised the error.
+    on that would have raised the error. From the 21st iteration on a guarded run codes every
+    other run of 256 samples afresh, in turns, and refits the others on their supports.
     """
     orthonormal = structure == "orthonormal"
     coder = "threshold" if orthonormal else method
@@ -196,6 +197,9 @@ def learn(
         new = code(Y, factors, coder, n_nonzero_coefs)
         if monotone and guarded and X is not None:
             new = better_codes(Y, factors, X, new)
+            if len(rmse) >= 20 and not orthonormal:
+                turn = np.arange(len(Y)) // 256 % 2 == len(rmse) % 2
+                new = np.where(turn[:, None], new, refit_codes(Y, factors, X))
         n_sweeps = 1 if orthonormal else 1 + n_refits
         updated, new, error = update(Y, factors, new, n_sweeps, orthonormal)
         if monotone and not guarded and rmse and error > rmse[-1]:

@@ -300,6 +300,34 @@ def test_orthonormal_factors_are_square_by_default(tmp_path, patches):
     assert read_file(output, "dictionary")[1]["method"] == "threshold"
 
 
+def test_a_sum_of_terms_is_learned_and_shown(tmp_path, patches):
+    output, picture = tmp_path / "sum.safetensors", tmp_path / "atoms.png"
+    options = ["--terms", 2, "-s", 3, "--seed", 0, "--max-iter", 4]
+    record = json.loads(succeeds("learn", patches, "-o", output, *options, "--json").stdout)
+    assert record["n_terms"] == 2
+    d = kl.load_dictionary(output)
+    expected = kl.KroneckerDictionaryLearning(
+        (8, 12), n_nonzero_coefs=3, n_terms=2, max_iter=4, random_state=0
+    ).fit(np.load(patches))
+    assert d == expected.dictionary_
+    text = succeeds("show", output, "--picture", picture).stdout
+    assert "2 Kronecker products" in text
+    assert "coherence of atoms" in text
+    assert picture.read_bytes().startswith(PNG)
+    record = json.loads(succeeds("show", output, "--json").stdout)
+    assert record["n_terms"] == record["info"]["n_terms"] == 2
+    gram = np.abs(d.to_dense().T @ d.to_dense())
+    np.fill_diagonal(gram, 0)
+    assert record["coherence"] == [pytest.approx(gram.max(), rel=1e-5)]
+
+
+def test_one_term_is_learned_by_default(tmp_path, patches, model):
+    succeeds("learn", patches, "-o", tmp_path / "one", "-s", 3, "--max-iter", 2, "-q")
+    assert isinstance(kl.load_dictionary(tmp_path / "one"), kl.KroneckerDictionary)
+    assert json.loads(succeeds("show", model, "--json").stdout)["n_terms"] == 1
+    assert "Kronecker" not in succeeds("show", model).stdout
+
+
 def test_a_tolerance_takes_away_the_limit_of_six_atoms(tmp_path, patches):
     output = tmp_path / "out.safetensors"
     succeeds("learn", patches, "-o", output, "--tol", 0.5, "--max-iter", 2, "-q")
@@ -379,6 +407,8 @@ def test_an_interrupt_before_anything_was_learned_leaves_no_model(tmp_path, patc
         (["--colour"], "--colour applies to images"),
         (["-s", "1000"], "n_nonzero_coefs=1000"),
         (["--structure", "orthonormal", "--atoms", "5x7"], "orthonormal"),
+        (["--structure", "orthonormal", "--terms", "2"], "n_terms=2 needs structure"),
+        (["--terms", "0"], "Invalid value for '--terms'"),
         (["-o", "."], "--output . is a folder"),
         (["-o", "no/where/model"], "the folder no/where does not exist"),
     ],

@@ -15,6 +15,7 @@ from kronlearn.cli import app as cli
 from kronlearn.cli.pictures import Picture, check_writable, read_gray, read_picture, write_picture
 from kronlearn.cli.quality import quality
 from kronlearn.persistence import read_file
+from kronlearn.starts import dct_factor
 
 PNG = b"\x89PNG\r\n\x1a\n"
 FAST = ["--patch", "4x4", "--atoms", "6x6", "-q"]
@@ -330,6 +331,26 @@ def test_a_dictionary_is_saved_and_used(tmp_path, photo):
     assert "no.safetensors does not exist" in fails(
         "denoise", photo, "three.png", "--dictionary", "no.safetensors"
     )
+
+
+def test_a_sum_of_kronecker_products_restores_but_does_not_code(tmp_path, photo):
+    rng = np.random.default_rng(0)
+    cosines = [dct_factor(4, 6), dct_factor(4, 6)]
+    further = [0.3 * rng.standard_normal((4, 6)) for _ in cosines]
+    d = kl.KroneckerSumDictionary([cosines, further])
+    d.save("sum.safetensors")
+    given = ["--dictionary", "sum.safetensors"]
+    succeeds("denoise", photo, "one.png", "--sigma", 9, "--report", "page.html", *given, "-q")
+    expected = kl.images.denoise(image_of("uint8"), 9, dictionary=d)
+    assert np.array_equal(read_picture(tmp_path / "one.png").pixels, expected)
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "4 × 4 patches, 6 × 6 atoms. The sum of 2 Kronecker products" in page
+    options = ["--drop", 0.3, "--save-dictionary", "again.safetensors", "--json"]
+    record = json.loads(succeeds("inpaint", photo, "two.png", *options, *given).stdout)
+    assert record["settings"]["n_terms"] == 2
+    assert kl.load_dictionary("again.safetensors") == d
+    line = fails("code", photo, "small.kron", *given)
+    assert "photo.png: dictionary is a sum of 2 Kronecker products; files hold" in line
 
 
 def test_a_comparison_is_drawn(tmp_path, photo):

@@ -224,6 +224,15 @@ def test_dictionaries_can_be_given_or_be_redundant(camera, rng):
         assert reached(camera, coded.decode(), 255) == pytest.approx(coded.psnr)
 
 
+def test_a_sum_of_kronecker_products_is_refused_unless_it_is_one(rng):
+    image = rng.integers(0, 256, (16, 16), dtype=np.uint8)
+    terms = [reference.orthonormal_factors(rng, (4, 4)) for _ in range(2)]
+    with pytest.raises(ValueError, match="a sum of 2 Kronecker products; files hold the factors"):
+        code(image, dictionary=kl.KroneckerSumDictionary(terms))
+    single = code(image, dictionary=kl.KroneckerSumDictionary(terms[:1]))
+    assert single.to_bytes() == code(image, dictionary=terms[0]).to_bytes()
+
+
 @pytest.mark.parametrize("kind", ["orthonormal", "general"])
 def test_a_stored_dictionary_comes_back_as_near_as_eight_bits_allow(kind, rng):
     shapes = [(8, 8), (5, 5)] if kind == "orthonormal" else [(8, 12), (5, 3)]

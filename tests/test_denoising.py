@@ -393,6 +393,7 @@ def test_settings_are_the_ones_asked_for():
     assert found.settings == {
         "patch_size": (6, 5),
         "n_atoms": (7, 7),
+        "n_terms": 1,
         "gain": 1.2,
         "max_nonzeros": 15,
         "stride": (3, 2),
@@ -448,6 +449,55 @@ def test_a_dictionary_can_be_given():
     np.testing.assert_array_equal(as_list, found.image)
     single = denoise(noisy, 20, dictionary=[factor.astype(np.float32) for factor in d.factors])
     np.testing.assert_allclose(single, found.image, rtol=0, atol=1)
+
+
+def sum_of_terms(patch_shape, n_atoms):
+    """Cosines and a second term that tilts them."""
+    rng = np.random.default_rng(0)
+    first = reference.dct_factors(patch_shape, n_atoms)
+    return kl.KroneckerSumDictionary(
+        [first, [0.3 * rng.standard_normal(factor.shape) for factor in first]]
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_sum_of_kronecker_products_can_be_given(dtype):
+    noisy, clean = noisy_integers(), clean_crop(48)
+    d = sum_of_terms((6, 5), (9, 8)).astype(dtype)
+    found = denoise(noisy, 20, dictionary=d, full=True)
+    assert found.dictionary is d
+    assert "learning" not in found.seconds
+    assert (found.settings["n_terms"], found.settings["method"]) == (2, "ols")
+    assert (found.settings["patch_size"], found.settings["n_atoms"]) == ((6, 5), (9, 8))
+    assert psnr(found.image, clean) > psnr(noisy, clean) + 5
+    np.testing.assert_array_equal(denoise(noisy, 20, dictionary=d, n_jobs=2), found.image)
+
+
+def test_the_first_stage_codes_every_patch_with_the_matrix_of_a_sum():
+    noisy = noisy_crop(20, 24)
+    d = sum_of_terms((4, 3), (5, 6))
+    found = denoise(noisy, 20, dictionary=d, stages=1)
+    sums, counts = np.zeros(noisy.shape), np.zeros(noisy.shape)
+    for box in reference.boxes(noisy.shape, (4, 3), (1, 1)):
+        mean = noisy[box].mean()
+        tol = 20 * (np.sqrt(12) + 0.64)
+        x = reference.code([noisy[box] - mean], [d.to_dense()], "ols", 6, tol)[0]
+        weight = 1 / (1 + np.count_nonzero(x))
+        sums[box] += weight * (mean + (d.to_dense() @ x).reshape(4, 3))
+        counts[box] += weight
+    np.testing.assert_allclose(found, sums / counts, rtol=0, atol=0.01)
+
+
+def test_a_sum_can_be_learned_from_the_image():
+    noisy, clean = noisy_crop(20, 64), clean_crop(64)
+    one, two = (denoise(noisy, 20, n_terms=n, full=True) for n in (1, 2))
+    assert isinstance(two.dictionary, kl.KroneckerSumDictionary)
+    assert two.settings["n_terms"] == two.dictionary.n_terms == 2
+    assert one.settings["n_terms"] == 1
+    np.testing.assert_array_equal(denoise(noisy, 20), one.image)
+    assert abs(psnr(two.image, clean) - psnr(one.image, clean)) < 0.3
+    again = denoise(noisy, 20, dictionary=two.dictionary)
+    np.testing.assert_array_equal(again, two.image)
 
 
 def test_orthonormal_factors_are_coded_by_threshold():
@@ -658,6 +708,8 @@ BAD_OPTIONS = [
     ({"n_atoms": 0}, ValueError, "n_atoms=0"),
     ({"n_atoms": (9,)}, ValueError, r"n_atoms=\(9,\)"),
     ({"n_atoms": 9.0}, (TypeError, ValueError), "n_atoms=9.0"),
+    ({"n_terms": 0}, ValueError, "n_terms=0 is too small"),
+    ({"n_terms": 1.5}, TypeError, "n_terms=1.5 is not an integer"),
     ({"stride": 0}, ValueError, "stride=0"),
     ({"stride": -1}, ValueError, "stride=-1"),
     ({"stride": (1, 2, 3)}, ValueError, "stride"),
@@ -683,6 +735,7 @@ BAD_OPTIONS = [
     ({"dictionary": [2 * np.eye(8)] * 2}, ValueError, "norm"),
     ({"dictionary": EYES, "patch_size": 8}, ValueError, "patch_size"),
     ({"dictionary": EYES, "n_atoms": 8}, ValueError, "n_atoms"),
+    ({"dictionary": EYES, "n_terms": 2}, ValueError, "n_terms are those of the dictionary"),
     ({"dictionary": EYES, "stride": 9}, ValueError, "stride"),
     (
         {"dictionary": reference.dct_factors((8, 8), (9, 9)), "method": "threshold"},

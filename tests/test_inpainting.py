@@ -367,6 +367,31 @@ def test_a_dictionary_can_be_given(n_atoms, stages):
     np.testing.assert_array_equal(as_list, found.image)
 
 
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_sum_of_kronecker_products_can_be_given(stages):
+    clean, missing = crop()
+    rng = np.random.default_rng(0)
+    cosines = reference.dct_factors((5, 4), (8, 7))
+    d = kl.KroneckerSumDictionary([cosines, [0.3 * rng.standard_normal(f.shape) for f in cosines]])
+    holes = np.where(missing, np.nan, clean)
+    found = inpaint(holes, dictionary=d, stages=stages, full=True)
+    assert found.dictionary is d
+    assert found.settings["n_terms"] == 2
+    assert found.settings["n_atoms"] == (8, 7)
+    assert psnr(found.image, clean) > 22
+    np.testing.assert_array_equal(found.image[~missing], clean[~missing])
+    np.testing.assert_array_equal(
+        inpaint(holes, dictionary=d, stages=stages, n_jobs=2), found.image
+    )
+
+
+def test_a_sum_can_be_learned_from_the_image():
+    clean, missing = crop()
+    found = quick(np.where(missing, 0, clean), missing, n_terms=2, full=True)
+    assert found.dictionary.n_terms == found.settings["n_terms"] == 2
+    assert psnr(found.image, clean) > 24
+
+
 def test_full_tells_what_was_done():
     clean, missing = crop()
     holes = np.where(missing, 0, clean)

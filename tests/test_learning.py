@@ -74,6 +74,25 @@ def test_five_iterations_equal_the_reference(
     np.testing.assert_allclose(model.history_["rmse"], rmse, rtol=1e-8)
 
 
+@pytest.mark.parametrize(
+    ("n_atoms", "n_refits", "statistics"),
+    [((4, 4), 0, "full"), ((4, 4), 1, "full"), ((6, 5), 0, "full"), ((6, 5), 0, "per-mode")],
+    ids=str,
+)
+def test_iterations_in_which_halves_take_turns_equal_the_reference(
+    rng, n_atoms, n_refits, statistics
+):
+    truth = reference.random_factors(rng, (4, 4), n_atoms)
+    Y = reference.sparse_samples(rng, truth, 600, 3, noise=0.3)
+    start = reference.random_factors(rng, (4, 4), n_atoms)
+    factors, rmse = reference.learn(Y, start, 3, n_iter=24, n_refits=n_refits)
+    options = {"n_refits": n_refits, "statistics": statistics, "max_iter": 24, "block_size": 100}
+    model = learner(start, **options).fit(Y)
+    np.testing.assert_allclose(model.history_["rmse"], rmse, rtol=1e-8)
+    for found, wanted in zip(model.factors_, factors, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-7)
+
+
 @pytest.mark.parametrize("monotone", [False, True])
 @pytest.mark.parametrize("patch_shape", [(9,), (4, 5), (2, 3, 4)], ids=str)
 def test_five_orthonormal_iterations_equal_the_reference(rng, patch_shape, monotone):

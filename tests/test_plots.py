@@ -10,6 +10,7 @@ import pytest
 
 from kronlearn.dictionary import KroneckerDictionary
 from kronlearn.plots import ComparisonDisplay, ConvergenceDisplay, DictionaryDisplay
+from kronlearn.sums import KroneckerSumDictionary
 
 matplotlib.use("agg")
 from matplotlib import pyplot
@@ -28,6 +29,13 @@ def random_dictionary(*shapes):
     return KroneckerDictionary.normalized([rng.standard_normal(shape) for shape in shapes])
 
 
+def random_sum(n_terms, *shapes):
+    rng = np.random.default_rng(0)
+    return KroneckerSumDictionary(
+        [[rng.standard_normal(shape) for shape in shapes] for _ in range(n_terms)]
+    )
+
+
 def test_the_mosaic_holds_each_atom_as_an_outer_product_scaled_to_one():
     d = random_dictionary((4, 5), (6, 3))
     canvas = DictionaryDisplay(d).mosaic()
@@ -42,6 +50,34 @@ def test_the_mosaic_holds_each_atom_as_an_outer_product_scaled_to_one():
             assert np.isnan(canvas[row - 1]).all()
             assert np.isnan(canvas[:, column - 1]).all()
     assert np.nanmax(np.abs(canvas)) == 1
+
+
+@pytest.mark.parametrize("n_terms", [2, 3])
+def test_the_mosaic_of_a_sum_holds_its_atoms_and_no_factors(n_terms):
+    d = random_sum(n_terms, (4, 5), (6, 3))
+    display = DictionaryDisplay.from_dictionary(d)
+    canvas, zoom = display.mosaic(), 4
+    assert canvas.shape == (1 + 5 * (4 * zoom + 1), 1 + 3 * (6 * zoom + 1))
+    atoms = d.to_dense().T.reshape(5, 3, 4, 6)
+    for i in range(5):
+        for j in range(3):
+            row, column = 1 + i * (4 * zoom + 1), 1 + j * (6 * zoom + 1)
+            tile = canvas[row : row + 4 * zoom : zoom, column : column + 6 * zoom : zoom]
+            assert np.allclose(tile, atoms[i, j] / np.abs(atoms[i, j]).max())
+            assert np.isnan(canvas[row - 1]).all()
+            assert np.isnan(canvas[:, column - 1]).all()
+    assert display.ax_.get_title() == f"4 × 6 patches, 5 × 3 atoms, {n_terms} terms"
+    assert not display.ax_.texts
+    assert display.panels_ == [display.ax_]
+    display.figure_.canvas.draw()
+
+
+def test_a_sum_of_one_term_is_drawn_as_its_factors_are():
+    d = random_sum(1, (4, 5), (6, 3))
+    plain = KroneckerDictionary(d.coding_factors)
+    mosaics = [DictionaryDisplay(each).mosaic() for each in (d, plain)]
+    np.testing.assert_array_equal(*mosaics)
+    assert DictionaryDisplay.from_dictionary(d).ax_.get_title() == "4 × 6 patches, 5 × 3 atoms"
 
 
 def test_a_huge_dictionary_is_shown_in_part():
@@ -59,6 +95,29 @@ def test_other_numbers_of_modes_get_one_panel_per_factor(shapes):
     for panel, shape in zip(display.panels_, shapes, strict=True):
         assert panel.images[0].get_array().shape == shape
     display.figure_.canvas.draw()
+
+
+def test_a_sum_of_three_modes_gets_a_row_of_panels_per_term():
+    d = random_sum(2, (3, 4), (5, 2), (2, 3))
+    display = DictionaryDisplay.from_dictionary(d)
+    assert len(display.panels_) == 6
+    names = [panel.get_title() for panel in display.panels_]
+    assert names[0] == "$D_{1}^{(1)}$"
+    assert names[-1] == "$D_{3}^{(2)}$"
+    for mode, stack in enumerate(d.stacks):
+        shown_factors = [display.panels_[3 * r + mode].images[0].get_array() for r in range(2)]
+        # Terms share a scale: how much each says can be compared.
+        scale = np.abs(stack).max(axis=(0, 1))
+        np.testing.assert_allclose(np.stack(shown_factors), stack / scale)
+    display.figure_.canvas.draw()
+
+
+def test_a_sum_over_one_mode_is_drawn_as_its_matrix():
+    d = random_sum(3, (4, 7))
+    display = DictionaryDisplay.from_dictionary(d)
+    assert len(display.panels_) == 1
+    D = d.to_dense()
+    np.testing.assert_allclose(display.panels_[0].images[0].get_array(), D / np.abs(D).max(axis=0))
 
 
 def test_a_dictionary_is_drawn_where_it_is_asked_for(tmp_path):

@@ -193,6 +193,22 @@ def test_colour_and_dictionaries_of_three_modes_are_shown():
     assert "Root mean square" not in page.text
 
 
+@pytest.mark.parametrize("sizes", [(4, 4), (4, 4, 3)], ids=str)
+def test_sums_of_kronecker_products_are_shown(sizes):
+    rng = np.random.default_rng(0)
+    terms = [[rng.standard_normal((m, m + 1)) for m in sizes] for _ in range(2)]
+    page = Elements(render(page_about(dictionary=kl.KroneckerSumDictionary(terms))))
+    shape = " × ".join(str(m + 1) for m in sizes)
+    assert f"{shape} atoms. The sum of 2 Kronecker products." in page.text
+    assert "first factor" not in page.text
+    labels = [drawing.get("alt") or drawing.get("aria-label") for drawing in drawings(page)]
+    assert "The atoms of the dictionary" in labels
+
+
+def drawings(page):
+    return [*page.all("img"), *page.all("svg")]
+
+
 def test_the_same_story_gives_the_same_page(tmp_path):
     save_report(page_about(), tmp_path / "page.html", overwrite=False)
     assert (tmp_path / "page.html").read_text("utf-8") == render(page_about())

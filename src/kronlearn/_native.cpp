@@ -10,6 +10,7 @@
 #include <string>
 #include <tuple>
 
+#include "atoms.hpp"
 #include "image.hpp"
 #include "instruction_sets.hpp"
 #include "pass.hpp"
@@ -70,10 +71,10 @@ template <class T>
 Result run_pass(const kronlearn::Dictionary<T>& dictionary, Array<const T> samples,
                 const std::string& coding, const std::string& method, int width,
                 Optional<const T> weights, T tol, Optional<const T> tols, bool keep_better,
-                Optional<int32_t> index, Optional<T> value, Optional<int32_t> nonzeros,
-                Optional<T> residual2, Optional<double> xx, Optional<double> xy, int mode,
-                Optional<double> p, Optional<double> c, int threads, int64_t block,
-                double residual_so_far, double code_energy_so_far) {
+                int half, int64_t first, Optional<int32_t> index, Optional<T> value,
+                Optional<int32_t> nonzeros, Optional<T> residual2, Optional<double> xx,
+                Optional<double> xy, int mode, Optional<double> p, Optional<double> c, int threads,
+                int64_t block, double residual_so_far, double code_energy_so_far) {
   const size_t features = dictionary.features(), atoms = dictionary.atoms();
   const size_t count = samples.ndim() ? samples.shape(0) : 0;
   if (samples.size() != count * features)
@@ -90,6 +91,11 @@ Result run_pass(const kronlearn::Dictionary<T>& dictionary, Array<const T> sampl
   pass.tol = tol;
   pass.tols = pointer<const T>(tols, count, "tols");
   pass.keep_better = keep_better;
+  if (half >= 0 && !keep_better)
+    throw nb::value_error("halves take turns only where supports are kept");
+  if (first < 0) throw nb::value_error("first must not be negative");
+  pass.half = half;
+  pass.first = first;
   pass.index = pointer<int32_t>(index, count * width, "index");
   pass.value = pointer<T>(value, count * width, "value");
   pass.nonzeros = pointer<int32_t>(nonzeros, count, "nonzeros");
@@ -225,6 +231,23 @@ void compress(Array<const int32_t> index, Array<const T> value, Array<const int3
 }
 
 template <class T>
+void sweep_atoms(Array<const T> samples, Array<const int32_t> index, Array<const int32_t> nonzeros,
+                 Array<T> value, Array<double> atoms) {
+  if (index.ndim() != 2 || atoms.ndim() != 2)
+    throw nb::value_error("index and atoms must be matrices");
+  const size_t count = index.shape(0), width = index.shape(1);
+  const size_t n_atoms = atoms.shape(0), features = atoms.shape(1);
+  if (samples.size() != count * features) throw nb::value_error("samples do not fit the atoms");
+  if (nonzeros.size() != count || value.size() != count * width)
+    throw nb::value_error("codes do not fit together");
+  const kronlearn::AtomSweep<T> sweep{int64_t(count),  int(width),     int(features),
+                                      int(n_atoms),    samples.data(), index.data(),
+                                      nonzeros.data(), value.data(),   atoms.data()};
+  nb::gil_scoped_release nogil;
+  kronlearn::run(sweep);
+}
+
+template <class T>
 void bind(nb::module_& m, const char* name) {
   nb::class_<kronlearn::Dictionary<T>>(m, name)
       .def("__init__",
@@ -234,8 +257,9 @@ void bind(nb::module_& m, const char* name) {
       // What is written to must be used as it is, never as a converted copy.
       .def("run", &run_pass<T>, "samples"_a, "coding"_a, "method"_a, "width"_a,
            "weights"_a.none() = nb::none(), "tol"_a = T(-1), "tols"_a.none() = nb::none(),
-           "keep_better"_a = false, "index"_a.noconvert().none() = nb::none(),
-           "value"_a.noconvert().none() = nb::none(), "nonzeros"_a.noconvert().none() = nb::none(),
+           "keep_better"_a = false, "half"_a = -1, "first"_a = 0,
+           "index"_a.noconvert().none() = nb::none(), "value"_a.noconvert().none() = nb::none(),
+           "nonzeros"_a.noconvert().none() = nb::none(),
            "residual2"_a.noconvert().none() = nb::none(), "xx"_a.noconvert().none() = nb::none(),
            "xy"_a.noconvert().none() = nb::none(), "mode"_a = -1,
            "p"_a.noconvert().none() = nb::none(), "c"_a.noconvert().none() = nb::none(),
@@ -250,6 +274,8 @@ void bind(nb::module_& m, const char* name) {
            "taper"_a, "threads"_a = 1, "progress"_a.none() = nb::none());
   m.def("compress", &compress<T>, "index"_a, "value"_a, "nonzeros"_a, "indices"_a.noconvert(),
         "data"_a.noconvert());
+  m.def("sweep_atoms", &sweep_atoms<T>, "samples"_a.noconvert(), "index"_a.noconvert(),
+        "nonzeros"_a.noconvert(), "value"_a.noconvert(), "atoms"_a.noconvert());
 }
 
 }  // namespace

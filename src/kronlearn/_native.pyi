@@ -16,6 +16,8 @@ class _Dictionary:
         tol: float = -1.0,
         tols: NDArray[Any] | None = None,
         keep_better: bool = False,
+        half: int = -1,
+        first: int = 0,
         index: NDArray[np.int32] | None = None,
         value: NDArray[Any] | None = None,
         nonzeros: NDArray[np.int32] | None = None,
@@ -71,6 +73,15 @@ def compress(
     indices: NDArray[np.int32],
     data: NDArray[Any],
 ) -> None: ...
+def sweep_atoms(
+    samples: NDArray[Any],
+    index: NDArray[np.int32],
+    nonzeros: NDArray[np.int32],
+    value: NDArray[Any],
+    atoms: NDArray[np.float64],
+) -> None:
+    """One pass of approximate K-SVD over the rows of ``atoms``; changes them and ``value``."""
+
 def instruction_sets() -> list[str]: ...
 def instruction_set() -> str: ...
 def use_instruction_set(name: str) -> bool: ...

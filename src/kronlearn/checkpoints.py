@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from kronlearn.dictionary import Dictionary
+from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.threads import Codes
 from kronlearn.learning import LearningState
 from kronlearn.persistence import ModelFileError, read_file, write_file
+from kronlearn.sums import KroneckerSumDictionary
 
 __all__ = ["load_state", "save_state"]
 
@@ -32,10 +33,8 @@ def save_state(path: str | os.PathLike[str], state: LearningState, problem: dict
     write_file(path, _KIND, tensors, {"problem": problem, "guarded": state.guarded})
 
 
-def load_state(
-    path: str | os.PathLike[str], problem: dict[str, Any], start: Dictionary
-) -> LearningState:
-    """The state in a checkpoint, once it is known to belong to this problem and its start.
+def load_state(path: str | os.PathLike[str], problem: dict[str, Any]) -> LearningState:
+    """The state in a checkpoint, once it is known to belong to this problem.
 
     Raises
     ------
@@ -53,20 +52,17 @@ def load_state(
                 f"here it is {value!r}. Delete the file or choose another checkpoint path."
             )
     try:
-        state = _state(tensors, problem, start)
+        state = _state(tensors, problem)
     except (KeyError, ValueError) as error:
         raise ModelFileError(f"{os.fspath(path)} is damaged: {error}.") from None
     state.guarded = header.get("guarded") is True
     return state
 
 
-def _state(tensors: dict[str, Any], problem: dict[str, Any], start: Dictionary) -> LearningState:
-    shapes = [stack.shape for stack in start.stacks]
-    present, best = (
-        start.with_stacks([_checked(tensors, f"{name}.{i}", s) for i, s in enumerate(shapes)])
-        for name in ("factors", "best")
+def _state(tensors: dict[str, Any], problem: dict[str, Any]) -> LearningState:
+    state = LearningState(
+        _dictionary(tensors, "factors", problem), _dictionary(tensors, "best", problem)
     )
-    state = LearningState(present, best)
     rows = {name: _checked(tensors, f"history.{name}", None).tolist() for name in state.history}
     if len({len(row) for row in rows.values()}) != 1:
         raise ValueError("the columns of its history differ in length")
@@ -82,6 +78,16 @@ def _state(tensors: dict[str, Any], problem: dict[str, Any], start: Dictionary) 
     }
     state.codes = Codes(**parts) if parts else None
     return state
+
+
+def _dictionary(tensors: dict[str, Any], name: str, problem: dict[str, Any]) -> Dictionary:
+    """A dictionary of one term, or of as many as the problem asks for."""
+    n_terms = problem["n_terms"] if len(tensors[f"{name}.0"]) > 1 else 1
+    shapes = zip(problem["patch_shape"], problem["n_atoms"], strict=True)
+    stacks = [_checked(tensors, f"{name}.{i}", (n_terms, *shape)) for i, shape in enumerate(shapes)]
+    if n_terms > 1:
+        return KroneckerSumDictionary(zip(*stacks, strict=True))
+    return KroneckerDictionary([stack[0] for stack in stacks])
 
 
 def _checked(

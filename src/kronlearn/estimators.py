@@ -7,6 +7,7 @@ import os
 import warnings
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from kronlearn.checkpoints import load_state, save_state
-from kronlearn.dictionary import Dictionary
+from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.threads import Threads
 from kronlearn.learner import DictionaryLearner
 from kronlearn.learning import LearningState, Plan, Progress
@@ -52,7 +53,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         The coder of general factors (see :func:`kronlearn.sparse_code`).
     max_iter : int
         The most iterations.
-    init : {"dct", "data", "random"}, KroneckerDictionary or list of factors
+    init : {"dct", "data", "random"}, dictionary or list of factors
         Start: a perturbed overcomplete DCT, directions of random samples, noise, or your own.
     monotone : bool
         Keep a sample's previous support wherever it is better than the new one, so that the
@@ -90,7 +91,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         Called after each iteration with an object that has ``iteration``, ``rmse``, ``seconds``
         and ``dictionary``; returning True stops the run.
     n_terms : int
-        R: how many Kronecker products are summed; only for ``structure="general"``.
+        R: how many Kronecker products are summed; only for ``structure="general"``. From a named
+        start one term is learned first, for a fifth of the iterations and at most 20.
 
     Attributes
     ----------
@@ -131,7 +133,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         n_jobs: int | None = None,
         device: str = "cpu",
         verbose: int = 0,
-        n_refits: int = 1,
+        n_refits: int = 0,
         statistics: str = "auto",
         min_improvement: float = 0.0,
         time_budget: float | None = None,
@@ -183,11 +185,16 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         source, n_atoms = self._source(X, reset=True)
         start = self._start(source, n_atoms)
         plan = self._plan(start)
+        if start.n_terms > 1 and isinstance(self.init, str):
+            # All terms at once end higher: 0.3 to 3 % on image patches.
+            further = [stack[1:] for stack in start.stacks]
+            start = KroneckerDictionary([stack[0] for stack in start.stacks])
+            plan = replace(plan, further=further, join_at=min(20, self.max_iter // 5))
         engine = self._engine(source, plan, start)
         state = LearningState(start, start)
         problem = self._problem(source, plan, engine, start)
         if self.checkpoint is not None and os.path.exists(self.checkpoint):
-            state = load_state(self.checkpoint, problem, start)
+            state = load_state(self.checkpoint, problem)
         try:
             self._learn(source, state, plan, engine, lambda s: self._save(s, problem))
         finally:
@@ -217,7 +224,10 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         self._check_parameters()
         fitted = hasattr(self, "dictionary_")
         source, n_atoms = self._source(X, reset=not fitted)
-        present = self.dictionary_.astype(np.float64) if fitted else self._start(source, n_atoms)
+        if fitted and self.dictionary_.n_terms == self.n_terms:
+            present = self.dictionary_.astype(np.float64)
+        else:
+            present = self._start(source, n_atoms, self.dictionary_ if fitted else None)
         state, plan = LearningState(present, present), self._plan(present)
         if fitted:
             state.history = self.history_
@@ -240,7 +250,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     def _structure(self) -> Structure:
         return Orthonormal() if self.structure == "orthonormal" else General()
 
-    def _start(self, source: ArraySource, n_atoms: tuple[int, ...]) -> Dictionary:
+    def _start(self, source: ArraySource, n_atoms: tuple[int, ...], init: Any = None) -> Dictionary:
+        init = self.init if init is None else init
         orthonormal = self.structure == "orthonormal"
         if orthonormal and any(n > m for m, n in zip(source.patch_shape, n_atoms, strict=True)):
             raise ValueError(
@@ -250,7 +261,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             )
         rng = check_random_state(self.random_state)
         return starting_dictionary(
-            self.init, source, n_atoms, rng, orthonormal=orthonormal, n_terms=self.n_terms
+            init, source, n_atoms, rng, orthonormal=orthonormal, n_terms=self.n_terms
         )
 
     def _plan(self, dictionary: Dictionary) -> Plan:
@@ -282,7 +293,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             "n_samples": len(source),
             "patch_shape": list(source.patch_shape),
             "n_atoms": list(start.n_atoms),
-            "n_terms": start.n_terms,
+            "n_terms": int(self.n_terms),
             "dtype": source.dtype.name,
             "samples": source.checksum(),
             "init": self.init if isinstance(self.init, str) else given,
@@ -294,6 +305,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             "statistics": plan.statistics,
             "n_refits": plan.n_refits,
             "monotone": bool(plan.monotone),
+            "join_at": plan.join_at,
             "block_size": engine.block_size,
         }
 

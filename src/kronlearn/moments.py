@@ -46,6 +46,7 @@ class Moments:
     xy: NDArray[np.float64]
     scales: list[NDArray[np.float64]] = field(default_factory=list)
     _symmetric: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
+    _known: tuple[Dictionary, float] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.scales:
@@ -123,22 +124,22 @@ class Moments:
 
     def mode(self, stacks: Stacks, mode: int) -> ModeMoments:
         """The sums of one mode with the other modes' factors ``(R, m_j, n_j)`` fixed."""
-        d, n, m = len(stacks), list(self.n_atoms), list(self.patch_shape)
         others = _kron_terms([s * c for s, c in zip(stacks, self.scales, strict=True)], mode)
         terms, m_others, n_others = others.shape
+        n, m = self.n_atoms[mode], self.patch_shape[mode]
         own = np.tile(self.scales[mode], terms)
-        xy = np.moveaxis(self.xy.reshape(n + m), (mode, d + mode), (0, d))
-        xy = xy.reshape(n[mode], n_others, m[mode], m_others)
-        c = np.tensordot(others, xy, axes=([2, 1], [1, 3])).reshape(-1, m[mode]) * own[:, None]
+        xy = _apart(self.xy, self.n_atoms, self.patch_shape, mode).reshape(-1, n_others * m_others)
+        c = others.transpose(0, 2, 1).reshape(terms, -1) @ xy.T
+        c = c.reshape(-1, m) * own[:, None]
         # With orthonormal factors only the trace of P counts, and it is Σ‖x‖².
-        p = np.eye(n[mode]) * (self.code_energy / n[mode])
+        p = np.eye(n) * (self.code_energy / n)
         if self.xx.size:
-            wide = others.transpose(1, 0, 2).reshape(m_others, -1)
-            gram = (wide.T @ wide).reshape(terms, n_others, terms, n_others)
-            xx = np.moveaxis(self._unpacked().reshape(n + n), (mode, d + mode), (0, d))
-            xx = xx.reshape(n[mode], n_others, n[mode], n_others)
-            p = np.tensordot(gram, xx, axes=([1, 3], [1, 3])).transpose(0, 2, 1, 3)
-            p = p.reshape(terms * n[mode], -1) * np.outer(own, own)
+            wide = side_by_side(others)
+            gram = (wide.T @ wide).reshape(terms, n_others, terms, n_others).transpose(0, 2, 1, 3)
+            xx = _apart(self._unpacked(), self.n_atoms, self.n_atoms, mode)
+            p = gram.reshape(terms * terms, -1) @ xx.reshape(n * n, -1).T
+            p = p.reshape(terms, terms, n, n).transpose(0, 2, 1, 3).reshape(terms * n, -1)
+            p *= np.outer(own, own)
         return ModeMoments(mode, self.n_samples, self.energy, p, c)
 
     def used(self) -> NDArray[np.bool_]:
@@ -149,9 +150,11 @@ class Moments:
     def rescale(self, mode: int, scale: NDArray[np.float64]) -> None:
         """Replace every code x by itself times ``scale`` of its atom's index in one mode."""
         self.scales[mode] = self.scales[mode] * scale
+        self._known = None
 
     def rescale_codes(self, scale: NDArray[np.float64]) -> None:
         """Replace every code x by itself times ``scale``, one number per atom."""
+        self._known = None
         on_codes = self._on_codes() * scale
         self.xy *= on_codes[:, None]
         if self.xx.size:
@@ -172,12 +175,17 @@ class Moments:
         if any(np.any(scale != 1.0) for scale in self.scales):
             self.rescale_codes(np.ones(math.prod(self.n_atoms)))
 
+    def know_error(self, dictionary: Dictionary, squared_error: float) -> None:
+        """Remember the error of a dictionary that an update came by on its way."""
+        self._known = dictionary, squared_error
+
     def squared_error(self, dictionary: Dictionary) -> float:
         """``Σ‖y − D x‖²``."""
+        if self._known is not None and self._known[0] is dictionary:
+            return self._known[1]
         if dictionary.n_terms == 1:
-            last = len(dictionary.stacks) - 1
-            sums = self.mode(dictionary.stacks, last)
-            return sums.squared_error(dictionary.stacks[last])
+            stacks = [factor[None] for factor in dictionary.coding_factors]
+            return self.mode(stacks, len(stacks) - 1).squared_error(stacks[-1])
         D = dictionary.coding_factors[0]
         fitted = 2.0 * np.sum(self.full_xy() * D.T) - np.sum(self.full_xx() * (D.T @ D))
         return float(self.energy - fitted)
@@ -229,6 +237,16 @@ class ModeMoments:
 def side_by_side(stack: NDArray[np.float64]) -> NDArray[np.float64]:
     """Factors ``(R, m, n)`` as one matrix ``(m, R n)``."""
     return stack.transpose(1, 0, 2).reshape(stack.shape[1], -1)
+
+
+def _apart(
+    sums: NDArray[np.float64], rows: tuple[int, ...], columns: tuple[int, ...], mode: int
+) -> NDArray[np.float64]:
+    """Sums ``(∏ rows, ∏ columns)`` with one mode's two axes first, the others' behind them."""
+    d = len(rows)
+    axes = [mode, d + mode]
+    axes += [axis for axis in range(2 * d) if axis not in axes]
+    return sums.reshape(rows + columns).transpose(axes)
 
 
 def _kron_terms(stacks: Stacks, left_out: int) -> NDArray[np.float64]:

@@ -135,9 +135,7 @@ def load_dictionary(path: PathLike) -> Dictionary:
         dtypes = ", ".join(sorted({f.dtype.name for f in factors}))
         raise _error(path, f"needs factors all float32 or all float64; has {dtypes}")
     try:
-        if factors[0].ndim == 3 and len({len(f) for f in factors}) == 1:
-            return KroneckerSumDictionary(zip(*factors, strict=True))
-        return KroneckerDictionary(factors)
+        return _dictionary_of(factors)
     except ValueError as problem:
         raise _error(path, f"does not hold a valid dictionary: {problem}") from problem
 
@@ -201,6 +199,16 @@ def read_file(path: PathLike, kind: str) -> tuple[dict[str, NDArray[Any]], dict[
 
 def _factor_name(mode: int) -> str:
     return f"factors.{mode}"
+
+
+def _dictionary_of(factors: list[NDArray[Any]]) -> Dictionary:
+    """The dictionary of factors (m_i, n_i), or of those of all terms (R, m_i, n_i)."""
+    if all(factor.ndim != 3 for factor in factors):
+        return KroneckerDictionary(factors)
+    if len({factor.shape[:-2] for factor in factors}) > 1:
+        shapes = ", ".join(str(factor.shape) for factor in factors)
+        raise ValueError(f"factors of shapes {shapes} differ in their number of terms")
+    return KroneckerSumDictionary(zip(*factors, strict=True))
 
 
 def _error(path: PathLike, problem: str) -> ModelFileError:

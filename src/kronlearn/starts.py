@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from kronlearn.sources.arrays import ArraySource
 from kronlearn.sums import KroneckerSumDictionary
 from kronlearn.updates import canonical
 
-__all__ = ["STARTS", "dct_factor", "starting_dictionary"]
+__all__ = ["STARTS", "dct_factor", "joined", "starting_dictionary"]
 
 STARTS = ("dct", "data", "random")
 
@@ -69,11 +69,17 @@ def starting_dictionary(
         first = _given(init, source.patch_shape, n_atoms, orthonormal, n_terms)
     if n_terms == 1:
         return first
-    stacks = []
-    for mode, stack in enumerate(first.stacks):
-        further = rng.standard_normal((n_terms - first.n_terms, *stack.shape[1:]))
-        further *= (mode > 0) / np.sqrt(stack.shape[1])
-        stacks.append(np.concatenate([stack, further]))
+    further = [
+        rng.standard_normal((n_terms - first.n_terms, *stack.shape[1:]))
+        * ((mode > 0) / np.sqrt(stack.shape[1]))
+        for mode, stack in enumerate(first.stacks)
+    ]
+    return joined(first, further)
+
+
+def joined(dictionary: Dictionary, further: Sequence[NDArray[np.float64]]) -> Dictionary:
+    """The sum of a dictionary's terms and further ones."""
+    stacks = [np.concatenate(pair) for pair in zip(dictionary.stacks, further, strict=True)]
     return KroneckerSumDictionary(zip(*stacks, strict=True))
 
 

@@ -27,11 +27,13 @@ class Structure(ABC):
     """A family of dictionaries.
 
     ``exact_coding`` says that coding finds the best codes of all, so that earlier supports cannot
-    be better ones.
+    be better ones; ``keeps_fit`` that codes, changed as the update says, go on to fit the updated
+    dictionary. Where they do not, a dictionary is judged by the samples coded with it.
     """
 
     name: ClassVar[str]
     exact_coding: ClassVar[bool] = False
+    keeps_fit: ClassVar[bool] = True
 
     def result(self, dictionary: Dictionary) -> Dictionary:
         """What a learner hands out of the dictionary that it worked with."""
@@ -74,11 +76,15 @@ class ModeByMode(FromMoments):
             moments.rescale_codes(1.0 / dictionary.column_norms)
         stacks = list(dictionary.stacks)
         for mode, stack in enumerate(stacks):
-            stacks[mode], scale = self.solve(stack, moments.mode(stacks, mode))
+            sums = moments.mode(stacks, mode)
+            stacks[mode], scale = self.solve(stack, sums)
             moments.rescale(mode, scale)
         updated = dictionary.with_stacks(stacks)
         if isinstance(updated, KroneckerSumDictionary):
             moments.rescale_codes(updated.column_norms)
+        else:
+            sums.rescale(scale)
+            moments.know_error(updated, sums.squared_error(stacks[-1]))
         return updated
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Any
@@ -13,6 +14,11 @@ from kronlearn.dictionary import Dictionary
 from kronlearn.factors import checked_factors, frozen
 
 __all__ = ["KroneckerSumDictionary", "rearranged", "restored"]
+
+# The matrix of a sum may hold this many numbers (1 GiB): small factors can announce a large one.
+_MOST_NUMBERS = 1 << 27
+# Squares of norms outside of this range over- or underflow.
+_SMALLEST_NORM, _LARGEST_NORM = 1e-140, 1e140
 
 
 class KroneckerSumDictionary(Dictionary):
@@ -54,19 +60,20 @@ class KroneckerSumDictionary(Dictionary):
         self._set(stacks)
 
     def _set(self, stacks: Sequence[NDArray[Any]]) -> None:
+        _check_size(stacks)
         factors, norms = _unit_columns(stacks)
-        if not norms.all():
-            column = int(np.flatnonzero(norms == 0)[0])
+        usable = (norms > _SMALLEST_NORM) & (norms < _LARGEST_NORM)
+        if not usable.all():
+            column = int(np.flatnonzero(~usable)[0])
             raise ValueError(
-                f"Column {column} of the sum of Kronecker products is zero and cannot be scaled "
-                "to unit norm; change the terms."
+                f"Column {column} of the sum of Kronecker products has norm {norms[column]:.3g} "
+                "and cannot be scaled to norm 1; change the terms."
             )
-        object.__setattr__(self, "_stacks", frozen(list(stacks)))
-        object.__setattr__(self, "_column_norms", norms)
         dtype = stacks[0].dtype
-        object.__setattr__(
-            self, "_coding_factors", frozen([f.astype(dtype, copy=False) for f in factors])
-        )
+        factors = [factor.astype(dtype, copy=False) for factor in factors]
+        object.__setattr__(self, "_stacks", frozen(list(stacks)))
+        object.__setattr__(self, "_column_norms", frozen([norms])[0])
+        object.__setattr__(self, "_coding_factors", frozen(factors))
 
     @property
     def stacks(self) -> tuple[NDArray[Any], ...]:
@@ -85,8 +92,9 @@ class KroneckerSumDictionary(Dictionary):
 
     def with_stacks(self, stacks: Sequence[NDArray[Any]]) -> KroneckerSumDictionary:
         """A dictionary with other factors, arrays ``(R, m_i, n_i)`` of finite numbers."""
+        single = all(stack.dtype == np.float32 for stack in stacks)
         made = object.__new__(KroneckerSumDictionary)
-        made._set(stacks)
+        made._set([np.array(s, np.float32 if single else np.float64, order="C") for s in stacks])
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -138,19 +146,29 @@ def restored(
     return tensor.reshape(pairs).transpose(order).reshape(shape)
 
 
+def _check_size(stacks: Sequence[NDArray[Any]]) -> None:
+    """Raise for a sum whose matrix would be too large."""
+    rows, columns = (math.prod(stack.shape[axis] for stack in stacks) for axis in (1, 2))
+    if len(stacks[0]) > 1 and rows * columns > _MOST_NUMBERS:
+        raise ValueError(
+            f"A sum of Kronecker products is used as one matrix, here {rows} × {columns}, and that "
+            f"may hold {_MOST_NUMBERS:,} numbers; use smaller factors or a single term."
+        )
+
+
 def _unit_columns(
     stacks: Sequence[NDArray[Any]],
 ) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
     """Coding factors with unit columns, and the norms of the columns of the sum."""
     wide = [stack.astype(np.float64, copy=False) for stack in stacks]
-    if wide[0].shape[0] == 1:
-        norms = [np.linalg.norm(stack[0], axis=0) for stack in wide]
-        safe = [np.where(norm > 0, norm, 1.0) for norm in norms]
-        factors = [stack[0] / norm for stack, norm in zip(wide, safe, strict=True)]
-        return factors, reduce(np.kron, norms)
-    total = sum(reduce(np.kron, term) for term in zip(*wide, strict=True))
-    norms_of_sum = np.linalg.norm(total, axis=0)
-    return [total / np.where(norms_of_sum > 0, norms_of_sum, 1.0)], norms_of_sum
+    with np.errstate(all="ignore"):
+        if len(wide[0]) == 1:
+            norms = [np.linalg.norm(stack[0], axis=0) for stack in wide]
+            factors = [stack[0] / norm for stack, norm in zip(wide, norms, strict=True)]
+            return factors, reduce(np.kron, norms)
+        total = sum(reduce(np.kron, term) for term in zip(*wide, strict=True))
+        norms_of_sum = np.linalg.norm(total, axis=0)
+        return [total / norms_of_sum], norms_of_sum
 
 
 def _checked_terms(terms: Iterable[Iterable[ArrayLike]]) -> list[list[NDArray[Any]]]:

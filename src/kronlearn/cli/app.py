@@ -153,6 +153,15 @@ RemoveMeans = Annotated[
 StructureName = Annotated[
     Structure, typer.Option(metavar="NAME", help="Factors: general or orthonormal.")
 ]
+Terms = Annotated[
+    int,
+    typer.Option(
+        "--terms",
+        min=1,
+        metavar="R",
+        help="Kronecker products to sum, for general factors; more are slower and closer.",
+    ),
+]
 MethodName = Annotated[
     Method, typer.Option(metavar="NAME", help="Coding for general factors: ols or omp.")
 ]
@@ -178,6 +187,7 @@ def learn(
     colour: Colour = False,
     remove_means: RemoveMeans = None,
     structure: StructureName = Structure.general,
+    terms: Terms = 1,
     method: MethodName = Method.ols,
     max_iter: MaxIter = 100,
     time_budget: TimeBudget = None,
@@ -207,6 +217,7 @@ def learn(
         colour=colour,
         remove_means=remove_means,
         structure=structure.value,
+        terms=terms,
         method=method.value,
         max_iter=max_iter,
         n_jobs=n_jobs,

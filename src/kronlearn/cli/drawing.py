@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from kronlearn.cli.places import write_whole
+from kronlearn.dictionary import Dictionary
 
 __all__ = [
     "check_drawable",
@@ -29,15 +30,15 @@ def check_drawable(option: str, path: Path | None) -> None:
         )
 
 
-def save_dictionary_picture(dictionary: Any, path: Path, overwrite: bool) -> None:
+def save_dictionary_picture(dictionary: Dictionary, path: Path, overwrite: bool) -> None:
     """Write the mosaic (or the factors) of a dictionary to an image file."""
     from matplotlib.figure import Figure
 
     from kronlearn.plots import DictionaryDisplay
 
-    two_modes = len(dictionary.factors) == 2
-    figure = Figure(figsize=(6.4, 6.7) if two_modes else (8, 3.6), layout="constrained")
-    DictionaryDisplay.from_dictionary(dictionary, ax=figure.subplots())
+    display = DictionaryDisplay(dictionary)
+    figure = Figure(figsize=display.figure_size, layout="constrained")
+    display.plot(ax=figure.subplots())
     write_whole(path, lambda place: figure.savefig(place, dpi=200), overwrite)
 
 

@@ -47,6 +47,8 @@ class Request:
     #: None: removed from the patches of images, kept in arrays.
     remove_means: bool | None
     structure: str
+    #: Kronecker products that are summed.
+    terms: int
     method: str
     max_iter: int
     n_jobs: int | None
@@ -217,6 +219,7 @@ def _estimator(request: Request, patch_shape: tuple[int, ...]) -> Any:
         n_nonzero_coefs=sparsity,
         tol=request.tol,
         structure=request.structure,
+        n_terms=request.terms,
         method=request.method,
         max_iter=request.max_iter,
         n_jobs=request.n_jobs,
@@ -232,6 +235,7 @@ def _record(request: Request, model: Any, n_samples: int) -> dict[str, Any]:
     return {
         "samples": n_samples,
         "structure": request.structure,
+        "n_terms": model.dictionary_.n_terms,
         "method": "threshold" if request.structure == "orthonormal" else request.method,
         "n_nonzero_coefs": model.n_nonzero_coefs,
         "tol": request.tol,

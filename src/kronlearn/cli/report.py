@@ -175,22 +175,27 @@ def _dictionary_figure(dictionary: Dictionary) -> str:
 
     from kronlearn.plots import DictionaryDisplay
 
+    display = DictionaryDisplay(dictionary)
     sizes = (" × ".join(map(str, s)) for s in (dictionary.patch_shape, dictionary.n_atoms))
     heading = "{} patches, {} atoms. ".format(*sizes)
+    is_sum = dictionary.n_terms > 1
+    if is_sum:
+        heading += f"The sum of {dictionary.n_terms} Kronecker products. "
     label = "The atoms of the dictionary"
-    if len(dictionary.factors) == 2:
-        mosaic = DictionaryDisplay(dictionary).mosaic()
+    if display.is_mosaic:
+        mosaic = display.mosaic()
         gaps = np.isnan(mosaic)
         tiles = np.repeat(_pixels(mosaic, -1, 1)[..., None], 3, axis=-1)
         tiles[gaps] = _GAP
-        caption = (
-            f"{heading}Each tile is an atom: a column of the first factor, shown at the left edge, "
-            "times a column of the second, shown at the top."
+        factors = (
+            ": a column of the first factor, shown at the left edge, times a column of the second, "
+            "shown at the top"
         )
+        caption = f"{heading}Each tile is an atom{'' if is_sum else factors}."
         return _figure(_picture(tiles, label), caption)
-    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    figure = Figure(figsize=display.figure_size, layout="constrained")
     with _page_colours():
-        DictionaryDisplay.from_dictionary(dictionary, ax=figure.subplots()).ax_.set_title("")
+        display.plot(ax=figure.subplots()).ax_.set_title("")
         svg = _svg(figure, label)
     return _figure(svg, heading + "Each factor with its atoms as columns.")
 

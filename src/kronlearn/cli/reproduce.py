@@ -11,8 +11,9 @@ from kronlearn.cli.output import Output
 from kronlearn.cli.pictures import read_gray
 from kronlearn.reproduce import table3, table3_report
 from kronlearn.reproduce.published import IMAGES
+from kronlearn.reproduce.results import join
 
-__all__ = ["run_table3"]
+__all__ = ["join_reports", "run_table3"]
 
 _QUICK_SIGMA = 20
 
@@ -64,3 +65,11 @@ def _table(found: table3_report.Means, verdicts: list[table3_report.Verdict]) ->
             "hold" if verdict.rows_hold else "fall short",
         )
     return table
+
+
+def join_reports(folder: Path, output: Output) -> None:
+    """Write one page with all reports that a folder has."""
+    page = folder / "RESULTS.md"
+    page.write_text(join(folder), encoding="utf-8")
+    output.say(f"Written: {page}.")
+    output.finish({"page": page})

@@ -12,7 +12,7 @@ from kronlearn.cli.coded import coded_facts, coded_record
 from kronlearn.cli.output import Output, facts_table, times
 from kronlearn.cli.places import check_places
 from kronlearn.cli.record import history_in, usage_in
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.dictionary import Dictionary
 from kronlearn.images.coded_file import MAGIC
 from kronlearn.images.compression import CodedImage
 from kronlearn.persistence import load_dictionary, read_file
@@ -74,14 +74,17 @@ def _show_coded(path: Path, output: Output) -> None:
     output.finish({"image": str(path), **coded_record(coded)})
 
 
-def _sizes(facts: dict[str, Any]) -> list[tuple[str, str]]:
+def _sizes(facts: dict[str, Any]) -> list[tuple[str, str | None]]:
+    is_sum = facts["n_terms"] > 1
+    coherence = ", ".join(f"{c:.3f}" for c in facts["coherence"])
     return [
         ("patch shape", times(facts["patch_shape"])),
         ("atoms", f"{times(facts['n_atoms'])} = {facts['n_codes']}"),
+        ("sum of", f"{facts['n_terms']} Kronecker products" if is_sum else None),
         ("atoms per number", f"{facts['redundancy']:.3g}"),
         ("dtype", facts["dtype"]),
         ("orthonormal", "yes" if facts["is_orthonormal"] else "no"),
-        ("coherence of factors", ", ".join(f"{c:.3f}" for c in facts["coherence"])),
+        (f"coherence of {'atoms' if is_sum else 'factors'}", coherence),
     ]
 
 
@@ -94,10 +97,13 @@ def _told(info: dict[str, Any]) -> list[tuple[str, str | None]]:
     ]
 
 
-def dictionary_facts(dictionary: KroneckerDictionary) -> dict[str, Any]:
-    """Sizes and coherence; a factor's coherence is the largest inner product of two columns."""
+def dictionary_facts(dictionary: Dictionary) -> dict[str, Any]:
+    """Sizes and coherence: the largest inner product of two columns of each factor.
+
+    For a sum of Kronecker products it is that of two atoms.
+    """
     coherence = []
-    for factor in dictionary.factors:
+    for factor in dictionary.coding_factors:
         columns = factor.astype(np.float64)
         gram = np.abs(columns.T @ columns)
         np.fill_diagonal(gram, 0)
@@ -105,6 +111,7 @@ def dictionary_facts(dictionary: KroneckerDictionary) -> dict[str, Any]:
     return {
         "patch_shape": dictionary.patch_shape,
         "n_atoms": dictionary.n_atoms,
+        "n_terms": dictionary.n_terms,
         "n_features": dictionary.n_features,
         "n_codes": dictionary.n_codes,
         "redundancy": dictionary.n_codes / dictionary.n_features,

@@ -10,7 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kronlearn.comparators.aksvd import AKSVD
+    from kronlearn.comparators.ksvd import KSVD
     from kronlearn.comparators.mod import MOD
+    from kronlearn.comparators.pair_aksvd import PairAKSVD
+    from kronlearn.comparators.stark import STARK
+    from kronlearn.comparators.tefdil import TeFDiL
+    from kronlearn.comparators.tksvd import TKSVD
 
 _HOMES = {
     "AKSVD": "aksvd",
@@ -30,11 +36,11 @@ __all__ = [
     "KSVD",
     "MOD",
     "STARK",
+    "TKSVD",
     "OSubDil",
     "PairAKSVD",
     "SeDiL",
     "SuKro",
-    "TKSVD",
     "TeFDiL",
 ]
 

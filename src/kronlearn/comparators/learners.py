@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from abc import abstractmethod
 from typing import Any
 
@@ -90,8 +89,8 @@ def cosines(patch_shape: tuple[int, ...], n_atoms: int) -> NDArray[np.float64]:
     counts = [max(1, math.ceil(m * share - 1e-9)) for m in patch_shape]
     factors = [dct_factor(m, n) for m, n in zip(patch_shape, counts, strict=True)]
     columns = KroneckerDictionary(factors).to_dense()
-    frequency = sum(np.meshgrid(*(np.arange(n) / n for n in counts), indexing="ij")).ravel()
-    order = np.argsort(frequency, kind="stable")[:n_atoms]
+    frequencies = np.meshgrid(*(np.arange(n) / n for n in counts), indexing="ij")
+    order = np.argsort(np.sum(frequencies, axis=0), axis=None, kind="stable")[:n_atoms]
     return columns[:, np.sort(order)]
 
 

@@ -111,6 +111,7 @@ class Threads:
         *,
         coding: str = "fresh",
         keep_better: bool = False,
+        half: int | None = None,
         codes: Codes | None = None,
         moments: Moments | ModeMoments | None = None,
     ) -> Pass:
@@ -118,8 +119,9 @@ class Threads:
 
         ``coding`` is "fresh" (code them), "refit" (least squares on the supports in ``codes``) or
         "given" (take the codes as they are). ``keep_better`` keeps a support in ``codes`` wherever
-        it represents its sample at least as well. Codes are written to ``codes`` and sums added to
-        ``moments`` where given.
+        it represents its sample at least as well; with ``half`` 0 or 1 only every other run of 256
+        samples, from the first or the second on, is coded and the rest refitted. Codes are written
+        to ``codes`` and sums added to ``moments`` where given.
         """
         native = native_dictionary(dictionary.coding_factors, source.dtype)
         residual = code_energy = 0.0
@@ -132,6 +134,8 @@ class Threads:
                 coder.method,
                 coder.width,
                 keep_better=keep_better,
+                half=-1 if half is None else half,
+                first=rows.start,
                 **_targets(coder, rows, source),
                 **_arrays(part),
                 **(moments.native_arguments() if moments is not None else {}),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.images.coded_file import (
     MAX_ATOMS,
@@ -50,7 +50,7 @@ def code(
     *,
     channel_axis: int | None = None,
     data_range: float | None = None,
-    dictionary: KroneckerDictionary | Iterable[ArrayLike] | None = None,
+    dictionary: Dictionary | Iterable[ArrayLike] | None = None,
     patch_size: int | tuple[int, ...] = 8,
     n_atoms: int | tuple[int, ...] | None = None,
     random_state: Any = 0,
@@ -114,9 +114,7 @@ def code(
             f"{MAX_CHANNELS} channels (more are a volume, with channel_axis=None)."
         )
     spatial = pixels.shape[1:]
-    chosen = dictionary
-    if not (chosen is None or isinstance(chosen, KroneckerDictionary)):
-        chosen = KroneckerDictionary(chosen)
+    chosen = None if dictionary is None else _separable(dictionary)
     atoms = None if n_atoms is None else sizes_per_axis("n_atoms", n_atoms, spatial)
     if chosen is None:
         patch_shape = sizes_per_axis("patch_size", patch_size, spatial)
@@ -213,6 +211,18 @@ def _smallest(
 def _file(header: Header, found: Found, stages: Stages) -> bytes:
     with stages.stage("code"):
         return pack(*encoded(header, found))
+
+
+def _separable(dictionary: Dictionary | Iterable[ArrayLike]) -> KroneckerDictionary:
+    """The dictionary given, if its factors can be stored."""
+    if not isinstance(dictionary, Dictionary):
+        return KroneckerDictionary(dictionary)
+    if dictionary.n_terms > 1:
+        raise ValueError(
+            f"dictionary is a sum of {dictionary.n_terms} Kronecker products; files hold the "
+            "factors of a single one, pass a KroneckerDictionary."
+        )
+    return KroneckerDictionary(dictionary.coding_factors)
 
 
 def _check_sizes(

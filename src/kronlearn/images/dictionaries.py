@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.estimators import KroneckerDictionaryLearning
+from kronlearn.parameters import check_count
 
 __all__ = ["Choice", "choose", "default_patch", "draw_patches", "learn", "sizes_per_axis"]
 
@@ -31,6 +32,7 @@ class Choice:
     patch_size: tuple[int, ...]
     n_atoms: tuple[int, ...]
     dictionary: Dictionary | None = None
+    n_terms: int = 1
 
     @property
     def pixels(self) -> int:
@@ -49,20 +51,28 @@ class Choice:
 
 
 def choose(
-    shape: Sequence[int], dictionary: Any, patch_size: Any, n_atoms: Any, pixels: int
+    shape: Sequence[int],
+    dictionary: Any,
+    patch_size: Any,
+    n_atoms: Any,
+    pixels: int,
+    n_terms: int = 1,
 ) -> Choice:
     """What was asked for, checked against an image's shape, or patches of about so many pixels.
 
     Without a wish there are twice as many atoms as pixels along an axis, for large patches half
     as many more.
     """
+    check_count("n_terms", n_terms, 1)
     if dictionary is not None:
-        if patch_size is not None or n_atoms is not None:
-            raise ValueError("patch_size and n_atoms are those of the dictionary; leave them out.")
+        if patch_size is not None or n_atoms is not None or n_terms != 1:
+            raise ValueError(
+                "patch_size, n_atoms and n_terms are those of the dictionary; leave them out."
+            )
         if not isinstance(dictionary, Dictionary):
             dictionary = KroneckerDictionary(dictionary)
         _check_patch(dictionary.patch_shape, shape)
-        return Choice(dictionary.patch_shape, dictionary.n_atoms, dictionary)
+        return Choice(dictionary.patch_shape, dictionary.n_atoms, dictionary, dictionary.n_terms)
     patch = default_patch(shape, pixels)
     if patch_size is not None:
         patch = sizes_per_axis("patch_size", patch_size, shape)
@@ -71,7 +81,7 @@ def choose(
     atoms = tuple(m + m // share if m > 1 else 1 for m in patch)
     if n_atoms is not None:
         atoms = sizes_per_axis("n_atoms", n_atoms, shape)
-    return Choice(patch, atoms)
+    return Choice(patch, atoms, n_terms=int(n_terms))
 
 
 def default_patch(shape: Sequence[int], pixels: int) -> tuple[int, ...]:
@@ -153,7 +163,9 @@ def learn(
         n_nonzero_coefs=choice.max_nonzeros,
         tol=tol,
         max_iter=max_iter,
+        n_refits=1,
         monotone=False,
+        n_terms=choice.n_terms,
         random_state=seed,
         n_jobs=n_threads,
         callback=None if on_share is None else lambda state: on_share(state.iteration / max_iter),

@@ -142,6 +142,7 @@ def _by_the_paper(noisy: NDArray[np.float32], cell: Cell, n_threads: int) -> NDA
         monotone=cell.method != "swapped",
         init="random" if cell.method == "swapped" else "dct",
         max_iter=_ITERATIONS,
+        n_refits=1,
         random_state=cell.draw,
         n_jobs=n_threads,
     ).fit(samples)

@@ -1,0 +1,117 @@
+"""AK-SVD: one atom after the other by one power iteration, its coefficients along with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kronlearn import _native
+from kronlearn.comparators.atoms import samples_as_rows
+from kronlearn.comparators.learners import UnstructuredComparator
+from kronlearn.dictionary import Dictionary
+from kronlearn.engines.threads import Codes
+from kronlearn.learning import Progress
+from kronlearn.sources.arrays import ArraySource
+from kronlearn.structures import FromCodes, Structure
+
+__all__ = ["AKSVD"]
+
+
+class AKSVD(UnstructuredComparator):
+    """Approximate K-SVD (Rubinstein, Zibulevsky and Elad, 2008).
+
+    For each atom d in turn, with E the samples that use it minus all other atoms, one per row, and
+    x its coefficients:
+
+        ``d = Eᵀx / ‖Eᵀx‖``, then ``x = E d``
+
+    which is one power iteration towards the singular pair of :class:`KSVD`. Both steps are exact,
+    so an update never raises the error; coding may. E is never formed: with the Gram form
+    ``Eᵀx = Yᵀx − D (Xᵀx) + d ‖x‖²`` an update costs about as much as reading each sample twice for
+    every nonzero it has. It reads samples in any order, so those that are not C-contiguous float32
+    or float64 are copied as such, all of them, for its duration. It runs in one thread; coding
+    runs in ``n_jobs``.
+
+    Parameters
+    ----------
+    n_atoms : int
+        Number of atoms.
+    patch_shape : tuple of int, optional
+        ``(m_1, …, m_d)`` of samples given as rows; only the start depends on it.
+    n_nonzero_coefs : int, optional
+        The most nonzeros a sample may have.
+    tol : float, optional
+        The ℓ2 norm a sample's residual may have. At least one of the two is needed.
+    method : {"omp", "ols"}
+        The coder.
+    max_iter : int
+        Iterations.
+    init : {"dct", "data", "random"}, dictionary or array (n_features, n_atoms)
+        Start: perturbed cosines, random samples, noise, or your own.
+    random_state, n_jobs, verbose, time_budget, callback
+        As for :class:`kronlearn.KroneckerDictionaryLearning`.
+
+    Attributes
+    ----------
+    dictionary_ : KroneckerDictionary of one mode
+    history_, n_iter_, stop_reason_, patch_shape_
+        As for :class:`kronlearn.KroneckerDictionaryLearning`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kronlearn.comparators import AKSVD
+    >>> Y = np.random.default_rng(0).standard_normal((300, 4, 4))
+    >>> model = AKSVD(24, n_nonzero_coefs=3, max_iter=5, random_state=0).fit(Y)
+    >>> model.dictionary_.n_atoms, model.transform(Y).shape
+    ((24,), (300, 24))
+    """
+
+    def __init__(
+        self,
+        n_atoms: int = 256,
+        patch_shape: tuple[int, ...] | None = None,
+        n_nonzero_coefs: int | None = 6,
+        tol: float | None = None,
+        method: str = "omp",
+        max_iter: int = 100,
+        init: Any = "dct",
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+        time_budget: float | None = None,
+        callback: Callable[[Progress], bool | None] | None = None,
+    ) -> None:
+        self.n_atoms = n_atoms
+        self.patch_shape = patch_shape
+        self.n_nonzero_coefs = n_nonzero_coefs
+        self.tol = tol
+        self.method = method
+        self.max_iter = max_iter
+        self.init = init
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+        self.time_budget = time_budget
+        self.callback = callback
+
+    def _structure(self, dictionary: Dictionary) -> Structure:
+        return PowerIterations()
+
+
+class PowerIterations(FromCodes):
+    """Any unit columns, each updated by one power iteration."""
+
+    name = "aksvd"
+
+    def update(self, dictionary: Dictionary, source: ArraySource, codes: Codes) -> Dictionary:
+        """All atoms updated once, in order."""
+        assert codes.index is not None
+        assert codes.nonzeros is not None
+        assert codes.value is not None
+        atoms = np.array(dictionary.stacks[0][0].T, dtype=np.float64, order="C")
+        samples = samples_as_rows(source)
+        _native.sweep_atoms(samples, codes.index, codes.nonzeros, codes.value, atoms)
+        return dictionary.with_stacks([atoms.T[None]])

@@ -1,0 +1,195 @@
+"""TKSVD: one tuple of atoms, one of each factor, after the other by a rank-1 fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.comparators.atoms import AtomCodes
+from kronlearn.comparators.learners import Comparator
+from kronlearn.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.engines.threads import Codes
+from kronlearn.learning import Progress
+from kronlearn.sources.arrays import ArraySource
+from kronlearn.structures import FromCodes, Structure
+
+__all__ = ["TKSVD"]
+
+# Sweeps of a rank-1 fit.
+_SWEEPS = 10
+
+
+class TKSVD(Comparator):
+    """TKSVD (Fu, Gao, Sun and Hong, 2014): the atoms of a tuple and their coefficients together.
+
+    For each tuple ``(i, j, …)`` of atoms that a code uses, in C order, the samples that use it
+    minus all other tuples are a tensor ``(samples, m_1, …, m_d)``, and the atoms ``d_1i, d_2j, …``
+    with the tuple's coefficients become its rank-1 fit, by ten sweeps of alternating least squares
+    from where they are. The new atoms serve other tuples, too, whose coefficients stay: **the
+    error can rise**, also in an update. Every tuple is taken for a pattern of its own; the original
+    mines the codes for frequent ones.
+
+    The whole dictionary is kept as a matrix ``(m_1·…·m_d, n_1·…·n_d)``.
+
+    Parameters
+    ----------
+    n_atoms : tuple of int or int
+        Columns of each factor; one number means the same for every mode.
+    patch_shape : tuple of int, optional
+        ``(m_1, …, m_d)`` of samples given as rows.
+    n_nonzero_coefs : int, optional
+        The most nonzeros a sample may have.
+    tol : float, optional
+        The ℓ2 norm a sample's residual may have. At least one of the two is needed.
+    method : {"omp", "ols"}
+        The coder.
+    max_iter : int
+        Iterations.
+    init : {"dct", "data", "random"}, KroneckerDictionary or list of factors
+        Start: a perturbed overcomplete DCT, directions of random samples, noise, or your own.
+    random_state, n_jobs, verbose, time_budget, callback
+        As for :class:`kronlearn.KroneckerDictionaryLearning`.
+
+    Attributes
+    ----------
+    dictionary_ : KroneckerDictionary
+        That of the iteration with the lowest error, which need not be the last.
+    factors_, history_, n_iter_, stop_reason_, patch_shape_
+        As for :class:`kronlearn.KroneckerDictionaryLearning`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kronlearn.comparators import TKSVD
+    >>> Y = np.random.default_rng(0).standard_normal((300, 4, 4))
+    >>> model = TKSVD((6, 5), n_nonzero_coefs=3, max_iter=5, random_state=0).fit(Y)
+    >>> model.dictionary_.n_atoms, model.transform(Y).shape
+    ((6, 5), (300, 30))
+    """
+
+    def __init__(
+        self,
+        n_atoms: tuple[int, ...] | int = (16, 16),
+        patch_shape: tuple[int, ...] | None = None,
+        n_nonzero_coefs: int | None = 6,
+        tol: float | None = None,
+        method: str = "omp",
+        max_iter: int = 100,
+        init: Any = "dct",
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+        time_budget: float | None = None,
+        callback: Callable[[Progress], bool | None] | None = None,
+    ) -> None:
+        self.n_atoms = n_atoms
+        self.patch_shape = patch_shape
+        self.n_nonzero_coefs = n_nonzero_coefs
+        self.tol = tol
+        self.method = method
+        self.max_iter = max_iter
+        self.init = init
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+        self.time_budget = time_budget
+        self.callback = callback
+
+    def _structure(self, dictionary: Dictionary) -> Structure:
+        return TupleByTuple()
+
+
+class TupleByTuple(FromCodes):
+    """Kronecker products whose factors are updated by one tuple of atoms after the other."""
+
+    name = "tksvd"
+
+    def update(self, dictionary: Dictionary, source: ArraySource, codes: Codes) -> Dictionary:
+        """All tuples in use updated once, in C order; then signs made canonical."""
+        n_atoms = dictionary.n_atoms
+        factors = [np.array(stack[0], dtype=np.float64) for stack in dictionary.stacks]
+        whole = np.ascontiguousarray(dictionary.to_dense().T, dtype=np.float64)
+        by_atom = AtomCodes(codes, len(whole))
+        used = by_atom.used()
+        for number in np.flatnonzero(used).tolist():
+            place = [int(i) for i in np.unravel_index(number, n_atoms)]
+            entries, samples = by_atom.of(number)
+            x = by_atom.data[entries]
+            without = source.array[samples].reshape(len(samples), -1).astype(np.float64)
+            without -= by_atom.rows[samples] @ whole
+            without += np.outer(x, whole[number])
+            atoms = [factor[:, i] for factor, i in zip(factors, place, strict=True)]
+            atoms, by_atom.data[entries] = _rank_one(without, atoms, x)
+            for mode, i in enumerate(place):
+                factors[mode][:, i] = atoms[mode]
+            for mode, i in enumerate(place):
+                _refresh(whole, factors, mode, i)
+        factors, flips = _canonical_signs(factors, used.reshape(n_atoms))
+        by_atom.data *= flips[by_atom.rows.indices]
+        by_atom.write()
+        return KroneckerDictionary(factors)
+
+
+def _rank_one(
+    E: NDArray[np.float64], atoms: Sequence[NDArray[np.float64]], x: NDArray[np.float64]
+) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+    """Unit atoms, one per mode, and coefficients x whose products fit E (samples, m_1·…·m_d)."""
+    atoms = list(atoms)
+    for _ in range(_SWEEPS):
+        mean = (x @ E).reshape([len(atom) for atom in atoms])
+        for mode in range(len(atoms)):
+            direction = _contracted(mean, atoms, mode)
+            largest = np.abs(direction).max()
+            if largest > 0 and np.isfinite(largest):
+                direction = direction / largest
+                atoms[mode] = direction / np.linalg.norm(direction)
+        x = E @ _outer(atoms)
+    return atoms, x
+
+
+def _outer(vectors: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The outer product of vectors, flattened in C order."""
+    product = vectors[0]
+    for vector in vectors[1:]:
+        product = (product[:, None] * vector).reshape(-1)
+    return product
+
+
+def _contracted(
+    tensor: NDArray[np.float64], atoms: Sequence[NDArray[np.float64]], mode: int
+) -> NDArray[np.float64]:
+    """A tensor (m_1, …, m_d) times the atoms of all modes but one, (m_mode,)."""
+    for atom in reversed(atoms[mode + 1 :]):
+        tensor = tensor @ atom
+    for atom in atoms[:mode]:
+        tensor = atom @ tensor.reshape(len(atom), -1)
+    return tensor.reshape(-1)
+
+
+def _refresh(
+    whole: NDArray[np.float64], factors: Sequence[NDArray[np.float64]], mode: int, i: int
+) -> None:
+    """Compute those rows of the whole dictionary (n, m) that use atom i of a mode."""
+    columns = np.ones((1, 1))
+    for other, factor in enumerate(factors):
+        part = factor[:, i : i + 1] if other == mode else factor
+        columns = np.asarray(np.kron(columns, part), dtype=np.float64)
+    rows = whole.reshape(*(factor.shape[1] for factor in factors), -1)
+    place = (slice(None),) * mode + (slice(i, i + 1),)
+    rows[place] = columns.T.reshape(rows[place].shape)
+
+
+def _canonical_signs(
+    factors: Sequence[NDArray[np.float64]], used: NDArray[np.bool_]
+) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+    """Factors whose used atoms have a positive largest entry, and the signs of the codes (n,)."""
+    flips = []
+    for mode, factor in enumerate(factors):
+        in_use = used.any(axis=tuple(other for other in range(used.ndim) if other != mode))
+        largest = factor[np.abs(factor).argmax(axis=0), np.arange(factor.shape[1])]
+        flips.append(np.where(in_use & (largest < 0), -1.0, 1.0))
+    signed = [factor * flip for factor, flip in zip(factors, flips, strict=True)]
+    return signed, _outer(flips)

@@ -1,0 +1,152 @@
+"""What is compared: each method, its number of atoms, its start, and how it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.reproduce.published import TABLE1
+from kronlearn.sources.arrays import ArraySource
+from kronlearn.starts import starting_dictionary
+
+__all__ = ["DEFAULT_METHODS", "METHODS", "QUICK_METHODS", "Method", "methods_named"]
+
+_OURS = "kronlearn.estimators:KroneckerDictionaryLearning"
+_COMPARATORS = "kronlearn.comparators:"
+
+# The paper's penalty, 2.15, is for gray levels from 0 to 1; a penalty grows with the data.
+_SUKRO_PENALTY = 2.15 * 255
+
+
+def _square(m: int, n: int) -> tuple[int, int]:
+    return n, n
+
+
+def _square_at_most(m: int, n: int) -> tuple[int, int]:
+    return min(n, m), min(n, m)
+
+
+def _oblong(m: int, n: int) -> tuple[int, int]:
+    return n, m
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of learning, and how it is drawn.
+
+    ``kind`` is "one term" (a Kronecker product), "sum" (a sum of some) or "unstructured" (any
+    dictionary). ``estimator`` is "module:class", imported when it is needed. ``atoms`` gives the
+    atoms per mode, for samples of m × m and the setting's n; an unstructured dictionary has their
+    product.
+    """
+
+    name: str
+    kind: str
+    estimator: str
+    color: str
+    marker: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    atoms: Callable[[int, int], tuple[int, int]] = _square
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is a mode of this library's own estimator."""
+        return self.estimator == _OURS
+
+    def size(self, m: int, n: int) -> str:
+        """The number of atoms: ``16x16``, ``2 x 16x16`` or ``128``."""
+        first, second = self.atoms(m, n)
+        if self.kind == "unstructured":
+            return str(first * second)
+        terms = self.parameters.get("n_terms", 1)
+        return f"{terms} x {first}x{second}" if terms > 1 else f"{first}x{second}"
+
+    def learner(
+        self, samples: NDArray[np.float32], n: int, s: int, iterations: int, draw: int
+    ) -> Any:
+        """An estimator for samples (N, m, m).
+
+        All methods with as many atoms have the same start in a draw. Of a sum that is the first
+        term, and an unstructured dictionary starts as the matrix of a separable one.
+        """
+        sizes = self.atoms(samples.shape[1], n)
+        start = starting_dictionary(
+            "dct",
+            ArraySource(samples, samples.shape[1:]),
+            sizes,
+            np.random.RandomState(draw),
+            orthonormal=self.parameters.get("structure") == "orthonormal",
+        )
+        module, _, name = self.estimator.partition(":")
+        return getattr(import_module(module), name)(
+            start.n_codes if self.kind == "unstructured" else sizes,
+            n_nonzero_coefs=s,
+            max_iter=iterations,
+            init=start,
+            random_state=draw,
+            n_jobs=1,
+            **self.parameters,
+        )
+
+
+_PLAIN = {"method": "omp", "monotone": False, "n_refits": 0}
+_ORTHONORMAL = {"structure": "orthonormal"}
+
+_TABLE = (
+    Method("default", "one term", _OURS, "#c0392b", "o"),
+    Method("general", "one term", _OURS, "#1f5fa8", "s", _PLAIN),
+    Method("orthonormal", "one term", _OURS, "#5a9e5a", "D", _ORTHONORMAL, _square_at_most),
+    Method("sum2", "sum", _OURS, "#e67e22", "^", {"n_terms": 2}),
+    Method("sum4", "sum", _OURS, "#f0b429", "v", {"n_terms": 4}),
+    Method("PairAK-SVD", "one term", _COMPARATORS + "PairAKSVD", "#8e44ad", "x"),
+    Method("SuKro", "sum", _COMPARATORS + "SuKro", "#16a0a0", "P", {"alpha": _SUKRO_PENALTY}),
+    Method("TeFDiL", "one term", _COMPARATORS + "TeFDiL", "#b07d2b", "<"),
+    Method("AK-SVD", "unstructured", _COMPARATORS + "AKSVD", "#222222", "+", atoms=_oblong),
+    Method("AK-SVD n²", "unstructured", _COMPARATORS + "AKSVD", "#888888", "*"),
+    Method("K-SVD", "unstructured", _COMPARATORS + "KSVD", "#5d6d7e", "1"),
+    Method("MOD", "unstructured", _COMPARATORS + "MOD", "#34495e", "2"),
+    Method("STARK", "sum", _COMPARATORS + "STARK", "#7fb3d5", "p"),
+    Method("TKSVD", "one term", _COMPARATORS + "TKSVD", "#d98cb3", "h"),
+    Method("SeDiL", "one term", _COMPARATORS + "SeDiL", "#a04000", ">"),
+    Method("OSubDil", "one term", _COMPARATORS + "OSubDil", "#7d8c2b", "d"),
+)
+
+#: All methods by name, in the order of tables and legends. "general" and "orthonormal" are the two
+#: that the paper proposes; with n > m the orthonormal one has m atoms per mode, as it must.
+METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
+
+#: Those that are run unless others are asked for: this library's, the paper's, and AK-SVD with as
+#: many atoms as the separable ones have.
+DEFAULT_METHODS = tuple(
+    name for name in METHODS if METHODS[name].ours or name in TABLE1 or name == "AK-SVD n²"
+)
+
+#: Those that a quick run takes.
+QUICK_METHODS = ("default", "general", "orthonormal", "sum2")
+
+
+def methods_named(names: Iterable[str]) -> tuple[str, ...]:
+    """The methods' names as they are listed here, in that order; "all" means every one.
+
+    Upper and lower case are the same, and ``AK-SVD n2`` is ``AK-SVD n²``.
+    """
+    known = {_plain(name): name for name in METHODS}
+    wanted = set()
+    for name in names:
+        if _plain(name) == "all":
+            return tuple(METHODS)
+        if _plain(name) not in known:
+            raise ValueError(
+                f"There is no method {name!r}; choose from {', '.join(METHODS)}, or all."
+            )
+        wanted.add(known[_plain(name)])
+    return tuple(name for name in METHODS if name in wanted)
+
+
+def _plain(name: str) -> str:
+    return name.strip().casefold().replace("²", "2")

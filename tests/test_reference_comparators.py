@@ -1,0 +1,632 @@
+"""The references of the methods to compare with do what their papers prove, and no more."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import reference
+import reference_comparators as rc
+import reference_comparators_sums as sums
+
+SHAPES = [
+    pytest.param((8,), (12,), id="one mode"),
+    pytest.param((4, 5), (6, 5), id="two modes"),
+    pytest.param((3, 2, 4), (4, 3, 4), id="three modes"),
+]
+TERMS = [
+    pytest.param((4, 5), (6, 5), 2, id="two modes, two terms"),
+    pytest.param((4, 3), (4, 4), 3, id="two modes, three terms"),
+    pytest.param((3, 2, 4), (4, 3, 4), 2, id="three modes, two terms"),
+]
+SEEDS = range(4)
+
+
+def problem(rng, patch_shape, n_atoms, n_samples=120, s=3):
+    """Noisy samples, another dictionary than theirs, and codes for it."""
+    truth = reference.random_factors(rng, patch_shape, n_atoms)
+    Y = reference.sparse_samples(rng, truth, n_samples, s, noise=0.1)
+    factors = reference.random_factors(rng, patch_shape, n_atoms)
+    return Y, factors, reference.code(Y, factors, "omp", s)
+
+
+def sum_problem(rng, patch_shape, n_atoms, n_terms, n_samples=120, s=3):
+    """As above, with the terms of a random Kronecker sum and codes for its unit columns."""
+    Y, _, _ = problem(rng, patch_shape, n_atoms, n_samples, s)
+    terms = [reference.random_factors(rng, patch_shape, n_atoms) for _ in range(n_terms)]
+    return Y, terms, reference.code(Y, unit_sum(terms), "omp", s)
+
+
+def unit_sum(terms):
+    return [sums.unit_columns(sums.dense_sum(terms))]
+
+
+def error(Y, D, X):
+    return np.sum((rc.flat(Y) - X @ D.T) ** 2)
+
+
+def assert_unit_and_positive(D):
+    np.testing.assert_allclose(np.linalg.norm(D, axis=0), 1, atol=1e-12)
+    assert (D[np.abs(D).argmax(axis=0), np.arange(D.shape[1])] > 0).all()
+
+
+def assert_same_support(X, expected):
+    np.testing.assert_array_equal(X != 0, expected != 0)
+
+
+# Unstructured dictionaries
+
+
+@pytest.mark.parametrize("update", [rc.mod_update, rc.ksvd_update, rc.aksvd_update])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_unstructured_updates_never_raise_the_error(update, seed):
+    Y, (D,), X = problem(np.random.default_rng(seed), (8,), (12,))
+    for _ in range(4):
+        new, codes = update(Y, D, X)
+        assert error(Y, new, codes) <= error(Y, D, X) * (1 + 1e-12)
+        assert_unit_and_positive(new)
+        assert_same_support(codes, X)
+        D, X = new, codes
+
+
+@pytest.mark.parametrize("update", [rc.mod_update, rc.ksvd_update, rc.aksvd_update])
+def test_unstructured_updates_leave_an_unused_atom_and_their_input_alone(rng, update):
+    Y, (D,), X = problem(rng, (8,), (12,))
+    X[:, 4] = 0
+    before = D.copy(), X.copy()
+    new, codes = update(Y, D, X)
+    np.testing.assert_array_equal(new[:, 4], D[:, 4])
+    assert not codes[:, 4].any()
+    np.testing.assert_array_equal(D, before[0])
+    np.testing.assert_array_equal(X, before[1])
+
+
+def test_mod_solves_the_normal_equations(rng):
+    Y, (D,), X = problem(rng, (8,), (12,))
+    new, codes = rc.mod_update(Y, D, X)
+    expected = np.linalg.solve(X.T @ X, X.T @ Y).T
+    np.testing.assert_allclose(codes @ new.T, X @ expected.T, atol=1e-10)
+
+
+def test_mod_is_the_separable_least_squares_sweep_of_one_mode(rng):
+    Y, (D,), X = problem(rng, (8,), (12,))
+    factors, s_xx, _ = reference.least_squares_sweep([D], *reference.moments(Y, X)[2:])
+    new, codes = rc.mod_update(Y, D, X)
+    np.testing.assert_allclose(new, factors[0], atol=1e-10)
+    np.testing.assert_allclose(codes.T @ codes, s_xx, atol=1e-8)
+
+
+def test_a_ksvd_atom_is_the_best_rank_one_approximation_of_the_error_without_it(rng):
+    Y, (D,), X = problem(rng, (8,), (12,))
+    users = X[:, 0] != 0
+    U, s, Vt = np.linalg.svd(Y[users] - X[users, 1:] @ D[:, 1:].T)
+    new, codes = rc.ksvd_update(Y, D, X)
+    best = s[0] * np.outer(U[:, 0], Vt[0])
+    np.testing.assert_allclose(np.outer(codes[users, 0], new[:, 0]), best, atol=1e-10)
+
+
+def test_ksvd_lowers_the_error_at_least_as_much_as_aksvd_for_the_first_atom(rng):
+    Y, (D,), X = problem(rng, (8,), (12,))
+    X[:, 1:] = 0
+    assert error(Y, *rc.ksvd_update(Y, D, X)) <= error(Y, *rc.aksvd_update(Y, D, X))
+
+
+def test_many_aksvd_updates_of_one_atom_end_in_the_ksvd_one(rng):
+    Y, (D,), X = problem(rng, (8,), (12,))
+    X[:, 1:] = 0
+    expected = rc.ksvd_update(Y, D, X)
+    for _ in range(300):
+        D, X = rc.aksvd_update(Y, D, X)
+    np.testing.assert_allclose(D, expected[0], atol=1e-8)
+    np.testing.assert_allclose(X, expected[1], atol=1e-8)
+
+
+# Separable dictionaries, atom by atom
+
+
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_pair_aksvd_never_raises_the_error(patch_shape, n_atoms, seed):
+    Y, factors, X = problem(np.random.default_rng(seed), patch_shape, n_atoms)
+    new, codes = rc.pair_aksvd_update(Y, factors, X)
+    before, after = error(Y, reference.dense(factors), X), error(Y, reference.dense(new), codes)
+    assert after < before
+    assert_same_support(codes, X)
+    for factor in new:
+        assert_unit_and_positive(factor)
+
+
+def test_pair_aksvd_of_one_mode_is_aksvd(rng):
+    Y, (D,), X = problem(rng, (8,), (12,))
+    (new,), codes = rc.pair_aksvd_update(Y, [D], X)
+    expected, expected_codes = rc.aksvd_update(Y, D, X)
+    np.testing.assert_allclose(new, expected, atol=1e-12)
+    np.testing.assert_allclose(codes, expected_codes, atol=1e-12)
+
+
+def test_pair_aksvd_is_gauss_seidel_on_the_normal_equations(rng):
+    Y, factors, X = problem(rng, (4, 5), (6, 5))
+    new, _ = rc.pair_aksvd_update(Y, factors, X)
+    D1, _ = factors
+    P, C = reference.normal_equations(factors, *reference.moments(Y, X)[2:], mode=0)
+    F = C[:, 0] - D1 @ P[:, 0] + P[0, 0] * D1[:, 0]
+    np.testing.assert_allclose(new[0][:, 0], rc.canonical(F, None), atol=1e-12)
+
+
+@pytest.mark.parametrize("update", [rc.pair_aksvd_update, rc.tksvd_update])
+def test_separable_updates_leave_an_unused_atom_and_their_input_alone(rng, update):
+    Y, factors, X = problem(rng, (4, 5), (6, 5))
+    X.reshape(-1, 6, 5)[:, 2] = 0
+    before = [factor.copy() for factor in factors], X.copy()
+    new, _ = update(Y, factors, X)
+    np.testing.assert_array_equal(new[0][:, 2], factors[0][:, 2])
+    for factor, copy in zip(factors, before[0], strict=True):
+        np.testing.assert_array_equal(factor, copy)
+    np.testing.assert_array_equal(X, before[1])
+
+
+def test_tksvd_fits_a_single_tuple_at_its_best(rng):
+    Y, factors, X = problem(rng, (4, 5), (6, 5))
+    X[:, 1:] = 0
+    users = X[:, 0] != 0
+    new, codes = rc.tksvd_update(Y, factors, X, n_sweeps=200)
+    d1, d2, x = new[0][:, 0], new[1][:, 0], codes[users, 0]
+    found = Y[users]
+    for wanted, direction in [
+        (d1, np.einsum("kuv,v,k->u", found, d2, x)),
+        (d2, np.einsum("kuv,u,k->v", found, d1, x)),
+        (x / np.linalg.norm(x), np.einsum("kuv,u,v->k", found, d1, d2)),
+    ]:
+        np.testing.assert_allclose(wanted, direction / np.linalg.norm(direction), atol=1e-8)
+
+
+def test_tksvd_of_one_mode_with_many_sweeps_is_ksvd(rng):
+    Y, (D,), X = problem(rng, (8,), (12,))
+    (new,), codes = rc.tksvd_update(Y, [D], X, n_sweeps=2000)
+    expected, expected_codes = rc.ksvd_update(Y, D, X)
+    np.testing.assert_allclose(new, expected, atol=1e-7)
+    np.testing.assert_allclose(codes, expected_codes, atol=1e-7)
+
+
+def test_tksvd_can_raise_the_error_where_pair_aksvd_lowers_it(rng):
+    factors = reference.random_factors(rng, (4, 5), (6, 5))
+    Y = reference.sparse_samples(rng, factors, 120, 3, noise=0.1)
+    X = reference.code(Y, factors, "omp", 3)
+    before = error(Y, reference.dense(factors), X)
+    new, codes = rc.tksvd_update(Y, factors, X)
+    assert error(Y, reference.dense(new), codes) > before
+    new, codes = rc.pair_aksvd_update(Y, factors, X)
+    assert error(Y, reference.dense(new), codes) < before
+
+
+@pytest.mark.parametrize("update", [rc.pair_aksvd_update, rc.tksvd_update])
+def test_signs_of_the_atoms_to_start_from_do_not_matter(rng, update):
+    Y, factors, X = problem(rng, (4, 5), (6, 5))
+    expected, expected_codes = update(Y, factors, X)
+    flips = [rng.choice([-1.0, 1.0], (1, factor.shape[1])) for factor in factors]
+    flipped = [factor * flip for factor, flip in zip(factors, flips, strict=True)]
+    new, codes = update(Y, flipped, X * reference.dense(flips))
+    for factor, wanted in zip(new, expected, strict=True):
+        assert_unit_and_positive(factor)
+        np.testing.assert_allclose(factor, wanted, atol=1e-10)
+    np.testing.assert_allclose(codes, expected_codes, atol=1e-10)
+
+
+# OSubDil
+
+
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_osubdil_lowers_its_surrogate_and_the_error_of_its_first_batch(rng, patch_shape, n_atoms):
+    Y, factors, X = problem(rng, patch_shape, n_atoms)
+    state = rc.osubdil_step(rc.osubdil_start(factors), Y, 3)
+    for D, new, alpha, beta in zip(factors, *state, strict=True):
+        assert rc.surrogate(new, alpha, beta) < rc.surrogate(D, alpha, beta)
+        np.testing.assert_allclose(np.linalg.norm(new, axis=0), 1, atol=1e-12)
+    after = error(Y, reference.dense(state.factors), X)
+    assert after < error(Y, reference.dense(factors), X)
+    last = rc.surrogate(state.factors[-1], state.alpha[-1], state.beta[-1])
+    np.testing.assert_allclose(last + np.sum(Y**2), after, rtol=1e-10)
+
+
+def test_osubdil_lowers_its_surrogate_in_every_step_and_learns(rng):
+    Y, factors, X = problem(rng, (4, 5), (6, 5))
+    state = rc.osubdil_start(factors)
+    for batch in np.split(Y, 24):
+        old = state.factors
+        state = rc.osubdil_step(state, batch, 3, n_passes=1)
+        for D, new, alpha, beta in zip(old, *state, strict=True):
+            assert rc.surrogate(new, alpha, beta) <= rc.surrogate(D, alpha, beta)
+    codes = reference.code(Y, state.factors, "omp", 3)
+    before = error(Y, reference.dense(factors), X)
+    assert error(Y, reference.dense(state.factors), codes) < 0.9 * before
+
+
+def test_osubdil_leaves_an_atom_that_was_never_used_alone(rng):
+    _, factors, _ = problem(rng, (4, 5), (6, 5))
+    y = reference.dense(factors)[:, 0].reshape(1, 4, 5)
+    state = rc.osubdil_step(rc.osubdil_start(factors), y, 1)
+    np.testing.assert_array_equal(state.factors[0][:, 1:], factors[0][:, 1:])
+
+
+# SeDiL
+
+
+def sedil_problem(rng, patch_shape, n_atoms, n_samples=40):
+    """Samples of unit norm and a point with nonzero codes; weights that make every part count."""
+    Y, factors, _ = problem(rng, patch_shape, n_atoms, n_samples)
+    Y = Y / np.linalg.norm(rc.flat(Y), axis=1).reshape(-1, *[1] * len(patch_shape))
+    X = rng.uniform(0.2, 1, (n_samples, np.prod(n_atoms)))
+    X *= rng.choice([-1, 1], X.shape)
+    return Y, [*factors, X], rc.SeDiLWeights(sparsity=0.5, coherence=0.3, sharpness=10.0)
+
+
+def tangent(rng, point):
+    """Random directions, for factors orthogonal to their columns."""
+    vectors = [rng.standard_normal(part.shape) for part in point]
+    for D, V in zip(point[:-1], vectors[:-1], strict=True):
+        V -= D * np.sum(D * V, axis=0)
+    return vectors
+
+
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_the_sedil_gradient_agrees_with_finite_differences(rng, patch_shape, n_atoms):
+    Y, point, weights = sedil_problem(rng, patch_shape, n_atoms)
+    gradient = rc.sedil_gradient(Y, point, weights)
+    for part in range(len(point)):
+        for _ in range(3):
+            direction = [np.zeros_like(p) for p in point]
+            direction[part] = tangent(rng, point)[part]
+            ahead, behind = (
+                rc.sedil_objective(Y, rc.move(point, direction, t), weights) for t in (1e-5, -1e-5)
+            )
+            slope = np.sum(gradient[part] * direction[part])
+            np.testing.assert_allclose((ahead - behind) / 2e-5, slope, rtol=1e-6, atol=1e-8)
+
+
+def test_sedil_gradients_are_tangent_to_the_spheres(rng):
+    Y, point, weights = sedil_problem(rng, (4, 5), (6, 5))
+    for D, g in zip(point[:-1], rc.sedil_gradient(Y, point, weights)[:-1], strict=True):
+        np.testing.assert_allclose(np.sum(D * g, axis=0), 0, atol=1e-12)
+
+
+def test_geodesics_stay_on_the_sphere_and_start_as_they_are_told(rng):
+    D = reference.random_factors(rng, (5,), (7,))[0]
+    H = tangent(rng, [D, D])[0]
+    H[:, 3] = 0
+    for t in (0.0, 0.1, 2.0, 50.0):
+        np.testing.assert_allclose(np.linalg.norm(rc.geodesic(D, H, t), axis=0), 1, atol=1e-12)
+    np.testing.assert_allclose(rc.geodesic(D, H, 0.0), D, atol=1e-15)
+    np.testing.assert_allclose(rc.geodesic(D, H, 2.0)[:, 3], D[:, 3], atol=1e-15)
+    np.testing.assert_allclose((rc.geodesic(D, H, 1e-6) - D) / 1e-6, H, atol=1e-4)
+
+
+def test_transport_preserves_inner_products_and_carries_the_velocity_along(rng):
+    D = reference.random_factors(rng, (5,), (7,))[0]
+    H, V, W = (tangent(rng, [D, D])[0] for _ in range(3))
+    H[:, 3] = 0
+    t = 0.7
+    end = rc.geodesic(D, H, t)
+    moved_v, moved_w = rc.transport(D, H, t, V), rc.transport(D, H, t, W)
+    np.testing.assert_allclose(np.sum(moved_v * end, axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(np.sum(moved_v * moved_w, axis=0), np.sum(V * W, axis=0), atol=1e-12)
+    velocity = (rc.geodesic(D, H, t + 1e-5) - rc.geodesic(D, H, t - 1e-5)) / 2e-5
+    np.testing.assert_allclose(rc.transport(D, H, t, H), velocity, atol=1e-8)
+
+
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_sedil_descends_in_the_non_monotone_sense(rng, patch_shape, n_atoms):
+    Y, point, weights = sedil_problem(rng, patch_shape, n_atoms)
+    state = rc.sedil_start(Y, point[:-1], weights)
+    values = [rc.sedil_objective(Y, state.point, weights)]
+    levels = [state.level]
+    for _ in range(40):
+        state = rc.sedil_iteration(Y, state, weights)
+        values.append(rc.sedil_objective(Y, state.point, weights))
+        levels.append(state.level)
+        assert values[-1] < levels[-2]
+        assert rc.inner(state.gradient, state.direction) < 0
+    assert (np.diff(levels) < 0).all()
+    assert values[-1] < 0.9 * values[0]
+    for D in state.point[:-1]:
+        np.testing.assert_allclose(np.linalg.norm(D, axis=0), 1, atol=1e-12)
+
+
+def test_sedil_directions_are_conjugate_by_the_smaller_of_two_formulas(rng):
+    Y, point, weights = sedil_problem(rng, (4, 5), (6, 5))
+    state = rc.sedil_start(Y, point[:-1], weights)
+    betas = []
+    for _ in range(20):
+        old, state = state, rc.sedil_iteration(Y, state, weights)
+        t = state.step * 0.9**2
+        h = rc.transport_all(old.point, old.direction, t, old.direction)
+        g = rc.transport_all(old.point, old.direction, t, old.gradient)
+        y = [a - b for a, b in zip(state.gradient, g, strict=True)]
+        hestenes_stiefel = rc.inner(state.gradient, y) / rc.inner(h, y)
+        dai_yuan = rc.inner(state.gradient, state.gradient) / rc.inner(h, y)
+        betas.append(max(0.0, min(hestenes_stiefel, dai_yuan)))
+        for found, a, b in zip(state.direction, state.gradient, h, strict=True):
+            np.testing.assert_allclose(found, -a + betas[-1] * b, atol=1e-10)
+    assert max(betas) > 0
+
+
+# Sums of Kronecker products
+
+
+def test_the_rearrangement_of_a_kronecker_product_is_an_outer_product(rng):
+    A, B = rng.standard_normal((3, 4)), rng.standard_normal((5, 2))
+    R = sums.rearrange(np.kron(A, B), (3, 5), (4, 2))
+    np.testing.assert_allclose(R, np.outer(A.ravel("F"), B.ravel("F")), atol=1e-14)
+    formula = np.kron(A, B).reshape(3, 5, 4, 2).transpose(2, 0, 3, 1).reshape(12, 10)
+    np.testing.assert_array_equal(R, formula)
+
+
+def test_the_rearrangement_of_three_factors_has_rank_one_and_can_be_undone(rng):
+    A, B, C = (rng.standard_normal(shape) for shape in [(3, 4), (5, 2), (2, 3)])
+    D = reference.dense([A, B, C])
+    R = sums.rearrange(D, (3, 5, 2), (4, 2, 3))
+    expected = np.einsum("a,b,c->abc", A.ravel("F"), B.ravel("F"), C.ravel("F"))
+    np.testing.assert_allclose(R, expected, atol=1e-14)
+    np.testing.assert_array_equal(sums.arrange(R, (3, 5, 2), (4, 2, 3)), D)
+
+
+@pytest.mark.parametrize(("patch_shape", "n_atoms", "n_terms"), TERMS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sukro_by_least_squares_never_raises_the_error(patch_shape, n_atoms, n_terms, seed):
+    Y, terms, X = sum_problem(np.random.default_rng(seed), patch_shape, n_atoms, n_terms)
+    before = error(Y, unit_sum(terms)[0], X)
+    for n_sweeps in (1, 3):
+        new, codes = sums.sukro_als_update(Y, terms, X, n_sweeps)
+        after = error(Y, unit_sum(new)[0], codes)
+        assert after < before
+        before = after
+        assert_same_support(codes, X)
+
+
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_sukro_with_one_term_is_the_separable_least_squares_sweep(rng, patch_shape, n_atoms):
+    Y, factors, X = problem(rng, patch_shape, n_atoms)
+    (term,), codes = sums.sukro_als_update(Y, [factors], X)
+    expected, s_xx, _ = reference.least_squares_sweep(factors, *reference.moments(Y, X)[2:])
+    for factor, wanted in zip(term, expected, strict=True):
+        found = np.stack([rc.canonical(column, None) for column in factor.T], axis=1)
+        np.testing.assert_allclose(found, wanted, atol=1e-8)
+    np.testing.assert_allclose(np.abs(codes.T @ codes), np.abs(s_xx), atol=1e-7)
+
+
+def test_sukro_with_as_many_terms_as_possible_is_mod(rng):
+    Y, terms, X = sum_problem(rng, (3, 2), (2, 3), 6)
+    new, codes = sums.sukro_als_update(Y, terms, X)
+    D, expected = rc.mod_update(Y, unit_sum(terms)[0], X)
+    np.testing.assert_allclose(codes @ unit_sum(new)[0].T, expected @ D.T, atol=1e-8)
+
+
+@pytest.mark.parametrize(("patch_shape", "n_atoms", "n_terms"), TERMS)
+def test_sukro_leaves_a_sum_alone_that_fits_exactly(rng, patch_shape, n_atoms, n_terms):
+    _, terms, X = sum_problem(rng, patch_shape, n_atoms, n_terms)
+    (D,) = unit_sum(terms)
+    new, codes = sums.sukro_als_update((X @ D.T).reshape(-1, *patch_shape), terms, X, 2)
+    np.testing.assert_allclose(unit_sum(new)[0], D, atol=1e-10)
+    np.testing.assert_allclose(codes, X, atol=1e-9)
+
+
+def test_sukro_leaves_columns_that_nobody_uses_alone(rng):
+    Y, terms, X = sum_problem(rng, (4, 5), (6, 5), 2)
+    X.reshape(-1, 6, 5)[:, 2] = 0
+    new, _ = sums.sukro_als_update(Y, terms, X)
+    for term, old in zip(new, terms, strict=True):
+        np.testing.assert_allclose(term[0][:, 2], old[0][:, 2], atol=1e-12)
+
+
+def test_terms_to_start_from_sum_up_to_the_product_of_the_factors(rng):
+    factors = reference.random_factors(rng, (4, 5), (6, 5))
+    terms = sums.start_terms(rng, factors, 3)
+    np.testing.assert_array_equal(sums.dense_sum(terms), reference.dense(factors))
+
+
+# TeFDiL
+
+
+@pytest.mark.parametrize(
+    ("patch_shape", "n_atoms", "n_terms"), [((3, 4), (3, 2), 8), ((2, 2, 2), (2, 2, 2), 16)]
+)
+def test_tefdil_of_full_rank_without_ridge_is_the_least_squares_dictionary(
+    rng, patch_shape, n_atoms, n_terms
+):
+    Y, terms, X = sum_problem(rng, patch_shape, n_atoms, n_terms, n_samples=200)
+    new, codes = sums.tefdil_update(Y, terms, X, ridge=0.0)
+    expected = np.linalg.lstsq(X, rc.flat(Y), rcond=None)[0].T
+    np.testing.assert_allclose(sums.dense_sum(new), expected, atol=1e-8)
+    np.testing.assert_allclose(codes @ unit_sum(new)[0].T, X @ expected.T, atol=1e-8)
+
+
+def test_tefdil_of_two_modes_has_the_leading_singular_pair(rng):
+    Y, factors, X = problem(rng, (4, 5), (6, 5))
+    ((A, B),), _ = sums.tefdil_update(Y, [factors], X)
+    gram = X.T @ X
+    ridge = 0.01 * np.linalg.norm(gram, "fro") * np.eye(30)
+    R = sums.rearrange(np.linalg.solve(gram + ridge, X.T @ rc.flat(Y)).T, (4, 5), (6, 5))
+    U, s, Vt = np.linalg.svd(R)
+    np.testing.assert_allclose(
+        np.outer(A.ravel("F"), B.ravel("F")), s[0] * np.outer(U[:, 0], Vt[0]), atol=1e-10
+    )
+    np.testing.assert_allclose(np.linalg.norm(A), np.linalg.norm(B))
+    assert B.flat[np.argmax(np.abs(B))] > 0
+
+
+def test_alternating_least_squares_finds_the_leading_singular_values_too(rng):
+    T = rng.standard_normal((8, 2)) @ rng.standard_normal((2, 9))
+    T += 0.1 * rng.standard_normal((8, 9))
+    start = [rng.standard_normal((size, 2)) for size in T.shape]
+    A, B = sums.cp_als(T, start, 200, 0.0)
+    U, s, Vt = np.linalg.svd(T, full_matrices=False)
+    np.testing.assert_allclose(A @ B.T, (U * s)[:, :2] @ Vt[:2], atol=1e-8)
+
+
+def test_tefdil_of_three_modes_recovers_a_kronecker_product(rng):
+    factors = reference.random_factors(rng, (3, 2, 4), (3, 2, 3))
+    X = rng.standard_normal((60, 18))
+    Y = (X @ reference.dense(factors).T).reshape(60, 3, 2, 4)
+    start = reference.random_factors(rng, (3, 2, 4), (3, 2, 3))
+    new, codes = sums.tefdil_update(Y, [start], X, ridge=0.0)
+    np.testing.assert_allclose(sums.dense_sum(new), reference.dense(factors), atol=1e-10)
+    np.testing.assert_allclose(codes, X, atol=1e-9)
+
+
+@pytest.mark.parametrize(("patch_shape", "n_atoms", "n_terms"), TERMS)
+def test_tefdil_leaves_an_atom_of_a_mode_that_nobody_uses_alone(rng, patch_shape, n_atoms, n_terms):
+    Y, terms, X = sum_problem(rng, patch_shape, n_atoms, n_terms)
+    X.reshape(-1, *n_atoms)[:, 2] = 0
+    new, _ = sums.tefdil_update(Y, terms, X)
+    for term, old in zip(new, terms, strict=True):
+        np.testing.assert_array_equal(term[0][:, 2], old[0][:, 2])
+        assert term[0][:, :2].any(axis=0).all()
+
+
+# SuKro and STARK with nuclear norms
+
+
+def test_sukro_without_penalty_ends_in_mod(rng):
+    Y, factors, X = problem(rng, (4, 5), (6, 5))
+    state = sums.sukro_admm_start(factors)
+    state, codes = sums.sukro_admm_update(
+        Y, state, X, (4, 5), (6, 5), alpha=0.0, u=0.5, n_steps=20000, tol=1e-13
+    )
+    D, expected = rc.mod_update(Y, reference.dense(factors), X)
+    np.testing.assert_allclose(X @ state.D.T, expected @ D.T, atol=1e-8)
+    np.testing.assert_allclose(codes @ sums.unit_columns(state.D).T, X @ state.D.T, atol=1e-12)
+
+
+def test_sukro_with_a_large_penalty_ends_in_few_terms(rng):
+    Y, factors, X = problem(rng, (4, 5), (6, 5))
+    ranks = []
+    for alpha in (0.0, 0.3, 1.0):
+        state, _ = sums.sukro_admm_update(
+            Y, sums.sukro_admm_start(factors), X, (4, 5), (6, 5), alpha, 10.0, 3000, 1e-9
+        )
+        R = sums.rearrange(state.D, (4, 5), (6, 5))
+        s = np.linalg.svd(R, compute_uv=False)
+        ranks.append(np.sum(s > 2e-7 * np.linalg.norm(R)))
+    assert ranks[0] == 24
+    assert ranks[0] > ranks[1] > ranks[2] >= 1
+
+
+def assert_subgradient(S, M, weight):
+    """S is a subgradient of ``weight·‖·‖_*`` at the matrix M."""
+    assert np.linalg.norm(S, 2) <= weight * (1 + 1e-6)
+    np.testing.assert_allclose(np.sum(S * M), weight * np.linalg.norm(M, "nuc"), rtol=1e-6)
+
+
+def test_sukro_with_a_penalty_ends_at_the_minimum(rng):
+    Y, factors, X = problem(rng, (4, 5), (6, 5))
+    alpha, u = 0.3, 10.0
+    state, _ = sums.sukro_admm_update(
+        Y, sums.sukro_admm_start(factors), X, (4, 5), (6, 5), alpha, u, 3000, 1e-12
+    )
+    weight = alpha * np.linalg.norm(rc.flat(Y), 2)
+    assert_subgradient(u * state.Z, sums.rearrange(state.D, (4, 5), (6, 5)), weight)
+    slope = (X @ state.D.T - rc.flat(Y)).T @ X
+    np.testing.assert_allclose(slope, -u * sums.arrange(state.Z, (4, 5), (6, 5)), atol=1e-8)
+
+
+def test_a_state_of_sukro_continues_where_it_stopped(rng):
+    Y, factors, X = problem(rng, (4, 5), (6, 5))
+    steps = partial(
+        sums.sukro_admm_update, patch_shape=(4, 5), n_atoms=(6, 5), alpha=0.3, u=10.0, tol=0.0
+    )
+    start = sums.sukro_admm_start(factors)
+    half, _ = steps(Y, start, X, n_steps=7)
+    whole, _ = steps(Y, half, X, n_steps=5)
+    for part, expected in zip(whole, steps(Y, start, X, n_steps=12)[0], strict=True):
+        np.testing.assert_array_equal(part, expected)
+
+
+def test_stark_of_two_modes_ends_where_sukro_with_twice_the_weight_ends(rng):
+    Y, factors, X = problem(rng, (4, 5), (6, 5))
+    weight, penalty = 5.0, 5.0
+    stark, _ = sums.stark_update(
+        Y, sums.stark_start(factors), X, (4, 5), (6, 5), weight, penalty, n_steps=3000
+    )
+    alpha = 2 * weight / np.linalg.norm(rc.flat(Y), 2)
+    sukro, _ = sums.sukro_admm_update(
+        Y, sums.sukro_admm_start(factors), X, (4, 5), (6, 5), alpha, 2 * penalty, 3000, 1e-12
+    )
+    np.testing.assert_allclose(stark.D, sukro.D, atol=1e-8)
+    np.testing.assert_allclose(stark.W[0], stark.W[1], atol=1e-12)
+    np.testing.assert_allclose(stark.A[0], -penalty * sukro.Z, atol=1e-6)
+
+
+def test_stark_of_three_modes_ends_at_the_minimum(rng):
+    patch_shape, n_atoms = (3, 2, 2), (3, 3, 2)
+    Y, factors, X = problem(rng, patch_shape, n_atoms)
+    weight = 2.0
+    state, _ = sums.stark_update(
+        Y, sums.stark_start(factors), X, patch_shape, n_atoms, weight, 5.0, n_steps=2000
+    )
+    T = sums.rearrange(state.D, patch_shape, n_atoms)[None]
+    for mode, A in enumerate(state.A):
+        assert_subgradient(rc.unfold(-A[None], mode)[0], rc.unfold(T, mode)[0], weight)
+    slope = (X @ state.D.T - rc.flat(Y)).T @ X
+    np.testing.assert_allclose(slope, sums.arrange(sum(state.A), patch_shape, n_atoms), atol=1e-8)
+
+
+def test_stark_without_weight_ends_in_mod(rng):
+    Y, factors, X = problem(rng, (3, 2, 2), (3, 3, 2))
+    state, _ = sums.stark_update(
+        Y, sums.stark_start(factors), X, (3, 2, 2), (3, 3, 2), 0.0, 0.5, n_steps=2000
+    )
+    D, expected = rc.mod_update(Y, reference.dense(factors), X)
+    np.testing.assert_allclose(X @ state.D.T, expected @ D.T, atol=1e-8)
+
+
+# The loop
+
+
+def methods(rng, factors, Y):
+    """Update, start and dictionary to code with, of every method that codes by OMP."""
+    shapes = {"patch_shape": (4, 5), "n_atoms": (6, 5)}
+    weight, penalty = sums.stark_weights(Y)
+    terms = sums.start_terms(rng, factors, 2)
+    D = reference.dense(factors)
+    return {
+        "MOD": (rc.mod_update, D, lambda D: [D]),
+        "K-SVD": (rc.ksvd_update, D, lambda D: [D]),
+        "AK-SVD": (rc.aksvd_update, D, lambda D: [D]),
+        "PairAK-SVD": (rc.pair_aksvd_update, factors, list),
+        "TKSVD": (rc.tksvd_update, factors, list),
+        "SuKro, two terms": (partial(sums.sukro_als_update, n_sweeps=2), terms, unit_sum),
+        "TeFDiL, two terms": (sums.tefdil_update, terms, unit_sum),
+        "SuKro": (
+            partial(sums.sukro_admm_update, alpha=0.05, u=10.0, **shapes),
+            sums.sukro_admm_start(factors),
+            lambda state: [sums.unit_columns(state.D)],
+        ),
+        "STARK": (
+            partial(sums.stark_update, weight=weight, penalty=penalty, **shapes),
+            sums.stark_start(factors),
+            lambda state: [sums.unit_columns(state.D)],
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "MOD",
+        "K-SVD",
+        "AK-SVD",
+        "PairAK-SVD",
+        "TKSVD",
+        "SuKro, two terms",
+        "TeFDiL, two terms",
+        "SuKro",
+        "STARK",
+    ],
+)
+def test_a_method_learns_in_four_iterations(rng, name):
+    Y, factors, X = problem(rng, (4, 5), (6, 5))
+    update, start, dictionary = methods(rng, factors, Y)[name]
+    state, rmse = rc.learn(update, Y, start, 3, 4, dictionary)
+    assert len(rmse) == 4
+    codes = reference.code(Y, dictionary(state), "omp", 3)
+    before = error(Y, reference.dense(factors), X)
+    assert error(Y, reference.dense(dictionary(state)), codes) < 0.8 * before

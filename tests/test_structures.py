@@ -1,0 +1,534 @@
+"""Learning of sums of Kronecker products: their update, its loop, and what it refuses."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import kronlearn as kl
+import reference
+import reference_comparators_sums as reference_sums
+from kronlearn.dictionary import Dictionary
+from kronlearn.moments import Moments
+from kronlearn.persistence import ModelFileError
+from kronlearn.sources.arrays import ArraySource
+from kronlearn.starts import starting_dictionary
+from kronlearn.structures import General
+
+# Every overcomplete mode has more entries than a code has coefficients (see test_learning.py).
+SHAPES = [
+    pytest.param((9,), (13,), id="one mode"),
+    pytest.param((5, 4), (7, 6), id="two modes"),
+    pytest.param((5, 5), (5, 5), id="two square modes"),
+    pytest.param((4, 5, 4), (5, 5, 6), id="three modes"),
+]
+TWO_MODES = (5, 4), (7, 6)
+
+
+def random_terms(rng, patch_shape, n_atoms, n_terms):
+    return [reference.random_factors(rng, patch_shape, n_atoms) for _ in range(n_terms)]
+
+
+def sum_samples(rng, terms, n_samples, n_nonzero_coefs=3, noise=0.1):
+    """Samples of a few random atoms each of a sum of Kronecker products."""
+    D = reference_sums.unit_columns(reference_sums.dense_sum(terms))
+    Y = reference.sparse_samples(rng, [D], n_samples, n_nonzero_coefs, noise)
+    return Y.reshape(n_samples, *[factor.shape[0] for factor in terms[0]])
+
+
+def planted(rng, patch_shape, n_atoms, n_terms=2, n_samples=160):
+    """Samples of a sum of Kronecker products, and the terms of another to start from."""
+    Y = sum_samples(rng, random_terms(rng, patch_shape, n_atoms, n_terms), n_samples)
+    return Y, random_terms(rng, patch_shape, n_atoms, n_terms)
+
+
+def learner(start, **options):
+    """An estimator that starts from a dictionary, or from the terms of a sum."""
+    if not isinstance(start, Dictionary | str):
+        start = kl.KroneckerSumDictionary(start)
+    defaults = {"n_nonzero_coefs": 3, "max_iter": 5, "n_refits": 0, "n_jobs": 1, "random_state": 0}
+    if isinstance(start, Dictionary):
+        defaults |= {"n_atoms": start.n_atoms, "n_terms": start.n_terms}
+    return kl.KroneckerDictionaryLearning(init=start, **(defaults | options))
+
+
+def als(Y, terms, method, n_refits=0, n_iterations=5):
+    """The terms after some iterations of plain alternating least squares, and their RMSE."""
+    rmse = []
+    for _ in range(n_iterations):
+        D = reference_sums.unit_columns(reference_sums.dense_sum(terms))
+        X = reference.code(Y, [D], method, 3)
+        for repeat in range(1 + n_refits):
+            if repeat > 0:
+                D = reference_sums.unit_columns(reference_sums.dense_sum(terms))
+                X = reference.refit_codes(Y, [D], X)
+            terms, X = reference_sums.sukro_als_update(Y, terms, X)
+        D = reference_sums.unit_columns(reference_sums.dense_sum(terms))
+        rmse.append(np.sqrt(np.mean(reference.residuals(Y, [D], X) ** 2)))
+    return terms, rmse
+
+
+def assert_same_atoms(found, expected, atol=1e-10):
+    """Whether two matrices have the same columns up to sign."""
+    signs = np.sign(np.sum(found * expected, axis=0))
+    np.testing.assert_allclose(found * signs, expected, rtol=0, atol=atol)
+
+
+def assert_same_model(model, expected):
+    assert model.dictionary_ == expected.dictionary_
+    assert model.history_["rmse"] == expected.history_["rmse"]
+    assert model.n_iter_ == expected.n_iter_
+
+
+# The update
+
+
+@pytest.mark.parametrize("n_terms", [1, 2, 3])
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_one_update_from_moments_equals_least_squares_on_the_samples(
+    rng, patch_shape, n_atoms, n_terms
+):
+    Y, terms = planted(rng, patch_shape, n_atoms, n_terms, 400)
+    d = kl.KroneckerSumDictionary(terms)
+    X = reference.code(Y, [d.to_dense()], "omp", 3)
+    expected, expected_X = reference_sums.sukro_als_update(Y, terms, X)
+    moments = moments_of(Y, X, d)
+    updated = General().update(d, moments)
+    D = reference_sums.unit_columns(reference_sums.dense_sum(expected))
+    assert_same_atoms(updated.to_dense(), D)
+    error = np.sum(reference.residuals(Y, [D], expected_X) ** 2)
+    assert moments.squared_error(updated) == pytest.approx(error, rel=1e-10)
+    signs = np.sign(np.sum(updated.to_dense() * D, axis=0))
+    np.testing.assert_allclose(
+        moments.full_xy(), (expected_X * signs).T @ Y.reshape(len(Y), -1), rtol=0, atol=1e-8
+    )
+
+
+def moments_of(Y, X, dictionary):
+    """The full moments of samples and codes."""
+    n_samples, energy, s_xx, s_xy = reference.moments(Y, X)
+    moments = Moments.zeros(dictionary.patch_shape, dictionary.n_atoms)
+    moments.xx[:] = s_xx[np.tril_indices(len(s_xx))]
+    moments.xy[:] = s_xy
+    moments.count(n_samples, energy)
+    moments.code_energy = np.sum(X**2)
+    return moments
+
+
+@pytest.mark.parametrize(("method", "n_refits"), [("omp", 0), ("ols", 1)])
+@pytest.mark.parametrize("n_terms", [2, 3])
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES[1:])
+def test_five_iterations_equal_alternating_least_squares(
+    rng, patch_shape, n_atoms, n_terms, method, n_refits
+):
+    Y, start = planted(rng, patch_shape, n_atoms, n_terms)
+    options = {"method": method, "n_refits": n_refits, "monotone": False}
+    terms, rmse = als(Y, start, method, n_refits)
+    if rmse[-1] > min(rmse):  # the best dictionary is returned, not the last
+        terms, _ = als(Y, start, method, n_refits, 1 + int(np.argmin(rmse)))
+    model = learner(start, **options).fit(Y)
+    assert sum(model.history_["atoms_replaced"]) == 0
+    np.testing.assert_allclose(model.history_["rmse"], rmse, rtol=1e-10)
+    expected = reference_sums.unit_columns(reference_sums.dense_sum(terms))
+    assert_same_atoms(model.dictionary_.to_dense(), expected, 1e-9)
+
+
+def test_a_single_term_is_updated_as_factors_are(rng):
+    Y, terms = planted(rng, *TWO_MODES, n_terms=1)
+    d = kl.KroneckerDictionary(terms[0])
+    X = reference.code(Y, d.factors, "omp", 3)
+    as_sum, as_factors = kl.KroneckerSumDictionary(terms), d
+    as_sum = General().update(as_sum, moments_of(Y, X, d))
+    as_factors = General().update(as_factors, moments_of(Y, X, d))
+    np.testing.assert_allclose(as_sum.to_dense(), as_factors.to_dense(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_terms", [1, 2])
+def test_the_error_is_that_of_the_scaled_columns(rng, n_terms):
+    Y, terms = planted(rng, *TWO_MODES, n_terms=n_terms)
+    d = kl.KroneckerSumDictionary([[3 * factor for factor in term] for term in terms])
+    X = reference.code(Y, [d.to_dense()], "omp", 3)
+    error = np.sum(reference.residuals(Y, [d.to_dense()], X) ** 2)
+    assert moments_of(Y, X, d).squared_error(d) == pytest.approx(error, rel=1e-10)
+
+
+@pytest.mark.parametrize("n_terms", [2, 3])
+def test_terms_over_one_mode_are_one_matrix(rng, n_terms):
+    Y, _ = planted(rng, (9,), (13,))
+    (start,) = reference.random_factors(rng, (9,), (13,))
+    one = learner(kl.KroneckerDictionary([start]), n_refits=1).fit(Y)
+    several = learner(kl.KroneckerDictionary([start]), n_refits=1, n_terms=n_terms).fit(Y)
+    np.testing.assert_allclose(several.history_["rmse"], one.history_["rmse"], rtol=1e-9)
+    assert_same_atoms(several.dictionary_.to_dense(), one.dictionary_.to_dense(), 1e-8)
+
+
+def test_what_no_code_determines_stays_as_it_was(rng):
+    Y, terms = planted(rng, *TWO_MODES)
+    d = kl.KroneckerSumDictionary(terms)
+    X = reference.code(Y, [d.to_dense()], "omp", 3).reshape(-1, 7, 6)
+    X[:, 2] = 0
+    X[:, :, 4] = 0
+    updated = General().update(d, moments_of(Y, X.reshape(len(Y), -1), d))
+    for stack, before, atom in zip(updated.stacks, d.stacks, (2, 4), strict=True):
+        column, old = stack[:, :, atom].ravel(), before[:, :, atom].ravel()
+        np.testing.assert_allclose(column * np.sign(column @ old), old / np.linalg.norm(old))
+
+
+# The start
+
+
+def test_a_start_of_several_terms_is_that_of_the_first(rng):
+    source = ArraySource(rng.standard_normal((50, 5, 4)), (5, 4))
+    one, three = (
+        starting_dictionary("dct", source, (7, 6), np.random.RandomState(0), n_terms=n)
+        for n in (1, 3)
+    )
+    assert isinstance(three, kl.KroneckerSumDictionary)
+    assert three.n_terms == 3
+    np.testing.assert_allclose(three.to_dense(), one.to_dense(), rtol=0, atol=1e-14)
+    assert not three.stacks[0][1:].any()
+    assert three.stacks[1][1:].all()
+
+
+def test_from_a_named_start_one_term_is_learned_first(rng):
+    Y = smooth(rng)
+    seen = []
+    options = {"n_nonzero_coefs": 4, "max_iter": 10, "random_state": 0, "n_jobs": 1}
+    kl.KroneckerDictionaryLearning((7, 6), n_terms=3, callback=seen.append, **options).fit(Y)
+    assert [state.dictionary.n_terms for state in seen] == [1, 1] + [3] * 8
+    one = kl.KroneckerDictionaryLearning((7, 6), **(options | {"max_iter": 2})).fit(Y)
+    assert seen[1].dictionary == one.dictionary_
+    assert [state.rmse for state in seen[:2]] == one.history_["rmse"]
+
+
+def test_a_given_start_gets_the_terms_it_lacks(rng):
+    Y, terms = planted(rng, *TWO_MODES)
+    source = ArraySource(Y, (5, 4))
+    d = kl.KroneckerSumDictionary(terms)
+    grown = starting_dictionary(d, source, (7, 6), np.random.RandomState(0), n_terms=4)
+    assert grown.n_terms == 4
+    np.testing.assert_allclose(grown.to_dense(), d.to_dense(), rtol=0, atol=1e-14)
+    model = learner(d, n_terms=4, max_iter=3).fit(Y)
+    assert model.dictionary_.n_terms == 4
+    assert model.history_["rmse"][0] < learner(d, max_iter=1).fit(Y).history_["rmse"][0]
+
+
+def test_a_sum_of_one_term_can_start_separable_learning(rng):
+    Y, terms = planted(rng, *TWO_MODES, n_terms=1)
+    as_sum = learner(kl.KroneckerSumDictionary([[3 * factor for factor in terms[0]]])).fit(Y)
+    as_factors = learner(kl.KroneckerDictionary(terms[0])).fit(Y)
+    assert isinstance(as_sum.dictionary_, kl.KroneckerDictionary)
+    np.testing.assert_allclose(as_sum.factors_[0], as_factors.factors_[0], rtol=0, atol=1e-9)
+
+
+# Never worse, and better with more terms
+
+
+def smooth(rng, n_samples=400, shape=(6, 6)):
+    return rng.standard_normal((n_samples, *shape)).cumsum(axis=1).cumsum(axis=2)
+
+
+def waves(rng, n_samples=1000):
+    """Patches of two plane waves each, from the upper left to the lower right.
+
+    Such a wave is a sum of two products, ``cos(ay + bx) = cos ay cos bx − sin ay sin bx``.
+    """
+    y, x = np.mgrid[:8, :8]
+    a, b = rng.uniform(0.3, 2.5, (2, n_samples, 2, 1, 1))
+    phase = rng.uniform(0, 2 * np.pi, (n_samples, 2, 1, 1))
+    return np.cos(a * y + b * x + phase).sum(axis=1)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("method", ["omp", "ols"])
+@pytest.mark.parametrize("n_refits", [0, 1])
+@pytest.mark.parametrize("n_terms", [2, 4])
+def test_monotone_learning_never_raises_the_error(rng, n_terms, n_refits, method, dtype):
+    Y = smooth(rng).astype(dtype)
+    model = kl.KroneckerDictionaryLearning(
+        (7, 7),
+        n_nonzero_coefs=4,
+        n_terms=n_terms,
+        n_refits=n_refits,
+        method=method,
+        max_iter=25,
+        random_state=0,
+        n_jobs=1,
+    ).fit(Y)
+    rtol = 1e-12 if dtype is np.float64 else 1e-6
+    rmse, coding = (np.asarray(model.history_[name]) for name in ("rmse", "coding_rmse"))
+    assert model.n_iter_ > 20
+    assert np.all(rmse[1:] <= rmse[:-1] * (1 + rtol))
+    assert np.all(rmse <= coding * (1 + rtol))
+    assert rmse[-1] < 0.8 * rmse[0]
+    assert model.dictionary_.dtype == dtype
+    np.testing.assert_allclose(np.linalg.norm(model.dictionary_.to_dense(), axis=0), 1, atol=1e-5)
+
+
+def test_dead_atoms_of_a_sum_are_replaced_and_the_error_falls_on(rng):
+    Y, terms = planted(rng, (6, 6), (8, 8), n_samples=500)
+    for term in terms:
+        term[0][:, 7] = term[0][:, 0]  # duplicates in every term are never chosen
+    model = learner(terms, max_iter=20).fit(Y)
+    assert model.history_["atoms_replaced"][0] >= 1
+    assert np.all(np.diff(model.history_["rmse"]) <= 1e-12 * model.history_["rmse"][0])
+    used = np.bincount(model.transform(Y).indices, minlength=64).reshape(8, 8)
+    assert used.any(axis=1).all()
+
+
+@pytest.mark.parametrize("n_atoms", [20, 40])
+def test_few_samples_of_many_atoms_are_learned_from(rng, n_atoms):
+    model = kl.KroneckerDictionaryLearning(
+        (n_atoms, 3), n_nonzero_coefs=2, n_terms=3, max_iter=20, random_state=0
+    ).fit(rng.standard_normal((30, 4, 4)))
+    assert np.isfinite(model.dictionary_.to_dense()).all()
+    assert np.all(np.diff(model.history_["rmse"]) <= 1e-12)
+
+
+def test_zeros_and_constants_are_learned_from():
+    for Y in (np.zeros((50, 4, 4)), np.ones((50, 4, 4))):
+        model = kl.KroneckerDictionaryLearning(
+            (5, 5), n_nonzero_coefs=2, n_terms=2, max_iter=3, random_state=0
+        ).fit(Y)
+        assert model.history_["rmse"][-1] < 1e-8
+
+
+def test_more_terms_end_lower(rng):
+    Y = waves(rng)
+    errors = [
+        kl.KroneckerDictionaryLearning(
+            (8, 8), n_nonzero_coefs=3, n_terms=n_terms, max_iter=30, random_state=0
+        )
+        .fit(Y)
+        .history_["rmse"][-1]
+        for n_terms in (1, 2, 4)
+    ]
+    assert errors[1] < 0.7 * errors[0]
+    assert errors[2] < errors[1]
+
+
+def test_two_terms_fit_samples_of_two_terms_and_one_does_not(rng):
+    truth = random_terms(rng, (6, 6), (7, 7), 2)
+    Y = sum_samples(rng, truth, 2000, 2, noise=0.01)
+    start = nearby(rng, truth, 0.1)
+    two = learner(start, n_nonzero_coefs=2, max_iter=40, n_refits=1).fit(Y)
+    one = learner(kl.KroneckerDictionary.normalized(start[0]), n_nonzero_coefs=2, max_iter=40)
+    assert two.history_["rmse"][-1] < 0.2 * one.fit(Y).history_["rmse"][-1]
+
+
+def nearby(rng, terms, distance):
+    """Terms with noise of this size relative to every factor's entries."""
+    return [[f + distance * f.std() * rng.standard_normal(f.shape) for f in term] for term in terms]
+
+
+def recovery_rate(found, truth):
+    """Share of true atoms that some found atom equals up to sign, to 0.99 of an inner product."""
+    return np.mean(np.abs(found.T @ truth).max(axis=0) > 0.99)
+
+
+def test_a_planted_sum_is_recovered_from_a_nearby_start(rng):
+    truth = random_terms(rng, (6, 6), (8, 8), 2)
+    atoms = reference_sums.unit_columns(reference_sums.dense_sum(truth))
+    Y = sum_samples(rng, truth, 3000, 2, noise=0.02)
+    start = kl.KroneckerSumDictionary(nearby(rng, truth, 0.25))
+    assert recovery_rate(start.to_dense(), atoms) < 0.2
+    model = learner(start, n_nonzero_coefs=2, max_iter=60, n_refits=1).fit(Y)
+    assert recovery_rate(model.dictionary_.to_dense(), atoms) == 1.0
+
+
+# The same result, however it is computed
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_number_of_threads_changes_no_bit(rng, dtype):
+    Y = smooth(rng, 700).astype(dtype)
+    models = [
+        kl.KroneckerDictionaryLearning(
+            (7, 6),
+            n_nonzero_coefs=4,
+            n_terms=2,
+            max_iter=5,
+            block_size=64,
+            random_state=0,
+            n_jobs=n,
+        ).fit(Y)
+        for n in (1, 2, 5)
+    ]
+    assert_same_model(models[1], models[0])
+    assert_same_model(models[2], models[0])
+
+
+def test_one_random_state_gives_one_model(rng):
+    Y = smooth(rng)
+    first, again, other = (
+        kl.KroneckerDictionaryLearning(
+            (7, 6), n_nonzero_coefs=4, n_terms=3, max_iter=3, random_state=seed
+        ).fit(Y)
+        for seed in (1, 1, 2)
+    )
+    assert_same_model(again, first)
+    assert other.dictionary_ != first.dictionary_
+
+
+def test_one_term_is_what_is_learned_if_nothing_is_said(rng):
+    Y = smooth(rng)
+    make = {"n_atoms": (7, 6), "n_nonzero_coefs": 4, "max_iter": 3, "random_state": 0}
+    usual = kl.KroneckerDictionaryLearning(**make).fit(Y)
+    assert isinstance(usual.dictionary_, kl.KroneckerDictionary)
+    assert_same_model(kl.KroneckerDictionaryLearning(n_terms=1, **make).fit(Y), usual)
+
+
+def test_full_statistics_are_the_automatic_ones(rng):
+    Y, start = planted(rng, *TWO_MODES)
+    assert_same_model(learner(start, statistics="full").fit(Y), learner(start).fit(Y))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_run_resumed_from_its_checkpoint_ends_with_the_same_bits(rng, tmp_path, dtype):
+    Y, start = planted(rng, *TWO_MODES)
+    Y = Y.astype(dtype)
+    whole = learner(start, max_iter=9, n_refits=1).fit(Y)
+    options = {"checkpoint": tmp_path / "run", "checkpoint_every": 2, "n_refits": 1}
+    stop = learner(start, max_iter=9, callback=lambda s: s.iteration == 5, **options).fit(Y)
+    assert (stop.n_iter_, stop.stop_reason_) == (5, "callback")
+    assert_same_model(learner(start, max_iter=9, **options).fit(Y), whole)
+
+
+@pytest.mark.parametrize("stopped_at", [1, 2, 3, 7])
+def test_a_run_resumes_to_the_same_bits_before_and_after_its_terms_join(rng, tmp_path, stopped_at):
+    Y = smooth(rng)
+    make = {"n_atoms": (7, 6), "n_nonzero_coefs": 4, "n_terms": 2, "max_iter": 10}
+    make |= {"random_state": 0, "n_jobs": 1}
+    whole = kl.KroneckerDictionaryLearning(**make).fit(Y)
+    make |= {"checkpoint": tmp_path / "run", "checkpoint_every": 1}
+    stop = kl.KroneckerDictionaryLearning(callback=lambda s: s.iteration == stopped_at, **make)
+    assert stop.fit(Y).n_iter_ == stopped_at
+    assert_same_model(kl.KroneckerDictionaryLearning(**make).fit(Y), whole)
+
+
+def test_a_checkpoint_of_another_number_of_terms_is_refused(rng, tmp_path):
+    Y, _ = planted(rng, *TWO_MODES)
+    make = {"n_atoms": (7, 6), "n_nonzero_coefs": 3, "max_iter": 2, "random_state": 0}
+    make["checkpoint"] = tmp_path / "run"
+    kl.KroneckerDictionaryLearning(n_terms=2, **make).fit(Y)
+    for n_terms in (1, 3):
+        with pytest.raises(ModelFileError, match=f"its n_terms is 2, here it is {n_terms}. Delete"):
+            kl.KroneckerDictionaryLearning(n_terms=n_terms, **make).fit(Y)
+
+
+# As an estimator
+
+
+def test_rows_and_patches_are_transformed_and_put_back(rng):
+    Y = smooth(rng, 200).astype(np.float32)
+    model = kl.KroneckerDictionaryLearning(
+        (7, 6), n_nonzero_coefs=4, n_terms=2, max_iter=3, random_state=0
+    ).fit(Y)
+    X = model.transform(Y)
+    assert X.shape == (200, 42)
+    assert X.dtype == model.inverse_transform(X).dtype == np.float32
+    assert model.inverse_transform(X).shape == (200, 6, 6)
+    rmse = np.sqrt(np.mean((Y - model.inverse_transform(X)) ** 2))
+    assert model.score(Y) == pytest.approx(-rmse, rel=1e-5)
+    rows = clone(model).fit(Y.reshape(200, 36))
+    assert rows.inverse_transform(rows.transform(Y.reshape(200, 36))).shape == (200, 36)
+    np.testing.assert_array_equal(rows.dictionary_.stacks[0], model.dictionary_.stacks[0])
+    assert clone(model).get_params()["n_terms"] == 2
+
+
+def test_an_error_target_is_met_with_fewer_and_fewer_atoms(rng):
+    Y = smooth(rng)
+    model = kl.KroneckerDictionaryLearning(
+        (7, 7), n_nonzero_coefs=None, tol=3.0, n_terms=2, max_iter=10, random_state=0
+    ).fit(Y)
+    left = Y - model.inverse_transform(model.transform(Y))
+    assert np.linalg.norm(left, axis=(1, 2)).max() <= 3 * (1 + 1e-9)
+    assert model.history_["mean_nonzeros"][-1] < model.history_["mean_nonzeros"][0]
+
+
+def test_a_callback_sees_the_sum(rng):
+    Y, start = planted(rng, *TWO_MODES)
+    seen = []
+    model = learner(start, monotone=False, max_iter=3, callback=seen.append).fit(Y.astype("f4"))
+    assert [state.iteration for state in seen] == [1, 2, 3]
+    for state in seen:
+        assert isinstance(state.dictionary, kl.KroneckerSumDictionary)
+        assert state.dictionary.n_terms == 2
+        assert state.dictionary.dtype == np.float32
+    assert model.dictionary_ in [state.dictionary for state in seen]
+
+
+def test_partial_fit_gets_better_batch_by_batch(rng):
+    Y = smooth(rng, 1000)
+    model = kl.KroneckerDictionaryLearning((6, 6), n_nonzero_coefs=4, n_terms=2, random_state=0)
+    scores = [model.partial_fit(batch).score(Y[800:]) for batch in np.split(Y[:800], 10)]
+    assert scores[-1] > scores[4] > scores[0]
+    assert model.dictionary_.n_terms == 2
+    assert model.n_iter_ == 10
+
+
+def test_the_first_partial_fit_is_one_iteration_of_fit(rng):
+    Y, start = planted(rng, *TWO_MODES)
+    fitted, partial = learner(start, max_iter=1).fit(Y), learner(start).partial_fit(Y)
+    np.testing.assert_allclose(
+        partial.dictionary_.to_dense(), fitted.dictionary_.to_dense(), rtol=0, atol=1e-12
+    )
+
+
+def test_partial_fit_goes_on_from_the_moments_of_fit(rng):
+    Y, start = planted(rng, *TWO_MODES, n_samples=600)
+    model = learner(start, max_iter=15).fit(Y)
+    before = model.score(Y)
+    model.partial_fit(Y[:20])
+    assert model.score(Y) >= before - 0.02 * abs(before)
+
+
+def test_factors_are_only_those_of_one_term(rng):
+    Y, start = planted(rng, *TWO_MODES)
+    model = learner(start).fit(Y)
+    with pytest.raises(AttributeError, match=r"a sum of 2 Kronecker products.*dictionary_\.terms"):
+        model.factors_  # noqa: B018
+    assert not hasattr(model, "factors_")
+    single = learner(kl.KroneckerSumDictionary(start[:1])).fit(Y)
+    assert [factor.shape for factor in single.factors_] == [(5, 7), (4, 6)]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {"n_terms": 2, "structure": "orthonormal"},
+            ValueError,
+            'n_terms=2 needs structure="general"; a sum of Kronecker products is not orthonormal',
+        ),
+        (
+            {"n_terms": 2, "statistics": "per-mode"},
+            ValueError,
+            "n_terms=2 needs full moments; use statistics=\"auto\" instead of 'per-mode'",
+        ),
+        ({"n_terms": 2, "statistics": "recode"}, ValueError, "instead of 'recode'"),
+        ({"n_terms": 0}, ValueError, "n_terms=0 is too small; pass at least 1"),
+        ({"n_terms": 2.0}, TypeError, "n_terms=2.0 is not an integer"),
+        ({"n_terms": True}, TypeError, "n_terms=True is not an integer"),
+    ],
+    ids=str,
+)
+def test_parameters_that_do_not_go_with_sums_are_refused(rng, options, error, message):
+    model = kl.KroneckerDictionaryLearning((4, 4), n_nonzero_coefs=2, **options)
+    for fit in (model.fit, model.partial_fit):
+        with pytest.raises(error, match=message):
+            fit(rng.standard_normal((20, 4, 4)))
+
+
+def test_starts_that_do_not_fit_are_refused(rng):
+    Y, start = planted(rng, *TWO_MODES, n_terms=3)
+    with pytest.raises(ValueError, match="init is a sum of 3 Kronecker products, but n_terms=2"):
+        learner(start, n_terms=2).fit(Y)
+    with pytest.raises(ValueError, match=r"init has \(7, 6\) atoms .* n_atoms=\(8, 6\)"):
+        learner(start, n_atoms=(8, 6)).fit(Y)
+
+
+def test_samples_that_are_not_finite_are_refused(rng):
+    Y, start = planted(rng, *TWO_MODES)
+    Y[7, 1, 2] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        learner(start).fit(Y)

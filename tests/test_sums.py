@@ -1,0 +1,408 @@
+"""Sums of Kronecker products: what they are, that nothing changes them, and files of them."""
+
+import copy
+import json
+import pickle
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from scipy import sparse
+
+import kronlearn as kl
+import reference
+from kronlearn import sums
+from kronlearn.persistence import ModelFileError
+from kronlearn.sums import rearranged, restored
+
+SHAPES = [
+    pytest.param([(8, 12)], id="one mode"),
+    pytest.param([(4, 6), (5, 3)], id="two modes"),
+    pytest.param([(6, 6), (6, 6)], id="two square modes"),
+    pytest.param([(3, 4), (5, 2), (2, 5)], id="three modes"),
+]
+
+
+def random_terms(shapes, n_terms=2, dtype=np.float64, seed=0):
+    rng = np.random.default_rng(seed)
+    return [[rng.standard_normal(s).astype(dtype) for s in shapes] for _ in range(n_terms)]
+
+
+def random_sum(shapes, n_terms=2, dtype=np.float64, seed=0):
+    return kl.KroneckerSumDictionary(random_terms(shapes, n_terms, dtype, seed))
+
+
+def dense_sum(terms):
+    """The sum with unit columns, and the norms they had."""
+    D = sum(reference.dense(term) for term in terms)
+    norms = np.linalg.norm(D, axis=0)
+    return D / norms, norms
+
+
+# What it is
+
+
+@pytest.mark.parametrize("n_terms", [1, 2, 3])
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_the_dense_form_is_the_sum_with_unit_columns(shapes, n_terms):
+    terms = random_terms(shapes, n_terms)
+    d = kl.KroneckerSumDictionary(terms)
+    D, norms = dense_sum(terms)
+    np.testing.assert_allclose(d.to_dense(), D, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(d.column_norms, norms, rtol=1e-13)
+    assert d.n_terms == n_terms
+    assert d.patch_shape == tuple(m for m, _ in shapes)
+    assert d.n_atoms == tuple(n for _, n in shapes)
+    assert d.to_dense().shape == (d.n_features, d.n_codes)
+    for stack, shape in zip(d.stacks, shapes, strict=True):
+        assert stack.shape == (n_terms, *shape)
+    for term, given in zip(d.terms, terms, strict=True):
+        assert all(map(np.array_equal, term, given))
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_one_term_is_the_dictionary_of_its_scaled_factors(shapes, rng):
+    terms = random_terms(shapes, 1)
+    d, plain = kl.KroneckerSumDictionary(terms), kl.KroneckerDictionary.normalized(terms[0])
+    assert len(d.coding_factors) == len(shapes)
+    for ours, theirs in zip(d.coding_factors, plain.factors, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-15)
+    Y = rng.standard_normal((20, d.n_features))
+    ours, theirs = (kl.sparse_code(Y, each, 3).toarray() for each in (d, plain))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_two_modes_synthesise_the_sum_over_the_terms(rng):
+    terms = random_terms([(4, 6), (5, 3)], 3)
+    d = kl.KroneckerSumDictionary(terms)
+    X = rng.standard_normal((7, 6, 3))
+    scaled = X / d.column_norms.reshape(6, 3)
+    for code, sample in zip(scaled, d.reconstruct(X), strict=True):
+        np.testing.assert_allclose(sample, sum(A @ code @ B.T for A, B in terms), atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_correlation_and_synthesis_equal_the_dense_products(shapes, dtype, rng):
+    d = random_sum(shapes, 2, dtype)
+    D = dense_sum(random_terms(shapes, 2, dtype))[0]
+    Y = rng.standard_normal((7, *d.patch_shape)).astype(dtype)
+    X = rng.standard_normal((7, *d.n_atoms)).astype(dtype)
+    correlations, samples = d.correlate(Y), d.reconstruct(X)
+    assert correlations.dtype == samples.dtype == dtype
+    assert correlations.shape == (7, *d.n_atoms)
+    assert samples.shape == (7, *d.patch_shape)
+    atol = 1e-5 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(correlations.reshape(7, -1), Y.reshape(7, -1) @ D, atol=atol)
+    np.testing.assert_allclose(samples.reshape(7, -1), X.reshape(7, -1) @ D.T, atol=atol)
+    np.testing.assert_array_equal(d.reconstruct(sparse.csr_array(X.reshape(7, -1))), samples)
+    np.testing.assert_array_equal(d.correlate(Y.reshape(7, -1)), correlations)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("method", ["omp", "ols"])
+@pytest.mark.parametrize(
+    "target", [{"n_nonzero_coefs": 3}, {"tol": 0.8}, {"n_nonzero_coefs": 4, "tol": 0.7}], ids=str
+)
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_codes_are_those_of_the_dense_matrix(shapes, target, method, dtype, rng):
+    d = random_sum(shapes, 2, dtype)
+    matrix = kl.KroneckerDictionary([d.to_dense()])
+    Y = rng.standard_normal((50, *d.patch_shape)).astype(dtype)
+    if "tol" in target:
+        target = target | {"tol": target["tol"] * np.sqrt(d.n_features)}
+    X = kl.sparse_code(Y, d, method=method, **target)
+    same = kl.sparse_code(Y.reshape(50, -1), matrix, method=method, **target)
+    assert X.shape == (50, d.n_codes)
+    assert X.dtype == dtype
+    np.testing.assert_array_equal(X.toarray(), same.toarray())
+    if dtype == np.float64:
+        expected = reference.code(Y, [d.to_dense()], method, **target)
+        np.testing.assert_allclose(X.toarray(), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["omp", "ols"])
+def test_weighted_codes_are_those_of_the_dense_matrix(method, rng):
+    d = random_sum([(4, 6), (5, 3)])
+    Y = rng.standard_normal((40, 4, 5))
+    weights = rng.random(Y.shape) * (rng.random(Y.shape) < 0.7)
+    X = kl.sparse_code(Y, d, 3, method=method, weights=weights).toarray()
+    expected = reference.code(Y, [d.to_dense()], method, 3, weights=weights)
+    np.testing.assert_allclose(X, expected, rtol=0, atol=1e-9)
+
+
+def test_codes_have_the_same_bits_for_any_number_of_threads(rng):
+    d = random_sum([(6, 9), (6, 9)], 3)
+    Y = rng.standard_normal((3000, 36)).astype(np.float32)
+    one, two = (kl.sparse_code(Y, d, 4, n_jobs=n, block_size=64) for n in (1, 2))
+    np.testing.assert_array_equal(one.data, two.data)
+    np.testing.assert_array_equal(one.indices, two.indices)
+
+
+def test_atoms_that_are_orthonormal_may_be_thresholded(rng):
+    A, B = np.eye(4)[:, :2], np.eye(4)[:, 2:]
+    zero = np.zeros((4, 2))
+    terms = [[np.hstack([A, zero]), np.eye(3)], [np.hstack([zero, B]), np.eye(3)[:, ::-1]]]
+    d = kl.KroneckerSumDictionary(terms)
+    assert d.is_orthonormal
+    Y = rng.standard_normal((30, 4, 3))
+    X = kl.sparse_code(Y, d, 2, method="threshold").toarray()
+    expected = reference.code(Y, [d.to_dense()], "threshold", 2)
+    np.testing.assert_allclose(X, expected, atol=1e-14)
+    assert not random_sum([(4, 4), (3, 3)]).is_orthonormal
+    with pytest.raises(ValueError, match="needs factors with orthonormal columns"):
+        kl.sparse_code(Y, random_sum([(4, 4), (3, 3)]), 2, method="threshold")
+
+
+def test_the_scale_of_the_terms_goes_into_the_norms():
+    terms = random_terms([(4, 6), (5, 3)])
+    d = kl.KroneckerSumDictionary(terms)
+    larger = kl.KroneckerSumDictionary([[1000 * A, B] for A, B in terms])
+    np.testing.assert_allclose(larger.to_dense(), d.to_dense(), atol=1e-15)
+    np.testing.assert_allclose(larger.column_norms, 1000 * d.column_norms, rtol=1e-14)
+
+
+def test_terms_are_float32_only_if_all_of_them_are():
+    single, double = random_terms([(4, 6), (5, 3)], 2, np.float32), random_terms([(4, 6), (5, 3)])
+    d = kl.KroneckerSumDictionary(single)
+    assert d.dtype == d.to_dense().dtype == np.float32
+    assert {stack.dtype for stack in d.stacks} == {np.dtype(np.float32)}
+    np.testing.assert_allclose(np.linalg.norm(d.to_dense(), axis=0), 1, atol=1e-6)
+    assert kl.KroneckerSumDictionary([single[0], double[1]]).dtype == np.float64
+    assert kl.KroneckerSumDictionary([[[[1, 2]], [[3]]], [[[0, 1]], [[2]]]]).dtype == np.float64
+
+
+def test_a_dtype_can_be_asked_for():
+    d = random_sum([(4, 6), (5, 3)])
+    assert d.astype(np.float64) is d
+    single = d.astype(np.float32)
+    assert isinstance(single, kl.KroneckerSumDictionary)
+    assert single.dtype == np.float32
+    np.testing.assert_allclose(single.to_dense(), d.to_dense(), atol=1e-6)
+    assert single.astype(np.float64).dtype == np.float64
+    assert d.astype(np.float16).dtype == np.float64
+
+
+# Nothing changes it
+
+
+def test_terms_are_read_only_copies():
+    terms = random_terms([(4, 6), (5, 3)])
+    d = kl.KroneckerSumDictionary(terms)
+    before = d.to_dense()
+    terms[0][0][:] = 7
+    np.testing.assert_array_equal(d.to_dense(), before)
+    arrays = [*d.stacks, *d.coding_factors, d.column_norms, *(f for t in d.terms for f in t)]
+    for array in arrays:
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 2
+    d.to_dense()[0] = 9
+    np.testing.assert_array_equal(d.to_dense(), before)
+
+
+def test_another_dictionary_is_made_of_copies():
+    d = random_sum([(4, 6), (5, 3)])
+    stacks = [stack.copy() for stack in random_sum([(4, 6), (5, 3)], seed=1).stacks]
+    other = d.with_stacks(stacks)
+    stacks[0][:] = 1
+    assert other == random_sum([(4, 6), (5, 3)], seed=1)
+    swapped = d.with_stack(1, other.stacks[1])
+    np.testing.assert_array_equal(swapped.stacks[0], d.stacks[0])
+    np.testing.assert_array_equal(swapped.stacks[1], other.stacks[1])
+    expected = dense_sum(swapped.terms)[0]
+    np.testing.assert_allclose(swapped.to_dense(), expected, atol=1e-14)
+
+
+def test_attributes_cannot_be_set_added_or_deleted():
+    d = random_sum([(4, 6), (5, 3)])
+    for name in ("stacks", "_stacks", "something"):
+        with pytest.raises(AttributeError, match=f"KroneckerSumDictionary is immutable.*'{name}'"):
+            setattr(d, name, ())
+    with pytest.raises(AttributeError, match="immutable; cannot delete"):
+        del d._stacks
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_copies_and_pickles_are_equal_and_still_read_only(dtype):
+    d = random_sum([(4, 6), (5, 3)], 3, dtype)
+    assert copy.copy(d) is d
+    assert copy.deepcopy(d) is d
+    again = pickle.loads(pickle.dumps(d))
+    assert again == d
+    assert not again.stacks[0].flags.writeable
+    np.testing.assert_array_equal(again.to_dense(), d.to_dense())
+
+
+def test_equality_compares_every_number_the_kind_and_the_dtype():
+    d = random_sum([(4, 6), (5, 3)])
+    same = kl.KroneckerSumDictionary(d)
+    assert d == same
+    assert hash(d) == hash(same)
+    assert len({d, same}) == 1
+    stack = d.stacks[1].copy()
+    stack[1, 0, 0] = np.nextafter(stack[1, 0, 0], 9)
+    assert d != d.with_stack(1, stack)
+    assert d != kl.KroneckerSumDictionary(d.terms[::-1])
+    assert d != kl.KroneckerSumDictionary(d.terms[:1])
+    assert d != random_sum([(4, 6), (5, 3)], dtype=np.float32)
+    assert d != random_sum([(4, 6)])
+    assert d != "a dictionary"
+    plain = kl.KroneckerDictionary([np.eye(3)])
+    assert kl.KroneckerSumDictionary([[np.eye(3)]]) != plain
+    negative_zero = [[np.where(np.eye(3) == 0, -0.0, np.eye(3))]]
+    assert kl.KroneckerSumDictionary(negative_zero) == kl.KroneckerSumDictionary(plain)
+    assert hash(kl.KroneckerSumDictionary(negative_zero)) == hash(kl.KroneckerSumDictionary(plain))
+
+
+def test_the_representation_says_the_sizes():
+    assert repr(random_sum([(4, 6), (5, 3)], 2, np.float32)) == (
+        "KroneckerSumDictionary(n_terms=2, patch_shape=(4, 5), n_atoms=(6, 3), dtype=float32)"
+    )
+
+
+# What is refused
+
+A, B = np.ones((2, 3)), np.ones((4, 2))
+BAD_TERMS = [
+    ([], "terms is empty; pass at least one list of factors"),
+    (3, "terms is a int; pass a list with one list of factors per term"),
+    ([A, B], r"terms\[0\]: factors is one array of shape \(2, 3\); pass a list with one array"),
+    (A, r"terms\[0\]: factors\[0\] has 0 dimensions"),
+    ([[A, B], None], r"terms\[1\]: factors is a NoneType; pass a list with one array per mode"),
+    ([[A, B], []], r"terms\[1\]: factors is empty"),
+    (
+        [[A, B], [A]],
+        r"terms\[1\] has factors of shapes \[\(2, 3\)\], terms\[0\] of \[\(2, 3\), \(4, 2\)\]",
+    ),
+    ([[A, B], [A, B.T]], r"terms\[1\] has .* all terms need the same"),
+    ([[A, B], [A, B * np.nan]], r"terms\[1\]: factors\[1\] holds nan at row 0, column 0"),
+    ([[A, B], [A * 1j, B]], r"terms\[1\]: factors\[0\] has dtype complex128"),
+    ([[A, B[:0]], [A, B[:0]]], r"terms\[0\]: factors\[1\] has shape \(0, 2\)"),
+    ([[A, [[1, 2], [3]]]], r"terms\[0\]: factors\[1\] has rows of unequal length"),
+    ([[A, B], [-A, B]], "Column 0 of the sum of Kronecker products has norm 0 and cannot"),
+    ([[A, B * [1, 0]], [A, B * [1, 0]]], "Column 1 of the sum .* change the terms"),
+    ([[A * [1, 0, 1], B]], "Column 2 of the sum of Kronecker products has norm 0"),
+    ([[1e200 * A, 1e200 * B]] * 2, "Column 0 of the sum .* has norm inf"),
+    ([[1e200 * A, 1e200 * B]], "Column 0 of the sum .* has norm inf"),
+    ([[1e-100 * A, 1e-100 * B]] * 2, "Column 0 of the sum .* has norm"),
+]
+
+
+@pytest.mark.parametrize(("terms", "message"), BAD_TERMS)
+def test_bad_terms_are_refused_with_a_reason(terms, message):
+    with pytest.raises(ValueError, match=message):
+        kl.KroneckerSumDictionary(terms)
+
+
+def test_a_matrix_that_would_be_too_large_is_refused_before_it_is_made(monkeypatch):
+    monkeypatch.setattr(sums, "_MOST_NUMBERS", 100)
+    assert kl.KroneckerSumDictionary([[np.ones((2, 5)), np.ones((5, 2))]] * 2).n_codes == 10
+    long = [[np.ones((2, 5)), np.ones((6, 2))]]
+    assert kl.KroneckerSumDictionary(long).n_codes == 10
+    with pytest.raises(ValueError, match=r"one matrix, here 12 × 10, and that may hold 100 numb"):
+        kl.KroneckerSumDictionary(long * 2)
+
+
+def test_a_sum_is_not_taken_for_the_factors_of_another():
+    with pytest.raises(ValueError, match="factors is a KroneckerSumDictionary; pass a list"):
+        kl.KroneckerDictionary(random_sum([(4, 6), (5, 3)]))
+
+
+def test_samples_and_codes_of_the_wrong_shape_are_refused():
+    d = random_sum([(4, 6), (5, 3)])
+    with pytest.raises(ValueError, match=r"Y has shape \(7, 21\); .* \(N, 4, 5\) or \(N, 20\)"):
+        d.correlate(np.ones((7, 21)))
+    with pytest.raises(ValueError, match=r"codes of shape \(N, 6, 3\) or \(N, 18\)"):
+        d.reconstruct(np.ones((7, 3, 6)))
+    with pytest.raises(ValueError, match=r"codes has shape \(7, 19\).*\(N, 18\).*6 × 3"):
+        d.reconstruct(sparse.csr_array((7, 19)))
+    with pytest.raises(ValueError, match="n_nonzero_coefs=19 exceeds the 18 atoms"):
+        kl.sparse_code(np.ones((7, 4, 5)), d, 19)
+
+
+# Files
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_terms", [1, 3])
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_a_sum_comes_back_bit_for_bit(tmp_path, shapes, n_terms, dtype):
+    d = random_sum(shapes, n_terms, dtype)
+    d.save(tmp_path / "sum")
+    again = kl.load_dictionary(tmp_path / "sum")
+    assert again == d
+    assert isinstance(again, kl.KroneckerSumDictionary)
+    np.testing.assert_array_equal(again.to_dense(), d.to_dense())
+    tensors = safetensors.numpy.load_file(tmp_path / "sum")
+    assert sorted(tensors) == [f"factors.{mode}" for mode in range(len(shapes))]
+    for mode, shape in enumerate(shapes):
+        assert tensors[f"factors.{mode}"].shape == (n_terms, *shape)
+
+
+STACKS = {"factors.0": np.ones((2, 2, 3)), "factors.1": np.ones((2, 4, 2))}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"factors.1": np.ones((3, 4, 2))}, r"\(2, 2, 3\), \(3, 4, 2\) differ in their number of"),
+        ({"factors.1": np.ones((4, 2))}, r"\(2, 2, 3\), \(4, 2\) differ in their number of terms"),
+        ({"factors.0": np.ones((2, 3))}, r"\(2, 3\), \(2, 4, 2\) differ in their number of terms"),
+        ({"factors.0": np.ones(3)}, "differ in their number of terms"),
+        ({"factors.1": np.ones((1, 2, 4, 2))}, "differ in their number of terms"),
+        (
+            {"factors.0": np.ones((1, 2, 2, 3)), "factors.1": np.ones((1, 2, 4, 2))},
+            r"factors\[0\] has 4 dimensions",
+        ),
+        ({"factors.0": np.ones((0, 2, 3)), "factors.1": np.ones((0, 4, 2))}, "terms is empty"),
+        ({"factors.0": np.ones((2, 0, 3))}, "at least one row and one column"),
+        ({"factors.0": np.full((2, 2, 3), np.nan)}, r"terms\[0\]: factors\[0\] holds nan"),
+        ({"factors.0": np.full((2, 2, 3), np.inf)}, r"terms\[0\]: factors\[0\] holds inf"),
+        ({"factors.0": np.zeros((2, 2, 3))}, "Column 0 of the sum .* has norm 0"),
+        ({"factors.0": np.ones((2, 2, 3), np.float32)}, "all float32 or all float64"),
+        ({"factors.0": np.ones((2, 2, 3), np.int64)}, "all float32 or all float64"),
+        ({"factors.2": np.ones((3, 1, 1))}, r"\(3, 1, 1\) differ in their number of terms"),
+        (
+            {"factors.0": np.ones((2, 9000, 1)), "factors.1": np.ones((2, 1, 20000))},
+            "one matrix, here 9000 × 20000",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_files_that_hold_no_sum_are_refused(tmp_path, changes, message):
+    header = {"format": "kronlearn model", "version": 1, "kind": "dictionary", "info": {}}
+    content = safetensors.numpy.save(STACKS | changes, metadata={"kronlearn": json.dumps(header)})
+    (tmp_path / "model").write_bytes(content)
+    with pytest.raises(ModelFileError, match=message):
+        kl.load_dictionary(tmp_path / "model")
+
+
+# Rearrangement
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_a_kronecker_product_is_rearranged_to_an_outer_product(shapes):
+    factors = random_terms(shapes, 1)[0]
+    sizes = tuple(m for m, _ in shapes), tuple(n for _, n in shapes)
+    D = reference.dense(factors)
+    outer = factors[0].ravel()
+    for factor in factors[1:]:
+        outer = np.multiply.outer(outer, factor.ravel())
+    np.testing.assert_allclose(rearranged(D, *sizes), outer, rtol=0, atol=1e-14)
+    np.testing.assert_array_equal(restored(rearranged(D, *sizes), *sizes), D)
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_rearranging_keeps_every_entry(shapes, rng):
+    sizes = tuple(m for m, _ in shapes), tuple(n for _, n in shapes)
+    D = rng.standard_normal((np.prod(sizes[0]), np.prod(sizes[1])))
+    tensor = rearranged(D, *sizes)
+    assert tensor.shape == tuple(m * n for m, n in shapes)
+    np.testing.assert_array_equal(np.sort(tensor, axis=None), np.sort(D, axis=None))
+    np.testing.assert_array_equal(restored(tensor, *sizes), D)
+
+
+def test_a_sum_of_terms_is_rearranged_to_a_matrix_of_that_rank():
+    d = random_sum([(4, 6), (5, 3)], 3)
+    D = d.to_dense() * d.column_norms
+    assert np.linalg.matrix_rank(rearranged(D, d.patch_shape, d.n_atoms)) == 3
