@@ -77,7 +77,8 @@ class Worker {
     for (int64_t k = 0; k < count; ++k) totals_.nonzeros += t.nonzeros[k];
     const CodesView<T> codes = {
         count, pass_.width, pass_.dictionary->features(), t.samples, t.index, t.value, t.nonzeros};
-    if (pass_.xy)
+    // With xx it is the trace of that.
+    if (pass_.xy && !pass_.xx)
       for (int64_t k = 0; k < count; ++k) {
         double sum = 0;
         for (int l = 0; l < t.nonzeros[k]; ++l) {
@@ -116,9 +117,14 @@ class Worker {
     }
   }
 
-  // Supports may come from a file.
+  // Supports may come from a file. Most often all entries, also those that do not count, are in order.
   void check_supports(const CodingTask<T>& t) const {
     const uint32_t atoms = pass_.dictionary->atoms();
+    uint32_t largest = 0, longest = 0;
+    for (int64_t i = 0; i < t.count * t.width; ++i)
+      largest = std::max(largest, uint32_t(t.index[i]));
+    for (int64_t k = 0; k < t.count; ++k) longest = std::max(longest, uint32_t(t.nonzeros[k]));
+    if (largest < atoms && longest <= uint32_t(t.width)) return;
     for (int64_t k = 0; k < t.count; ++k) {
       if (t.nonzeros[k] < 0 || t.nonzeros[k] > t.width)
         throw std::invalid_argument("a support is longer than the codes are wide");

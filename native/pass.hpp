@@ -18,7 +18,7 @@ constexpr int64_t kRun = 256;
 struct Totals {
   double energy = 0;       // Σ ‖y‖²
   double residual = 0;     // Σ ‖y − ŷ‖²
-  double code_energy = 0;  // Σ ‖x‖², summed only together with xy
+  double code_energy = 0;  // Σ ‖x‖², summed only together with xy and without xx, whose trace it is
   int64_t nonzeros = 0;
   int64_t not_finite = -1;  // the first sample that is NaN, infinite or too large to be squared
   bool cancelled = false;

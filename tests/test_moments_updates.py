@@ -112,7 +112,7 @@ def test_moments_add_up(rng):
     whole, X = coded(Y, factors)
     total = coded(Y[:50], factors)[0] + coded(Y[50:], factors)[0]
     fits(total, Y, X)
-    assert total.code_energy == pytest.approx(np.sum(X**2))
+    assert np.trace(total.full_xx()) == pytest.approx(np.sum(X**2))
     np.testing.assert_allclose(total.xx, whole.xx, rtol=0, atol=1e-12 * np.abs(whole.xx).max())
 
 
@@ -127,7 +127,7 @@ def test_moments_times_a_number_forget(rng):
     faded = moments * 0.25
     assert faded.n_samples == len(Y) / 4
     assert faded.energy == pytest.approx(np.sum(Y**2) / 4)
-    assert faded.code_energy == pytest.approx(np.sum(X**2) / 4)
+    assert np.trace(faded.full_xx()) == pytest.approx(np.sum(X**2) / 4)
     np.testing.assert_array_equal(faded.xx, moments.xx / 4)
     np.testing.assert_array_equal(faded.xy, moments.xy / 4)
 

@@ -336,23 +336,6 @@ def test_a_run_can_be_repeated(pixels: list[NDArray[np.float32]], tmp_path: Path
     assert first.omp_rmse == second.omp_rmse
 
 
-def test_the_lower_of_the_two_errors_of_an_iteration_is_kept(
-    pixels: list[NDArray[np.float32]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    fit = kl.KroneckerDictionaryLearning.fit
-
-    def fit_and_change(self: kl.KroneckerDictionaryLearning, X: NDArray[np.float32]) -> None:
-        fit(self, X)
-        self.history_["coding_rmse"] = [9.0, 7.0]
-        self.history_["rmse"] = [8.0, 7.5]
-
-    monkeypatch.setattr(kl.KroneckerDictionaryLearning, "fit", fit_and_change)
-    cell = comparison.Run(comparison.Setting(8, 8, 6, 100, 2), 0, "general")
-    result = next(comparison.run([cell], pixels, tmp_path / "comparison.csv"))
-    assert result.curve == (8.0, 7.0)
-    assert result.rmse == 7.0
-
-
 def test_an_unstructured_method_runs_on_the_same_samples(
     pixels: list[NDArray[np.float32]], tmp_path: Path
 ):

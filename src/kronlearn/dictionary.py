@@ -323,8 +323,13 @@ class KroneckerDictionary(Dictionary):
         return self.factors
 
     def with_stacks(self, stacks: Sequence[NDArray[Any]]) -> KroneckerDictionary:
-        """A dictionary with other factors, arrays ``(1, m_i, n_i)`` with unit columns."""
-        return KroneckerDictionary([stack[0] for stack in stacks])
+        """A dictionary with other factors, arrays ``(1, m_i, n_i)``.
+
+        Their columns are taken to be of norm 1 without a look.
+        """
+        made = object.__new__(KroneckerDictionary)
+        object.__setattr__(made, "_stacks", frozen([np.array(s, order="C") for s in stacks]))
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KroneckerDictionary, (self.factors,)

@@ -26,8 +26,9 @@ class Moments:
     """Full moments ``S_xx = Σ x xᵀ`` and ``S_xy = Σ x yᵀ`` of codes x and samples y.
 
     They serve every factor and every structure. ``xx`` holds the lower triangle, row by row;
-    ``energy`` is ``Σ‖y‖²`` and ``code_energy`` ``Σ‖x‖²``. ``scales`` holds, per mode, what the
-    codes have been multiplied by since they were summed; it is applied where sums are used.
+    ``energy`` is ``Σ‖y‖²`` and, where there is no ``xx``, ``code_energy`` ``Σ‖x‖²``. ``scales``
+    holds, per mode, what the codes have been multiplied by since they were summed; it is applied
+    where sums are used.
 
     Examples
     --------
@@ -124,22 +125,25 @@ class Moments:
 
     def mode(self, stacks: Stacks, mode: int) -> ModeMoments:
         """The sums of one mode with the other modes' factors ``(R, m_j, n_j)`` fixed."""
-        others = _kron_terms([s * c for s, c in zip(stacks, self.scales, strict=True)], mode)
+        others = _kron_terms(
+            [stacks[j] * self.scales[j] for j in range(len(stacks)) if j != mode], len(stacks[0])
+        )
         terms, m_others, n_others = others.shape
         n, m = self.n_atoms[mode], self.patch_shape[mode]
-        own = np.tile(self.scales[mode], terms)
+        own = np.concatenate([self.scales[mode]] * terms)
         xy = _apart(self.xy, self.n_atoms, self.patch_shape, mode).reshape(-1, n_others * m_others)
         c = others.transpose(0, 2, 1).reshape(terms, -1) @ xy.T
         c = c.reshape(-1, m) * own[:, None]
-        # With orthonormal factors only the trace of P counts, and it is Σ‖x‖².
-        p = np.eye(n) * (self.code_energy / n)
-        if self.xx.size:
+        if not self.xx.size:
+            # With orthonormal factors only the trace of P counts, and it is Σ‖x‖².
+            p = np.eye(n) * (self.code_energy / n)
+        else:
             wide = side_by_side(others)
             gram = (wide.T @ wide).reshape(terms, n_others, terms, n_others).transpose(0, 2, 1, 3)
             xx = _apart(self._unpacked(), self.n_atoms, self.n_atoms, mode)
             p = gram.reshape(terms * terms, -1) @ xx.reshape(n * n, -1).T
             p = p.reshape(terms, terms, n, n).transpose(0, 2, 1, 3).reshape(terms * n, -1)
-            p *= np.outer(own, own)
+            p = p * own * own[:, None]
         return ModeMoments(mode, self.n_samples, self.energy, p, c)
 
     def used(self) -> NDArray[np.bool_]:
@@ -249,14 +253,13 @@ def _apart(
     return sums.reshape(rows + columns).transpose(axes)
 
 
-def _kron_terms(stacks: Stacks, left_out: int) -> NDArray[np.float64]:
-    """For each term the Kronecker product of its factors but one, ``(R, ∏ m_j, ∏ n_j)``."""
-    product = np.ones((len(stacks[0]), 1, 1))
-    for mode, stack in enumerate(stacks):
-        if mode != left_out:
-            m, n = product.shape[1] * stack.shape[1], product.shape[2] * stack.shape[2]
-            product = product[:, :, None, :, None] * stack[:, None, :, None, :]
-            product = product.reshape(-1, m, n)
+def _kron_terms(stacks: Stacks, terms: int) -> NDArray[np.float64]:
+    """For each term the Kronecker product of its factors, ``(R, ∏ m_j, ∏ n_j)``."""
+    product = stacks[0] if stacks else np.ones((terms, 1, 1))
+    for stack in stacks[1:]:
+        m, n = product.shape[1] * stack.shape[1], product.shape[2] * stack.shape[2]
+        product = product[:, :, None, :, None] * stack[:, None, :, None, :]
+        product = product.reshape(terms, m, n)
     return product
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dposv
 
 from kronlearn.moments import ModeMoments, side_by_side
 
@@ -12,8 +12,6 @@ __all__ = ["canonical", "least_squares", "procrustes"]
 
 # Eigenvalues of P below this fraction of the largest are taken for zero.
 _RANK_TOLERANCE = 1e-10
-# Up to this size P⁺ costs no more than solving.
-_SMALL = 32
 # Far above the rank tolerance: pivots bound the condition loosely.
 _SAFE_PIVOT = 1e-6
 
@@ -51,16 +49,12 @@ def least_squares(
 
 
 def _times_inverse(rows: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``rows P⁺``. Many atoms that all determine P are solved for, ten times faster than by P⁺."""
-    if len(p) > _SMALL:
-        try:
-            factor = cho_factor(p, lower=True, check_finite=False)
-        except np.linalg.LinAlgError:
-            pass
-        else:
-            pivots = np.diagonal(factor[0]) ** 2
-            if pivots.min() > _SAFE_PIVOT * pivots.max():
-                return np.asarray(cho_solve(factor, rows.T, check_finite=False).T)
+    """``rows P⁺``; where the atoms in use determine all of it, solved for, which is faster."""
+    factor, solved, failed = dposv(p, rows.T, lower=1)
+    if not failed:
+        pivots = np.diagonal(factor) ** 2
+        if pivots.min() > _SAFE_PIVOT * pivots.max():
+            return np.asarray(solved.T)
     values, vectors = np.linalg.eigh(p)
     kept = values > _RANK_TOLERANCE * max(values[-1], 0.0)
     return rows @ ((vectors[:, kept] / values[kept]) @ vectors[:, kept].T)
@@ -86,8 +80,9 @@ def canonical(
     """
     norms = np.sqrt(np.einsum("ij,ij->j", columns, columns))
     good = np.isfinite(norms) & (norms > 0)
-    columns = np.where(good, columns, fallback)
-    norms = np.where(good, norms, 1.0)
+    if not good.all():
+        columns = np.where(good, columns, fallback)
+        norms = np.where(good, norms, 1.0)
     largest = columns[np.abs(columns).argmax(axis=0), np.arange(columns.shape[1])]
     scale = np.where(good & (largest < 0), -norms, norms)
     return columns / scale, scale

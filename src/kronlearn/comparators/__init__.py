@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from kronlearn.comparators.aksvd import AKSVD
     from kronlearn.comparators.ksvd import KSVD
     from kronlearn.comparators.mod import MOD
+    from kronlearn.comparators.osubdil import OSubDil
     from kronlearn.comparators.pair_aksvd import PairAKSVD
+    from kronlearn.comparators.sedil import SeDiL
     from kronlearn.comparators.stark import STARK
+    from kronlearn.comparators.sukro import SuKro
     from kronlearn.comparators.tefdil import TeFDiL
     from kronlearn.comparators.tksvd import TKSVD
 

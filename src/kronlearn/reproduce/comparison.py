@@ -11,7 +11,7 @@ import io
 import math
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,9 +80,9 @@ class Result:
     """What came of a run on samples with a checksum.
 
     ``seconds`` is for the whole fit, ``seconds_per_iteration`` the median. ``curve`` has the RMSE
-    that the method recorded in each iteration, after its coding or after its update, whichever is
-    lower, and ``rmse`` the last one; ``omp_rmse`` and ``ols_rmse`` are those of the same samples
-    coded afresh with the learned dictionary, by the same coder for all methods.
+    that the method recorded in each iteration and ``rmse`` the last one; ``omp_rmse`` and
+    ``ols_rmse`` are those of the same samples coded afresh with the learned dictionary, by the same
+    coder for all methods.
     """
 
     run: Run
@@ -166,7 +166,7 @@ def _run(cell: Run, samples: NDArray[np.float32], checksum: int) -> Result:
         estimator.fit(samples)
         seconds = time.perf_counter() - start
     ends = np.asarray(estimator.history_["seconds"], dtype=np.float64)
-    curve = _curve(estimator.history_)
+    curve = tuple(_rounded(float(value)) for value in estimator.history_["rmse"])
     return Result(
         cell,
         method.size(setting.m, setting.n),
@@ -178,16 +178,6 @@ def _run(cell: Run, samples: NDArray[np.float32], checksum: int) -> Result:
         _rounded(_coded_afresh(samples, estimator.dictionary_, setting.s, "ols")),
         curve,
     )
-
-
-def _curve(history: Mapping[str, Sequence[float]]) -> tuple[float, ...]:
-    """The RMSE of each iteration, after its coding or after its update, whichever is lower.
-
-    Updates with a penalty leave codes behind that do not fit the new dictionary.
-    """
-    updated = history["rmse"]
-    lower = np.fmin(updated, history.get("coding_rmse", updated))
-    return tuple(_rounded(float(value)) for value in lower)
 
 
 def _coded_afresh(samples: NDArray[np.float32], dictionary: Any, s: int, coder: str) -> float:

@@ -127,7 +127,7 @@ DEFAULT_METHODS = tuple(
 )
 
 #: Those that a quick run takes.
-QUICK_METHODS = ("default", "general", "orthonormal", "sum2")
+QUICK_METHODS = ("default", "general", "orthonormal", "sum2", "PairAK-SVD", "TeFDiL", "AK-SVD")
 
 
 def methods_named(names: Iterable[str]) -> tuple[str, ...]:

@@ -1,0 +1,115 @@
+"""CP decompositions: a tensor as a short sum of outer products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["cp_terms"]
+
+Columns = Sequence[NDArray[np.float64]]
+
+# Eigenvalues of a Gram matrix below this fraction of the largest are taken for zero.
+_RANK_TOLERANCE = 1e-10
+
+
+def cp_terms(
+    tensor: NDArray[np.float64], start: Columns, n_sweeps: int = 50, tol: float = 1e-8
+) -> list[NDArray[np.float64]]:
+    """The columns whose outer products sum up to a tensor, as nearly as r of them can.
+
+    Of two modes these are the leading singular pairs. With more modes they are improved by
+    alternating least squares until a sweep lowers the squared error by no more than ``tol`` of the
+    tensor's, or ``n_sweeps`` times.
+
+    Parameters
+    ----------
+    tensor : array of shape (p_1, …, p_d)
+    start : sequence of d arrays of shape (p_i, r)
+
+    Returns
+    -------
+    list of d arrays of shape (p_i, r)
+        ``tensor ≈ Σ_j a_1j ∘ … ∘ a_dj``; the columns of one j have the same norm.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kronlearn.comparators.cp import cp_terms
+    >>> rng = np.random.default_rng(0)
+    >>> truth = [rng.standard_normal((p, 2)) for p in (4, 5, 6)]
+    >>> tensor = np.einsum("ar,br,cr->abc", *truth)
+    >>> found = cp_terms(tensor, [rng.standard_normal(t.shape) for t in truth])
+    >>> bool(np.allclose(np.einsum("ar,br,cr->abc", *found), tensor, atol=1e-3))
+    True
+    """
+    columns = [np.array(part, np.float64) for part in start]
+    r = columns[0].shape[1]
+    if tensor.ndim == 2:
+        columns = _leading_pair(tensor, columns[1][:, 0]) if r == 1 else _leading_pairs(tensor, r)
+    else:
+        columns = _alternating(tensor, columns, n_sweeps, tol)
+    norms = np.stack([np.linalg.norm(part, axis=0) for part in columns])
+    size = np.prod(norms, axis=0) ** (1 / len(columns))
+    return [
+        part * np.divide(size, norm, out=np.zeros(r), where=norm > 0)
+        for part, norm in zip(columns, norms, strict=True)
+    ]
+
+
+def _leading_pairs(matrix: NDArray[np.float64], r: int) -> list[NDArray[np.float64]]:
+    u, values, vt = np.linalg.svd(matrix, full_matrices=False)
+    columns = [u * values, vt.T]
+    missing = max(0, r - len(values))
+    return [np.pad(part, ((0, 0), (0, missing)))[:, :r] for part in columns]
+
+
+def _leading_pair(
+    matrix: NDArray[np.float64], start: NDArray[np.float64]
+) -> list[NDArray[np.float64]]:
+    """The leading singular pair by power iteration, or by decomposition if that takes long."""
+    right = start / (np.linalg.norm(start) or 1.0)
+    for _ in range(300):
+        left = matrix @ right
+        pulled = matrix.T @ left
+        norm = np.linalg.norm(pulled)
+        if norm == 0:
+            break
+        change = np.abs(pulled / norm - right).max()
+        right = pulled / norm
+        if change < 1e-14:
+            return [(matrix @ right)[:, None], right[:, None]]
+    return _leading_pairs(matrix, 1)
+
+
+def _alternating(
+    tensor: NDArray[np.float64], columns: list[NDArray[np.float64]], n_sweeps: int, tol: float
+) -> list[NDArray[np.float64]]:
+    modes = range(tensor.ndim)
+    unfolded = [np.moveaxis(tensor, mode, 0).reshape(len(columns[mode]), -1) for mode in modes]
+    grams = [part.T @ part for part in columns]
+    energy = np.sum(tensor**2)
+    error = np.inf
+    for _ in range(n_sweeps):
+        for mode in modes:
+            others = [other for other in modes if other != mode]
+            gram = np.prod([np.ones_like(grams[mode]), *(grams[other] for other in others)], axis=0)
+            products = unfolded[mode] @ _outer([columns[other] for other in others], len(gram))
+            inverse = np.linalg.pinv(gram, rcond=_RANK_TOLERANCE, hermitian=True)
+            columns[mode] = columns[mode] + (products - columns[mode] @ gram) @ inverse
+            grams[mode] = columns[mode].T @ columns[mode]
+        before = error
+        error = energy - 2 * np.sum(products * columns[-1]) + np.sum(gram * grams[-1])
+        if before - error <= tol * energy:
+            break
+    return columns
+
+
+def _outer(columns: Columns, r: int) -> NDArray[np.float64]:
+    """Outer products of the columns with the same number, flattened, (∏ p_i, r)."""
+    product = np.ones((1, r))
+    for part in columns:
+        product = (product[:, None] * part).reshape(-1, r)
+    return product

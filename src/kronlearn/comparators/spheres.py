@@ -1,0 +1,65 @@
+"""Matrices with unit columns as points: every column moves on a great circle of its sphere."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["geodesic", "tangent", "transport"]
+
+Matrix = NDArray[np.float64]
+
+
+def tangent(D: Matrix, V: Matrix) -> Matrix:
+    """``V`` without, in every column, its part along the column of ``D``: a tangent at ``D``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kronlearn.comparators.spheres import tangent
+    >>> tangent(np.eye(2), np.ones((2, 2))).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    return V - D * np.sum(D * V, axis=0)
+
+
+def geodesic(D: Matrix, H: Matrix, t: float) -> Matrix:
+    """Where the columns are at time t that start at ``D`` with velocities ``H``, tangent there.
+
+    ``d cos(t‖h‖) + h sin(t‖h‖)/‖h‖``. The norm, which is 1, is divided out: over many steps
+    rounding would change it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kronlearn.comparators.spheres import geodesic
+    >>> geodesic(np.array([[1.0], [0.0]]), np.array([[0.0], [np.pi]]), 0.5).round(9).tolist()
+    [[0.0], [1.0]]
+    """
+    speed, direction = _split(H)
+    end = D * np.cos(t * speed) + direction * np.sin(t * speed)
+    return end / np.linalg.norm(end, axis=0)
+
+
+def transport(D: Matrix, H: Matrix, t: float, V: Matrix, end: Matrix) -> Matrix:
+    """Tangents ``V`` at ``D`` carried along the great circles to ``end = geodesic(D, H, t)``.
+
+    ``v − (d sin(t‖h‖) + h/‖h‖ (1 − cos(t‖h‖)))·⟨h, v⟩/‖h‖``; lengths and angles stay.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kronlearn.comparators.spheres import geodesic, transport
+    >>> D, H = np.array([[1.0], [0.0]]), np.array([[0.0], [np.pi]])
+    >>> transport(D, H, 0.5, H, geodesic(D, H, 0.5)).round(6).tolist()
+    [[-3.141593], [0.0]]
+    """
+    speed, direction = _split(H)
+    turned = D * np.sin(t * speed) + direction * (1.0 - np.cos(t * speed))
+    return tangent(end, V - turned * np.sum(direction * V, axis=0))
+
+
+def _split(H: Matrix) -> tuple[Matrix, Matrix]:
+    """The norms of the columns, and the columns with norm 1 or 0."""
+    speed = np.linalg.norm(H, axis=0)
+    return speed, H / np.where(speed > 0, speed, 1.0)
