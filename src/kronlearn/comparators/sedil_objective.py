@@ -45,6 +45,18 @@ class Objective:
     square : bool
     balance : float, optional
     n_threads : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kronlearn.comparators.sedil_objective import Objective
+    >>> from kronlearn.sources.arrays import ArraySource
+    >>> source = ArraySource(np.ones((5, 2, 2)), (2, 2))
+    >>> objective = Objective(source, (2, 2), sparsity=0.0, coherence=0.0, sharpness=1.0)
+    >>> factors = [np.eye(2), np.eye(2)]
+    >>> X = objective.correlations(factors)
+    >>> objective.value(factors, X, X, step=0.0), objective.value(factors, X, X, step=1.0)
+    (0.0, 1.0)
     """
 
     def __init__(
@@ -69,6 +81,17 @@ class Objective:
         self.sparsity = sparsity / n_samples * source.n_features / self.n_codes
         self.sharpness = sharpness / (scale**2 if square else scale)
         self.coherence = [2 * coherence / (n * n - n) if n > 1 else 0.0 for n in n_atoms]
+
+    def check_distinct(self, factors: Factors) -> None:
+        """Raise if two atoms of a mode are the same and the penalty on that infinite."""
+        for mode, (factor, weight) in enumerate(zip(factors, self.coherence, strict=True)):
+            products = np.abs(_inner_products(factor))
+            if weight > 0 and products.max() > 1.0 - 1e-9:
+                first, second = np.unravel_index(products.argmax(), products.shape)
+                raise ValueError(
+                    f"Atoms {first} and {second} of factor {mode} in init are the same but for "
+                    "their sign, which costs an infinite penalty; change one, or pass coherence=0."
+                )
 
     def correlations(self, factors: Factors) -> NDArray[Any]:
         """Inner products of the samples with all atoms, as codes ``(K, n, B)``."""
