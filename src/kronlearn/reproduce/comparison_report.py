@@ -209,8 +209,8 @@ def _ratios(found: Means) -> str:
 def _errors(found: Means) -> str:
     """RMSE, a table for each shape of patches and sparsity."""
     text = [
-        "RMSE as recorded in the last iteration, after coding or after the update, whichever is "
-        "lower (all samples coded afresh with the learned dictionary by OMP; by OLS):"
+        "RMSE as recorded in the last iteration (all samples coded afresh with the learned "
+        "dictionary by OMP; by OLS):"
     ]
     for m, s in dict.fromkeys((at.m, at.s) for at in _chosen(found)):
         panel = [at for at in _chosen(found) if (at.m, at.s) == (m, s)]
