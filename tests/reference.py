@@ -181,13 +181,14 @@ def learn(
     monotone=True,
     n_refits=0,
     structure="general",
+    fewest_for_turns=2048,
 ):
     """Factors and the RMSE after each iteration; every atom must stay in use.
 
     A monotone run is guarded, that is, it keeps a sample's previous support wherever that is at
     least as good, from the start if no factor is overcomplete, otherwise from the first iteration
-    on that would have raised the error. From the 21st iteration on a guarded run codes every
-    other run of 256 samples afresh, in turns, and refits the others on their supports.
+    on that would have raised the error. From the 21st iteration on a guarded run of many samples
+    codes every other run of 256 samples afresh, in turns, and refits the others on their supports.
     """
     orthonormal = structure == "orthonormal"
     coder = "threshold" if orthonormal else method
@@ -197,7 +198,7 @@ def learn(
         new = code(Y, factors, coder, n_nonzero_coefs)
         if monotone and guarded and X is not None:
             new = better_codes(Y, factors, X, new)
-            if len(rmse) >= 20 and not orthonormal:
+            if len(rmse) >= 20 and len(Y) >= fewest_for_turns and not orthonormal:
                 turn = np.arange(len(Y)) // 256 % 2 == len(rmse) % 2
                 new = np.where(turn[:, None], new, refit_codes(Y, factors, X))
         n_sweeps = 1 if orthonormal else 1 + n_refits

@@ -80,12 +80,13 @@ def test_five_iterations_equal_the_reference(
     ids=str,
 )
 def test_iterations_in_which_halves_take_turns_equal_the_reference(
-    rng, n_atoms, n_refits, statistics
+    rng, monkeypatch, n_atoms, n_refits, statistics
 ):
+    monkeypatch.setattr("kronlearn.learning._FEWEST_FOR_TURNS", 0)
     truth = reference.random_factors(rng, (4, 4), n_atoms)
     Y = reference.sparse_samples(rng, truth, 600, 3, noise=0.3)
     start = reference.random_factors(rng, (4, 4), n_atoms)
-    factors, rmse = reference.learn(Y, start, 3, n_iter=24, n_refits=n_refits)
+    factors, rmse = reference.learn(Y, start, 3, n_iter=24, n_refits=n_refits, fewest_for_turns=0)
     options = {"n_refits": n_refits, "statistics": statistics, "max_iter": 24, "block_size": 100}
     model = learner(start, **options).fit(Y)
     np.testing.assert_allclose(model.history_["rmse"], rmse, rtol=1e-8)

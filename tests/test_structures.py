@@ -532,3 +532,45 @@ def test_samples_that_are_not_finite_are_refused(rng):
     Y[7, 1, 2] = np.nan
     with pytest.raises(ValueError, match="NaN"):
         learner(start).fit(Y)
+
+
+def test_terms_join_when_a_single_one_improves_no_more(rng):
+    model = kl.KroneckerDictionaryLearning(
+        (7, 6), n_nonzero_coefs=4, n_terms=2, min_improvement=0.02, random_state=0
+    ).fit(smooth(rng))
+    assert model.stop_reason_ == "converged"
+    assert model.n_iter_ < 20
+    assert model.dictionary_.n_terms == 2
+    assert model.dictionary_.stacks[0][1].any()
+
+
+@pytest.mark.parametrize("options", [{"max_iter": 1}, {"callback": lambda state: True}], ids=str)
+def test_a_run_that_ends_before_terms_join_still_gives_a_sum(rng, options):
+    model = kl.KroneckerDictionaryLearning(
+        (7, 6), n_nonzero_coefs=4, n_terms=2, random_state=0, **options
+    ).fit(smooth(rng))
+    assert model.dictionary_.n_terms == 2
+
+
+def test_a_start_of_one_term_that_is_not_scaled_is_scaled(rng):
+    Y = smooth(rng)
+    factors = [rng.standard_normal((m, n)) for m, n in zip(Y.shape[1:], (7, 6), strict=True)]
+    options = {"n_nonzero_coefs": 4, "max_iter": 3, "n_terms": 2, "random_state": 0}
+    found = [
+        kl.KroneckerDictionaryLearning((7, 6), init=init, **options).fit(Y).history_["rmse"]
+        for init in (
+            kl.KroneckerSumDictionary([factors]),
+            kl.KroneckerDictionary.normalized(factors),
+        )
+    ]
+    np.testing.assert_allclose(*found, rtol=1e-10)
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e-30, 1e30, 1e100])
+def test_learning_does_not_depend_on_the_scale_of_the_samples(rng, scale):
+    Y = smooth(rng)
+    options = {"n_nonzero_coefs": 4, "max_iter": 5, "random_state": 0}
+    one, other = (
+        kl.KroneckerDictionaryLearning((7, 6), **options).fit(samples) for samples in (Y, Y * scale)
+    )
+    np.testing.assert_allclose(other.dictionary_.to_dense(), one.dictionary_.to_dense(), atol=1e-8)

@@ -58,7 +58,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         Start: a perturbed overcomplete DCT, directions of random samples, noise, or your own.
     monotone : bool
         Keep a sample's previous support wherever it is better than the new one, so that the
-        recorded RMSE never increases. Costs ``4·(s+1)`` bytes per sample. With ``tol`` a support
+        recorded RMSE never increases. Costs about ``4·(s+2)`` bytes per sample, twice that until
+        it begins for an overcomplete dictionary. With ``tol`` a support
         is better if it meets the target with fewer nonzeros; the RMSE then stays near the target.
     random_state : int, RandomState or None
         Seeds the start. Same seed, same bits, for any ``n_jobs``.
@@ -93,7 +94,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         and ``dictionary``; returning True stops the run.
     n_terms : int
         R: how many Kronecker products are summed; only for ``structure="general"``. Unless
-        ``init`` is a sum one term is learned first, for a fifth of the iterations, at most 20.
+        ``init`` is a sum one term is learned first, for at most 20 and a fifth of the iterations.
 
     Attributes
     ----------
@@ -308,7 +309,6 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             "statistics": plan.statistics,
             "n_refits": plan.n_refits,
             "monotone": bool(plan.monotone),
-            "join_at": plan.join_at,
             "block_size": engine.block_size,
         }
 

@@ -207,7 +207,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
                 self._adopt(state, source, plan, fresh=True)
 
     def _adopt(self, state: LearningState, source: ArraySource, plan: Plan, fresh: bool) -> None:
-        self.dictionary_ = plan.structure.result(state.best).astype(source.dtype)
+        self.dictionary_ = plan.handed_out(state.best).astype(source.dtype)
         if fresh:
             self._rows = source.array.ndim == 2
             self.patch_shape_ = source.patch_shape

@@ -37,6 +37,8 @@ _FULL_MOMENTS_UP_TO = 1024
 # Iterations in which all samples are coded afresh. On image patches taking turns from then on costs
 # 0.3 % of the RMSE after 100 iterations, and saves a quarter of the time.
 _ALL_FRESH = 20
+# With fewer samples the runs that take turns would not make two like halves.
+_FEWEST_FOR_TURNS = 2048
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,9 @@ class Plan:
     as the paper's Algorithm 1 is printed. ``n_refits`` is how often coefficients are refitted on
     their supports, and the factors updated again, per coding. A monotone run keeps better
     supports from the first iteration that would have raised the error on, or ``guard_at_once``;
-    from then on, but not in the first 20 iterations, every other run of 256 samples is coded afresh
-    and the rest refitted, in turns. Before iteration ``join_at`` the ``further`` terms, factors
+    from then on, but not in the first 20 iterations and not with fewer than 2048 samples, every
+    other run of 256 samples is coded afresh and the rest refitted, in turns. Before iteration
+    ``join_at``, or when nothing more is gained without them, the ``further`` terms, factors
     ``(R − 1, m_i, n_i)``, join the dictionary.
     """
 
@@ -64,6 +67,16 @@ class Plan:
     time_budget: float | None = None
     further: Sequence[NDArray[np.float64]] = ()
     join_at: int = 0
+
+    def waiting(self, dictionary: Dictionary) -> bool:
+        """Whether further terms have not joined this dictionary yet."""
+        return bool(self.further) and dictionary.n_terms == 1
+
+    def handed_out(self, dictionary: Dictionary) -> Dictionary:
+        """What a learner hands out of a dictionary that it worked with."""
+        if self.waiting(dictionary):
+            dictionary = joined(dictionary, self.further)
+        return self.structure.result(dictionary)
 
     @property
     def keeps_supports(self) -> bool:
@@ -154,6 +167,8 @@ def learn(
     state.stop_reason = None
     try:
         _loop(source, state, plan, engine, start, on_iteration)
+        if not plan.structure.keeps_fit:
+            _judge_last(source, state, plan, engine)
     except BaseException:
         state.stop_reason = "interrupted"
         raise
@@ -174,8 +189,9 @@ def _loop(
     run = _Iteration(source, plan, engine)
     state.guarded = state.guarded or plan.guard_at_once
     while state.stop_reason is None and state.iteration < plan.max_iter:
-        before = (state.history[goal] or [math.inf])[-1]
-        if plan.further and state.dictionary.n_terms == 1 and state.iteration >= plan.join_at:
+        *earlier, before = state.history[goal] or [math.inf]
+        stalled = bool(earlier) and _stalled(earlier[-1], before, plan.min_improvement)
+        if plan.waiting(state.dictionary) and (stalled or state.iteration >= plan.join_at):
             state.dictionary = joined(state.dictionary, plan.further)
         outcome = run.iterate(state)
         if strict and outcome.rmse > before and not state.guarded:
@@ -183,6 +199,9 @@ def _loop(
             outcome = run.iterate(state)
         if strict and outcome.rmse > before:
             # Only rounding can raise the error of a guarded run: nothing is left to gain.
+            if plan.waiting(state.dictionary):
+                state.dictionary = joined(state.dictionary, plan.further)
+                continue
             state.stop_reason = "converged"
             break
         now = outcome.rmse if plan.coder.tol is None else outcome.mean_nonzeros
@@ -191,10 +210,20 @@ def _loop(
         record(state, outcome, time.perf_counter() - start)
         if on_iteration is not None and on_iteration(state):
             state.stop_reason = "callback"
-        elif outcome.rmse == 0.0 or _stalled(before, now, plan.min_improvement):
+        elif outcome.rmse == 0.0 or (
+            _stalled(before, now, plan.min_improvement) and not plan.waiting(state.dictionary)
+        ):
             state.stop_reason = "converged"
         elif plan.time_budget is not None and time.perf_counter() - start >= plan.time_budget:
             state.stop_reason = "time_budget"
+
+
+def _judge_last(source: ArraySource, state: LearningState, plan: Plan, engine: Threads) -> None:
+    """Hand out the last dictionary, which nothing has been coded with yet, if it codes best."""
+    found = engine.run(source, state.dictionary, plan.coder)
+    rmse = math.sqrt(found.residual / (len(source) * source.n_features))
+    if plan.coder.tol is not None or rmse <= min(state.history["rmse"]):
+        state.best = state.dictionary
 
 
 def _stalled(before: float, now: float, min_improvement: float) -> bool:
@@ -251,7 +280,8 @@ class _Iteration:
         self.full = uses_full_moments(self.plan, state.dictionary)
         self.keep_better = self.plan.keeps_supports and state.guarded and state.codes is not None
         self.half = None
-        if self.keep_better and self.plan.takes_turns and state.iteration >= _ALL_FRESH:
+        many = len(self.source) >= _FEWEST_FOR_TURNS
+        if many and self.keep_better and self.plan.takes_turns and state.iteration >= _ALL_FRESH:
             self.half = state.iteration % 2
         if state.codes is not None and (state.guarded or not self.plan.keeps_supports):
             self.codes, self.spare = state.codes, None

@@ -53,6 +53,10 @@ class Moments:
         if not self.scales:
             self.scales = [np.ones(n) for n in self.n_atoms]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: not what can be found again."""
+        return {**self.__dict__, "_symmetric": None, "_known": None}
+
     @classmethod
     def zeros(
         cls, patch_shape: tuple[int, ...], n_atoms: tuple[int, ...], with_xx: bool = True

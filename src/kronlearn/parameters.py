@@ -11,7 +11,13 @@ import numpy as np
 from kronlearn.coding import check_block_size
 from kronlearn.learning import STATISTICS
 
-__all__ = ["check_common_parameters", "check_count", "check_learning_parameters", "mode_sizes"]
+__all__ = [
+    "check_common_parameters",
+    "check_count",
+    "check_learning_parameters",
+    "mode_sizes",
+    "positive_integers",
+]
 
 STRUCTURES = ("general", "orthonormal")
 
@@ -98,9 +104,9 @@ def mode_sizes(
     n_atoms: tuple[int, ...] | int,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """``(m_1, …, m_d)`` and ``(n_1, …, n_d)`` for samples of a shape."""
-    given = _positive_integers("n_atoms", n_atoms)
+    given = positive_integers("n_atoms", n_atoms)
     if patch_shape is not None:
-        shape = _positive_integers("patch_shape", patch_shape)
+        shape = positive_integers("patch_shape", patch_shape)
     elif len(sample_shape) > 1 or isinstance(n_atoms, numbers.Integral):
         shape = sample_shape
     else:
@@ -115,7 +121,8 @@ def mode_sizes(
     return shape, tuple(int(n) for n in given)
 
 
-def _positive_integers(name: str, value: Any) -> tuple[int, ...]:
+def positive_integers(name: str, value: Any) -> tuple[int, ...]:
+    """One or more positive integers as a tuple."""
     values = (value,) if isinstance(value, numbers.Integral) else value
     if not isinstance(values, tuple | list | np.ndarray):
         raise TypeError(f"{name}={value!r} is not a tuple of integers, one per mode.")

@@ -142,6 +142,6 @@ def _given(
             'structure="orthonormal" needs an orthonormal start, and the factors in init are not; '
             "orthonormalise them, for example with numpy.linalg.qr."
         )
-    if n_terms == 1 and isinstance(dictionary, KroneckerSumDictionary):
+    if dictionary.n_terms == 1:
         dictionary = KroneckerDictionary(dictionary.coding_factors)
     return dictionary.astype(np.float64)

@@ -78,11 +78,13 @@ def canonical(
 
     Columns that are zero or not finite are taken from ``fallback`` with scale one.
     """
-    norms = np.sqrt(np.einsum("ij,ij->j", columns, columns))
-    good = np.isfinite(norms) & (norms > 0)
+    places = np.abs(columns).argmax(axis=0)
+    largest = columns[places, np.arange(columns.shape[1])]
+    good = np.isfinite(largest) & (largest != 0)
     if not good.all():
         columns = np.where(good, columns, fallback)
-        norms = np.where(good, norms, 1.0)
-    largest = columns[np.abs(columns).argmax(axis=0), np.arange(columns.shape[1])]
-    scale = np.where(good & (largest < 0), -norms, norms)
-    return columns / scale, scale
+        largest = np.where(good, largest, 1.0)
+    # Dividing by the largest entry first keeps the squares from over- or underflowing.
+    columns = columns / largest
+    norms = np.where(good, np.sqrt(np.einsum("ij,ij->j", columns, columns)), 1.0)
+    return columns / norms, largest * norms

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.learner import DictionaryLearner
 from kronlearn.learning import Plan
-from kronlearn.parameters import check_common_parameters, check_count
+from kronlearn.parameters import check_common_parameters, check_count, positive_integers
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.starts import STARTS, dct_factor, perturbation, starting_dictionary
 from kronlearn.structures import Structure
@@ -37,6 +37,12 @@ class Comparator(DictionaryLearner):
         check_common_parameters(self)
 
     def _start(self, source: ArraySource, n_atoms: tuple[int, ...]) -> Dictionary:
+        if isinstance(self.init, Dictionary) and self.init.n_terms > 1:
+            raise ValueError(
+                f"init is a sum of {self.init.n_terms} Kronecker products; "
+                f"{type(self).__name__} starts from one: pass other factors, or the first term's, "
+                "KroneckerDictionary.normalized(init.terms[0])."
+            )
         rng = check_random_state(self.random_state)
         return starting_dictionary(self.init, source, n_atoms, rng)
 
@@ -58,8 +64,9 @@ class UnstructuredComparator(Comparator):
         check_count("n_atoms", self.n_atoms, 1)
 
     def _sizes(self, sample_shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        shape = sample_shape if self.patch_shape is None else tuple(self.patch_shape)
-        return shape, (int(self.n_atoms),)
+        if self.patch_shape is not None:
+            sample_shape = positive_integers("patch_shape", self.patch_shape)
+        return sample_shape, (int(self.n_atoms),)
 
     def _start(self, source: ArraySource, n_atoms: tuple[int, ...]) -> Dictionary:
         rng = check_random_state(self.random_state)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from kronlearn.comparators.learners import Comparator
@@ -24,14 +25,27 @@ __all__ = ["LoopLearner", "Step"]
 
 @dataclass(frozen=True)
 class Step:
-    """What an iteration ends with: a dictionary, and the history's entries, "rmse" among them."""
+    """What an iteration ends with: a dictionary, and the history's entries, "rmse" among them.
+
+    ``memory`` is what else learning can go on from, never changed later.
+    """
 
     dictionary: Dictionary
     entries: dict[str, float]
+    memory: Any = None
+
+
+@dataclass
+class LoopState(LearningState):
+    """The state of a run, with the memory of the last finished iteration."""
+
+    memory: Any = None
 
 
 class LoopLearner(Comparator):
     """A method with iterations of its own; the dictionary it hands out is the last one."""
+
+    _memory: Any
 
     @abstractmethod
     def _steps(self, source: ArraySource, start: Dictionary, coder: Coder) -> Iterator[Step]:
@@ -55,11 +69,10 @@ class LoopLearner(Comparator):
         """
         self._check_parameters()
         source, n_atoms = self._source(X, reset=True)
-        # Reads all samples once, and raises for one that is not finite.
-        source.energy  # noqa: B018
+        check_squares(source)
         start = self._start(source, n_atoms)
         plan = self._plan(start)
-        state = LearningState(start, start, history={"rmse": [], "seconds": []})
+        state = LoopState(start, start, history={"rmse": [], "seconds": []})
         try:
             with progress_bar(self.verbose, self.max_iter) as advance:
                 self._advance(state, self._steps(source, start, plan.coder), source, advance)
@@ -69,11 +82,12 @@ class LoopLearner(Comparator):
         finally:
             if state.iteration:
                 self._adopt(state, source, plan, fresh=True)
+                self._memory = state.memory
         return self
 
     def _advance(
         self,
-        state: LearningState,
+        state: LoopState,
         steps: Iterator[Step],
         source: ArraySource,
         advance: Callable[[float], None],
@@ -83,6 +97,7 @@ class LoopLearner(Comparator):
         for step in islice(steps, self.max_iter):
             seconds, rmse = time.perf_counter() - begin, step.entries["rmse"]
             state.dictionary = state.best = step.dictionary
+            state.memory = step.memory
             for name, value in {**step.entries, "seconds": seconds}.items():
                 state.history.setdefault(name, []).append(value)
             advance(rmse)
@@ -98,3 +113,14 @@ class LoopLearner(Comparator):
                 state.stop_reason = "time_budget"
                 return
         state.stop_reason = "max_iter" if state.iteration == self.max_iter else "converged"
+
+
+def check_squares(source: ArraySource) -> None:
+    """Raise for samples that are not finite, or so large or so small that squares are lost."""
+    smallest = len(source) * float(np.finfo(source.dtype).tiny)
+    if source.energy < smallest and source.array.any():
+        remedy = " or pass float64" if source.dtype == np.float32 else ""
+        raise ValueError(
+            f"Y holds values too small to be squared in {source.dtype.name}; scale the data "
+            f"up{remedy}."
+        )

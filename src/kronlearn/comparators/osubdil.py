@@ -91,7 +91,7 @@ class OSubDil(LoopLearner):
     3
     """
 
-    _online: Online
+    _memory: Online
 
     def __init__(
         self,
@@ -142,11 +142,10 @@ class OSubDil(LoopLearner):
         fitted = hasattr(self, "dictionary_")
         source, n_atoms = self._source(X, reset=not fitted)
         source.energy  # noqa: B018  (raises for a sample that is not finite)
-        online = self._online if fitted else Online(self._start(source, n_atoms))
+        online = self._memory.copy() if fitted else Online(self._start(source, n_atoms))
         plan = self._plan(online.dictionary)
         codes = Codes.empty(len(source), plan.coder.width, source.dtype)
         counts = self._add(online, source, plan.coder, codes)
-        self._online = online
         state = LearningState(online.dictionary, online.dictionary, stop_reason="partial_fit")
         if fitted:
             state.history = self.history_
@@ -154,6 +153,7 @@ class OSubDil(LoopLearner):
         for name, value in {**counts.entries(), "seconds": seconds}.items():
             state.history[name].append(value)
         self._adopt(state, source, plan, fresh=not fitted)
+        self._memory = online
         return self
 
     def _check_parameters(self) -> None:
@@ -169,7 +169,7 @@ class OSubDil(LoopLearner):
 
     def _steps(self, source: ArraySource, start: Dictionary, coder: Coder) -> Iterator[Step]:
         rng = check_random_state(self.random_state)
-        self._online = online = Online(start)
+        online = Online(start)
         batch_size = min(int(self.batch_size), len(source))
         room = Codes.empty(batch_size, coder.width, source.dtype, residuals=True)
         residual2 = np.zeros(len(source), source.dtype)
@@ -184,7 +184,7 @@ class OSubDil(LoopLearner):
                 counts.add(self._add(online, batch, coder, codes))
                 residual2[rows] = codes.residual2
             counts.replaced = online.replace(Codes(residual2=residual2), source, coder)
-            yield Step(online.dictionary, counts.entries())
+            yield Step(online.dictionary, counts.entries(), online.copy())
 
     def _add(self, online: Online, batch: ArraySource, coder: Coder, codes: Codes) -> Counts:
         threads = resolve_n_jobs(self.n_jobs)
@@ -231,6 +231,15 @@ class Online:
         self.beta = [np.zeros((n, m)) for m, n in shapes]
         self.used = [np.zeros(n, bool) for _, n in shapes]
         self.n_batches = 0
+
+    def copy(self) -> Online:
+        """What further batches to this one do not change."""
+        other = Online(self.dictionary)
+        other.alpha = [alpha.copy() for alpha in self.alpha]
+        other.beta = [beta.copy() for beta in self.beta]
+        other.used = [used.copy() for used in self.used]
+        other.n_batches = self.n_batches
+        return other
 
     def add(
         self,
@@ -299,7 +308,9 @@ def coordinate_steps(
     for _ in range(n_sweeps):
         for c in known:
             target = beta[c] - others[c] @ atoms
-            norm = math.sqrt(target @ target)
-            if norm > 0:
-                atoms[c] = target / norm
+            largest = np.abs(target).max()
+            if largest > 0:
+                # The sums are squares of the samples' scale, those of the target its fourth power.
+                target /= largest
+                atoms[c] = target / math.sqrt(target @ target)
     return np.ascontiguousarray(atoms.T)

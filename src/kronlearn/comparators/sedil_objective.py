@@ -83,8 +83,18 @@ class Objective:
         self.coherence = [2 * coherence / (n * n - n) if n > 1 else 0.0 for n in n_atoms]
 
     def check_distinct(self, factors: Factors) -> None:
-        """Raise if two atoms of a mode are the same and the penalty on that infinite."""
+        """Raise if two atoms of a mode are the same and the penalty on that infinite.
+
+        In a mode of size 1 they always are.
+        """
         for mode, (factor, weight) in enumerate(zip(factors, self.coherence, strict=True)):
+            m, n = factor.shape
+            if weight > 0 and m == 1:
+                raise ValueError(
+                    f"Mode {mode} of the samples has size 1 and can have one atom only, not {n}: "
+                    "all would be the same but for their sign, which costs an infinite penalty; "
+                    "pass one atom for it, or coherence=0."
+                )
             products = np.abs(_inner_products(factor))
             if weight > 0 and products.max() > 1.0 - 1e-9:
                 first, second = np.unravel_index(products.argmax(), products.shape)

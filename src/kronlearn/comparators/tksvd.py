@@ -56,7 +56,8 @@ class TKSVD(Comparator):
     Attributes
     ----------
     dictionary_ : KroneckerDictionary
-        That of the iteration with the lowest error, which need not be the last.
+        That of the iteration with the lowest error, which need not be the last; with ``tol`` that
+        of the last.
     factors_, history_, n_iter_, stop_reason_, patch_shape_
         As for :class:`kronlearn.KroneckerDictionaryLearning`.
 
