@@ -8,7 +8,7 @@ import kronlearn as kl
 import reference
 import reference_comparators as rc
 from kronlearn import _native
-from kronlearn.comparators import AKSVD, KSVD, TKSVD
+from kronlearn.comparators import AKSVD, KSVD, MOD, TKSVD, OSubDil, PairAKSVD, SeDiL
 from kronlearn.comparators.aksvd import PowerIterations
 from kronlearn.comparators.atoms import AtomCodes, samples_as_rows
 from kronlearn.comparators.ksvd import SingularPairs
@@ -397,6 +397,59 @@ def test_a_start_of_another_size_is_refused(rng, method):
     start = reference.random_factors(rng, (20,), (40,))[0]
     with pytest.raises(ValueError, match="init has 40 atoms for samples of 20 numbers; n_atoms=42"):
         learner(method, init=start).fit(rng.standard_normal((60, 5, 4)))
+
+
+@pytest.mark.parametrize("method", [AKSVD, KSVD, MOD])
+@pytest.mark.parametrize(
+    ("patch_shape", "error", "words"),
+    [
+        (5, ValueError, r"samples of shape \(5,\) are needed"),
+        ((0, 3), ValueError, r"patch_shape=\(0, 3\) must hold positive integers, one per mode"),
+        ((2.0, 10), ValueError, r"patch_shape=\(2\.0, 10\) must hold positive integers"),
+        ("ab", TypeError, "patch_shape='ab' is not a tuple of integers"),
+    ],
+)
+def test_unstructured_methods_check_the_shape_of_samples(rng, method, patch_shape, error, words):
+    with pytest.raises(error, match=words):
+        learner(method, patch_shape=patch_shape).fit(rng.standard_normal((60, 5, 4)))
+    rows = learner(method, n_nonzero_coefs=1, patch_shape=20, max_iter=1)
+    assert rows.fit(rng.standard_normal((60, 20))).patch_shape_ == (20,)
+
+
+@pytest.mark.parametrize("method", [TKSVD, PairAKSVD, OSubDil, SeDiL])
+def test_a_sum_of_products_is_no_start_for_one_but_its_first_term_is(rng, method):
+    Y, first = planted(rng, (5, 4), (7, 6))
+    init = kl.KroneckerSumDictionary([first, reference.random_factors(rng, (5, 4), (7, 6))])
+    model = method((7, 6), n_nonzero_coefs=3, max_iter=1, init=init)
+    words = rf"init is a sum of 2 Kronecker products; {method.__name__} starts from one"
+    with pytest.raises(ValueError, match=words):
+        model.fit(Y)
+    model.set_params(init=kl.KroneckerDictionary.normalized(init.terms[0])).fit(Y)
+    assert model.dictionary_.n_terms == 1
+
+
+def test_tksvd_hands_out_its_best_dictionary_and_with_a_target_its_last(rng):
+    Y, start = planted(rng, (5, 4), (7, 6))
+    seen = []
+    options = {"init": start, "max_iter": 12, "callback": lambda p: seen.append(p.dictionary)}
+    model = learner(TKSVD, **options).fit(Y)
+    best = int(np.argmin(model.history_["rmse"]))
+    assert best < 11
+    assert model.dictionary_ == seen[best]
+    assert learner(TKSVD, tol=1.0, **options).fit(Y).dictionary_ == seen[-1]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("method", [AKSVD, KSVD, MOD, TKSVD, PairAKSVD])
+@pytest.mark.parametrize("scale", [1e-100, 1e-30, 1e30, 1e100])
+def test_samples_of_any_scale_lead_to_the_same_dictionary(rng, method, scale):
+    Y, _ = planted(rng, (5, 4), (7, 6))
+    n_atoms = 42 if method in (AKSVD, KSVD, MOD) else (7, 6)
+    options = {"n_nonzero_coefs": 3, "max_iter": 3, "n_jobs": 1, "random_state": 0}
+    model, scaled = (method(n_atoms, **options).fit(c * Y) for c in (1.0, scale))
+    np.testing.assert_allclose(
+        scaled.dictionary_.to_dense(), model.dictionary_.to_dense(), rtol=0, atol=1e-9
+    )
 
 
 # The parts

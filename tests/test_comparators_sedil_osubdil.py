@@ -12,7 +12,7 @@ import kronlearn as kl
 import reference
 import reference_comparators as rc
 from kronlearn.comparators import OSubDil, SeDiL
-from kronlearn.comparators.osubdil import coordinate_steps
+from kronlearn.comparators.osubdil import Online, coordinate_steps
 from kronlearn.comparators.sedil import Descent
 from kronlearn.comparators.sedil_objective import Objective
 from kronlearn.comparators.spheres import geodesic, tangent, transport
@@ -247,6 +247,15 @@ def test_sedil_refuses_equal_atoms_unless_they_cost_nothing(rng):
     assert learner(SeDiL, start, coherence=0.0).fit(Y).n_iter_ == 4
 
 
+def test_sedil_says_that_a_mode_of_size_one_can_have_one_atom_only(rng):
+    Y = rng.standard_normal((40, 1, 5))
+    model = SeDiL((3, 6), n_nonzero_coefs=2, max_iter=2, random_state=0)
+    with pytest.raises(ValueError, match=r"Mode 0 .*size 1 and can have one atom only, not 3"):
+        model.fit(Y)
+    assert model.set_params(coherence=0.0).fit(Y).n_iter_ == 2
+    assert model.set_params(coherence=0.1, n_atoms=(1, 6)).fit(Y).n_iter_ == 2
+
+
 def test_a_mode_of_one_atom_has_no_coherence(rng):
     Y, start = planted(rng, (5, 1), (7, 1))
     model = learner(SeDiL, start).fit(Y)
@@ -355,6 +364,20 @@ def test_coordinate_steps_equal_the_reference_and_lower_the_surrogate(rng):
             assert value <= before
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scale", [1e-150, 1e-100, 1e-82, 1e-30, 1e30, 1e77, 1e80, 1e100, 1e150])
+def test_osubdil_learns_the_same_from_samples_of_any_scale(rng, scale):
+    Y, start = planted(rng, (5, 4), (7, 6))
+    start[0][:, 6] = start[0][:, 0]
+    model, scaled = (learner(OSubDil, start, batch_size=300).fit(c * Y) for c in (1.0, scale))
+    assert sum(model.history_["atoms_replaced"]) > 0
+    assert_factors(scaled.factors_, model.factors_, 1e-9)
+    for name in ("rmse", "coding_rmse"):
+        np.testing.assert_allclose(scaled.history_[name], scale * np.array(model.history_[name]))
+    model.partial_fit(Y[:50])
+    assert_factors(scaled.partial_fit(scale * Y[:50]).factors_, model.factors_, 1e-9)
+
+
 def test_osubdil_ends_where_learning_from_all_samples_does(rng):
     Y, start = planted(rng, (6, 6), (9, 9), 1500, noise=0.3)
     online = learner(OSubDil, start, batch_size=100, max_iter=20).fit(Y)
@@ -404,6 +427,50 @@ def test_partial_fit_goes_on_from_fit(rng):
     assert model.n_iter_ == 3
     assert {len(values) for values in model.history_.values()} == {3}
     assert np.all(np.diff([0.0, *model.history_["seconds"]]) > 0)
+
+
+def interrupted_in_batch(monkeypatch, number):
+    """Have a KeyboardInterrupt come while that batch is added, counted from now on."""
+    add, calls = Online.add, []
+
+    def interrupted(self, *arguments):
+        calls.append(add(self, *arguments))
+        if len(calls) == number:
+            raise KeyboardInterrupt
+        return calls[-1]
+
+    monkeypatch.setattr(Online, "add", interrupted)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 4, 5])
+def test_partial_fit_goes_on_from_the_dictionary_that_an_interrupted_fit_leaves(
+    rng, monkeypatch, batch
+):
+    Y, start = planted(rng, (5, 4), (7, 6))
+    other = nearby(rng, start, 1.0)
+    options = {"batch_size": 150, "max_iter": 3}
+    # Of two batches per pass; before the first pass is finished the first fit is what is left.
+    passes = (batch - 1) // 2
+    finished = {"init": other, "max_iter": passes} if passes else {}
+    wanted = learner(OSubDil, start, **(options | finished)).fit(Y).partial_fit(Y)
+    model = learner(OSubDil, start, **options).fit(Y).set_params(init=other)
+    with monkeypatch.context() as patch:
+        interrupted_in_batch(patch, batch)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(Y)
+    assert model.n_iter_ == (passes or 3)
+    assert model.partial_fit(Y).dictionary_ == wanted.dictionary_
+
+
+def test_an_interrupted_partial_fit_changes_nothing(rng, monkeypatch):
+    Y, start = planted(rng, (5, 4), (7, 6))
+    model, wanted = (learner(OSubDil, start).fit(Y) for _ in range(2))
+    with monkeypatch.context() as patch:
+        interrupted_in_batch(patch, 1)
+        with pytest.raises(KeyboardInterrupt):
+            model.partial_fit(Y)
+    assert model.dictionary_ == wanted.dictionary_
+    assert model.partial_fit(Y).dictionary_ == wanted.partial_fit(Y).dictionary_
 
 
 def test_the_order_of_the_samples_is_random_but_repeatable(rng):
@@ -544,6 +611,42 @@ def test_samples_that_are_not_finite_are_reported(rng, method, value):
     if method is OSubDil:
         with pytest.raises(ValueError, match=rf"{word}.*sample 217"):
             learner(method, start).partial_fit(Y)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("scale", "dtype"), [(1e-160, np.float64), (1e-22, np.float32)])
+def test_samples_too_small_to_be_squared_are_refused(rng, method, scale, dtype):
+    Y, start = planted(rng, (5, 4), (7, 6))
+    with pytest.raises(ValueError, match=f"too small to be squared in {np.dtype(dtype)}; scale"):
+        learner(method, start).fit((scale * Y).astype(dtype))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("n_samples", [1, 2, 17])
+@pytest.mark.parametrize("options", [{}, {"n_nonzero_coefs": None, "tol": 0.5}])
+def test_few_equal_constant_or_partly_zero_samples_can_be_learned_from(
+    rng, method, n_samples, options
+):
+    y = rng.standard_normal((1, 3, 1, 2))
+    samples = [np.repeat(y, n_samples, axis=0), np.ones((n_samples, 3, 1, 2), np.uint8)]
+    samples.append(rng.standard_normal((n_samples, 3, 1, 2)))
+    samples[-1][1:] *= rng.random((n_samples - 1, 1, 1, 1)) < 0.5
+    for Y in samples:
+        for n_atoms in ((1, 1, 1), (4, 1, 3)):
+            settings = {"n_nonzero_coefs": 1, "max_iter": 3, "random_state": 0} | options
+            model = method(n_atoms, **settings).fit(Y)
+            assert all(np.isfinite(values).all() for values in model.history_.values())
+            norms = np.linalg.norm(model.dictionary_.to_dense(), axis=0)
+            np.testing.assert_allclose(norms, 1.0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_osubdil_keeps_its_start_where_all_samples_are_zero(rng):
+    start = reference.random_factors(rng, (5, 4), (7, 6))
+    model = learner(OSubDil, start).fit(np.zeros((30, 5, 4)))
+    assert_factors(model.factors_, start)
+    assert model.stop_reason_ == "converged"
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,10 @@ import reference_comparators_sums as sums
 from kronlearn.comparators import STARK, PairAKSVD, TeFDiL
 from kronlearn.comparators.cp import cp_terms
 from kronlearn.comparators.pair_aksvd import AtomByAtom
-from kronlearn.comparators.shrinkage import NormedDictionary, svt
+from kronlearn.comparators.shrinkage import NormedDictionary, ridge_parts, svt
+from kronlearn.comparators.tefdil import NearestSum
 from kronlearn.engines.threads import Codes
+from kronlearn.moments import Moments
 from kronlearn.sources.arrays import ArraySource
 
 SHAPES = [
@@ -232,6 +234,48 @@ def test_more_terms_fit_samples_of_a_sum_better(rng):
     assert scores[0] < scores[1] < scores[2]
 
 
+def test_tefdil_of_several_terms_survives_pairs_of_atoms_that_nobody_uses():
+    rng = np.random.default_rng(0)
+    Y = np.zeros((80, 4, 4))
+    for k, y in enumerate(Y):
+        block = 2 * (k % 2)
+        y[block + rng.integers(2), block + rng.integers(2)] = rng.standard_normal()
+    start = [np.eye(4)] * 2
+    for samples in (Y, Y + 0.01 * rng.standard_normal(Y.shape)):
+        for n_terms in (2, 3, 4):
+            model = learner(TeFDiL, start, n_nonzero_coefs=1, n_terms=n_terms).fit(samples)
+            assert model.dictionary_.n_terms == n_terms
+            np.testing.assert_allclose(np.linalg.norm(model.dictionary_.to_dense(), axis=0), 1.0)
+
+
+def test_tefdil_leaves_a_dictionary_as_it_is_where_the_nearest_sum_has_a_column_of_zeros():
+    U = np.array([[2.0, -2, 1], [1, 2, 2], [2, 1, -2]]) / 3
+    norms = (U * [4, -1, 0.5]) @ U.T  # without its smallest term the entry in the middle is zero
+    moments = Moments.zeros((3, 3), (3, 3))
+    moments.xx[np.cumsum(np.arange(1, 10)) - 1] = 1.0
+    moments.xy[:] = np.diag(norms.ravel())
+    present = kl.KroneckerSumDictionary([[np.eye(3), np.eye(3)], [np.ones((3, 3)), np.eye(3)]])
+    assert NearestSum(0.0).update(present, moments) is present
+    moments.xy[4, 4] += 0.1
+    assert NearestSum(0.0).update(present, moments) is not present
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"n_terms": 3}, {"n_terms": 2, "ridge": 0.0}], ids=["one", "three", "no ridge"]
+)
+@pytest.mark.parametrize("scale", [1e-100, 1e-82, 1e-30, 1e30, 1e77, 1e100])
+def test_tefdil_learns_the_same_of_samples_of_any_scale(rng, options, scale):
+    Y, start = planted(rng, (5, 4), (7, 6))
+    model = learner(TeFDiL, start, random_state=0, **options).fit(Y)
+    scaled = learner(TeFDiL, start, random_state=0, **options).fit(scale * Y)
+    np.testing.assert_allclose(
+        scaled.dictionary_.to_dense(), model.dictionary_.to_dense(), atol=1e-10
+    )
+    np.testing.assert_allclose(
+        np.divide(scaled.history_["rmse"], scale), model.history_["rmse"], rtol=1e-10
+    )
+
+
 # CP decompositions
 
 
@@ -291,7 +335,7 @@ def test_five_iterations_of_stark_equal_the_reference(rng, patch_shape, n_atoms,
     update = partial(sums.stark_update, weight=weight, penalty=gamma, **shapes)
     update, rmse = coding_errors(update, unit_matrix)
     wanted, _ = rc.learn(update, Y, sums.stark_start(start), 3, 5, unit_matrix)
-    model = learner(STARK, start, penalty=penalty, rank_tol=1e-13)
+    model = learner(STARK, start, penalty=penalty)
     found = last_dictionary(model, Y)
     assert sum(model.history_["atoms_replaced"]) == 0
     np.testing.assert_allclose(model.history_["rmse"], rmse, rtol=1e-10)
@@ -300,22 +344,61 @@ def test_five_iterations_of_stark_equal_the_reference(rng, patch_shape, n_atoms,
 
 def test_the_result_of_stark_is_a_sum_for_two_modes_and_one_matrix_for_more(rng):
     Y, start = planted(rng, (5, 4), (7, 6))
-    two = learner(STARK, start, rank_tol=0.1).fit(Y).dictionary_
-    assert isinstance(two, kl.KroneckerSumDictionary)
-    assert two.n_atoms == (7, 6)
+    two = learner(STARK, start, rank_tol=0.1).fit(Y)
+    assert isinstance(two.dictionary_, kl.KroneckerSumDictionary)
+    assert two.dictionary_.n_atoms == (7, 6)
+    assert two.n_terms_ < two.dictionary_.n_terms
     Y, start = planted(rng, (3, 2, 3), (4, 3, 3))
     model = learner(STARK, start).fit(Y)
     assert model.dictionary_.n_atoms == (36,)
     assert model.inverse_transform(model.transform(Y)).shape == Y.shape
+    with pytest.raises(AttributeError, match="3 modes do not have"):
+        _ = model.n_terms_
+    Y, start = planted(rng, (8,), (12,))
+    assert learner(STARK, start).fit(Y).n_terms_ == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_result_of_stark_codes_as_well_as_its_history_says(rng, dtype):
+    Y, start = planted(rng, (5, 4), (7, 6), noise=0.3)
+    model = learner(STARK, start, rank_tol=0.5, max_iter=8).fit(Y.astype(dtype))
+    rmse = np.array(model.history_["rmse"])
+    tolerance = 1e-10 if dtype is np.float64 else 1e-4
+    assert -model.score(Y.astype(dtype)) <= rmse.min() * (1 + tolerance)
+    assert 1 <= model.n_terms_ < model.set_params(rank_tol=1e-3).n_terms_
+
+
+def test_stark_survives_columns_that_shrink_away():
+    Y = np.random.default_rng(0).integers(0, 256, (60, 4, 3)).astype(np.uint8)
+    for dtype in (np.uint8, np.float32):
+        model = STARK((5, 4), n_nonzero_coefs=1, max_iter=4, random_state=0).fit(Y.astype(dtype))
+        norms = model.dictionary_.column_norms
+        assert norms.min() >= 0.99e-8 * norms.max()
+        assert -model.score(Y) <= min(model.history_["rmse"]) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("penalty", [1e-12, 1e-40])
+def test_a_tiny_penalty_of_stark_is_survived_where_codes_determine_little(rng, penalty):
+    model = STARK((5, 4), n_nonzero_coefs=3, penalty=penalty, max_iter=5, random_state=0)
+    model.fit(rng.standard_normal((6, 3, 3)))
+    assert np.isfinite(model.dictionary_.to_dense()).all()
 
 
 def test_a_larger_penalty_of_stark_gives_fewer_terms_down_to_the_one_that_was_planted(rng):
     Y, start = planted(rng, (5, 4), (7, 6), 500)
     options = {"max_iter": 20, "n_steps": 30, "gamma_ratio": 1.0}
     models = [learner(STARK, start, penalty=p, **options).fit(Y) for p in (0.1, 3.0, 30.0)]
-    terms = [model.dictionary_.n_terms for model in models]
+    terms = [model.n_terms_ for model in models]
     assert terms[0] > terms[1] > terms[2] == 1
     assert min(models[0].history_["rmse"]) < min(models[2].history_["rmse"])
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e-30, 1e30, 1e100])
+@pytest.mark.filterwarnings("error")
+def test_samples_of_any_scale_are_survived_by_stark(rng, scale):
+    Y, start = planted(rng, (5, 4), (7, 6))
+    model = learner(STARK, start).fit(scale * Y)
+    assert -model.score(scale * Y) <= min(model.history_["rmse"]) * (1 + 1e-10)
 
 
 def test_a_penalty_that_leaves_nothing_of_the_dictionary_is_survived(rng):
@@ -349,16 +432,59 @@ def test_a_normed_dictionary_keeps_its_norms_and_modes(rng):
     assert dictionary.astype(np.float32).dtype == np.float32
 
 
-@pytest.mark.parametrize("tol", [0.5, 0.1, 0.01, 1e-12])
-def test_a_kronecker_sum_is_the_shortest_within_its_tolerance(rng, tol):
+@pytest.mark.parametrize("tol", [0.9, 0.5, 0.1, 1e-12])
+def test_a_kronecker_sum_is_the_shortest_with_every_column_within_the_tolerance(rng, tol):
+    modes = ((5, 4), (7, 6))
     D = rng.standard_normal((20, 42)) * rng.uniform(0.1, 2, 42)
-    dictionary = NormedDictionary(D, ((5, 4), (7, 6)))
-    found = dictionary.kronecker_sum(tol)
-    left_out = np.linalg.norm(sums.dense_sum(found.terms) - D) / np.linalg.norm(D)
-    assert left_out <= max(tol, 1e-12)
-    values = np.linalg.svd(sums.rearrange(D, (5, 4), (7, 6)), compute_uv=False)
-    shorter = np.linalg.norm(values[found.n_terms - 1 :]) / np.linalg.norm(values)
-    assert shorter > tol or found.n_terms == 1
+    found = NormedDictionary(D, modes).kronecker_sum(tol)
+    U, s, Vt = np.linalg.svd(sums.rearrange(D, *modes), full_matrices=False)
+    wanted = next(
+        r
+        for r in range(1, len(s) + 1)
+        if largest_error(sums.arrange((U[:, :r] * s[:r]) @ Vt[:r], *modes), D) <= max(tol, 1e-12)
+    )
+    assert found.n_terms == wanted
+    assert largest_error(sums.dense_sum(found.terms), D) <= max(tol, 1e-12)
+
+
+def largest_error(found, D):
+    return np.max(np.linalg.norm(found - D, axis=0) / np.linalg.norm(D, axis=0))
+
+
+@pytest.mark.parametrize("modes", [((5, 4), (7, 6)), ((4, 5), (6, 8))], ids=str)
+def test_a_kronecker_sum_loses_no_small_column(rng, modes):
+    n = np.prod(modes[1])
+    D = rng.standard_normal((20, n)) * 10.0 ** rng.uniform(-30, 0, n)
+    found = NormedDictionary(D, modes).kronecker_sum(1e-10)
+    assert largest_error(found.to_dense() * found.column_norms, D) <= 1e-14
+    single = found.astype(np.float32).to_dense()
+    np.testing.assert_allclose(single, D / np.linalg.norm(D, axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-100, 1e100, 1e200])
+def test_singular_values_of_any_size_are_shrunk(rng, scale):
+    M = rng.standard_normal((5, 8))
+    for threshold in (1e-6, 1.0):
+        wanted = sums.shrink_singular_values(M, threshold)
+        found, rank = svt(scale * M, scale * threshold)
+        np.testing.assert_allclose(found / scale, wanted, atol=1e-12)
+        assert rank == np.linalg.matrix_rank(wanted, 1e-9)
+    shrunk, rank = svt(M, 1e200)
+    assert (shrunk.any(), rank) == (False, 0)
+
+
+@pytest.mark.parametrize("ridge", [1e3, 1.0, 1e-6, 1e-14, 1e-200])
+@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
+def test_a_ridge_draws_to_a_matrix_where_the_codes_say_nothing(rng, ridge, scale):
+    if ridge * scale == 0:
+        return
+    X, Y, P = (rng.standard_normal(shape) for shape in ((6, 4), (5, 4), (5, 6)))
+    fitted, kept = ridge_parts(scale * X @ X.T, scale * X @ Y.T, scale * ridge)
+    D = fitted + P @ kept
+    U, s, Vt = np.linalg.svd(X)
+    outside = U[:, 4:] @ U[:, 4:].T
+    inside = (Y @ Vt.T * s + ridge * P @ U[:, :4]) / (s**2 + ridge) @ U[:, :4].T
+    np.testing.assert_allclose(D, inside + P @ outside, atol=1e-6)
 
 
 # All of them

@@ -318,6 +318,54 @@ def test_an_atom_that_vanished_from_all_terms_still_has_norm_one(rng):
     np.testing.assert_allclose(np.linalg.norm(found.to_dense(), axis=0), 1.0)
 
 
+def test_columns_that_vanished_from_some_pairs_of_atoms_are_the_dictionarys_own(rng):
+    blocks = np.zeros((2, 2, 4))
+    blocks[0, :, :2], blocks[1, :, 2:] = rng.standard_normal((2, 2, 2))
+    D = sum(np.kron(block, block) for block in blocks)
+    own = reference.dense(reference.random_factors(rng, (4,), (16,)))
+    own = np.where(D.any(axis=0), sums.unit_columns(D + 1e-300), own)
+    relaxed = RelaxedDictionary(own, rearranged(D, (2, 2), (4, 4)), (4, 4))
+    found = NuclearNorm(relaxed, 1.0, None, 1, 0.1).result(relaxed)
+    assert found.n_terms > 2
+    np.testing.assert_allclose(found.to_dense(), own, atol=1e-12)
+
+
+def test_nothing_left_of_the_dictionary_is_survived():
+    Y = np.array([[[-3.0, 3, 2, -3]], [[-1, -1, 1, -1]]])
+    options = {"alpha": 10.0, "init": "data", "max_iter": 8}
+    for seed in range(120, 130):
+        model = SuKro((2, 3), n_nonzero_coefs=3, random_state=seed, **options).fit(Y)
+        assert model.dictionary_.n_terms >= 1
+
+
+def test_what_is_handed_out_may_be_worse_than_what_was_coded_with_until_admm_converges(rng):
+    Y, factors = planted(rng, (5, 4), (7, 6))
+    options = {"alpha": 0.5, "max_iter": 8, "step_tol": 0.0}
+    excess = []
+    for n_steps in (1, 10, 1000):
+        structure, state = relaxed_run(learner(factors, n_steps=n_steps, **options), Y)
+        found = structure.result(state.dictionary).to_dense()
+        excess.append(np.linalg.norm(found - state.dictionary.to_dense()))
+    assert excess[0] > excess[1] > excess[2]
+    assert excess[2] < 1e-3
+
+
+@pytest.mark.parametrize("scale", [1e-160, 1e-100, 1e-30, 1e30, 1e100])
+@pytest.mark.parametrize("u", [None, 1.0])
+@pytest.mark.filterwarnings("error")
+def test_samples_of_any_scale_are_survived_with_a_penalty(rng, scale, u):
+    Y, factors = planted(rng, (5, 4), (7, 6))
+    model = learner(factors, alpha=0.5, u=u).fit(scale * Y)
+    assert np.isfinite(model.dictionary_.to_dense()).all()
+    assert np.isfinite(model.history_["rmse"]).all()
+
+
+def test_a_tiny_u_is_survived_where_codes_determine_little(rng):
+    model = SuKro((5, 4), n_nonzero_coefs=3, alpha=1e-12, u=1e-14, max_iter=5, random_state=0)
+    model.fit(rng.standard_normal((6, 3, 3)))
+    assert np.isfinite(model.dictionary_.to_dense()).all()
+
+
 def test_a_penalty_needs_two_modes(rng):
     with pytest.raises(ValueError, match=r"alpha=1.*two modes.*have 3.*n_terms"):
         SuKro(3, n_nonzero_coefs=1, alpha=1).fit(rng.standard_normal((30, 3, 2, 2)))

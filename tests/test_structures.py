@@ -8,8 +8,10 @@ import kronlearn as kl
 import reference
 import reference_comparators_sums as reference_sums
 from kronlearn.dictionary import Dictionary
+from kronlearn.engines.threads import Coder, Codes, Threads
 from kronlearn.moments import Moments
 from kronlearn.persistence import ModelFileError
+from kronlearn.replacement import replace_unused
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.starts import starting_dictionary
 from kronlearn.structures import General
@@ -574,3 +576,15 @@ def test_learning_does_not_depend_on_the_scale_of_the_samples(rng, scale):
         kl.KroneckerDictionaryLearning((7, 6), **options).fit(samples) for samples in (Y, Y * scale)
     )
     np.testing.assert_allclose(other.dictionary_.to_dense(), one.dictionary_.to_dense(), atol=1e-8)
+
+
+def test_an_atom_is_not_replaced_where_that_would_empty_columns_of_a_sum(rng):
+    factors = [rng.standard_normal((2, 4, 3)), rng.standard_normal((2, 4, 3))]
+    factors[1][0, :, 1] = 0.0
+    dictionary = kl.KroneckerSumDictionary(zip(*factors, strict=True))
+    source = ArraySource(rng.standard_normal((20, 4, 4)), (4, 4))
+    codes = Codes.empty(20, 2, np.float64, residuals=True)
+    codes.residual2[:] = 1.0
+    unused = [np.array([2]), np.array([], np.intp)]
+    found = replace_unused(dictionary, unused, codes, source, Coder("omp", 2), Threads())
+    assert found == (dictionary, 0)

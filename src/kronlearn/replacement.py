@@ -47,7 +47,7 @@ def replace_unused(
     """A dictionary whose unused atoms are directions of the samples represented worst.
 
     Returns it and how many atoms were replaced. In a sum of Kronecker products the first term gets
-    the direction and the others nothing.
+    the direction and the others nothing; where that leaves columns of zeros nothing is replaced.
     """
     count = sum(map(len, unused))
     if count == 0:
@@ -65,7 +65,11 @@ def replace_unused(
             stacks[mode][1:, :, atom] = 0.0
             stacks[mode][0, :, atom] = canonical(direction, direction)[0][:, 0]
             replaced += 1
-    return dictionary.with_stacks(stacks), replaced
+    try:
+        return dictionary.with_stacks(stacks), replaced
+    except ValueError:
+        # The first term may be zero in another mode, and whole columns of the sum with it.
+        return dictionary, 0
 
 
 def _residuals(

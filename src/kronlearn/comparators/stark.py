@@ -8,19 +8,28 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
+from sklearn.utils.validation import check_is_fitted
 
 from kronlearn.comparators.learners import Comparator
-from kronlearn.comparators.shrinkage import NormedDictionary, svt
+from kronlearn.comparators.shrinkage import (
+    NormedDictionary,
+    ridge_parts,
+    svt,
+    terms_needed,
+    unit_columns,
+)
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.learning import Progress
 from kronlearn.moments import Moments
 from kronlearn.parameters import check_count
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.structures import FromMoments, Structure
-from kronlearn.sums import rearranged, restored
+from kronlearn.sums import KroneckerSumDictionary, rearranged, restored
 
 __all__ = ["STARK"]
+
+# The relative error of a column of what is handed out.
+_ROUNDING = 1e-10
 
 
 class STARK(Comparator):
@@ -55,8 +64,7 @@ class STARK(Comparator):
     n_steps : int
         Steps of ADMM per update.
     rank_tol : float
-        Of two modes the result is the shortest sum of Kronecker products that is D up to this
-        fraction of its norm.
+        The fraction of the norm of D that ``n_terms_`` leaves out.
     method : {"omp", "ols"}
         The coder.
     max_iter : int
@@ -69,7 +77,11 @@ class STARK(Comparator):
     Attributes
     ----------
     dictionary_ : KroneckerSumDictionary of two modes, otherwise KroneckerDictionary of one
-        ``dictionary_.n_terms`` is the rank that was found.
+        The D that coded best itself, to rounding. Written as a sum of Kronecker products it has up
+        to min(m_1 n_1, m_2 n_2) terms, which cost nothing: sums are used as one matrix.
+    n_terms_ : int
+        The rank that was found, of at most two modes: how many Kronecker products are D, with the
+        norms its columns had, but for ``rank_tol`` of its Frobenius norm.
     history_, n_iter_, stop_reason_, patch_shape_
         As for :class:`kronlearn.KroneckerDictionaryLearning`.
 
@@ -131,6 +143,22 @@ class STARK(Comparator):
             if not 0 < float(value) < np.inf:
                 raise ValueError(f"{name}={value} is not a positive, finite number.")
 
+    @property
+    def n_terms_(self) -> int:
+        """How many Kronecker products are the dictionary but for ``rank_tol``."""
+        check_is_fitted(self, "dictionary_")
+        if len(self.patch_shape_) > 2:
+            raise AttributeError(
+                "Kronecker products are counted by singular values, which dictionaries of "
+                f"{len(self.patch_shape_)} modes do not have."
+            )
+        dictionary = self.dictionary_
+        if not isinstance(dictionary, KroneckerSumDictionary) or dictionary.n_terms == 1:
+            return 1
+        D = dictionary.to_dense().astype(np.float64) * dictionary.column_norms
+        matrix = rearranged(D, dictionary.patch_shape, dictionary.n_atoms)
+        return terms_needed(np.linalg.svd(matrix, compute_uv=False), float(self.rank_tol))
+
     def _start(self, source: ArraySource, n_atoms: tuple[int, ...]) -> Dictionary:
         start = super()._start(source, n_atoms)
         return NormedDictionary(start.to_dense(), (start.patch_shape, start.n_atoms))
@@ -142,15 +170,15 @@ class STARK(Comparator):
             None if self.penalty is None else float(self.penalty),
             float(self.gamma_ratio),
             int(self.n_steps),
-            float(self.rank_tol),
         )
 
 
 class LowRank(FromMoments):
     """Matrices whose unfolded rearrangements have small nuclear norms.
 
-    ``copies`` are the low-rank W_k and ``multipliers`` the A_k of ADMM, tensors like R(D). The two
-    unfoldings of a matrix are transposes of each other, so with two modes one copy stands for both.
+    ``copies`` are the low-rank W_k of ADMM and ``multipliers`` its A_k divided by γ, tensors like
+    R(D). The two unfoldings of a matrix are transposes of each other, so with two modes one copy
+    stands for both.
     """
 
     name = "stark"
@@ -162,10 +190,8 @@ class LowRank(FromMoments):
         penalty: float | None,
         gamma_ratio: float,
         n_steps: int,
-        rank_tol: float,
     ) -> None:
-        self.penalty, self.gamma_ratio = penalty, gamma_ratio
-        self.n_steps, self.rank_tol = n_steps, rank_tol
+        self.penalty, self.gamma_ratio, self.n_steps = penalty, gamma_ratio, n_steps
         self.modes = start.modes
         n_modes = len(self.modes[0])
         tensor = start.rearranged()
@@ -177,38 +203,29 @@ class LowRank(FromMoments):
         assert isinstance(dictionary, NormedDictionary)
         if moments.energy == 0:
             return dictionary
-        D = self._minimised(moments)
-        norms = np.linalg.norm(D, axis=0)
-        # A column that vanished stays what it was.
-        alive = norms > np.finfo(np.float64).tiny ** 0.5
-        norms = np.where(alive, norms, dictionary.column_norms)
-        columns = np.where(alive, D / norms, dictionary.factors[0])
-        return NormedDictionary(columns, self.modes, norms)
+        columns, norms = unit_columns(self._minimised(moments), dictionary.factors[0])
+        return NormedDictionary(columns, self.modes, norms) if norms.any() else dictionary
 
     def _minimised(self, moments: Moments) -> NDArray[np.float64]:
         weight = self.penalty
         if weight is None:
             weight = moments.energy**0.75 / 10
-        gamma, n_modes = weight / self.gamma_ratio, len(self.modes[0])
-        xx, xy = moments.full_xx(), moments.full_xy()
-        xx[np.diag_indices_from(xx)] += gamma * n_modes
-        factor = cho_factor(xx, overwrite_a=True, check_finite=False)
-        times = n_modes // len(self.copies)
+        ridge = weight / self.gamma_ratio * len(self.modes[0])
+        fitted, kept = ridge_parts(moments.full_xx(), moments.full_xy(), ridge)
         for _ in range(self.n_steps):
-            pull = np.sum(self.multipliers, axis=0) + gamma * np.sum(self.copies, axis=0)
-            right = xy.T + restored(times * pull, *self.modes)
-            D = cho_solve(factor, right.T, check_finite=False).T
+            pull = np.mean(self.multipliers, axis=0) + np.mean(self.copies, axis=0)
+            D = fitted + restored(pull, *self.modes) @ kept
             tensor = rearranged(D, *self.modes)
             for k, multiplier in enumerate(self.multipliers):
-                self.copies[k] = _shrunk(tensor - multiplier / gamma, k, self.gamma_ratio)
-                self.multipliers[k] = multiplier - gamma * (tensor - self.copies[k])
+                self.copies[k] = _shrunk(tensor - multiplier, k, self.gamma_ratio)
+                self.multipliers[k] = multiplier - (tensor - self.copies[k])
         return D
 
     def result(self, dictionary: Dictionary) -> Dictionary:
-        """The sum of Kronecker products that D is, of two modes; else D."""
+        """D; of two modes as the sum of Kronecker products that it is."""
         assert isinstance(dictionary, NormedDictionary)
         if len(self.modes[0]) == 2:
-            return dictionary.kronecker_sum(self.rank_tol)
+            return dictionary.kronecker_sum(_ROUNDING)
         return KroneckerDictionary(dictionary.factors)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn.utils import check_random_state
 
 from kronlearn.comparators.cp import cp_terms
 from kronlearn.comparators.learners import Comparator
+from kronlearn.comparators.shrinkage import VANISHED
 from kronlearn.dictionary import Dictionary
 from kronlearn.learning import Progress
 from kronlearn.moments import Moments
@@ -40,6 +42,11 @@ class TeFDiL(Comparator):
     shrunk say little. (With codes that take up the norms the RMSE of 16 × 16 atoms for 8 × 8 image
     patches is recorded as 10, and falls to 4.8 as soon as they are coded again.) It needs the full
     moments, ``n_codes²`` numbers.
+
+    A column of D that no code uses is 0, and the terms that fit the other columns fill it. If they
+    leave a column of a sum at zero (1e-8 of the largest), the unused columns of D are set to the
+    present ones and the nearest sum is found again; if it has a column of zero even then, the
+    dictionary stays what it was for that iteration.
 
     Parameters
     ----------
@@ -142,21 +149,13 @@ class NearestSum(FromMoments):
 
     def update(self, dictionary: Dictionary, moments: Moments) -> Dictionary:
         """The nearest sum to the least-squares dictionary; atoms that no code uses stay."""
+        D = least_squares_dictionary(moments, self.ridge)
+        if isinstance(dictionary, KroneckerSumDictionary):
+            return _nearest_sum(D, dictionary, moments.used())
         present = list(dictionary.stacks)
         if self.norms is not None:
             present = [stack * norms for stack, norms in zip(present, self.norms, strict=True)]
-        D = least_squares_dictionary(moments, self.ridge)
-        tensor = rearranged(D, dictionary.patch_shape, dictionary.n_atoms)
-        found = cp_terms(tensor, [stack.reshape(len(stack), -1).T for stack in present])
-        stacks = []
-        for columns, stack, atoms in zip(
-            found, present, unused_by_mode(moments.used()), strict=True
-        ):
-            new = columns.T.reshape(stack.shape)
-            new[:, :, atoms] = stack[:, :, atoms]
-            stacks.append(new)
-        if isinstance(dictionary, KroneckerSumDictionary):
-            return dictionary.with_stacks(stacks)
+        stacks = _nearest(D, present, unused_by_mode(moments.used()))
         self.norms = []
         for mode, (new, stack) in enumerate(zip(stacks, dictionary.stacks, strict=True)):
             columns, scale = canonical(new[0], stack[0])
@@ -166,11 +165,52 @@ class NearestSum(FromMoments):
         return dictionary.with_stacks(stacks)
 
 
+def _nearest(
+    D: NDArray[np.float64],
+    present: Sequence[NDArray[np.float64]],
+    kept: Sequence[NDArray[np.intp]],
+) -> list[NDArray[np.float64]]:
+    """The factors ``(R, m_i, n_i)`` of the sum nearest to D, but for the atoms of a mode kept."""
+    sizes = [stack.shape[1:] for stack in present]
+    patch_shape, n_atoms = zip(*sizes, strict=True)
+    tensor = rearranged(D, patch_shape, n_atoms)
+    found = cp_terms(tensor, [stack.reshape(len(stack), -1).T for stack in present])
+    stacks = []
+    for columns, stack, atoms in zip(found, present, kept, strict=True):
+        new = columns.T.reshape(stack.shape)
+        new[:, :, atoms] = stack[:, :, atoms]
+        stacks.append(new)
+    return stacks
+
+
+def _nearest_sum(
+    D: NDArray[np.float64], dictionary: KroneckerSumDictionary, used: NDArray[np.bool_]
+) -> KroneckerSumDictionary:
+    """The sum nearest to D, or near to both D and the dictionary if columns of that are zero."""
+    stacks = _nearest(D, dictionary.stacks, unused_by_mode(used))
+    if _has_no_zeros(stacks):
+        return dictionary.with_stacks(stacks)
+    norms = np.linalg.norm(D, axis=0)
+    fitted = used.ravel() & (norms > VANISHED * norms.max())
+    D = np.where(fitted, D, dictionary.to_dense() * dictionary.column_norms)
+    stacks = _nearest(D, dictionary.stacks, [np.arange(0)] * used.ndim)
+    return dictionary.with_stacks(stacks) if _has_no_zeros(stacks) else dictionary
+
+
+def _has_no_zeros(stacks: Sequence[NDArray[np.float64]]) -> bool:
+    """Whether no column of a sum of Kronecker products vanishes beside the largest."""
+    total = sum(reduce(np.kron, term) for term in zip(*stacks, strict=True))
+    norms = np.linalg.norm(total, axis=0)
+    return bool(norms.min() > VANISHED * norms.max())
+
+
 def least_squares_dictionary(moments: Moments, ridge: float) -> NDArray[np.float64]:
     """``S_xyᵀ (S_xx + ridge·‖S_xx‖_F I)⁻¹``, (n_features, n_codes)."""
     xx, xy = moments.full_xx(), moments.full_xy()
+    # Squares of the sums may be too large or too small for a number. Codes of no samples are zero.
+    size = np.abs(xx).max() or 1.0
+    xx, xy = xx / size, xy / size
     if ridge < _RANK_TOLERANCE:
         return (np.linalg.pinv(xx, rcond=_RANK_TOLERANCE, hermitian=True) @ xy).T
-    # Codes of no samples leave nothing to be solved.
     xx[np.diag_indices_from(xx)] += ridge * np.linalg.norm(xx) or 1.0
     return np.asarray(np.linalg.solve(xx, xy).T, np.float64)

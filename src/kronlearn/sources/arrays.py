@@ -86,7 +86,8 @@ class ArraySource:
         for start in range(0, len(self), step):
             block = np.asarray(self.array[start : start + step], dtype=np.float64).reshape(-1)
             # Not a BLAS product: its rounding depends on the number of threads.
-            part = float(np.square(block).sum())
+            with np.errstate(over="ignore"):
+                part = float(np.square(block).sum())
             if not math.isfinite(part):
                 check_finite(self.array[start : start + step], start)
             total += part
