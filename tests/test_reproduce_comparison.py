@@ -255,7 +255,7 @@ def test_a_quick_run_writes_csv_report_and_picture(experiment: str, tmp_path: Pa
     assert [result.run for result in found] == cells
     assert all(len(r.curve) == r.run.setting.iterations for r in found)
     assert all(0 < r.seconds_per_iteration < r.seconds for r in found)
-    assert all(r.ols_rmse < r.omp_rmse * 1.05 for r in found)
+    assert all(r.ols_rmse < r.omp_rmse * 1.02 for r in found if r.run.method == "default")
     text = (tmp_path / f"{experiment}.md").read_text("utf-8")
     assert "not the paper's images" in text
     assert "quick run" in text
