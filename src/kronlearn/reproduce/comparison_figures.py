@@ -79,9 +79,10 @@ def _draw_curves(axes: list[Axes], found: Means) -> None:
         ax.set_xlabel("iteration")
         ax.locator_params(axis="x", integer=True)
         if last:
-            # The first iterations are far above all that follows.
-            margin = 0.05 * (max(early) - min(last))
-            ax.set_ylim(min(last) - margin, max(early) + margin)
+            # The first iterations, and some methods for long, are far above all the others.
+            highest = min(max(early), 1.4 * float(np.median(last)))
+            margin = 0.05 * (highest - min(last))
+            ax.set_ylim(min(last) - margin, highest + margin)
     axes[0].set_ylabel("RMSE")
 
 
