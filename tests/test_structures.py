@@ -588,3 +588,9 @@ def test_an_atom_is_not_replaced_where_that_would_empty_columns_of_a_sum(rng):
     unused = [np.array([2]), np.array([], np.intp)]
     found = replace_unused(dictionary, unused, codes, source, Coder("omp", 2), Threads())
     assert found == (dictionary, 0)
+
+
+def test_more_terms_than_any_dictionary_needs_are_refused(rng):
+    Y = rng.standard_normal((50, 4, 3))
+    with pytest.raises(ValueError, match=r"n_terms=16: .*\(5, 5\) atoms .*at most 15"):
+        kl.KroneckerDictionaryLearning((5, 5), n_nonzero_coefs=2, n_terms=16).fit(Y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -69,12 +70,24 @@ def starting_dictionary(
         first = _given(init, source.patch_shape, n_atoms, orthonormal, n_terms)
     if n_terms == 1:
         return first
+    _check_terms(n_terms, first)
     further = [
         rng.standard_normal((n_terms - first.n_terms, *stack.shape[1:]))
         * ((mode > 0) / np.sqrt(stack.shape[1]))
         for mode, stack in enumerate(first.stacks)
     ]
     return joined(first, further)
+
+
+def _check_terms(n_terms: int, dictionary: Dictionary) -> None:
+    """Raise for more terms than any matrix of this size can need."""
+    sizes = [m * n for m, n in zip(dictionary.patch_shape, dictionary.n_atoms, strict=True)]
+    most = math.prod(sizes) // max(sizes)
+    if len(sizes) > 1 and n_terms > most:
+        raise ValueError(
+            f"n_terms={n_terms}: a dictionary of {dictionary.n_atoms} atoms for samples of shape "
+            f"{dictionary.patch_shape} is a sum of at most {most} terms; pass no more."
+        )
 
 
 def joined(dictionary: Dictionary, further: Sequence[NDArray[np.float64]]) -> Dictionary:

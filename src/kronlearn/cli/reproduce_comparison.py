@@ -59,6 +59,8 @@ def run_comparison(
     picture(experiment, found).savefig(place / f"{experiment}.png", dpi=150)
     output.say(_table(title, found))
     output.say(comparison_report.summary(experiment, found))
+    if quick:
+        output.say("A quick run is too short, and has too few samples, for conclusions.")
     output.say(f"Written to {place}: comparison.csv, {experiment}.md and {experiment}.png.")
     output.finish(_record(data, draws, found, comparison_report.claims(experiment, found)))
 
@@ -69,6 +71,8 @@ def _images(folder: Path | None) -> tuple[Data, list[NDArray[np.float32]]]:
     processor = f"{facts['processor']}, {facts['instruction_set']}"
     if folder is None:
         return Data(_STAND_INS, processor), included_images(_STAND_INS)
+    if not folder.is_dir():
+        raise ValueError(f"--images {folder}: there is no such folder.")
     missing = [name for name in comparison.IMAGES if not (folder / f"{name}.png").is_file()]
     if missing:
         raise ValueError(f"--images {folder} has no {missing[0]}.png.")

@@ -61,6 +61,11 @@ class UnstructuredComparator(Comparator):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
+        if isinstance(self.n_atoms, tuple | list):
+            raise TypeError(
+                f"n_atoms={self.n_atoms!r}: an unstructured dictionary has one number of atoms, "
+                f"for example {math.prod(self.n_atoms)}."
+            )
         check_count("n_atoms", self.n_atoms, 1)
 
     def _sizes(self, sample_shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
