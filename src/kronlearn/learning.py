@@ -373,7 +373,7 @@ class _Iteration:
                 updated, scale = structure.solve(stack, sums)
                 self.dictionary = self.dictionary.with_stack(mode, updated)
                 sums.rescale(scale)
-                _rescale_codes(self.codes, mode, scale, n_atoms)
+                self.codes.rescale(mode, scale, n_atoms)
         self.unused = unused_by_mode(used_codes(self.codes, n_atoms))
         self.squared_error = sums.squared_error(self.dictionary.stacks[-1])
         assert first is not None
@@ -394,16 +394,3 @@ class _Iteration:
             self._pass("given", moments)
             self.squared_error = moments.squared_error(last)
         return found
-
-
-def _rescale_codes(
-    codes: Codes, mode: int, scale: NDArray[np.float64], n_atoms: tuple[int, ...]
-) -> None:
-    """Multiply every coefficient by the scale of its atom's index in one mode, in blocks."""
-    assert codes.index is not None
-    assert codes.value is not None
-    inner = int(np.prod(n_atoms[mode + 1 :]))
-    table = scale.astype(codes.value.dtype)
-    for start in range(0, len(codes.index), 65536):
-        rows = slice(start, start + 65536)
-        codes.value[rows] *= table[codes.index[rows] // inner % n_atoms[mode]]

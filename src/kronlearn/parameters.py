@@ -15,6 +15,7 @@ __all__ = [
     "check_common_parameters",
     "check_count",
     "check_learning_parameters",
+    "check_number",
     "mode_sizes",
     "positive_integers",
 ]
@@ -31,10 +32,10 @@ def check_common_parameters(estimator: Any) -> None:
         )
     check_count("max_iter", estimator.max_iter, 1)
     budget = estimator.time_budget
-    if budget is not None and not isinstance(budget, numbers.Real):
-        raise TypeError(f"time_budget={budget!r} is not a number.")
-    if budget is not None and not float(budget) > 0:
-        raise ValueError(f"time_budget={budget} is not a positive number of seconds.")
+    if budget is not None:
+        check_number("time_budget", budget)
+        if not float(budget) > 0:
+            raise ValueError(f"time_budget={budget} is not a positive number of seconds.")
     if estimator.callback is not None and not callable(estimator.callback):
         raise TypeError(f"callback={estimator.callback!r} is not a function.")
     if estimator.tol is not None and np.ndim(estimator.tol) > 0:
@@ -59,9 +60,7 @@ def check_learning_parameters(estimator: Any) -> None:
     for name, lowest in (("n_refits", 0), ("checkpoint_every", 1), ("n_terms", 1)):
         check_count(name, getattr(estimator, name), lowest)
     for name in ("min_improvement", "forgetting"):
-        value = getattr(estimator, name)
-        if not isinstance(value, numbers.Real):
-            raise TypeError(f"{name}={value!r} is not a number.")
+        check_number(name, getattr(estimator, name))
     if not 0 <= estimator.min_improvement < 1:
         raise ValueError(f"min_improvement={estimator.min_improvement} is not in [0, 1).")
     if not 0 < estimator.forgetting <= 1:
@@ -88,6 +87,12 @@ def _check_terms(estimator: Any) -> None:
             f'n_terms={estimator.n_terms} needs full moments; use statistics="auto" instead of '
             f"{estimator.statistics!r}."
         )
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raise unless a parameter is a real number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}={value!r} is not a number.")
 
 
 def check_count(name: str, value: Any, lowest: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.utils import check_random_state
 
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.learner import DictionaryLearner
-from kronlearn.learning import Plan
+from kronlearn.learning import Plan, Progress
 from kronlearn.parameters import check_common_parameters, check_count, positive_integers
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.starts import STARTS, dct_factor, perturbation, starting_dictionary
@@ -25,9 +26,33 @@ __all__ = ["Comparator", "UnstructuredComparator"]
 class Comparator(DictionaryLearner):
     """A method that codes all samples afresh, then updates the dictionary, in every iteration."""
 
-    init: Any
-    random_state: Any
-    time_budget: float | None
+    def __init__(
+        self,
+        n_atoms: tuple[int, ...] | int = (16, 16),
+        patch_shape: tuple[int, ...] | None = None,
+        n_nonzero_coefs: int | None = 6,
+        tol: float | None = None,
+        method: str = "omp",
+        max_iter: int = 100,
+        init: Any = "dct",
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+        time_budget: float | None = None,
+        callback: Callable[[Progress], bool | None] | None = None,
+    ) -> None:
+        self.n_atoms = n_atoms
+        self.patch_shape = patch_shape
+        self.n_nonzero_coefs = n_nonzero_coefs
+        self.tol = tol
+        self.method = method
+        self.max_iter = max_iter
+        self.init = init
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+        self.time_budget = time_budget
+        self.callback = callback
 
     @abstractmethod
     def _structure(self, dictionary: Dictionary) -> Structure:
@@ -58,6 +83,36 @@ class Comparator(DictionaryLearner):
 
 class UnstructuredComparator(Comparator):
     """A method whose dictionary is any matrix (n_features, n_atoms) with unit columns."""
+
+    def __init__(
+        self,
+        n_atoms: Any = 256,
+        patch_shape: tuple[int, ...] | None = None,
+        n_nonzero_coefs: int | None = 6,
+        tol: float | None = None,
+        method: str = "omp",
+        max_iter: int = 100,
+        init: Any = "dct",
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+        time_budget: float | None = None,
+        callback: Callable[[Progress], bool | None] | None = None,
+    ) -> None:
+        super().__init__(
+            n_atoms,
+            patch_shape,
+            n_nonzero_coefs,
+            tol,
+            method,
+            max_iter,
+            init,
+            random_state,
+            n_jobs,
+            verbose,
+            time_budget,
+            callback,
+        )
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

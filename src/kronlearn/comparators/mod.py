@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from kronlearn.comparators.learners import UnstructuredComparator
 from kronlearn.dictionary import Dictionary
-from kronlearn.learning import Progress
 from kronlearn.structures import General, Structure
 
 __all__ = ["MOD"]
@@ -53,34 +49,6 @@ class MOD(UnstructuredComparator):
     >>> model.dictionary_.n_atoms, model.transform(Y).shape
     ((24,), (300, 24))
     """
-
-    def __init__(
-        self,
-        n_atoms: int = 256,
-        patch_shape: tuple[int, ...] | None = None,
-        n_nonzero_coefs: int | None = 6,
-        tol: float | None = None,
-        method: str = "omp",
-        max_iter: int = 100,
-        init: Any = "dct",
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-        time_budget: float | None = None,
-        callback: Callable[[Progress], bool | None] | None = None,
-    ) -> None:
-        self.n_atoms = n_atoms
-        self.patch_shape = patch_shape
-        self.n_nonzero_coefs = n_nonzero_coefs
-        self.tol = tol
-        self.method = method
-        self.max_iter = max_iter
-        self.init = init
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
-        self.time_budget = time_budget
-        self.callback = callback
 
     def _structure(self, dictionary: Dictionary) -> Structure:
         return General()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from kronlearn.dictionary import Dictionary
 from kronlearn.engines.threads import Coder, Codes, Threads, default_block_size, resolve_n_jobs
 from kronlearn.learning import LearningState, Progress
 from kronlearn.moments import ModeMoments
-from kronlearn.parameters import check_count
+from kronlearn.parameters import check_count, check_number
 from kronlearn.replacement import replace_unused
 from kronlearn.sources.arrays import ArraySource
 
@@ -160,8 +159,7 @@ class OSubDil(LoopLearner):
         super()._check_parameters()
         check_count("batch_size", self.batch_size, 1)
         check_count("n_sweeps", self.n_sweeps, 1)
-        if isinstance(self.forgetting, bool) or not isinstance(self.forgetting, numbers.Real):
-            raise TypeError(f"forgetting={self.forgetting!r} is not a number.")
+        check_number("forgetting", self.forgetting)
         if not 0 <= float(self.forgetting) < math.inf:
             raise ValueError(
                 f"forgetting={self.forgetting} is not a nonnegative number; 0 forgets nothing."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ from kronlearn.comparators.spheres import geodesic, transport
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.threads import Coder, Threads, default_block_size, resolve_n_jobs
 from kronlearn.learning import Progress
-from kronlearn.parameters import check_count
+from kronlearn.parameters import check_count, check_number
 from kronlearn.sources.arrays import ArraySource
 
 __all__ = ["SeDiL"]
@@ -149,8 +148,7 @@ class SeDiL(LoopLearner):
             value = getattr(self, name)
             if value is None and name == "balance":
                 continue
-            if isinstance(value, bool) or not isinstance(value, numbers.Real):
-                raise TypeError(f"{name}={value!r} is not a number.")
+            check_number(name, value)
             if not 0 <= float(value) < math.inf or (value == 0 and name == "balance"):
                 kind = "positive" if name == "balance" else "nonnegative"
                 raise ValueError(f"{name}={value} is not a {kind} number.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +20,7 @@ from kronlearn.comparators.shrinkage import (
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.learning import Progress
 from kronlearn.moments import Moments
-from kronlearn.parameters import check_count
+from kronlearn.parameters import check_count, check_number
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.structures import FromMoments, Structure
 from kronlearn.sums import KroneckerSumDictionary, rearranged, restored
@@ -138,8 +137,7 @@ class STARK(Comparator):
             value = getattr(self, name)
             if name == "penalty" and value is None:
                 continue
-            if not isinstance(value, numbers.Real):
-                raise TypeError(f"{name}={value!r} is not a number.")
+            check_number(name, value)
             if not 0 < float(value) < np.inf:
                 raise ValueError(f"{name}={value} is not a positive, finite number.")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from kronlearn.comparators.shrinkage import (
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.learning import Progress
 from kronlearn.moments import Moments
-from kronlearn.parameters import check_count
+from kronlearn.parameters import check_count, check_number
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.starts import starting_dictionary
 from kronlearn.structures import FromMoments, General, Structure
@@ -187,8 +186,7 @@ class SuKro(Comparator):
             value = getattr(self, name)
             if value is None and name in ("alpha", "u"):
                 continue
-            if isinstance(value, bool) or not isinstance(value, numbers.Real):
-                raise TypeError(f"{name}={value!r} is not a number.")
+            check_number(name, value)
             if not 0 <= float(value) < np.inf or (value == 0 and name in ("alpha", "u")):
                 least = "positive" if name in ("alpha", "u") else "nonnegative"
                 raise ValueError(f"{name}={value} is not a {least} number.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
@@ -17,7 +16,7 @@ from kronlearn.comparators.shrinkage import VANISHED
 from kronlearn.dictionary import Dictionary
 from kronlearn.learning import Progress
 from kronlearn.moments import Moments
-from kronlearn.parameters import check_count
+from kronlearn.parameters import check_count, check_number
 from kronlearn.replacement import unused_by_mode
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.starts import starting_dictionary
@@ -123,8 +122,7 @@ class TeFDiL(Comparator):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_count("n_terms", self.n_terms, 1)
-        if not isinstance(self.ridge, numbers.Real):
-            raise TypeError(f"ridge={self.ridge!r} is not a number.")
+        check_number("ridge", self.ridge)
         if not 0 <= float(self.ridge) < np.inf:
             raise ValueError(f"ridge={self.ridge} is negative or not finite.")
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,6 @@ from kronlearn.comparators.atoms import AtomCodes
 from kronlearn.comparators.learners import Comparator
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.threads import Codes
-from kronlearn.learning import Progress
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.structures import FromCodes, Structure
 
@@ -70,34 +68,6 @@ class TKSVD(Comparator):
     >>> model.dictionary_.n_atoms, model.transform(Y).shape
     ((6, 5), (300, 30))
     """
-
-    def __init__(
-        self,
-        n_atoms: tuple[int, ...] | int = (16, 16),
-        patch_shape: tuple[int, ...] | None = None,
-        n_nonzero_coefs: int | None = 6,
-        tol: float | None = None,
-        method: str = "omp",
-        max_iter: int = 100,
-        init: Any = "dct",
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-        time_budget: float | None = None,
-        callback: Callable[[Progress], bool | None] | None = None,
-    ) -> None:
-        self.n_atoms = n_atoms
-        self.patch_shape = patch_shape
-        self.n_nonzero_coefs = n_nonzero_coefs
-        self.tol = tol
-        self.method = method
-        self.max_iter = max_iter
-        self.init = init
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
-        self.time_budget = time_budget
-        self.callback = callback
 
     def _structure(self, dictionary: Dictionary) -> Structure:
         return TupleByTuple()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,6 +79,16 @@ class Codes:
             np.zeros((n_samples, width), dtype) if values else None,
             np.zeros(n_samples, dtype) if residuals else None,
         )
+
+    def rescale(self, mode: int, scale: NDArray[np.float64], n_atoms: tuple[int, ...]) -> None:
+        """Multiply every coefficient by the scale of its atom's index in one mode, in blocks."""
+        assert self.index is not None
+        assert self.value is not None
+        inner = math.prod(n_atoms[mode + 1 :])
+        table = scale.astype(self.value.dtype)
+        for start in range(0, len(self.index), 65536):
+            rows = slice(start, start + 65536)
+            self.value[rows] *= table[self.index[rows] // inner % n_atoms[mode]]
 
     def __getitem__(self, rows: slice) -> Codes:
         arrays = (self.index, self.nonzeros, self.value, self.residual2)
