@@ -91,7 +91,7 @@ void code(const CodingTask<T>& task, void* workspace) {
 
 extern const Kernels<KRONLEARN_SCALAR> KRONLEARN_TABLE;
 const Kernels<KRONLEARN_SCALAR> KRONLEARN_TABLE = {
-    workspace_bytes<KRONLEARN_SCALAR>, code<KRONLEARN_SCALAR>, add_full_moments<KRONLEARN_SCALAR>,
-    add_mode_moments<KRONLEARN_SCALAR>};
+    workspace_bytes<KRONLEARN_SCALAR>, code<KRONLEARN_SCALAR>, sum_of_squares<KRONLEARN_SCALAR>,
+    add_full_moments<KRONLEARN_SCALAR>, add_mode_moments<KRONLEARN_SCALAR>};
 
 }  // namespace kronlearn::KRONLEARN_SET

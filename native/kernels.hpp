@@ -77,6 +77,8 @@ template <class T>
 struct Kernels {
   size_t (*workspace_bytes)(const CodingTask<T>&);
   void (*code)(const CodingTask<T>&, void* workspace);
+  // Σ y² in double precision.
+  double (*sum_of_squares)(const T* y, int64_t count);
   // xx (packed lower triangle: entry (q, p ≤ q) at q(q+1)/2 + p) += Σ x xᵀ; xy (atoms, features) += Σ x yᵀ.
   // Either may be null.
   void (*add_full_moments)(const CodesView<T>&, double* xx, double* xy);

@@ -5,6 +5,18 @@
 
 namespace kronlearn::KRONLEARN_SET {
 
+// The numbers go to the same eight sums on every instruction set.
+template <class T>
+double sum_of_squares(const T* y, int64_t count) {
+  double sums[8] = {};
+  int64_t p = 0;
+  for (; p + 8 <= count; p += 8)
+#pragma GCC unroll 8
+    for (int v = 0; v < 8; ++v) sums[v] += double(y[p + v]) * double(y[p + v]);
+  for (; p < count; ++p) sums[p % 8] += double(y[p]) * double(y[p]);
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
 template <class T>
 void add_xx(const CodesView<T>& codes, double* xx) {
   for (int64_t k = 0; k < codes.count; ++k) {

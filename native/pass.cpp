@@ -30,35 +30,23 @@ class Worker {
     residual2_.resize(tile_);
     energy_.resize(tile_);
     doubtful_.resize(tile_);
-    if (pass.xx) xx_.resize(triangle(d.atoms()));
-    if (pass.xy) xy_.resize(size_t(d.atoms()) * d.features());
-    if (pass.p) {
-      const Factor& f = d.factor(pass.mode);
-      p_.resize(size_t(f.n) * f.n);
-      c_.resize(size_t(f.n) * f.m);
+    sums_.resize(pass.tree->size());
+    if (pass.sums == Sums::mode)
       mode_scratch_.resize(d.features() + (size_t(pass.width) * d.n_modes() + 1) / 2);
-    }
   }
 
   template <class GoOn>
   void run(int64_t block, GoOn go_on) {
+    block_ = block;
     const int64_t first = block * pass_.block;
     const int64_t end = first + std::min(pass_.block, pass_.count - first);
     for (int64_t k = first; k < end && go_on(); k += tile_) run_tile(k, std::min(tile_, end - k));
   }
 
-  // Adds the block's sums to the pass's and starts afresh.
+  // Adds the block's sums to the tree and starts afresh.
   void commit() {
-    whole_.energy += totals_.energy;
-    whole_.residual += totals_.residual;
-    whole_.code_energy += totals_.code_energy;
-    whole_.nonzeros += totals_.nonzeros;
-    if (whole_.not_finite < 0) whole_.not_finite = totals_.not_finite;
-    totals_ = {};
-    flush(xx_, pass_.xx);
-    flush(xy_, pass_.xy);
-    flush(p_, pass_.p);
-    flush(c_, pass_.c);
+    if (whole_.not_finite < 0) whole_.not_finite = not_finite_;
+    pass_.tree->add(0, pass_.first_block + block_, sums_);
   }
 
  private:
@@ -69,32 +57,33 @@ class Worker {
       code(first, t);
       pass_.dictionary->rescale(count * pass_.width, t.index, t.value);
       for (int64_t k = 0; k < count; ++k) {
-        totals_.energy += t.energy[k];
-        totals_.residual += t.residual2[k];
-        if (!std::isfinite(t.energy[k]) && totals_.not_finite < 0) totals_.not_finite = first + k;
+        if (pass_.sums == Sums::none) sums_[kEnergy] += t.energy[k];
+        sums_[kResidual] += t.residual2[k];
+        if (!std::isfinite(t.energy[k]) && not_finite_ < 0) not_finite_ = first + k;
       }
     }
-    for (int64_t k = 0; k < count; ++k) totals_.nonzeros += t.nonzeros[k];
-    const CodesView<T> codes = {
-        count, pass_.width, pass_.dictionary->features(), t.samples, t.index, t.value, t.nonzeros};
-    // With xx it is the trace of that.
-    if (pass_.xy && !pass_.xx)
-      for (int64_t k = 0; k < count; ++k) {
-        double sum = 0;
-        for (int l = 0; l < t.nonzeros[k]; ++l) {
-          const double x = t.value[k * pass_.width + l];
-          sum += x * x;
-        }
-        totals_.code_energy += sum;
-      }
-    if (pass_.xx || pass_.xy)
-      kernels_.add_full_moments(codes, pass_.xx ? xx_.data() : nullptr,
-                                pass_.xy ? xy_.data() : nullptr);
-    if (pass_.p)
-      kernels_.add_mode_moments(codes, pass_.dictionary->n_modes(),
-                                pass_.dictionary->exact_modes().data(),
-                                pass_.dictionary->exact_grams().data(), pass_.mode, p_.data(),
-                                c_.data(), mode_scratch_.data());
+    for (int64_t k = 0; k < count; ++k) sums_[kNonzeros] += t.nonzeros[k];
+    if (pass_.sums != Sums::none) add_sums(t);
+  }
+
+  void add_sums(const CodingTask<T>& t) {
+    const Dictionary<T>& d = *pass_.dictionary;
+    const CodesView<T> codes = {t.count, pass_.width, d.features(), t.samples,
+                                t.index, t.value,     t.nonzeros};
+    sums_[kEnergy] += kernels_.sum_of_squares(t.samples, t.count * d.features());
+    double* const sums = sums_.data() + kNumbers;
+    if (pass_.sums == Sums::mode) {
+      const int n = d.factor(pass_.mode).n;
+      return kernels_.add_mode_moments(codes, d.n_modes(), d.exact_modes().data(),
+                                       d.exact_grams().data(), pass_.mode, sums,
+                                       sums + size_t(n) * n, mode_scratch_.data());
+    }
+    const bool full = pass_.sums == Sums::full;
+    if (!full)
+      for (int64_t k = 0; k < t.count; ++k)
+        sums_[kCodeEnergy] += kernels_.sum_of_squares(t.value + k * pass_.width, t.nonzeros[k]);
+    kernels_.add_full_moments(codes, full ? sums : nullptr,
+                              full ? sums + triangle(d.atoms()) : sums);
   }
 
   void code(int64_t first, CodingTask<T>& whole) {
@@ -106,14 +95,6 @@ class Worker {
       CodingTask<T> part = task(k, next - k, k - first);
       part.refit = run % 2 != pass_.half;
       coder_.code(part);
-    }
-  }
-
-  static void flush(std::vector<double>& part, double* __restrict whole) {
-    double* __restrict from = part.data();
-    for (size_t i = 0; i < part.size(); ++i) {
-      whole[i] += from[i];
-      from[i] = 0;
     }
   }
 
@@ -168,16 +149,27 @@ class Worker {
   std::vector<int32_t> index_, nonzeros_;
   std::vector<uint8_t> doubtful_;
   std::vector<T> value_, residual2_, energy_;
-  std::vector<double> xx_, xy_, p_, c_, mode_scratch_;
+  SumTree::Sums sums_;
+  std::vector<double> mode_scratch_;
   TileCoder<T> coder_;
-  Totals totals_;
+  int64_t block_ = 0, not_finite_ = -1;
 };
 
 }  // namespace
 
 template <class T>
+size_t sums_size(const Dictionary<T>& dictionary, Sums sums, int mode) {
+  const size_t atoms = dictionary.atoms(), features = dictionary.features();
+  if (sums == Sums::none) return kNumbers;
+  if (sums == Sums::xy) return kNumbers + atoms * features;
+  if (sums == Sums::full) return kNumbers + triangle(atoms) + atoms * features;
+  const Factor& f = dictionary.factor(mode);
+  return kNumbers + size_t(f.n) * (f.n + f.m);
+}
+
+template <class T>
 Totals run(const Pass<T>& pass) {
-  Totals totals = pass.start;
+  Totals totals;
   // One set of kernels for the whole pass, whatever is chosen meanwhile.
   const Kernels<T>& kernels = kronlearn::kernels<T>();
   const int64_t blocks = pass.count / pass.block + (pass.count % pass.block != 0);
@@ -188,6 +180,8 @@ Totals run(const Pass<T>& pass) {
   return totals;
 }
 
+template size_t sums_size(const Dictionary<float>&, Sums, int);
+template size_t sums_size(const Dictionary<double>&, Sums, int);
 template Totals run(const Pass<float>&);
 template Totals run(const Pass<double>&);
 

@@ -1,12 +1,13 @@
 // One pass over samples: code them, add up their moments, in threads.
 //
 // Samples are cut into blocks of a fixed size. Every block is coded and summed on its own and the sums are
-// added in the order of the blocks, so the result has the same bits for any number of threads.
+// added as a tree, so the result has the same bits for any number of threads and any sharing out.
 #pragma once
 
 #include <functional>
 
 #include "dictionary.hpp"
+#include "sum_tree.hpp"
 
 namespace kronlearn {
 
@@ -15,11 +16,23 @@ enum class Coding { fresh, refit, given };
 // Consecutive samples that are coded afresh or refitted together when halves take turns.
 constexpr int64_t kRun = 256;
 
+// What is summed over the samples beside a few numbers, and in this order behind them.
+enum class Sums {
+  none,
+  full,  // xx, packed (atoms · (atoms + 1) / 2), then xy (atoms, features)
+  xy,    // xy alone
+  mode   // p (n, n), then c (n, m), of one mode
+};
+
+// The numbers that every pass sums: Σ‖y‖² (in double precision only beside other sums), Σ‖y − ŷ‖², Σ‖x‖²
+// (only beside xy alone: with xx it is the trace of that), and the number of nonzeros.
+enum { kEnergy, kResidual, kCodeEnergy, kNonzeros, kNumbers };
+
+// How many numbers a pass sums.
+template <class T>
+size_t sums_size(const Dictionary<T>& dictionary, Sums sums, int mode);
+
 struct Totals {
-  double energy = 0;       // Σ ‖y‖²
-  double residual = 0;     // Σ ‖y − ŷ‖²
-  double code_energy = 0;  // Σ ‖x‖², summed only together with xy and without xx, whose trace it is
-  int64_t nonzeros = 0;
   int64_t not_finite = -1;  // the first sample that is NaN, infinite or too large to be squared
   bool cancelled = false;
 };
@@ -47,14 +60,11 @@ struct Pass {
   int32_t* nonzeros = nullptr;  // (count)
   T* residual2 = nullptr;       // (count)
 
-  // Sums to add to; null where not wanted.
-  double* xx = nullptr;  // packed (atoms · (atoms + 1) / 2)
-  double* xy = nullptr;  // (atoms, features)
-  int mode = -1;         // the mode of the two sums below
-  double* p = nullptr;   // (n, n)
-  double* c = nullptr;   // (n, m)
+  Sums sums = Sums::none;
+  int mode = -1;             // the mode that is summed for
+  SumTree* tree = nullptr;   // where the sums of the blocks are added to
+  int64_t first_block = 0;   // the number of the first block in the tree
 
-  Totals start;  // what to count on from
   int threads = 1;
   int64_t block = 4096;
   std::function<bool(double)> cancelled;  // asked now and then on the calling thread

@@ -89,7 +89,7 @@ def test_complex_samples_are_refused(Y, factors):
 
 @pytest.mark.parametrize("samples", ["samples", [["a", "b"], ["c", "d"]]])
 def test_text_is_refused(factors, samples):
-    with pytest.raises((ValueError, TypeError), match=r"numbers|numeric|string|str"):
+    with pytest.raises((ValueError, TypeError), match=r"numbers|numeric|string|does not exist"):
         kl.sparse_code(samples, factors, 2)
 
 

@@ -13,7 +13,7 @@ from kronlearn.comparators.aksvd import PowerIterations
 from kronlearn.comparators.atoms import AtomCodes, samples_as_rows
 from kronlearn.comparators.ksvd import SingularPairs
 from kronlearn.comparators.tksvd import TupleByTuple
-from kronlearn.engines.threads import Codes
+from kronlearn.engines.engine import Codes
 from kronlearn.sources.arrays import ArraySource
 
 UNSTRUCTURED = [

@@ -18,7 +18,7 @@ from kronlearn.comparators.cp import cp_terms
 from kronlearn.comparators.pair_aksvd import AtomByAtom
 from kronlearn.comparators.shrinkage import NormedDictionary, ridge_parts, svt
 from kronlearn.comparators.tefdil import NearestSum
-from kronlearn.engines.threads import Codes
+from kronlearn.engines.engine import Codes
 from kronlearn.moments import Moments
 from kronlearn.sources.arrays import ArraySource
 

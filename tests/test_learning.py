@@ -266,7 +266,7 @@ def test_samples_that_must_be_converted_block_by_block_learn_the_same_bits(
     start = reference.random_factors(rng, (5, 5), (6, 6))
     options = {"statistics": statistics, "n_refits": 1, "block_size": 32, "n_jobs": 2}
     expected = learner(start, **options).fit(Y.astype(np.float64))
-    monkeypatch.setattr("kronlearn.sources.arrays._BLOCK_NUMBERS", 2000)
+    monkeypatch.setattr("kronlearn.sources.source.BLOCK_NUMBERS", 2000)
     np.save(tmp_path / "samples.npy", Y)
     for samples in (Y, np.asfortranarray(Y), np.load(tmp_path / "samples.npy", mmap_mode="r")):
         assert_same_model(learner(start, **options).fit(samples), expected)
@@ -630,7 +630,7 @@ def test_coding_anew_replaces_no_atom_in_use(rng, monkeypatch):
     from kronlearn import learning, replacement
 
     def checked(dictionary, unused, codes, *rest):
-        used = replacement.used_codes(codes, dictionary.n_atoms)
+        used = codes.used(dictionary.n_atoms)
         for mode, atoms in enumerate(unused):
             assert not np.moveaxis(used, mode, 0)[atoms].any()
         return replacement.replace_unused(dictionary, unused, codes, *rest)

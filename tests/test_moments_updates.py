@@ -6,7 +6,8 @@ import pytest
 import kronlearn as kl
 import reference
 from kronlearn import replacement, updates
-from kronlearn.engines.threads import Coder, Codes, Threads
+from kronlearn.engines.engine import Coder, Codes
+from kronlearn.engines.threads import Threads
 from kronlearn.moments import ModeMoments, Moments
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.structures import General, Orthonormal

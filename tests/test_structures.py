@@ -8,7 +8,7 @@ import kronlearn as kl
 import reference
 import reference_comparators_sums as reference_sums
 from kronlearn.dictionary import Dictionary
-from kronlearn.engines.threads import Coder, Codes, Threads
+from kronlearn.engines.engine import Coder, Codes
 from kronlearn.moments import Moments
 from kronlearn.persistence import ModelFileError
 from kronlearn.replacement import replace_unused
@@ -111,7 +111,7 @@ def moments_of(Y, X, dictionary):
     moments = Moments.zeros(dictionary.patch_shape, dictionary.n_atoms)
     moments.xx[:] = s_xx[np.tril_indices(len(s_xx))]
     moments.xy[:] = s_xy
-    moments.count(n_samples, energy)
+    moments.n_samples, moments.energy = n_samples, energy
     moments.code_energy = np.sum(X**2)
     return moments
 
@@ -586,7 +586,7 @@ def test_an_atom_is_not_replaced_where_that_would_empty_columns_of_a_sum(rng):
     codes = Codes.empty(20, 2, np.float64, residuals=True)
     codes.residual2[:] = 1.0
     unused = [np.array([2]), np.array([], np.intp)]
-    found = replace_unused(dictionary, unused, codes, source, Coder("omp", 2), Threads())
+    found = replace_unused(dictionary, unused, codes, source, Coder("omp", 2))
     assert found == (dictionary, 0)
 
 

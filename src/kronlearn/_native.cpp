@@ -64,18 +64,52 @@ bool signalled(double) {
   return PyErr_CheckSignals() != 0;
 }
 
-// energy, residual, code energy, nonzeros, first sample that is not finite or -1
-using Result = std::tuple<double, double, double, int64_t, int64_t>;
+kronlearn::Sums sums_named(const std::string& name) {
+  if (name == "none") return kronlearn::Sums::none;
+  if (name == "full") return kronlearn::Sums::full;
+  if (name == "xy") return kronlearn::Sums::xy;
+  if (name == "mode") return kronlearn::Sums::mode;
+  throw nb::value_error(("unknown sums " + name).c_str());
+}
 
+// Copies numbers into an array of its own.
 template <class T>
-Result run_pass(const kronlearn::Dictionary<T>& dictionary, Array<const T> samples,
+nb::object own_array(std::vector<T> numbers, std::vector<size_t> shape) {
+  auto* kept = new std::vector<T>(std::move(numbers));
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nb::cast(
+      nb::ndarray<nb::numpy, T>(kept->data(), shape.size(), shape.data(), std::move(owner)));
+}
+
+// Levels (k), indices (k) and sums (k, size) of a tree's nodes.
+nb::tuple tree_nodes(const kronlearn::SumTree& tree) {
+  std::vector<int64_t> levels, indices;
+  std::vector<double> sums;
+  for (const auto& node : tree.nodes()) {
+    levels.push_back(node.level);
+    indices.push_back(node.index);
+    sums.insert(sums.end(), node.sums.begin(), node.sums.end());
+  }
+  const size_t count = levels.size();
+  return nb::make_tuple(own_array(std::move(levels), {count}),
+                        own_array(std::move(indices), {count}),
+                        own_array(std::move(sums), {count, tree.size()}));
+}
+
+void add_to_tree(kronlearn::SumTree& tree, int level, int64_t index, Array<const double> sums) {
+  kronlearn::SumTree::Sums copy(sums.data(), sums.data() + sums.size());
+  tree.add(level, index, copy);
+}
+
+// The first sample that is not finite, or -1.
+template <class T>
+int64_t run_pass(const kronlearn::Dictionary<T>& dictionary, Array<const T> samples,
                 const std::string& coding, const std::string& method, int width,
+                kronlearn::SumTree& tree, const std::string& sums, int mode,
                 Optional<const T> weights, T tol, Optional<const T> tols, bool keep_better,
                 int half, int64_t first, Optional<int32_t> index, Optional<T> value,
-                Optional<int32_t> nonzeros, Optional<T> residual2, Optional<double> xx,
-                Optional<double> xy, int mode, Optional<double> p, Optional<double> c, int threads,
-                int64_t block, double residual_so_far, double code_energy_so_far) {
-  const size_t features = dictionary.features(), atoms = dictionary.atoms();
+                Optional<int32_t> nonzeros, Optional<T> residual2, int threads, int64_t block) {
+  const size_t features = dictionary.features();
   const size_t count = samples.ndim() ? samples.shape(0) : 0;
   if (samples.size() != count * features)
     throw nb::value_error("samples do not fit the dictionary");
@@ -93,7 +127,8 @@ Result run_pass(const kronlearn::Dictionary<T>& dictionary, Array<const T> sampl
   pass.keep_better = keep_better;
   if (half >= 0 && !keep_better)
     throw nb::value_error("halves take turns only where supports are kept");
-  if (first < 0) throw nb::value_error("first must not be negative");
+  if (first < 0 || first % block != 0)
+    throw nb::value_error("samples must begin where a block does");
   pass.half = half;
   pass.first = first;
   pass.index = pointer<int32_t>(index, count * width, "index");
@@ -105,18 +140,14 @@ Result run_pass(const kronlearn::Dictionary<T>& dictionary, Array<const T> sampl
     throw nb::value_error("supports are needed for this pass");
   if (pass.coding == kronlearn::Coding::given && !pass.value)
     throw nb::value_error("codes are needed for this pass");
-  pass.xx = pointer<double>(xx, atoms * (atoms + 1) / 2, "xx");
-  pass.xy = pointer<double>(xy, atoms * features, "xy");
-  if (p || c) {
-    if (mode < 0 || mode >= dictionary.n_modes()) throw nb::value_error("no such mode");
-    const kronlearn::Factor& f = dictionary.factor(mode);
-    pass.mode = mode;
-    pass.p = pointer<double>(p, size_t(f.n) * f.n, "p");
-    pass.c = pointer<double>(c, size_t(f.n) * f.m, "c");
-    if (!pass.p || !pass.c) throw nb::value_error("p and c go together");
-  }
-  pass.start.residual = residual_so_far;
-  pass.start.code_energy = code_energy_so_far;
+  pass.sums = sums_named(sums);
+  pass.mode = mode;
+  if (pass.sums == kronlearn::Sums::mode && (mode < 0 || mode >= dictionary.n_modes()))
+    throw nb::value_error("no such mode");
+  if (tree.size() != kronlearn::sums_size(dictionary, pass.sums, mode))
+    throw nb::value_error("the tree holds sums of another size");
+  pass.tree = &tree;
+  pass.first_block = first / block;
   pass.threads = threads;
   pass.block = block;
   pass.cancelled = signalled;
@@ -126,7 +157,7 @@ Result run_pass(const kronlearn::Dictionary<T>& dictionary, Array<const T> sampl
     totals = kronlearn::run(pass);
   }
   if (totals.cancelled) throw nb::python_error();
-  return {totals.energy, totals.residual, totals.code_energy, totals.nonzeros, totals.not_finite};
+  return totals.not_finite;
 }
 
 // One (size, patch, stride, window) for each axis of an image.
@@ -255,16 +286,12 @@ void bind(nb::module_& m, const char* name) {
              new (self) kronlearn::Dictionary<T>(copy_factors(factors));
            })
       // What is written to must be used as it is, never as a converted copy.
-      .def("run", &run_pass<T>, "samples"_a, "coding"_a, "method"_a, "width"_a,
-           "weights"_a.none() = nb::none(), "tol"_a = T(-1), "tols"_a.none() = nb::none(),
-           "keep_better"_a = false, "half"_a = -1, "first"_a = 0,
+      .def("run", &run_pass<T>, "samples"_a, "coding"_a, "method"_a, "width"_a, "tree"_a,
+           "sums"_a = "none", "mode"_a = -1, "weights"_a.none() = nb::none(), "tol"_a = T(-1),
+           "tols"_a.none() = nb::none(), "keep_better"_a = false, "half"_a = -1, "first"_a = 0,
            "index"_a.noconvert().none() = nb::none(), "value"_a.noconvert().none() = nb::none(),
            "nonzeros"_a.noconvert().none() = nb::none(),
-           "residual2"_a.noconvert().none() = nb::none(), "xx"_a.noconvert().none() = nb::none(),
-           "xy"_a.noconvert().none() = nb::none(), "mode"_a = -1,
-           "p"_a.noconvert().none() = nb::none(), "c"_a.noconvert().none() = nb::none(),
-           "threads"_a = 1, "block"_a = 4096, "residual_so_far"_a = 0.0,
-           "code_energy_so_far"_a = 0.0)
+           "residual2"_a.noconvert().none() = nb::none(), "threads"_a = 1, "block"_a = 4096)
       .def("code_image", &code_image<T>, "image"_a, "numerator"_a.noconvert(),
            "denominator"_a.noconvert(), "axes"_a, "method"_a, "width"_a, "tol"_a,
            "known"_a.none() = nb::none(), "favour_sparse"_a = true, "threads"_a = 1,
@@ -281,6 +308,13 @@ void bind(nb::module_& m, const char* name) {
 }  // namespace
 
 NB_MODULE(_native, m) {
+  nb::class_<kronlearn::SumTree>(m, "SumTree")
+      .def(nb::init<size_t>(), "size"_a)
+      .def("add", &add_to_tree, "level"_a, "index"_a, "sums"_a)
+      .def("nodes", &tree_nodes)
+      .def("total", [](const kronlearn::SumTree& tree) {
+        return own_array(tree.total(), {tree.size()});
+      });
   bind<float>(m, "DictionaryFloat32");
   bind<double>(m, "DictionaryFloat64");
   m.def("instruction_sets", &kronlearn::instruction_sets);

@@ -4,6 +4,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+class SumTree:
+    def __init__(self, size: int) -> None: ...
+    def add(self, level: int, index: int, sums: NDArray[np.float64]) -> None: ...
+    def nodes(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Levels (k), indices (k) and sums (k, size)."""
+
+    def total(self) -> NDArray[np.float64]: ...
+
 class _Dictionary:
     def __init__(self, factors: list[NDArray[np.float64]]) -> None: ...
     def run(
@@ -12,6 +20,9 @@ class _Dictionary:
         coding: str,
         method: str,
         width: int,
+        tree: SumTree,
+        sums: str = "none",
+        mode: int = -1,
         weights: NDArray[Any] | None = None,
         tol: float = -1.0,
         tols: NDArray[Any] | None = None,
@@ -22,17 +33,10 @@ class _Dictionary:
         value: NDArray[Any] | None = None,
         nonzeros: NDArray[np.int32] | None = None,
         residual2: NDArray[Any] | None = None,
-        xx: NDArray[np.float64] | None = None,
-        xy: NDArray[np.float64] | None = None,
-        mode: int = -1,
-        p: NDArray[np.float64] | None = None,
-        c: NDArray[np.float64] | None = None,
         threads: int = 1,
         block: int = 4096,
-        residual_so_far: float = 0.0,
-        code_energy_so_far: float = 0.0,
-    ) -> tuple[float, float, float, int, int]:
-        """Energy, residual, code energy, nonzeros, first sample that is not finite or -1."""
+    ) -> int:
+        """The first sample that is not finite, or -1."""
 
     def code_image(
         self,

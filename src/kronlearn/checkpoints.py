@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.engines.threads import Codes
+from kronlearn.engines.engine import Codes
 from kronlearn.learning import LearningState
 from kronlearn.persistence import ModelFileError, read_file, write_file
 from kronlearn.sums import KroneckerSumDictionary
@@ -26,8 +26,9 @@ def save_state(path: str | os.PathLike[str], state: LearningState, problem: dict
     for name, row in state.history.items():
         tensors[f"history.{name}"] = np.array(row, dtype=np.float64)
     if state.codes is not None:
+        codes = state.codes.gathered()
         for name in _CODES:
-            array = getattr(state.codes, name)
+            array = getattr(codes, name)
             if array is not None:
                 tensors[f"codes.{name}"] = array
     write_file(path, _KIND, tensors, {"problem": problem, "guarded": state.guarded})

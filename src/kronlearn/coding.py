@@ -13,8 +13,10 @@ from scipy import sparse
 
 from kronlearn import _native
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.engines.threads import Coder, Codes, Threads, default_block_size, resolve_n_jobs
-from kronlearn.sources.arrays import ArraySource
+from kronlearn.engines.engine import Coder, Codes, Task
+from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
+from kronlearn.sources.source import Source
+from kronlearn.sources.stored_samples import open_samples, source_of
 
 __all__ = ["METHODS", "sparse_code"]
 
@@ -40,7 +42,8 @@ def sparse_code(
     Parameters
     ----------
     Y : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
-        Samples. float32 is coded in float32, everything else in float64.
+        Samples: an array, a lazy array (Zarr, h5py, Dask, xarray) or the path of a file with one.
+        float32 is coded in float32, everything else in float64.
     dictionary : KroneckerDictionary, KroneckerSumDictionary or list of factors
         Factors of shape (m_i, n_i) with unit-norm columns.
     n_nonzero_coefs : int, optional
@@ -80,7 +83,7 @@ def sparse_code(
     """
     if not isinstance(dictionary, Dictionary):
         dictionary = KroneckerDictionary(dictionary)
-    source = ArraySource(Y, dictionary.patch_shape)
+    source = source_of(open_samples(Y), dictionary.patch_shape)
     width = check_targets(dictionary, n_nonzero_coefs, tol, len(source))
     check_method(method, dictionary)
     checked_weights = None
@@ -98,17 +101,17 @@ def sparse_code(
 
 
 def code_source(
-    source: ArraySource, dictionary: Dictionary, coder: Coder, engine: Threads
+    source: Source, dictionary: Dictionary, coder: Coder, engine: Threads
 ) -> sparse.csr_array:
     n, width = len(source), coder.width
     step = max(1, _ENTRIES_AT_A_TIME // width // engine.block_size) * engine.block_size
     counts = np.empty(n, np.int64)
     indices, data = [], []
+    task = Task(dictionary, coder)
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
-        part = ArraySource(source.array[rows], source.patch_shape)
-        codes = Codes.empty(len(part), width, source.dtype)
-        engine.run(part, dictionary, _rows_of(coder, rows), codes=codes)
+        codes = Codes.empty(rows.stop - start, width, source.dtype)
+        engine.add(source, task, task.tree(), codes, start, rows.stop)
         assert codes.nonzeros is not None
         counts[rows] = codes.nonzeros
         packed_index, packed_value = _pack(codes)
@@ -124,13 +127,6 @@ def code_source(
     X.has_sorted_indices = True
     X.has_canonical_format = True
     return X
-
-
-def _rows_of(coder: Coder, rows: slice) -> Coder:
-    tol, weights = coder.tol, coder.weights
-    if tol is not None and np.ndim(tol) > 0:
-        tol = np.asarray(tol)[rows]
-    return Coder(coder.method, coder.width, tol, None if weights is None else weights[rows])
 
 
 def _pack(codes: Codes) -> tuple[NDArray[np.int32], NDArray[Any]]:
@@ -209,7 +205,7 @@ def check_method(method: str, dictionary: Dictionary) -> None:
         )
 
 
-def check_weights(weights: ArrayLike, source: ArraySource) -> NDArray[Any]:
+def check_weights(weights: ArrayLike, source: Source) -> NDArray[Any]:
     """Weights of the samples' shape, (N, m_1·…·m_d); a broadcast view where possible."""
     array = np.asarray(weights)
     if array.dtype.kind not in "fiub":

@@ -18,13 +18,15 @@ from sklearn.utils import check_random_state
 
 from kronlearn.checkpoints import load_state, save_state
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.engines.threads import Threads
+from kronlearn.engines.engine import Engine
+from kronlearn.engines.selection import select_engine
 from kronlearn.learner import DictionaryLearner
 from kronlearn.learning import LearningState, Plan, Progress
 from kronlearn.moments import Moments
 from kronlearn.online import learn_online
 from kronlearn.parameters import check_learning_parameters
-from kronlearn.sources.arrays import ArraySource
+from kronlearn.sources.source import Source
+from kronlearn.sources.stored_samples import Samples, open_samples
 from kronlearn.starts import starting_dictionary
 from kronlearn.structures import General, Orthonormal, Structure
 
@@ -95,6 +97,11 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     n_terms : int
         R: how many Kronecker products are summed; only for ``structure="general"``. Unless
         ``init`` is a sum one term is learned first, for at most 20 and a fifth of the iterations.
+    engine : {"auto", "threads", "dask"}
+        Who does the work: threads of this process, or the workers of the active
+        ``dask.distributed.Client``, with ``n_jobs`` threads each (None: as many as Dask gave
+        them). "auto" means Dask for a Dask array if there is a client, threads otherwise. The
+        result has the same bits.
 
     Attributes
     ----------
@@ -108,6 +115,10 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     stop_reason_ : str
         "max_iter", "converged", "time_budget", "callback", "interrupted" or "partial_fit".
     patch_shape_ : tuple of int
+    traffic_ : Traffic or None
+        With Dask: messages and bytes between this process and the workers during ``fit``
+        (``questions``, ``messages``, ``bytes_out``, ``bytes_in``), ``workers_lost`` and
+        ``steps_repeated``.
 
     Examples
     --------
@@ -145,6 +156,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         checkpoint_every: int = 10,
         callback: Callable[[Progress], bool | None] | None = None,
         n_terms: int = 1,
+        engine: str = "auto",
     ) -> None:
         self.n_atoms = n_atoms
         self.patch_shape = patch_shape
@@ -169,6 +181,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         self.checkpoint_every = checkpoint_every
         self.callback = callback
         self.n_terms = n_terms
+        self.engine = engine
 
     def fit(self, X: ArrayLike, y: Any = None) -> KroneckerDictionaryLearning:
         """Learn the dictionary from samples.
@@ -202,6 +215,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         try:
             self._learn(source, state, plan, engine, save)
         finally:
+            self.traffic_ = engine.traffic
             if state.iteration:
                 self._online_moments: Moments | None = state.moments
         if save is not None and state.stop_reason in ("callback", "time_budget"):
@@ -235,17 +249,22 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         state, plan = LearningState(present, present), self._plan(present)
         if fitted:
             state.history = self.history_
-        self._online_moments = learn_online(
-            source,
-            state,
-            plan,
-            self._engine(source, plan, present, online=True),
-            self._online_moments if fitted else None,
-            self.forgetting,
-        )
+        engine = self._engine(source, plan, present, online=True)
+        earlier = self._online_moments if fitted else None
+        try:
+            moments = learn_online(source, state, plan, engine, earlier, self.forgetting)
+        finally:
+            engine.close()
+        self._online_moments = moments
         state.stop_reason = "partial_fit"
         self._adopt(state, source, plan, fresh=not fitted)
         return self
+
+    def _samples(self, X: Any) -> Samples:
+        return open_samples(X)
+
+    def _engine_of(self, source: Source, block_size: int) -> Engine:
+        return select_engine(self.engine, source, block_size, self.n_jobs)
 
     def _check_parameters(self) -> None:
         check_learning_parameters(self)
@@ -254,7 +273,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     def _structure(self) -> Structure:
         return Orthonormal() if self.structure == "orthonormal" else General()
 
-    def _start(self, source: ArraySource, n_atoms: tuple[int, ...], init: Any = None) -> Dictionary:
+    def _start(self, source: Any, n_atoms: tuple[int, ...], init: Any = None) -> Dictionary:
         init = self.init if init is None else init
         orthonormal = self.structure == "orthonormal"
         if orthonormal and any(n > m for m, n in zip(source.patch_shape, n_atoms, strict=True)):
@@ -288,7 +307,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         return "threshold" if self.structure == "orthonormal" else self.method
 
     def _problem(
-        self, source: ArraySource, plan: Plan, engine: Threads, start: Dictionary
+        self, source: Source, plan: Plan, engine: Engine, start: Dictionary
     ) -> dict[str, Any]:
         """What a checkpoint must agree on for its run to be this one."""
         seeded = isinstance(self.random_state, numbers.Integral)

@@ -7,19 +7,22 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kronlearn.coding import check_method, check_targets, code_source
 from kronlearn.dictionary import Dictionary
-from kronlearn.engines.threads import Coder, Threads, default_block_size, resolve_n_jobs
+from kronlearn.engines.engine import Coder, Engine
+from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
 from kronlearn.learning import LearningState, Plan, Progress, learn, uses_full_moments
 from kronlearn.moments import Moments
 from kronlearn.parameters import mode_sizes
 from kronlearn.progress import progress_bar
-from kronlearn.sources.arrays import ArraySource, real_array
+from kronlearn.sources.arrays import real_array
+from kronlearn.sources.source import Source
+from kronlearn.sources.stored_samples import Samples, dask_array, source_of
 
 __all__ = ["DictionaryLearner"]
 
@@ -68,7 +71,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         self._learn(source, LearningState(start, start), plan, self._engine(source, plan, start))
         return self
 
-    def transform(self, X: ArrayLike) -> sparse.csr_array:
+    def transform(self, X: ArrayLike) -> Any:
         """Sparse codes of samples, by the sparsity and error target the dictionary was learned for.
 
         Parameters
@@ -77,9 +80,15 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
         Returns
         -------
-        csr_array of shape (N, n_codes)
+        csr_array of shape (N, n_codes), or for a Dask array a lazy one whose chunks are such
         """
-        source, coder, engine = self._coding(X)
+        source, coder = self._coding(X)
+        lazy = dask_array(source)
+        if lazy is not None:
+            from kronlearn.engines.lazy import lazy_codes
+
+            return lazy_codes(lazy, self.dictionary_, coder)
+        engine = Threads(resolve_n_jobs(self.n_jobs), self._coding_block(source))
         return code_source(source, self.dictionary_, coder, engine)
 
     def inverse_transform(self, X: Any) -> NDArray[Any]:
@@ -87,15 +96,21 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
         Parameters
         ----------
-        X : sparse or dense codes of shape (N, n_codes)
+        X : sparse or dense codes of shape (N, n_codes), or a Dask array of them
 
         Returns
         -------
-        array of shape (N, m_1, …, m_d), or (N, m_1·…·m_d) if the model was fitted on rows
+        array of shape (N, m_1, …, m_d), or (N, m_1·…·m_d) if the model was fitted on rows; a lazy
+        one for a Dask array
         """
         check_is_fitted(self, "dictionary_")
-        Y = self.dictionary_.reconstruct(X)
-        return Y.reshape(len(Y), -1) if self._rows else Y.reshape(len(Y), *self.patch_shape_)
+        n_features = math.prod(self.patch_shape_)
+        sample_shape = (n_features,) if self._rows else self.patch_shape_
+        if type(X).__module__.startswith("dask"):
+            from kronlearn.engines.lazy import lazy_samples
+
+            return lazy_samples(X, self.dictionary_, sample_shape)
+        return self.dictionary_.reconstruct(X).reshape(-1, *sample_shape)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Minus the RMSE of the samples, coded and reconstructed: higher is better.
@@ -105,8 +120,12 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
         y : ignored
         """
-        source, coder, engine = self._coding(X)
-        found = engine.run(source, self.dictionary_, coder)
+        source, coder = self._coding(X)
+        engine = self._engine_of(source, self._coding_block(source))
+        try:
+            found = engine.run(source, self.dictionary_, coder)
+        finally:
+            engine.close()
         return -math.sqrt(found.residual / (len(source) * source.n_features))
 
     @property
@@ -131,7 +150,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         """Raise for the first parameter that makes no sense."""
 
     @abstractmethod
-    def _start(self, source: ArraySource, n_atoms: tuple[int, ...]) -> Dictionary:
+    def _start(self, source: Any, n_atoms: tuple[int, ...]) -> Dictionary:
         """The dictionary to start from, in float64."""
 
     @abstractmethod
@@ -154,37 +173,50 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def _n_features_out(self) -> int:
         return self.dictionary_.n_codes
 
-    def _source(self, X: ArrayLike, reset: bool) -> tuple[ArraySource, tuple[int, ...]]:
+    def _samples(self, X: Any) -> Samples:
+        """The samples as this learner can read them: in memory, unless it reads blocks."""
+        return real_array(X)
+
+    def _source(self, X: Any, reset: bool) -> tuple[Any, tuple[int, ...]]:
         """The samples, and the number of atoms per mode."""
-        array = real_array(X)
-        if array.ndim == 2:
+        samples = self._samples(X)
+        if isinstance(samples, Source):
+            shape: tuple[int, ...] = (len(samples), *samples.patch_shape)
+        else:
+            shape = samples.shape
+        if len(shape) == 2 and isinstance(samples, np.ndarray):
             validate_data(self, X, reset=reset, skip_check_array=True)
         if not reset:
-            return ArraySource(array, self.patch_shape_), self.dictionary_.n_atoms
-        patch_shape, n_atoms = self._sizes(array.shape[1:])
-        return ArraySource(array, patch_shape), n_atoms
+            return source_of(samples, self.patch_shape_), self.dictionary_.n_atoms
+        patch_shape, n_atoms = self._sizes(shape[1:])
+        return source_of(samples, patch_shape), n_atoms
 
-    def _coding(self, X: ArrayLike) -> tuple[ArraySource, Coder, Threads]:
+    def _coding(self, X: ArrayLike) -> tuple[Source, Coder]:
         check_is_fitted(self, "dictionary_")
         source, _ = self._source(X, reset=False)
-        block = self.block_size or default_block_size(len(source), 0)
-        return source, self._coder(self.dictionary_), Threads(resolve_n_jobs(self.n_jobs), block)
+        return source, self._coder(self.dictionary_)
+
+    def _coding_block(self, source: Source) -> int:
+        return int(self.block_size or default_block_size(len(source), 0))
 
     def _engine(
-        self, source: ArraySource, plan: Plan, dictionary: Dictionary, online: bool = False
-    ) -> Threads:
+        self, source: Source, plan: Plan, dictionary: Dictionary, online: bool = False
+    ) -> Engine:
         numbers = 0
         if online or uses_full_moments(plan, dictionary):
             numbers = Moments.numbers(dictionary.patch_shape, dictionary.n_atoms)
         block = self.block_size or default_block_size(len(source), numbers)
-        return Threads(resolve_n_jobs(self.n_jobs), int(block))
+        return self._engine_of(source, int(block))
+
+    def _engine_of(self, source: Source, block_size: int) -> Engine:
+        return Threads(resolve_n_jobs(self.n_jobs), block_size)
 
     def _learn(
         self,
-        source: ArraySource,
+        source: Source,
         state: LearningState,
         plan: Plan,
-        engine: Threads,
+        engine: Engine,
         save: Callable[[LearningState], None] | None = None,
     ) -> None:
         """Learn with a progress bar; whatever ends it, the last finished iteration is kept."""
@@ -203,13 +235,14 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             with progress_bar(self.verbose, self.max_iter, state.iteration) as advance:
                 learn(source, state, plan, engine, after)
         finally:
+            engine.close()
             if state.iteration:
                 self._adopt(state, source, plan, fresh=True)
 
-    def _adopt(self, state: LearningState, source: ArraySource, plan: Plan, fresh: bool) -> None:
+    def _adopt(self, state: LearningState, source: Source, plan: Plan, fresh: bool) -> None:
         self.dictionary_ = plan.handed_out(state.best).astype(source.dtype)
         if fresh:
-            self._rows = source.array.ndim == 2
+            self._rows = source.is_rows
             self.patch_shape_ = source.patch_shape
             self.n_features_in_ = source.n_features
         self.history_ = state.history

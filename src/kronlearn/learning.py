@@ -6,15 +6,17 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.dictionary import Dictionary
-from kronlearn.engines.threads import Coder, Codes, Pass, Threads
+from kronlearn.engines.engine import Coder, Codes, Engine, KeptCodes, Pass
 from kronlearn.moments import ModeMoments, Moments
-from kronlearn.replacement import replace_unused, unused_by_mode, used_codes
+from kronlearn.replacement import replace_unused, unused_by_mode
 from kronlearn.sources.arrays import ArraySource
+from kronlearn.sources.source import Source
 from kronlearn.starts import joined
 from kronlearn.structures import FromCodes, FromMoments, General, ModeByMode, Structure
 
@@ -119,7 +121,7 @@ class LearningState:
 
     dictionary: Dictionary
     best: Dictionary
-    codes: Codes | None = None
+    codes: KeptCodes | None = None
     guarded: bool = False
     moments: Moments | None = None
     history: dict[str, list[float]] = field(
@@ -151,10 +153,10 @@ def uses_full_moments(plan: Plan, dictionary: Dictionary) -> bool:
 
 
 def learn(
-    source: ArraySource,
+    source: Source,
     state: LearningState,
     plan: Plan,
-    engine: Threads,
+    engine: Engine,
     on_iteration: Callable[[LearningState], bool] | None = None,
 ) -> None:
     """Advance the state until a reason to stop; ``state.stop_reason`` says which.
@@ -164,6 +166,8 @@ def learn(
     iteration and is raised again.
     """
     start = time.perf_counter() - (state.history["seconds"] or [0.0])[-1]
+    if isinstance(state.codes, Codes):
+        state.codes = engine.adopted(state.codes)
     state.stop_reason = None
     try:
         _loop(source, state, plan, engine, start, on_iteration)
@@ -176,10 +180,10 @@ def learn(
 
 
 def _loop(
-    source: ArraySource,
+    source: Source,
     state: LearningState,
     plan: Plan,
-    engine: Threads,
+    engine: Engine,
     start: float,
     on_iteration: Callable[[LearningState], bool] | None,
 ) -> None:
@@ -218,7 +222,7 @@ def _loop(
             state.stop_reason = "time_budget"
 
 
-def _judge_last(source: ArraySource, state: LearningState, plan: Plan, engine: Threads) -> None:
+def _judge_last(source: Source, state: LearningState, plan: Plan, engine: Engine) -> None:
     """Hand out the last dictionary, which nothing has been coded with yet, if it codes best."""
     found = engine.run(source, state.dictionary, plan.coder)
     rmse = math.sqrt(found.residual / (len(source) * source.n_features))
@@ -247,7 +251,7 @@ class Outcome:
     """What one iteration ends with."""
 
     dictionary: Dictionary
-    codes: Codes | None
+    codes: KeptCodes | None
     rmse: float
     coding_rmse: float
     atoms_replaced: int
@@ -258,11 +262,11 @@ class Outcome:
 class _Iteration:
     """One iteration at a time: coding, updates, refits, replacement of unused atoms."""
 
-    def __init__(self, source: ArraySource, plan: Plan, engine: Threads) -> None:
+    def __init__(self, source: Source, plan: Plan, engine: Engine) -> None:
         self.source, self.plan, self.engine = source, plan, engine
         self.dictionary: Dictionary
-        self.codes = Codes()
-        self.spare: Codes | None = None
+        self.codes: Any = None
+        self.spare: KeptCodes | None = None
         self.full = True
         self.keep_better = False
         self.half: int | None = None
@@ -298,7 +302,7 @@ class _Iteration:
         replaced = 0
         if not self.plan.structure.exact_coding:
             self.dictionary, replaced = replace_unused(
-                self.dictionary, self.unused, self.codes, self.source, self.plan.coder, self.engine
+                self.dictionary, self.unused, self.codes, self.source, self.plan.coder
             )
         numbers = len(self.source) * self.source.n_features
         return Outcome(
@@ -311,18 +315,17 @@ class _Iteration:
             self.moments,
         )
 
-    def _room(self) -> Codes:
-        return Codes.empty(
-            len(self.source),
+    def _room(self) -> KeptCodes:
+        return self.engine.room(
+            self.source,
             self.plan.coder.width,
-            self.source.dtype,
             supports=not self.full or self.plan.builds_on_supports,
             values=not self.full,
             residuals=True,
         )
 
     def _pass(self, coding: str, moments: Moments | ModeMoments | None = None) -> Pass:
-        found = self.engine.run(
+        return self.engine.run(
             self.source,
             self.dictionary,
             self.plan.coder,
@@ -332,10 +335,6 @@ class _Iteration:
             codes=self.codes,
             moments=moments,
         )
-        if moments is not None:
-            # The samples' energy never changes; in double precision its rounding does not show.
-            moments.energy = self.source.energy
-        return found
 
     def _rounds_on_moments(self) -> Pass:
         structure = self.plan.structure
@@ -374,15 +373,16 @@ class _Iteration:
                 self.dictionary = self.dictionary.with_stack(mode, updated)
                 sums.rescale(scale)
                 self.codes.rescale(mode, scale, n_atoms)
-        self.unused = unused_by_mode(used_codes(self.codes, n_atoms))
+        self.unused = unused_by_mode(self.codes.used(n_atoms))
         self.squared_error = sums.squared_error(self.dictionary.stacks[-1])
         assert first is not None
         return first
 
     def _round_on_codes(self, structure: FromCodes) -> Pass:
+        assert isinstance(self.source, ArraySource)
         found = self._pass("fresh")
         self.dictionary = structure.update(self.dictionary, self.source, self.codes)
-        self.unused = unused_by_mode(used_codes(self.codes, self.dictionary.n_atoms))
+        self.unused = unused_by_mode(self.codes.used(self.dictionary.n_atoms))
         moments: Moments | ModeMoments
         if self.dictionary.n_codes <= _FULL_MOMENTS_UP_TO:
             moments = Moments.zeros(self.dictionary.patch_shape, self.dictionary.n_atoms)

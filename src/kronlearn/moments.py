@@ -72,15 +72,24 @@ class Moments:
         n = math.prod(n_atoms)
         return n * (n + 1) // 2 + n * math.prod(patch_shape)
 
-    def native_arguments(self) -> dict[str, Any]:
-        """The arrays that the native code adds to."""
-        self._apply_scales()
-        return {"xx": self.xx if self.xx.size else None, "xy": self.xy}
+    @property
+    def index(self) -> int:
+        """The mode that these sums belong to: none."""
+        return -1
 
-    def count(self, n_samples: int, energy: float) -> None:
-        """Add the numbers that go with a block's sums."""
+    @property
+    def kind(self) -> str:
+        """What the native code is to sum: "full" or, without ``xx``, "xy"."""
+        return "full" if self.xx.size else "xy"
+
+    def add(self, sums: NDArray[np.float64], n_samples: int, energy: float, codes: float) -> None:
+        """Add the sums of samples, as the native code lays them out, and what goes with them."""
+        self._apply_scales()
+        self.xx += sums[: self.xx.size]
+        self.xy += sums[self.xx.size :].reshape(self.xy.shape)
         self.n_samples += n_samples
         self.energy += energy
+        self.code_energy += codes
 
     def __add__(self, other: Moments) -> Moments:
         if (self.patch_shape, self.n_atoms) != (other.patch_shape, other.n_atoms):
@@ -221,12 +230,15 @@ class ModeMoments:
         _, m, n = stack.shape
         return cls(mode, 0, 0.0, np.zeros((n, n)), np.zeros((n, m)))
 
-    def native_arguments(self) -> dict[str, Any]:
-        """The arrays that the native code adds to."""
-        return {"mode": self.index, "p": self.p, "c": self.c}
+    @property
+    def kind(self) -> str:
+        """What the native code is to sum."""
+        return "mode"
 
-    def count(self, n_samples: int, energy: float) -> None:
-        """Add the numbers that go with a block's sums."""
+    def add(self, sums: NDArray[np.float64], n_samples: int, energy: float, codes: float) -> None:
+        """Add the sums of samples, as the native code lays them out, and what goes with them."""
+        self.p += sums[: self.p.size].reshape(self.p.shape)
+        self.c += sums[self.p.size :].reshape(self.c.shape)
         self.n_samples += n_samples
         self.energy += energy
 

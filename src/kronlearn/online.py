@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import time
 
-from kronlearn.engines.threads import Codes, Threads
+from kronlearn.engines.engine import Engine
 from kronlearn.learning import LearningState, Outcome, Plan, record
 from kronlearn.moments import Moments
 from kronlearn.replacement import replace_unused, unused_by_mode
-from kronlearn.sources.arrays import ArraySource
+from kronlearn.sources.source import Source
 from kronlearn.structures import FromMoments
 
 __all__ = ["learn_online"]
@@ -19,10 +19,10 @@ _MOST_NUMBERS = 1 << 27
 
 
 def learn_online(
-    source: ArraySource,
+    source: Source,
     state: LearningState,
     plan: Plan,
-    engine: Threads,
+    engine: Engine,
     moments: Moments | None,
     forgetting: float,
 ) -> Moments:
@@ -41,18 +41,15 @@ def learn_online(
             "fewer atoms."
         )
     batch = Moments.zeros(shape, n_atoms, structure.needs_xx)
-    codes = Codes.empty(
-        len(source), plan.coder.width, source.dtype, supports=False, values=False, residuals=True
-    )
+    codes = engine.room(source, plan.coder.width, supports=False, values=False, residuals=True)
     found = engine.run(source, state.dictionary, plan.coder, codes=codes, moments=batch)
-    batch.energy = source.energy
     moments = batch if moments is None else moments * forgetting + batch
     state.dictionary = structure.update(state.dictionary, moments)
     replaced = 0
     if not structure.exact_coding:
         unused = unused_by_mode(moments.used())
         state.dictionary, replaced = replace_unused(
-            state.dictionary, unused, codes, source, plan.coder, engine
+            state.dictionary, unused, codes, source, plan.coder
         )
     state.best = state.dictionary
     rmse = math.sqrt(found.residual / (len(source) * source.n_features))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kronlearn.coding import check_block_size
+from kronlearn.engines.selection import ENGINES
 from kronlearn.learning import STATISTICS
 
 __all__ = [
@@ -52,6 +53,10 @@ def check_learning_parameters(estimator: Any) -> None:
     check_common_parameters(estimator)
     if estimator.device != "cpu":
         raise ValueError(f"device={estimator.device!r} is not available; use device='cpu'.")
+    if estimator.engine not in ENGINES:
+        raise ValueError(
+            f"engine={estimator.engine!r} does not exist; choose one of {', '.join(ENGINES)}."
+        )
     if estimator.statistics not in STATISTICS:
         raise ValueError(
             f"statistics={estimator.statistics!r} does not exist; choose one of "

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.dictionary import Dictionary
-from kronlearn.engines.threads import Coder, Codes, Threads
+from kronlearn.engines.engine import Coder, Codes, KeptCodes
+from kronlearn.engines.threads import Threads
 from kronlearn.sources.arrays import ArraySource
+from kronlearn.sources.source import Source
 from kronlearn.updates import canonical
 
-__all__ = ["replace_unused", "unused_by_mode", "used_codes"]
-
-
-def used_codes(codes: Codes, n_atoms: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Which atoms ``(n_1, …, n_d)`` any code uses."""
-    assert codes.index is not None
-    assert codes.nonzeros is not None
-    used = np.zeros(math.prod(n_atoms), bool)
-    places = np.arange(codes.index.shape[1])
-    for start in range(0, len(codes.index), 65536):
-        rows = slice(start, start + 65536)
-        used[codes.index[rows][places < codes.nonzeros[rows, None]]] = True
-    return used.reshape(n_atoms)
+__all__ = ["replace_unused", "unused_by_mode"]
 
 
 def unused_by_mode(used: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
@@ -39,10 +27,9 @@ def unused_by_mode(used: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
 def replace_unused(
     dictionary: Dictionary,
     unused: list[NDArray[np.intp]],
-    codes: Codes,
-    source: ArraySource,
+    codes: KeptCodes,
+    source: Source,
     coder: Coder,
-    engine: Threads,
 ) -> tuple[Dictionary, int]:
     """A dictionary whose unused atoms are directions of the samples represented worst.
 
@@ -52,10 +39,7 @@ def replace_unused(
     count = sum(map(len, unused))
     if count == 0:
         return dictionary, 0
-    assert codes.residual2 is not None
-    worst = np.argsort(-codes.residual2, kind="stable")[:count]
-    worst = worst[codes.residual2[worst] > 0]
-    residuals = _residuals(source, worst, dictionary, coder, engine)
+    residuals = _residuals(source, codes.worst(count), dictionary, coder)
     replaced = 0
     stacks = [stack.copy() for stack in dictionary.stacks]
     for mode, atoms in enumerate(unused):
@@ -73,21 +57,19 @@ def replace_unused(
 
 
 def _residuals(
-    source: ArraySource,
+    source: Source,
     rows: NDArray[np.intp],
     dictionary: Dictionary,
     coder: Coder,
-    engine: Threads,
 ) -> NDArray[np.float64]:
     """Residuals ``(n, m_1, …, m_d)`` of some samples coded with a dictionary."""
     if len(rows) == 0:
         return np.zeros((0, *dictionary.patch_shape))
-    samples = np.asarray(source.array[rows], dtype=np.float64)
-    samples = samples.reshape(-1, *dictionary.patch_shape)
+    samples = source.take(rows).astype(np.float64).reshape(-1, *dictionary.patch_shape)
     part = ArraySource(samples, dictionary.patch_shape)
     tol = coder.tol if coder.tol is None or np.ndim(coder.tol) == 0 else np.asarray(coder.tol)[rows]
     codes = Codes.empty(len(part), coder.width, part.dtype)
-    engine.run(part, dictionary, Coder(coder.method, coder.width, tol), codes=codes)
+    Threads(1).run(part, dictionary, Coder(coder.method, coder.width, tol), codes=codes)
     assert codes.index is not None
     assert codes.value is not None
     assert codes.nonzeros is not None

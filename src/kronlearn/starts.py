@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.sources.arrays import ArraySource
+from kronlearn.sources.source import Source
 from kronlearn.sums import KroneckerSumDictionary
 from kronlearn.updates import canonical
 
@@ -48,7 +48,7 @@ def perturbation(m: int, n: int) -> float:
 
 def starting_dictionary(
     init: Any,
-    source: ArraySource,
+    source: Source,
     n_atoms: tuple[int, ...],
     rng: np.random.RandomState,
     *,
@@ -98,7 +98,7 @@ def joined(dictionary: Dictionary, further: Sequence[NDArray[np.float64]]) -> Di
 
 def _named(
     init: str,
-    source: ArraySource,
+    source: Source,
     n_atoms: tuple[int, ...],
     rng: np.random.RandomState,
     orthonormal: bool,
@@ -120,13 +120,11 @@ def _named(
     return KroneckerDictionary(factors)
 
 
-def _fibres(
-    source: ArraySource, mode: int, n: int, rng: np.random.RandomState
-) -> NDArray[np.float64]:
+def _fibres(source: Source, mode: int, n: int, rng: np.random.RandomState) -> NDArray[np.float64]:
     """For each of n samples drawn at random the direction it varies in most along a mode."""
     columns = np.zeros((source.patch_shape[mode], n))
-    for column, k in enumerate(rng.randint(len(source), size=n)):
-        sample = np.asarray(source.array[k], dtype=np.float64).reshape(source.patch_shape)
+    samples = source.take(rng.randint(len(source), size=n)).astype(np.float64)
+    for column, sample in enumerate(samples.reshape(-1, *source.patch_shape)):
         unfolded = np.moveaxis(sample, mode, 0).reshape(source.patch_shape[mode], -1)
         if np.isfinite(unfolded).all():
             columns[:, column] = np.linalg.svd(unfolded, full_matrices=False)[0][:, 0]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.dictionary import Dictionary
-from kronlearn.engines.threads import Codes
+from kronlearn.engines.engine import Codes
 from kronlearn.moments import ModeMoments, Moments
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.sums import KroneckerSumDictionary

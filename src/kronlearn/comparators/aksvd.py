@@ -8,7 +8,7 @@ from kronlearn import _native
 from kronlearn.comparators.atoms import samples_as_rows
 from kronlearn.comparators.learners import UnstructuredComparator
 from kronlearn.dictionary import Dictionary
-from kronlearn.engines.threads import Codes
+from kronlearn.engines.engine import Codes
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.structures import FromCodes, Structure
 

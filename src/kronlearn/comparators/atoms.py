@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from kronlearn.engines.threads import Codes
+from kronlearn.engines.engine import Codes
 from kronlearn.sources.arrays import ArraySource
 
 __all__ = ["AtomCodes", "samples_as_rows"]

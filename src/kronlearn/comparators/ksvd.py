@@ -9,7 +9,7 @@ from scipy import linalg
 from kronlearn.comparators.atoms import AtomCodes
 from kronlearn.comparators.learners import UnstructuredComparator
 from kronlearn.dictionary import Dictionary
-from kronlearn.engines.threads import Codes
+from kronlearn.engines.engine import Codes
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.structures import FromCodes, Structure
 from kronlearn.updates import canonical

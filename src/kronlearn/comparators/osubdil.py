@@ -14,7 +14,8 @@ from sklearn.utils import check_random_state
 
 from kronlearn.comparators.loops import LoopLearner, Step
 from kronlearn.dictionary import Dictionary
-from kronlearn.engines.threads import Coder, Codes, Threads, default_block_size, resolve_n_jobs
+from kronlearn.engines.engine import Coder, Codes
+from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
 from kronlearn.learning import LearningState, Progress
 from kronlearn.moments import ModeMoments
 from kronlearn.parameters import check_count, check_number
@@ -264,7 +265,6 @@ class Online:
             self.used[mode] |= np.diagonal(sums.p) > 0
             factor = coordinate_steps(stack[0], self.alpha[mode], self.beta[mode], n_sweeps)
             self.dictionary = self.dictionary.with_stack(mode, factor[None])
-        sums.energy = batch.energy
         return Counts(
             batch.n_features,
             len(batch),
@@ -279,9 +279,7 @@ class Online:
         The sums of such an atom, from codes of long ago, are dropped.
         """
         unused = [np.flatnonzero(~used) for used in self.used]
-        self.dictionary, replaced = replace_unused(
-            self.dictionary, unused, codes, source, coder, Threads()
-        )
+        self.dictionary, replaced = replace_unused(self.dictionary, unused, codes, source, coder)
         for mode, atoms in enumerate(unused):
             self.alpha[mode][atoms] = 0.0
             self.alpha[mode][:, atoms] = 0.0

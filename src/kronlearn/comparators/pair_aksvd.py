@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kronlearn.comparators.learners import Comparator
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.engines.threads import Codes
+from kronlearn.engines.engine import Codes
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.structures import FromCodes, Structure
 from kronlearn.updates import canonical

@@ -14,7 +14,8 @@ from kronlearn.comparators.loops import LoopLearner, Step
 from kronlearn.comparators.sedil_objective import Objective
 from kronlearn.comparators.spheres import geodesic, transport
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.engines.threads import Coder, Threads, default_block_size, resolve_n_jobs
+from kronlearn.engines.engine import Coder
+from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
 from kronlearn.learning import Progress
 from kronlearn.parameters import check_count, check_number
 from kronlearn.sources.arrays import ArraySource

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,14 +12,12 @@ from numpy.typing import NDArray
 
 from kronlearn import _native
 from kronlearn.dictionary import Dictionary
+from kronlearn.engines.engine import Coder, Codes, Engine, Pass, Task
 from kronlearn.moments import ModeMoments, Moments
 from kronlearn.simd import instruction_set  # noqa: F401  (applies the environment variable)
-from kronlearn.sources.arrays import ArraySource, check_finite
+from kronlearn.sources.source import Source, check_finite
 
 __all__ = [
-    "Coder",
-    "Codes",
-    "Pass",
     "Threads",
     "default_block_size",
     "native_dictionary",
@@ -34,89 +31,28 @@ _MOST_THREADS = 4096
 
 
 @dataclass(frozen=True)
-class Coder:
-    """How samples are coded.
-
-    ``method`` is "omp", "ols" or "threshold"; ``width`` the most nonzeros of a sample; ``tol`` the
-    ℓ2 norm a residual may have, for all samples or one each, or None; ``weights`` an array
-    ``(N, m_1, …, m_d)`` or None.
-    """
-
-    method: str
-    width: int
-    tol: float | NDArray[Any] | None = None
-    weights: NDArray[Any] | None = None
-
-
-@dataclass
-class Codes:
-    """Codes of fixed width: of row k the first ``nonzeros[k]`` entries count, indices ascending.
-
-    ``index``, ``value`` are (N, width), ``nonzeros`` and ``residual2`` (the squared norms of the
-    residuals) are (N,). What is None is not kept.
-    """
-
-    index: NDArray[np.int32] | None = None
-    nonzeros: NDArray[np.int32] | None = None
-    value: NDArray[Any] | None = None
-    residual2: NDArray[Any] | None = None
-
-    @classmethod
-    def empty(
-        cls,
-        n_samples: int,
-        width: int,
-        dtype: Any,
-        *,
-        supports: bool = True,
-        values: bool = True,
-        residuals: bool = False,
-    ) -> Codes:
-        """Room for N samples and for those parts that are wanted."""
-        return cls(
-            np.zeros((n_samples, width), np.int32) if supports else None,
-            np.zeros(n_samples, np.int32) if supports else None,
-            np.zeros((n_samples, width), dtype) if values else None,
-            np.zeros(n_samples, dtype) if residuals else None,
-        )
-
-    def rescale(self, mode: int, scale: NDArray[np.float64], n_atoms: tuple[int, ...]) -> None:
-        """Multiply every coefficient by the scale of its atom's index in one mode, in blocks."""
-        assert self.index is not None
-        assert self.value is not None
-        inner = math.prod(n_atoms[mode + 1 :])
-        table = scale.astype(self.value.dtype)
-        for start in range(0, len(self.index), 65536):
-            rows = slice(start, start + 65536)
-            self.value[rows] *= table[self.index[rows] // inner % n_atoms[mode]]
-
-    def __getitem__(self, rows: slice) -> Codes:
-        arrays = (self.index, self.nonzeros, self.value, self.residual2)
-        return Codes(*(None if array is None else array[rows] for array in arrays))
-
-
-@dataclass(frozen=True)
-class Pass:
-    """What one pass over the samples found: ``Σ‖y − ŷ‖²`` and the number of nonzeros."""
-
-    residual: float = 0.0
-    nonzeros: int = 0
-
-
-@dataclass(frozen=True)
-class Threads:
+class Threads(Engine):
     """Codes samples and adds up moments in threads of this process.
 
     The samples are cut into blocks of ``block_size``; each block is summed on its own and the sums
-    are added in the order of the blocks, so results have the same bits for any number of threads.
+    are added pairwise as a tree over the blocks, so results have the same bits for any number of
+    threads, and wherever else parts of the blocks are summed.
     """
 
     n_threads: int = 1
     block_size: int = 4096
 
+    def room(self, source: Source, width: int, **parts: bool) -> Codes:
+        """Room for the codes of a source, as :meth:`Codes.empty` makes it."""
+        return Codes.empty(len(source), width, source.dtype, **parts)
+
+    def adopted(self, codes: Codes) -> Codes:
+        """The codes themselves."""
+        return codes
+
     def run(
         self,
-        source: ArraySource,
+        source: Source,
         dictionary: Dictionary,
         coder: Coder,
         *,
@@ -126,44 +62,53 @@ class Threads:
         codes: Codes | None = None,
         moments: Moments | ModeMoments | None = None,
     ) -> Pass:
-        """One pass over the samples.
+        """One pass over the samples, as :class:`Task` describes it.
 
-        ``coding`` is "fresh" (code them), "refit" (least squares on the supports in ``codes``) or
-        "given" (take the codes as they are). ``keep_better`` keeps a support in ``codes`` wherever
-        it represents its sample at least as well; with ``half`` 0 or 1 only every other run of 256
-        samples, from the first or the second on, is coded and the rest refitted. Codes are written
-        to ``codes`` and sums added to ``moments`` where given.
+        Codes are written to ``codes`` and sums added to ``moments`` where given.
         """
-        native = native_dictionary(dictionary.coding_factors, source.dtype)
-        residual = code_energy = 0.0
-        nonzeros = 0
-        for rows, samples in source.blocks(self.block_size):
-            part = codes[rows] if codes is not None else None
-            found = native.run(
+        task = Task.of(dictionary, coder, coding, keep_better, half, moments)
+        tree = task.tree()
+        self.add(source, task, tree, codes)
+        return task.found(tree, len(source), moments)
+
+    def add(
+        self,
+        source: Source,
+        task: Task,
+        tree: Any,
+        codes: Codes | None = None,
+        start: int = 0,
+        stop: int | None = None,
+        first: int = 0,
+    ) -> None:
+        """Add the sums of consecutive samples to a tree.
+
+        ``start`` is a multiple of the block size, as is ``first``, the number among all samples of
+        the first one of this source; ``codes`` are those of these samples alone.
+        """
+        native = native_dictionary(task.dictionary.coding_factors, source.dtype)
+        for rows, samples in source.blocks(self.block_size, start, stop):
+            part = (
+                codes[slice(rows.start - start, rows.stop - start)] if codes is not None else None
+            )
+            not_finite = native.run(
                 samples,
-                coding,
-                coder.method,
-                coder.width,
-                keep_better=keep_better,
-                half=-1 if half is None else half,
-                first=rows.start,
-                **_targets(coder, rows, source),
+                task.coding,
+                task.coder.method,
+                task.coder.width,
+                tree,
+                sums=task.sums,
+                mode=task.mode,
+                keep_better=task.keep_better,
+                half=-1 if task.half is None else task.half,
+                first=first + rows.start,
+                **_targets(task.coder, rows, source),
                 **_arrays(part),
-                **(moments.native_arguments() if moments is not None else {}),
                 threads=self.n_threads,
                 block=self.block_size,
-                residual_so_far=residual,
-                code_energy_so_far=code_energy,
             )
-            energy, residual, code_energy, block_nonzeros, not_finite = found
             if not_finite >= 0:
-                check_finite(samples[not_finite : not_finite + 1], rows.start + not_finite)
-            nonzeros += block_nonzeros
-            if moments is not None:
-                moments.count(len(samples), energy)
-        if moments is not None:
-            moments.code_energy += code_energy
-        return Pass(residual, nonzeros)
+                check_finite(samples[not_finite : not_finite + 1], first + rows.start + not_finite)
 
 
 def native_dictionary(factors: Sequence[NDArray[Any]], dtype: Any) -> Any:
@@ -172,7 +117,7 @@ def native_dictionary(factors: Sequence[NDArray[Any]], dtype: Any) -> Any:
     return kind([np.ascontiguousarray(factor, dtype=np.float64) for factor in factors])
 
 
-def _targets(coder: Coder, rows: slice, source: ArraySource) -> dict[str, Any]:
+def _targets(coder: Coder, rows: slice, source: Source) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     if coder.tol is not None:
         if np.ndim(coder.tol) == 0:
@@ -199,12 +144,11 @@ def default_block_size(n_samples: int, moment_numbers: int) -> int:
     """Samples per summed block: a function of the problem alone, never of the threads.
 
     Adding a block's sums costs about a nanosecond per number, so blocks grow with the moments
-    until that cost vanishes, but leave at least four blocks, and multiples of four (or eight), to
-    share out evenly.
+    until that cost vanishes, but leave at least four blocks to share out. Their number is a power
+    of two: then the equal shares of 2, 4, 8 … workers are one node each of the tree of sums.
     """
     smallest = max(1024, moment_numbers // 16)
-    n_blocks = n_samples // smallest
-    n_blocks = n_blocks // 8 * 8 if n_blocks >= 16 else 4
+    n_blocks = max(4, 1 << (n_samples // smallest).bit_length() >> 1)
     return max(1024, -(-n_samples // n_blocks // _LANES) * _LANES)
 
 

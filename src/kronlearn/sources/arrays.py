@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -11,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ArraySource"]
+from kronlearn.sources.pages import is_mapped
+from kronlearn.sources.source import BLOCK_NUMBERS, Source, check_finite, sample_dtype
 
-# A block that has to be converted or copied holds about this many numbers.
-_BLOCK_NUMBERS = 1 << 22
+__all__ = ["ArraySource", "check_shape", "real_array"]
 
 
-class ArraySource:
+class ArraySource(Source):
     """Samples of an array ``(N, m_1, …, m_d)``, read in blocks of C-contiguous floats.
 
     Blocks are views where the array is C-contiguous float32 or float64; anything else (integers,
@@ -34,17 +33,9 @@ class ArraySource:
     def __init__(self, Y: ArrayLike, patch_shape: tuple[int, ...]) -> None:
         self.array = real_array(Y)
         self.patch_shape = patch_shape
-        self.n_features = math.prod(patch_shape)
-        shape = self.array.shape
-        fits = shape[1:] == patch_shape or (len(shape) == 2 and shape[1] == self.n_features)
-        if not fits:
-            hint = " For a single sample pass Y[None]." if shape == patch_shape else ""
-            flat = f" or (N, {self.n_features})" if len(patch_shape) > 1 else ""
-            raise ValueError(
-                f"Y has shape {shape}; samples of shape {patch_shape} are needed, as an array "
-                f"(N, {', '.join(map(str, patch_shape))}){flat}.{hint}"
-            )
-        self.dtype = sample_dtype(self.array)
+        check_shape(self.array.shape, patch_shape)
+        self.dtype = sample_dtype(self.array.dtype)
+        self.is_rows = self.array.ndim == 2
 
     def __len__(self) -> int:
         return len(self.array)
@@ -59,30 +50,31 @@ class ArraySource:
             and self.array.flags.aligned
         )
 
-    def blocks(self, multiple_of: int) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Consecutive blocks ``(rows, samples (n, m_1·…·m_d))``, whole multiples of a size.
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Consecutive samples; a view where the array can be used as it is."""
+        block = np.ascontiguousarray(self.array[start:stop], dtype=self.dtype)
+        return block.reshape(-1, self.n_features)
 
-        Only the last block may have another size; how samples are cut here changes no result.
-        """
-        if self.is_direct:
-            step = max(len(self), 1)
+    def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        """Some samples ``(len(rows), m_1·…·m_d)``, in any order."""
+        chosen = np.ascontiguousarray(self.array[rows], dtype=self.dtype)
+        return chosen.reshape(-1, self.n_features)
+
+    def blocks(
+        self, multiple_of: int, start: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Consecutive blocks; of an array in memory that needs no conversion a single one."""
+        if self.is_direct and not is_mapped(self.array):
+            rows = slice(start, len(self) if stop is None else stop)
+            yield rows, self.read(rows.start, rows.stop)
         else:
-            step = max(1, _BLOCK_NUMBERS // self.n_features // multiple_of) * multiple_of
-        for start in range(0, len(self), step):
-            rows = slice(start, min(start + step, len(self)))
-            block = np.ascontiguousarray(self.array[rows], dtype=self.dtype)
-            yield rows, block.reshape(-1, self.n_features)
-
-    def checksum(self) -> int:
-        """A number that tells these samples, in this order, from others (a CRC of up to 4096)."""
-        rows = np.linspace(0, len(self) - 1, min(len(self), 4096)).astype(np.intp)
-        return zlib.crc32(np.ascontiguousarray(self.array[rows], dtype=self.dtype).tobytes())
+            yield from super().blocks(multiple_of, start, stop)
 
     @cached_property
     def energy(self) -> float:
         """``Σ‖Y_k‖²`` in float64; samples must be finite."""
         total = 0.0
-        step = max(1, _BLOCK_NUMBERS // 4 // self.n_features)
+        step = max(1, BLOCK_NUMBERS // 4 // self.n_features)
         for start in range(0, len(self), step):
             block = np.asarray(self.array[start : start + step], dtype=np.float64).reshape(-1)
             # Not a BLAS product: its rounding depends on the number of threads.
@@ -92,6 +84,19 @@ class ArraySource:
                 check_finite(self.array[start : start + step], start)
             total += part
         return total
+
+
+def check_shape(shape: tuple[int, ...], patch_shape: tuple[int, ...]) -> None:
+    """Raise unless an array of this shape holds samples of that shape, or their rows."""
+    n_features = math.prod(patch_shape)
+    if shape[1:] == patch_shape or (len(shape) == 2 and shape[1] == n_features):
+        return
+    hint = " For a single sample pass Y[None]." if shape == patch_shape else ""
+    flat = f" or (N, {n_features})" if len(patch_shape) > 1 else ""
+    raise ValueError(
+        f"Y has shape {shape}; samples of shape {patch_shape} are needed, as an array "
+        f"(N, {', '.join(map(str, patch_shape))}){flat}.{hint}"
+    )
 
 
 def real_array(Y: ArrayLike) -> NDArray[Any]:
@@ -130,25 +135,3 @@ def real_array(Y: ArrayLike) -> NDArray[Any]:
             f"0 feature(s) (shape={array.shape}) while a minimum of 1 is required: Y is empty."
         )
     return array
-
-
-def sample_dtype(array: NDArray[Any]) -> np.dtype[Any]:
-    """float32 for float32 samples, float64 for all others."""
-    single = array.dtype.newbyteorder("=") == np.float32
-    return np.dtype(np.float32 if single else np.float64)
-
-
-def check_finite(samples: NDArray[Any], first: int) -> None:
-    """Raise for the first sample that is not finite or whose squares overflow."""
-    for k, sample in enumerate(samples):
-        if not np.isfinite(sample).all():
-            kind = "NaN" if np.isnan(sample).any() else "infinity"
-            raise ValueError(
-                f"Y contains {kind} (first in sample {first + k}); pass finite numbers."
-            )
-    dtype = sample_dtype(samples)
-    remedy = " or pass float64" if dtype == np.float32 else ""
-    raise ValueError(
-        f"Y holds values too large to be squared in {dtype.name} (first in sample {first}); scale "
-        f"the data down{remedy}."
-    )

@@ -1,0 +1,465 @@
+"""The engine of many workers: Dask workers code their own samples, and only small sums travel.
+
+Each worker has a share of the blocks. A pass is one small message to every worker, with the
+dictionary in it, and one back, with the sums of the worker's blocks; they are added as the tree
+that one process would have built, so the result has the same bits. What codes rest on is kept as a
+short list of steps; when a worker is lost, others take over its blocks and repeat those steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import time
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from distributed import Client
+from numpy.typing import NDArray
+
+from kronlearn.dictionary import Dictionary
+from kronlearn.engines.engine import Coder, Codes, Engine, KeptCodes, Pass, Task, Traffic
+from kronlearn.engines.host import Host
+from kronlearn.engines.messages import (
+    Answer,
+    Export,
+    Problem,
+    Question,
+    Request,
+    Rescaling,
+    Room,
+    Setup,
+    State,
+    Step,
+    Sums,
+    Used,
+    Worst,
+)
+from kronlearn.engines.sharing import Span, shared_out, split, uncovered
+from kronlearn.engines.supplies import Supplies
+from kronlearn.moments import ModeMoments, Moments
+from kronlearn.simd import instruction_set
+from kronlearn.sources.source import Source
+
+__all__ = ["Cluster"]
+
+logger = logging.getLogger(__name__)
+
+# A worker that does not even answer a ping for so many seconds is given up; another takes over.
+PATIENCE = 30.0
+# Seconds between looks at which workers there are.
+_LOOK_EVERY = 2.0
+_LOST = (OSError, TimeoutError, asyncio.TimeoutError)
+
+
+class Cluster(Engine):
+    """Codes samples and adds up moments on the workers of a Dask client.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    source : Source
+        Read by the workers themselves if it can be pickled and is not in the driver's memory.
+    block_size : int
+    n_threads : int, optional
+        Threads in each worker; by default as many as Dask gave it.
+    """
+
+    def __init__(
+        self, client: Client, source: Source, block_size: int, n_threads: int | None = None
+    ) -> None:
+        if client.asynchronous:
+            raise ValueError(
+                "An asynchronous Client cannot be used: fit waits for its result. Pass "
+                "asynchronous=False."
+            )
+        self.client, self.source, self.block_size = client, source, block_size
+        self.n_threads = n_threads
+        self.name = uuid.uuid4().hex
+        self.n_blocks = -(-len(source) // block_size)
+        self.supplies = Supplies(client, source, block_size)
+        self.traffic: Traffic = Traffic()
+        self.shares: dict[str, list[Span]] = {}
+        self.weights: dict[str, int] = {}
+        self.refused: set[str] = set()
+        self.retry_at: dict[str, float] = {}
+        self.informed: set[str] = set()
+        self.known: dict[tuple[str, Span], int] = {}
+        self.states: dict[tuple[str, Span], State] = {}
+        self.version = 0
+        self.log: list[Step] = []
+        self.first_codes: dict[int, Codes] = {}
+        self.slots = 0
+        self.looked = -_LOOK_EVERY
+        self._register()
+
+    def room(self, source: Source, width: int, **parts: bool) -> KeptCodes:
+        """Room for codes on the workers that hold the samples."""
+        self.slots += 1
+        return RemoteCodes(self, Room(self.slots, width, **parts))
+
+    def adopted(self, codes: Codes) -> KeptCodes:
+        """Codes of this process, sent to the workers when they are first needed."""
+        parts = (codes.index, codes.value, codes.residual2)
+        assert codes.residual2 is not None
+        width = 1 if codes.index is None else codes.index.shape[1]
+        made = self.room(self.source, width)
+        assert isinstance(made, RemoteCodes)
+        supports, values, residuals = (part is not None for part in parts)
+        made.room = Room(made.room.slot, width, supports, values, residuals)
+        self.first_codes[made.room.slot] = codes
+        return made
+
+    def run(
+        self,
+        source: Source,
+        dictionary: Dictionary,
+        coder: Coder,
+        *,
+        coding: str = "fresh",
+        keep_better: bool = False,
+        half: int | None = None,
+        codes: Any = None,
+        moments: Moments | ModeMoments | None = None,
+    ) -> Pass:
+        """One pass over the samples, each worker over its own."""
+        assert source is self.source
+        task = Task.of(dictionary, coder, coding, keep_better, half, moments)
+        room = None if codes is None else codes.room
+        changes = room is not None and coding != "given"
+        nodes = []
+        for levels, indices, sums in self.ask(Sums(self.version, task, room, changes)):
+            nodes += list(zip((indices << levels).tolist(), levels, indices, sums, strict=True))
+        tree = task.tree()
+        for _, level, index, sums in sorted(nodes, key=lambda node: node[0]):
+            tree.add(int(level), int(index), sums)
+        if changes:
+            assert room is not None
+            self.record(room, replace(task, sums="none", mode=-1))
+        return task.found(tree, len(source), moments)
+
+    def record(self, room: Room, change: Task | Rescaling) -> None:
+        """Note a change of codes. One that nothing earlier shows in makes earlier ones needless."""
+        self.version += 1
+        if isinstance(change, Task) and change.coding == "fresh" and not change.keep_better:
+            self.log = [step for step in self.log if step.room.slot != room.slot]
+        self.log.append(Step(self.version, room, change))
+
+    def ask(self, question: Question) -> list[Any]:
+        """The answers of all workers; together they are about all blocks."""
+        self.traffic.questions += 1
+        return self.client.sync(self._ask, question)
+
+    def close(self) -> None:
+        """Have the workers forget this run."""
+        self.supplies.release()
+        self.client.sync(self._forget)
+
+    async def _forget(self) -> None:
+        calls = [self.client.rpc(worker).kronlearn_forget(run=self.name) for worker in self.shares]
+        await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)
+
+    def _register(self) -> None:
+        """Have every worker, also those to come, answer our requests."""
+        try:
+            self.client.register_plugin(Host())
+        except Exception as problem:
+            raise RuntimeError(
+                f"The workers cannot work for kronlearn ({problem}); install the same version of "
+                "it, with its dask extra, where they run."
+            ) from problem
+
+    # One question: sent to all, repeated to others where workers are lost.
+
+    async def _ask(self, question: Question) -> list[Any]:
+        if time.monotonic() - self.looked >= _LOOK_EVERY:
+            await self._look()
+            await self._rebalance()
+        answers: list[Any] = []
+        answered: list[Span] = []
+        sent: dict[asyncio.Task[Any], tuple[str, list[Span]]] = {}
+        heard = dict.fromkeys(self.shares, time.monotonic())
+
+        def send(worker: str, spans: list[Span]) -> None:
+            task = asyncio.create_task(self._send(worker, spans, question))
+            sent[task] = worker, spans
+            heard[worker] = time.monotonic()
+
+        for worker, spans in self.shares.items():
+            send(worker, spans)
+        try:
+            while sent:
+                await asyncio.wait(sent, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+                gone = set()
+                for task in [task for task in sent if task.done()]:
+                    worker, spans = sent.pop(task)
+                    try:
+                        answers.append(task.result())
+                        answered += spans
+                    except _LOST as problem:
+                        logger.warning("Worker %s is lost: %r", worker, problem)
+                        gone.add(worker)
+                gone |= await self._silent({worker for worker, _ in sent.values()}, heard)
+                if gone:
+                    for task in [task for task, (worker, _) in sent.items() if worker in gone]:
+                        task.cancel()
+                        del sent[task]
+                    waiting = [span for _, spans in sent.values() for span in spans]
+                    for worker, spans in (await self._replace(gone, answered, waiting)).items():
+                        send(worker, spans)
+        finally:
+            for task in sent:
+                task.cancel()
+        return answers
+
+    async def _send(self, worker: str, spans: list[Span], question: Question) -> Any:
+        """Ask one worker, and give it what it lacks until it can answer."""
+        while True:
+            exports = isinstance(question, Export)
+            keys = {} if exports else await self.supplies.provide(worker, spans)
+            request = pickle.dumps(self._request(worker, spans, question, keys), protocol=5)
+            self.traffic.messages += 1
+            self.traffic.bytes_out += len(request)
+            reply = await self.client.rpc(worker).kronlearn(request=request)
+            self.traffic.bytes_in += len(reply)
+            answer = pickle.loads(reply)
+            if isinstance(answer, Answer):
+                self.informed.add(worker)
+                changes = isinstance(question, Sums) and question.changes
+                for span in spans:
+                    self.known[worker, span] = question.version + changes
+                    self.states.pop((worker, span), None)
+                self.traffic.steps_repeated += answer.replayed
+                return answer.value
+            if not isinstance(answer, Problem):
+                raise answer
+            if answer.kind == "unknown run":
+                self.informed.discard(worker)
+                self.known = {key: v for key, v in self.known.items() if key[0] != worker}
+            elif answer.kind == "no data":
+                self.supplies.withdraw(worker, answer.spans)
+            else:
+                for span in answer.spans:
+                    self.known.pop((worker, span), None)
+                    self._begin_with_first_codes(worker, span)
+
+    def _request(
+        self, worker: str, spans: list[Span], question: Question, keys: dict[Span, str]
+    ) -> Request:
+        versions = [
+            self.states[worker, span][0]
+            if (worker, span) in self.states
+            else self.known.get((worker, span), 0)
+            for span in spans
+        ]
+        base = min(versions)
+        return Request(
+            self.name,
+            self.shares[worker],
+            spans,
+            question,
+            base,
+            [step for step in self.log if step.version > base],
+            None if worker in self.informed else self._setup(),
+            {span: self.states[worker, span] for span in spans if (worker, span) in self.states},
+            keys,
+        )
+
+    def _setup(self) -> Setup:
+        return Setup(
+            self.supplies.readable,
+            len(self.source),
+            self.source.patch_shape,
+            self.source.dtype,
+            self.block_size,
+            self.n_threads,
+            instruction_set(),
+            -1 if self.first_codes else 0,
+        )
+
+    def _begin_with_first_codes(self, worker: str, span: Span) -> None:
+        if self.first_codes:
+            rows = slice(span[0] * self.block_size, span[1] * self.block_size)
+            codes = {slot: codes[rows] for slot, codes in self.first_codes.items()}
+            self.states[worker, span] = 0, codes
+
+    # Which workers there are, and who has which blocks.
+
+    async def _look(self) -> None:
+        """See which workers there are; those that came or came back are asked to answer first."""
+        threads = await self.client.scheduler.ncores()
+        self.looked = time.monotonic()
+        unknown = [
+            worker
+            for worker in threads
+            if worker not in self.weights
+            and worker not in self.refused
+            and self.retry_at.get(worker, 0.0) <= self.looked
+        ]
+        for worker, sets in zip(unknown, await self._pings(unknown, 2.0), strict=True):
+            if sets is None:
+                self.retry_at[worker] = time.monotonic() + PATIENCE / 3
+                continue
+            if instruction_set() in sets:
+                self.weights[worker] = 1 if self.n_threads else threads[worker]
+            else:
+                self.refused.add(worker)
+                logger.warning(
+                    "Worker %s has no %s instructions and is left out; results would differ.",
+                    worker,
+                    instruction_set(),
+                )
+        for worker in [worker for worker in self.weights if worker not in threads]:
+            if worker not in self.shares:
+                del self.weights[worker]
+
+    async def _pings(self, workers: list[str], seconds: float) -> list[list[str] | None]:
+        async def ping(worker: str) -> list[str] | None:
+            try:
+                call = self.client.rpc(worker).kronlearn_ping()
+                return await asyncio.wait_for(call, seconds)
+            except (*_LOST, Exception):
+                return None
+
+        return await asyncio.gather(*map(ping, workers))
+
+    async def _silent(self, workers: set[str], heard: dict[str, float]) -> set[str]:
+        """The workers that have not answered a ping for too long, or are known to be gone."""
+        now = time.monotonic()
+        quiet = [worker for worker in workers if now - heard[worker] >= 1.0]
+        if not quiet:
+            return set()
+        present = await self.client.scheduler.ncores()
+        replies = await self._pings(quiet, min(5.0, PATIENCE / 3))
+        for worker, reply in zip(quiet, replies, strict=True):
+            if reply is not None:
+                heard[worker] = time.monotonic()
+        return {
+            worker
+            for worker in quiet
+            if worker not in present or time.monotonic() - heard[worker] > PATIENCE
+        }
+
+    async def _replace(
+        self, gone: set[str], answered: list[Span], waiting: list[Span]
+    ) -> dict[str, list[Span]]:
+        """Give the blocks of lost workers to others; returns what these are still to be asked."""
+        for worker in gone:
+            self._lose(worker)
+        await self._some_workers()
+        shares = shared_out(self.n_blocks, self.weights, self.shares, cut=False)
+        self.shares = {worker: split(spans, answered) for worker, spans in shares.items()}
+        to_ask = {}
+        for worker, spans in self.shares.items():
+            spans = [
+                s for s in spans if s not in waiting and uncovered(self.n_blocks, answered, [s])
+            ]
+            if spans:
+                to_ask[worker] = spans
+        return to_ask
+
+    def _lose(self, worker: str) -> None:
+        self.traffic.workers_lost += 1
+        for record in (self.shares, self.weights):
+            record.pop(worker, None)
+        self.informed.discard(worker)
+        self.retry_at[worker] = time.monotonic() + PATIENCE / 3
+        self.supplies.keep_only(worker, [])
+        self.known = {key: v for key, v in self.known.items() if key[0] != worker}
+        self.states = {key: v for key, v in self.states.items() if key[0] != worker}
+
+    async def _some_workers(self) -> None:
+        """Wait until there is a worker."""
+        begin = time.monotonic()
+        await self._look()
+        while not self.weights:
+            if time.monotonic() - begin > 2 * PATIENCE:
+                raise RuntimeError(
+                    f"No Dask worker has answered for {2 * PATIENCE:.0f} seconds; start workers "
+                    "that can be reached from here and have kronlearn installed."
+                )
+            await asyncio.sleep(0.2)
+            await self._look()
+
+    async def _rebalance(self) -> None:
+        """Give new workers their share."""
+        await self._some_workers()
+        if set(self.weights) == set(self.shares):
+            return
+        before = self.shares
+        owned = [span for spans in before.values() for span in spans]
+        shares = shared_out(self.n_blocks, self.weights, before)
+        shares = {worker: split(spans, owned) for worker, spans in shares.items()}
+        if before and (self.log or self.first_codes):
+            await self._export(before, shares)
+        self.shares = shares
+        for worker, spans in shares.items():
+            self.supplies.keep_only(worker, spans)
+
+    async def _export(self, before: dict[str, list[Span]], shares: dict[str, list[Span]]) -> None:
+        """Fetch the codes of blocks that go from one worker to another, where that is possible."""
+        for owner, had in before.items():
+            moves = {
+                span: worker
+                for worker, spans in shares.items()
+                for span in spans
+                if worker != owner and not uncovered(self.n_blocks, had, [span])
+            }
+            if not moves:
+                continue
+            self.shares = before | {owner: shares.get(owner, []) + list(moves)}
+            try:
+                codes = await asyncio.wait_for(
+                    self._send(owner, list(moves), Export(self.version)), PATIENCE
+                )
+            except Exception as problem:
+                # Whoever takes over the blocks makes their codes again.
+                logger.warning("Worker %s does not hand over its codes: %r", owner, problem)
+                continue
+            self.states |= {(moves[span], span): state for span, state in codes.items()}
+
+
+class RemoteCodes(KeptCodes):
+    """Codes that stay on the workers."""
+
+    def __init__(self, cluster: Cluster, room: Room) -> None:
+        self.cluster, self.room = cluster, room
+
+    def rescale(self, mode: int, scale: NDArray[np.float64], n_atoms: tuple[int, ...]) -> None:
+        """Multiply every coefficient by a scale: done by the workers with the next pass."""
+        self.cluster.record(self.room, Rescaling(mode, scale, n_atoms))
+
+    def used(self, n_atoms: tuple[int, ...]) -> NDArray[np.bool_]:
+        """Which atoms ``(n_1, …, n_d)`` any code uses."""
+        cluster = self.cluster
+        return np.logical_or.reduce(cluster.ask(Used(cluster.version, self.room, n_atoms)))
+
+    def worst(self, count: int) -> NDArray[np.intp]:
+        """The samples with the largest residuals, of equal ones the first; none without any."""
+        found = self.cluster.ask(Worst(self.cluster.version, self.room, count))
+        residuals, rows = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return rows[np.lexsort((rows, -residuals))][:count]
+
+    def gathered(self) -> Codes:
+        """All of them in this process."""
+        cluster, room = self.cluster, self.room
+        codes = Codes.empty(
+            len(cluster.source),
+            room.width,
+            cluster.source.dtype,
+            supports=room.supports,
+            values=room.values,
+            residuals=room.residuals,
+        )
+        for states in cluster.ask(Export(cluster.version)):
+            for span, (_, parts) in states.items():
+                first = span[0] * cluster.block_size
+                part = parts[room.slot]
+                for name in ("index", "nonzeros", "value", "residual2"):
+                    whole, piece = getattr(codes, name), getattr(part, name)
+                    if piece is not None:
+                        whole[first : first + len(piece)] = piece
+        return codes

@@ -1,0 +1,259 @@
+"""What a Dask worker does for the engine of many workers: it holds spans and answers requests."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from distributed import Worker
+from distributed.diagnostics.plugin import WorkerPlugin
+from numpy.typing import NDArray
+
+from kronlearn.engines.engine import Codes, Task
+from kronlearn.engines.messages import (
+    Answer,
+    Export,
+    Problem,
+    Request,
+    Rescaling,
+    Room,
+    Setup,
+    State,
+    Step,
+    Sums,
+    Used,
+    Worst,
+)
+from kronlearn.engines.sharing import Span
+from kronlearn.engines.threads import Threads
+from kronlearn.simd import instruction_sets, use_instruction_set
+from kronlearn.sources.arrays import ArraySource
+from kronlearn.sources.source import Source
+
+__all__ = ["Host", "Run"]
+
+# A run that nobody has asked about for so many seconds is forgotten: its driver is gone.
+_FORGET_AFTER = 600.0
+
+
+class Host(WorkerPlugin):
+    """Answers the requests of drivers on a worker, one at a time, in a thread of its own."""
+
+    name = "kronlearn"
+    idempotent = True
+
+    def setup(self, worker: Worker) -> None:
+        """Begin to answer."""
+        self.worker = worker
+        self.runs: dict[str, Run] = {}
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="kronlearn-host")
+        worker.handlers["kronlearn"] = self.answer
+        worker.handlers["kronlearn_ping"] = self.ping
+        worker.handlers["kronlearn_forget"] = self.forget
+
+    def teardown(self, worker: Worker) -> None:
+        """Stop to answer."""
+        self.runs.clear()
+        self.thread.shutdown(wait=False, cancel_futures=True)
+
+    def ping(self) -> list[str]:
+        """The instruction sets of this machine."""
+        return list(instruction_sets())
+
+    def forget(self, run: str) -> None:
+        """Let go of a run."""
+        self.runs.pop(run, None)
+
+    async def answer(self, request: bytes) -> bytes:
+        """The pickled Answer, Problem or exception to a pickled Request."""
+        try:
+            reply = await self._answer(pickle.loads(request))
+        except Exception as error:
+            reply = error
+        try:
+            return pickle.dumps(reply, protocol=5)
+        except Exception:
+            return pickle.dumps(RuntimeError(f"{type(reply).__name__}: {reply}"), protocol=5)
+
+    async def _answer(self, request: Request) -> Any:
+        self._forget_abandoned()
+        if request.setup is not None and request.run not in self.runs:
+            threads = request.setup.n_threads or self.worker.state.nthreads
+            self.runs[request.run] = Run(request.setup, threads)
+        run = self.runs.get(request.run)
+        if run is None:
+            return Problem("unknown run")
+        missing = [s for s in request.spans if s in request.keys and not self._has(request.keys[s])]
+        if missing:
+            return Problem("no data", missing)
+        data = {span: self.worker.data[request.keys[span]] for span in request.keys}
+        loop = asyncio.get_running_loop()
+        run.asked += 1
+        try:
+            return await loop.run_in_executor(self.thread, run.answer, request, data)
+        finally:
+            run.asked -= 1
+            run.last_asked = time.monotonic()
+
+    def _has(self, key: str) -> bool:
+        return key in self.worker.data
+
+    def _forget_abandoned(self) -> None:
+        oldest = time.monotonic() - _FORGET_AFTER
+        for name, run in list(self.runs.items()):
+            if not run.asked and run.last_asked < oldest:
+                del self.runs[name]
+
+
+class Held:
+    """The codes of a span, by the slots of their rooms, and the version they are at."""
+
+    def __init__(self, version: int, codes: dict[int, Codes] | None = None) -> None:
+        self.version = version
+        self.codes = codes or {}
+
+
+class Run:
+    """A worker's share of a run.
+
+    Parameters
+    ----------
+    setup : Setup
+    n_threads : int
+    """
+
+    def __init__(self, setup: Setup, n_threads: int) -> None:
+        self.source = setup.source
+        self.setup = setup
+        self.engine = Threads(n_threads, setup.block_size)
+        self.held: dict[Span, Held] = {}
+        self.asked = 0
+        self.last_asked = time.monotonic()
+
+    def answer(self, request: Request, data: dict[Span, Any]) -> Answer | Problem:
+        """Answer a request; ``data`` are the samples of spans that have no source."""
+        with use_instruction_set(self.setup.instruction_set):
+            self._hold(request)
+            behind = [span for span in request.spans if self.held[span].version < request.base]
+            if behind:
+                return Problem("behind", behind)
+            replayed = sum(
+                self._bring_up(span, request.steps, request.question.version, data)
+                for span in request.spans
+            )
+            return Answer(self._found(request, data), replayed)
+
+    def _hold(self, request: Request) -> None:
+        """Keep exactly the spans wanted: those at hand, parts of those at hand, or new ones."""
+        held = {}
+        for span in request.holds:
+            if span in request.states:
+                version, codes = request.states[span]
+                held[span] = Held(version, {slot: _copy(part) for slot, part in codes.items()})
+                continue
+            new = Held(self.setup.begins_with)
+            held[span] = self.held.get(span) or self._cut_out(span) or new
+            if held[span].version > request.question.version:
+                # An answer was lost on its way: what it rested on has to be made again.
+                held[span] = new
+        self.held = held
+
+    def _cut_out(self, span: Span) -> Held | None:
+        for whole, held in self.held.items():
+            if whole[0] <= span[0] and span[1] <= whole[1]:
+                rows = self._rows(span)
+                offset = self._rows(whole).start
+                part = slice(rows.start - offset, rows.stop - offset)
+                return Held(held.version, {s: _copy(c[part]) for s, c in held.codes.items()})
+        return None
+
+    def _bring_up(self, span: Span, steps: Iterable[Step], version: int, data: Any) -> int:
+        """Take the steps that a span's codes lack; returns how many."""
+        held = self.held[span]
+        taken = 0
+        for step in steps:
+            if not held.version < step.version <= version:
+                continue
+            codes = self._codes(span, step.room)
+            if isinstance(step.change, Rescaling):
+                codes.rescale(step.change.mode, step.change.scale, step.change.n_atoms)
+            else:
+                self._pass(span, step.change, step.change.tree(), codes, data)
+                taken += 1
+            held.version = step.version
+        held.version = version
+        return taken
+
+    def _found(self, request: Request, data: dict[Span, Any]) -> Any:
+        question = request.question
+        if isinstance(question, Sums):
+            return self._sums(request.spans, question, data)
+        if isinstance(question, Used):
+            used = [self._codes(s, question.room).used(question.n_atoms) for s in request.spans]
+            return np.logical_or.reduce(used)
+        if isinstance(question, Worst):
+            return self._worst(request.spans, question)
+        assert isinstance(question, Export)
+        return {span: self._state(span) for span in request.spans}
+
+    def _sums(self, spans: list[Span], question: Sums, data: dict[Span, Any]) -> Any:
+        tree = question.task.tree()
+        for span in sorted(spans):
+            codes = self._codes(span, question.room) if question.room is not None else None
+            self._pass(span, question.task, tree, codes, data)
+        if question.changes:
+            for span in spans:
+                self.held[span].version = question.version + 1
+        return tree.nodes()
+
+    def _worst(self, spans: list[Span], question: Worst) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Residuals and numbers of the samples with the largest residuals."""
+        residuals, rows = [], []
+        for span in spans:
+            codes = self._codes(span, question.room)
+            worst = codes.worst(question.count)
+            assert codes.residual2 is not None
+            residuals.append(codes.residual2[worst])
+            rows.append(worst + self._rows(span).start)
+        return np.concatenate(residuals), np.concatenate(rows)
+
+    def _state(self, span: Span) -> State:
+        return self.held[span].version, self.held[span].codes
+
+    def _pass(self, span: Span, task: Task, tree: Any, codes: Codes | None, data: Any) -> None:
+        rows = self._rows(span)
+        source: Source | None = self.source
+        first = 0
+        if source is None:
+            source = ArraySource(data[span], self.setup.patch_shape)
+            first = rows.start
+        self.engine.add(source, task, tree, codes, rows.start - first, rows.stop - first, first)
+
+    def _codes(self, span: Span, room: Room) -> Codes:
+        codes = self.held[span].codes
+        if room.slot not in codes:
+            rows = self._rows(span)
+            codes[room.slot] = Codes.empty(
+                rows.stop - rows.start,
+                room.width,
+                self.setup.dtype,
+                supports=room.supports,
+                values=room.values,
+                residuals=room.residuals,
+            )
+        return codes[room.slot]
+
+    def _rows(self, span: Span) -> slice:
+        size = self.setup.block_size
+        return slice(span[0] * size, min(span[1] * size, self.setup.n_samples))
+
+
+def _copy(codes: Codes) -> Codes:
+    """Codes of their own, which may be written to."""
+    arrays = (codes.index, codes.nonzeros, codes.value, codes.residual2)
+    return Codes(*(None if array is None else np.array(array) for array in arrays))

@@ -1,0 +1,58 @@
+"""Lazy coding of Dask arrays: chunks of samples in, chunks of sparse codes out, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from kronlearn.coding import code_source
+from kronlearn.dictionary import Dictionary
+from kronlearn.engines.engine import Coder
+from kronlearn.engines.threads import Threads
+from kronlearn.sources.arrays import ArraySource
+
+__all__ = ["lazy_codes", "lazy_samples"]
+
+
+def lazy_codes(samples: Any, dictionary: Dictionary, coder: Coder) -> Any:
+    """A Dask array ``(N, n_codes)`` whose chunks are sparse codes, one for each of samples."""
+    whole = samples.rechunk(dict.fromkeys(range(1, samples.ndim), -1))
+    return whole.map_blocks(
+        _codes,
+        dictionary,
+        coder,
+        dtype=dictionary.dtype,
+        drop_axis=list(range(1, whole.ndim)),
+        new_axis=[1],
+        chunks=(whole.chunks[0], (dictionary.n_codes,)),
+        meta=sparse.csr_array((0, dictionary.n_codes), dtype=dictionary.dtype),
+    )
+
+
+def lazy_samples(codes: Any, dictionary: Dictionary, sample_shape: tuple[int, ...]) -> Any:
+    """A Dask array ``(N, *sample_shape)`` of the samples that chunks of codes stand for."""
+    whole = codes.rechunk({1: -1})
+    return whole.map_blocks(
+        _samples,
+        dictionary,
+        sample_shape,
+        dtype=dictionary.dtype,
+        drop_axis=[1],
+        new_axis=list(range(1, 1 + len(sample_shape))),
+        chunks=(whole.chunks[0], *((length,) for length in sample_shape)),
+        meta=np.empty((0,) * (1 + len(sample_shape)), dictionary.dtype),
+    )
+
+
+def _codes(block: NDArray[Any], dictionary: Dictionary, coder: Coder) -> sparse.csr_array:
+    if len(block) == 0:
+        return sparse.csr_array((0, dictionary.n_codes), dtype=dictionary.dtype)
+    source = ArraySource(block, dictionary.patch_shape)
+    return code_source(source, dictionary, coder, Threads(1))
+
+
+def _samples(block: Any, dictionary: Dictionary, sample_shape: tuple[int, ...]) -> NDArray[Any]:
+    return dictionary.reconstruct(block).reshape(-1, *sample_shape)

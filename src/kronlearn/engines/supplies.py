@@ -1,0 +1,72 @@
+"""How samples get to the workers that code them."""
+
+from __future__ import annotations
+
+from distributed import Client, Future, wait
+
+from kronlearn.engines.sharing import Span
+from kronlearn.sources.arrays import ArraySource
+from kronlearn.sources.source import Source
+from kronlearn.sources.stored_samples import dask_array
+
+__all__ = ["Supplies"]
+
+
+class Supplies:
+    """Hands workers the samples of their spans.
+
+    Files, and any other source that can be pickled, the workers read themselves. Samples in the
+    driver's memory are sent once to the worker that codes them; chunks of a Dask array are put
+    together there. Both are then held by Dask.
+    """
+
+    def __init__(self, client: Client, source: Source, block_size: int) -> None:
+        self.client, self.source, self.block_size = client, source, block_size
+        self.lazy = dask_array(source)
+        in_memory = isinstance(source, ArraySource)
+        self.readable = None if in_memory or self.lazy is not None else source
+        self.futures: dict[tuple[str, Span], Future] = {}
+
+    async def provide(self, worker: str, spans: list[Span]) -> dict[Span, str]:
+        """The keys of the samples of some spans, once the worker has them."""
+        if self.readable is not None:
+            return {}
+        for span in spans:
+            if (worker, span) not in self.futures:
+                self.futures[worker, span] = await self._placed(worker, span)
+        placed = [self.futures[worker, span] for span in spans]
+        if any(future.status == "pending" for future in placed):
+            await wait(placed)
+        for span, future in zip(spans, placed, strict=True):
+            if future.status == "error":
+                raise await future.exception()
+            if future.status != "finished":
+                del self.futures[worker, span]
+                raise OSError(f"{worker} lost its samples before they were used")
+        return {span: str(future.key) for span, future in zip(spans, placed, strict=True)}
+
+    def keep_only(self, worker: str, spans: list[Span]) -> None:
+        """Let go of what a worker has of other spans."""
+        self.futures = {
+            place: future
+            for place, future in self.futures.items()
+            if place[0] != worker or place[1] in spans
+        }
+
+    def withdraw(self, worker: str, spans: list[Span]) -> None:
+        """Forget what a worker turned out not to have."""
+        for span in spans:
+            self.futures.pop((worker, span), None)
+
+    def release(self) -> None:
+        """Let go of everything."""
+        self.futures.clear()
+
+    async def _placed(self, worker: str, span: Span) -> Future:
+        rows = slice(span[0] * self.block_size, span[1] * self.block_size)
+        if self.lazy is not None:
+            part = self.lazy[rows]
+            return self.client.compute(part, workers=[worker], allow_other_workers=False)
+        assert isinstance(self.source, ArraySource)
+        part = self.source.array[rows]
+        return await self.client.scatter(part, workers=[worker], hash=False, timeout=600)

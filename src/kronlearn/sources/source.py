@@ -1,0 +1,122 @@
+"""What every source of samples offers: blocks of them, read ahead while others are coded."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.sources.pages import dont_need, will_need
+
+__all__ = ["Source", "check_finite", "sample_dtype"]
+
+# A block that has to be read, converted or copied holds about this many numbers.
+BLOCK_NUMBERS = 1 << 22
+
+# A checksum reads this many runs of this many consecutive samples.
+_RUNS, _RUN = 64, 64
+
+
+class Source(ABC):
+    """N samples of one shape, from wherever they are.
+
+    What is learned from a source depends on its samples and their order alone. A source that can be
+    pickled can be read by other processes, each for its own part of the samples.
+
+    Attributes
+    ----------
+    patch_shape : tuple of int
+        ``(m_1, …, m_d)``.
+    dtype : float32 or float64
+        What samples are read as.
+    is_rows : bool
+        Whether samples were given as rows ``(N, m_1·…·m_d)``.
+    """
+
+    patch_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    is_rows: bool = False
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of samples."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Consecutive samples ``(stop − start, m_1·…·m_d)``, C-contiguous and of ``dtype``."""
+
+    @property
+    def n_features(self) -> int:
+        """``m_1·…·m_d``."""
+        return math.prod(self.patch_shape)
+
+    def step(self, multiple_of: int) -> int:
+        """How many samples to read at a time: a multiple of a size, about 4 million numbers."""
+        return max(1, BLOCK_NUMBERS // self.n_features // multiple_of) * multiple_of
+
+    def blocks(
+        self, multiple_of: int, start: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Consecutive blocks ``(rows, samples (n, m_1·…·m_d))``, whole multiples of a size.
+
+        Only the last block may have another size; how samples are cut here changes no result. The
+        next block is read while the present one is in use.
+        """
+        end = len(self) if stop is None else stop
+        cuts = [*range(start, end, self.step(multiple_of)), end]
+        with ThreadPoolExecutor(1, thread_name_prefix="kronlearn-reader") as reader:
+            coming = reader.submit(self._read_ahead, *cuts[:2])
+            for i in range(len(cuts) - 1):
+                samples = coming.result()
+                if i + 2 < len(cuts):
+                    coming = reader.submit(self._read_ahead, *cuts[i + 1 : i + 3])
+                yield slice(cuts[i], cuts[i + 1]), samples
+                dont_need(samples)
+
+    def _read_ahead(self, start: int, stop: int) -> NDArray[Any]:
+        samples = self.read(start, stop)
+        will_need(samples)
+        return samples
+
+    def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        """Some samples ``(len(rows), m_1·…·m_d)``, few and in any order."""
+        samples = np.empty((len(rows), self.n_features), self.dtype)
+        for place, row in enumerate(rows):
+            samples[place] = self.read(int(row), int(row) + 1)[0]
+        return samples
+
+    def checksum(self) -> int:
+        """A number that tells these samples, in this order, from others (a CRC of up to 4096)."""
+        last = max(len(self) - _RUN, 0)
+        crc = 0
+        for start in np.unique(np.linspace(0, last, _RUNS).astype(np.int64)).tolist():
+            crc = zlib.crc32(self.read(start, min(start + _RUN, len(self))).tobytes(), crc)
+        return crc
+
+
+def sample_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """float32 for float32 samples, float64 for all others."""
+    single = dtype.newbyteorder("=") == np.float32
+    return np.dtype(np.float32 if single else np.float64)
+
+
+def check_finite(samples: NDArray[Any], first: int) -> None:
+    """Raise for the first sample that is not finite or whose squares overflow."""
+    for k, sample in enumerate(samples):
+        if not np.isfinite(sample).all():
+            kind = "NaN" if np.isnan(sample).any() else "infinity"
+            raise ValueError(
+                f"Y contains {kind} (first in sample {first + k}); pass finite numbers."
+            )
+    dtype = sample_dtype(samples.dtype)
+    remedy = " or pass float64" if dtype == np.float32 else ""
+    raise ValueError(
+        f"Y holds values too large to be squared in {dtype.name} (first in sample {first}); scale "
+        f"the data down{remedy}."
+    )
