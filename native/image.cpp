@@ -15,6 +15,8 @@ namespace {
 template <class T>
 class CodingWorker {
  public:
+  static constexpr bool kInOrder = true;
+
   CodingWorker(const ImageCoding<T>& pass, const PatchGrid& grid, const Kernels<T>& coding,
                const ImageKernels<T>& kernels)
       : pass_(pass),
@@ -145,6 +147,8 @@ constexpr int64_t kGroups = 16;
 template <class T>
 class ShrinkageWorker {
  public:
+  static constexpr bool kInOrder = true;
+
   ShrinkageWorker(const ImageShrinkage<T>& pass, const PatchGrid& grid, const SearchPlane<T>& plane,
                   const ImageKernels<T>& kernels)
       : pass_(pass),

@@ -17,6 +17,8 @@ size_t triangle(size_t n) { return n * (n + 1) / 2; }
 template <class T>
 class Worker {
  public:
+  static constexpr bool kInOrder = false;
+
   Worker(const Pass<T>& pass, const Kernels<T>& kernels, Totals& whole)
       : pass_(pass),
         whole_(whole),
@@ -45,7 +47,8 @@ class Worker {
 
   // Adds the block's sums to the tree and starts afresh.
   void commit() {
-    if (whole_.not_finite < 0) whole_.not_finite = not_finite_;
+    if (not_finite_ >= 0 && (whole_.not_finite < 0 || not_finite_ < whole_.not_finite))
+      whole_.not_finite = not_finite_;
     pass_.tree->add(0, pass_.first_block + block_, sums_);
   }
 

@@ -61,9 +61,9 @@ struct Pass {
   T* residual2 = nullptr;       // (count)
 
   Sums sums = Sums::none;
-  int mode = -1;             // the mode that is summed for
-  SumTree* tree = nullptr;   // where the sums of the blocks are added to
-  int64_t first_block = 0;   // the number of the first block in the tree
+  int mode = -1;            // the mode that is summed for
+  SumTree* tree = nullptr;  // where the sums of the blocks are added to
+  int64_t first_block = 0;  // the number of the first block in the tree
 
   int threads = 1;
   int64_t block = 4096;

@@ -1,7 +1,8 @@
-// Numbered blocks of work in threads: claimed in order, committed in order.
+// Numbered blocks of work in threads, claimed in order.
 //
-// Whatever a block adds to shared sums it adds in its commit, and commits happen one after the other in
-// the order of the blocks, so sums have the same bits for any number of threads.
+// Whatever a block adds to shared sums it adds in its commit. Commits happen one at a time and, where the
+// worker says that its sums depend on it, in the order of the blocks: so sums have the same bits for any
+// number of threads.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@
 namespace kronlearn {
 
 // A Worker has run(block, go_on), which asks go_on() now and then and returns early when that says no,
-// and commit().
+// commit(), and kInOrder.
 template <class Worker>
 class Schedule {
  public:
@@ -65,13 +66,15 @@ class Schedule {
     }
   }
 
-  bool commit(Worker& worker, int64_t block, bool calling_thread) {
+  bool commit(Worker& worker, [[maybe_unused]] int64_t block,
+              [[maybe_unused]] bool calling_thread) {
     std::unique_lock lock(mutex_);
-    while (committed_ != block && !stop_) wait(lock, calling_thread);
+    if constexpr (Worker::kInOrder)
+      while (committed_ != block && !stop_) wait(lock, calling_thread);
     if (stop_) return false;
     worker.commit();
     ++committed_;
-    changed_.notify_all();
+    if (Worker::kInOrder || committed_ == blocks_) changed_.notify_all();
     return true;
   }
 

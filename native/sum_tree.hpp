@@ -1,12 +1,14 @@
 // Sums over numbered blocks of samples, added pairwise.
 //
 // A node (level, index) is the sum of the blocks index · 2^level … (index + 1) · 2^level − 1, and always that
-// of its two halves. So it has the same bits wherever its parts were added up, and the sum of all blocks has
-// the same bits however they were shared out.
+// of its two halves. So it has the same bits wherever and in whatever order its parts were added up, and the
+// sum of all blocks has the same bits however they were shared out.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
+#include <map>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -16,50 +18,51 @@ namespace kronlearn {
 class SumTree {
  public:
   using Sums = std::vector<double>;
-  struct Node {
-    int level;
-    int64_t index;
-    Sums sums;
-
-    int64_t first() const { return index << level; }
-    int64_t end() const { return (index + 1) << level; }
-  };
+  // The first block of a node, and its level: so nodes are in the order of their blocks.
+  using Place = std::pair<int64_t, int>;
 
   explicit SumTree(size_t size) : size_(size) {}
 
   size_t size() const { return size_; }
 
-  // Nodes that no two of make up a larger one, from left to right.
-  const std::vector<Node>& nodes() const { return nodes_; }
+  // Nodes that no two of make up a larger one.
+  const std::map<Place, Sums>& nodes() const { return nodes_; }
 
-  // Adds a node to the right of all others. Its sums are taken over and come back as zeros.
+  // Adds a node. Its sums are taken over and come back as zeros.
   void add(int level, int64_t index, Sums& sums) {
     if (sums.size() != size_) throw std::invalid_argument("sums of another size");
     if (level < 0 || level > 48 || index < 0 || index >= int64_t(1) << (62 - level))
       throw std::invalid_argument("no such node");
-    if (!nodes_.empty() && nodes_.back().end() > index << level)
-      throw std::invalid_argument("nodes must come from left to right");
-    nodes_.push_back({level, index, std::move(sums)});
+    if (overlaps(index << level, (index + 1) << level))
+      throw std::invalid_argument("a block was added twice");
+    Sums node = std::move(sums);
     sums = spare();
-    while (nodes_.size() > 1) {
-      Node &left = nodes_[nodes_.size() - 2], &right = nodes_.back();
-      if (left.level != right.level || left.index % 2 != 0 || left.index + 1 != right.index) break;
-      add_to(left.sums, right.sums);
-      ++left.level;
-      left.index /= 2;
-      spares_.push_back(std::move(right.sums));
-      nodes_.pop_back();
+    for (;; ++level, index /= 2) {
+      const auto sibling = nodes_.find({(index ^ 1) << level, level});
+      if (sibling == nodes_.end()) break;
+      add_to(node, sibling->second);
+      spares_.push_back(std::move(sibling->second));
+      nodes_.erase(sibling);
     }
+    nodes_.emplace(Place{index << level, level}, std::move(node));
   }
 
   // The sum of all nodes, from the right.
   Sums total() const {
     Sums sum(size_);
-    for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) add_to(sum, node->sums);
+    for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) add_to(sum, node->second);
     return sum;
   }
 
  private:
+  bool overlaps(int64_t first, int64_t end) const {
+    const auto next = nodes_.lower_bound({first, 0});
+    if (next != nodes_.end() && next->first.first < end) return true;
+    if (next == nodes_.begin()) return false;
+    const Place before = std::prev(next)->first;
+    return before.first + (int64_t(1) << before.second) > first;
+  }
+
   static void add_to(Sums& whole, const Sums& part) {
     double* __restrict to = whole.data();
     const double* __restrict from = part.data();
@@ -75,7 +78,7 @@ class SumTree {
   }
 
   const size_t size_;
-  std::vector<Node> nodes_;
+  std::map<Place, Sums> nodes_;
   std::vector<Sums> spares_;
 };
 

@@ -85,10 +85,10 @@ nb::object own_array(std::vector<T> numbers, std::vector<size_t> shape) {
 nb::tuple tree_nodes(const kronlearn::SumTree& tree) {
   std::vector<int64_t> levels, indices;
   std::vector<double> sums;
-  for (const auto& node : tree.nodes()) {
-    levels.push_back(node.level);
-    indices.push_back(node.index);
-    sums.insert(sums.end(), node.sums.begin(), node.sums.end());
+  for (const auto& [place, node] : tree.nodes()) {
+    levels.push_back(place.second);
+    indices.push_back(place.first >> place.second);
+    sums.insert(sums.end(), node.begin(), node.end());
   }
   const size_t count = levels.size();
   return nb::make_tuple(own_array(std::move(levels), {count}),
@@ -104,11 +104,11 @@ void add_to_tree(kronlearn::SumTree& tree, int level, int64_t index, Array<const
 // The first sample that is not finite, or -1.
 template <class T>
 int64_t run_pass(const kronlearn::Dictionary<T>& dictionary, Array<const T> samples,
-                const std::string& coding, const std::string& method, int width,
-                kronlearn::SumTree& tree, const std::string& sums, int mode,
-                Optional<const T> weights, T tol, Optional<const T> tols, bool keep_better,
-                int half, int64_t first, Optional<int32_t> index, Optional<T> value,
-                Optional<int32_t> nonzeros, Optional<T> residual2, int threads, int64_t block) {
+                 const std::string& coding, const std::string& method, int width,
+                 kronlearn::SumTree& tree, const std::string& sums, int mode,
+                 Optional<const T> weights, T tol, Optional<const T> tols, bool keep_better,
+                 int half, int64_t first, Optional<int32_t> index, Optional<T> value,
+                 Optional<int32_t> nonzeros, Optional<T> residual2, int threads, int64_t block) {
   const size_t features = dictionary.features();
   const size_t count = samples.ndim() ? samples.shape(0) : 0;
   if (samples.size() != count * features)
@@ -312,9 +312,8 @@ NB_MODULE(_native, m) {
       .def(nb::init<size_t>(), "size"_a)
       .def("add", &add_to_tree, "level"_a, "index"_a, "sums"_a)
       .def("nodes", &tree_nodes)
-      .def("total", [](const kronlearn::SumTree& tree) {
-        return own_array(tree.total(), {tree.size()});
-      });
+      .def("total",
+           [](const kronlearn::SumTree& tree) { return own_array(tree.total(), {tree.size()}); });
   bind<float>(m, "DictionaryFloat32");
   bind<double>(m, "DictionaryFloat64");
   m.def("instruction_sets", &kronlearn::instruction_sets);

@@ -130,12 +130,10 @@ class Cluster(Engine):
         task = Task.of(dictionary, coder, coding, keep_better, half, moments)
         room = None if codes is None else codes.room
         changes = room is not None and coding != "given"
-        nodes = []
-        for levels, indices, sums in self.ask(Sums(self.version, task, room, changes)):
-            nodes += list(zip((indices << levels).tolist(), levels, indices, sums, strict=True))
         tree = task.tree()
-        for _, level, index, sums in sorted(nodes, key=lambda node: node[0]):
-            tree.add(int(level), int(index), sums)
+        for nodes in self.ask(Sums(self.version, task, room, changes)):
+            for level, index, sums in zip(*nodes, strict=True):
+                tree.add(int(level), int(index), sums)
         if changes:
             assert room is not None
             self.record(room, replace(task, sums="none", mode=-1))
