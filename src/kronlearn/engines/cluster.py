@@ -157,8 +157,16 @@ class Cluster(Engine):
         self.client.sync(self._forget)
 
     async def _forget(self) -> None:
-        calls = [self.client.rpc(worker).kronlearn_forget(run=self.name) for worker in self.shares]
-        await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)
+        calls = [
+            asyncio.create_task(self.client.rpc(worker).kronlearn_forget(run=self.name))
+            for worker in self.shares
+        ]
+        if calls:
+            # Who does not answer now forgets the run later by itself.
+            _, unheard = await asyncio.wait(calls, timeout=2.0)
+            for call in unheard:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
 
     def _register(self) -> None:
         """Have every worker, also those to come, answer our requests."""

@@ -13,6 +13,7 @@ import numpy as np
 from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
 from numpy.typing import NDArray
+from tornado.ioloop import PeriodicCallback
 
 from kronlearn.engines.engine import Codes, Task
 from kronlearn.engines.messages import (
@@ -52,12 +53,15 @@ class Host(WorkerPlugin):
         self.worker = worker
         self.runs: dict[str, Run] = {}
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="kronlearn-host")
+        self.cleaner = PeriodicCallback(self._forget_abandoned, 60_000)
+        self.cleaner.start()
         worker.handlers["kronlearn"] = self.answer
         worker.handlers["kronlearn_ping"] = self.ping
         worker.handlers["kronlearn_forget"] = self.forget
 
     def teardown(self, worker: Worker) -> None:
         """Stop to answer."""
+        self.cleaner.stop()
         self.runs.clear()
         self.thread.shutdown(wait=False, cancel_futures=True)
 
@@ -81,7 +85,6 @@ class Host(WorkerPlugin):
             return pickle.dumps(RuntimeError(f"{type(reply).__name__}: {reply}"), protocol=5)
 
     async def _answer(self, request: Request) -> Any:
-        self._forget_abandoned()
         if request.setup is not None and request.run not in self.runs:
             threads = request.setup.n_threads or self.worker.state.nthreads
             self.runs[request.run] = Run(request.setup, threads)
