@@ -2,6 +2,7 @@
 #pragma once
 
 #include "arena.hpp"
+#include "largest.hpp"
 #include "pursuit.hpp"
 #include "threshold.hpp"
 #include "weighted.hpp"
@@ -155,6 +156,42 @@ class Group {
     threshold<T>(s_, k_.pursuit.alpha, k_.pursuit.nu, state.energy, state.tol2, state.active,
                  task_.width, state.out);
   }
+
+#if defined(__AVX512F__)
+  // Codes by the largest correlations, found by sorting, and writes the codes row by row.
+  void write_largest(PursuitState<T>& state) {
+    correlations();
+    constexpr int W = kLanes<T>, kAtoms = decltype(s_.n1)::kValue * decltype(s_.n2)::kValue;
+    const int width = task_.width;
+    Vec<T>* alpha = k_.pursuit.alpha;
+    const Vec<T> least =
+        state.active ? smallest_kept(s_, alpha, width) : splat<T>(__builtin_inff());
+    Vec<T> left_out{};
+    for (int p = 0; p < kAtoms; ++p)
+      left_out += abs_of<T>(alpha[p]) < least ? alpha[p] * alpha[p] : Vec<T>{};
+    if ((int)s_.n1 != (int)s_.m1 || (int)s_.n2 != (int)s_.m2)
+      left_out += max_of(state.energy - sum_of_squares<T>(s_, alpha), Vec<T>{});
+    for (int p = 0; p < kAtoms; p += W) transpose_stage<T, W / 2>(alpha + p);
+    const __mmask16 row = __mmask16((1u << width) - 1);
+    for (int l = 0; l < lanes_; ++l) {
+      const int64_t k = first_ + l;
+      task_.energy[k] = state.energy[l];
+      if (task_.doubtful) task_.doubtful[k] = state.doubtful[l] != 0;
+      if (state.doubtful[l] != 0) continue;
+      int32_t index[kAtoms + W];
+      T value[kAtoms + W];
+      int count = 0;
+      for (int p = 0; p < kAtoms; p += W)
+        count += append_kept((__m512)alpha[p + l], p, least[l], index + count, value + count);
+      const int ties = count > width ? count - width : 0;
+      if (ties) drop_ties(count, width, least[l], index, value);
+      _mm512_mask_storeu_epi32(task_.index + k * width, row, _mm512_loadu_si512(index));
+      _mm512_mask_storeu_ps(task_.value + k * width, row, _mm512_loadu_ps(value));
+      task_.nonzeros[k] = count - ties;
+      task_.residual2[k] = left_out[l] + T(ties) * least[l] * least[l];
+    }
+  }
+#endif
 
   void code_weighted(PursuitState<T>& state) {
     const int features = task_.dictionary.features();

@@ -21,6 +21,17 @@ void code_groups(const CodingTask<T>& task, Group<T, Shape>& group, Code code) {
   }
 }
 
+#if defined(__AVX512F__)
+template <class T, class Shape>
+void write_groups(const CodingTask<T>& task, Group<T, Shape>& group) {
+  for (int64_t k = 0; k < task.count; k += kLanes<T>) {
+    PursuitState<T> state;
+    group.load(k, state);
+    group.write_largest(state);
+  }
+}
+#endif
+
 template <class T, class Shape, bool kOls>
 void code_by_pursuit(const CodingTask<T>& task, const Shape& shape, Group<T, Shape>& group) {
   const Pursuit<T, Shape, kOls> pursuit(shape, task.dictionary, group.atoms(), task.width);
@@ -38,6 +49,12 @@ void code_with(const CodingTask<T>& task, const Shape& shape, void* workspace) {
   if (task.refit) return code_groups(task, group, [&](State s) { group.refit_previous(s, s.out); });
   if constexpr (std::is_same_v<Shape, WeightedShape>)
     if (task.weights) return code_groups(task, group, [&](State s) { group.code_weighted(s); });
+#if defined(__AVX512F__)
+  if constexpr (kSortsCorrelations<T, Shape>)
+    if (task.method == Method::threshold && task.tol < 0 && !task.tols && !task.previous_index &&
+        task.width >= 4 && task.width <= network::kSize)
+      return write_groups(task, group);
+#endif
   if (task.method == Method::threshold)
     return code_groups(task, group, [&](State s) { group.code_by_threshold(s); });
   if (task.method == Method::ols) return code_by_pursuit<T, Shape, true>(task, shape, group);

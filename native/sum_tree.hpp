@@ -1,7 +1,7 @@
 // Sums over numbered blocks of samples, added pairwise.
 //
 // A node (level, index) is the sum of the blocks index · 2^level … (index + 1) · 2^level − 1, and always that
-// of its two halves. So it has the same bits wherever and in whatever order its parts were added up, and the
+// of its two halves, of which the right one may be empty at the end of all blocks. So it has the same bits wherever and in whatever order its parts were added up, and the
 // sum of all blocks has the same bits however they were shared out.
 #pragma once
 
@@ -21,7 +21,9 @@ class SumTree {
   // The first block of a node, and its level: so nodes are in the order of their blocks.
   using Place = std::pair<int64_t, int>;
 
-  explicit SumTree(size_t size) : size_(size) {}
+  SumTree(size_t size, int64_t blocks) : size_(size), blocks_(blocks) {
+    if (blocks < 1) throw std::invalid_argument("a sum over no blocks");
+  }
 
   size_t size() const { return size_; }
 
@@ -31,13 +33,15 @@ class SumTree {
   // Adds a node. Its sums are taken over and come back as zeros.
   void add(int level, int64_t index, Sums& sums) {
     if (sums.size() != size_) throw std::invalid_argument("sums of another size");
-    if (level < 0 || level > 48 || index < 0 || index >= int64_t(1) << (62 - level))
+    if (level < 0 || level > 48 || index < 0 || index > (blocks_ - 1) >> level)
       throw std::invalid_argument("no such node");
     if (overlaps(index << level, (index + 1) << level))
       throw std::invalid_argument("a block was added twice");
     Sums node = std::move(sums);
     sums = spare();
-    for (;; ++level, index /= 2) {
+    for (; int64_t(1) << level < blocks_; ++level, index /= 2) {
+      const bool alone = index % 2 == 0 && index + 1 > (blocks_ - 1) >> level;
+      if (alone) continue;
       const auto sibling = nodes_.find({(index ^ 1) << level, level});
       if (sibling == nodes_.end()) break;
       add_to(node, sibling->second);
@@ -78,6 +82,7 @@ class SumTree {
   }
 
   const size_t size_;
+  const int64_t blocks_;
   std::map<Place, Sums> nodes_;
   std::vector<Sums> spares_;
 };

@@ -309,7 +309,7 @@ void bind(nb::module_& m, const char* name) {
 
 NB_MODULE(_native, m) {
   nb::class_<kronlearn::SumTree>(m, "SumTree")
-      .def(nb::init<size_t>(), "size"_a)
+      .def(nb::init<size_t, int64_t>(), "size"_a, "blocks"_a)
       .def("add", &add_to_tree, "level"_a, "index"_a, "sums"_a)
       .def("nodes", &tree_nodes)
       .def("total",

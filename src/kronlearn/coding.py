@@ -107,11 +107,11 @@ def code_source(
     step = max(1, _ENTRIES_AT_A_TIME // width // engine.block_size) * engine.block_size
     counts = np.empty(n, np.int64)
     indices, data = [], []
-    task = Task(dictionary, coder)
+    task, n_blocks = Task(dictionary, coder), -(-n // engine.block_size)
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
         codes = Codes.empty(rows.stop - start, width, source.dtype)
-        engine.add(source, task, task.tree(), codes, start, rows.stop)
+        engine.add(source, task, task.tree(n_blocks), codes, start, rows.stop)
         assert codes.nonzeros is not None
         counts[rows] = codes.nonzeros
         packed_index, packed_value = _pack(codes)

@@ -9,6 +9,7 @@ short list of steps; when a worker is lost, others take over its blocks and repe
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import pickle
 import time
@@ -52,7 +53,16 @@ logger = logging.getLogger(__name__)
 PATIENCE = 30.0
 # Seconds between looks at which workers there are.
 _LOOK_EVERY = 2.0
+# How often a worker that lacks something is given it and asked again.
+_MOST_TRIES = 8
 _LOST = (OSError, TimeoutError, asyncio.TimeoutError)
+
+
+class _FailureError(Exception):
+    """An error in a worker's work; the worker itself is fine."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 class Cluster(Engine):
@@ -130,7 +140,7 @@ class Cluster(Engine):
         task = Task.of(dictionary, coder, coding, keep_better, half, moments)
         room = None if codes is None else codes.room
         changes = room is not None and coding != "given"
-        tree = task.tree()
+        tree = task.tree(self.n_blocks)
         for nodes in self.ask(Sums(self.version, task, room, changes)):
             for level, index, sums in zip(*nodes, strict=True):
                 tree.add(int(level), int(index), sums)
@@ -186,11 +196,15 @@ class Cluster(Engine):
             await self._rebalance()
         answers: list[Any] = []
         answered: list[Span] = []
+        failures: list[tuple[Span, Exception]] = []
         sent: dict[asyncio.Task[Any], tuple[str, list[Span]]] = {}
         heard = dict.fromkeys(self.shares, time.monotonic())
 
         def send(worker: str, spans: list[Span]) -> None:
-            task = asyncio.create_task(self._send(worker, spans, question))
+            # In a context of its own: to Dask this is not part of the task that a fit may be in,
+            # whose data would stay on that task's worker.
+            request = self._send(worker, spans, question)
+            task = asyncio.create_task(request, context=contextvars.Context())
             sent[task] = worker, spans
             heard[worker] = time.monotonic()
 
@@ -204,6 +218,9 @@ class Cluster(Engine):
                     worker, spans = sent.pop(task)
                     try:
                         answers.append(task.result())
+                        answered += spans
+                    except _FailureError as failure:
+                        failures.append((min(spans), failure.error))
                         answered += spans
                     except _LOST as problem:
                         logger.warning("Worker %s is lost: %r", worker, problem)
@@ -219,13 +236,17 @@ class Cluster(Engine):
         finally:
             for task in sent:
                 task.cancel()
+        if failures:
+            # The first in the data, as in one process, whoever was the first to fail.
+            raise min(failures, key=lambda failure: failure[0])[1]
         return answers
 
     async def _send(self, worker: str, spans: list[Span], question: Question) -> Any:
         """Ask one worker, and give it what it lacks until it can answer."""
-        while True:
-            exports = isinstance(question, Export)
-            keys = {} if exports else await self.supplies.provide(worker, spans)
+        # Codes that are asked for are there as a rule, and then no samples are needed.
+        provides = not isinstance(question, Export)
+        for _ in range(_MOST_TRIES):
+            keys = await self.supplies.provide(worker, spans) if provides else {}
             request = pickle.dumps(self._request(worker, spans, question, keys), protocol=5)
             self.traffic.messages += 1
             self.traffic.bytes_out += len(request)
@@ -241,16 +262,18 @@ class Cluster(Engine):
                 self.traffic.steps_repeated += answer.replayed
                 return answer.value
             if not isinstance(answer, Problem):
-                raise answer
+                raise _FailureError(answer)
             if answer.kind == "unknown run":
                 self.informed.discard(worker)
                 self.known = {key: v for key, v in self.known.items() if key[0] != worker}
             elif answer.kind == "no data":
+                provides = True
                 self.supplies.withdraw(worker, answer.spans)
             else:
                 for span in answer.spans:
                     self.known.pop((worker, span), None)
                     self._begin_with_first_codes(worker, span)
+        raise OSError(f"{worker} does not keep what it is given")
 
     def _request(
         self, worker: str, spans: list[Span], question: Question, keys: dict[Span, str]

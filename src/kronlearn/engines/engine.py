@@ -165,8 +165,8 @@ class Task:
         sums, mode = ("none", -1) if moments is None else (moments.kind, moments.index)
         return cls(dictionary, coder, coding, keep_better, half, sums, mode)
 
-    def tree(self) -> Any:
-        """Where the sums of blocks are added up, wherever they come from."""
+    def tree(self, n_blocks: int) -> Any:
+        """Where the sums of all blocks are added up, wherever they come from."""
         patch_shape, n_atoms = self.dictionary.patch_shape, self.dictionary.n_atoms
         size = 0
         if self.sums == "mode":
@@ -176,7 +176,7 @@ class Task:
             size = Moments.numbers(patch_shape, n_atoms)
         elif self.sums == "xy":
             size = math.prod(n_atoms) * math.prod(patch_shape)
-        return _native.SumTree(_COUNTS + size)
+        return _native.SumTree(_COUNTS + size, n_blocks)
 
     def found(self, tree: Any, n_samples: int, moments: Moments | ModeMoments | None) -> Pass:
         """What a finished tree says; its sums are added to the moments."""

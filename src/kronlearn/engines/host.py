@@ -113,6 +113,10 @@ class Host(WorkerPlugin):
                 del self.runs[name]
 
 
+class _NoSamplesError(Exception):
+    """A pass over a span whose samples did not come with the request."""
+
+
 class Held:
     """The codes of a span, by the slots of their rooms, and the version they are at."""
 
@@ -134,6 +138,7 @@ class Run:
         self.source = setup.source
         self.setup = setup
         self.engine = Threads(n_threads, setup.block_size)
+        self.n_blocks = -(-setup.n_samples // setup.block_size)
         self.held: dict[Span, Held] = {}
         self.asked = 0
         self.last_asked = time.monotonic()
@@ -145,11 +150,14 @@ class Run:
             behind = [span for span in request.spans if self.held[span].version < request.base]
             if behind:
                 return Problem("behind", behind)
-            replayed = sum(
-                self._bring_up(span, request.steps, request.question.version, data)
-                for span in request.spans
-            )
-            return Answer(self._found(request, data), replayed)
+            try:
+                replayed = sum(
+                    self._bring_up(span, request.steps, request.question.version, data)
+                    for span in request.spans
+                )
+                return Answer(self._found(request, data), replayed)
+            except _NoSamplesError:
+                return Problem("no data", [span for span in request.spans if span not in data])
 
     def _hold(self, request: Request) -> None:
         """Keep exactly the spans wanted: those at hand, parts of those at hand, or new ones."""
@@ -186,7 +194,7 @@ class Run:
             if isinstance(step.change, Rescaling):
                 codes.rescale(step.change.mode, step.change.scale, step.change.n_atoms)
             else:
-                self._pass(span, step.change, step.change.tree(), codes, data)
+                self._pass(span, step.change, step.change.tree(self.n_blocks), codes, data)
                 taken += 1
             held.version = step.version
         held.version = version
@@ -205,7 +213,7 @@ class Run:
         return {span: self._state(span) for span in request.spans}
 
     def _sums(self, spans: list[Span], question: Sums, data: dict[Span, Any]) -> Any:
-        tree = question.task.tree()
+        tree = question.task.tree(self.n_blocks)
         for span in sorted(spans):
             codes = self._codes(span, question.room) if question.room is not None else None
             self._pass(span, question.task, tree, codes, data)
@@ -233,6 +241,8 @@ class Run:
         source: Source | None = self.source
         first = 0
         if source is None:
+            if span not in data:
+                raise _NoSamplesError
             source = ArraySource(data[span], self.setup.patch_shape)
             first = rows.start
         self.engine.add(source, task, tree, codes, rows.start - first, rows.stop - first, first)

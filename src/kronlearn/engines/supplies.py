@@ -69,4 +69,7 @@ class Supplies:
             return self.client.compute(part, workers=[worker], allow_other_workers=False)
         assert isinstance(self.source, ArraySource)
         part = self.source.array[rows]
-        return await self.client.scatter(part, workers=[worker], hash=False, timeout=600)
+        # Straight to the worker: by way of the scheduler all samples would pass through it.
+        return await self.client.scatter(
+            part, workers=[worker], hash=False, direct=True, timeout=600
+        )

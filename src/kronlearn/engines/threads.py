@@ -67,7 +67,7 @@ class Threads(Engine):
         Codes are written to ``codes`` and sums added to ``moments`` where given.
         """
         task = Task.of(dictionary, coder, coding, keep_better, half, moments)
-        tree = task.tree()
+        tree = task.tree(-(-len(source) // self.block_size))
         self.add(source, task, tree, codes)
         return task.found(tree, len(source), moments)
 

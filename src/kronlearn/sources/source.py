@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.sources.pages import dont_need, will_need
+from kronlearn.sources.pages import dont_need, is_mapped, will_need
 
 __all__ = ["Source", "check_finite", "sample_dtype"]
 
 # A block that has to be read, converted or copied holds about this many numbers.
 BLOCK_NUMBERS = 1 << 22
+# One of a mapped file needs no copies, and larger ones keep the threads busier.
+MAPPED_NUMBERS = 1 << 24
 
 # A checksum reads this many runs of this many consecutive samples.
 _RUNS, _RUN = 64, 64
@@ -57,8 +59,9 @@ class Source(ABC):
         return math.prod(self.patch_shape)
 
     def step(self, multiple_of: int) -> int:
-        """How many samples to read at a time: a multiple of a size, about 4 million numbers."""
-        return max(1, BLOCK_NUMBERS // self.n_features // multiple_of) * multiple_of
+        """How many samples to read at a time: a multiple of a size."""
+        numbers = MAPPED_NUMBERS if is_mapped(self.read(0, 1)) else BLOCK_NUMBERS
+        return max(1, numbers // self.n_features // multiple_of) * multiple_of
 
     def blocks(
         self, multiple_of: int, start: int = 0, stop: int | None = None
