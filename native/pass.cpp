@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <mutex>
 #include <stdexcept>
 
 #include "coder.hpp"
@@ -13,14 +15,56 @@ namespace {
 
 size_t triangle(size_t n) { return n * (n + 1) / 2; }
 
+// The chunks of samples in use: each is asked for when its first block is begun and given back when its last
+// block is done.
+template <class T>
+class Chunks {
+ public:
+  explicit Chunks(const Pass<T>& pass) : pass_(pass) {}
+
+  // The samples of a block's chunk.
+  const T* begin(int64_t block) {
+    const int64_t chunk = block * pass_.block / pass_.chunk;
+    std::lock_guard lock(mutex_);
+    auto found = chunks_.find(chunk);
+    if (found == chunks_.end()) {
+      const T* samples = pass_.chunk_at(chunk);
+      if (!samples) throw std::runtime_error("there are no more samples");
+      const int64_t size = std::min(pass_.chunk, pass_.count - chunk * pass_.chunk);
+      found = chunks_.emplace(chunk, Chunk{samples, (size + pass_.block - 1) / pass_.block}).first;
+    }
+    return found->second.samples;
+  }
+
+  void end(int64_t block) {
+    const int64_t chunk = block * pass_.block / pass_.chunk;
+    std::lock_guard lock(mutex_);
+    const auto found = chunks_.find(chunk);
+    if (--found->second.blocks_left > 0) return;
+    chunks_.erase(found);
+    pass_.chunk_done(chunk);
+  }
+
+ private:
+  struct Chunk {
+    const T* samples;
+    int64_t blocks_left;
+  };
+
+  const Pass<T>& pass_;
+  std::mutex mutex_;
+  std::map<int64_t, Chunk> chunks_;
+};
+
 // One thread's room: a tile of codes, the kernels' scratch, the sums of one block.
 template <class T>
 class Worker {
  public:
   static constexpr bool kInOrder = false;
 
-  Worker(const Pass<T>& pass, const Kernels<T>& kernels, Totals& whole)
+  Worker(const Pass<T>& pass, const Kernels<T>& kernels, Chunks<T>& chunks, Totals& whole)
       : pass_(pass),
+        chunks_(chunks),
         whole_(whole),
         kernels_(kernels),
         tile_(tile_of(pass.dictionary->atoms(), pass.width)),
@@ -42,7 +86,10 @@ class Worker {
     block_ = block;
     const int64_t first = block * pass_.block;
     const int64_t end = first + std::min(pass_.block, pass_.count - first);
+    samples_ = chunks_.begin(block);
+    chunk_first_ = first / pass_.chunk * pass_.chunk;
     for (int64_t k = first; k < end && go_on(); k += tile_) run_tile(k, std::min(tile_, end - k));
+    chunks_.end(block);
   }
 
   // Adds the block's sums to the tree and starts afresh.
@@ -118,9 +165,11 @@ class Worker {
     }
   }
 
+  int64_t features() const { return pass_.dictionary->features(); }
+
   // What is not kept for all samples starts `offset` samples into this worker's tile.
   CodingTask<T> task(int64_t first, int64_t count, int64_t offset = 0) {
-    const int width = pass_.width, features = pass_.dictionary->features();
+    const int width = pass_.width;
     auto at = [](auto* p, int64_t offset) { return p ? p + offset : nullptr; };
     CodingTask<T> t{};
     t.dictionary = pass_.dictionary->view();
@@ -128,8 +177,8 @@ class Worker {
     t.refit = pass_.coding == Coding::refit;
     t.width = width;
     t.count = count;
-    t.samples = pass_.samples + first * features;
-    t.weights = at(pass_.weights, first * features);
+    t.samples = at(samples_, (first - chunk_first_) * features());
+    t.weights = at(pass_.weights, first * features());
     t.tol = pass_.tol;
     t.tols = at(pass_.tols, first);
     t.index = pass_.index ? pass_.index + first * width : index_.data() + offset * width;
@@ -146,6 +195,7 @@ class Worker {
   }
 
   const Pass<T>& pass_;
+  Chunks<T>& chunks_;
   Totals& whole_;
   const Kernels<T>& kernels_;
   const int64_t tile_;
@@ -156,6 +206,8 @@ class Worker {
   std::vector<double> mode_scratch_;
   TileCoder<T> coder_;
   int64_t block_ = 0, not_finite_ = -1;
+  const T* samples_ = nullptr;  // those of the chunk
+  int64_t chunk_first_ = 0;
 };
 
 }  // namespace
@@ -176,9 +228,10 @@ Totals run(const Pass<T>& pass) {
   // One set of kernels for the whole pass, whatever is chosen meanwhile.
   const Kernels<T>& kernels = kronlearn::kernels<T>();
   const int64_t blocks = pass.count / pass.block + (pass.count % pass.block != 0);
+  Chunks<T> chunks(pass);
   Schedule<Worker<T>> schedule(
-      blocks, pass.threads, [&] { return std::make_unique<Worker<T>>(pass, kernels, totals); },
-      pass.cancelled);
+      blocks, pass.threads,
+      [&] { return std::make_unique<Worker<T>>(pass, kernels, chunks, totals); }, pass.cancelled);
   totals.cancelled = !schedule.run();
   return totals;
 }

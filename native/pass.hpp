@@ -44,7 +44,11 @@ struct Pass {
   Method method;
   int width;
   int64_t count;
-  const T* samples;
+  // Samples come in chunks, whole numbers of blocks, one after the other: what chunk_at returns stays valid
+  // until chunk_done. Only one thread at a time asks; null stops the pass.
+  int64_t chunk;
+  std::function<const T*(int64_t chunk)> chunk_at;
+  std::function<void(int64_t chunk)> chunk_done;
   const T* weights = nullptr;
   T tol = -1;  // negative: no error target
   const T* tols = nullptr;

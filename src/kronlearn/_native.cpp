@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -103,24 +104,35 @@ void add_to_tree(kronlearn::SumTree& tree, int level, int64_t index, Array<const
 
 // The first sample that is not finite, or -1.
 template <class T>
-int64_t run_pass(const kronlearn::Dictionary<T>& dictionary, Array<const T> samples,
-                 const std::string& coding, const std::string& method, int width,
+int64_t run_pass(const kronlearn::Dictionary<T>& dictionary, nb::object feed, int64_t count,
+                 int64_t chunk, const std::string& coding, const std::string& method, int width,
                  kronlearn::SumTree& tree, const std::string& sums, int mode,
                  Optional<const T> weights, T tol, Optional<const T> tols, bool keep_better,
                  int half, int64_t first, Optional<int32_t> index, Optional<T> value,
                  Optional<int32_t> nonzeros, Optional<T> residual2, int threads, int64_t block) {
   const size_t features = dictionary.features();
-  const size_t count = samples.ndim() ? samples.shape(0) : 0;
-  if (samples.size() != count * features)
-    throw nb::value_error("samples do not fit the dictionary");
-  if (width < 1 || block < 1) throw nb::value_error("width and block must be positive");
+  if (count < 0 || block < 1 || chunk < block || chunk % block != 0)
+    throw nb::value_error("chunks must be whole numbers of blocks");
+  if (width < 1) throw nb::value_error("width must be positive");
   kronlearn::Pass<T> pass{};
   pass.dictionary = &dictionary;
   pass.coding = coding_named(coding);
   pass.method = method_named(method);
   pass.width = width;
-  pass.count = int64_t(count);
-  pass.samples = samples.data();
+  pass.count = count;
+  pass.chunk = chunk;
+  pass.chunk_at = [&](int64_t number) -> const T* {
+    nb::gil_scoped_acquire gil;
+    const nb::object samples = feed.attr("get")(number);
+    if (samples.is_none()) return nullptr;
+    const auto array = nb::cast<Array<const T>>(samples, false);
+    const int64_t size = std::min(chunk, count - number * chunk);
+    return array.size() == size_t(size) * features ? array.data() : nullptr;
+  };
+  pass.chunk_done = [&](int64_t number) {
+    nb::gil_scoped_acquire gil;
+    feed.attr("done")(number);
+  };
   pass.weights = pointer<const T>(weights, count * features, "weights");
   pass.tol = tol;
   pass.tols = pointer<const T>(tols, count, "tols");
@@ -286,11 +298,11 @@ void bind(nb::module_& m, const char* name) {
              new (self) kronlearn::Dictionary<T>(copy_factors(factors));
            })
       // What is written to must be used as it is, never as a converted copy.
-      .def("run", &run_pass<T>, "samples"_a, "coding"_a, "method"_a, "width"_a, "tree"_a,
-           "sums"_a = "none", "mode"_a = -1, "weights"_a.none() = nb::none(), "tol"_a = T(-1),
-           "tols"_a.none() = nb::none(), "keep_better"_a = false, "half"_a = -1, "first"_a = 0,
-           "index"_a.noconvert().none() = nb::none(), "value"_a.noconvert().none() = nb::none(),
-           "nonzeros"_a.noconvert().none() = nb::none(),
+      .def("run", &run_pass<T>, "feed"_a, "count"_a, "chunk"_a, "coding"_a, "method"_a, "width"_a,
+           "tree"_a, "sums"_a = "none", "mode"_a = -1, "weights"_a.none() = nb::none(),
+           "tol"_a = T(-1), "tols"_a.none() = nb::none(), "keep_better"_a = false, "half"_a = -1,
+           "first"_a = 0, "index"_a.noconvert().none() = nb::none(),
+           "value"_a.noconvert().none() = nb::none(), "nonzeros"_a.noconvert().none() = nb::none(),
            "residual2"_a.noconvert().none() = nb::none(), "threads"_a = 1, "block"_a = 4096)
       .def("code_image", &code_image<T>, "image"_a, "numerator"_a.noconvert(),
            "denominator"_a.noconvert(), "axes"_a, "method"_a, "width"_a, "tol"_a,

@@ -16,7 +16,9 @@ class _Dictionary:
     def __init__(self, factors: list[NDArray[np.float64]]) -> None: ...
     def run(
         self,
-        samples: NDArray[Any],
+        feed: Any,
+        count: int,
+        chunk: int,
         coding: str,
         method: str,
         width: int,
@@ -36,7 +38,11 @@ class _Dictionary:
         threads: int = 1,
         block: int = 4096,
     ) -> int:
-        """The first sample that is not finite, or -1."""
+        """The first sample that is not finite, or -1.
+
+        ``feed.get(i)`` gives the i-th chunk of samples, or None to stop; ``feed.done(i)`` takes it
+        back. Neither may raise.
+        """
 
     def code_image(
         self,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 __all__ = ["Span", "shared_out", "split", "uncovered"]
 
 # Blocks ``first … stop − 1``.
 Span = tuple[int, int]
 
-# Shares are cut where blocks are multiples of the largest power of two below this part of them: so
-# the sums of a share are few nodes of the tree of sums.
-_EVENNESS = 32
+# How much larger than its due a share may be, so that its sums are few nodes of the tree of sums.
+_UNEVENNESS = 1 / 32
 
 
 def shared_out(
@@ -72,18 +71,17 @@ def split(spans: list[Span], others: list[Span]) -> list[Span]:
 
 def _targets(n_blocks: int, weights: Mapping[str, int]) -> dict[str, int]:
     """How many blocks each worker gets; their sum is all of them."""
-    whole = sum(weights.values())
-    share = n_blocks // (_EVENNESS * max(len(weights), 1))
-    grain = 1 << max(share.bit_length() - 1, 0)
-    targets, before, weight = {}, 0, 0
-    for worker in sorted(weights):
-        weight += weights[worker]
-        cut = n_blocks * weight // whole
-        if weight < whole:
-            cut = min(round(cut / grain) * grain, n_blocks)
-        targets[worker] = max(cut - before, 0)
-        before = max(cut, before)
-    return targets
+    workers = sorted(weights)
+    due = [n_blocks * weights[worker] / sum(weights.values()) for worker in workers]
+    ends = list(accumulate(due))
+    grain = 1 << n_blocks.bit_length()
+    while True:
+        cuts = [round(end / grain) * grain for end in ends[:-1]]
+        shares = [stop - first for first, stop in pairwise([0, *cuts, n_blocks])]
+        fair = zip(shares, due, strict=True)
+        if grain == 1 or all(0 <= share <= max(d * (1 + _UNEVENNESS), 1) for share, d in fair):
+            return dict(zip(workers, shares, strict=True))
+        grain //= 2
 
 
 def _first_blocks(spans: list[Span], count: int) -> list[Span]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from distributed import Client, Future, wait
 
 from kronlearn.engines.sharing import Span
@@ -65,8 +66,13 @@ class Supplies:
     async def _placed(self, worker: str, span: Span) -> Future:
         rows = slice(span[0] * self.block_size, span[1] * self.block_size)
         if self.lazy is not None:
-            part = self.lazy[rows]
-            return self.client.compute(part, workers=[worker], allow_other_workers=False)
+            # Only the last task is bound to the worker. Those before it may be needed for other
+            # parts too, and could not be done again elsewhere once their worker is lost.
+            whole_samples = self.lazy[rows].rechunk(dict.fromkeys(range(1, self.lazy.ndim), -1))
+            chunks = self.client.compute(whole_samples.to_delayed().ravel().tolist())
+            return self.client.submit(
+                np.concatenate, chunks, workers=[worker], allow_other_workers=False, pure=False
+            )
         assert isinstance(self.source, ArraySource)
         part = self.source.array[rows]
         # Straight to the worker: by way of the scheduler all samples would pass through it.

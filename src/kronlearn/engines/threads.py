@@ -15,6 +15,7 @@ from kronlearn.dictionary import Dictionary
 from kronlearn.engines.engine import Coder, Codes, Engine, Pass, Task
 from kronlearn.moments import ModeMoments, Moments
 from kronlearn.simd import instruction_set  # noqa: F401  (applies the environment variable)
+from kronlearn.sources.feed import Feed
 from kronlearn.sources.source import Source, check_finite
 
 __all__ = [
@@ -87,28 +88,34 @@ class Threads(Engine):
         the first one of this source; ``codes`` are those of these samples alone.
         """
         native = native_dictionary(task.dictionary.coding_factors, source.dtype)
-        for rows, samples in source.blocks(self.block_size, start, stop):
-            part = (
-                codes[slice(rows.start - start, rows.stop - start)] if codes is not None else None
-            )
-            not_finite = native.run(
-                samples,
-                task.coding,
-                task.coder.method,
-                task.coder.width,
-                tree,
-                sums=task.sums,
-                mode=task.mode,
-                keep_better=task.keep_better,
-                half=-1 if task.half is None else task.half,
-                first=first + rows.start,
-                **_targets(task.coder, rows, source),
-                **_arrays(part),
-                threads=self.n_threads,
-                block=self.block_size,
-            )
-            if not_finite >= 0:
-                check_finite(samples[not_finite : not_finite + 1], first + rows.start + not_finite)
+        stop = len(source) if stop is None else stop
+        with Feed(source, start, stop, self.block_size, self.n_threads) as feed:
+            try:
+                not_finite = native.run(
+                    feed,
+                    stop - start,
+                    feed.chunk,
+                    task.coding,
+                    task.coder.method,
+                    task.coder.width,
+                    tree,
+                    sums=task.sums,
+                    mode=task.mode,
+                    keep_better=task.keep_better,
+                    half=-1 if task.half is None else task.half,
+                    first=first + start,
+                    **_targets(task.coder, slice(start, stop), source),
+                    **_arrays(codes),
+                    threads=self.n_threads,
+                    block=self.block_size,
+                )
+            except RuntimeError:
+                if feed.error is not None:
+                    raise feed.error from None
+                raise
+        if not_finite >= 0:
+            sample = start + not_finite
+            check_finite(source.read(sample, sample + 1), first + sample)
 
 
 def native_dictionary(factors: Sequence[NDArray[Any]], dtype: Any) -> Any:

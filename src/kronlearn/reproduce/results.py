@@ -7,7 +7,7 @@ from pathlib import Path
 
 __all__ = ["EXPERIMENTS", "join"]
 
-EXPERIMENTS = ("table1", "figure1", "figure2", "table3")
+EXPERIMENTS = ("table1", "figure1", "figure2", "table2", "table3", "table4")
 
 _INTRODUCTION = """# The paper's experiments, run again
 

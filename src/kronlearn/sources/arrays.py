@@ -60,15 +60,21 @@ class ArraySource(Source):
         chosen = np.ascontiguousarray(self.array[rows], dtype=self.dtype)
         return chosen.reshape(-1, self.n_features)
 
-    def blocks(
-        self, multiple_of: int, start: int = 0, stop: int | None = None
-    ) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Consecutive blocks; of an array in memory that needs no conversion a single one."""
-        if self.is_direct and not is_mapped(self.array):
-            rows = slice(start, len(self) if stop is None else stop)
+    def whole(self, start: int, stop: int) -> NDArray[Any] | None:
+        """Consecutive samples if they need no conversion and are not in a mapped file."""
+        if not self.is_direct or is_mapped(self.array):
+            return None
+        return self.read(start, stop)
+
+    def blocks(self, multiple_of: int) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Consecutive blocks ``(rows, samples (n, m_1·…·m_d))``, whole multiples of a size.
+
+        Only the last block may have another size. An array that needs no conversion is one block.
+        """
+        step = max(len(self), 1) if self.is_direct else self.step(multiple_of)
+        for start in range(0, len(self), step):
+            rows = slice(start, min(start + step, len(self)))
             yield rows, self.read(rows.start, rows.stop)
-        else:
-            yield from super().blocks(multiple_of, start, stop)
 
     @cached_property
     def energy(self) -> float:

@@ -1,25 +1,19 @@
-"""What every source of samples offers: blocks of them, read ahead while others are coded."""
+"""What every source of samples offers."""
 
 from __future__ import annotations
 
 import math
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.sources.pages import dont_need, is_mapped, will_need
-
 __all__ = ["Source", "check_finite", "sample_dtype"]
 
-# A block that has to be read, converted or copied holds about this many numbers.
+# Samples that have to be read, converted or copied are so about this many numbers at a time.
 BLOCK_NUMBERS = 1 << 22
-# One of a mapped file needs no copies, and larger ones keep the threads busier.
-MAPPED_NUMBERS = 1 << 24
 
 # A checksum reads this many runs of this many consecutive samples.
 _RUNS, _RUN = 64, 64
@@ -58,34 +52,13 @@ class Source(ABC):
         """``m_1·…·m_d``."""
         return math.prod(self.patch_shape)
 
+    def whole(self, start: int, stop: int) -> NDArray[Any] | None:
+        """Consecutive samples if they are in memory as they are needed, or None."""
+        return None
+
     def step(self, multiple_of: int) -> int:
         """How many samples to read at a time: a multiple of a size."""
-        numbers = MAPPED_NUMBERS if is_mapped(self.read(0, 1)) else BLOCK_NUMBERS
-        return max(1, numbers // self.n_features // multiple_of) * multiple_of
-
-    def blocks(
-        self, multiple_of: int, start: int = 0, stop: int | None = None
-    ) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Consecutive blocks ``(rows, samples (n, m_1·…·m_d))``, whole multiples of a size.
-
-        Only the last block may have another size; how samples are cut here changes no result. The
-        next block is read while the present one is in use.
-        """
-        end = len(self) if stop is None else stop
-        cuts = [*range(start, end, self.step(multiple_of)), end]
-        with ThreadPoolExecutor(1, thread_name_prefix="kronlearn-reader") as reader:
-            coming = reader.submit(self._read_ahead, *cuts[:2])
-            for i in range(len(cuts) - 1):
-                samples = coming.result()
-                if i + 2 < len(cuts):
-                    coming = reader.submit(self._read_ahead, *cuts[i + 1 : i + 3])
-                yield slice(cuts[i], cuts[i + 1]), samples
-                dont_need(samples)
-
-    def _read_ahead(self, start: int, stop: int) -> NDArray[Any]:
-        samples = self.read(start, stop)
-        will_need(samples)
-        return samples
+        return max(1, BLOCK_NUMBERS // self.n_features // multiple_of) * multiple_of
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         """Some samples ``(len(rows), m_1·…·m_d)``, few and in any order."""

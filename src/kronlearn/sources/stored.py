@@ -116,7 +116,8 @@ class StoredArray(ABC):
         self.path = path
         self.dataset = dataset
         self.chunks = None if chunks is None else tuple(int(length) for length in chunks)
-        self.nodata = nodata
+        is_whole = self.dtype.kind in "iu" and nodata is not None and float(nodata).is_integer()
+        self.nodata = int(nodata) if is_whole and nodata is not None else nodata
         self.attributes = dict(attributes or {})
         self.axes = axes
         self.wavelengths = wavelengths
@@ -125,7 +126,7 @@ class StoredArray(ABC):
         if self.dtype.kind not in "fiub":
             raise self.error(f"holds {self.dtype} values; real numbers are needed")
         if min(self.shape, default=0) < 1:
-            raise self.error(f"has shape {self.shape}: there are no numbers in it")
+            raise self.error(f"has shape {self.shape}; an array that is not empty is needed")
 
     @property
     def ndim(self) -> int:
@@ -265,7 +266,10 @@ def format_by_ending(path: Path) -> str | None:
 def _open_path(path: Path, dataset: str | None) -> StoredArray:
     if not path.exists():
         raise StoredArrayNotFoundError(f"{path} does not exist.")
-    module = _module_for(path)
+    try:
+        module = _module_for(path)
+    except OSError as problem:
+        raise StoredArrayError(f"{path} cannot be read: {_reason(problem)}.") from problem
     try:
         return module.open_file(path, dataset)
     except (StoredArrayError, ImportError):

@@ -109,8 +109,12 @@ def _wrap_one(thing: Any, package: str, kind: str) -> StoredArray:
                 "A masked array was given; pass array.filled(value) and nodata=value instead."
             )
         thing = thing.data
-    if isinstance(thing, list | tuple):
+    if isinstance(thing, list | tuple) or package == "torch":
         thing = np.asarray(thing)
+    if package == "dask" and any(math.isnan(length) for length in getattr(thing, "shape", ())):
+        raise StoredArrayError(
+            "The dask array does not know how long its axes are; call its compute_chunk_sizes()."
+        )
     if not all(hasattr(thing, name) for name in ("shape", "dtype", "__getitem__")):
         raise StoredArrayError(
             f"A {package}.{kind} is not an array; pass a path, or an object with shape, dtype and "

@@ -1,0 +1,93 @@
+"""Samples on their way to the native code: read ahead, in threads, while others are coded."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from numpy.typing import NDArray
+
+from kronlearn.sources.pages import dont_need, will_need
+from kronlearn.sources.source import Source
+
+__all__ = ["Feed"]
+
+# Chunks that are read at the same time, or lie ready, at most.
+_AHEAD = 4
+
+
+class Feed:
+    """The samples ``start … stop − 1`` of a source in chunks, for one pass over them.
+
+    Parameters
+    ----------
+    source : Source
+    start, stop : int
+    multiple_of : int
+        Chunks hold a multiple of so many samples.
+    n_threads : int
+        How many threads use the samples: as many, up to four, read them.
+
+    Attributes
+    ----------
+    chunk : int
+        Samples in a chunk; the last may have fewer.
+    error : BaseException or None
+        Why ``get`` gave no samples.
+    """
+
+    def __init__(
+        self, source: Source, start: int, stop: int, multiple_of: int, n_threads: int = 1
+    ) -> None:
+        self.source, self.start, self.stop = source, start, stop
+        self.error: BaseException | None = None
+        whole = source.whole(start, stop)
+        self.in_use: dict[int, NDArray[Any]] = {}
+        self.coming: dict[int, Future[NDArray[Any]]] = {}
+        self.ahead = min(n_threads, _AHEAD)
+        if whole is None:
+            self.chunk = source.step(multiple_of)
+            self.readers = ThreadPoolExecutor(self.ahead, thread_name_prefix="kronlearn-reader")
+        else:
+            self.chunk = -(-(stop - start) // multiple_of) * multiple_of
+            self.in_use[0] = whole
+        self.is_whole = whole is not None
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self.is_whole:
+            self.readers.shutdown(cancel_futures=True)
+
+    def get(self, number: int) -> NDArray[Any] | None:
+        """The samples of a chunk; None, with the reason in ``error``, if they cannot be had."""
+        if self.is_whole:
+            return self.in_use[0]
+        try:
+            last = -(-(self.stop - self.start) // self.chunk) - 1
+            for later in range(number, min(number + self.ahead, last) + 1):
+                if later not in self.coming and later not in self.in_use:
+                    self.coming[later] = self.readers.submit(self._read, later)
+            self.in_use[number] = self.coming.pop(number).result()
+            return self.in_use[number]
+        except BaseException as error:
+            self.error = error
+            return None
+
+    def done(self, number: int) -> None:
+        """Take a chunk back."""
+        if not self.is_whole:
+            dont_need(self.in_use.pop(number))
+
+    def _read(self, number: int) -> NDArray[Any]:
+        first = self.start + number * self.chunk
+        samples = self.source.read(first, min(first + self.chunk, self.stop))
+        will_need(samples)
+        return samples

@@ -1,0 +1,689 @@
+"""Cubes: bands moved last, no data told apart, files written whole and with their metadata."""
+
+import errno
+import os
+import pickle
+import resource
+import shutil
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+import rasterio
+import spectral.io.envi
+import tifffile
+import xarray as xr
+import zarr
+from scipy.io import loadmat, netcdf_file
+
+from cube_files import BANDS_FIRST, KINDS, WAVELENGTHS, can_hold, cube_of, write_cube
+from kronlearn.sources.cubes import open_cube
+from kronlearn.sources.formats import mapped
+from kronlearn.sources.stored import StoredArrayError
+
+#: Where a kind is written to, by its ending.
+ENDINGS = {"npy": ".npy", "envi": ".hdr", "geotiff": ".tif", "hdf5": ".h5", "netcdf": ".nc"}
+ENDINGS |= {"mat": ".mat", "zarr": ".zarr", "images": "", "pages": ".tif"}
+WITHOUT_WAVELENGTHS = {"npy", "npy, Fortran order", "npy, big endian", "images, tif", "images, png"}
+WITHOUT_WAVELENGTHS |= {"pages"}
+
+
+def target_for(kind, folder, name="out"):
+    ending = ".zip" if kind == "zarr, zip" else ENDINGS[kind.split(",")[0].split()[0]]
+    return folder / f"{name}{ending}"
+
+
+def axis_in_file(kind, axis):
+    return 0 if kind in BANDS_FIRST else axis
+
+
+def whole(thing, **options):
+    return open_cube(thing, **options).read(slice(None))
+
+
+def copy(cube, target, change=lambda values: values, step=4, dtype=None):
+    with cube.create(target, dtype=dtype) as out:
+        for start in range(0, cube.shape[0], step):
+            rows = slice(start, min(start + step, cube.shape[0]))
+            out.write(rows, change(cube.read(rows)))
+    return target
+
+
+def left_over(folder):
+    return [path.name for path in folder.iterdir() if path.name.startswith(".kronlearn")]
+
+
+# ---------------------------------------------------------------------------- reading
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_bands_come_last_whatever_the_file(kind, axis, tmp_path, rng):
+    expected = cube_of(rng, "f4" if kind == "netcdf 3" else "u2")
+    path, _ = write_cube(kind, tmp_path, expected, axis)
+    given = axis if kind.startswith("npy") else None
+    cube = pickle.loads(pickle.dumps(open_cube(path, band_axis=given)))
+    assert cube.shape == expected.shape
+    assert cube.band_axis == axis_in_file(kind, axis)
+    assert not cube.band_axis_is_guess
+    np.testing.assert_array_equal(cube.read(slice(None)), expected)
+    part = cube.read(slice(2, 9), slice(3, 10), slice(1, 6))
+    np.testing.assert_array_equal(part, expected[2:9, 3:10, 1:6])
+    np.testing.assert_array_equal(cube.read(slice(5, 6), bands=slice(0, 1)), expected[5:6, :, :1])
+    if kind in WITHOUT_WAVELENGTHS:
+        assert cube.wavelengths is None
+    else:
+        np.testing.assert_array_equal(cube.wavelengths, WAVELENGTHS[:7])
+
+
+def named(*names):
+    return xr.DataArray(np.zeros((4, 5, 6)), dims=names)
+
+
+def with_wavelengths(count):
+    data = xr.DataArray(np.zeros((4, 5, 6)), dims=("a", "b", "c"))
+    return data.assign_coords(wavelength=("c", np.arange(6.0))) if count == 6 else data
+
+
+@pytest.mark.parametrize(
+    ("thing", "axis", "words", "is_guess"),
+    [
+        (named("band", "y", "x"), 0, "named 'band'", False),
+        (named("y", "Wavelength", "x"), 1, "named 'Wavelength'", False),
+        (named("lines", "samples", "feature"), 2, "named 'lines' and 'samples'", False),
+        (with_wavelengths(6), 2, "the list of 6 wavelengths", False),
+        (np.zeros((200, 145, 145), "u1"), 0, "guessed: the other two axes are equally long", True),
+        (np.zeros((145, 200, 145), "u1"), 1, "guessed", True),
+        (np.zeros((30, 31, 200), "u1"), 2, "guessed: the last axis", True),
+        (np.zeros((22, 61, 184), "u1"), 0, "guessed: the axis is by far the shortest", True),
+        (np.zeros((61, 184, 22), "u1"), 2, "by far the shortest", True),
+        (np.zeros((50, 50, 50), "u1"), 2, "guessed: the last axis", True),
+        (np.zeros((1, 9, 8), "u1"), 0, "shortest", True),
+    ],
+)
+def test_the_axis_of_the_bands_is_found_and_explained(thing, axis, words, is_guess):
+    cube = open_cube(thing)
+    assert cube.band_axis == axis
+    assert words in cube.band_axis_reason
+    assert cube.band_axis_is_guess == is_guess
+
+
+def test_a_given_axis_counts():
+    cube = open_cube(named("band", "y", "x"), band_axis=-1)
+    assert (cube.band_axis, cube.band_axis_reason, cube.shape) == (2, "given", (4, 5, 6))
+    again = open_cube(cube, band_axis=1)
+    assert again.shape == (4, 6, 5)
+    assert open_cube(cube) is cube
+
+
+@pytest.mark.parametrize(("kind", "axis"), [("envi", 0), ("envi", 1), ("envi", 2), ("geotiff", 0)])
+def test_a_format_that_says_where_the_bands_are_is_believed(kind, axis, tmp_path, rng):
+    path, _ = write_cube(kind, tmp_path, cube_of(rng, "u2", (9, 9, 30)), axis)
+    order = ("bsq", "bil", "bip")[axis] if kind == "envi" else "geotiff"
+    assert open_cube(path).band_axis_reason == f"the file says so ({order})"
+
+
+def test_two_dimensions_are_one_band():
+    cube = open_cube(np.arange(12.0).reshape(3, 4))
+    assert cube.shape == (3, 4, 1)
+    assert (cube.band_axis, cube.band_axis_is_guess) == (None, False)
+    assert cube.read(slice(1, 2), slice(0, 2), slice(0, 1)).tolist() == [[[4], [5]]]
+    assert cube.like(cube.read(slice(None))).shape == (3, 4)
+
+
+def test_axes_of_length_one_beyond_three_are_left_out(tmp_path):
+    values = np.arange(3 * 4 * 5.0).reshape(3, 1, 4, 5)
+    np.save(tmp_path / "a.npy", values)
+    cube = open_cube(tmp_path / "a.npy", band_axis=3)
+    np.testing.assert_array_equal(cube.read(slice(None)), values[:, 0])
+    np.testing.assert_array_equal(np.load(copy(cube, tmp_path / "b.npy")), values)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a"] = values
+    copy(open_cube(tmp_path / "a.h5", band_axis=3), tmp_path / "b.h5", lambda v: 2 * v)
+    with h5py.File(tmp_path / "b.h5") as file:
+        np.testing.assert_array_equal(file["a"][:], 2 * values)
+
+
+@pytest.mark.parametrize(
+    ("thing", "options", "words"),
+    [
+        (np.zeros(5), {}, r"shape \(5,\); a cube has two or three dimensions"),
+        (np.zeros((2, 3, 4, 5)), {}, r"shape \(2, 3, 4, 5\)"),
+        (np.zeros((2, 3, 4)), {"band_axis": 3}, r"band_axis=3 does not exist.*0 to 2"),
+        (np.zeros((2, 3)), {"band_axis": 0}, "leave out band_axis=0"),
+    ],
+)
+def test_what_is_no_cube_is_refused(thing, options, words):
+    with pytest.raises(StoredArrayError, match=words):
+        open_cube(thing, **options)
+
+
+# ---------------------------------------------------------------------------- no data
+
+
+def test_integers_without_a_value_for_no_data_are_all_valid():
+    cube = open_cube(np.zeros((3, 4, 5), "i2"))
+    assert cube.valid(cube.read(slice(None))) is None
+    assert cube.read_checked(slice(0, 2))[1] is None
+
+
+@pytest.mark.parametrize("dtype", ["i2", "u1", "f4"])
+def test_a_value_that_means_no_data_is_not_valid(dtype):
+    values = np.ones((3, 4, 5), dtype)
+    values[1, 2, 3] = 99
+    cube = open_cube(values, nodata=99)
+    found, valid = cube.read_checked(slice(None))
+    np.testing.assert_array_equal(found, values)
+    np.testing.assert_array_equal(valid, values != 99)
+    assert cube.read_checked(slice(0, 1))[1] is None
+
+
+def test_where_a_value_means_no_data_floats_must_be_finite_too():
+    values = np.ones((3, 4, 5), "f4")
+    values[0, 0, 0], values[1, 2, 3], values[2, 1, 0] = -9999.9, np.nan, np.inf
+    _, valid = open_cube(values, nodata=-9999.9).read_checked(slice(None))
+    assert (~valid).sum() == 3
+    _, valid = open_cube(values, nodata=float("nan")).read_checked(slice(0, 2))
+    assert np.argwhere(~valid).tolist() == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (-np.inf, "infinity")])
+def test_values_that_are_not_finite_are_refused_with_their_place(value, word, tmp_path):
+    values = np.ones((9, 8, 7), "f4")
+    values[5, 6, 3] = value
+    np.save(tmp_path / "a.npy", values)
+    cube = open_cube(tmp_path / "a.npy", band_axis=2)
+    assert cube.read_checked(slice(0, 5))[1] is None
+    words = rf"a\.npy contains {word} at row 5, column 6, band 3, .*nodata=float\('nan'\)"
+    with pytest.raises(StoredArrayError, match=words):
+        cube.read_checked(slice(4, 8), slice(2, 8), slice(1, 7))
+
+
+@pytest.mark.parametrize("kind", ["envi", "geotiff", "netcdf 4", "zarr 2", "zarr 3"])
+def test_files_say_what_means_no_data(kind, tmp_path, rng):
+    path, _ = write_cube(kind, tmp_path, cube_of(rng, "i2"))
+    if kind == "geotiff":
+        with rasterio.open(path, "r+") as file:
+            file.nodata = -9999
+    elif kind == "netcdf 4":
+        with h5py.File(path, "r+") as file:
+            file["radiance"].attrs["_FillValue"] = np.int16(-9999)
+    elif kind.startswith("zarr"):
+        zarr.open_array(path, path="radiance", mode="r+").attrs["_FillValue"] = -9999
+    cube = open_cube(path)
+    assert cube.nodata == -9999
+    assert isinstance(cube.nodata, int)
+    copied = open_cube(copy(cube, target_for(kind, tmp_path), step=5))
+    assert copied.nodata == -9999
+
+
+def test_a_value_that_the_type_cannot_hold_marks_nothing(tmp_path, rng):
+    path, expected = write_cube("envi", tmp_path, cube_of(rng, "u2"))
+    cube = open_cube(path)
+    assert (cube.nodata, cube.valid(expected)) == (-9999, None)
+    assert open_cube(copy(cube, tmp_path / "b.hdr")).nodata == -9999
+
+
+def test_nan_is_no_data_in_xarray():
+    data = xr.DataArray(np.full((2, 3, 4), np.nan), dims=("y", "x", "band"))
+    assert not open_cube(data).read_checked(slice(None))[1].any()
+
+
+# ---------------------------------------------------------------------------- writing
+
+
+HELD = [(kind, dtype) for kind in KINDS for dtype in ("i2", "u2", "f4") if can_hold(kind, dtype)]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize(("kind", "dtype"), HELD)
+def test_what_is_written_is_read_again(kind, dtype, axis, tmp_path, rng):
+    expected = cube_of(rng, dtype)
+    path, array = write_cube(kind, tmp_path, expected, axis)
+    cube = open_cube(path, band_axis=axis if kind.startswith("npy") else None)
+    target = copy(cube, target_for(kind, tmp_path), lambda values: values + 1)
+    again = open_cube(target, band_axis=axis if kind.startswith("npy") else None)
+    np.testing.assert_array_equal(again.read(slice(None)), expected + 1)
+    assert again.dtype == np.dtype(dtype)
+    assert again.stored.shape == array.shape
+    assert again.stored.dataset == cube.stored.dataset
+    if kind != "pages":
+        assert again.attributes == cube.attributes
+    np.testing.assert_array_equal(again.wavelengths, cube.wavelengths)
+    if kind != "pages":
+        assert again.chunks == cube.chunks
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_type_can_be_asked_for(kind, tmp_path, rng):
+    expected = cube_of(rng, "f4" if kind == "netcdf 3" else "u2")
+    path, _ = write_cube(kind, tmp_path, expected, 0)
+    cube = open_cube(path, band_axis=0 if kind.startswith("npy") else None)
+    target = copy(cube, target_for(kind, tmp_path), lambda v: v + 0.25, dtype="f8")
+    again = open_cube(target, band_axis=0)
+    assert again.dtype == np.float64
+    np.testing.assert_array_equal(again.read(slice(None)), expected + 0.25)
+    if kind not in WITHOUT_WAVELENGTHS:
+        np.testing.assert_array_equal(again.wavelengths, WAVELENGTHS[:7])
+
+
+TARGETS = (".npy", ".hdr", ".img", ".tif", ".h5", ".nc", ".mat", ".zarr", ".zip")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", ["npy", "envi", "geotiff", "hdf5", "netcdf 3", "mat 5", "zarr 3"])
+def test_the_ending_of_the_target_is_its_format(kind, target, tmp_path, rng):
+    expected = cube_of(rng, "f4")
+    path, _ = write_cube(kind, tmp_path, expected, 1)
+    cube = open_cube(path, band_axis=1 if kind == "npy" else None)
+    again = copy(cube, tmp_path / f"out{target}")
+    axis = cube.band_axis if target in (".npy", ".mat") else None
+    np.testing.assert_array_equal(whole(again, band_axis=axis), expected)
+    if kind != "npy" and target != ".npy":
+        np.testing.assert_array_equal(open_cube(again, axis).wavelengths, WAVELENGTHS[:7])
+
+
+IN_CHUNKS = ("envi", "geotiff, tiled", "hdf5, chunked", "zarr 3", "images, png")
+
+
+@pytest.mark.parametrize("step", [1, 3, 13])
+@pytest.mark.parametrize("kind", IN_CHUNKS)
+def test_rows_may_come_in_any_number(kind, step, tmp_path, rng):
+    expected = cube_of(rng, "u2")
+    path, _ = write_cube(kind, tmp_path, expected)
+    cube = open_cube(path)
+    buffer = np.empty((step, *cube.shape[1:]), "u2")
+    with cube.create(target_for(kind, tmp_path)) as out:
+        for start in range(0, 13, step):
+            rows = slice(start, min(start + step, 13))
+            # The same array for all rows, as callers have it.
+            part = buffer[: rows.stop - start]
+            part[:] = cube.read(rows)
+            out.write(rows, part)
+            buffer[:] = 0
+    np.testing.assert_array_equal(whole(target_for(kind, tmp_path)), expected)
+
+
+def test_integers_are_rounded_and_kept_in_range(tmp_path):
+    cube = open_cube(np.zeros((1, 2, 4), "u1"), band_axis=2)
+    values = np.array([[[-3.0, 0.6, 254.5, 400], [1.5, 2.5, 3.49, np.inf]]])
+    copy(cube, tmp_path / "a.npy", lambda _: values)
+    assert np.load(tmp_path / "a.npy").tolist() == [[[0, 1, 254, 255], [2, 2, 3, 255]]]
+    assert values[0, 0, 0] == -3
+    wide = np.array([[[-(2**40), 300, 7, 2**40]] * 2])
+    assert cube.like(wide).tolist() == [[[0, 255, 7, 255]] * 2]
+    assert cube.like(np.full((1, 2, 4), 300, "i2")).max() == 255
+    assert open_cube(np.zeros((1, 2, 4), "i1"), 2).like(np.full((1, 2, 4), 200, "u1")).max() == 127
+
+
+def test_nan_becomes_no_data_in_files_of_integers(tmp_path):
+    values = np.array([[[1.0, np.nan], [3, 4]]])
+    copy(open_cube(np.zeros((1, 2, 2), "i2"), 2, nodata=-1), tmp_path / "a.npy", lambda _: values)
+    assert np.load(tmp_path / "a.npy").tolist() == [[[1, -1], [3, 4]]]
+    with pytest.raises(ValueError, match=r"b\.npy: the values contain NaN, which int16"):
+        copy(open_cube(np.zeros((1, 2, 2), "i2"), 2), tmp_path / "b.npy", lambda _: values)
+    assert not (tmp_path / "b.npy").exists()
+
+
+def test_a_type_must_hold_the_value_for_no_data(tmp_path):
+    cube = open_cube(np.zeros((2, 3, 4), "i2"), nodata=-9999)
+    with pytest.raises(ValueError, match="uint8 cannot hold -9999"):
+        cube.create(tmp_path / "a.npy", dtype="u1")
+
+
+def test_a_cube_can_replace_its_own_file(tmp_path, rng):
+    for kind in ("npy", "envi", "hdf5, chunked", "zarr 2", "geotiff", "mat 5", "images, tif"):
+        expected = cube_of(rng, "u2")
+        path, _ = write_cube(kind, tmp_path, expected)
+        copy(open_cube(path, band_axis=2 if kind == "npy" else None), path, lambda v: v + 7)
+        axis = 2 if kind == "npy" else None
+        np.testing.assert_array_equal(whole(path, band_axis=axis), expected + 7)
+    assert left_over(tmp_path) == []
+
+
+def test_results_are_what_the_input_was(rng):
+    values = rng.standard_normal((4, 5, 6))
+    cube = open_cube(values.transpose(2, 0, 1), band_axis=0)
+    np.testing.assert_array_equal(cube.like(values), values.transpose(2, 0, 1))
+    data = xr.DataArray(
+        values,
+        dims=("y", "x", "band"),
+        coords={"band": np.arange(6.0), "label": ("y", list("abcd"))},
+        attrs={"units": "W"},
+        name="radiance",
+    ).transpose("band", "y", "x")
+    result = open_cube(data).like(2 * values)
+    xr.testing.assert_identical(result, data.copy(data=2 * data.values))
+    with pytest.raises(ValueError, match=r"\(4, 5, 5\); the cube has \(4, 5, 6\)"):
+        cube.like(values[..., 1:])
+
+
+# ---------------------------------------------------------------------------- metadata
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_an_envi_header_is_kept_but_for_what_changed(axis, tmp_path, rng):
+    path, _ = write_cube("envi, big endian", tmp_path, cube_of(rng, "i2"), axis)
+    copy(open_cube(path), tmp_path / "b.hdr")
+    assert (tmp_path / "b.hdr").read_text() == path.read_text()
+    copy(open_cube(path.with_suffix(".img")), tmp_path / "c.dat", dtype="f4")
+    changed = path.read_text().replace("data type = 2", "data type = 4")
+    changed = changed.replace("byte order = 1", "byte order = 0")
+    assert (tmp_path / "c.hdr").read_text() == changed
+    image = spectral.io.envi.open(str(tmp_path / "b.hdr"))
+    np.testing.assert_array_equal(np.array(image.open_memmap()), whole(path))
+    assert image.metadata["map info"][0] == "UTM"
+
+
+def test_a_geotiff_keeps_its_place_and_its_tags(tmp_path, rng):
+    path, _ = write_cube("geotiff, tiled", tmp_path, cube_of(rng, "f4"))
+    copy(open_cube(path), tmp_path / "b.tif", lambda v: 3 * v)
+    with rasterio.open(path) as old, rasterio.open(tmp_path / "b.tif") as new:
+        assert new.profile == old.profile
+        assert new.tags() == old.tags()
+        assert new.tags(3) == old.tags(3)
+        assert new.descriptions == old.descriptions
+        np.testing.assert_array_equal(new.read(), 3 * old.read())
+
+
+def test_numbers_are_not_compressed_with_losses(tmp_path, rng):
+    image = rng.integers(0, 255, (3, 64, 64), dtype=np.uint8)
+    profile = {"driver": "GTiff", "count": 3, "height": 64, "width": 64, "dtype": "uint8"}
+    profile["transform"] = rasterio.Affine(30, 0, 500000, 0, -30, 5000000)
+    with rasterio.open(
+        tmp_path / "a.tif", "w", compress="jpeg", photometric="ycbcr", **profile
+    ) as file:
+        file.write(image)
+    cube = open_cube(tmp_path / "a.tif")
+    expected = rng.integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    copy(cube, tmp_path / "b.tif", lambda _: expected, step=64)
+    np.testing.assert_array_equal(whole(tmp_path / "b.tif"), expected)
+
+
+def test_hdf5_files_keep_all_else_that_is_in_them(tmp_path, rng):
+    path, _ = write_cube("hdf5, chunked", tmp_path, cube_of(rng, "i2"))
+    for dtype in (None, "f8"):
+        copy(open_cube(path), tmp_path / "b.h5", dtype=dtype)
+        with h5py.File(path) as old, h5py.File(tmp_path / "b.h5") as new:
+            assert dict(new.attrs) == dict(old.attrs)
+            assert dict(new["scene/radiance"].attrs) == dict(old["scene/radiance"].attrs)
+            assert new["scene/radiance"].compression == "gzip"
+            np.testing.assert_array_equal(new["location/latitude"], old["location/latitude"])
+            np.testing.assert_array_equal(new["scene/radiance"], old["scene/radiance"])
+
+
+@pytest.mark.parametrize("kind", ["netcdf 3", "netcdf 4"])
+def test_netcdf_files_keep_their_coordinates_and_packing(kind, tmp_path, rng):
+    path, _ = write_cube(kind, tmp_path, cube_of(rng, "i2"))
+    if kind == "netcdf 3":
+        with netcdf_file(path, "a") as file:
+            file.variables["radiance"].scale_factor = 0.25
+            file.variables["radiance"]._FillValue = np.int16(-1)
+    else:
+        with h5py.File(path, "r+") as file:
+            file["radiance"].attrs.update(scale_factor=0.25, _FillValue=np.int16(-1))
+    cube = open_cube(path)
+    expected = cube.read(slice(None)).copy()
+    expected[3, 4, 5] = np.nan
+
+    def change(values):
+        values = values.copy()
+        if len(values) == 13:
+            values[3, 4, 5] = np.nan
+        return values
+
+    for dtype, packed in ((None, np.int16), ("f8", np.float64)):
+        copy(cube, tmp_path / "b.nc", change, step=13, dtype=dtype)
+        again = open_cube(tmp_path / "b.nc")
+        np.testing.assert_array_equal(again.read(slice(None)), expected)
+        np.testing.assert_array_equal(again.wavelengths, WAVELENGTHS[:7])
+        assert again.attributes["units"] == "W"
+        assert again.stored.axes == ("y", "x", "wavelength")
+        engine = "scipy" if kind == "netcdf 3" and dtype is None else "netcdf4"
+        with xr.open_dataset(tmp_path / "b.nc", engine=engine) as data:
+            np.testing.assert_array_equal(data.radiance, expected)
+            np.testing.assert_array_equal(data.y, 0.5 * np.arange(13))
+            assert data.radiance.encoding["dtype"] == packed
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_zarr_stores_keep_all_else_that_is_in_them(version, tmp_path, rng):
+    path, _ = write_cube(f"zarr {version}", tmp_path, cube_of(rng, "i2"))
+    zarr.consolidate_metadata(path)
+    for target, dtype in (("b.zarr", None), ("c.zarr", "f4"), ("d.zip", "f4")):
+        copy(open_cube(path), tmp_path / target, lambda v: v + 1, dtype=dtype)
+        again = open_cube(tmp_path / target)
+        np.testing.assert_array_equal(again.read(slice(None)), whole(path) + 1)
+        if target == "d.zip":
+            continue
+        old, new = zarr.open_group(path, mode="r"), zarr.open_group(tmp_path / target, mode="r")
+        assert new.attrs.asdict() == old.attrs.asdict()
+        assert new["radiance"].attrs.asdict() == old["radiance"].attrs.asdict()
+        assert new["radiance"].compressors == old["radiance"].compressors
+        assert new["radiance"].metadata.zarr_format == version
+        np.testing.assert_array_equal(new["wavelength"][:], WAVELENGTHS[:7])
+
+
+@pytest.mark.parametrize("kind", ["mat 5", "mat 5, compressed"])
+def test_matlab_files_keep_their_other_variables(kind, tmp_path, rng):
+    path, _ = write_cube(kind, tmp_path, cube_of(rng, "u2"))
+    copy(open_cube(path), tmp_path / "b.mat", lambda v: v + 1)
+    old, new = loadmat(path), loadmat(tmp_path / "b.mat")
+    assert list(new) == list(old)
+    np.testing.assert_array_equal(new["radiance"], old["radiance"] + 1)
+    np.testing.assert_array_equal(new["ground_truth"], old["ground_truth"])
+    assert new["record"] == old["record"]
+    assert new["text"] == old["text"]
+    assert (tmp_path / "b.mat").stat().st_size > 0.5 * path.stat().st_size
+
+
+def test_folders_of_images_keep_their_names(tmp_path, rng):
+    path, _ = write_cube("images, png", tmp_path, cube_of(rng, "u2", (5, 6, 11)))
+    copy(open_cube(path), tmp_path / "b")
+    assert sorted(os.listdir(tmp_path / "b")) == sorted(os.listdir(path))
+    copy(open_cube(path), tmp_path / "c", dtype="f4")
+    assert "band11.tif" in os.listdir(tmp_path / "c")
+    assert tifffile.imread(tmp_path / "c" / "band11.tif").dtype == np.float32
+
+
+@pytest.mark.parametrize("ending", [".nc", ".zarr", ".h5"])
+def test_coordinates_of_xarray_are_written(ending, tmp_path, rng):
+    data = xr.DataArray(
+        rng.standard_normal((4, 5, 6)),
+        dims=("band", "lat", "lon"),
+        coords={"band": [1.5, 2, 3, 4], "lat": np.arange(5.0)},
+        attrs={"units": "W"},
+        name="radiance",
+    )
+    target = copy(open_cube(data), tmp_path / f"a{ending}", step=2)
+    cube = open_cube(target)
+    assert (cube.stored.dataset, cube.attributes["units"]) == ("radiance", "W")
+    np.testing.assert_array_equal(cube.read(slice(None)), data.transpose("lat", "lon", "band"))
+    if ending == ".nc":
+        with xr.open_dataset(target, engine="netcdf4") as again:
+            xr.testing.assert_equal(again.radiance, data)
+    elif ending == ".zarr":
+        with xr.open_zarr(target, consolidated=False) as again:
+            xr.testing.assert_equal(again.radiance, data)
+
+
+def test_a_virtual_dataset_is_not_written_through(tmp_path, rng):
+    path, expected = write_cube("hdf5", tmp_path, cube_of(rng, "i2"))
+    layout = h5py.VirtualLayout(expected.shape, expected.dtype)
+    layout[:] = h5py.VirtualSource(path, "scene/radiance", expected.shape)
+    with h5py.File(tmp_path / "virtual.h5", "w") as file:
+        file.create_virtual_dataset("radiance", layout)
+    copy(open_cube(tmp_path / "virtual.h5", 2), tmp_path / "b.h5", lambda v: v + 1)
+    np.testing.assert_array_equal(whole(path), expected)
+    np.testing.assert_array_equal(whole(tmp_path / "b.h5", band_axis=2), expected + 1)
+
+
+# ---------------------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_write_that_fails_half_way_leaves_the_old_file(kind, tmp_path, rng):
+    expected = cube_of(rng, "f4" if kind == "netcdf 3" else "u2")
+    path, _ = write_cube(kind, tmp_path, expected)
+    cube = open_cube(path, band_axis=2 if kind.startswith("npy") else None)
+    target = target_for(kind, tmp_path)
+
+    def fail():
+        with cube.create(target) as out:
+            out.write(slice(0, 8), cube.read(slice(0, 8)))
+            raise KeyboardInterrupt
+
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert sorted(tmp_path.rglob("*")) == before
+    copy(cube, target)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert sorted(tmp_path.rglob("*")) == before
+    np.testing.assert_array_equal(whole(target, band_axis=cube.band_axis), expected)
+
+
+def test_all_rows_must_be_written_in_order(tmp_path):
+    cube = open_cube(np.zeros((6, 4, 5), "f4"), band_axis=2)
+    attempts = [
+        ([(0, 2, 5)], r"a\.npy: 2 of 6 rows were written"),
+        ([(0, 2, 5), (3, 4, 5)], "rows 3 to 4 .*rows from 2 on are next"),
+        ([(0, 2, 4)], r"\(2, 4, 4\)"),
+        ([(0, 7, 5)], "row 6 was given"),
+    ]
+
+    def write(parts):
+        with cube.create(tmp_path / "a.npy") as out:
+            for start, stop, bands in parts:
+                out.write(slice(start, stop), np.zeros((stop - start, 4, bands)))
+
+    for parts, words in attempts:
+        with pytest.raises(ValueError, match=words):
+            write(parts)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("a.xyz", ValueError, "no ending that names a known format"),
+        ("a", ValueError, "no ending that names a known format"),
+        ("missing/a.npy", FileNotFoundError, "missing does not exist; create it first"),
+        ("folder.npy", IsADirectoryError, "is a folder"),
+        ("file.zarr", NotADirectoryError, "is a file"),
+        ("full.zarr", FileExistsError, "not a Zarr store"),
+    ],
+)
+def test_where_a_file_cannot_be_is_told_first(name, error, words, tmp_path):
+    (tmp_path / "folder.npy").mkdir()
+    (tmp_path / "file.zarr").write_text("hello")
+    (tmp_path / "full.zarr").mkdir()
+    (tmp_path / "full.zarr" / "precious.txt").write_text("hello")
+    with pytest.raises(error, match=words):
+        open_cube(np.zeros((3, 4, 5))).create(tmp_path / name)
+    assert left_over(tmp_path) == []
+
+
+def test_a_folder_with_other_things_is_not_replaced_by_images(tmp_path, rng):
+    path, _ = write_cube("images, tif", tmp_path, cube_of(rng, "u2"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "precious.txt").write_text("hello")
+    with pytest.raises(FileExistsError, match=r"precious\.txt"):
+        open_cube(path).create(tmp_path / "other")
+
+
+FILL = """
+import errno, resource, signal, sys
+import numpy as np
+from kronlearn.sources.cubes import open_cube
+from kronlearn.sources.formats import mapped
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+for source, target in zip(sys.argv[2::2], sys.argv[3::2], strict=True):
+    cube = open_cube(source, band_axis=2 if source.endswith(".npy") else None)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+    try:
+        with cube.create(target) as out:
+            for row in range(cube.shape[0]):
+                out.write(slice(row, row + 1), cube.read(slice(row, row + 1)))
+        print("written", flush=True)
+    except OSError as error:
+        assert target in str(error), error
+        print("refused", error.errno == errno.ENOSPC, flush=True)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+"""
+
+
+def pairs_of_files(folder, targets, rng):
+    """Cubes that hardly compress, and where to write them, of every kind."""
+    pairs = []
+    for i, kind in enumerate(KINDS):
+        (folder / str(i)).mkdir()
+        shape = (40, 30, 20)
+        noise = rng.integers(0, 32000, shape).astype("i2" if kind == "netcdf 3" else "u2")
+        path, _ = write_cube(kind, folder / str(i), noise)
+        pairs += [str(path), str(target_for(kind, targets, f"out{i}"))]
+    return pairs
+
+
+def test_writes_that_the_system_refuses_leave_nothing(tmp_path, rng):
+    (tmp_path / "targets").mkdir()
+    pairs = pairs_of_files(tmp_path, tmp_path / "targets", rng)
+    # Files beyond a size that no chunk of the stores has reached are refused.
+    result = subprocess.run(
+        [sys.executable, "-c", FILL, "200", *pairs], capture_output=True, text=True, check=False
+    )
+    # A library that is left in disorder would crash when the process ends.
+    assert (result.returncode, result.stdout.splitlines()) == (0, ["refused False"] * len(KINDS))
+    assert os.listdir(tmp_path / "targets") == []
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 30 kB, where one can be had."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    options = ["mount", "-t", "tmpfs", "-o", "size=30k", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(options, capture_output=True).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_is_told_and_nothing_is_left(small_disk, tmp_path, rng):
+    pairs = pairs_of_files(tmp_path, small_disk, rng)
+    result = subprocess.run(
+        [sys.executable, "-c", FILL, "1000000000", *pairs],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, set(result.stdout.split("\n"))) == (0, {"refused True", ""})
+    assert os.listdir(small_disk) == []
+
+
+def test_a_disk_that_is_too_small_is_told_before_the_work(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(mapped.shutil, "disk_usage", lambda path: usage)
+    cube = open_cube(np.zeros((30, 40, 50)), band_axis=2)
+    with pytest.raises(OSError, match=r"a\.npy could not be written: the disk is full") as caught:
+        cube.create(tmp_path / "a.npy")
+    assert caught.value.errno == errno.ENOSPC
+    assert os.listdir(tmp_path) == []
+
+
+def test_memory_is_bounded_by_the_rows(tmp_path):
+    shape = (400, 300, 200)
+    np.lib.format.open_memmap(tmp_path / "a.npy", "w+", "u2", shape).flush()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    cube = open_cube(tmp_path / "a.npy", band_axis=2)
+    copy(cube, tmp_path / "b.hdr", step=10)
+    copy(open_cube(tmp_path / "b.hdr"), tmp_path / "c.npy", step=10)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown * 1024 < np.prod(shape) * 2 / 3

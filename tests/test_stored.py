@@ -1,0 +1,578 @@
+"""Stored arrays: parts equal NumPy's, damaged files are refused by name, processes open again."""
+
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import dask.array as da
+import h5py
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from scipy.io import loadmat, netcdf_file, savemat
+
+from cube_files import KINDS, can_hold, cube_of, files_of, write_cube
+from kronlearn.sources.formats import mat5
+from kronlearn.sources.stored import (
+    StoredArray,
+    StoredArrayError,
+    StoredArrayNotFoundError,
+    open_array,
+)
+
+
+def random_key(rng, shape):
+    return tuple(slice(*map(int, np.sort(rng.integers(0, n + 1, 2)))) for n in shape)
+
+
+def whole(array):
+    return array.read((slice(None),) * array.ndim)
+
+
+def dtype_for(kind):
+    return "f4" if kind == "netcdf 3" else "u2"
+
+
+@pytest.fixture
+def stored(request, tmp_path, rng):
+    """A file of a kind, opened, and what is in it."""
+    path, array = write_cube(request.param, tmp_path, cube_of(rng, dtype_for(request.param)), 1)
+    return open_array(path), array
+
+
+every_kind = pytest.mark.parametrize("stored", KINDS, indirect=True)
+
+
+@every_kind
+def test_a_part_is_what_numpy_gives(stored, rng):
+    array, expected = stored
+    assert array.shape == expected.shape
+    assert array.dtype == expected.dtype
+    for _ in range(40):
+        key = random_key(rng, array.shape)
+        part = array.read(key)
+        assert type(part) is np.ndarray
+        assert part.dtype.isnative
+        np.testing.assert_array_equal(part, expected[key])
+
+
+@every_kind
+def test_threads_read_what_one_reads(stored, rng):
+    array, expected = stored
+    keys = [random_key(rng, array.shape) for _ in range(60)]
+    with ThreadPoolExecutor(4) as pool:
+        for key, part in zip(keys, pool.map(array.read, keys), strict=True):
+            np.testing.assert_array_equal(part, expected[key])
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("shape", [(300, 40, 90), (40, 300, 90), (7, 500, 300)])
+def test_large_files_are_read_in_pieces(order, shape, tmp_path, rng):
+    expected = rng.integers(0, 255, shape).astype("u1").astype(">u2", order=order)
+    np.save(tmp_path / "large.npy", expected)
+    array = open_array(tmp_path / "large.npy")
+    for _ in range(10):
+        key = random_key(rng, shape)
+        np.testing.assert_array_equal(array.read(key), expected[key])
+    for axis, length in enumerate(shape):
+        key = [slice(None)] * 3
+        key[axis] = slice(length // 2, length // 2 + 1)
+        np.testing.assert_array_equal(array.read(tuple(key)), expected[tuple(key)])
+
+
+def test_other_processes_open_the_file_again(tmp_path, rng, monkeypatch):
+    arrays, sums = [], []
+    for i, kind in enumerate(KINDS):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        path, expected = write_cube(kind, folder, cube_of(rng, dtype_for(kind)))
+        # A relative path must not matter to a process that works elsewhere.
+        monkeypatch.chdir(folder)
+        arrays.append(open_array(path.name))
+        sums.append(int(expected.sum(dtype=np.int64)))
+    mapped = np.load(tmp_path / "0" / "cube.npy", mmap_mode="r")[2:9, ::2, ::-1]
+    arrays.append(open_array(mapped))
+    sums.append(int(mapped.sum(dtype=np.int64)))
+    content = pickle.dumps(arrays)
+    assert len(content) < 400 * len(arrays)
+    code = (
+        "import pickle, sys\n"
+        "for a in pickle.load(sys.stdin.buffer):\n"
+        "    print(int(a.read((slice(None),) * a.ndim).sum(dtype='i8')))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], input=content, capture_output=True, check=True, cwd="/"
+    )
+    assert [int(line) for line in result.stdout.split()] == sums
+
+
+def test_a_file_that_changed_is_not_opened_again(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((4, 5), "f4"))
+    content = pickle.dumps(open_array(tmp_path / "a.npy"))
+    np.save(tmp_path / "a.npy", np.zeros((4, 6), "f4"))
+    with pytest.raises(StoredArrayError, match=r"a\.npy .*the file was changed"):
+        pickle.loads(content)
+
+
+# ---------------------------------------------------------------------------- objects
+
+
+class Squares:
+    shape = (5, 6)
+    dtype = np.dtype("i4")
+
+    def __getitem__(self, key):
+        rows, columns = (np.arange(n)[part] for n, part in zip(self.shape, key, strict=True))
+        return np.add.outer(rows, columns) ** 2
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        pytest.param(lambda a: a, id="numpy"),
+        pytest.param(lambda a: a[::-1, ::2].T, id="a view"),
+        pytest.param(lambda a: a.astype(">f4"), id="big endian"),
+        pytest.param(lambda a: da.from_array(a, chunks=(3, 4, 2)), id="dask"),
+        pytest.param(lambda a: xr.DataArray(a, dims=("y", "x", "band")), id="xarray"),
+        pytest.param(lambda a: zarr.array(a, chunks=(3, 4, 2)), id="zarr in memory"),
+        pytest.param(lambda a: np.ma.MaskedArray(a), id="masked nowhere"),
+        pytest.param(lambda a: a.tolist(), id="lists"),
+    ],
+)
+def test_objects_are_read_as_they_are(wrap, rng):
+    thing = wrap(rng.standard_normal((9, 8, 6)).astype("f4"))
+    array = pickle.loads(pickle.dumps(open_array(thing)))
+    expected = np.asarray(thing)
+    key = random_key(rng, array.shape)
+    np.testing.assert_array_equal(array.read(key), expected[key])
+    assert open_array(array) is array
+
+
+def test_anything_with_shape_dtype_and_items_is_an_array():
+    array = open_array(Squares())
+    np.testing.assert_array_equal(array.read((slice(1, 3), slice(0, 2))), [[1, 4], [4, 9]])
+
+
+def test_arrays_of_open_files_open_again_by_path(tmp_path, rng):
+    values = cube_of(rng, "i2")
+    for kind in ("hdf5, chunked", "zarr 3"):
+        path, expected = write_cube(kind, tmp_path, values)
+        if path.suffix == ".h5":
+            with h5py.File(path) as file:
+                arrays = [open_array(file["scene/radiance"]), open_array(file, "radiance")]
+                arrays = pickle.loads(pickle.dumps(arrays))
+        else:
+            group = zarr.open_group(path, mode="r")
+            arrays = [open_array(group["radiance"]), open_array(group)]
+            arrays = pickle.loads(pickle.dumps(arrays))
+        for array in arrays:
+            assert array.path == path
+            np.testing.assert_array_equal(whole(array), expected)
+
+
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (np.zeros((3, 4), complex), "complex128 values"),
+        (np.zeros((3, 4), object), "object values"),
+        (np.zeros((3, 0, 4)), r"shape \(3, 0, 4\)"),
+        (np.float32(3), r"shape \(\)"),
+        (np.ma.masked_less(np.arange(6.0).reshape(2, 3), 2), "filled"),
+        ({"a": 1}, "builtins.dict is not an array"),
+        (None, "is not an array"),
+        (da.from_array(np.arange(20.0))[da.from_array(np.arange(20) > 3)], "compute_chunk_sizes"),
+    ],
+)
+def test_what_is_no_array_of_numbers_is_refused(thing, words):
+    with pytest.raises(StoredArrayError, match=words):
+        open_array(thing)
+
+
+def test_a_dataset_is_named_only_where_there_are_several():
+    with pytest.raises(StoredArrayError, match=r"dataset='x'.*leave it out"):
+        open_array(np.zeros((3, 4)), dataset="x")
+
+
+OUTSIDE = [(slice(0, 2),), (slice(0, 2), slice(0, 9)), (slice(1), slice(2, 1))]
+
+
+@pytest.mark.parametrize("key", OUTSIDE)
+def test_a_part_must_lie_within_the_array(key):
+    with pytest.raises(ValueError, match=r"numpy\.ndarray"):
+        open_array(np.zeros((3, 4))).read(key)
+
+
+@pytest.mark.parametrize("part", [slice(0, 3, 2), slice(-2, None), slice(2, 1)])
+def test_a_slice_has_step_one_and_counts_from_the_start(part):
+    with pytest.raises(ValueError, match="step one within it"):
+        open_array(np.zeros((3, 4))).read((part, slice(None)))
+
+
+# ---------------------------------------------------------------------------- names inside
+
+
+def test_the_array_with_the_most_dimensions_is_meant(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["map"], file["cube"], file["text"] = np.ones((3, 4)), np.ones((3, 4, 5)), "hello"
+    assert open_array(tmp_path / "a.h5").dataset == "cube"
+    assert open_array(tmp_path / "a.h5", "map").shape == (3, 4)
+
+
+def containers(folder):
+    arrays = {"one": np.ones((3, 4, 5)), "two": np.ones((2, 2, 2)), "line": np.ones(7)}
+    with h5py.File(folder / "a.h5", "w") as file:
+        for name, values in arrays.items():
+            file[name] = values
+    savemat(folder / "a.mat", arrays)
+    group = zarr.create_group(folder / "a.zarr")
+    for name, values in arrays.items():
+        group.create_array(name, shape=values.shape, dtype="f8")[:] = values
+    with netcdf_file(folder / "a.nc", "w") as file:
+        for name, values in arrays.items():
+            names = tuple(f"{name}{i}" for i in range(values.ndim))
+            for dimension, length in zip(names, values.shape, strict=True):
+                file.createDimension(dimension, length)
+            file.createVariable(name, "f8", names)[:] = values
+    dimensions = {name: [f"{name}{i}" for i in range(v.ndim)] for name, v in arrays.items()}
+    dataset = xr.Dataset({name: (dimensions[name], v) for name, v in arrays.items()})
+    return [*(folder / f"a.{ending}" for ending in ("h5", "mat", "zarr", "nc")), dataset]
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_it_is_told_which_arrays_could_be_meant(which, tmp_path):
+    thing = containers(tmp_path)[which]
+    with pytest.raises(StoredArrayError, match=r"one \(3, 4, 5\), .*two \(2, 2, 2\).*dataset="):
+        open_array(thing)
+    with pytest.raises(StoredArrayError, match=r"no array 'three'.*one \(3, 4, 5\)"):
+        open_array(thing, "three")
+    assert open_array(thing, "two").shape == (2, 2, 2)
+
+
+@pytest.mark.parametrize("kind", ["npy", "envi", "geotiff", "images, tif"])
+def test_files_with_one_array_take_no_name(kind, tmp_path, rng):
+    path, _ = write_cube(kind, tmp_path, cube_of(rng, "u2"))
+    with pytest.raises(StoredArrayError, match=f"{path.name}.*leave out dataset='x'"):
+        open_array(path, "x")
+
+
+# ---------------------------------------------------------------------------- damage
+
+
+def outcome(path):
+    """The numbers in a file, or the message that says why they are not to be had."""
+    try:
+        array = open_array(path)
+        # A damaged shape may be too large for the memory.
+        return whole(array) if max(array.shape) < 100 else None
+    except StoredArrayError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_was_cut_off_is_refused_by_name(kind, tmp_path, rng):
+    path, expected = write_cube(kind, tmp_path, cube_of(rng, dtype_for(kind)))
+    file = files_of(path)[0]
+    content = file.read_bytes()
+    for size in {0, 1, 3, len(content) // 3, len(content) // 2, len(content) - 1}:
+        file.write_bytes(content[:size])
+        found = outcome(path)
+        if isinstance(found, str):
+            assert str(tmp_path) in found
+        else:
+            # The last byte may be padding.
+            assert size == len(content) - 1
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_files_raise_nothing_else(kind, tmp_path, rng):
+    path, _ = write_cube(kind, tmp_path, cube_of(rng, dtype_for(kind)))
+    for file in files_of(path)[:3]:
+        content = file.read_bytes()
+        for _ in range(15):
+            changed = bytearray(content)
+            for place in rng.integers(0, min(len(content), 2000), 2):
+                changed[place] = rng.integers(0, 256)
+            file.write_bytes(changed)
+            found = outcome(path)
+            assert not isinstance(found, str) or str(tmp_path) in found
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize("kind", ["npy", "envi", "netcdf 3", "mat 5"])
+def test_a_file_cut_off_while_it_is_read_does_not_end_the_process(kind, tmp_path, rng):
+    path, expected = write_cube(kind, tmp_path, cube_of(rng, dtype_for(kind)))
+    array = open_array(path)
+    with open(files_of(path)[0], "r+b") as file:
+        file.truncate(len(expected.tobytes()) // 2)
+    with pytest.raises(StoredArrayError, match="cut off"):
+        whole(array)
+
+
+ENDINGS = ("npy", "h5", "hdf5", "he5", "nc", "nc4", "mat", "tif", "tiff", "zip", "hdr")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_text_under_another_name_is_refused(ending, tmp_path):
+    path = tmp_path / f"notes.{ending}"
+    path.write_text("These are only words, and quite a few of them. " * 20)
+    with pytest.raises(StoredArrayError, match=re.escape(str(path))):
+        open_array(path)
+    path.write_bytes(b"")
+    with pytest.raises(StoredArrayError, match=rf"{re.escape(str(path))} is empty"):
+        open_array(path)
+
+
+@pytest.mark.parametrize("ending", ["h5", "nc", "mat", "tif", "zip", "hdr"])
+def test_a_file_with_the_ending_of_another_format_is_told_so(ending, tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((3, 4)))
+    path = (tmp_path / "a.npy").rename(tmp_path / f"a.{ending}")
+    words = rf"a\.{ending} is named \.{ending}, but its content is a NumPy array"
+    with pytest.raises(StoredArrayError, match=words):
+        open_array(path)
+
+
+KNOWN_BY_CONTENT = ("npy", "geotiff", "hdf5", "netcdf 3", "mat 5", "zarr, zip", "envi")
+
+
+@pytest.mark.parametrize("kind", KNOWN_BY_CONTENT)
+def test_without_a_known_ending_the_content_counts(kind, tmp_path, rng):
+    path, expected = write_cube(kind, tmp_path, cube_of(rng, dtype_for(kind)))
+    if kind == "envi":
+        path = path.with_suffix(".img")
+    moved = path.rename(tmp_path / "cube.data")
+    array = pickle.loads(pickle.dumps(open_array(moved)))
+    assert array.path == moved
+    np.testing.assert_array_equal(whole(array), expected)
+
+
+def test_what_is_not_there_is_told(tmp_path):
+    for name in ("missing.npy", "missing.zarr", "missing"):
+        with pytest.raises(StoredArrayNotFoundError, match=rf"{name} does not exist"):
+            open_array(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        open_array(tmp_path / "missing.h5")
+
+
+@pytest.mark.parametrize("name", ["folder", "folder.npy", "folder.h5", "folder.zarr"])
+def test_a_folder_without_images_is_told(name, tmp_path):
+    (tmp_path / name).mkdir()
+    with pytest.raises(StoredArrayError, match=name):
+        open_array(tmp_path / name)
+
+
+def test_unknown_files_are_told_what_is_known(tmp_path):
+    (tmp_path / "a.xyz").write_bytes(b"12345678")
+    with pytest.raises(StoredArrayError, match=r"a\.xyz is of no known format.*\.zarr.*ENVI"):
+        open_array(tmp_path / "a.xyz")
+
+
+@pytest.mark.parametrize(("field", "value"), [("lines", 12), ("samples", 20), ("bands", 8)])
+def test_an_envi_header_must_fit_its_file(field, value, tmp_path, rng):
+    path, _ = write_cube("envi", tmp_path, cube_of(rng, "u2"))
+    text = re.sub(rf"^{field} = .*$", f"{field} = {value}", path.read_text(), flags=re.MULTILINE)
+    path.write_text(text)
+    with pytest.raises(StoredArrayError, match=r"cube\.hdr .*cube\.img has 2002 bytes"):
+        open_array(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("lines", "many", "'many' is not a whole number"),
+        ("lines", "-3", "'-3' is not a whole number"),
+        ("lines", "0", "not empty"),
+        ("data type", "6", "data type = 6"),
+        ("interleave", "pqr", "'pqr' is not one of bsq, bil, bip"),
+        ("byte order", "2", "byte order = 2"),
+        ("wavelength", "{1, two}", "wavelength is not a list of numbers"),
+        ("file compression", "1", "decompress it first"),
+        ("description", "{not closed", "not closed"),
+    ],
+)
+def test_an_envi_header_that_makes_no_sense_is_refused(field, value, words, tmp_path, rng):
+    path, _ = write_cube("envi", tmp_path, cube_of(rng, "u2"))
+    text = re.sub(rf"^{field} = [^\n]*\n(  [^\n]*\n)*", "", path.read_text(), flags=re.MULTILINE)
+    path.write_text(f"{text}{field} = {value}\n")
+    with pytest.raises(StoredArrayError, match=rf"cube\.hdr.*{re.escape(words)}"):
+        open_array(path)
+
+
+def test_an_envi_header_needs_its_file(tmp_path, rng):
+    path, _ = write_cube("envi", tmp_path, cube_of(rng, "u2"))
+    path.with_suffix(".img").unlink()
+    with pytest.raises(StoredArrayError, match=r"cube\.hdr: the file with the numbers is not"):
+        open_array(path)
+
+
+def test_an_envi_file_may_begin_with_other_bytes(tmp_path, rng):
+    path, expected = write_cube("envi", tmp_path, cube_of(rng, "u2"), 0)
+    binary = path.with_suffix(".img")
+    binary.write_bytes(b"embedded" + binary.read_bytes())
+    path.write_text(path.read_text().replace("header offset = 0", "header offset = 8"))
+    np.testing.assert_array_equal(whole(open_array(binary)), expected)
+
+
+def test_an_npy_header_with_another_shape_is_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((30, 40)))
+    content = (tmp_path / "a.npy").read_bytes()
+    for shape in (b"(30, 39)", b"(31, 40)"):
+        (tmp_path / "a.npy").write_bytes(content.replace(b"(30, 40)", shape))
+        with pytest.raises(StoredArrayError, match=r"a\.npy .*has 9728 bytes"):
+            open_array(tmp_path / "a.npy")
+
+
+def test_images_of_a_folder_are_alike(tmp_path, rng):
+    path, _ = write_cube("images, png", tmp_path, cube_of(rng, "u2"))
+    shutil.copy(path / "band1.png", tmp_path / "kept.png")
+    from PIL import Image
+
+    for image, words in (
+        (np.zeros((13, 12), "u2"), r"band3\.png is an image of 13 × 12 .*band1\.png of 13 × 11"),
+        (np.zeros((13, 11), "u1"), r"band3\.png is an image of 13 × 11 uint8"),
+        (np.zeros((13, 11, 3), "u1"), r"band3\.png is not a gray image"),
+    ):
+        Image.fromarray(image).save(path / "band3.png")
+        with pytest.raises(StoredArrayError, match=words):
+            open_array(path)
+
+
+def test_images_are_in_the_order_of_their_numbers(tmp_path, rng):
+    cube = cube_of(rng, "u2", (5, 6, 12))
+    path, expected = write_cube("images, tif", tmp_path, cube)
+    array = open_array(path)
+    assert array.attributes["files"][-2:] == ["band11.tif", "band12.tif"]
+    np.testing.assert_array_equal(whole(array), expected)
+
+
+@pytest.mark.parametrize("library", ["zarr", "h5py", "rasterio"])
+def test_a_missing_library_is_named_with_its_cure(library, tmp_path, rng, monkeypatch):
+    kind = {"zarr": "zarr 3", "h5py": "hdf5", "rasterio": "geotiff"}[library]
+    path, _ = write_cube(kind, tmp_path, cube_of(rng, "u2"))
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ImportError, match=rf"{path.name} needs .*{library}.*kronlearn\[io\]"):
+        open_array(path)
+
+
+# ---------------------------------------------------------------------------- what files say
+
+
+def packed_file(folder, version, **attributes):
+    numbers = np.array([[0, 1, 2], [-5, -9999, 300]], "i2")
+    if version == 3:
+        with netcdf_file(folder / "a.nc", "w") as file:
+            file.createDimension("y", 2)
+            file.createDimension("x", 3)
+            variable = file.createVariable("a", "i2", ("y", "x"))
+            variable[:] = numbers
+            for name, value in attributes.items():
+                setattr(variable, name, value)
+    else:
+        with h5py.File(folder / "a.nc", "w") as file:
+            file["a"] = numbers
+            file["a"].attrs.update(attributes)
+    return open_array(folder / "a.nc")
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_netcdf_values_are_unpacked(version, tmp_path):
+    scaling = {"scale_factor": np.float32(0.5), "add_offset": np.float32(10)}
+    array = packed_file(tmp_path, version, _FillValue=np.int16(-9999), **scaling)
+    assert array.dtype == np.float32
+    assert np.isnan(array.nodata)
+    np.testing.assert_array_equal(whole(array), [[10, 10.5, 11], [7.5, np.nan, 160]])
+    again = pickle.loads(pickle.dumps(array))
+    np.testing.assert_array_equal(whole(again), whole(array))
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_values_that_are_not_packed_keep_their_type(version, tmp_path):
+    array = packed_file(tmp_path, version, missing_value=np.int16(-9999))
+    assert (array.dtype, array.nodata) == (np.int16, -9999)
+
+
+def test_unsigned_numbers_in_netcdf(tmp_path):
+    array = packed_file(tmp_path, 4, _Unsigned="true", scale_factor=2.0, _FillValue=np.int16(-9999))
+    expected = [[0, 2, 4], [2.0 * (65536 - 5), np.nan, 600]]
+    np.testing.assert_array_equal(whole(array), expected)
+
+
+@pytest.mark.parametrize(("name", "value"), [("scale_factor", 0.0), ("scale_factor", "half")])
+def test_a_packing_that_makes_no_sense_is_refused(name, value, tmp_path):
+    with pytest.raises(StoredArrayError, match=r"a\.nc.*scale_factor"):
+        packed_file(tmp_path, 4, **{name: value})
+
+
+def test_plain_hdf5_is_not_unpacked(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a"] = np.arange(6, dtype="i2").reshape(2, 3)
+        file["a"].attrs.update(scale_factor=10000.0, Data_Ignore_Value=-9999.0)
+    array = open_array(tmp_path / "a.h5")
+    assert (array.dtype, array.nodata) == (np.int16, -9999)
+    assert array.attributes["scale_factor"] == 10000
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_xarrays_zarr_stores_are_unpacked(version, tmp_path, rng):
+    values = cube_of(rng, "f8") / 4
+    values[2, 3, 4] = np.nan
+    data = xr.Dataset({"radiance": (("y", "x", "band"), values)})
+    encoding = {"radiance": {"dtype": "i2", "scale_factor": 0.25, "_FillValue": -9999}}
+    data.to_zarr(tmp_path / "a.zarr", zarr_format=version, consolidated=False, encoding=encoding)
+    array = open_array(tmp_path / "a.zarr")
+    assert array.axes == ("y", "x", "band")
+    np.testing.assert_array_equal(whole(array), values)
+
+
+def test_matlab_files_are_read_as_scipy_reads_them(tmp_path, rng):
+    path, expected = write_cube("mat 5", tmp_path, cube_of(rng, "i4"))
+    with open(path, "rb") as file:
+        header = file.read(mat5.HEADER_BYTES)
+    for order, compressed in (("<", False), (">", False), ("<", True), (">", True)):
+        swapped = header[:124] + (b"\x00\x01IM" if order == "<" else b"\x01\x00MI")
+        with open(path, "wb") as file:
+            file.write(swapped)
+            mat5.write_variable(file, "first", np.arange(5.0), order, compressed)
+            mat5.write_variable(file, "radiance", expected, order, compressed)
+        np.testing.assert_array_equal(loadmat(path)["radiance"], expected)
+        np.testing.assert_array_equal(whole(open_array(path)), expected)
+
+
+def test_matlab_keeps_whole_numbers_in_small_types(tmp_path):
+    mat5_header = b"MATLAB 5.0".ljust(124) + b"\x00\x01IM"
+    parts = b"".join(
+        [
+            np.array([6, 8, 6, 0], "<u4").tobytes(),  # of class double
+            np.array([5, 8, 2, 3], "<i4").tobytes(),
+            np.array([1 | 1 << 16, ord("a")], "<u4").tobytes(),
+            np.array([2, 6], "<u4").tobytes() + bytes([1, 2, 3, 4, 5, 250, 0, 0]),
+        ]
+    )
+    content = mat5_header + np.array([14, len(parts)], "<u4").tobytes() + parts
+    (tmp_path / "a.mat").write_bytes(content)
+    array = open_array(tmp_path / "a.mat")
+    assert array.dtype == np.float64
+    np.testing.assert_array_equal(whole(array), [[1, 3, 5], [2, 4, 250]])
+    np.testing.assert_array_equal(whole(array), loadmat(tmp_path / "a.mat")["a"])
+
+
+def test_matrices_of_the_first_matlab_files_are_read(tmp_path):
+    savemat(tmp_path / "a.mat", {"a": np.arange(12.0).reshape(3, 4)}, format="4")
+    np.testing.assert_array_equal(
+        whole(open_array(tmp_path / "a.mat")), np.arange(12.0).reshape(3, 4)
+    )
+
+
+def test_every_kind_is_tested_with_a_type_that_it_holds():
+    assert all(can_hold(kind, dtype_for(kind)) for kind in KINDS)
+
+
+def test_an_array_says_what_it_is(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((3, 4), "f4"))
+    array = open_array(tmp_path / "a.npy")
+    assert isinstance(array, StoredArray)
+    assert repr(array) == f"<NpyArray {tmp_path / 'a.npy'} (3, 4) float32>"
