@@ -1,6 +1,9 @@
 #include "pass.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <map>
 #include <mutex>
@@ -56,6 +59,19 @@ class Chunks {
   std::map<int64_t, Chunk> chunks_;
 };
 
+// Fills a buffer from a file; false if the file ends before that or cannot be read.
+bool read_all(int file, int64_t offset, char* buffer, int64_t bytes) {
+  while (bytes > 0) {
+    const ssize_t read = pread(file, buffer, size_t(bytes), offset);
+    if (read < 0 && errno == EINTR) continue;
+    if (read <= 0) return false;
+    buffer += read;
+    offset += read;
+    bytes -= read;
+  }
+  return true;
+}
+
 // One thread's room: a tile of codes, the kernels' scratch, the sums of one block.
 template <class T>
 class Worker {
@@ -86,10 +102,14 @@ class Worker {
     block_ = block;
     const int64_t first = block * pass_.block;
     const int64_t end = first + std::min(pass_.block, pass_.count - first);
-    samples_ = chunks_.begin(block);
-    chunk_first_ = first / pass_.chunk * pass_.chunk;
+    if (pass_.file >= 0) {
+      read(first, end - first);
+    } else {
+      samples_ = chunks_.begin(block);
+      chunk_first_ = first / pass_.chunk * pass_.chunk;
+    }
     for (int64_t k = first; k < end && go_on(); k += tile_) run_tile(k, std::min(tile_, end - k));
-    chunks_.end(block);
+    if (pass_.file < 0) chunks_.end(block);
   }
 
   // Adds the block's sums to the tree and starts afresh.
@@ -100,6 +120,17 @@ class Worker {
   }
 
  private:
+  // Reads samples; a block that is small enough is in the cache when it is coded.
+  void read(int64_t first, int64_t count) {
+    const int64_t size = features() * int64_t(sizeof(T));
+    const int64_t offset = pass_.file_offset + first * size;
+    read_.resize(count * features());
+    if (!read_all(pass_.file, offset, reinterpret_cast<char*>(read_.data()), count * size))
+      throw std::runtime_error("the file ends before its last sample");
+    samples_ = read_.data();
+    chunk_first_ = first;
+  }
+
   void run_tile(int64_t first, int64_t count) {
     CodingTask<T> t = task(first, count);
     if (pass_.coding != Coding::fresh || pass_.keep_better) check_supports(t);
@@ -201,7 +232,7 @@ class Worker {
   const int64_t tile_;
   std::vector<int32_t> index_, nonzeros_;
   std::vector<uint8_t> doubtful_;
-  std::vector<T> value_, residual2_, energy_;
+  std::vector<T> value_, residual2_, energy_, read_;
   SumTree::Sums sums_;
   std::vector<double> mode_scratch_;
   TileCoder<T> coder_;

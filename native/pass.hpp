@@ -49,6 +49,9 @@ struct Pass {
   int64_t chunk;
   std::function<const T*(int64_t chunk)> chunk_at;
   std::function<void(int64_t chunk)> chunk_done;
+  // Or every thread reads its blocks from a file that holds nothing but the samples from here on.
+  int file = -1;
+  int64_t file_offset = 0;
   const T* weights = nullptr;
   T tol = -1;  // negative: no error target
   const T* tols = nullptr;

@@ -14,8 +14,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
-#include <vector>
+
+#include "crew.hpp"
 
 namespace kronlearn {
 
@@ -36,14 +36,11 @@ class Schedule {
 
   // Whether all blocks were done; false if the work was cancelled.
   bool run() {
-    std::vector<std::thread> others;
-    try {
-      for (int t = 1; t < threads_; ++t) others.emplace_back([this] { work(false); });
-    } catch (...) {
-      fail(std::current_exception());
+    {
+      Crew::Shift others([this] { work(false); });
+      others.begin(threads_ - 1);
+      work(true);
     }
-    work(true);
-    for (std::thread& t : others) t.join();
     if (error_) std::rethrow_exception(error_);
     return !stop_;
   }

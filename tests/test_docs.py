@@ -79,6 +79,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(
     for name in ("photo.png", "other.png"):
         io.imsave(name, rng.integers(0, 256, (96, 80), dtype=np.uint8), check_contrast=False)
     np.save("patches.npy", rng.standard_normal((300, 64)).astype(np.float32))
+    np.save("scene.npy", rng.integers(0, 4000, (40, 48, 24), dtype=np.uint16))
     for arguments in commands(page):
         # The demonstration and the benchmarks run as written, but on little data.
         slow = arguments[0] in ("demo", "bench") and "--quick" not in arguments

@@ -109,7 +109,8 @@ int64_t run_pass(const kronlearn::Dictionary<T>& dictionary, nb::object feed, in
                  kronlearn::SumTree& tree, const std::string& sums, int mode,
                  Optional<const T> weights, T tol, Optional<const T> tols, bool keep_better,
                  int half, int64_t first, Optional<int32_t> index, Optional<T> value,
-                 Optional<int32_t> nonzeros, Optional<T> residual2, int threads, int64_t block) {
+                 Optional<int32_t> nonzeros, Optional<T> residual2, int threads, int64_t block,
+                 int file, int64_t file_offset) {
   const size_t features = dictionary.features();
   if (count < 0 || block < 1 || chunk < block || chunk % block != 0)
     throw nb::value_error("chunks must be whole numbers of blocks");
@@ -129,6 +130,8 @@ int64_t run_pass(const kronlearn::Dictionary<T>& dictionary, nb::object feed, in
     const int64_t size = std::min(chunk, count - number * chunk);
     return array.size() == size_t(size) * features ? array.data() : nullptr;
   };
+  pass.file = file;
+  pass.file_offset = file_offset;
   pass.chunk_done = [&](int64_t number) {
     nb::gil_scoped_acquire gil;
     feed.attr("done")(number);
@@ -303,7 +306,8 @@ void bind(nb::module_& m, const char* name) {
            "tol"_a = T(-1), "tols"_a.none() = nb::none(), "keep_better"_a = false, "half"_a = -1,
            "first"_a = 0, "index"_a.noconvert().none() = nb::none(),
            "value"_a.noconvert().none() = nb::none(), "nonzeros"_a.noconvert().none() = nb::none(),
-           "residual2"_a.noconvert().none() = nb::none(), "threads"_a = 1, "block"_a = 4096)
+           "residual2"_a.noconvert().none() = nb::none(), "threads"_a = 1, "block"_a = 4096,
+           "file"_a = -1, "file_offset"_a = 0)
       .def("code_image", &code_image<T>, "image"_a, "numerator"_a.noconvert(),
            "denominator"_a.noconvert(), "axes"_a, "method"_a, "width"_a, "tol"_a,
            "known"_a.none() = nb::none(), "favour_sparse"_a = true, "threads"_a = 1,

@@ -37,11 +37,13 @@ class _Dictionary:
         residual2: NDArray[Any] | None = None,
         threads: int = 1,
         block: int = 4096,
+        file: int = -1,
+        file_offset: int = 0,
     ) -> int:
         """The first sample that is not finite, or -1.
 
         ``feed.get(i)`` gives the i-th chunk of samples, or None to stop; ``feed.done(i)`` takes it
-        back. Neither may raise.
+        back. Neither may raise. With ``file``, a descriptor, samples are read from there instead.
         """
 
     def code_image(

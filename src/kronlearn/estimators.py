@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
@@ -183,12 +182,13 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         self.n_terms = n_terms
         self.engine = engine
 
-    def fit(self, X: ArrayLike, y: Any = None) -> KroneckerDictionaryLearning:
+    def fit(self, X: Any, y: Any = None) -> KroneckerDictionaryLearning:
         """Learn the dictionary from samples.
 
         Parameters
         ----------
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
+            An array; a lazy one of Zarr, h5py, Dask or xarray; or the path of a file with one.
         y : ignored
 
         Raises
@@ -229,7 +229,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             )
         return self
 
-    def partial_fit(self, X: ArrayLike, y: Any = None) -> KroneckerDictionaryLearning:
+    def partial_fit(self, X: Any, y: Any = None) -> KroneckerDictionaryLearning:
         """Improve the dictionary with a batch of samples, adding to the moments of earlier ones.
 
         After ``fit`` with full moments it goes on from those of the last iteration.
@@ -237,6 +237,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         Parameters
         ----------
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
+            An array; a lazy one of Zarr, h5py, Dask or xarray; or the path of a file with one.
         y : ignored
         """
         self._check_parameters()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -51,7 +51,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     n_iter_: int
     stop_reason_: str | None
 
-    def fit(self, X: ArrayLike, y: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None) -> Any:
         """Learn the dictionary from samples.
 
         Parameters
@@ -71,7 +71,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         self._learn(source, LearningState(start, start), plan, self._engine(source, plan, start))
         return self
 
-    def transform(self, X: ArrayLike) -> Any:
+    def transform(self, X: Any) -> Any:
         """Sparse codes of samples, by the sparsity and error target the dictionary was learned for.
 
         Parameters
@@ -112,7 +112,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             return lazy_samples(X, self.dictionary_, sample_shape)
         return self.dictionary_.reconstruct(X).reshape(-1, *sample_shape)
 
-    def score(self, X: ArrayLike, y: Any = None) -> float:
+    def score(self, X: Any, y: Any = None) -> float:
         """Minus the RMSE of the samples, coded and reconstructed: higher is better.
 
         Parameters
@@ -191,7 +191,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         patch_shape, n_atoms = self._sizes(shape[1:])
         return source_of(samples, patch_shape), n_atoms
 
-    def _coding(self, X: ArrayLike) -> tuple[Source, Coder]:
+    def _coding(self, X: Any) -> tuple[Source, Coder]:
         check_is_fitted(self, "dictionary_")
         source, _ = self._source(X, reset=False)
         return source, self._coder(self.dictionary_)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from kronlearn.cli import app_images, app_reproduce
+from kronlearn.cli import app_cube, app_images, app_reproduce
 from kronlearn.cli.group import Commands
 from kronlearn.cli.options import Jobs, Json, Overwrite, Quick, Quiet, parse_case, parse_sizes
 
@@ -251,6 +251,7 @@ def show(
 
 
 app_images.add_to(app)
+app_cube.add_to(app, bench)
 app.add_typer(app_reproduce.reproduce, name="reproduce")
 
 

@@ -14,6 +14,7 @@ import logging
 import pickle
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -37,10 +38,12 @@ from kronlearn.engines.messages import (
     Step,
     Sums,
     Used,
+    WorkError,
     Worst,
 )
 from kronlearn.engines.sharing import Span, shared_out, split, uncovered
 from kronlearn.engines.supplies import Supplies
+from kronlearn.engines.wires import Wires
 from kronlearn.moments import ModeMoments, Moments
 from kronlearn.simd import instruction_set
 from kronlearn.sources.source import Source
@@ -56,13 +59,6 @@ _LOOK_EVERY = 2.0
 # How often a worker that lacks something is given it and asked again.
 _MOST_TRIES = 8
 _LOST = (OSError, TimeoutError, asyncio.TimeoutError)
-
-
-class _FailureError(Exception):
-    """An error in a worker's work; the worker itself is fine."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
 
 
 class Cluster(Engine):
@@ -91,12 +87,14 @@ class Cluster(Engine):
         self.name = uuid.uuid4().hex
         self.n_blocks = -(-len(source) // block_size)
         self.supplies = Supplies(client, source, block_size)
+        self.wires = Wires(client)
         self.traffic: Traffic = Traffic()
         self.shares: dict[str, list[Span]] = {}
         self.weights: dict[str, int] = {}
         self.refused: set[str] = set()
         self.retry_at: dict[str, float] = {}
         self.informed: set[str] = set()
+        self.asked: set[str] = set()
         self.known: dict[tuple[str, Span], int] = {}
         self.states: dict[tuple[str, Span], State] = {}
         self.version = 0
@@ -167,9 +165,11 @@ class Cluster(Engine):
         self.client.sync(self._forget)
 
     async def _forget(self) -> None:
+        self.wires.close()
+        # Workers that were given up may be back, and hold their codes still.
         calls = [
             asyncio.create_task(self.client.rpc(worker).kronlearn_forget(run=self.name))
-            for worker in self.shares
+            for worker in self.asked.intersection(await self._present())
         ]
         if calls:
             # Who does not answer now forgets the run later by itself.
@@ -177,6 +177,13 @@ class Cluster(Engine):
             for call in unheard:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
+
+    async def _present(self) -> Iterable[str]:
+        """The workers that the scheduler knows; none if it is gone."""
+        try:
+            return await asyncio.wait_for(self.client.scheduler.ncores(), 2.0)
+        except Exception:
+            return ()
 
     def _register(self) -> None:
         """Have every worker, also those to come, answer our requests."""
@@ -196,7 +203,7 @@ class Cluster(Engine):
             await self._rebalance()
         answers: list[Any] = []
         answered: list[Span] = []
-        failures: list[tuple[Span, Exception]] = []
+        failures: list[tuple[Span, BaseException]] = []
         sent: dict[asyncio.Task[Any], tuple[str, list[Span]]] = {}
         heard = dict.fromkeys(self.shares, time.monotonic())
 
@@ -219,7 +226,7 @@ class Cluster(Engine):
                     try:
                         answers.append(task.result())
                         answered += spans
-                    except _FailureError as failure:
+                    except WorkError as failure:
                         failures.append((min(spans), failure.error))
                         answered += spans
                     except _LOST as problem:
@@ -248,9 +255,10 @@ class Cluster(Engine):
         for _ in range(_MOST_TRIES):
             keys = await self.supplies.provide(worker, spans) if provides else {}
             request = pickle.dumps(self._request(worker, spans, question, keys), protocol=5)
+            self.asked.add(worker)
             self.traffic.messages += 1
             self.traffic.bytes_out += len(request)
-            reply = await self.client.rpc(worker).kronlearn(request=request)
+            reply = await self.wires.call(worker, request)
             self.traffic.bytes_in += len(reply)
             answer = pickle.loads(reply)
             if isinstance(answer, Answer):
@@ -262,7 +270,7 @@ class Cluster(Engine):
                 self.traffic.steps_repeated += answer.replayed
                 return answer.value
             if not isinstance(answer, Problem):
-                raise _FailureError(answer)
+                raise WorkError(answer)
             if answer.kind == "unknown run":
                 self.informed.discard(worker)
                 self.known = {key: v for key, v in self.known.items() if key[0] != worker}
@@ -397,6 +405,7 @@ class Cluster(Engine):
         self.informed.discard(worker)
         self.retry_at[worker] = time.monotonic() + PATIENCE / 3
         self.supplies.keep_only(worker, [])
+        self.wires.cut(worker)
         self.known = {key: v for key, v in self.known.items() if key[0] != worker}
         self.states = {key: v for key, v in self.states.items() if key[0] != worker}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from kronlearn.engines.messages import (
 )
 from kronlearn.engines.sharing import Span
 from kronlearn.engines.threads import Threads
+from kronlearn.engines.wires import WireServer
 from kronlearn.simd import instruction_sets, use_instruction_set
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.sources.source import Source
@@ -43,7 +44,7 @@ _FORGET_AFTER = 600.0
 
 
 class Host(WorkerPlugin):
-    """Answers the requests of drivers on a worker, one at a time, in a thread of its own."""
+    """Answers the requests of drivers on a worker, one at a time."""
 
     name = "kronlearn"
     idempotent = True
@@ -52,10 +53,12 @@ class Host(WorkerPlugin):
         """Begin to answer."""
         self.worker = worker
         self.runs: dict[str, Run] = {}
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix="kronlearn-host")
+        self.working = threading.Lock()
+        self.server = WireServer(worker.address, self.answer_now)
         self.cleaner = PeriodicCallback(self._forget_abandoned, 60_000)
         self.cleaner.start()
         worker.handlers["kronlearn"] = self.answer
+        worker.handlers["kronlearn_wire"] = self.wire
         worker.handlers["kronlearn_ping"] = self.ping
         worker.handlers["kronlearn_forget"] = self.forget
 
@@ -63,7 +66,7 @@ class Host(WorkerPlugin):
         """Stop to answer."""
         self.cleaner.stop()
         self.runs.clear()
-        self.thread.shutdown(wait=False, cancel_futures=True)
+        self.server.close()
 
     def ping(self) -> list[str]:
         """The instruction sets of this machine."""
@@ -73,10 +76,18 @@ class Host(WorkerPlugin):
         """Let go of a run."""
         self.runs.pop(run, None)
 
+    def wire(self) -> list[Any] | None:
+        """Where drivers can connect to, and the token that they need; None if nowhere."""
+        return self.server.place if self.server.listener is not None else None
+
     async def answer(self, request: bytes) -> bytes:
+        """The answer to a request that came through Dask."""
+        return await asyncio.to_thread(self.answer_now, request)
+
+    def answer_now(self, request: bytes) -> bytes:
         """The pickled Answer, Problem or exception to a pickled Request."""
         try:
-            reply = await self._answer(pickle.loads(request))
+            reply = self._answer(pickle.loads(request))
         except Exception as error:
             reply = error
         try:
@@ -84,27 +95,38 @@ class Host(WorkerPlugin):
         except Exception:
             return pickle.dumps(RuntimeError(f"{type(reply).__name__}: {reply}"), protocol=5)
 
-    async def _answer(self, request: Request) -> Any:
+    def _answer(self, request: Request) -> Any:
         if request.setup is not None and request.run not in self.runs:
             threads = request.setup.n_threads or self.worker.state.nthreads
             self.runs[request.run] = Run(request.setup, threads)
         run = self.runs.get(request.run)
         if run is None:
             return Problem("unknown run")
-        missing = [s for s in request.spans if s in request.keys and not self._has(request.keys[s])]
-        if missing:
-            return Problem("no data", missing)
-        data = {span: self.worker.data[request.keys[span]] for span in request.keys}
-        loop = asyncio.get_running_loop()
         run.asked += 1
         try:
-            return await loop.run_in_executor(self.thread, run.answer, request, data)
+            # One request at a time: each uses all threads of the worker.
+            with self.working:
+                missing = self._fetch(run, request)
+                if missing:
+                    return Problem("no data", missing)
+                return run.answer(request, {span: held[1] for span, held in run.data.items()})
         finally:
             run.asked -= 1
             run.last_asked = time.monotonic()
 
-    def _has(self, key: str) -> bool:
-        return key in self.worker.data
+    def _fetch(self, run: Run, request: Request) -> list[Span]:
+        """Have a run hold the samples of its spans; returns the spans whose samples Dask lacks."""
+        run.data = {s: held for s, held in run.data.items() if request.keys.get(s) == held[0]}
+        new = {span: key for span, key in request.keys.items() if span not in run.data}
+        if new:
+            # Only the event loop may touch what Dask holds.
+            loop = self.worker.loop.asyncio_loop  # type: ignore[attr-defined]
+            run.data |= asyncio.run_coroutine_threadsafe(self._held(new), loop).result()
+        return [span for span in request.keys if span not in run.data]
+
+    async def _held(self, keys: dict[Span, str]) -> dict[Span, tuple[str, Any]]:
+        data = self.worker.data
+        return {span: (key, data[key]) for span, key in keys.items() if key in data}
 
     def _forget_abandoned(self) -> None:
         oldest = time.monotonic() - _FORGET_AFTER
@@ -140,6 +162,8 @@ class Run:
         self.engine = Threads(n_threads, setup.block_size)
         self.n_blocks = -(-setup.n_samples // setup.block_size)
         self.held: dict[Span, Held] = {}
+        # Samples that Dask holds, with the keys that it has them under.
+        self.data: dict[Span, tuple[str, Any]] = {}
         self.asked = 0
         self.last_asked = time.monotonic()
 

@@ -28,8 +28,17 @@ __all__ = [
     "Step",
     "Sums",
     "Used",
+    "WorkError",
     "Worst",
 ]
+
+
+class WorkError(Exception):
+    """An error in a worker's work, which any other would meet too; the worker itself is fine."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(repr(error))
+        self.error = error
 
 
 @dataclass(frozen=True)

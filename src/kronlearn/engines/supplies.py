@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 from distributed import Client, Future, wait
 
+from kronlearn.engines.messages import WorkError
 from kronlearn.engines.sharing import Span
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.sources.source import Source
@@ -40,7 +43,7 @@ class Supplies:
             await wait(placed)
         for span, future in zip(spans, placed, strict=True):
             if future.status == "error":
-                raise await future.exception()
+                raise WorkError(await future.exception())
             if future.status != "finished":
                 del self.futures[worker, span]
                 raise OSError(f"{worker} lost its samples before they were used")
@@ -75,7 +78,13 @@ class Supplies:
             )
         assert isinstance(self.source, ArraySource)
         part = self.source.array[rows]
-        # Straight to the worker: by way of the scheduler all samples would pass through it.
-        return await self.client.scatter(
-            part, workers=[worker], hash=False, direct=True, timeout=600
+        # Straight to the worker: by way of the scheduler all samples would pass through it. Never
+        # given up halfway: Dask would not know of what the worker then holds.
+        sending = asyncio.ensure_future(
+            self.client.scatter(part, workers=[worker], hash=False, direct=True, timeout=30)
         )
+        sending.add_done_callback(lambda sent: sent.cancelled() or sent.exception())
+        try:
+            return await asyncio.shield(sending)
+        except Exception as problem:
+            raise OSError(f"{worker} did not get its samples: {problem!r}") from problem

@@ -108,10 +108,14 @@ class Threads(Engine):
                     **_arrays(codes),
                     threads=self.n_threads,
                     block=self.block_size,
+                    file=feed.file,
+                    file_offset=feed.file_offset,
                 )
             except RuntimeError:
                 if feed.error is not None:
                     raise feed.error from None
+                # The source says better than the native code what is wrong with its file.
+                source.read(stop - 1, stop)
                 raise
         if not_finite >= 0:
             sample = start + not_finite

@@ -33,6 +33,10 @@ class Feed:
     ----------
     chunk : int
         Samples in a chunk; the last may have fewer.
+    file : int
+        Descriptor of a file that the native code reads the samples from itself, or −1.
+    file_offset : int
+        Where the first of them lies.
     error : BaseException or None
         Why ``get`` gave no samples.
     """
@@ -42,17 +46,19 @@ class Feed:
     ) -> None:
         self.source, self.start, self.stop = source, start, stop
         self.error: BaseException | None = None
+        self.file, self.file_offset = source.file(start) or (-1, 0)
         whole = source.whole(start, stop)
         self.in_use: dict[int, NDArray[Any]] = {}
         self.coming: dict[int, Future[NDArray[Any]]] = {}
         self.ahead = min(n_threads, _AHEAD)
-        if whole is None:
-            self.chunk = source.step(multiple_of)
-            self.readers = ThreadPoolExecutor(self.ahead, thread_name_prefix="kronlearn-reader")
-        else:
+        self.is_whole = whole is not None
+        if whole is not None:
             self.chunk = -(-(stop - start) // multiple_of) * multiple_of
             self.in_use[0] = whole
-        self.is_whole = whole is not None
+        else:
+            self.chunk = source.step(multiple_of)
+            # Threads are started only when something is to be read.
+            self.readers = ThreadPoolExecutor(self.ahead, thread_name_prefix="kronlearn-reader")
 
     def __enter__(self) -> Feed:
         return self

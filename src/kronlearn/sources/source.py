@@ -56,6 +56,10 @@ class Source(ABC):
         """Consecutive samples if they are in memory as they are needed, or None."""
         return None
 
+    def file(self, start: int) -> tuple[int, int] | None:
+        """Descriptor and offset of a file with the samples from ``start`` on as they are needed."""
+        return None
+
     def step(self, multiple_of: int) -> int:
         """How many samples to read at a time: a multiple of a size."""
         return max(1, BLOCK_NUMBERS // self.n_features // multiple_of) * multiple_of

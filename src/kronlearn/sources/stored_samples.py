@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.sources.arrays import ArraySource, check_shape, real_array
+from kronlearn.sources.formats.mapped import FileArray
 from kronlearn.sources.source import BLOCK_NUMBERS, Source, sample_dtype
 from kronlearn.sources.stored import StoredArray, open_array
 
@@ -45,6 +46,12 @@ class StoredSource(Source):
         key = (slice(start, stop), *[slice(None)] * (self.stored.ndim - 1))
         block = np.ascontiguousarray(self.stored.read(key), dtype=self.dtype)
         return block.reshape(-1, self.n_features)
+
+    def file(self, start: int) -> tuple[int, int] | None:
+        """Descriptor and offset of an uncompressed file with samples of this dtype in C order."""
+        if not isinstance(self.stored, FileArray) or self.stored.stored_dtype != self.dtype:
+            return None
+        return self.stored.place_of(start)
 
     def step(self, multiple_of: int) -> int:
         """How many samples to read at a time: whole chunks unless they are very large."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import math
+import operator
 import os
 import shutil
 import weakref
@@ -58,7 +59,7 @@ class FileArray(StoredArray):
     ) -> None:
         super().__init__(str(path), shape, stored, path=path, **more)
         if strides is None:
-            steps = itertools.accumulate((stored.itemsize, *shape[:0:-1]), lambda a, b: a * b)
+            steps = itertools.accumulate((stored.itemsize, *shape[:0:-1]), operator.mul)
             strides = tuple(steps)[::-1]
         self._stored, self._offset, self._strides = stored, offset, strides
         # The axes in the order in which they lie in the file.
@@ -73,6 +74,13 @@ class FileArray(StoredArray):
     def stored_dtype(self) -> np.dtype[Any]:
         """The dtype in the file, with its byte order."""
         return self._stored
+
+    def place_of(self, index: int) -> tuple[int, int] | None:
+        """Descriptor and offset of an entry of the first axis, if all is in C order."""
+        lengths = (self._stored.itemsize, *self.shape[:0:-1])
+        if self._strides != tuple(itertools.accumulate(lengths, operator.mul))[::-1]:
+            return None
+        return self._descriptor, self._offset + index * self._strides[0]
 
     def _check_size(self, size: int) -> None:
         lasts = ((n - 1) * step for n, step in zip(self.shape, self._strides, strict=True))

@@ -1,0 +1,164 @@
+"""The rows of a cube, a block at a time, read ahead; and work on blocks by several threads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.sources.cubes import Cube
+from kronlearn.sources.pages import dont_need, will_need
+
+__all__ = ["Block", "block_height", "in_order", "read_height", "row_blocks", "usable_bands"]
+
+# Bytes that are read at a time, about; and pixels that are worked on at a time.
+_READ_BYTES = 16 << 20
+_BLOCK_PIXELS = 4096
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a cube.
+
+    ``values`` is (rows, columns, bands); ``valid`` (rows, columns) tells where all bands that are
+    used have data, None if they have it everywhere.
+    """
+
+    start: int
+    values: NDArray[Any]
+    valid: NDArray[np.bool_] | None
+
+    @property
+    def rows(self) -> slice:
+        """Where the rows are in the cube."""
+        return slice(self.start, self.start + len(self.values))
+
+
+def row_blocks(cube: Cube, bands: NDArray[np.bool_]) -> Iterator[Block]:
+    """All rows in blocks of an even height that depends on the number of columns alone.
+
+    They do not depend on how the file is read, which is done ahead by another thread. A pixel is
+    valid if it has data in all of the ``bands``.
+    """
+    height = block_height(cube)
+    start, kept = 0, _Rows(cube.shape)
+    for rows, values, valid in _read_ahead(cube):
+        pixels = None if valid is None else np.asarray(valid[..., bands].all(axis=-1))
+        kept.append(values, pixels)
+        last = rows.stop == cube.shape[0]
+        while len(kept) >= height or (last and len(kept)):
+            block = Block(start, *kept.take(min(height, len(kept))))
+            yield block
+            start = block.rows.stop
+
+
+def block_height(cube: Cube) -> int:
+    """Rows that are worked on at a time."""
+    return max(2, _BLOCK_PIXELS // cube.shape[1] // 2 * 2)
+
+
+def usable_bands(cube: Cube) -> NDArray[np.bool_]:
+    """Which bands have data, (bands,): in at least half as many pixels as the best ones."""
+    counts = np.zeros(cube.shape[2], np.int64)
+    if cube.nodata is None:
+        return counts == 0
+    for rows, _, valid in _read_ahead(cube):
+        pixels = (rows.stop - rows.start) * cube.shape[1]
+        counts += pixels if valid is None else valid.sum(axis=(0, 1))
+    if not counts.any():
+        raise ValueError(f"{cube.name} holds no data: all values are {cube.nodata}.")
+    return 2 * counts >= counts.max()
+
+
+def in_order(work: Callable[[T], R], items: Iterable[T], n_threads: int) -> Iterator[R]:
+    """What some work makes of items, in their order, while threads work on the next ones."""
+    if n_threads == 1:
+        yield from map(work, items)
+        return
+    waiting: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(n_threads) as pool:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > n_threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def read_height(cube: Cube) -> int:
+    """Rows that are read at a time: whole chunks of the file where they are not too large."""
+    n_rows, columns, bands = cube.shape
+    height = max(1, _READ_BYTES // (columns * bands * cube.dtype.itemsize))
+    if cube.chunks is not None:
+        chunk = cube.chunks[0]
+        height = height // chunk * chunk or (chunk if chunk <= 2 * height else height)
+    return min(height, n_rows)
+
+
+Read = tuple[slice, NDArray[Any], NDArray[np.bool_] | None]
+
+
+def _read_ahead(cube: Cube) -> Iterator[Read]:
+    height, n_rows = read_height(cube), cube.shape[0]
+    slices = [slice(a, min(a + height, n_rows)) for a in range(0, n_rows, height)]
+    if len(slices) == 1:
+        yield slices[0], *cube.read_checked(slices[0])
+        return
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(_read, cube, slices[0])
+        for rows, following in zip(slices, [*slices[1:], None], strict=True):
+            values, valid = coming.result()
+            if following is not None:
+                coming = pool.submit(_read, cube, following)
+            yield rows, values, valid
+            dont_need(values)
+
+
+def _read(cube: Cube, rows: slice) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    values, valid = cube.read_checked(rows)
+    will_need(values)
+    return values, valid
+
+
+class _Rows:
+    """Rows that have been read and not yet been used."""
+
+    def __init__(self, shape: tuple[int, int, int]) -> None:
+        self._values: list[NDArray[Any]] = []
+        self._valid: list[NDArray[np.bool_] | None] = []
+        self._columns = shape[1]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._values))
+
+    def append(self, values: NDArray[Any], valid: NDArray[np.bool_] | None) -> None:
+        self._values.append(values)
+        self._valid.append(valid)
+
+    def take(self, count: int) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        """The first rows, which are given away."""
+        if len(self._values[0]) < count and len(self._values) > 1:
+            if any(valid is not None for valid in self._valid):
+                self._valid = [np.concatenate([self._mask(k) for k in range(len(self._values))])]
+            else:
+                self._valid = [None]
+            self._values = [np.concatenate(self._values)]
+        values, valid = self._values[0], self._valid[0]
+        if len(values) > count:
+            self._values[0] = values[count:]
+            self._valid[0] = None if valid is None else valid[count:]
+        else:
+            del self._values[0], self._valid[0]
+        return values[:count], None if valid is None else valid[:count]
+
+    def _mask(self, k: int) -> NDArray[np.bool_]:
+        valid = self._valid[k]
+        return np.ones((len(self._values[k]), self._columns), bool) if valid is None else valid

@@ -1,0 +1,158 @@
+"""Denoising: cube in, cube out, in blocks of rows."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
+
+from kronlearn.engines.threads import resolve_n_jobs
+from kronlearn.hyperspectral.blocks import usable_bands
+from kronlearn.hyperspectral.noise import noise_of
+from kronlearn.hyperspectral.slabs import denoised_rows
+from kronlearn.hyperspectral.statistics import gather
+from kronlearn.hyperspectral.subspace import Subspace, working_dtype
+from kronlearn.images.stages import Progress, Stages
+from kronlearn.sources.cubes import Cube, CubeWriter, open_cube
+
+__all__ = ["DenoisedCube", "denoise"]
+
+
+@dataclass(frozen=True)
+class DenoisedCube:
+    """What :func:`denoise` did.
+
+    Attributes
+    ----------
+    cube : array of the input's shape and kind, or Path
+        The path if a file was written.
+    sigma : array of shape (bands,)
+        The noise's standard deviation, estimated or given; NaN for bands without data.
+    n_planes : int
+        Components of the spectra that are above the noise.
+    seconds : dict
+        How long each stage took.
+    """
+
+    cube: Any
+    sigma: NDArray[np.float64]
+    n_planes: int
+    seconds: dict[str, float]
+
+
+def denoise(
+    cube: Any,
+    sigma: ArrayLike | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    band_axis: int | None = None,
+    dataset: str | None = None,
+    nodata: float | int | None = None,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+    full: bool = False,
+) -> Any:
+    """A cube without its noise.
+
+    Every spectrum, in units of the noise of its bands, is written in the principal components that
+    stand out of the noise: few of many. Their coefficients form images, and each is denoised in
+    overlapping patches with separable cosines, first by shrinking coefficients that noise alone
+    might have made, then, with that as a guide, by c g² / (g² + 1). The cube is read in blocks of
+    rows and need not fit into memory: twice, and up to four times if a value means no data.
+
+    Parameters
+    ----------
+    cube : array, path or Cube
+        Anything that :func:`kronlearn.sources.cubes.open_cube` takes, and so are ``band_axis``,
+        ``dataset`` and ``nodata``.
+    sigma : float or one for each band, optional
+        The standard deviation of the noise in the cube's own units; estimated if not given, see
+        :func:`estimate_noise`. Bands of noise zero or NaN are left as they are.
+    out : path, optional
+        Write the result to this file, with the metadata of the input; it appears when it is whole.
+    n_jobs : int or None
+        Threads; -1 for all processors. The result has the same bits for any number.
+    progress : callable, optional
+        Called with the name of a stage and the share of it that is done, between 0 and 1.
+    full : bool
+        Return a :class:`DenoisedCube` with the result, the noise found and more.
+
+    Returns
+    -------
+    array of the cube's shape and dtype (integers are rounded and kept in range), with coordinates
+    and attributes for an xarray.DataArray; the path if ``out`` is given; or DenoisedCube
+        Pixels without data in one of the bands are those of the input.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> rng = np.random.default_rng(0)
+    >>> clean = np.add.outer(np.arange(64), np.arange(64))[..., None] * rng.random(20)
+    >>> noisy = clean + rng.normal(0, 3, clean.shape)
+    >>> result = kl.hyperspectral.denoise(noisy)
+    >>> bool(np.std(result - clean) < 0.2 * np.std(noisy - clean))
+    True
+    """
+    log = Stages(progress)
+    opened = open_cube(cube, band_axis, dataset, nodata)
+    given = None if sigma is None else _given_sigma(sigma, opened)
+    n_threads = resolve_n_jobs(n_jobs)
+    # The products of BLAS round as the number of its threads says.
+    with threadpool_limits(1, "blas"), _target(opened, out) as target:
+        with log.stage("noise") as on_share:
+            used = usable_bands(opened)
+            statistics = gather(
+                opened, used, with_differences=given is None, n_threads=n_threads, on_share=on_share
+            )
+            sigmas = noise_of(opened, used, statistics) if given is None else given
+            subspace = Subspace.of(statistics, used, sigmas)
+            # Its differences are large.
+            del statistics
+        with log.stage("denoising") as on_share:
+            for rows, part in denoised_rows(opened, used, subspace, n_threads):
+                target.write(rows, part)
+                if on_share is not None:
+                    on_share(rows.stop / opened.shape[0])
+    result = opened.like(target.values) if isinstance(target, _Array) else target.target
+    done = DenoisedCube(result, sigmas, subspace.n_planes, log.seconds)
+    return done if full else done.cube
+
+
+def _target(
+    cube: Cube, out: str | os.PathLike[str] | None
+) -> AbstractContextManager[CubeWriter | _Array]:
+    """What takes the rows of the result: a file, or an array."""
+    if out is not None:
+        return cube.create(out)
+    return nullcontext(_Array(np.empty(cube.shape, working_dtype(cube.dtype))))
+
+
+@dataclass(frozen=True)
+class _Array:
+    """Takes rows as a file does."""
+
+    values: NDArray[Any]
+
+    def write(self, rows: slice, values: NDArray[Any]) -> None:
+        self.values[rows] = values
+
+
+def _given_sigma(sigma: ArrayLike, cube: Cube) -> NDArray[np.float64]:
+    """The noise of every band, checked."""
+    given = np.asarray(sigma)
+    if given.dtype.kind not in "fiu":
+        raise TypeError(f"sigma={sigma!r} is not a number.")
+    n_bands = cube.shape[2]
+    if given.shape not in ((), (n_bands,)):
+        raise ValueError(
+            f"sigma has shape {given.shape}; {cube.name} needs a number or {n_bands}, one per band."
+        )
+    if (given < 0).any() or np.isinf(given).any() or (given.ndim == 0 and np.isnan(given)):
+        raise ValueError(f"sigma={sigma!r} is not a standard deviation; pass zero or more.")
+    return np.broadcast_to(given.astype(np.float64), n_bands)

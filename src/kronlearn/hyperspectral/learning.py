@@ -1,0 +1,75 @@
+"""Dictionaries learned from the patches of a cube."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kronlearn.estimators import KroneckerDictionaryLearning
+from kronlearn.hyperspectral.patches import CubePatches
+from kronlearn.sources.cubes import open_cube
+
+__all__ = ["default_atoms", "learn"]
+
+
+def learn(
+    cube: Any,
+    patch_shape: Sequence[int] = (8, 8),
+    n_atoms: tuple[int, ...] | int | None = None,
+    n_nonzero_coefs: int | None = 6,
+    *,
+    band_axis: int | None = None,
+    dataset: str | None = None,
+    nodata: float | int | None = None,
+    remove_means: bool = False,
+    **parameters: Any,
+) -> KroneckerDictionaryLearning:
+    """The model learned from all patches of a cube, which need not fit into memory.
+
+    With two modes the patches of every band are samples, and all bands share one pair of factors;
+    with three the spectrum has a factor of its own, and bands that look alike share nonzeros.
+
+    Parameters
+    ----------
+    cube : array, path or Cube
+        Anything that :func:`kronlearn.sources.cubes.open_cube` takes, and so are ``band_axis``,
+        ``dataset`` and ``nodata``.
+    patch_shape : (int, int) or (int, int, int)
+        Rows, columns and, for three modes, bands of a patch.
+    n_atoms : tuple of int or int, optional
+        Columns of each factor. By default twice the patch for two modes, unless the factors are
+        orthonormal; as many as the patch has entries for three.
+    n_nonzero_coefs : int, optional
+        The most nonzeros a sample may have.
+    remove_means : bool
+        Whether each patch loses its mean first.
+    **parameters
+        Those of :class:`kronlearn.KroneckerDictionaryLearning`: ``tol``, ``structure``,
+        ``max_iter``, ``n_jobs``, ``random_state``, ``checkpoint``, …
+
+    Returns
+    -------
+    KroneckerDictionaryLearning, fitted
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> cube = np.random.default_rng(0).random((32, 32, 12))
+    >>> model = kl.hyperspectral.learn(cube, (8, 8, 4), max_iter=3, random_state=0)
+    >>> model.dictionary_.patch_shape, model.dictionary_.n_atoms
+    ((8, 8, 4), (8, 8, 4))
+    """
+    patches = CubePatches(
+        open_cube(cube, band_axis, dataset, nodata), patch_shape, remove_means=remove_means
+    )
+    if n_atoms is None:
+        n_atoms = default_atoms(patches.patch_shape, parameters.get("structure", "general"))
+    model = KroneckerDictionaryLearning(n_atoms, n_nonzero_coefs=n_nonzero_coefs, **parameters)
+    return model.fit(patches)
+
+
+def default_atoms(patch_shape: tuple[int, ...], structure: str) -> tuple[int, ...]:
+    """Twice the patch for two modes and general factors, otherwise as the patch."""
+    twice = len(patch_shape) == 2 and structure == "general"
+    return tuple(2 * m if twice else m for m in patch_shape)

@@ -1,0 +1,272 @@
+"""How close a cube is to a reference: spectral angle, PSNR and SSIM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kronlearn.hyperspectral.blocks import read_height
+from kronlearn.sources.cubes import Cube, open_cube
+
+__all__ = [
+    "Comparison",
+    "compare",
+    "psnr_per_band",
+    "spectral_angle",
+    "spectral_angle_map",
+    "ssim_per_band",
+]
+
+# The window of scikit-image's SSIM.
+_SSIM_SIDE = 7
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How close a cube is to a reference.
+
+    Attributes
+    ----------
+    psnr : array of shape (bands,)
+        In decibels; infinite for equal bands.
+    ssim : array of shape (bands,)
+        NaN if the cube is smaller than the window of 7 × 7 pixels.
+    angles : array of shape (rows, columns)
+        Between the spectra of a pixel, in degrees; NaN where there are none.
+    """
+
+    psnr: Values
+    ssim: Values
+    angles: Values
+
+    @property
+    def mean_psnr(self) -> float:
+        """The mean over the bands, in decibels."""
+        return _mean(self.psnr)
+
+    @property
+    def mean_ssim(self) -> float:
+        """The mean over the bands."""
+        return _mean(self.ssim)
+
+    @property
+    def mean_angle(self) -> float:
+        """The mean over the pixels, in degrees."""
+        return _mean(self.angles)
+
+    def __str__(self) -> str:
+        return (
+            f"PSNR {self.mean_psnr:.2f} dB, SSIM {self.mean_ssim:.4f}, "
+            f"spectral angle {self.mean_angle:.3f}°"
+        )
+
+
+def compare(
+    reference: Any,
+    estimate: Any,
+    *,
+    data_range: ArrayLike | None = None,
+    band_axis: int | None = None,
+) -> Comparison:
+    """PSNR and SSIM of every band and the spectral angle of every pixel.
+
+    Parameters
+    ----------
+    reference, estimate : array, path or Cube
+        Of the same shape (see :func:`kronlearn.sources.cubes.open_cube`). Values that mean no
+        data in one of them do not count.
+    data_range : float or one for each band, optional
+        What PSNR and SSIM are relative to; by default the largest minus the smallest value of the
+        reference's band.
+    band_axis : int, optional
+        The axis of the bands, in both.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> cube = np.random.default_rng(0).random((16, 16, 4))
+    >>> print(kl.hyperspectral.compare(cube, cube + 0.1, band_axis=2, data_range=1))
+    PSNR 20.00 dB, SSIM 0.9...
+    """
+    pair = _pair(reference, estimate, band_axis)
+    return Comparison(
+        psnr_per_band(*pair, data_range=data_range),
+        ssim_per_band(*pair, data_range=data_range),
+        spectral_angle_map(*pair),
+    )
+
+
+def spectral_angle(reference: Any, estimate: Any, *, band_axis: int | None = None) -> float:
+    """The mean angle between the spectra of two cubes, in degrees.
+
+    Parameters
+    ----------
+    reference, estimate, band_axis
+        As for :func:`compare`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> a = np.zeros((3, 5, 2)) + [1, 0]
+    >>> kl.hyperspectral.spectral_angle(a, a + [0, 1], band_axis=2)
+    45.0
+    """
+    return _mean(spectral_angle_map(reference, estimate, band_axis=band_axis))
+
+
+def spectral_angle_map(reference: Any, estimate: Any, *, band_axis: int | None = None) -> Values:
+    """The angle between the spectra of every pixel, (rows, columns), in degrees.
+
+    NaN where a spectrum is zero or misses data.
+
+    Parameters
+    ----------
+    reference, estimate, band_axis
+        As for :func:`compare`.
+    """
+    a, b = _pair(reference, estimate, band_axis)
+    angles = np.full(a.shape[:2], np.nan)
+    for rows, wanted, found, valid in _row_pairs(a, b):
+        with np.errstate(invalid="ignore"):
+            u = wanted / np.linalg.norm(wanted, axis=-1, keepdims=True)
+            v = found / np.linalg.norm(found, axis=-1, keepdims=True)
+        # Exact for small angles, too, where an arc cosine is not.
+        across, along = np.linalg.norm(u - v, axis=-1), np.linalg.norm(u + v, axis=-1)
+        angles[rows] = np.degrees(2 * np.arctan2(across, along))
+        if valid is not None:
+            angles[rows][~valid.all(axis=-1)] = np.nan
+    return angles
+
+
+def psnr_per_band(
+    reference: Any,
+    estimate: Any,
+    *,
+    data_range: ArrayLike | None = None,
+    band_axis: int | None = None,
+) -> Values:
+    """The peak signal-to-noise ratio of every band, (bands,), in decibels.
+
+    Infinite for equal bands, NaN for bands without data.
+
+    Parameters
+    ----------
+    reference, estimate, data_range, band_axis
+        As for :func:`compare`.
+    """
+    a, b = _pair(reference, estimate, band_axis)
+    n_bands = a.shape[2]
+    squares, count = np.zeros(n_bands), np.zeros(n_bands)
+    low, high = np.full(n_bands, np.inf), np.full(n_bands, -np.inf)
+    for _, wanted, found, valid in _row_pairs(a, b):
+        where = True if valid is None else valid
+        squares += np.square(wanted - found).sum(axis=(0, 1), where=where)
+        count += wanted.shape[0] * wanted.shape[1] if valid is None else valid.sum(axis=(0, 1))
+        low = np.minimum(low, wanted.min(axis=(0, 1), where=where, initial=np.inf))
+        high = np.maximum(high, wanted.max(axis=(0, 1), where=where, initial=-np.inf))
+    spans = _spans(data_range, high - low, a)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = squares / count
+        return np.where(error == 0, np.inf, 10 * np.log10(spans**2 / error))
+
+
+def ssim_per_band(
+    reference: Any,
+    estimate: Any,
+    *,
+    data_range: ArrayLike | None = None,
+    band_axis: int | None = None,
+) -> Values:
+    """The structural similarity of every band, (bands,), as scikit-image computes it.
+
+    A band at a time is in memory. NaN if the cube is smaller than the window of 7 × 7 pixels.
+
+    Parameters
+    ----------
+    reference, estimate, data_range, band_axis
+        As for :func:`compare`.
+    """
+    from skimage.metrics import structural_similarity
+
+    a, b = _pair(reference, estimate, band_axis)
+    found = np.full(a.shape[2], np.nan)
+    if min(a.shape[:2]) < _SSIM_SIDE:
+        return found
+    for band in range(a.shape[2]):
+        part = slice(0, a.shape[0]), None, slice(band, band + 1)
+        wanted, image, valid = _values(a, b, part)
+        seen = np.ones(wanted.shape, bool) if valid is None else valid
+        if not seen.any():
+            continue
+        # Where there are no data the two are alike, and what that gives is not counted.
+        wanted[~seen] = image[~seen] = wanted[seen].mean()
+        span = float(_spans(data_range, np.full(a.shape[2], np.ptp(wanted)), a)[band]) or 1.0
+        _, map_ = structural_similarity(wanted[..., 0], image[..., 0], data_range=span, full=True)
+        found[band] = _inner(map_, seen[..., 0])
+    return found
+
+
+def _inner(similarity: Values, seen: NDArray[np.bool_]) -> float:
+    """The mean over what is seen; as scikit-image does, without the border."""
+    pad = _SSIM_SIDE // 2
+    inside = (slice(pad, -pad),) * 2
+    if not seen[inside].any():
+        return float("nan")
+    return float(similarity[inside].mean(where=seen[inside]))
+
+
+def _pair(reference: Any, estimate: Any, band_axis: int | None) -> tuple[Cube, Cube]:
+    a, b = open_cube(reference, band_axis), open_cube(estimate, band_axis)
+    if a.shape != b.shape:
+        raise ValueError(
+            f"{a.name} has (rows, columns, bands) = {a.shape} and {b.name} {b.shape}; cubes of one "
+            "shape can be compared (say which axis holds the bands with band_axis)."
+        )
+    return a, b
+
+
+def _row_pairs(
+    a: Cube, b: Cube
+) -> Iterator[tuple[slice, Values, Values, NDArray[np.bool_] | None]]:
+    """Blocks of rows of two cubes, and where both have data, None for everywhere."""
+    height = max(1, min(read_height(a), read_height(b)) // 4)
+    for start in range(0, a.shape[0], height):
+        rows = slice(start, min(start + height, a.shape[0]))
+        yield rows, *_values(a, b, (rows, None, None))
+
+
+def _values(
+    a: Cube, b: Cube, part: tuple[slice, None, slice | None]
+) -> tuple[Values, Values, NDArray[np.bool_] | None]:
+    wanted, valid = a.read_checked(*part)
+    found, also = b.read_checked(*part)
+    known = [mask for mask in (valid, also) if mask is not None]
+    valid = np.logical_and.reduce(known) if known else None
+    return wanted.astype(np.float64), found.astype(np.float64), valid
+
+
+def _spans(data_range: ArrayLike | None, spans: Values, cube: Cube) -> Values:
+    """From black to white, for every band."""
+    if data_range is None:
+        return spans
+    given = np.asarray(data_range, np.float64)
+    if given.shape not in ((), spans.shape) or not (np.isfinite(given) & (given > 0)).all():
+        raise ValueError(
+            f"data_range={data_range!r} is not a positive number, nor {cube.shape[2]} of them, one "
+            "for each band."
+        )
+    return np.broadcast_to(given, spans.shape)
+
+
+def _mean(values: Values) -> float:
+    """The mean of what is not NaN."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else float("nan")

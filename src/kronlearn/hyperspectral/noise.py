@@ -1,0 +1,146 @@
+"""How noisy every band of a cube is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from kronlearn.engines.threads import resolve_n_jobs
+from kronlearn.hyperspectral.blocks import usable_bands
+from kronlearn.hyperspectral.statistics import Statistics, gather
+from kronlearn.images.noise import estimate_sigma
+from kronlearn.sources.cubes import Cube, open_cube
+
+__all__ = ["estimate_noise", "noise_of", "signal_edge"]
+
+# With fewer bands, or fewer differences per band, a band is not told apart from its neighbours.
+_FEWEST_BANDS = 8
+_DIFFERENCES_PER_BAND = 4
+_ITERATIONS = 4
+# A normal variable is as often below as above this many standard deviations in magnitude.
+_MEDIAN_MAGNITUDE = 0.6744897501960817
+# No band is thought to be explained by others to a larger part than this.
+_MOST_LEVERAGE = 0.95
+# Estimates for few bands look at so many pixels at most, in strips of so many rows.
+_PIXELS, _STRIP = 1 << 22, 64
+
+
+def estimate_noise(
+    cube: Any,
+    *,
+    band_axis: int | None = None,
+    dataset: str | None = None,
+    nodata: float | int | None = None,
+    n_jobs: int | None = None,
+) -> NDArray[np.float64]:
+    """The standard deviation of the noise in every band of a cube, in the cube's own units.
+
+    Noise is what changes from pixel to pixel in one band and in no other. What neighbouring pixels
+    have in common is taken away by differences; what bands have in common are the eigenvectors of
+    the differences' correlations above those that noise has; the rest of a band's variance is its
+    noise. The cube is read once, in blocks of rows. With fewer than 8 bands, or few pixels, every
+    band is looked at alone, as :func:`kronlearn.images.estimate_sigma` does.
+
+    Parameters
+    ----------
+    cube : array, path or Cube
+        Anything that :func:`kronlearn.sources.cubes.open_cube` takes, and so are ``band_axis``,
+        ``dataset`` and ``nodata``.
+    n_jobs : int or None
+        Threads; -1 for all processors. The result has the same bits for any number.
+
+    Returns
+    -------
+    array of shape (bands,)
+        NaN for bands without data.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> rng = np.random.default_rng(0)
+    >>> clean = np.add.outer(np.arange(64), np.arange(64))[..., None] * rng.random(20)
+    >>> noisy = clean + np.linspace(1, 5, 20) * rng.standard_normal((64, 64, 20))
+    >>> kl.hyperspectral.estimate_noise(noisy)[[0, 19]].round().tolist()
+    [1.0, 5.0]
+    """
+    opened = open_cube(cube, band_axis, dataset, nodata)
+    bands = usable_bands(opened)
+    n_threads = resolve_n_jobs(n_jobs)
+    # The products of BLAS round as the number of its threads says.
+    with threadpool_limits(1, "blas"):
+        statistics = gather(opened, bands, with_differences=True, n_threads=n_threads)
+        return noise_of(opened, bands, statistics)
+
+
+def noise_of(cube: Cube, bands: NDArray[np.bool_], statistics: Statistics) -> NDArray[np.float64]:
+    """The noise of every band, from the statistics of those that are used."""
+    found = np.full(len(bands), np.nan)
+    differences = np.concatenate(statistics.differences)
+    n, n_bands = differences.shape
+    if n_bands < _FEWEST_BANDS or n < _DIFFERENCES_PER_BAND * n_bands:
+        found[bands] = _band_by_band(cube, bands)
+        return found
+    spread = np.sqrt(np.mean(np.square(differences), axis=0))
+    # What rounding leaves of a constant is no noise.
+    varies = spread > 1e-12 * np.abs(statistics.mean)
+    sigma = np.zeros(n_bands)
+    sigma[varies] = spread[varies] * _uncommon(differences[:, varies] / spread[varies])
+    found[bands] = sigma
+    return found
+
+
+def signal_edge(n_bands: int, n_samples: int) -> float:
+    """The largest eigenvalue that the covariance of white noise of variance one will have."""
+    return float((1 + np.sqrt(n_bands / n_samples)) ** 2)
+
+
+def _uncommon(samples: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The standard deviation of what each entry of samples (N, m) has in common with no other."""
+    n, m = samples.shape
+    if not m:
+        return np.zeros(0)
+    covariance = samples.T @ samples / n
+    # What is left of an entry after regression on all the others; the steps that follow take away
+    # that the others are noisy, too.
+    inverse = np.linalg.inv(covariance + 1e-10 * np.eye(m))
+    sigma = np.sqrt(n / (n - m + 1) / np.diag(inverse))
+    for _ in range(_ITERATIONS):
+        values, vectors = np.linalg.eigh(covariance / np.multiply.outer(sigma, sigma))
+        first = int(np.searchsorted(values, signal_edge(m, n)))
+        common = vectors[:, first:]
+        squares = np.square(common)
+        own = np.sqrt(1 - np.minimum(squares.sum(axis=1), _MOST_LEVERAGE))
+        rest = np.diag(covariance) / sigma**2 - squares @ values[first:]
+        sigma = sigma * np.sqrt(np.maximum(rest, 1e-10)) / own
+    scaled = (samples / sigma).astype(np.float32)
+    common = common.astype(np.float32)
+    scaled -= (scaled @ common) @ common.T
+    # A median: outliers, and places with more noise than most, do not count.
+    middle = np.partition(np.abs(scaled, out=scaled), n // 2, axis=0)[n // 2]
+    return np.asarray(sigma * middle / (_MEDIAN_MAGNITUDE * own), np.float64)
+
+
+def _band_by_band(cube: Cube, bands: NDArray[np.bool_]) -> list[float]:
+    """The noise of every band on its own, from strips of rows all over the cube."""
+    n_rows, columns, _ = cube.shape
+    strips = max(1, min(_PIXELS // (_STRIP * columns), n_rows // _STRIP))
+    starts = np.linspace(0, n_rows - min(_STRIP, n_rows), strips).astype(int)
+    if n_rows * columns <= _PIXELS:
+        parts = [slice(0, n_rows)]
+    else:
+        parts = [slice(int(a), int(a) + _STRIP) for a in starts]
+    read = [cube.read_checked(rows) for rows in parts]
+    found = []
+    for band in np.flatnonzero(bands):
+        plane = np.concatenate([values[..., band] for values, _ in read]).astype(np.float64)
+        if cube.nodata is not None:
+            masks = [np.ones(v.shape[:2], bool) if m is None else m[..., band] for v, m in read]
+            valid = np.concatenate(masks)
+            # Flat patches tell nothing of noise and are left out.
+            plane[~valid] = plane[valid].mean() if valid.any() else 0.0
+        found.append(float(estimate_sigma(plane)))  # type: ignore[arg-type]
+    return found

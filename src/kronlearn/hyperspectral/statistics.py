@@ -1,0 +1,120 @@
+"""Means, covariances and differences of the spectra of a cube, in one pass over its rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.hyperspectral.blocks import Block, block_height, in_order, row_blocks
+from kronlearn.sources.cubes import Cube
+
+__all__ = ["Statistics", "gather"]
+
+# Blocks of rows that differences are taken from, at most.
+_BLOCKS_WITH_DIFFERENCES = 16
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What the spectra of the pixels with data are like, in the bands that are used.
+
+    Attributes
+    ----------
+    n_pixels : int
+        Pixels that have data in all of these bands.
+    mean : array of shape (bands,)
+    scatter : array of shape (bands, bands)
+        The covariance times ``n_pixels``.
+    differences : list of arrays of shape (N_i, bands)
+        ``(a − b − c + d) / 2`` of disjoint squares a b / c d of pixels, from blocks of rows all
+        over the cube. White noise has the same covariance in these as in pixels; of an image
+        little is left.
+    """
+
+    n_pixels: int
+    mean: NDArray[np.float64]
+    scatter: NDArray[np.float64]
+    differences: list[NDArray[np.float64]]
+
+    def __add__(self, other: Statistics) -> Statistics:
+        n_pixels = self.n_pixels + other.n_pixels
+        if not self.n_pixels or not other.n_pixels:
+            return self if self.n_pixels else other
+        step = other.mean - self.mean
+        moved = np.multiply.outer(step, step * (self.n_pixels * other.n_pixels / n_pixels))
+        return Statistics(
+            n_pixels,
+            self.mean + step * (other.n_pixels / n_pixels),
+            self.scatter + other.scatter + moved,
+            self.differences + other.differences,
+        )
+
+
+def gather(
+    cube: Cube,
+    bands: NDArray[np.bool_],
+    *,
+    with_differences: bool,
+    n_threads: int = 1,
+    on_share: Callable[[float], None] | None = None,
+) -> Statistics:
+    """The statistics of the ``bands`` of a cube, with the same bits for any number of threads.
+
+    BLAS must use one thread. ``with_differences=False`` leaves out the differences, which are not
+    always needed.
+    """
+    height = block_height(cube)
+    every = height * math.ceil(cube.shape[0] / height / _BLOCKS_WITH_DIFFERENCES)
+
+    def of_block(block: Block) -> tuple[Statistics, int]:
+        return _of_block(
+            block, bands, with_differences and block.start % every == 0
+        ), block.rows.stop
+
+    found: Statistics | None = None
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part, done in in_order(of_block, row_blocks(cube, bands), n_threads):
+            found = part if found is None else found + part
+            if on_share is not None:
+                on_share(done / cube.shape[0])
+    assert found is not None
+    if not found.n_pixels:
+        raise ValueError(f"{cube.name} has no pixel with data in all of its bands.")
+    if not np.isfinite(found.scatter).all():
+        raise ValueError(f"{cube.name} holds values too large to be squared; scale it down.")
+    return found
+
+
+def _of_block(block: Block, bands: NDArray[np.bool_], with_differences: bool) -> Statistics:
+    values = block.values if bands.all() else block.values[..., bands]
+    spectra = values.reshape(-1, values.shape[-1])
+    if block.valid is not None:
+        spectra = spectra[block.valid.reshape(-1)]
+    differences = [_differences(values, block.valid)] if with_differences else []
+    if not len(spectra):
+        n_bands = spectra.shape[1]
+        return Statistics(0, np.zeros(n_bands), np.zeros((n_bands, n_bands)), differences)
+    mean = spectra.mean(axis=0, dtype=np.float64)
+    centred = spectra - mean
+    return Statistics(len(spectra), mean, centred.T @ centred, differences)
+
+
+def _differences(values: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray[np.float64]:
+    """Mixed differences (N, bands) of the squares of two by two pixels that are all valid."""
+    rows, columns = (size // 2 * 2 for size in values.shape[:2])
+    a, b, c, d = (values[i:rows:2, j:columns:2] for i in (0, 1) for j in (0, 1))
+    # Integers must not wrap around.
+    found = np.subtract(a, b, dtype=np.float64)
+    found -= c
+    found += d
+    found /= 2
+    flat = found.reshape(-1, values.shape[2])
+    if valid is None:
+        return flat
+    corners = [valid[i:rows:2, j:columns:2] for i in (0, 1) for j in (0, 1)]
+    return flat[np.logical_and.reduce(corners).reshape(-1)]

@@ -1,0 +1,103 @@
+"""The few spectra that a cube is made of: its pixels as planes of their coefficients, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.hyperspectral.noise import signal_edge
+from kronlearn.hyperspectral.statistics import Statistics
+
+__all__ = ["Subspace", "working_dtype"]
+
+# Eigenvalues count as signal from a little above the largest one that noise alone would have.
+_MARGIN = 1.1
+# At least so many planes are kept: rare pixels hardly add to the variance.
+_FEWEST_PLANES = 3
+# Beyond this ratio of signal to noise there is nothing that single precision could take away.
+_CLEAN = 1e6
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """Principal components of spectra in units of their noise, those above the noise.
+
+    Noise with the standard deviation ``sigma[b]`` in band b has standard deviation one in every
+    plane and is independent from plane to plane.
+
+    Attributes
+    ----------
+    bands : array of int, shape (B,)
+        The bands that take part.
+    mean : array of shape (B,)
+    sigma : array of shape (B,)
+    basis : array of shape (B, n_planes)
+        Orthonormal columns, strongest first.
+    """
+
+    bands: NDArray[np.intp]
+    mean: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    basis: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls, statistics: Statistics, used: NDArray[np.bool_], sigma: NDArray[np.float64]
+    ) -> Subspace:
+        """That of a cube, from statistics of the bands ``used`` and all bands' noise.
+
+        Bands without noise, or with so little that single precision could not take it away, take
+        no part.
+        """
+        noise = sigma[used]
+        spread = np.sqrt(np.diag(statistics.scatter) / statistics.n_pixels)
+        with np.errstate(invalid="ignore"):
+            noisy = (noise > 0) & (spread < _CLEAN * noise)
+        noise = noise[noisy]
+        covariance = statistics.scatter[np.ix_(noisy, noisy)] / statistics.n_pixels
+        values, vectors = np.linalg.eigh(covariance / np.multiply.outer(noise, noise))
+        edge = _MARGIN * signal_edge(max(len(noise), 1), statistics.n_pixels)
+        n_planes = max(int((values > edge).sum()), min(len(noise), _FEWEST_PLANES))
+        basis = vectors[:, ::-1][:, :n_planes]
+        return cls(np.flatnonzero(used)[noisy], statistics.mean[noisy], noise, basis)
+
+    @property
+    def n_planes(self) -> int:
+        """The number of components."""
+        return self.basis.shape[1]
+
+    def planes(self, values: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray[np.float32]:
+        """Values (rows, columns, all bands) as planes (n_planes, rows, columns).
+
+        Pixels that are not ``valid`` (rows, columns) become zero.
+        """
+        rows, columns, n_bands = values.shape
+        if len(self.bands) < n_bands:
+            values = values[..., self.bands]
+        spectra = values.reshape(rows * columns, len(self.bands))
+        dtype = working_dtype(values.dtype)
+        centred = spectra - self.mean.astype(dtype)
+        if valid is not None:
+            centred[~valid.reshape(-1)] = 0
+        analysis = (self.basis / self.sigma[:, None]).astype(dtype)
+        planes = analysis.T @ centred.T
+        return planes.reshape(self.n_planes, rows, columns).astype(np.float32, copy=False)
+
+    def values(self, planes: NDArray[np.float32], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Planes (n_planes, rows, columns) as values (rows, columns, B), as floats for a dtype."""
+        working = working_dtype(dtype)
+        synthesis = (self.basis.T * self.sigma).astype(working)
+        _, rows, columns = planes.shape
+        flat = planes.reshape(self.n_planes, rows * columns).astype(working, copy=False)
+        spectra = flat.T @ synthesis
+        spectra += self.mean.astype(working)
+        return spectra.reshape(rows, columns, len(self.bands))
+
+
+def working_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """float32 for values that it holds exactly, float64 for others."""
+    exact = np.result_type(dtype, np.float32) == np.float32
+    return np.dtype(np.float32 if exact else np.float64)

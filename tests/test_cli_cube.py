@@ -1,0 +1,195 @@
+"""The commands for cubes: what is read, written, refused and told."""
+
+import json
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from kronlearn import load_dictionary
+from kronlearn.cli.output import Output
+from kronlearn.hyperspectral import CubePatches, denoise, learn
+from kronlearn.sources.cubes import open_cube
+from test_cli_images import fails, run, succeeds
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    """Nothing that a command writes lands anywhere else."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def cube(rng):
+    """Smooth mixtures of three spectra with noise, (40, 30, 12), in cube.npy and cube.hdr."""
+    y, x = np.mgrid[:40, :30] / 10
+    shares = np.stack([np.sin(x), np.cos(y), x * y], axis=2)
+    values = 2000 + 300 * shares @ rng.random((3, 12)) + rng.normal(0, 20, (40, 30, 12))
+    values = np.rint(values).astype(np.int16)
+    np.save("cube.npy", values)
+    with open_cube(values, band_axis=2).create("cube.hdr") as writer:
+        writer.write(slice(0, 40), values)
+    return values
+
+
+def test_info_tells_shape_type_and_how_the_bands_were_found(cube):
+    told = succeeds("cube", "info", "cube.npy").stdout
+    assert "40 rows × 30 columns × 12 bands, int16" in told
+    assert "guessed" in told
+    assert "--band-axis" in told
+    assert "--band-axis" not in succeeds("cube", "info", "cube.npy", "--band-axis", 2).stdout
+    record = json.loads(succeeds("cube", "info", "cube.hdr", "--json", "--noise").stdout)
+    assert record["shape"] == [40, 30, 12]
+    assert record["dtype"] == "int16"
+    assert len(record["sigma"]) == 12
+    assert np.abs(np.median(record["sigma"]) / 20 - 1) < 0.15
+
+
+def test_denoising_a_file_is_denoising_its_array(cube):
+    told = succeeds("cube", "denoise", "cube.hdr", "clean.hdr").stdout
+    assert "estimated" in told
+    result = open_cube("clean.hdr")
+    assert result.dtype == np.int16
+    np.testing.assert_array_equal(result.read(slice(0, 40)), denoise(cube, band_axis=2))
+
+
+@pytest.mark.parametrize("name", ["clean.zarr", "clean.h5", "clean.npy"])
+def test_the_ending_of_the_output_says_its_format(cube, name):
+    succeeds("cube", "denoise", "cube.hdr", name, "-q")
+    expected = denoise(cube, band_axis=2)
+    found = open_cube(name).read(slice(0, 40))
+    np.testing.assert_array_equal(found, expected)
+    assert "exists already" in fails("cube", "denoise", "cube.hdr", name)
+    succeeds("cube", "denoise", "cube.hdr", name, "--overwrite", "--sigma", 20)
+
+
+def test_a_folder_that_is_read_is_not_written(cube):
+    succeeds("cube", "denoise", "cube.hdr", "cube.zarr", "-q")
+    problem = fails("cube", "denoise", "cube.zarr", "cube.zarr", "--overwrite")
+    assert "would overwrite the input" in problem
+
+
+def test_noise_is_given_as_a_number_a_list_or_a_file(cube):
+    sigma = np.linspace(15, 25, 12)
+    np.save("sigma.npy", sigma)
+    np.savetxt("sigma.txt", sigma)
+    given = ",".join(map(str, sigma))
+    expected = denoise(cube, sigma, band_axis=2)
+    for k, text in enumerate(["sigma.npy", "sigma.txt", given]):
+        out = f"{k}.npy"
+        succeeds("cube", "denoise", "cube.npy", out, "--sigma", text, "--band-axis", 2, "-q")
+        np.testing.assert_array_equal(np.load(out), expected)
+    record = json.loads(
+        succeeds("cube", "denoise", "cube.hdr", "o.npy", "--sigma", 20, "--json").stdout
+    )
+    assert record["sigma"] == [20.0] * 12
+    assert not record["sigma_estimated"]
+
+
+def test_a_clean_cube_to_compare_with_gives_measures(cube, rng):
+    noisy = cube + rng.normal(0, 100, cube.shape).astype(np.float32)
+    np.save("noisy.npy", noisy.astype(np.float32))
+    arguments = ("cube", "denoise", "noisy.npy", "out.npy", "--clean", "cube.npy")
+    record = json.loads(succeeds(*arguments, "--band-axis", 2, "--json").stdout)
+    before, after = record["quality"]["before"], record["quality"]["after"]
+    assert after["psnr"] > before["psnr"] + 5
+    assert after["angle"] < 0.5 * before["angle"]
+    np.save("other.npy", cube[:20])
+    arguments = ("cube", "denoise", "noisy.npy", "new.npy", "--clean", "other.npy")
+    assert "must be like noisy.npy" in fails(*arguments, "--band-axis", 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["cube.npy", "cube.npy"], "would overwrite the input"),
+        (["nothing.hdr", "out.hdr"], "nothing.hdr"),
+        (["cube.npy", "nowhere/out.npy"], "the folder nowhere does not exist"),
+        (["cube.npy", "out.npy", "--sigma", "loud"], "--sigma loud is not a number"),
+        (["cube.npy", "out.npy", "--sigma", "1,2"], "has 2 numbers for 12 bands"),
+        (["cube.npy", "out.npy", "--sigma", "words.txt"], "words.txt cannot be read as one number"),
+        (["cube.npy", "out.npy", "--band-axis", "7"], "7"),
+        (["words.txt", "out.npy"], "words.txt"),
+        (["cut.npy", "out.npy"], "cut.npy"),
+        (["nan.npy", "out.npy"], "nan.npy contains NaN at row 3, column 4, band 5"),
+        (["cube.npy", "folder"], "folder exists already"),
+        (["cube.npy", "folder", "--overwrite"], "folder has no ending"),
+        (["cube.npy", "folder.npy", "--overwrite"], "folder.npy is a folder"),
+    ],
+)
+def test_wrong_input_is_one_line_and_nothing_is_written(cube, arguments, problem, tmp_path):
+    (tmp_path / "words.txt").write_text("no numbers here")
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "cube.npy").read_bytes()[:-100])
+    holed = cube.astype(np.float32)
+    holed[3, 4, 5] = np.nan
+    np.save("nan.npy", holed)
+    for name in ("folder", "folder.npy"):
+        (tmp_path / name).mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    if not any("--band-axis" in str(argument) for argument in arguments):
+        arguments = [*arguments, "--band-axis", "2"]
+    assert problem in fails("cube", "denoise", *arguments)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_learning_from_a_file_is_learning_from_its_patches(cube):
+    told = succeeds(
+        "cube", "learn", "cube.hdr", "model.safetensors", "--max-iter", 3, "--seed", 0
+    ).stdout
+    assert f"{5 * 4 * 12} of 8 × 8" in told
+    expected = learn(cube, (8, 8), band_axis=2, max_iter=3, random_state=0).dictionary_
+    found = load_dictionary("model.safetensors")
+    for one, other in zip(found.factors, expected.factors, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert "exists already" in fails("cube", "learn", "cube.hdr", "model.safetensors")
+
+
+def test_learning_with_three_modes_reports_to_programs(cube):
+    arguments = ("cube", "learn", "cube.npy", "m.safetensors", "--patch", "8x8x4", "-s", 8)
+    record = json.loads(
+        succeeds(*arguments, "--max-iter", 2, "--band-axis", 2, "--json", "--remove-means").stdout
+    )
+    patches = CubePatches(open_cube(cube, band_axis=2), (8, 8, 4))
+    assert record["samples"] == len(patches)
+    assert record["iterations"] == len(record["history"]["rmse"]) == 2
+    assert load_dictionary("m.safetensors").n_atoms == (8, 8, 4)
+
+
+def test_an_interrupt_ends_learning_and_keeps_the_model(cube, monkeypatch):
+    @contextmanager
+    def progress(output, description, total):
+        steps = iter(range(total))
+
+        def advance(note=""):
+            if next(steps) == 1:
+                raise KeyboardInterrupt
+
+        yield advance
+
+    monkeypatch.setattr(Output, "progress", progress)
+    result = run("cube", "learn", "cube.hdr", "m.safetensors", "--max-iter", 9, "--json")
+    assert result.exit_code == 130
+    assert json.loads(result.stdout)["stop_reason"] == "interrupted"
+    assert load_dictionary("m.safetensors").patch_shape == (8, 8)
+
+
+def test_patches_that_do_not_fit_are_refused(cube):
+    assert "do not fit in" in fails("cube", "learn", "cube.hdr", "m.safetensors", "--patch", "64x8")
+    assert "--patch 8y8 is not a size" in fails(
+        "cube", "learn", "cube.hdr", "m.safetensors", "--patch", "8y8"
+    )
+
+
+def test_the_benchmark_compares_learning_and_denoising():
+    record = json.loads(succeeds("bench", "cube", "--quick", "--json").stdout)
+    two, three = (
+        next(row for row in record["learning"] if row["patch"] == patch and row["rmse"])
+        for patch in ([8, 8], [8, 8, 10])
+    )
+    assert three["nonzeros_per_64"] == two["nonzeros_per_64"]
+    assert three["rmse"] < two["rmse"]
+    rows = {(row["added"], row["method"], row["sigma"]): row for row in record["denoising"]}
+    for sigma in ("known", "estimated"):
+        ours = rows["100", "kronlearn", sigma]
+        for other in ("wavelets", "total variation"):
+            assert ours["psnr"] > rows["100", other, sigma]["psnr"]

@@ -1,0 +1,554 @@
+"""Hyperspectral cubes: patches, learning, noise, denoising and measures."""
+
+import math
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.ndimage import binary_dilation, gaussian_filter
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+from skimage.restoration import denoise_tv_chambolle, denoise_wavelet
+
+from kronlearn import KroneckerDictionaryLearning, hyperspectral
+from kronlearn.cli.bench_cube import indian_pines
+from kronlearn.hyperspectral import CubePatches, blocks, compare, denoise, estimate_noise, slabs
+from kronlearn.sources.cubes import open_cube
+
+NODATA = -9999.0
+
+
+def scene(rows=72, columns=60, bands=40, materials=5, seed=0):
+    """A cube without noise: smooth mixtures of a few spectra, and a field with an edge."""
+    rng = np.random.default_rng(seed)
+    shares = rng.standard_normal((rows, columns, materials))
+    shares = gaussian_filter(shares, (3, 3, 0)) * 6
+    shares[rows // 3 : rows // 2, columns // 4 : columns // 2] += 1.5
+    spectra = gaussian_filter(rng.standard_normal((materials, bands)), (0, bands / 12))
+    return 1000 + 100 * shares @ (spectra / spectra.std())
+
+
+def noisy_scene(sigma, dtype=np.float32, **options):
+    clean = scene(**options)
+    noise = np.random.default_rng(1).standard_normal(clean.shape)
+    return clean, (clean + sigma * noise).astype(dtype)
+
+
+def rms(values):
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def patches_one_by_one(cube, shape):
+    """All patches of a cube (rows, columns, bands) in their order, in plain NumPy."""
+    m, n, b = (*shape, 1)[:3]
+
+    def starts(length, size):
+        return [min(start, length - size) for start in range(0, length, size)]
+
+    rows, columns, bands = map(starts, cube.shape, (m, n, b))
+    cut = [
+        cube[i : i + m, j : j + n, k : k + b].reshape(-1)
+        for i in rows
+        for k in bands
+        for j in columns
+    ]
+    return np.array(cut)
+
+
+SHAPES = [
+    ((8, 8), (21, 19, 5)),
+    ((4, 3), (8, 9, 1)),
+    ((5, 7, 3), (16, 16, 7)),
+    ((8, 8, 4), (8, 8, 4)),
+]
+
+
+@pytest.mark.parametrize(("patch", "shape"), SHAPES)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_patches_are_those_of_numpy_whatever_the_order_of_the_axes(patch, shape, axis, rng):
+    cube = rng.integers(0, 5000, shape).astype(np.uint16)
+    stored = np.ascontiguousarray(np.moveaxis(cube, 2, axis))
+    patches = CubePatches(open_cube(stored, band_axis=axis), patch)
+    expected = patches_one_by_one(cube, patch)
+    assert patches.dtype == np.float32
+    assert len(patches) == len(expected)
+    np.testing.assert_array_equal(patches.read(0, len(patches)), expected)
+    for start, stop in np.sort(rng.integers(0, len(expected) + 1, (20, 2))):
+        found = patches.read(start, stop)
+        np.testing.assert_array_equal(found, expected[start:stop])
+        assert found.flags.c_contiguous
+    rows = rng.integers(0, len(expected), 9)
+    np.testing.assert_array_equal(patches.take(rows), expected[rows])
+
+
+def test_patches_do_not_depend_on_how_much_is_read_at_a_time(rng, monkeypatch):
+    cube = rng.random((70, 20, 6))
+    whole = CubePatches(cube, (8, 8)).read(0, 9 * 3 * 6)
+    for size in (1, 20_000):
+        monkeypatch.setattr(blocks, "_READ_BYTES", size)
+        patches = CubePatches(cube, (8, 8))
+        for start in range(0, len(patches), 16):
+            stop = min(start + 16, len(patches))
+            np.testing.assert_array_equal(patches.read(start, stop), whole[start:stop])
+
+
+def test_patches_in_a_row_read_no_rows_twice_and_threads_get_the_same(rng, tmp_path, monkeypatch):
+    cube = rng.random((160, 20, 6))
+    np.save(tmp_path / "cube.npy", cube)
+    monkeypatch.setattr(blocks, "_READ_BYTES", 16 * 20 * 6 * 8)
+    patches = CubePatches(open_cube(tmp_path / "cube.npy", band_axis=2), (8, 8))
+    read, reads = patches.cube.read_checked, []
+
+    def counted(rows, *rest):
+        reads.append(rows.start)
+        if len(reads) == 1:
+            raise OSError("try again")
+        return read(rows, *rest)
+
+    monkeypatch.setattr(patches.cube, "read_checked", counted)
+    with pytest.raises(OSError, match="try again"):
+        patches.read(0, 10)
+    expected = patches_one_by_one(cube, (8, 8))
+    starts = range(0, len(patches), 10)
+    parts = [patches.read(start, start + 10) for start in starts]
+    np.testing.assert_array_equal(np.concatenate(parts), expected)
+    assert reads[1:] == list(range(0, 160, 16))
+    with ThreadPoolExecutor(4) as pool:
+        parts = list(pool.map(lambda start: patches.read(start, start + 10), starts))
+    np.testing.assert_array_equal(np.concatenate(parts), expected)
+
+
+def test_the_cube_of_the_paper_has_as_many_patches_as_the_paper_says():
+    cube = np.broadcast_to(np.uint16(1), (614, 1848, 220))
+    assert len(CubePatches(open_cube(cube, band_axis=2), (8, 8))) == 3_913_140
+
+
+@pytest.mark.parametrize("patch", [(8, 8), (8, 8, 5)])
+def test_patches_with_values_that_mean_no_data_are_left_out(patch, rng):
+    cube = rng.random((30, 27, 11))
+    cube[rng.random(cube.shape) < 0.002] = NODATA
+    patches = CubePatches(open_cube(cube, band_axis=2, nodata=NODATA), patch)
+    expected = patches_one_by_one(cube, patch)
+    expected = expected[(expected != NODATA).all(axis=1)]
+    assert 0 < len(expected) < len(patches_one_by_one(cube, patch))
+    assert len(patches) == len(expected)
+    for start, stop in [(0, len(expected)), (3, len(expected) - 2), (5, 5), (7, 8)]:
+        np.testing.assert_array_equal(patches.read(start, stop), expected[start:stop])
+    np.testing.assert_array_equal(patches.take(np.array([4, 0])), expected[[4, 0]])
+
+
+def test_patches_can_be_pickled_and_lose_their_means_if_asked(rng, tmp_path):
+    np.save(tmp_path / "cube.npy", rng.random((20, 20, 4)).astype(np.float32))
+    patches = CubePatches(tmp_path / "cube.npy", (8, 8), remove_means=True)
+    samples = patches.read(0, len(patches))
+    np.testing.assert_allclose(samples.mean(axis=1), 0, atol=1e-6)
+    again = pickle.loads(pickle.dumps(patches))
+    np.testing.assert_array_equal(again.read(0, len(again)), samples)
+
+
+@pytest.mark.parametrize("dtype", ["u1", ">i2", "f4"])
+def test_small_types_become_single_precision(dtype):
+    assert CubePatches(np.ones((8, 8, 2), dtype), (8, 8)).dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", ["i4", "u8", "f8"])
+def test_large_types_become_double_precision(dtype):
+    assert CubePatches(np.ones((8, 8, 2), dtype), (8, 8)).dtype == np.float64
+
+
+@pytest.mark.parametrize("patch", [8, (8,), (8, 8, 2, 1), (8, 0), (8.0, 8), "8x8"])
+def test_a_patch_shape_of_another_kind_is_refused(patch):
+    with pytest.raises(ValueError, match="must be two sizes"):
+        CubePatches(np.zeros((16, 16, 4)), patch)
+
+
+def test_patches_larger_than_the_cube_are_refused():
+    with pytest.raises(ValueError, match=r"\(8, 8, 5\) do not fit .* = \(16, 16, 4\)"):
+        CubePatches(open_cube(np.zeros((16, 16, 4)), band_axis=2), (8, 8, 5))
+
+
+def test_a_cube_without_any_whole_patch_is_refused():
+    with pytest.raises(ValueError, match="no patch of shape"):
+        CubePatches(open_cube(np.zeros((16, 16, 4)), band_axis=2, nodata=0), (8, 8))
+
+
+def test_learning_from_a_cube_is_learning_from_its_patches():
+    cube = scene(40, 40, 6)
+    options = {"max_iter": 4, "random_state": 0}
+    model = hyperspectral.learn(cube, (8, 8), band_axis=2, n_nonzero_coefs=3, **options)
+    plain = KroneckerDictionaryLearning((16, 16), n_nonzero_coefs=3, **options)
+    plain.fit(patches_one_by_one(cube, (8, 8)).reshape(-1, 8, 8))
+    for found, expected in zip(model.factors_, plain.factors_, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_three_modes_are_closer_than_two_with_as_many_nonzeros():
+    cube = indian_pines()[:64, :64]
+    options = {"band_axis": 2, "max_iter": 8, "random_state": 0}
+    two = hyperspectral.learn(cube, (8, 8), (8, 8), 2, **options)
+    three = hyperspectral.learn(cube, (8, 8, 10), (8, 8, 10), 20, **options)
+    assert three.history_["rmse"][-1] < 0.75 * two.history_["rmse"][-1]
+
+
+def test_the_default_numbers_of_atoms():
+    cube = scene(16, 16, 4)
+    options = {"band_axis": 2, "max_iter": 1, "random_state": 0, "n_nonzero_coefs": 2}
+    learn = hyperspectral.learn
+    assert learn(cube, (8, 8), **options).dictionary_.n_atoms == (16, 16)
+    assert learn(cube, (8, 8), structure="orthonormal", **options).dictionary_.n_atoms == (8, 8)
+    assert learn(cube, (8, 8, 2), **options).dictionary_.n_atoms == (8, 8, 2)
+
+
+@pytest.mark.parametrize("unequal", [False, True])
+def test_planted_noise_is_found_in_every_band(unequal):
+    sigma = np.linspace(2, 60, 40) if unequal else np.full(40, 20.0)
+    _, noisy = noisy_scene(sigma, rows=96, columns=96)
+    found = estimate_noise(noisy)
+    assert abs(np.median(found / sigma) - 1) < 0.02
+    assert np.abs(found / sigma - 1).max() < 0.1
+
+
+def test_noise_added_to_a_real_cube_is_found():
+    cube = indian_pines()
+    noise = np.random.default_rng(0).standard_normal(cube.shape, np.float32)
+    found = estimate_noise(cube + 200 * noise, band_axis=2)
+    assert abs(np.median(found) / 200 - 1) < 0.02
+    # The sensor's own noise is there, too: it is never less than what was added.
+    assert found.min() > 0.94 * 200
+
+
+def test_outliers_do_not_raise_the_noise():
+    _, noisy = noisy_scene(10.0, rows=96, columns=96)
+    outliers = np.random.default_rng(5).random(noisy.shape[:2]) < 0.005
+    noisy[outliers] += 5000
+    assert np.abs(estimate_noise(noisy) / 10 - 1).max() < 0.12
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 3), (9, 10, 30), (80, 1, 20), (1, 80, 20)])
+def test_noise_of_few_bands_or_few_pixels_is_that_of_each_band(shape):
+    noisy = np.random.default_rng(0).normal(50, 4, shape)
+    found = estimate_noise(open_cube(noisy, band_axis=2))
+    assert found.shape == shape[2:]
+    assert 0.75 < np.median(found) / 4 < 1.25
+
+
+def test_bands_without_noise_or_data_have_none():
+    _, noisy = noisy_scene(10.0)
+    noisy[..., 3] = 7
+    noisy[..., 8] = NODATA
+    found = estimate_noise(open_cube(noisy, band_axis=2, nodata=NODATA))
+    assert found[3] == 0
+    assert math.isnan(found[8])
+    assert np.isfinite(np.delete(found, 8)).all()
+
+
+def test_denoising_takes_most_of_the_noise_away_and_knows_its_level():
+    sigma = np.linspace(5, 40, 40)
+    clean, noisy = noisy_scene(sigma)
+    result = denoise(noisy, full=True)
+    assert result.cube.dtype == noisy.dtype
+    assert rms(result.cube - clean) < 0.25 * rms(noisy - clean)
+    assert np.abs(result.sigma / sigma - 1).max() < 0.15
+    assert 5 <= result.n_planes <= 8
+    given = denoise(noisy, sigma)
+    assert rms(given - clean) < 0.25 * rms(noisy - clean)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_real_cube_is_denoised_better_than_band_by_band(known):
+    clean = indian_pines()
+    sigma = 100.0
+    noisy = clean + sigma * np.random.default_rng(0).standard_normal(clean.shape, np.float32)
+    found = compare(clean, denoise(noisy, sigma if known else None), band_axis=2)
+    bands = np.moveaxis(noisy, 2, 0)
+    others = [
+        np.stack([denoise_wavelet(band, sigma=sigma if known else None) for band in bands], 2),
+        np.stack([denoise_tv_chambolle(band / sigma, 1.0) * sigma for band in bands], 2),
+    ]
+    for other in others:
+        their = compare(clean, other, band_axis=2)
+        assert found.mean_psnr > their.mean_psnr + 5
+        assert found.mean_angle < 0.9 * their.mean_angle
+        assert found.mean_ssim > their.mean_ssim + 0.1
+
+
+def test_a_result_has_the_same_bits_for_any_threads_orders_and_reading(monkeypatch):
+    _, noisy = noisy_scene(20.0)
+    expected = denoise(noisy, band_axis=2)
+    np.testing.assert_array_equal(denoise(noisy, band_axis=2, n_jobs=2), expected)
+    for axis in (0, 1):
+        moved = np.ascontiguousarray(np.moveaxis(noisy, 2, axis))
+        found = denoise(moved, band_axis=axis)
+        np.testing.assert_array_equal(np.moveaxis(found, axis, 2), expected)
+    for size in (1, 200_000):
+        monkeypatch.setattr(blocks, "_READ_BYTES", size)
+        np.testing.assert_array_equal(denoise(noisy, band_axis=2, n_jobs=3), expected)
+        np.testing.assert_array_equal(estimate_noise(noisy, n_jobs=2), estimate_noise(noisy))
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_slabs_leave_no_seams(gaps, monkeypatch):
+    _, noisy = noisy_scene(20.0, rows=160)
+    if gaps:
+        noisy[40:52, 10:30] = NODATA
+    cube = open_cube(noisy, band_axis=2, nodata=NODATA if gaps else None)
+    expected = denoise(cube, 20.0)
+    monkeypatch.setattr(slabs, "_SLAB_BYTES", 1)
+    np.testing.assert_allclose(denoise(cube, 20.0), expected, rtol=0, atol=2e-3)
+
+
+def test_pixels_without_data_stay_and_harm_no_neighbours():
+    clean, noisy = noisy_scene(20.0, rows=96, columns=96)
+    missing = np.zeros(noisy.shape[:2], bool)
+    missing[:, :9] = missing[40:60, 50:70] = missing[80, 30] = True
+    holed = noisy.copy()
+    holed[missing] = NODATA
+    # One band is enough.
+    holed[10, 80, 5], missing[10, 80] = NODATA, True
+    found = denoise(open_cube(holed, band_axis=2, nodata=NODATA), 20.0)
+    np.testing.assert_array_equal(found[missing], holed[missing])
+    whole = denoise(noisy, 20.0)
+    around = binary_dilation(missing, iterations=3) & ~missing
+    assert rms((found - clean)[around]) < 1.5 * rms((whole - clean)[around])
+    far = ~binary_dilation(missing, iterations=20)
+    np.testing.assert_allclose(found[far], whole[far], atol=3)
+
+
+@pytest.mark.parametrize("nodata", [0, 255])
+def test_a_result_is_never_the_value_that_means_no_data(nodata):
+    dark = np.clip(noisy_scene(3.0)[1] - 1000, -20, 20)
+    values = np.clip(np.abs(dark - nodata), 1, 254).astype(np.uint8)
+    values[:5, :5] = nodata
+    found = denoise(open_cube(values, band_axis=2, nodata=nodata), 30.0)
+    np.testing.assert_array_equal(found == nodata, values == nodata)
+
+
+def test_nan_that_means_no_data_stays():
+    _, noisy = noisy_scene(20.0)
+    noisy[5:9, 5:9] = np.nan
+    found = denoise(open_cube(noisy, band_axis=2, nodata=math.nan))
+    assert np.isnan(found[5:9, 5:9]).all()
+    assert np.isnan(found).sum() == 16 * noisy.shape[2]
+
+
+def test_nan_that_nobody_spoke_of_is_refused_with_its_place():
+    _, noisy = noisy_scene(20.0)
+    noisy[3, 7, 12] = np.nan
+    for work in (denoise, estimate_noise):
+        with pytest.raises(ValueError, match="NaN at row 3, column 7, band 12"):
+            work(noisy, band_axis=2)
+
+
+def test_bands_without_noise_or_with_little_data_stay():
+    _, noisy = noisy_scene(20.0)
+    noisy[..., 3] = 7
+    noisy[..., 8] = NODATA
+    noisy[:60, :, 20] = NODATA
+    sigma = np.full(40, 20.0)
+    sigma[30] = 0
+    found = denoise(open_cube(noisy, band_axis=2, nodata=NODATA), sigma)
+    kept = [3, 8, 20, 30]
+    np.testing.assert_array_equal(found[..., [8, 20, 30]], noisy[..., [8, 20, 30]])
+    np.testing.assert_allclose(found[..., 3], 7, atol=1e-4)
+    assert (np.delete(found, kept, 2) != np.delete(noisy, kept, 2)).mean() > 0.99
+
+
+def test_integers_are_rounded_and_kept_in_range():
+    _, noisy = noisy_scene(100.0)
+    noisy = np.clip(noisy - 900, 0, 255).astype(np.uint8)
+    found = denoise(noisy, 60.0)
+    assert found.dtype == np.uint8
+    close = denoise(noisy.astype(np.float32), 60.0)
+    np.testing.assert_array_equal(found, np.clip(np.rint(close), 0, 255))
+
+
+def test_large_offsets_lose_nothing_in_double_precision():
+    _, noisy = noisy_scene(20.0, np.float64)
+    found = denoise(noisy + 1e9, 20.0) - 1e9
+    np.testing.assert_allclose(found, denoise(noisy, 20.0), atol=0.05)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (1, 1, 5), (1, 50, 20), (50, 1, 20), (7, 7, 3), (3, 3, 60), (20, 20, 1)]
+)
+def test_cubes_of_any_shape_pass(shape, rng):
+    for values in (rng.standard_normal(shape), np.zeros(shape), np.full(shape, 3e7)):
+        found = denoise(open_cube(values, band_axis=2))
+        assert found.shape == shape
+        assert np.isfinite(found).all()
+        if values.min() == values.max():
+            np.testing.assert_array_equal(found, values)
+
+
+def test_read_only_and_foreign_byte_orders_give_the_same():
+    _, noisy = noisy_scene(20.0)
+    expected = denoise(noisy, 20.0)
+    noisy.flags.writeable = False
+    np.testing.assert_array_equal(denoise(noisy, 20.0), expected)
+    np.testing.assert_array_equal(denoise(noisy.astype(">f4"), 20.0), expected)
+    np.testing.assert_array_equal(denoise(noisy[::-1], 20.0).shape, expected.shape)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "problem"),
+    [
+        (-1.0, "not a standard deviation"),
+        (math.inf, "not a standard deviation"),
+        (math.nan, "not a standard deviation"),
+        ([1.0, 2.0], "needs a number or 40, one per band"),
+    ],
+)
+def test_a_sigma_that_makes_no_sense_is_refused(sigma, problem):
+    with pytest.raises(ValueError, match=problem):
+        denoise(scene(), sigma, band_axis=2)
+
+
+def test_a_sigma_that_is_no_number_is_refused():
+    with pytest.raises(TypeError, match="is not a number"):
+        denoise(scene(), "much", band_axis=2)
+
+
+def test_a_cube_of_no_data_is_refused():
+    with pytest.raises(ValueError, match="holds no data"):
+        denoise(open_cube(np.zeros((9, 9, 9)), band_axis=2, nodata=0))
+
+
+def test_progress_goes_through_both_stages_up_to_one():
+    told = []
+    denoise(scene(), progress=lambda stage, share: told.append((stage, share)))
+    assert [stage for stage, share in told if share == 1][-1] == "denoising"
+    assert {stage for stage, _ in told} == {"noise", "denoising"}
+    shares = [share for stage, share in told if stage == "denoising"]
+    assert shares == sorted(shares)
+
+
+@pytest.mark.parametrize("name", ["cube.npy", "cube.zarr", "cube.hdr", "cube.tif", "cube.nc"])
+def test_a_file_becomes_a_file_with_the_values_of_the_array(name, tmp_path):
+    _, noisy = noisy_scene(20.0, np.uint16)
+    with open_cube(noisy, band_axis=2).create(tmp_path / name) as writer:
+        writer.write(slice(0, len(noisy)), noisy)
+    source = open_cube(tmp_path / name)
+    out = tmp_path / f"clean-{name}"
+    assert denoise(tmp_path / name, out=out) == out
+    result = open_cube(out)
+    assert result.dtype == np.uint16
+    assert result.band_axis == source.band_axis
+    found = result.read(slice(0, len(noisy)))
+    np.testing.assert_array_equal(found, denoise(noisy, band_axis=2))
+
+
+def test_coordinates_of_xarray_are_kept():
+    xarray = pytest.importorskip("xarray")
+    _, noisy = noisy_scene(20.0)
+    waves = np.linspace(400, 2500, 40)
+    array = xarray.DataArray(
+        np.moveaxis(noisy, 2, 0), dims=("band", "y", "x"), coords={"band": waves}, attrs={"a": 1}
+    )
+    found = denoise(array)
+    assert found.dims == array.dims
+    assert found.attrs == {"a": 1}
+    np.testing.assert_array_equal(found["band"], waves)
+    np.testing.assert_array_equal(found.values, np.moveaxis(denoise(noisy, band_axis=2), 2, 0))
+
+
+def test_an_error_on_the_way_leaves_the_old_file(tmp_path):
+    _, noisy = noisy_scene(20.0)
+    np.save(tmp_path / "cube.npy", noisy)
+    old = np.ones(3)
+    np.save(tmp_path / "out.npy", old)
+
+    def stop(stage, share):
+        if stage == "denoising" and share > 0:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        denoise(tmp_path / "cube.npy", out=tmp_path / "out.npy", progress=stop, band_axis=2)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), old)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cube.npy", "out.npy"]
+
+
+DENOISE_A_FILE = """
+import sys
+from kronlearn.cli.memory import peak_above_start
+from kronlearn.hyperspectral import denoise
+
+small, large, out = sys.argv[1:]
+denoise(small, out=out, band_axis=2)
+print(peak_above_start(lambda: denoise(large, out=out, band_axis=2)))
+"""
+
+
+@pytest.mark.slow
+def test_a_large_file_is_denoised_in_little_memory(tmp_path):
+    if not Path("/proc/self/status").exists():
+        pytest.skip("peak memory is read from /proc")
+    block = noisy_scene(20.0, np.uint16, rows=120, columns=300, bands=250)[1]
+    np.save(tmp_path / "small.npy", block)
+    large = np.lib.format.open_memmap(
+        tmp_path / "large.npy", "w+", np.uint16, (2400, *block.shape[1:])
+    )
+    for start in range(0, len(large), len(block)):
+        large[start : start + len(block)] = block
+    large.flush()
+    paths = [str(tmp_path / name) for name in ("small.npy", "large.npy", "out.npy")]
+    done = subprocess.run(
+        [sys.executable, "-c", DENOISE_A_FILE, *paths], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert large.nbytes > 350e6
+    assert int(done.stdout) < 250e6
+
+
+def test_angles_are_those_of_the_definition(rng):
+    a, b = rng.random((6, 7, 9)), rng.random((6, 7, 9))
+    cosines = (a * b).sum(2) / np.sqrt((a * a).sum(2) * (b * b).sum(2))
+    expected = np.degrees(np.arccos(cosines))
+    options = {"band_axis": 2}
+    np.testing.assert_allclose(hyperspectral.spectral_angle_map(a, b, **options), expected)
+    assert hyperspectral.spectral_angle(a, b, **options) == pytest.approx(expected.mean())
+    # A scale does not matter, and equal spectra have no angle at all.
+    assert hyperspectral.spectral_angle(a, 3 * a, **options) < 1e-5
+
+
+def test_psnr_and_ssim_are_those_of_scikit_image(rng):
+    a = rng.integers(0, 4000, (20, 30, 4)).astype(np.uint16)
+    b = (a + rng.normal(0, 50, a.shape)).astype(np.uint16)
+    psnr = hyperspectral.psnr_per_band(a, b, band_axis=2)
+    ssim = hyperspectral.ssim_per_band(a, b, band_axis=2)
+    for k in range(4):
+        wanted, found = a[..., k].astype(float), b[..., k].astype(float)
+        span = np.ptp(wanted)
+        assert psnr[k] == pytest.approx(peak_signal_noise_ratio(wanted, found, data_range=span))
+        assert ssim[k] == pytest.approx(structural_similarity(wanted, found, data_range=span))
+    given = hyperspectral.psnr_per_band(a, b, data_range=[4000, 1, 4000, 4000], band_axis=2)
+    assert given[0] - psnr[0] == pytest.approx(
+        20 * np.log10(4000 / np.ptp(a[..., 0].astype(float)))
+    )
+    assert hyperspectral.psnr_per_band(a, a, band_axis=2).tolist() == [math.inf] * 4
+
+
+def test_pixels_without_data_do_not_count_in_any_measure(rng):
+    a = rng.random((20, 30, 4))
+    b = a + rng.normal(0, 0.1, a.shape)
+    plain = compare(a[:, 8:], b[:, 8:], band_axis=2)
+    a[:, :8], b[:, :4] = NODATA, 0
+    options = {"band_axis": 2, "nodata": NODATA}
+    found = compare(open_cube(a, **options), open_cube(b, **options))
+    np.testing.assert_allclose(found.psnr, plain.psnr)
+    np.testing.assert_allclose(found.angles[:, 8:], plain.angles)
+    assert np.isnan(found.angles[:, :8]).all()
+    assert found.mean_angle == pytest.approx(plain.mean_angle)
+    np.testing.assert_allclose(found.ssim, plain.ssim, atol=0.05)
+
+
+def test_measures_of_small_and_unlike_cubes():
+    small = np.ones((5, 5, 2))
+    assert np.isnan(compare(small, small, band_axis=2).ssim).all()
+    assert np.isnan(hyperspectral.spectral_angle(0 * small, small, band_axis=2))
+    with pytest.raises(ValueError, match="cubes of one shape can be compared"):
+        compare(small, small[:4], band_axis=2)
+    with pytest.raises(ValueError, match="data_range=-1 is not a positive number"):
+        compare(small, small, data_range=-1, band_axis=2)
