@@ -130,28 +130,31 @@ def _threads(job: Job) -> Found:
 def _dask(job: Job) -> Found:
     try:
         from distributed import Client, LocalCluster
+        from distributed.deploy.utils import nprocesses_nthreads
     except ImportError:
         raise ImportError(
             "Dask is not installed; install it with pip install 'kronlearn[dask]', or measure "
             "threads only."
         ) from None
 
+    # As Dask shares them out unless told otherwise: 4 workers with 4 threads each for 16.
+    n_workers, n_threads = nprocesses_nthreads(job.processors)
     # Pages of a mapped file count as memory: a limit would make workers pause for nothing.
     cluster = LocalCluster(
-        n_workers=job.processors,
-        threads_per_worker=1,
+        n_workers=n_workers,
+        threads_per_worker=n_threads,
         processes=True,
         memory_limit=None,
         dashboard_address=None,
         silence_logs=logging.ERROR,
     )
     with cluster, Client(cluster) as client:
-        client.wait_for_workers(job.processors)
+        client.wait_for_workers(n_workers)
 
         def held() -> list[tuple[int, int] | None]:
             return [_held(), *(pair for _, pair in sorted(client.run(_held).items()))]
 
-        return _fitted(_learner(job, n_jobs=1, engine="dask"), job, held)
+        return _fitted(_learner(job, n_jobs=None, engine="dask"), job, held)
 
 
 def _fitted(
@@ -170,8 +173,9 @@ def _fitted(
     warm_up = -(-len(steps) // 10) if len(steps) > 1 else 0
     sent = received = None
     if model.traffic_ is not None:
+        # One message to and from each worker makes an iteration.
         totals = model.traffic_.bytes_in, model.traffic_.bytes_out
-        sent, received = (round(total / job.processors / len(steps)) for total in totals)
+        sent, received = (round(total / model.traffic_.messages) for total in totals)
     return Found(
         float(np.median(steps[warm_up:])),
         seconds,
