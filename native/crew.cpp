@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <system_error>
@@ -47,7 +48,27 @@ Idle& idle() {
   return *found;
 }
 
+std::atomic<int> passes{0};
+std::atomic<pid_t> passes_process{0};
+std::atomic<bool> passes_end{false};
+
 }  // namespace
+
+Passes::Passes() {
+  // A fork leaves the passes of other threads behind.
+  if (passes_process.exchange(getpid()) != getpid()) passes = 0;
+  ++passes;
+}
+
+Passes::~Passes() { --passes; }
+
+bool Passes::ending() { return passes_end; }
+
+void Passes::end() {
+  passes_end = true;
+  while (passes > 0 && passes_process == getpid())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
 
 void Crew::serve(Member* member) {
   for (;;) {

@@ -31,4 +31,19 @@ class Crew {
   static Member* hire();
 };
 
+// Passes that are under way in this process. They must end before the interpreter does, whose lock they would
+// wait for: so they are counted until their caller has that lock again.
+class Passes {
+ public:
+  Passes();
+  ~Passes();
+  Passes(const Passes&) = delete;
+  Passes& operator=(const Passes&) = delete;
+
+  // Whether passes are to stop.
+  static bool ending();
+  // Stops all passes, now and later, and waits until there are none.
+  static void end();
+};
+
 }  // namespace kronlearn

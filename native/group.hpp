@@ -158,7 +158,8 @@ class Group {
   }
 
 #if defined(__AVX512F__)
-  // Codes by the largest correlations, found by sorting, and writes the codes row by row.
+  // Codes by the largest correlations, found by sorting, and writes the codes row by row. The factors are
+  // square: what is left out is all that the codes miss.
   void write_largest(PursuitState<T>& state) {
     correlations();
     constexpr int W = kLanes<T>, kAtoms = decltype(s_.n1)::kValue * decltype(s_.n2)::kValue;
@@ -169,8 +170,6 @@ class Group {
     Vec<T> left_out{};
     for (int p = 0; p < kAtoms; ++p)
       left_out += abs_of<T>(alpha[p]) < least ? alpha[p] * alpha[p] : Vec<T>{};
-    if ((int)s_.n1 != (int)s_.m1 || (int)s_.n2 != (int)s_.m2)
-      left_out += max_of(state.energy - sum_of_squares<T>(s_, alpha), Vec<T>{});
     for (int p = 0; p < kAtoms; p += W) transpose_stage<T, W / 2>(alpha + p);
     const __mmask16 row = __mmask16((1u << width) - 1);
     for (int l = 0; l < lanes_; ++l) {

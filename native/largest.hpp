@@ -63,8 +63,8 @@ KRONLEARN_INLINE void keep_largest(Vec<float>* a, const Vec<float>* b) {
 // Whether the largest correlations are found this way.
 template <class T, class Shape>
 constexpr bool kSortsCorrelations = false;
-template <int M1, int N1, int M2, int N2>
-constexpr bool kSortsCorrelations<float, FixedShape<M1, N1, M2, N2>> = N1 * N2 % 16 == 0;
+template <int N1, int N2>
+constexpr bool kSortsCorrelations<float, FixedShape<N1, N1, N2, N2>> = N1 * N2 % 16 == 0;
 
 // In every lane the s-th largest magnitude, 2 ≤ s ≤ 16.
 template <class Shape>

@@ -50,6 +50,7 @@ class Schedule {
     try {
       const std::unique_ptr<Worker> worker = make_();
       auto go_on = [&] {
+        if (Passes::ending()) stop_ = true;
         if (calling_thread) poll();
         return !stop_;
       };
@@ -82,6 +83,7 @@ class Schedule {
 
   void wait(std::unique_lock<std::mutex>& lock, bool calling_thread) {
     changed_.wait_for(lock, std::chrono::milliseconds(50));
+    if (Passes::ending()) stop_ = true;
     if (calling_thread) {
       lock.unlock();
       poll();
@@ -91,7 +93,8 @@ class Schedule {
 
   void poll() {
     const auto now = std::chrono::steady_clock::now();
-    if (stop_ || !cancelled_ || now - polled_ < std::chrono::milliseconds(50)) return;
+    if (stop_ || Passes::ending() || !cancelled_ || now - polled_ < std::chrono::milliseconds(50))
+      return;
     polled_ = now;
     if (cancelled_(double(committed_) / double(blocks_))) {
       std::lock_guard lock(mutex_);

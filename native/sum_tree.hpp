@@ -1,8 +1,9 @@
 // Sums over numbered blocks of samples, added pairwise.
 //
 // A node (level, index) is the sum of the blocks index · 2^level … (index + 1) · 2^level − 1, and always that
-// of its two halves, of which the right one may be empty at the end of all blocks. So it has the same bits wherever and in whatever order its parts were added up, and the
-// sum of all blocks has the same bits however they were shared out.
+// of its two halves, of which the right one may be empty at the end of all blocks. So it has the same bits
+// wherever and in whatever order its parts were added up, and the sum of all blocks has the same bits however
+// they were shared out.
 #pragma once
 
 #include <algorithm>

@@ -552,3 +552,32 @@ def test_measures_of_small_and_unlike_cubes():
         compare(small, small[:4], band_axis=2)
     with pytest.raises(ValueError, match="data_range=-1 is not a positive number"):
         compare(small, small, data_range=-1, band_axis=2)
+
+
+@pytest.mark.parametrize("nodata", [2**63 - 1, 2**62 + 1])
+def test_integers_that_floats_cannot_hold_are_kept(rng, nodata):
+    cube = rng.integers(0, 4000, (24, 24, 9))
+    cube[3:5, 7] = nodata
+    result = denoise(cube, nodata=nodata, band_axis=2)
+    assert result.dtype == np.int64
+    np.testing.assert_array_equal(result == nodata, cube == nodata)
+    large = cube + 2**60
+    np.testing.assert_array_equal(denoise(large, sigma=0, band_axis=2), large)
+
+
+@pytest.mark.parametrize("n_bands", [3, 9])
+def test_noise_is_found_where_the_blocks_that_are_looked_at_hold_no_data(rng, n_bands):
+    cube = np.full((68, 4096, n_bands), -1, np.int16)
+    cube[2:4] = rng.integers(900, 1100, (2, 4096, n_bands))
+    sigma = estimate_noise(cube, nodata=-1, band_axis=2)
+    assert np.isfinite(sigma).all()
+
+
+def test_measures_of_constant_and_extreme_bands():
+    cube = np.ones((8, 8, 2))
+    assert np.isnan(hyperspectral.psnr_per_band(cube, [*cube, 0, 0.1], band_axis=2)).tolist() == [
+        False,
+        True,
+    ]
+    for scale in (1e-320, 1e300):
+        assert hyperspectral.spectral_angle(cube * scale, cube * scale, band_axis=2) == 0.0

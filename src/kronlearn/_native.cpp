@@ -8,10 +8,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 
 #include "atoms.hpp"
+#include "crew.hpp"
 #include "image.hpp"
 #include "instruction_sets.hpp"
 #include "pass.hpp"
@@ -59,11 +61,34 @@ kronlearn::Coding coding_named(const std::string& name) {
   throw nb::value_error(("unknown coding " + name).c_str());
 }
 
-// Runs Python's signal handlers; true if one raised, and then the exception is set.
-bool signalled(double) {
-  nb::gil_scoped_acquire gil;
-  return PyErr_CheckSignals() != 0;
-}
+// Asks Python now and then whether to stop. What a signal handler raised is kept here until the threads have
+// ended: other calls of Python must not find it set.
+class Interrupt {
+ public:
+  // Runs signal handlers and, if given, a function of the share done; true if one of them raised.
+  bool raised(double share = 0, const nb::object& progress = nb::none()) {
+    nb::gil_scoped_acquire gil;
+    bool failed = PyErr_CheckSignals() != 0;
+    if (!failed && !progress.is_none()) {
+      PyObject* answer = PyObject_CallFunction(progress.ptr(), "d", share);
+      Py_XDECREF(answer);
+      failed = answer == nullptr;
+    }
+    if (failed) error_.emplace();
+    return failed;
+  }
+
+  // Raises what there is to raise, now that the threads have ended.
+  void raise_again() const {
+    if (error_) throw nb::python_error(*error_);
+    throw std::runtime_error("the pass was stopped: Python is ending");
+  }
+
+  bool is_set() const { return error_.has_value(); }
+
+ private:
+  std::optional<nb::python_error> error_;
+};
 
 kronlearn::Sums sums_named(const std::string& name) {
   if (name == "none") return kronlearn::Sums::none;
@@ -165,13 +190,18 @@ int64_t run_pass(const kronlearn::Dictionary<T>& dictionary, nb::object feed, in
   pass.first_block = first / block;
   pass.threads = threads;
   pass.block = block;
-  pass.cancelled = signalled;
+  const kronlearn::Passes here;
+  Interrupt interrupt;
+  pass.cancelled = [&](double) { return interrupt.raised(); };
   kronlearn::Totals totals;
-  {
+  try {
     nb::gil_scoped_release nogil;
     totals = kronlearn::run(pass);
+  } catch (const std::exception&) {
+    if (interrupt.is_set()) interrupt.raise_again();
+    throw;
   }
-  if (totals.cancelled) throw nb::python_error();
+  if (totals.cancelled) interrupt.raise_again();
   return totals.not_finite;
 }
 
@@ -181,7 +211,7 @@ using Axes = std::vector<std::tuple<int64_t, int, int, int>>;
 // The parts that all passes over images share.
 template <class T, class Pass>
 void prepare(Pass& pass, const Axes& axes, const Array<const T>& image, const Array<T>& numerator,
-             const Array<T>& denominator, int threads, const nb::object& progress) {
+             const Array<T>& denominator, int threads) {
   size_t pixels = 1;
   for (const auto& [size, patch, stride, window] : axes) {
     if (patch < 1 || stride < 1 || stride > patch || window < 0 || size < patch)
@@ -198,24 +228,19 @@ void prepare(Pass& pass, const Axes& axes, const Array<const T>& image, const Ar
   pass.numerator = numerator.data();
   pass.denominator = denominator.data();
   pass.threads = threads;
-  pass.cancelled = [&progress](double share) {
-    nb::gil_scoped_acquire gil;
-    if (PyErr_CheckSignals() != 0) return true;
-    if (progress.is_none()) return false;
-    PyObject* answer = PyObject_CallFunction(progress.ptr(), "d", share);
-    Py_XDECREF(answer);
-    return answer == nullptr;
-  };
 }
 
 template <class Pass>
-void run_image_pass(const Pass& pass) {
+void run_image_pass(Pass& pass, const nb::object& progress) {
+  const kronlearn::Passes here;
+  Interrupt interrupt;
+  pass.cancelled = [&](double share) { return interrupt.raised(share, progress); };
   bool finished;
   {
     nb::gil_scoped_release nogil;
     finished = kronlearn::run(pass);
   }
-  if (!finished) throw nb::python_error();
+  if (!finished) interrupt.raise_again();
 }
 
 template <class T>
@@ -224,7 +249,7 @@ void code_image(const kronlearn::Dictionary<T>& dictionary, Array<const T> image
                 const std::string& method, int width, T tol, Optional<const T> known,
                 bool favour_sparse, int threads, nb::object progress) {
   kronlearn::ImageCoding<T> pass{};
-  prepare(pass, axes, image, numerator, denominator, threads, progress);
+  prepare(pass, axes, image, numerator, denominator, threads);
   int64_t features = 1;
   for (const kronlearn::Axis& axis : pass.axes) features *= axis.patch;
   if (features != dictionary.features() || pass.planes != 1 || width < 1)
@@ -235,7 +260,7 @@ void code_image(const kronlearn::Dictionary<T>& dictionary, Array<const T> image
   pass.tol = tol;
   pass.known = pointer<const T>(known, image.size(), "known");
   pass.favour_sparse = favour_sparse;
-  run_image_pass(pass);
+  run_image_pass(pass, progress);
 }
 
 template <class T>
@@ -244,7 +269,7 @@ void shrink_image(const kronlearn::Dictionary<T>& analysis,
                   Array<const T> guide, Array<T> numerator, Array<T> denominator, const Axes& axes,
                   int group, T noise, Array<const T> taper, int threads, nb::object progress) {
   kronlearn::ImageShrinkage<T> pass{};
-  prepare(pass, axes, image, numerator, denominator, threads, progress);
+  prepare(pass, axes, image, numerator, denominator, threads);
   int64_t features = 1;
   for (const kronlearn::Axis& axis : pass.axes) features *= axis.patch;
   const bool square = analysis.features() == analysis.atoms() &&
@@ -259,7 +284,7 @@ void shrink_image(const kronlearn::Dictionary<T>& analysis,
   pass.guide = guide.data();
   pass.noise = noise;
   pass.taper = taper.data();
-  run_image_pass(pass);
+  run_image_pass(pass, progress);
 }
 
 template <class T>
@@ -324,6 +349,8 @@ void bind(nb::module_& m, const char* name) {
 }  // namespace
 
 NB_MODULE(_native, m) {
+  // Threads that live until the process ends may hold dictionaries.
+  nb::set_leak_warnings(false);
   nb::class_<kronlearn::SumTree>(m, "SumTree")
       .def(nb::init<size_t, int64_t>(), "size"_a, "blocks"_a)
       .def("add", &add_to_tree, "level"_a, "index"_a, "sums"_a)
@@ -334,5 +361,10 @@ NB_MODULE(_native, m) {
   bind<double>(m, "DictionaryFloat64");
   m.def("instruction_sets", &kronlearn::instruction_sets);
   m.def("instruction_set", &kronlearn::instruction_set);
+  m.def("end_passes", [] {
+    nb::gil_scoped_release nogil;
+    kronlearn::Passes::end();
+  });
+  nb::module_::import_("atexit").attr("register")(m.attr("end_passes"));
   m.def("use_instruction_set", &kronlearn::use_instruction_set, "name"_a);
 }

@@ -103,6 +103,7 @@ def sparse_code(
 def code_source(
     source: Source, dictionary: Dictionary, coder: Coder, engine: Threads
 ) -> sparse.csr_array:
+    """The codes ``(N, n_codes)`` of all samples of a source."""
     n, width = len(source), coder.width
     step = max(1, _ENTRIES_AT_A_TIME // width // engine.block_size) * engine.block_size
     counts = np.empty(n, np.int64)

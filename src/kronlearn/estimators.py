@@ -214,12 +214,13 @@ class KroneckerDictionaryLearning(DictionaryLearner):
                 state = load_state(self.checkpoint, save.args[0])
         try:
             self._learn(source, state, plan, engine, save)
+            if save is not None and state.stop_reason in ("callback", "time_budget"):
+                save(state, at_once=True)
         finally:
+            engine.close()
             self.traffic_ = engine.traffic
             if state.iteration:
                 self._online_moments: Moments | None = state.moments
-        if save is not None and state.stop_reason in ("callback", "time_budget"):
-            save(state, at_once=True)
         if state.stop_reason == "max_iter" and self.min_improvement > 0:
             warnings.warn(
                 f"max_iter={self.max_iter} was reached before an iteration improved the RMSE by "

@@ -235,7 +235,6 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             with progress_bar(self.verbose, self.max_iter, state.iteration) as advance:
                 learn(source, state, plan, engine, after)
         finally:
-            engine.close()
             if state.iteration:
                 self._adopt(state, source, plan, fresh=True)
 

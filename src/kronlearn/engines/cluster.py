@@ -2,8 +2,8 @@
 
 Each worker has a share of the blocks. A pass is one small message to every worker, with the
 dictionary in it, and one back, with the sums of the worker's blocks; they are added as the tree
-that one process would have built, so the result has the same bits. What codes rest on is kept as a
-short list of steps; when a worker is lost, others take over its blocks and repeat those steps.
+that one process would have built, so the result has the same bits. The steps that codes rest on are
+kept, and are small; when a worker is lost, others take over its blocks and repeat those steps.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ import logging
 import pickle
 import time
 import uuid
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from distributed import Client
-from numpy.typing import NDArray
 
 from kronlearn.dictionary import Dictionary
-from kronlearn.engines.engine import Coder, Codes, Engine, KeptCodes, Pass, Task, Traffic
+from kronlearn.engines import workforce
+from kronlearn.engines.engine import Coder, Codes, Engine, Pass, Task, Traffic
 from kronlearn.engines.host import Host
 from kronlearn.engines.messages import (
     Answer,
@@ -37,13 +35,13 @@ from kronlearn.engines.messages import (
     State,
     Step,
     Sums,
-    Used,
     WorkError,
-    Worst,
 )
+from kronlearn.engines.remote_codes import RemoteCodes
 from kronlearn.engines.sharing import Span, shared_out, split, uncovered
 from kronlearn.engines.supplies import Supplies
 from kronlearn.engines.wires import Wires
+from kronlearn.engines.workforce import Workforce
 from kronlearn.moments import ModeMoments, Moments
 from kronlearn.simd import instruction_set
 from kronlearn.sources.source import Source
@@ -52,13 +50,8 @@ __all__ = ["Cluster"]
 
 logger = logging.getLogger(__name__)
 
-# A worker that does not even answer a ping for so many seconds is given up; another takes over.
-PATIENCE = 30.0
-# Seconds between looks at which workers there are.
-_LOOK_EVERY = 2.0
 # How often a worker that lacks something is given it and asked again.
 _MOST_TRIES = 8
-_LOST = (OSError, TimeoutError, asyncio.TimeoutError)
 
 
 class Cluster(Engine):
@@ -90,9 +83,7 @@ class Cluster(Engine):
         self.wires = Wires(client)
         self.traffic: Traffic = Traffic()
         self.shares: dict[str, list[Span]] = {}
-        self.weights: dict[str, int] = {}
-        self.refused: set[str] = set()
-        self.retry_at: dict[str, float] = {}
+        self.workforce = Workforce(client, equal=n_threads is not None)
         self.informed: set[str] = set()
         self.asked: set[str] = set()
         self.known: dict[tuple[str, Span], int] = {}
@@ -101,23 +92,22 @@ class Cluster(Engine):
         self.log: list[Step] = []
         self.first_codes: dict[int, Codes] = {}
         self.slots = 0
-        self.looked = -_LOOK_EVERY
         self._register()
 
-    def room(self, source: Source, width: int, **parts: bool) -> KeptCodes:
+    def room(self, source: Source, width: int, **parts: bool) -> RemoteCodes:
         """Room for codes on the workers that hold the samples."""
         self.slots += 1
         return RemoteCodes(self, Room(self.slots, width, **parts))
 
-    def adopted(self, codes: Codes) -> KeptCodes:
+    def adopted(self, codes: Codes) -> RemoteCodes:
         """Codes of this process, sent to the workers when they are first needed."""
-        parts = (codes.index, codes.value, codes.residual2)
-        assert codes.residual2 is not None
-        width = 1 if codes.index is None else codes.index.shape[1]
-        made = self.room(self.source, width)
-        assert isinstance(made, RemoteCodes)
-        supports, values, residuals = (part is not None for part in parts)
-        made.room = Room(made.room.slot, width, supports, values, residuals)
+        made = self.room(
+            self.source,
+            1 if codes.index is None else codes.index.shape[1],
+            supports=codes.index is not None,
+            values=codes.value is not None,
+            residuals=codes.residual2 is not None,
+        )
         self.first_codes[made.room.slot] = codes
         return made
 
@@ -166,10 +156,15 @@ class Cluster(Engine):
 
     async def _forget(self) -> None:
         self.wires.close()
+        try:
+            present = await asyncio.wait_for(self.workforce.present(), 2.0)
+        except Exception:
+            # Without their scheduler the workers end, too.
+            return
         # Workers that were given up may be back, and hold their codes still.
         calls = [
             asyncio.create_task(self.client.rpc(worker).kronlearn_forget(run=self.name))
-            for worker in self.asked.intersection(await self._present())
+            for worker in self.asked.intersection(present)
         ]
         if calls:
             # Who does not answer now forgets the run later by itself.
@@ -177,13 +172,6 @@ class Cluster(Engine):
             for call in unheard:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
-
-    async def _present(self) -> Iterable[str]:
-        """The workers that the scheduler knows; none if it is gone."""
-        try:
-            return await asyncio.wait_for(self.client.scheduler.ncores(), 2.0)
-        except Exception:
-            return ()
 
     def _register(self) -> None:
         """Have every worker, also those to come, answer our requests."""
@@ -198,8 +186,7 @@ class Cluster(Engine):
     # One question: sent to all, repeated to others where workers are lost.
 
     async def _ask(self, question: Question) -> list[Any]:
-        if time.monotonic() - self.looked >= _LOOK_EVERY:
-            await self._look()
+        if self.workforce.is_due:
             await self._rebalance()
         answers: list[Any] = []
         answered: list[Span] = []
@@ -229,10 +216,10 @@ class Cluster(Engine):
                     except WorkError as failure:
                         failures.append((min(spans), failure.error))
                         answered += spans
-                    except _LOST as problem:
+                    except OSError as problem:
                         logger.warning("Worker %s is lost: %r", worker, problem)
                         gone.add(worker)
-                gone |= await self._silent({worker for worker, _ in sent.values()}, heard)
+                gone |= await self.workforce.silent({worker for worker, _ in sent.values()}, heard)
                 if gone:
                     for task in [task for task, (worker, _) in sent.items() if worker in gone]:
                         task.cancel()
@@ -323,62 +310,7 @@ class Cluster(Engine):
             codes = {slot: codes[rows] for slot, codes in self.first_codes.items()}
             self.states[worker, span] = 0, codes
 
-    # Which workers there are, and who has which blocks.
-
-    async def _look(self) -> None:
-        """See which workers there are; those that came or came back are asked to answer first."""
-        threads = await self.client.scheduler.ncores()
-        self.looked = time.monotonic()
-        unknown = [
-            worker
-            for worker in threads
-            if worker not in self.weights
-            and worker not in self.refused
-            and self.retry_at.get(worker, 0.0) <= self.looked
-        ]
-        for worker, sets in zip(unknown, await self._pings(unknown, 2.0), strict=True):
-            if sets is None:
-                self.retry_at[worker] = time.monotonic() + PATIENCE / 3
-                continue
-            if instruction_set() in sets:
-                self.weights[worker] = 1 if self.n_threads else threads[worker]
-            else:
-                self.refused.add(worker)
-                logger.warning(
-                    "Worker %s has no %s instructions and is left out; results would differ.",
-                    worker,
-                    instruction_set(),
-                )
-        for worker in [worker for worker in self.weights if worker not in threads]:
-            if worker not in self.shares:
-                del self.weights[worker]
-
-    async def _pings(self, workers: list[str], seconds: float) -> list[list[str] | None]:
-        async def ping(worker: str) -> list[str] | None:
-            try:
-                call = self.client.rpc(worker).kronlearn_ping()
-                return await asyncio.wait_for(call, seconds)
-            except (*_LOST, Exception):
-                return None
-
-        return await asyncio.gather(*map(ping, workers))
-
-    async def _silent(self, workers: set[str], heard: dict[str, float]) -> set[str]:
-        """The workers that have not answered a ping for too long, or are known to be gone."""
-        now = time.monotonic()
-        quiet = [worker for worker in workers if now - heard[worker] >= 1.0]
-        if not quiet:
-            return set()
-        present = await self.client.scheduler.ncores()
-        replies = await self._pings(quiet, min(5.0, PATIENCE / 3))
-        for worker, reply in zip(quiet, replies, strict=True):
-            if reply is not None:
-                heard[worker] = time.monotonic()
-        return {
-            worker
-            for worker in quiet
-            if worker not in present or time.monotonic() - heard[worker] > PATIENCE
-        }
+    # Who has which blocks.
 
     async def _replace(
         self, gone: set[str], answered: list[Span], waiting: list[Span]
@@ -386,8 +318,8 @@ class Cluster(Engine):
         """Give the blocks of lost workers to others; returns what these are still to be asked."""
         for worker in gone:
             self._lose(worker)
-        await self._some_workers()
-        shares = shared_out(self.n_blocks, self.weights, self.shares, cut=False)
+        await self.workforce.wait(self.shares)
+        shares = shared_out(self.n_blocks, self.workforce.weights, self.shares, cut=False)
         self.shares = {worker: split(spans, answered) for worker, spans in shares.items()}
         to_ask = {}
         for worker, spans in self.shares.items():
@@ -400,36 +332,22 @@ class Cluster(Engine):
 
     def _lose(self, worker: str) -> None:
         self.traffic.workers_lost += 1
-        for record in (self.shares, self.weights):
-            record.pop(worker, None)
+        self.workforce.lose(worker)
+        self.shares.pop(worker, None)
         self.informed.discard(worker)
-        self.retry_at[worker] = time.monotonic() + PATIENCE / 3
         self.supplies.keep_only(worker, [])
         self.wires.cut(worker)
         self.known = {key: v for key, v in self.known.items() if key[0] != worker}
         self.states = {key: v for key, v in self.states.items() if key[0] != worker}
 
-    async def _some_workers(self) -> None:
-        """Wait until there is a worker."""
-        begin = time.monotonic()
-        await self._look()
-        while not self.weights:
-            if time.monotonic() - begin > 2 * PATIENCE:
-                raise RuntimeError(
-                    f"No Dask worker has answered for {2 * PATIENCE:.0f} seconds; start workers "
-                    "that can be reached from here and have kronlearn installed."
-                )
-            await asyncio.sleep(0.2)
-            await self._look()
-
     async def _rebalance(self) -> None:
         """Give new workers their share."""
-        await self._some_workers()
-        if set(self.weights) == set(self.shares):
+        await self.workforce.wait(self.shares)
+        if set(self.workforce.weights) == set(self.shares):
             return
         before = self.shares
         owned = [span for spans in before.values() for span in spans]
-        shares = shared_out(self.n_blocks, self.weights, before)
+        shares = shared_out(self.n_blocks, self.workforce.weights, before)
         shares = {worker: split(spans, owned) for worker, spans in shares.items()}
         if before and (self.log or self.first_codes):
             await self._export(before, shares)
@@ -451,53 +369,10 @@ class Cluster(Engine):
             self.shares = before | {owner: shares.get(owner, []) + list(moves)}
             try:
                 codes = await asyncio.wait_for(
-                    self._send(owner, list(moves), Export(self.version)), PATIENCE
+                    self._send(owner, list(moves), Export(self.version)), workforce.PATIENCE
                 )
             except Exception as problem:
                 # Whoever takes over the blocks makes their codes again.
                 logger.warning("Worker %s does not hand over its codes: %r", owner, problem)
                 continue
             self.states |= {(moves[span], span): state for span, state in codes.items()}
-
-
-class RemoteCodes(KeptCodes):
-    """Codes that stay on the workers."""
-
-    def __init__(self, cluster: Cluster, room: Room) -> None:
-        self.cluster, self.room = cluster, room
-
-    def rescale(self, mode: int, scale: NDArray[np.float64], n_atoms: tuple[int, ...]) -> None:
-        """Multiply every coefficient by a scale: done by the workers with the next pass."""
-        self.cluster.record(self.room, Rescaling(mode, scale, n_atoms))
-
-    def used(self, n_atoms: tuple[int, ...]) -> NDArray[np.bool_]:
-        """Which atoms ``(n_1, …, n_d)`` any code uses."""
-        cluster = self.cluster
-        return np.logical_or.reduce(cluster.ask(Used(cluster.version, self.room, n_atoms)))
-
-    def worst(self, count: int) -> NDArray[np.intp]:
-        """The samples with the largest residuals, of equal ones the first; none without any."""
-        found = self.cluster.ask(Worst(self.cluster.version, self.room, count))
-        residuals, rows = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return rows[np.lexsort((rows, -residuals))][:count]
-
-    def gathered(self) -> Codes:
-        """All of them in this process."""
-        cluster, room = self.cluster, self.room
-        codes = Codes.empty(
-            len(cluster.source),
-            room.width,
-            cluster.source.dtype,
-            supports=room.supports,
-            values=room.values,
-            residuals=room.residuals,
-        )
-        for states in cluster.ask(Export(cluster.version)):
-            for span, (_, parts) in states.items():
-                first = span[0] * cluster.block_size
-                part = parts[room.slot]
-                for name in ("index", "nonzeros", "value", "residual2"):
-                    whole, piece = getattr(codes, name), getattr(part, name)
-                    if piece is not None:
-                        whole[first : first + len(piece)] = piece
-        return codes

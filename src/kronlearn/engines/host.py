@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from distributed import Worker
+from distributed import Status, Worker
 from distributed.diagnostics.plugin import WorkerPlugin
 from numpy.typing import NDArray
 from tornado.ioloop import PeriodicCallback
@@ -41,6 +42,9 @@ __all__ = ["Host", "Run"]
 
 # A run that nobody has asked about for so many seconds is forgotten: its driver is gone.
 _FORGET_AFTER = 600.0
+_ALIVE = (Status.init, Status.running, Status.paused)
+# Its samples are let go of sooner: they may be large, and if the driver lives Dask has them still.
+_LET_GO_AFTER = 60.0
 
 
 class Host(WorkerPlugin):
@@ -89,6 +93,9 @@ class Host(WorkerPlugin):
         try:
             reply = self._answer(pickle.loads(request))
         except Exception as error:
+            if sys.is_finalizing() or self.worker.status not in _ALIVE:
+                # Not an error of the work: the driver is to give the worker up.
+                raise ConnectionError("the worker is closing") from error
             reply = error
         try:
             return pickle.dumps(reply, protocol=5)
@@ -129,9 +136,11 @@ class Host(WorkerPlugin):
         return {span: (key, data[key]) for span, key in keys.items() if key in data}
 
     def _forget_abandoned(self) -> None:
-        oldest = time.monotonic() - _FORGET_AFTER
+        now = time.monotonic()
         for name, run in list(self.runs.items()):
-            if not run.asked and run.last_asked < oldest:
+            if not run.asked and now - run.last_asked > _LET_GO_AFTER:
+                run.data = {}
+            if not run.asked and now - run.last_asked > _FORGET_AFTER:
                 del self.runs[name]
 
 

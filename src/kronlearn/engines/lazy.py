@@ -13,6 +13,7 @@ from kronlearn.dictionary import Dictionary
 from kronlearn.engines.engine import Coder
 from kronlearn.engines.threads import Threads
 from kronlearn.sources.arrays import ArraySource
+from kronlearn.sources.source import sample_dtype
 
 __all__ = ["lazy_codes", "lazy_samples"]
 
@@ -20,15 +21,16 @@ __all__ = ["lazy_codes", "lazy_samples"]
 def lazy_codes(samples: Any, dictionary: Dictionary, coder: Coder) -> Any:
     """A Dask array ``(N, n_codes)`` whose chunks are sparse codes, one for each of samples."""
     whole = samples.rechunk(dict.fromkeys(range(1, samples.ndim), -1))
+    dtype = sample_dtype(samples.dtype)
     return whole.map_blocks(
         _codes,
         dictionary,
         coder,
-        dtype=dictionary.dtype,
+        dtype=dtype,
         drop_axis=list(range(1, whole.ndim)),
         new_axis=[1],
         chunks=(whole.chunks[0], (dictionary.n_codes,)),
-        meta=sparse.csr_array((0, dictionary.n_codes), dtype=dictionary.dtype),
+        meta=sparse.csr_array((0, dictionary.n_codes), dtype=dtype),
     )
 
 
@@ -47,11 +49,17 @@ def lazy_samples(codes: Any, dictionary: Dictionary, sample_shape: tuple[int, ..
     )
 
 
-def _codes(block: NDArray[Any], dictionary: Dictionary, coder: Coder) -> sparse.csr_array:
+def _codes(
+    block: NDArray[Any], dictionary: Dictionary, coder: Coder, block_info: Any = None
+) -> sparse.csr_array:
     if len(block) == 0:
-        return sparse.csr_array((0, dictionary.n_codes), dtype=dictionary.dtype)
+        return sparse.csr_array((0, dictionary.n_codes), dtype=sample_dtype(block.dtype))
     source = ArraySource(block, dictionary.patch_shape)
-    return code_source(source, dictionary, coder, Threads(1))
+    try:
+        return code_source(source, dictionary, coder, Threads(1))
+    except ValueError as problem:
+        first = block_info[0]["array-location"][0][0]
+        raise ValueError(f"{problem} Its chunk begins with sample {first}.") from None
 
 
 def _samples(block: Any, dictionary: Dictionary, sample_shape: tuple[int, ...]) -> NDArray[Any]:

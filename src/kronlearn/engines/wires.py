@@ -49,7 +49,12 @@ class WireServer:
             return
         host = get_address_host(address)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.listener = socket.create_server((host, 0), family=family)
+        try:
+            self.listener = socket.create_server((host, 0), family=family)
+        except OSError as problem:
+            # The address may be that of a gateway, which is not ours to listen at.
+            logger.info("No wires to %s (%r); its calls go by Dask.", address, problem)
+            return
         self.place = [host, self.listener.getsockname()[1], self.token]
         threading.Thread(target=self._accept, name="kronlearn-listener", daemon=True).start()
 

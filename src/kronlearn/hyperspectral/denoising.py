@@ -16,7 +16,7 @@ from kronlearn.hyperspectral.blocks import usable_bands
 from kronlearn.hyperspectral.noise import noise_of
 from kronlearn.hyperspectral.slabs import denoised_rows
 from kronlearn.hyperspectral.statistics import gather
-from kronlearn.hyperspectral.subspace import Subspace, working_dtype
+from kronlearn.hyperspectral.subspace import Subspace
 from kronlearn.images.stages import Progress, Stages
 from kronlearn.sources.cubes import Cube, CubeWriter, open_cube
 
@@ -130,7 +130,7 @@ def _target(
     """What takes the rows of the result: a file, or an array."""
     if out is not None:
         return cube.create(out)
-    return nullcontext(_Array(np.empty(cube.shape, working_dtype(cube.dtype))))
+    return nullcontext(_Array(np.empty(cube.shape, cube.dtype)))
 
 
 @dataclass(frozen=True)

@@ -131,19 +131,34 @@ def spectral_angle_map(reference: Any, estimate: Any, *, band_axis: int | None =
     ----------
     reference, estimate, band_axis
         As for :func:`compare`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> a = np.zeros((1, 2, 2)) + [1, 0]
+    >>> b = np.array([[[1.0, 1.0], [0.0, 2.0]]])
+    >>> kl.hyperspectral.spectral_angle_map(a, b, band_axis=2).round(6).tolist()
+    [[45.0, 90.0]]
     """
     a, b = _pair(reference, estimate, band_axis)
     angles = np.full(a.shape[:2], np.nan)
     for rows, wanted, found, valid in _row_pairs(a, b):
-        with np.errstate(invalid="ignore"):
-            u = wanted / np.linalg.norm(wanted, axis=-1, keepdims=True)
-            v = found / np.linalg.norm(found, axis=-1, keepdims=True)
+        u, v = _directions(wanted), _directions(found)
         # Exact for small angles, too, where an arc cosine is not.
         across, along = np.linalg.norm(u - v, axis=-1), np.linalg.norm(u + v, axis=-1)
         angles[rows] = np.degrees(2 * np.arctan2(across, along))
         if valid is not None:
             angles[rows][~valid.all(axis=-1)] = np.nan
     return angles
+
+
+def _directions(spectra: Values) -> Values:
+    """Spectra of length one; NaN for those that are zero."""
+    # Scaled first: squares of very large and very small values would be lost.
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        spectra = spectra / np.abs(spectra).max(axis=-1, keepdims=True)
+        return np.asarray(spectra / np.linalg.norm(spectra, axis=-1, keepdims=True))
 
 
 def psnr_per_band(
@@ -155,12 +170,21 @@ def psnr_per_band(
 ) -> Values:
     """The peak signal-to-noise ratio of every band, (bands,), in decibels.
 
-    Infinite for equal bands, NaN for bands without data.
+    Infinite for equal bands, NaN for bands without data and for those that are constant in the
+    reference only, unless ``data_range`` says what the error is relative to.
 
     Parameters
     ----------
     reference, estimate, data_range, band_axis
         As for :func:`compare`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> a = np.zeros((3, 5, 2))
+    >>> kl.hyperspectral.psnr_per_band(a, a + [0, 0.1], band_axis=2, data_range=1).tolist()
+    [inf, 20.0]
     """
     a, b = _pair(reference, estimate, band_axis)
     n_bands = a.shape[2]
@@ -168,14 +192,16 @@ def psnr_per_band(
     low, high = np.full(n_bands, np.inf), np.full(n_bands, -np.inf)
     for _, wanted, found, valid in _row_pairs(a, b):
         where = True if valid is None else valid
-        squares += np.square(wanted - found).sum(axis=(0, 1), where=where)
+        with np.errstate(over="ignore", under="ignore"):
+            squares += np.square(wanted - found).sum(axis=(0, 1), where=where)
         count += wanted.shape[0] * wanted.shape[1] if valid is None else valid.sum(axis=(0, 1))
         low = np.minimum(low, wanted.min(axis=(0, 1), where=where, initial=np.inf))
         high = np.maximum(high, wanted.max(axis=(0, 1), where=where, initial=-np.inf))
     spans = _spans(data_range, high - low, a)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        error = squares / count
-        return np.where(error == 0, np.inf, 10 * np.log10(spans**2 / error))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        error = np.sqrt(squares / count)
+        ratio = np.where(spans > 0, spans / error, np.nan)
+        return np.where(error == 0, np.inf, 20 * np.log10(ratio))
 
 
 def ssim_per_band(
@@ -193,6 +219,14 @@ def ssim_per_band(
     ----------
     reference, estimate, data_range, band_axis
         As for :func:`compare`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> a = np.random.default_rng(0).random((16, 16, 2))
+    >>> kl.hyperspectral.ssim_per_band(a, a, band_axis=2).tolist()
+    [1.0, 1.0]
     """
     from skimage.metrics import structural_similarity
 

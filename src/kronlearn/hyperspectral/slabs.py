@@ -14,6 +14,7 @@ from kronlearn.hyperspectral.blocks import Block, block_height, in_order, row_bl
 from kronlearn.hyperspectral.subspace import Subspace
 from kronlearn.images.aggregation import Averager
 from kronlearn.sources.cubes import Cube
+from kronlearn.sources.formats.outputs import converted
 
 __all__ = ["denoised_rows"]
 
@@ -139,8 +140,10 @@ def _written(
         rows = slice(first, min(first + height, n_rows))
         there = slice(start + rows.start, start + rows.stop)
         found = subspace.values(planes[:, rows], cube.dtype)
-        if cube.nodata is not None and cube.dtype.kind in "iu":
-            _avoid(cube.nodata, found, cube.dtype)
+        if cube.dtype.kind in "iu":
+            if cube.nodata is not None:
+                _avoid(cube.nodata, found, cube.dtype)
+            found = converted(found, cube.dtype, cube.nodata, cube.name)
         if valid is None and len(subspace.bands) == cube.shape[2]:
             return there, found
         # Where there is no data, or no noise, the cube stays as it is.

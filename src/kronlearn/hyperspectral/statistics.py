@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,15 +43,16 @@ class Statistics:
 
     def __add__(self, other: Statistics) -> Statistics:
         n_pixels = self.n_pixels + other.n_pixels
+        differences = self.differences + other.differences
         if not self.n_pixels or not other.n_pixels:
-            return self if self.n_pixels else other
+            return replace(self if self.n_pixels else other, differences=differences)
         step = other.mean - self.mean
         moved = np.multiply.outer(step, step * (self.n_pixels * other.n_pixels / n_pixels))
         return Statistics(
             n_pixels,
             self.mean + step * (other.n_pixels / n_pixels),
             self.scatter + other.scatter + moved,
-            self.differences + other.differences,
+            differences,
         )
 
 

@@ -36,8 +36,9 @@ Seconds are those of an iteration: the median of a run's iterations after the fi
 and the median over the rounds. Every run has a process of its own, in which libraries of linear
 algebra are kept to one thread. Dask workers are processes that share the cores as Dask does by
 default (16 cores: four workers with four threads each), also with their scheduler and the program
-that asks. Speedup is over one thread; efficiency is speedup over p. The ceiling is what p processes that know nothing of each other, each coding samples
-of its own in its memory on one thread, do more than one of them: what these cores can give.
+that asks. Speedup is over one thread; efficiency is speedup over p. The ceiling is what p processes
+that know nothing of each other, each coding samples of its own in its memory on one thread, do more
+than one of them: what these cores can give.
 """
 
 _DATA = {

@@ -50,6 +50,7 @@ class Feed:
         whole = source.whole(start, stop)
         self.in_use: dict[int, NDArray[Any]] = {}
         self.coming: dict[int, Future[NDArray[Any]]] = {}
+        self.next = 0
         self.ahead = min(n_threads, _AHEAD)
         self.is_whole = whole is not None
         if whole is not None:
@@ -78,9 +79,9 @@ class Feed:
             return self.in_use[0]
         try:
             last = -(-(self.stop - self.start) // self.chunk) - 1
-            for later in range(number, min(number + self.ahead, last) + 1):
-                if later not in self.coming and later not in self.in_use:
-                    self.coming[later] = self.readers.submit(self._read, later)
+            while self.next <= min(number + self.ahead, last):
+                self.coming[self.next] = self.readers.submit(self._read, self.next)
+                self.next += 1
             self.in_use[number] = self.coming.pop(number).result()
             return self.in_use[number]
         except BaseException as error:

@@ -1,0 +1,152 @@
+"""Samples on their way to the threads: chunks, files, interruptions, the end of the process."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import kronlearn as kl
+from kronlearn.engines.engine import Coder, Task
+from kronlearn.engines.threads import Threads
+from kronlearn.sources.arrays import ArraySource
+from kronlearn.sources.feed import Feed
+from kronlearn.sources.source import Source
+from kronlearn.sources.stored import StoredArrayError
+
+
+class Counted(Source):
+    """Samples that note which of them were read, and may fail."""
+
+    def __init__(self, samples, fails_at=None):
+        self.samples, self.fails_at = samples, fails_at
+        self.patch_shape, self.dtype = samples.shape[1:], samples.dtype
+        self.read_rows = []
+        self.lock = threading.Lock()
+
+    def __len__(self):
+        return len(self.samples)
+
+    def read(self, start, stop):
+        with self.lock:
+            self.read_rows.append((start, stop))
+        if self.fails_at is not None and start <= self.fails_at < stop:
+            raise OSError("the disk is gone")
+        return np.ascontiguousarray(self.samples[start:stop]).reshape(stop - start, -1)
+
+
+@pytest.fixture
+def samples(rng):
+    return rng.standard_normal((1000, 4, 4))
+
+
+@pytest.fixture
+def dictionary(rng):
+    return kl.KroneckerDictionary.normalized([rng.standard_normal((4, 5)) for _ in range(2)])
+
+
+def total(source, dictionary, n_threads, block=16):
+    task = Task(dictionary, Coder("omp", 3), sums="full")
+    tree = task.tree(-(-len(source) // block))
+    Threads(n_threads, block).add(source, task, tree)
+    return tree.total()
+
+
+@pytest.mark.parametrize("n_threads", [1, 3, 8])
+def test_every_sample_is_read_once_and_adds_up_to_the_same_bits(
+    samples, dictionary, n_threads, monkeypatch
+):
+    expected = total(ArraySource(samples, (4, 4)), dictionary, 1)
+    monkeypatch.setattr("kronlearn.sources.source.BLOCK_NUMBERS", 48 * 16)
+    source = Counted(samples)
+    np.testing.assert_array_equal(total(source, dictionary, n_threads), expected)
+    rows = sorted(source.read_rows)
+    assert [start for start, _ in rows] == list(range(0, 1000, 48))
+    assert rows[-1][1] == 1000
+
+
+def test_chunks_that_are_asked_for_out_of_order_are_read_once(samples):
+    source = Counted(samples)
+    with Feed(source, 0, 1000, 16, n_threads=4) as feed:
+        feed.chunk = 100
+        for number in (1, 0, 2):
+            chunk = feed.get(number)
+            np.testing.assert_array_equal(
+                chunk, samples[100 * number : 100 * number + 100].reshape(100, -1)
+            )
+            feed.done(number)
+    assert len(set(source.read_rows)) == len(source.read_rows)
+
+
+@pytest.mark.parametrize("n_threads", [1, 4])
+def test_an_error_of_the_source_is_raised_as_it_is(samples, dictionary, n_threads, monkeypatch):
+    monkeypatch.setattr("kronlearn.sources.source.BLOCK_NUMBERS", 48 * 16)
+    with pytest.raises(OSError, match="the disk is gone"):
+        total(Counted(samples, fails_at=700), dictionary, n_threads)
+
+
+@pytest.mark.parametrize("n_threads", [1, 4])
+def test_a_file_is_read_by_the_threads_themselves(samples, dictionary, n_threads, tmp_path):
+    np.save(tmp_path / "samples.npy", samples)
+    from kronlearn.sources.stored_samples import open_samples, source_of
+
+    source = source_of(open_samples(tmp_path / "samples.npy"), (4, 4))
+    assert source.file(0) is not None
+    expected = total(ArraySource(samples, (4, 4)), dictionary, 1)
+    np.testing.assert_array_equal(total(source, dictionary, n_threads), expected)
+
+
+@pytest.mark.parametrize("n_threads", [1, 4])
+def test_a_file_that_is_cut_off_meanwhile_is_an_error_that_names_it(
+    samples, dictionary, n_threads, tmp_path
+):
+    path = tmp_path / "samples.npy"
+    np.save(path, samples)
+    from kronlearn.sources.stored_samples import open_samples, source_of
+
+    source = source_of(open_samples(path), (4, 4))
+    with open(path, "r+b") as file:
+        file.truncate(60_000)
+    with pytest.raises(StoredArrayError, match=r"samples\.npy"):
+        total(source, dictionary, n_threads)
+
+
+_INTERRUPTED = """
+import os, signal, sys, threading
+import numpy as np
+import kronlearn as kl
+
+samples = np.random.default_rng(0).integers(0, 99, (300_000, 8, 8)).astype(np.int16)
+model = kl.KroneckerDictionaryLearning((16, 16), n_nonzero_coefs=8, n_jobs=2, max_iter=50)
+threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    model.fit(samples)
+except KeyboardInterrupt:
+    sys.exit(7)
+"""
+
+_ENDED = """
+import threading, time
+import numpy as np
+import kronlearn as kl
+
+samples = np.random.default_rng(0).standard_normal((200_000, 8, 8)){converted}
+model = kl.KroneckerDictionaryLearning((16, 16), n_nonzero_coefs=8, n_jobs=2, max_iter=50)
+threading.Thread(target=model.fit, args=(samples,), daemon=True).start()
+time.sleep(0.7)
+"""
+
+
+def test_an_interrupt_of_a_streamed_pass_is_a_keyboard_interrupt():
+    done = subprocess.run([sys.executable, "-c", _INTERRUPTED], timeout=60)
+    assert done.returncode == 7
+
+
+@pytest.mark.parametrize("converted", ["", ".astype(np.float16)"])
+def test_a_process_may_end_while_a_pass_is_under_way(converted):
+    script = _ENDED.format(converted=converted)
+    done = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True)
+    assert done.returncode not in (-signal.SIGABRT, -signal.SIGSEGV, 134)
+    assert b"terminate" not in done.stderr
