@@ -575,9 +575,8 @@ def test_noise_is_found_where_the_blocks_that_are_looked_at_hold_no_data(rng, n_
 
 def test_measures_of_constant_and_extreme_bands():
     cube = np.ones((8, 8, 2))
-    assert np.isnan(hyperspectral.psnr_per_band(cube, [*cube, 0, 0.1], band_axis=2)).tolist() == [
-        False,
-        True,
-    ]
+    psnr = hyperspectral.psnr_per_band(cube, cube + np.array([0, 0.1]), band_axis=2)
+    assert psnr[0] == np.inf
+    assert np.isnan(psnr[1])
     for scale in (1e-320, 1e300):
         assert hyperspectral.spectral_angle(cube * scale, cube * scale, band_axis=2) == 0.0
