@@ -13,7 +13,17 @@ import typer
 
 from kronlearn.cli import app_cube, app_images, app_reproduce
 from kronlearn.cli.group import Commands
-from kronlearn.cli.options import Jobs, Json, Overwrite, Quick, Quiet, parse_case, parse_sizes
+from kronlearn.cli.options import (
+    Jobs,
+    Json,
+    Overwrite,
+    Quick,
+    Quiet,
+    Structure,
+    StructureName,
+    parse_case,
+    parse_sizes,
+)
 
 __all__ = ["app", "main"]
 
@@ -53,13 +63,6 @@ def kronlearn(
         context.command.show_traceback = show_traceback
     if context.invoked_subcommand is None:
         print(context.get_help())
-
-
-class Structure(StrEnum):
-    """Kinds of factors."""
-
-    general = "general"
-    orthonormal = "orthonormal"
 
 
 class Method(StrEnum):
@@ -149,9 +152,6 @@ RemoveMeans = Annotated[
         help="Whether each patch loses its mean.",
         show_default="removed for images, kept for arrays",
     ),
-]
-StructureName = Annotated[
-    Structure, typer.Option(metavar="NAME", help="Factors: general or orthonormal.")
 ]
 Terms = Annotated[
     int,

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kronlearn.cli.options import Jobs, Json, Overwrite, Quick, Quiet, parse_sizes
+from kronlearn.cli.options import (
+    Jobs,
+    Json,
+    Overwrite,
+    Quick,
+    Quiet,
+    Structure,
+    StructureName,
+    parse_sizes,
+)
 
 __all__ = ["add_to"]
 
@@ -19,13 +27,6 @@ def add_to(app: typer.Typer, bench: typer.Typer) -> None:
     """Give the command line, and its benchmarks, the commands of this module."""
     app.add_typer(cube, name="cube")
     bench.command("cube")(bench_cube)
-
-
-class Structure(StrEnum):
-    """Kinds of factors."""
-
-    general = "general"
-    orthonormal = "orthonormal"
 
 
 File = Annotated[
@@ -123,9 +124,7 @@ def learn(
     remove_means: Annotated[
         bool, typer.Option("--remove-means", help="Each patch loses its mean first.")
     ] = False,
-    structure: Annotated[
-        Structure, typer.Option(metavar="NAME", help="Factors: general or orthonormal.")
-    ] = Structure.general,
+    structure: StructureName = Structure.general,
     max_iter: Annotated[int, typer.Option(min=1, metavar="N", help="Iterations at most.")] = 30,
     time_budget: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Stop after this long.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -14,11 +15,24 @@ __all__ = [
     "Overwrite",
     "Quick",
     "Quiet",
+    "Structure",
+    "StructureName",
     "parse_case",
     "parse_numbers",
     "parse_sizes",
 ]
 
+
+class Structure(StrEnum):
+    """Kinds of factors."""
+
+    general = "general"
+    orthonormal = "orthonormal"
+
+
+StructureName = Annotated[
+    Structure, typer.Option(metavar="NAME", help="Factors: general or orthonormal.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Jobs = Annotated[
