@@ -244,6 +244,11 @@ def replace_file(target: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
+    except OSError as problem:
+        temporary.unlink(missing_ok=True)
+        # The name of the file that is wanted, not of the one beside it.
+        reason = problem.strerror or str(problem)
+        raise OSError(problem.errno, reason, str(target)) from problem
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -1,0 +1,145 @@
+"""A soak: fit after fit with random faults on three workers; bits and memory are watched.
+
+    python benchmarks/soak.py [--minutes 30] [--seed 0] [--csv benchmarks/soak.csv]
+
+One worker is never killed, so that its memory tells of leaks as that of the driver and of the
+scheduler does. Ends with 1 if a fit hangs, ends with other bits, or memory grows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import logging
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from cluster import DaskCluster, at_most, model
+from fault_runs import FAULTS, N_WORKERS, Fault, Problems, fit_with_driver_killed, fit_with_fault
+
+COLUMNS = ("minutes", "fault", "same_bits", "seconds", "driver_mb", "scheduler_mb", "worker_mb")
+WATCHED = COLUMNS[-3:]
+# Memory may differ by so much between the second quarter of a soak and the last.
+MOST_GROWTH, MOST_GROWTH_MB = 0.05, 15.0
+
+
+class WithSurvivor(DaskCluster):
+    """A cluster whose first worker may be frozen, but not killed."""
+
+    @property
+    def victims(self) -> list[Any]:
+        """All workers but the first."""
+        return self.alive[1:]
+
+
+def main() -> int:
+    """Run faults until the time is over; 0 if all is well."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--csv", type=Path, default=Path(__file__).with_suffix(".csv"))
+    options = parser.parse_args()
+    logging.getLogger("kronlearn").setLevel(logging.ERROR)
+    rng = np.random.default_rng(options.seed)
+    rows = []
+    with (
+        tempfile.TemporaryDirectory() as name,
+        WithSurvivor(Path(name), [1] * N_WORKERS) as cluster,
+        open(options.csv, "w", newline="") as file,
+    ):
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        events = _events(cluster, Problems(Path(name)), Path(name), rng)
+        begin = time.monotonic()
+        while time.monotonic() - begin < 60 * options.minutes:
+            fault = str(rng.choice(list(events)))
+            start = time.monotonic()
+            same = events[fault]()
+            seconds = time.monotonic() - start
+            cluster.restore(N_WORKERS)
+            minutes = (time.monotonic() - begin) / 60
+            row = [round(minutes, 2), fault, int(same), round(seconds, 2), *_memory(cluster)]
+            rows.append(dict(zip(COLUMNS, row, strict=True)))
+            writer.writerow(rows[-1])
+            file.flush()
+    wrong = sum(not row["same_bits"] for row in rows)
+    print(f"{len(rows)} fits, {wrong} with other bits")
+    grown = [name for name in WATCHED if not _flat(name, rows)]
+    print(f"grows: {', '.join(grown)}" if grown else "flat")
+    return int(bool(wrong or grown))
+
+
+def _events(
+    cluster: DaskCluster, problems: Problems, folder: Path, rng: np.random.Generator
+) -> dict[str, Callable[[], bool]]:
+    """What may happen, by name; each says whether it ended as it should."""
+
+    def fitted_with(fault: Fault) -> Callable[[], bool]:
+        return lambda: fit_with_fault(cluster, problems, fault, rng).same_bits
+
+    return {
+        **{name: fitted_with(fault) for name, fault in FAULTS.items() if not fault.nanny},
+        "nothing": fitted_with(Fault(lambda *_: None)),
+        "driver killed": lambda: fit_with_driver_killed(cluster, problems, folder, rng).same_bits,
+        "NaN in a sample": lambda: _refused(problems, rng),
+        "interrupted": lambda: _interrupted(problems, rng),
+    }
+
+
+def _refused(problems: Problems, rng: np.random.Generator) -> bool:
+    """Whether a fit of samples with a NaN ends with an error that says where it is."""
+    bad = problems.array[:20_000].copy()
+    place = int(rng.integers(len(bad)))
+    bad[place, 0, 0] = np.nan
+    try:
+        with at_most(60):
+            model().fit(bad)
+    except ValueError as error:
+        return f"sample {place}" in str(error)
+    return False
+
+
+def _interrupted(problems: Problems, rng: np.random.Generator) -> bool:
+    """Whether an interrupted fit keeps what it has learned."""
+    wanted = int(rng.integers(1, 8))
+
+    def callback(progress: Any) -> None:
+        if progress.iteration == wanted:
+            raise KeyboardInterrupt
+
+    learner = model(max_iter=8, callback=callback)
+    try:
+        with at_most(60):
+            learner.fit(problems.samples(rng))
+    except KeyboardInterrupt:
+        return learner.n_iter_ == wanted
+    return False
+
+
+def _memory(cluster: DaskCluster) -> list[float]:
+    """Megabytes of the driver, the scheduler and the worker that is never killed."""
+    pids = [psutil.Process().pid, cluster.scheduler.pid, cluster.workers[0].pid]
+    return [round(psutil.Process(pid).memory_info().rss / 1e6, 1) for pid in pids]
+
+
+def _flat(name: str, rows: list[dict[str, Any]]) -> bool:
+    """Whether the memory of a process is about the same in the second and the last quarter."""
+    quarter = max(len(rows) // 4, 1)
+    before = statistics.median(row[name] for row in rows[quarter : 2 * quarter] or rows)
+    after = statistics.median(row[name] for row in rows[-quarter:])
+    print(f"{name}: {before:.1f} in the second quarter, {after:.1f} in the last")
+    return after <= before * (1 + MOST_GROWTH) + MOST_GROWTH_MB
+
+
+if __name__ == "__main__":
+    sys.exit(main())

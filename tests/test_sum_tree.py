@@ -1,0 +1,151 @@
+"""The tree of sums: however blocks are shared out, their sum has the same bits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kronlearn import _native
+from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.engines.engine import Coder, Task
+from kronlearn.engines.threads import Threads
+from kronlearn.moments import Moments
+from kronlearn.sources.arrays import ArraySource
+from kronlearn.starts import dct_factor
+
+SIZE = 3
+
+
+def blocks_of_sums(n_blocks: int, seed: int = 0) -> np.ndarray:
+    """Sums (n_blocks, SIZE) so different that every order of adding them rounds its own way."""
+    rng = np.random.default_rng(seed)
+    sizes = 10.0 ** rng.integers(-8, 9, (n_blocks, SIZE))
+    return rng.standard_normal((n_blocks, SIZE)) * sizes
+
+
+def pairwise(sums: np.ndarray) -> np.ndarray:
+    """The sum as the tree defines it: of the halves at the largest power of two, and so on."""
+    if len(sums) == 1:
+        return sums[0]
+    half = 1 << (len(sums) - 1).bit_length() - 1
+    return pairwise(sums[:half]) + pairwise(sums[half:])
+
+
+def tree_over(sums: np.ndarray, blocks: list[int]) -> _native.SumTree:
+    tree = _native.SumTree(SIZE, len(sums))
+    for block in blocks:
+        tree.add(0, block, sums[block])
+    return tree
+
+
+def merged(trees: list[_native.SumTree], n_blocks: int) -> _native.SumTree:
+    """One tree of the nodes of several."""
+    whole = _native.SumTree(SIZE, n_blocks)
+    for tree in trees:
+        for level, index, sums in zip(*tree.nodes(), strict=True):
+            whole.add(int(level), int(index), sums)
+    return whole
+
+
+@given(st.integers(1, 200))
+def test_the_sum_of_all_blocks_is_the_pairwise_one(n_blocks: int) -> None:
+    sums = blocks_of_sums(n_blocks)
+    tree = tree_over(sums, list(range(n_blocks)))
+    levels, indices, _ = tree.nodes()
+    assert len(levels) == 1
+    assert indices.tolist() == [0]
+    assert tree.total().tobytes() == pairwise(sums).tobytes()
+
+
+@given(st.integers(1, 120), st.integers(1, 6), st.integers(0, 1000), st.booleans())
+def test_any_parts_in_any_order_give_the_same_bits(
+    n_blocks: int, n_parts: int, seed: int, contiguous: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    sums = blocks_of_sums(n_blocks, seed)
+    owner = rng.integers(n_parts, size=n_blocks)
+    if contiguous:
+        owner.sort()
+    trees = []
+    for part in rng.permutation(n_parts).tolist():
+        mine = np.flatnonzero(owner == part)
+        trees.append(tree_over(sums, rng.permutation(mine).tolist()))
+    assert merged(trees, n_blocks).total().tobytes() == pairwise(sums).tobytes()
+
+
+@given(st.integers(1, 4000), st.integers(1, 64), st.data())
+def test_a_contiguous_part_is_few_nodes(n_blocks: int, n_parts: int, data: st.DataObject) -> None:
+    first = data.draw(st.integers(0, n_blocks - 1))
+    stop = min(n_blocks, first + -(-n_blocks // n_parts))
+    tree = _native.SumTree(1, n_blocks)
+    for block in range(first, stop):
+        tree.add(0, block, np.ones(1))
+    assert len(tree.nodes()[0]) <= 2 * math.ceil(math.log2(stop - first + 1))
+    assert tree.total() == stop - first
+
+
+def test_equal_shares_of_a_power_of_two_are_one_node_each() -> None:
+    for part in range(4):
+        tree = tree_over(blocks_of_sums(64), list(range(16 * part, 16 * part + 16)))
+        levels, indices, _ = tree.nodes()
+        assert (levels.tolist(), indices.tolist()) == ([4], [part])
+
+
+def test_a_tree_without_blocks_sums_to_zero() -> None:
+    tree = _native.SumTree(SIZE, 5)
+    assert tree.total().tolist() == [0.0] * SIZE
+    assert [part.shape for part in tree.nodes()] == [(0,), (0,), (0, SIZE)]
+
+
+@pytest.mark.parametrize(
+    ("level", "index", "size", "message"),
+    [
+        (0, 2, SIZE, "twice"),
+        (1, 1, SIZE, "twice"),
+        (3, 0, SIZE, "twice"),
+        (0, 7, SIZE, "no such node"),
+        (0, -1, SIZE, "no such node"),
+        (-1, 0, SIZE, "no such node"),
+        (60, 0, SIZE, "no such node"),
+        (0, 0, SIZE + 1, "another size"),
+    ],
+)
+def test_what_cannot_be_a_node_is_refused_and_changes_nothing(
+    level: int, index: int, size: int, message: str
+) -> None:
+    tree = _native.SumTree(SIZE, 7)
+    tree.add(0, 2, np.ones(SIZE))
+    with pytest.raises(ValueError, match=message):
+        tree.add(level, index, np.ones(size))
+    assert tree.total().tolist() == [1.0] * SIZE
+
+
+@pytest.mark.parametrize("blocks", [0, -1])
+def test_a_sum_over_no_blocks_is_refused(blocks: int) -> None:
+    with pytest.raises(ValueError, match="no blocks"):
+        _native.SumTree(SIZE, blocks)
+
+
+@given(st.integers(1, 900), st.integers(1, 3), st.lists(st.integers(0, 29), max_size=4))
+def test_a_pass_in_parts_finds_the_bits_of_one_pass(
+    n_samples: int, n_threads: int, cuts: list[int]
+) -> None:
+    block = 32
+    n_blocks = -(-n_samples // block)
+    samples = np.random.default_rng(0).standard_normal((n_samples, 4, 5))
+    source = ArraySource(samples, (4, 5))
+    dictionary = KroneckerDictionary([dct_factor(4, 6), dct_factor(5, 5)])
+    moments = Moments.zeros((4, 5), (6, 5))
+    task = Task.of(dictionary, Coder("omp", 3), "fresh", False, None, moments)
+    whole, parts = task.tree(n_blocks), task.tree(n_blocks)
+    Threads(1, block).add(source, task, whole)
+    ends = sorted({0, n_blocks, *(cut for cut in cuts if cut < n_blocks)})
+    for first, stop in reversed(list(itertools.pairwise(ends))):
+        rows = first * block, min(stop * block, n_samples)
+        Threads(n_threads, block).add(source, task, parts, None, *rows)
+    assert parts.total().tobytes() == whole.total().tobytes()

@@ -1,0 +1,94 @@
+"""Wires: whoever knows the token is answered, nobody else, and nothing ends the server."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from kronlearn.engines.wires import WireServer
+
+
+@pytest.fixture
+def server() -> Iterator[WireServer]:
+    running = WireServer("tcp://127.0.0.1:1", lambda request: request[::-1])
+    yield running
+    running.close()
+
+
+def connected(server: WireServer, token: bytes | None = None) -> socket.socket:
+    host, port, right = server.place
+    connection = socket.create_connection((host, port), timeout=10)
+    connection.sendall(right if token is None else token)
+    return connection
+
+
+def answer_to(connection: socket.socket, request: bytes) -> bytes:
+    connection.sendall(struct.pack("<Q", len(request)) + request)
+    with connection.makefile("rb") as answers:
+        (length,) = struct.unpack("<Q", answers.read(8))
+        return answers.read(length)
+
+
+def test_every_request_is_answered_in_turn(server: WireServer) -> None:
+    with connected(server) as connection:
+        for request in (b"", b"abc", bytes(range(256)) * 5000):
+            assert answer_to(connection, request) == request[::-1]
+
+
+def test_drivers_do_not_wait_for_each_other(server: WireServer) -> None:
+    with connected(server) as first, connected(server) as second:
+        first.sendall(struct.pack("<Q", 3) + b"a")
+        assert answer_to(second, b"xyz") == b"zyx"
+        first.sendall(b"bc")
+        with first.makefile("rb") as answers:
+            assert answers.read(11)[8:] == b"cba"
+
+
+@pytest.mark.parametrize("token", [b"x" * 32, bytes(32)])
+def test_who_does_not_know_the_token_is_not_answered(server: WireServer, token: bytes) -> None:
+    with connected(server, token) as connection:
+        connection.sendall(struct.pack("<Q", 3) + b"abc")
+        # The server may close before it has read the request, which resets the connection.
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+    with connected(server) as connection:
+        assert answer_to(connection, b"abc") == b"cba"
+
+
+@pytest.mark.parametrize("sent", [struct.pack("<Q", 1 << 60), struct.pack("<Q", 9) + b"abc", b"a"])
+def test_senseless_and_broken_messages_end_only_their_connection(
+    server: WireServer, sent: bytes
+) -> None:
+    with connected(server) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b""
+    with connected(server) as connection:
+        assert answer_to(connection, b"abc") == b"cba"
+
+
+def test_the_threads_of_closed_connections_end(server: WireServer) -> None:
+    def wires() -> int:
+        return sum(thread.name == "kronlearn-wire" for thread in threading.enumerate())
+
+    before = wires()
+    for _ in range(20):
+        with connected(server) as connection:
+            answer_to(connection, b"abc")
+    end = time.monotonic() + 10
+    while wires() > before and time.monotonic() < end:
+        time.sleep(0.01)
+    assert wires() <= before
+
+
+@pytest.mark.parametrize("address", ["tls://127.0.0.1:1", "inproc://1/2/3", "tcp://203.0.113.7:1"])
+def test_there_is_no_wire_where_none_can_or_should_be(address: str) -> None:
+    server = WireServer(address, lambda request: request)
+    assert server.listener is None
+    server.close()
