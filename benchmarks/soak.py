@@ -3,7 +3,8 @@
     python benchmarks/soak.py [--minutes 30] [--seed 0] [--csv benchmarks/soak.csv]
 
 One worker is never killed, so that its memory tells of leaks as that of the driver and of the
-scheduler does. Ends with 1 if a fit hangs, ends with other bits, or memory grows.
+scheduler does. What killed drivers have left it holds for ten minutes: a soak must be longer.
+Ends with 1 if a fit hangs, ends with other bits, or memory grows.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from fault_runs import FAULTS, N_WORKERS, Fault, Problems, fit_with_driver_kille
 
 COLUMNS = ("minutes", "fault", "same_bits", "seconds", "driver_mb", "scheduler_mb", "worker_mb")
 WATCHED = COLUMNS[-3:]
-# Memory may differ by so much between the second quarter of a soak and the last.
+# Memory may differ by so much between the second third of a soak and the last.
 MOST_GROWTH, MOST_GROWTH_MB = 0.05, 15.0
 
 
@@ -61,8 +62,11 @@ def main() -> int:
         writer.writeheader()
         events = _events(cluster, Problems(Path(name)), Path(name), rng)
         begin = time.monotonic()
+        coming: list[str] = []
         while time.monotonic() - begin < 60 * options.minutes:
-            fault = str(rng.choice(list(events)))
+            # In rounds, so that every fault is as frequent in the beginning as in the end.
+            coming = coming or rng.permutation(list(events)).tolist()
+            fault = coming.pop()
             start = time.monotonic()
             same = events[fault]()
             seconds = time.monotonic() - start
@@ -133,11 +137,11 @@ def _memory(cluster: DaskCluster) -> list[float]:
 
 
 def _flat(name: str, rows: list[dict[str, Any]]) -> bool:
-    """Whether the memory of a process is about the same in the second and the last quarter."""
-    quarter = max(len(rows) // 4, 1)
-    before = statistics.median(row[name] for row in rows[quarter : 2 * quarter] or rows)
-    after = statistics.median(row[name] for row in rows[-quarter:])
-    print(f"{name}: {before:.1f} in the second quarter, {after:.1f} in the last")
+    """Whether the memory of a process is about the same in the second and the last third."""
+    third = max(len(rows) // 3, 1)
+    before = statistics.median(row[name] for row in rows[third : 2 * third] or rows)
+    after = statistics.median(row[name] for row in rows[-third:])
+    print(f"{name}: {before:.1f} in the second third, {after:.1f} in the last")
     return after <= before * (1 + MOST_GROWTH) + MOST_GROWTH_MB
 
 
