@@ -8,15 +8,17 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from kronlearn.engines.host import Host
 from kronlearn.engines.wires import WireServer
 
 
 @pytest.fixture
 def server() -> Iterator[WireServer]:
-    running = WireServer("tcp://127.0.0.1:1", lambda request: request[::-1])
+    running = WireServer("tcp://127.0.0.1:1", lambda request: request[::-1], lambda: None)
     yield running
     running.close()
 
@@ -89,6 +91,30 @@ def test_the_threads_of_closed_connections_end(server: WireServer) -> None:
 
 @pytest.mark.parametrize("address", ["tls://127.0.0.1:1", "inproc://1/2/3", "tcp://203.0.113.7:1"])
 def test_there_is_no_wire_where_none_can_or_should_be(address: str) -> None:
-    server = WireServer(address, lambda request: request)
+    server = WireServer(address, lambda request: request, lambda: None)
     assert server.listener is None
     server.close()
+
+
+def test_the_end_of_a_connection_is_told() -> None:
+    ended = threading.Event()
+    server = WireServer("tcp://127.0.0.1:1", lambda request: request, ended.set)
+    host, port, token = server.place
+    with socket.create_connection((host, port)) as connection:
+        connection.sendall(token)
+    assert ended.wait(10)
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("is_left", "idle", "kept"), [(True, 70, 0), (False, 70, 1), (False, 700, 0)]
+)
+def test_runs_of_drivers_that_hung_up_are_forgotten_sooner(
+    is_left: bool, idle: float, kept: int
+) -> None:
+    run = SimpleNamespace(asked=0, is_left=is_left, last_asked=time.monotonic() - idle, data={1: 2})
+    host = Host()
+    host.runs = {"a": run}
+    host._forget_abandoned()
+    assert len(host.runs) == kept
+    assert run.data == {}

@@ -58,7 +58,8 @@ class Host(WorkerPlugin):
         self.worker = worker
         self.runs: dict[str, Run] = {}
         self.working = threading.Lock()
-        self.server = WireServer(worker.address, self.answer_now)
+        self.served = threading.local()
+        self.server = WireServer(worker.address, self.answer_now, self.hung_up)
         self.cleaner = PeriodicCallback(self._forget_abandoned, 60_000)
         self.cleaner.start()
         worker.handlers["kronlearn"] = self.answer
@@ -102,7 +103,14 @@ class Host(WorkerPlugin):
         except Exception:
             return pickle.dumps(RuntimeError(f"{type(reply).__name__}: {reply}"), protocol=5)
 
+    def hung_up(self) -> None:
+        """The driver that this thread answered has closed its wire, or is gone."""
+        run = self.runs.get(getattr(self.served, "run", ""))
+        if run is not None:
+            run.is_left = True
+
     def _answer(self, request: Request) -> Any:
+        self.served.run = request.run
         if request.setup is not None and request.run not in self.runs:
             threads = request.setup.n_threads or self.worker.state.nthreads
             self.runs[request.run] = Run(request.setup, threads)
@@ -110,6 +118,7 @@ class Host(WorkerPlugin):
         if run is None:
             return Problem("unknown run")
         run.asked += 1
+        run.is_left = False
         try:
             # One request at a time: each uses all threads of the worker.
             with self.working:
@@ -138,9 +147,10 @@ class Host(WorkerPlugin):
     def _forget_abandoned(self) -> None:
         now = time.monotonic()
         for name, run in list(self.runs.items()):
-            if not run.asked and now - run.last_asked > _LET_GO_AFTER:
+            idle = 0.0 if run.asked else now - run.last_asked
+            if idle > _LET_GO_AFTER:
                 run.data = {}
-            if not run.asked and now - run.last_asked > _FORGET_AFTER:
+            if idle > (_LET_GO_AFTER if run.is_left else _FORGET_AFTER):
                 del self.runs[name]
 
 
@@ -174,6 +184,7 @@ class Run:
         # Samples that Dask holds, with the keys that it has them under.
         self.data: dict[Span, tuple[str, Any]] = {}
         self.asked = 0
+        self.is_left = False
         self.last_asked = time.monotonic()
 
     def answer(self, request: Request, data: dict[Span, Any]) -> Answer | Problem:

@@ -39,10 +39,14 @@ class WireServer:
         The worker's address in Dask.
     answer : callable
         From the bytes of a request to those of the answer.
+    ended : callable
+        Called when a connection has ended, in the thread that served it.
     """
 
-    def __init__(self, address: str, answer: Callable[[bytes], bytes]) -> None:
-        self.answer = answer
+    def __init__(
+        self, address: str, answer: Callable[[bytes], bytes], ended: Callable[[], None]
+    ) -> None:
+        self.answer, self.ended = answer, ended
         self.token = secrets.token_bytes(_TOKEN_BYTES)
         self.listener: socket.socket | None = None
         if parse_address(address)[0] != "tcp":
@@ -91,6 +95,8 @@ class WireServer:
                     connection.sendall(_LENGTH.pack(len(reply)) + reply)
             except OSError:
                 return
+            finally:
+                self.ended()
 
 
 def _receive(connection: socket.socket, length: int) -> bytearray:
