@@ -77,6 +77,9 @@ class Feed:
         """The samples of a chunk; None, with the reason in ``error``, if they cannot be had."""
         if self.is_whole:
             return self.in_use[0]
+        if self.error is not None:
+            # Another thread has met it; what it was asking for is gone.
+            return None
         try:
             last = -(-(self.stop - self.start) // self.chunk) - 1
             while self.next <= min(number + self.ahead, last):
