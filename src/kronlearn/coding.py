@@ -86,14 +86,7 @@ def sparse_code(
     source = source_of(open_samples(Y), dictionary.patch_shape)
     width = check_targets(dictionary, n_nonzero_coefs, tol, len(source))
     check_method(method, dictionary)
-    checked_weights = None
-    if weights is not None:
-        if method == "threshold":
-            raise ValueError(
-                'method="threshold" cannot use weights: they break the orthonormality it rests '
-                'on. Use method="omp" or "ols".'
-            )
-        checked_weights = check_weights(weights, source)
+    checked_weights = None if weights is None else check_weights(weights, source, method)
     target = None if tol is None else np.asarray(tol, dtype=np.float64)
     coder = Coder(method, width, target, checked_weights)
     block = check_block_size(block_size) or default_block_size(len(source), 0)
@@ -206,8 +199,13 @@ def check_method(method: str, dictionary: Dictionary) -> None:
         )
 
 
-def check_weights(weights: ArrayLike, source: Source) -> NDArray[Any]:
+def check_weights(weights: ArrayLike, source: Source, method: str) -> NDArray[Any]:
     """Weights of the samples' shape, (N, m_1·…·m_d); a broadcast view where possible."""
+    if method == "threshold":
+        raise ValueError(
+            'method="threshold" cannot use weights: they break the orthonormality it rests on. Use '
+            'method="omp" or "ols".'
+        )
     array = np.asarray(weights)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"weights has dtype {array.dtype}; pass real numbers or booleans.")

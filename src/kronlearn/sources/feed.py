@@ -58,7 +58,7 @@ class Feed:
             self.in_use[0] = whole
         else:
             self.chunk = source.step(multiple_of)
-            # Threads are started only when something is to be read.
+            # No thread is started before the first chunk is asked for, and none is of a file.
             self.readers = ThreadPoolExecutor(self.ahead, thread_name_prefix="kronlearn-reader")
 
     def __enter__(self) -> Feed:
