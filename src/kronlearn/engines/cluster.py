@@ -19,9 +19,8 @@ from typing import Any
 
 from distributed import Client
 
-from kronlearn.dictionary import Dictionary
 from kronlearn.engines import workforce
-from kronlearn.engines.engine import Coder, Codes, Engine, Pass, Task, Traffic
+from kronlearn.engines.engine import Codes, Engine, Task, Traffic
 from kronlearn.engines.host import Host
 from kronlearn.engines.messages import (
     Answer,
@@ -42,7 +41,6 @@ from kronlearn.engines.sharing import Span, shared_out, split, uncovered
 from kronlearn.engines.supplies import Supplies
 from kronlearn.engines.wires import Wires
 from kronlearn.engines.workforce import Workforce
-from kronlearn.moments import ModeMoments, Moments
 from kronlearn.simd import instruction_set
 from kronlearn.sources.source import Source
 
@@ -111,23 +109,11 @@ class Cluster(Engine):
         self.first_codes[made.room.slot] = codes
         return made
 
-    def run(
-        self,
-        source: Source,
-        dictionary: Dictionary,
-        coder: Coder,
-        *,
-        coding: str = "fresh",
-        keep_better: bool = False,
-        half: int | None = None,
-        codes: Any = None,
-        moments: Moments | ModeMoments | None = None,
-    ) -> Pass:
-        """One pass over the samples, each worker over its own."""
+    def summed(self, source: Source, task: Task, codes: RemoteCodes | None) -> Any:
+        """The sums over all blocks, each worker's over its own."""
         assert source is self.source
-        task = Task.of(dictionary, coder, coding, keep_better, half, moments)
         room = None if codes is None else codes.room
-        changes = room is not None and coding != "given"
+        changes = room is not None and task.coding != "given"
         tree = task.tree(self.n_blocks)
         for nodes in self.ask(Sums(self.version, task, room, changes)):
             for level, index, sums in zip(*nodes, strict=True):
@@ -135,7 +121,7 @@ class Cluster(Engine):
         if changes:
             assert room is not None
             self.record(room, replace(task, sums="none", mode=-1))
-        return task.found(tree, len(source), moments)
+        return tree
 
     def record(self, room: Room, change: Task | Rescaling) -> None:
         """Note a change of codes. One that nothing earlier shows in makes earlier ones needless."""

@@ -222,7 +222,6 @@ class Engine(ABC):
     def adopted(self, codes: Codes) -> KeptCodes:
         """Codes of this process as this engine keeps them."""
 
-    @abstractmethod
     def run(
         self,
         source: Source,
@@ -239,6 +238,12 @@ class Engine(ABC):
 
         Codes are written to ``codes``, the engine's own, and sums added to ``moments`` where given.
         """
+        task = Task.of(dictionary, coder, coding, keep_better, half, moments)
+        return task.found(self.summed(source, task, codes), len(source), moments)
+
+    @abstractmethod
+    def summed(self, source: Source, task: Task, codes: Any) -> Any:
+        """The tree of sums over all blocks that a task makes; ``codes`` may be None."""
 
     def close(self) -> None:  # noqa: B027  (most engines hold nothing)
         """Let go of whatever the engine holds."""

@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn import _native
-from kronlearn.dictionary import Dictionary
-from kronlearn.engines.engine import Coder, Codes, Engine, Pass, Task
-from kronlearn.moments import ModeMoments, Moments
+from kronlearn.engines.engine import Coder, Codes, Engine, Task
 from kronlearn.simd import instruction_set  # noqa: F401  (applies the environment variable)
 from kronlearn.sources.feed import Feed
 from kronlearn.sources.source import Source, check_finite
@@ -51,26 +49,11 @@ class Threads(Engine):
         """The codes themselves."""
         return codes
 
-    def run(
-        self,
-        source: Source,
-        dictionary: Dictionary,
-        coder: Coder,
-        *,
-        coding: str = "fresh",
-        keep_better: bool = False,
-        half: int | None = None,
-        codes: Codes | None = None,
-        moments: Moments | ModeMoments | None = None,
-    ) -> Pass:
-        """One pass over the samples, as :class:`Task` describes it.
-
-        Codes are written to ``codes`` and sums added to ``moments`` where given.
-        """
-        task = Task.of(dictionary, coder, coding, keep_better, half, moments)
+    def summed(self, source: Source, task: Task, codes: Codes | None) -> Any:
+        """The sums over all blocks, each block by the thread that comes to it."""
         tree = task.tree(-(-len(source) // self.block_size))
         self.add(source, task, tree, codes)
-        return task.found(tree, len(source), moments)
+        return tree
 
     def add(
         self,
