@@ -81,7 +81,7 @@ struct Kernels {
   double (*sum_of_squares)(const T* y, int64_t count);
   // xx (packed lower triangle: entry (q, p ≤ q) at q(q+1)/2 + p) += Σ x xᵀ; xy (atoms, features) += Σ x yᵀ.
   // Either may be null.
-  void (*add_full_moments)(const CodesView<T>&, double* xx, double* xy);
+  void (*add_full_moments)(const CodesView<T>&, int atoms, double* xx, double* xy);
   // The sums of one mode with the other factors fixed: p (n, n) += Σ X_(i) (⊗ G_j) X_(i)ᵀ and
   // c (n, m) += (Σ Y_(i) (⊗ D_j) X_(i)ᵀ)ᵀ.
   void (*add_mode_moments)(const CodesView<T>&, int n_modes, const ModeView<double>* modes,

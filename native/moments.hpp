@@ -31,28 +31,35 @@ void add_xx(const CodesView<T>& codes, double* xx) {
   }
 }
 
+template <class Sum, class T>
+KRONLEARN_INLINE Vec<Sum> load_as(const T* p) {
+  if constexpr (sizeof(Sum) == sizeof(T))
+    return load<T>(p);
+  else
+    return load_as_double(p);
+}
+
 // xy[index[l], p : p + K · kLanes] += value[l] · y[p : …] for one sample, its entries converted once.
-template <int K, class T>
+template <int K, class T, class Sum>
 KRONLEARN_INLINE void add_piece(const T* y, int nonzeros, const int32_t* index, const T* value,
-                                int features, int p, double* xy) {
-  constexpr int W = kLanes<double>;
-  Vec<double> piece[K];
+                                int features, int p, Sum* xy) {
+  constexpr int W = kLanes<Sum>;
+  Vec<Sum> piece[K];
 #pragma GCC unroll 8
-  for (int v = 0; v < K; ++v) piece[v] = load_as_double(y + p + v * W);
+  for (int v = 0; v < K; ++v) piece[v] = load_as<Sum>(y + p + v * W);
   for (int l = 0; l < nonzeros; ++l) {
-    double* row = xy + (int64_t)index[l] * features + p;
-    const double x = value[l];
+    Sum* row = xy + (int64_t)index[l] * features + p;
+    const Sum x = value[l];
 #pragma GCC unroll 8
-    for (int v = 0; v < K; ++v)
-      store<double>(row + v * W, load<double>(row + v * W) + x * piece[v]);
+    for (int v = 0; v < K; ++v) store<Sum>(row + v * W, load<Sum>(row + v * W) + x * piece[v]);
   }
 }
 
-template <class T>
-void add_xy(const CodesView<T>& codes, double* xy) {
-  constexpr int W = kLanes<double>, K = 8;
+template <class T, class Sum>
+void add_xy(const CodesView<T>& codes, int64_t first, int64_t end, Sum* xy) {
+  constexpr int W = kLanes<Sum>, K = 64 / W < 8 ? 64 / W : 8;
   const int features = codes.features;
-  for (int64_t k = 0; k < codes.count; ++k) {
+  for (int64_t k = first; k < end; ++k) {
     const int32_t* index = codes.index + k * codes.width;
     const T* value = codes.value + k * codes.width;
     const T* y = codes.samples + k * features;
@@ -63,14 +70,33 @@ void add_xy(const CodesView<T>& codes, double* xy) {
     for (; p + W <= features; p += W) add_piece<1>(y, nonzeros, index, value, features, p, xy);
     for (; p < features; ++p)
       for (int l = 0; l < nonzeros; ++l)
-        xy[(int64_t)index[l] * features + p] += double(value[l]) * double(y[p]);
+        xy[(int64_t)index[l] * features + p] += Sum(value[l]) * Sum(y[p]);
   }
 }
 
+// Short runs of samples are added up in single precision first, with half the bytes to store: in a run that
+// loses no more than the codes have lost already.
+constexpr int kRunSamples = 128, kRunNumbers = 4096;
+
+inline void add_xy_by_runs(const CodesView<float>& codes, int numbers, double* xy) {
+  alignas(64) float sums[kRunNumbers];
+  for (int64_t first = 0; first < codes.count; first += kRunSamples) {
+    for (int p = 0; p < numbers; ++p) sums[p] = 0;
+    const int64_t end = first + kRunSamples;
+    add_xy(codes, first, end < codes.count ? end : codes.count, sums);
+    for (int p = 0; p < numbers; ++p) xy[p] += double(sums[p]);
+  }
+}
+
+// S_xx, if it is wanted, and S_xy. Where S_xx is not wanted nothing will be divided by it either, and S_xy
+// of single precision may be summed by runs.
 template <class T>
-void add_full_moments(const CodesView<T>& codes, double* xx, double* xy) {
+void add_full_moments(const CodesView<T>& codes, int atoms, double* xx, double* xy) {
   if (xx) add_xx(codes, xx);
-  if (xy) add_xy(codes, xy);
+  if constexpr (sizeof(T) == 4)
+    if (!xx && atoms * codes.features <= kRunNumbers)
+      return add_xy_by_runs(codes, atoms * codes.features, xy);
+  add_xy(codes, 0, codes.count, xy);
 }
 
 // c[:] += x · Y contracted with the atom's column in every mode but one. Modes are contracted from the

@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -15,6 +17,8 @@
 
 namespace kronlearn {
 namespace {
+
+constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
 size_t triangle(size_t n) { return n * (n + 1) / 2; }
 
@@ -78,10 +82,11 @@ class Worker {
  public:
   static constexpr bool kInOrder = false;
 
-  Worker(const Pass<T>& pass, const Kernels<T>& kernels, Chunks<T>& chunks, Totals& whole)
+  Worker(const Pass<T>& pass, const Kernels<T>& kernels, Chunks<T>& chunks,
+         std::atomic<int64_t>& first_bad)
       : pass_(pass),
         chunks_(chunks),
-        whole_(whole),
+        first_bad_(first_bad),
         kernels_(kernels),
         tile_(tile_of(pass.dictionary->atoms(), pass.width)),
         coder_(*pass.dictionary, kernels, task(0, 1)) {
@@ -114,8 +119,8 @@ class Worker {
 
   // Adds the block's sums to the tree and starts afresh.
   void commit() {
-    if (not_finite_ >= 0 && (whole_.not_finite < 0 || not_finite_ < whole_.not_finite))
-      whole_.not_finite = not_finite_;
+    for (int64_t first = first_bad_; not_finite_ < first;)
+      if (first_bad_.compare_exchange_weak(first, not_finite_)) break;
     pass_.tree->add(0, pass_.first_block + block_, sums_);
   }
 
@@ -140,7 +145,7 @@ class Worker {
       for (int64_t k = 0; k < count; ++k) {
         if (pass_.sums == Sums::none) sums_[kEnergy] += t.energy[k];
         sums_[kResidual] += t.residual2[k];
-        if (!std::isfinite(t.energy[k]) && not_finite_ < 0) not_finite_ = first + k;
+        if (!std::isfinite(t.energy[k])) not_finite_ = std::min(not_finite_, first + k);
       }
     }
     for (int64_t k = 0; k < count; ++k) sums_[kNonzeros] += t.nonzeros[k];
@@ -163,7 +168,7 @@ class Worker {
     if (!full)
       for (int64_t k = 0; k < t.count; ++k)
         sums_[kCodeEnergy] += kernels_.sum_of_squares(t.value + k * pass_.width, t.nonzeros[k]);
-    kernels_.add_full_moments(codes, full ? sums : nullptr,
+    kernels_.add_full_moments(codes, d.atoms(), full ? sums : nullptr,
                               full ? sums + triangle(d.atoms()) : sums);
   }
 
@@ -227,7 +232,7 @@ class Worker {
 
   const Pass<T>& pass_;
   Chunks<T>& chunks_;
-  Totals& whole_;
+  std::atomic<int64_t>& first_bad_;  // of all workers
   const Kernels<T>& kernels_;
   const int64_t tile_;
   std::vector<int32_t> index_, nonzeros_;
@@ -236,7 +241,7 @@ class Worker {
   SumTree::Sums sums_;
   std::vector<double> mode_scratch_;
   TileCoder<T> coder_;
-  int64_t block_ = 0, not_finite_ = -1;
+  int64_t block_ = 0, not_finite_ = kNone;
   const T* samples_ = nullptr;  // those of the chunk
   int64_t chunk_first_ = 0;
 };
@@ -255,16 +260,17 @@ size_t sums_size(const Dictionary<T>& dictionary, Sums sums, int mode) {
 
 template <class T>
 Totals run(const Pass<T>& pass) {
-  Totals totals;
+  std::atomic<int64_t> first_bad{kNone};
   // One set of kernels for the whole pass, whatever is chosen meanwhile.
   const Kernels<T>& kernels = kronlearn::kernels<T>();
   const int64_t blocks = pass.count / pass.block + (pass.count % pass.block != 0);
   Chunks<T> chunks(pass);
   Schedule<Worker<T>> schedule(
       blocks, pass.threads,
-      [&] { return std::make_unique<Worker<T>>(pass, kernels, chunks, totals); }, pass.cancelled);
-  totals.cancelled = !schedule.run();
-  return totals;
+      [&] { return std::make_unique<Worker<T>>(pass, kernels, chunks, first_bad); },
+      pass.cancelled);
+  const bool all = schedule.run();
+  return {first_bad == kNone ? -1 : first_bad.load(), !all};
 }
 
 template size_t sums_size(const Dictionary<float>&, Sums, int);

@@ -1,8 +1,8 @@
 // Numbered blocks of work in threads, claimed in order.
 //
-// Whatever a block adds to shared sums it adds in its commit. Commits happen one at a time and, where the
-// worker says that its sums depend on it, in the order of the blocks: so sums have the same bits for any
-// number of threads.
+// Whatever a block adds to shared sums it adds in its commit. Where the worker says that its sums depend on it,
+// commits happen one at a time and in the order of the blocks: so sums have the same bits for any number of
+// threads.
 #pragma once
 
 #include <algorithm>
@@ -66,13 +66,16 @@ class Schedule {
 
   bool commit(Worker& worker, [[maybe_unused]] int64_t block,
               [[maybe_unused]] bool calling_thread) {
-    std::unique_lock lock(mutex_);
-    if constexpr (Worker::kInOrder)
+    std::unique_lock lock(mutex_, std::defer_lock);
+    if constexpr (Worker::kInOrder) {
+      lock.lock();
       while (committed_ != block && !stop_) wait(lock, calling_thread);
+    }
     if (stop_) return false;
     worker.commit();
-    ++committed_;
-    if (Worker::kInOrder || committed_ == blocks_) changed_.notify_all();
+    const bool last = ++committed_ == blocks_;
+    if (!lock.owns_lock() && last) lock.lock();
+    if (lock.owns_lock()) changed_.notify_all();
     return true;
   }
 

@@ -6,10 +6,10 @@
 // they were shared out.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -31,25 +31,30 @@ class SumTree {
   // Nodes that no two of make up a larger one.
   const std::map<Place, Sums>& nodes() const { return nodes_; }
 
-  // Adds a node. Its sums are taken over and come back as zeros.
+  // Adds a node. Its sums are taken over and come back as zeros. Threads may do so at the same time, each
+  // with nodes of its own: what takes time is done outside the lock.
   void add(int level, int64_t index, Sums& sums) {
     if (sums.size() != size_) throw std::invalid_argument("sums of another size");
     if (level < 0 || level > 48 || index < 0 || index > (blocks_ - 1) >> level)
       throw std::invalid_argument("no such node");
+    Sums node = std::move(sums);
+    std::unique_lock lock(mutex_);
     if (overlaps(index << level, (index + 1) << level))
       throw std::invalid_argument("a block was added twice");
-    Sums node = std::move(sums);
-    sums = spare();
     for (; int64_t(1) << level < blocks_; ++level, index /= 2) {
       const bool alone = index % 2 == 0 && index + 1 > (blocks_ - 1) >> level;
       if (alone) continue;
       const auto sibling = nodes_.find({(index ^ 1) << level, level});
       if (sibling == nodes_.end()) break;
-      add_to(node, sibling->second);
-      spares_.push_back(std::move(sibling->second));
+      sums = std::move(sibling->second);
       nodes_.erase(sibling);
+      lock.unlock();
+      add_to(node, sums);
+      lock.lock();
     }
     nodes_.emplace(Place{index << level, level}, std::move(node));
+    lock.unlock();
+    sums.assign(size_, 0.0);
   }
 
   // The sum of all nodes, from the right.
@@ -74,18 +79,10 @@ class SumTree {
     for (size_t i = 0; i < whole.size(); ++i) to[i] += from[i];
   }
 
-  Sums spare() {
-    if (spares_.empty()) return Sums(size_);
-    Sums sums = std::move(spares_.back());
-    spares_.pop_back();
-    std::fill(sums.begin(), sums.end(), 0.0);
-    return sums;
-  }
-
   const size_t size_;
   const int64_t blocks_;
+  std::mutex mutex_;
   std::map<Place, Sums> nodes_;
-  std::vector<Sums> spares_;
 };
 
 }  // namespace kronlearn
