@@ -331,8 +331,11 @@ class KroneckerDictionary(Dictionary):
         object.__setattr__(made, "_stacks", frozen([np.array(s, order="C") for s in stacks]))
         return made
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return KroneckerDictionary, (self.factors,)
+    def __getstate__(self) -> tuple[NDArray[Any], ...]:
+        return self._stacks
+
+    def __setstate__(self, stacks: tuple[NDArray[Any], ...]) -> None:
+        object.__setattr__(self, "_stacks", frozen(list(stacks)))
 
     def __repr__(self) -> str:
         return (

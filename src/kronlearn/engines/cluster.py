@@ -50,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 # How often a worker that lacks something is given it and asked again.
 _MOST_TRIES = 8
+# After so many seconds without an answer it is seen to who still works.
+_QUIET = 1.0
 
 
 class Cluster(Engine):
@@ -133,7 +135,14 @@ class Cluster(Engine):
     def ask(self, question: Question) -> list[Any]:
         """The answers of all workers; together they are about all blocks."""
         self.traffic.questions += 1
-        return self.client.sync(self._ask, question)
+        begin = time.monotonic()
+        early = self._ask_directly(question)
+        if early and all(isinstance(answer, Answer) for answer in early.values()):
+            return [
+                self._accept(worker, self.shares[worker], question, answer)
+                for worker, answer in early.items()
+            ]
+        return self.client.sync(self._ask, question, early, begin)
 
     def close(self) -> None:
         """Have the workers forget this run."""
@@ -171,28 +180,43 @@ class Cluster(Engine):
 
     # One question: sent to all, repeated to others where workers are lost.
 
-    async def _ask(self, question: Question) -> list[Any]:
-        if self.workforce.is_due:
+    def _ask_directly(self, question: Question) -> dict[str, Any]:
+        """Ask from this thread, if nothing else is to be done; what came at once, others None."""
+        if self.workforce.is_due or not self.wires.lead_to(self.shares):
+            return {}
+        requests = {}
+        for worker, spans in self.shares.items():
+            keys = self.supplies.provided(worker, spans)
+            if keys is None:
+                return {}
+            requests[worker] = self._packed(worker, spans, question, keys)
+        replies = self.wires.call_now(requests, _QUIET)
+        return {w: None if reply is None else self._unpacked(reply) for w, reply in replies.items()}
+
+    async def _ask(self, question: Question, early: dict[str, Any], begin: float) -> list[Any]:
+        """Ask all workers, or, of those asked before, wait for what is not in ``early`` yet."""
+        if self.workforce.is_due and not early:
             await self._rebalance()
         answers: list[Any] = []
         answered: list[Span] = []
         failures: list[tuple[Span, BaseException]] = []
         sent: dict[asyncio.Task[Any], tuple[str, list[Span]]] = {}
-        heard = dict.fromkeys(self.shares, time.monotonic())
+        heard = dict.fromkeys(self.shares, begin)
 
         def send(worker: str, spans: list[Span]) -> None:
             # In a context of its own: to Dask this is not part of the task that a fit may be in,
             # whose data would stay on that task's worker.
-            request = self._send(worker, spans, question)
+            request = self._send(worker, spans, question, early)
             task = asyncio.create_task(request, context=contextvars.Context())
             sent[task] = worker, spans
-            heard[worker] = time.monotonic()
+            if worker not in early:
+                heard[worker] = time.monotonic()
 
         for worker, spans in self.shares.items():
             send(worker, spans)
         try:
             while sent:
-                await asyncio.wait(sent, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(sent, timeout=_QUIET, return_when=asyncio.FIRST_COMPLETED)
                 gone = set()
                 for task in [task for task in sent if task.done()]:
                     worker, spans = sent.pop(task)
@@ -221,27 +245,23 @@ class Cluster(Engine):
             raise min(failures, key=lambda failure: failure[0])[1]
         return answers
 
-    async def _send(self, worker: str, spans: list[Span], question: Question) -> Any:
-        """Ask one worker, and give it what it lacks until it can answer."""
+    async def _send(
+        self, worker: str, spans: list[Span], question: Question, early: dict[str, Any]
+    ) -> Any:
+        """Ask one worker, unless it has been, and give it what it lacks until it can answer."""
         # Codes that are asked for are there as a rule, and then no samples are needed.
         provides = not isinstance(question, Export)
         for _ in range(_MOST_TRIES):
-            keys = await self.supplies.provide(worker, spans) if provides else {}
-            request = pickle.dumps(self._request(worker, spans, question, keys), protocol=5)
-            self.asked.add(worker)
-            self.traffic.messages += 1
-            self.traffic.bytes_out += len(request)
-            reply = await self.wires.call(worker, request)
-            self.traffic.bytes_in += len(reply)
-            answer = pickle.loads(reply)
+            if worker in early:
+                answer = early.pop(worker)
+                if answer is None:
+                    answer = self._unpacked(await self.wires.rest(worker))
+            else:
+                keys = await self.supplies.provide(worker, spans) if provides else {}
+                request = self._packed(worker, spans, question, keys)
+                answer = self._unpacked(await self.wires.call(worker, request))
             if isinstance(answer, Answer):
-                self.informed.add(worker)
-                changes = isinstance(question, Sums) and question.changes
-                for span in spans:
-                    self.known[worker, span] = question.version + changes
-                    self.states.pop((worker, span), None)
-                self.traffic.steps_repeated += answer.replayed
-                return answer.value
+                return self._accept(worker, spans, question, answer)
             if not isinstance(answer, Problem):
                 raise WorkError(answer)
             if answer.kind == "unknown run":
@@ -256,9 +276,22 @@ class Cluster(Engine):
                     self._begin_with_first_codes(worker, span)
         raise OSError(f"{worker} does not keep what it is given")
 
-    def _request(
+    def _accept(self, worker: str, spans: list[Span], question: Question, answer: Answer) -> Any:
+        self.informed.add(worker)
+        changes = isinstance(question, Sums) and question.changes
+        for span in spans:
+            self.known[worker, span] = question.version + changes
+            self.states.pop((worker, span), None)
+        self.traffic.steps_repeated += answer.replayed
+        return answer.value
+
+    def _unpacked(self, reply: bytes) -> Any:
+        self.traffic.bytes_in += len(reply)
+        return pickle.loads(reply)
+
+    def _packed(
         self, worker: str, spans: list[Span], question: Question, keys: dict[Span, str]
-    ) -> Request:
+    ) -> bytes:
         versions = [
             self.states[worker, span][0]
             if (worker, span) in self.states
@@ -266,17 +299,19 @@ class Cluster(Engine):
             for span in spans
         ]
         base = min(versions)
-        return Request(
-            self.name,
-            self.shares[worker],
-            spans,
-            question,
-            base,
-            [step for step in self.log if step.version > base],
-            None if worker in self.informed else self._setup(),
-            {span: self.states[worker, span] for span in spans if (worker, span) in self.states},
-            keys,
+        steps = [step for step in self.log if step.version > base]
+        setup = None if worker in self.informed else self._setup()
+        states = {
+            span: self.states[worker, span] for span in spans if (worker, span) in self.states
+        }
+        request = Request(
+            self.name, self.shares[worker], spans, question, base, steps, setup, states, keys
         )
+        packed = pickle.dumps(request, protocol=5)
+        self.asked.add(worker)
+        self.traffic.messages += 1
+        self.traffic.bytes_out += len(packed)
+        return packed
 
     def _setup(self) -> Setup:
         return Setup(
@@ -355,7 +390,7 @@ class Cluster(Engine):
             self.shares = before | {owner: shares.get(owner, []) + list(moves)}
             try:
                 codes = await asyncio.wait_for(
-                    self._send(owner, list(moves), Export(self.version)), workforce.PATIENCE
+                    self._send(owner, list(moves), Export(self.version), {}), workforce.PATIENCE
                 )
             except Exception as problem:
                 # Whoever takes over the blocks makes their codes again.

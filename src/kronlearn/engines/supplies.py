@@ -49,6 +49,14 @@ class Supplies:
                 raise OSError(f"{worker} lost its samples before they were used")
         return {span: str(future.key) for span, future in zip(spans, placed, strict=True)}
 
+    def provided(self, worker: str, spans: list[Span]) -> dict[Span, str] | None:
+        """The keys of the samples of some spans, if the worker has them already."""
+        if self.readable is not None:
+            return {}
+        placed = {span: self.futures.get((worker, span)) for span in spans}
+        keys = {span: str(f.key) for span, f in placed.items() if f and f.status == "finished"}
+        return keys if len(keys) == len(spans) else None
+
     def keep_only(self, worker: str, spans: list[Span]) -> None:
         """Let go of what a worker has of other spans."""
         self.futures = {

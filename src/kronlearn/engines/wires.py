@@ -8,13 +8,16 @@ Where the workers' connections are encrypted, or a socket cannot be reached, cal
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import secrets
+import selectors
 import socket
 import struct
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from distributed import Client
 from distributed.comm import get_address_host, parse_address
@@ -112,7 +115,11 @@ def _receive(connection: socket.socket, length: int) -> bytearray:
 
 
 class Wires:
-    """The driver's ends of the wires to all workers; used in the client's event loop."""
+    """The driver's ends of the wires to all workers.
+
+    They are used in the client's event loop, or, while nothing is done there, in another thread,
+    which saves waking that one twice.
+    """
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -125,22 +132,73 @@ class Wires:
         wire = self.wires[worker]
         if wire is None:
             return await self.client.rpc(worker).kronlearn(request=request)
-        try:
+        with self._cut_on_error(worker):
             return await wire.call(request)
-        except BaseException:
-            # Whatever is still to come over this wire answers nothing that is asked later.
-            self.cut(worker)
-            raise
+
+    def lead_to(self, workers: Iterable[str]) -> bool:
+        """Whether there are wires to all of these workers."""
+        return all(self.wires.get(worker) is not None for worker in workers)
+
+    def call_now(self, requests: Mapping[str, bytes], seconds: float) -> dict[str, bytes | None]:
+        """Ask several workers at the same time, from this thread.
+
+        Answers that do not come within some seconds, or not at all, are None: :meth:`rest` waits
+        for them, or says what is wrong.
+        """
+        answers: dict[str, bytes | None] = dict.fromkeys(requests)
+        with contextlib.ExitStack() as wires, selectors.DefaultSelector() as arriving:
+            for worker, request in requests.items():
+                wire = self.wires[worker]
+                assert wire is not None
+                wires.enter_context(self._cut_on_error(worker))
+                with self._left_to_rest(worker):
+                    wire.send_now(request)
+                    arriving.register(wire.connection, selectors.EVENT_READ, worker)
+            end = time.monotonic() + seconds
+            while arriving.get_map() and (left := end - time.monotonic()) > 0:
+                for key, _ in arriving.select(left):
+                    wire = self.wires[key.data]
+                    assert wire is not None
+                    with self._left_to_rest(key.data):
+                        answers[key.data] = wire.take()
+                    if answers[key.data] is not None or key.data not in self.wires:
+                        arriving.unregister(key.fileobj)
+        return answers
+
+    async def rest(self, worker: str) -> bytes:
+        """The answer to a request of :meth:`call_now` that was not there in time."""
+        wire = self.wires.get(worker)
+        if wire is None:
+            raise ConnectionError("the connection to the worker broke")
+        with self._cut_on_error(worker):
+            return await wire.answer()
 
     def cut(self, worker: str) -> None:
         """Close the wire to a worker; the next call makes a new one."""
         wire = self.wires.pop(worker, None)
         if wire is not None:
-            wire.close()
+            wire.connection.close()
 
     def close(self) -> None:
         """Close all wires."""
         for worker in list(self.wires):
+            self.cut(worker)
+
+    @contextlib.contextmanager
+    def _cut_on_error(self, worker: str) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            # Whatever is still to come over this wire answers nothing that is asked later.
+            self.cut(worker)
+            raise
+
+    @contextlib.contextmanager
+    def _left_to_rest(self, worker: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as problem:
+            logger.info("The connection to %s broke: %r", worker, problem)
             self.cut(worker)
 
     async def _connected(self, worker: str) -> _Wire | None:
@@ -149,31 +207,73 @@ class Wires:
             return None
         host, port, token = place
         try:
-            reader, writer = await asyncio.wait_for(
-                asyncio.open_connection(host, port, limit=1 << 22), _SECONDS_TO_CONNECT
+            connection = await asyncio.to_thread(
+                socket.create_connection, (host, port), _SECONDS_TO_CONNECT
             )
-        except (OSError, TimeoutError) as problem:
+        except OSError as problem:
             logger.info("No direct connection to %s (%r); its calls go by Dask.", worker, problem)
             return None
-        writer.write(bytes(token))
-        return _Wire(reader, writer)
+        connection.sendall(bytes(token))
+        return _Wire(connection)
 
 
 class _Wire:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
+    """A connection over which requests and answers alternate."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setblocking(False)
+        self.connection = connection
         self.lock = asyncio.Lock()
+        self.received, self.room, self.is_length = bytearray(), memoryview(b""), True
+        self._expect(_LENGTH.size, is_length=True)
 
     async def call(self, request: bytes) -> bytes:
+        """The answer to a request."""
         async with self.lock:
-            self.writer.write(_LENGTH.pack(len(request)))
-            self.writer.write(request)
-            await self.writer.drain()
-            try:
-                (length,) = _LENGTH.unpack(await self.reader.readexactly(_LENGTH.size))
-                return await self.reader.readexactly(length)
-            except asyncio.IncompleteReadError as problem:
-                raise ConnectionError("the worker closed the connection") from problem
+            message = _LENGTH.pack(len(request)) + request
+            await asyncio.get_running_loop().sock_sendall(self.connection, message)
+            return await self._whole_answer()
 
-    def close(self) -> None:
-        self.writer.transport.abort()
+    def send_now(self, request: bytes) -> None:
+        """Send a request, from any thread; its answer has to be taken before anything else."""
+        self.connection.settimeout(_SECONDS_TO_CONNECT)
+        self.connection.sendall(_LENGTH.pack(len(request)) + request)
+        self.connection.setblocking(False)
+
+    async def answer(self) -> bytes:
+        """The answer to the request that was sent."""
+        async with self.lock:
+            return await self._whole_answer()
+
+    def take(self) -> bytes | None:
+        """Take what has come of an answer; returns the answer once all of it is there."""
+        while True:
+            while self.room:
+                try:
+                    count = self.connection.recv_into(self.room)
+                except BlockingIOError:
+                    return None
+                if count == 0:
+                    raise ConnectionError("the worker closed the connection")
+                self.room = self.room[count:]
+            received, was_length = self.received, self.is_length
+            self._expect(_LENGTH.size, is_length=True)
+            if not was_length:
+                return bytes(received)
+            self._expect(*_LENGTH.unpack(received), is_length=False)
+
+    def _expect(self, length: int, *, is_length: bool) -> None:
+        self.received, self.is_length = bytearray(length), is_length
+        self.room = memoryview(self.received)
+
+    async def _whole_answer(self) -> bytes:
+        loop = asyncio.get_running_loop()
+        while (answer := self.take()) is None:
+            arrived = asyncio.Event()
+            loop.add_reader(self.connection, arrived.set)
+            try:
+                await arrived.wait()
+            finally:
+                loop.remove_reader(self.connection)
+        return answer
