@@ -360,7 +360,7 @@ def test_a_report_has_every_machine_and_the_papers_numbers():
     assert len(scaling_report.picture("table2", results[-4:]).axes) == 1
 
 
-def test_threads_find_the_same_however_many_and_processes_only_code(patches: scaling.Patches):
+def test_threads_find_the_same_however_many_and_processes_have_a_speed(patches: scaling.Patches):
     one, two = (measure(job(patches.file, "threads", p)) for p in (1, 2))
     assert one.rmse == two.rmse
     assert one.rmse is not None

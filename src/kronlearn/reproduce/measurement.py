@@ -22,13 +22,13 @@ import numpy as np
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.reproduce.methods import METHODS
 
-__all__ = ["ENGINES", "Found", "Job", "code_share", "measure", "report", "stored_samples"]
+__all__ = ["ENGINES", "Found", "Job", "learn_from_share", "measure", "report", "stored_samples"]
 
 #: Who does the work: threads of one process; Dask workers, processes with a thread each; or
-#: processes that know nothing of each other and only code, which shows what the cores can give.
+#: processes that know nothing of each other and learn on their own: what the cores can give.
 ENGINES = ("threads", "dask", "processes")
 
-# Independent processes code at most so many samples, over and over: more than caches hold.
+# Independent processes learn from at most so many samples: more than caches hold.
 _SHARE = 1 << 18
 
 
@@ -200,7 +200,7 @@ def _held() -> tuple[int, int] | None:
 def _processes(job: Job) -> Found:
     """What independent processes reach, as the seconds that all samples would take them."""
     errors = subprocess.PIPE
-    shares = [_process("code_share", job, k, stderr=errors) for k in range(job.processors)]
+    shares = [_process("learn_from_share", job, k, stderr=errors) for k in range(job.processors)]
     try:
         for share in shares:
             if _read(share) != "ready":
@@ -220,23 +220,23 @@ def _read(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def code_share(text: str, number: int) -> None:
-    """Code an own share of the samples on one thread; print how many in a second.
+def learn_from_share(text: str, number: int) -> None:
+    """Learn from an own share of the samples on one thread; print how many are done in a second.
 
-    Says "ready" and waits for a line before the clock starts, so that all processes code at the
+    Says "ready" and waits for a line before the clock starts, so that all processes learn at the
     same time.
     """
     job = Job(**json.loads(text))
     stored = stored_samples(job.file)
     size = max(1, stored.shape[0] // job.processors)
     samples = np.array(stored[number * size : number * size + min(size, _SHARE)])
-    model = _learner(job, n_jobs=1, max_iter=1).fit(samples)
-    model.score(samples)
+    _learner(job, n_jobs=1, max_iter=1).fit(samples)
     print("ready", flush=True)
     sys.stdin.readline()
-    start, passes, seconds = time.perf_counter(), 0, 0.0
-    while seconds < job.window:
-        model.score(samples)
-        passes += 1
-        seconds = time.perf_counter() - start
+    end = time.perf_counter() + job.window
+    passes, seconds = 0, 0.0
+    while (left := end - time.perf_counter()) > 0 or not passes:
+        model = _learner(job, n_jobs=1, time_budget=max(left, 1e-3)).fit(samples)
+        passes += len(model.history_["seconds"])
+        seconds += model.history_["seconds"][-1]
     print(passes * len(samples) / seconds, flush=True)

@@ -30,10 +30,10 @@ _SECONDS, _MEMORY = {"general": 2.5, "orthonormal": 0.6}, 400e6
 class Point:
     """A setting with p processors, medians over the rounds, by engine.
 
-    ``speedup`` is over one thread, for independent processes over one of them: the latter is the
-    ceiling, what these cores give where nothing is shared. ``dask_share`` is the speed of Dask
-    workers as a share of the threads', ``ceiling_share`` the threads' speedup as one of the
-    ceiling. Ratios are taken within a round.
+    ``speedup`` is over one thread, for independent processes over one of them. ``dask_share`` is
+    the speed of Dask workers as a share of the threads', ``ceiling_share`` that of the threads as
+    one of the ceiling's: of as many independent processes that learn on their own, which is what
+    these cores give where nothing is shared. Ratios are taken within a round.
     """
 
     setting: Setting
@@ -107,7 +107,6 @@ def _point(
     found = {engine: [f for (name, _), f in cell.items() if name == engine] for engine in ENGINES}
     speedups = {engine: _median(ratios(alone, bases[engine], engine)) for engine in ENGINES}
     speedup = {engine: value for engine, value in speedups.items() if value is not None}
-    ceiling = speedup.get("processes")
     return Point(
         setting,
         processors,
@@ -115,7 +114,7 @@ def _point(
         {engine: _middle(several) for engine, several in found.items() if several},
         speedup,
         _median(ratios(cell, "threads", "dask")),
-        speedup["threads"] / ceiling if ceiling and "threads" in speedup else None,
+        _median(ratios(cell, "processes", "threads")),
     )
 
 
