@@ -72,6 +72,11 @@ struct CodesView {
   const int32_t* nonzeros;
 };
 
+// Numbers that add_mode_moments needs for itself.
+inline int64_t mode_workspace(int features, int width, int n_modes) {
+  return 2 * int64_t(features) + width + (int64_t(width) * n_modes + features + 1) / 2;
+}
+
 // Everything one instruction set offers for one scalar type.
 template <class T>
 struct Kernels {
@@ -82,10 +87,10 @@ struct Kernels {
   // xx (packed lower triangle: entry (q, p ≤ q) at q(q+1)/2 + p) += Σ x xᵀ; xy (atoms, features) += Σ x yᵀ.
   // Either may be null.
   void (*add_full_moments)(const CodesView<T>&, int atoms, double* xx, double* xy);
-  // The sums of one mode with the other factors fixed: p (n, n) += Σ X_(i) (⊗ G_j) X_(i)ᵀ and
-  // c (n, m) += (Σ Y_(i) (⊗ D_j) X_(i)ᵀ)ᵀ.
+  // The sums of one mode with the other factors fixed: a half of P = Σ X_(i) (⊗ G_j) X_(i)ᵀ (n, n), which
+  // with its transpose makes P, unless that is null; and c (n, m) += (Σ Y_(i) (⊗ D_j) X_(i)ᵀ)ᵀ.
   void (*add_mode_moments)(const CodesView<T>&, int n_modes, const ModeView<double>* modes,
-                           const double* const* grams, int mode, double* p, double* c,
+                           const double* const* grams, int mode, double* half_p, double* c,
                            double* workspace);
 };
 

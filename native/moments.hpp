@@ -99,64 +99,132 @@ void add_full_moments(const CodesView<T>& codes, int atoms, double* xx, double* 
   add_xy(codes, 0, codes.count, xy);
 }
 
-// c[:] += x · Y contracted with the atom's column in every mode but one. Modes are contracted from the
-// last to the first; the buffer shrinks in place, so it needs `features` numbers.
-KRONLEARN_INLINE void add_contracted(int n_modes, const ModeView<double>* modes, const int* atom,
-                                     int mode, double x, int features, double* buffer, double* c) {
-  int64_t outer = features, kept = 1;
-  for (int i = n_modes - 1; i >= 0; --i) {
-    const int m = modes[i].m;
-    outer /= m;
-    if (i == mode) {
-      kept = m;
-      continue;
-    }
-    const double* column = modes[i].factor + atom[i];
-    for (int64_t o = 0; o < outer; ++o)
-      for (int64_t r = 0; r < kept; ++r) {
-        double sum = 0;
-        for (int p = 0; p < m; ++p)
-          sum += column[(int64_t)p * modes[i].n] * buffer[(o * m + p) * kept + r];
-        buffer[o * kept + r] = sum;
-      }
-  }
-  for (int64_t r = 0; r < kept; ++r) c[r] += x * buffer[r];
+// out[: K · kLanes] = Σ_p column[p] · in[p, : …], in K · U independent sums.
+template <int K, int U>
+KRONLEARN_INLINE void contract_piece(const double* in, int m, int64_t length, const double* column,
+                                     int stride, double* out) {
+  constexpr int W = kLanes<double>;
+  Vec<double> sums[K * U] = {};
+  auto add = [&](int p, int u) {
+#pragma GCC unroll 4
+    for (int v = 0; v < K; ++v)
+      sums[u * K + v] += column[(int64_t)p * stride] * load<double>(in + p * length + v * W);
+  };
+  int p = 0;
+  for (; p + U <= m; p += U)
+#pragma GCC unroll 4
+    for (int u = 0; u < U; ++u) add(p + u, u);
+  for (; p < m; ++p) add(p, 0);
+  for (int u = 1; u < U; ++u)
+    for (int v = 0; v < K; ++v) sums[v] += sums[u * K + v];
+  for (int v = 0; v < K; ++v) store<double>(out + v * W, sums[v]);
 }
 
-// workspace: features doubles, then width · n_modes ints.
+// out[:] = Σ_p column[p] · in[p, :] for in (m, length); out may be where in begins.
+KRONLEARN_INLINE void contract(const double* in, int m, int64_t length, const double* column,
+                               int stride, double* out) {
+  constexpr int W = kLanes<double>;
+  int64_t r = 0;
+  for (; r + 4 * W <= length; r += 4 * W)
+    contract_piece<4, 2>(in + r, m, length, column, stride, out + r);
+  for (; r + 2 * W <= length; r += 2 * W)
+    contract_piece<2, 4>(in + r, m, length, column, stride, out + r);
+  for (; r + W <= length; r += W) contract_piece<1, 4>(in + r, m, length, column, stride, out + r);
+  for (; r < length; ++r) {
+    double sum = 0;
+    for (int p = 0; p < m; ++p) sum += column[(int64_t)p * stride] * in[p * length + r];
+    out[r] = sum;
+  }
+}
+
+// The sums of one mode over samples that are coded one after the other.
 template <class T>
-void add_mode_moments(const CodesView<T>& codes, int n_modes, const ModeView<double>* modes,
-                      const double* const* grams, int mode, double* p, double* c,
-                      double* workspace) {
-  double* buffer = workspace;
-  int* atoms = reinterpret_cast<int*>(workspace + codes.features);
-  const int n = modes[mode].n, m = modes[mode].m;
-  for (int64_t k = 0; k < codes.count; ++k) {
-    const int32_t* index = codes.index + k * codes.width;
-    const T* value = codes.value + k * codes.width;
-    const T* y = codes.samples + k * codes.features;
-    const int nonzeros = codes.nonzeros[k];
+class ModeSums {
+ public:
+  ModeSums(const CodesView<T>& codes, int n_modes, const ModeView<double>* modes,
+           const double* const* grams, int mode, double* workspace)
+      : codes_(codes),
+        n_modes_(n_modes),
+        modes_(modes),
+        grams_(grams),
+        mode_(mode),
+        sample_(workspace),
+        buffer_(sample_ + codes.features),
+        weights_(buffer_ + codes.features),
+        atoms_(reinterpret_cast<int*>(weights_ + codes.width)),
+        place_(atoms_ + codes.width * n_modes) {
+    // A sample's entries with this mode behind all others, whose order stays.
+    int inner = 1;
+    for (int i = mode + 1; i < n_modes; ++i) inner *= modes[i].m;
+    const int m = modes[mode].m, rest = codes.features / m;
+    for (int q = 0; q < rest; ++q)
+      for (int r = 0; r < m; ++r) place_[q * m + r] = (q / inner * m + r) * inner + q % inner;
+  }
+
+  // Of P only a half: its sum with its transpose is P.
+  void add(int64_t k, double* half_p, double* c) {
+    const int32_t* index = codes_.index + k * codes_.width;
+    const T* value = codes_.value + k * codes_.width;
+    const T* y = codes_.samples + k * codes_.features;
+    const int nonzeros = codes_.nonzeros[k];
+    for (int q = 0; q < codes_.features; ++q) sample_[q] = y[place_[q]];
     for (int l = 0; l < nonzeros; ++l) {
-      int rest = index[l];
-      int* atom = atoms + l * n_modes;
-      for (int i = n_modes - 1; i >= 0; --i) {
-        atom[i] = rest % modes[i].n;
-        rest /= modes[i].n;
+      uint32_t rest = index[l];
+      for (int i = n_modes_ - 1; i > 0; --i) {
+        atom(i)[l] = rest % uint32_t(modes_[i].n);
+        rest /= uint32_t(modes_[i].n);
       }
-      const double x = value[l];
-      for (int t = 0; t <= l; ++t) {
-        const int* other = atoms + t * n_modes;
-        double f = x * double(value[t]);
-        for (int i = 0; i < n_modes; ++i)
-          if (i != mode) f *= grams[i][(int64_t)atom[i] * modes[i].n + other[i]];
-        p[(int64_t)atom[mode] * n + other[mode]] += f;
-        if (t < l) p[(int64_t)other[mode] * n + atom[mode]] += f;
-      }
-      for (int q = 0; q < codes.features; ++q) buffer[q] = y[q];
-      add_contracted(n_modes, modes, atom, mode, x, codes.features, buffer,
-                     c + (int64_t)atom[mode] * m);
+      atom(0)[l] = rest;
+      add_contracted(l, value[l], c + (int64_t)atom(mode_)[l] * modes_[mode_].m);
+      if (half_p) add_pairs(l, value, half_p + (int64_t)atom(mode_)[l] * modes_[mode_].n);
     }
   }
+
+ private:
+  int* atom(int mode) const { return atoms_ + mode * codes_.width; }
+
+  // c += x · the sample contracted with the atom's column in every other mode.
+  void add_contracted(int l, double x, double* c) {
+    const double* from = sample_;
+    int64_t length = codes_.features;
+    for (int i = 0; i < n_modes_; ++i) {
+      if (i == mode_) continue;
+      length /= modes_[i].m;
+      contract(from, modes_[i].m, length, modes_[i].factor + atom(i)[l], modes_[i].n, buffer_);
+      from = buffer_;
+    }
+    for (int r = 0; r < modes_[mode_].m; ++r) c[r] += x * from[r];
+  }
+
+  // What a coefficient and those before it, and half of itself, add to its row.
+  void add_pairs(int l, const T* value, double* row) {
+    for (int t = 0; t <= l; ++t) weights_[t] = double(value[l]) * double(value[t]);
+    weights_[l] *= 0.5;
+    for (int i = 0; i < n_modes_; ++i) {
+      if (i == mode_) continue;
+      const int* others = atom(i);
+      const double* gram = grams_[i] + (int64_t)others[l] * modes_[i].n;
+      for (int t = 0; t <= l; ++t) weights_[t] *= gram[others[t]];
+    }
+    const int* own = atom(mode_);
+    for (int t = 0; t <= l; ++t) row[own[t]] += weights_[t];
+  }
+
+  const CodesView<T>& codes_;
+  const int n_modes_;
+  const ModeView<double>* modes_;
+  const double* const* grams_;
+  const int mode_;
+  double *sample_, *buffer_, *weights_;
+  int *atoms_, *place_;
+};
+
+template <class T>
+void add_mode_moments(const CodesView<T>& codes, int n_modes, const ModeView<double>* modes,
+                      const double* const* grams, int mode, double* half_p, double* c,
+                      double* workspace) {
+  ModeSums<T> sums(codes, n_modes, modes, grams, mode, workspace);
+  for (int64_t k = 0; k < codes.count; ++k) sums.add(k, half_p, c);
 }
 
 }  // namespace kronlearn::KRONLEARN_SET

@@ -98,8 +98,7 @@ class Worker {
     energy_.resize(tile_);
     doubtful_.resize(tile_);
     sums_.resize(pass.tree->size());
-    if (pass.sums == Sums::mode)
-      mode_scratch_.resize(d.features() + (size_t(pass.width) * d.n_modes() + 1) / 2);
+    if (of_a_mode()) mode_scratch_.resize(mode_workspace(d.features(), pass.width, d.n_modes()));
   }
 
   template <class GoOn>
@@ -158,19 +157,19 @@ class Worker {
                                 t.index, t.value,     t.nonzeros};
     sums_[kEnergy] += kernels_.sum_of_squares(t.samples, t.count * d.features());
     double* const sums = sums_.data() + kNumbers;
-    if (pass_.sums == Sums::mode) {
-      const int n = d.factor(pass_.mode).n;
-      return kernels_.add_mode_moments(codes, d.n_modes(), d.exact_modes().data(),
-                                       d.exact_grams().data(), pass_.mode, sums,
-                                       sums + size_t(n) * n, mode_scratch_.data());
-    }
-    const bool full = pass_.sums == Sums::full;
-    if (!full)
+    const bool with_xx = pass_.sums == Sums::full || pass_.sums == Sums::mode;
+    if (!with_xx)
       for (int64_t k = 0; k < t.count; ++k)
         sums_[kCodeEnergy] += kernels_.sum_of_squares(t.value + k * pass_.width, t.nonzeros[k]);
-    kernels_.add_full_moments(codes, d.atoms(), full ? sums : nullptr,
-                              full ? sums + triangle(d.atoms()) : sums);
+    double* const xx = with_xx ? sums : nullptr;
+    if (!of_a_mode())
+      return kernels_.add_full_moments(codes, d.atoms(), xx, xx ? xx + triangle(d.atoms()) : sums);
+    const size_t n = d.factor(pass_.mode).n;
+    kernels_.add_mode_moments(codes, d.n_modes(), d.exact_modes().data(), d.exact_grams().data(),
+                              pass_.mode, xx, xx ? xx + n * n : sums, mode_scratch_.data());
   }
+
+  bool of_a_mode() const { return pass_.sums == Sums::mode || pass_.sums == Sums::mode_xy; }
 
   void code(int64_t first, CodingTask<T>& whole) {
     if (pass_.half < 0) return coder_.code(whole);
@@ -255,7 +254,7 @@ size_t sums_size(const Dictionary<T>& dictionary, Sums sums, int mode) {
   if (sums == Sums::xy) return kNumbers + atoms * features;
   if (sums == Sums::full) return kNumbers + triangle(atoms) + atoms * features;
   const Factor& f = dictionary.factor(mode);
-  return kNumbers + size_t(f.n) * (f.n + f.m);
+  return kNumbers + size_t(f.n) * (f.m + (sums == Sums::mode ? f.n : 0));
 }
 
 template <class T>

@@ -19,13 +19,14 @@ constexpr int64_t kRun = 256;
 // What is summed over the samples beside a few numbers, and in this order behind them.
 enum class Sums {
   none,
-  full,  // xx, packed (atoms · (atoms + 1) / 2), then xy (atoms, features)
-  xy,    // xy alone
-  mode   // p (n, n), then c (n, m), of one mode
+  full,    // xx, packed (atoms · (atoms + 1) / 2), then xy (atoms, features)
+  xy,      // xy alone
+  mode,    // of one mode a half of p (n, n), which with its transpose makes p, then c (n, m)
+  mode_xy  // c alone
 };
 
 // The numbers that every pass sums: Σ‖y‖² (in double precision only beside other sums), Σ‖y − ŷ‖², Σ‖x‖²
-// (only beside xy alone: with xx it is the trace of that), and the number of nonzeros.
+// (only beside xy or c alone: with xx or p it is the trace of that), and the number of nonzeros.
 enum { kEnergy, kResidual, kCodeEnergy, kNonzeros, kNumbers };
 
 // How many numbers a pass sums.

@@ -95,6 +95,7 @@ kronlearn::Sums sums_named(const std::string& name) {
   if (name == "full") return kronlearn::Sums::full;
   if (name == "xy") return kronlearn::Sums::xy;
   if (name == "mode") return kronlearn::Sums::mode;
+  if (name == "mode-xy") return kronlearn::Sums::mode_xy;
   throw nb::value_error(("unknown sums " + name).c_str());
 }
 
@@ -182,7 +183,8 @@ int64_t run_pass(const kronlearn::Dictionary<T>& dictionary, nb::object feed, in
     throw nb::value_error("codes are needed for this pass");
   pass.sums = sums_named(sums);
   pass.mode = mode;
-  if (pass.sums == kronlearn::Sums::mode && (mode < 0 || mode >= dictionary.n_modes()))
+  const bool of_a_mode = pass.sums >= kronlearn::Sums::mode;
+  if (of_a_mode && (mode < 0 || mode >= dictionary.n_modes()))
     throw nb::value_error("no such mode");
   if (tree.size() != kronlearn::sums_size(dictionary, pass.sums, mode))
     throw nb::value_error("the tree holds sums of another size");

@@ -89,7 +89,7 @@ def sparse_code(
     checked_weights = None if weights is None else check_weights(weights, source, method)
     target = None if tol is None else np.asarray(tol, dtype=np.float64)
     coder = Coder(method, width, target, checked_weights)
-    block = check_block_size(block_size) or default_block_size(len(source), 0)
+    block = check_block_size(block_size) or default_block_size(source)
     return code_source(source, dictionary, coder, Threads(resolve_n_jobs(n_jobs), block))
 
 

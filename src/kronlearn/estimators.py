@@ -74,7 +74,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         How often per coding the coefficients are refitted on their supports and the factors
         updated again.
     statistics : {"auto", "full", "per-mode", "recode"}
-        The sums behind an update: full moments; the paper's per-mode sums, smaller for many atoms;
+        The sums behind an update: full moments; the paper's per-mode sums, smaller for many atoms
+        and "auto" for those unless there are many samples, too;
         or those with coding anew before every factor (Algorithm 1 of the paper as printed).
     min_improvement : float
         Stop when an iteration lowers the RMSE (with ``tol``: the mean number of nonzeros) by less

@@ -197,15 +197,15 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return source, self._coder(self.dictionary_)
 
     def _coding_block(self, source: Source) -> int:
-        return int(self.block_size or default_block_size(len(source), 0))
+        return int(self.block_size or default_block_size(source))
 
     def _engine(
         self, source: Source, plan: Plan, dictionary: Dictionary, online: bool = False
     ) -> Engine:
         numbers = 0
-        if online or uses_full_moments(plan, dictionary):
+        if online or uses_full_moments(plan, dictionary, len(source)):
             numbers = Moments.numbers(dictionary.patch_shape, dictionary.n_atoms)
-        block = self.block_size or default_block_size(len(source), numbers)
+        block = self.block_size or default_block_size(source, numbers)
         return self._engine_of(source, int(block))
 
     def _engine_of(self, source: Source, block_size: int) -> Engine:

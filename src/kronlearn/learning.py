@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from kronlearn.dictionary import Dictionary
 from kronlearn.engines.engine import Coder, Codes, Engine, KeptCodes, Pass
@@ -33,8 +34,11 @@ __all__ = [
 
 STATISTICS = ("auto", "full", "per-mode", "recode")
 
-# Full moments need n² numbers: faster for 32 × 32 atoms, slower for 48 × 48 than per-mode sums.
+# Full moments need n² numbers. They are faster than per-mode sums unless these are many and few
+# samples are behind each; for 48 × 48 atoms they would be many megabytes in every thread.
 _FULL_MOMENTS_UP_TO = 1024
+_FEW_NUMBERS = 1 << 18
+_NUMBERS_PER_SAMPLE = 16
 
 # Iterations in which all samples are coded afresh. On image patches taking turns from then on costs
 # 0.3 % of the RMSE after 100 iterations, and saves a quarter of the time.
@@ -141,14 +145,18 @@ class LearningState:
         return len(self.history["rmse"])
 
 
-def uses_full_moments(plan: Plan, dictionary: Dictionary) -> bool:
-    """Whether this plan sums full moments."""
+def uses_full_moments(plan: Plan, dictionary: Dictionary, n_samples: int) -> bool:
+    """Whether this plan sums full moments over so many samples."""
     if not isinstance(plan.structure, FromMoments):
         return False
     if dictionary.n_terms > 1 or plan.further or not isinstance(plan.structure, ModeByMode):
         return True
     if plan.statistics == "auto":
-        return not plan.structure.needs_xx or dictionary.n_codes <= _FULL_MOMENTS_UP_TO
+        if plan.structure.needs_xx and dictionary.n_codes > _FULL_MOMENTS_UP_TO:
+            return False
+        sizes = dictionary.patch_shape, dictionary.n_atoms
+        numbers = Moments.numbers(*sizes, with_xx=plan.structure.needs_xx)
+        return numbers <= max(_FEW_NUMBERS, _NUMBERS_PER_SAMPLE * n_samples)
     return plan.statistics == "full"
 
 
@@ -170,9 +178,12 @@ def learn(
         state.codes = engine.adopted(state.codes)
     state.stop_reason = None
     try:
-        _loop(source, state, plan, engine, start, on_iteration)
-        if not plan.structure.keeps_fit:
-            _judge_last(source, state, plan, engine)
+        # Threads of linear algebra go on spinning when they have nothing to do, on cores that the
+        # passes need; and results are not to depend on their number.
+        with threadpool_limits(1, "blas"):
+            _loop(source, state, plan, engine, start, on_iteration)
+            if not plan.structure.keeps_fit:
+                _judge_last(source, state, plan, engine)
     except BaseException:
         state.stop_reason = "interrupted"
         raise
@@ -281,7 +292,7 @@ class _Iteration:
         raise the error, so the new ones go to a second set of arrays.
         """
         self.dictionary = state.dictionary
-        self.full = uses_full_moments(self.plan, state.dictionary)
+        self.full = uses_full_moments(self.plan, state.dictionary, len(self.source))
         self.keep_better = self.plan.keeps_supports and state.guarded and state.codes is not None
         self.half = None
         many = len(self.source) >= _FEWEST_FOR_TURNS
@@ -365,7 +376,7 @@ class _Iteration:
                     coding = "fresh" if self.plan.statistics == "recode" else "given"
                 else:
                     coding = "fresh" if round_ == 0 else "refit"
-                sums = ModeMoments.zeros(mode, stack)
+                sums = ModeMoments.zeros(mode, stack, structure.needs_xx)
                 found = self._pass(coding, sums)
                 first = first or found
                 self.keep_better = self.plan.keeps_supports

@@ -67,10 +67,12 @@ class Moments:
         return cls(patch_shape, n_atoms, 0, 0.0, 0.0, xx, np.zeros((n, m)))
 
     @staticmethod
-    def numbers(patch_shape: tuple[int, ...], n_atoms: tuple[int, ...]) -> int:
+    def numbers(
+        patch_shape: tuple[int, ...], n_atoms: tuple[int, ...], with_xx: bool = True
+    ) -> int:
         """How many numbers full moments hold."""
         n = math.prod(n_atoms)
-        return n * (n + 1) // 2 + n * math.prod(patch_shape)
+        return (n * (n + 1) // 2 if with_xx else 0) + n * math.prod(patch_shape)
 
     @property
     def index(self) -> int:
@@ -148,8 +150,7 @@ class Moments:
         c = others.transpose(0, 2, 1).reshape(terms, -1) @ xy.T
         c = c.reshape(-1, m) * own[:, None]
         if not self.xx.size:
-            # With orthonormal factors only the trace of P counts, and it is Σ‖x‖².
-            p = np.eye(n) * (self.code_energy / n)
+            p = _of_trace(self.code_energy, n)
         else:
             wide = side_by_side(others)
             gram = (wide.T @ wide).reshape(terms, n_others, terms, n_others).transpose(0, 2, 1, 3)
@@ -214,7 +215,8 @@ class ModeMoments:
 
     With the other factors fixed the best factor solves ``D_i P = C``. ``c`` is ``Cᵀ``. The paper's
     (P, R) and (M, N) are these sums for the two modes of an image. With R terms there are R × R
-    blocks of P and R blocks of Cᵀ, one above the other.
+    blocks of P and R blocks of Cᵀ, one above the other. Procrustes updates need no P: without it
+    ``p`` is a matrix that has its trace.
     """
 
     index: int
@@ -222,23 +224,28 @@ class ModeMoments:
     energy: float
     p: NDArray[np.float64]
     c: NDArray[np.float64]
-    code_energy: float = 0.0
+    with_p: bool = True
 
     @classmethod
-    def zeros(cls, mode: int, stack: NDArray[np.float64]) -> ModeMoments:
+    def zeros(cls, mode: int, stack: NDArray[np.float64], with_p: bool = True) -> ModeMoments:
         """Sums of no samples for factors ``(1, m, n)``."""
         _, m, n = stack.shape
-        return cls(mode, 0, 0.0, np.zeros((n, n)), np.zeros((n, m)))
+        return cls(mode, 0, 0.0, np.zeros((n, n)), np.zeros((n, m)), with_p)
 
     @property
     def kind(self) -> str:
         """What the native code is to sum."""
-        return "mode"
+        return "mode" if self.with_p else "mode-xy"
 
     def add(self, sums: NDArray[np.float64], n_samples: int, energy: float, codes: float) -> None:
         """Add the sums of samples, as the native code lays them out, and what goes with them."""
-        self.p += sums[: self.p.size].reshape(self.p.shape)
-        self.c += sums[self.p.size :].reshape(self.c.shape)
+        c = sums[-self.c.size :]
+        if self.with_p:
+            half = sums[: self.p.size].reshape(self.p.shape)
+            self.p += half + half.T
+        else:
+            self.p += _of_trace(codes, len(self.p))
+        self.c += c.reshape(self.c.shape)
         self.n_samples += n_samples
         self.energy += energy
 
@@ -257,6 +264,11 @@ class ModeMoments:
 def side_by_side(stack: NDArray[np.float64]) -> NDArray[np.float64]:
     """Factors ``(R, m, n)`` as one matrix ``(m, R n)``."""
     return stack.transpose(1, 0, 2).reshape(stack.shape[1], -1)
+
+
+def _of_trace(code_energy: float, n: int) -> NDArray[np.float64]:
+    """A P for orthonormal factors, where only its trace counts, and that is Σ‖x‖²."""
+    return np.eye(n) * (code_energy / n)
 
 
 def _apart(

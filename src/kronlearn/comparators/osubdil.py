@@ -187,7 +187,7 @@ class OSubDil(LoopLearner):
 
     def _add(self, online: Online, batch: ArraySource, coder: Coder, codes: Codes) -> Counts:
         threads = resolve_n_jobs(self.n_jobs)
-        engine = Threads(threads, default_block_size(len(batch), 0))
+        engine = Threads(threads, default_block_size(batch))
         return online.add(batch, coder, engine, codes, int(self.n_sweeps), float(self.forgetting))
 
 

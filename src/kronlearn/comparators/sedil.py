@@ -170,7 +170,7 @@ class SeDiL(LoopLearner):
             None if self.balance is None else float(self.balance),
             threads,
         )
-        engine = Threads(threads, default_block_size(len(source), 0))
+        engine = Threads(threads, default_block_size(source))
         descent = Descent(objective, list(start.coding_factors))
         more = True
         while more:

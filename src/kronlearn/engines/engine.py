@@ -140,7 +140,7 @@ class Task:
     "given" (take the codes as they are). ``keep_better`` keeps a support in the codes wherever it
     represents its sample at least as well; with ``half`` 0 or 1 only every other run of 256
     samples, from the first or the second on, is coded and the rest refitted. ``sums`` names the
-    sums to be added up: "full", "xy", "mode" (of one ``mode``) or "none".
+    sums to be added up: "full", "xy", of one ``mode`` "mode" or "mode-xy", or "none".
     """
 
     dictionary: Dictionary
@@ -169,13 +169,11 @@ class Task:
         """Where the sums of all blocks are added up, wherever they come from."""
         patch_shape, n_atoms = self.dictionary.patch_shape, self.dictionary.n_atoms
         size = 0
-        if self.sums == "mode":
+        if self.mode >= 0:
             n, m = n_atoms[self.mode], patch_shape[self.mode]
-            size = n * (n + m)
-        elif self.sums == "full":
-            size = Moments.numbers(patch_shape, n_atoms)
-        elif self.sums == "xy":
-            size = math.prod(n_atoms) * math.prod(patch_shape)
+            size = n * m + (n * n if self.sums == "mode" else 0)
+        elif self.sums != "none":
+            size = Moments.numbers(patch_shape, n_atoms, with_xx=self.sums == "full")
         return _native.SumTree(_COUNTS + size, n_blocks)
 
     def found(self, tree: Any, n_samples: int, moments: Moments | ModeMoments | None) -> Pass:

@@ -28,6 +28,9 @@ _LANES = 16
 
 _MOST_THREADS = 4096
 
+# A block of samples has about so many numbers.
+_BLOCK_NUMBERS = 1 << 16
+
 
 @dataclass(frozen=True)
 class Threads(Engine):
@@ -134,16 +137,18 @@ def _arrays(codes: Codes | None) -> dict[str, Any]:
     }
 
 
-def default_block_size(n_samples: int, moment_numbers: int) -> int:
+def default_block_size(source: Source, moment_numbers: int = 0) -> int:
     """Samples per summed block: a function of the problem alone, never of the threads.
 
-    Adding a block's sums costs about a nanosecond per number, so blocks grow with the moments
-    until that cost vanishes, but leave at least four blocks to share out. Their number is a power
-    of two: then the equal shares of 2, 4, 8 … workers are one node each of the tree of sums.
+    A block is some tens of thousands of numbers, which takes a fraction of a millisecond. Adding
+    its sums costs about a nanosecond per number, so blocks grow with the moments until that cost
+    vanishes, but leave at least four blocks to share out. Their number is a power of two: then the
+    equal shares of 2, 4, 8 … workers are one node each of the tree of sums.
     """
-    smallest = max(1024, moment_numbers // 16)
-    n_blocks = max(4, 1 << (n_samples // smallest).bit_length() >> 1)
-    return max(1024, -(-n_samples // n_blocks // _LANES) * _LANES)
+    few = max(64, _BLOCK_NUMBERS // source.n_features // _LANES * _LANES)
+    smallest = max(few, moment_numbers // 64)
+    n_blocks = max(4, 1 << (len(source) // smallest).bit_length() >> 1)
+    return max(few, -(-len(source) // n_blocks // _LANES) * _LANES)
 
 
 def resolve_n_jobs(n_jobs: int | None) -> int:
