@@ -13,6 +13,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 import kronlearn as kl
 import reference
+from kronlearn.engines.engine import Coder
+from kronlearn.learning import Plan, uses_full_moments
+from kronlearn.structures import General, Orthonormal
 
 # Every overcomplete mode has more entries than a code has coefficients: in OLS the last atoms of a
 # smaller mode gain the same, and rounding decides between them.
@@ -241,6 +244,27 @@ def test_full_and_per_mode_statistics_give_the_same_orthonormal_factors(rng, pat
     full = learner(start, statistics="full", structure="orthonormal").fit(Y)
     per_mode = learner(start, statistics="per-mode", structure="orthonormal").fit(Y)
     assert_same_model(per_mode, full, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("structure", "m", "n", "n_samples", "full"),
+    [
+        ("general", 8, 8, 10, True),
+        ("general", 16, 16, 1000, True),
+        ("general", 32, 32, 8000, False),
+        ("general", 32, 32, 1_000_000, True),
+        ("general", 8, 40, 1_000_000, False),
+        ("orthonormal", 32, 32, 8000, False),
+        ("orthonormal", 48, 48, 1_000_000, True),
+    ],
+)
+def test_full_moments_are_summed_unless_they_are_many_for_the_samples(
+    structure, m, n, n_samples, full
+):
+    made = {"general": General, "orthonormal": Orthonormal}[structure]()
+    dictionary = kl.KroneckerDictionary.normalized([np.eye(m, n) + 0.1] * 2)
+    plan = Plan(coder=Coder("omp", 4), structure=made)
+    assert uses_full_moments(plan, dictionary, n_samples) == full
 
 
 def test_automatic_statistics_are_one_of_the_two(rng):

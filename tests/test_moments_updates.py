@@ -44,7 +44,7 @@ def coded(Y, factors, n_jobs=1, block_size=32, full=True, mode=0, with_xx=True):
     moments = (
         Moments.zeros(patch_shape, n_atoms, with_xx)
         if full
-        else ModeMoments.zeros(mode, factors[mode][None])
+        else ModeMoments.zeros(mode, factors[mode][None], with_xx)
     )
     codes = Codes.empty(len(Y), 3, Y.dtype)
     engine = Threads(n_jobs, block_size)
@@ -95,6 +95,27 @@ def test_the_sums_of_every_mode_equal_the_reference(
         P, C = reference.normal_equations(factors, *reference.moments(Y, X)[2:], mode)
         np.testing.assert_allclose(sums.p, P, rtol=0, atol=1e-12 * np.abs(P).max())
         np.testing.assert_allclose(sums.c, C.T, rtol=0, atol=1e-12 * np.abs(P).max())
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), [*SHAPES, ((8, 8), (8, 8))])
+def test_sums_for_procrustes_equal_the_reference(rng, patch_shape, n_atoms, instruction_set, dtype):
+    Y, factors = problem(rng, patch_shape, n_atoms, n_samples=700)
+    Y = Y.astype(dtype)
+    tolerance = 3e-7 if dtype == np.float32 else 1e-12
+    with kl.use_instruction_set(instruction_set):
+        moments, X = coded(Y, factors, n_jobs=2, block_size=300, with_xx=False)
+    _, _, s_xx, s_xy = reference.moments(Y, X)
+    # Added up in single precision in runs of a hundred samples or so, then in double precision.
+    np.testing.assert_allclose(moments.xy, s_xy, rtol=0, atol=tolerance * np.abs(s_xx).max())
+    assert moments.code_energy == pytest.approx(np.sum(X**2))
+    for mode in range(len(patch_shape)):
+        with kl.use_instruction_set(instruction_set):
+            sums, _ = coded(Y, factors, n_jobs=2, full=False, mode=mode, with_xx=False)
+        P, C = reference.normal_equations(factors, s_xx, s_xy, mode)
+        np.testing.assert_allclose(sums.c, C.T, rtol=0, atol=1e-12 * np.abs(P).max())
+        assert np.trace(sums.p) == pytest.approx(np.sum(X**2))
 
 
 @pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import struct
@@ -9,11 +10,12 @@ import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kronlearn.engines.host import Host
-from kronlearn.engines.wires import WireServer
+from kronlearn.engines.wires import Wires, WireServer
 
 
 @pytest.fixture
@@ -118,3 +120,89 @@ def test_runs_of_drivers_that_hung_up_are_forgotten_sooner(
     host._forget_abandoned()
     assert len(host.runs) == kept
     assert run.data == {}
+
+
+class Workers:
+    """Answers of several servers, by name, and a client that knows where they are."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.servers = {
+            name: WireServer("tcp://127.0.0.1:1", answer, lambda: None)
+            for name, answer in answers.items()
+        }
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for server in self.servers.values():
+            server.close()
+
+    def rpc(self, name: str) -> Any:
+        async def kronlearn_wire() -> list[Any]:
+            return self.servers[name].place
+
+        return SimpleNamespace(kronlearn_wire=kronlearn_wire)
+
+
+async def connected_wires(workers: Workers) -> Wires:
+    wires = Wires(workers)  # type: ignore[arg-type]
+    assert not wires.lead_to(workers.servers)
+    for name in workers.servers:
+        assert await wires.call(name, b"hello")
+    assert wires.lead_to(workers.servers)
+    return wires
+
+
+def slowly(request: bytes) -> bytes:
+    if request != b"hello":
+        time.sleep(0.4)
+    return request
+
+
+def test_workers_are_asked_at_the_same_time_and_late_answers_are_waited_for() -> None:
+    long = bytes(range(256)) * 9000
+
+    async def run(wires: Wires) -> None:
+        assert await wires.rest("b") == b"1"
+        assert await wires.call("b", b"2") == b"2"
+
+    with Workers(a=lambda request: request[::-1], b=slowly) as workers:
+        wires = asyncio.run(connected_wires(workers))
+        assert wires.call_now({"a": long, "b": b"1"}, 0.1) == {"a": long[::-1], "b": None}
+        asyncio.run(run(wires))
+        assert wires.call_now({"a": b"x", "b": b"y"}, 10.0) == {"a": b"x", "b": b"y"}
+        wires.close()
+
+
+def test_a_worker_that_is_gone_is_found_out_by_whoever_waits_for_it() -> None:
+    def leaving(request: bytes) -> bytes:
+        if request != b"hello":
+            raise ConnectionError("the worker is closing")
+        return request
+
+    with Workers(a=leaving, b=slowly) as workers:
+        wires = asyncio.run(connected_wires(workers))
+        assert wires.call_now({"a": b"1", "b": b"2"}, 10.0) == {"a": None, "b": b"2"}
+        with pytest.raises(ConnectionError):
+            asyncio.run(wires.rest("a"))
+        assert not wires.lead_to(["a"])
+        assert wires.lead_to(["b"])
+        wires.close()
+
+
+def test_after_an_interruption_no_wire_is_used_that_an_answer_may_still_come_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Workers(a=slowly, b=slowly) as workers:
+        wires = asyncio.run(connected_wires(workers))
+        with monkeypatch.context() as patched:
+            patched.setattr("selectors.DefaultSelector.select", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                wires.call_now({"a": b"1", "b": b"2"}, 10.0)
+        assert wires.wires == {}
+        assert asyncio.run(wires.call("a", b"hello")) == b"hello"
+        wires.close()

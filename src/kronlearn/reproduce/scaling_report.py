@@ -37,8 +37,8 @@ and the median over the rounds. Every run has a process of its own, in which lib
 algebra are kept to one thread. Dask workers are processes that share the cores as Dask does by
 default (16 cores: four workers with four threads each), also with their scheduler and the program
 that asks. Speedup is over one thread; efficiency is speedup over p. The ceiling is what p processes
-that know nothing of each other, each coding samples of its own in its memory on one thread, do more
-than one of them: what these cores can give.
+that know nothing of each other, each learning from samples of its own in its memory on one thread,
+do more than one of them: what these cores can give. The share of it is of the processes' speed.
 """
 
 _DATA = {
