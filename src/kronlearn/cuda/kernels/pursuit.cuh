@@ -1,0 +1,136 @@
+// Orthogonal matching pursuit (OMP) and orthogonal least squares (OLS) on a Kronecker dictionary, as
+// native/pursuit.hpp has them: neither the Kronecker dictionary nor its Gram matrix is ever formed.
+#pragma once
+
+#include "refit.cuh"
+
+namespace kronlearn {
+
+template <class T>
+struct PursuitScratch {
+  T *alpha, *nu;  // (atoms)
+  T* h;           // (width, n1): rows of the left Gram matrix times M[k, :]
+  T* m;           // (width, width), lower triangular
+  T *c, *w;       // (width)
+};
+
+template <class T, bool kOls>
+class Pursuit {
+ public:
+  KRONLEARN_DEVICE Pursuit(Team team, const Shape& s, const Tables<T>& tables,
+                           const PursuitScratch<T>& k, const T* y, T energy, T tol2, int width,
+                           Code<T>& code)
+      : team_(team),
+        s_(s),
+        tables_(tables),
+        k_(k),
+        y_(y),
+        energy_(energy),
+        tol2_(tol2),
+        width_(width),
+        code_(code) {}
+
+  // alpha holds the correlations. Returns whether single precision is in doubt.
+  KRONLEARN_DEVICE bool run() {
+    if (kOls)
+      for (int p = team_.lane; p < s_.atoms(); p += Team::kSize) k_.nu[p] = T(1);
+    code_.nonzeros = 0;
+    code_.residual2 = energy_;
+    doubtful_ = sizeof(T) == 4 && tol2_ >= T(0) && tol2_ < energy_ * T(kTrustedTarget2) &&
+                energy_ > T(0);
+    team_.sync();
+    if (code_.residual2 > tol2_)
+      while (select()) update();
+    const bool suspect =
+        weakest_ < kSuspectNorm2<T> || code_.residual2 < energy_ * kSuspectResidual2<T>;
+    if (code_.nonzeros > 0 && suspect) check_residual();
+    if (code_.residual2 < T(0)) code_.residual2 = T(0);
+    return doubtful_;
+  }
+
+ private:
+  // Adds an atom to the code; false if there is none, or no other is wanted.
+  KRONLEARN_DEVICE bool select() {
+    const int step = code_.nonzeros;
+    const Winner<T> win = strongest<T, kOls>(team_, s_.atoms(), k_.alpha, k_.nu);
+    const T norm2 = orthogonalise(step, win.atom);
+    if (!(win.strength > sqrt(energy_) * kNoCorrelation<T>)) return false;
+    weakest_ = norm2 < weakest_ ? norm2 : weakest_;
+    doubtful_ |= sizeof(T) == 4 && !(norm2 >= T(kTrustedNorm2));
+    if (!(norm2 > kSmallestNorm2<T> * T(0.5))) return false;
+    const T rho = T(1) / sqrt(norm2);
+    a_ = win.alpha * rho;
+    for (int l = team_.lane; l <= step; l += Team::kSize) {
+      T q = 0;
+      for (int t = l; t < step; ++t) q += k_.w[t] * k_.m[t * width_ + l];
+      q = l == step ? rho : -rho * q;
+      k_.m[step * width_ + l] = q;
+      code_.value[l] = l == step ? a_ * q : code_.value[l] + a_ * q;
+    }
+    if (team_.lane == 0) code_.atom[step] = win.atom;
+    team_.sync();
+    code_.nonzeros = step + 1;
+    code_.residual2 -= a_ * a_;
+    if (tol2_ >= T(0)) {
+      if (code_.residual2 < energy_ * kSuspectResidual2<T>) check_residual();
+      if (!(code_.residual2 > tol2_)) return false;
+    }
+    return step + 1 < width_;
+  }
+
+  // w = M c for a new atom; the squared norm of what is orthogonal to the earlier ones.
+  KRONLEARN_DEVICE T orthogonalise(int step, int atom) {
+    const T *left = tables_.gram1 + atom / s_.n2 * s_.n1, *right = tables_.gram2 + atom % s_.n2 * s_.n2;
+    for (int l = team_.lane; l < step; l += Team::kSize)
+      k_.c[l] = left[code_.atom[l] / s_.n2] * right[code_.atom[l] % s_.n2];
+    team_.sync();
+    T sum = 0;
+    for (int t = team_.lane; t < step; t += Team::kSize) {
+      T q = 0;
+      for (int l = 0; l <= t; ++l) q += k_.m[t * width_ + l] * k_.c[l];
+      k_.w[t] = q;
+      sum += q * q;
+    }
+    team_.sync();
+    return T(1) - team_.sum(sum);
+  }
+
+  // α −= a v (and ν −= v²) with v = Σ_l M[k,l] g1_l ⊗ g2_l.
+  KRONLEARN_DEVICE void update() {
+    const int terms = code_.nonzeros;
+    const T* m = k_.m + (terms - 1) * width_;
+    for (int e = team_.lane; e < terms * s_.n1; e += Team::kSize)
+      k_.h[e] = m[e / s_.n1] * tables_.gram1[code_.atom[e / s_.n1] / s_.n2 * s_.n1 + e % s_.n1];
+    team_.sync();
+    for (int p = team_.lane; p < s_.atoms(); p += Team::kSize) {
+      const int i = p / s_.n2, j = p % s_.n2;
+      T v = 0;
+      for (int l = 0; l < terms; ++l)
+        v += k_.h[l * s_.n1 + i] * tables_.gram2[code_.atom[l] % s_.n2 * s_.n2 + j];
+      k_.alpha[p] -= a_ * v;
+      if (kOls) k_.nu[p] -= v * v;
+    }
+    team_.sync();
+  }
+
+  // Replaces the residual by that of the sample itself; single precision is doubted where they differ.
+  KRONLEARN_DEVICE void check_residual() {
+    const T exact = exact_residual2(team_, s_, tables_, y_, code_);
+    doubtful_ |=
+        sizeof(T) == 4 && !(fabs(exact - code_.residual2) <= energy_ * T(kTrustedDifference));
+    code_.residual2 = exact;
+  }
+
+  const Team team_;
+  const Shape& s_;
+  const Tables<T>& tables_;
+  const PursuitScratch<T>& k_;
+  const T* y_;
+  const T energy_, tol2_;
+  const int width_;
+  Code<T>& code_;
+  T a_ = 0, weakest_ = 1;
+  bool doubtful_ = false;
+};
+
+}  // namespace kronlearn

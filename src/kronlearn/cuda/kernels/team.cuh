@@ -1,0 +1,104 @@
+// A team: the threads that code one sample together. On a graphics card it is a warp; compiled for a
+// processor it is a single thread, which is how the kernels are tested where there is no card.
+#pragma once
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define KRONLEARN_DEVICE __device__ __forceinline__
+#define KRONLEARN_KERNEL extern "C" __global__
+#else
+#include <cmath>
+#define KRONLEARN_DEVICE inline
+#define KRONLEARN_KERNEL extern "C"
+using std::fabs;
+using std::sqrt;
+#endif
+
+namespace kronlearn {
+
+using int64 = long long;
+
+// The larger value, of equal ones the one of the lower number; −1 is no number.
+template <class T>
+struct Best {
+  T value;
+  int number;
+
+  KRONLEARN_DEVICE void consider(T other, int its_number) {
+    if (its_number < 0) return;
+    if (number < 0 || other > value || (other == value && its_number < number)) {
+      value = other;
+      number = its_number;
+    }
+  }
+};
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+
+struct Team {
+  static constexpr int kSize = 32;
+  int lane = threadIdx.x % kSize;
+
+  // What one thread has written before, others read after.
+  KRONLEARN_DEVICE void sync() const { __syncwarp(); }
+
+  // The same bits in every thread.
+  template <class T>
+  KRONLEARN_DEVICE T sum(T x) const {
+    for (int o = kSize / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
+    return x;
+  }
+
+  template <class T>
+  KRONLEARN_DEVICE Best<T> best(Best<T> b) const {
+    for (int o = kSize / 2; o > 0; o /= 2)
+      b.consider(__shfl_xor_sync(0xffffffffu, b.value, o),
+                 __shfl_xor_sync(0xffffffffu, b.number, o));
+    return b;
+  }
+
+  KRONLEARN_DEVICE bool any(bool x) const { return __any_sync(0xffffffffu, x); }
+};
+
+KRONLEARN_DEVICE int64 first_team() {
+  return int64(blockIdx.x) * (blockDim.x / Team::kSize) + threadIdx.x / Team::kSize;
+}
+KRONLEARN_DEVICE int64 n_teams() { return int64(gridDim.x) * (blockDim.x / Team::kSize); }
+KRONLEARN_DEVICE int take_ticket(int* counter) { return atomicAdd(counter, 1); }
+KRONLEARN_DEVICE void lower(int64* least, int64 x) {
+  atomicMin(least, x);
+}
+
+#else
+
+struct Team {
+  static constexpr int kSize = 1;
+  int lane = 0;
+
+  void sync() const {}
+  template <class T>
+  T sum(T x) const {
+    return x;
+  }
+  template <class T>
+  Best<T> best(Best<T> b) const {
+    return b;
+  }
+  bool any(bool x) const { return x; }
+};
+
+inline int64 first_team() { return 0; }
+inline int64 n_teams() { return 1; }
+inline int take_ticket(int* counter) { return (*counter)++; }
+inline void lower(int64* least, int64 x) {
+  if (x < *least) *least = x;
+}
+
+#endif
+
+// Whether a number is neither NaN nor infinite.
+template <class T>
+KRONLEARN_DEVICE bool is_finite(T x) {
+  return x - x == T(0);
+}
+
+}  // namespace kronlearn

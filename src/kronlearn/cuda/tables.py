@@ -1,0 +1,72 @@
+"""A dictionary as the kernels of graphics cards want it: its shape, and tables of its entries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SHAPE", "Tables"]
+
+_MOST_MODES = 16
+
+#: The struct Shape of the kernels.
+SHAPE = np.dtype(
+    [
+        ("n_modes", np.int32),
+        *((name, np.int32) for name in ("m1", "n1", "m2", "n2")),
+        ("m", np.int32, _MOST_MODES),
+        ("n", np.int32, _MOST_MODES),
+    ],
+    align=True,
+)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What the kernels look up.
+
+    ``numbers`` are the factors with unit-norm columns, their squares, the Gram matrices of both
+    sides and the atoms of both sides, one after the other; ``norms`` the norms that the columns of
+    both sides had.
+    """
+
+    shape: NDArray[Any]
+    numbers: NDArray[np.float64]
+    norms: tuple[NDArray[np.float64], NDArray[np.float64]]
+
+    @classmethod
+    def of(cls, factors: Sequence[NDArray[Any]]) -> Tables:
+        """The tables of a Kronecker product of factors ``(m_i, n_i)``."""
+        if len(factors) > _MOST_MODES:
+            raise ValueError(f"On a graphics card there are at most {_MOST_MODES} modes.")
+        exact = [np.asarray(factor, np.float64) for factor in factors]
+        lengths = [np.linalg.norm(factor, axis=0) for factor in exact]
+        unit = [f / np.where(n > 0, n, 1.0) for f, n in zip(exact, lengths, strict=True)]
+        split = _split([factor.shape[1] for factor in factors])
+        sides = [reduce(np.kron, part, np.ones((1, 1))) for part in (unit[:split], unit[split:])]
+        norms = [reduce(np.kron, p, np.ones(1)) for p in (lengths[:split], lengths[split:])]
+        (m1, n1), (m2, n2) = (side.shape for side in sides)
+        shape = np.zeros((), SHAPE)
+        shape["n_modes"] = len(factors)
+        for name, size in (("m1", m1), ("n1", n1), ("m2", m2), ("n2", n2)):
+            shape[name] = size
+        for axis, name in enumerate("mn"):
+            shape[name][: len(factors)] = [factor.shape[axis] for factor in factors]
+        parts = [*unit, *(f * f for f in unit), *(s.T @ s for s in sides), *(s.T for s in sides)]
+        numbers = np.concatenate([part.ravel() for part in parts])
+        return cls(shape, numbers, (norms[0], norms[1]))
+
+
+def _split(n_atoms: Sequence[int]) -> int:
+    """How many modes make the left side: its smaller one is as large as possible."""
+    sizes = [
+        min(math.prod(n_atoms[:split]), math.prod(n_atoms[split:]))
+        for split in range(1, len(n_atoms))
+    ]
+    return 1 + int(np.argmax(sizes)) if sizes else 0

@@ -1,0 +1,43 @@
+"""What is passed to the kernels that code samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.cuda.tables import SHAPE
+
+__all__ = ["METHODS", "TASK", "WORK", "new_task"]
+
+METHODS = {"omp": 0, "ols": 1, "threshold": 2}
+WORK = {"fresh": 0, "refit": 1, "keep better": 2}
+
+_POINTERS = (
+    *("samples", "weights", "tols", "norms1", "norms2", "list", "list_count", "doubtful"),
+    *("doubtful_count", "index", "value", "nonzeros", "residual2", "energy", "first_bad", "scratch"),
+)
+
+#: The struct Task of the kernels; pointers are integers.
+TASK = np.dtype(
+    [
+        ("shape", SHAPE),
+        *((name, np.int32) for name in ("method", "work", "width", "half")),
+        ("first", np.int64),
+        ("count", np.int64),
+        ("tol", np.float64),
+        *((name, np.uint64) for name in _POINTERS),
+        ("scratch_size", np.int64),
+    ],
+    align=True,
+)
+
+
+def new_task(**values: Any) -> NDArray[Any]:
+    """A task with these values; what is not given is zero, or no halves, or no error target."""
+    task = np.zeros((), TASK)
+    task["half"], task["tol"] = -1, -1.0
+    for name, value in values.items():
+        task[name] = value
+    return task
