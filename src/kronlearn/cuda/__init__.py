@@ -1,0 +1,1 @@
+"""Coding and learning on a graphics card, through CuPy (the extra ``cuda``)."""

@@ -95,18 +95,18 @@ class Coder {
     }
     const int64 run = (task_.first + k) / kRun;
     const bool refits = task_.work == kRefit || (task_.half >= 0 && run % 2 != task_.half);
-    Code<T>& code = refits ? previous_ : now_;
+    const Code<T>* chosen = refits ? &previous_ : &now_;
     if (!doubtful) doubtful = refits ? refit_previous(k) : code_afresh();
     if (!doubtful && !refits && task_.work == kKeepBetter) {
       doubtful = refit_previous(k);
-      if (previous_is_better()) now_ = previous_;
+      if (previous_is_better()) chosen = &previous_;
     }
     // Weighted samples are not coded again: their pursuit is the more stable one.
     if (doubtful && task_.doubtful && !task_.weights) {
       if (team_.lane == 0) task_.doubtful[take_ticket(task_.doubtful_count)] = int(k);
       return;
     }
-    write(k, code);
+    write(k, *chosen);
   }
 
  private:

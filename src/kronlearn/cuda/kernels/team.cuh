@@ -59,6 +59,13 @@ struct Team {
   KRONLEARN_DEVICE bool any(bool x) const { return __any_sync(0xffffffffu, x); }
 };
 
+// All threads of a block.
+struct Crowd {
+  int lane = threadIdx.x, size = blockDim.x;
+
+  KRONLEARN_DEVICE void sync() const { __syncthreads(); }
+};
+
 KRONLEARN_DEVICE int64 first_team() {
   return int64(blockIdx.x) * (blockDim.x / Team::kSize) + threadIdx.x / Team::kSize;
 }
@@ -84,6 +91,12 @@ struct Team {
     return b;
   }
   bool any(bool x) const { return x; }
+};
+
+struct Crowd {
+  int lane = 0, size = 1;
+
+  void sync() const {}
 };
 
 inline int64 first_team() { return 0; }

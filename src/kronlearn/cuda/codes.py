@@ -1,0 +1,71 @@
+"""Codes on the card."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.cuda.device import Card
+from kronlearn.engines.engine import Codes, KeptCodes
+
+__all__ = ["CardCodes"]
+
+# Of what :class:`Codes` has, the parts and their names as arguments of the kernels.
+_PARTS = ("index", "nonzeros", "value", "residual2")
+
+
+@dataclass
+class CardCodes(KeptCodes):
+    """Codes as :class:`Codes` has them, on the card; all parts are there."""
+
+    card: Card
+    index: Any
+    nonzeros: Any
+    value: Any
+    residual2: Any
+
+    @classmethod
+    def empty(cls, card: Card, n_samples: int, width: int, dtype: Any) -> CardCodes:
+        """Room for N samples."""
+        xp = card.xp
+        return cls(
+            card,
+            xp.zeros((n_samples, width), np.int32),
+            xp.zeros(n_samples, np.int32),
+            xp.zeros((n_samples, width), dtype),
+            xp.zeros(n_samples, dtype),
+        )
+
+    def __getitem__(self, rows: slice) -> CardCodes:
+        return CardCodes(self.card, *(getattr(self, part)[rows] for part in _PARTS))
+
+    def addresses(self, address: Callable[[Any], int]) -> dict[str, int]:
+        """Where the parts are, by the names that the kernels have for them."""
+        return {part: address(getattr(self, part)) for part in _PARTS}
+
+    def rescale(self, mode: int, scale: NDArray[np.float64], n_atoms: tuple[int, ...]) -> None:
+        """Multiply every coefficient by the scale of its atom's index in one mode."""
+        inner = math.prod(n_atoms[mode + 1 :])
+        table = self.card.upload(scale.astype(self.value.dtype))
+        self.value *= table[self.index // inner % n_atoms[mode]]
+
+    def used(self, n_atoms: tuple[int, ...]) -> NDArray[np.bool_]:
+        """Which atoms ``(n_1, …, n_d)`` any code uses."""
+        xp = self.card.xp
+        places = xp.arange(self.index.shape[1])
+        used = xp.zeros(math.prod(n_atoms), bool)
+        used[self.index[places < self.nonzeros[:, None]]] = True
+        return self.card.download(used).reshape(n_atoms)
+
+    def worst(self, count: int) -> NDArray[np.intp]:
+        """The samples with the largest residuals, of equal ones the first; none without any."""
+        return self.gathered().worst(count)
+
+    def gathered(self) -> Codes:
+        """All of them in the memory of the processor."""
+        return Codes(*(self.card.download(getattr(self, part)) for part in _PARTS))

@@ -1,0 +1,106 @@
+"""The graphics card: arrays on it, and kernels that are compiled for it at their first use."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Card", "card", "is_on_card"]
+
+logger = logging.getLogger(__name__)
+
+_KERNELS = Path(__file__).parent / "kernels"
+_TEAM = 32
+_TEAMS_PER_BLOCK = 4
+
+
+def is_on_card(array: Any) -> bool:
+    """Whether an array of CuPy, PyTorch or another library lies in the memory of a card."""
+    return hasattr(array, "__cuda_array_interface__")
+
+
+@cache
+def card() -> Card:
+    """The current graphics card.
+
+    Raises
+    ------
+    ImportError
+        If CuPy is not installed.
+    RuntimeError
+        If there is no graphics card, or its driver does not answer.
+    """
+    try:
+        import cupy
+    except ImportError as problem:
+        raise ImportError(
+            f'device="cuda" needs CuPy, which cannot be imported ({problem}): '
+            "pip install 'kronlearn[cuda]'."
+        ) from None
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as problem:
+        raise RuntimeError(
+            f'device="cuda" needs an NVIDIA graphics card and its driver ({problem}); pass '
+            'device="cpu".'
+        ) from None
+    if count == 0:
+        raise RuntimeError('device="cuda" found no graphics card; pass device="cpu".')
+    return Card(cupy)
+
+
+class Card:
+    """The current graphics card, through CuPy.
+
+    Attributes
+    ----------
+    xp : module
+        CuPy: the functions of NumPy for arrays on the card.
+    """
+
+    def __init__(self, cupy: Any) -> None:
+        self.xp = cupy
+
+    @cached_property
+    def n_teams(self) -> int:
+        """How many teams of threads work at the same time."""
+        properties = self.xp.cuda.runtime.getDeviceProperties(self.xp.cuda.Device().id)
+        # Sixteen warps on each multiprocessor: more would not find their scratch in its cache.
+        return int(properties["multiProcessorCount"]) * 16
+
+    def upload(self, array: NDArray[Any]) -> Any:
+        """A copy of an array on the card."""
+        return self.xp.asarray(array)
+
+    def download(self, array: Any) -> NDArray[Any]:
+        """A copy of an array in the memory of the processor."""
+        return np.asarray(self.xp.asnumpy(array))
+
+    def address(self, array: Any) -> int:
+        """Where an array begins."""
+        return int(array.data.ptr)
+
+    def free_memory(self) -> int:
+        """Bytes that new arrays can have."""
+        free, _ = self.xp.cuda.runtime.memGetInfo()
+        pool = self.xp.get_default_memory_pool()
+        return int(free) + int(pool.total_bytes()) - int(pool.used_bytes())
+
+    def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
+        """Run a kernel of a file with so many teams."""
+        blocks = -(-n_teams // _TEAMS_PER_BLOCK)
+        function = _module(self.xp, file).get_function(kernel)
+        function((blocks,), (_TEAMS_PER_BLOCK * _TEAM,), arguments)
+
+
+@cache
+def _module(cupy: Any, file: str) -> Any:
+    """The kernels of a file, compiled for this card; CuPy keeps them on disk."""
+    logger.info("Compiling %s for this graphics card; the result is kept.", file)
+    source = (_KERNELS / file).read_text("utf-8")
+    return cupy.RawModule(code=source, options=("-std=c++17", f"-I{_KERNELS}"))

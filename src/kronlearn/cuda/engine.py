@@ -1,0 +1,81 @@
+"""The engine of one graphics card."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.cuda.coder import ChunkCoder
+from kronlearn.cuda.codes import CardCodes
+from kronlearn.cuda.device import Card
+from kronlearn.cuda.samples import CardSamples
+from kronlearn.cuda.sums import CardSums
+from kronlearn.cuda.tables import Tables
+from kronlearn.engines.engine import Codes, Engine, Task
+from kronlearn.sources.source import Source, check_finite
+
+__all__ = ["Cuda"]
+
+_NO_SAMPLE = np.iinfo(np.int64).max
+
+
+class Cuda(Engine):
+    """Codes samples and adds up moments on a graphics card.
+
+    Parameters
+    ----------
+    card : Card
+    source : Source
+    block_size : int
+    memory : int, optional
+        Bytes that samples may take on the card; by default half of what is free. Those that do not
+        fit are sent chunk by chunk in every pass.
+    """
+
+    def __init__(
+        self, card: Card, source: Source, block_size: int, memory: int | None = None
+    ) -> None:
+        self.card, self.source, self.block_size = card, source, block_size
+        self.samples = CardSamples(card, source, memory or card.free_memory() // 2)
+
+    def room(self, source: Source, width: int, **parts: bool) -> CardCodes:
+        """Room for the codes of a source, on the card."""
+        return CardCodes.empty(self.card, len(source), width, source.dtype)
+
+    def adopted(self, codes: Codes) -> CardCodes:
+        """A copy of the codes on the card."""
+        assert codes.index is not None
+        made = self.room(self.source, codes.index.shape[1])
+        for part in ("index", "nonzeros", "value", "residual2"):
+            if getattr(codes, part) is not None:
+                setattr(made, part, self.card.upload(getattr(codes, part)))
+        return made
+
+    def summed(self, source: Source, task: Task, codes: CardCodes | None) -> CardSums:
+        """The sums over all samples, chunk after chunk."""
+        assert source is self.source
+        xp = self.card.xp
+        coder = ChunkCoder(
+            self.card, task, Tables.of(task.dictionary.coding_factors), source.dtype
+        )
+        sums = CardSums(self.card, task)
+        bad = xp.full(1, _NO_SAMPLE, np.int64)
+        for rows, samples in self.samples.chunks():
+            count = rows.stop - rows.start
+            own = (
+                CardCodes.empty(self.card, count, task.coder.width, source.dtype)
+                if codes is None
+                else codes[rows]
+            )
+            if task.coding == "given":
+                energy = None
+            else:
+                energy = coder.code(samples, own, rows.start, bad)
+            sums.add(samples, own, energy)
+        first = int(self.card.download(bad)[0])
+        if first != _NO_SAMPLE:
+            check_finite(source.read(first, first + 1), first)
+        return sums

@@ -1,0 +1,87 @@
+"""Samples on the card: all of them if they fit, otherwise a chunk after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kronlearn.cuda.device import Card
+from kronlearn.sources.source import Source
+
+__all__ = ["CardSource", "CardSamples"]
+
+# Chunks are no longer than this many numbers: what is made of one besides is as large or larger.
+_MOST_NUMBERS = 1 << 26
+
+
+class CardSource(Source):
+    """Samples of an array that lies on the card.
+
+    Parameters
+    ----------
+    card : Card
+    array : array of CuPy, PyTorch or another library, of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
+    patch_shape : tuple of int
+    """
+
+    def __init__(self, card: Card, array: Any, patch_shape: tuple[int, ...]) -> None:
+        from kronlearn.sources.arrays import check_shape
+        from kronlearn.sources.source import sample_dtype
+
+        self.card, self.patch_shape = card, patch_shape
+        array = card.xp.asarray(array)
+        check_shape(array.shape, patch_shape)
+        if array.dtype.kind not in "fiub":
+            raise ValueError(f"Y has dtype {array.dtype}; pass float32 or float64.")
+        self.dtype = sample_dtype(array.dtype)
+        self.is_rows = array.ndim == 2
+        rows = array.reshape(len(array), -1)
+        self.array = card.xp.ascontiguousarray(rows, dtype=self.dtype)
+
+    def __len__(self) -> int:
+        return int(self.array.shape[0])
+
+    def read(self, start: int, stop: int) -> Any:
+        """Consecutive samples, copied to the memory of the processor."""
+        return self.card.download(self.array[start:stop])
+
+    def take(self, rows: Any) -> Any:
+        """Some samples, copied to the memory of the processor."""
+        return self.card.download(self.array[self.card.upload(rows)])
+
+
+class CardSamples:
+    """The samples of a source as arrays on the card.
+
+    Parameters
+    ----------
+    card : Card
+    source : Source
+    memory : int
+        Bytes that samples may take on the card.
+    """
+
+    def __init__(self, card: Card, source: Source, memory: int) -> None:
+        self.card, self.source = card, source
+        self.array: Any = None
+        size = len(source) * source.n_features * source.dtype.itemsize
+        if isinstance(source, CardSource):
+            self.array = source.array
+        elif size <= memory:
+            self.array = card.xp.empty((len(source), source.n_features), source.dtype)
+            for rows in self._pieces(_MOST_NUMBERS // 4):
+                self.array[rows] = card.upload(source.read(rows.start, rows.stop))
+        self.chunk_numbers = min(_MOST_NUMBERS, max(1, memory // 4 // source.dtype.itemsize))
+
+    def chunks(self) -> Iterator[tuple[slice, Any]]:
+        """Consecutive chunks ``(rows, samples (n, m_1·…·m_d))``."""
+        for rows in self._pieces(self.chunk_numbers):
+            if self.array is not None:
+                yield rows, self.array[rows]
+            else:
+                yield rows, self.card.upload(self.source.read(rows.start, rows.stop))
+
+    def _pieces(self, numbers: int) -> Iterator[slice]:
+        step = max(1, numbers // self.source.n_features)
+        for start in range(0, len(self.source), step):
+            yield slice(start, min(start + step, len(self.source)))
