@@ -21,7 +21,7 @@ struct Update {
   double* factors;    // D_1 (m1, n1), then D_2 (m2, n2), before and after
   float* single_tables;
   double* double_tables;
-  double* scratch;    // scratch_of_update numbers
+  double* scratch;    // 3 n² + 3 n m + 2 n + 1 numbers, n and m the larger ones
   double* history;    // (kept, 4): squared error after the update and before, nonzeros, flags
   double* all_factors;  // (kept, m1 · n1 + m2 · n2)
   int* iteration;     // how many there have been
@@ -45,7 +45,6 @@ class Updater {
     moved_ = take(int64(n) * m);
     scale1_ = take(n);
     scale2_ = take(n);
-    norms_ = take(n);
     flag_ = take(1);
   }
 
@@ -303,7 +302,7 @@ class Updater {
   const Crowd crowd_;
   const Update& u_;
   const Shape& s_;
-  double *gram_, *p_, *l_, *c_, *solved_, *moved_, *scale1_, *scale2_, *norms_, *flag_;
+  double *gram_, *p_, *l_, *c_, *solved_, *moved_, *scale1_, *scale2_, *flag_;
 };
 
 }  // namespace kronlearn

@@ -1,0 +1,232 @@
+"""The engine of a graphics card, on a card if there is one and emulated on the processor always."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kronlearn as kl
+import reference
+from emulated_card import COMPILER, EmulatedCard
+from kronlearn.cuda.device import card as real_card
+from kronlearn.cuda.engine import Cuda
+from kronlearn.cuda.updates import DeviceUpdate
+from kronlearn.engines.engine import Coder
+from kronlearn.engines.threads import Threads
+from kronlearn.moments import ModeMoments, Moments
+from kronlearn.sources.arrays import ArraySource
+from kronlearn.structures import General, Orthonormal
+
+SHAPES = [
+    ((8, 8), (8, 8), 6),
+    ((8, 8), (16, 16), 6),
+    ((4, 5), (7, 6), 4),
+    ((3, 4, 5), (4, 5, 6), 5),
+    ((2, 3, 2, 3), (3, 3, 3, 4), 4),
+    ((7,), (9,), 3),
+]
+METHODS = ["omp", "ols"]
+
+
+@pytest.fixture(scope="module", params=["emulated", "cuda"])
+def card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if request.param == "emulated":
+        if COMPILER is None:
+            pytest.skip("no C++ compiler is at hand")
+        return EmulatedCard(tmp_path_factory.mktemp("kernels"))
+    try:
+        return real_card()
+    except (ImportError, RuntimeError) as problem:
+        pytest.skip(f"no graphics card: {problem}")
+
+
+def problem(
+    rng: np.random.Generator, shape: Any, dtype: Any, n_samples: int = 200
+) -> tuple[ArraySource, kl.KroneckerDictionary]:
+    """Noisy sparse samples and a dictionary that does not quite fit them."""
+    patch_shape, n_atoms, s = shape
+    truth = reference.random_factors(rng, patch_shape, n_atoms)
+    Y = reference.sparse_samples(rng, truth, n_samples, s, noise=0.3).astype(dtype)
+    near = [factor + 0.1 * rng.standard_normal(factor.shape) for factor in truth]
+    return ArraySource(Y, patch_shape), kl.KroneckerDictionary.normalized(near)
+
+
+def both(card: Any, source: ArraySource, memory: int | None = None) -> tuple[Threads, Cuda]:
+    return Threads(1, 64), Cuda(card, source, 64, memory)
+
+
+def assert_same_codes(codes: Any, expected: Any, source: ArraySource, dictionary: Any) -> None:
+    """The same supports, but where another is as good; the same residuals always."""
+    tolerance = 1e-4 if source.dtype == np.float32 else 1e-9
+    found = codes.gathered()
+    scale = np.sqrt(np.mean(np.sum(source.read(0, len(source)).astype(float) ** 2, axis=1)))
+    np.testing.assert_allclose(
+        np.sqrt(found.residual2), np.sqrt(expected.residual2), rtol=0, atol=tolerance * scale
+    )
+    same = (found.index == expected.index).all(axis=1)
+    assert same.mean() > 0.97
+    np.testing.assert_allclose(
+        found.value[same], expected.value[same], rtol=0, atol=10 * tolerance * scale
+    )
+    whole = found.nonzeros == found.index.shape[1]
+    assert (np.diff(found.index[whole], axis=1) > 0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_codes_are_those_of_the_processor(card, rng, shape, method, dtype):
+    source, dictionary = problem(rng, shape, dtype)
+    for tol in (None, 0.8, np.linspace(0.1, 2.0, len(source))):
+        threads, cuda = both(card, source)
+        coder = Coder(method, shape[2], tol)
+        expected = threads.room(source, coder.width, residuals=True)
+        codes = cuda.room(source, coder.width)
+        a = threads.run(source, dictionary, coder, codes=expected)
+        b = cuda.run(source, dictionary, coder, codes=codes)
+        assert_same_codes(codes, expected, source, dictionary)
+        assert b.residual == pytest.approx(a.residual, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("method", METHODS)
+def test_weighted_codes_are_those_of_the_processor(card, rng, method, dtype):
+    shape = ((8, 8), (9, 10), 5)
+    source, dictionary = problem(rng, shape, dtype)
+    weights = rng.random(source.array.shape) * (rng.random(source.array.shape) < 0.8)
+    source.array[weights == 0] = np.nan
+    threads, cuda = both(card, source)
+    coder = Coder(method, shape[2], None, weights.astype(dtype))
+    expected, codes = threads.room(source, 5, residuals=True), cuda.room(source, 5)
+    threads.run(source, dictionary, coder, codes=expected)
+    cuda.run(source, dictionary, coder, codes=codes)
+    found = codes.gathered()
+    assert (found.index == expected.index).all(axis=1).mean() > 0.97
+    np.testing.assert_allclose(found.residual2, expected.residual2, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("tol", [None, 3.0])
+def test_thresholded_codes_are_those_of_the_processor(card, rng, tol, dtype):
+    factors = [np.linalg.qr(rng.standard_normal((8, n)))[0] for n in (8, 6)]
+    dictionary = kl.KroneckerDictionary(factors)
+    source = ArraySource(rng.standard_normal((200, 8, 8)).astype(dtype), (8, 8))
+    threads, cuda = both(card, source)
+    expected, codes = threads.room(source, 9, residuals=True), cuda.room(source, 9)
+    coder = Coder("threshold", 9, tol)
+    a = threads.run(source, dictionary, coder, codes=expected)
+    b = cuda.run(source, dictionary, coder, codes=codes)
+    assert (a.nonzeros, b.residual) == (b.nonzeros, pytest.approx(a.residual, rel=1e-5))
+    np.testing.assert_array_equal(codes.gathered().index, expected.index)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_supports_are_refitted_and_better_ones_kept(card, rng, shape, method, dtype):
+    source, dictionary = problem(rng, shape, dtype, n_samples=600)
+    threads, cuda = both(card, source)
+    coder = Coder(method, shape[2])
+    expected = threads.room(source, coder.width, residuals=True)
+    codes = cuda.room(source, coder.width)
+    threads.run(source, dictionary, coder, codes=expected)
+    codes = cuda.adopted(copy.deepcopy(expected))
+    moved = [f + 0.05 * rng.standard_normal(f.shape) for f in dictionary.factors]
+    other = kl.KroneckerDictionary.normalized(moved)
+    for half in (None, 0, 1):
+        kept, same = copy.deepcopy(expected), cuda.adopted(copy.deepcopy(expected))
+        settings = {"keep_better": True, "half": half}
+        threads.run(source, other, coder, codes=kept, **settings)
+        cuda.run(source, other, coder, codes=same, **settings)
+        assert_same_codes(same, kept, source, other)
+    a = threads.run(source, other, coder, coding="refit", codes=expected)
+    b = cuda.run(source, other, coder, coding="refit", codes=codes)
+    assert b.residual == pytest.approx(a.residual, rel=1e-5)
+    assert_same_codes(codes, expected, source, other)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sums_are_those_of_the_processor(card, rng, shape, dtype):
+    patch_shape, n_atoms, s = shape
+    source, dictionary = problem(rng, shape, dtype)
+    # So little memory that samples come in several chunks.
+    threads, cuda = both(card, source, memory=source.array.nbytes // 2)
+    wanted: list[Any] = [Moments.zeros(patch_shape, n_atoms, with_xx) for with_xx in (True, False)]
+    for mode, factor in enumerate(dictionary.factors):
+        wanted += [ModeMoments.zeros(mode, factor[None], with_p) for with_p in (True, False)]
+    for sums in wanted:
+        expected, found = copy.deepcopy(sums), copy.deepcopy(sums)
+        a = threads.run(source, dictionary, Coder("omp", s), moments=expected)
+        b = cuda.run(source, dictionary, Coder("omp", s), moments=found)
+        assert a.nonzeros == b.nonzeros
+        assert found.energy == pytest.approx(expected.energy, rel=1e-6)
+        for name in ("xx", "xy", "p", "c"):
+            part = getattr(expected, name, np.zeros(0))
+            if part.size:
+                np.testing.assert_allclose(
+                    getattr(found, name), part, rtol=0, atol=1e-5 * np.abs(part).max()
+                )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_samples_that_are_zero_constant_or_tiny(card, rng, method):
+    Y = rng.standard_normal((40, 8, 8)).astype(np.float32)
+    Y[3], Y[4], Y[5] = 0, 1, Y[5] * 1e-25
+    source = ArraySource(Y, (8, 8))
+    dictionary = kl.KroneckerDictionary(reference.random_factors(rng, (8, 8), (8, 8)))
+    threads, cuda = both(card, source)
+    expected, codes = threads.room(source, 6, residuals=True), cuda.room(source, 6)
+    threads.run(source, dictionary, Coder(method, 6), codes=expected)
+    cuda.run(source, dictionary, Coder(method, 6), codes=codes)
+    found = codes.gathered()
+    assert found.nonzeros[3] == 0
+    np.testing.assert_array_equal(found.nonzeros, expected.nonzeros)
+    np.testing.assert_allclose(found.value, expected.value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
+def test_a_sample_that_is_not_finite_is_named(card, rng, bad):
+    Y = rng.standard_normal((40, 8, 8)).astype(np.float32)
+    Y[17, 2, 3] = Y[30, 0, 0] = bad
+    source = ArraySource(Y, (8, 8))
+    dictionary = kl.KroneckerDictionary(reference.random_factors(rng, (8, 8), (8, 8)))
+    with pytest.raises(ValueError, match="sample 17"):
+        Cuda(card, source, 64).run(source, dictionary, Coder("omp", 4))
+
+
+@pytest.mark.parametrize(
+    ("patch_shape", "n_atoms", "structure"),
+    [
+        ((8, 8), (8, 8), General),
+        ((8, 6), (12, 9), General),
+        ((16, 16), (16, 16), General),
+        ((8, 8), (8, 8), Orthonormal),
+        ((8, 7), (6, 7), Orthonormal),
+    ],
+)
+def test_updates_on_the_card_are_those_of_the_processor(
+    card, rng, patch_shape, n_atoms, structure
+):
+    factors = reference.random_factors(rng, patch_shape, n_atoms)
+    if structure is Orthonormal:
+        factors = [np.linalg.qr(factor)[0] for factor in factors]
+    dictionary = kl.KroneckerDictionary(factors)
+    source = ArraySource(rng.standard_normal((3000, *patch_shape)), patch_shape)
+    moments = Moments.zeros(patch_shape, n_atoms, structure is General)
+    coder = Coder("omp" if structure is General else "threshold", 4)
+    found = Threads(1, 512).run(source, dictionary, coder, moments=moments)
+    update = DeviceUpdate(card, dictionary, orthonormal=structure is Orthonormal, kept=4)
+    update.give(moments, found)
+    expected = structure().update(dictionary, moments)
+    update.run()
+    [made] = update.made()
+    assert made.flag == 0
+    for factor, wanted in zip(made.factors, expected.factors, strict=True):
+        np.testing.assert_allclose(factor, wanted, rtol=0, atol=1e-12)
+    assert made.squared_error == pytest.approx(moments.squared_error(expected), rel=1e-12)
+    assert (made.residual, made.nonzeros) == (found.residual, found.nonzeros)
