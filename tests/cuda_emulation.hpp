@@ -1,0 +1,292 @@
+// Runs CUDA kernels on a processor, to test them where there is no graphics card.
+//
+// Included before a .cu file, it gives g++ (C++20) what nvcc provides by itself. Every CUDA thread of a block
+// is a thread of its own and blocks run one after the other, so that a missing __syncthreads is a race that
+// -fsanitize=thread sees. What threads exchange goes through barriers; shared memory starts as NaN in every
+// block; asynchronous copies happen when they are waited for, not before. All 32 lanes of a warp must take
+// part in whatever a warp does together. One launch at a time.
+#pragma once
+
+#include <atomic>
+#include <climits>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <thread>
+#include <vector>
+
+#define KRONLEARN_EMULATED
+#define __CUDACC__
+#define __global__
+#define __device__
+#define __constant__ static
+#define __shared__ static
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+namespace emulation {
+
+constexpr int kLanes = 32;
+
+// All of a fixed number of threads wait for each other, again and again.
+class Barrier {
+ public:
+  explicit Barrier(int threads) : threads_(threads) {}
+
+  void wait() {
+    const unsigned round = round_.load();
+    if (arrived_.fetch_add(1) + 1 == threads_) {
+      arrived_.store(0);
+      round_.fetch_add(1);
+      round_.notify_all();
+    } else {
+      round_.wait(round);
+    }
+  }
+
+ private:
+  const int threads_;
+  std::atomic<int> arrived_{0};
+  std::atomic<unsigned> round_{0};
+};
+
+// What the lanes of a warp have put out for each other. There are two sets that take turns: when a lane
+// writes to one again, all have passed the barrier of the other, and are done with reading.
+struct Warp {
+  struct alignas(16) Slot {
+    unsigned char bytes[32];
+  };
+  Barrier barrier{kLanes};
+  Slot slots[2][kLanes];
+};
+
+struct Block {
+  explicit Block(int threads, size_t shared_bytes)
+      : barrier(threads),
+        warps(std::make_unique<Warp[]>((threads + kLanes - 1) / kLanes)),
+        shared_bytes(shared_bytes),
+        // Of just this size, for -fsanitize=address to see what lies beyond.
+        shared(static_cast<unsigned char*>(operator new(shared_bytes, std::align_val_t(128)))) {}
+  ~Block() { operator delete(shared, std::align_val_t(128)); }
+
+  Barrier barrier;
+  std::unique_ptr<Warp[]> warps;
+  size_t shared_bytes;
+  unsigned char* shared;
+  std::atomic<int> votes[2] = {0, 0};
+};
+
+struct Index {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+struct Copy {
+  void* to;
+  const void* from;  // null: zeros
+  size_t bytes;
+  int group;
+};
+
+inline Block* block = nullptr;
+inline thread_local int side = 0, block_side = 0, group = 0;
+inline thread_local std::vector<Copy> copies;
+
+[[noreturn]] inline void fail(const char* what) {
+  std::fprintf(stderr, "CUDA emulation: %s\n", what);
+  std::abort();
+}
+
+inline void check_mask(unsigned mask) {
+  if (mask != 0xffffffffu) fail("only whole warps are emulated");
+}
+
+}  // namespace emulation
+
+inline thread_local emulation::Index threadIdx, blockIdx, blockDim, gridDim;
+
+namespace emulation {
+
+inline int lane() { return int(threadIdx.x % kLanes); }
+
+// Puts out a value; after that, taken() reads the value of any lane.
+template <class T>
+void put(const T& value) {
+  static_assert(sizeof(T) <= sizeof(Warp::Slot));
+  side ^= 1;
+  Warp& warp = block->warps[threadIdx.x / kLanes];
+  std::memcpy(warp.slots[side][lane()].bytes, &value, sizeof(T));
+  warp.barrier.wait();
+}
+
+template <class T>
+T taken(int from) {
+  T value;
+  std::memcpy(&value, block->warps[threadIdx.x / kLanes].slots[side][from].bytes, sizeof(T));
+  return value;
+}
+
+inline unsigned ballot(bool vote) {
+  put(vote);
+  unsigned all = 0;
+  for (int l = 0; l < kLanes; ++l) all |= unsigned(taken<bool>(l)) << l;
+  return all;
+}
+
+inline void copy_async(void* to, const void* from, size_t bytes) {
+  if (reinterpret_cast<size_t>(to) % bytes || reinterpret_cast<size_t>(from) % bytes)
+    fail("an asynchronous copy is not aligned");
+  copies.push_back({to, from, bytes, group});
+}
+
+inline void commit_copies() { ++group; }
+
+// Waits for all groups of copies but the latest ones.
+inline void wait_for_copies(int latest) {
+  std::vector<Copy> later;
+  for (const Copy& c : copies) {
+    if (c.group >= group - latest)
+      later.push_back(c);
+    else if (c.from)
+      std::memcpy(c.to, c.from, c.bytes);
+    else
+      std::memset(c.to, 0, c.bytes);
+  }
+  copies.swap(later);
+}
+
+// A number as tensor cores read it: of TF32, the low 13 bits are dropped.
+inline double as_tf32(unsigned bits) {
+  bits &= 0xffffe000u;
+  float x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+
+// mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32, c += A B. With g = lane / 4 and t = lane % 4 a lane
+// holds A (16, 8) at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4), B (8, 8) at (t, g), (t + 4, g), and
+// C (16, 8) at (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). Sums are rounded once, to nearest; a
+// graphics card cuts them off.
+inline void multiply_tf32(float* c, const unsigned* a, unsigned b0, unsigned b1) {
+  struct Fragments {
+    unsigned a[4], b[2];
+  };
+  put(Fragments{{a[0], a[1], a[2], a[3]}, {b0, b1}});
+  const int g = lane() / 4, t = lane() % 4;
+  for (int e = 0; e < 4; ++e) {
+    const int row = g + e / 2 * 8, column = 2 * t + e % 2;
+    double sum = c[e];
+    for (int k = 0; k < 8; ++k) {
+      const auto left = taken<Fragments>(row % 8 * 4 + k % 4);
+      const auto right = taken<Fragments>(column * 4 + k % 4);
+      sum += as_tf32(left.a[row / 8 + k / 4 * 2]) * as_tf32(right.b[k / 4]);
+    }
+    c[e] = float(sum);
+  }
+}
+
+// Runs kernel(args...) in all threads of a grid; a kernel's barriers need whole warps.
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), unsigned grid, unsigned threads, size_t shared_bytes,
+            Arguments... arguments) {
+  Block shared(int(threads), shared_bytes);
+  block = &shared;
+  const auto run = [&](unsigned thread) {
+    threadIdx = {thread, 0, 0};
+    blockDim = {threads, 1, 1};
+    gridDim = {grid, 1, 1};
+    for (unsigned b = 0; b < grid; ++b) {
+      blockIdx = {b, 0, 0};
+      if (thread == 0) std::memset(shared.shared, 0xff, shared_bytes);
+      shared.barrier.wait();
+      kernel(arguments...);
+      if (!copies.empty()) fail("a kernel ended before its copies");
+      shared.barrier.wait();
+    }
+  };
+  std::vector<std::thread> all;
+  for (unsigned t = 0; t < threads; ++t) all.emplace_back(run, t);
+  for (std::thread& thread : all) thread.join();
+  block = nullptr;
+}
+
+}  // namespace emulation
+
+inline void __syncthreads() { emulation::block->barrier.wait(); }
+inline void __syncwarp(unsigned mask = 0xffffffffu) {
+  emulation::check_mask(mask);
+  emulation::put(0);
+}
+template <class T>
+T __shfl_sync(unsigned mask, T value, int from) {
+  emulation::check_mask(mask);
+  emulation::put(value);
+  return emulation::taken<T>(from % emulation::kLanes);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int bits) {
+  emulation::check_mask(mask);
+  emulation::put(value);
+  return emulation::taken<T>(emulation::lane() ^ bits);
+}
+inline unsigned __ballot_sync(unsigned mask, bool vote) {
+  emulation::check_mask(mask);
+  return emulation::ballot(vote);
+}
+inline bool __any_sync(unsigned mask, bool vote) { return __ballot_sync(mask, vote) != 0; }
+inline bool __all_sync(unsigned mask, bool vote) { return __ballot_sync(mask, vote) == 0xffffffffu; }
+
+template <class T>
+T atomicAdd(T* to, T value) {
+  return std::atomic_ref<T>(*to).fetch_add(value);
+}
+template <class T>
+T atomicMin(T* to, T value) {
+  std::atomic_ref<T> least(*to);
+  T old = least.load();
+  while (value < old && !least.compare_exchange_weak(old, value)) {
+  }
+  return old;
+}
+
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+inline unsigned __float_as_uint(float x) {
+  unsigned bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+inline float __uint_as_float(unsigned bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __ffsll(long long x) { return __builtin_ffsll(x); }
+inline unsigned __vimax3_u32(unsigned a, unsigned b, unsigned c) {
+  const unsigned d = a > b ? a : b;
+  return c > d ? c : d;
+}
+template <class T>
+T max(T a, T b) {
+  return a < b ? b : a;
+}
+template <class T>
+T min(T a, T b) {
+  return b < a ? b : a;
+}
+using std::fabs;
+using std::sqrt;
