@@ -77,7 +77,6 @@ struct Block {
   std::unique_ptr<Warp[]> warps;
   size_t shared_bytes;
   unsigned char* shared;
-  std::atomic<int> votes[2] = {0, 0};
 };
 
 struct Index {
@@ -92,7 +91,7 @@ struct Copy {
 };
 
 inline Block* block = nullptr;
-inline thread_local int side = 0, block_side = 0, group = 0;
+inline thread_local int side = 0, group = 0;
 inline thread_local std::vector<Copy> copies;
 
 [[noreturn]] inline void fail(const char* what) {

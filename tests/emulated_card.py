@@ -45,6 +45,10 @@ class EmulatedCard:
     def free_memory(self) -> int:
         return 1 << 30
 
+    def stream(self, source: Any, pieces: Any) -> Any:
+        for rows in pieces:
+            yield rows, self.upload(source.read(rows.start, rows.stop))
+
     def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
         if file not in self.libraries:
             built = self.folder / f"{file}.so"

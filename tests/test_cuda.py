@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -209,9 +208,7 @@ def test_a_sample_that_is_not_finite_is_named(card, rng, bad):
         ((8, 7), (6, 7), Orthonormal),
     ],
 )
-def test_updates_on_the_card_are_those_of_the_processor(
-    card, rng, patch_shape, n_atoms, structure
-):
+def test_updates_on_the_card_are_those_of_the_processor(card, rng, patch_shape, n_atoms, structure):
     factors = reference.random_factors(rng, patch_shape, n_atoms)
     if structure is Orthonormal:
         factors = [np.linalg.qr(factor)[0] for factor in factors]
@@ -230,3 +227,73 @@ def test_updates_on_the_card_are_those_of_the_processor(
         np.testing.assert_allclose(factor, wanted, rtol=0, atol=1e-12)
     assert made.squared_error == pytest.approx(moments.squared_error(expected), rel=1e-12)
     assert (made.residual, made.nonzeros) == (found.residual, found.nonzeros)
+
+
+@pytest.fixture
+def on_card(card: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have ``device="cuda"`` mean this card."""
+    monkeypatch.setattr("kronlearn.engines.selection.card", lambda: card)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"method": "omp", "monotone": False},
+        {"n_atoms": (9, 10)},
+        {"structure": "orthonormal"},
+        {"statistics": "per-mode"},
+        {"statistics": "recode"},
+        {"n_terms": 2},
+        {"tol": 20.0, "n_nonzero_coefs": None},
+    ],
+    ids=str,
+)
+def test_learning_ends_where_the_processor_does(on_card, rng, settings):
+    Y = image_like(rng, 900)
+    options = {"n_atoms": (8, 8), "n_nonzero_coefs": 4, "max_iter": 8, "random_state": 0} | settings
+    expected = kl.KroneckerDictionaryLearning(**options).fit(Y)
+    found = kl.KroneckerDictionaryLearning(**options, device="cuda").fit(Y)
+    assert len(found.history_["rmse"]) == len(expected.history_["rmse"])
+    # With an error target the number of nonzeros is at the mercy of rounding.
+    tolerance = 1e-3 if "tol" in settings else 1e-4
+    np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=tolerance)
+    assert found.score(Y) == pytest.approx(expected.score(Y), rel=1e-3)
+    assert found.dictionary_.dtype == np.float32
+
+
+def test_partial_fit_and_transform(on_card, rng):
+    Y = image_like(rng, 600)
+    models = [
+        kl.KroneckerDictionaryLearning(8, n_nonzero_coefs=4, random_state=0, device=device)
+        for device in ("cpu", "cuda")
+    ]
+    for model in models:
+        model.partial_fit(Y[:300]).partial_fit(Y[300:])
+    assert models[1].score(Y) == pytest.approx(models[0].score(Y), rel=1e-4)
+    X = models[1].set_params(device="cuda").transform(Y[:50])
+    np.testing.assert_allclose(
+        models[1].inverse_transform(X),
+        models[1].set_params(device="cpu").dictionary_.reconstruct(X),
+    )
+
+
+def image_like(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Samples (count, 8, 8) that are smooth, with edges."""
+    smooth = np.cumsum(np.cumsum(rng.standard_normal((count, 8, 8)), axis=1), axis=2)
+    edges = rng.standard_normal((count, 1, 1)) * (
+        np.arange(8) > rng.integers(8, size=(count, 1, 1))
+    )
+    return (4 * smooth + 30 * edges).astype(np.float32)
+
+
+def test_without_a_card_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
+    real_card.cache_clear()
+    with pytest.raises(ImportError, match=r"pip install 'kronlearn\[cuda\]'"):
+        kl.sparse_code(np.eye(4)[None], [np.eye(4)] * 2, 2, device="cuda")
+    with pytest.raises(ValueError, match="choose one of cpu, cuda"):
+        kl.sparse_code(np.eye(4)[None], [np.eye(4)] * 2, 2, device="tpu")
+    with pytest.raises(ValueError, match='engine="threads" does not run on a graphics card'):
+        monkeypatch.setattr("kronlearn.engines.selection.card", lambda: None)
+        kl.KroneckerDictionaryLearning(4, device="cuda", engine="threads").fit(np.ones((9, 4, 4)))

@@ -12,18 +12,17 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from kronlearn import _native
+from kronlearn.cuda.samples import CardSource, card_codes
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.engines.engine import Coder, Codes, Task
-from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
+from kronlearn.engines.engine import Coder, Codes, Engine, Task
+from kronlearn.engines.selection import check_device, engine_of_device
+from kronlearn.engines.threads import default_block_size
 from kronlearn.sources.source import Source
 from kronlearn.sources.stored_samples import open_samples, source_of
 
 __all__ = ["METHODS", "sparse_code"]
 
 METHODS = ("omp", "ols", "threshold")
-
-# Fixed-width codes of about this many entries are held before they are packed.
-_ENTRIES_AT_A_TIME = 1 << 21
 
 
 def sparse_code(
@@ -36,6 +35,7 @@ def sparse_code(
     weights: ArrayLike | None = None,
     n_jobs: int | None = 1,
     block_size: int | None = None,
+    device: str = "cpu",
 ) -> sparse.csr_array:
     """Sparse codes X with ``Y_k ≈ X_k ×_1 D_1 … ×_d D_d``, one row per sample.
 
@@ -64,11 +64,14 @@ def sparse_code(
         Threads; -1 for all processors. The codes are the same bits for any number.
     block_size : int, optional
         Samples a thread takes at a time. Changes no result.
+    device : {"cpu", "cuda"}
+        "cuda" codes on an NVIDIA graphics card (``pip install 'kronlearn[cuda]'``).
 
     Returns
     -------
     csr_array of shape (N, n_1·…·n_d)
-        Column indices ascending in each row, in C order over the modes.
+        Column indices ascending in each row, in C order over the modes. A ``csr_matrix`` of CuPy
+        where Y is an array on the card.
 
     Examples
     --------
@@ -83,6 +86,7 @@ def sparse_code(
     """
     if not isinstance(dictionary, Dictionary):
         dictionary = KroneckerDictionary(dictionary)
+    check_device(device)
     source = source_of(open_samples(Y), dictionary.patch_shape)
     width = check_targets(dictionary, n_nonzero_coefs, tol, len(source))
     check_method(method, dictionary)
@@ -90,29 +94,24 @@ def sparse_code(
     target = None if tol is None else np.asarray(tol, dtype=np.float64)
     coder = Coder(method, width, target, checked_weights)
     block = check_block_size(block_size) or default_block_size(source)
-    return code_source(source, dictionary, coder, Threads(resolve_n_jobs(n_jobs), block))
+    engine = engine_of_device(device, source, block, n_jobs)
+    return code_source(source, dictionary, coder, engine)
 
 
-def code_source(
-    source: Source, dictionary: Dictionary, coder: Coder, engine: Threads
-) -> sparse.csr_array:
-    """The codes ``(N, n_codes)`` of all samples of a source."""
-    n, width = len(source), coder.width
-    step = max(1, _ENTRIES_AT_A_TIME // width // engine.block_size) * engine.block_size
-    counts = np.empty(n, np.int64)
-    indices, data = [], []
-    task, n_blocks = Task(dictionary, coder), -(-n // engine.block_size)
-    for start in range(0, n, step):
-        rows = slice(start, min(start + step, n))
-        codes = Codes.empty(rows.stop - start, width, source.dtype)
-        engine.add(source, task, task.tree(n_blocks), codes, start, rows.stop)
+def code_source(source: Source, dictionary: Dictionary, coder: Coder, engine: Engine) -> Any:
+    """The codes ``(N, n_codes)`` of all samples of a source, where its samples are."""
+    task, n = Task(dictionary, coder), len(source)
+    if isinstance(source, CardSource):
+        return card_codes(source, task, engine)
+    counts, indices, data = [], [], []
+    for codes in engine.coded(source, task):
         assert codes.nonzeros is not None
-        counts[rows] = codes.nonzeros
         packed_index, packed_value = _pack(codes)
+        counts.append(codes.nonzeros)
         indices.append(packed_index)
         data.append(packed_value)
     ends = np.zeros(n + 1, np.int64)
-    np.cumsum(counts, out=ends[1:])
+    np.cumsum(np.concatenate(counts), out=ends[1:])
     kind = np.int32 if ends[-1] < 2**31 else np.int64
     joined = indices[0] if len(indices) == 1 else np.concatenate(indices)
     values = data[0] if len(data) == 1 else np.concatenate(data)

@@ -66,8 +66,9 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         Seeds the start. Same seed, same bits, for any ``n_jobs``.
     n_jobs : int or None
         Threads; None means 1 unless a joblib context says otherwise, -1 all processors.
-    device : {"cpu"}
-        Where the work is done.
+    device : {"cpu", "cuda"}
+        Where samples are coded and summed: on the processor, or on an NVIDIA graphics card
+        (``pip install 'kronlearn[cuda]'``).
     verbose : int
         1 shows a progress bar.
     n_refits : int
@@ -267,7 +268,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         return open_samples(X)
 
     def _engine_of(self, source: Source, block_size: int) -> Engine:
-        return select_engine(self.engine, source, block_size, self.n_jobs)
+        return select_engine(self.engine, source, block_size, self.n_jobs, self.device)
 
     def _check_parameters(self) -> None:
         check_learning_parameters(self)

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from kronlearn.coding import check_method, check_targets, code_source
 from kronlearn.dictionary import Dictionary
 from kronlearn.engines.engine import Coder, Engine
+from kronlearn.engines.selection import engine_of_device
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
 from kronlearn.learning import LearningState, Plan, Progress, learn, uses_full_moments
 from kronlearn.moments import Moments
@@ -88,7 +89,8 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             from kronlearn.engines.lazy import lazy_codes
 
             return lazy_codes(lazy, self.dictionary_, coder)
-        engine = Threads(resolve_n_jobs(self.n_jobs), self._coding_block(source))
+        block, device = self._coding_block(source), getattr(self, "device", "cpu")
+        engine = engine_of_device(device, source, block, self.n_jobs)
         return code_source(source, self.dictionary_, coder, engine)
 
     def inverse_transform(self, X: Any) -> NDArray[Any]:

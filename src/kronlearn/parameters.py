@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kronlearn.coding import check_block_size
-from kronlearn.engines.selection import ENGINES
+from kronlearn.engines.selection import ENGINES, check_device
 from kronlearn.learning import STATISTICS
 
 __all__ = [
@@ -51,8 +51,11 @@ def check_learning_parameters(estimator: Any) -> None:
             f"{', '.join(STRUCTURES)}."
         )
     check_common_parameters(estimator)
-    if estimator.device != "cpu":
-        raise ValueError(f"device={estimator.device!r} is not available; use device='cpu'.")
+    check_device(estimator.device)
+    if estimator.device == "cuda" and estimator.engine == "threads":
+        raise ValueError(
+            'engine="threads" does not run on a graphics card; use engine="auto" or device="cpu".'
+        )
     if estimator.engine not in ENGINES:
         raise ValueError(
             f"engine={estimator.engine!r} does not exist; choose one of {', '.join(ENGINES)}."

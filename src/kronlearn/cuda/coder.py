@@ -15,8 +15,6 @@ from kronlearn.engines.engine import Coder, Task
 
 __all__ = ["ChunkCoder"]
 
-_NO_SAMPLE = np.iinfo(np.int64).max
-
 
 @dataclass(frozen=True)
 class ChunkCoder:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kronlearn.cuda.streaming import streamed
+from kronlearn.sources.source import Source
 
 __all__ = ["Card", "card", "is_on_card"]
 
@@ -90,6 +94,10 @@ class Card:
         free, _ = self.xp.cuda.runtime.memGetInfo()
         pool = self.xp.get_default_memory_pool()
         return int(free) + int(pool.total_bytes()) - int(pool.used_bytes())
+
+    def stream(self, source: Source, pieces: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
+        """Consecutive chunks of a source, each valid until the next is asked for."""
+        return streamed(self.xp, source, pieces)
 
     def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
         """Run a kernel of a file with so many teams."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kronlearn.cuda.coder import ChunkCoder
 from kronlearn.cuda.codes import CardCodes
@@ -54,28 +52,37 @@ class Cuda(Engine):
                 setattr(made, part, self.card.upload(getattr(codes, part)))
         return made
 
+    def coded(self, source: Source, task: Task) -> Iterator[Codes]:
+        """The codes of consecutive samples, chunk after chunk, in the memory of the processor."""
+        for _, codes in self._passed(source, task, None, None):
+            yield codes.gathered()
+
     def summed(self, source: Source, task: Task, codes: CardCodes | None) -> CardSums:
         """The sums over all samples, chunk after chunk."""
-        assert source is self.source
-        xp = self.card.xp
-        coder = ChunkCoder(
-            self.card, task, Tables.of(task.dictionary.coding_factors), source.dtype
-        )
         sums = CardSums(self.card, task)
-        bad = xp.full(1, _NO_SAMPLE, np.int64)
+        for _ in self._passed(source, task, codes, sums):
+            pass
+        return sums
+
+    def _passed(
+        self, source: Source, task: Task, codes: CardCodes | None, sums: CardSums | None
+    ) -> Iterator[tuple[slice, CardCodes]]:
+        """Pass over the samples; yields the codes of every chunk."""
+        assert source is self.source
+        tables = Tables.of(task.dictionary.coding_factors)
+        coder = ChunkCoder(self.card, task, tables, source.dtype)
+        bad = self.card.xp.full(1, _NO_SAMPLE, np.int64)
         for rows, samples in self.samples.chunks():
-            count = rows.stop - rows.start
-            own = (
-                CardCodes.empty(self.card, count, task.coder.width, source.dtype)
-                if codes is None
-                else codes[rows]
-            )
-            if task.coding == "given":
-                energy = None
+            if codes is None:
+                own = CardCodes.empty(self.card, len(samples), task.coder.width, source.dtype)
             else:
+                own = codes[rows]
+            energy = None
+            if task.coding != "given":
                 energy = coder.code(samples, own, rows.start, bad)
-            sums.add(samples, own, energy)
+            if sums is not None:
+                sums.add(samples, own, energy)
+            yield rows, own
         first = int(self.card.download(bad)[0])
         if first != _NO_SAMPLE:
             check_finite(source.read(first, first + 1), first)
-        return sums

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from kronlearn.cuda.device import Card
-from kronlearn.sources.source import Source
+from kronlearn.sources.arrays import check_shape
+from kronlearn.sources.source import Source, sample_dtype
 
-__all__ = ["CardSource", "CardSamples"]
+__all__ = ["CardSamples", "CardSource", "card_codes"]
 
 # Chunks are no longer than this many numbers: what is made of one besides is as large or larger.
 _MOST_NUMBERS = 1 << 26
@@ -25,9 +26,6 @@ class CardSource(Source):
     """
 
     def __init__(self, card: Card, array: Any, patch_shape: tuple[int, ...]) -> None:
-        from kronlearn.sources.arrays import check_shape
-        from kronlearn.sources.source import sample_dtype
-
         self.card, self.patch_shape = card, patch_shape
         array = card.xp.asarray(array)
         check_shape(array.shape, patch_shape)
@@ -69,19 +67,34 @@ class CardSamples:
             self.array = source.array
         elif size <= memory:
             self.array = card.xp.empty((len(source), source.n_features), source.dtype)
-            for rows in self._pieces(_MOST_NUMBERS // 4):
-                self.array[rows] = card.upload(source.read(rows.start, rows.stop))
+            for rows, chunk in card.stream(source, list(self._pieces(_MOST_NUMBERS // 4))):
+                self.array[rows] = chunk
         self.chunk_numbers = min(_MOST_NUMBERS, max(1, memory // 4 // source.dtype.itemsize))
 
     def chunks(self) -> Iterator[tuple[slice, Any]]:
         """Consecutive chunks ``(rows, samples (n, m_1·…·m_d))``."""
-        for rows in self._pieces(self.chunk_numbers):
-            if self.array is not None:
-                yield rows, self.array[rows]
-            else:
-                yield rows, self.card.upload(self.source.read(rows.start, rows.stop))
+        pieces = list(self._pieces(self.chunk_numbers))
+        if self.array is None:
+            yield from self.card.stream(self.source, pieces)
+            return
+        for rows in pieces:
+            yield rows, self.array[rows]
 
     def _pieces(self, numbers: int) -> Iterator[slice]:
         step = max(1, numbers // self.source.n_features)
         for start in range(0, len(self.source), step):
             yield slice(start, min(start + step, len(self.source)))
+
+
+def card_codes(source: CardSource, task: Any, engine: Any) -> Any:
+    """The codes of samples on the card as a ``csr_matrix`` of CuPy."""
+    from cupyx.scipy import sparse
+
+    xp = source.card.xp
+    codes = engine.room(source, task.coder.width)
+    engine.summed(source, task, codes)
+    used = xp.arange(codes.index.shape[1]) < codes.nonzeros[:, None]
+    ends = xp.zeros(len(source) + 1, xp.int32)
+    xp.cumsum(codes.nonzeros, out=ends[1:])
+    parts = (codes.value[used], codes.index[used], ends)
+    return sparse.csr_matrix(parts, shape=(len(source), task.dictionary.n_codes))

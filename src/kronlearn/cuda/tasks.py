@@ -15,8 +15,9 @@ METHODS = {"omp": 0, "ols": 1, "threshold": 2}
 WORK = {"fresh": 0, "refit": 1, "keep better": 2}
 
 _POINTERS = (
-    *("samples", "weights", "tols", "norms1", "norms2", "list", "list_count", "doubtful"),
-    *("doubtful_count", "index", "value", "nonzeros", "residual2", "energy", "first_bad", "scratch"),
+    *("samples", "weights", "tols", "norms1", "norms2", "list", "list_count"),
+    *("doubtful", "doubtful_count", "index", "value", "nonzeros", "residual2"),
+    *("energy", "first_bad", "scratch"),
 )
 
 #: The struct Task of the kernels; pointers are integers.

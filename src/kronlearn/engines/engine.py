@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -242,6 +243,12 @@ class Engine(ABC):
     @abstractmethod
     def summed(self, source: Source, task: Task, codes: Any) -> Any:
         """The tree of sums over all blocks that a task makes; ``codes`` may be None."""
+
+    def coded(self, source: Source, task: Task) -> Iterator[Codes]:
+        """The codes of consecutive samples, part after part, in this process."""
+        codes = self.room(source, task.coder.width)
+        self.summed(source, task, codes)
+        yield codes.gathered()
 
     def close(self) -> None:  # noqa: B027  (most engines hold nothing)
         """Let go of whatever the engine holds."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kronlearn.cuda.device import card
+from kronlearn.cuda.engine import Cuda
+from kronlearn.cuda.samples import CardSource
 from kronlearn.engines.engine import Engine
 from kronlearn.engines.threads import Threads, resolve_n_jobs
 from kronlearn.sources.source import Source
@@ -12,18 +15,40 @@ from kronlearn.sources.stored_samples import dask_array
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["ENGINES", "select_engine"]
+__all__ = ["DEVICES", "ENGINES", "check_device", "engine_of_device", "select_engine"]
 
 ENGINES = ("auto", "threads", "dask")
+DEVICES = ("cpu", "cuda")
 
 
-def select_engine(name: str, source: Source, block_size: int, n_jobs: int | None) -> Engine:
+def check_device(device: str) -> None:
+    """Raise unless there is such a device."""
+    if device not in DEVICES:
+        raise ValueError(f"device={device!r} does not exist; choose one of {', '.join(DEVICES)}.")
+    if device == "cuda":
+        card()
+
+
+def engine_of_device(
+    device: str, source: Source, block_size: int, n_jobs: int | None
+) -> Threads | Cuda:
+    """The engine of this process: threads, or a graphics card."""
+    if device == "cuda":
+        return Cuda(card(), source, block_size)
+    if isinstance(source, CardSource):
+        raise ValueError('Y is on a graphics card; pass device="cuda", or a copy of it in memory.')
+    return Threads(resolve_n_jobs(n_jobs), block_size)
+
+
+def select_engine(
+    name: str, source: Source, block_size: int, n_jobs: int | None, device: str = "cpu"
+) -> Engine:
     """The engine of that name for a source; "auto" chooses Dask for Dask arrays with a client."""
     client = None
     if name == "dask" or (name == "auto" and dask_array(source) is not None):
         client = _active_client(needed=name == "dask")
     if client is None:
-        return Threads(resolve_n_jobs(n_jobs), block_size)
+        return engine_of_device(device, source, block_size, n_jobs)
     from kronlearn.engines.cluster import Cluster
 
     return Cluster(client, source, block_size, None if n_jobs is None else resolve_n_jobs(n_jobs))

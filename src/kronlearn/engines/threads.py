@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,9 @@ __all__ = [
 _LANES = 16
 
 _MOST_THREADS = 4096
+
+# Fixed-width codes of about this many entries are held before they are packed.
+_ENTRIES_AT_A_TIME = 1 << 21
 
 # A block of samples has about so many numbers.
 _BLOCK_NUMBERS = 1 << 16
@@ -57,6 +60,17 @@ class Threads(Engine):
         tree = task.tree(-(-len(source) // self.block_size))
         self.add(source, task, tree, codes)
         return tree
+
+    def coded(self, source: Source, task: Task) -> Iterator[Codes]:
+        """The codes of consecutive samples, some millions of entries at a time."""
+        width = task.coder.width
+        step = max(1, _ENTRIES_AT_A_TIME // width // self.block_size) * self.block_size
+        n_blocks = -(-len(source) // self.block_size)
+        for start in range(0, len(source), step):
+            stop = min(start + step, len(source))
+            codes = Codes.empty(stop - start, width, source.dtype)
+            self.add(source, task, task.tree(n_blocks), codes, start, stop)
+            yield codes
 
     def add(
         self,

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kronlearn.cuda.device import card, is_on_card
+from kronlearn.cuda.samples import CardSource
 from kronlearn.sources.arrays import ArraySource, check_shape, real_array
 from kronlearn.sources.formats.mapped import FileArray
 from kronlearn.sources.source import BLOCK_NUMBERS, Source, sample_dtype
@@ -70,7 +72,7 @@ def open_samples(Y: Any) -> Samples:
     Y : array, path, lazy array or Source
         Paths and arrays of Zarr, h5py, Dask and xarray are read in blocks.
     """
-    if isinstance(Y, Source):
+    if isinstance(Y, Source) or is_on_card(Y):
         return Y
     lazy = type(Y).__module__.split(".")[0] in _LAZY
     if not lazy and not isinstance(Y, str | os.PathLike | StoredArray):
@@ -91,6 +93,8 @@ def source_of(samples: Samples | ArrayLike, patch_shape: tuple[int, ...]) -> Sou
                 f"The samples have shape {samples.patch_shape}; {patch_shape} is needed."
             )
         return samples
+    if is_on_card(samples):
+        return CardSource(card(), samples, patch_shape)
     if isinstance(samples, StoredArray):
         return StoredSource(samples, patch_shape)
     return ArraySource(samples, patch_shape)

@@ -1,0 +1,118 @@
+"""Samples that do not fit on the card: sent chunk by chunk, while the one before is worked on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.sources.arrays import ArraySource
+from kronlearn.sources.source import Source
+
+__all__ = ["streamed"]
+
+# Chunks on their way at the same time, and threads that copy samples into memory cards can read.
+_SLOTS = 3
+_READERS = 4
+
+
+@dataclass
+class _Slot:
+    """Room for one chunk on both sides, and how far it has come."""
+
+    pinned: NDArray[Any] | None
+    on_card: Any
+    sent: Any
+    used: Any
+
+
+def streamed(xp: Any, source: Source, pieces: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
+    """Consecutive chunks of a source on the card, each valid until the next is asked for.
+
+    Parameters
+    ----------
+    xp : module
+        CuPy.
+    source : Source
+    pieces : sequence of slices
+        The rows of the chunks, none longer than the first.
+    """
+    copying = xp.cuda.Stream(non_blocking=True)
+    length = pieces[0].stop - pieces[0].start
+    with _pinned(xp, source) as direct, ThreadPoolExecutor(_READERS) as readers:
+        slots = [_slot(xp, source, length, direct is None) for _ in range(_SLOTS)]
+        coming: dict[int, list[Future[None]]] = {}
+
+        def ask_for(number: int) -> None:
+            if direct is None and number < len(pieces):
+                slot = slots[number % _SLOTS]
+                slot.sent.synchronize()
+                coming[number] = _read(readers, source, pieces[number], slot)
+
+        for number in range(_SLOTS - 1):
+            ask_for(number)
+        for number, rows in enumerate(pieces):
+            slot, count = slots[number % _SLOTS], rows.stop - rows.start
+            ask_for(number + _SLOTS - 1)
+            for part in coming.pop(number, ()):
+                part.result()
+            chunk = direct[rows] if direct is not None else slot.pinned[:count]  # type: ignore[index]
+            copying.wait_event(slot.used)
+            slot.on_card[:count].set(chunk, stream=copying)
+            slot.sent.record(copying)
+            working = xp.cuda.get_current_stream()
+            working.wait_event(slot.sent)
+            yield rows, slot.on_card[:count]
+            slot.used.record(working)
+        # Neither side of a copy may go away before it has ended.
+        copying.synchronize()
+
+
+def _slot(xp: Any, source: Source, length: int, staged: bool) -> _Slot:
+    shape, dtype = (length, source.n_features), source.dtype
+    pinned = None
+    if staged:
+        size = length * source.n_features * dtype.itemsize
+        memory = xp.cuda.alloc_pinned_memory(size)
+        pinned = np.frombuffer(memory, dtype, length * source.n_features).reshape(shape)
+    events = [xp.cuda.Event(disable_timing=True) for _ in range(2)]
+    return _Slot(pinned, xp.empty(shape, dtype), *events)
+
+
+def _read(
+    readers: ThreadPoolExecutor, source: Source, rows: slice, slot: _Slot
+) -> list[Future[None]]:
+    """Have a chunk copied into a slot, by several threads."""
+
+    def copy(start: int, stop: int) -> None:
+        assert slot.pinned is not None
+        slot.pinned[start - rows.start : stop - rows.start] = source.read(start, stop)
+
+    step = -(-(rows.stop - rows.start) // _READERS)
+    starts = range(rows.start, rows.stop, step)
+    return [readers.submit(copy, start, min(start + step, rows.stop)) for start in starts]
+
+
+@contextmanager
+def _pinned(xp: Any, source: Source) -> Iterator[NDArray[Any] | None]:
+    """All samples as an array that the card can read from, if they are in memory as they are."""
+    whole = source.whole(0, len(source)) if isinstance(source, ArraySource) else None
+    if whole is None:
+        yield None
+        return
+    runtime = xp.cuda.runtime
+    try:
+        runtime.hostRegister(whole.ctypes.data, whole.nbytes, 0)
+    except runtime.CUDARuntimeError:
+        # Read-only pages, or more than may be pinned: these go through a copy.
+        yield None
+        return
+    try:
+        yield whole
+    finally:
+        runtime.hostUnregister(whole.ctypes.data)
