@@ -8,7 +8,6 @@
 #pragma once
 
 #include <atomic>
-#include <climits>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>

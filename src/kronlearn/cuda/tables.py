@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -49,8 +48,8 @@ class Tables:
         lengths = [np.linalg.norm(factor, axis=0) for factor in exact]
         unit = [f / np.where(n > 0, n, 1.0) for f, n in zip(exact, lengths, strict=True)]
         split = _split([factor.shape[1] for factor in factors])
-        sides = [reduce(np.kron, part, np.ones((1, 1))) for part in (unit[:split], unit[split:])]
-        norms = [reduce(np.kron, p, np.ones(1)) for p in (lengths[:split], lengths[split:])]
+        sides = [_product(part, (1, 1)) for part in (unit[:split], unit[split:])]
+        norms = [_product(part, (1,)) for part in (lengths[:split], lengths[split:])]
         (m1, n1), (m2, n2) = (side.shape for side in sides)
         shape = np.zeros((), SHAPE)
         shape["n_modes"] = len(factors)
@@ -61,6 +60,14 @@ class Tables:
         parts = [*unit, *(f * f for f in unit), *(s.T @ s for s in sides), *(s.T for s in sides)]
         numbers = np.concatenate([part.ravel() for part in parts])
         return cls(shape, numbers, (norms[0], norms[1]))
+
+
+def _product(parts: Sequence[NDArray[np.float64]], empty: tuple[int, ...]) -> NDArray[np.float64]:
+    """The Kronecker product of matrices or vectors; of none a one."""
+    product: Any = np.ones(empty)
+    for part in parts:
+        product = np.kron(product, part)
+    return np.asarray(product)
 
 
 def _split(n_atoms: Sequence[int]) -> int:

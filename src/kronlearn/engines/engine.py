@@ -16,7 +16,7 @@ from kronlearn.dictionary import Dictionary
 from kronlearn.moments import ModeMoments, Moments
 from kronlearn.sources.source import Source
 
-__all__ = ["Coder", "Codes", "Engine", "KeptCodes", "Pass", "Task", "Traffic"]
+__all__ = ["Coder", "Codes", "Engine", "Iterated", "KeptCodes", "Pass", "Task", "Traffic"]
 
 # Numbers that every pass sums before all others: Σ‖y‖², Σ‖y − ŷ‖², Σ‖x‖², nonzeros.
 _COUNTS = 4
@@ -203,6 +203,21 @@ class Traffic:
     steps_repeated: int = 0
 
 
+@dataclass(frozen=True)
+class Iterated:
+    """An iteration that an engine did on its own.
+
+    ``squared_error`` is ``Σ‖y − ŷ‖²`` with the new dictionary and the codes of the old one,
+    ``residual`` that of the old one; ``finished`` is when, by ``time.perf_counter``.
+    """
+
+    dictionary: Dictionary
+    squared_error: float
+    residual: float
+    nonzeros: int
+    finished: float
+
+
 class Engine(ABC):
     """Passes over the samples of one source.
 
@@ -243,6 +258,16 @@ class Engine(ABC):
     @abstractmethod
     def summed(self, source: Source, task: Task, codes: Any) -> Any:
         """The tree of sums over all blocks that a task makes; ``codes`` may be None."""
+
+    def ahead(
+        self, source: Source, dictionary: Dictionary, coder: Coder, orthonormal: bool, count: int
+    ) -> list[Iterated] | None:
+        """Up to so many iterations, each coding afresh and one update of all factors.
+
+        None if the engine has no faster way than its passes; fewer than asked for, or none, if an
+        iteration needs more than that, such as the replacement of an atom.
+        """
+        return None
 
     def coded(self, source: Source, task: Task) -> Iterator[Codes]:
         """The codes of consecutive samples, part after part, in this process."""

@@ -406,7 +406,8 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
     const float energy = correlate_sample(y, left, right, pursuit.alpha);
 #pragma unroll
     for (int i = 0; i < 8; ++i) store8(x + 8 * i, pursuit.alpha[i]);
-    const bool good = is_finite(energy), small = underflows(y, energy);
+    const bool good = is_finite(energy);
+    const bool small = task.doubtful && underflows(y, energy);
     if (const int64 later = k + int64(gridDim.x) * kTile; later < task.count) {
       prefetch(task.samples + later * kSize);
       prefetch(task.samples + later * kSize + kSize / 2);

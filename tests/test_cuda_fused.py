@@ -1,0 +1,429 @@
+"""The fused kernels of graphics cards, run on the processor by tests/cuda_emulation.hpp.
+
+They code tiles of 128 samples of 8 × 8 and add up moments at once; they must agree with
+``sparse_code`` and with sums in float64.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import dense
+
+import kronlearn as kl
+from kronlearn.cuda.tables import Tables
+from kronlearn.cuda.tasks import METHODS, TASK, new_task
+
+HERE = Path(__file__).parent
+KERNELS = Path(kl.__file__).parent / "cuda" / "kernels"
+TILE = 128
+NO_BAD_SAMPLE = 1 << 62
+
+LAUNCHERS = """
+#define KRONLEARN_WIDTH {width}
+#include "{emulation}"
+#include "{kernel}"
+
+extern "C" int shared_bytes() {{
+  int bytes;
+  emulation::launch(fused_needs, 1, 1, 0, &bytes);
+  return bytes;
+}}
+extern "C" void code(unsigned grid, const kronlearn::Task<float>* task, const float* tables,
+                     float* partial, double* partial_counts) {{
+  emulation::launch(code_and_sum, grid, 128, shared_bytes(), *task, tables, partial, partial_counts);
+}}
+extern "C" void reduce(unsigned grid, const float* partial, const double* partial_counts, int blocks,
+                       const double* norms1, const double* norms2, double* xx, double* xy,
+                       double* counts) {{
+  emulation::launch(reduce_partials, grid, 256, 0, partial, partial_counts, blocks, norms1, norms2,
+                    {sums}, counts);
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """Compiles a kernel for the processor, once for every number of nonzeros."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++ to compile kernels for the processor with")
+
+    @cache
+    def built(method: str, width: int) -> ctypes.CDLL:
+        folder = tmp_path_factory.mktemp(f"{method}{width}")
+        name = {"omp": "pursuit", "threshold": "threshold"}[method]
+        source = LAUNCHERS.format(
+            width=width,
+            emulation=HERE / "cuda_emulation.hpp",
+            kernel=KERNELS / f"{name}_fused.cu",
+            sums="xx, xy" if method == "omp" else "xy",
+        )
+        (folder / "kernel.cpp").write_text(source)
+        # Kernels are not written for strict aliasing, which CUDA does not assume either.
+        options = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"]
+        command = [compiler, *options, "-pthread", "kernel.cpp", "-o", "kernel.so"]
+        subprocess.run(command, cwd=folder, check=True)
+        return ctypes.CDLL(folder / "kernel.so")
+
+    return built
+
+
+@dataclass
+class Result:
+    """What a kernel made of samples; ``sure`` are those that it coded itself."""
+
+    X: np.ndarray
+    nonzeros: np.ndarray
+    residual2: np.ndarray
+    energy: np.ndarray
+    sure: np.ndarray
+    first_bad: int
+    xx: np.ndarray
+    xy: np.ndarray
+    counts: np.ndarray
+
+
+def aligned(a: np.ndarray) -> np.ndarray:
+    """A copy that starts at a multiple of 16 bytes, as memory on a graphics card does."""
+    room = np.empty(a.nbytes + 16, np.uint8)
+    first = -room.ctypes.data % 16
+    copy = room[first : first + a.nbytes].view(a.dtype).reshape(a.shape)
+    copy[...] = a
+    return copy
+
+
+def pointer(a: np.ndarray | None) -> Any:
+    return None if a is None else ctypes.c_void_p(a.ctypes.data)
+
+
+def run(library, Y, factors, width, method="omp", *, tol=None, grid=2, codes=True, sums=True):
+    """Codes samples with a fused kernel, in blocks that take turns."""
+    N = len(Y)
+    tables = Tables.of(factors)
+    numbers = tables.numbers.astype(np.float32)
+    samples = aligned(np.asarray(Y, np.float32).reshape(N, 64))
+    index, value = np.full((N, width), 99, np.int32), np.full((N, width), 99, np.float32)
+    nonzeros, residual2 = np.full(N, -1, np.int32), np.full(N, -1, np.float32)
+    energy, first_bad = np.full(N, -1.0), np.array([NO_BAD_SAMPLE])
+    doubtful, doubtful_count = np.zeros(N, np.int32), np.zeros(1, np.int32)
+    tols = np.asarray(tol, np.float32) if np.ndim(tol) else None
+    given = {"samples": samples, "norms1": tables.norms[0], "norms2": tables.norms[1]}
+    given |= {"doubtful": doubtful, "doubtful_count": doubtful_count, "first_bad": first_bad}
+    if codes:
+        given |= {"index": index, "value": value, "nonzeros": nonzeros}
+        given |= {"residual2": residual2, "energy": energy}
+    if tols is not None:
+        given["tols"] = tols
+    task = new_task(
+        shape=tables.shape,
+        method=METHODS[method],
+        width=width,
+        count=N,
+        tol=-1.0 if tol is None or tols is not None else tol,
+        first=1000,
+        **{name: array.ctypes.data for name, array in given.items()},
+    )
+    assert TASK.itemsize % 8 == 0
+    parts = 2 if method == "omp" else 1
+    partial = np.full((grid, parts, 64, 64), np.nan, np.float32) if sums else None
+    partial_counts = np.full((grid, 4), np.nan) if sums else None
+    library.code(
+        grid, pointer(task), pointer(numbers), pointer(partial), pointer(partial_counts)
+    )
+    xx, xy, counts = np.zeros((64, 64)), np.zeros((64, 64)), np.zeros(4)
+    if sums:
+        arrays = (partial, partial_counts, grid, *tables.norms, xx, xy, counts)
+        library.reduce(64 * parts, *(a if isinstance(a, int) else pointer(a) for a in arrays))
+    sure = np.ones(N, bool)
+    sure[doubtful[: doubtful_count[0]]] = False
+    X = np.zeros((N, 64))
+    for k in np.flatnonzero(sure) if codes else ():
+        support = index[k, : nonzeros[k]]
+        assert (np.diff(support) > 0).all()
+        assert not index[k, nonzeros[k] :].any()
+        assert not value[k, nonzeros[k] :].any()
+        X[k, support] = value[k, : nonzeros[k]]
+    if codes and not sure.all():
+        assert (index[~sure] == 99).all()
+        assert (nonzeros[~sure] == -1).all()
+    return Result(
+        X, nonzeros, residual2, energy, sure, int(first_bad[0]), xx, xy, counts
+    )
+
+
+def general_factors(rng):
+    """Two factors whose atoms are far from orthogonal."""
+    factors = [np.eye(8) + 0.35 * rng.standard_normal((8, 8)) for _ in range(2)]
+    return [(factor / np.linalg.norm(factor, axis=0)).astype(np.float32) for factor in factors]
+
+
+def orthonormal_factors(rng):
+    return [np.linalg.qr(rng.standard_normal((8, 8)))[0].astype(np.float32) for _ in range(2)]
+
+
+def all_kinds(rng, factors, n=40):
+    """Smooth, white, exactly sparse, constant, zero and tiny samples."""
+    grid = np.linspace(0.0, 1.0, 8)
+    a, b, c, d = rng.uniform(-2.0, 2.0, (4, n, 1, 1))
+    smooth = 100.0 + 20.0 * np.sin(2.0 * a * grid[:, None] + 3.0 * b * grid + c) + d * grid**2
+    smooth += 0.5 * rng.standard_normal(smooth.shape)
+    white = rng.standard_normal((n, 8, 8))
+    sparse = np.zeros((n, 64))
+    for code in sparse:
+        code[rng.choice(64, 3, replace=False)] = rng.uniform(1.0, 3.0, 3)
+    sparse = (sparse @ dense(factors).T).reshape(n, 8, 8)
+    constant = np.full((2, 8, 8), [[[7.0]], [[-0.1]]])
+    zero, tiny = np.zeros((2, 8, 8)), 1e-20 * rng.standard_normal((3, 8, 8))
+    parts = [smooth, white, sparse, constant, zero, tiny]
+    return rng.permutation(np.concatenate(parts)).astype(np.float32)
+
+
+def gaps(Y, factors, width):
+    """How clearly pursuit's atoms win, relative to the sample: the least lead over the second."""
+    D = dense(factors)
+    least = np.full(len(Y), np.inf)
+    for k, y in enumerate(Y.reshape(len(Y), 64).astype(np.float64)):
+        size, residual, support = np.linalg.norm(y), y, []
+        while len(support) < width and np.linalg.norm(residual) > 1e-7 * size:
+            strength = np.abs(D.T @ residual)
+            second, first = np.sort(strength)[-2:]
+            least[k] = min(least[k], (first - second - 1e-5 * first) / size)
+            support.append(int(np.argmax(strength)))
+            residual = y - D[:, support] @ np.linalg.lstsq(D[:, support], y, rcond=None)[0]
+    return least
+
+
+def tf32(x):
+    """Numbers as the tensor cores are given them."""
+    bits = np.asarray(x, np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def residual_norms(Y, factors, X):
+    flat = np.asarray(Y, np.float64).reshape(len(Y), 64)
+    return np.linalg.norm(flat - X @ dense(factors).T, axis=1)
+
+
+def same_supports(A, B):
+    return ((A != 0) == (B != 0)).all(axis=1)
+
+
+def check_sums(result, Y, X=None):
+    """Sums in float64 over the rounded codes, of samples that were coded and are finite."""
+    X = tf32(result.X).astype(np.float64) if X is None else X
+    used = result.sure & np.isfinite(Y).all(axis=(1, 2))
+    X, Y = X[used], Y[used].astype(np.float64).reshape(-1, 64)
+    xy = X.T @ Y
+    assert np.abs(result.xy - xy).max() <= 2e-6 * np.abs(xy).max()
+    if result.xx.any():
+        xx = X.T @ X
+        assert np.abs(result.xx - xx).max() <= 2e-6 * np.abs(xx).max()
+    residual2 = result.residual2[used].astype(np.float64).sum()
+    counts = np.sum(Y**2), residual2, (X != 0).sum(), np.sum(X**2)
+    np.testing.assert_allclose(result.counts, counts, rtol=1e-6)
+
+
+@pytest.mark.parametrize("width", [1, 4, 8, 12, 16])
+def test_pursuit_agrees_with_the_processor(build, rng, width):
+    factors = general_factors(rng)
+    Y = all_kinds(rng, factors)
+    assert len(Y) % TILE
+    result = run(build("omp", width), Y, factors, width)
+    expected = kl.sparse_code(Y, factors, n_nonzero_coefs=width).toarray()
+    size = np.linalg.norm(Y.reshape(len(Y), 64).astype(np.float64), axis=1)
+    sure = result.sure
+    assert not sure[(size > 0) & (size < 1e-18)].any()
+    assert sure.sum() > 0.9 * len(Y) or width > 8
+    assert (result.nonzeros[sure] <= width).all()
+
+    clear = sure & (gaps(Y, factors, width) > 3e-6)
+    assert clear.sum() > 0.6 * len(Y)
+    assert same_supports(result.X[clear], expected[clear]).all()
+    norms = residual_norms(Y, factors, result.X)
+    reached = residual_norms(Y, factors, expected)
+    same = sure & same_supports(result.X, expected)
+    np.testing.assert_allclose(norms[same], reached[same], rtol=1e-3, atol=1e-6 * size.max())
+    np.testing.assert_allclose(result.X[same], expected[same], atol=1e-4 * size.max())
+    given = np.sqrt(result.residual2[sure].astype(np.float64))
+    assert (np.abs(given - norms[sure]) <= 1e-3 * norms[sure] + 1e-6 * size[sure]).all()
+    np.testing.assert_allclose(result.energy[sure], size[sure] ** 2, rtol=1e-6)
+    check_sums(result, Y)
+
+
+@pytest.mark.parametrize("width", [4, 16])
+@pytest.mark.parametrize("each", [False, True])
+def test_pursuit_stops_at_an_error_target(build, rng, width, each):
+    factors = general_factors(rng)
+    Y = all_kinds(rng, factors)
+    tol = rng.uniform(0.3, 6.0, len(Y)).astype(np.float32) if each else 4.0
+    result = run(build("omp", width), Y, factors, width, tol=tol)
+    expected = kl.sparse_code(Y, factors, n_nonzero_coefs=width, tol=tol).toarray()
+    sure = result.sure & (gaps(Y, factors, width) > 3e-6)
+    assert sure.sum() > 0.5 * len(Y)
+    assert same_supports(result.X[sure], expected[sure]).all()
+    assert len(np.unique(result.nonzeros[sure])) > 2
+    check_sums(result, Y)
+
+
+def test_pursuit_leaves_to_double_precision_what_single_cannot_decide(build, rng):
+    factors = general_factors(rng)
+    factors[0][:, 1] = factors[0][:, 0] + np.float32(1e-3) * factors[0][:, 2]
+    factors[0][:, 1] /= np.linalg.norm(factors[0][:, 1])
+    Y = all_kinds(rng, factors)
+    size = np.linalg.norm(Y.reshape(len(Y), 64), axis=1)
+    # A target that is out of single precision's reach, and one that is met to the last bit.
+    out_of_reach = run(build("omp", 4), Y, factors, 4, tol=1e-5 * size)
+    assert not out_of_reach.sure[size > 0].any()
+    assert out_of_reach.sure[size == 0].all()
+    assert not out_of_reach.X.any()
+    assert not out_of_reach.xx.any()
+    assert not out_of_reach.counts.any()
+    # Two atoms that are nearly the same.
+    result = run(build("omp", 16), Y, factors, 16)
+    both = (result.X[:, :8] != 0) & (result.X[:, 8:16] != 0)
+    assert not both[result.sure].any()
+    assert not result.sure.all()
+    check_sums(result, Y)
+
+
+@pytest.mark.parametrize(("method", "width"), [("omp", 4), ("omp", 16), ("threshold", 16)])
+def test_bad_samples_are_reported_and_contribute_nothing(build, rng, method, width):
+    factors = orthonormal_factors(rng)
+    Y = rng.standard_normal((150, 8, 8)).astype(np.float32)
+    Y[140, 0, 0], Y[3, 2, 1], Y[131, 7, 7], Y[4] = np.nan, np.inf, -np.inf, 1e30
+    result = run(build(method, width), Y, factors, width, method)
+    assert result.first_bad == 1003
+    bad = [3, 4, 131, 140]
+    assert not result.X[bad].any()
+    assert not np.isfinite(result.energy[bad]).any()
+    assert (result.nonzeros[bad] == 0).all()
+    assert (result.residual2[bad] == 0).all()
+    good = np.delete(np.arange(150), bad)
+    assert np.isfinite(result.X).all()
+    check_sums(
+        Result(**{**vars(result), "sure": result.sure & np.isin(np.arange(150), good)}), Y
+    )
+    expected = kl.sparse_code(Y[good], factors, n_nonzero_coefs=width, method=method).toarray()
+    np.testing.assert_allclose(result.X[good], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("method", "width"), [("omp", 8), ("omp", 16), ("threshold", 8)])
+def test_of_equal_correlations_the_first_atom_wins(build, rng, method, width):
+    # Entries of equal magnitude: with unit vectors for atoms, correlations are those exactly.
+    factors = [np.eye(8, dtype=np.float32)] * 2
+    Y = rng.choice(np.array([-2.0, -1.0, 0.0, 1.0, 2.0], np.float32), (40, 8, 8))
+    result = run(build(method, width), Y, factors, width, method)
+    assert result.sure.all()
+    for y, x in zip(Y.reshape(40, 64), result.X, strict=True):
+        order = np.argsort(-np.abs(y), kind="stable")[:width]
+        kept = np.zeros(64)
+        kept[order] = y[order]
+        np.testing.assert_array_equal(x, kept)
+    check_sums(result, Y)
+
+
+@pytest.mark.parametrize("width", [4, 12])
+def test_of_duplicate_atoms_only_the_first_is_used(build, rng, width):
+    factors = general_factors(rng)
+    factors[0][:, 5], factors[1][:, 7] = factors[0][:, 2], factors[1][:, 0]
+    Y = all_kinds(rng, factors, n=30)
+    result = run(build("omp", width), Y, factors, width)
+    X = result.X.reshape(-1, 8, 8)
+    assert not X[:, 5].any()
+    assert not X[:, :, 7].any()
+    assert result.sure.sum() > 60
+
+
+@pytest.mark.parametrize("width", [1, 3, 8, 16])
+def test_thresholds_agree_with_the_processor(build, rng, width):
+    factors = orthonormal_factors(rng)
+    Y = all_kinds(rng, factors)
+    result = run(build("threshold", width), Y, factors, width, "threshold")
+    expected = kl.sparse_code(Y, factors, n_nonzero_coefs=width, method="threshold").toarray()
+    size = np.linalg.norm(Y.reshape(len(Y), 64).astype(np.float64), axis=1)
+    sure = result.sure
+    np.testing.assert_array_equal(sure, (size == 0) | (size > 1e-15))
+    strengths = -np.sort(-np.abs(Y.reshape(len(Y), 64) @ dense(factors)), axis=1)
+    clear = sure & (strengths[:, width - 1] - strengths[:, width] > 1e-6 * size)
+    assert clear.sum() > 0.6 * len(Y)
+    assert same_supports(result.X[clear], expected[clear]).all()
+    norms = residual_norms(Y, factors, result.X)
+    np.testing.assert_allclose(
+        np.sqrt(result.residual2[sure]), norms[sure], rtol=2e-3, atol=1e-6 * size.max()
+    )
+    check_sums(result, Y)
+
+
+def test_thresholds_stop_at_an_error_target(build, rng):
+    factors = orthonormal_factors(rng)
+    Y = all_kinds(rng, factors)
+    Y *= np.float32(1.0) / np.maximum(np.linalg.norm(Y, axis=(1, 2), keepdims=True), 1e-3)
+    tol = rng.uniform(0.005, 1.1, len(Y)).astype(np.float32)
+    result = run(build("threshold", 16), Y, factors, 16, "threshold", tol=tol)
+    expected = kl.sparse_code(
+        Y, factors, n_nonzero_coefs=16, tol=tol, method="threshold"
+    ).toarray()
+    strengths = -np.sort(-np.abs(Y.reshape(len(Y), 64).astype(np.float64) @ dense(factors)), axis=1)
+    left = np.sqrt(np.maximum(np.sum(strengths**2, 1)[:, None] - np.cumsum(strengths**2, 1), 0))
+    clear = result.sure & (np.abs(left[:, :16] - tol[:, None]) > 1e-4).all(axis=1)
+    clear &= (strengths[:, :16] - strengths[:, 1:17]).min(axis=1) > 1e-6
+    assert clear.sum() > 0.5 * len(Y)
+    assert same_supports(result.X[clear], expected[clear]).all()
+    assert len(np.unique(result.nonzeros)) > 8
+    check_sums(result, Y)
+
+
+@pytest.mark.parametrize(("method", "width"), [("omp", 4), ("omp", 16), ("threshold", 8)])
+def test_sums_are_the_same_bits_whatever_else_is_wanted(build, rng, method, width):
+    factors = orthonormal_factors(rng)
+    Y = all_kinds(rng, factors, n=90)
+    assert len(Y) > 2 * TILE
+    results = [
+        run(build(method, width), Y, factors, width, method, codes=codes, sums=sums)
+        for codes, sums in ((True, True), (False, True), (True, False))
+    ]
+    np.testing.assert_array_equal(results[0].xx, results[1].xx)
+    np.testing.assert_array_equal(results[0].xy, results[1].xy)
+    np.testing.assert_array_equal(results[0].counts, results[1].counts)
+    np.testing.assert_array_equal(results[0].X, results[2].X)
+    np.testing.assert_array_equal(results[0].residual2, results[2].residual2)
+
+
+@pytest.mark.parametrize(("method", "width"), [("omp", 4), ("threshold", 8)])
+def test_codes_and_sums_are_of_the_factors_as_given(build, rng, method, width):
+    factors = orthonormal_factors(rng)
+    Y = rng.standard_normal((100, 8, 8)).astype(np.float32)
+    lengths = [2.0 ** rng.integers(-3, 4, 8) for _ in range(2)]
+    scaled = [factor * length for factor, length in zip(factors, lengths, strict=True)]
+    unit = run(build(method, width), Y, factors, width, method)
+    result = run(build(method, width), Y, scaled, width, method)
+    norms = np.kron(*lengths)
+    np.testing.assert_allclose(result.X * norms, unit.X, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result.xy * norms[:, None], unit.xy, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(
+        result.xx * np.outer(norms, norms), unit.xx, rtol=1e-5, atol=1e-3
+    )
+
+
+@pytest.mark.parametrize(("method", "width"), [("omp", 12), ("omp", 16), ("threshold", 16)])
+def test_two_blocks_fit_a_multiprocessor(build, method, width):
+    # 228 KB, of which every block takes 1 KB for itself.
+    assert 2 * (build(method, width).shared_bytes() + 1024) <= 228 * 1024
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in KERNELS.glob("*.cu")))
+def test_kernels_compile(tmp_path, file):
+    compiler = shutil.which("nvcc")
+    if compiler is None:
+        pytest.skip("no nvcc to compile kernels with")
+    command = [compiler, "-std=c++17", "-arch=sm_90", "-cubin", KERNELS / file, "-o", "kernel.cubin"]
+    subprocess.run(command, cwd=tmp_path, check=True)
