@@ -14,8 +14,9 @@ import reference_comparators_sums as sums
 from kronlearn.comparators import SuKro
 from kronlearn.comparators.sukro import NuclearNorm, RelaxedDictionary
 from kronlearn.engines.threads import Threads
-from kronlearn.learning import LearningState, learn
+from kronlearn.learning import learn
 from kronlearn.moments import Moments
+from kronlearn.plans import LearningState
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.sums import rearranged
 

@@ -136,9 +136,7 @@ def run(library, Y, factors, width, method="omp", *, tol=None, grid=2, codes=Tru
     parts = 2 if method == "omp" else 1
     partial = np.full((grid, parts, 64, 64), np.nan, np.float32) if sums else None
     partial_counts = np.full((grid, 4), np.nan) if sums else None
-    library.code(
-        grid, pointer(task), pointer(numbers), pointer(partial), pointer(partial_counts)
-    )
+    library.code(grid, pointer(task), pointer(numbers), pointer(partial), pointer(partial_counts))
     xx, xy, counts = np.zeros((64, 64)), np.zeros((64, 64)), np.zeros(4)
     if sums:
         arrays = (partial, partial_counts, grid, *tables.norms, xx, xy, counts)
@@ -155,9 +153,7 @@ def run(library, Y, factors, width, method="omp", *, tol=None, grid=2, codes=Tru
     if codes and not sure.all():
         assert (index[~sure] == 99).all()
         assert (nonzeros[~sure] == -1).all()
-    return Result(
-        X, nonzeros, residual2, energy, sure, int(first_bad[0]), xx, xy, counts
-    )
+    return Result(X, nonzeros, residual2, energy, sure, int(first_bad[0]), xx, xy, counts)
 
 
 def general_factors(rng):
@@ -309,9 +305,7 @@ def test_bad_samples_are_reported_and_contribute_nothing(build, rng, method, wid
     assert (result.residual2[bad] == 0).all()
     good = np.delete(np.arange(150), bad)
     assert np.isfinite(result.X).all()
-    check_sums(
-        Result(**{**vars(result), "sure": result.sure & np.isin(np.arange(150), good)}), Y
-    )
+    check_sums(Result(**{**vars(result), "sure": result.sure & np.isin(np.arange(150), good)}), Y)
     expected = kl.sparse_code(Y[good], factors, n_nonzero_coefs=width, method=method).toarray()
     np.testing.assert_allclose(result.X[good], expected, atol=1e-5)
 
@@ -369,9 +363,7 @@ def test_thresholds_stop_at_an_error_target(build, rng):
     Y *= np.float32(1.0) / np.maximum(np.linalg.norm(Y, axis=(1, 2), keepdims=True), 1e-3)
     tol = rng.uniform(0.005, 1.1, len(Y)).astype(np.float32)
     result = run(build("threshold", 16), Y, factors, 16, "threshold", tol=tol)
-    expected = kl.sparse_code(
-        Y, factors, n_nonzero_coefs=16, tol=tol, method="threshold"
-    ).toarray()
+    expected = kl.sparse_code(Y, factors, n_nonzero_coefs=16, tol=tol, method="threshold").toarray()
     strengths = -np.sort(-np.abs(Y.reshape(len(Y), 64).astype(np.float64) @ dense(factors)), axis=1)
     left = np.sqrt(np.maximum(np.sum(strengths**2, 1)[:, None] - np.cumsum(strengths**2, 1), 0))
     clear = result.sure & (np.abs(left[:, :16] - tol[:, None]) > 1e-4).all(axis=1)
@@ -409,9 +401,7 @@ def test_codes_and_sums_are_of_the_factors_as_given(build, rng, method, width):
     norms = np.kron(*lengths)
     np.testing.assert_allclose(result.X * norms, unit.X, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(result.xy * norms[:, None], unit.xy, rtol=1e-5, atol=1e-4)
-    np.testing.assert_allclose(
-        result.xx * np.outer(norms, norms), unit.xx, rtol=1e-5, atol=1e-3
-    )
+    np.testing.assert_allclose(result.xx * np.outer(norms, norms), unit.xx, rtol=1e-5, atol=1e-3)
 
 
 @pytest.mark.parametrize(("method", "width"), [("omp", 12), ("omp", 16), ("threshold", 16)])
@@ -425,5 +415,13 @@ def test_kernels_compile(tmp_path, file):
     compiler = shutil.which("nvcc")
     if compiler is None:
         pytest.skip("no nvcc to compile kernels with")
-    command = [compiler, "-std=c++17", "-arch=sm_90", "-cubin", KERNELS / file, "-o", "kernel.cubin"]
+    command = [
+        compiler,
+        "-std=c++17",
+        "-arch=sm_90",
+        "-cubin",
+        KERNELS / file,
+        "-o",
+        "kernel.cubin",
+    ]
     subprocess.run(command, cwd=tmp_path, check=True)

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 import kronlearn as kl
 import reference
 from kronlearn.engines.engine import Coder
-from kronlearn.learning import Plan, uses_full_moments
+from kronlearn.plans import Plan, uses_full_moments
 from kronlearn.structures import General, Orthonormal
 
 # Every overcomplete mode has more entries than a code has coefficients: in OLS the last atoms of a
@@ -85,7 +85,7 @@ def test_five_iterations_equal_the_reference(
 def test_iterations_in_which_halves_take_turns_equal_the_reference(
     rng, monkeypatch, n_atoms, n_refits, statistics
 ):
-    monkeypatch.setattr("kronlearn.learning._FEWEST_FOR_TURNS", 0)
+    monkeypatch.setattr("kronlearn.iteration._FEWEST_FOR_TURNS", 0)
     truth = reference.random_factors(rng, (4, 4), n_atoms)
     Y = reference.sparse_samples(rng, truth, 600, 3, noise=0.3)
     start = reference.random_factors(rng, (4, 4), n_atoms)
@@ -651,7 +651,7 @@ def test_a_small_batch_after_fit_does_not_undo_it(rng):
 
 
 def test_coding_anew_replaces_no_atom_in_use(rng, monkeypatch):
-    from kronlearn import learning, replacement
+    from kronlearn import iteration, replacement
 
     def checked(dictionary, unused, codes, *rest):
         used = codes.used(dictionary.n_atoms)
@@ -659,7 +659,7 @@ def test_coding_anew_replaces_no_atom_in_use(rng, monkeypatch):
             assert not np.moveaxis(used, mode, 0)[atoms].any()
         return replacement.replace_unused(dictionary, unused, codes, *rest)
 
-    monkeypatch.setattr(learning, "replace_unused", checked)
+    monkeypatch.setattr(iteration, "replace_unused", checked)
     Y, start = planted(rng, (4, 4), (12, 12), n_samples=40, n_nonzero_coefs=2)
     model = learner(start, n_nonzero_coefs=2, statistics="recode", max_iter=15).fit(Y)
     assert sum(model.history_["atoms_replaced"]) > 0

@@ -9,8 +9,8 @@ import numpy as np
 
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.engine import Codes
-from kronlearn.learning import LearningState
 from kronlearn.persistence import ModelFileError, read_file, write_file
+from kronlearn.plans import LearningState
 from kronlearn.sums import KroneckerSumDictionary
 
 __all__ = ["load_state", "save_state"]

@@ -20,10 +20,10 @@ from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.engine import Engine
 from kronlearn.engines.selection import select_engine
 from kronlearn.learner import DictionaryLearner
-from kronlearn.learning import LearningState, Plan, Progress
 from kronlearn.moments import Moments
 from kronlearn.online import learn_online
 from kronlearn.parameters import check_learning_parameters
+from kronlearn.plans import LearningState, Plan, Progress
 from kronlearn.sources.source import Source
 from kronlearn.sources.stored_samples import Samples, open_samples
 from kronlearn.starts import starting_dictionary

@@ -17,9 +17,10 @@ from kronlearn.dictionary import Dictionary
 from kronlearn.engines.engine import Coder, Engine
 from kronlearn.engines.selection import engine_of_device
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
-from kronlearn.learning import LearningState, Plan, Progress, learn, uses_full_moments
+from kronlearn.learning import learn
 from kronlearn.moments import Moments
 from kronlearn.parameters import mode_sizes
+from kronlearn.plans import LearningState, Plan, Progress, uses_full_moments
 from kronlearn.progress import progress_bar
 from kronlearn.sources.arrays import real_array
 from kronlearn.sources.source import Source
@@ -32,7 +33,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     """Base of the learners: parameters in, parts out.
 
     A learner says how to check its parameters, where to start, and how to learn (a
-    :class:`~kronlearn.learning.Plan`, which names the structure of its dictionaries).
+    :class:`~kronlearn.plans.Plan`, which names the structure of its dictionaries).
     """
 
     n_atoms: Any

@@ -6,8 +6,9 @@ import math
 import time
 
 from kronlearn.engines.engine import Engine
-from kronlearn.learning import LearningState, Outcome, Plan, record
+from kronlearn.learning import record
 from kronlearn.moments import Moments
+from kronlearn.plans import LearningState, Outcome, Plan
 from kronlearn.replacement import replace_unused, unused_by_mode
 from kronlearn.sources.source import Source
 from kronlearn.structures import FromMoments

@@ -10,7 +10,7 @@ import numpy as np
 
 from kronlearn.coding import check_block_size
 from kronlearn.engines.selection import ENGINES, check_device
-from kronlearn.learning import STATISTICS
+from kronlearn.plans import STATISTICS
 
 __all__ = [
     "check_common_parameters",

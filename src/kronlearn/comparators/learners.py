@@ -13,8 +13,8 @@ from sklearn.utils import check_random_state
 
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.learner import DictionaryLearner
-from kronlearn.learning import Plan, Progress
 from kronlearn.parameters import check_common_parameters, check_count, positive_integers
+from kronlearn.plans import Plan, Progress
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.starts import STARTS, dct_factor, perturbation, starting_dictionary
 from kronlearn.structures import Structure

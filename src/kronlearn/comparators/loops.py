@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from kronlearn.comparators.learners import Comparator
 from kronlearn.dictionary import Dictionary
 from kronlearn.engines.engine import Coder
-from kronlearn.learning import LearningState, Progress
+from kronlearn.plans import LearningState, Progress
 from kronlearn.progress import progress_bar
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.structures import General, Structure

@@ -16,9 +16,9 @@ from kronlearn.comparators.loops import LoopLearner, Step
 from kronlearn.dictionary import Dictionary
 from kronlearn.engines.engine import Coder, Codes
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
-from kronlearn.learning import LearningState, Progress
 from kronlearn.moments import ModeMoments
 from kronlearn.parameters import check_count, check_number
+from kronlearn.plans import LearningState, Progress
 from kronlearn.replacement import replace_unused
 from kronlearn.sources.arrays import ArraySource
 

@@ -16,8 +16,8 @@ from kronlearn.comparators.spheres import geodesic, transport
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.engine import Coder
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
-from kronlearn.learning import Progress
 from kronlearn.parameters import check_count, check_number
+from kronlearn.plans import Progress
 from kronlearn.sources.arrays import ArraySource
 
 __all__ = ["SeDiL"]

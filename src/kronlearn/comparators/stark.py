@@ -18,9 +18,9 @@ from kronlearn.comparators.shrinkage import (
     unit_columns,
 )
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.learning import Progress
 from kronlearn.moments import Moments
 from kronlearn.parameters import check_count, check_number
+from kronlearn.plans import Progress
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.structures import FromMoments, Structure
 from kronlearn.sums import KroneckerSumDictionary, rearranged, restored

@@ -14,9 +14,9 @@ from kronlearn.comparators.cp import cp_terms
 from kronlearn.comparators.learners import Comparator
 from kronlearn.comparators.shrinkage import VANISHED
 from kronlearn.dictionary import Dictionary
-from kronlearn.learning import Progress
 from kronlearn.moments import Moments
 from kronlearn.parameters import check_count, check_number
+from kronlearn.plans import Progress
 from kronlearn.replacement import unused_by_mode
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.starts import starting_dictionary
