@@ -235,7 +235,9 @@ inline unsigned __ballot_sync(unsigned mask, bool vote) {
   return emulation::ballot(vote);
 }
 inline bool __any_sync(unsigned mask, bool vote) { return __ballot_sync(mask, vote) != 0; }
-inline bool __all_sync(unsigned mask, bool vote) { return __ballot_sync(mask, vote) == 0xffffffffu; }
+inline bool __all_sync(unsigned mask, bool vote) {
+  return __ballot_sync(mask, vote) == 0xffffffffu;
+}
 
 template <class T>
 T atomicAdd(T* to, T value) {

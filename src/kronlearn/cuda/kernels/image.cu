@@ -1,7 +1,337 @@
-// Passes over the overlapping patches of an image, as native/image.cpp has them: every patch becomes its sparse
-// approximation, or is shrunk together with the patches most similar to it.
-#include "approximation.cuh"
+// Passes over the overlapping patches of an image, as native/image.cpp has them: every patch becomes its
+// sparse approximation, or is shrunk together with the patches most similar to it.
+#include "pursuit_small.cuh"
 #include "shrink.cuh"
+#include "threshold.cuh"
+#include "weighted.cuh"
 
 namespace kronlearn {
 
+enum Method { kOmp, kOls, kThreshold };
+
+template <class S>
+struct CodingTask {
+  Shape shape;
+  PatchGrid grid;
+  int method, width;
+  int favour_sparse;    // weigh patches by 1 / (1 + nonzeros)
+  double tol;           // the ℓ2 norm a residual may have; negative: none
+  Patches<S> patches;   // out
+  int64 pixels;         // of the slab
+  const S *image, *known;  // the slab, and weights of its pixels, zero where one is missing, or null
+  const int64* places;  // (features): offsets of the pixels of a patch from its first
+  S *numerator, *denominator;  // of the slab; patches are added
+  const int* list;      // the patches to be coded, counted from the first, list_count of them; null: all
+  const int* list_count;
+  // Where single precision cannot be trusted: the numbers of patches; nothing else is written for them.
+  int* doubtful;
+  int* doubtful_count;
+  void* scratch;        // scratch_size numbers per team
+  int64 scratch_size;
+};
+
+// S is the type of what is stored, T that of the arithmetic. With a kN of 8 or 16 there are as many atoms in
+// each of two modes, and 8 pixels; neither weights nor thresholds are for these.
+template <class T, class S, int kN = 0>
+class PatchCoder {
+  static constexpr int kM = 8;
+
+ public:
+  KRONLEARN_DEVICE PatchCoder(Team team, const CodingTask<S>& task, const T* tables, Arena<T>& arena)
+      : team_(team), task_(task), s_(task.shape), tables_(s_, tables) {
+    const int width = task.width, atoms = s_.atoms();
+    y_ = arena.take(features());
+    correlate_ = arena.take(correlate_scratch(s_));
+    code_.value = arena.take(width);
+    code_.atom = reinterpret_cast<int*>(arena.take(width));
+    pursuit_.m = arena.take(int64(width) * width);
+    pursuit_.c = arena.take(width);
+    pursuit_.w = arena.take(width);
+    if (kN > 0) return;
+    pursuit_.alpha = arena.take(atoms);
+    pursuit_.nu = arena.take(atoms);
+    if (!task.known) {
+      pursuit_.h = arena.take(int64(width) * s_.n1);
+      return;
+    }
+    weighted_ = {pursuit_.alpha,
+                 pursuit_.nu,
+                 arena.take(atoms),
+                 arena.take(features()),
+                 arena.take(features()),
+                 arena.take(features()),
+                 arena.take(int64(width) * features()),
+                 pursuit_.m,
+                 pursuit_.c,
+                 correlate_};
+  }
+
+  // Codes patch k of those that are asked for.
+  KRONLEARN_DEVICE void run(int64 k) {
+    load(task_.grid.offset(task_.patches.first + k));
+    const bool doubtful = known() ? code_weighted() : code();
+    // Weighted patches are not coded again: their pursuit is the more stable one.
+    if (doubtful && task_.doubtful && !known()) {
+      if (team_.lane == 0) task_.doubtful[take_ticket(task_.doubtful_count)] = int(k);
+    } else {
+      write(k);
+    }
+    team_.sync();
+  }
+
+ private:
+  KRONLEARN_DEVICE int features() const { return kN > 0 ? kM * kM : s_.features(); }
+  KRONLEARN_DEVICE int m2() const { return kN > 0 ? kM : s_.m2; }
+  KRONLEARN_DEVICE int n2() const { return kN > 0 ? kN : s_.n2; }
+  KRONLEARN_DEVICE const S* known() const { return kN > 0 ? nullptr : task_.known; }
+
+  // Takes out a patch, without its mean (of what is known of it). The mean is added up in the order that
+  // native/image.cpp has: patches of a constant image are then zero, or not, on both.
+  KRONLEARN_DEVICE void load(int64 offset) {
+    for (int e = team_.lane; e < features(); e += Team::kSize) {
+      y_[e] = T(task_.image[offset + task_.places[e]]);
+      if (known()) weighted_.root[e] = T(known()[offset + task_.places[e]]);
+    }
+    team_.sync();
+    S total = S(features()), sum = 0;
+    if (known()) {
+      total = 0;
+      for (int e = 0; e < features(); ++e) {
+        const S weight = S(weighted_.root[e]);
+        total += weight;
+        if (weight > S(0)) sum += product(weight, S(y_[e]));
+      }
+    } else {
+#pragma unroll 8
+      for (int e = 0; e < features(); ++e) sum += S(y_[e]);
+    }
+    mean_ = total > S(0) ? sum / total : S(0);
+    importance_ = total / S(features());
+    team_.sync();
+    for (int e = team_.lane; e < features(); e += Team::kSize) {
+      const bool unknown = known() && !(weighted_.root[e] > T(0));
+      y_[e] = unknown ? T(0) : T(S(S(y_[e]) - mean_));
+    }
+    team_.sync();
+  }
+
+  // Returns whether single precision is in doubt.
+  KRONLEARN_DEVICE bool code() {
+    T sum = 0;
+    bool any = false;
+    for (int e = team_.lane; e < features(); e += Team::kSize) {
+      sum += y_[e] * y_[e];
+      any |= y_[e] != T(0);
+    }
+    const T energy = team_.sum(sum), tol = T(S(task_.tol)), tol2 = tol < T(0) ? T(-1) : tol * tol;
+    if (sizeof(T) == 4 && team_.any(any) && energy < T(kSmallestEnergy)) return true;
+    code_.nonzeros = 0;
+    // Nothing is selected for a patch that is not finite, or within its target as it is.
+    if (!is_finite(energy) || energy <= tol2) return false;
+    const int width = task_.width;
+    if constexpr (kN > 0) {
+      if (task_.method == kOls)
+        return SmallPursuit<T, kM, kN, true>(team_, s_, tables_, pursuit_, correlate_, y_, energy, tol2,
+                                             width, code_)
+            .run();
+      return SmallPursuit<T, kM, kN, false>(team_, s_, tables_, pursuit_, correlate_, y_, energy, tol2, width,
+                                            code_)
+          .run();
+    }
+    correlate(team_, s_, tables_.factors, y_, pursuit_.alpha, correlate_);
+    if (task_.method == kThreshold) {
+      threshold(team_, s_, pursuit_.alpha, energy, tol2, width, code_);
+      return false;
+    }
+    if (task_.method == kOls)
+      return Pursuit<T, true>(team_, s_, tables_, pursuit_, y_, energy, tol2, width, code_).run();
+    return Pursuit<T, false>(team_, s_, tables_, pursuit_, y_, energy, tol2, width, code_).run();
+  }
+
+  // Weights are scaled to a maximum of one: only their proportions decide the codes.
+  KRONLEARN_DEVICE bool code_weighted() {
+    Best<T> best{T(0), -1};
+    for (int e = team_.lane; e < features(); e += Team::kSize) best.consider(weighted_.root[e], e);
+    T largest = team_.best(best).value, sum = 0;
+    if (!(largest > T(0))) largest = T(1);
+    for (int e = team_.lane; e < features(); e += Team::kSize) {
+      const T weight = weighted_.root[e] / largest;
+      sum += weight * y_[e] * y_[e];
+      weighted_.root[e] = sqrt(weight);
+      weighted_.z[e] = weighted_.root[e] * y_[e];
+    }
+    const T energy = team_.sum(sum);
+    team_.sync();
+    code_.nonzeros = 0;
+    if (!is_finite(energy)) return false;
+    // Of a patch of which less is known, less may remain.
+    const T tol = T(S(task_.tol) * sqrt(importance_)), tol2 = tol < T(0) ? T(-1) : tol * tol / largest;
+    pursue_weighted(team_, s_, tables_, task_.method == kOls, weighted_, energy, tol2, task_.width, code_);
+    return false;
+  }
+
+  KRONLEARN_DEVICE void write(int64 k) {
+    const int n2 = this->n2(), m2 = this->m2(), m1 = features() / m2;
+    S* values = task_.patches.values + k * features();
+    for (int e = team_.lane; e < features(); e += Team::kSize) {
+      const int i = e / m2, j = e % m2;
+      T sum = 0;
+      for (int l = 0; l < code_.nonzeros; ++l)
+        sum += code_.value[l] * tables_.atoms1[code_.atom[l] / n2 * m1 + i] *
+               tables_.atoms2[code_.atom[l] % n2 * m2 + j];
+      values[e] = S(sum) + mean_;
+    }
+    const S share = task_.favour_sparse ? S(1 + code_.nonzeros) : S(1);
+    if (team_.lane == 0) task_.patches.weights[k] = importance_ / share;
+  }
+
+  const Team team_;
+  const CodingTask<S>& task_;
+  const Shape& s_;
+  const Tables<T> tables_;
+  T *y_, *correlate_;
+  PursuitScratch<T> pursuit_;
+  WeightedScratch<T> weighted_;
+  Code<T> code_;
+  S mean_, importance_;
+};
+
+// Teams of a block, and bytes of scratch that each has in the memory of a multiprocessor.
+constexpr int kTeams = 4, kNearBytes = 8192;
+
+// Whether so much scratch is there, and not in the memory of the card.
+template <class T>
+KRONLEARN_DEVICE bool is_near(int64 size) {
+  return Team::kSize > 1 && size * int64(sizeof(T)) <= kNearBytes;
+}
+
+template <class T>
+KRONLEARN_DEVICE T* scratch_of_team(void* scratch, int64 size) {
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+  constexpr int kNumbers = kNearBytes / sizeof(T);
+  __shared__ T near[kTeams * kNumbers];
+  if (is_near<T>(size)) return near + threadIdx.x / Team::kSize * kNumbers;
+#endif
+  return static_cast<T*>(scratch) + first_team() * size;
+}
+
+template <class T, int kN, class S>
+KRONLEARN_DEVICE void code_patches(const CodingTask<S>& task, const T* tables) {
+  const int64 count = task.list ? *task.list_count : task.patches.count;
+  Arena<T> arena{scratch_of_team<T>(task.scratch, task.scratch_size)};
+  PatchCoder<T, S, kN> coder(Team{}, task, tables, arena);
+  for (int64 c = first_team(); c < count; c += n_teams()) coder.run(task.list ? task.list[c] : c);
+}
+
+// Tells how many numbers of scratch a team needs, and whether the card's memory is needed for them.
+KRONLEARN_DEVICE void tell(int64 size, bool far, int64* numbers) {
+  if (first_team() > 0 || Team{}.lane > 0) return;
+  numbers[0] = size;
+  numbers[1] = far;
+}
+
+template <class T, int kN, class S>
+KRONLEARN_DEVICE void count_scratch(const CodingTask<S>& task, int64* numbers) {
+  Arena<T> arena{nullptr};
+  PatchCoder<T, S, kN> coder(Team{}, task, nullptr, arena);
+  tell(arena.used, !is_near<T>(arena.used), numbers);
+}
+
+template <int kAxes, class S>
+KRONLEARN_DEVICE void add_to_pixels(const CodingTask<S>& task) {
+  const int64 threads = n_teams() * Team::kSize;
+  for (int64 p = first_team() * Team::kSize + Team{}.lane; p < task.pixels; p += threads) {
+    S numerator = task.numerator[p], denominator = task.denominator[p];
+    add_patches<kAxes>(task.grid, task.patches, p, numerator, denominator);
+    task.numerator[p] = numerator;
+    task.denominator[p] = denominator;
+  }
+}
+
+template <class S>
+KRONLEARN_DEVICE void add_all(const CodingTask<S>& task) {
+  if (task.grid.n_axes == 2) return add_to_pixels<2>(task);
+  if (task.grid.n_axes == 3) return add_to_pixels<3>(task);
+  add_to_pixels<0>(task);
+}
+
+template <class S>
+KRONLEARN_DEVICE void shrink_groups(const ShrinkTask<S>& task) {
+  Arena<S> arena{static_cast<S*>(task.scratch) + first_team() * task.scratch_size};
+  Shrinkage<S> shrinkage(Team{}, task, arena);
+  for (int64 k = first_team(); k < task.count; k += n_teams()) shrinkage.run(task.first + k);
+}
+
+template <class S>
+KRONLEARN_DEVICE void count_scratch(const ShrinkTask<S>& task, int64* numbers) {
+  Arena<S> arena{nullptr};
+  Shrinkage<S> shrinkage(Team{}, task, arena);
+  tell(arena.used, true, numbers);
+}
+
+}  // namespace kronlearn
+
+KRONLEARN_KERNEL void code_float32(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
+                                   const float* tables) {
+  kronlearn::code_patches<float, 0>(task, tables);
+}
+// The same for 8 × 8 pixels and 8 × 8 or 16 × 16 atoms.
+KRONLEARN_KERNEL KRONLEARN_BLOCKS(6) void code_float32_8(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
+                                                         const float* tables) {
+  kronlearn::code_patches<float, 8>(task, tables);
+}
+KRONLEARN_KERNEL KRONLEARN_BLOCKS(6) void code_float32_16(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
+                                                          const float* tables) {
+  kronlearn::code_patches<float, 16>(task, tables);
+}
+KRONLEARN_KERNEL void code_float64(KRONLEARN_ARGUMENT kronlearn::CodingTask<double> task,
+                                   const double* tables) {
+  kronlearn::code_patches<double, 0>(task, tables);
+}
+// Patches of single precision that need double.
+KRONLEARN_KERNEL void recode_float32(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
+                                     const double* tables) {
+  kronlearn::code_patches<double, 0>(task, tables);
+}
+KRONLEARN_KERNEL void scratch_code_float32(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
+                                           kronlearn::int64* numbers) {
+  kronlearn::count_scratch<float, 0>(task, numbers);
+}
+KRONLEARN_KERNEL void scratch_code_float32_8(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
+                                             kronlearn::int64* numbers) {
+  kronlearn::count_scratch<float, 8>(task, numbers);
+}
+KRONLEARN_KERNEL void scratch_code_float32_16(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
+                                              kronlearn::int64* numbers) {
+  kronlearn::count_scratch<float, 16>(task, numbers);
+}
+KRONLEARN_KERNEL void scratch_code_float64(KRONLEARN_ARGUMENT kronlearn::CodingTask<double> task,
+                                           kronlearn::int64* numbers) {
+  kronlearn::count_scratch<double, 0>(task, numbers);
+}
+KRONLEARN_KERNEL void scratch_recode_float32(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
+                                             kronlearn::int64* numbers) {
+  kronlearn::count_scratch<double, 0>(task, numbers);
+}
+
+KRONLEARN_KERNEL void add_float32(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task) {
+  kronlearn::add_all(task);
+}
+KRONLEARN_KERNEL void add_float64(KRONLEARN_ARGUMENT kronlearn::CodingTask<double> task) {
+  kronlearn::add_all(task);
+}
+
+KRONLEARN_KERNEL void shrink_float32(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task) {
+  kronlearn::shrink_groups(task);
+}
+KRONLEARN_KERNEL void shrink_float64(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<double> task) {
+  kronlearn::shrink_groups(task);
+}
+KRONLEARN_KERNEL void scratch_shrink_float32(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task,
+                                             kronlearn::int64* numbers) {
+  kronlearn::count_scratch(task, numbers);
+}
+KRONLEARN_KERNEL void scratch_shrink_float64(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<double> task,
+                                             kronlearn::int64* numbers) {
+  kronlearn::count_scratch(task, numbers);
+}

@@ -32,7 +32,8 @@ struct Task {
   const double *norms1, *norms2;  // of the columns of both sides, as the factors had them
   const int* list;                // the samples to be coded, list_count of them; null: all
   const int* list_count;
-  int* doubtful;  // where single precision cannot be trusted: their numbers; nothing else is written then
+  int*
+      doubtful;  // where single precision cannot be trusted: their numbers; nothing else is written then
   int* doubtful_count;
   int* index;        // (count, width), ascending, unused entries zero
   S* value;          // (count, width)
@@ -128,6 +129,13 @@ KRONLEARN_DEVICE void store8(float* p, const float (&from)[8]) {
   *reinterpret_cast<float4*>(p + 4) = make_float4(from[4], from[5], from[6], from[7]);
 }
 
+// Makes a sample or a code zero.
+KRONLEARN_DEVICE void clear_row(float* row) {
+  const float none[8] = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) store8(row + 8 * i, none);
+}
+
 // m += u vᵀ
 KRONLEARN_DEVICE void add_product(float (&m)[8][8], const float (&u)[8], const float (&v)[8]) {
 #pragma unroll
@@ -156,9 +164,7 @@ KRONLEARN_DEVICE void start_loading(const float* samples, int64 tile, int64 coun
 KRONLEARN_DEVICE float correlate_sample(const float* y, const float* left, const float* right,
                                         float (&alpha)[8][8]) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
-#pragma unroll
-    for (int j = 0; j < 8; ++j) alpha[i][j] = 0;
+  for (int e = 0; e < kSize; ++e) alpha[e / 8][e % 8] = 0;
   float energy[8];
 #pragma unroll
   for (int half = 0; half < 8; half += 4) {
@@ -208,6 +214,31 @@ KRONLEARN_DEVICE bool underflows(const float* y, float energy) {
   return any;
 }
 
+// What becomes of a sample.
+struct Outcome {
+  bool exists;
+  bool good;      // it is finite
+  bool doubtful;  // it is left to double precision
+  float energy;
+
+  // Its code is in the sums.
+  KRONLEARN_DEVICE bool counted() const { return exists && good && !doubtful; }
+};
+
+// All but the code itself.
+KRONLEARN_DEVICE void report(const Task<float>& task, int64 k, const Outcome& sample, int nonzeros,
+                             float residual2) {
+  if (!sample.exists) return;
+  if (task.energy) task.energy[k] = sample.energy;
+  if (!sample.good) lower(task.first_bad, task.first + k);
+  if (sample.doubtful) {
+    task.doubtful[take_ticket(task.doubtful_count)] = int(k);
+  } else {
+    if (task.nonzeros) task.nonzeros[k] = nonzeros;
+    if (task.residual2) task.residual2[k] = residual2;
+  }
+}
+
 KRONLEARN_DEVICE float target2(const Task<float>& task, int64 k, bool exists) {
   const float tol = task.tols && exists ? task.tols[k] : float(task.tol);
   return tol < 0.0f ? -1.0f : tol * tol;
@@ -228,8 +259,8 @@ class TileSums {
   }
 
   // x and y are tiles, all of x rounded already: the same rounded codes are in both sums, which thus remain
-  // those of codes that exist. y is split into two numbers, so that it loses next to nothing. Tensor cores cut
-  // off what does not fit into their sums: these start anew with every tile.
+  // those of codes that exist. y is split into two numbers, so that it loses next to nothing. Tensor cores
+  // cut off what does not fit into their sums: these start anew with every tile.
   KRONLEARN_DEVICE void add(const float* x, const float* y) {
     TileSums tile;
     // A product over samples may take them in any order: a lane's pair (t, t + 4) is samples 2t and 2t + 1,
@@ -260,8 +291,9 @@ class TileSums {
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         const float* p = entries + k * kStride + 8 * n;
-        const float y0 = p[0], y1 = p[kStride], large0 = nearest_tf32(y0), large1 = nearest_tf32(y1);
-        const float small0 = nearest_tf32(y0 - large0), small1 = nearest_tf32(y1 - large1);
+        const float large0 = nearest_tf32(p[0]), large1 = nearest_tf32(p[kStride]);
+        const float small0 = nearest_tf32(p[0] - large0),
+                    small1 = nearest_tf32(p[kStride] - large1);
 #pragma unroll
         for (int m = 0; m < 2; ++m)
           multiply_tf32(tile.sums_[kParts - 1][m][n], a[m], __float_as_uint(large0),
@@ -287,7 +319,7 @@ class TileSums {
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
           float* p = partial + (part * kSize + 16 * m) * kSize + 8 * n;
-          const float(&c)[4] = sums_[part][m][n];
+          const float (&c)[4] = sums_[part][m][n];
           *reinterpret_cast<float2*>(p) = make_float2(c[0], c[1]);
           *reinterpret_cast<float2*>(p + 8 * kSize) = make_float2(c[2], c[3]);
         }
@@ -326,9 +358,9 @@ KRONLEARN_DEVICE void write_counts(const double* counts, double* partial) {
 }
 
 // Adds what the blocks have left in partial (blocks, kParts, 64, 64) and partial_counts (blocks, kCounts) to
-// xx and xy (64, 64) and to counts (kCounts), in double precision and always in the same order, and turns codes
-// of unit-norm atoms into codes of the factors as they were. Each pair of what is read and what it is added to
-// may be null. 256 threads; kParts · 64 blocks, or one where only counts are wanted.
+// xx and xy (64, 64) and to counts (kCounts), in double precision and always in the same order; sums over
+// codes of unit-norm atoms become sums over codes of the factors as they were. Sums may be null together, and
+// counts. 256 threads; kParts · 64 blocks, or one where only counts are wanted.
 template <bool kWithXx>
 KRONLEARN_DEVICE void add_partials(const float* partial, const double* partial_counts, int blocks,
                                    const double* norms1, const double* norms2, double* xx,
@@ -349,10 +381,11 @@ KRONLEARN_DEVICE void add_partials(const float* partial, const double* partial_c
     if (strand == 0) {
       sum = (strands[column] + strands[column + kSize]) +
             (strands[column + 2 * kSize] + strands[column + 3 * kSize]);
-      sum /= norms1[row / kSide] * norms2[row % kSide];
       const bool is_xx = kWithXx && blockIdx.x < kSize;
-      if (is_xx) sum /= norms1[column / kSide] * norms2[column % kSide];
-      (is_xx ? xx : xy)[row * kSize + column] += sum;
+      double norm = norms1[row / kSide] * norms2[row % kSide];
+      if (is_xx) norm *= norms1[column / kSide] * norms2[column % kSide];
+      // Atoms that are zero are in no code.
+      if (norm > 0) (is_xx ? xx : xy)[row * kSize + column] += sum / norm;
     }
     __syncthreads();
   }

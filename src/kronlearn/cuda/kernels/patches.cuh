@@ -1,9 +1,9 @@
 // Where the patches of an image are, and how overlapping ones are added up again.
 //
-// Kernels see a slab of the image: all of it, or what some of the patches touch. Patches are numbered in C order
-// of their places, and the axis along which the image is cut into slabs counts as the first. A pixel adds up
-// what is over it in the order of these numbers, from where earlier slabs have left off: its sum has the same
-// bits wherever the image is cut.
+// Kernels see a slab of the image: all of it, or what some of the patches touch. Patches are numbered in C
+// order of their places, and the axis along which the image is cut into slabs counts as the first. A pixel
+// adds up what is over it in the order of these numbers, from where earlier slabs have left off: its sum has
+// the same bits wherever the image is cut.
 #pragma once
 
 #include "dictionary.cuh"
@@ -11,6 +11,43 @@
 namespace kronlearn {
 
 constexpr int kMostAxes = 16;
+
+// Hands out scratch; without memory behind it, it counts.
+template <class T>
+struct Arena {
+  T* base;
+  int64 used = 0;
+
+  KRONLEARN_DEVICE T* take(int64 count) {
+    T* p = base + used;
+    used += (count + 3) / 4 * 4;
+    return p;
+  }
+};
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+// A kernel's argument that is read where it lies.
+#define KRONLEARN_ARGUMENT const __grid_constant__
+// So many blocks of four teams are to find room on a multiprocessor.
+#define KRONLEARN_BLOCKS(n) __launch_bounds__(128, n)
+// Not contracted to a multiplication and addition in one, which processors do not have everywhere.
+KRONLEARN_DEVICE float product(float x, float y) { return __fmul_rn(x, y); }
+KRONLEARN_DEVICE double product(double x, double y) { return __dmul_rn(x, y); }
+KRONLEARN_DEVICE int64 to_integer(double x) { return __double2ll_rn(x); }
+// Integers may be added in any order.
+KRONLEARN_DEVICE void add_exactly(int64* sum, int64 x) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(x));
+}
+#else
+#define KRONLEARN_ARGUMENT const
+#define KRONLEARN_BLOCKS(n)
+template <class T>
+T product(T x, T y) {
+  return x * y;
+}
+inline int64 to_integer(double x) { return std::llrint(x); }
+inline void add_exactly(int64* sum, int64 x) { *sum += x; }
+#endif
 
 // The first axis is the one along which slabs are cut; the others follow in their order.
 struct PatchGrid {
@@ -23,7 +60,13 @@ struct PatchGrid {
   int window[kMostAxes];   // how far from a patch similar ones are looked for
   int feature[kMostAxes];  // from one number of a patch to the next along the axis
   int origin;              // where the slab begins along the first axis
+  int band;                // which axis of the image the first one is
   int64 step[kMostAxes];   // from one pixel of the slab to the next along the axis
+
+  // The number here of an axis of the image.
+  KRONLEARN_DEVICE int axis(int of_image) const {
+    return of_image == band ? 0 : of_image < band ? of_image + 1 : of_image;
+  }
 
   // Where patch i along an axis begins in the whole image.
   KRONLEARN_DEVICE int start(int axis, int i) const {
@@ -55,7 +98,7 @@ struct Patches {
   S* weights;
 };
 
-// The patches along one axis that are over a pixel: their numbers, and where the pixel is in the first of them.
+// The first and the last of the patches along one axis that are over a pixel.
 struct Cover {
   int first, last;
 
@@ -70,8 +113,8 @@ struct Cover {
   }
 };
 
-// Adds to one pixel of the slab everything that patches say about it. kAxes is the number of axes, or 0: where
-// it is known when compiled, places stay in registers.
+// Adds to one pixel of the slab everything that patches say about it. kAxes is the number of axes, or 0:
+// where it is known when compiled, places stay in registers.
 template <int kAxes, class S>
 KRONLEARN_DEVICE void add_patches(const PatchGrid& grid, const Patches<S>& patches, int64 pixel,
                                   S& numerator, S& denominator) {

@@ -1,5 +1,6 @@
-// Orthogonal matching pursuit for 8 × 8 atoms on samples of 8 × 8 in single precision, a thread per sample, and
-// the sums of a dictionary update on the way; at most KRONLEARN_WIDTH nonzeros, 1 to 16, fixed when compiled.
+// Orthogonal matching pursuit for 8 × 8 atoms on samples of 8 × 8 in single precision, a thread per sample,
+// and the sums of a dictionary update on the way; at most KRONLEARN_WIDTH nonzeros, 1 to 16, fixed when
+// compiled.
 //
 // The arithmetic is that of pursuit.cuh. Correlations stay in registers; of M, the inverse triangular factor,
 // every row is stored in shared memory together with a, the sample's coordinate in the new direction. The
@@ -24,6 +25,8 @@ constexpr int kWidth = KRONLEARN_WIDTH;
 static_assert(1 <= kWidth && kWidth <= 16);
 // Unrolled, more steps than this would be more code than a multiprocessor keeps at hand.
 constexpr int kUnrolled = kWidth <= 8 ? kWidth : 1;
+// The bits of a correlation that are compared.
+constexpr unsigned kCompared = 0x7ffffff8u;
 
 // Eight rows of eight numbers in shared memory: the first halves of all, then the second halves. Threads that
 // each read half a row meet in no bank. A row is known by its offset, 16 times its number.
@@ -89,14 +92,16 @@ struct Dictionary {
   Rows gram1, gram2, atoms1, atoms2;
 };
 
-// The pursuit of one sample. Loops over earlier atoms have bounds that are known when compiled, and end early:
-// arrays whose every index is known are kept in registers.
+// The pursuit of one sample. Loops over earlier atoms have bounds that are known when compiled, and end
+// early: arrays whose every index is known are kept in registers.
 class Pursuit {
  public:
   float alpha[8][8];  // current correlations
 
-  KRONLEARN_DEVICE Pursuit(const Dictionary& dictionary, Triangle triangle, float* row)
-      : d_(dictionary), triangle_(triangle), row_(row) {}
+  // compared is kCompared, from memory: a number that the compiler knows it would copy for each of 64 uses.
+  KRONLEARN_DEVICE Pursuit(const Dictionary& dictionary, Triangle triangle, float* row,
+                           unsigned compared)
+      : d_(dictionary), triangle_(triangle), row_(row), compared_(compared) {}
 
   // The thread's row of codes holds the first correlations, and the code afterwards.
   KRONLEARN_DEVICE void run(float energy, float tol2, bool active) {
@@ -162,7 +167,7 @@ class Pursuit {
     for (int r = 0; r < 8; ++r) {
       unsigned k[8];
 #pragma unroll
-      for (int c = 0; c < 8; ++c) k[c] = (__float_as_uint(alpha[r][c]) & 0x7ffffff8u) | (7 - c);
+      for (int c = 0; c < 8; ++c) k[c] = (__float_as_uint(alpha[r][c]) & compared_) | (7 - c);
       key[r] = __vimax3_u32(__vimax3_u32(k[0], k[1], k[2]), __vimax3_u32(k[3], k[4], k[5]),
                             max(k[6], k[7]));
       row[r] = 16 * r;
@@ -181,9 +186,9 @@ class Pursuit {
     return __uint_as_float(key[0] & ~7u);
   }
 
-  // For the new atom p: a = α_p, w_t = Σ_l M[t,l] ⟨d_l, d_p⟩, u = wᵀM, and what it returns, 1 − Σ w², the squared
-  // norm of what is orthogonal to the earlier ones. A row of M is loaded while the one before is in use; the
-  // last of those is not there yet, and is not used.
+  // For the new atom p: a = α_p, w_t = Σ_l M[t,l] ⟨d_l, d_p⟩, u = wᵀM, and what it returns, 1 − Σ w², the
+  // squared norm of what is orthogonal to the earlier ones. A row of M is loaded while the one before is in
+  // use; the last that is loaded may not be there yet, and is not used.
   KRONLEARN_DEVICE float orthogonalise(int k, unsigned i, unsigned j) {
     const unsigned left = Rows::offset(i), right = Rows::offset(j);
     a_ = row_[i / 2 + j / 16];
@@ -193,28 +198,28 @@ class Pursuit {
       g[0] = inner(0, left, right);
     }
 #pragma unroll
-    for (int t = 0; t < kWidth - 1; ++t)
-      if (t < k) {
-        if (t + 1 < kWidth - 1) {
-          triangle_.load(t + 1, next);
-          g[t + 1] = inner(t + 1, left, right);
-        }
-        // Two sums take turns: one would wait for itself.
-        float w[2] = {m[1] * g[0], 0};
-#pragma unroll
-        for (int l = 1; l < kWidth; ++l)
-          if (l <= t) w[l % 2] = fmaf(m[l + 1], g[l], w[l % 2]);
-        const float q = w[0] + w[1];
-        norm2 = fmaf(-q, q, norm2);
-        a_ = fmaf(-q, m[0], a_);
-#pragma unroll
-        for (int l = 0; l < kWidth; ++l)
-          if (l < t) u_[l] = fmaf(q, m[l + 1], u_[l]);
-        u_[t] = q * m[t + 1];
-#pragma unroll
-        for (int e = 0; e < kWidth + 1; ++e)
-          if (e <= t + 2) m[e] = next[e];
+    for (int t = 0; t < kWidth - 1; ++t) {
+      if (t >= k) break;
+      if (t + 1 < kWidth - 1) {
+        triangle_.load(t + 1, next);
+        g[t + 1] = inner(t + 1, left, right);
       }
+      // Two sums take turns: one would wait for itself.
+      float w[2] = {m[1] * g[0], 0};
+#pragma unroll
+      for (int l = 1; l < kWidth; ++l)
+        if (l <= t) w[l % 2] = fmaf(m[l + 1], g[l], w[l % 2]);
+      const float q = w[0] + w[1];
+      norm2 = fmaf(-q, q, norm2);
+      a_ = fmaf(-q, m[0], a_);
+#pragma unroll
+      for (int l = 0; l < kWidth; ++l)
+        if (l < t) u_[l] = fmaf(q, m[l + 1], u_[l]);
+      u_[t] = q * m[t + 1];
+#pragma unroll
+      for (int e = 0; e < kWidth + 1; ++e)
+        if (e <= t + 2) m[e] = next[e];
+    }
     return norm2;
   }
 
@@ -232,6 +237,7 @@ class Pursuit {
     a_ = going ? a_ * rho_ : 0.0f;
     residual2_ = fmaf(-a_, a_, residual2_);
     nonzeros_ += going;
+    // Not as an if: compilers make picked_[k / 2] of that, and all of this object leaves the registers.
     const unsigned word = going ? name << (k % 2 * 16) : 0u;
 #pragma unroll
     for (int w = 0; w < kWords; ++w) picked_[w] |= w == k / 2 ? word : 0u;
@@ -260,22 +266,20 @@ class Pursuit {
     d_.gram2.load(j, right);
     multiply(left, -scale);
 #pragma unroll
-    for (int l = 0; l < kWidth - 1; ++l)
-      if (l <= k) {
-        float scaled[8];
+    for (int l = 0; l < kWidth - 1; ++l) {
+      float scaled[8];
 #pragma unroll
-        for (int e = 0; e < 8; ++e) scaled[e] = left[e];
-        if (l < kWidth - 2) {
-          d_.gram1.load(picked_row(l), left);
-          d_.gram2.load(picked_column(l), next);
-        }
-        add_product(alpha, scaled, right);
-        if (l < kWidth - 2) {
-          multiply(left, scale * u_[l]);
-#pragma unroll
-          for (int e = 0; e < 8; ++e) right[e] = next[e];
-        }
+      for (int e = 0; e < 8; ++e) scaled[e] = left[e];
+      if (l < kWidth - 2) {
+        d_.gram1.load(picked_row(l), left);
+        d_.gram2.load(picked_column(l), next);
       }
+      add_product(alpha, scaled, right);
+      if (l >= k) break;
+      multiply(left, scale * u_[l]);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) right[e] = next[e];
+    }
   }
 
   KRONLEARN_DEVICE static void multiply(float (&x)[8], float factor) {
@@ -299,9 +303,7 @@ class Pursuit {
         for (int l = 0; l < kWidth; ++l)
           if (l <= t) x[l] = fmaf(m[0], m[l + 1], x[l]);
       }
-    const float none[8] = {};
-#pragma unroll
-    for (int r = 0; r < 8; ++r) store8(row_ + 8 * r, none);
+    clear_row(row_);
     chosen_ = 0;
 #pragma unroll
     for (int l = 0; l < kWidth; ++l)
@@ -335,7 +337,9 @@ class Pursuit {
     return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
   }
 
-  KRONLEARN_DEVICE unsigned picked_row(int l) const { return picked_[l / 2] >> (l % 2 * 16) & 255u; }
+  KRONLEARN_DEVICE unsigned picked_row(int l) const {
+    return picked_[l / 2] >> (l % 2 * 16) & 255u;
+  }
   KRONLEARN_DEVICE unsigned picked_column(int l) const {
     return picked_[l / 2] >> (l % 2 * 16 + 8) & 255u;
   }
@@ -343,7 +347,8 @@ class Pursuit {
   const Dictionary& d_;
   const Triangle triangle_;
   float* const row_;
-  unsigned picked_[kWords];  // two atoms per word: the offsets of the Gram rows of each, a byte each
+  const unsigned compared_;
+  unsigned picked_[kWords];  // two atoms per word, two bytes each: the offsets of their Gram rows
   float u_[kWidth];
   float a_ = 0, rho_ = 0, energy_, tol2_, residual2_, weakest_ = 1;
   int nonzeros_ = 0, steps_ = 0;
@@ -351,33 +356,35 @@ class Pursuit {
   unsigned long long chosen_;
 };
 
-constexpr int larger(int a, int b) { return a > b ? a : b; }
+template <int kA, int kB>
+constexpr int kLarger = kA > kB ? kA : kB;
 
-// Shared memory: counts, tables, codes, and samples; and, behind these or where these do not fit in their
-// place, M and later the codes on their way out.
+// Shared memory: counts, kCompared, tables, codes, samples and M, whose place the codes on their way out take
+// in the end. Where that is too much, M takes the place of the samples, which are loaded again afterwards.
 constexpr int kCountBytes = 8 * kWarps * kCounts, kTableNumbers = 2 * kSize + 4 * Rows::kNumbers;
-constexpr int kFixedBytes = kCountBytes + 4 * (kTableNumbers + kTileNumbers);
+constexpr int kFixedBytes = kCountBytes + 16 + 4 * (kTableNumbers + kTileNumbers);
 constexpr int kSampleBytes = 4 * kTileNumbers;
-constexpr int kBehindBytes = larger(Triangle::kBytes, Outbox<kWidth>::kBytes);
+constexpr int kBehindBytes = kLarger<Triangle::kBytes, Outbox<kWidth>::kBytes>;
 constexpr bool kKeepsSamples = kFixedBytes + kSampleBytes + kBehindBytes <= kSharedOfBlock;
 constexpr int kSharedBytes =
     kFixedBytes + (kKeepsSamples
                        ? kSampleBytes + kBehindBytes
-                       : larger(Triangle::kBytes, kSampleBytes + Outbox<kWidth>::kBytes));
+                       : kLarger<Triangle::kBytes, kSampleBytes + Outbox<kWidth>::kBytes>);
 static_assert(kSharedBytes <= kSharedOfBlock);
 
 KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* tables,
                                          float* partial, double* partial_counts) {
   KRONLEARN_SHARED_MEMORY(memory);
   double* counts = reinterpret_cast<double*>(memory);
-  float* left = reinterpret_cast<float*>(memory + kCountBytes);
+  volatile unsigned* compared = reinterpret_cast<unsigned*>(memory + kCountBytes);
+  float* left = reinterpret_cast<float*>(memory + kCountBytes + 16);
   float* right = left + kSize;
   float* rows = right + kSize;
   float* codes = rows + 4 * Rows::kNumbers;
   float* samples = codes + kTileNumbers;
   float* behind = samples + kTileNumbers;
-  const Dictionary dictionary{Rows(rows), Rows(rows + Rows::kNumbers), Rows(rows + 2 * Rows::kNumbers),
-                              Rows(rows + 3 * Rows::kNumbers)};
+  const Dictionary dictionary{Rows(rows), Rows(rows + Rows::kNumbers),
+                              Rows(rows + 2 * Rows::kNumbers), Rows(rows + 3 * Rows::kNumbers)};
   const Triangle triangle(kKeepsSamples ? behind : samples);
   const Outbox<kWidth> outbox(behind);
   const int thread = threadIdx.x;
@@ -391,30 +398,30 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
   dictionary.atoms1.fill(from.atoms1);
   dictionary.atoms2.fill(from.atoms2);
   if (thread < kWarps * kCounts) counts[thread] = 0;
+  if (thread == 0) *compared = kCompared;
 
   TileSums<true> sums;
   float *const y = samples + thread * kStride, *const x = codes + thread * kStride;
   const int64 tiles = (task.count + kTile - 1) / kTile;
   for (int64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const int64 k = tile * kTile + thread;
-    const bool exists = k < task.count;
     start_loading(task.samples, tile, task.count, samples);
     wait_for_copies<0>();
     __syncthreads();
 
-    Pursuit pursuit(dictionary, triangle, x);
+    Pursuit pursuit(dictionary, triangle, x, *compared);
     const float energy = correlate_sample(y, left, right, pursuit.alpha);
 #pragma unroll
     for (int i = 0; i < 8; ++i) store8(x + 8 * i, pursuit.alpha[i]);
-    const bool good = is_finite(energy);
-    const bool small = task.doubtful && underflows(y, energy);
+    Outcome sample{k < task.count, is_finite(energy), false, energy};
+    sample.doubtful = task.doubtful && sample.exists && underflows(y, energy);
     if (const int64 later = k + int64(gridDim.x) * kTile; later < task.count) {
       prefetch(task.samples + later * kSize);
       prefetch(task.samples + later * kSize + kSize / 2);
     }
     if constexpr (!kKeepsSamples) __syncthreads();
 
-    pursuit.run(energy, target2(task, k, exists), exists && good && !small);
+    pursuit.run(energy, target2(task, k, sample.exists), sample.counted());
     __syncthreads();
     if constexpr (!kKeepsSamples) {
       start_loading(task.samples, tile, task.count, samples);
@@ -423,16 +430,12 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
     }
     pursuit.check_residual(y);
 
-    const bool doubtful = task.doubtful && exists && (small || pursuit.doubtful());
-    if (exists) {
-      if (task.energy) task.energy[k] = energy;
-      if (!good) lower(task.first_bad, task.first + k);
-      if (doubtful) task.doubtful[take_ticket(task.doubtful_count)] = int(k);
-    }
-    // What follows is of the codes that single precision is trusted with.
-    const bool counted = exists && good && !doubtful;
+    sample.doubtful |= task.doubtful && sample.exists && pursuit.doubtful();
+
+    const bool counted = sample.counted();
     const int nonzeros = counted ? pursuit.nonzeros() : 0;
     const float residual2 = counted ? pursuit.residual2() : 0.0f;
+    report(task, k, sample, nonzeros, residual2);
     float codes2 = 0;
     int place = 0;
 #pragma unroll 1
@@ -443,20 +446,14 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
       x[atom] = rounded;
       codes2 = fmaf(rounded, rounded, codes2);
     }
-    if (exists && !doubtful) {
-      if (task.nonzeros) task.nonzeros[k] = nonzeros;
-      if (task.residual2) task.residual2[k] = residual2;
-    }
     if (task.index) {
-      outbox.close(doubtful ? outbox.kNothing : nonzeros);
+      outbox.close(sample.doubtful ? outbox.kNothing : nonzeros);
       outbox.write(task, tile);
     }
     if (partial_counts) add_counts(counts, counted ? energy : 0.0f, residual2, nonzeros, codes2);
     if (partial) {
       // Zero times NaN would not be zero.
-      const float none[8] = {};
-      if (!good)
-        for (int i = 0; i < 8; ++i) store8(y + 8 * i, none);
+      if (!sample.good) clear_row(y);
       __syncthreads();
       sums.add(codes, samples);
     }
@@ -468,17 +465,17 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
 
 }  // namespace kronlearn
 
-// Codes all samples of a task. Nothing is written to what is null: index and value together, nonzeros, residual2
-// and energy in the task; sums, partial (blocks, 2, 64, 64); counts, partial_counts (blocks, 4).
+// Codes all samples of a task. Nothing is written to what is null: index and value together, nonzeros,
+// residual2 and energy in the task; sums, partial (blocks, 2, 64, 64); counts, partial_counts (blocks, 4).
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kTile, 2)
     code_and_sum(kronlearn::Task<float> task, const float* tables, float* partial,
                  double* partial_counts) {
   kronlearn::code_and_sum_tiles(task, tables, partial, partial_counts);
 }
 
-KRONLEARN_KERNEL void reduce_partials(const float* partial, const double* partial_counts, int blocks,
-                                      const double* norms1, const double* norms2, double* xx,
-                                      double* xy, double* counts) {
+KRONLEARN_KERNEL void reduce_partials(const float* partial, const double* partial_counts,
+                                      int blocks, const double* norms1, const double* norms2,
+                                      double* xx, double* xy, double* counts) {
   kronlearn::add_partials<true>(partial, partial_counts, blocks, norms1, norms2, xx, xy, counts);
 }
 

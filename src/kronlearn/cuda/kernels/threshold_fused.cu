@@ -1,9 +1,10 @@
-// Codes of orthonormal 8 × 8 atoms for samples of 8 × 8 in single precision, a thread per sample, and S_xy on the
-// way: the largest correlations are the best code of their number. At most KRONLEARN_WIDTH nonzeros, 1 to 16,
-// fixed when compiled. Of correlations of equal magnitude the ones of higher atoms are left out first.
+// Codes of orthonormal 8 × 8 atoms for samples of 8 × 8 in single precision, a thread per sample, and S_xy on
+// the way: the largest correlations are the best code of their number. At most KRONLEARN_WIDTH nonzeros, 1 to
+// 16, fixed when compiled. Of correlations of equal magnitude the ones of higher atoms are left out first.
 //
-// S_xy is a product of TF32 numbers on the tensor cores, x rounded to one of them, y split into two: two products,
-// where bfloat16 needs five of half the size for as many bits, and half precision would need scaled samples.
+// S_xy is a product of TF32 numbers on the tensor cores, x rounded to one of them, y split into two: two
+// products, where bfloat16 needs five of half the cost each for as many bits, and half precision would need
+// scaled samples.
 #include "moments_fused.cuh"
 
 #if !defined(KRONLEARN_WIDTH)
@@ -154,8 +155,8 @@ class Threshold {
   }
 };
 
-// Shared memory: counts, both factors, codes, and two tiles of samples, of which one is loaded while the other is
-// in use. Codes on their way out take the place of the codes that are summed.
+// Shared memory: counts, both factors, codes, and two tiles of samples, of which one is loaded while the other
+// is in use. Codes on their way out take the place of the codes that are summed.
 constexpr int kCountBytes = 8 * kWarps * kCounts;
 constexpr int kSharedBytes = kCountBytes + 4 * (2 * kSize + 3 * kTileNumbers);
 static_assert(kSharedBytes <= kSharedOfBlock && Outbox<kWidth>::kBytes <= 4 * kTileNumbers);
@@ -183,7 +184,6 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
   if (blockIdx.x < tiles) start_loading(task.samples, blockIdx.x, task.count, samples);
   for (int64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const int64 k = tile * kTile + thread, next = tile + gridDim.x;
-    const bool exists = k < task.count;
     if (next < tiles)
       start_loading(task.samples, next, task.count, later);
     else
@@ -194,26 +194,18 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
     float* const y = samples + thread * kStride;
     Threshold threshold;
     const float energy = correlate_sample(y, left, right, threshold.alpha);
-    const bool good = is_finite(energy);
-    const bool doubtful = task.doubtful && exists && underflows(y, energy);
-    if (exists) {
-      if (task.energy) task.energy[k] = energy;
-      if (!good) lower(task.first_bad, task.first + k);
-      if (doubtful) task.doubtful[take_ticket(task.doubtful_count)] = int(k);
-    }
-    const bool counted = exists && good && !doubtful;
-    const Kept kept = threshold.apply(energy, target2(task, k, exists), counted);
-    if (exists && !doubtful) {
-      if (task.nonzeros) task.nonzeros[k] = kept.nonzeros;
-      if (task.residual2) task.residual2[k] = kept.residual2;
-    }
+    Outcome sample{k < task.count, is_finite(energy), false, energy};
+    sample.doubtful = task.doubtful && sample.exists && underflows(y, energy);
+    const bool counted = sample.counted();
+    const Kept kept = threshold.apply(energy, target2(task, k, sample.exists), counted);
+    report(task, k, sample, kept.nonzeros, kept.residual2);
     if (task.index) {
       int place = 0;
 #pragma unroll
       for (int p = 0; p < kSize; ++p)
         if (threshold.alpha[p / 8][p % 8] != 0.0f)
           outbox.put(place++, p, threshold.alpha[p / 8][p % 8]);
-      outbox.close(doubtful ? outbox.kNothing : kept.nonzeros);
+      outbox.close(sample.doubtful ? outbox.kNothing : kept.nonzeros);
       outbox.write(task, tile);
       __syncthreads();
     }
@@ -232,9 +224,7 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
       add_counts(counts, counted ? energy : 0.0f, kept.residual2, kept.nonzeros, codes2);
     if (partial) {
       // Zero times NaN would not be zero.
-      const float none[8] = {};
-      if (!good)
-        for (int i = 0; i < 8; ++i) store8(y + 8 * i, none);
+      if (!sample.good) clear_row(y);
       __syncthreads();
       sums.add(codes, samples);
     }
@@ -249,17 +239,17 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
 
 }  // namespace kronlearn
 
-// Codes all samples of a task. Nothing is written to what is null: index and value together, nonzeros, residual2
-// and energy in the task; sums, partial (blocks, 64, 64); counts, partial_counts (blocks, 4).
+// Codes all samples of a task. Nothing is written to what is null: index and value together, nonzeros,
+// residual2 and energy in the task; sums, partial (blocks, 64, 64); counts, partial_counts (blocks, 4).
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kTile, 2)
     code_and_sum(kronlearn::Task<float> task, const float* tables, float* partial,
                  double* partial_counts) {
   kronlearn::code_and_sum_tiles(task, tables, partial, partial_counts);
 }
 
-KRONLEARN_KERNEL void reduce_partials(const float* partial, const double* partial_counts, int blocks,
-                                      const double* norms1, const double* norms2, double* xy,
-                                      double* counts) {
+KRONLEARN_KERNEL void reduce_partials(const float* partial, const double* partial_counts,
+                                      int blocks, const double* norms1, const double* norms2,
+                                      double* xy, double* counts) {
   kronlearn::add_partials<false>(partial, partial_counts, blocks, norms1, norms2, nullptr, xy,
                                  counts);
 }

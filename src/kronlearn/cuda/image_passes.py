@@ -1,0 +1,327 @@
+"""The passes over the overlapping patches of an image on a card."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.cuda.slabs import GRID, Cut, Grid
+from kronlearn.cuda.tables import SHAPE
+from kronlearn.cuda.tasks import METHODS
+
+if TYPE_CHECKING:
+    from kronlearn.cuda.images import CardImages
+
+__all__ = ["Coding", "Shrinkage", "Tell"]
+
+#: Called with the share that is done.
+Tell = Callable[[float], object] | None
+
+_FILE = "image.cu"
+# Bits of a fixed-point sum, without its sign and one to spare.
+_SUM_BITS = 62
+_NO_PATCH = np.iinfo(np.int64).max
+
+
+def _pointers(*names: str) -> list[tuple[str, Any]]:
+    return [(name, np.uint64) for name in names]
+
+
+#: The struct CodingTask of the kernels.
+_CODING = np.dtype(
+    [
+        ("shape", SHAPE),
+        ("grid", GRID),
+        *((name, np.int32) for name in ("method", "width", "favour_sparse")),
+        ("tol", np.float64),
+        ("first", np.int64),
+        ("count", np.int64),
+        *_pointers("values", "weights"),
+        ("pixels", np.int64),
+        *_pointers("image", "known", "places", "numerator", "denominator"),
+        *_pointers("list", "list_count", "doubtful", "doubtful_count", "scratch"),
+        ("scratch_size", np.int64),
+    ],
+    align=True,
+)
+
+#: The struct ShrinkTask of the kernels.
+_SHRINKAGE = np.dtype(
+    [
+        ("shape", SHAPE),
+        ("grid", GRID),
+        *((name, np.int32) for name in ("group", "planes")),
+        *((name, np.int64) for name in ("first", "count", "pixels")),
+        *((name, np.float64) for name in ("noise", "scale", "weight_scale")),
+        *_pointers("image", "guide", "analysis", "synthesis", "taper", "places"),
+        *_pointers("sums", "weights", "first_bad", "scratch"),
+        ("scratch_size", np.int64),
+    ],
+    align=True,
+)
+
+
+class _Scratch:
+    """Scratch for a kernel, and how many teams may run it.
+
+    Parameters
+    ----------
+    owner : CardImages
+    kind : str
+        The name of the kernel.
+    task : struct
+        Of the kernel; its scratch is entered.
+    dtype : dtype
+        Of the arithmetic.
+    """
+
+    def __init__(self, owner: CardImages, kind: str, task: NDArray[Any], dtype: Any) -> None:
+        card, self.kind, self.dtype = owner.card, kind, np.dtype(dtype)
+        numbers = card.xp.zeros(2, np.int64)
+        card.launch(_FILE, f"scratch_{kind}", 1, task, numbers)
+        self.size, far = (int(number) for number in card.download(numbers))
+        if far:
+            # Teams come in blocks of four.
+            affordable = owner.memory // 4 // (self.size * self.dtype.itemsize) // 4 * 4
+            self.teams = max(4, min(-(-card.n_teams // 4) * 4, affordable))
+            self.memory = card.xp.empty(self.size * self.teams, dtype)
+        else:
+            # Multiprocessors have it. More teams than run at a time even out what they have to do.
+            self.teams = 16 * card.n_teams
+            self.memory = card.xp.empty(0, dtype)
+        task["scratch"], task["scratch_size"] = card.address(self.memory), self.size
+
+
+class Coding:
+    """A pass in which every patch becomes its sparse approximation.
+
+    ``arrays`` are image, numerator, denominator and, if there are weights, known; ``settings`` go
+    to the kernels as they are.
+    """
+
+    def __init__(
+        self, owner: CardImages, grid: Grid, arrays: dict[str, Cut], settings: dict[str, Any]
+    ) -> None:
+        self.owner, self.card, self.grid, self.arrays = owner, owner.card, grid, arrays
+        self.settings = settings
+        self.single = owner.dtype == np.float32 and "known" not in arrays
+
+    def run(self, progress: Tell) -> None:
+        """Go through all patches, some at a time."""
+        xp = self.card.xp
+        pieces = list(self.pieces())
+        most = max(stop - first for first, stop in pieces)
+        room = {
+            "values": xp.empty((most, self.grid.features), self.owner.dtype),
+            "weights": xp.empty(most, self.owner.dtype),
+        }
+        if self.single:
+            room["doubtful"] = xp.empty(most, np.int32)
+            room["doubtful_count"] = xp.zeros(1, np.int32)
+        task = np.zeros((), _CODING)
+        task["shape"], task["grid"] = self.owner.tables.shape, self.grid.described((0, 1))
+        # Weighted patches need other scratch.
+        task["known"] = int("known" in self.arrays)
+        for name, value in self.settings.items():
+            task[name] = value
+        for name, array in room.items():
+            task[name] = self.card.address(array)
+        coders = [_Scratch(self.owner, self._kernel(), task.copy(), self.owner.dtype)]
+        if self.single:
+            coders.append(_Scratch(self.owner, "recode_float32", task.copy(), np.float64))
+        for first, stop in pieces:
+            if self.single:
+                room["doubtful_count"][...] = 0
+            self._run_piece(task, first, stop, coders)
+            if progress is not None:
+                progress(stop / pieces[-1][1])
+
+    def _kernel(self) -> str:
+        """The kernel that codes; there are faster ones for the usual shapes."""
+        shapes = {factor.shape for factor in self.owner.factors}
+        name = f"code_{self.owner.dtype}"
+        pursues = self.settings["method"] != METHODS["threshold"]
+        if self.single and pursues and len(self.owner.factors) == 2:
+            for shape in ((8, 8), (8, 16)):
+                if shapes == {shape}:
+                    return f"{name}_{shape[1]}"
+        return name
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """Patches that are coded together: of several starts along the band axis, or of a part."""
+        size = self.owner.dtype.itemsize
+        length, patch, stride, _ = self.grid.axes[self.grid.band]
+        per_start, per_row = self.grid.per_start, self.grid.pixels // length
+        patch_bytes = (self.grid.features + 1) * size + 4
+        row_bytes = len(self.arrays) * per_row * size
+        left = self.owner.memory - patch * row_bytes
+        starts = (left + stride * row_bytes) // (per_start * patch_bytes + stride * row_bytes)
+        n_starts = self.grid.starts[self.grid.band]
+        together = min(max(1, starts), n_starts)
+        # In a band of one start, patches may be too many still.
+        part = per_start if starts >= 1 else min(per_start, max(1, left // patch_bytes))
+        for start in range(0, n_starts, together):
+            end = min(start + together, n_starts) * per_start
+            step = part if together == 1 else end
+            for first in range(start * per_start, end, step):
+                yield first, min(first + step, end)
+
+    def _run_piece(self, task: NDArray[Any], first: int, stop: int, coders: list[_Scratch]) -> None:
+        per_start = self.grid.per_start
+        rows = self.grid.rows(first // per_start, (stop - 1) // per_start)
+        slabs = {name: array.slab(rows) for name, array in self.arrays.items()}
+        places = self.card.upload(self.grid.places(rows))
+        task["grid"], task["places"] = self.grid.described(rows), self.card.address(places)
+        task["first"], task["count"], task["pixels"] = first, stop - first, slabs["image"].size
+        for name, slab in slabs.items():
+            task[name] = self.card.address(slab)
+        for coder in coders:
+            own = task.copy()
+            own["scratch"], own["scratch_size"] = self.card.address(coder.memory), coder.size
+            if coder.kind == "recode_float32":
+                own["list"], own["list_count"] = task["doubtful"], task["doubtful_count"]
+                own["doubtful"] = own["doubtful_count"] = 0
+            tables = self.owner.numbers[coder.dtype]
+            self.card.launch(_FILE, coder.kind, min(coder.teams, stop - first), own, tables)
+        teams = min(-(-slabs["image"].size // 32), 16 * self.card.n_teams)
+        self.card.launch(_FILE, f"add_{self.owner.dtype}", teams, task)
+        for name in ("numerator", "denominator"):
+            self.arrays[name].put(rows, slabs[name])
+
+
+class Shrinkage:
+    """A pass in which groups of similar patches are shrunk."""
+
+    def __init__(
+        self,
+        owner: CardImages,
+        synthesis: CardImages,
+        grid: Grid,
+        arrays: dict[str, Cut],
+        group: int,
+        noise: float,
+        taper: NDArray[Any],
+    ) -> None:
+        self.owner, self.card, self.grid, self.arrays = owner, owner.card, grid, arrays
+        self.planes = arrays["image"].array.shape[0]
+        self.taper = owner.card.xp.asarray(taper, owner.dtype)
+        scale, weight_scale = self._scales(synthesis, group)
+        self.task = np.zeros((), _SHRINKAGE)
+        values = {
+            "shape": owner.tables.shape,
+            "group": group,
+            "planes": self.planes,
+            "noise": noise,
+            "scale": scale,
+            "weight_scale": weight_scale,
+            "analysis": self.card.address(owner.numbers[owner.dtype]),
+            "synthesis": self.card.address(synthesis.numbers[owner.dtype]),
+            "taper": self.card.address(self.taper),
+        }
+        for name, value in values.items():
+            self.task[name] = value
+
+    def _scales(self, synthesis: CardImages, group: int) -> tuple[float, float]:
+        """What sums of pixels and of weights are multiplied by, that none can overflow."""
+        largest = self.arrays["image"].largest()
+        if not math.isfinite(largest + self.arrays["guide"].largest()):
+            raise ValueError("image contains NaN or infinity; pass finite numbers.")
+        near = [
+            min(count, (2 * window + patch) // stride + 2)
+            for count, (_, patch, stride, window) in zip(
+                self.grid.starts, self.grid.axes, strict=True
+            )
+        ]
+        # So many patches may be over a pixel, each weighted by one at most.
+        weight = math.prod(near) * group * float(abs(self.taper).max())
+        # A number of a shrunk group does not exceed the norm of the group, but for what rounding or
+        # factors that are not quite orthonormal add.
+        growth = math.prod(
+            float(np.linalg.norm(factor / np.linalg.norm(factor, axis=0), 2))
+            for factor in (*self.owner.factors, *synthesis.factors)
+        )
+        norm = math.sqrt(group * self.grid.features) * 1.01 * growth
+        bits = _bits(weight) + _bits(norm) + _bits(largest)
+        return _scale(bits), _scale(_bits(weight))
+
+    def run(self, progress: Tell) -> None:
+        """Go through all patches, band after band."""
+        xp, address, grid, kind = self.card.xp, self.card.address, self.grid, self.owner.dtype
+        bad = xp.full(1, _NO_PATCH, np.int64)
+        self.task["first_bad"] = address(bad)
+        self.task["grid"] = grid.described((0, 1))
+        n_starts, together = grid.starts[grid.band], self._together()
+        scratch = _Scratch(self.owner, f"shrink_{kind}", self.task, kind)
+        before: dict[str, Any] | None = None
+        low = 0
+        for start in range(0, n_starts, together):
+            end = min(start + together, n_starts)
+            rows = self._rows(start, end)
+            sums = self._sums(rows, before, low)
+            slabs = {name: self.arrays[name].slab(rows) for name in ("image", "guide")} | sums
+            slabs["places"] = self.card.upload(grid.places(rows))
+            task = self.task.copy()
+            task["grid"], task["pixels"] = grid.described(rows), slabs["image"].size // self.planes
+            task["first"], task["count"] = start * grid.per_start, (end - start) * grid.per_start
+            for name, array in slabs.items():
+                task[name] = address(array)
+            self.card.launch(_FILE, scratch.kind, min(scratch.teams, int(task["count"])), task)
+            # Later bands do not reach above their own slab.
+            finished = rows[1] if end == n_starts else self._rows(end, end + 1)[0]
+            self._settle(sums, rows[0], finished)
+            before, low = sums, rows[0]
+            if progress is not None:
+                progress(end / n_starts)
+        if int(bad[0]) != _NO_PATCH:
+            raise ValueError(
+                "what groups of patches were shrunk to is not finite; the image is too large for "
+                f"{kind}, or noise={float(self.task['noise'])} too small."
+            )
+
+    def _rows(self, start: int, end: int) -> tuple[int, int]:
+        return self.grid.rows(start, end - 1, self.grid.axes[self.grid.band][3])
+
+    def _together(self) -> int:
+        """Starts along the band axis whose patches make a band."""
+        size, patch, stride, window = self.grid.axes[self.grid.band]
+        # Image, guide, numerator and denominator; sums and weights, twice where bands overlap.
+        row_bytes = self.planes * (self.grid.pixels // size) * (4 * self.owner.dtype.itemsize + 32)
+        return max(1, (self.owner.memory // row_bytes - patch - 2 * window) // stride + 1)
+
+    def _sums(
+        self, rows: tuple[int, int], before: dict[str, Any] | None, low: int
+    ) -> dict[str, Any]:
+        """Sums of a slab, begun with what the slab before it, from row ``low`` on, left off."""
+        along = (slice(None),) * (1 + self.grid.band)
+        sums = {}
+        for name in ("sums", "weights"):
+            sums[name] = self.card.xp.zeros((self.planes, *self.grid.slab(rows)), np.int64)
+            if before is not None:
+                left = before[name][(*along, slice(rows[0] - low, None))]
+                sums[name][(*along, slice(0, left.shape[1 + self.grid.band]))] = left
+        return sums
+
+    def _settle(self, sums: dict[str, Any], low: int, high: int) -> None:
+        """Add finished sums, of the rows from ``low`` to ``high``, to what they stand for."""
+        part = (slice(None),) * (1 + self.grid.band) + (slice(0, high - low),)
+        for name, of, scale in (
+            ("numerator", "sums", self.task["scale"]),
+            ("denominator", "weights", self.task["weight_scale"]),
+        ):
+            slab = self.arrays[name].slab((low, high))
+            slab += (sums[of][part] * (1.0 / float(scale))).astype(self.owner.dtype)
+            self.arrays[name].put((low, high), slab)
+
+
+def _scale(bits: int) -> float:
+    """A power of two by which numbers of so many bits before the point become integers."""
+    return 2.0 ** min(1000, _SUM_BITS - bits)
+
+
+def _bits(x: float) -> int:
+    """How many bits there are before the point; none of zero."""
+    return math.frexp(x)[1] if x > 0 else 0

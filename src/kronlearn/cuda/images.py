@@ -1,0 +1,177 @@
+"""Passes over the overlapping patches of an image on a card, as the native code has them.
+
+Patches are cut out on the card and exist only for a part of the image at a time. What they become
+is added up in an order, or in a way, that does not depend on how the image is cut: results have the
+same bits in every run and with any limit on the memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.cuda.device import Card
+from kronlearn.cuda.image_passes import Coding, Shrinkage, Tell
+from kronlearn.cuda.slabs import Axis, Cut, Grid
+from kronlearn.cuda.tables import Tables
+from kronlearn.cuda.tasks import METHODS
+
+__all__ = ["CardImages"]
+
+# More memory than this does not make passes faster.
+_USEFUL_MEMORY = 1 << 30
+
+
+class CardImages:
+    """What a native dictionary does with images, on a card.
+
+    Images, weights and sums may be arrays of NumPy or on the card, of the dictionary's dtype.
+
+    Parameters
+    ----------
+    card : Card
+    factors : matrices (m_i, n_i) with unit-norm columns
+    dtype : float32 or float64
+        Of the images.
+    memory : int, optional
+        Bytes that a pass may take on the card besides arrays that lie there already; by default
+        half of what is free, and no more than is of use. Images that need more are worked on in
+        bands. The thinnest possible band, one patch or window high, is taken whatever it needs.
+    """
+
+    def __init__(
+        self, card: Card, factors: Sequence[NDArray[Any]], dtype: Any, memory: int | None = None
+    ) -> None:
+        self.card, self.factors, self.dtype = card, list(factors), np.dtype(dtype)
+        self.memory = min(card.free_memory() // 2, _USEFUL_MEMORY) if memory is None else memory
+        self.tables = Tables.of(self.factors)
+        self.features = math.prod(factor.shape[0] for factor in self.factors)
+        self.atoms = math.prod(factor.shape[1] for factor in self.factors)
+
+    def code_image(
+        self,
+        image: Any,
+        numerator: Any,
+        denominator: Any,
+        axes: Sequence[Axis],
+        method: str,
+        width: int,
+        tol: float,
+        known: Any = None,
+        favour_sparse: bool = True,
+        progress: Tell = None,
+    ) -> None:
+        """Every patch becomes its sparse approximation; its mean is taken off and added again.
+
+        Parameters
+        ----------
+        image : array of the axes' sizes
+        numerator, denominator : arrays like the image
+            Weighted patches, and their weights, are added to these.
+        axes : sequence of (size, patch, stride, window)
+            One for each axis of the image.
+        method : {"omp", "ols", "threshold"}
+        width : int
+            The most nonzeros.
+        tol : float
+            The ℓ2 norm that a patch's residual may have; negative for no such target.
+        known : array like the image, optional
+            Weights of the pixels, zero where one is missing.
+        favour_sparse : bool
+            Weigh patches by 1 / (1 + nonzeros).
+        progress : callable, optional
+            Called with the share that is done.
+        """
+        grid = Grid.of(axes)
+        planes = self._planes(grid, image=image, numerator=numerator, denominator=denominator)
+        if grid.features != self.features or planes != 1 or width < 1:
+            raise ValueError("patches do not fit the dictionary")
+        if method not in METHODS:
+            raise ValueError(f"unknown method {method}")
+        arrays = {"image": image, "numerator": numerator, "denominator": denominator}
+        if known is not None:
+            if known.size != image.size:
+                raise ValueError(f"known has {known.size} entries; expected {image.size}")
+            arrays["known"] = known
+        settings = {
+            "method": METHODS[method],
+            "width": width,
+            "favour_sparse": favour_sparse,
+            "tol": tol,
+        }
+        Coding(self, grid, self._placed(grid, arrays), settings).run(progress)
+
+    def shrink_image(
+        self,
+        synthesis: CardImages,
+        image: Any,
+        guide: Any,
+        numerator: Any,
+        denominator: Any,
+        axes: Sequence[Axis],
+        group: int,
+        noise: float,
+        taper: NDArray[Any],
+        progress: Tell = None,
+    ) -> None:
+        """Every patch, together with those most similar to it, is shrunk in this dictionary.
+
+        It is orthonormal and its first mode runs over the patches of such a group. Sums are added
+        up in fixed point, which has no infinity: what is not finite is an error.
+
+        Parameters
+        ----------
+        synthesis : CardImages
+            The dictionary of the factors transposed.
+        image, guide, numerator, denominator : arrays of shape (planes, *sizes of the axes)
+            Similar patches are found on the first plane of the guide, an estimate of the image.
+        axes : sequence of (size, patch, stride, window)
+        group : int
+            Patches of a group.
+        noise : float
+            Standard deviation of the noise in all planes.
+        taper : array of the patch's shape
+            Weights of the pixels of a patch.
+        progress : callable, optional
+            Called with the share that is done.
+        """
+        grid = Grid.of(axes)
+        arrays = {"image": image, "numerator": numerator, "denominator": denominator}
+        self._planes(grid, **arrays)
+        square = self.features == self.atoms == synthesis.features == synthesis.atoms
+        fits = group * grid.features == self.features and taper.size == grid.features
+        if group < 1 or not square or not fits or guide.size != image.size:
+            raise ValueError("groups do not fit the dictionary")
+        if grid.candidates >= 2**31:
+            raise ValueError("On a graphics card a window has at most 2³¹ − 1 patches.")
+        arrays = self._placed(grid, arrays | {"guide": guide})
+        Shrinkage(self, synthesis, grid, arrays, group, noise, taper).run(progress)
+
+    @cached_property
+    def numbers(self) -> dict[Any, Any]:
+        """The tables on the card, by dtype."""
+        numbers = self.tables.numbers
+        return {np.dtype(t): self.card.upload(numbers.astype(t)) for t in (np.float32, np.float64)}
+
+    def _planes(self, grid: Grid, **arrays: Any) -> int:
+        """How many planes the arrays have."""
+        size = arrays["image"].size
+        if size < grid.pixels:
+            raise ValueError("image does not fit the axes")
+        if size == 0 or size % grid.pixels or any(array.size != size for array in arrays.values()):
+            raise ValueError("image, numerator and denominator do not fit the axes")
+        return int(size // grid.pixels)
+
+    def _placed(self, grid: Grid, arrays: dict[str, Any]) -> dict[str, Cut]:
+        for name, array in arrays.items():
+            if array.dtype != self.dtype or not array.flags.c_contiguous:
+                raise TypeError(
+                    f"{name} must be C-contiguous {self.dtype}; it is {array.dtype}, "
+                    f"C-contiguous: {array.flags.c_contiguous}."
+                )
+        return {name: Cut(self.card, array, grid) for name, array in arrays.items()}

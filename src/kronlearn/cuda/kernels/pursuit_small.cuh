@@ -1,0 +1,236 @@
+// The pursuit of pursuit.cuh for patches of kM × kM pixels and kN × kN atoms, both known when compiled: what
+// changes about an atom stays in the registers of one thread.
+//
+// A thread has kRows rows of kColumns atoms; on a graphics card it is one column, and 32 / kN threads share
+// one.
+#pragma once
+
+#include "pursuit.cuh"
+
+namespace kronlearn {
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+// What another thread of the team has.
+template <class T>
+KRONLEARN_DEVICE T from_lane(T x, int lane) {
+  return __shfl_sync(0xffffffffu, x, lane);
+}
+#else
+template <class T>
+T from_lane(T x, int) {
+  return x;
+}
+#endif
+
+// Numbers that are loaded at once.
+template <class T>
+struct alignas(16) Four {
+  T x[4];
+};
+
+template <class T, int kM, int kN, bool kOls>
+class SmallPursuit {
+  static_assert(kN % 4 == 0 && kN <= 16);
+  static constexpr int kAcross = Team::kSize < kN ? Team::kSize : kN;
+  static constexpr int kRows = kN * kAcross / Team::kSize < kN ? kN * kAcross / Team::kSize : kN;
+  static constexpr int kColumns = kN / kAcross;
+
+ public:
+  // half (kN, kM) is scratch; of the pursuit's scratch m, c and w are used.
+  KRONLEARN_DEVICE SmallPursuit(Team team, const Shape& s, const Tables<T>& tables,
+                                const PursuitScratch<T>& k, T* half, const T* y, T energy, T tol2,
+                                int width, Code<T>& code)
+      : team_(team),
+        s_(s),
+        tables_(tables),
+        k_(k),
+        half_(half),
+        y_(y),
+        energy_(energy),
+        tol2_(tol2),
+        width_(width),
+        first_row_(team.lane / kAcross * kRows),
+        first_column_(team.lane % kAcross),
+        code_(code) {}
+
+  // Returns whether single precision is in doubt.
+  KRONLEARN_DEVICE bool run() {
+    correlate_all();
+    code_.nonzeros = 0;
+    code_.residual2 = energy_;
+    doubtful_ = sizeof(T) == 4 && tol2_ >= T(0) && tol2_ < energy_ * T(kTrustedTarget2);
+    if (code_.residual2 > tol2_)
+      while (select()) update();
+    const bool suspect =
+        weakest_ < kSuspectNorm2<T> || code_.residual2 < energy_ * kSuspectResidual2<T>;
+    if (code_.nonzeros > 0 && suspect) check_residual();
+    if (code_.residual2 < T(0)) code_.residual2 = T(0);
+    return doubtful_;
+  }
+
+ private:
+  KRONLEARN_DEVICE int column(int c) const { return c * kAcross + first_column_; }
+
+  // alpha = D_1ᵀ Y D_2
+  KRONLEARN_DEVICE void correlate_all() {
+    const T *left = tables_.factors, *right = left + kM * kN;
+#pragma unroll
+    for (int e = team_.lane; e < kN * kM; e += Team::kSize) {
+      T sum = 0;
+#pragma unroll
+      for (int p = 0; p < kM; ++p) sum += left[p * kN + e / kM] * y_[p * kM + e % kM];
+      half_[e] = sum;
+    }
+    team_.sync();
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      T factor[kM];
+#pragma unroll
+      for (int q = 0; q < kM; ++q) factor[q] = right[q * kN + column(c)];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const T* row = half_ + (first_row_ + r) * kM;
+        T sum = 0;
+#pragma unroll
+        for (int q = 0; q < kM; ++q) sum += row[q] * factor[q];
+        alpha_[r][c] = sum;
+        nu_[r][c] = T(1);
+      }
+    }
+  }
+
+  // The atom with the largest |α|, or α² / ν; ties go to the lowest number.
+  KRONLEARN_DEVICE Winner<T> strongest_atom() const {
+    T above = 0, below = 1, alpha = 0;
+    int number = -1;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        const T nu = nu_[r][c] > kSmallestNorm2<T> ? nu_[r][c] : kSmallestNorm2<T>;
+        const T score = kOls ? alpha_[r][c] * alpha_[r][c] : fabs(alpha_[r][c]);
+        // Quotients are compared without dividing.
+        if (number < 0 || (kOls ? score * below > above * nu : score > above)) {
+          above = score;
+          below = nu;
+          alpha = alpha_[r][c];
+          number = (first_row_ + r) * kN + column(c);
+        }
+      }
+    const Best<T> best = team_.best(Best<T>{kOls ? above / below : above, number});
+    alpha = from_lane(alpha, best.number / kN / kRows * kAcross + best.number % kAcross);
+    return {best.number, alpha, kOls ? sqrt(best.value) : best.value};
+  }
+
+  // Adds an atom to the code; false if there is none, or no other is wanted.
+  KRONLEARN_DEVICE bool select() {
+    const int step = code_.nonzeros;
+    const Winner<T> win = strongest_atom();
+    const T norm2 = orthogonalise(step, win.atom);
+    if (!(win.strength > sqrt(energy_) * kNoCorrelation<T>)) return false;
+    weakest_ = norm2 < weakest_ ? norm2 : weakest_;
+    doubtful_ |= sizeof(T) == 4 && !(norm2 >= T(kTrustedNorm2));
+    if (!(norm2 > kSmallestNorm2<T> * T(0.5))) return false;
+    const T rho = T(1) / sqrt(norm2);
+    a_ = win.alpha * rho;
+    for (int l = team_.lane; l <= step; l += Team::kSize) {
+      T q = 0;
+      for (int t = l; t < step; ++t) q += k_.w[t] * k_.m[t * width_ + l];
+      q = l == step ? rho : -rho * q;
+      k_.m[step * width_ + l] = q;
+      code_.value[l] = l == step ? a_ * q : code_.value[l] + a_ * q;
+    }
+    if (team_.lane == 0) code_.atom[step] = win.atom;
+    team_.sync();
+    code_.nonzeros = step + 1;
+    code_.residual2 -= a_ * a_;
+    if (tol2_ >= T(0)) {
+      if (code_.residual2 < energy_ * kSuspectResidual2<T>) check_residual();
+      if (!(code_.residual2 > tol2_)) return false;
+    }
+    return step + 1 < width_;
+  }
+
+  // w = M c for a new atom; the squared norm of what is orthogonal to the earlier ones.
+  KRONLEARN_DEVICE T orthogonalise(int step, int atom) {
+    const T *left = tables_.gram1 + atom / kN * kN, *right = tables_.gram2 + atom % kN * kN;
+    for (int l = team_.lane; l < step; l += Team::kSize)
+      k_.c[l] = left[code_.atom[l] / kN] * right[code_.atom[l] % kN];
+    team_.sync();
+    T sum = 0;
+    for (int t = team_.lane; t < step; t += Team::kSize) {
+      T q = 0;
+      for (int l = 0; l <= t; ++l) q += k_.m[t * width_ + l] * k_.c[l];
+      k_.w[t] = q;
+      sum += q * q;
+    }
+    team_.sync();
+    return T(1) - team_.sum(sum);
+  }
+
+  // α −= a v (and ν −= v²) with v = Σ_l M[k,l] g1_l ⊗ g2_l.
+  KRONLEARN_DEVICE void update() {
+    const T* m = k_.m + (code_.nonzeros - 1) * width_;
+    T v[kRows][kColumns];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) v[r][c] = T(0);
+    for (int l = 0; l < code_.nonzeros; ++l) {
+      const int atom = code_.atom[l];
+      T left[kRows];
+      load_rows(tables_.gram1 + atom / kN * kN + first_row_, left);
+      const T* right = tables_.gram2 + atom % kN * kN;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        const T x = m[l] * right[column(c)];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) v[r][c] += x * left[r];
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        alpha_[r][c] -= a_ * v[r][c];
+        if (kOls) nu_[r][c] -= v[r][c] * v[r][c];
+      }
+  }
+
+  KRONLEARN_DEVICE static void load_rows(const T* from, T (&to)[kRows]) {
+    if constexpr (kRows % 4 == 0) {
+#pragma unroll
+      for (int r = 0; r < kRows; r += 4) {
+        const Four<T> four = *reinterpret_cast<const Four<T>*>(from + r);
+#pragma unroll
+        for (int q = 0; q < 4; ++q) to[r + q] = four.x[q];
+      }
+    } else {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) to[r] = from[r];
+    }
+  }
+
+  // Replaces the residual by that of the sample itself; single precision is doubted where they differ.
+  KRONLEARN_DEVICE void check_residual() {
+    const T exact = exact_residual2(team_, s_, tables_, y_, code_);
+    doubtful_ |=
+        sizeof(T) == 4 && !(fabs(exact - code_.residual2) <= energy_ * T(kTrustedDifference));
+    code_.residual2 = exact;
+  }
+
+  const Team team_;
+  const Shape& s_;
+  const Tables<T>& tables_;
+  const PursuitScratch<T>& k_;
+  T* half_;
+  const T* y_;
+  const T energy_, tol2_;
+  const int width_, first_row_, first_column_;
+  Code<T>& code_;
+  T alpha_[kRows][kColumns], nu_[kRows][kColumns];
+  T a_ = 0, weakest_ = 1;
+  bool doubtful_ = false;
+};
+
+}  // namespace kronlearn

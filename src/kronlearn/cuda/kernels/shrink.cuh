@@ -1,0 +1,108 @@
+// Groups of similar patches are shrunk in an orthonormal dictionary, as native/shrink.hpp has it, and added
+// up.
+//
+// A pixel is reached from many groups in no order that is known. Sums are therefore integers, fixed-point
+// numbers of 64 bits: they have the same bits in whatever order, and however the image is cut.
+#pragma once
+
+#include "correlate.cuh"
+#include "matching.cuh"
+
+namespace kronlearn {
+
+template <class S>
+struct ShrinkTask {
+  Shape shape;  // of the dictionary: its first mode runs over the patches of a group
+  PatchGrid grid;
+  int group, planes;
+  int64 first, count;           // the patches of the grid whose groups are shrunk
+  int64 pixels;                 // of a plane of the slab
+  double noise;                 // standard deviation
+  double scale, weight_scale;   // of the fixed-point sums
+  const S *image, *guide;       // (planes, pixels)
+  const S *analysis, *synthesis;  // tables of the dictionary, and of its factors transposed
+  const S* taper;               // (features): weights of the pixels of a patch
+  const int64* places;          // (features): offsets of the pixels of a patch from its first
+  int64 *sums, *weights;        // (planes, pixels)
+  int64* first_bad;             // lowered to the number of the first patch whose group is not finite
+  void* scratch;                // scratch_size numbers per team
+  int64 scratch_size;
+};
+
+template <class T>
+class Shrinkage {
+ public:
+  KRONLEARN_DEVICE Shrinkage(Team team, const ShrinkTask<T>& task, Arena<T>& arena)
+      : team_(team),
+        task_(task),
+        size_(task.group * task.grid.features),
+        matcher_(team, task.grid, task.guide, task.places, task.group, arena) {
+    y_ = arena.take(size_);
+    c_ = arena.take(size_);
+    g_ = arena.take(size_);
+    scratch_ = arena.take(correlate_scratch(task.shape));
+  }
+
+  KRONLEARN_DEVICE void run(int64 number) {
+    const int64* offsets = matcher_.match(number);
+    for (int plane = 0; plane < task_.planes; ++plane) {
+      transform(task_.guide + plane * task_.pixels, offsets, g_);
+      transform(task_.image + plane * task_.pixels, offsets, c_);
+      const T kept = shrink();
+      correlate(team_, task_.shape, task_.synthesis, c_, y_, scratch_);
+      if (!add(plane, offsets, T(1) / (kept > T(1) ? kept : T(1)))) lower(task_.first_bad, number);
+    }
+  }
+
+ private:
+  KRONLEARN_DEVICE void transform(const T* plane, const int64* offsets, T* out) {
+    const int features = task_.grid.features;
+    for (int e = team_.lane; e < size_; e += Team::kSize)
+      y_[e] = plane[offsets[e / features] + task_.places[e % features]];
+    team_.sync();
+    correlate(team_, task_.shape, task_.analysis, y_, out, scratch_);
+  }
+
+  // c becomes c · g² / (g² + noise²); the sum of the squared factors.
+  KRONLEARN_DEVICE T shrink() {
+    const T noise2 = T(task_.noise) * T(task_.noise);
+    T kept = 0;
+    for (int e = team_.lane; e < size_; e += Team::kSize) {
+      const T g2 = g_[e] * g_[e], share = g2 / (g2 + noise2);
+      c_[e] *= share;
+      kept += share * share;
+    }
+    kept = team_.sum(kept);
+    team_.sync();
+    return kept;
+  }
+
+  // Whether all numbers were finite: there are no others in fixed point.
+  KRONLEARN_DEVICE bool add(int plane, const int64* offsets, T weight) {
+    const int features = task_.grid.features;
+    int64 *sums = task_.sums + plane * task_.pixels, *weights = task_.weights + plane * task_.pixels;
+    bool finite = is_finite(weight);
+    for (int e = team_.lane; e < size_; e += Team::kSize) {
+      const int f = e % features;
+      const int64 pixel = offsets[e / features] + task_.places[f];
+      const T w = weight * task_.taper[f], value = w * y_[e];
+      if (!is_finite(value) || !is_finite(w)) {
+        finite = false;
+        continue;
+      }
+      add_exactly(sums + pixel, to_integer(double(value) * task_.scale));
+      add_exactly(weights + pixel, to_integer(double(w) * task_.weight_scale));
+    }
+    // What is read here is written again for the next plane.
+    team_.sync();
+    return finite;
+  }
+
+  const Team team_;
+  const ShrinkTask<T>& task_;
+  const int size_;
+  Matcher<T> matcher_;
+  T *y_, *c_, *g_, *scratch_;
+};
+
+}  // namespace kronlearn

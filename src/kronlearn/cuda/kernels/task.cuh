@@ -1,0 +1,41 @@
+// What is to be done with samples, and where their codes go.
+#pragma once
+
+#include "dictionary.cuh"
+
+namespace kronlearn {
+
+enum Method { kOmp, kOls, kThreshold };
+// What is done with a sample: code it, refit the coefficients on its previous support, or code it and keep
+// the previous support where that is better.
+enum Work { kFresh, kRefit, kKeepBetter };
+
+// Samples that are coded afresh or refitted together when halves take turns.
+constexpr int64 kRun = 256;
+
+// S is the type of what is stored, the kernel's T that of the arithmetic.
+template <class S>
+struct Task {
+  Shape shape;
+  int method, work, width;
+  int half;       // 0 or 1: only these runs of samples are coded, others refitted; −1: no halves
+  int64 first;  // the number among all samples of the first of these
+  int64 count;
+  double tol;  // the ℓ2 norm a residual may have, used where tols is null; negative: none
+  const S *samples, *weights, *tols;
+  const double *norms1, *norms2;  // of the columns of both sides, as the factors had them
+  const int* list;                // the samples to be coded, list_count of them; null: all
+  const int* list_count;
+  int* doubtful;  // where single precision cannot be trusted: their numbers; nothing else is written then
+  int* doubtful_count;
+  int* index;      // (count, width), ascending, unused entries zero
+  S* value;        // (count, width)
+  int* nonzeros;   // (count)
+  S* residual2;    // (count)
+  double* energy;  // (count): ‖y‖²
+  int64* first_bad;  // lowered to the first sample that is NaN, infinite or too large
+  void* scratch;       // scratch_size numbers per team
+  int64 scratch_size;
+};
+
+}  // namespace kronlearn

@@ -1,0 +1,164 @@
+"""Where the patches of an image are, and the slabs of it that are worked on on a card."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.cuda.device import Card, is_on_card
+
+__all__ = ["GRID", "Axis", "Cut", "Grid"]
+
+#: Size, patch, stride and window of an axis.
+Axis = tuple[int, int, int, int]
+
+_MOST_AXES = 16
+_MOST_NUMBER = 2**31 - 1
+_LISTS = ("size", "patch", "stride", "starts", "last", "window", "feature")
+
+#: The struct PatchGrid of the kernels.
+GRID = np.dtype(
+    [
+        ("n_axes", np.int32),
+        ("features", np.int32),
+        *((name, np.int32, _MOST_AXES) for name in _LISTS),
+        ("origin", np.int32),
+        ("band", np.int32),
+        ("step", np.int64, _MOST_AXES),
+    ],
+    align=True,
+)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where patches are; ``band`` is the axis along which the image is cut.
+
+    Patches are numbered in C order of their places, that axis counting as the first.
+    """
+
+    axes: tuple[Axis, ...]
+    band: int
+
+    @classmethod
+    def of(cls, axes: Sequence[Axis]) -> Grid:
+        """Checks the axes; the image is cut along the longest one, of equal ones the first."""
+        for size, patch, stride, window in axes:
+            if patch < 1 or stride < 1 or stride > patch or window < 0 or size < patch:
+                raise ValueError("patches do not fit the image")
+        if not axes:
+            raise ValueError("image, numerator and denominator do not fit the axes")
+        if len(axes) > _MOST_AXES:
+            raise ValueError(
+                f"On a graphics card images have at most {_MOST_AXES} axes, not {len(axes)}."
+            )
+        longest = max(size + window for size, _, _, window in axes)
+        if longest > _MOST_NUMBER or math.prod(axis[1] for axis in axes) > _MOST_NUMBER:
+            raise ValueError("On a graphics card an axis or a patch has at most 2³¹ − 1 pixels.")
+        sizes = [axis[0] for axis in axes]
+        return cls(tuple(axes), sizes.index(max(sizes)))
+
+    @property
+    def order(self) -> list[int]:
+        """The axes as kernels have them."""
+        return [self.band, *(a for a in range(len(self.axes)) if a != self.band)]
+
+    @property
+    def pixels(self) -> int:
+        return math.prod(axis[0] for axis in self.axes)
+
+    @property
+    def features(self) -> int:
+        return math.prod(axis[1] for axis in self.axes)
+
+    @property
+    def starts(self) -> list[int]:
+        """How many patches there are along each axis."""
+        return [1 + -(-(size - patch) // stride) for size, patch, stride, _ in self.axes]
+
+    @property
+    def candidates(self) -> int:
+        """The most patches that a window has."""
+        within = [min(2 * w + 1, size - patch + 1) for size, patch, _, w in self.axes]
+        return math.prod(within)
+
+    @property
+    def per_start(self) -> int:
+        """Patches that begin at the same place of the band axis."""
+        starts = self.starts
+        return math.prod(starts) // starts[self.band]
+
+    def rows(self, first: int, last: int, reach: int = 0) -> tuple[int, int]:
+        """Pixels of the band axis that patches from one start to another touch, and some around."""
+        size, patch, stride, _ = self.axes[self.band]
+        low, high = (min(start * stride, size - patch) for start in (first, last))
+        return max(0, low - reach), min(size, high + patch + reach)
+
+    def described(self, rows: tuple[int, int]) -> NDArray[Any]:
+        """The struct PatchGrid for a slab of the image."""
+        shape = self.slab(rows)
+        steps, features = _steps(shape), _steps([axis[1] for axis in self.axes])
+        starts = self.starts
+        grid = np.zeros((), GRID)
+        grid["n_axes"], grid["features"] = len(self.axes), self.features
+        grid["origin"], grid["band"] = rows[0], self.band
+        for k, a in enumerate(self.order):
+            size, patch, stride, window = self.axes[a]
+            values = (shape[a], patch, stride, starts[a], size - patch, window, features[a])
+            for name, value in zip(_LISTS, values, strict=True):
+                grid[name][k] = value
+            grid["step"][k] = steps[a]
+        return grid
+
+    def slab(self, rows: tuple[int, int]) -> list[int]:
+        """The shape of a slab of the image."""
+        return [rows[1] - rows[0] if a == self.band else x[0] for a, x in enumerate(self.axes)]
+
+    def places(self, rows: tuple[int, int]) -> NDArray[np.int64]:
+        """Offsets in a slab, from a patch's first pixel, of all its pixels."""
+        places = np.zeros(1, np.int64)
+        for axis, step in zip(self.axes, _steps(self.slab(rows)), strict=True):
+            places = np.add.outer(places, step * np.arange(axis[1], dtype=np.int64)).ravel()
+        return places
+
+
+def _steps(shape: Sequence[int]) -> list[int]:
+    """How far apart neighbours along each axis of a C-contiguous array are."""
+    return [math.prod(shape[a + 1 :]) for a in range(len(shape))]
+
+
+class Cut:
+    """An array (planes, *sizes) of NumPy or on the card, of which the card works on slabs."""
+
+    def __init__(self, card: Card, array: Any, grid: Grid) -> None:
+        self.card, self.on_card, self.band = card, is_on_card(array), grid.band
+        self.array = card.xp.asarray(array) if self.on_card else array
+        self.array = self.array.reshape(-1, *(axis[0] for axis in grid.axes))
+
+    def view(self, rows: tuple[int, int]) -> Any:
+        return self.array[(slice(None),) * (1 + self.band) + (slice(*rows),)]
+
+    def slab(self, rows: tuple[int, int]) -> Any:
+        """Some rows along the band axis, on the card: themselves or a copy."""
+        view = self.view(rows)
+        if self.on_card:
+            return self.card.xp.ascontiguousarray(view)
+        return self.card.upload(np.ascontiguousarray(view))
+
+    def put(self, rows: tuple[int, int], slab: Any) -> None:
+        """Write back what :meth:`slab` gave."""
+        view = self.view(rows)
+        if not self.on_card:
+            view[...] = self.card.download(slab)
+        elif not view.flags.c_contiguous:
+            view[...] = slab
+
+    def largest(self) -> float:
+        """The largest magnitude; NaN or infinity if there is one."""
+        low, high = float(self.array.min()), float(self.array.max())
+        return math.nan if math.isnan(low) else max(high, -low)

@@ -1,0 +1,443 @@
+"""Passes over images on a card, on a card if there is one and emulated on the processor always."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import reference
+from emulated_card import COMPILER, KERNELS, EmulatedCard, _passed
+from kronlearn.cuda.device import card as real_card
+from kronlearn.cuda.images import CardImages
+from kronlearn.engines.threads import native_dictionary
+from kronlearn.starts import dct_factor
+from test_image_passes import (
+    CODINGS,
+    DTYPES,
+    METHODS,
+    SHRINKAGES,
+    image_to_code,
+    named,
+    planes_to_shrink,
+    taper_of,
+)
+
+NAMES = ["float64", "float32"]
+# What rounding may change of a sum, in units of its largest magnitude.
+ROUNDING = {np.float64: 1e-11, np.float32: 2e-5}
+
+
+@pytest.fixture(scope="module", params=["emulated", "cuda"])
+def card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if request.param == "emulated":
+        if COMPILER is None:
+            pytest.skip("no C++ compiler is at hand")
+        return EmulatedCard(tmp_path_factory.mktemp("kernels"))
+    try:
+        return real_card()
+    except (ImportError, RuntimeError) as problem:
+        pytest.skip(f"no graphics card: {problem}")
+
+
+class WarpCard(EmulatedCard):
+    """An emulated card whose teams are 32 threads each, as on a real one; slow."""
+
+    def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
+        if file not in self.libraries:
+            self.libraries[file] = ctypes.CDLL(str(_with_threads(self.folder, file)))
+        # Two teams a block: they share what is shared within one.
+        blocks = 1 if n_teams <= 2 else 2
+        threads = 64 if n_teams > 1 else 32
+        launch = getattr(self.libraries[file], f"launch_{kernel}")
+        launch(ctypes.c_uint(blocks), ctypes.c_uint(threads), *map(_passed, arguments))
+
+
+def _with_threads(folder: Path, file: str) -> Path:
+    """A library that runs the kernels of a file, each with a function that launches it."""
+    kernels = re.findall(
+        r"KRONLEARN_KERNEL(?: KRONLEARN_BLOCKS\(\d\))? void (\w+)\((.*?)\) {",
+        (KERNELS / file).read_text("utf-8"),
+        re.DOTALL,
+    )
+    emulation = Path(__file__).with_name("cuda_emulation.hpp")
+    lines = [f'#include "{emulation}"', *MISSING, f'#include "{KERNELS / file}"']
+    for name, parameters in kernels:
+        names = ", ".join(re.findall(r"(\w+)(?:,|$)", parameters))
+        lines.append(
+            f'extern "C" void launch_{name}(unsigned blocks, unsigned threads, {parameters}) '
+            f"{{ emulation::launch({name}, blocks, threads, 0, {names}); }}"
+        )
+    source, built = folder / f"{file}.cpp", folder / f"{file}.threads.so"
+    source.write_text("\n".join(lines))
+    assert COMPILER is not None
+    command = [COMPILER, "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread"]
+    subprocess.run([*command, str(source), "-o", str(built)], check=True)
+    return built
+
+
+# What the emulation does not have.
+MISSING = [
+    "#define __grid_constant__",
+    "inline float __fmul_rn(float x, float y) { return x * y; }",
+    "inline double __dmul_rn(double x, double y) { return x * y; }",
+    "inline long long __double2ll_rn(double x) { return std::llrint(x); }",
+]
+
+
+class OnEmulatedCard(np.ndarray):
+    """An array that says of itself that it lies on a card."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return dict(self.__array_interface__)
+
+
+def put_on(card: Any, array: Any) -> Any:
+    there = card.upload(array)
+    return there.view(OnEmulatedCard) if isinstance(there, np.ndarray) else there
+
+
+def axes_of(shape: Any, patch: Any, stride: Any, window: Any = None) -> list[Any]:
+    return list(zip(shape, patch, stride, window or [0] * len(shape), strict=True))
+
+
+def coded(
+    card: Any,
+    image: Any,
+    factors: Any,
+    axes: Any,
+    *settings: Any,
+    memory: int | None = None,
+    on_card: bool = False,
+    known: Any = None,
+    **options: Any,
+) -> tuple[Any, Any]:
+    """Numerator and denominator; those of the native code without a card."""
+    sums = [np.zeros_like(image), np.zeros_like(image)]
+    if card is None:
+        made = native_dictionary(factors, image.dtype)
+        made.code_image(image, *sums, axes, *settings, known=known, **options)
+        return sums[0], sums[1]
+    images = CardImages(card, factors, image.dtype, memory)
+    if on_card:
+        image, known, *sums = (
+            None if array is None else put_on(card, array) for array in (image, known, *sums)
+        )
+    images.code_image(image, *sums, axes, *settings, known=known, **options)
+    return card.download(sums[0]), card.download(sums[1])
+
+
+def shrunk(
+    card: Any,
+    planes: Any,
+    guide: Any,
+    patch: Any,
+    group: int,
+    stride: Any,
+    window: Any,
+    noise: float = 2.0,
+    memory: int | None = None,
+    on_card: bool = False,
+    progress: Any = None,
+) -> tuple[Any, Any]:
+    """Numerator and denominator; those of the native code without a card."""
+    factors = [dct_factor(m, m) for m in (group, *patch)]
+    axes = axes_of(planes.shape[1:], patch, stride, window)
+    taper = np.ascontiguousarray(taper_of(patch), planes.dtype)
+    arrays = [planes, guide, np.zeros_like(planes), np.zeros_like(planes)]
+    settings = (axes, group, noise, taper)
+    if card is None:
+        analysis, synthesis = (
+            native_dictionary(part, planes.dtype) for part in (factors, [f.T for f in factors])
+        )
+    else:
+        analysis, synthesis = (
+            CardImages(card, part, planes.dtype, memory)
+            for part in (factors, [f.T for f in factors])
+        )
+        if on_card:
+            arrays = [put_on(card, array) for array in arrays]
+    analysis.shrink_image(synthesis, *arrays, *settings, progress=progress)
+    if card is None:
+        return arrays[2], arrays[3]
+    return card.download(arrays[2]), card.download(arrays[3])
+
+
+def assert_same_sums(found: Any, expected: Any, dtype: Any) -> None:
+    """Every pixel agrees; in float32 a near tie may go the other way in a few patches."""
+    for made, wanted in zip(found, expected, strict=True):
+        assert made.dtype == dtype
+        finite = np.isfinite(wanted)
+        np.testing.assert_array_equal(made[~finite], wanted[~finite])
+        error = np.abs(made[finite] - wanted[finite])
+        scale = np.abs(wanted[finite]).max(initial=1e-300)
+        if dtype is np.float64:
+            assert error.max(initial=0) <= ROUNDING[dtype] * scale
+        else:
+            assert np.quantile(error, 0.7) <= ROUNDING[dtype] * scale
+            assert error.max() <= 0.5 * scale
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("case", CODINGS, ids=named)
+def test_coded_images_are_those_of_the_processor(card, case, method, dtype):
+    shape, patch, _, stride, width = case
+    factors, image, _, tol = image_to_code(case, method)
+    image, axes = image.astype(dtype), axes_of(shape, patch, stride)
+    for target, favour in ((tol, True), (tol, False), (-1.0, True)):
+        settings = (image, factors, axes, method, width, target)
+        expected = coded(None, *settings, favour_sparse=favour)
+        found = coded(card, *settings, favour_sparse=favour)
+        assert_same_sums(found, expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
+@pytest.mark.parametrize("method", ["omp", "ols"])
+@pytest.mark.parametrize("case", CODINGS, ids=named)
+def test_images_coded_by_weights_are_those_of_the_processor(card, case, method, dtype):
+    shape, patch, _, stride, width = case
+    factors, image, known, tol = image_to_code(case, method)
+    known = known.astype(dtype)
+    # What is missing may be anything.
+    image = np.where(known > 0, image, np.nan).astype(dtype)
+    for target in (tol, -1.0):
+        settings = (image, factors, axes_of(shape, patch, stride), method, width, target)
+        expected = coded(None, *settings, known=known)
+        assert_same_sums(coded(card, *settings, known=known), expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+@pytest.mark.parametrize("case", [CODINGS[k] for k in (0, 4, 7, 8, 13)], ids=named)
+def test_images_coded_in_bands_have_the_same_bits(card, case, masked, dtype):
+    shape, patch, _, stride, width = case
+    factors, image, known, tol = image_to_code(case, "omp")
+    settings = (image.astype(dtype), factors, axes_of(shape, patch, stride), "omp", width, tol)
+    weights = known.astype(dtype) if masked else None
+    whole = coded(card, *settings, known=weights)
+    again = coded(card, *settings, known=weights, on_card=True)
+    np.testing.assert_array_equal(again, whole)
+    pieces = []
+    for memory in (1, image.nbytes, 3 * image.nbytes, 20 * image.nbytes):
+        shares: list[float] = []
+        options = {"known": weights, "memory": memory, "progress": shares.append}
+        for on_card in (False, True):
+            cut = coded(card, *settings, on_card=on_card, **options)
+            np.testing.assert_array_equal(cut, whole)
+        pieces.append(len(shares) // 2)
+        assert shares == sorted(shares[: pieces[-1]]) * 2
+        assert shares[-1] == 1.0
+    # The first are patches one by one.
+    assert pieces[0] > pieces[-1]
+    assert pieces == sorted(pieces, reverse=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("value", [0.0, 0.1, -3.5, 1e-25])
+def test_constant_images_are_coded_as_on_the_processor(card, value, method, dtype):
+    image = np.full((20, 17), value, dtype)
+    factors = [dct_factor(5, 5), dct_factor(5, 5)]
+    for tol in (-1.0, 0.1):
+        settings = (image, factors, axes_of((20, 17), (5, 5), (2, 3)), method, 4, tol)
+        expected, found = coded(None, *settings), coded(card, *settings)
+        np.testing.assert_allclose(
+            found[0] / found[1], expected[0] / expected[1], rtol=10 * np.finfo(dtype).eps
+        )
+        if tol > 0:
+            np.testing.assert_array_equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_pixels_that_are_not_finite_spoil_what_they_spoil_on_the_processor(
+    card, rng, bad, method, dtype
+):
+    image = rng.standard_normal((20, 17)).astype(dtype)
+    image[9, 4] = bad
+    factors = reference.orthonormal_factors(rng, (5, 4))
+    settings = (image, factors, axes_of((20, 17), (5, 4), (2, 3)), method, 4, 0.5)
+    assert_same_sums(coded(card, *settings), coded(None, *settings), dtype)
+
+
+def test_images_of_single_precision_are_coded_in_double_where_they_need_it(card, rng):
+    # Squares of these are too small for single precision; those targets cannot be met in it.
+    image = rng.standard_normal((24, 20)).astype(np.float32)
+    factors = reference.random_factors(rng, (5, 4), (6, 6))
+    axes = axes_of(image.shape, (5, 4), (2, 2))
+    for scale, tol in ((1e-22, -1.0), (1e-22, 1e-22), (1.0, 1e-6)):
+        settings = ((image * scale).astype(np.float32), factors, axes, "ols", 8, tol)
+        expected = coded(None, *settings)
+        for found, wanted in zip(coded(card, *settings), expected, strict=True):
+            error = np.abs(found - wanted)
+            assert np.quantile(error, 0.9) <= 1e-4 * np.abs(wanted).max()
+
+
+def test_sums_are_added_to_what_is_there(card, rng):
+    image = rng.standard_normal((12, 10))
+    factors = reference.orthonormal_factors(rng, (4, 3))
+    settings = (axes_of((12, 10), (4, 3), (2, 2)), "omp", 3, -1.0)
+    expected = coded(card, image, factors, *settings)
+    sums = [np.ones_like(image), np.full_like(image, 2.0)]
+    CardImages(card, factors, np.float64).code_image(image, *sums, *settings)
+    np.testing.assert_allclose(sums, [expected[0] + 1, expected[1] + 2], rtol=1e-12, atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def warps(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if COMPILER is None:
+        pytest.skip("no C++ compiler is at hand")
+    made = WarpCard(tmp_path_factory.mktemp("threads"))
+    made.n_teams = 4
+    return made
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
+@pytest.mark.parametrize("method", [*METHODS, "known"])
+def test_teams_of_many_threads_code_as_one_does(warps, rng, method, dtype):
+    image = rng.standard_normal((7, 9)).astype(dtype)
+    factors = reference.random_factors(rng, (5, 7), (6, 8))
+    known = None
+    if method == "threshold":
+        factors = reference.orthonormal_factors(rng, (5, 7))
+    if method == "known":
+        known, method = (rng.random(image.shape) < 0.8).astype(dtype), "ols"
+    settings = (image, factors, axes_of(image.shape, (5, 7), (1, 2)), method, 3, 1.5)
+    found = coded(warps, *settings, known=known)
+    assert_same_sums(found, coded(None, *settings, known=known), dtype)
+
+
+@pytest.mark.parametrize("tol", [-1.0, 4.0, 1e-3])
+@pytest.mark.parametrize("method", ["omp", "ols"])
+@pytest.mark.parametrize("n", [8, 16])
+def test_teams_of_many_threads_code_the_usual_shapes(warps, rng, n, method, tol):
+    image = np.cumsum(rng.standard_normal((10, 11)), axis=0).astype(np.float32)
+    factors = reference.random_factors(rng, (8, 8), (n, n))
+    settings = (image, factors, axes_of(image.shape, (8, 8), (1, 1)), method, 9, tol)
+    assert_same_sums(coded(warps, *settings), coded(None, *settings), np.float32)
+
+
+def test_teams_whose_scratch_is_in_the_memory_of_the_card(warps, rng):
+    image = rng.standard_normal((20, 21))
+    factors = reference.random_factors(rng, (20, 20), (21, 21))
+    settings = (image, factors, axes_of(image.shape, (20, 20), (1, 1)), "omp", 3, -1.0)
+    assert_same_sums(coded(warps, *settings), coded(None, *settings), np.float64)
+
+
+# Shrinking
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
+@pytest.mark.parametrize("most", [9, 1, 0], ids=["many values", "zeros and ones", "constant"])
+@pytest.mark.parametrize("case", SHRINKAGES, ids=named)
+def test_shrunk_groups_are_those_of_the_processor(card, case, most, dtype):
+    planes, guide = (array.astype(dtype) for array in planes_to_shrink(case, most))
+    expected = shrunk(None, planes, guide, *case[2:])
+    for found, wanted in zip(shrunk(card, planes, guide, *case[2:]), expected, strict=True):
+        assert found.dtype == dtype
+        atol = ROUNDING[dtype] * np.abs(wanted).max()
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
+@pytest.mark.parametrize("case", [SHRINKAGES[k] for k in (2, 4, 5, 15, 16, 17, 18)], ids=named)
+def test_groups_shrunk_in_bands_have_the_same_bits(card, case, dtype):
+    planes, guide = (array.astype(dtype) for array in planes_to_shrink(case))
+    whole = shrunk(card, planes, guide, *case[2:])
+    for memory in (1, 60 * planes.nbytes, 90 * planes.nbytes):
+        for on_card in (False, True):
+            cut = shrunk(card, planes, guide, *case[2:], memory=memory, on_card=on_card)
+            np.testing.assert_array_equal(cut, whole)
+    shares: list[float] = []
+    shrunk(card, planes, guide, *case[2:], memory=1, progress=shares.append)
+    assert len(shares) > 1
+    assert shares[-1] == 1.0
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
+@pytest.mark.parametrize("scale", [2.0**-40, 2.0**-10, 2.0**40])
+def test_groups_may_be_of_any_magnitude(card, rng, scale, dtype):
+    guide = rng.integers(0, 9, (2, 20, 18)).astype(dtype)
+    planes = (guide + rng.standard_normal(guide.shape)).astype(dtype) * dtype(scale)
+    settings = (planes, guide * dtype(scale), (5, 4), 4, (2, 2), (6, 6), 1.0 * scale)
+    for found, wanted in zip(shrunk(card, *settings), shrunk(None, *settings), strict=True):
+        np.testing.assert_allclose(
+            found, wanted, rtol=0, atol=ROUNDING[dtype] * np.abs(wanted).max()
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
+@pytest.mark.parametrize(
+    ("shape", "patch", "group", "window"),
+    [((1, 9, 8), (5, 4), 4, (2, 3)), ((2, 6, 12), (5, 7), 5, (1, 2)), ((1, 20), (5,), 3, (0,))],
+)
+def test_teams_of_many_threads_shrink_as_one_does(warps, rng, shape, patch, group, window, dtype):
+    guide = rng.integers(0, 3, shape).astype(dtype)
+    planes = guide + rng.standard_normal(shape).astype(dtype)
+    settings = (planes, guide, patch, group, tuple(max(1, m // 2) for m in patch), window)
+    for found, wanted in zip(shrunk(warps, *settings), shrunk(None, *settings), strict=True):
+        atol = ROUNDING[dtype] * np.abs(wanted).max()
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
+
+
+# Errors
+
+
+@pytest.mark.parametrize("name", ["planes", "guide"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_groups_that_are_not_finite_are_an_error(card, rng, bad, name):
+    arrays = {"planes": rng.standard_normal((1, 12, 12)), "guide": rng.standard_normal((1, 12, 12))}
+    arrays[name][0, 5, 5] = bad
+    with pytest.raises(ValueError, match="image contains NaN or infinity"):
+        shrunk(card, arrays["planes"], arrays["guide"], (4, 4), 4, (2, 2), (2, 2))
+
+
+def test_no_noise_at_all_is_an_error_where_it_divides_zero_by_zero(card, rng):
+    planes = rng.standard_normal((1, 12, 12))
+    with pytest.raises(ValueError, match=r"not finite.*noise=0\.0 too small"):
+        shrunk(card, planes, np.zeros_like(planes), (4, 4), 4, (2, 2), (2, 2), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("axes", "options", "message"),
+    [
+        ([(7, 8, 1, 0), (9, 8, 1, 0)], {}, "patches do not fit the image"),
+        ([(9, 8, 9, 0), (9, 8, 1, 0)], {}, "patches do not fit the image"),
+        ([(9, 8, 1, 0), (10, 8, 1, 0)], {}, "image does not fit the axes"),
+        ([(9, 8, 1, 0), (8, 8, 1, 0)], {}, "numerator and denominator do not fit the axes"),
+        ([], {}, "do not fit the axes"),
+        ([(9, 8, 1, 0), (9, 4, 1, 0)], {}, "patches do not fit the dictionary"),
+        ([(9, 8, 1, 0), (9, 8, 1, 0)], {"width": 0}, "patches do not fit the dictionary"),
+        ([(9, 8, 1, 0), (9, 8, 1, 0)], {"method": "mp"}, "unknown method mp"),
+        (
+            [(9, 8, 1, 0), (9, 8, 1, 0)],
+            {"known": np.ones(80)},
+            "known has 80 entries; expected 81",
+        ),
+    ],
+)
+def test_errors_are_those_of_the_processor(card, axes, options, message):
+    image = np.zeros((9, 9))
+    settings = {"method": "omp", "width": 3, "tol": -1.0} | options
+    factors = [dct_factor(8, 8)] * 2
+    for made in (native_dictionary(factors, np.float64), CardImages(card, factors, np.float64)):
+        with pytest.raises(ValueError, match=message):
+            made.code_image(image, image.copy(), image.copy(), axes, **settings)
+
+
+def test_what_a_card_cannot_do_is_said(card):
+    images = CardImages(card, [np.eye(1)], np.float64)
+    image = np.zeros((1,) * 17)
+    with pytest.raises(ValueError, match="at most 16 axes, not 17"):
+        images.code_image(image, image, image, [(1, 1, 1, 0)] * 17, "omp", 1, -1.0)
+    single = np.zeros(4, np.float32)
+    with pytest.raises(TypeError, match="image must be C-contiguous float64; it is float32"):
+        images.code_image(single, single, single, [(4, 1, 1, 0)], "omp", 1, -1.0)
