@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,29 @@ import numpy as np
 import kronlearn
 
 KERNELS = Path(kronlearn.__file__).parent / "cuda" / "kernels"
+EMULATION = Path(__file__).with_name("cuda_emulation.hpp")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
+
+
+_WITH_WARPS = """
+#include <utility>
+#include "{emulation}"
+#include "{file}"
+template <class... P, size_t... I>
+void call(void (*kernel)(P...), unsigned blocks, unsigned threads, size_t shared, void** arguments,
+          std::index_sequence<I...>) {{
+  emulation::launch(kernel, blocks, threads, shared, *static_cast<P*>(arguments[I])...);
+}}
+template <class... P>
+void call(void (*kernel)(P...), unsigned blocks, unsigned threads, size_t shared, void** given) {{
+  call(kernel, blocks, threads, shared, given, std::index_sequence_for<P...>());
+}}
+#define KRONLEARN_CALL(name) \\
+  extern "C" void call_##name(unsigned b, unsigned t, size_t s, void** a) {{ \\
+    call(name, b, t, s, a);                                                 \\
+  }}
+{calls}
+"""
 
 
 class EmulatedCard:
@@ -27,6 +52,7 @@ class EmulatedCard:
 
     xp = np
     n_teams = 1
+    n_multiprocessors = 1
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,6 +82,53 @@ class EmulatedCard:
             subprocess.run([*command, str(KERNELS / file), "-o", str(built)], check=True)
             self.libraries[file] = ctypes.CDLL(str(built))
         getattr(self.libraries[file], kernel)(*map(_passed, arguments))
+
+    def launch_blocks(
+        self,
+        file: str,
+        kernel: str,
+        blocks: int,
+        threads: int,
+        *arguments: Any,
+        options: tuple[str, ...] = (),
+        shared: int = 0,
+    ) -> None:
+        """Run a kernel with all of its threads, and 32 of them in a warp."""
+        name = "".join([file, *options]).replace("=", "_")
+        if name not in self.libraries:
+            self.libraries[name] = self._with_warps(file, name, options)
+        holders = [_held(argument) for argument in arguments]
+        addresses = (ctypes.c_void_p * len(holders))(*(ctypes.addressof(h) for h in holders))
+        call = getattr(self.libraries[name], f"call_{kernel}")
+        call(ctypes.c_uint(blocks), ctypes.c_uint(threads), ctypes.c_size_t(shared), addresses)
+
+    def _with_warps(self, file: str, name: str, options: tuple[str, ...]) -> ctypes.CDLL:
+        text = (KERNELS / file).read_text()
+        text = re.sub(r"__launch_bounds__\([^()]*\)", "", text)
+        kernels = re.findall(r"KRONLEARN_KERNEL void\s+(\w+)\(", text)
+        calls = "".join(f"KRONLEARN_CALL({kernel})\n" for kernel in kernels)
+        source, built = self.folder / f"{name}.cpp", self.folder / f"{name}.so"
+        source.write_text(_WITH_WARPS.format(emulation=EMULATION, file=KERNELS / file, calls=calls))
+        command = [COMPILER, "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", *options]
+        subprocess.run([*command, str(source), "-o", str(built)], check=True)
+        return ctypes.CDLL(str(built))
+
+    def repeated(self, enqueue: Callable[[], None]) -> Callable[[int], list[float]]:
+        def run(count: int) -> list[float]:
+            finished = []
+            for _ in range(count):
+                enqueue()
+                finished.append(time.perf_counter())
+            return finished
+
+        return run
+
+
+def _held(argument: Any) -> Any:
+    """Memory that holds an argument as a kernel takes it."""
+    if isinstance(argument, np.generic):
+        return (ctypes.c_char * argument.nbytes).from_buffer_copy(argument.tobytes())
+    return _passed(argument)
 
 
 def _passed(argument: Any) -> Any:

@@ -11,6 +11,7 @@ import pytest
 import kronlearn as kl
 import reference
 from emulated_card import COMPILER, EmulatedCard
+from kronlearn.cuda.ahead import Ahead
 from kronlearn.cuda.device import card as real_card
 from kronlearn.cuda.engine import Cuda
 from kronlearn.cuda.updates import DeviceUpdate
@@ -294,6 +295,24 @@ def test_without_a_card_it_is_said_what_to_install(monkeypatch):
         kl.sparse_code(np.eye(4)[None], [np.eye(4)] * 2, 2, device="cuda")
     with pytest.raises(ValueError, match="choose one of cpu, cuda"):
         kl.sparse_code(np.eye(4)[None], [np.eye(4)] * 2, 2, device="tpu")
+    monkeypatch.setattr("kronlearn.engines.selection.card", lambda: None)
     with pytest.raises(ValueError, match='engine="threads" does not run on a graphics card'):
-        monkeypatch.setattr("kronlearn.engines.selection.card", lambda: None)
         kl.KroneckerDictionaryLearning(4, device="cuda", engine="threads").fit(np.ones((9, 4, 4)))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"method": "omp", "monotone": False}, {"structure": "orthonormal"}],
+    ids=["general", "orthonormal"],
+)
+def test_fused_iterations_end_where_the_processor_does(on_card, rng, settings, monkeypatch):
+    Y = image_like(rng, 300)
+    ran = []
+    run = Ahead.run
+    monkeypatch.setattr(Ahead, "run", lambda self, d, n: ran.append(n) or run(self, d, n))
+    options = {"n_atoms": 8, "n_nonzero_coefs": 6, "max_iter": 5, "random_state": 0} | settings
+    expected = kl.KroneckerDictionaryLearning(**options).fit(Y)
+    found = kl.KroneckerDictionaryLearning(**options, device="cuda").fit(Y)
+    np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=1e-4)
+    assert ran
+    assert np.all(np.diff(found.history_["seconds"]) >= 0)

@@ -225,7 +225,7 @@ def check_sums(result, Y, X=None):
         xx = X.T @ X
         assert np.abs(result.xx - xx).max() <= 2e-6 * np.abs(xx).max()
     residual2 = result.residual2[used].astype(np.float64).sum()
-    counts = np.sum(Y**2), residual2, (X != 0).sum(), np.sum(X**2)
+    counts = np.sum(Y**2), residual2, np.sum(X**2), (X != 0).sum()
     np.testing.assert_allclose(result.counts, counts, rtol=1e-6)
 
 

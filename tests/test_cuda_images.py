@@ -377,7 +377,12 @@ def test_groups_may_be_of_any_magnitude(card, rng, scale, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
 @pytest.mark.parametrize(
     ("shape", "patch", "group", "window"),
-    [((1, 9, 8), (5, 4), 4, (2, 3)), ((2, 6, 12), (5, 7), 5, (1, 2)), ((1, 20), (5,), 3, (0,))],
+    [
+        ((1, 9, 8), (5, 4), 4, (2, 3)),
+        ((2, 6, 12), (5, 7), 5, (1, 2)),
+        ((1, 20), (5,), 3, (0,)),
+        ((1, 6, 10), (4, 8), 16, (2, 2)),
+    ],
 )
 def test_teams_of_many_threads_shrink_as_one_does(warps, rng, shape, patch, group, window, dtype):
     guide = rng.integers(0, 3, shape).astype(dtype)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -71,11 +72,16 @@ class Card:
         self.xp = cupy
 
     @cached_property
+    def n_multiprocessors(self) -> int:
+        """How many multiprocessors the card has."""
+        properties = self.xp.cuda.runtime.getDeviceProperties(self.xp.cuda.Device().id)
+        return int(properties["multiProcessorCount"])
+
+    @property
     def n_teams(self) -> int:
         """How many teams of threads work at the same time."""
-        properties = self.xp.cuda.runtime.getDeviceProperties(self.xp.cuda.Device().id)
         # Sixteen warps on each multiprocessor: more would not find their scratch in its cache.
-        return int(properties["multiProcessorCount"]) * 16
+        return self.n_multiprocessors * 16
 
     def upload(self, array: NDArray[Any]) -> Any:
         """A copy of an array on the card."""
@@ -102,13 +108,61 @@ class Card:
     def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
         """Run a kernel of a file with so many teams."""
         blocks = -(-n_teams // _TEAMS_PER_BLOCK)
-        function = _module(self.xp, file).get_function(kernel)
-        function((blocks,), (_TEAMS_PER_BLOCK * _TEAM,), arguments)
+        self.launch_blocks(file, kernel, blocks, _TEAMS_PER_BLOCK * _TEAM, *arguments)
+
+    def launch_blocks(
+        self,
+        file: str,
+        kernel: str,
+        blocks: int,
+        threads: int,
+        *arguments: Any,
+        options: tuple[str, ...] = (),
+        shared: int = 0,
+    ) -> None:
+        """Run a kernel of a file, compiled with options, with ``shared`` bytes for each block."""
+        function = _function(self.xp, file, kernel, options)
+        if shared > function.max_dynamic_shared_size_bytes:
+            function.max_dynamic_shared_size_bytes = shared
+        function((blocks,), (threads,), arguments, shared_mem=shared)
+
+    def repeated(self, enqueue: Callable[[], None]) -> Callable[[int], list[float]]:
+        """What runs some work, recorded once, again and again.
+
+        Returns a function of how often, which returns when each repetition ended, by
+        ``time.perf_counter``, once all have.
+        """
+        stream = self.xp.cuda.Stream(non_blocking=True)
+        # Kernels are compiled before the recording begins.
+        enqueue()
+        self.xp.cuda.get_current_stream().synchronize()
+        with stream:
+            stream.begin_capture()
+            enqueue()
+            graph = stream.end_capture()
+
+        def run(count: int) -> list[float]:
+            self.xp.cuda.get_current_stream().synchronize()
+            events = [self.xp.cuda.Event() for _ in range(count)]
+            for event in events:
+                graph.launch(stream)
+                event.record(stream)
+            stream.synchronize()
+            end = time.perf_counter()
+            elapsed = self.xp.cuda.get_elapsed_time
+            return [end - elapsed(event, events[-1]) / 1e3 for event in events]
+
+        return run
 
 
 @cache
-def _module(cupy: Any, file: str) -> Any:
+def _function(cupy: Any, file: str, kernel: str, options: tuple[str, ...]) -> Any:
+    return _module(cupy, file, options).get_function(kernel)
+
+
+@cache
+def _module(cupy: Any, file: str, options: tuple[str, ...]) -> Any:
     """The kernels of a file, compiled for this card; CuPy keeps them on disk."""
     logger.info("Compiling %s for this graphics card; the result is kept.", file)
     source = (_KERNELS / file).read_text("utf-8")
-    return cupy.RawModule(code=source, options=("-std=c++17", f"-I{_KERNELS}"))
+    return cupy.RawModule(code=source, options=("-std=c++17", f"-I{_KERNELS}", *options))

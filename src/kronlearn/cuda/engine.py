@@ -6,18 +6,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from kronlearn.cuda.ahead import Ahead
 from kronlearn.cuda.coder import ChunkCoder
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.device import Card
 from kronlearn.cuda.samples import CardSamples
 from kronlearn.cuda.sums import CardSums
 from kronlearn.cuda.tables import Tables
-from kronlearn.engines.engine import Codes, Engine, Task
+from kronlearn.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.engines.engine import Coder, Codes, Engine, Iterated, Task
 from kronlearn.sources.source import Source, check_finite
 
 __all__ = ["Cuda"]
 
 _NO_SAMPLE = np.iinfo(np.int64).max
+# The most iterations that are done at once.
+_MOST_AHEAD = 16
 
 
 class Cuda(Engine):
@@ -37,6 +41,7 @@ class Cuda(Engine):
         self, card: Card, source: Source, block_size: int, memory: int | None = None
     ) -> None:
         self.card, self.source, self.block_size = card, source, block_size
+        self._ahead: Ahead | None = None
         self.samples = CardSamples(card, source, memory or card.free_memory() // 2)
 
     def room(self, source: Source, width: int, **parts: bool) -> CardCodes:
@@ -51,6 +56,21 @@ class Cuda(Engine):
             if getattr(codes, part) is not None:
                 setattr(made, part, self.card.upload(getattr(codes, part)))
         return made
+
+    def ahead(
+        self, source: Source, dictionary: Dictionary, coder: Coder, orthonormal: bool, count: int
+    ) -> list[Iterated] | None:
+        """Iterations without a look from the processor, where there are kernels for them."""
+        if self.samples.array is None or not Ahead.suits(
+            dictionary, coder, orthonormal, source.dtype
+        ):
+            return None
+        assert isinstance(dictionary, KroneckerDictionary)
+        if self._ahead is None:
+            self._ahead = Ahead(
+                self.card, self.samples.array, dictionary, coder, orthonormal, _MOST_AHEAD
+            )
+        return self._ahead.run(dictionary, min(count, _MOST_AHEAD))
 
     def coded(self, source: Source, task: Task) -> Iterator[Codes]:
         """The codes of consecutive samples, chunk after chunk, in the memory of the processor."""

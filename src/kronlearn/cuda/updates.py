@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +19,7 @@ __all__ = ["DeviceUpdate", "Made"]
 
 _POINTERS = (
     *("xx", "xy", "counts", "factors", "single_tables", "double_tables", "scratch", "history"),
-    *("all_factors", "iteration"),
+    *("all_factors", "iteration", "doubtful_count"),
 )
 
 _UPDATE = np.dtype(
@@ -58,8 +60,9 @@ class DeviceUpdate:
 
     Attributes
     ----------
-    xx, xy, counts : arrays on the card
-        What the updates rest on: ``S_xx``, ``S_xy``, and the four numbers of a pass.
+    xx, xy, counts, doubtful_count : arrays on the card
+        What the updates rest on: ``S_xx``, ``S_xy``, the four numbers of a pass, and how many
+        samples are missing in them.
     single_tables, double_tables : arrays on the card
         Tables of the present dictionary.
     """
@@ -82,12 +85,21 @@ class DeviceUpdate:
         self.history = xp.zeros((kept, 4))
         self.all_factors = xp.zeros((kept, self.factors.size))
         self.iteration = xp.zeros(1, np.int32)
+        self.doubtful_count = xp.zeros(1, np.int32)
         self.seen = 0
         self.task = np.zeros((), _UPDATE)
         self.task["shape"], self.task["orthonormal"] = tables.shape, orthonormal
         self.task["kept"] = kept
         for name in _POINTERS:
             self.task[name] = card.address(getattr(self, name))
+
+    def begin_with(self, factors: Sequence[NDArray[Any]]) -> None:
+        """Go on from these factors."""
+        tables = Tables.of(factors)
+        exact = np.concatenate([np.asarray(factor, np.float64).ravel() for factor in factors])
+        self.factors[...] = self.card.upload(exact)
+        self.single_tables[...] = self.card.upload(tables.numbers.astype(np.float32))
+        self.double_tables[...] = self.card.upload(tables.numbers)
 
     def give(self, moments: Moments, found: Pass) -> None:
         """Take moments that the processor has."""

@@ -95,13 +95,19 @@ class Matcher {
         there[q] = plane_ + candidate(number < count_ ? number : c);
         sums[q] = T(0);
       }
-      for (int e = 0; e < grid_.features; ++e) {
-        const T value = here_[e];
-        const int64 place = places_[e];
+      // Pixels lie side by side along the last axis of the image.
+      const int length = grid_.patch[grid_.axis(grid_.n_axes - 1)];
+      for (int row = 0; row < grid_.features; row += length) {
+        const T* values = here_ + row;
+        const int64 place = places_[row];
+#pragma unroll 8
+        for (int j = 0; j < length; ++j) {
+          const T value = values[j];
 #pragma unroll
-        for (int q = 0; q < kCompared; ++q) {
-          const T difference = value - there[q][place];
-          sums[q] += difference * difference;
+          for (int q = 0; q < kCompared; ++q) {
+            const T difference = value - there[q][place + j];
+            sums[q] += difference * difference;
+          }
         }
       }
 #pragma unroll

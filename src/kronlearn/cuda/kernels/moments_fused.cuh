@@ -334,12 +334,12 @@ class TileSums {
 };
 
 // What is counted of coded samples.
-enum Count { kEnergy, kResidual2, kNonzeros, kCodes2, kCounts };
+enum Count { kEnergy, kResidual2, kCodes2, kNonzeros, kCounts };
 
 // A thread's counts of one sample are added to those of its warp, (kWarps, kCounts) in shared memory.
 KRONLEARN_DEVICE void add_counts(double* counts, float energy, float residual2, int nonzeros,
                                  float codes2) {
-  double sums[kCounts] = {energy, residual2, double(nonzeros), codes2};
+  double sums[kCounts] = {energy, residual2, codes2, double(nonzeros)};
 #pragma unroll
   for (int c = 0; c < kCounts; ++c) {
 #pragma unroll

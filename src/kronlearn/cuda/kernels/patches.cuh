@@ -25,6 +25,12 @@ struct Arena {
   }
 };
 
+// Numbers that are loaded at once.
+template <class T>
+struct alignas(16) Four {
+  T x[4];
+};
+
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 // A kernel's argument that is read where it lies.
 #define KRONLEARN_ARGUMENT const __grid_constant__

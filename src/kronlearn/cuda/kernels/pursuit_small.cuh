@@ -5,6 +5,7 @@
 // one.
 #pragma once
 
+#include "patches.cuh"
 #include "pursuit.cuh"
 
 namespace kronlearn {
@@ -21,12 +22,6 @@ T from_lane(T x, int) {
   return x;
 }
 #endif
-
-// Numbers that are loaded at once.
-template <class T>
-struct alignas(16) Four {
-  T x[4];
-};
 
 template <class T, int kM, int kN, bool kOls>
 class SmallPursuit {

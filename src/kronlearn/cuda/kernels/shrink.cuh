@@ -29,6 +29,52 @@ struct ShrinkTask {
   int64 scratch_size;
 };
 
+// mode_product for a square factor of a size that is known when compiled; a thread makes a column at a time.
+template <int kSize, class T>
+KRONLEARN_DEVICE void square_product(Team team, const T* factor, int outer, int inner, const T* in, T* out) {
+  for (int c = team.lane; c < outer * inner; c += Team::kSize) {
+    const int a = c / inner, first = a * kSize * inner + c - a * inner;
+    T sums[kSize];
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) sums[i] = T(0);
+#pragma unroll
+    for (int p = 0; p < kSize; ++p) {
+      const T x = in[first + p * inner];
+      const Four<T>* row = reinterpret_cast<const Four<T>*>(factor + p * kSize);
+#pragma unroll
+      for (int i = 0; i < kSize; i += 4) {
+        const Four<T> four = row[i / 4];
+#pragma unroll
+        for (int q = 0; q < 4; ++q) sums[i + q] += four.x[q] * x;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) out[first + i * inner] = sums[i];
+  }
+  team.sync();
+}
+
+// correlate() with square factors.
+template <class T>
+KRONLEARN_DEVICE void correlate_square(Team team, const Shape& s, const T* factors, const T* y, T* out,
+                                       T* scratch) {
+  bool usual = true;
+  for (int i = 0; i < s.n_modes; ++i) usual = usual && (s.m[i] == 4 || s.m[i] == 8 || s.m[i] == 16);
+  if (!usual) return correlate(team, s, factors, y, out, scratch);
+  const int features = s.features();
+  int outer = 1;
+  for (int i = 0; i < s.n_modes; ++i) {
+    const int size = s.m[i], inner = features / outer / size;
+    T* to = i + 1 == s.n_modes ? out : scratch + (i % 2) * features;
+    if (size == 16) square_product<16>(team, factors, outer, inner, y, to);
+    if (size == 8) square_product<8>(team, factors, outer, inner, y, to);
+    if (size == 4) square_product<4>(team, factors, outer, inner, y, to);
+    factors += size * size;
+    outer *= size;
+    y = to;
+  }
+}
+
 template <class T>
 class Shrinkage {
  public:
@@ -49,7 +95,7 @@ class Shrinkage {
       transform(task_.guide + plane * task_.pixels, offsets, g_);
       transform(task_.image + plane * task_.pixels, offsets, c_);
       const T kept = shrink();
-      correlate(team_, task_.shape, task_.synthesis, c_, y_, scratch_);
+      correlate_square(team_, task_.shape, task_.synthesis, c_, y_, scratch_);
       if (!add(plane, offsets, T(1) / (kept > T(1) ? kept : T(1)))) lower(task_.first_bad, number);
     }
   }
@@ -60,7 +106,7 @@ class Shrinkage {
     for (int e = team_.lane; e < size_; e += Team::kSize)
       y_[e] = plane[offsets[e / features] + task_.places[e % features]];
     team_.sync();
-    correlate(team_, task_.shape, task_.analysis, y_, out, scratch_);
+    correlate_square(team_, task_.shape, task_.analysis, y_, out, scratch_);
   }
 
   // c becomes c · g² / (g² + noise²); the sum of the squared factors.

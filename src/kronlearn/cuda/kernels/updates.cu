@@ -5,7 +5,7 @@
 namespace kronlearn {
 
 // Why an iteration has to be done again on the processor.
-enum Flag { kFine = 0, kUnsafePivot = 1, kUnusedAtoms = 2, kNoPolarFactor = 4 };
+enum Flag { kFine = 0, kUnsafePivot = 1, kUnusedAtoms = 2, kNoPolarFactor = 4, kDoubtful = 8 };
 
 // Pivots below this fraction of the largest are not safe to divide by.
 constexpr double kSafePivot = 1e-6;
@@ -25,6 +25,7 @@ struct Update {
   double* history;    // (kept, 4): squared error after the update and before, nonzeros, flags
   double* all_factors;  // (kept, m1 · n1 + m2 · n2)
   int* iteration;     // how many there have been
+  const int* doubtful_count;  // samples that are missing in the sums
 };
 
 class Updater {
@@ -51,7 +52,7 @@ class Updater {
   KRONLEARN_DEVICE void run() {
     for (int i = crowd_.lane; i < s_.n1; i += crowd_.size) scale1_[i] = 1.0;
     for (int j = crowd_.lane; j < s_.n2; j += crowd_.size) scale2_[j] = 1.0;
-    if (crowd_.lane == 0) *flag_ = 0.0;
+    if (crowd_.lane == 0) *flag_ = *u_.doubtful_count > 0 ? double(kDoubtful) : 0.0;
     crowd_.sync();
     if (!u_.orthonormal) find_unused();
     for (int mode = 0; mode < 2; ++mode) {
