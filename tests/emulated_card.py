@@ -97,7 +97,7 @@ class EmulatedCard:
         name = "".join([file, *options]).replace("=", "_")
         if name not in self.libraries:
             self.libraries[name] = self._with_warps(file, name, options)
-        holders = [_held(argument) for argument in arguments]
+        holders = [_passed(argument) for argument in arguments]
         addresses = (ctypes.c_void_p * len(holders))(*(ctypes.addressof(h) for h in holders))
         call = getattr(self.libraries[name], f"call_{kernel}")
         call(ctypes.c_uint(blocks), ctypes.c_uint(threads), ctypes.c_size_t(shared), addresses)
@@ -124,15 +124,10 @@ class EmulatedCard:
         return run
 
 
-def _held(argument: Any) -> Any:
-    """Memory that holds an argument as a kernel takes it."""
-    if isinstance(argument, np.generic):
-        return (ctypes.c_char * argument.nbytes).from_buffer_copy(argument.tobytes())
-    return _passed(argument)
-
-
 def _passed(argument: Any) -> Any:
-    """A struct by value, an array as a pointer."""
+    """A number or a struct by value, an array as a pointer."""
+    if isinstance(argument, np.generic):
+        return {4: ctypes.c_int32, 8: ctypes.c_int64}[argument.nbytes](int(argument))
     if argument.dtype.names is None:
         return ctypes.c_void_p(argument.ctypes.data)
     words = argument.dtype.itemsize // 8

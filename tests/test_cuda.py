@@ -256,8 +256,9 @@ def test_learning_ends_where_the_processor_does(on_card, rng, settings):
     expected = kl.KroneckerDictionaryLearning(**options).fit(Y)
     found = kl.KroneckerDictionaryLearning(**options, device="cuda").fit(Y)
     assert len(found.history_["rmse"]) == len(expected.history_["rmse"])
-    # With an error target the number of nonzeros is at the mercy of rounding.
-    tolerance = 1e-3 if "tol" in settings else 1e-4
+    # With an error target the number of nonzeros is at the mercy of rounding; and sums of fused
+    # kernels are rounded so that, of few samples, one may change its support.
+    tolerance = 1e-3 if settings.keys() & {"tol", "monotone"} else 1e-4
     np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=tolerance)
     assert found.score(Y) == pytest.approx(expected.score(Y), rel=1e-3)
     assert found.dictionary_.dtype == np.float32

@@ -1,18 +1,15 @@
-"""Passes over images on a card, on a card if there is one and emulated on the processor always."""
+"""Passes over images, on a card if there is one and emulated on the processor always."""
 
 from __future__ import annotations
 
-import ctypes
-import re
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import kronlearn as kl
 import reference
-from emulated_card import COMPILER, KERNELS, EmulatedCard, _passed
+from emulated_card import COMPILER, EmulatedCard
 from kronlearn.cuda.device import card as real_card
 from kronlearn.cuda.images import CardImages
 from kronlearn.engines.threads import native_dictionary
@@ -43,51 +40,6 @@ def card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return real_card()
     except (ImportError, RuntimeError) as problem:
         pytest.skip(f"no graphics card: {problem}")
-
-
-class WarpCard(EmulatedCard):
-    """An emulated card whose teams are 32 threads each, as on a real one; slow."""
-
-    def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
-        if file not in self.libraries:
-            self.libraries[file] = ctypes.CDLL(str(_with_threads(self.folder, file)))
-        # Two teams a block: they share what is shared within one.
-        blocks = 1 if n_teams <= 2 else 2
-        threads = 64 if n_teams > 1 else 32
-        launch = getattr(self.libraries[file], f"launch_{kernel}")
-        launch(ctypes.c_uint(blocks), ctypes.c_uint(threads), *map(_passed, arguments))
-
-
-def _with_threads(folder: Path, file: str) -> Path:
-    """A library that runs the kernels of a file, each with a function that launches it."""
-    kernels = re.findall(
-        r"KRONLEARN_KERNEL(?: KRONLEARN_BLOCKS\(\d\))? void (\w+)\((.*?)\) {",
-        (KERNELS / file).read_text("utf-8"),
-        re.DOTALL,
-    )
-    emulation = Path(__file__).with_name("cuda_emulation.hpp")
-    lines = [f'#include "{emulation}"', *MISSING, f'#include "{KERNELS / file}"']
-    for name, parameters in kernels:
-        names = ", ".join(re.findall(r"(\w+)(?:,|$)", parameters))
-        lines.append(
-            f'extern "C" void launch_{name}(unsigned blocks, unsigned threads, {parameters}) '
-            f"{{ emulation::launch({name}, blocks, threads, 0, {names}); }}"
-        )
-    source, built = folder / f"{file}.cpp", folder / f"{file}.threads.so"
-    source.write_text("\n".join(lines))
-    assert COMPILER is not None
-    command = [COMPILER, "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread"]
-    subprocess.run([*command, str(source), "-o", str(built)], check=True)
-    return built
-
-
-# What the emulation does not have.
-MISSING = [
-    "#define __grid_constant__",
-    "inline float __fmul_rn(float x, float y) { return x * y; }",
-    "inline double __dmul_rn(double x, double y) { return x * y; }",
-    "inline long long __double2ll_rn(double x) { return std::llrint(x); }",
-]
 
 
 class OnEmulatedCard(np.ndarray):
@@ -225,7 +177,7 @@ def test_images_coded_in_bands_have_the_same_bits(card, case, masked, dtype):
     again = coded(card, *settings, known=weights, on_card=True)
     np.testing.assert_array_equal(again, whole)
     pieces = []
-    for memory in (1, image.nbytes, 3 * image.nbytes, 20 * image.nbytes):
+    for memory in (1, 1 << 17, 1 << 18, 1 << 22):
         shares: list[float] = []
         options = {"known": weights, "memory": memory, "progress": shares.append}
         for on_card in (False, True):
@@ -291,45 +243,14 @@ def test_sums_are_added_to_what_is_there(card, rng):
     np.testing.assert_allclose(sums, [expected[0] + 1, expected[1] + 2], rtol=1e-12, atol=1e-12)
 
 
-@pytest.fixture(scope="module")
-def warps(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    if COMPILER is None:
-        pytest.skip("no C++ compiler is at hand")
-    made = WarpCard(tmp_path_factory.mktemp("threads"))
-    made.n_teams = 4
-    return made
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
-@pytest.mark.parametrize("method", [*METHODS, "known"])
-def test_teams_of_many_threads_code_as_one_does(warps, rng, method, dtype):
-    image = rng.standard_normal((7, 9)).astype(dtype)
-    factors = reference.random_factors(rng, (5, 7), (6, 8))
-    known = None
-    if method == "threshold":
-        factors = reference.orthonormal_factors(rng, (5, 7))
-    if method == "known":
-        known, method = (rng.random(image.shape) < 0.8).astype(dtype), "ols"
-    settings = (image, factors, axes_of(image.shape, (5, 7), (1, 2)), method, 3, 1.5)
-    found = coded(warps, *settings, known=known)
-    assert_same_sums(found, coded(None, *settings, known=known), dtype)
-
-
-@pytest.mark.parametrize("tol", [-1.0, 4.0, 1e-3])
-@pytest.mark.parametrize("method", ["omp", "ols"])
-@pytest.mark.parametrize("n", [8, 16])
-def test_teams_of_many_threads_code_the_usual_shapes(warps, rng, n, method, tol):
-    image = np.cumsum(rng.standard_normal((10, 11)), axis=0).astype(np.float32)
-    factors = reference.random_factors(rng, (8, 8), (n, n))
-    settings = (image, factors, axes_of(image.shape, (8, 8), (1, 1)), method, 9, tol)
-    assert_same_sums(coded(warps, *settings), coded(None, *settings), np.float32)
-
-
-def test_teams_whose_scratch_is_in_the_memory_of_the_card(warps, rng):
-    image = rng.standard_normal((20, 21))
-    factors = reference.random_factors(rng, (20, 20), (21, 21))
-    settings = (image, factors, axes_of(image.shape, (20, 20), (1, 1)), "omp", 3, -1.0)
-    assert_same_sums(coded(warps, *settings), coded(None, *settings), np.float64)
+def test_images_may_lie_on_the_card_and_sums_not(card, rng):
+    image = rng.standard_normal((12, 10))
+    factors = reference.orthonormal_factors(rng, (4, 3))
+    settings = (axes_of((12, 10), (4, 3), (2, 2)), "omp", 3, -1.0)
+    expected = coded(card, image, factors, *settings)
+    sums = [np.zeros_like(image), np.zeros_like(image)]
+    CardImages(card, factors, np.float64).code_image(put_on(card, image), *sums, *settings)
+    np.testing.assert_array_equal(sums, expected)
 
 
 # Shrinking
@@ -372,25 +293,6 @@ def test_groups_may_be_of_any_magnitude(card, rng, scale, dtype):
         np.testing.assert_allclose(
             found, wanted, rtol=0, atol=ROUNDING[dtype] * np.abs(wanted).max()
         )
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
-@pytest.mark.parametrize(
-    ("shape", "patch", "group", "window"),
-    [
-        ((1, 9, 8), (5, 4), 4, (2, 3)),
-        ((2, 6, 12), (5, 7), 5, (1, 2)),
-        ((1, 20), (5,), 3, (0,)),
-        ((1, 6, 10), (4, 8), 16, (2, 2)),
-    ],
-)
-def test_teams_of_many_threads_shrink_as_one_does(warps, rng, shape, patch, group, window, dtype):
-    guide = rng.integers(0, 3, shape).astype(dtype)
-    planes = guide + rng.standard_normal(shape).astype(dtype)
-    settings = (planes, guide, patch, group, tuple(max(1, m // 2) for m in patch), window)
-    for found, wanted in zip(shrunk(warps, *settings), shrunk(None, *settings), strict=True):
-        atol = ROUNDING[dtype] * np.abs(wanted).max()
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
 
 
 # Errors
@@ -446,3 +348,56 @@ def test_what_a_card_cannot_do_is_said(card):
     single = np.zeros(4, np.float32)
     with pytest.raises(TypeError, match="image must be C-contiguous float64; it is float32"):
         images.code_image(single, single, single, [(4, 1, 1, 0)], "omp", 1, -1.0)
+
+
+# Whole methods
+
+
+def average_on(card: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the passes of denoising and inpainting run on this card."""
+
+    class Images(CardImages):
+        def code_image(self, *arguments: Any, threads: int = 1, **options: Any) -> None:
+            super().code_image(*arguments, **options)
+
+        def shrink_image(self, *arguments: Any, threads: int = 1, **options: Any) -> None:
+            super().shrink_image(*arguments, **options)
+
+    monkeypatch.setattr(
+        "kronlearn.images.aggregation.native_dictionary",
+        lambda factors, dtype: Images(card, factors, dtype),
+    )
+
+
+def picture(rng: np.random.Generator, shape: Any) -> Any:
+    """Something smooth with an edge, 0 to 255."""
+    parts = np.ix_(*(np.cos(np.linspace(0, 3 + k, size)) for k, size in enumerate(shape)))
+    smooth = sum(parts[1:], parts[0] * np.ones(shape))
+    return 40 * smooth + 80 * (smooth > 0.5) + 90
+
+
+@pytest.mark.parametrize(
+    ("shape", "channel_axis"), [((40, 33), None), ((30, 25, 3), -1), ((9, 20, 17), None)]
+)
+def test_denoised_images_are_those_of_the_processor(card, monkeypatch, rng, shape, channel_axis):
+    image = picture(rng, shape) + 15 * rng.standard_normal(shape)
+    options = {"channel_axis": channel_axis, "max_iter": 2}
+    expected = kl.images.denoise(image, **options)
+    average_on(card, monkeypatch)
+    found = kl.images.denoise(image, **options)
+    # In single precision near ties may go the other way.
+    assert np.quantile(np.abs(found - expected), 0.9) < 0.01
+    assert np.abs(found - expected).max() < 3
+    image[3, 4] = np.nan
+    with pytest.raises(ValueError, match="image contains NaN or infinity"):
+        kl.images.denoise(image, **options)
+
+
+@pytest.mark.parametrize("shape", [(30, 26)])
+def test_inpainted_images_are_those_of_the_processor(card, monkeypatch, rng, shape):
+    image = picture(rng, shape)
+    image[rng.random(shape) < 0.4] = np.nan
+    expected = kl.images.inpaint(image, max_iter=2)
+    average_on(card, monkeypatch)
+    found = kl.images.inpaint(image, max_iter=2)
+    assert np.sqrt(np.mean((found - expected) ** 2)) < 1.0

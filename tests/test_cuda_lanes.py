@@ -30,7 +30,7 @@ UNTOUCHED = 99
 #: Entries and atoms of a side, nonzeros, method.
 CASES = [
     (8, 16, 6, "omp"),
-    (8, 16, 6, "ols"),
+    (8, 16, 5, "ols"),
     (16, 16, 12, "omp"),
     (16, 32, 16, "omp"),
     (32, 32, 8, "ols"),
@@ -358,6 +358,20 @@ def test_what_single_precision_cannot_decide_is_left_to_double(build, rng):
     np.testing.assert_array_equal(run.sure, size == 0)
     for total in (sums.P, sums.C, sums.counts):
         assert not total.any()
+
+
+def test_atoms_that_are_nearly_the_same_are_left_to_double(build, rng):
+    case = CASES[1]
+    factors = random_factors(rng, 8, 16)
+    first, aside = np.linalg.qr(factors[0][:, [3, 7]])[0].T
+    factors[0][:, 3], factors[0][:, 12] = first, first + 0.01 * aside
+    # Its second part is in the direction in which the two differ: OLS takes both.
+    y = np.outer(10.0 * first + 2.0 * aside, factors[1][:, 5])
+    Y = np.stack([y, np.outer(factors[0][:, 1], factors[1][:, 2]), y]).astype(np.float32)
+    run = Run(build(case), case, Y, factors)
+    sums = run.code()
+    np.testing.assert_array_equal(run.sure[[0, 2]], False)
+    check_sums(sums, run, "left", factors[1], run.sure)
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=str)

@@ -27,6 +27,8 @@ class ChunkCoder:
     task: Task
     tables: Tables
     dtype: np.dtype[Any]
+    #: Sizes of scratch that were asked for before.
+    sizes: dict[Any, int]
 
     def code(self, samples: Any, codes: CardCodes, first: int, bad: Any) -> Any:
         """Code consecutive samples into codes of their own; returns ``‖y‖²`` of each (float64).
@@ -74,16 +76,22 @@ class ChunkCoder:
         return [np.float64] if self.dtype == np.float64 else [np.float32, np.float64]
 
     def _launch(self, kind: str, values: dict[str, Any], tables: Any, count: int) -> None:
-        xp = self.card.xp
         task = new_task(**values)
-        numbers = xp.zeros(1, np.int64)
-        self.card.launch("coder.cu", f"scratch_{kind}", 1, task, numbers)
-        size = int(numbers[0])
+        size = self._scratch_size(kind, task)
         teams = min(self.card.n_teams, count)
-        scratch = xp.empty(size * teams, tables.dtype)
+        scratch = self.card.xp.empty(size * teams, tables.dtype)
         task["scratch"], task["scratch_size"] = self.card.address(scratch), size
         kernel = kind if kind.startswith("recode") else f"code_{kind}"
         self.card.launch("coder.cu", kernel, teams, task, tables)
+
+    def _scratch_size(self, kind: str, task: Any) -> int:
+        """Numbers that a team needs for itself, as the kernel counts them."""
+        key = kind, bytes(task["shape"].tobytes()), int(task["width"]), bool(task["weights"])
+        if key not in self.sizes:
+            numbers = self.card.xp.zeros(1, np.int64)
+            self.card.launch("coder.cu", f"scratch_{kind}", 1, task, numbers)
+            self.sizes[key] = int(numbers[0])
+        return self.sizes[key]
 
 
 def _targets(card: Card, coder: Coder, rows: slice, dtype: np.dtype[Any]) -> dict[str, Any]:

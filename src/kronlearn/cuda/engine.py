@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,7 @@ class Cuda(Engine):
     ) -> None:
         self.card, self.source, self.block_size = card, source, block_size
         self._ahead: Ahead | None = None
+        self._sizes: dict[Any, int] = {}
         self.samples = CardSamples(card, source, memory or card.free_memory() // 2)
 
     def room(self, source: Source, width: int, **parts: bool) -> CardCodes:
@@ -90,7 +92,7 @@ class Cuda(Engine):
         """Pass over the samples; yields the codes of every chunk."""
         assert source is self.source
         tables = Tables.of(task.dictionary.coding_factors)
-        coder = ChunkCoder(self.card, task, tables, source.dtype)
+        coder = ChunkCoder(self.card, task, tables, source.dtype, self._sizes)
         bad = self.card.xp.full(1, _NO_SAMPLE, np.int64)
         for rows, samples in self.samples.chunks():
             if codes is None:

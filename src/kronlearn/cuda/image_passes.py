@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.slabs import GRID, Cut, Grid
+from kronlearn.cuda.slabs import GRID, Grid, PlacedArray
 from kronlearn.cuda.tables import SHAPE
 from kronlearn.cuda.tasks import METHODS
 
@@ -104,7 +104,11 @@ class Coding:
     """
 
     def __init__(
-        self, owner: CardImages, grid: Grid, arrays: dict[str, Cut], settings: dict[str, Any]
+        self,
+        owner: CardImages,
+        grid: Grid,
+        arrays: dict[str, PlacedArray],
+        settings: dict[str, Any],
     ) -> None:
         self.owner, self.card, self.grid, self.arrays = owner, owner.card, grid, arrays
         self.settings = settings
@@ -113,7 +117,16 @@ class Coding:
     def run(self, progress: Tell) -> None:
         """Go through all patches, some at a time."""
         xp = self.card.xp
-        pieces = list(self.pieces())
+        task = np.zeros((), _CODING)
+        task["shape"], task["grid"] = self.owner.tables.shape, self.grid.described((0, 1))
+        # Weighted patches need other scratch.
+        task["known"] = int("known" in self.arrays)
+        for name, value in self.settings.items():
+            task[name] = value
+        coders = [_Scratch(self.owner, self._kernel(), task.copy(), self.owner.dtype)]
+        if self.single:
+            coders.append(_Scratch(self.owner, "recode_float32", task.copy(), np.float64))
+        pieces = list(self.pieces(self.owner.memory - sum(c.memory.nbytes for c in coders)))
         most = max(stop - first for first, stop in pieces)
         room = {
             "values": xp.empty((most, self.grid.features), self.owner.dtype),
@@ -122,17 +135,8 @@ class Coding:
         if self.single:
             room["doubtful"] = xp.empty(most, np.int32)
             room["doubtful_count"] = xp.zeros(1, np.int32)
-        task = np.zeros((), _CODING)
-        task["shape"], task["grid"] = self.owner.tables.shape, self.grid.described((0, 1))
-        # Weighted patches need other scratch.
-        task["known"] = int("known" in self.arrays)
-        for name, value in self.settings.items():
-            task[name] = value
         for name, array in room.items():
             task[name] = self.card.address(array)
-        coders = [_Scratch(self.owner, self._kernel(), task.copy(), self.owner.dtype)]
-        if self.single:
-            coders.append(_Scratch(self.owner, "recode_float32", task.copy(), np.float64))
         for first, stop in pieces:
             if self.single:
                 room["doubtful_count"][...] = 0
@@ -151,14 +155,17 @@ class Coding:
                     return f"{name}_{shape[1]}"
         return name
 
-    def pieces(self) -> Iterator[tuple[int, int]]:
-        """Patches that are coded together: of several starts along the band axis, or of a part."""
+    def pieces(self, memory: int) -> Iterator[tuple[int, int]]:
+        """Patches that are coded together, from one number to another, in so much memory.
+
+        These are all that begin at several places of the band axis, or a part of those at one.
+        """
         size = self.owner.dtype.itemsize
         length, patch, stride, _ = self.grid.axes[self.grid.band]
         per_start, per_row = self.grid.per_start, self.grid.pixels // length
         patch_bytes = (self.grid.features + 1) * size + 4
         row_bytes = len(self.arrays) * per_row * size
-        left = self.owner.memory - patch * row_bytes
+        left = memory - patch * row_bytes
         starts = (left + stride * row_bytes) // (per_start * patch_bytes + stride * row_bytes)
         n_starts = self.grid.starts[self.grid.band]
         together = min(max(1, starts), n_starts)
@@ -173,7 +180,7 @@ class Coding:
     def _run_piece(self, task: NDArray[Any], first: int, stop: int, coders: list[_Scratch]) -> None:
         per_start = self.grid.per_start
         rows = self.grid.rows(first // per_start, (stop - 1) // per_start)
-        slabs = {name: array.slab(rows) for name, array in self.arrays.items()}
+        slabs = {name: array.slab(self.grid, rows) for name, array in self.arrays.items()}
         places = self.card.upload(self.grid.places(rows))
         task["grid"], task["places"] = self.grid.described(rows), self.card.address(places)
         task["first"], task["count"], task["pixels"] = first, stop - first, slabs["image"].size
@@ -190,7 +197,7 @@ class Coding:
         teams = min(-(-slabs["image"].size // 32), 16 * self.card.n_teams)
         self.card.launch(_FILE, f"add_{self.owner.dtype}", teams, task)
         for name in ("numerator", "denominator"):
-            self.arrays[name].put(rows, slabs[name])
+            self.arrays[name].put(self.grid, rows, slabs[name])
 
 
 class Shrinkage:
@@ -201,13 +208,13 @@ class Shrinkage:
         owner: CardImages,
         synthesis: CardImages,
         grid: Grid,
-        arrays: dict[str, Cut],
+        arrays: dict[str, PlacedArray],
         group: int,
         noise: float,
         taper: NDArray[Any],
     ) -> None:
         self.owner, self.card, self.grid, self.arrays = owner, owner.card, grid, arrays
-        self.planes = arrays["image"].array.shape[0]
+        self.planes = arrays["image"].array.size // grid.pixels
         self.taper = owner.card.xp.asarray(taper, owner.dtype)
         scale, weight_scale = self._scales(synthesis, group)
         self.task = np.zeros((), _SHRINKAGE)
@@ -241,7 +248,7 @@ class Shrinkage:
         # A number of a shrunk group does not exceed the norm of the group, but for what rounding or
         # factors that are not quite orthonormal add.
         growth = math.prod(
-            float(np.linalg.norm(factor / np.linalg.norm(factor, axis=0), 2))
+            float(np.linalg.norm(factor, 2) / np.linalg.norm(factor, axis=0).min())
             for factor in (*self.owner.factors, *synthesis.factors)
         )
         norm = math.sqrt(group * self.grid.features) * 1.01 * growth
@@ -254,15 +261,17 @@ class Shrinkage:
         bad = xp.full(1, _NO_PATCH, np.int64)
         self.task["first_bad"] = address(bad)
         self.task["grid"] = grid.described((0, 1))
-        n_starts, together = grid.starts[grid.band], self._together()
         scratch = _Scratch(self.owner, f"shrink_{kind}", self.task, kind)
+        n_starts = grid.starts[grid.band]
+        together = self._together(self.owner.memory - scratch.memory.nbytes)
         before: dict[str, Any] | None = None
         low = 0
         for start in range(0, n_starts, together):
             end = min(start + together, n_starts)
             rows = self._rows(start, end)
             sums = self._sums(rows, before, low)
-            slabs = {name: self.arrays[name].slab(rows) for name in ("image", "guide")} | sums
+            parts = ("image", "guide")
+            slabs = {name: self.arrays[name].slab(grid, rows) for name in parts} | sums
             slabs["places"] = self.card.upload(grid.places(rows))
             task = self.task.copy()
             task["grid"], task["pixels"] = grid.described(rows), slabs["image"].size // self.planes
@@ -285,12 +294,12 @@ class Shrinkage:
     def _rows(self, start: int, end: int) -> tuple[int, int]:
         return self.grid.rows(start, end - 1, self.grid.axes[self.grid.band][3])
 
-    def _together(self) -> int:
-        """Starts along the band axis whose patches make a band."""
+    def _together(self, memory: int) -> int:
+        """Starts along the band axis whose patches make a band, in so much memory."""
         size, patch, stride, window = self.grid.axes[self.grid.band]
         # Image, guide, numerator and denominator; sums and weights, twice where bands overlap.
         row_bytes = self.planes * (self.grid.pixels // size) * (4 * self.owner.dtype.itemsize + 32)
-        return max(1, (self.owner.memory // row_bytes - patch - 2 * window) // stride + 1)
+        return max(1, (memory // row_bytes - patch - 2 * window) // stride + 1)
 
     def _sums(
         self, rows: tuple[int, int], before: dict[str, Any] | None, low: int
@@ -312,9 +321,9 @@ class Shrinkage:
             ("numerator", "sums", self.task["scale"]),
             ("denominator", "weights", self.task["weight_scale"]),
         ):
-            slab = self.arrays[name].slab((low, high))
+            slab = self.arrays[name].slab(self.grid, (low, high))
             slab += (sums[of][part] * (1.0 / float(scale))).astype(self.owner.dtype)
-            self.arrays[name].put((low, high), slab)
+            self.arrays[name].put(self.grid, (low, high), slab)
 
 
 def _scale(bits: int) -> float:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.device import Card
+from kronlearn.cuda.device import Card, is_on_card
 from kronlearn.cuda.image_passes import Coding, Shrinkage, Tell
-from kronlearn.cuda.slabs import Axis, Cut, Grid
+from kronlearn.cuda.slabs import Axis, Grid, PlacedArray
 from kronlearn.cuda.tables import Tables
 from kronlearn.cuda.tasks import METHODS
 
@@ -88,23 +88,24 @@ class CardImages:
             Called with the share that is done.
         """
         grid = Grid.of(axes)
-        planes = self._planes(grid, image=image, numerator=numerator, denominator=denominator)
-        if grid.features != self.features or planes != 1 or width < 1:
+        arrays = self._arrays(grid, image=image, numerator=numerator, denominator=denominator)
+        size = arrays["image"].array.size
+        if grid.features != self.features or size != grid.pixels or width < 1:
             raise ValueError("patches do not fit the dictionary")
         if method not in METHODS:
             raise ValueError(f"unknown method {method}")
-        arrays = {"image": image, "numerator": numerator, "denominator": denominator}
         if known is not None:
-            if known.size != image.size:
-                raise ValueError(f"known has {known.size} entries; expected {image.size}")
-            arrays["known"] = known
+            arrays["known"] = self._array("known", known)
+            entries = arrays["known"].array.size
+            if entries != size:
+                raise ValueError(f"known has {entries} entries; expected {size}")
         settings = {
             "method": METHODS[method],
             "width": width,
             "favour_sparse": favour_sparse,
             "tol": tol,
         }
-        Coding(self, grid, self._placed(grid, arrays), settings).run(progress)
+        Coding(self, grid, arrays, settings).run(progress)
 
     def shrink_image(
         self,
@@ -141,15 +142,15 @@ class CardImages:
             Called with the share that is done.
         """
         grid = Grid.of(axes)
-        arrays = {"image": image, "numerator": numerator, "denominator": denominator}
-        self._planes(grid, **arrays)
+        arrays = self._arrays(grid, image=image, numerator=numerator, denominator=denominator)
+        arrays["guide"] = self._array("guide", guide)
         square = self.features == self.atoms == synthesis.features == synthesis.atoms
         fits = group * grid.features == self.features and taper.size == grid.features
-        if group < 1 or not square or not fits or guide.size != image.size:
+        alike = arrays["guide"].array.size == arrays["image"].array.size
+        if group < 1 or not square or not fits or not alike:
             raise ValueError("groups do not fit the dictionary")
         if grid.candidates >= 2**31:
             raise ValueError("On a graphics card a window has at most 2³¹ − 1 patches.")
-        arrays = self._placed(grid, arrays | {"guide": guide})
         Shrinkage(self, synthesis, grid, arrays, group, noise, taper).run(progress)
 
     @cached_property
@@ -158,20 +159,23 @@ class CardImages:
         numbers = self.tables.numbers
         return {np.dtype(t): self.card.upload(numbers.astype(t)) for t in (np.float32, np.float64)}
 
-    def _planes(self, grid: Grid, **arrays: Any) -> int:
-        """How many planes the arrays have."""
-        size = arrays["image"].size
+    def _arrays(self, grid: Grid, **arrays: Any) -> dict[str, PlacedArray]:
+        """Arrays whose size is that of the axes, or a multiple of it."""
+        placed = {name: self._array(name, array) for name, array in arrays.items()}
+        size = placed["image"].array.size
         if size < grid.pixels:
             raise ValueError("image does not fit the axes")
-        if size == 0 or size % grid.pixels or any(array.size != size for array in arrays.values()):
+        if size % grid.pixels or any(part.array.size != size for part in placed.values()):
             raise ValueError("image, numerator and denominator do not fit the axes")
-        return int(size // grid.pixels)
+        return placed
 
-    def _placed(self, grid: Grid, arrays: dict[str, Any]) -> dict[str, Cut]:
-        for name, array in arrays.items():
-            if array.dtype != self.dtype or not array.flags.c_contiguous:
-                raise TypeError(
-                    f"{name} must be C-contiguous {self.dtype}; it is {array.dtype}, "
-                    f"C-contiguous: {array.flags.c_contiguous}."
-                )
-        return {name: Cut(self.card, array, grid) for name, array in arrays.items()}
+    def _array(self, name: str, array: Any) -> PlacedArray:
+        on_card = is_on_card(array)
+        if on_card:
+            array = self.card.xp.asarray(array)
+        if array.dtype != self.dtype or not array.flags.c_contiguous:
+            raise TypeError(
+                f"{name} must be C-contiguous {self.dtype}; it is {array.dtype}, "
+                f"C-contiguous: {array.flags.c_contiguous}."
+            )
+        return PlacedArray(self.card, array, on_card)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.device import Card, is_on_card
+from kronlearn.cuda.device import Card
 
-__all__ = ["GRID", "Axis", "Cut", "Grid"]
+__all__ = ["GRID", "Axis", "Grid", "PlacedArray"]
 
 #: Size, patch, stride and window of an axis.
 Axis = tuple[int, int, int, int]
@@ -132,27 +132,29 @@ def _steps(shape: Sequence[int]) -> list[int]:
     return [math.prod(shape[a + 1 :]) for a in range(len(shape))]
 
 
-class Cut:
-    """An array (planes, *sizes) of NumPy or on the card, of which the card works on slabs."""
+@dataclass(frozen=True)
+class PlacedArray:
+    """An array (planes, *sizes) of NumPy or ``on_card``, of which the card works on slabs."""
 
-    def __init__(self, card: Card, array: Any, grid: Grid) -> None:
-        self.card, self.on_card, self.band = card, is_on_card(array), grid.band
-        self.array = card.xp.asarray(array) if self.on_card else array
-        self.array = self.array.reshape(-1, *(axis[0] for axis in grid.axes))
+    card: Card
+    array: Any
+    on_card: bool
 
-    def view(self, rows: tuple[int, int]) -> Any:
-        return self.array[(slice(None),) * (1 + self.band) + (slice(*rows),)]
+    def view(self, grid: Grid, rows: tuple[int, int]) -> Any:
+        """Some rows along the band axis, where they are: (planes, *sizes of the slab)."""
+        whole = self.array.reshape(-1, *(axis[0] for axis in grid.axes))
+        return whole[(slice(None),) * (1 + grid.band) + (slice(*rows),)]
 
-    def slab(self, rows: tuple[int, int]) -> Any:
+    def slab(self, grid: Grid, rows: tuple[int, int]) -> Any:
         """Some rows along the band axis, on the card: themselves or a copy."""
-        view = self.view(rows)
+        view = self.view(grid, rows)
         if self.on_card:
             return self.card.xp.ascontiguousarray(view)
         return self.card.upload(np.ascontiguousarray(view))
 
-    def put(self, rows: tuple[int, int], slab: Any) -> None:
+    def put(self, grid: Grid, rows: tuple[int, int], slab: Any) -> None:
         """Write back what :meth:`slab` gave."""
-        view = self.view(rows)
+        view = self.view(grid, rows)
         if not self.on_card:
             view[...] = self.card.download(slab)
         elif not view.flags.c_contiguous:

@@ -62,11 +62,13 @@ class CardSums:
         return np.concatenate(parts)
 
     def _dense(self, codes: CardCodes, n_codes: int) -> Any:
-        xp = self.card.xp
-        dense = xp.zeros((len(codes.index), n_codes))
-        used = xp.arange(codes.index.shape[1]) < codes.nonzeros[:, None]
-        rows = xp.broadcast_to(xp.arange(len(dense))[:, None], codes.index.shape)[used]
-        dense[rows, codes.index[used]] = codes.value[used]
+        count, width = codes.index.shape
+        dense = self.card.xp.zeros((count, n_codes))
+        kernel = f"densify_{codes.value.dtype.name}"
+        sizes = np.int64(count), np.int32(width), np.int32(n_codes)
+        parts = codes.index, codes.value, codes.nonzeros
+        teams = min(self.card.n_teams, count)
+        self.card.launch("moments.cu", kernel, teams, *parts, *sizes, dense)
         return dense
 
     def _add_dense(self, y: Any, x: Any) -> None:

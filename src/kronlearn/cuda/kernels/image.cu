@@ -14,19 +14,20 @@ struct CodingTask {
   Shape shape;
   PatchGrid grid;
   int method, width;
-  int favour_sparse;    // weigh patches by 1 / (1 + nonzeros)
-  double tol;           // the ℓ2 norm a residual may have; negative: none
-  Patches<S> patches;   // out
-  int64 pixels;         // of the slab
-  const S *image, *known;  // the slab, and weights of its pixels, zero where one is missing, or null
-  const int64* places;  // (features): offsets of the pixels of a patch from its first
+  int favour_sparse;           // weigh patches by 1 / (1 + nonzeros)
+  double tol;                  // the ℓ2 norm a residual may have; negative: none
+  Patches<S> patches;          // out
+  int64 pixels;                // of the slab
+  const S* image;              // the slab
+  const S* known;              // weights of its pixels, zero where one is missing; or null
+  const int64* places;         // (features): offsets of the pixels of a patch from its first
   S *numerator, *denominator;  // of the slab; patches are added
-  const int* list;      // the patches to be coded, counted from the first, list_count of them; null: all
-  const int* list_count;
+  const int* list;             // the patches to be coded, counted from the first; null: all
+  const int* list_count;       // how many these are
   // Where single precision cannot be trusted: the numbers of patches; nothing else is written for them.
   int* doubtful;
   int* doubtful_count;
-  void* scratch;        // scratch_size numbers per team
+  void* scratch;  // scratch_size numbers per team
   int64 scratch_size;
 };
 
@@ -37,7 +38,8 @@ class PatchCoder {
   static constexpr int kM = 8;
 
  public:
-  KRONLEARN_DEVICE PatchCoder(Team team, const CodingTask<S>& task, const T* tables, Arena<T>& arena)
+  KRONLEARN_DEVICE PatchCoder(Team team, const CodingTask<S>& task, const T* tables,
+                              Arena<T>& arena)
       : team_(team), task_(task), s_(task.shape), tables_(s_, tables) {
     const int width = task.width, atoms = s_.atoms();
     y_ = arena.take(features());
@@ -131,11 +133,11 @@ class PatchCoder {
     const int width = task_.width;
     if constexpr (kN > 0) {
       if (task_.method == kOls)
-        return SmallPursuit<T, kM, kN, true>(team_, s_, tables_, pursuit_, correlate_, y_, energy, tol2,
-                                             width, code_)
+        return SmallPursuit<T, kM, kN, true>(team_, s_, tables_, pursuit_, correlate_, y_, energy,
+                                             tol2, width, code_)
             .run();
-      return SmallPursuit<T, kM, kN, false>(team_, s_, tables_, pursuit_, correlate_, y_, energy, tol2, width,
-                                            code_)
+      return SmallPursuit<T, kM, kN, false>(team_, s_, tables_, pursuit_, correlate_, y_, energy,
+                                            tol2, width, code_)
           .run();
     }
     correlate(team_, s_, tables_.factors, y_, pursuit_.alpha, correlate_);
@@ -165,8 +167,10 @@ class PatchCoder {
     code_.nonzeros = 0;
     if (!is_finite(energy)) return false;
     // Of a patch of which less is known, less may remain.
-    const T tol = T(S(task_.tol) * sqrt(importance_)), tol2 = tol < T(0) ? T(-1) : tol * tol / largest;
-    pursue_weighted(team_, s_, tables_, task_.method == kOls, weighted_, energy, tol2, task_.width, code_);
+    const T tol = T(S(task_.tol) * sqrt(importance_)),
+            tol2 = tol < T(0) ? T(-1) : tol * tol / largest;
+    pursue_weighted(team_, s_, tables_, task_.method == kOls, weighted_, energy, tol2, task_.width,
+                    code_);
     return false;
   }
 
@@ -276,12 +280,12 @@ KRONLEARN_KERNEL void code_float32(KRONLEARN_ARGUMENT kronlearn::CodingTask<floa
   kronlearn::code_patches<float, 0>(task, tables);
 }
 // The same for 8 × 8 pixels and 8 × 8 or 16 × 16 atoms.
-KRONLEARN_KERNEL KRONLEARN_BLOCKS(6) void code_float32_8(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
-                                                         const float* tables) {
+KRONLEARN_KERNEL KRONLEARN_BLOCKS(6) void code_float32_8(
+    KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task, const float* tables) {
   kronlearn::code_patches<float, 8>(task, tables);
 }
-KRONLEARN_KERNEL KRONLEARN_BLOCKS(6) void code_float32_16(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
-                                                          const float* tables) {
+KRONLEARN_KERNEL KRONLEARN_BLOCKS(6) void code_float32_16(
+    KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task, const float* tables) {
   kronlearn::code_patches<float, 16>(task, tables);
 }
 KRONLEARN_KERNEL void code_float64(KRONLEARN_ARGUMENT kronlearn::CodingTask<double> task,

@@ -29,7 +29,7 @@ namespace kronlearn::lanes {
 constexpr bool kOls = KRONLEARN_OLS;
 // Unrolled, more steps than this would be more code than a multiprocessor keeps at hand, or need more
 // registers than there are.
-constexpr int kUnrolled = kWidth <= (kOls ? 6 : 8) ? kWidth : 1;
+constexpr int kUnrolled = kWidth <= (kOls ? 5 : 8) ? kWidth : 1;
 
 // About 1 / x, to the last bit or two.
 KRONLEARN_DEVICE float quick_reciprocal(float x) {

@@ -15,23 +15,24 @@ struct ShrinkTask {
   Shape shape;  // of the dictionary: its first mode runs over the patches of a group
   PatchGrid grid;
   int group, planes;
-  int64 first, count;           // the patches of the grid whose groups are shrunk
-  int64 pixels;                 // of a plane of the slab
-  double noise;                 // standard deviation
-  double scale, weight_scale;   // of the fixed-point sums
-  const S *image, *guide;       // (planes, pixels)
+  int64 first, count;             // the patches of the grid whose groups are shrunk
+  int64 pixels;                   // of a plane of the slab
+  double noise;                   // standard deviation
+  double scale, weight_scale;     // of the fixed-point sums
+  const S *image, *guide;         // (planes, pixels)
   const S *analysis, *synthesis;  // tables of the dictionary, and of its factors transposed
-  const S* taper;               // (features): weights of the pixels of a patch
-  const int64* places;          // (features): offsets of the pixels of a patch from its first
-  int64 *sums, *weights;        // (planes, pixels)
-  int64* first_bad;             // lowered to the number of the first patch whose group is not finite
-  void* scratch;                // scratch_size numbers per team
+  const S* taper;                 // (features): weights of the pixels of a patch
+  const int64* places;            // (features): offsets of the pixels of a patch from its first
+  int64 *sums, *weights;          // (planes, pixels)
+  int64* first_bad;  // lowered to the number of the first patch whose group is not finite
+  void* scratch;     // scratch_size numbers per team
   int64 scratch_size;
 };
 
 // mode_product for a square factor of a size that is known when compiled; a thread makes a column at a time.
 template <int kSize, class T>
-KRONLEARN_DEVICE void square_product(Team team, const T* factor, int outer, int inner, const T* in, T* out) {
+KRONLEARN_DEVICE void square_product(Team team, const T* factor, int outer, int inner, const T* in,
+                                     T* out) {
   for (int c = team.lane; c < outer * inner; c += Team::kSize) {
     const int a = c / inner, first = a * kSize * inner + c - a * inner;
     T sums[kSize];
@@ -56,8 +57,8 @@ KRONLEARN_DEVICE void square_product(Team team, const T* factor, int outer, int 
 
 // correlate() with square factors.
 template <class T>
-KRONLEARN_DEVICE void correlate_square(Team team, const Shape& s, const T* factors, const T* y, T* out,
-                                       T* scratch) {
+KRONLEARN_DEVICE void correlate_square(Team team, const Shape& s, const T* factors, const T* y,
+                                       T* out, T* scratch) {
   bool usual = true;
   for (int i = 0; i < s.n_modes; ++i) usual = usual && (s.m[i] == 4 || s.m[i] == 8 || s.m[i] == 16);
   if (!usual) return correlate(team, s, factors, y, out, scratch);
@@ -126,7 +127,8 @@ class Shrinkage {
   // Whether all numbers were finite: there are no others in fixed point.
   KRONLEARN_DEVICE bool add(int plane, const int64* offsets, T weight) {
     const int features = task_.grid.features;
-    int64 *sums = task_.sums + plane * task_.pixels, *weights = task_.weights + plane * task_.pixels;
+    int64 *sums = task_.sums + plane * task_.pixels,
+          *weights = task_.weights + plane * task_.pixels;
     bool finite = is_finite(weight);
     for (int e = team_.lane; e < size_; e += Team::kSize) {
       const int f = e % features;
