@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.cuda.device import Card, is_on_card
+from kronlearn.cuda.images import CardImages
 from kronlearn.engines.threads import native_dictionary
 from kronlearn.images.dictionaries import default_patch
 from kronlearn.starts import dct_factor
@@ -36,13 +38,15 @@ class Averager:
     ``patch`` and ``stride`` have one number for every axis of the image; the last patch along an
     axis touches its end. The image is worked on in bands whose sums are added in order, so results
     have the same bits for any number of threads. ``on_share`` is told now and then which share is
-    done.
+    done. With a ``card`` it does the work: images may lie on it, and results lie where the image
+    does.
     """
 
     patch: tuple[int, ...]
     stride: tuple[int, ...]
     n_threads: int = 1
     on_share: Callable[[float], None] | None = None
+    card: Card | None = None
 
     def code(
         self,
@@ -61,8 +65,8 @@ class Averager:
         zero where one is missing; a pixel of which no patch knows anything becomes NaN. Patches
         count ``1 / (1 + nonzeros)``, or all the same.
         """
-        sums, weights = np.zeros(image.shape, image.dtype), np.zeros(image.shape, image.dtype)
-        native_dictionary(factors, image.dtype).code_image(
+        sums, weights = _zeros_like(self.card, image), _zeros_like(self.card, image)
+        self._dictionary(factors, image.dtype).code_image(
             image,
             sums,
             weights,
@@ -72,8 +76,8 @@ class Averager:
             -1.0 if tol is None else tol,
             known=known,
             favour_sparse=favour_sparse,
-            threads=self.n_threads,
             progress=self.on_share,
+            **self._threads,
         )
         with np.errstate(invalid="ignore"):
             sums /= weights
@@ -97,12 +101,12 @@ class Averager:
         """
         sizes = (group, *self.patch)
         factors = [dct_factor(m, m) for m in sizes]
-        sums, weights = np.zeros(planes.shape, planes.dtype), np.zeros(planes.shape, planes.dtype)
+        sums, weights = _zeros_like(self.card, planes), _zeros_like(self.card, planes)
         taper = np.ones(1)
         for m in self.patch:
             taper = np.multiply.outer(taper, np.kaiser(m, _KAISER))
-        native_dictionary(factors, planes.dtype).shrink_image(
-            native_dictionary([factor.T for factor in factors], planes.dtype),
+        self._dictionary(factors, planes.dtype).shrink_image(
+            self._dictionary([factor.T for factor in factors], planes.dtype),
             planes,
             guide,
             sums,
@@ -111,11 +115,20 @@ class Averager:
             group,
             noise,
             np.ascontiguousarray(taper[0], planes.dtype),
-            threads=self.n_threads,
             progress=self.on_share,
+            **self._threads,
         )
         sums /= weights
         return sums
+
+    @property
+    def _threads(self) -> dict[str, Any]:
+        return {"threads": self.n_threads} if self.card is None else {}
+
+    def _dictionary(self, factors: Factors, dtype: Any) -> Any:
+        if self.card is None:
+            return native_dictionary(factors, dtype)
+        return CardImages(self.card, factors, dtype)
 
     def _axes(self, image: Image, window: Sequence[int]) -> list[tuple[int, int, int, int]]:
         return list(zip(image.shape, self.patch, self.stride, window, strict=True))
@@ -127,6 +140,7 @@ def similar_patches(
     noise: float,
     n_threads: int,
     on_share: Callable[[float], None] | None = None,
+    card: Card | None = None,
 ) -> Image:
     """Planes (C, *spatial) with white noise, denoised by groups of similar patches.
 
@@ -139,14 +153,20 @@ def similar_patches(
         planes, guide = (
             np.ascontiguousarray(np.moveaxis(array, longest, -1)) for array in (planes, guide)
         )
-        estimate = similar_patches(planes, guide, noise, n_threads, on_share)
+        estimate = similar_patches(planes, guide, noise, n_threads, on_share, card)
         return np.ascontiguousarray(np.moveaxis(estimate, -1, longest))
     patch = default_patch(shape, _GROUP_PATCH_PIXELS)
     axes = max(1, sum(size > 1 for size in shape))
     reach = round((_CANDIDATES ** (1 / axes) - 1) / 2)
-    averager = Averager(patch, overlapping(patch), n_threads, on_share)
+    averager = Averager(patch, overlapping(patch), n_threads, on_share, card)
     window = tuple(min(reach, size - 1) for size in shape)
     return averager.shrink_groups(planes, guide, group=_GROUP, window=window, noise=noise)
+
+
+def _zeros_like(card: Card | None, image: Image) -> Image:
+    """Zeros where the image is."""
+    xp = np if card is None or not is_on_card(image) else card.xp
+    return xp.zeros(image.shape, image.dtype)
 
 
 def overlapping(patch: tuple[int, ...]) -> tuple[int, ...]:
