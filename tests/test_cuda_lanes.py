@@ -193,9 +193,9 @@ class Run:
         """Sums of codes that have been written, of all samples or of some."""
         if rows is None:
             return self.launch(kernel, self.task(), factor, None)
-        count = np.array([len(rows)], np.int32)
-        task = self.task(list=np.asarray(rows, np.int32), list_count=count)
-        return self.launch(kernel, task, factor, None)
+        # Named, for the task only has their addresses.
+        listed, count = np.asarray(rows, np.int32), np.array([len(rows)], np.int32)
+        return self.launch(kernel, self.task(list=listed, list_count=count), factor, None)
 
     @property
     def dense_codes(self) -> np.ndarray:
