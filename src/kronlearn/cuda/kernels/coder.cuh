@@ -1,25 +1,13 @@
 // Codes one sample of any shape, with a team of threads.
 #pragma once
 
+#include "arena.cuh"
 #include "pursuit.cuh"
 #include "task.cuh"
 #include "threshold.cuh"
 #include "weighted.cuh"
 
 namespace kronlearn {
-
-// Hands out scratch; without memory behind it, it counts.
-template <class T>
-struct Arena {
-  T* base;
-  int64 used = 0;
-
-  KRONLEARN_DEVICE T* take(int64 count) {
-    T* p = base + used;
-    used += (count + 3) / 4 * 4;
-    return p;
-  }
-};
 
 template <class T, class S>
 class Coder {

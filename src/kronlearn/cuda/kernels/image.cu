@@ -2,12 +2,11 @@
 // sparse approximation, or is shrunk together with the patches most similar to it.
 #include "pursuit_small.cuh"
 #include "shrink.cuh"
+#include "task.cuh"
 #include "threshold.cuh"
 #include "weighted.cuh"
 
 namespace kronlearn {
-
-enum Method { kOmp, kOls, kThreshold };
 
 template <class S>
 struct CodingTask {

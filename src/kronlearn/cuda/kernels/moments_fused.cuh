@@ -7,8 +7,8 @@
 // same. Samples are coded afresh, all of them: weights, list, half and work are not looked at.
 #pragma once
 
-#include "dictionary.cuh"
-#include "limits.h"
+#include "precision.cuh"
+#include "task.cuh"
 
 #if defined(KRONLEARN_EMULATED)
 #define KRONLEARN_SHARED_MEMORY(name) unsigned char* const name = emulation::block->shared
@@ -17,34 +17,6 @@
 #endif
 
 namespace kronlearn {
-
-// ---- begin: struct Task as coder.cu has it; to be merged into task.cuh
-// S is the type of what is stored.
-template <class S>
-struct Task {
-  Shape shape;
-  int method, work, width;
-  int half;     // 0 or 1: only these runs of samples are coded, others refitted; −1: no halves
-  int64 first;  // the number among all samples of the first of these
-  int64 count;
-  double tol;  // the ℓ2 norm a residual may have, used where tols is null; negative: none
-  const S *samples, *weights, *tols;
-  const double *norms1, *norms2;  // of the columns of both sides, as the factors had them
-  const int* list;                // the samples to be coded, list_count of them; null: all
-  const int* list_count;
-  int*
-      doubtful;  // where single precision cannot be trusted: their numbers; nothing else is written then
-  int* doubtful_count;
-  int* index;        // (count, width), ascending, unused entries zero
-  S* value;          // (count, width)
-  int* nonzeros;     // (count)
-  S* residual2;      // (count)
-  double* energy;    // (count): ‖y‖²
-  int64* first_bad;  // lowered to the first sample that is NaN, infinite or too large
-  void* scratch;     // scratch_size numbers per team
-  int64 scratch_size;
-};
-// ---- end
 
 constexpr int kSide = 8, kSize = kSide * kSide;  // atoms and entries of a side, of both
 constexpr int kTile = 128, kWarps = kTile / 32;

@@ -6,24 +6,12 @@
 // the same bits wherever the image is cut.
 #pragma once
 
+#include "arena.cuh"
 #include "dictionary.cuh"
 
 namespace kronlearn {
 
 constexpr int kMostAxes = 16;
-
-// Hands out scratch; without memory behind it, it counts.
-template <class T>
-struct Arena {
-  T* base;
-  int64 used = 0;
-
-  KRONLEARN_DEVICE T* take(int64 count) {
-    T* p = base + used;
-    used += (count + 3) / 4 * 4;
-    return p;
-  }
-};
 
 // Numbers that are loaded at once.
 template <class T>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "correlate.cuh"
-#include "limits.h"
+#include "precision.cuh"
 
 namespace kronlearn {
 
