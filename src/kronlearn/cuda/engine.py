@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from kronlearn.cuda.ahead import Ahead
+from kronlearn.cuda.ahead import Ahead, ahead_for
 from kronlearn.cuda.coder import ChunkCoder
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.device import Card
 from kronlearn.cuda.samples import CardSamples
 from kronlearn.cuda.sums import CardSums
 from kronlearn.cuda.tables import Tables
-from kronlearn.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.dictionary import Dictionary
 from kronlearn.engines.engine import Coder, Codes, Engine, Iterated, Task
 from kronlearn.sources.source import Source, check_finite
 
@@ -43,6 +43,7 @@ class Cuda(Engine):
     ) -> None:
         self.card, self.source, self.block_size = card, source, block_size
         self._ahead: Ahead | None = None
+        self._asked = False
         self._sizes: dict[Any, int] = {}
         self.samples = CardSamples(card, source, memory or card.free_memory() // 2)
 
@@ -63,15 +64,15 @@ class Cuda(Engine):
         self, source: Source, dictionary: Dictionary, coder: Coder, orthonormal: bool, count: int
     ) -> list[Iterated] | None:
         """Iterations without a look from the processor, where there are kernels for them."""
-        if self.samples.array is None or not Ahead.suits(
-            dictionary, coder, orthonormal, source.dtype
-        ):
+        if self.samples.array is None:
             return None
-        assert isinstance(dictionary, KroneckerDictionary)
-        if self._ahead is None:
-            self._ahead = Ahead(
+        if not self._asked:
+            self._asked = True
+            self._ahead = ahead_for(
                 self.card, self.samples.array, dictionary, coder, orthonormal, _MOST_AHEAD
             )
+        if self._ahead is None:
+            return None
         return self._ahead.run(dictionary, min(count, _MOST_AHEAD))
 
     def coded(self, source: Source, task: Task) -> Iterator[Codes]:

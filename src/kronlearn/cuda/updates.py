@@ -19,7 +19,7 @@ __all__ = ["DeviceUpdate", "Made"]
 
 _POINTERS = (
     *("xx", "xy", "counts", "factors", "single_tables", "double_tables", "scratch", "history"),
-    *("all_factors", "iteration", "doubtful_count"),
+    *("all_factors", "iteration", "doubtful_count", "p", "c", "pending", "unscaled"),
 )
 
 _UPDATE = np.dtype(
@@ -86,6 +86,8 @@ class DeviceUpdate:
         self.all_factors = xp.zeros((kept, self.factors.size))
         self.iteration = xp.zeros(1, np.int32)
         self.doubtful_count = xp.zeros(1, np.int32)
+        self.p, self.c = xp.zeros((n, n)), xp.zeros((n, m))
+        self.pending, self.unscaled = xp.zeros((n, m)), xp.zeros((m, n), np.float32)
         self.seen = 0
         self.task = np.zeros((), _UPDATE)
         self.task["shape"], self.task["orthonormal"] = tables.shape, orthonormal
@@ -94,7 +96,8 @@ class DeviceUpdate:
             self.task[name] = card.address(getattr(self, name))
 
     def begin_with(self, factors: Sequence[NDArray[Any]]) -> None:
-        """Go on from these factors."""
+        """Go on from these factors; what was made before is forgotten."""
+        self.seen = int(self.card.download(self.iteration)[0])
         tables = Tables.of(factors)
         exact = np.concatenate([np.asarray(factor, np.float64).ravel() for factor in factors])
         self.factors[...] = self.card.upload(exact)
@@ -109,9 +112,9 @@ class DeviceUpdate:
         numbers = [moments.energy, found.residual, moments.code_energy, float(found.nonzeros)]
         self.counts[...] = self.card.upload(np.array(numbers))
 
-    def run(self) -> None:
-        """Enqueue an update."""
-        self.card.launch("updates.cu", "update", 2, self.task)
+    def run(self, kernel: str = "update") -> None:
+        """Enqueue an update of both modes, or, from ``p`` and ``c``, of the left or right one."""
+        self.card.launch("updates.cu", kernel, 2, self.task)
 
     def made(self) -> list[Made]:
         """What was made since the last look, at most ``kept`` iterations; waits for it."""

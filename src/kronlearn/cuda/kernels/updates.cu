@@ -1,5 +1,6 @@
-// New factors of two modes from full moments: least squares or Procrustes, as updates.py has them, by one
-// block. What it cannot do safely it leaves to the processor, and says so.
+// New factors of two modes from full moments, or from the sums of one mode after the other: least squares or
+// Procrustes, as updates.py has them, by one block. What it cannot do safely it leaves to the processor, and
+// says so.
 #include "dictionary.cuh"
 
 namespace kronlearn {
@@ -26,6 +27,9 @@ struct Update {
   double* all_factors;  // (kept, m1 · n1 + m2 · n2)
   int* iteration;     // how many there have been
   const int* doubtful_count;  // samples that are missing in the sums
+  const double *p, *c;  // where the sums of one mode are given: (n, n) and (n, m)
+  double* pending;      // the left factor's rows (n1, m1) until the right one is found, too
+  float* unscaled;      // the same as a factor (m1, n1), for the sums of the right mode
 };
 
 class Updater {
@@ -47,6 +51,32 @@ class Updater {
     scale1_ = take(n);
     scale2_ = take(n);
     flag_ = take(1);
+  }
+
+  // The left mode's factor, by least squares on its sums; nothing is changed yet.
+  KRONLEARN_DEVICE void solve_left() {
+    if (crowd_.lane == 0) *flag_ = *u_.doubtful_count > 0 ? double(kDoubtful) : 0.0;
+    crowd_.sync();
+    take_sums(0);
+    least_squares(0);
+    if (*flag_ != 0.0) return;
+    for (int e = crowd_.lane; e < s_.n1 * s_.m1; e += crowd_.size) {
+      u_.pending[e] = solved_[e];
+      u_.unscaled[e % s_.m1 * s_.n1 + e / s_.m1] = float(solved_[e]);
+    }
+  }
+
+  // The right mode's, whose sums were taken with the unscaled left factor; then both are adopted.
+  KRONLEARN_DEVICE void solve_right() {
+    take_sums(1);
+    if (*flag_ == 0.0) least_squares(1);
+    if (*flag_ == 0.0) {
+      adopt(1);
+      for (int e = crowd_.lane; e < s_.n1 * s_.m1; e += crowd_.size) solved_[e] = u_.pending[e];
+      crowd_.sync();
+      adopt(0);
+    }
+    finish();
   }
 
   KRONLEARN_DEVICE void run() {
@@ -82,6 +112,16 @@ class Updater {
   }
   KRONLEARN_DEVICE double* scale(int mode) const { return mode == 0 ? scale1_ : scale2_; }
   KRONLEARN_DEVICE void raise(Flag flag) const { *flag_ = double(int(*flag_) | int(flag)); }
+
+  KRONLEARN_DEVICE void take_sums(int mode) const {
+    const int own = n(mode);
+    for (int e = crowd_.lane; e < own * own; e += crowd_.size) p_[e] = u_.p[e];
+    for (int e = crowd_.lane; e < own * m(mode); e += crowd_.size) c_[e] = u_.c[e];
+    crowd_.sync();
+    for (int i = crowd_.lane; i < own; i += crowd_.size)
+      if (p_[i * own + i] == 0.0) raise(kUnusedAtoms);
+    crowd_.sync();
+  }
 
   // A left or right atom that no code uses is to be replaced.
   KRONLEARN_DEVICE void find_unused() const {
@@ -310,4 +350,10 @@ class Updater {
 
 KRONLEARN_KERNEL void update(kronlearn::Update u) {
   kronlearn::Updater(kronlearn::Crowd{}, u).run();
+}
+KRONLEARN_KERNEL void update_left(kronlearn::Update u) {
+  kronlearn::Updater(kronlearn::Crowd{}, u).solve_left();
+}
+KRONLEARN_KERNEL void update_right(kronlearn::Update u) {
+  kronlearn::Updater(kronlearn::Crowd{}, u).solve_right();
 }
