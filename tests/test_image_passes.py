@@ -7,6 +7,7 @@ import pytest
 
 import kronlearn as kl
 import reference
+from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager, similar_patches
 
 DTYPES = [np.float64, np.float32]
@@ -128,7 +129,7 @@ def check_coding(case, method, dtype, has_target, masked=False, favour_sparse=Tr
     factors, image, known, tol = image_to_code(case, method)
 
     def work(n_threads):
-        return Averager(patch, stride, n_threads).code(
+        return Averager(patch, stride, Workers(n_threads)).code(
             image.astype(dtype),
             factors,
             method=method,
@@ -268,7 +269,7 @@ def check_shrinking(case, dtype, most=9):
     planes, guide = (array.astype(dtype) for array in planes_to_shrink(case, most))
 
     def work(n_threads):
-        return Averager(patch, stride, n_threads).shrink_groups(
+        return Averager(patch, stride, Workers(n_threads)).shrink_groups(
             planes, guide, group=group, window=window, noise=2.0
         )
 
@@ -328,7 +329,7 @@ def test_a_guide_of_zeros_shrinks_everything_away(rng):
 def test_similar_patches_suit_images_of_any_shape(rng, shape):
     planes = 10 + rng.standard_normal((2, *shape)).astype(np.float32)
     guide = np.full_like(planes, 10)
-    found = assert_same_for_any_threads(lambda n: similar_patches(planes, guide, 1.0, n))
+    found = assert_same_for_any_threads(lambda n: similar_patches(planes, guide, 1.0, Workers(n)))
     assert found.shape == planes.shape
     assert np.isfinite(found).all()
     if np.prod(shape) >= 5:
@@ -343,7 +344,7 @@ def test_passes_tell_the_share_that_is_done(rng):
     factors = reference.dct_factors((8, 8), (16, 16))
     for n_threads in (1, 2):
         shares = []
-        Averager((8, 8), (1, 1), n_threads, shares.append).code(
+        Averager((8, 8), (1, 1), Workers(n_threads), shares.append).code(
             image, factors, method="ols", width=32, tol=0.0
         )
         assert len(shares) > 1
@@ -363,7 +364,7 @@ def test_an_exception_raised_while_told_ends_a_search_for_groups(rng, reach, n_t
         raise ZeroDivisionError(share)
 
     with pytest.raises(ZeroDivisionError):
-        Averager((8, 8), (1, 1), n_threads, stop).shrink_groups(
+        Averager((8, 8), (1, 1), Workers(n_threads), stop).shrink_groups(
             planes, planes, group=16, window=(reach, reach), noise=1.0
         )
     assert len(calls) == 1
@@ -380,7 +381,7 @@ def test_an_exception_raised_while_told_ends_coding(rng, n_threads):
         raise ZeroDivisionError(share)
 
     with pytest.raises(ZeroDivisionError):
-        Averager((8, 8), (1, 1), n_threads, stop).code(
+        Averager((8, 8), (1, 1), Workers(n_threads), stop).code(
             image, factors, method="ols", width=32, tol=0.0
         )
     assert len(calls) == 1

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
-from kronlearn.engines.threads import resolve_n_jobs
+from kronlearn.engines.workers import Workers
 from kronlearn.hyperspectral.blocks import usable_bands
 from kronlearn.hyperspectral.noise import noise_of
 from kronlearn.hyperspectral.slabs import denoised_rows
@@ -54,6 +54,7 @@ def denoise(
     dataset: str | None = None,
     nodata: float | int | None = None,
     n_jobs: int | None = None,
+    device: str = "cpu",
     progress: Progress | None = None,
     full: bool = False,
 ) -> Any:
@@ -77,6 +78,8 @@ def denoise(
         Write the result to this file, with the metadata of the input; it appears when it is whole.
     n_jobs : int or None
         Threads; -1 for all processors. The result has the same bits for any number.
+    device : {"cpu", "cuda"}
+        "cuda" denoises on an NVIDIA graphics card (``pip install 'kronlearn[cuda]'``).
     progress : callable, optional
         Called with the name of a stage and the share of it that is done, between 0 and 1.
     full : bool
@@ -102,20 +105,24 @@ def denoise(
     log = Stages(progress)
     opened = open_cube(cube, band_axis, dataset, nodata)
     given = None if sigma is None else _given_sigma(sigma, opened)
-    n_threads = resolve_n_jobs(n_jobs)
+    workers = Workers.of(n_jobs, device)
     # The products of BLAS round as the number of its threads says.
     with threadpool_limits(1, "blas"), _target(opened, out) as target:
         with log.stage("noise") as on_share:
             used = usable_bands(opened)
             statistics = gather(
-                opened, used, with_differences=given is None, n_threads=n_threads, on_share=on_share
+                opened,
+                used,
+                with_differences=given is None,
+                n_threads=workers.n_threads,
+                on_share=on_share,
             )
             sigmas = noise_of(opened, used, statistics) if given is None else given
             subspace = Subspace.of(statistics, used, sigmas)
             # Its differences are large.
             del statistics
         with log.stage("denoising") as on_share:
-            for rows, part in denoised_rows(opened, used, subspace, n_threads):
+            for rows, part in denoised_rows(opened, used, subspace, workers):
                 target.write(rows, part)
                 if on_share is not None:
                     on_share(rows.stop / opened.shape[0])

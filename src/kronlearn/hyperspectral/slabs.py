@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter
 
+from kronlearn.engines.workers import Workers
 from kronlearn.hyperspectral.blocks import Block, block_height, in_order, row_blocks
 from kronlearn.hyperspectral.subspace import Subspace
 from kronlearn.images.aggregation import Averager
@@ -39,7 +40,7 @@ Piece = tuple[int, NDArray[np.float32], NDArray[np.bool_] | None]
 
 
 def denoised_rows(
-    cube: Cube, used: NDArray[np.bool_], subspace: Subspace, n_threads: int
+    cube: Cube, used: NDArray[np.bool_], subspace: Subspace, workers: Workers
 ) -> Iterator[tuple[slice, NDArray[Any]]]:
     """Blocks of denoised rows, values (rows, columns, bands) as floats, from first to last.
 
@@ -49,7 +50,7 @@ def denoised_rows(
     n_rows, columns, _ = cube.shape
     height = _SLAB_BYTES // (4 * max(1, subspace.n_planes) * columns) // _STEP * _STEP
     height = max(2 * _STEP, height)
-    pieces = _Pieces(cube, used, subspace, n_threads)
+    pieces = _Pieces(cube, used, subspace, workers.n_threads)
     for start in range(0, n_rows, height):
         stop = min(start + height, n_rows)
         first = max(0, start - _HALO)
@@ -58,8 +59,8 @@ def denoised_rows(
         if valid is not None:
             _fill(planes, valid)
             valid = valid[inside]
-        _denoise(planes, n_threads)
-        yield from _written(cube, subspace, start, planes[:, inside], valid, n_threads)
+        _denoise(planes, workers)
+        yield from _written(cube, subspace, start, planes[:, inside], valid, workers.n_threads)
         # Before the next slab is there.
         del planes
 
@@ -105,7 +106,7 @@ def _fill(planes: NDArray[np.float32], valid: NDArray[np.bool_]) -> None:
         plane[near] = sums[near] / weights[near]
 
 
-def _denoise(planes: NDArray[np.float32], n_threads: int) -> None:
+def _denoise(planes: NDArray[np.float32], workers: Workers) -> None:
     """Take noise of one out of planes (n_planes, rows, columns)."""
     if planes.shape[2] > planes.shape[1]:
         # The native code takes bands across the longest axis; along the last it is half as fast.
@@ -113,7 +114,7 @@ def _denoise(planes: NDArray[np.float32], n_threads: int) -> None:
     patch = tuple(min(_PATCH, size) for size in planes.shape[1:])
 
     def shrunk(stride: int, some: Any, guide: Any, noise: float) -> NDArray[np.float32]:
-        averager = Averager(patch, tuple(min(stride, m) for m in patch), n_threads)
+        averager = Averager(patch, tuple(min(stride, m) for m in patch), workers)
         window = (0,) * len(patch)
         return averager.shrink_groups(some, guide, group=1, window=window, noise=noise)
 

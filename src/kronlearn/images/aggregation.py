@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.device import Card, is_on_card
+from kronlearn.cuda.device import is_on_card
 from kronlearn.cuda.images import CardImages
 from kronlearn.engines.threads import native_dictionary
+from kronlearn.engines.workers import Workers
 from kronlearn.images.dictionaries import default_patch
 from kronlearn.starts import dct_factor
 
@@ -38,15 +39,14 @@ class Averager:
     ``patch`` and ``stride`` have one number for every axis of the image; the last patch along an
     axis touches its end. The image is worked on in bands whose sums are added in order, so results
     have the same bits for any number of threads. ``on_share`` is told now and then which share is
-    done. With a ``card`` it does the work: images may lie on it, and results lie where the image
+    done. With a card it does the work: images may lie on it, and results lie where the image
     does.
     """
 
     patch: tuple[int, ...]
     stride: tuple[int, ...]
-    n_threads: int = 1
+    workers: Workers = Workers()  # noqa: RUF009  (it is not changed)
     on_share: Callable[[float], None] | None = None
-    card: Card | None = None
 
     def code(
         self,
@@ -65,7 +65,7 @@ class Averager:
         zero where one is missing; a pixel of which no patch knows anything becomes NaN. Patches
         count ``1 / (1 + nonzeros)``, or all the same.
         """
-        sums, weights = _zeros_like(self.card, image), _zeros_like(self.card, image)
+        sums, weights = self._zeros_like(image), self._zeros_like(image)
         self._dictionary(factors, image.dtype).code_image(
             image,
             sums,
@@ -101,7 +101,7 @@ class Averager:
         """
         sizes = (group, *self.patch)
         factors = [dct_factor(m, m) for m in sizes]
-        sums, weights = _zeros_like(self.card, planes), _zeros_like(self.card, planes)
+        sums, weights = self._zeros_like(planes), self._zeros_like(planes)
         taper = np.ones(1)
         for m in self.patch:
             taper = np.multiply.outer(taper, np.kaiser(m, _KAISER))
@@ -123,12 +123,18 @@ class Averager:
 
     @property
     def _threads(self) -> dict[str, Any]:
-        return {"threads": self.n_threads} if self.card is None else {}
+        return {"threads": self.workers.n_threads} if self.workers.card is None else {}
 
     def _dictionary(self, factors: Factors, dtype: Any) -> Any:
-        if self.card is None:
+        if self.workers.card is None:
             return native_dictionary(factors, dtype)
-        return CardImages(self.card, factors, dtype)
+        return CardImages(self.workers.card, factors, dtype)
+
+    def _zeros_like(self, image: Image) -> Image:
+        """Zeros where the image is."""
+        card = self.workers.card
+        xp = np if card is None or not is_on_card(image) else card.xp
+        return xp.zeros(image.shape, image.dtype)
 
     def _axes(self, image: Image, window: Sequence[int]) -> list[tuple[int, int, int, int]]:
         return list(zip(image.shape, self.patch, self.stride, window, strict=True))
@@ -138,9 +144,8 @@ def similar_patches(
     planes: Image,
     guide: Image,
     noise: float,
-    n_threads: int,
+    workers: Workers,
     on_share: Callable[[float], None] | None = None,
-    card: Card | None = None,
 ) -> Image:
     """Planes (C, *spatial) with white noise, denoised by groups of similar patches.
 
@@ -153,20 +158,14 @@ def similar_patches(
         planes, guide = (
             np.ascontiguousarray(np.moveaxis(array, longest, -1)) for array in (planes, guide)
         )
-        estimate = similar_patches(planes, guide, noise, n_threads, on_share, card)
+        estimate = similar_patches(planes, guide, noise, workers, on_share)
         return np.ascontiguousarray(np.moveaxis(estimate, -1, longest))
     patch = default_patch(shape, _GROUP_PATCH_PIXELS)
     axes = max(1, sum(size > 1 for size in shape))
     reach = round((_CANDIDATES ** (1 / axes) - 1) / 2)
-    averager = Averager(patch, overlapping(patch), n_threads, on_share, card)
+    averager = Averager(patch, overlapping(patch), workers, on_share)
     window = tuple(min(reach, size - 1) for size in shape)
     return averager.shrink_groups(planes, guide, group=_GROUP, window=window, noise=noise)
-
-
-def _zeros_like(card: Card | None, image: Image) -> Image:
-    """Zeros where the image is."""
-    xp = np if card is None or not is_on_card(image) else card.xp
-    return xp.zeros(image.shape, image.dtype)
 
 
 def overlapping(patch: tuple[int, ...]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 
 from kronlearn.coding import METHODS, check_method
 from kronlearn.dictionary import Dictionary
-from kronlearn.engines.threads import resolve_n_jobs
+from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.images.aggregation import Averager, similar_patches
 from kronlearn.images.dictionaries import Choice, choose, draw_patches, learn, sizes_per_axis
@@ -67,6 +67,7 @@ def denoise(
     max_iter: int = 6,
     random_state: Any = 0,
     n_jobs: int | None = None,
+    device: str = "cpu",
     progress: Progress | None = None,
     full: bool = False,
 ) -> Any:
@@ -111,6 +112,8 @@ def denoise(
         Chooses the patches that are learned from and the start.
     n_jobs : int or None
         Threads; -1 for all processors. The result has the same bits for any number.
+    device : {"cpu", "cuda"}
+        "cuda" learns and codes on an NVIDIA graphics card (``pip install 'kronlearn[cuda]'``).
     progress : callable, optional
         Called with the name of a stage and the share of it that is done, between 0 and 1.
     full : bool
@@ -138,7 +141,7 @@ def denoise(
         raise ValueError(f"stages={stages!r} does not exist; pass 1 or 2.")
     choice = choose(shape, dictionary, patch_size, n_atoms, _PATCH_PIXELS, n_terms)
     how = _How(choice, gain, stride, method)
-    n_threads = resolve_n_jobs(n_jobs)
+    workers = Workers.of(n_jobs, device)
     seed = int(check_random_state(random_state).randint(2**31 - 1))
     with log.stage("noise"):
         sigmas = _sigmas(sigma, channels, channel_axis)
@@ -151,12 +154,12 @@ def denoise(
             how = _How(choice, gain, stride, method)
         dictionary = choice.dictionary
         if dictionary is None:
-            model = _learn(planes.pixels, how, max_iter, seed, n_threads, log)
+            model = _learn(planes.pixels, how, max_iter, seed, workers, log)
             dictionary, history = model.dictionary_, model.history_
-        estimate = _code(planes.pixels, how, dictionary, n_threads, log)
+        estimate = _code(planes.pixels, how, dictionary, workers, log)
         if stages == 2:
             with log.stage("similar patches") as on_share:
-                estimate = similar_patches(planes.pixels, estimate, 1.0, n_threads, on_share)
+                estimate = similar_patches(planes.pixels, estimate, 1.0, workers, on_share)
         settings = {**how.settings(dictionary), "stages": int(stages), "max_iter": int(max_iter)}
     result = channels.copy()
     if noisy:
@@ -226,7 +229,7 @@ class _How:
 
 
 def _learn(
-    planes: NDArray[np.float32], how: _How, max_iter: int, seed: int, n_threads: int, log: Stages
+    planes: NDArray[np.float32], how: _How, max_iter: int, seed: int, workers: Workers, log: Stages
 ) -> KroneckerDictionaryLearning:
     """A dictionary from patches of the planes (C, *spatial)."""
     most = min(_NUMBERS_LEARNED_FROM // how.choice.pixels, planes.size // 2)
@@ -240,7 +243,7 @@ def _learn(
             tol=how.tol,
             max_iter=max_iter,
             seed=seed,
-            n_threads=n_threads,
+            workers=workers,
             on_share=on_share,
         )
 
@@ -249,7 +252,7 @@ def _code(
     planes: NDArray[np.float32],
     how: _How,
     dictionary: Dictionary,
-    n_threads: int,
+    workers: Workers,
     log: Stages,
 ) -> NDArray[np.float32]:
     """The first estimate of the planes (C, *spatial)."""
@@ -257,7 +260,7 @@ def _code(
     with log.stage("coding") as on_share:
         for k, plane in enumerate(planes):
             tell = part_of(on_share, k, len(planes))
-            estimate[k] = Averager(how.choice.patch_size, how.stride, n_threads, tell).code(
+            estimate[k] = Averager(how.choice.patch_size, how.stride, workers, tell).code(
                 plane,
                 dictionary.coding_factors,
                 method=how.method(dictionary),

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.parameters import check_count
 
@@ -154,7 +155,7 @@ def learn(
     tol: float,
     max_iter: int,
     seed: int,
-    n_threads: int,
+    workers: Workers,
     on_share: Callable[[float], None] | None,
 ) -> KroneckerDictionaryLearning:
     """The model learned from patches (N, *patch), each coded to an error target."""
@@ -167,7 +168,8 @@ def learn(
         monotone=False,
         n_terms=choice.n_terms,
         random_state=seed,
-        n_jobs=n_threads,
+        n_jobs=workers.n_threads,
+        device=workers.device,
         callback=None if on_share is None else lambda state: on_share(state.iteration / max_iter),
     )
     return model.fit(samples)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.engines.threads import resolve_n_jobs
+from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager, overlapping, similar_patches
 from kronlearn.images.dictionaries import Choice, choose, draw_patches, learn
 from kronlearn.images.planes import Planes, as_image, image_array
@@ -66,6 +66,7 @@ def inpaint(
     max_iter: int = 6,
     random_state: Any = 0,
     n_jobs: int | None = None,
+    device: str = "cpu",
     progress: Progress | None = None,
     full: bool = False,
 ) -> Any:
@@ -103,6 +104,8 @@ def inpaint(
         Chooses the patches that are learned from and the start.
     n_jobs : int or None
         Threads; -1 for all processors. The result has the same bits for any number.
+    device : {"cpu", "cuda"}
+        "cuda" learns and codes on an NVIDIA graphics card (``pip install 'kronlearn[cuda]'``).
     progress : callable, optional
         Called with the name of a stage and the share of it that is done, between 0 and 1.
     full : bool
@@ -131,18 +134,18 @@ def inpaint(
     shape = channels.shape[1:]
     first = choose(shape, dictionary, None, None, _FIRST_PATCH_PIXELS)
     choice = choose(shape, dictionary, patch_size, n_atoms, _PATCH_PIXELS, n_terms)
-    n_threads = resolve_n_jobs(n_jobs)
+    workers = Workers.of(n_jobs, device)
     seed = int(check_random_state(random_state).randint(2**31 - 1))
     missing = _missing(channels, mask, channel_axis)
     result = None
-    last = _Inpainting(log, n_threads)
+    last = _Inpainting(log, workers)
     for part in _parts(missing):
         gone = missing[part[0]]
         if not gone.any():
             continue
         scales = [_spread(channels[k], ~gone) for k in part]
         planes = Planes.from_channels(channels, scales, part, ~gone)
-        last = _Inpainting(log, n_threads)
+        last = _Inpainting(log, workers)
         last.fill(planes.pixels, ~gone, first)
         if stages == 2:
             last.refine(planes.pixels, ~gone, choice, max_iter, seed)
@@ -173,8 +176,8 @@ class _Inpainting:
     ``dictionary`` is the one last used and ``history`` that of its learning, if there was any.
     """
 
-    def __init__(self, log: Stages, n_threads: int) -> None:
-        self.log, self.n_threads = log, n_threads
+    def __init__(self, log: Stages, workers: Workers) -> None:
+        self.log, self.workers = log, workers
         self.dictionary: Dictionary | None = None
         self.history: dict[str, list[float]] | None = None
 
@@ -188,7 +191,7 @@ class _Inpainting:
         with self.log.stage("coding") as on_share:
             for k, plane in enumerate(planes):
                 tell = part_of(on_share, k, len(planes))
-                estimate = Averager(patch, overlapping(patch), self.n_threads, tell).code(
+                estimate = Averager(patch, overlapping(patch), self.workers, tell).code(
                     plane,
                     self.dictionary.coding_factors,
                     method="omp",
@@ -220,7 +223,7 @@ class _Inpainting:
                     tol=_LEARNING_NOISE * math.sqrt(choice.pixels),
                     max_iter=max_iter,
                     seed=seed,
-                    n_threads=self.n_threads,
+                    workers=self.workers,
                     on_share=on_share,
                 )
             self.dictionary, self.history = model.dictionary_, model.history_
@@ -242,7 +245,7 @@ class _Inpainting:
     ) -> NDArray[np.float32]:
         assert self.dictionary is not None
         stride = tuple(min(2, m) for m in choice.patch_size)
-        coder = Averager(choice.patch_size, stride, self.n_threads)
+        coder = Averager(choice.patch_size, stride, self.workers)
         guide = np.empty_like(planes)
         for k, plane in enumerate(planes):
             guide[k] = coder.code(
@@ -252,7 +255,7 @@ class _Inpainting:
                 width=choice.max_nonzeros,
                 tol=_GAIN * noise * math.sqrt(choice.pixels),
             )
-        return similar_patches(planes, guide, noise, self.n_threads, on_share)
+        return similar_patches(planes, guide, noise, self.workers, on_share)
 
 
 def _missing(

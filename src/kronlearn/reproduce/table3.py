@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from kronlearn.engines.threads import resolve_n_jobs
+from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.images.aggregation import Averager
 from kronlearn.images.denoising import denoise
@@ -147,7 +148,7 @@ def _by_the_paper(noisy: NDArray[np.float32], cell: Cell, n_threads: int) -> NDA
         n_jobs=n_threads,
     ).fit(samples)
     factors = model.factors_[::-1] if cell.method == "swapped" else model.factors_
-    return Averager(_PATCH, (1, 1), n_threads).code(
+    return Averager(_PATCH, (1, 1), Workers(n_threads)).code(
         noisy,
         factors,
         method="threshold" if orthonormal else "omp",
