@@ -326,3 +326,17 @@ def test_fused_iterations_end_where_the_processor_does(on_card, rng, settings, m
     assert found.history_["mean_nonzeros"] == expected.history_["mean_nonzeros"]
     assert ran
     assert np.all(np.diff(found.history_["seconds"]) >= 0)
+
+
+@pytest.mark.parametrize("settings", [{}, {"stages": 1}, {"n_terms": 2, "stages": 1}], ids=str)
+def test_images_are_denoised_as_by_the_processor(on_card, rng, settings, monkeypatch, card):
+    monkeypatch.setattr("kronlearn.engines.workers.card", lambda: card)
+    y, x = np.mgrid[:40, :36]
+    clean = (100 + 50 * np.sin(y / 5) + 40 * (x > 17)).astype(np.float32)
+    noisy = clean + rng.normal(0, 10, clean.shape).astype(np.float32)
+    options = {"sigma": 10.0, "max_iter": 3, "random_state": 0} | settings
+    expected = kl.images.denoise(noisy, **options)
+    found = kl.images.denoise(noisy, **options, device="cuda")
+    assert found.dtype == expected.dtype
+    assert np.std(found - clean) == pytest.approx(np.std(expected - clean), rel=0.02)
+    assert np.std(found - expected) < 0.1 * np.std(noisy - clean)
