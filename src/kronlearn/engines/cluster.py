@@ -187,10 +187,7 @@ class Cluster(Engine):
         keys = {w: self.supplies.provided(w, spans) for w, spans in self.shares.items()}
         if None in keys.values():
             return {}
-        requests = {
-            worker: self._packed(worker, spans, question, keys[worker] or {})
-            for worker, spans in self.shares.items()
-        }
+        requests = {w: self._packed(w, s, question, keys[w] or {}) for w, s in self.shares.items()}
         replies = self.wires.call_now(requests, _QUIET)
         return {w: None if reply is None else self._unpacked(reply) for w, reply in replies.items()}
 
