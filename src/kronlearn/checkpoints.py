@@ -46,6 +46,11 @@ def load_state(path: str | os.PathLike[str], problem: dict[str, Any]) -> Learnin
     stored = header.get("problem")
     if not isinstance(stored, dict):
         raise ModelFileError(f"{os.fspath(path)} is not a kronlearn checkpoint.")
+    if stored.get("samples") != problem["samples"]:
+        raise ModelFileError(
+            f"{os.fspath(path)} belongs to another run: it was made from other samples. Delete the "
+            "file or choose another checkpoint path."
+        )
     for name, value in problem.items():
         if stored.get(name) != value:
             raise ModelFileError(
