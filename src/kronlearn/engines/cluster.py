@@ -182,7 +182,8 @@ class Cluster(Engine):
 
     def _ask_directly(self, question: Question) -> dict[str, Any]:
         """Ask from this thread, if nothing else is to be done; what came at once, others None."""
-        if self.workforce.is_due or not self.wires.lead_to(self.shares):
+        # Codes that are to be sent may be large, and take their time.
+        if self.workforce.is_due or self.states or not self.wires.lead_to(self.shares):
             return {}
         keys = {w: self.supplies.provided(w, spans) for w, spans in self.shares.items()}
         if None in keys.values():
