@@ -2,6 +2,7 @@
 
 import json
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -193,3 +194,26 @@ def test_the_benchmark_compares_learning_and_denoising():
         ours = rows["100", "kronlearn", sigma]
         for other in ("wavelets", "total variation"):
             assert ours["psnr"] > rows["100", other, sigma]["psnr"]
+
+
+def test_the_partner_of_an_envi_file_is_not_replaced_unasked(cube):
+    succeeds("cube", "denoise", "cube.hdr", "scene.dat", "-q")
+    Path("kept.dat").write_text("precious")
+    before = Path("scene.hdr").read_bytes()
+    assert "kept.dat exists already" in fails("cube", "denoise", "scene.hdr", "kept.hdr")
+    assert Path("kept.dat").read_text() == "precious"
+    assert "scene.hdr would overwrite" in fails("cube", "denoise", "scene.dat", "scene.img")
+    for names in (("scene.hdr", "scene.dat"), ("scene.dat", "scene.hdr")):
+        assert "would overwrite the input" in fails("cube", "denoise", *names, "--overwrite")
+    assert Path("scene.hdr").read_bytes() == before
+    assert not Path("scene.img").exists()
+
+
+def test_a_band_axis_against_the_format_is_refused(cube):
+    succeeds("cube", "denoise", "cube.hdr", "scene.hdr", "-q")
+    axis = (open_cube("scene.hdr").band_axis + 1) % 3
+    problem = fails("cube", "denoise", "scene.hdr", "out.hdr", "--band-axis", axis)
+    assert "as its format says" in problem
+    assert "does not exist" in fails(
+        "cube", "denoise", "cube.hdr", "out.hdr", "--sigma", "none.txt"
+    )

@@ -206,3 +206,19 @@ def test_after_an_interruption_no_wire_is_used_that_an_answer_may_still_come_ove
         assert wires.wires == {}
         assert asyncio.run(wires.call("a", b"hello")) == b"hello"
         wires.close()
+
+
+def test_a_wire_may_be_cut_while_its_answer_is_waited_for() -> None:
+    async def run(workers: Workers) -> None:
+        wires = await connected_wires(workers)
+        waiting = asyncio.create_task(wires.call("a", b"1"))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        wires.cut("a")
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await wires.call("a", b"hello") == b"hello"
+        wires.close()
+
+    with Workers(a=slowly) as workers:
+        asyncio.run(run(workers))

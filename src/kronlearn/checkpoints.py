@@ -48,9 +48,12 @@ def load_state(path: str | os.PathLike[str], problem: dict[str, Any]) -> Learnin
         raise ModelFileError(f"{os.fspath(path)} is not a kronlearn checkpoint.")
     for name, value in problem.items():
         if stored.get(name) != value:
+            reason = f"its {name} is {stored.get(name)!r}, here it is {value!r}"
+            if name == "samples":
+                reason = "it was made from other samples"
             raise ModelFileError(
-                f"{os.fspath(path)} belongs to another run: its {name} is {stored.get(name)!r}, "
-                f"here it is {value!r}. Delete the file or choose another checkpoint path."
+                f"{os.fspath(path)} belongs to another run: {reason}. Delete the file or choose "
+                "another checkpoint path."
             )
     try:
         state = _state(tensors, problem)

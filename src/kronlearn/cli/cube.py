@@ -183,6 +183,8 @@ def denoise(request: Denoising, output: Output) -> None:
     read = [path] if request.clean is None else [path, request.clean]
     _check_place(place, read, request.overwrite)
     cube = request.opening.cube(output)
+    for written in cube.places(place):
+        _check_place(written, cube.stored.files, request.overwrite)
     sigma = _sigma(request.sigma, cube)
     reference = None
     if request.clean is not None:
@@ -252,6 +254,8 @@ def _sigma(text: str | None, cube: Cube) -> float | NDArray[np.float64] | None:
         return None
     path = Path(text)
     if not path.is_file():
+        if path.suffix.lower() in (".npy", ".txt", ".csv"):
+            raise ValueError(f"--sigma {path} does not exist.")
         numbers = np.array(parse_numbers("--sigma", [text]))
         where = "--sigma"
     else:

@@ -182,14 +182,13 @@ class Cluster(Engine):
 
     def _ask_directly(self, question: Question) -> dict[str, Any]:
         """Ask from this thread, if nothing else is to be done; what came at once, others None."""
-        if self.workforce.is_due or not self.wires.lead_to(self.shares):
+        # Codes that are to be sent may be large, and take their time.
+        if self.workforce.is_due or self.states or not self.wires.lead_to(self.shares):
             return {}
-        requests = {}
-        for worker, spans in self.shares.items():
-            keys = self.supplies.provided(worker, spans)
-            if keys is None:
-                return {}
-            requests[worker] = self._packed(worker, spans, question, keys)
+        keys = {w: self.supplies.provided(w, spans) for w, spans in self.shares.items()}
+        if None in keys.values():
+            return {}
+        requests = {w: self._packed(w, s, question, keys[w] or {}) for w, s in self.shares.items()}
         replies = self.wires.call_now(requests, _QUIET)
         return {w: None if reply is None else self._unpacked(reply) for w, reply in replies.items()}
 

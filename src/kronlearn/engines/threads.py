@@ -119,7 +119,7 @@ class Threads(Engine):
                 raise
         if not_finite >= 0:
             sample = start + not_finite
-            check_finite(source.read(sample, sample + 1), first + sample)
+            check_finite(source.read(sample, sample + 1), first + sample, source.name)
 
 
 def native_dictionary(factors: Sequence[NDArray[Any]], dtype: Any) -> Any:

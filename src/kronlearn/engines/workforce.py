@@ -109,6 +109,8 @@ class Workforce:
         """Look, and wait until there is a worker."""
         begin = time.monotonic()
         await self.look(in_use)
+        if not self.weights:
+            logger.warning("Waiting for a Dask worker that answers.")
         while not self.weights:
             if time.monotonic() - begin > 2 * PATIENCE:
                 raise RuntimeError(

@@ -75,7 +75,8 @@ def denoise(
         The standard deviation of the noise in the cube's own units; estimated if not given, see
         :func:`estimate_noise`. Bands of noise zero or NaN are left as they are.
     out : path, optional
-        Write the result to this file, with the metadata of the input; it appears when it is whole.
+        Write the result to this file, with the metadata of the input; it appears when it is whole,
+        in the place of an older one.
     n_jobs : int or None
         Threads; -1 for all processors. The result has the same bits for any number.
     device : {"cpu", "cuda"}

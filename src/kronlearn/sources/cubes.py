@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.sources.formats.bands import BandAxis, find_band_axis
-from kronlearn.sources.formats.outputs import CubeWriter, Plan, converted, fits, writer_for
+from kronlearn.sources.formats.outputs import (
+    CubeWriter,
+    Plan,
+    converted,
+    fits,
+    places_for,
+    writer_for,
+)
 from kronlearn.sources.stored import PathLike, StoredArray, StoredArrayError, open_array
 
 __all__ = ["Cube", "CubeWriter", "open_cube"]
@@ -181,7 +188,14 @@ class Cube:
         ...     np.load(path)[1].tolist()
         [[24, 26, 28, 30], [32, 34, 36, 38], [40, 42, 44, 46]]
         """
-        plan = Plan(
+        return writer_for(Path(path), self._plan(dtype))
+
+    def places(self, path: PathLike) -> list[Path]:
+        """The files or folders that :meth:`create` makes or replaces: of ENVI two."""
+        return places_for(Path(path), self._plan())
+
+    def _plan(self, dtype: Any = None) -> Plan:
+        return Plan(
             source=self.stored,
             shape=self.shape,
             space=self._space,
@@ -190,7 +204,6 @@ class Cube:
             nodata=self.nodata,
             wavelengths=self.wavelengths,
         )
-        return writer_for(Path(path), plan)
 
     def _in_file_order(self, values: NDArray[Any]) -> NDArray[Any]:
         """Values (rows, columns, bands) of the whole cube with the axes of the stored array."""

@@ -38,6 +38,8 @@ class Source(ABC):
     patch_shape: tuple[int, ...]
     dtype: np.dtype[Any]
     is_rows: bool = False
+    #: What errors call it.
+    name: str = "Y"
 
     @abstractmethod
     def __len__(self) -> int:
@@ -86,17 +88,17 @@ def sample_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32 if single else np.float64)
 
 
-def check_finite(samples: NDArray[Any], first: int) -> None:
+def check_finite(samples: NDArray[Any], first: int, name: str = "Y") -> None:
     """Raise for the first sample that is not finite or whose squares overflow."""
     for k, sample in enumerate(samples):
         if not np.isfinite(sample).all():
             kind = "NaN" if np.isnan(sample).any() else "infinity"
             raise ValueError(
-                f"Y contains {kind} (first in sample {first + k}); pass finite numbers."
+                f"{name} contains {kind} (first in sample {first + k}); pass finite numbers."
             )
     dtype = sample_dtype(samples.dtype)
     remedy = " or pass float64" if dtype == np.float32 else ""
     raise ValueError(
-        f"Y holds values too large to be squared in {dtype.name} (first in sample {first}); scale "
-        f"the data down{remedy}."
+        f"{name} holds values too large to be squared in {dtype.name} (first in sample {first}); "
+        f"scale the data down{remedy}."
     )

@@ -129,6 +129,11 @@ class StoredArray(ABC):
             raise self.error(f"has shape {self.shape}; an array that is not empty is needed")
 
     @property
+    def files(self) -> list[Path]:
+        """The files, or folders, that it is read from; none where it is in memory."""
+        return [] if self.path is None else [self.path]
+
+    @property
     def ndim(self) -> int:
         """The number of dimensions."""
         return len(self.shape)

@@ -35,7 +35,7 @@ class StoredSource(Source):
 
     def __init__(self, stored: StoredArray, patch_shape: tuple[int, ...]) -> None:
         check_shape(stored.shape, patch_shape)
-        self.stored = stored
+        self.stored, self.name = stored, stored.name
         self.patch_shape = patch_shape
         self.dtype = sample_dtype(stored.dtype)
         self.is_rows = stored.ndim == 2

@@ -46,6 +46,11 @@ def find_band_axis(stored: StoredArray, given: int | None) -> BandAxis:
         )
     if given is not None:
         axis, reason, is_guess = operator.index(given) % stored.ndim, "given", False
+        if stored.band_axis is not None and axis != stored.band_axis:
+            raise stored.error(
+                f"has its bands along axis {stored.band_axis}, as its format says; leave out "
+                f"band_axis={given}"
+            )
     else:
         axis, reason, is_guess = _found(stored, axes)
     rows, columns = (a for a in axes if a != axis)

@@ -38,6 +38,7 @@ class EnviArray(FileArray):
     def __init__(self, path: Path, header: Path, binary: Path) -> None:
         #: The fields of the header as they are written there.
         self.entries = _read_header(header)
+        self._header = header
         fields = {" ".join(k.lower().split()): v for k, v in self.entries.items()}
         interleave = fields.get("interleave", "").strip().lower()
         if interleave not in _ORDERS:
@@ -72,6 +73,11 @@ class EnviArray(FileArray):
         """The file with the numbers."""
         return self._file
 
+    @property
+    def files(self) -> list[Path]:
+        """The file with the numbers and its header."""
+        return [self._file, self._header]
+
 
 def open_file(path: Path, dataset: str | None) -> EnviArray:
     """The array of an ENVI header, or of the binary file beside it."""
@@ -96,6 +102,14 @@ def header_of(binary: Path) -> Path | None:
     return None
 
 
+def places(target: Path, plan: Plan) -> list[Path]:
+    """The file with the numbers and its header that are written for the name of one of them."""
+    if target.suffix.lower() == ".hdr":
+        ending = plan.source.binary.suffix if isinstance(plan.source, EnviArray) else ".img"
+        return [target.with_suffix(ending if ending in _BINARY_ENDINGS else ".img"), target]
+    return [target, header_of(target) or target.with_suffix(".hdr")]
+
+
 def create(target: Path, plan: Plan) -> _EnviWriter:
     """A writer of a binary file and its header."""
     return _EnviWriter(target, plan)
@@ -112,13 +126,7 @@ class _EnviWriter(RawWriter):
         code = codes.get(stored.newbyteorder("="))
         if code is None:
             raise ValueError(f"{target}: ENVI files hold no {stored} numbers; pass another dtype.")
-        if target.suffix.lower() == ".hdr":
-            self._header = target
-            ending = ".img" if source is None else source.binary.suffix
-            binary = target.with_suffix(ending if ending in _BINARY_ENDINGS else ".img")
-        else:
-            binary = target
-            self._header = header_of(target) or Path(f"{target.with_suffix('')}.hdr")
+        binary, self._header = places(target, plan)
         entries = dict(source.entries) if source is not None else _new_entries(plan)
         changed = {_LENGTHS[axis]: str(plan.length(axis)) for axis in _ORDERS[interleave]}
         changed |= {"header offset": "0", "file type": "ENVI Standard", "data type": str(code)}

@@ -64,7 +64,8 @@ def choose(name: str, found: Mapping[str, Any], dataset: str | None) -> str:
     deepest = [k for k, v in arrays.items() if len(v.shape) == most]
     if len(deepest) > 1:
         raise StoredArrayError(
-            f"{name} holds several arrays that could be meant ({listing}); name one with dataset=."
+            f"{name} holds several arrays that could be meant ({listing}); name one with dataset= "
+            "(for samples: kronlearn.sources.stored.open_array(path, dataset=...))."
         )
     return deepest[0]
 

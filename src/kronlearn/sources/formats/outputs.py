@@ -234,11 +234,30 @@ class CubeWriter:
             raise _explained(problem, self.target) from problem
 
 
+def places_for(path: Path, plan: Plan) -> list[Path]:
+    """The files or folders that a writer for a path makes or replaces."""
+    target = Path(os.path.realpath(path))
+    module = _module(_format_for(target, plan.source))
+    return module.places(target, plan) if hasattr(module, "places") else [target]
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"kronlearn.sources.formats.{name}")
+
+
 def writer_for(path: Path, plan: Plan) -> CubeWriter:
     """A writer for a path, in the format that its name says."""
     target = Path(os.path.realpath(path))
     name = _format_for(target, plan.source)
-    module = importlib.import_module(f"kronlearn.sources.formats.{name}")
+    module = _module(name)
+    read = {os.path.realpath(file) for file in plan.source.files}
+    replaced = read.intersection(map(os.path.realpath, places_for(path, plan)))
+    if replaced and replaced != read:
+        # The header of an ENVI file, for one, would no longer belong to its numbers.
+        raise ValueError(
+            f"{path} would replace {replaced.pop()}, which the cube is read from, but not all of "
+            "its files; give another name."
+        )
     if not target.parent.is_dir():
         raise FileNotFoundError(f"The folder {target.parent} does not exist; create it first.")
     writes_folder = name == "image_folder" or (name == "zarr_store" and target.suffix != ".zip")
