@@ -17,7 +17,7 @@ WORK = {"fresh": 0, "refit": 1, "keep better": 2}
 _POINTERS = (
     *("samples", "weights", "tols", "norms1", "norms2", "list", "list_count"),
     *("doubtful", "doubtful_count", "index", "value", "nonzeros", "residual2"),
-    *("energy", "first_bad", "scratch"),
+    *("energy", "first_bad", "stopped", "scratch"),
 )
 
 #: The struct Task of the kernels; pointers are integers.
@@ -28,6 +28,7 @@ TASK = np.dtype(
         ("first", np.int64),
         ("count", np.int64),
         ("tol", np.float64),
+        ("scale", np.float64),
         *((name, np.uint64) for name in _POINTERS),
         ("scratch_size", np.int64),
     ],
@@ -38,7 +39,7 @@ TASK = np.dtype(
 def new_task(**values: Any) -> NDArray[Any]:
     """A task with these values; what is not given is zero, or no halves, or no error target."""
     task = np.zeros((), TASK)
-    task["half"], task["tol"] = -1, -1.0
+    task["half"], task["tol"], task["scale"] = -1, -1.0, 1.0
     for name, value in values.items():
         task[name] = value
     return task

@@ -22,6 +22,7 @@ struct Task {
   int64 first;  // the number among all samples of the first of these
   int64 count;
   double tol;  // the ℓ2 norm a residual may have, used where tols is null; negative: none
+  double scale;  // a power of two: times it, no entry of a sample is above 1024; for sums in half precision
   const S *samples, *weights, *tols;
   const double *norms1, *norms2;  // of the columns of both sides, as the factors had them
   const int* list;                // the samples to be coded, list_count of them; null: all
@@ -34,6 +35,7 @@ struct Task {
   S* residual2;    // (count)
   double* energy;  // (count): ‖y‖²
   int64* first_bad;  // lowered to the first sample that is NaN, infinite or too large
+  const int* stopped;  // null, or not zero where nothing is to be done: an iteration before went wrong
   void* scratch;       // scratch_size numbers per team
   int64 scratch_size;
 };
