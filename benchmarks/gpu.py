@@ -1,9 +1,19 @@
 """Check and time everything that runs on a graphics card, in one call.
 
-    python benchmarks/gpu.py [--only A,B,…] [--no-checks] [--csv benchmarks/gpu.csv]
+    python benchmarks/gpu.py [--only checks,A,B,…] [--csv benchmarks/gpu.csv]
 
-First the tests of the card, then learning from samples that lie on the card already, through the
-public interface: milliseconds per iteration, medians. Needs CuPy and a card.
+Through the public interface, medians of several runs after one that compiles:
+
+- checks: the tests that need a card,
+- A to E: milliseconds per iteration of learning from samples that lie on the card, and the RMSE
+  beside the processor's,
+- whole: 100 iterations of A, from an array in memory to factors in memory,
+- denoise: 512 × 512 pixels with a ready dictionary of 8 × 8 pixels and 16 × 16 atoms,
+- learn: the same with a dictionary that is learned first, and noise that is estimated,
+- large: 8192 × 8192 pixels, and the most memory that was taken on the card,
+- streaming: samples of three times the memory that they may take, beside what a copy can do.
+
+Limits are for an H200. Needs CuPy and a card; takes about two minutes.
 """
 
 from __future__ import annotations
@@ -14,117 +24,233 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from skimage.data import camera
 
 import kronlearn as kl
+from kronlearn.cli.bench_gpu import CASES, Case, image_like, learner, milliseconds
+from kronlearn.cuda.device import card
+from kronlearn.sources.arrays import ArraySource
 
 HERE = Path(__file__).resolve().parent
+# The most milliseconds that an iteration may take; with all defaults twice as many.
+MOST = {"A": 5.0, "B": 0.75, "C": 0.35, "D": 0.06, "E": 0.16}
+PLAIN = {"method": "omp", "monotone": False}
+COLUMNS = ("what", "settings", "value", "unit", "limit", "beside", "of")
+SIGMA = 20.0
+# Samples that the processor learns from, too, and how many iterations both do.
+COMPARED, COMPARED_ITERATIONS = 100_000, 20
 
-
-@dataclass(frozen=True)
-class Case:
-    """N samples of m × m, n × n atoms, s nonzeros; the most milliseconds an iteration may take."""
-
-    name: str
-    samples: int
-    m: int
-    n: int
-    s: int
-    most: float
-    structure: str = "general"
-
-
-CASES = (
-    Case("A", 3_913_140, 8, 8, 16, 5.0),
-    Case("B", 3_913_140, 8, 8, 16, 0.75, "orthonormal"),
-    Case("C", 255_025, 8, 16, 6, 0.35),
-    Case("D", 9_216, 8, 16, 6, 0.06),
-    Case("E", 8_000, 32, 32, 8, 0.16),
-)
-# With all defaults an iteration may take so many times as long.
-DEFAULTS_FACTOR = 2.0
-COLUMNS = ("case", "settings", "milliseconds", "most", "rmse", "cpu_rmse", "seconds_with_transfer")
+Row = tuple[Any, ...]
 
 
 def main() -> int:
     """Run the command line; 0 if all checks pass."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="A,B,C,D,E")
-    parser.add_argument("--no-checks", action="store_true")
-    parser.add_argument("--iterations", type=int, default=40)
+    parts: dict[str, Callable[[], Iterator[Row]]] = {
+        **{case.name: lambda case=case: iterations(case) for case in CASES},
+        "whole": whole,
+        "denoise": denoise,
+        "learn": learn,
+        "large": large,
+        "streaming": streaming,
+    }
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default=",".join(["checks", *parts]))
     parser.add_argument("--csv", type=Path, default=HERE / "gpu.csv")
     options = parser.parse_args()
-    code = 0 if options.no_checks else checks()
+    asked = options.only.split(",")
+    unknown = set(asked) - {"checks", *parts}
+    if unknown:
+        parser.error(f"--only: {', '.join(sorted(unknown))} does not exist.")
+    code = checks() if "checks" in asked else 0
     with options.csv.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
-        for case in CASES:
-            if case.name in options.only.split(","):
-                for row in timed(case, options.iterations):
-                    writer.writerow(row)
-                    file.flush()
-                    print(*row, sep="\t", flush=True)
+        for name, part in parts.items():
+            for row in part() if name in asked else ():
+                writer.writerow(row)
+                file.flush()
+                tell(row)
     return code
+
+
+def tell(row: Row) -> None:
+    """Print a row, and whether its limit is kept."""
+    what, settings, value, unit, limit, beside, of = row
+    text = f"{what:10} {settings:34} {value:10.4g} {unit:6}"
+    if limit is not None:
+        text += f" limit {limit:g}{'' if value <= limit else ' EXCEEDED'}"
+    if beside is not None:
+        text += f"  {of} {beside:.6g}"
+    print(text, flush=True)
 
 
 def checks() -> int:
     """The tests that need a card."""
-    tests = HERE.parent / "tests" / "test_cuda.py"
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-k", "cuda", str(tests)]
+    tests = sorted(str(path) for path in (HERE.parent / "tests").glob("test_cuda*.py"))
+    command = [sys.executable, "-m", "pytest", "-q", "-k", "[cuda", *tests]
     return subprocess.run(command, check=False).returncode
 
 
-def image_like(count: int, m: int) -> np.ndarray:
-    """Smooth samples (count, m, m) with edges, float32."""
-    rng = np.random.default_rng(0)
-    samples = np.empty((count, m, m), np.float32)
-    for start in range(0, count, 65536):
-        size = min(65536, count - start)
-        smooth = rng.standard_normal((size, m, m), np.float32).cumsum(axis=1).cumsum(axis=2)
-        edge = np.arange(m) > rng.integers(m, size=(size, 1, 1))
-        jumps = rng.standard_normal((size, 1, 1), np.float32) * edge
-        samples[start : start + size] = 4 * smooth + 30 * jumps
-    return samples
+@cache
+def samples_of(count: int, m: int) -> np.ndarray:
+    """Samples of a case, made once."""
+    return image_like(count, m)
 
 
-def timed(case: Case, iterations: int) -> list[tuple[Any, ...]]:
-    """Rows for a case: the plain method and all defaults."""
-    import cupy
+def iterations(case: Case) -> Iterator[Row]:
+    """Iterations of the paper's method and of all defaults, samples on the card."""
+    samples = samples_of(case.samples, case.m)
+    few = samples[:COMPARED]
+    on_card = card().upload(samples)
+    for name, settings, factor in (("plain", PLAIN, 1.0), ("defaults", {}, 2.0)):
+        learner(case, device="cuda", max_iter=3, **settings).fit(on_card)
+        found = learner(case, device="cuda", max_iter=40, **settings).fit(on_card)
+        yield case.name, name, milliseconds(found), "ms", factor * MOST[case.name], None, ""
+        both = {"max_iter": COMPARED_ITERATIONS, **settings}
+        ours = learner(case, device="cuda", **both).fit(few)
+        processor = learner(case, n_jobs=-1, **both).fit(few)
+        errors = [model.history_["rmse"][-1] for model in (ours, processor)]
+        yield case.name, name, errors[0], "RMSE", None, errors[1], "processor"
 
-    samples = image_like(case.samples, case.m)
-    on_card = cupy.asarray(samples)
-    plain = {"method": "omp", "monotone": False, "structure": case.structure}
-    rows = []
-    for name, settings, factor in (
-        ("omp", plain, 1.0),
-        ("defaults", {"structure": case.structure}, DEFAULTS_FACTOR),
-    ):
 
-        def model(device: str = "cuda", settings: Any = settings, **more: Any) -> Any:
-            return kl.KroneckerDictionaryLearning(
-                case.n,
-                n_nonzero_coefs=case.s,
-                random_state=0,
-                device=device,
-                **{"max_iter": iterations, **settings, **more},
-            )
+def whole() -> Iterator[Row]:
+    """100 iterations of A from an array in memory to factors in memory."""
+    case = CASES[0]
+    samples = samples_of(case.samples, case.m)
+    learner(case, device="cuda", max_iter=2, **PLAIN).fit(samples)
+    model = learner(case, device="cuda", max_iter=100, **PLAIN)
+    seconds = median(lambda: model.fit(samples), 3)
+    yield "whole", "A, 100 iterations, NumPy", seconds, "s", 1.0, None, ""
 
-        model(max_iter=3).fit(on_card)
-        found = model().fit(on_card)
-        steps = np.diff(found.history_["seconds"])
-        few = samples[: min(len(samples), 100_000)]
-        rmse = model(max_iter=20).fit(few).history_["rmse"][-1]
-        cpu_rmse = model("cpu", max_iter=20, n_jobs=-1).fit(few).history_["rmse"][-1]
+
+def denoise() -> Iterator[Row]:
+    """An image of 512 × 512 with a ready dictionary, from the card and from memory."""
+    image, dictionary = noisy_camera(), ready_dictionary()
+    places = {"card": card().upload(image), "memory": image}
+    for stages in (1, 2):
+        settings = {"dictionary": dictionary, "stages": stages}
+        beside = quality(kl.images.denoise(image, SIGMA, n_jobs=-1, **settings))
+        for place, given in places.items():
+            for sigma in (SIGMA, None):
+
+                def work(given: Any = given, sigma: Any = sigma, settings: Any = settings) -> Any:
+                    return kl.images.denoise(given, sigma, device="cuda", **settings)
+
+                name = f"{stages} stages, in {place}" + ("" if sigma else ", noise unknown")
+                limit = 3.0 if sigma else None
+                yield "denoise", name, 1e3 * median(work, 20), "ms", limit, None, ""
+        found = card().download(kl.images.denoise(places["card"], SIGMA, device="cuda", **settings))
+        yield "denoise", f"{stages} stages", quality(found), "dB", None, beside, "processor"
+
+
+def learn() -> Iterator[Row]:
+    """The same image with nothing known about it."""
+    image = noisy_camera()
+    seconds = median(lambda: kl.images.denoise(image, device="cuda"), 5)
+    yield "learn", "all defaults, in memory", 1e3 * seconds, "ms", 150.0, None, ""
+    full = kl.images.denoise(image, device="cuda", full=True)
+    for stage, took in full.seconds.items():
+        yield "learn", stage, 1e3 * took, "ms", None, None, ""
+    processor = kl.images.denoise(image, n_jobs=-1)
+    yield "learn", "all defaults", quality(full.image), "dB", None, quality(processor), "processor"
+
+
+def large() -> Iterator[Row]:
+    """An image of 8192 × 8192 from memory."""
+    pool = card().xp.get_default_memory_pool()
+    clean = np.tile(camera().astype(np.float32), (16, 16))
+    noise = np.random.default_rng(0).standard_normal(clean.shape, np.float32)
+    noisy, dictionary = clean + np.float32(SIGMA) * noise, ready_dictionary()
+    pool.free_all_blocks()
+    before, shares = pool.total_bytes(), []
+
+    def on_share(stage: str, share: float) -> None:
+        shares.append((stage, share))
+
+    start = time.perf_counter()
+    found = kl.images.denoise(noisy, SIGMA, dictionary=dictionary, device="cuda", progress=on_share)
+    yield "large", "8192 × 8192", time.perf_counter() - start, "s", None, len(shares), "steps"
+    # Blocks that are free are kept: all that was ever taken at a time is counted.
+    taken = (pool.total_bytes() - before) / 1e9
+    patches = clean.size * 64 * 4 / 1e9
+    yield "large", "most memory on the card", taken, "GB", None, patches, "GB in patches"
+    yield "large", "8192 × 8192", quality(found, clean), "dB", None, None, ""
+    pool.free_all_blocks()
+
+
+def streaming() -> Iterator[Row]:
+    """Samples that take three times the memory they may take."""
+    case = CASES[0]
+    samples = samples_of(case.samples, case.m)
+    size, bandwidth = samples.nbytes / 1e9, copy_bandwidth()
+    for name, seconds in passes(samples).items():
+        yield "streaming", f"chunks alone, {name}", size / seconds, "GB/s", None, bandwidth, "copy"
+    for structure in ("general", "orthonormal"):
+        with kl.cuda.memory_limit(2 * samples.nbytes // 3):
+            model = learner(case, device="cuda", max_iter=5, **PLAIN | {"structure": structure})
+            model.fit(samples)
+        speed = size / (milliseconds(model) / 1e3)
+        yield "streaming", f"learning, {structure}", speed, "GB/s", None, bandwidth, "copy"
+
+
+def passes(samples: np.ndarray) -> dict[str, float]:
+    """Seconds in which samples come to the card, in chunks, and nothing is done with them."""
+    source, chunk = ArraySource(samples, samples.shape[1:]), len(samples) // 64
+    pieces = [slice(a, min(a + chunk, len(samples))) for a in range(0, len(samples), chunk)]
+
+    def work() -> None:
+        for _ in card().stream(source, pieces):
+            pass
+
+    # The first pass copies, the second pins; later ones do neither.
+    return {"first pass": median(work, 1, warm=False), "later passes": median(work, 5)}
+
+
+def copy_bandwidth() -> float:
+    """GB/s of a copy from pinned memory to the card."""
+    xp, count = card().xp, 1 << 28
+    pinned = np.frombuffer(xp.cuda.alloc_pinned_memory(count), np.uint8, count)
+    there = xp.empty(count, np.uint8)
+    return count / 1e9 / median(lambda: there.set(pinned), 10)
+
+
+@cache
+def noisy_camera() -> np.ndarray:
+    """An image of 512 × 512 with noise, float32."""
+    noise = np.random.default_rng(0).standard_normal((512, 512), np.float32)
+    return camera().astype(np.float32) + np.float32(SIGMA) * noise
+
+
+@cache
+def ready_dictionary() -> Any:
+    """A dictionary of 8 × 8 pixels and 16 × 16 atoms for the image."""
+    settings = {"patch_size": 8, "n_atoms": 16, "stages": 1}
+    return kl.images.denoise(noisy_camera(), SIGMA, n_jobs=-1, full=True, **settings).dictionary
+
+
+def quality(found: np.ndarray, clean: Any = None) -> float:
+    """The PSNR in dB."""
+    clean = camera() if clean is None else clean
+    return float(-10 * np.log10(np.mean((found - clean.astype(np.float64)) ** 2) / 255**2))
+
+
+def median(work: Callable[[], Any], count: int, warm: bool = True) -> float:
+    """The median seconds of some runs; the card has finished when one ends."""
+    finish = card().xp.cuda.Device().synchronize
+    seconds = []
+    for run in range(count + warm):
         start = time.perf_counter()
-        model(max_iter=100).fit(samples)
-        whole = time.perf_counter() - start
-        milliseconds = 1e3 * statistics.median(steps[len(steps) // 4 :])
-        rows.append((case.name, name, milliseconds, factor * case.most, rmse, cpu_rmse, whole))
-    return rows
+        work()
+        finish()
+        if run >= warm:
+            seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,9 @@ class EmulatedCard:
         assert array.flags.c_contiguous
         return int(array.ctypes.data)
 
+    def finish(self) -> None:
+        pass
+
     def free_memory(self) -> int:
         return 1 << 30
 
@@ -113,15 +116,15 @@ class EmulatedCard:
         subprocess.run([*command, str(source), "-o", str(built)], check=True)
         return ctypes.CDLL(str(built))
 
-    def repeated(self, enqueue: Callable[[], None]) -> Callable[[int], list[float]]:
-        def run(count: int) -> list[float]:
-            finished = []
-            for _ in range(count):
-                enqueue()
-                finished.append(time.perf_counter())
-            return finished
+    def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        return enqueue
 
-        return run
+    def replayed(self, works: list[Callable[[], None]]) -> list[float]:
+        finished = []
+        for work in works:
+            work()
+            finished.append(time.perf_counter())
+        return finished
 
 
 def _passed(argument: Any) -> Any:

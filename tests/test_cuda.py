@@ -11,15 +11,12 @@ import pytest
 import kronlearn as kl
 import reference
 from emulated_card import COMPILER, EmulatedCard
-from kronlearn.cuda.ahead import Ahead
 from kronlearn.cuda.device import card as real_card
 from kronlearn.cuda.engine import Cuda
-from kronlearn.cuda.updates import DeviceUpdate
 from kronlearn.engines.engine import Coder
 from kronlearn.engines.threads import Threads
 from kronlearn.moments import ModeMoments, Moments
 from kronlearn.sources.arrays import ArraySource
-from kronlearn.structures import General, Orthonormal
 
 SHAPES = [
     ((8, 8), (8, 8), 6),
@@ -199,37 +196,6 @@ def test_a_sample_that_is_not_finite_is_named(card, rng, bad):
         Cuda(card, source, 64).run(source, dictionary, Coder("omp", 4))
 
 
-@pytest.mark.parametrize(
-    ("patch_shape", "n_atoms", "structure"),
-    [
-        ((8, 8), (8, 8), General),
-        ((8, 6), (12, 9), General),
-        ((16, 16), (16, 16), General),
-        ((8, 8), (8, 8), Orthonormal),
-        ((8, 7), (6, 7), Orthonormal),
-    ],
-)
-def test_updates_on_the_card_are_those_of_the_processor(card, rng, patch_shape, n_atoms, structure):
-    factors = reference.random_factors(rng, patch_shape, n_atoms)
-    if structure is Orthonormal:
-        factors = [np.linalg.qr(factor)[0] for factor in factors]
-    dictionary = kl.KroneckerDictionary(factors)
-    source = ArraySource(rng.standard_normal((3000, *patch_shape)), patch_shape)
-    moments = Moments.zeros(patch_shape, n_atoms, structure is General)
-    coder = Coder("omp" if structure is General else "threshold", 4)
-    found = Threads(1, 512).run(source, dictionary, coder, moments=moments)
-    update = DeviceUpdate(card, dictionary, orthonormal=structure is Orthonormal, kept=4)
-    update.give(moments, found)
-    expected = structure().update(dictionary, moments)
-    update.run()
-    [made] = update.made()
-    assert made.flag == 0
-    for factor, wanted in zip(made.factors, expected.factors, strict=True):
-        np.testing.assert_allclose(factor, wanted, rtol=0, atol=1e-12)
-    assert made.squared_error == pytest.approx(moments.squared_error(expected), rel=1e-12)
-    assert (made.residual, made.nonzeros) == (found.residual, found.nonzeros)
-
-
 @pytest.fixture
 def on_card(card: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have ``device="cuda"`` mean this card."""
@@ -299,33 +265,6 @@ def test_without_a_card_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setattr("kronlearn.engines.selection.card", lambda: None)
     with pytest.raises(ValueError, match='engine="threads" does not run on a graphics card'):
         kl.KroneckerDictionaryLearning(4, device="cuda", engine="threads").fit(np.ones((9, 4, 4)))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"method": "omp", "monotone": False},
-        {"structure": "orthonormal"},
-        {"method": "omp", "monotone": False, "n_atoms": 16},
-        {"method": "ols", "monotone": False, "n_atoms": 16},
-    ],
-    ids=str,
-)
-def test_fused_iterations_end_where_the_processor_does(on_card, rng, settings, monkeypatch):
-    Y = image_like(rng, 300)
-    ran = []
-    run = Ahead.run
-    monkeypatch.setattr(Ahead, "run", lambda self, d, n: ran.append(n) or run(self, d, n))
-    options = {"n_atoms": 8, "n_nonzero_coefs": 6, "max_iter": 5, "random_state": 0} | settings
-    expected = kl.KroneckerDictionaryLearning(**options).fit(Y)
-    found = kl.KroneckerDictionaryLearning(**options, device="cuda").fit(Y)
-    np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=1e-3)
-    np.testing.assert_allclose(
-        found.history_["coding_rmse"][:2], expected.history_["coding_rmse"][:2], rtol=1e-4
-    )
-    assert found.history_["mean_nonzeros"] == expected.history_["mean_nonzeros"]
-    assert ran
-    assert np.all(np.diff(found.history_["seconds"]) >= 0)
 
 
 @pytest.mark.parametrize("settings", [{}, {"stages": 1}, {"n_terms": 2, "stages": 1}], ids=str)

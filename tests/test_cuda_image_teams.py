@@ -111,6 +111,9 @@ def test_teams_whose_scratch_is_in_the_memory_of_the_card(warps, rng):
         ((2, 6, 12), (5, 7), 5, (1, 2)),
         ((1, 20), (5,), 3, (0,)),
         ((1, 6, 10), (4, 8), 16, (2, 2)),
+        ((1, 21, 14), (8, 8), 16, (5, 9)),
+        ((2, 10, 22), (8, 8), 16, (2, 20)),
+        ((1, 9, 8), (8, 8), 16, (2, 2)),
     ],
 )
 def test_teams_of_many_threads_shrink_as_one_does(warps, rng, shape, patch, group, window, dtype):

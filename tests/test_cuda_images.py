@@ -269,7 +269,7 @@ def test_shrunk_groups_are_those_of_the_processor(card, case, most, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
-@pytest.mark.parametrize("case", [SHRINKAGES[k] for k in (2, 4, 5, 15, 16, 17, 18)], ids=named)
+@pytest.mark.parametrize("case", [SHRINKAGES[k] for k in (2, 3, 4, 5, 15, 16, 17, 18)], ids=named)
 def test_groups_shrunk_in_bands_have_the_same_bits(card, case, dtype):
     planes, guide = (array.astype(dtype) for array in planes_to_shrink(case))
     whole = shrunk(card, planes, guide, *case[2:])

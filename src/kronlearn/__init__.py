@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kronlearn import comparators, hyperspectral, images
+    from kronlearn import comparators, cuda, hyperspectral, images
     from kronlearn.coding import sparse_code
     from kronlearn.dictionary import KroneckerDictionary
     from kronlearn.estimators import KroneckerDictionaryLearning
@@ -39,6 +39,7 @@ __all__ = [
     "KroneckerDictionaryLearning",
     "KroneckerSumDictionary",
     "comparators",
+    "cuda",
     "hyperspectral",
     "images",
     "instruction_set",
@@ -50,7 +51,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("comparators", "hyperspectral", "images"):
+    if name in ("comparators", "cuda", "hyperspectral", "images"):
         return import_module(f"kronlearn.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'kronlearn' has no attribute {name!r}")

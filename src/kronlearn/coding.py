@@ -43,7 +43,9 @@ def sparse_code(
     ----------
     Y : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
         Samples: an array, a lazy array (Zarr, h5py, Dask, xarray) or the path of a file with one.
-        float32 is coded in float32, everything else in float64.
+        With ``device="cuda"`` also an array on the graphics card, of CuPy, PyTorch or anything
+        else that speaks DLPack, which is not copied. float32 is coded in float32, everything else
+        in float64.
     dictionary : KroneckerDictionary, KroneckerSumDictionary or list of factors
         Factors of shape (m_i, n_i) with unit-norm columns.
     n_nonzero_coefs : int, optional
@@ -71,7 +73,7 @@ def sparse_code(
     -------
     csr_array of shape (N, n_1·…·n_d)
         Column indices ascending in each row, in C order over the modes. A ``csr_matrix`` of CuPy
-        where Y is an array on the card.
+        where Y is on the card, of whatever library.
 
     Examples
     --------

@@ -68,7 +68,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         Threads; None means 1 unless a joblib context says otherwise, -1 all processors.
     device : {"cpu", "cuda"}
         Where samples are coded and summed: on the processor, or on an NVIDIA graphics card
-        (``pip install 'kronlearn[cuda]'``).
+        (``pip install 'kronlearn[cuda]'``); with Dask on the card of every worker.
     verbose : int
         1 shows a progress bar.
     n_refits : int
@@ -101,8 +101,9 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     engine : {"auto", "threads", "dask"}
         Who does the work: threads of this process, or the workers of the active
         ``dask.distributed.Client``, with ``n_jobs`` threads each (None: as many as Dask gave
-        them). "auto" means Dask for a Dask array if there is a client, threads otherwise. The
-        result has the same bits.
+        them). "auto" means Dask for a Dask array if there is a client, threads otherwise, or the
+        graphics card that ``device`` names. The result has the same bits, on cards for any number
+        of workers.
 
     Attributes
     ----------

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.dictionary import Dictionary
-from kronlearn.engines.engine import Engine, Iterated, KeptCodes, Pass
+from kronlearn.engines.engine import Course, Engine, Iterated, KeptCodes, Pass, Step
 from kronlearn.moments import ModeMoments, Moments
 from kronlearn.plans import FULL_MOMENTS_UP_TO, LearningState, Outcome, Plan, uses_full_moments
 from kronlearn.replacement import replace_unused, unused_by_mode
@@ -30,10 +30,17 @@ _FEWEST_FOR_TURNS = 2048
 
 
 class Iteration:
-    """One iteration at a time: coding, updates, refits, replacement of unused atoms."""
+    """One iteration at a time: coding, updates, refits, replacement of unused atoms.
 
-    def __init__(self, source: Source, plan: Plan, engine: Engine) -> None:
+    Every ``looks_every`` iterations the state may be saved, or the run stopped: where codes are
+    kept they have to be those of that iteration then.
+    """
+
+    def __init__(
+        self, source: Source, plan: Plan, engine: Engine, looks_every: int | None = None
+    ) -> None:
         self.source, self.plan, self.engine = source, plan, engine
+        self.looks_every = looks_every
         self.dictionary: Dictionary
         self.codes: Any = None
         self.spare: KeptCodes | None = None
@@ -60,11 +67,8 @@ class Iteration:
             return done
         self.dictionary = state.dictionary
         self.full = uses_full_moments(self.plan, state.dictionary, len(self.source))
-        self.keep_better = self.plan.keeps_supports and state.guarded and state.codes is not None
-        self.half = None
-        many = len(self.source) >= _FEWEST_FOR_TURNS
-        if many and self.keep_better and self.plan.takes_turns and state.iteration >= _ALL_FRESH:
-            self.half = state.iteration % 2
+        step = self._step(state, state.iteration, state.codes is not None)
+        self.keep_better, self.half = step.keep_better, step.half
         if state.codes is not None and (state.guarded or not self.plan.keeps_supports):
             self.codes, self.spare = state.codes, None
         else:
@@ -93,15 +97,22 @@ class Iteration:
             self.moments,
         )
 
+    def _step(self, state: LearningState, iteration: int, has_codes: bool) -> Step:
+        """How an iteration codes."""
+        if not (self.plan.keeps_supports and state.guarded and has_codes):
+            return Step()
+        many = len(self.source) >= _FEWEST_FOR_TURNS
+        turns = many and self.plan.takes_turns and iteration >= _ALL_FRESH
+        return Step(keep_better=True, half=iteration % 2 if turns else None)
+
     def _done_ahead(self, state: LearningState) -> Outcome | None:
         """The next of some iterations that the engine did at once, or None."""
         if not self.ahead or self.ahead_of is not state.dictionary:
             if not self.may_run_ahead:
                 return None
-            plan = self.plan
-            count = min(self.at_once, plan.max_iter - state.iteration)
-            orthonormal = isinstance(plan.structure, Orthonormal)
-            found = self.engine.ahead(self.source, state.dictionary, plan.coder, orthonormal, count)
+            found = self.engine.ahead(
+                self.source, state.dictionary, self.plan.coder, self._course(state)
+            )
             self.may_run_ahead = found is not None
             self.ahead = deque(found or ())
             self.at_once = min(2 * self.at_once, _MOST_AT_ONCE)
@@ -109,15 +120,39 @@ class Iteration:
                 return None
         done = self.ahead.popleft()
         self.ahead_of = done.dictionary
+        if done.codes is not None:
+            # The engine has its own room for codes.
+            self.spare = None
         numbers = len(self.source) * self.source.n_features
         return Outcome(
             done.dictionary,
-            state.codes,
+            done.codes or state.codes,
             math.sqrt(max(done.squared_error, 0.0) / numbers),
             math.sqrt(done.residual / numbers),
             0,
             done.nonzeros / len(self.source),
             finished=done.finished,
+        )
+
+    def _course(self, state: LearningState) -> Course:
+        """What the engine may do at once."""
+        plan, first = self.plan, state.iteration
+        count = min(self.at_once, plan.max_iter - first)
+        if plan.keeps_supports and self.looks_every is not None:
+            count = min(count, self.looks_every - first % self.looks_every)
+        last_error = None
+        if plan.monotone and state.history["rmse"]:
+            # A little less, for the root was rounded: whether the error rose is decided by that.
+            numbers = len(self.source) * self.source.n_features
+            last_error = numbers * (state.history["rmse"][-1] * (1 - 1e-12)) ** 2
+        has_codes = state.codes is not None
+        return Course(
+            tuple(self._step(state, first + i, has_codes or i > 0) for i in range(count)),
+            orthonormal=isinstance(plan.structure, Orthonormal),
+            keeps_codes=plan.keeps_supports,
+            in_place=state.guarded,
+            codes=state.codes if plan.keeps_supports else None,
+            last_error=last_error,
         )
 
     def _room(self) -> KeptCodes:

@@ -85,12 +85,12 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         csr_array of shape (N, n_codes), or for a Dask array a lazy one whose chunks are such
         """
         source, coder = self._coding(X)
-        lazy = dask_array(source)
+        lazy, device = dask_array(source), getattr(self, "device", "cpu")
         if lazy is not None:
             from kronlearn.engines.lazy import lazy_codes
 
-            return lazy_codes(lazy, self.dictionary_, coder)
-        block, device = self._coding_block(source), getattr(self, "device", "cpu")
+            return lazy_codes(lazy, self.dictionary_, coder, device)
+        block = self._coding_block(source)
         engine = engine_of_device(device, source, block, self.n_jobs)
         return code_source(source, self.dictionary_, coder, engine)
 
@@ -234,9 +234,14 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             dictionary = plan.structure.result(state.dictionary).astype(source.dtype)
             return bool(self.callback(Progress(state.iteration, rmse, seconds, dictionary)))
 
+        looks_every: int | None = (
+            None if save is None else int(getattr(self, "checkpoint_every", 1))
+        )
+        if self.callback is not None:
+            looks_every = 1
         try:
             with progress_bar(self.verbose, self.max_iter, state.iteration) as advance:
-                learn(source, state, plan, engine, after)
+                learn(source, state, plan, engine, after, looks_every)
         finally:
             if state.iteration:
                 self._adopt(state, source, plan, fresh=True)

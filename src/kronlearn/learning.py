@@ -23,10 +23,13 @@ def learn(
     plan: Plan,
     engine: Engine,
     on_iteration: Callable[[LearningState], bool] | None = None,
+    looks_every: int | None = 1,
 ) -> None:
     """Advance the state until a reason to stop; ``state.stop_reason`` says which.
 
     ``on_iteration`` is called after every finished iteration and stops the run by returning True.
+    It does that, or looks at the codes of the state, after every ``looks_every``-th only; None:
+    never.
     An exception, KeyboardInterrupt too, leaves the dictionary and history of the last finished
     iteration and is raised again.
     """
@@ -38,7 +41,9 @@ def learn(
         # Threads of linear algebra go on spinning when they have nothing to do, on cores that the
         # passes need; and results are not to depend on their number.
         with threadpool_limits(1, "blas"):
-            _loop(source, state, plan, engine, start, on_iteration)
+            if plan.time_budget is not None:
+                looks_every = 1
+            _loop(state, plan, Iteration(source, plan, engine, looks_every), start, on_iteration)
             if not plan.structure.keeps_fit:
                 _judge_last(source, state, plan, engine)
     except BaseException:
@@ -48,17 +53,15 @@ def learn(
 
 
 def _loop(
-    source: Source,
     state: LearningState,
     plan: Plan,
-    engine: Engine,
+    run: Iteration,
     start: float,
     on_iteration: Callable[[LearningState], bool] | None,
 ) -> None:
     # To an error target it is the number of nonzeros that learning lowers, not the error.
     goal = "rmse" if plan.coder.tol is None else "mean_nonzeros"
     strict = plan.monotone and plan.coder.tol is None
-    run = Iteration(source, plan, engine)
     state.guarded = state.guarded or plan.guard_at_once
     while state.stop_reason is None and state.iteration < plan.max_iter:
         *earlier, before = state.history[goal] or [math.inf]

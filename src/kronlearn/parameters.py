@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kronlearn.coding import check_block_size
-from kronlearn.engines.selection import ENGINES, check_device
+from kronlearn.engines.selection import ENGINES, check_device_name
 from kronlearn.plans import STATISTICS
 
 __all__ = [
@@ -51,7 +51,7 @@ def check_learning_parameters(estimator: Any) -> None:
             f"{', '.join(STRUCTURES)}."
         )
     check_common_parameters(estimator)
-    check_device(estimator.device)
+    check_device_name(estimator.device)
     if estimator.device == "cuda" and estimator.engine == "threads":
         raise ValueError(
             'engine="threads" does not run on a graphics card; use engine="auto" or device="cpu".'

@@ -85,12 +85,12 @@ class Plan:
 
     @property
     def is_simple(self) -> bool:
-        """Whether an iteration is one coding and one update, and nothing is kept in between."""
+        """Whether an iteration is one coding and one update of a dictionary of one term."""
         return (
             isinstance(self.structure, General | Orthonormal)
             and self.coder.tol is None
             and self.statistics in ("auto", "full")
-            and not (self.builds_on_supports or self.further)
+            and not (self.n_refits or self.further)
         )
 
     @property

@@ -14,6 +14,8 @@ import typer
 from kronlearn.cli import app_cube, app_images, app_reproduce
 from kronlearn.cli.group import Commands
 from kronlearn.cli.options import (
+    Device,
+    DeviceName,
     Jobs,
     Json,
     Overwrite,
@@ -193,6 +195,7 @@ def learn(
     time_budget: TimeBudget = None,
     checkpoint: Checkpoint = None,
     n_jobs: Jobs = None,
+    device: DeviceName = Device.cpu,
     seed: Seed = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -221,6 +224,7 @@ def learn(
         method=method.value,
         max_iter=max_iter,
         n_jobs=n_jobs,
+        device=device.value,
         seed=seed,
         time_budget=time_budget,
         checkpoint=checkpoint,
@@ -295,6 +299,26 @@ def bench_learning(quick: Quick = False, as_json: Json = False, quiet: Quiet = F
     from kronlearn.cli.output import Output
 
     run(quick, Output(as_json, quiet))
+
+
+@bench.command("gpu")
+def bench_gpu(
+    case: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A", help="A to E; repeatable.", show_default="all"),
+    ] = None,
+    repetitions: Annotated[
+        int, typer.Option(min=1, metavar="N", help="The median of these counts, for coding.")
+    ] = 5,
+    quick: Quick = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare learning on a graphics card with the processor, and coding with batched-omp."""
+    from kronlearn.cli.bench_gpu import cases_named, run
+    from kronlearn.cli.output import Output
+
+    run(cases_named(case or []), repetitions, quick, Output(as_json, quiet))
 
 
 @bench.command("images")

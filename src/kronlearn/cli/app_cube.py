@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from kronlearn.cli.options import (
+    Device,
+    DeviceName,
     Jobs,
     Json,
     Overwrite,
@@ -140,6 +142,7 @@ def learn(
     dataset: Dataset = None,
     nodata: NoData = None,
     n_jobs: Jobs = None,
+    device: DeviceName = Device.cpu,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -167,6 +170,7 @@ def learn(
         checkpoint=checkpoint,
         seed=seed,
         n_jobs=n_jobs,
+        device=device.value,
         overwrite=overwrite,
     )
     if not run(request, Output(as_json, quiet)):
@@ -200,6 +204,7 @@ def denoise(
     dataset: Dataset = None,
     nodata: NoData = None,
     n_jobs: Jobs = None,
+    device: DeviceName = Device.cpu,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -219,6 +224,7 @@ def denoise(
         sigma=sigma,
         clean=clean,
         n_jobs=n_jobs,
+        device=device.value,
         overwrite=overwrite,
     )
     run(request, Output(as_json, quiet))

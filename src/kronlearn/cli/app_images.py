@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from kronlearn.cli.options import Jobs, Json, Overwrite, Quiet, parse_numbers, parse_sizes
+from kronlearn.cli.options import (
+    Device,
+    DeviceName,
+    Jobs,
+    Json,
+    Overwrite,
+    Quiet,
+    parse_numbers,
+    parse_sizes,
+)
 
 __all__ = ["add_to"]
 
@@ -120,6 +129,7 @@ def denoise(
     save_dictionary: SaveDictionary = None,
     seed: Seed = 0,
     n_jobs: Jobs = None,
+    device: DeviceName = Device.cpu,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -145,6 +155,7 @@ def denoise(
         extras=Extras(report, comparison, save_dictionary),
         seed=seed,
         n_jobs=n_jobs,
+        device=device.value,
         overwrite=overwrite,
     )
     wanted = Denoising(parse_numbers("--sigma", sigma), gain, add_noise)
@@ -181,6 +192,7 @@ def inpaint(
     save_dictionary: SaveDictionary = None,
     seed: Seed = 0,
     n_jobs: Jobs = None,
+    device: DeviceName = Device.cpu,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -206,6 +218,7 @@ def inpaint(
         extras=Extras(report, comparison, save_dictionary),
         seed=seed,
         n_jobs=n_jobs,
+        device=device.value,
         overwrite=overwrite,
     )
     run(request, Inpainting(mask, missing, drop), Output(as_json, quiet))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kronlearn as kl
+from kronlearn.cli.devices import use_device
 from kronlearn.cli.options import parse_numbers
 from kronlearn.cli.output import Output, facts_table, times
 from kronlearn.cli.places import check_places
@@ -62,6 +63,8 @@ class Learning:
     checkpoint: Path | None
     seed: int | None
     n_jobs: int | None
+    #: "cpu" or "cuda".
+    device: str
     overwrite: bool
 
 
@@ -75,6 +78,8 @@ class Denoising:
     sigma: str | None
     clean: Path | None
     n_jobs: int | None
+    #: "cpu" or "cuda".
+    device: str
     overwrite: bool
 
 
@@ -115,6 +120,7 @@ def show(opening: Opening, noise: bool, n_jobs: int | None, output: Output) -> N
 
 def learn(request: Learning, output: Output) -> bool:
     """Learn, save and report; whether it came to an end by itself, not by an interrupt."""
+    use_device(request.device, output)
     check_places(
         [("MODEL", request.output), ("--checkpoint", request.checkpoint)],
         [request.opening.path],
@@ -131,6 +137,7 @@ def learn(request: Learning, output: Output) -> bool:
         max_iter=request.max_iter,
         random_state=request.seed,
         n_jobs=request.n_jobs,
+        device=request.device,
         time_budget=request.time_budget,
         checkpoint=request.checkpoint,
     )
@@ -179,6 +186,7 @@ def learn(request: Learning, output: Output) -> bool:
 
 def denoise(request: Denoising, output: Output) -> None:
     """Denoise a cube, write it and say how it went."""
+    use_device(request.device, output)
     path, place = request.opening.path, request.output
     read = [path] if request.clean is None else [path, request.clean]
     _check_place(place, read, request.overwrite)
@@ -197,7 +205,13 @@ def denoise(request: Denoising, output: Output) -> None:
             )
     with output.stages(path.name) as progress:
         result = denoise_cube(
-            cube, sigma, out=place, n_jobs=request.n_jobs, progress=progress, full=True
+            cube,
+            sigma,
+            out=place,
+            n_jobs=request.n_jobs,
+            device=request.device,
+            progress=progress,
+            full=True,
         )
     facts = [
         ("cube", _described(cube)),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cli import patches
+from kronlearn.cli.devices import use_device
 from kronlearn.cli.output import Output, facts_table, times
 from kronlearn.cli.places import check_places
 from kronlearn.cli.record import atom_usage, thinned_history
@@ -52,6 +53,8 @@ class Request:
     method: str
     max_iter: int
     n_jobs: int | None
+    #: "cpu" or "cuda".
+    device: str
     seed: int | None
     time_budget: float | None
     checkpoint: Path | None
@@ -60,6 +63,7 @@ class Request:
 
 def run(request: Request, output: Output) -> bool:
     """Learn, save and report; whether it came to an end by itself, not by an interrupt."""
+    use_device(request.device, output)
     paths = _paths(request, output)
     check_places(
         [("--output", request.output), ("--checkpoint", request.checkpoint)],
@@ -82,6 +86,7 @@ def run(request: Request, output: Output) -> bool:
         tol=request.tol,
         method=record["method"],
         n_jobs=request.n_jobs,
+        device=request.device,
     )
     info = {**record, "usage": usage, "history": thinned_history(model.history_)}
     save_dictionary(model.dictionary_, request.output, info=info)
@@ -223,6 +228,7 @@ def _estimator(request: Request, patch_shape: tuple[int, ...]) -> Any:
         method=request.method,
         max_iter=request.max_iter,
         n_jobs=request.n_jobs,
+        device=request.device,
         random_state=request.seed,
         time_budget=request.time_budget,
         checkpoint=request.checkpoint,

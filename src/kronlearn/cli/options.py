@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 __all__ = [
+    "Device",
+    "DeviceName",
     "Jobs",
     "Json",
     "Overwrite",
@@ -30,6 +32,13 @@ class Structure(StrEnum):
     orthonormal = "orthonormal"
 
 
+class Device(StrEnum):
+    """Where samples are coded and summed."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
 StructureName = Annotated[
     Structure, typer.Option(metavar="NAME", help="Factors: general or orthonormal.")
 ]
@@ -40,6 +49,9 @@ Jobs = Annotated[
     typer.Option(
         "--n-jobs", "-j", metavar="N", help="Threads; -1 for all cores.", show_default="1"
     ),
+]
+DeviceName = Annotated[
+    Device, typer.Option(metavar="NAME", help="cpu, or cuda for an NVIDIA graphics card.")
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Little data, few repetitions.")]
 Overwrite = Annotated[

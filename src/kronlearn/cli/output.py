@@ -45,6 +45,11 @@ class Output:
         """Tell of something that went wrong but does not end the work, on the error stream."""
         print("Error:", " ".join(problem.split()), file=sys.stderr)
 
+    def mention(self, text: str) -> None:
+        """Tell people of something on the way, on the error stream."""
+        if not (self.as_json or self.quiet):
+            print(text, file=sys.stderr)
+
     def finish(self, record: dict[str, Any]) -> None:
         """Print the record as JSON, if that is wanted."""
         if self.as_json:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cli import drawing
+from kronlearn.cli.devices import use_device
 from kronlearn.cli.extras import Extras, Story, score_facts, write_extras
 from kronlearn.cli.output import Output, facts_table
 from kronlearn.cli.pictures import Picture, as_type, check_writable, read_picture, write_picture
@@ -40,6 +41,8 @@ class Request:
     extras: Extras
     seed: int
     n_jobs: int | None
+    #: "cpu" or "cuda".
+    device: str
     overwrite: bool
 
 
@@ -144,6 +147,7 @@ def inpaint(request: Request, wanted: Inpainting, output: Output) -> None:
 def _run(
     done: str, request: Request, restore: Restore, read_too: list[Path | None], output: Output
 ) -> None:
+    use_device(request.device, output)
     pairs = _pairs(request)
     extras = request.extras.places()
     if len(pairs) > 1:
@@ -221,6 +225,7 @@ def _one(
         "stages": request.stages,
         "random_state": request.seed,
         "n_jobs": request.n_jobs,
+        "device": request.device,
     }
     with output.stages(path.name) as progress:
         try:

@@ -44,6 +44,11 @@ class CardCodes(KeptCodes):
     def __getitem__(self, rows: slice) -> CardCodes:
         return CardCodes(self.card, *(getattr(self, part)[rows] for part in _PARTS))
 
+    def take(self, other: CardCodes) -> None:
+        """Become a copy of other codes."""
+        for part in _PARTS:
+            getattr(self, part)[...] = getattr(other, part)
+
     def addresses(self, address: Callable[[Any], int]) -> dict[str, int]:
         """Where the parts are, by the names that the kernels have for them."""
         return {part: address(getattr(self, part)) for part in _PARTS}

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.cuda.exchange import is_on_card
+from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.streaming import streamed
 from kronlearn.sources.source import Source
 
@@ -22,11 +24,6 @@ logger = logging.getLogger(__name__)
 _KERNELS = Path(__file__).parent / "kernels"
 _TEAM = 32
 _TEAMS_PER_BLOCK = 4
-
-
-def is_on_card(array: Any) -> bool:
-    """Whether an array of CuPy, PyTorch or another library lies in the memory of a card."""
-    return hasattr(array, "__cuda_array_interface__")
 
 
 @cache
@@ -95,11 +92,16 @@ class Card:
         """Where an array begins."""
         return int(array.data.ptr)
 
+    def finish(self) -> None:
+        """Wait until everything that was asked of the card is done."""
+        self.xp.cuda.get_current_stream().synchronize()
+
     def free_memory(self) -> int:
         """Bytes that new arrays can have."""
         free, _ = self.xp.cuda.runtime.memGetInfo()
         pool = self.xp.get_default_memory_pool()
-        return int(free) + int(pool.total_bytes()) - int(pool.used_bytes())
+        available = int(free) + int(pool.total_bytes()) - int(pool.used_bytes())
+        return min(available, current_limit() or available)
 
     def stream(self, source: Source, pieces: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
         """Consecutive chunks of a source, each valid until the next is asked for."""
@@ -126,33 +128,31 @@ class Card:
             function.max_dynamic_shared_size_bytes = shared
         function((blocks,), (threads,), arguments, shared_mem=shared)
 
-    def repeated(self, enqueue: Callable[[], None]) -> Callable[[int], list[float]]:
-        """What runs some work, recorded once, again and again.
-
-        Returns a function of how often, which returns when each repetition ended, by
-        ``time.perf_counter``, once all have.
-        """
-        stream = self.xp.cuda.Stream(non_blocking=True)
+    def recorded(self, enqueue: Callable[[], None]) -> Any:
+        """Some work, to be done again and again by :meth:`replayed`; it is done once for this."""
         # Kernels are compiled before the recording begins.
         enqueue()
         self.xp.cuda.get_current_stream().synchronize()
-        with stream:
-            stream.begin_capture()
+        with self._replaying:
+            self._replaying.begin_capture()
             enqueue()
-            graph = stream.end_capture()
+            return self._replaying.end_capture()
 
-        def run(count: int) -> list[float]:
-            self.xp.cuda.get_current_stream().synchronize()
-            events = [self.xp.cuda.Event() for _ in range(count)]
-            for event in events:
-                graph.launch(stream)
-                event.record(stream)
-            stream.synchronize()
-            end = time.perf_counter()
-            elapsed = self.xp.cuda.get_elapsed_time
-            return [end - elapsed(event, events[-1]) / 1e3 for event in events]
+    def replayed(self, works: Sequence[Any]) -> list[float]:
+        """Do recorded works in turn; when each ended, by ``time.perf_counter``, once all have."""
+        stream, events = self._replaying, [self.xp.cuda.Event() for _ in works]
+        self.xp.cuda.get_current_stream().synchronize()
+        for work, event in zip(works, events, strict=True):
+            work.launch(stream)
+            event.record(stream)
+        stream.synchronize()
+        end = time.perf_counter()
+        elapsed = self.xp.cuda.get_elapsed_time
+        return [end - elapsed(event, events[-1]) / 1e3 for event in events]
 
-        return run
+    @cached_property
+    def _replaying(self) -> Any:
+        return self.xp.cuda.Stream(non_blocking=True)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from kronlearn.cuda.samples import CardSamples
 from kronlearn.cuda.sums import CardSums
 from kronlearn.cuda.tables import Tables
 from kronlearn.dictionary import Dictionary
-from kronlearn.engines.engine import Coder, Codes, Engine, Iterated, Task
+from kronlearn.engines.engine import Coder, Codes, Course, Engine, Iterated, Task
 from kronlearn.sources.source import Source, check_finite
 
 __all__ = ["Cuda"]
@@ -61,7 +62,7 @@ class Cuda(Engine):
         return made
 
     def ahead(
-        self, source: Source, dictionary: Dictionary, coder: Coder, orthonormal: bool, count: int
+        self, source: Source, dictionary: Dictionary, coder: Coder, course: Course
     ) -> list[Iterated] | None:
         """Iterations without a look from the processor, where there are kernels for them."""
         if self.samples.array is None:
@@ -69,11 +70,11 @@ class Cuda(Engine):
         if not self._asked:
             self._asked = True
             self._ahead = ahead_for(
-                self.card, self.samples.array, dictionary, coder, orthonormal, _MOST_AHEAD
+                self.card, self.samples.array, dictionary, coder, course.orthonormal, _MOST_AHEAD
             )
         if self._ahead is None:
             return None
-        return self._ahead.run(dictionary, min(count, _MOST_AHEAD))
+        return self._ahead.run(dictionary, replace(course, steps=course.steps[:_MOST_AHEAD]))
 
     def coded(self, source: Source, task: Task) -> Iterator[Codes]:
         """The codes of consecutive samples, chunk after chunk, in the memory of the processor."""

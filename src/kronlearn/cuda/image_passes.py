@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.slabs import GRID, Grid, PlacedArray
+from kronlearn.cuda.slabs import GRID, Grid, PlacedArray, largest_of
 from kronlearn.cuda.tables import SHAPE
 from kronlearn.cuda.tasks import METHODS
 
@@ -25,6 +25,8 @@ _FILE = "image.cu"
 # Bits of a fixed-point sum, without its sign and one to spare.
 _SUM_BITS = 62
 _NO_PATCH = np.iinfo(np.int64).max
+# Pixels of a window, with four more rows, that there is room for near the teams of a card.
+_WINDOW_PIXELS = 2544
 
 
 def _pointers(*names: str) -> list[tuple[str, Any]]:
@@ -74,26 +76,48 @@ class _Scratch:
     kind : str
         The name of the kernel.
     task : struct
-        Of the kernel; its scratch is entered.
+        Of the kernel.
     dtype : dtype
         Of the arithmetic.
+    deciding : tuple
+        What of the task decides the size, besides the dictionary.
     """
 
-    def __init__(self, owner: CardImages, kind: str, task: NDArray[Any], dtype: Any) -> None:
-        card, self.kind, self.dtype = owner.card, kind, np.dtype(dtype)
-        numbers = card.xp.zeros(2, np.int64)
-        card.launch(_FILE, f"scratch_{kind}", 1, task, numbers)
-        self.size, far = (int(number) for number in card.download(numbers))
-        if far:
+    def __init__(
+        self,
+        owner: CardImages,
+        kind: str,
+        task: NDArray[Any],
+        dtype: Any,
+        deciding: tuple[Any, ...],
+    ) -> None:
+        self.card, self.kind, self.dtype = owner.card, kind, np.dtype(dtype)
+        known = owner.kept.scratch
+        if (kind, deciding) not in known:
+            numbers = self.card.xp.zeros(2, np.int64)
+            self.card.launch(_FILE, f"scratch_{kind}", 1, task, numbers)
+            size, far = self.card.download(numbers).tolist()
+            known[kind, deciding] = size, bool(far)
+        self.size, self.far = known[kind, deciding]
+
+    @property
+    def useful(self) -> int:
+        """Bytes of the card's memory that are of use."""
+        return -(-self.card.n_teams // 4) * 4 * self.size * self.dtype.itemsize if self.far else 0
+
+    def take(self, memory: int) -> None:
+        """Take it, up to so many bytes of the card's memory."""
+        # Multiprocessors have it. More teams than run at a time even out what they have to do.
+        self.teams = 16 * self.card.n_teams
+        if self.far:
             # Teams come in blocks of four.
-            affordable = owner.memory // 4 // (self.size * self.dtype.itemsize) // 4 * 4
-            self.teams = max(4, min(-(-card.n_teams // 4) * 4, affordable))
-            self.memory = card.xp.empty(self.size * self.teams, dtype)
-        else:
-            # Multiprocessors have it. More teams than run at a time even out what they have to do.
-            self.teams = 16 * card.n_teams
-            self.memory = card.xp.empty(0, dtype)
-        task["scratch"], task["scratch_size"] = card.address(self.memory), self.size
+            affordable = memory // (self.size * self.dtype.itemsize) // 4 * 4
+            self.teams = max(4, min(-(-self.card.n_teams // 4) * 4, affordable))
+        self.memory = self.card.xp.empty(self.size * self.teams if self.far else 0, self.dtype)
+
+    def enter(self, task: NDArray[Any]) -> None:
+        """Enter it in a task."""
+        task["scratch"], task["scratch_size"] = self.card.address(self.memory), self.size
 
 
 class Coding:
@@ -123,10 +147,14 @@ class Coding:
         task["known"] = int("known" in self.arrays)
         for name, value in self.settings.items():
             task[name] = value
-        coders = [_Scratch(self.owner, self._kernel(), task.copy(), self.owner.dtype)]
+        deciding = self.settings["width"], "known" in self.arrays
+        coders = [_Scratch(self.owner, self._kernel(), task, self.owner.dtype, deciding)]
         if self.single:
-            coders.append(_Scratch(self.owner, "recode_float32", task.copy(), np.float64))
-        pieces = list(self.pieces(self.owner.memory - sum(c.memory.nbytes for c in coders)))
+            coders.append(_Scratch(self.owner, "recode_float32", task, np.float64, deciding))
+        memory = self.owner.memory_for(self._useful() + 4 * sum(c.useful for c in coders))
+        for coder in coders:
+            coder.take(memory // 4)
+        pieces = list(self.pieces(memory - sum(c.memory.nbytes for c in coders)))
         most = max(stop - first for first, stop in pieces)
         room = {
             "values": xp.empty((most, self.grid.features), self.owner.dtype),
@@ -155,6 +183,15 @@ class Coding:
                     return f"{name}_{shape[1]}"
         return name
 
+    @property
+    def _patch_bytes(self) -> int:
+        return (self.grid.features + 1) * self.owner.dtype.itemsize + 4
+
+    def _useful(self) -> int:
+        """Bytes with which all patches are coded together."""
+        slabs = len(self.arrays) * self.grid.pixels * self.owner.dtype.itemsize
+        return slabs + math.prod(self.grid.starts) * self._patch_bytes
+
     def pieces(self, memory: int) -> Iterator[tuple[int, int]]:
         """Patches that are coded together, from one number to another, in so much memory.
 
@@ -163,7 +200,7 @@ class Coding:
         size = self.owner.dtype.itemsize
         length, patch, stride, _ = self.grid.axes[self.grid.band]
         per_start, per_row = self.grid.per_start, self.grid.pixels // length
-        patch_bytes = (self.grid.features + 1) * size + 4
+        patch_bytes = self._patch_bytes
         row_bytes = len(self.arrays) * per_row * size
         left = memory - patch * row_bytes
         starts = (left + stride * row_bytes) // (per_start * patch_bytes + stride * row_bytes)
@@ -188,7 +225,7 @@ class Coding:
             task[name] = self.card.address(slab)
         for coder in coders:
             own = task.copy()
-            own["scratch"], own["scratch_size"] = self.card.address(coder.memory), coder.size
+            coder.enter(own)
             if coder.kind == "recode_float32":
                 own["list"], own["list_count"] = task["doubtful"], task["doubtful_count"]
                 own["doubtful"] = own["doubtful_count"] = 0
@@ -216,7 +253,7 @@ class Shrinkage:
         self.owner, self.card, self.grid, self.arrays = owner, owner.card, grid, arrays
         self.planes = arrays["image"].array.size // grid.pixels
         self.taper = owner.card.xp.asarray(taper, owner.dtype)
-        scale, weight_scale = self._scales(synthesis, group)
+        scale, weight_scale = self._scales(synthesis, group, float(np.abs(taper).max()))
         self.task = np.zeros((), _SHRINKAGE)
         values = {
             "shape": owner.tables.shape,
@@ -232,10 +269,13 @@ class Shrinkage:
         for name, value in values.items():
             self.task[name] = value
 
-    def _scales(self, synthesis: CardImages, group: int) -> tuple[float, float]:
-        """What sums of pixels and of weights are multiplied by, that none can overflow."""
-        largest = self.arrays["image"].largest()
-        if not math.isfinite(largest + self.arrays["guide"].largest()):
+    def _scales(self, synthesis: CardImages, group: int, most: float) -> tuple[float, float]:
+        """What sums of pixels and of weights are multiplied by, that none can overflow.
+
+        ``most`` is the largest weight of a pixel in a patch.
+        """
+        largest, of_guide = largest_of(self.arrays["image"], self.arrays["guide"])
+        if not math.isfinite(largest + of_guide):
             raise ValueError("image contains NaN or infinity; pass finite numbers.")
         near = [
             min(count, (2 * window + patch) // stride + 2)
@@ -244,13 +284,10 @@ class Shrinkage:
             )
         ]
         # So many patches may be over a pixel, each weighted by one at most.
-        weight = math.prod(near) * group * float(abs(self.taper).max())
+        weight = math.prod(near) * group * most
         # A number of a shrunk group does not exceed the norm of the group, but for what rounding or
         # factors that are not quite orthonormal add.
-        growth = math.prod(
-            float(np.linalg.norm(factor, 2) / np.linalg.norm(factor, axis=0).min())
-            for factor in (*self.owner.factors, *synthesis.factors)
-        )
+        growth = self.owner.kept.growth * synthesis.kept.growth
         norm = math.sqrt(group * self.grid.features) * 1.01 * growth
         bits = _bits(weight) + _bits(norm) + _bits(largest)
         return _scale(bits), _scale(_bits(weight))
@@ -261,9 +298,13 @@ class Shrinkage:
         bad = xp.full(1, _NO_PATCH, np.int64)
         self.task["first_bad"] = address(bad)
         self.task["grid"] = grid.described((0, 1))
-        scratch = _Scratch(self.owner, f"shrink_{kind}", self.task, kind)
+        deciding = int(self.task["group"]), self.task["grid"].tobytes()
+        scratch = _Scratch(self.owner, self._kernel(), self.task, kind, deciding)
+        memory = self.owner.memory_for(self._useful() + 4 * scratch.useful)
+        scratch.take(memory // 4)
+        scratch.enter(self.task)
         n_starts = grid.starts[grid.band]
-        together = self._together(self.owner.memory - scratch.memory.nbytes)
+        together = self._together(memory - scratch.memory.nbytes)
         before: dict[str, Any] | None = None
         low = 0
         for start in range(0, n_starts, together):
@@ -291,15 +332,36 @@ class Shrinkage:
                 f"{kind}, or noise={float(self.task['noise'])} too small."
             )
 
+    def _kernel(self) -> str:
+        """The kernel that shrinks; there is a faster one for the usual groups in usual windows."""
+        name = f"shrink_{self.owner.dtype}"
+        grid, group = self.grid, int(self.task["group"])
+        if self.owner.dtype != np.float32 or group != 16 or grid.pixels >= 2**31:
+            return name
+        if [patch for _, patch, _, _ in grid.axes] != [8, 8]:
+            return name
+        rows, columns = (min(2 * window + 8, size) for size, _, _, window in grid.axes)
+        return f"{name}_8" if (rows + 4) * columns <= _WINDOW_PIXELS else name
+
     def _rows(self, start: int, end: int) -> tuple[int, int]:
         return self.grid.rows(start, end - 1, self.grid.axes[self.grid.band][3])
 
+    @property
+    def _row_bytes(self) -> int:
+        """Bytes that a slab takes for a row along the band axis."""
+        size = self.grid.axes[self.grid.band][0]
+        # Image, guide, numerator and denominator; sums and weights, twice where bands overlap.
+        return self.planes * (self.grid.pixels // size) * (4 * self.owner.dtype.itemsize + 32)
+
+    def _useful(self) -> int:
+        """Bytes with which everything is one band."""
+        size, patch, _, window = self.grid.axes[self.grid.band]
+        return (size + patch + 2 * window) * self._row_bytes
+
     def _together(self, memory: int) -> int:
         """Starts along the band axis whose patches make a band, in so much memory."""
-        size, patch, stride, window = self.grid.axes[self.grid.band]
-        # Image, guide, numerator and denominator; sums and weights, twice where bands overlap.
-        row_bytes = self.planes * (self.grid.pixels // size) * (4 * self.owner.dtype.itemsize + 32)
-        return max(1, (memory // row_bytes - patch - 2 * window) // stride + 1)
+        _, patch, stride, window = self.grid.axes[self.grid.band]
+        return max(1, (memory // self._row_bytes - patch - 2 * window) // stride + 1)
 
     def _sums(
         self, rows: tuple[int, int], before: dict[str, Any] | None, low: int

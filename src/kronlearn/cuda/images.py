@@ -9,22 +9,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.device import Card, is_on_card
+from kronlearn.cuda.device import Card
+from kronlearn.cuda.exchange import adopted, is_on_card
 from kronlearn.cuda.image_passes import Coding, Shrinkage, Tell
+from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.slabs import Axis, Grid, PlacedArray
 from kronlearn.cuda.tables import Tables
 from kronlearn.cuda.tasks import METHODS
 
 __all__ = ["CardImages"]
 
-# More memory than this does not make passes faster.
-_USEFUL_MEMORY = 1 << 30
+# More memory than this does not make passes faster; this much is free on any card that is of use.
+_USEFUL_MEMORY, _SMALL_MEMORY = 1 << 30, 1 << 29
+# Dictionaries that are kept on the card for the next pass.
+_KEPT = 16
+
+
+class _Kept:
+    """What passes with a dictionary need again and again.
+
+    Attributes
+    ----------
+    tables : Tables
+    numbers : dict
+        The tables on the card, by dtype.
+    scratch : dict
+        Numbers of scratch that kernels need, and whether in the memory of the card.
+    """
+
+    def __init__(self, card: Card, factors: Sequence[NDArray[np.float64]]) -> None:
+        self.factors = factors
+        self.tables = Tables.of(factors)
+        self.numbers = {
+            np.dtype(kind): card.upload(self.tables.numbers.astype(kind))
+            for kind in (np.float32, np.float64)
+        }
+        self.scratch: dict[Any, tuple[int, bool]] = {}
+
+    @cached_property
+    def growth(self) -> float:
+        """By how much the factors, with unit-norm columns, may enlarge the norm of a sample."""
+        return math.prod(
+            float(np.linalg.norm(factor, 2) / np.linalg.norm(factor, axis=0).min())
+            for factor in self.factors
+        )
+
+
+@lru_cache(_KEPT)
+def _kept(card: Card, *factors: tuple[tuple[int, int], bytes]) -> _Kept:
+    """The same for the same shapes and entries of factors."""
+    return _Kept(card, [np.frombuffer(entries).reshape(shape) for shape, entries in factors])
 
 
 class CardImages:
@@ -48,8 +88,10 @@ class CardImages:
         self, card: Card, factors: Sequence[NDArray[Any]], dtype: Any, memory: int | None = None
     ) -> None:
         self.card, self.factors, self.dtype = card, list(factors), np.dtype(dtype)
-        self.memory = min(card.free_memory() // 2, _USEFUL_MEMORY) if memory is None else memory
-        self.tables = Tables.of(self.factors)
+        self._memory = memory
+        entries = [(f.shape, np.asarray(f, np.float64).tobytes()) for f in self.factors]
+        self.kept = _kept(card, *entries)
+        self.tables, self.numbers = self.kept.tables, self.kept.numbers
         self.features = math.prod(factor.shape[0] for factor in self.factors)
         self.atoms = math.prod(factor.shape[1] for factor in self.factors)
 
@@ -153,11 +195,14 @@ class CardImages:
             raise ValueError("On a graphics card a window has at most 2³¹ − 1 patches.")
         Shrinkage(self, synthesis, grid, arrays, group, noise, taper).run(progress)
 
-    @cached_property
-    def numbers(self) -> dict[Any, Any]:
-        """The tables on the card, by dtype."""
-        numbers = self.tables.numbers
-        return {np.dtype(t): self.card.upload(numbers.astype(t)) for t in (np.float32, np.float64)}
+    def memory_for(self, needed: int) -> int:
+        """Bytes that a pass may take which needs so many to do everything at once."""
+        if self._memory is not None:
+            return self._memory
+        if needed <= _SMALL_MEMORY and current_limit() is None:
+            # To ask how much is free takes as long as such a pass.
+            return needed
+        return min(self.card.free_memory() // 2, _USEFUL_MEMORY)
 
     def _arrays(self, grid: Grid, **arrays: Any) -> dict[str, PlacedArray]:
         """Arrays whose size is that of the axes, or a multiple of it."""
@@ -172,7 +217,7 @@ class CardImages:
     def _array(self, name: str, array: Any) -> PlacedArray:
         on_card = is_on_card(array)
         if on_card:
-            array = self.card.xp.asarray(array)
+            array = adopted(self.card.xp, array)
         if array.dtype != self.dtype or not array.flags.c_contiguous:
             raise TypeError(
                 f"{name} must be C-contiguous {self.dtype}; it is {array.dtype}, "

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from kronlearn.cuda.device import Card
+from kronlearn.cuda.exchange import adopted
 from kronlearn.sources.arrays import check_shape
 from kronlearn.sources.source import Source, sample_dtype
 
 __all__ = ["CardSamples", "CardSource", "card_codes"]
 
 # Chunks are no longer than this many numbers: what is made of one besides is as large or larger.
-_MOST_NUMBERS = 1 << 26
+# Those that are only sent are shorter.
+_MOST_NUMBERS, _NUMBERS_SENT = 1 << 26, 1 << 22
 
 
 class CardSource(Source):
@@ -22,12 +24,13 @@ class CardSource(Source):
     ----------
     card : Card
     array : array of CuPy, PyTorch or another library, of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
+        Used as it lies there if it is C-contiguous float32 or float64, otherwise copied.
     patch_shape : tuple of int
     """
 
     def __init__(self, card: Card, array: Any, patch_shape: tuple[int, ...]) -> None:
         self.card, self.patch_shape = card, patch_shape
-        array = card.xp.asarray(array)
+        array = adopted(card.xp, array)
         check_shape(array.shape, patch_shape)
         if array.dtype.kind not in "fiub":
             raise ValueError(f"Y has dtype {array.dtype}; pass float32 or float64.")
@@ -67,7 +70,7 @@ class CardSamples:
             self.array = source.array
         elif size <= memory:
             self.array = card.xp.empty((len(source), source.n_features), source.dtype)
-            for rows, chunk in card.stream(source, list(self._pieces(_MOST_NUMBERS // 4))):
+            for rows, chunk in card.stream(source, list(self._pieces(_NUMBERS_SENT))):
                 self.array[rows] = chunk
         self.chunk_numbers = min(_MOST_NUMBERS, max(1, memory // 4 // source.dtype.itemsize))
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kronlearn.cuda.device import Card
 
-__all__ = ["GRID", "Axis", "Grid", "PlacedArray"]
+__all__ = ["GRID", "Axis", "Grid", "PlacedArray", "largest_of"]
 
 #: Size, patch, stride and window of an axis.
 Axis = tuple[int, int, int, int]
@@ -160,7 +160,14 @@ class PlacedArray:
         elif not view.flags.c_contiguous:
             view[...] = slab
 
-    def largest(self) -> float:
-        """The largest magnitude; NaN or infinity if there is one."""
-        low, high = float(self.array.min()), float(self.array.max())
-        return math.nan if math.isnan(low) else max(high, -low)
+
+def largest_of(*arrays: PlacedArray) -> list[float]:
+    """The largest magnitude in each array; NaN or infinity if there is one."""
+    ends = [part for a in arrays for part in (-a.array.min(), a.array.max())]
+    if all(a.on_card for a in arrays):
+        # One look for all: the card need not wait between them.
+        ends = arrays[0].card.download(arrays[0].card.xp.stack(ends)).tolist()
+    return [
+        math.nan if math.isnan(low) else max(float(low), float(high))
+        for low, high in zip(ends[::2], ends[1::2], strict=True)
+    ]

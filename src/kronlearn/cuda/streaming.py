@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,10 @@ __all__ = ["streamed"]
 
 # Chunks on their way at the same time, and threads that copy samples into memory cards can read.
 _SLOTS = 3
-_READERS = 4
+_READERS = min(8, os.cpu_count() or 1)
+
+#: Of the sources that were streamed: the samples as an array that the card can read from, or None.
+_streamed: weakref.WeakKeyDictionary[Source, NDArray[Any] | None] = weakref.WeakKeyDictionary()
 
 
 @dataclass
@@ -44,7 +48,8 @@ def streamed(xp: Any, source: Source, pieces: Sequence[slice]) -> Iterator[tuple
     """
     copying = xp.cuda.Stream(non_blocking=True)
     length = pieces[0].stop - pieces[0].start
-    with _pinned(xp, source) as direct, ThreadPoolExecutor(_READERS) as readers:
+    direct = _pinned(xp, source)
+    with ThreadPoolExecutor(_READERS) as readers:
         slots = [_slot(xp, source, length, direct is None) for _ in range(_SLOTS)]
         coming: dict[int, list[Future[None]]] = {}
 
@@ -54,23 +59,35 @@ def streamed(xp: Any, source: Source, pieces: Sequence[slice]) -> Iterator[tuple
                 slot.sent.synchronize()
                 coming[number] = _read(readers, source, pieces[number], slot)
 
-        for number in range(_SLOTS - 1):
-            ask_for(number)
-        for number, rows in enumerate(pieces):
-            slot, count = slots[number % _SLOTS], rows.stop - rows.start
-            ask_for(number + _SLOTS - 1)
+        def send(number: int) -> None:
+            if number >= len(pieces):
+                return
+            slot, rows = slots[number % _SLOTS], pieces[number]
             for part in coming.pop(number, ()):
                 part.result()
+            count = rows.stop - rows.start
             chunk = direct[rows] if direct is not None else slot.pinned[:count]  # type: ignore[index]
             copying.wait_event(slot.used)
             slot.on_card[:count].set(chunk, stream=copying)
             slot.sent.record(copying)
-            working = xp.cuda.get_current_stream()
-            working.wait_event(slot.sent)
-            yield rows, slot.on_card[:count]
-            slot.used.record(working)
-        # Neither side of a copy may go away before it has ended.
-        copying.synchronize()
+
+        for number in range(_SLOTS - 1):
+            ask_for(number)
+        try:
+            send(0)
+            for number, rows in enumerate(pieces):
+                slot = slots[number % _SLOTS]
+                ask_for(number + _SLOTS - 1)
+                # The next one travels while this one is worked on, even if the caller waits for
+                # that.
+                send(number + 1)
+                working = xp.cuda.get_current_stream()
+                working.wait_event(slot.sent)
+                yield rows, slot.on_card[: rows.stop - rows.start]
+                slot.used.record(working)
+        finally:
+            # Neither side of a copy may go away before it has ended.
+            copying.synchronize()
 
 
 def _slot(xp: Any, source: Source, length: int, staged: bool) -> _Slot:
@@ -98,21 +115,28 @@ def _read(
     return [readers.submit(copy, start, min(start + step, rows.stop)) for start in starts]
 
 
-@contextmanager
-def _pinned(xp: Any, source: Source) -> Iterator[NDArray[Any] | None]:
-    """All samples as an array that the card can read from, if they are in memory as they are."""
-    whole = source.whole(0, len(source)) if isinstance(source, ArraySource) else None
-    if whole is None:
-        yield None
-        return
-    runtime = xp.cuda.runtime
-    try:
-        runtime.hostRegister(whole.ctypes.data, whole.nbytes, 0)
-    except runtime.CUDARuntimeError:
-        # Read-only pages, or more than may be pinned: these go through a copy.
-        yield None
-        return
-    try:
-        yield whole
-    finally:
-        runtime.hostUnregister(whole.ctypes.data)
+def _pinned(xp: Any, source: Source) -> NDArray[Any] | None:
+    """All samples as an array that the card can read from, if they are in memory as they are.
+
+    That takes longer than to copy them once: it is done when they are sent again, and holds as
+    long as the source exists.
+    """
+    if source not in _streamed:
+        _streamed[source] = None
+        return None
+    if _streamed[source] is None and isinstance(source, ArraySource):
+        whole, runtime = source.whole(0, len(source)), xp.cuda.runtime
+        if whole is not None:
+            try:
+                runtime.hostRegister(whole.ctypes.data, whole.nbytes, 0)
+            except runtime.CUDARuntimeError:
+                # Read-only pages, or more than may be pinned: these go through a copy.
+                return None
+            # At the end of the process all of this goes away by itself.
+            weakref.finalize(source, _unpin, runtime, whole).atexit = False
+            _streamed[source] = whole
+    return _streamed[source]
+
+
+def _unpin(runtime: Any, whole: NDArray[Any]) -> None:
+    runtime.hostUnregister(whole.ctypes.data)

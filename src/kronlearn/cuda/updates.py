@@ -1,7 +1,8 @@
-"""New factors of two modes from moments on the card, without a look from the processor."""
+"""New factors of two like modes from sums on the card, without a look from the processor."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,23 +11,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.cuda.device import Card
-from kronlearn.cuda.tables import SHAPE, Tables
+from kronlearn.cuda.tables import Tables
 from kronlearn.dictionary import KroneckerDictionary
-from kronlearn.engines.engine import Pass
-from kronlearn.moments import Moments
 
-__all__ = ["DeviceUpdate", "Made"]
+__all__ = ["MOST_DOUBTFUL", "DeviceUpdate", "Made"]
+
+#: The most samples of a pass that are coded again in double precision on the card.
+MOST_DOUBTFUL = 4096
+
+_THREADS = 256
+# Numbers that a block adds up at a time.
+_AT_A_TIME = 32
+# Of the flags of an iteration, the one that says that it is done, but has raised the error.
+_ROSE = 16
 
 _POINTERS = (
-    *("xx", "xy", "counts", "factors", "single_tables", "double_tables", "scratch", "history"),
-    *("all_factors", "iteration", "doubtful_count", "p", "c", "pending", "unscaled"),
+    *("partial", "partial_counts", "further", "further_counts", "sums", "counts"),
+    *("single_tables", "double_tables", "history", "all_factors", "last_error"),
+    *("iteration", "doubtful_count", "arrived", "stopped", "unscaled"),
 )
 
+#: The struct Update of the kernels.
 _UPDATE = np.dtype(
     [
-        ("shape", SHAPE),
-        ("orthonormal", np.int32),
-        ("kept", np.int32),
+        *((name, np.int32) for name in ("orthonormal", "kept", "most_doubtful", "rows")),
+        ("factor", np.float64),
         *((name, np.uint64) for name in _POINTERS),
     ],
     align=True,
@@ -37,18 +46,23 @@ _UPDATE = np.dtype(
 class Made:
     """What one iteration made: factors, ``Σ‖y − ŷ‖²`` after and before the update, nonzeros.
 
-    ``flag`` is not zero where the update has to be done by the processor.
+    ``failed`` says that the iteration has to be done by the processor, ``rose`` that the error is
+    larger than that of the iteration before; nothing was done after either.
     """
 
     factors: list[NDArray[np.float64]]
     squared_error: float
     residual: float
     nonzeros: int
-    flag: int
+    failed: bool
+    rose: bool
 
 
 class DeviceUpdate:
-    """Updates a dictionary of two modes on the card.
+    """Updates a dictionary of two modes of the same size on the card.
+
+    Of 8 × 8 atoms and 8 × 8 samples both modes are updated from full moments, of orthonormal ones
+    from ``S_xy`` alone; of others one mode after the other from its sums ``P`` and ``C``.
 
     Parameters
     ----------
@@ -57,64 +71,88 @@ class DeviceUpdate:
     orthonormal : bool
     kept : int
         How many iterations' results are kept on the card.
+    rows : int
+        How many blocks add up sums for it.
+    scale : float
+        What samples and codes are multiplied by in these sums.
 
     Attributes
     ----------
-    xx, xy, counts, doubtful_count : arrays on the card
-        What the updates rest on: ``S_xx``, ``S_xy``, the four numbers of a pass, and how many
-        samples are missing in them.
+    partial, partial_counts : arrays on the card
+        Where blocks leave their sums (rows, numbers) and the four numbers of a pass (rows, 4).
+    further, further_counts : arrays on the card
+        The same of samples that no block has in its sums, wherever ``doubtful_count`` is not zero.
+    doubtful_count, stopped : arrays on the card, of one int32
+        How many samples are left out of the blocks' sums; whether nothing is to be done any more.
     single_tables, double_tables : arrays on the card
         Tables of the present dictionary.
+    unscaled : array on the card
+        Between both modes, the left factor to which the codes belong.
     """
 
     def __init__(
-        self, card: Card, dictionary: KroneckerDictionary, orthonormal: bool, kept: int
+        self,
+        card: Card,
+        dictionary: KroneckerDictionary,
+        orthonormal: bool,
+        kept: int,
+        rows: int,
+        scale: float = 1.0,
     ) -> None:
         self.card, self.kept = card, kept
-        self.shapes = [factor.shape for factor in dictionary.factors]
-        tables = Tables.of(dictionary.factors)
-        n_codes, xp = dictionary.n_codes, card.xp
-        n, m = max(dictionary.n_atoms), max(dictionary.patch_shape)
-        self.factors = card.upload(np.concatenate([f.ravel() for f in dictionary.factors]))
-        self.single_tables = card.upload(tables.numbers.astype(np.float32))
-        self.double_tables = card.upload(tables.numbers)
-        self.xx = xp.zeros((n_codes, n_codes) if not orthonormal else (1, 1))
-        self.xy = xp.zeros((n_codes, int(np.prod(dictionary.patch_shape))))
-        self.counts = xp.zeros(4)
-        self.scratch = xp.empty(3 * n * n + 3 * n * m + 3 * n + 1)
+        (m, n), xp = dictionary.factors[0].shape, card.xp
+        self.shape = m, n
+        self.file = "full_updates.cu" if m == n == 8 else "mode_updates.cu"
+        self.options = f"-DKRONLEARN_M={m}", f"-DKRONLEARN_N={n}"
+        numbers = n * (n + m)
+        if m == n == 8:
+            numbers = (1 if orthonormal else 2) * (n * n) * (m * m)
+        self.partial, self.partial_counts = (
+            xp.zeros((rows, numbers), np.float32),
+            xp.zeros((rows, 4)),
+        )
+        self.further, self.further_counts = xp.zeros(numbers), xp.zeros(4)
+        self.sums, self.counts = xp.zeros(numbers), xp.zeros(4)
+        size = Tables.of(dictionary.factors).numbers.size
+        self.single_tables, self.double_tables = xp.zeros(size, np.float32), xp.zeros(size)
         self.history = xp.zeros((kept, 4))
-        self.all_factors = xp.zeros((kept, self.factors.size))
-        self.iteration = xp.zeros(1, np.int32)
-        self.doubtful_count = xp.zeros(1, np.int32)
-        self.p, self.c = xp.zeros((n, n)), xp.zeros((n, m))
-        self.pending, self.unscaled = xp.zeros((n, m)), xp.zeros((m, n), np.float32)
+        self.all_factors = xp.zeros((kept, 2 * m * n))
+        self.last_error = xp.zeros(1)
+        self.iteration, self.doubtful_count = xp.zeros(1, np.int32), xp.zeros(1, np.int32)
+        self.arrived, self.stopped = xp.zeros(1, np.int32), xp.zeros(1, np.int32)
+        self.unscaled = xp.zeros((m, n), np.float32)
+        self.blocks = 1 + min(numbers // _AT_A_TIME, 2 * card.n_multiprocessors)
         self.seen = 0
         self.task = np.zeros((), _UPDATE)
-        self.task["shape"], self.task["orthonormal"] = tables.shape, orthonormal
-        self.task["kept"] = kept
-        for name in _POINTERS:
-            self.task[name] = card.address(getattr(self, name))
+        values = {"orthonormal": orthonormal, "kept": kept, "rows": rows}
+        values |= {"most_doubtful": MOST_DOUBTFUL, "factor": scale**-2.0}
+        values |= {name: card.address(getattr(self, name)) for name in _POINTERS}
+        for name, value in values.items():
+            self.task[name] = value
+        needs = xp.zeros(1, np.int32)
+        card.launch_blocks(self.file, "update_needs", 1, 1, needs, options=self.options)
+        self.shared_bytes = int(needs[0])
+        self.begin_with(dictionary.factors)
 
     def begin_with(self, factors: Sequence[NDArray[Any]]) -> None:
         """Go on from these factors; what was made before is forgotten."""
         self.seen = int(self.card.download(self.iteration)[0])
-        tables = Tables.of(factors)
         exact = np.concatenate([np.asarray(factor, np.float64).ravel() for factor in factors])
-        self.factors[...] = self.card.upload(exact)
-        self.single_tables[...] = self.card.upload(tables.numbers.astype(np.float32))
-        self.double_tables[...] = self.card.upload(tables.numbers)
+        self.double_tables[: exact.size] = self.card.upload(exact)
+        self._launch("tabulate", 1)
 
-    def give(self, moments: Moments, found: Pass) -> None:
-        """Take moments that the processor has."""
-        if moments.xx.size:
-            self.xx[...] = self.card.upload(moments.full_xx())
-        self.xy[...] = self.card.upload(moments.xy)
-        numbers = [moments.energy, found.residual, moments.code_energy, float(found.nonzeros)]
-        self.counts[...] = self.card.upload(np.array(numbers))
+    def begin(self, last_error: float | None) -> None:
+        """Get ready for iterations, whose errors matter if that of the last one is given."""
+        self.last_error.fill(math.nan if last_error is None else last_error)
+        self.stopped.fill(0)
 
-    def run(self, kernel: str = "update") -> None:
-        """Enqueue an update of both modes, or, from ``p`` and ``c``, of the left or right one."""
-        self.card.launch("updates.cu", kernel, 2, self.task)
+    def stop(self) -> None:
+        """Have all kernels do nothing until :meth:`begin`."""
+        self.stopped.fill(1)
+
+    def run(self, kernel: str) -> None:
+        """Enqueue ``update_both``, or ``update_left`` or ``update_right``."""
+        self._launch(kernel, self.blocks)
 
     def made(self) -> list[Made]:
         """What was made since the last look, at most ``kept`` iterations; waits for it."""
@@ -125,9 +163,14 @@ class DeviceUpdate:
         self.seen = now
         return [self._made(history[row], factors[row]) for row in rows]
 
+    def _launch(self, kernel: str, blocks: int) -> None:
+        shared, options = self.shared_bytes, self.options
+        self.card.launch_blocks(
+            self.file, kernel, blocks, _THREADS, self.task, options=options, shared=shared
+        )
+
     def _made(self, numbers: NDArray[np.float64], entries: NDArray[np.float64]) -> Made:
-        first = int(np.prod(self.shapes[0]))
-        parts = entries[:first], entries[first:]
-        factors = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        factors = list(entries.reshape(2, *self.shape))
         error, residual, nonzeros, flag = numbers.tolist()
-        return Made(factors, error, residual, int(nonzeros), int(flag))
+        failed, rose = bool(int(flag) & ~_ROSE), bool(int(flag) & _ROSE)
+        return Made(factors, error, residual, int(nonzeros), failed, rose)

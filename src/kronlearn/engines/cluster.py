@@ -65,10 +65,17 @@ class Cluster(Engine):
     block_size : int
     n_threads : int, optional
         Threads in each worker; by default as many as Dask gave it.
+    device : {"cpu", "cuda"}
+        With "cuda" every worker codes and sums on its graphics card.
     """
 
     def __init__(
-        self, client: Client, source: Source, block_size: int, n_threads: int | None = None
+        self,
+        client: Client,
+        source: Source,
+        block_size: int,
+        n_threads: int | None = None,
+        device: str = "cpu",
     ) -> None:
         if client.asynchronous:
             raise ValueError(
@@ -76,14 +83,14 @@ class Cluster(Engine):
                 "asynchronous=False."
             )
         self.client, self.source, self.block_size = client, source, block_size
-        self.n_threads = n_threads
+        self.n_threads, self.device = n_threads, device
         self.name = uuid.uuid4().hex
         self.n_blocks = -(-len(source) // block_size)
         self.supplies = Supplies(client, source, block_size)
         self.wires = Wires(client)
         self.traffic: Traffic = Traffic()
         self.shares: dict[str, list[Span]] = {}
-        self.workforce = Workforce(client, equal=n_threads is not None)
+        self.workforce = Workforce(client, equal=n_threads is not None or device == "cuda")
         self.informed: set[str] = set()
         self.asked: set[str] = set()
         self.known: dict[tuple[str, Span], int] = {}
@@ -291,18 +298,11 @@ class Cluster(Engine):
     def _packed(
         self, worker: str, spans: list[Span], question: Question, keys: dict[Span, str]
     ) -> bytes:
-        versions = [
-            self.states[worker, span][0]
-            if (worker, span) in self.states
-            else self.known.get((worker, span), 0)
-            for span in spans
-        ]
-        base = min(versions)
+        states = {s: self.states[worker, s] for s in spans if (worker, s) in self.states}
+        known = {s: self.known.get((worker, s), 0) for s in spans}
+        base = min(states[s][0] if s in states else known[s] for s in spans)
         steps = [step for step in self.log if step.version > base]
         setup = None if worker in self.informed else self._setup()
-        states = {
-            span: self.states[worker, span] for span in spans if (worker, span) in self.states
-        }
         request = Request(
             self.name, self.shares[worker], spans, question, base, steps, setup, states, keys
         )
@@ -322,6 +322,7 @@ class Cluster(Engine):
             self.n_threads,
             instruction_set(),
             -1 if self.first_codes else 0,
+            self.device,
         )
 
     def _begin_with_first_codes(self, worker: str, span: Span) -> None:

@@ -16,7 +16,18 @@ from kronlearn.dictionary import Dictionary
 from kronlearn.moments import ModeMoments, Moments
 from kronlearn.sources.source import Source
 
-__all__ = ["Coder", "Codes", "Engine", "Iterated", "KeptCodes", "Pass", "Task", "Traffic"]
+__all__ = [
+    "Coder",
+    "Codes",
+    "Course",
+    "Engine",
+    "Iterated",
+    "KeptCodes",
+    "Pass",
+    "Step",
+    "Task",
+    "Traffic",
+]
 
 # Numbers that every pass sums before all others: Σ‖y‖², Σ‖y − ŷ‖², Σ‖x‖², nonzeros.
 _COUNTS = 4
@@ -204,11 +215,39 @@ class Traffic:
 
 
 @dataclass(frozen=True)
+class Step:
+    """How an iteration codes samples: ``keep_better`` and ``half`` as :class:`Task` has them."""
+
+    keep_better: bool = False
+    half: int | None = None
+
+
+@dataclass(frozen=True)
+class Course:
+    """Iterations that an engine is to do on its own.
+
+    ``steps`` says how each of them codes; ``orthonormal`` what the updates are. ``keeps_codes``
+    says whether the supports are wanted afterwards, ``codes`` are those before the first
+    iteration, if there are any, and every iteration's replace them, or, unless ``in_place``, leave
+    alone those of the one before. With ``last_error``, the ``Σ‖y − ŷ‖²`` before the first one, an
+    iteration that raises the error is the last.
+    """
+
+    steps: tuple[Step, ...]
+    orthonormal: bool = False
+    keeps_codes: bool = False
+    in_place: bool = False
+    codes: KeptCodes | None = None
+    last_error: float | None = None
+
+
+@dataclass(frozen=True)
 class Iterated:
     """An iteration that an engine did on its own.
 
     ``squared_error`` is ``Σ‖y − ŷ‖²`` with the new dictionary and the codes of the old one,
-    ``residual`` that of the old one; ``finished`` is when, by ``time.perf_counter``.
+    ``residual`` that of the old one; ``finished`` is when, by ``time.perf_counter``. ``codes`` are
+    where its codes went; later iterations may have replaced them.
     """
 
     dictionary: Dictionary
@@ -216,6 +255,7 @@ class Iterated:
     residual: float
     nonzeros: int
     finished: float
+    codes: KeptCodes | None = None
 
 
 class Engine(ABC):
@@ -260,12 +300,12 @@ class Engine(ABC):
         """The tree of sums over all blocks that a task makes; ``codes`` may be None."""
 
     def ahead(
-        self, source: Source, dictionary: Dictionary, coder: Coder, orthonormal: bool, count: int
+        self, source: Source, dictionary: Dictionary, coder: Coder, course: Course
     ) -> list[Iterated] | None:
-        """Up to so many iterations, each coding afresh and one update of all factors.
+        """Iterations of one coding and one update of all factors each.
 
         None if the engine has no faster way than its passes; fewer than asked for, or none, if an
-        iteration needs more than that, such as the replacement of an atom.
+        iteration needs more than that, such as the replacement of an atom, or raised the error.
         """
         return None
 

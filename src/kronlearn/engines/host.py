@@ -16,7 +16,9 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from numpy.typing import NDArray
 from tornado.ioloop import PeriodicCallback
 
-from kronlearn.engines.engine import Codes, Task
+from kronlearn.cuda.device import card
+from kronlearn.cuda.shares import CardShare
+from kronlearn.engines.engine import Task
 from kronlearn.engines.messages import (
     Answer,
     Export,
@@ -31,8 +33,8 @@ from kronlearn.engines.messages import (
     Used,
     Worst,
 )
+from kronlearn.engines.shares import Part, Share, ThreadShare
 from kronlearn.engines.sharing import Span
-from kronlearn.engines.threads import Threads
 from kronlearn.engines.wires import WireServer
 from kronlearn.simd import instruction_sets, use_instruction_set
 from kronlearn.sources.arrays import ArraySource
@@ -113,7 +115,10 @@ class Host(WorkerPlugin):
         self.served.run = request.run
         if request.setup is not None and request.run not in self.runs:
             threads = request.setup.n_threads or self.worker.state.nthreads
-            self.runs[request.run] = Run(request.setup, threads)
+            try:
+                self.runs[request.run] = Run(request.setup, threads)
+            except (ImportError, RuntimeError) as problem:
+                raise type(problem)(f"Worker {self.worker.address}: {problem}") from problem
         run = self.runs.get(request.run)
         if run is None:
             return Problem("unknown run")
@@ -161,7 +166,7 @@ class _NoSamplesError(Exception):
 class Held:
     """The codes of a span, by the slots of their rooms, and the version they are at."""
 
-    def __init__(self, version: int, codes: dict[int, Codes] | None = None) -> None:
+    def __init__(self, version: int, codes: dict[int, Any] | None = None) -> None:
         self.version = version
         self.codes = codes or {}
 
@@ -178,7 +183,7 @@ class Run:
     def __init__(self, setup: Setup, n_threads: int) -> None:
         self.source = setup.source
         self.setup = setup
-        self.engine = Threads(n_threads, setup.block_size)
+        self.share = _share(setup, n_threads)
         self.n_blocks = -(-setup.n_samples // setup.block_size)
         self.held: dict[Span, Held] = {}
         # Samples that Dask holds, with the keys that it has them under.
@@ -209,7 +214,8 @@ class Run:
         for span in request.holds:
             if span in request.states:
                 version, codes = request.states[span]
-                held[span] = Held(version, {slot: _copy(part) for slot, part in codes.items()})
+                adopted = {slot: self.share.adopted(part) for slot, part in codes.items()}
+                held[span] = Held(version, adopted)
                 continue
             new = Held(self.setup.begins_with)
             held[span] = self.held.get(span) or self._cut_out(span) or new
@@ -217,6 +223,8 @@ class Run:
                 # An answer was lost on its way: what it rested on has to be made again.
                 held[span] = new
         self.held = held
+        rows = [self._rows(span) for span in held]
+        self.share.keep_only([(part.start, part.stop) for part in rows])
 
     def _cut_out(self, span: Span) -> Held | None:
         for whole, held in self.held.items():
@@ -224,7 +232,8 @@ class Run:
                 rows = self._rows(span)
                 offset = self._rows(whole).start
                 part = slice(rows.start - offset, rows.stop - offset)
-                return Held(held.version, {s: _copy(c[part]) for s, c in held.codes.items()})
+                codes = {slot: c[part].gathered() for slot, c in held.codes.items()}
+                return Held(held.version, {s: self.share.adopted(c) for s, c in codes.items()})
         return None
 
     def _bring_up(self, span: Span, steps: Iterable[Step], version: int, data: Any) -> int:
@@ -270,7 +279,7 @@ class Run:
         """Residuals and numbers of the samples with the largest residuals."""
         residuals, rows = [], []
         for span in spans:
-            codes = self._codes(span, question.room)
+            codes = self._codes(span, question.room).gathered()
             worst = codes.worst(question.count)
             assert codes.residual2 is not None
             residuals.append(codes.residual2[worst])
@@ -278,9 +287,10 @@ class Run:
         return np.concatenate(residuals), np.concatenate(rows)
 
     def _state(self, span: Span) -> State:
-        return self.held[span].version, self.held[span].codes
+        held = self.held[span]
+        return held.version, {slot: codes.gathered() for slot, codes in held.codes.items()}
 
-    def _pass(self, span: Span, task: Task, tree: Any, codes: Codes | None, data: Any) -> None:
+    def _pass(self, span: Span, task: Task, tree: Any, codes: Any, data: Any) -> None:
         rows = self._rows(span)
         source: Source | None = self.source
         first = 0
@@ -289,16 +299,16 @@ class Run:
                 raise _NoSamplesError
             source = ArraySource(data[span], self.setup.patch_shape)
             first = rows.start
-        self.engine.add(source, task, tree, codes, rows.start - first, rows.stop - first, first)
+        part = Part(source, rows.start - first, rows.stop - first, rows.start)
+        self.share.add(part, task, tree, codes)
 
-    def _codes(self, span: Span, room: Room) -> Codes:
+    def _codes(self, span: Span, room: Room) -> Any:
         codes = self.held[span].codes
         if room.slot not in codes:
             rows = self._rows(span)
-            codes[room.slot] = Codes.empty(
+            codes[room.slot] = self.share.room(
                 rows.stop - rows.start,
                 room.width,
-                self.setup.dtype,
                 supports=room.supports,
                 values=room.values,
                 residuals=room.residuals,
@@ -310,7 +320,8 @@ class Run:
         return slice(span[0] * size, min(span[1] * size, self.setup.n_samples))
 
 
-def _copy(codes: Codes) -> Codes:
-    """Codes of their own, which may be written to."""
-    arrays = (codes.index, codes.nonzeros, codes.value, codes.residual2)
-    return Codes(*(None if array is None else np.array(array) for array in arrays))
+def _share(setup: Setup, n_threads: int) -> Share:
+    """Who does the work here."""
+    if setup.device == "cuda":
+        return CardShare(card(), setup.block_size, setup.dtype)
+    return ThreadShare(n_threads, setup.block_size, setup.dtype)

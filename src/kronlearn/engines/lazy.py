@@ -11,14 +11,15 @@ from scipy import sparse
 from kronlearn.coding import code_source
 from kronlearn.dictionary import Dictionary
 from kronlearn.engines.engine import Coder
-from kronlearn.engines.threads import Threads
+from kronlearn.engines.selection import engine_of_device
+from kronlearn.engines.threads import default_block_size
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.sources.source import sample_dtype
 
 __all__ = ["lazy_codes", "lazy_samples"]
 
 
-def lazy_codes(samples: Any, dictionary: Dictionary, coder: Coder) -> Any:
+def lazy_codes(samples: Any, dictionary: Dictionary, coder: Coder, device: str = "cpu") -> Any:
     """A Dask array ``(N, n_codes)`` whose chunks are sparse codes, one for each of samples."""
     whole = samples.rechunk(dict.fromkeys(range(1, samples.ndim), -1))
     dtype = sample_dtype(samples.dtype)
@@ -26,6 +27,7 @@ def lazy_codes(samples: Any, dictionary: Dictionary, coder: Coder) -> Any:
         _codes,
         dictionary,
         coder,
+        device,
         dtype=dtype,
         drop_axis=list(range(1, whole.ndim)),
         new_axis=[1],
@@ -50,13 +52,18 @@ def lazy_samples(codes: Any, dictionary: Dictionary, sample_shape: tuple[int, ..
 
 
 def _codes(
-    block: NDArray[Any], dictionary: Dictionary, coder: Coder, block_info: Any = None
+    block: NDArray[Any],
+    dictionary: Dictionary,
+    coder: Coder,
+    device: str,
+    block_info: Any = None,
 ) -> sparse.csr_array:
     if len(block) == 0:
         return sparse.csr_array((0, dictionary.n_codes), dtype=sample_dtype(block.dtype))
     source = ArraySource(block, dictionary.patch_shape)
     try:
-        return code_source(source, dictionary, coder, Threads(1))
+        engine = engine_of_device(device, source, default_block_size(source), 1)
+        return code_source(source, dictionary, coder, engine)
     except ValueError as problem:
         first = block_info[0]["array-location"][0][0]
         raise ValueError(f"{problem} Its chunk begins with sample {first}.") from None

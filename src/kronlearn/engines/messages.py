@@ -46,8 +46,9 @@ class Setup:
     """What a worker must know of a run before anything else.
 
     ``source`` is None where samples come as data that Dask holds. ``n_threads`` None means all
-    threads of the worker. ``begins_with`` is the version of codes that nobody has made yet: −1
-    where the run goes on from codes of an earlier one.
+    threads of the worker; with ``device`` "cuda" its graphics card does the work.
+    ``begins_with`` is the version of codes that nobody has made yet: −1 where the run goes on from
+    codes of an earlier one.
     """
 
     source: Source | None
@@ -58,6 +59,7 @@ class Setup:
     n_threads: int | None
     instruction_set: str
     begins_with: int = 0
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)

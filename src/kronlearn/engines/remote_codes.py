@@ -54,6 +54,6 @@ class RemoteCodes(KeptCodes):
                 part = parts[room.slot]
                 for name in ("index", "nonzeros", "value", "residual2"):
                     whole, piece = getattr(codes, name), getattr(part, name)
-                    if piece is not None:
+                    if whole is not None and piece is not None:
                         whole[first : first + len(piece)] = piece
         return codes

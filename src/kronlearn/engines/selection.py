@@ -15,16 +15,28 @@ from kronlearn.sources.stored_samples import dask_array
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["DEVICES", "ENGINES", "check_device", "engine_of_device", "select_engine"]
+__all__ = [
+    "DEVICES",
+    "ENGINES",
+    "check_device",
+    "check_device_name",
+    "engine_of_device",
+    "select_engine",
+]
 
 ENGINES = ("auto", "threads", "dask")
 DEVICES = ("cpu", "cuda")
 
 
-def check_device(device: str) -> None:
-    """Raise unless there is such a device."""
+def check_device_name(device: str) -> None:
+    """Raise unless a device can have this name, wherever it may be."""
     if device not in DEVICES:
         raise ValueError(f"device={device!r} does not exist; choose one of {', '.join(DEVICES)}.")
+
+
+def check_device(device: str) -> None:
+    """Raise unless there is such a device here."""
+    check_device_name(device)
     if device == "cuda":
         card()
 
@@ -49,9 +61,15 @@ def select_engine(
         client = _active_client(needed=name == "dask")
     if client is None:
         return engine_of_device(device, source, block_size, n_jobs)
+    if isinstance(source, CardSource):
+        raise ValueError(
+            'Y is on a graphics card of this process, and engine="dask" works in others; pass '
+            'engine="auto", or a copy of Y in memory.'
+        )
     from kronlearn.engines.cluster import Cluster
 
-    return Cluster(client, source, block_size, None if n_jobs is None else resolve_n_jobs(n_jobs))
+    n_threads = None if n_jobs is None else resolve_n_jobs(n_jobs)
+    return Cluster(client, source, block_size, n_threads, device)
 
 
 def _active_client(needed: bool) -> Client | None:

@@ -17,6 +17,7 @@ from kronlearn.hyperspectral.noise import noise_of
 from kronlearn.hyperspectral.slabs import denoised_rows
 from kronlearn.hyperspectral.statistics import gather
 from kronlearn.hyperspectral.subspace import Subspace
+from kronlearn.images.planes import in_memory, returned
 from kronlearn.images.stages import Progress, Stages
 from kronlearn.sources.cubes import Cube, CubeWriter, open_cube
 
@@ -70,7 +71,8 @@ def denoise(
     ----------
     cube : array, path or Cube
         Anything that :func:`kronlearn.sources.cubes.open_cube` takes, and so are ``band_axis``,
-        ``dataset`` and ``nodata``.
+        ``dataset`` and ``nodata``. With ``device="cuda"`` an array may lie on the graphics card:
+        it is copied to memory, and the result back.
     sigma : float or one for each band, optional
         The standard deviation of the noise in the cube's own units; estimated if not given, see
         :func:`estimate_noise`. Bands of noise zero or NaN are left as they are.
@@ -104,9 +106,9 @@ def denoise(
     True
     """
     log = Stages(progress)
-    opened = open_cube(cube, band_axis, dataset, nodata)
-    given = None if sigma is None else _given_sigma(sigma, opened)
     workers = Workers.of(n_jobs, device)
+    opened = open_cube(in_memory(cube, workers.card), band_axis, dataset, nodata)
+    given = None if sigma is None else _given_sigma(sigma, opened)
     # The products of BLAS round as the number of its threads says.
     with threadpool_limits(1, "blas"), _target(opened, out) as target:
         with log.stage("noise") as on_share:
@@ -127,7 +129,10 @@ def denoise(
                 target.write(rows, part)
                 if on_share is not None:
                     on_share(rows.stop / opened.shape[0])
-    result = opened.like(target.values) if isinstance(target, _Array) else target.target
+    if isinstance(target, _Array):
+        result = returned(cube, opened.like(target.values), workers.card)
+    else:
+        result = target.target
     done = DenoisedCube(result, sigmas, subspace.n_planes, log.seconds)
     return done if full else done.cube
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.device import is_on_card
 from kronlearn.cuda.images import CardImages
 from kronlearn.engines.threads import native_dictionary
 from kronlearn.engines.workers import Workers
 from kronlearn.images.dictionaries import default_patch
+from kronlearn.images.planes import contiguous, place_of
 from kronlearn.starts import dct_factor
 
 __all__ = ["Averager", "overlapping", "similar_patches"]
@@ -99,12 +100,8 @@ class Averager:
         transformed by cosines and every coefficient c becomes ``c g² / (g² + noise²)`` where g is
         the guide's. ``planes`` and ``guide`` are (C, *spatial); so is the result.
         """
-        sizes = (group, *self.patch)
-        factors = [dct_factor(m, m) for m in sizes]
+        factors = _cosines((group, *self.patch))
         sums, weights = self._zeros_like(planes), self._zeros_like(planes)
-        taper = np.ones(1)
-        for m in self.patch:
-            taper = np.multiply.outer(taper, np.kaiser(m, _KAISER))
         self._dictionary(factors, planes.dtype).shrink_image(
             self._dictionary([factor.T for factor in factors], planes.dtype),
             planes,
@@ -114,7 +111,7 @@ class Averager:
             self._axes(planes[0], window),
             group,
             noise,
-            np.ascontiguousarray(taper[0], planes.dtype),
+            _taper(self.patch).astype(planes.dtype),
             progress=self.on_share,
             **self._threads,
         )
@@ -132,9 +129,7 @@ class Averager:
 
     def _zeros_like(self, image: Image) -> Image:
         """Zeros where the image is."""
-        card = self.workers.card
-        xp = np if card is None or not is_on_card(image) else card.xp
-        return xp.zeros(image.shape, image.dtype)
+        return place_of(image, self.workers.card).zeros(image.shape, image.dtype)
 
     def _axes(self, image: Image, window: Sequence[int]) -> list[tuple[int, int, int, int]]:
         return list(zip(image.shape, self.patch, self.stride, window, strict=True))
@@ -155,17 +150,30 @@ def similar_patches(
     if shape[-1] < min(max(shape), _SHORT_ROW):
         # Places along the last axis are compared many at a time.
         longest = 1 + int(np.argmax(shape))
-        planes, guide = (
-            np.ascontiguousarray(np.moveaxis(array, longest, -1)) for array in (planes, guide)
-        )
+        planes, guide = (contiguous(np.moveaxis(array, longest, -1)) for array in (planes, guide))
         estimate = similar_patches(planes, guide, noise, workers, on_share)
-        return np.ascontiguousarray(np.moveaxis(estimate, -1, longest))
+        return contiguous(np.moveaxis(estimate, -1, longest))
     patch = default_patch(shape, _GROUP_PATCH_PIXELS)
     axes = max(1, sum(size > 1 for size in shape))
     reach = round((_CANDIDATES ** (1 / axes) - 1) / 2)
     averager = Averager(patch, overlapping(patch), workers, on_share)
     window = tuple(min(reach, size - 1) for size in shape)
     return averager.shrink_groups(planes, guide, group=_GROUP, window=window, noise=noise)
+
+
+@lru_cache(16)
+def _cosines(sizes: tuple[int, ...]) -> tuple[NDArray[np.float64], ...]:
+    """Square factors of these sizes."""
+    return tuple(dct_factor(m, m) for m in sizes)
+
+
+@lru_cache(16)
+def _taper(patch: tuple[int, ...]) -> NDArray[np.float64]:
+    """Weights of the pixels of a patch."""
+    taper = np.ones(1)
+    for m in patch:
+        taper = np.multiply.outer(taper, np.kaiser(m, _KAISER))
+    return taper[0]
 
 
 def overlapping(patch: tuple[int, ...]) -> tuple[int, ...]:

@@ -18,8 +18,8 @@ from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.images.aggregation import Averager, similar_patches
 from kronlearn.images.dictionaries import Choice, choose, draw_patches, learn, sizes_per_axis
-from kronlearn.images.noise import estimate_sigma
-from kronlearn.images.planes import Planes, as_image, check_finite, image_array
+from kronlearn.images.noise import sigma_of_channel
+from kronlearn.images.planes import Planes, as_image, check_finite, image_array, returned
 from kronlearn.images.stages import Progress, Stages, part_of
 
 __all__ = ["Denoised", "denoise"]
@@ -43,7 +43,7 @@ class Denoised:
     long each stage took.
     """
 
-    image: NDArray[Any]
+    image: Any
     sigma: float | tuple[float, ...]
     dictionary: Dictionary | None
     history: dict[str, list[float]] | None
@@ -81,7 +81,9 @@ def denoise(
     Parameters
     ----------
     image : array with any number of spatial axes, of any integer or floating dtype
-        Grey images, colour images (with ``channel_axis``), stacks and volumes.
+        Grey images, colour images (with ``channel_axis``), stacks and volumes. With
+        ``device="cuda"`` it may lie on the graphics card, as an array of CuPy, a tensor of PyTorch
+        or anything that speaks DLPack: nothing is copied, and the result lies there too.
     sigma : float or one for each channel, optional
         The standard deviation of the noise in the image's own units; estimated if not given.
     channel_axis : int, optional
@@ -121,7 +123,8 @@ def denoise(
 
     Returns
     -------
-    array of the image's shape and dtype (integers are rounded and kept in range), or Denoised
+    array of the image's shape, dtype and library (integers are rounded and kept in range), or
+    Denoised
 
     Examples
     --------
@@ -134,21 +137,28 @@ def denoise(
     >>> bool(np.std(result - clean) < 0.5 * np.std(noisy - clean))
     True
     """
-    log = Stages(progress)
-    channels = image_array(image, channel_axis)
+    workers = Workers.of(n_jobs, device)
+    # Nobody else asks how long stages take.
+    log = Stages(progress, workers.card.finish if full and workers.card is not None else None)
+    channels = image_array(image, channel_axis, workers.card)
     shape = channels.shape[1:]
     if stages not in (1, 2):
         raise ValueError(f"stages={stages!r} does not exist; pass 1 or 2.")
     choice = choose(shape, dictionary, patch_size, n_atoms, _PATCH_PIXELS, n_terms)
     how = _How(choice, gain, stride, method)
-    workers = Workers.of(n_jobs, device)
     seed = int(check_random_state(random_state).randint(2**31 - 1))
     with log.stage("noise"):
-        sigmas = _sigmas(sigma, channels, channel_axis)
-    noisy = [k for k, s in enumerate(sigmas) if s > 0 and _spread(channels[k]) < _CLEAN * s]
+        check_finite(channels)
+        ranges = [(float(channel.min()), float(channel.max())) for channel in channels]
+        if sigma is None:
+            sigmas = [sigma_of_channel(channel, workers.card) for channel in channels]
+        else:
+            sigmas = _given_sigmas(sigma, ranges, channels[0].size, channel_axis)
+    noisy = [k for k, s in enumerate(sigmas) if _is_noisy(channels[k], s, ranges[k])]
     dictionary, history, settings = None, None, {}
     if noisy:
-        planes = Planes.from_channels(channels, [sigmas[k] for k in noisy], noisy)
+        scales = [sigmas[k] for k in noisy]
+        planes = Planes.from_channels(channels, scales, noisy, card=workers.card)
         if patch_size is None and choice.dictionary is None and _drowned(planes):
             choice = choose(shape, None, None, n_atoms, _LARGE_PATCH_PIXELS, n_terms)
             how = _How(choice, gain, stride, method)
@@ -165,7 +175,7 @@ def denoise(
     if noisy:
         planes.restore(estimate, result)
     denoised = Denoised(
-        as_image(result, channel_axis),
+        returned(image, as_image(result, channel_axis), workers.card),
         sigmas[0] if channel_axis is None else tuple(sigmas),
         dictionary,
         history,
@@ -235,7 +245,11 @@ def _learn(
     most = min(_NUMBERS_LEARNED_FROM // how.choice.pixels, planes.size // 2)
     with log.stage("learning") as on_share:
         samples = draw_patches(
-            planes, how.choice.patch_size, max(1, most), np.random.default_rng(seed)
+            planes,
+            how.choice.patch_size,
+            max(1, most),
+            np.random.default_rng(seed),
+            card=workers.card,
         )
         return learn(
             samples,
@@ -270,34 +284,37 @@ def _code(
     return estimate
 
 
-def _sigmas(
-    sigma: float | Sequence[float] | None, channels: NDArray[Any], channel_axis: int | None
+def _given_sigmas(
+    sigma: float | Sequence[float],
+    ranges: list[tuple[float, float]],
+    n_pixels: int,
+    channel_axis: int | None,
 ) -> list[float]:
-    """The noise of every channel; raises if a pixel is not finite."""
-    if sigma is None:
-        found = estimate_sigma(channels, channel_axis=0)
-        assert isinstance(found, tuple)
-        return list(found)
-    check_finite(channels)
+    """The noise of every channel, with the range of its pixels, as it was given."""
     given = np.asarray(sigma)
     if given.dtype.kind not in "fiu":
         raise TypeError(f"sigma={sigma!r} is not a number.")
-    n_channels = 0 if channel_axis is None else len(channels)
+    n_channels = 0 if channel_axis is None else len(ranges)
     if given.ndim > 1 or (given.ndim == 1 and len(given) != n_channels):
         wanted = "a number" + (f" or {n_channels}, one per channel" if n_channels else "")
         raise ValueError(f"sigma has shape {given.shape}; pass {wanted}.")
     if not (np.isfinite(given).all() and (given >= 0).all()):
         raise ValueError(f"sigma={sigma} is not a standard deviation; pass zero or more.")
-    sigmas = [float(s) for s in np.broadcast_to(given, len(channels))]
-    for s, channel in zip(sigmas, channels, strict=True):
-        low, high = float(np.min(channel)), float(np.max(channel))
+    sigmas = [float(s) for s in np.broadcast_to(given, len(ranges))]
+    for s, (low, high) in zip(sigmas, ranges, strict=True):
         # Noise alone would spread that many pixels over several times its standard deviation.
-        if channel.size >= 64 and 0 < high - low < s:
+        if n_pixels >= 64 and 0 < high - low < s:
             raise ValueError(
                 f"sigma={s:g} exceeds the range of the image, {low:g} to {high:g}; it is the "
                 "standard deviation of the noise in the image's own units."
             )
     return sigmas
+
+
+def _is_noisy(channel: NDArray[Any], sigma: float, limits: tuple[float, float]) -> bool:
+    """Whether there is noise in a channel, of pixels within limits, that can be taken away."""
+    most = _CLEAN * sigma
+    return sigma > 0 and (limits[1] - limits[0] < most or _spread(channel) < most)
 
 
 def _spread(channel: NDArray[Any]) -> float:

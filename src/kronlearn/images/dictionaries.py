@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.cuda.device import Card
+from kronlearn.cuda.exchange import is_on_card
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
@@ -122,13 +124,18 @@ def draw_patches(
     n_samples: int,
     rng: np.random.Generator,
     known: NDArray[np.bool_] | None = None,
+    card: Card | None = None,
 ) -> NDArray[np.float32]:
     """Patches (N, *patch) without their means from random places of planes (C, *spatial).
 
     Of twice as many those are kept of which most pixels are ``known`` (spatial), if that is given.
-    Neighbours have about the same energy: coded side by side, they take about equally long.
+    Neighbours have about the same energy: coded side by side, they take about equally long. Those
+    of planes on a card, of which all is known, stay there, in the order of their places.
     """
     axes = tuple(range(1, planes.ndim))
+    if is_on_card(planes):
+        assert card is not None
+        return _drawn_on(card, planes, patch, n_samples, rng)
     windows = np.lib.stride_tricks.sliding_window_view(planes, patch, axes)
     places = windows.shape[: planes.ndim]
     total = math.prod(places)
@@ -146,6 +153,25 @@ def draw_patches(
     whole = len(order) // _NEIGHBOURS * _NEIGHBOURS
     groups = rng.permutation(order[:whole].reshape(-1, _NEIGHBOURS))
     return samples[np.concatenate([groups.reshape(-1), order[whole:]])]
+
+
+def _drawn_on(
+    card: Card,
+    planes: NDArray[np.float32],
+    patch: tuple[int, ...],
+    n_samples: int,
+    rng: np.random.Generator,
+) -> NDArray[np.float32]:
+    """Patches (N, *patch) without their means from random places of planes on a card."""
+    places = (len(planes), *(n - m + 1 for n, m in zip(planes.shape[1:], patch, strict=True)))
+    total = math.prod(places)
+    drawn = np.sort(rng.choice(total, min(n_samples, total), replace=False, shuffle=False))
+    corners = np.ravel_multi_index(np.unravel_index(drawn, places), planes.shape)
+    offsets = tuple(np.indices((1, *patch)).reshape(len(places), -1))
+    inside = np.ravel_multi_index(offsets, planes.shape)
+    samples = planes.reshape(-1)[card.upload(corners)[:, None] + card.upload(inside)]
+    samples -= samples.mean(axis=1, keepdims=True)
+    return samples.reshape(-1, *patch)
 
 
 def learn(

@@ -15,7 +15,14 @@ from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager, overlapping, similar_patches
 from kronlearn.images.dictionaries import Choice, choose, draw_patches, learn
-from kronlearn.images.planes import Planes, as_image, image_array
+from kronlearn.images.planes import (
+    Planes,
+    as_image,
+    image_array,
+    in_memory,
+    place_of,
+    returned,
+)
 from kronlearn.images.stages import Progress, Stages, part_of
 from kronlearn.starts import dct_factor
 
@@ -46,7 +53,7 @@ class Inpainted:
     None if it was not learned; ``settings`` what was chosen; ``seconds`` how long each stage took.
     """
 
-    image: NDArray[Any]
+    image: Any
     dictionary: Dictionary | None
     history: dict[str, list[float]] | None
     settings: dict[str, Any]
@@ -80,6 +87,7 @@ def inpaint(
     Parameters
     ----------
     image : array with any number of spatial axes, of any integer or floating dtype
+        With ``device="cuda"`` it may lie on the graphics card; the result then does, too.
     mask : boolean array of the image's spatial shape or of the image's shape, optional
         True where a pixel is missing, as in scikit-image; what is there may be anything. By default
         the pixels that are NaN or infinite.
@@ -128,15 +136,15 @@ def inpaint(
     True
     """
     log = Stages(progress)
-    channels = image_array(image, channel_axis)
+    workers = Workers.of(n_jobs, device)
+    channels = image_array(in_memory(image, workers.card), channel_axis)
     if stages not in (1, 2):
         raise ValueError(f"stages={stages!r} does not exist; pass 1 or 2.")
     shape = channels.shape[1:]
     first = choose(shape, dictionary, None, None, _FIRST_PATCH_PIXELS)
     choice = choose(shape, dictionary, patch_size, n_atoms, _PATCH_PIXELS, n_terms)
-    workers = Workers.of(n_jobs, device)
     seed = int(check_random_state(random_state).randint(2**31 - 1))
-    missing = _missing(channels, mask, channel_axis)
+    missing = _missing(channels, in_memory(mask, workers.card), channel_axis)
     result = None
     last = _Inpainting(log, workers)
     for part in _parts(missing):
@@ -154,8 +162,9 @@ def inpaint(
         for k in part:
             known = channels[k][~gone]
             np.clip(result[k], known.min(), known.max(), out=result[k], where=gone)
+    filled = as_image(channels.copy() if result is None else result, channel_axis)
     inpainted = Inpainted(
-        as_image(channels.copy() if result is None else result, channel_axis),
+        returned(image, filled, workers.card),
         last.dictionary,
         last.history,
         {
@@ -228,13 +237,18 @@ class _Inpainting:
                 )
             self.dictionary, self.history = model.dictionary_, model.history_
         with self.log.stage("similar patches") as on_share:
+            card = self.workers.card
+            # Small ones stay on the card for all steps.
+            working = image_array(planes, 0, card)
+            missing = place_of(working, card).asarray(~known)
             for step, noise in enumerate(np.geomspace(_FADE_FROM, _FADE_TO, _STEPS)):
                 tell = part_of(on_share, step, _STEPS)
-                change = self._denoised(planes, choice, float(noise), tell)
-                change -= planes
+                change = self._denoised(working, choice, float(noise), tell)
+                change -= working
                 change *= _RELAXATION
-                change[:, known] = 0
-                planes += change
+                change *= missing
+                working += change
+            planes[...] = in_memory(working, card)
 
     def _denoised(
         self,

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.images.planes import check_finite, image_array
+from kronlearn.cuda.device import Card, card
+from kronlearn.cuda.exchange import is_on_card
+from kronlearn.images.planes import check_finite, image_array, place_of
 from kronlearn.starts import dct_factor
 
-__all__ = ["estimate_sigma"]
+__all__ = ["estimate_sigma", "sigma_of_channel"]
 
 # Patches have about this many pixels, and about this many of them are looked at.
 _PATCH_PIXELS = 64
@@ -37,6 +39,7 @@ def estimate_sigma(
     Parameters
     ----------
     image : array with any number of spatial axes, of any real dtype
+        Where it lies on a graphics card, the card does the work.
     channel_axis : int, optional
         The axis of the channels, if there is one.
 
@@ -53,13 +56,16 @@ def estimate_sigma(
     >>> abs(kl.images.estimate_sigma(noisy) - 20) < 1
     True
     """
-    channels = image_array(image, channel_axis)
+    there = card() if is_on_card(image) else None
+    channels = image_array(image, channel_axis, there)
     check_finite(channels)
-    found = tuple(_of_channel(channel) for channel in channels)
+    found = tuple(sigma_of_channel(channel, there) for channel in channels)
     return found[0] if channel_axis is None else found
 
 
-def _of_channel(channel: NDArray[Any]) -> float:
+def sigma_of_channel(channel: NDArray[Any], card: Card | None = None) -> float:
+    """The standard deviation of white noise in one channel, which is finite."""
+    xp = place_of(channel, card)
     plane = np.squeeze(channel)
     if plane.size < 2:
         return 0.0
@@ -67,7 +73,7 @@ def _of_channel(channel: NDArray[Any]) -> float:
     shape = tuple(min(size, length) for length in plane.shape)
     frequency = sum(np.ix_(*(np.arange(m) / m for m in shape)))
     frequency = frequency / np.max(frequency)
-    patches = _patches(plane, shape)
+    patches = _patches(plane, shape, xp)
     if not len(patches):
         return 0.0
     # Numbers of any size may be squared after this.
@@ -76,24 +82,29 @@ def _of_channel(channel: NDArray[Any]) -> float:
     for axis, m in enumerate(shape, start=1):
         moved = np.moveaxis(patches, axis, -1)
         # Not a BLAS product: its rounding depends on the number of threads.
-        patches = np.moveaxis(np.einsum("...i,ij->...j", moved, dct_factor(m, m)), -1, axis)
-    low = (frequency > 0) & (frequency < _LOW)
+        factor = xp.asarray(dct_factor(m, m))
+        patches = np.moveaxis(np.einsum("...i,ij->...j", moved, factor), -1, axis)
+    low, high = (
+        xp.asarray(np.flatnonzero(part))
+        for part in ((frequency > 0) & (frequency < _LOW), frequency >= _HIGH)
+    )
+    patches = patches.reshape(len(patches), -1)
     structure = np.sum(np.square(patches[:, low]), axis=1)
     n_quiet = max(min(50, len(patches)), math.ceil(_QUIET * len(patches)))
     quiet = np.argsort(structure, kind="stable")[:n_quiet]
-    found = float(np.median(np.abs(patches[quiet][:, frequency >= _HIGH])) / _MEDIAN_MAGNITUDE)
+    found = float(np.median(np.abs(patches[quiet][:, high])) / _MEDIAN_MAGNITUDE)
     # What rounding leaves of a constant is no noise.
     rounding = 1e-12 * float(np.max(np.abs(plane.astype(np.float64))))
     return found * largest if found * largest > rounding else 0.0
 
 
-def _patches(plane: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
+def _patches(plane: NDArray[Any], shape: tuple[int, ...], xp: Any) -> NDArray[np.float64]:
     """Patches (N, *shape), without their means, on a grid with about as many points as are wanted.
 
     Those that tell nothing about noise are left out: flat ones, and, if enough others remain, those
     with pixels at the ends of the image's range, where noise may have been cut off.
     """
-    windows = np.lib.stride_tricks.sliding_window_view(plane, shape)
+    windows = xp.lib.stride_tricks.sliding_window_view(plane, shape)
     places = windows.shape[: plane.ndim]
     stride = 1
     while math.prod(-(-n // stride) for n in places) > _PATCHES:
@@ -104,6 +115,6 @@ def _patches(plane: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]
     low, high = patches.min(axis=pixels), patches.max(axis=pixels)
     uneven = low < high
     uncut = uneven & (low > plane.min()) & (high < plane.max())
-    enough = max(50, _ENOUGH * np.count_nonzero(uneven))
-    patches = patches[uncut if np.count_nonzero(uncut) >= enough else uneven]
-    return np.asarray(patches - patches.mean(axis=pixels, keepdims=True))
+    enough = max(50, _ENOUGH * int(np.count_nonzero(uneven)))
+    patches = patches[uncut if int(np.count_nonzero(uncut)) >= enough else uneven]
+    return patches - patches.mean(axis=pixels, keepdims=True)

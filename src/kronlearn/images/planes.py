@@ -10,19 +10,54 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Planes", "as_image", "check_finite", "image_array", "in_range"]
+from kronlearn.cuda.device import Card
+from kronlearn.cuda.exchange import adopted, is_on_card, returned_as
+from kronlearn.cuda.memory import current_limit
 
-# Pixels that are converted at a time.
-_BLOCK = 1 << 16
+__all__ = [
+    "Planes",
+    "as_image",
+    "check_finite",
+    "contiguous",
+    "image_array",
+    "in_memory",
+    "in_range",
+    "place_of",
+    "returned",
+]
+
+# Pixels that are converted at a time, by the processor and by a card.
+_BLOCK, _CARD_BLOCK = 1 << 16, 1 << 22
+# Images of more numbers stay in the memory of the processor and are sent to a card part by part;
+# bytes that it takes for a number of one that is not.
+_MOST_ON_CARD = 1 << 24
+_BYTES_ON_CARD = 64
 
 
-def image_array(image: ArrayLike, channel_axis: int | None) -> NDArray[Any]:
-    """The image as an array of real numbers (C, *spatial); a grey image has one channel."""
+def image_array(
+    image: ArrayLike, channel_axis: int | None, card: Card | None = None
+) -> NDArray[Any]:
+    """The image as an array of real numbers (C, *spatial); a grey image has one channel.
+
+    With a card it lies there, unless it is a large one in the memory of the processor.
+    """
+    if is_on_card(image):
+        if card is None:
+            raise ValueError(
+                'image is on a graphics card; pass device="cuda", or a copy of it in memory.'
+            )
+        return _channels(adopted(card.xp, image), channel_axis)
     if isinstance(image, np.ma.MaskedArray) and np.ma.is_masked(image):
         raise ValueError(
             "image is a masked array; pass image.filled(0), to inpaint with mask=image.mask."
         )
-    array = np.asarray(image)
+    channels = _channels(np.asarray(image), channel_axis)
+    limit = current_limit()
+    most = _MOST_ON_CARD if limit is None else min(_MOST_ON_CARD, limit // _BYTES_ON_CARD)
+    return channels if card is None or channels.size > most else card.upload(channels)
+
+
+def _channels(array: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
     if array.dtype.kind not in "fiu":
         hint = " (a boolean one as image.astype(float))" if array.dtype.kind == "b" else ""
         raise ValueError(f"image has dtype {array.dtype}; pass integers or floats{hint}.")
@@ -52,7 +87,33 @@ def as_image(channels: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
     """Channels (C, *spatial) as an image with its channels where they belong."""
     if channel_axis is None:
         return channels[0]
-    return np.ascontiguousarray(np.moveaxis(channels, 0, channel_axis))
+    return contiguous(np.moveaxis(channels, 0, channel_axis))
+
+
+def returned(given: Any, image: NDArray[Any], card: Card | None) -> Any:
+    """An image where the one that was given is, and as an array of the same library there."""
+    if card is None:
+        return image
+    if is_on_card(given):
+        return returned_as(given, image if is_on_card(image) else card.upload(image))
+    return card.download(image) if is_on_card(image) else image
+
+
+def in_memory(image: Any, card: Card | None) -> Any:
+    """An image in the memory of the processor; one on a card is copied."""
+    if card is None or not is_on_card(image):
+        return image
+    return card.download(adopted(card.xp, image))
+
+
+def place_of(array: NDArray[Any], card: Card | None) -> Any:
+    """The functions for an array: those of NumPy, or of a card that it lies on."""
+    return card.xp if card is not None and is_on_card(array) else np
+
+
+def contiguous(array: NDArray[Any]) -> NDArray[Any]:
+    """The array in C order, wherever it lies: itself or a copy."""
+    return array if array.flags.c_contiguous else array.copy()
 
 
 def in_range(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -81,6 +142,8 @@ class Planes:
     means: list[float]
     scales: Sequence[float]
     basis: NDArray[np.float64]
+    #: What the pixels lie on; None if they are in the memory of the processor.
+    card: Card | None = None
 
     @classmethod
     def from_channels(
@@ -89,11 +152,21 @@ class Planes:
         scales: Sequence[float],
         which: Sequence[int],
         known: NDArray[np.bool_] | None = None,
+        card: Card | None = None,
     ) -> Planes:
         """Planes of ``which`` channels of (C, *spatial), with one positive scale for each of those.
 
-        Pixels that are not ``known`` (spatial) become zero; the others must be finite.
+        Pixels that are not ``known`` (spatial) become zero; the others must be finite. Planes lie
+        where the channels do, on ``card`` or not; all pixels of those on a card are known.
         """
+        if is_on_card(channels):
+            exact = [channels[k].astype(np.float64) for k in which]
+            means = [float(values.mean()) for values in exact]
+            parts = zip(exact, means, scales, strict=True)
+            pixels = place_of(channels, card).stack(
+                [((values - mean) / scale).astype(np.float32) for values, mean, scale in parts]
+            )
+            return cls._rotated(pixels, which, means, scales, card)
         pixels = np.empty((len(which), *channels.shape[1:]), np.float32)
         means = []
         for plane, k, scale in zip(pixels, which, scales, strict=True):
@@ -104,11 +177,23 @@ class Planes:
                     out[...] = (values - means[-1]) / scale
             if known is not None:
                 plane[~known] = 0
+        return cls._rotated(pixels, which, means, scales, None)
+
+    @classmethod
+    def _rotated(
+        cls,
+        pixels: NDArray[np.float32],
+        which: Sequence[int],
+        means: list[float],
+        scales: Sequence[float],
+        card: Card | None,
+    ) -> Planes:
+        """Planes of pixels, used up, that are not turned yet."""
         basis = np.eye(len(pixels))
         if len(pixels) > 1:
-            basis = _principal_components(pixels)
-            _rotate(pixels, basis.T)
-        return cls(pixels, which, means, scales, basis)
+            basis = _principal_components(pixels, card)
+            _rotate(pixels, basis.T, card)
+        return cls(pixels, which, means, scales, basis, card)
 
     def restore(
         self,
@@ -118,11 +203,16 @@ class Planes:
     ) -> None:
         """Write planes, which are used up, into the channels (C, *spatial) they came from.
 
-        Integers are rounded and kept in range. Only pixels ``where`` (spatial) are written.
+        Integers are rounded and kept in range. Only pixels ``where`` (spatial) are written; of
+        planes on a card, all.
         """
         if len(pixels) > 1:
-            _rotate(pixels, self.basis)
+            _rotate(pixels, self.basis, self.card)
         for plane, k, mean, scale in zip(pixels, self.which, self.means, self.scales, strict=True):
+            if self.card is not None:
+                exact = in_range(plane.astype(np.float64) * scale + mean, channels.dtype)
+                channels[k] = exact
+                continue
             chosen = np.broadcast_to(np.True_, plane.shape) if where is None else where
             arrays = [plane, chosen, channels[k]]
             for values, written, out in _blocks(arrays, [np.float64, np.bool_, channels.dtype]):
@@ -144,23 +234,25 @@ def _blocks(arrays: list[NDArray[Any]], dtypes: list[Any]) -> Iterator[tuple[NDA
         yield from blocks
 
 
-def _principal_components(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
+def _principal_components(pixels: NDArray[np.float32], card: Card | None) -> NDArray[np.float64]:
     """An orthonormal basis (C, C) in which the planes are uncorrelated, strongest first."""
-    flat = pixels.reshape(len(pixels), -1)
-    covariance = np.zeros((len(flat), len(flat)))
-    for start in range(0, flat.shape[1], _BLOCK):
-        block = flat[:, start : start + _BLOCK].astype(np.float64)
+    flat, step = pixels.reshape(len(pixels), -1), _BLOCK if card is None else _CARD_BLOCK
+    covariance = place_of(pixels, card).zeros((len(flat), len(flat)))
+    for start in range(0, flat.shape[1], step):
+        block = flat[:, start : start + step].astype(np.float64)
         # Not a BLAS product: its rounding depends on the number of threads.
         covariance += np.einsum("ip,jp->ij", block, block)
+    if card is not None:
+        covariance = card.download(covariance)
     vectors = np.linalg.eigh(covariance)[1][:, ::-1]
     signs = np.sign(vectors[np.abs(vectors).argmax(axis=0), range(len(flat))])
     return np.asarray(vectors * signs)
 
 
-def _rotate(pixels: NDArray[np.float32], matrix: NDArray[np.float64]) -> None:
+def _rotate(pixels: NDArray[np.float32], matrix: NDArray[np.float64], card: Card | None) -> None:
     """pixels (C, …) becomes matrix · pixels, a block at a time."""
-    flat = pixels.reshape(len(pixels), -1)
-    rotation = matrix.astype(np.float32)
-    for start in range(0, flat.shape[1], _BLOCK):
-        block = flat[:, start : start + _BLOCK]
-        flat[:, start : start + _BLOCK] = np.einsum("ij,jp->ip", rotation, block)
+    flat, step = pixels.reshape(len(pixels), -1), _BLOCK if card is None else _CARD_BLOCK
+    rotation = place_of(pixels, card).asarray(matrix.astype(np.float32))
+    for start in range(0, flat.shape[1], step):
+        block = flat[:, start : start + step]
+        flat[:, start : start + step] = np.einsum("ij,jp->ip", rotation, block)

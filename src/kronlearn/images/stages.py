@@ -15,13 +15,16 @@ Progress = Callable[[str, float], object]
 class Stages:
     """Times stages and tells of their progress.
 
-    ``seconds`` holds the time of every stage so far, by name.
+    ``seconds`` holds the time of every stage so far, by name; ``finish`` is called before one
+    ends, to wait for a card.
     """
 
-    def __init__(self, progress: Progress | None = None) -> None:
+    def __init__(
+        self, progress: Progress | None = None, finish: Callable[[], None] | None = None
+    ) -> None:
         if progress is not None and not callable(progress):
             raise TypeError(f"progress={progress!r} is not a function of a name and a share.")
-        self.progress = progress
+        self.progress, self.finish = progress, finish
         self.seconds: dict[str, float] = {}
 
     @contextmanager
@@ -37,6 +40,8 @@ class Stages:
             tell(0.0)
         start = time.perf_counter()
         yield tell
+        if self.finish is not None:
+            self.finish()
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
         if tell is not None:
             tell(1.0)

@@ -8,7 +8,10 @@ KRONLEARN_DEVICE void code_all(const Task<S>& task, const T* tables) {
   const int64 count = task.list ? *task.list_count : task.count;
   Arena<T> arena{static_cast<T*>(task.scratch) + first_team() * task.scratch_size};
   Coder<T, S> coder(Team{}, task, tables, arena);
-  for (int64 c = first_team(); c < count; c += n_teams()) coder.code(task.list ? task.list[c] : c);
+  for (int64 c = first_team(); c < count; c += n_teams()) {
+    const int64 k = task.list ? task.list[c] : c;
+    coder.code(k, k);
+  }
 }
 
 template <class T, class S>

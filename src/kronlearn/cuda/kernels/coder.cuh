@@ -42,9 +42,10 @@ class Coder {
     weighted_.correlate = correlate_;
   }
 
-  KRONLEARN_DEVICE void code(int64 k) {
+  // `row` is where the sample's code is and goes.
+  KRONLEARN_DEVICE void code(int64 k, int64 row) {
     bool doubtful = load(k);
-    if (team_.lane == 0) task_.energy[k] = double(energy_) * double(largest_weight_);
+    if (team_.lane == 0 && task_.energy) task_.energy[row] = double(energy_) * double(largest_weight_);
     if (!is_finite(energy_)) {
       if (team_.lane == 0) lower(task_.first_bad, task_.first + k);
       energy_ = T(0);
@@ -54,9 +55,9 @@ class Coder {
     const int64 run = (task_.first + k) / kRun;
     const bool refits = task_.work == kRefit || (task_.half >= 0 && run % 2 != task_.half);
     const Code<T>* chosen = refits ? &previous_ : &now_;
-    if (!doubtful) doubtful = refits ? refit_previous(k) : code_afresh();
+    if (!doubtful) doubtful = refits ? refit_previous(k, row) : code_afresh();
     if (!doubtful && !refits && task_.work == kKeepBetter) {
-      doubtful = refit_previous(k);
+      doubtful = refit_previous(k, row);
       if (previous_is_better()) chosen = &previous_;
     }
     // Weighted samples are not coded again: their pursuit is the more stable one.
@@ -64,7 +65,7 @@ class Coder {
       if (team_.lane == 0) task_.doubtful[take_ticket(task_.doubtful_count)] = int(k);
       return;
     }
-    write(k, *chosen);
+    write(row, *chosen);
   }
 
  private:
@@ -129,7 +130,7 @@ class Coder {
   }
 
   // Least squares on the previous support.
-  KRONLEARN_DEVICE bool refit_previous(int64 k) {
+  KRONLEARN_DEVICE bool refit_previous(int64 k, int64 row) {
     const T *y = y_, *weights = nullptr;
     if (task_.weights) {
       load_weights(task_.weights + k * s_.features());
@@ -138,9 +139,9 @@ class Coder {
       y = weighted_.t;
       weights = weighted_.root;
     }
-    previous_.nonzeros = task_.nonzeros[k];
+    previous_.nonzeros = task_.nonzeros[row];
     for (int l = team_.lane; l < previous_.nonzeros; l += Team::kSize)
-      previous_.atom[l] = task_.index[k * task_.width + l];
+      previous_.atom[l] = task_.index[row * task_.width + l];
     team_.sync();
     return refit(team_, s_, tables_, refit_, y, weights, energy_, task_.width, previous_) && !weights;
   }
@@ -157,10 +158,10 @@ class Coder {
     return met ? still_met && sparser : still_met || closer;
   }
 
-  KRONLEARN_DEVICE void write(int64 k, const Code<T>& code) {
+  KRONLEARN_DEVICE void write(int64 row, const Code<T>& code) {
     const int width = task_.width;
-    int* index = task_.index + k * width;
-    S* value = task_.value + k * width;
+    int* index = task_.index + row * width;
+    S* value = task_.value + row * width;
     // Every entry finds its own place, which nobody else has.
     for (int l = team_.lane; l < code.nonzeros; l += Team::kSize) {
       const int atom = code.atom[l];
@@ -174,8 +175,8 @@ class Coder {
       value[l] = S(0);
     }
     if (team_.lane == 0) {
-      task_.nonzeros[k] = code.nonzeros;
-      task_.residual2[k] = S(code.residual2 * largest_weight_);
+      task_.nonzeros[row] = code.nonzeros;
+      task_.residual2[row] = S(code.residual2 * largest_weight_);
     }
     team_.sync();
   }

@@ -1,7 +1,7 @@
 // Passes over the overlapping patches of an image, as native/image.cpp has them: every patch becomes its
 // sparse approximation, or is shrunk together with the patches most similar to it.
 #include "pursuit_small.cuh"
-#include "shrink.cuh"
+#include "shrink_small.cuh"
 #include "task.cuh"
 #include "threshold.cuh"
 #include "weighted.cuh"
@@ -265,6 +265,19 @@ KRONLEARN_DEVICE void shrink_groups(const ShrinkTask<S>& task) {
   for (int64 k = first_team(); k < task.count; k += n_teams()) shrinkage.run(task.first + k);
 }
 
+// The same for groups of 16 patches of 8 × 8 pixels.
+template <class S>
+KRONLEARN_DEVICE void shrink_usual_groups(const ShrinkTask<S>& task) {
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+  __shared__ Four<S> near[kTeams * kNearNumbers / 4];
+  S* own = near[threadIdx.x / Team::kSize * (kNearNumbers / 4)].x;
+#else
+  S* own = static_cast<S*>(task.scratch);
+#endif
+  SmallShrinkage<S> shrinkage(Team{}, task, own);
+  for (int64 k = first_team(); k < task.count; k += n_teams()) shrinkage.run(task.first + k);
+}
+
 template <class S>
 KRONLEARN_DEVICE void count_scratch(const ShrinkTask<S>& task, int64* numbers) {
   Arena<S> arena{nullptr};
@@ -327,12 +340,20 @@ KRONLEARN_KERNEL void add_float64(KRONLEARN_ARGUMENT kronlearn::CodingTask<doubl
 KRONLEARN_KERNEL void shrink_float32(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task) {
   kronlearn::shrink_groups(task);
 }
+KRONLEARN_KERNEL KRONLEARN_BLOCKS(5) void shrink_float32_8(
+    KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task) {
+  kronlearn::shrink_usual_groups(task);
+}
 KRONLEARN_KERNEL void shrink_float64(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<double> task) {
   kronlearn::shrink_groups(task);
 }
 KRONLEARN_KERNEL void scratch_shrink_float32(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task,
                                              kronlearn::int64* numbers) {
   kronlearn::count_scratch(task, numbers);
+}
+KRONLEARN_KERNEL void scratch_shrink_float32_8(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task,
+                                               kronlearn::int64* numbers) {
+  kronlearn::tell(kronlearn::kNearNumbers, kronlearn::Team::kSize == 1, numbers);
 }
 KRONLEARN_KERNEL void scratch_shrink_float64(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<double> task,
                                              kronlearn::int64* numbers) {

@@ -1,125 +1,59 @@
-// The sums that a dictionary update needs of one mode, for square samples of KRONLEARN_M × KRONLEARN_M and
-// KRONLEARN_N × KRONLEARN_N atoms in single precision, on the tensor cores:
+// The sums that a dictionary update needs of one mode, on the tensor cores:
 //   left mode:   Z = X D_2ᵀ,   P = Σ Z Zᵀ,  C = Σ Z Yᵀ,
 //   right mode:  Z = Xᵀ D_1ᵀ,  P = Σ Z Zᵀ,  C = Σ Z Y,
 // Z (n, m), P (n, n) and C (n, m). Z is rounded to TF32 once and the same rounded Z is in both sums, which
 // thus remain those of samples that exist; Y is split into two numbers, and loses next to nothing.
 //
-// A warp works on its own tiles, of as many samples as it has groups of lanes, and keeps sums of its own in
-// shared memory. These are added up always in the same order: they have the same bits whenever the grid is
-// the same.
+// A warp keeps sums of its own in shared memory. These are added up always in the same order: they have the
+// same bits whenever the grid is the same.
 #pragma once
 
-#include "moments_fused.cuh"
-
-#if !defined(KRONLEARN_M)
-#define KRONLEARN_M 8
-#endif
-#if !defined(KRONLEARN_N)
-#define KRONLEARN_N 16
-#endif
-#if !defined(KRONLEARN_WIDTH)
-#define KRONLEARN_WIDTH 6
-#endif
+#include "lanes.cuh"
 
 namespace kronlearn::lanes {
 
-constexpr int kM = KRONLEARN_M, kN = KRONLEARN_N, kWidth = KRONLEARN_WIDTH;
-static_assert(kM == 8 || kM == 16 || kM == 32);
-static_assert(kN == 16 || kN == 32);
-static_assert(1 <= kWidth && kWidth <= 16);
-
-constexpr int kAcross = kN / 8;              // blocks of 8 × 8 atoms side by side
-constexpr int kGroup = kAcross * kAcross;    // lanes of a sample, one for each of its blocks
-constexpr int kSamples = 32 / kGroup;        // samples of a warp: a tile
-constexpr int kColumns = kN + kM;            // P and C side by side
-constexpr int kSharedMost = 227 * 1024;      // of a block, if it is the only one on its multiprocessor
-
-KRONLEARN_DEVICE constexpr int larger(int a, int b) { return a > b ? a : b; }
-KRONLEARN_DEVICE constexpr int smaller(int a, int b) { return a < b ? a : b; }
-
-// Where a lane stands.
-struct Lane {
-  int number = threadIdx.x % 32;
-  int warp = threadIdx.x / 32;
-  int sample = number / kGroup;  // of the warp's
-  int member = number % kGroup;  // of the sample's group
-};
-
-KRONLEARN_DEVICE float group_sum(float x) {
-#pragma unroll
-  for (int o = 1; o < kGroup; o *= 2) x += __shfl_xor_sync(kAllLanes, x, o);
-  return x;
-}
-
-// Samples in shared memory, numbers from one row or sample to the next. The tensor cores read columns of the
-// left mode's, rows of the right mode's: the strides spread both over all banks. Groups of four lanes read
-// two samples at a time, which must not meet either.
+// Z = Σ_l x_l e_l ⊗ f_l for the lane's sample, e_l the unit vector of the atom's own side and f_l the other
+// side's atom. A lane has columns of its own, one or some pairs: nobody else's sums are in its way.
 template <bool kRight>
-struct SampleLayout {
-  static constexpr int kRow = !kRight ? kM + 4 : kM == 8 ? 8 : kM + 8;
-  static constexpr int kSize = kM * kRow + (kN == 16 ? 8 : 0);
+class Projection {
+ public:
+  KRONLEARN_DEVICE Projection(Lane lane, const float* atoms, float* z)
+      : lane_(lane), first_(kTwos ? lane.member * kOwn : lane.member), atoms_(atoms), z_(z) {}
+
+  KRONLEARN_DEVICE void clear() const {
+    constexpr int kQuads = kSamples * kZSize / 4;
+    float4* all = reinterpret_cast<float4*>(z_) + lane_.number;
+#pragma unroll
+    for (int e = 0; e < kQuads; e += 32)
+      if (e + lane_.number < kQuads) all[e] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    __syncwarp();
+  }
+
+  KRONLEARN_DEVICE void add(unsigned atom, float x) const {
+    const unsigned left = atom / kN, right = atom % kN;
+    float* row = z_ + lane_.sample * kZSize + (kRight ? right : left) * kRow + first_;
+    const unsigned other = kRight ? left : right;
+    if constexpr (kTwos) {
+#pragma unroll
+      for (int q = 0; q < kOwn; q += 2) {
+        const float2 f = *reinterpret_cast<const float2*>(atoms_ + Atoms::place(first_ + q, other));
+        float2& to = *reinterpret_cast<float2*>(row + q);
+        to = make_float2(fmaf(x, f.x, to.x), fmaf(x, f.y, to.y));
+      }
+    } else if (lane_.member < kM) {
+      *row = fmaf(x, atoms_[Atoms::place(first_, other)], *row);
+    }
+  }
+
+ private:
+  static constexpr bool kTwos = kM >= 2 * kGroup;
+  static constexpr int kOwn = larger(1, kM / kGroup);
+
+  const Lane lane_;
+  const int first_;  // of the lane's columns
+  const float* const atoms_;
+  float* const z_;
 };
-// Z of a sample.
-constexpr int kZRow = kM + 4, kZSize = kN * kZRow;
-
-// The samples that are worked on, all or those on a list.
-struct Selection {
-  const int* list;
-  int64 count;
-
-  KRONLEARN_DEVICE static Selection of(const Task<float>& task) {
-    return {task.list, task.list ? *task.list_count : task.count};
-  }
-  KRONLEARN_DEVICE int64 tiles() const { return (count + kSamples - 1) / kSamples; }
-  KRONLEARN_DEVICE int64 at(int64 place) const { return list ? list[place] : place; }
-};
-
-// Starts to copy a warp's tile; samples beyond the last one are zero.
-template <bool kRight>
-KRONLEARN_DEVICE void start_copying(const Selection& selection, const float* samples, int64 tile,
-                                    float* to) {
-  using Layout = SampleLayout<kRight>;
-  constexpr int kParts = kM * kM / 4, kInRow = kM / 4;
-#pragma unroll 16
-  for (int e = threadIdx.x % 32; e < kSamples * kParts; e += 32) {
-    const int s = e / kParts, part = e % kParts;
-    const int64 place = tile * kSamples + s;
-    const bool exists = place < selection.count;
-    const float* from = exists ? samples + selection.at(place) * (kM * kM) + 4 * part : samples;
-    copy_async(to + s * Layout::kSize + part / kInRow * Layout::kRow + part % kInRow * 4, from, exists);
-  }
-}
-
-// Z = Σ_l x_l e_l ⊗ f_l for the lane's sample, e_l the unit vector of the atom's own side and f_l a row of
-// the other side's atoms (n, m) in shared memory. Unused entries of a code are zero. A lane has columns of
-// its own: nobody else's sums are in its way.
-template <bool kRight>
-KRONLEARN_DEVICE void project(Lane lane, const int* index, const float* value, bool wanted,
-                              const float* atoms, float* z) {
-  int atom[kWidth];
-  float x[kWidth];
-#pragma unroll
-  for (int l = 0; l < kWidth; ++l) {
-    atom[l] = wanted ? index[l] : 0;
-    x[l] = wanted ? value[l] : 0.0f;
-  }
-  float4* all = reinterpret_cast<float4*>(z);
-#pragma unroll 4
-  for (int e = lane.number; e < kSamples * kZSize / 4; e += 32)
-    all[e] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  __syncwarp();
-  float* own = z + lane.sample * kZSize;
-#pragma unroll
-  for (int l = 0; l < kWidth; ++l) {
-    const int left = atom[l] / kN, right = atom[l] % kN;
-    float* row = own + (kRight ? right : left) * kZRow;
-    const float* other = atoms + (kRight ? left : right) * kM;
-#pragma unroll
-    for (int q = lane.member; q < kM; q += kGroup) row[q] = fmaf(x[l], other[q], row[q]);
-  }
-  __syncwarp();
-}
 
 // P and C of a warp, in pieces of 16 × 8 as the tensor cores have them. P is symmetric: a piece that is
 // another one's mirror image is left out.
@@ -139,14 +73,15 @@ class ModeSums {
   }
 
   // Adds a tile. Tensor cores cut off what does not fit into their sums: these start anew with every tile.
+  // What is not finite has no codes, but zero times NaN is NaN: y is then cleared of it.
   template <bool kRight>
-  KRONLEARN_DEVICE void add(const float* z, const float* y) const {
+  KRONLEARN_DEVICE void add(const float* z, float* y) const {
     float c[kPieces][4];
-#pragma unroll
-    for (int p = 0; p < kPieces; ++p) c[p][0] = c[p][1] = c[p][2] = c[p][3] = 0;
-#pragma unroll 1
-    for (int s = 0; s < kSamples; ++s)
-      add_sample<kRight>(z + s * kZSize, y + s * SampleLayout<kRight>::kSize, c);
+    add_samples<kRight>(z, y, c);
+    if (__any_sync(kAllLanes, !all_finite(c))) {
+      clear_what_is_not_finite(y);
+      add_samples<kRight>(z, y, c);
+    }
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
       const float4 sum = mine_[32 * p];
@@ -157,11 +92,11 @@ class ModeSums {
   // All threads of a block add up their warps' sums, which begin at `sums` and every `apart` numbers later,
   // to (n, n + m).
   KRONLEARN_DEVICE static void write(const float* sums, int apart, float* partial) {
-    __syncthreads();
     const int warps = blockDim.x / 32;
     for (int e = threadIdx.x; e < kN * kColumns; e += blockDim.x) {
       const float* first = sums + place(e / kColumns, e % kColumns);
       double sum = 0;
+#pragma unroll 4
       for (int w = 0; w < warps; ++w) sum += first[w * apart];
       partial[e] = float(sum);
     }
@@ -185,21 +120,45 @@ class ModeSums {
     return (piece(row / 16, column / 8) * 32 + lane) * 4 + register_;
   }
 
-  // What is not finite has no codes, but zero times NaN would not be zero.
-  KRONLEARN_DEVICE static float finite(float y) { return is_finite(y) ? y : 0.0f; }
+  KRONLEARN_DEVICE static bool all_finite(const float (&c)[kPieces][4]) {
+    float sum = 0;
+#pragma unroll
+    for (int b = 0; b < kBands; ++b)
+#pragma unroll
+      for (int n = 0; n < 4 * kOther; ++n) sum += c[piece(b, kOwn + n / 4)][n % 4];
+    return is_finite(sum);
+  }
+
+  KRONLEARN_DEVICE static void clear_what_is_not_finite(float* y) {
+#pragma unroll 1
+    for (int e = threadIdx.x % 32; e < kTileNumbers; e += 32)
+      if (!is_finite(y[e])) y[e] = 0.0f;
+    __syncwarp();
+  }
+
+  template <bool kRight>
+  KRONLEARN_DEVICE static void add_samples(const float* z, const float* y, float (&c)[kPieces][4]) {
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) c[p][0] = c[p][1] = c[p][2] = c[p][3] = 0;
+#pragma unroll(kM == 8 && kN == 16 ? 4 : 1)
+    for (int s = 0; s < kSamples; ++s) add_sample<kRight>(z + s * kZSize, y + s * kSampleSize, c);
+  }
+
+  // Rounded to nearest once the tensor cores drop the low bits.
+  KRONLEARN_DEVICE static unsigned rounded(float x) { return __float_as_uint(x) + 0x1000u; }
 
   template <bool kRight>
   KRONLEARN_DEVICE static void add_sample(const float* z, const float* y, float (&c)[kPieces][4]) {
-    constexpr int kRow = SampleLayout<kRight>::kRow;
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int k = 0; k < kM; k += 8) {
       unsigned a[kBands][4];
 #pragma unroll
-      for (int b = 0; b < kBands; ++b)
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          a[b][e] = __float_as_uint(nearest_tf32(z[(16 * b + g + e % 2 * 8) * kZRow + k + t + e / 2 * 4]));
+      for (int e = 0; e < 2 * kBands; ++e) {
+        const float2 pair = *reinterpret_cast<const float2*>(z + (8 * e + g) * kRow + k + 2 * t);
+        a[e / 2][e % 2] = rounded(pair.x);
+        a[e / 2][e % 2 + 2] = rounded(pair.y);
+      }
       // Zᵀ, eight columns of it, is what the lanes hold of Z already.
 #pragma unroll
       for (int b = 0; b < kBands; ++b)
@@ -208,16 +167,13 @@ class ModeSums {
           multiply_tf32(c[piece(b, n)], a[b], a[n / 2][n % 2], a[n / 2][2 + n % 2]);
 #pragma unroll
       for (int n = 0; n < kOther; ++n) {
-        const float* p = kRight ? y + (k + t) * kRow + 8 * n + g : y + (8 * n + g) * kRow + k + t;
-        const float y0 = finite(p[0]), y1 = finite(p[kRight ? 4 * kRow : 4]);
-        const float large0 = nearest_tf32(y0), large1 = nearest_tf32(y1);
-        const float small0 = nearest_tf32(y0 - large0), small1 = nearest_tf32(y1 - large1);
+        const float* p = kRight ? y + (k + 2 * t) * kRow + 8 * n + g : y + (8 * n + g) * kRow + k + 2 * t;
+        const float2 both = kRight ? make_float2(p[0], p[kRow]) : *reinterpret_cast<const float2*>(p);
+        const SplitNumber y0(both.x), y1(both.y);
 #pragma unroll
-        for (int b = 0; b < kBands; ++b)
-          multiply_tf32(c[piece(b, kOwn + n)], a[b], __float_as_uint(large0), __float_as_uint(large1));
+        for (int b = 0; b < kBands; ++b) multiply_tf32(c[piece(b, kOwn + n)], a[b], y0.large, y1.large);
 #pragma unroll
-        for (int b = 0; b < kBands; ++b)
-          multiply_tf32(c[piece(b, kOwn + n)], a[b], __float_as_uint(small0), __float_as_uint(small1));
+        for (int b = 0; b < kBands; ++b) multiply_tf32(c[piece(b, kOwn + n)], a[b], y0.small, y1.small);
       }
     }
   }
@@ -238,20 +194,20 @@ class ModeCounts {
     if (member_ < kOfSample) *mine_ = 0;
   }
 
-  KRONLEARN_DEVICE void add(double energy, float residual2, float codes2, int nonzeros) const {
-    const double x = member_ == 0   ? energy
-                     : member_ == 1 ? double(residual2)
-                     : member_ == 2 ? double(codes2)
-                                    : double(nonzeros);
-    if (member_ < kOfSample) *mine_ += x;
+  KRONLEARN_DEVICE void add(float energy, float residual2, float codes2, int nonzeros) const {
+    const float x = member_ == 0   ? energy
+                    : member_ == 1 ? residual2
+                    : member_ == 2 ? codes2
+                                   : float(nonzeros);
+    if (member_ < kOfSample) *mine_ += double(x);
   }
 
   // To (4), as ModeSums::write does; apart in numbers of double precision.
   KRONLEARN_DEVICE static void write(const double* counts, int apart, double* partial) {
-    __syncthreads();
     if (threadIdx.x >= kOfSample) return;
     double sum = 0;
     for (unsigned w = 0; w < blockDim.x / 32; ++w)
+#pragma unroll
       for (int s = 0; s < kSamples; ++s) sum += counts[w * apart + s * kOfSample + threadIdx.x];
     partial[threadIdx.x] = sum;
   }
@@ -261,124 +217,84 @@ class ModeCounts {
   double* mine_;
 };
 
-// Adds what the blocks have left in partial (blocks, n, n + m) and partial_counts (blocks, 4) to p (n, n), c
-// (n, m) and counts (4), in double precision and always in the same order. Where the codes were those of
-// unit-norm atoms, norms (n) are those of the mode's own columns, and make them codes of the factor as it
-// was; null otherwise. Each pair of what is read and what it is added to may be null. 256 threads; n blocks,
-// or one where only counts are wanted.
-KRONLEARN_DEVICE void add_mode_partials(const float* partial, const double* partial_counts, int blocks,
-                                        const double* norms, double* p, double* c, double* counts) {
-  constexpr int kThreads = 256, kWide = 64, kStrands = kThreads / kWide, kCountStrands = kThreads / 4;
-  static_assert(kColumns <= kWide);
-  __shared__ double strands[kThreads];
-  const int thread = threadIdx.x;
-  if (partial) {
-    const int column = thread % kWide, strand = thread / kWide, row = blockIdx.x;
-    double sum = 0;
-    if (column < kColumns) {
-      const float* from = partial + row * kColumns + column;
-#pragma unroll 12
-      for (int b = strand; b < blocks; b += kStrands) sum += from[int64(b) * (kN * kColumns)];
-    }
-    strands[thread] = sum;
-    __syncthreads();
-    if (strand == 0 && column < kColumns) {
-      sum = (strands[column] + strands[column + kWide]) +
-            (strands[column + 2 * kWide] + strands[column + 3 * kWide]);
-      // An atom that is zero has no codes.
-      const double own = norms ? norms[row] : 1.0;
-      const double other = norms && column < kN ? norms[column] : 1.0;
-      const double norm = own * other, scaled = norm > 0.0 ? sum / norm : 0.0;
-      if (column < kN)
-        p[row * kN + column] += scaled;
-      else
-        c[row * kM + column - kN] += scaled;
-    }
-    __syncthreads();
-  }
-  if (partial_counts && blockIdx.x == 0) {
-    double sum = 0;
-    for (int b = thread / 4; b < blocks; b += kCountStrands) sum += partial_counts[b * 4 + thread % 4];
-    strands[thread] = sum;
-    __syncthreads();
-    if (thread < 4) {
-      sum = 0;
-      for (int s = 0; s < kCountStrands; ++s) sum += strands[s * 4 + thread];
-      counts[thread] += sum;
-    }
-  }
-}
-
 // ---------------------------------------------------------------- sums of codes that have been written
 
-// Shared memory of a warp: counts, sums, Z, and two tiles of samples, of which one is on its way. Before
-// those of all warps, the atoms of the other side.
-template <bool kRight>
+// Shared memory of a warp: sums, Z, and a tile of samples, or where there is room two, of which one is on its
+// way. Before those of all warps, the atoms of the other side.
 struct SummingMemory {
-  static constexpr int kTileNumbers = kSamples * SampleLayout<kRight>::kSize;
-  static constexpr int kTableBytes = 4 * kM * kN;
-  static constexpr int kWarpBytes =
-      8 * ModeCounts::kNumbers + 4 * (ModeSums::kNumbers + kSamples * kZSize + 2 * kTileNumbers);
+  static constexpr int kTableBytes = 4 * Atoms::kNumbers;
+  static constexpr int kLeastBytes = 4 * (ModeSums::kNumbers + kSamples * kZSize + kTileNumbers);
+  static constexpr int kTiles = kTableBytes + 12 * (kLeastBytes + 4 * kTileNumbers) <= kSharedMost ? 2 : 1;
+  static constexpr int kWarpBytes = kLeastBytes + (kTiles - 1) * 4 * kTileNumbers;
   static constexpr int kWarps = smaller(16, (kSharedMost - kTableBytes) / kWarpBytes);
 };
 
+// A sample's code; all lanes of its group read it.
+struct WrittenCode {
+  int atom[kWidth];
+  float x[kWidth];
+
+  KRONLEARN_DEVICE void load(const Task<float>& task, Lane lane, int tile, int size) {
+    const int64 first = (int64(tile) * kSamples + lane.sample) * kWidth;
+    const bool exists = lane.sample < size;
+#pragma unroll
+    for (int l = 0; l < kWidth; ++l) {
+      atom[l] = exists ? task.index[first + l] : 0;
+      x[l] = exists ? task.value[first + l] : 0.0f;
+    }
+  }
+};
+
 // factor is that of the other mode, (m, n), to which the codes in task.index and task.value belong. Sums go
-// to partial (blocks, n, n + m), counts, where they are wanted, to partial_counts (blocks, 4).
+// to partial (blocks, n, n + m).
 template <bool kRight>
-KRONLEARN_DEVICE void sum_codes(const Task<float>& task, const float* factor, float* partial,
-                                double* partial_counts) {
-  using Memory = SummingMemory<kRight>;
+KRONLEARN_DEVICE void sum_codes(const Task<float>& task, const float* factor, float* partial) {
+  using Memory = SummingMemory;
   KRONLEARN_SHARED_MEMORY(memory);
   const Lane lane;
   float* atoms = reinterpret_cast<float*>(memory);
-  unsigned char* warps = memory + Memory::kTableBytes;
-  double* counts_of_warp = reinterpret_cast<double*>(warps + lane.warp * Memory::kWarpBytes);
-  float* sums_of_warp = reinterpret_cast<float*>(counts_of_warp + ModeCounts::kNumbers);
-  float* z = sums_of_warp + ModeSums::kNumbers;
+  float* warps = atoms + Atoms::kNumbers;
+  float* z = warps + lane.warp * (Memory::kWarpBytes / 4) + ModeSums::kNumbers;
   float* samples = z + kSamples * kZSize;
-  for (int e = threadIdx.x; e < kM * kN; e += blockDim.x) atoms[e % kN * kM + e / kN] = factor[e];
-  const ModeSums sums(sums_of_warp);
-  const ModeCounts counts(lane, counts_of_warp);
-  sums.clear();
-  counts.clear();
-  __syncthreads();
+  const ModeSums sums(z - ModeSums::kNumbers);
+  const Projection<kRight> projection(lane, atoms, z);
 
-  const Selection selection = Selection::of(task);
-  const int64 step = int64(gridDim.x) * (blockDim.x / 32), tiles = selection.tiles();
-  int64 tile = int64(lane.warp) * gridDim.x + blockIdx.x;
-  int current = 0;
-  if (tile < tiles) start_copying<kRight>(selection, task.samples, tile, samples);
+  const Tiling tiling(task.count);
+  const int step = gridDim.x * (blockDim.x / 32);
+  int tile = lane.warp * gridDim.x + blockIdx.x, current = 0;
+  WrittenCode code;
+  if (tile < tiling.tiles) {
+    start_copying(task.samples, tile, tiling.size(tile), samples);
+    code.load(task, lane, tile, tiling.size(tile));
+  }
   commit_copies();
-  for (; tile < tiles; tile += step, current ^= 1) {
-    if (tile + step < tiles)
-      start_copying<kRight>(selection, task.samples, tile + step,
-                            samples + (current ^ 1) * Memory::kTileNumbers);
-    commit_copies();
-    const int64 place = tile * kSamples + lane.sample;
-    const bool exists = place < selection.count;
-    const int64 k = exists ? selection.at(place) : 0;
-    const float* value = task.value + k * kWidth;
-    project<kRight>(lane, task.index + k * kWidth, value, exists, atoms, z);
-    if (partial_counts) {
-      float codes2 = 0;
-      for (int l = lane.member; l < kWidth; l += kGroup)
-        if (exists) codes2 = fmaf(value[l], value[l], codes2);
-      codes2 = group_sum(codes2);
-      const bool counted = exists && is_finite(task.energy[k]);
-      counts.add(counted ? task.energy[k] : 0.0, counted ? task.residual2[k] : 0.0f, codes2,
-                 counted ? task.nonzeros[k] : 0);
-    }
-    wait_for_copies<1>();
+  for (int e = threadIdx.x; e < Atoms::kNumbers; e += blockDim.x)
+    atoms[Atoms::place(e / kN, e % kN)] = factor[e];
+  sums.clear();
+  const bool stopped = task.stopped && *task.stopped;
+  __syncthreads();
+  for (; tile < tiling.tiles && !stopped; tile += step) {
+    const int next = tile + step, size = next < tiling.tiles ? tiling.size(next) : 0;
+    float* here = samples + current * kTileNumbers;
+    current = Memory::kTiles - 1 - current;
+    const auto start_next = [&] {
+      if (size > 0) start_copying(task.samples, next, size, samples + current * kTileNumbers);
+      commit_copies();
+    };
+    if constexpr (Memory::kTiles == 2) start_next();
+    projection.clear();
+#pragma unroll
+    for (int l = 0; l < kWidth; ++l) projection.add(code.atom[l], code.x[l]);
+    if (size > 0) code.load(task, lane, next, size);
+    wait_for_copies<Memory::kTiles - 1>();
     __syncwarp();
-    sums.template add<kRight>(z, samples + current * Memory::kTileNumbers);
+    sums.template add<kRight>(z, here);
     __syncwarp();
+    if constexpr (Memory::kTiles == 1) start_next();
   }
   wait_for_copies<0>();
-  ModeSums::write(reinterpret_cast<float*>(warps) + 2 * ModeCounts::kNumbers, Memory::kWarpBytes / 4,
-                  partial + int64(blockIdx.x) * (kN * kColumns));
-  if (partial_counts)
-    ModeCounts::write(reinterpret_cast<double*>(warps), Memory::kWarpBytes / 8,
-                      partial_counts + int64(blockIdx.x) * ModeCounts::kOfSample);
+  __syncthreads();
+  if (!stopped) ModeSums::write(warps, Memory::kWarpBytes / 4, partial + int64(blockIdx.x) * (kN * kColumns));
 }
 
 }  // namespace kronlearn::lanes

@@ -2,10 +2,10 @@
 // the way: the largest correlations are the best code of their number. At most KRONLEARN_WIDTH nonzeros, 1 to
 // 16, fixed when compiled. Of correlations of equal magnitude the ones of higher atoms are left out first.
 //
-// S_xy is a product of TF32 numbers on the tensor cores, x rounded to one of them, y split into two: two
-// products, where bfloat16 needs five of half the cost each for as many bits, and half precision would need
-// scaled samples.
-#include "moments_fused.cuh"
+// The smallest magnitude that is kept is looked for among correlations in half precision, two at a time.
+// Where halves do not tell it from the next smaller one, or errors have a target, single precision decides.
+#include "largest.cuh"
+#include "one_thread_each.cuh"
 
 #if !defined(KRONLEARN_WIDTH)
 #define KRONLEARN_WIDTH 16
@@ -15,151 +15,209 @@ namespace kronlearn {
 
 constexpr int kWidth = KRONLEARN_WIDTH;
 static_assert(1 <= kWidth && kWidth <= 16);
-// Sorting networks take powers of two.
-constexpr int kList = kWidth <= 2 ? kWidth : kWidth <= 4 ? 4 : kWidth <= 8 ? 8 : 16;
+// Sorting networks take powers of two; one number more than is kept tells what follows.
+constexpr int kList = kWidth < 2 ? 2 : kWidth < 4 ? 4 : kWidth < 8 ? 8 : 16;
+constexpr int kThreads = kTile, kBlocksEach = 3;
+constexpr float kAboveZero = 1.4e-45f;
 
-KRONLEARN_DEVICE void exchange(float& larger, float& smaller) {
-  const float a = larger, b = smaller;
-  larger = fmaxf(a, b);
-  smaller = fminf(a, b);
-}
-
-// Merges two sorted halves of v[kFirst … kFirst + kCount), of which every kApart-th number counts: Batcher's
-// odd-even merge.
-template <int kFirst, int kCount, int kApart>
-KRONLEARN_DEVICE void merge_halves(float (&v)[kList]) {
-  if constexpr (2 * kApart < kCount) {
-    merge_halves<kFirst, kCount, 2 * kApart>(v);
-    merge_halves<kFirst + kApart, kCount, 2 * kApart>(v);
-#pragma unroll
-    for (int i = kFirst + kApart; i + kApart < kFirst + kCount; i += 2 * kApart)
-      exchange(v[i], v[i + kApart]);
-  } else {
-    exchange(v[kFirst], v[kFirst + kApart]);
-  }
-}
-
-// Puts numbers in descending order.
-template <int kFirst, int kCount>
-KRONLEARN_DEVICE void sort(float (&v)[kList]) {
-  if constexpr (kCount > 1) {
-    sort<kFirst, kCount / 2>(v);
-    sort<kFirst + kCount / 2, kCount / 2>(v);
-    merge_halves<kFirst, kCount, 1>(v);
-  }
-}
-
-// The largest numbers of two lists, all lists in descending order.
-KRONLEARN_DEVICE void keep_largest(float (&list)[kList], const float (&other)[kList]) {
-#pragma unroll
-  for (int i = 0; i < kList; ++i) list[i] = fmaxf(list[i], other[kList - 1 - i]);
-#pragma unroll
-  for (int apart = kList / 2; apart > 0; apart /= 2)
-#pragma unroll
-    for (int i = 0; i < kList; ++i)
-      if (i / apart % 2 == 0) exchange(list[i], list[i + apart]);
-}
-
-struct Kept {
-  int nonzeros;
-  float residual2;
-};
-
-// Zero in alpha remains of all but the largest correlations.
+// Zero in alpha remains of all but the largest correlations. All are multiplied by the task's scale.
 class Threshold {
  public:
   float alpha[8][8];
 
-  KRONLEARN_DEVICE Kept apply(float energy, float tol2, bool counted) {
-    float largest[kList];
-    find_largest(largest);
-    // Down from the energy, as long as that is not all rounding.
-    float left[kWidth + 1];
-    left[0] = energy;
-#pragma unroll
-    for (int n = 0; n < kWidth; ++n) left[n + 1] = fmaf(-largest[n], largest[n], left[n]);
-    const float suspect = energy * kSuspectLeftover2<float>;
-    int wanted = kWidth;
-    float least = largest[kWidth - 1], residual2 = left[kWidth];
-    if (tol2 >= 0.0f || residual2 < suspect) {
-      float dropped = dropped2(least);
-#pragma unroll
-      for (int n = kWidth; n >= 0; --n) {
-        const float r2 = left[n] < suspect ? dropped : left[n];
-        if (n == kWidth || r2 <= tol2) {
-          wanted = n;
-          residual2 = r2;
-          least = largest[n > 0 ? n - 1 : 0];
-        }
-        if (n > 0) dropped = fmaf(largest[n > 0 ? n - 1 : 0], largest[n > 0 ? n - 1 : 0], dropped);
-      }
+  KRONLEARN_DEVICE void apply(float energy, float tol2, bool counted) {
+    wanted_ = 0;
+    dropped_ = 0;
+    least_ = __uint_as_float(0x7fffffffu);  // no number is as large as NaN
+    bool ties = false;
+    if (counted) {
+      if (tol2 >= 0.0f)
+        ties = reach(energy, tol2);
+      else if (!find_least())
+        ties = decide();
     }
-    // Zeros are never kept. No number is as large as NaN.
-    least = counted && wanted > 0 ? fmaxf(least, kTiniest) : __uint_as_float(0x7fffffffu);
-    int nonzeros = 0;
-#pragma unroll
-    for (int p = 0; p < kSize; ++p) nonzeros += magnitude(p) >= least;
-    if (nonzeros > wanted) nonzeros = drop_ties(least, wanted);
+    if (ties) drop_ties();
+    float dropped[4] = {};
 #pragma unroll
     for (int p = 0; p < kSize; ++p)
-      if (!(magnitude(p) >= least)) alpha[p / 8][p % 8] = 0;
-    return {nonzeros, counted ? fmaxf(residual2, 0.0f) : 0.0f};
+      if (!(magnitude(p) >= least_)) {
+        dropped[p % 4] = fmaf(alpha[p / 8][p % 8], alpha[p / 8][p % 8], dropped[p % 4]);
+        alpha[p / 8][p % 8] = 0;
+      }
+    dropped_ += (dropped[0] + dropped[1]) + (dropped[2] + dropped[3]);
+    if (!counted) dropped_ = 0;
   }
+
+  KRONLEARN_DEVICE int nonzeros() const { return wanted_; }
+  KRONLEARN_DEVICE float residual2() const { return dropped_; }
 
  private:
-  static constexpr float kTiniest = 1.4e-45f;  // above zero
-
   KRONLEARN_DEVICE float magnitude(int p) const { return fabsf(alpha[p / 8][p % 8]); }
 
-  KRONLEARN_DEVICE void find_largest(float (&largest)[kList]) const {
-#pragma unroll
-    for (int p = 0; p < kSize; p += kList) {
-      float next[kList];
-#pragma unroll
-      for (int i = 0; i < kList; ++i) next[i] = magnitude(p + i);
-      sort<0, kList>(next);
-      if (p == 0) {
-#pragma unroll
-        for (int i = 0; i < kList; ++i) largest[i] = next[i];
-      } else {
-        keep_largest(largest, next);
-      }
+  // The smallest number that rounds to the kWidth-th largest magnitude in half precision; whether no more
+  // than kWidth magnitudes are as large. The two lists have the atoms (i, j) with even and with odd i + j:
+  // these seldom are all of the largest.
+  KRONLEARN_DEVICE bool find_least() {
+    Halves lists[kList];
+    find_largest<kSize / 2>(lists, [&](int q) {
+      const int i = q / 4, j = q % 4 * 2, odd = i % 2;
+      return Halves{magnitudes(to_halves(alpha[i][j + odd], alpha[i][j + 1 - odd]))};
+    });
+    const Boundary found = find_boundary<kWidth>(lists);
+    wanted_ = kWidth;
+    if (found.last == 0) {
+      least_ = kAboveZero;
+      return false;
     }
+    const float middle = 0.5f * (from_half(Half(found.last)) + from_half(Half(found.last - 1)));
+    // The middle of two halves is rounded to the even one.
+    least_ = __uint_as_float(__float_as_uint(middle) + found.last % 2);
+    return found.clear;
   }
 
-  // Σ α² without the kWidth largest, given the last of these.
-  KRONLEARN_DEVICE float dropped2(float least) const {
-    float sum = 0;
-    int kept = 0;
+  // Raises least until no more than kWidth magnitudes are as large. True if these are fewer, for several are
+  // the next: least is those then.
+  KRONLEARN_DEVICE bool decide() {
+    float raised = 0;
+    for (;;) {
+      int count = 0;
+      float smallest = __uint_as_float(0x7f800000u);
+#pragma unroll
+      for (int p = 0; p < kSize; ++p)
+        if (magnitude(p) >= least_) {
+          ++count;
+          smallest = fminf(smallest, magnitude(p));
+        }
+      if (count <= kWidth) {
+        wanted_ = count;
+        break;
+      }
+      raised = smallest;
+      least_ = __uint_as_float(__float_as_uint(smallest) + 1u);
+    }
+    if (wanted_ == kWidth || raised == 0.0f) return false;
+    wanted_ = kWidth;
+    least_ = raised;
+    return true;
+  }
+
+  // The fewest correlations that leave an error of no more than tol2. True if more than these are as large.
+  KRONLEARN_DEVICE bool reach(float energy, float tol2) {
+    float largest[kList];
+    find_largest<kSize>(largest, [&](int p) { return magnitude(p); });
+    least_ = largest[kWidth - 1];
+    float dropped = 0;
 #pragma unroll
     for (int p = 0; p < kSize; ++p) {
-      const float v = magnitude(p), below = v < least ? v : 0.0f;
-      sum = fmaf(below, below, sum);
-      kept += v >= least;
+      const float below = magnitude(p) < least_ ? magnitude(p) : 0.0f;
+      dropped = fmaf(below, below, dropped);
     }
-    return fmaf(float(kept - kWidth) * least, least, sum);
+    dropped = fmaf(float(count_large() - kWidth) * least_, least_, dropped);
+    // What the largest leave of the energy, as long as that is not all rounding; what is dropped otherwise.
+    float left = energy;
+#pragma unroll
+    for (int n = 0; n < kWidth; ++n) left = fmaf(-largest[n], largest[n], left);
+    const float suspect = energy * kSuspectLeftover2<float>;
+#pragma unroll
+    for (int n = kWidth; n >= 0; --n) {
+      const float v = largest[n > 0 ? n - 1 : 0];
+      if (n == kWidth || (left < suspect ? dropped : left) <= tol2) {
+        wanted_ = n;
+        least_ = v;
+      }
+      left = fmaf(v, v, left);
+      dropped = fmaf(v, v, dropped);
+    }
+    least_ = wanted_ > 0 ? fmaxf(least_, kAboveZero) : __uint_as_float(0x7fffffffu);
+    const int count = count_large();
+    if (count > wanted_) return true;
+    wanted_ = count;
+    return false;
+  }
+
+  KRONLEARN_DEVICE int count_large() const {
+    int count = 0;
+#pragma unroll
+    for (int p = 0; p < kSize; ++p) count += magnitude(p) >= least_;
+    return count;
   }
 
   // Of more than are wanted, leaves out the last ones among those of the smallest magnitude.
-  KRONLEARN_DEVICE int drop_ties(float least, int wanted) {
-    int equal = wanted;
+  KRONLEARN_DEVICE void drop_ties() {
+    int equal = wanted_;
 #pragma unroll
-    for (int p = 0; p < kSize; ++p) equal -= magnitude(p) > least;
+    for (int p = 0; p < kSize; ++p) equal -= magnitude(p) > least_;
 #pragma unroll
     for (int p = 0; p < kSize; ++p) {
-      const bool ties = magnitude(p) == least;
-      if (ties && equal <= 0) alpha[p / 8][p % 8] = 0;
+      const bool ties = magnitude(p) == least_;
+      if (ties && equal <= 0) {
+        dropped_ = fmaf(least_, least_, dropped_);
+        alpha[p / 8][p % 8] = 0;
+      }
       equal -= ties;
     }
-    return wanted;
   }
+
+  float least_;  // of those that are kept
+  float dropped_;  // Σ α² of the others
+  int wanted_;
 };
 
-// Shared memory: counts, both factors, codes, and two tiles of samples, of which one is loaded while the other
-// is in use. Codes on their way out take the place of the codes that are summed.
+// Shared memory: counts, both factors, samples, codes and sums. Codes on their way out take the place of
+// those that are summed.
 constexpr int kCountBytes = 8 * kWarps * kCounts;
-constexpr int kSharedBytes = kCountBytes + 4 * (2 * kSize + 3 * kTileNumbers);
-static_assert(kSharedBytes <= kSharedOfBlock && Outbox<kWidth>::kBytes <= 4 * kTileNumbers);
+constexpr int kSharedBytes = kCountBytes + 4 * (2 * kSize + kTileNumbers) + kCodeBytes + TileSums::kBytes;
+static_assert(kBlocksEach * (kSharedBytes + 1024) <= 228 * 1024);
+static_assert(Outbox<kWidth>::kBytes <= kCodeBytes);
+
+// α = D_1ᵀ Y D_2 and ‖y‖² of the thread's own sample times the scale, which is split for the sums on the way.
+// Four rows of Y at a time: few enough registers, and the factor on the right is read only twice. Both
+// factors are (8, 8) and the same for all threads.
+KRONLEARN_DEVICE float correlate_and_split(float* sample, float scale, const float* left,
+                                           const float* right, float (&alpha)[8][8]) {
+#pragma unroll
+  for (int e = 0; e < kSize; ++e) alpha[e / 8][e % 8] = 0;
+  float energy[4] = {};
+#pragma unroll 1
+  for (int half = 0; half < kSize; half += kSize / 2) {
+    float y[4][8], t[4][8] = {};
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      load8(sample + half + 8 * r, y[r]);
+#pragma unroll
+      for (int q = 0; q < 8; ++q) {
+        y[r][q] *= scale;
+        energy[r] = fmaf(y[r][q], y[r][q], energy[r]);
+      }
+      store_split(sample + half + 8 * r, y[r]);
+    }
+#pragma unroll
+    for (int q = 0; q < 8; ++q) {
+      float d[8];
+      load8(right + 8 * q, d);
+#pragma unroll
+      for (int r = 0; r < 4; ++r)
+#pragma unroll
+        for (int j = 0; j < 8; ++j) t[r][j] = fmaf(y[r][q], d[j], t[r][j]);
+    }
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      float d[8];
+      load8(left + half + 8 * r, d);
+      add_product(alpha, d, t[r]);
+    }
+  }
+  return (energy[0] + energy[1]) + (energy[2] + energy[3]);
+}
+
+KRONLEARN_DEVICE void store_code(const Threshold& threshold, Half* row) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float (&x)[8] = threshold.alpha[i];
+    reinterpret_cast<FourWords*>(row)[i] = {to_halves(x[0], x[1]), to_halves(x[2], x[3]),
+                                            to_halves(x[4], x[5]), to_halves(x[6], x[7])};
+  }
+}
 
 KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* tables,
                                          float* partial, double* partial_counts) {
@@ -167,92 +225,82 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
   double* counts = reinterpret_cast<double*>(memory);
   float* left = reinterpret_cast<float*>(memory + kCountBytes);
   float* right = left + kSize;
-  float* codes = right + kSize;
-  float* samples = codes + kTileNumbers;
-  float* later = samples + kTileNumbers;
-  const Outbox<kWidth> outbox(codes);
+  float* samples = right + kSize;
+  Half* codes = reinterpret_cast<Half*>(samples + kTileNumbers);
+  const Outbox<kWidth> outbox(reinterpret_cast<float*>(codes));
   const int thread = threadIdx.x;
   const Tables<float> from(task.shape, tables);
+  const float scale = float(task.scale), inverse = 1.0f / scale;
   if (thread < kSize) {
     left[thread] = from.factors[thread];
     right[thread] = from.factors[kSize + thread];
   }
-  if (thread < kWarps * kCounts) counts[thread] = 0;
+  __syncthreads();
 
-  TileSums<false> sums;
+  TileSums sums(reinterpret_cast<float*>(codes + kTile * kCodeStride));
+  ThreadCounts found;
+  float* const y = samples + thread * kStride;
   const int64 tiles = (task.count + kTile - 1) / kTile;
-  if (blockIdx.x < tiles) start_loading(task.samples, blockIdx.x, task.count, samples);
   for (int64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const int64 k = tile * kTile + thread, next = tile + gridDim.x;
-    if (next < tiles)
-      start_loading(task.samples, next, task.count, later);
-    else
-      commit_copies();
-    wait_for_copies<1>();
-    __syncthreads();
+    const int64 k = tile * kTile + thread;
+    load_own_rows(task, tile, samples);
+    prefetch_tile(task, tile + gridDim.x);
+    wait_for_copies<0>();
+    __syncwarp();
 
-    float* const y = samples + thread * kStride;
     Threshold threshold;
-    const float energy = correlate_sample(y, left, right, threshold.alpha);
+    const float scaled = correlate_and_split(y, scale, left, right, threshold.alpha);
+    const float energy = scaled * inverse * inverse, tol2 = target2(task, k, k < task.count);
     Outcome sample{k < task.count, is_finite(energy), false, energy};
-    sample.doubtful = task.doubtful && sample.exists && underflows(y, energy);
-    const bool counted = sample.counted();
-    const Kept kept = threshold.apply(energy, target2(task, k, sample.exists), counted);
-    report(task, k, sample, kept.nonzeros, kept.residual2);
+    // Codes of orthonormal atoms are no larger than samples.
+    const bool fits = scaled <= kLargestCode * kLargestCode;
+    sample.doubtful = task.doubtful && sample.exists && sample.good &&
+                      (!fits || underflows(task.samples + k * kSize, energy));
+    const bool counted = sample.counted() && fits;
+    threshold.apply(scaled, tol2 < 0.0f ? -1.0f : tol2 * scale * scale, counted);
+    const float residual2 = threshold.residual2() * inverse * inverse;
+    report(task, k, sample, threshold.nonzeros(), residual2);
     if (task.index) {
       int place = 0;
 #pragma unroll
       for (int p = 0; p < kSize; ++p)
         if (threshold.alpha[p / 8][p % 8] != 0.0f)
-          outbox.put(place++, p, threshold.alpha[p / 8][p % 8]);
-      outbox.close(sample.doubtful ? outbox.kNothing : kept.nonzeros);
+          outbox.put(place++, p, threshold.alpha[p / 8][p % 8] * inverse);
+      outbox.close(sample.doubtful ? outbox.kNothing : threshold.nonzeros());
       outbox.write(task, tile);
       __syncthreads();
     }
-    float codes2 = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float rounded = nearest_tf32(threshold.alpha[i][j]);
-        threshold.alpha[i][j] = rounded;
-        codes2 = fmaf(rounded, rounded, codes2);
-      }
-      store8(codes + thread * kStride + 8 * i, threshold.alpha[i]);
-    }
-    if (partial_counts)
-      add_counts(counts, counted ? energy : 0.0f, kept.residual2, kept.nonzeros, codes2);
-    if (partial) {
-      // Zero times NaN would not be zero.
-      if (!sample.good) clear_row(y);
+    if (partial || partial_counts) {
+      found.add(counted ? energy : 0.0f, residual2, threshold.nonzeros());
+      store_code(threshold, codes + thread * kCodeStride);
+      // Zero times NaN or infinity would not be zero.
+      if (!counted) clear_row(y);
       __syncthreads();
       sums.add(codes, samples);
     }
     __syncthreads();
-    float* const done = samples;
-    samples = later;
-    later = done;
   }
   if (partial) sums.write(partial + int64(blockIdx.x) * sums.kNumbers);
-  if (partial_counts) write_counts(counts, partial_counts + int64(blockIdx.x) * kCounts);
+  if (partial_counts)
+    found.write(sums.codes2() * inverse * inverse, counts,
+                partial_counts + int64(blockIdx.x) * kCounts);
 }
 
 }  // namespace kronlearn
 
-// Codes all samples of a task. Nothing is written to what is null: index and value together, nonzeros,
-// residual2 and energy in the task; sums, partial (blocks, 64, 64); counts, partial_counts (blocks, 4).
-KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kTile, 2)
+// Codes all samples of a task afresh. Nothing is written to what is null: index, value, nonzeros, residual2
+// and energy in the task; sums, times the square of the task's scale, partial (blocks, 64, 64); counts,
+// partial_counts (blocks, 4).
+KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kThreads, kronlearn::kBlocksEach)
     code_and_sum(kronlearn::Task<float> task, const float* tables, float* partial,
                  double* partial_counts) {
+  if (task.stopped && *task.stopped) return;
   kronlearn::code_and_sum_tiles(task, tables, partial, partial_counts);
 }
 
-KRONLEARN_KERNEL void reduce_partials(const float* partial, const double* partial_counts,
-                                      int blocks, const double* norms1, const double* norms2,
-                                      double* xy, double* counts) {
-  kronlearn::add_partials<false>(partial, partial_counts, blocks, norms1, norms2, nullptr, xy,
-                                 counts);
+// Threads and bytes of dynamic shared memory per block of code_and_sum, and blocks per multiprocessor.
+KRONLEARN_KERNEL void fused_needs(int* needs) {
+  needs[0] = kronlearn::kThreads;
+  needs[1] = kronlearn::kSharedBytes;
+  needs[2] = kronlearn::kBlocksEach;
 }
-
-// Bytes of dynamic shared memory per block of code_and_sum.
-KRONLEARN_KERNEL void fused_needs(int* shared_bytes) { *shared_bytes = kronlearn::kSharedBytes; }

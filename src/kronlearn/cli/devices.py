@@ -1,0 +1,68 @@
+"""``--device``: whether there is a card, and word of the kernels that are prepared for it."""
+
+from __future__ import annotations
+
+import logging
+
+from kronlearn.cli.output import Output
+from kronlearn.engines.selection import check_device
+
+__all__ = ["use_device"]
+
+_PREPARING = (
+    "Preparing kernels for this graphics card: at their first use they are compiled, which takes "
+    "some seconds, and kept on disk."
+)
+
+
+def use_device(
+    device: str,
+    output: Output,
+    named: str = "--device cuda",
+    otherwise: str = "leave the option out",
+) -> None:
+    """Raise unless there is such a device here; have it told when kernels are prepared for it.
+
+    Parameters
+    ----------
+    device : str
+        "cpu" or "cuda".
+    output : Output
+    named : str
+        What in the command asks for a card.
+    otherwise : str
+        What can be done without one.
+
+    Raises
+    ------
+    ValueError
+        With what to install or to leave out.
+    """
+    logger = logging.getLogger("kronlearn.cuda")
+    for handler in list(logger.handlers):
+        # What an earlier command of this process left.
+        if isinstance(handler, _Preparations):
+            logger.removeHandler(handler)
+    try:
+        check_device(device)
+    except (ImportError, RuntimeError) as problem:
+        text = str(problem).replace('device="cuda"', named)
+        raise ValueError(text.replace('pass device="cpu"', otherwise)) from problem
+    if device == "cuda":
+        logger.setLevel(logging.INFO)
+        logger.addHandler(_Preparations(output))
+
+
+class _Preparations(logging.Handler):
+    """Tells of the first kernel that is prepared, on the error stream."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(logging.INFO)
+        self.output = output
+        self.is_told = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell people, once."""
+        if not self.is_told:
+            self.is_told = True
+            self.output.mention(_PREPARING)

@@ -1,0 +1,197 @@
+// Sums over blocks of coded samples. Each block is summed by one team in the order of its samples, in double
+// precision, so its sums have the same bits wherever, and together with whatever others, it is summed.
+#include "dictionary.cuh"
+
+namespace kronlearn {
+
+enum Kind { kNone, kXy, kFull, kModeXy, kMode };
+
+// Σ‖y‖², Σ‖y − ŷ‖², Σ‖x‖² and the nonzeros come before all other sums of a block.
+constexpr int kCounts = 4;
+// Sums of so many atoms are read before any is written: the atoms of a code differ, so their loads need not
+// wait for each other.
+constexpr int kAtOnce = 4;
+
+struct BlockTask {
+  Shape shape;
+  int kind, mode, width;
+  int has_residuals;  // whether residual2 is that of these codes
+  int64 count, block_size;
+  int64 numbers;                            // per block
+  const void *samples, *value, *residual2;  // (count, features), (count, width), (count)
+  const int *index, *nonzeros;              // (count, width), (count)
+  const double* factors;                    // (m, n) of all modes, one after the other
+  double* sums;                             // (blocks, numbers), zeros before
+  double* scratch;                          // per team: n of the mode times the features of all others
+  int* rows;                                // per team: n of the mode
+};
+
+// One code, and the sample that it is of.
+template <class S>
+struct Coded {
+  const S *y, *x;
+  const int* atom;
+  int nonzeros;
+};
+
+// Σ x xᵀ, the lower triangle row by row, and behind it Σ x yᵀ.
+template <class S>
+KRONLEARN_DEVICE void add_full(const BlockTask& task, const Team& team, const Coded<S>& code, double* sums) {
+  const int m = task.shape.features();
+  if (task.kind == kFull) {
+    for (int a = 0; a < code.nonzeros; ++a) {
+      const int64 row = code.atom[a];
+      for (int b = team.lane; b <= a; b += Team::kSize)
+        sums[row * (row + 1) / 2 + code.atom[b]] += double(code.x[a]) * double(code.x[b]);
+    }
+    const int64 atoms = task.shape.atoms();
+    sums += atoms * (atoms + 1) / 2;
+  }
+  for (int f = team.lane; f < m; f += Team::kSize) {
+    const double y = double(code.y[f]);
+    for (int a = 0; a < code.nonzeros; a += kAtOnce) {
+      double part[kAtOnce];
+#pragma unroll
+      for (int b = 0; b < kAtOnce; ++b)
+        if (a + b < code.nonzeros) part[b] = sums[int64(code.atom[a + b]) * m + f];
+#pragma unroll
+      for (int b = 0; b < kAtOnce; ++b)
+        if (a + b < code.nonzeros)
+          sums[int64(code.atom[a + b]) * m + f] = part[b] + double(code.x[a + b]) * y;
+    }
+  }
+}
+
+// What the sums of one mode need to know of the others.
+struct Modes {
+  int m, n;   // of the mode itself
+  int after;  // entries of the modes behind it
+  int atoms_after;
+  int others;  // entries of all other modes
+
+  KRONLEARN_DEVICE Modes(const Shape& shape, int mode) : after(1), atoms_after(1), others(1) {
+    m = shape.m[mode];
+    n = shape.n[mode];
+    for (int i = 0; i < shape.n_modes; ++i) {
+      if (i == mode) continue;
+      others *= shape.m[i];
+      if (i > mode) {
+        after *= shape.m[i];
+        atoms_after *= shape.n[i];
+      }
+    }
+  }
+};
+
+// The product of the other modes' factors at one entry of theirs and one atom.
+KRONLEARN_DEVICE double weight(const BlockTask& task, int entry, int atom) {
+  const Shape& shape = task.shape;
+  const double* factor = task.factors;
+  for (int i = 0; i < shape.n_modes; ++i) factor += int64(shape.m[i]) * shape.n[i];
+  double product = 1;
+  for (int i = shape.n_modes - 1; i >= 0; --i) {
+    factor -= int64(shape.m[i]) * shape.n[i];
+    if (i != task.mode) {
+      product *= factor[int64(entry % shape.m[i]) * shape.n[i] + atom % shape.n[i]];
+      entry /= shape.m[i];
+    }
+    atom /= shape.n[i];
+  }
+  return product;
+}
+
+// Z = X_(i) (⊗ D_jᵀ), (n, others), of which only the rows that the code uses are made; how many these are.
+template <class S>
+KRONLEARN_DEVICE int contract(const BlockTask& task, const Team& team, const Modes& modes,
+                              const Coded<S>& code, double* z, int* rows) {
+  int used = 0;
+  for (int a = 0; a < code.nonzeros; ++a) {
+    const int row = code.atom[a] / modes.atoms_after % modes.n;
+    bool is_new = true;
+    for (int b = 0; b < a && is_new; ++b) is_new = code.atom[b] / modes.atoms_after % modes.n != row;
+    if (is_new && team.lane == 0) rows[used] = row;
+    used += is_new;
+    for (int q = team.lane; q < modes.others; q += Team::kSize) {
+      const double part = double(code.x[a]) * weight(task, q, code.atom[a]);
+      double* to = z + int64(row) * modes.others + q;
+      *to = is_new ? part : *to + part;
+    }
+  }
+  team.sync();
+  return used;
+}
+
+// Half of Σ Z Zᵀ, and behind it Σ Z Y_(i)ᵀ, (n, m).
+template <class S>
+KRONLEARN_DEVICE void add_mode(const BlockTask& task, const Team& team, const Modes& modes,
+                               const Coded<S>& code, double* z, int* rows, double* sums) {
+  const int used = contract(task, team, modes, code, z, rows);
+  if (task.kind == kMode) {
+    for (int t = team.lane; t < used * used; t += Team::kSize) {
+      const int i = rows[t / used], j = rows[t % used];
+      double sum = 0;
+      for (int q = 0; q < modes.others; ++q)
+        sum += z[int64(i) * modes.others + q] * z[int64(j) * modes.others + q];
+      sums[int64(i) * modes.n + j] += 0.5 * sum;
+    }
+    sums += int64(modes.n) * modes.n;
+  }
+  for (int t = team.lane; t < used * modes.m; t += Team::kSize) {
+    const int row = rows[t / modes.m], entry = t % modes.m;
+    double sum = 0;
+    for (int q = 0; q < modes.others; ++q) {
+      const int before = q / modes.after, behind = q % modes.after;
+      const int f = (before * modes.m + entry) * modes.after + behind;
+      sum += z[int64(row) * modes.others + q] * double(code.y[f]);
+    }
+    sums[int64(row) * modes.m + entry] += sum;
+  }
+}
+
+template <class S>
+KRONLEARN_DEVICE void sum_block(const BlockTask& task, const Team& team, int64 block, int64 number) {
+  const Modes modes(task.shape, task.mode < 0 ? 0 : task.mode);
+  const int m = task.shape.features();
+  double* sums = task.sums + block * task.numbers;
+  double* z = task.scratch + number * modes.n * modes.others;
+  int* rows = task.rows + number * modes.n;
+  const int64 first = block * task.block_size;
+  const int64 stop = first + task.block_size < task.count ? first + task.block_size : task.count;
+  double energy = 0, residual = 0, code_energy = 0, nonzeros = 0;
+  for (int64 k = first; k < stop; ++k) {
+    const Coded<S> code{static_cast<const S*>(task.samples) + k * m,
+                        static_cast<const S*>(task.value) + k * task.width, task.index + k * task.width,
+                        task.nonzeros[k]};
+    for (int f = team.lane; f < m; f += Team::kSize) energy += double(code.y[f]) * double(code.y[f]);
+    for (int a = team.lane; a < code.nonzeros; a += Team::kSize)
+      code_energy += double(code.x[a]) * double(code.x[a]);
+    nonzeros += code.nonzeros;
+    if (task.has_residuals) residual += double(static_cast<const S*>(task.residual2)[k]);
+    if (task.kind == kXy || task.kind == kFull) add_full(task, team, code, sums + kCounts);
+    if (task.kind == kModeXy || task.kind == kMode)
+      add_mode(task, team, modes, code, z, rows, sums + kCounts);
+    // Other threads go on with what these have added to.
+    team.sync();
+  }
+  energy = team.sum(energy);
+  code_energy = team.sum(code_energy);
+  if (team.lane == 0) {
+    sums[0] = energy;
+    sums[1] = residual;
+    sums[2] = code_energy;
+    sums[3] = nonzeros;
+  }
+}
+
+template <class S>
+KRONLEARN_DEVICE void sum_blocks(const BlockTask& task) {
+  const Team team;
+  const int64 blocks = (task.count + task.block_size - 1) / task.block_size;
+  for (int64 block = first_team(); block < blocks; block += n_teams())
+    sum_block<S>(task, team, block, first_team());
+}
+
+}  // namespace kronlearn
+
+KRONLEARN_KERNEL void block_sums_float32(kronlearn::BlockTask task) { kronlearn::sum_blocks<float>(task); }
+KRONLEARN_KERNEL void block_sums_float64(kronlearn::BlockTask task) { kronlearn::sum_blocks<double>(task); }

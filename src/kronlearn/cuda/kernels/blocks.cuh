@@ -1,0 +1,124 @@
+// What the threads of a block do together, and how the last block of a grid finds what all others have
+// written.
+#pragma once
+
+#include "team.cuh"
+
+#if !defined(KRONLEARN_SHARED_MEMORY)
+#if defined(KRONLEARN_EMULATED)
+#define KRONLEARN_SHARED_MEMORY(name) unsigned char* const name = emulation::block->shared
+#else
+#define KRONLEARN_SHARED_MEMORY(name) extern __shared__ __align__(16) unsigned char name[]
+#endif
+#endif
+
+namespace kronlearn {
+
+constexpr int kBlock = 256, kWarpsOfBlock = kBlock / 32;
+constexpr unsigned kWholeWarp = 0xffffffffu;
+
+KRONLEARN_DEVICE void fence() {
+#if defined(KRONLEARN_EMULATED)
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#else
+  __threadfence();
+#endif
+}
+
+// A number that another block may have written: the cache of a multiprocessor knows nothing of that.
+KRONLEARN_DEVICE double fresh(const double* p) {
+#if defined(KRONLEARN_EMULATED)
+  return *p;
+#else
+  double x;
+  asm volatile("ld.global.cg.f64 %0, [%1];" : "=d"(x) : "l"(p) : "memory");
+  return x;
+#endif
+}
+KRONLEARN_DEVICE float fresh(const float* p) {
+#if defined(KRONLEARN_EMULATED)
+  return *p;
+#else
+  float x;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");
+  return x;
+#endif
+}
+KRONLEARN_DEVICE int fresh(const int* p) {
+#if defined(KRONLEARN_EMULATED)
+  return *p;
+#else
+  int x;
+  asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+  return x;
+#endif
+}
+
+struct alignas(16) Pair {
+  double x, y;
+};
+KRONLEARN_DEVICE Pair fresh(const Pair* p) {
+#if defined(KRONLEARN_EMULATED)
+  return *p;
+#else
+  Pair pair;
+  asm volatile("ld.global.cg.v2.f64 {%0, %1}, [%2];" : "=d"(pair.x), "=d"(pair.y) : "l"(p) : "memory");
+  return pair;
+#endif
+}
+
+// Numbers of other blocks to shared memory, so many pairs at a time on their way to each thread; all are
+// aligned to 16 bytes.
+template <int kLoads>
+KRONLEARN_DEVICE void copy_fresh(const double* from, int count, double* to) {
+  const Pair* pairs = reinterpret_cast<const Pair*>(from);
+#pragma unroll 1
+  for (int first = threadIdx.x; first < count / 2; first += kLoads * kBlock) {
+    Pair x[kLoads];
+#pragma unroll
+    for (int l = 0; l < kLoads; ++l) {
+      const int e = first + l * kBlock;
+      x[l] = e < count / 2 ? fresh(pairs + e) : Pair{0.0, 0.0};
+    }
+#pragma unroll
+    for (int l = 0; l < kLoads; ++l) {
+      const int e = first + l * kBlock;
+      if (e < count / 2) reinterpret_cast<Pair*>(to)[e] = x[l];
+    }
+  }
+}
+
+// Whether all other blocks have come here before: what they wrote until then can be read. `arrived` is zero
+// before the first and after the last one.
+KRONLEARN_DEVICE bool is_last_block(int* arrived) {
+  __shared__ int place;
+  fence();
+  __syncthreads();
+  if (threadIdx.x == 0) place = take_ticket(arrived);
+  __syncthreads();
+  if (place + 1 != int(gridDim.x)) return false;
+  if (threadIdx.x == 0) *arrived = 0;
+  fence();
+  return true;
+}
+
+// Over lanes whose numbers differ in bits from kFirst to below kEnd; the same bits in all of them.
+template <int kFirst, int kEnd>
+KRONLEARN_DEVICE double sum_lanes(double x) {
+#pragma unroll
+  for (int o = kFirst; o < kEnd; o *= 2) x += __shfl_xor_sync(kWholeWarp, x, o);
+  return x;
+}
+
+// Over all threads of a block; thread 0 has the sum.
+KRONLEARN_DEVICE double sum_block(double x) {
+  __shared__ double parts[kWarpsOfBlock];
+  x = sum_lanes<1, 32>(x);
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = 0;
+  for (int w = 0; w < kWarpsOfBlock; ++w) x += parts[w];
+  return x;
+}
+
+}  // namespace kronlearn

@@ -1,0 +1,114 @@
+// What the kernels share that give every sample a group of lanes: square samples of KRONLEARN_M ×
+// KRONLEARN_M (8, 16, 32), KRONLEARN_N × KRONLEARN_N atoms (16, 32), at most KRONLEARN_WIDTH nonzeros (1 to
+// 16), single precision. A warp works on its own tiles, of as many samples as it has groups.
+#pragma once
+
+#include "moments_fused.cuh"
+
+#if !defined(KRONLEARN_M)
+#define KRONLEARN_M 8
+#endif
+#if !defined(KRONLEARN_N)
+#define KRONLEARN_N 16
+#endif
+#if !defined(KRONLEARN_WIDTH)
+#define KRONLEARN_WIDTH 6
+#endif
+
+namespace kronlearn::lanes {
+
+constexpr int kM = KRONLEARN_M, kN = KRONLEARN_N, kWidth = KRONLEARN_WIDTH;
+static_assert(kM == 8 || kM == 16 || kM == 32);
+static_assert(kN == 16 || kN == 32);
+static_assert(1 <= kWidth && kWidth <= 16);
+
+constexpr int kAcross = kN / 8;            // blocks of 8 × 8 atoms side by side
+constexpr int kGroup = kAcross * kAcross;  // lanes of a sample, one for each of its blocks
+constexpr int kSamples = 32 / kGroup;      // samples of a warp: a tile
+constexpr int kColumns = kN + kM;          // P and C side by side
+constexpr int kSharedMost = 227 * 1024;    // of a block, if it is the only one on its multiprocessor
+
+KRONLEARN_DEVICE constexpr int larger(int a, int b) { return a > b ? a : b; }
+KRONLEARN_DEVICE constexpr int smaller(int a, int b) { return a < b ? a : b; }
+
+// Where a lane stands.
+struct Lane {
+  int number = threadIdx.x % 32;
+  int warp = threadIdx.x / 32;
+  int sample = number / kGroup;  // of the warp's
+  int member = number % kGroup;  // of the sample's group
+};
+
+KRONLEARN_DEVICE float group_sum(float x) {
+#pragma unroll
+  for (int o = 1; o < kGroup; o *= 2) x += __shfl_xor_sync(kAllLanes, x, o);
+  return x;
+}
+
+// Numbers from one row to the next, of samples and of Z in shared memory. Tensor cores take columns or rows
+// in pairs, 2t and 2t + 1 as their t and t + 4, on both sides of a product alike: with these strides few
+// lanes meet in a bank.
+constexpr int kRow = kM == 8 ? 8 : kM + 4;
+// From one sample to the next.
+constexpr int kSampleSize = kM * kRow, kTileNumbers = kSamples * kSampleSize;
+constexpr int kZSize = kN * kRow + (kN == 16 ? 8 : 0);
+
+// A number as the sum of two that tensor cores can hold, but for 2⁻²² of it.
+struct SplitNumber {
+  unsigned large, small;
+
+  KRONLEARN_DEVICE explicit SplitNumber(float x) {
+    large = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+    // Rounded to nearest once its low bits are dropped.
+    small = __float_as_uint(x - __uint_as_float(large)) + 0x1000u;
+  }
+};
+
+// Atoms of a side in shared memory: entries by eights, (m / 8, n, 8), where tensor cores find pairs of them.
+struct Atoms {
+  static constexpr int kNumbers = kM * kN;
+
+  KRONLEARN_DEVICE static unsigned place(unsigned entry, unsigned atom) {
+    return (entry / 8 * kN + atom) * 8 + entry % 8;
+  }
+
+  // Starts to copy atoms (n, m), all threads of a block together.
+  KRONLEARN_DEVICE static void start_copying(const float* from, float* to) {
+    for (int e = 4 * threadIdx.x; e < kNumbers; e += 4 * blockDim.x)
+      copy_async(to + place(e % kM, e / kM), from + e, true);
+  }
+};
+
+// All samples are divided into tiles, of which the last one may not be full.
+struct Tiling {
+  int tiles, in_last;
+
+  KRONLEARN_DEVICE explicit Tiling(int64 count)
+      : tiles(int((count + kSamples - 1) / kSamples)), in_last(int(count - int64(tiles - 1) * kSamples)) {}
+  KRONLEARN_DEVICE int size(int tile) const { return tile + 1 < tiles ? kSamples : in_last; }
+};
+
+// Starts to copy a warp's tile of so many samples; what is beyond them is zero.
+KRONLEARN_DEVICE void start_copying(const float* samples, int tile, int size, float* to) {
+  constexpr int kParts = kM * kM / 4, kInRow = kM / 4;
+  const unsigned lane = threadIdx.x % 32;
+  const float* from = samples + int64(tile) * (kSamples * kM * kM);
+#pragma unroll 16
+  for (int first = 0; first < kSamples * kParts; first += 32) {
+    const unsigned e = first | lane, s = e / kParts, part = e % kParts;
+    copy_async(to + s * kSampleSize + part / kInRow * kRow + part % kInRow * 4, from + 4 * e, int(s) < size);
+  }
+}
+
+// Asks for a warp's tile ahead of time.
+KRONLEARN_DEVICE void prefetch_tile(const float* samples, int tile, int size) {
+  constexpr int kLine = 32;
+  const float* from = samples + int64(tile) * (kSamples * kM * kM);
+#pragma unroll
+  for (int first = 0; first < kSamples * kM * kM; first += 32 * kLine) {
+    const int own = first + threadIdx.x % 32 * kLine;
+    if (own < size * (kM * kM)) prefetch(from + own);
+  }
+}
+
+}  // namespace kronlearn::lanes

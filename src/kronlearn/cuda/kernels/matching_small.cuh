@@ -1,0 +1,169 @@
+// Similar patches as matching.cuh finds them, where patches have 8 × 8 pixels and the image two axes: the
+// window is near, and a thread compares patches one below the other, which share most of their pixels.
+#pragma once
+
+#include "patches.cuh"
+
+namespace kronlearn {
+
+constexpr int kSide = 8, kPatch = kSide * kSide;
+// Patches one below the other that a thread compares at a time.
+constexpr int kStrip = 4;
+
+// Divides by a number that is not known when compiled; both are below 2^12.
+struct Divisor {
+  unsigned factor;
+
+  KRONLEARN_DEVICE explicit Divisor(int by) : factor(((1u << 20) + by - 1) / by) {}
+  KRONLEARN_DEVICE int operator()(int x) const { return int(unsigned(x) * factor >> 20); }
+};
+
+template <class T>
+class SmallMatcher {
+ public:
+  // plane is the slab that patches are compared on; near has room for the pixels of a window and of kStrip
+  // more rows.
+  KRONLEARN_DEVICE SmallMatcher(Team team, const PatchGrid& grid, const T* plane, int group,
+                                int* offsets, T* near)
+      : team_(team), grid_(grid), plane_(plane), group_(group), offsets_(offsets), near_(near) {}
+
+  // Fills offsets with the first pixels of a group of patches, in the order that matching.cuh has.
+  KRONLEARN_DEVICE void match(int64 number) {
+    look_around(number);
+    team_.sync();
+    T* window = near_ + kStrip * pitch_;
+    const Divisor by_pitch(pitch_);
+    const int size = (rows_ + kSide - 1) * pitch_;
+    for (int e = team_.lane; e < size; e += Team::kSize) {
+      const int row = by_pitch(e);
+      window[e] = plane_[corner_ + row * step_ + e - row * pitch_];
+    }
+    team_.sync();
+    compare(window);
+    team_.sync();
+    const int found = take_nearest();
+    team_.sync();
+    for (int k = found + team_.lane; k < group_; k += Team::kSize)
+      offsets_[k] = offsets_[k % found];
+    team_.sync();
+  }
+
+ private:
+  // Finds the window around a patch, and where in it the patch is.
+  KRONLEARN_DEVICE void look_around(int64 number) {
+    const int y = grid_.axis(0), x = grid_.axis(1);
+    int place[2];
+    const int second = PatchGrid::take(number, grid_.starts[1]);
+    place[1] = grid_.start(1, second);
+    place[0] = grid_.start(0, int(number));
+    const int row = y == 0 ? place[0] : place[1], column = x == 0 ? place[0] : place[1];
+    own_row_ = row < grid_.window[y] ? row : grid_.window[y];
+    own_column_ = column < grid_.window[x] ? column : grid_.window[x];
+    const int below = grid_.last[y] - row, right = grid_.last[x] - column;
+    rows_ = own_row_ + 1 + (below < grid_.window[y] ? below : grid_.window[y]);
+    columns_ = own_column_ + 1 + (right < grid_.window[x] ? right : grid_.window[x]);
+    pitch_ = columns_ + kSide - 1;
+    step_ = int(grid_.step[y]);
+    // The slab begins at its origin along the first axis of the grid.
+    const int top = row - own_row_ - (y == 0 ? grid_.origin : 0);
+    const int left = column - own_column_ - (x == 0 ? grid_.origin : 0);
+    corner_ = top * step_ + left;
+  }
+
+  KRONLEARN_DEVICE int offset(int row, int column) const { return corner_ + row * step_ + column; }
+
+  // Distances of all patches of the window, Σ (this patch − that patch)², take the place of its pixels,
+  // kStrip rows above the patch's first: these are read no more. Those of patches that are not to be taken
+  // are negative.
+  KRONLEARN_DEVICE void compare(const T* window) {
+    T here[kPatch];
+#pragma unroll
+    for (int e = 0; e < kPatch; ++e)
+      here[e] = window[(own_row_ + e / kSide) * pitch_ + own_column_ + e % kSide];
+    const Divisor by_columns(columns_);
+    const int strips = (rows_ + kStrip - 1) / kStrip, last = rows_ + kSide - 2;
+    for (int first = 0; first < strips * columns_; first += Team::kSize) {
+      const int task = first + team_.lane, strip = by_columns(task);
+      const int column = task - strip * columns_, top = strip * kStrip;
+      T sums[kStrip];
+#pragma unroll
+      for (int q = 0; q < kStrip; ++q) sums[q] = T(0);
+      if (strip < strips) {
+#pragma unroll
+        for (int r = 0; r < kSide + kStrip - 1; ++r) {
+          const T* values = window + (top + r < last ? top + r : last) * pitch_ + column;
+#pragma unroll
+          for (int j = 0; j < kSide; ++j) {
+            const T value = values[j];
+#pragma unroll
+            for (int q = 0; q < kStrip; ++q) {
+              if (r < q || r >= q + kSide) continue;
+              const T difference = here[(r - q) * kSide + j] - value;
+              sums[q] += difference * difference;
+            }
+          }
+        }
+      }
+      team_.sync();
+#pragma unroll
+      for (int q = 0; q < kStrip; ++q) {
+        const int row = top + q;
+        const bool own = row == own_row_ && column == own_column_;
+        if (strip < strips && row < rows_)
+          near_[row * pitch_ + column] = own || !is_finite(sums[q]) ? T(-1) : sums[q];
+      }
+    }
+  }
+
+  // Fills the group; how many patches it has then. Every thread watches a run of the window's patches.
+  KRONLEARN_DEVICE int take_nearest() {
+    const int count = rows_ * columns_, length = (count + Team::kSize - 1) / Team::kSize;
+    const Divisor by_columns(columns_);
+    const int begin = team_.lane * length;
+    int row = by_columns(begin), column = begin - row * columns_;
+    Best<T> own{T(0), -1};
+    for (int c = begin; c < begin + length && c < count; ++c) {
+      const T distance = near_[row * pitch_ + column];
+      if (distance >= T(0)) own.consider(-distance, c);
+      if (++column == columns_) {
+        column = 0;
+        ++row;
+      }
+    }
+    if (team_.lane == 0) offsets_[0] = offset(own_row_, own_column_);
+    for (int k = 1; k < group_; ++k) {
+      const Best<T> best = team_.best(own);
+      if (best.number < 0) return k;
+      if (team_.lane == 0) {
+        const int taken = by_columns(best.number), at = best.number - taken * columns_;
+        offsets_[k] = offset(taken, at);
+        near_[taken * pitch_ + at] = T(-1);
+      }
+      team_.sync();
+      // All threads look through the run again.
+      const int run = best.number / length, end = (run + 1) * length;
+      Best<T> next{T(0), -1};
+      for (int c = run * length + team_.lane; c < end && c < count; c += Team::kSize) {
+        const int of = by_columns(c);
+        const T distance = near_[of * pitch_ + c - of * columns_];
+        if (distance >= T(0)) next.consider(-distance, c);
+      }
+      next = team_.best(next);
+      if (team_.lane == run) own = next;
+    }
+    return group_;
+  }
+
+  const Team team_;
+  const PatchGrid& grid_;
+  const T* plane_;
+  const int group_;
+  int* offsets_;
+  T* near_;
+  int rows_, columns_;        // of the patches of the window
+  int own_row_, own_column_;  // of the patch itself
+  int pitch_, step_;          // pixels of a row of the window, and of the slab
+  int corner_;                // where the window begins in the slab
+};
+
+}  // namespace kronlearn

@@ -1,0 +1,47 @@
+// Adds up the sums of one mode that the blocks of a coding or summing kernel have left, and updates its
+// factor: the last block to come does that. Blocks have 256 threads.
+#include "updates.cuh"
+
+// The left mode from its sums; the sums of the right one are to be taken with the unscaled factor.
+KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock) update_left(kronlearn::update::Update u) {
+  using namespace kronlearn::update;
+  if (*u.stopped) return;
+  if (!add_up(u, kN * kColumns, true)) return;
+  Memory& m = memory();
+  const Updater updater(u, m);
+  updater.begin(*u.doubtful_count > u.most_doubtful);
+  __syncthreads();
+  updater.take_sums();
+  if (!updater.solve(0)) {
+    updater.finish();
+    return;
+  }
+  updater.adopt(0);
+  for (int e = threadIdx.x; e < kM * kN; e += kronlearn::kBlock)
+    u.unscaled[e] = float(m.unscaled[e % kN * kRow + e / kN]);
+  updater.write_tables(0);
+}
+
+// The right mode, after which the iteration is done.
+KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock) update_right(kronlearn::update::Update u) {
+  using namespace kronlearn::update;
+  if (*u.stopped) return;
+  if (!add_up(u, kN * kColumns, false)) return;
+  const Updater updater(u, memory());
+  updater.begin(false);
+  __syncthreads();
+  updater.take_sums();
+  if (updater.solve(1)) {
+    updater.adopt(1);
+    updater.write_tables(1);
+  }
+  updater.finish();
+}
+
+// By a single block.
+KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock) tabulate(kronlearn::update::Update u) {
+  kronlearn::update::tabulate_factors(u);
+}
+
+// Bytes of dynamic shared memory.
+KRONLEARN_KERNEL void update_needs(int* bytes) { *bytes = int(sizeof(kronlearn::update::Memory)); }

@@ -1,0 +1,342 @@
+// Shared memory of pursuits by pairs of lanes, which pair_pursuit.cuh tells about: what lies where, and where
+// that keeps threads from meeting in a bank.
+#pragma once
+
+#include "moments_fused.cuh"
+
+#if !defined(KRONLEARN_WIDTH)
+#define KRONLEARN_WIDTH 16
+#endif
+#if !defined(KRONLEARN_OLS)
+#define KRONLEARN_OLS 0
+#endif
+
+namespace kronlearn::pairs {
+
+constexpr bool kOls = KRONLEARN_OLS;
+constexpr int kWidth = KRONLEARN_WIDTH;
+static_assert(1 <= kWidth && kWidth <= 16);
+constexpr int kThreads = 2 * kTile;
+constexpr int kOwn = (kWidth + 1) / 2;  // of the selected atoms, those that are a lane's own
+
+// The number of a thread, or what else is known before a loop. A compiler that knows how it is computed would
+// do that anew, slowly, wherever it is used.
+template <class T>
+KRONLEARN_DEVICE T opaque(T x) {
+#if !defined(KRONLEARN_EMULATED)
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
+}
+
+// At the end of blocks that differ in a number that is known when compiled: a compiler that made one of them
+// would have to compute the number, and registers cannot be addressed by it.
+KRONLEARN_DEVICE void keep_apart() {
+#if !defined(KRONLEARN_EMULATED)
+  asm volatile("");
+#endif
+}
+
+// About 1 / x and 1 / √x, to the last bit or two.
+KRONLEARN_DEVICE float quick_reciprocal(float x) {
+#if defined(KRONLEARN_EMULATED)
+  return 1.0f / x;
+#else
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+KRONLEARN_DEVICE float quick_reciprocal_root(float x) {
+#if defined(KRONLEARN_EMULATED)
+  return rsqrtf(x);
+#else
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+// Thread t has half t % 2 of sample t / 2 of the tile.
+KRONLEARN_DEVICE int own_half() { return threadIdx.x % 2; }
+KRONLEARN_DEVICE float of_other(float x) { return __shfl_xor_sync(kAllLanes, x, 1); }
+KRONLEARN_DEVICE float pair_sum(float x) { return x + of_other(x); }
+
+KRONLEARN_DEVICE float& number_at(unsigned char* p) { return *reinterpret_cast<float*>(p); }
+KRONLEARN_DEVICE float2& two_at(unsigned char* p) { return *reinterpret_cast<float2*>(p); }
+KRONLEARN_DEVICE float4& four_at(unsigned char* p) { return *reinterpret_cast<float4*>(p); }
+
+// Addresses within shared memory, which are short: fewer numbers to be added up than with pointers.
+KRONLEARN_DEVICE unsigned shared_address(unsigned char* p) {
+#if defined(KRONLEARN_EMULATED)
+  return unsigned(p - emulation::block->shared);
+#else
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+#endif
+}
+KRONLEARN_DEVICE unsigned char* shared_at(unsigned address) {
+#if defined(KRONLEARN_EMULATED)
+  return emulation::block->shared + address;
+#else
+  return static_cast<unsigned char*>(__cvta_shared_to_generic(address));
+#endif
+}
+
+// m += left rightᵀ
+KRONLEARN_DEVICE void add_half_product(float (&m)[8][4], const float (&left)[8], const float (&right)[4]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) m[i][c] = fmaf(left[i], right[c], m[i][c]);
+}
+
+// ---------------------------------------------------------------- atoms
+
+// A selected atom (i, j) is known by a word: the address of its row of the left Gram matrix, below 2¹⁶, and
+// above it the offset of its row of the right one. The low seven bits are 16 i: no other address has them.
+KRONLEARN_DEVICE unsigned atom_word(unsigned atom, unsigned gram1) {
+  return (gram1 | (atom & 56u) * 2u) + (atom << 23 & 7u << 23);
+}
+KRONLEARN_DEVICE unsigned atom_of(unsigned word) { return (word & 112u) / 2u | word >> 23; }
+
+// Eight rows of eight numbers: the first halves of all, then the second halves. Lanes that each read half a
+// row of any number meet in no bank.
+struct Rows {
+  static constexpr int kBytes = 256;
+
+  // From an (8, 8) matrix, each of the first 64 threads one number.
+  KRONLEARN_DEVICE static void fill(unsigned char* to, const float* from) {
+    const int e = threadIdx.x;
+    if (e < kSize) number_at(to + e / 8 * 16 + offset(e % 8)) = from[e];
+  }
+  // Where a column is within each row.
+  KRONLEARN_DEVICE static unsigned offset(unsigned column) { return column / 4 * 128 + column % 4 * 4; }
+
+  KRONLEARN_DEVICE static void load(unsigned char* row, float (&to)[8]) {
+    const float4 a = four_at(row), b = four_at(row + 128);
+    to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
+    to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
+  }
+};
+
+KRONLEARN_DEVICE void load_half(unsigned char* row, float (&to)[4]) {
+  const float4 a = four_at(row);
+  to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
+}
+
+// Eight rows of eight numbers, four times side by side: eight neighbouring lanes, which read at once, each
+// have banks of their own for the half of a row that they read.
+struct Slots {
+  static constexpr int kBytes = 1024;
+
+  KRONLEARN_DEVICE static void fill(unsigned char* to, const float* from) {
+    const int e = threadIdx.x;
+    if (e >= kSize) return;
+#pragma unroll
+    for (int copy = 0; copy < 4; ++copy)
+      number_at(to + e / 8 * 128 + copy * 32 + e % 8 * 4) = from[e];
+  }
+  // Where the copy is that a thread's sample reads.
+  KRONLEARN_DEVICE static unsigned copy(unsigned thread) { return thread / 2 % 4 * 32; }
+};
+
+// ---------------------------------------------------------------- M
+
+// M, the inverse triangular factor, without its first row, which is [1], and its last, which is used at once.
+// Of every row a lane has the columns l with l % 2 its half: t / 2 + 1 numbers of row t, two for t < 4, four
+// for t < 8, and then in a second piece two more for t < 12, else four.
+struct Triangle {
+  static constexpr int kTwo = 8 * kThreads, kFour = 16 * kThreads;
+
+  // Bytes before row t, from 1 on.
+  KRONLEARN_DEVICE static constexpr int before(int t) {
+    return t < 4    ? (t - 1) * kTwo
+           : t < 8  ? 3 * kTwo + (t - 4) * kFour
+           : t < 12 ? 3 * kTwo + 4 * kFour + (t - 8) * (kFour + kTwo)
+                    : 7 * kTwo + 8 * kFour + (t - 12) * 2 * kFour;
+  }
+  static constexpr int kBytes = kWidth <= 2   ? 0
+                                : kWidth <= 5 ? (kWidth - 2) * kTwo
+                                : kWidth <= 9 ? 3 * kTwo + (kWidth - 5) * kFour
+                                : kWidth <= 13
+                                    ? 3 * kTwo + 4 * kFour + (kWidth - 9) * (kFour + kTwo)
+                                    : 7 * kTwo + 8 * kFour + (kWidth - 13) * 2 * kFour;
+
+  KRONLEARN_DEVICE Triangle(unsigned char* memory, unsigned thread)
+      : twos_(memory + 8 * thread), fours_(memory + 16 * thread) {}
+
+  // The lane's part of row t; numbers beyond it are not touched.
+  KRONLEARN_DEVICE void load(int t, float (&m)[8]) const {
+    const int at = before(t);
+    if (t < 4) {
+      const float2 v = two_at(twos_ + at);
+      m[0] = v.x, m[1] = v.y;
+      return;
+    }
+    const float4 v = four_at(fours_ + at);
+    m[0] = v.x, m[1] = v.y, m[2] = v.z, m[3] = v.w;
+    if (t >= 12) {
+      const float4 w = four_at(fours_ + at + kFour);
+      m[4] = w.x, m[5] = w.y, m[6] = w.z, m[7] = w.w;
+    } else if (t >= 8) {
+      const float2 w = two_at(twos_ + at + kFour);
+      m[4] = w.x, m[5] = w.y;
+    }
+  }
+
+  // Row t, from 1 on, is factor · m.
+  KRONLEARN_DEVICE void store(int t, const float (&m)[8], float factor) const {
+    const int at = before(t);
+    if (t < 4) {
+      two_at(twos_ + at) = make_float2(factor * m[0], factor * m[1]);
+      return;
+    }
+    four_at(fours_ + at) = make_float4(factor * m[0], factor * m[1], factor * m[2], factor * m[3]);
+    if (t >= 12)
+      four_at(fours_ + at + kFour) = make_float4(factor * m[4], factor * m[5], factor * m[6], factor * m[7]);
+    else if (t >= 8)
+      two_at(twos_ + at + kFour) = make_float2(factor * m[4], factor * m[5]);
+  }
+
+  // M[t, t], on the lane whose column it is.
+  KRONLEARN_DEVICE float& diagonal(int t) const {
+    unsigned char* piece = t < 4 ? twos_ : t < 8 ? fours_ : (t < 12 ? twos_ : fours_) + kFour;
+    return number_at(piece + before(t) + t / 2 % 4 * 4);
+  }
+
+ private:
+  unsigned char *twos_, *fours_;
+};
+
+// A row of M, from 1 on, of both lanes of a pair.
+class WholeRow {
+ public:
+  KRONLEARN_DEVICE WholeRow(unsigned char* memory, unsigned thread, int t) {
+    const unsigned even = thread & ~1u;
+    const int first = t < 4 ? 8 : 16, second = t < 12 ? 8 : 16;
+    unsigned char* row = memory + Triangle::before(t);
+    pieces_[0][0] = row + first * even;
+    pieces_[0][1] = pieces_[0][0] + first;
+    pieces_[1][0] = row + Triangle::kFour + second * even;
+    pieces_[1][1] = pieces_[1][0] + second;
+  }
+
+  // Column l. One at a time: there are no registers for several.
+  KRONLEARN_DEVICE float column(int l) const {
+    return *static_cast<volatile float*>(&number_at(pieces_[l / 8][l % 2] + l / 2 % 4 * 4));
+  }
+
+ private:
+  unsigned char* pieces_[2][2];
+};
+
+// ---------------------------------------------------------------- all of it
+
+// The words of the selected atoms, each lane's own ones: of four atoms at a time those of all lanes.
+struct Picks {
+  static constexpr int kBytes = (kOwn + 3) / 4 * 16 * kThreads;
+
+  KRONLEARN_DEVICE Picks(unsigned char* memory, unsigned thread)
+      : own_(memory + 16 * thread), even_(memory + 16 * (thread & ~1u)) {}
+
+  KRONLEARN_DEVICE static int offset(int q) { return q / 4 * 16 * kThreads + q % 4 * 4; }
+  KRONLEARN_DEVICE unsigned& own(int q) const { return word(own_ + offset(q)); }
+  // Atom l of all, whosever it is. OLS has no registers for several that are loaded at once.
+  KRONLEARN_DEVICE unsigned any(int l) const {
+    unsigned& found = word(even_ + l % 2 * 16 + offset(l / 2));
+    if constexpr (kOls) return *static_cast<volatile unsigned*>(&found);
+    return found;
+  }
+
+ private:
+  KRONLEARN_DEVICE static unsigned& word(unsigned char* p) { return *reinterpret_cast<unsigned*>(p); }
+
+  unsigned char *own_, *even_;
+};
+
+// The first correlations of the tile: row i of a lane's half is next to the same of its neighbours.
+struct First {
+  static constexpr int kBytes = 4 * kTile * kSize;
+
+  KRONLEARN_DEVICE explicit First(unsigned char* memory) : memory_(memory) {}
+
+  KRONLEARN_DEVICE void store(const float (&alpha)[8][4]) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      four_at(half(i)) = make_float4(alpha[i][0], alpha[i][1], alpha[i][2], alpha[i][3]);
+  }
+  KRONLEARN_DEVICE void load(float (&alpha)[8][4]) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) load_half(half(i), alpha[i]);
+  }
+  // That of an atom of a thread's sample.
+  KRONLEARN_DEVICE float of(unsigned atom, unsigned thread) const {
+    return number_at(memory_ + atom / 8 * (16 * kThreads) + thread / 2 * 32 + atom % 8 * 4);
+  }
+
+ private:
+  KRONLEARN_DEVICE unsigned char* half(int i) const { return memory_ + 16 * (i * kThreads + threadIdx.x); }
+
+  unsigned char* memory_;
+};
+
+// Codes on their way out, where threads that write neighbouring numbers take over.
+struct Outbox {
+  static constexpr int kPitch = kWidth | 1;
+  static constexpr int kBytes = 4 * kTile * (2 * kPitch + 1);
+  static constexpr int kNothing = -1;  // in place of a number of nonzeros: the sample's code is not written
+
+  KRONLEARN_DEVICE explicit Outbox(unsigned char* memory)
+      : value(reinterpret_cast<float*>(memory)),
+        index(reinterpret_cast<int*>(memory) + kTile * kPitch),
+        nonzeros(index + kTile * kPitch) {}
+
+  KRONLEARN_DEVICE void put(int place, int atom, float x) const {
+    const int at = threadIdx.x / 2 * kPitch + place;
+    index[at] = atom;
+    value[at] = x;
+  }
+
+  // After all have put their codes and passed a barrier.
+  KRONLEARN_DEVICE void write(const Task<float>& task, int64 tile) const {
+    const int64 first = tile * kTile;
+#pragma unroll 1
+    for (int e = threadIdx.x; e < kTile * kWidth; e += kThreads) {
+      const int k = e / kWidth, l = e % kWidth, count = nonzeros[k];
+      if (first + k >= task.count || count == kNothing) continue;
+      const bool used = l < count;
+      const int atom = used ? index[k * kPitch + l] : 0;
+      task.index[first * kWidth + e] = atom;
+      if (!task.value) continue;
+      const double norm = task.norms1[atom / kSide] * task.norms2[atom % kSide];
+      task.value[first * kWidth + e] = used ? float(double(value[k * kPitch + l]) / norm) : 0.0f;
+    }
+  }
+
+  float* value;
+  int *index, *nonzeros;
+};
+
+template <int kA, int kB>
+constexpr int kLarger = kA > kB ? kA : kB;
+
+// The first correlations make room for the codes. M makes room for the codes on their way out and, where
+// there is no other place for them, for the samples, which are loaded again then.
+struct Memory {
+  static constexpr int kCounts = 0, kGram1 = kCounts + 8 * kThreads / 32 * 4;
+  static constexpr int kGram2 = kGram1 + Rows::kBytes, kAtoms1 = kGram2 + Slots::kBytes;
+  static constexpr int kAtoms2 = kAtoms1 + Rows::kBytes, kLeft = kAtoms2 + Rows::kBytes;
+  static constexpr int kRight = kLeft + 4 * kSize, kMask = kRight + 4 * kSize;
+  static constexpr int kPicks = kMask + 16, kFirst = kPicks + Picks::kBytes;
+  static constexpr int kCodes = kFirst, kBehind = kFirst + kLarger<First::kBytes, kCodeBytes>;
+  static constexpr int kSampleBytes = 4 * kTileNumbers;
+  static constexpr int kApart = kBehind + kSampleBytes + kLarger<Triangle::kBytes, Outbox::kBytes>;
+  static constexpr bool kKeepsSamples = kApart <= kSharedOfBlock;
+  static constexpr int kSamples = kBehind, kOutbox = kBehind + kSampleBytes;
+  static constexpr int kTriangle = kKeepsSamples ? kOutbox : kBehind;
+  static constexpr int kBytes =
+      kKeepsSamples ? kApart : kBehind + kLarger<Triangle::kBytes, kSampleBytes + Outbox::kBytes>;
+  static_assert(kBytes <= kSharedOfBlock && kBehind % 16 == 0 && kGram1 % 128 == 0);
+};
+
+}  // namespace kronlearn::pairs

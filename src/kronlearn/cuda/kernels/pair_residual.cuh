@@ -1,0 +1,45 @@
+// What a code that two lanes have leaves over of its sample, computed from the sample itself.
+#pragma once
+
+#include "pair_memory.cuh"
+
+namespace kronlearn::pairs {
+
+// r −= x d1 ⊗ d2, of the lane's half of the columns.
+KRONLEARN_DEVICE void subtract_atom(unsigned char* memory, unsigned half, unsigned word, float x,
+                                    float (&r)[8][4]) {
+  float left[8], right[4];
+  Rows::load(memory + Memory::kAtoms1 + (word & 112u), left);
+  load_half(memory + Memory::kAtoms2 + (word >> 19) + half * 128, right);
+#pragma unroll
+  for (int c = 0; c < 4; ++c) right[c] *= -x;
+  add_half_product(r, left, right);
+}
+
+// ‖y − Dx‖² of a code of so many nonzeros, of which x are the lane's own; other entries are zero.
+KRONLEARN_DEVICE float residual_of(const float* y, unsigned char* memory, unsigned thread,
+                                   const float (&x)[kOwn], int nonzeros) {
+  const Picks picks(memory + Memory::kPicks, thread);
+  const unsigned half = thread % 2;
+  float r[8][4];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float4 v = *reinterpret_cast<const float4*>(y + 8 * i + 4 * half);
+    r[i][0] = v.x, r[i][1] = v.y, r[i][2] = v.z, r[i][3] = v.w;
+  }
+#pragma unroll
+  for (int q = 0; q < kOwn; ++q) {
+    if (!__any_sync(kAllLanes, 2 * q < nonzeros)) break;
+    const float others = of_other(x[q]);
+    subtract_atom(memory, half, picks.any(2 * q), half == 0 ? x[q] : others, r);
+    subtract_atom(memory, half, picks.any(2 * q + 1), half == 0 ? others : x[q], r);
+  }
+  float sum[4] = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) sum[c] = fmaf(r[i][c], r[i][c], sum[c]);
+  return pair_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+}  // namespace kronlearn::pairs

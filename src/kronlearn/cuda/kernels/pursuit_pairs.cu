@@ -1,0 +1,353 @@
+// Orthogonal matching pursuit (OMP), or with KRONLEARN_OLS orthogonal least squares (OLS), for 8 × 8 atoms on
+// samples of 8 × 8 in single precision, two lanes per sample, and the sums of a dictionary update on the way;
+// at most KRONLEARN_WIDTH nonzeros, 1 to 16. Both are fixed when compiled.
+//
+// Where the task asks for that, previous supports are refitted, or kept where they are better: index and
+// nonzeros hold them before and the new ones afterwards.
+//
+// The host gives samples aligned to 16 bytes, what fused_needs says, and a grid of no more blocks than tiles;
+// sums have the same bits whenever the grid is the same. Weights and lists are not looked at.
+#include "pair_pursuit.cuh"
+#include "pair_sums.cuh"
+
+namespace kronlearn::pairs {
+
+// Starts to copy a tile to shared memory; samples beyond the last one are zero.
+KRONLEARN_DEVICE void start_loading_tile(const float* samples, int64 tile, int64 count, float* rows) {
+  const int part = 4 * (threadIdx.x % 16), first = threadIdx.x / 16;
+  const float* from = samples + (tile * kTile + first) * kSize + part;
+  float* to = rows + first * kStride + part;
+  if ((tile + 1) * kTile <= count) {
+#pragma unroll
+    for (int r = 0; r < kTile; r += kThreads / 16) copy_async(to + r * kStride, from + r * kSize, true);
+  } else {
+#pragma unroll 1
+    for (int r = 0; r < kTile; r += kThreads / 16) {
+      const bool exists = tile * kTile + first + r < count;
+      copy_async(to + r * kStride, exists ? from + r * kSize : samples, exists);
+    }
+  }
+  commit_copies();
+}
+
+// α = D_1ᵀ Y D_2 of the lane's half of the columns, and ‖y‖². Four rows of Y at a time.
+KRONLEARN_DEVICE float correlate_half(const float* y, unsigned char* memory, float (&alpha)[8][4]) {
+  const float* left = reinterpret_cast<const float*>(memory + Memory::kLeft);
+  unsigned char* right = memory + Memory::kRight + 16 * own_half();
+  float energy = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float4 v = *reinterpret_cast<const float4*>(y + 8 * i + 4 * own_half());
+    energy = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, energy))));
+#pragma unroll
+    for (int c = 0; c < 4; ++c) alpha[i][c] = 0;
+  }
+#pragma unroll
+  for (int half = 0; half < 8; half += 4) {
+    float t[4][4] = {};
+#pragma unroll
+    for (int q = 0; q < 8; q += 4) {
+      float part[4][4];
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const float4 v = *reinterpret_cast<const float4*>(y + (half + r) * 8 + q);
+        part[r][0] = v.x, part[r][1] = v.y, part[r][2] = v.z, part[r][3] = v.w;
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        float d[4];
+        load_half(right + (q + e) * 32, d);
+#pragma unroll
+        for (int r = 0; r < 4; ++r)
+#pragma unroll
+          for (int c = 0; c < 4; ++c) t[r][c] = fmaf(part[r][e], d[c], t[r][c]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      float d[8];
+      load8(left + (half + r) * 8, d);
+      add_half_product(alpha, d, t[r]);
+    }
+  }
+  return pair_sum(energy);
+}
+
+// ---------------------------------------------------------------- previous codes
+
+// What is done with a sample.
+struct Request {
+  bool refits;    // its previous support is refitted and nothing else
+  bool compares;  // it is coded, and its previous support kept where that is better
+
+  KRONLEARN_DEVICE Request(const Task<float>& task, int64 k)
+      : refits(task.work == kRefit || (task.half >= 0 && (task.first + k) / kRun % 2 != task.half)),
+        compares(!refits && task.work == kKeepBetter) {}
+};
+
+// What a sample's code was before, refitted. Not in registers: these are short until it is wanted again.
+struct Previous {
+  volatile float x[kOwn];
+  volatile float residual2;
+  volatile int nonzeros;
+  volatile bool doubtful;
+
+  KRONLEARN_DEVICE void keep(const PairPursuit& pursuit) {
+#pragma unroll
+    for (int q = 0; q < kOwn; ++q) x[q] = pursuit.x(q);
+    residual2 = pursuit.fit().residual2;
+    nonzeros = pursuit.fit().nonzeros;
+    doubtful = pursuit.fit().doubtful;
+  }
+};
+
+// By their errors, one within rounding counting as better, for the error must not rise; or, where an error
+// target is met, by their number of nonzeros first.
+KRONLEARN_DEVICE bool is_better(const Previous& previous, const Fit& now, float energy, float tol2) {
+  const int nonzeros = previous.nonzeros;
+  const float residual2 = previous.residual2;
+  const bool closer = residual2 <= now.residual2 + energy * kRoundingOfErrors<float>;
+  const bool met = now.residual2 <= tol2, still_met = residual2 <= tol2;
+  const bool sparser = nonzeros < now.nonzeros || (nonzeros == now.nonzeros && closer);
+  if (nonzeros == 0) return false;
+  return met ? still_met && sparser : still_met || closer;
+}
+
+// ---------------------------------------------------------------- codes
+
+// A lane's part of a code: of its own atoms.
+struct OwnCode {
+  float x[kOwn];
+  unsigned atom[kOwn];
+  int count;  // of atoms that are there
+
+  KRONLEARN_DEVICE bool is_larger_than(float limit) const {
+    bool large = false;
+#pragma unroll
+    for (int q = 0; q < kOwn; ++q) large |= fabsf(x[q]) > limit;
+    return pair_sum(large ? 1.0f : 0.0f) > 0.0f;
+  }
+
+  // Atoms in ascending order, to the outbox.
+  KRONLEARN_DEVICE void send(const Outbox& outbox, int nonzeros, bool written) const {
+    unsigned long long chosen = 0;
+#pragma unroll
+    for (int q = 0; q < kOwn; ++q)
+      if (q < count) chosen |= 1ull << atom[q];
+    chosen |= __shfl_xor_sync(kAllLanes, chosen, 1);
+#pragma unroll
+    for (int q = 0; q < kOwn; ++q)
+      if (q < count) outbox.put(__popcll(chosen & ((1ull << atom[q]) - 1)), int(atom[q]), x[q]);
+    if (own_half() == 0) outbox.nonzeros[threadIdx.x / 2] = written ? nonzeros : Outbox::kNothing;
+  }
+
+  // Puts x, times the scale, to where the sums read it from; Σ x² of what is there.
+  KRONLEARN_DEVICE float put(Half* row, float scale) const {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) reinterpret_cast<FourWords*>(row)[2 * c + own_half()] = {};
+    __syncwarp();
+    float codes2 = 0;
+#pragma unroll
+    for (int q = 0; q < kOwn; ++q)
+      if (q < count) {
+        const float rounded = put_code(row, int(atom[q]), x[q] * scale);
+        codes2 = fmaf(rounded, rounded, codes2);
+      }
+    return codes2;
+  }
+};
+
+// ---------------------------------------------------------------- a block's tiles
+
+KRONLEARN_DEVICE void fill_memory(const Task<float>& task, const float* tables, unsigned char* memory) {
+  const int thread = threadIdx.x;
+  const Tables<float> from(task.shape, tables);
+  if (thread < kSize) {
+    reinterpret_cast<float*>(memory + Memory::kLeft)[thread] = from.factors[thread];
+    reinterpret_cast<float*>(memory + Memory::kRight)[thread] = from.factors[kSize + thread];
+  }
+  Rows::fill(memory + Memory::kGram1, from.gram1);
+  Slots::fill(memory + Memory::kGram2, from.gram2);
+  Rows::fill(memory + Memory::kAtoms1, from.atoms1);
+  Rows::fill(memory + Memory::kAtoms2, from.atoms2);
+  if (thread < kThreads / 32 * kCounts) reinterpret_cast<double*>(memory + Memory::kCounts)[thread] = 0;
+  if (thread == 0) *reinterpret_cast<unsigned*>(memory + Memory::kMask) = kCompared;
+  const Picks picks(memory + Memory::kPicks, thread);
+#pragma unroll
+  for (int q = 0; q < kOwn; ++q) picks.own(q) = atom_word(0, shared_address(memory + Memory::kGram1));
+}
+
+class TileCoder {
+ public:
+  KRONLEARN_DEVICE TileCoder(const Task<float>& task, unsigned char* memory, float* partial)
+      : task_(task),
+        memory_(memory),
+        samples_(reinterpret_cast<float*>(memory + Memory::kSamples)),
+        codes_(reinterpret_cast<Half*>(memory + Memory::kCodes)),
+        picks_(memory + Memory::kPicks, threadIdx.x),
+        first_(memory + Memory::kFirst),
+        outbox_(memory + Memory::kOutbox),
+        sums_(partial ? partial + int64(blockIdx.x) * PairSums::kNumbers : nullptr),
+        scale_(float(task.scale)),
+        has_previous_(task.work != kFresh || task.half >= 0) {}
+
+  // Codes a tile and adds to the sums, where there are any, and to counts, where they are wanted.
+  KRONLEARN_DEVICE void run(int64 tile, bool sums_wanted, bool counts_wanted) {
+    const int64 k = tile * kTile + threadIdx.x / 2;
+    load(tile);
+    const float tol2 = target2(task_, k, k < task_.count);
+    Outcome sample = correlate(k);
+    const Request request(task_, k);
+    Previous previous;
+    PairPursuit pursuit(memory_, sample.energy, tol2, task_.tols || task_.tol >= 0);
+    if (has_previous_) refit(k, sample.counted() && (request.refits || request.compares), pursuit, previous);
+    first_.load(pursuit.alpha);
+    pursuit.select(sample.counted() && !request.refits);
+    __syncthreads();
+    if constexpr (!Memory::kKeepsSamples) load(tile);
+    pursuit.check_residual(own_sample());
+
+    OwnCode code;
+    const Fit fit = choose(k, request, sample.energy, tol2, pursuit, previous, code);
+    const bool too_large = sums_wanted && code.is_larger_than(kLargestCode / scale_);
+    sample.doubtful |= task_.doubtful && sample.exists && (fit.doubtful || too_large);
+    const bool counted = sample.counted();
+    const int nonzeros = counted ? fit.nonzeros : 0;
+    const float residual2 = counted ? fit.residual2 : 0.0f;
+    code.count = (nonzeros + 1 - own_half()) / 2;
+    if (own_half() == 0) report(task_, k, sample, nonzeros, residual2);
+    if (task_.index) code.send(outbox_, nonzeros, !sample.doubtful);
+    const float codes2 = code.put(codes_ + threadIdx.x / 2 * kCodeStride, scale_);
+    if (counts_wanted)
+      add_pair_counts(reinterpret_cast<double*>(memory_ + Memory::kCounts), counted ? sample.energy : 0.0f,
+                      residual2, codes2 * quick_reciprocal(scale_ * scale_), nonzeros);
+    if (sums_wanted) split(sample.good);
+    __syncthreads();
+    if (task_.index) outbox_.write(task_, tile);
+    if (sums_wanted) sums_.add(codes_, samples_);
+    __syncthreads();
+  }
+
+ private:
+  KRONLEARN_DEVICE float* own_sample() const { return samples_ + threadIdx.x / 2 * kStride; }
+
+  KRONLEARN_DEVICE void load(int64 tile) const {
+    start_loading_tile(task_.samples, tile, task_.count, samples_);
+    wait_for_copies<0>();
+    __syncthreads();
+  }
+
+  // The first correlations, and what is known of the sample so far.
+  KRONLEARN_DEVICE Outcome correlate(int64 k) const {
+    float alpha[8][4];
+    const float energy = correlate_half(own_sample(), memory_, alpha);
+    first_.store(alpha);
+    Outcome sample{k < task_.count, is_finite(energy), false, energy};
+    sample.doubtful = task_.doubtful && sample.exists && underflows(own_sample(), energy);
+    if (const int64 later = k + int64(gridDim.x) * kTile; later < task_.count) prefetch_sample(later);
+    if constexpr (Memory::kKeepsSamples)
+      __syncwarp();
+    else
+      __syncthreads();
+    return sample;
+  }
+
+  // Half of a sample, and one of the two things that are known of its previous support.
+  KRONLEARN_DEVICE void prefetch_sample(int64 k) const {
+    prefetch(task_.samples + k * kSize + kSize / 2 * own_half());
+    if (!has_previous_) return;
+    const int* known = own_half() == 0 ? task_.index + k * kWidth : task_.nonzeros + k;
+    prefetch(reinterpret_cast<const float*>(known));
+  }
+
+  // Loads the words of the lane's own atoms of the sample's previous support; the first atom stands for none.
+  KRONLEARN_DEVICE void load_support(int64 k, int nonzeros) const {
+    const unsigned gram1 = shared_address(memory_ + Memory::kGram1);
+#pragma unroll
+    for (int q = 0; q < kOwn; ++q) {
+      const int l = 2 * q + own_half();
+      picks_.own(q) = atom_word(l < nonzeros ? unsigned(task_.index[k * kWidth + l]) : 0u, gram1);
+    }
+  }
+
+  KRONLEARN_DEVICE void refit(int64 k, bool wanted, PairPursuit& pursuit, Previous& previous) const {
+    const int nonzeros = wanted ? task_.nonzeros[k] : 0;
+    load_support(k, nonzeros);
+    __syncwarp();
+    pursuit.refit(wanted, nonzeros);
+    previous.keep(pursuit);
+    __syncwarp();
+  }
+
+  KRONLEARN_DEVICE Fit choose(int64 k, Request request, float energy, float tol2, const PairPursuit& pursuit,
+                              const Previous& previous, OwnCode& code) const {
+    Fit fit = pursuit.fit();
+#pragma unroll
+    for (int q = 0; q < kOwn; ++q) code.x[q] = pursuit.x(q);
+    if (has_previous_) {
+      __syncwarp();
+      fit.doubtful |= previous.doubtful;
+      if (request.refits || (request.compares && is_better(previous, fit, energy, tol2))) {
+        fit.nonzeros = previous.nonzeros;
+        fit.residual2 = previous.residual2;
+#pragma unroll
+        for (int q = 0; q < kOwn; ++q) code.x[q] = previous.x[q];
+        load_support(k, fit.nonzeros);
+      }
+    }
+#pragma unroll
+    for (int q = 0; q < kOwn; ++q) code.atom[q] = atom_of(picks_.own(q));
+    return fit;
+  }
+
+  // Zero times NaN would not be zero: samples that are not finite are cleared.
+  KRONLEARN_DEVICE void split(bool good) const {
+    __syncwarp();
+    if (good)
+      split_row(own_sample(), scale_, own_half());
+    else
+      clear_row(own_sample());
+  }
+
+  const Task<float>& task_;
+  unsigned char* const memory_;
+  float* const samples_;
+  Half* const codes_;
+  const Picks picks_;
+  const First first_;
+  const Outbox outbox_;
+  const PairSums sums_;
+  const float scale_;
+  const bool has_previous_;
+};
+
+KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* tables, float* partial,
+                                         double* partial_counts) {
+  KRONLEARN_SHARED_MEMORY(memory);
+  fill_memory(task, tables, memory);
+  TileCoder coder(task, memory, partial);
+  const int64 tiles = (task.count + kTile - 1) / kTile;
+  for (int64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) coder.run(tile, partial, partial_counts);
+  if (partial_counts)
+    write_pair_counts(reinterpret_cast<double*>(memory + Memory::kCounts),
+                      partial_counts + int64(blockIdx.x) * kCounts);
+}
+
+}  // namespace kronlearn::pairs
+
+// Codes all samples of a task. Nothing is written to what is null: index, value (without which index may be),
+// nonzeros, residual2 and energy in the task; sums, partial (blocks, 2, 64, 64), of unit-norm atoms and times
+// the square of the task's scale; counts, partial_counts (blocks, 4).
+KRONLEARN_KERNEL void __launch_bounds__(kronlearn::pairs::kThreads, 2)
+    code_and_sum(kronlearn::Task<float> task, const float* tables, float* partial,
+                 double* partial_counts) {
+  if (task.stopped && *task.stopped) return;
+  kronlearn::pairs::code_and_sum_tiles(task, tables, partial, partial_counts);
+}
+
+// Threads per block, bytes of dynamic shared memory per block, and blocks per multiprocessor.
+KRONLEARN_KERNEL void fused_needs(int* needs) {
+  needs[0] = kronlearn::pairs::kThreads;
+  needs[1] = kronlearn::pairs::Memory::kBytes;
+  needs[2] = 2;
+}

@@ -1,0 +1,204 @@
+// Groups are shrunk as shrink.cuh does it, where they are 16 patches of 8 × 8 pixels: all that a group needs
+// is near, and sums stay in registers.
+#pragma once
+
+#include "matching_small.cuh"
+#include "shrink.cuh"
+
+namespace kronlearn {
+
+constexpr int kMembers = 16;
+// From one row of a patch to the next, and from one patch of a group to the next: the threads of a team use
+// different banks, whether they have a row or a column each.
+constexpr int kRow = kSide + 1, kPitch = kSide * kRow;
+// Numbers that a team needs: offsets of the patches, and a window or the group twice.
+constexpr int kNearNumbers = 2560;
+
+template <class T>
+class SmallShrinkage {
+ public:
+  KRONLEARN_DEVICE SmallShrinkage(Team team, const ShrinkTask<T>& task, T* near)
+      : team_(team),
+        task_(task),
+        step_(int(task.grid.step[task.grid.axis(0)])),
+        offsets_(reinterpret_cast<int*>(near)),
+        g_(near + kMembers),
+        c_(g_ + kMembers * kPitch),
+        matcher_(team, task.grid, task.guide, kMembers, offsets_, near + kMembers) {}
+
+  KRONLEARN_DEVICE void run(int64 number) {
+    matcher_.match(number);
+    for (int plane = 0; plane < task_.planes; ++plane) {
+      const int64 first = plane * task_.pixels;
+      take_along_group(task_.guide + first, g_);
+      along_columns(task_.analysis, g_);
+      transform_rows();
+      take_along_group(task_.image + first, c_);
+      along_columns(task_.analysis, c_);
+      const T kept = shrink_rows();
+      along_columns(task_.synthesis, c_);
+      const T weight = T(1) / (kept > T(1) ? kept : T(1));
+      if (!add(task_.sums + first, task_.weights + first, weight)) lower(task_.first_bad, number);
+    }
+  }
+
+ private:
+  // Columns, or rows, that a thread transforms at a time.
+  static constexpr int kLines = 4;
+  using Lines = T[kLines][kSide];
+
+  // Where a pixel of a patch is, from its first, in the slab and near.
+  KRONLEARN_DEVICE int place(int f) const { return f / kSide * step_ + f % kSide; }
+  KRONLEARN_DEVICE static int near_place(int f) { return f / kSide * kRow + f % kSide; }
+
+  // out (16 in and out) for two columns through the group, from x of both.
+  KRONLEARN_DEVICE static void product16(const T* row, T x0, T x1, T (&sums)[2][kMembers]) {
+#pragma unroll
+    for (int i = 0; i < kMembers; i += 4) {
+      const Four<T> four = *reinterpret_cast<const Four<T>*>(row + i);
+#pragma unroll
+      for (int q = 0; q < 4; ++q) {
+        sums[0][i + q] += four.x[q] * x0;
+        sums[1][i + q] += four.x[q] * x1;
+      }
+    }
+  }
+
+  // sums = factorᵀ x for several lines, whose first numbers are given, and how far apart others are. Not
+  // unrolled fully: the factor would fill all registers.
+  KRONLEARN_DEVICE static void product8(const T* factor, const T* first, int apart, Lines& sums) {
+#pragma unroll
+    for (int u = 0; u < kLines; ++u)
+#pragma unroll
+      for (int i = 0; i < kSide; ++i) sums[u][i] = T(0);
+#pragma unroll 2
+    for (int p = 0; p < kSide; ++p) {
+      T x[kLines];
+#pragma unroll
+      for (int u = 0; u < kLines; ++u) x[u] = first[u * kLines * kPitch + p * apart];
+#pragma unroll
+      for (int i = 0; i < kSide; i += 4) {
+        const Four<T> four = *reinterpret_cast<const Four<T>*>(factor + p * kSide + i);
+#pragma unroll
+        for (int u = 0; u < kLines; ++u)
+#pragma unroll
+          for (int q = 0; q < 4; ++q) sums[u][i + q] += four.x[q] * x[u];
+      }
+    }
+  }
+
+  KRONLEARN_DEVICE static void store(const Lines& x, T* first, int apart) {
+#pragma unroll
+    for (int u = 0; u < kLines; ++u)
+#pragma unroll
+      for (int p = 0; p < kSide; ++p) first[u * kLines * kPitch + p * apart] = x[u][p];
+  }
+
+  // Takes the patches of the group out of a plane, transformed along the group.
+  KRONLEARN_DEVICE void take_along_group(const T* plane, T* out) {
+    for (int f = team_.lane; f < kPatch / 2; f += Team::kSize) {
+      const int at0 = place(f), at1 = place(f + kPatch / 2);
+      T sums[2][kMembers] = {};
+#pragma unroll 2
+      for (int p = 0; p < kMembers; ++p) {
+        const T* patch = plane + offsets_[p];
+        product16(task_.analysis + p * kMembers, patch[at0], patch[at1], sums);
+      }
+#pragma unroll
+      for (int i = 0; i < kMembers; ++i) {
+        out[i * kPitch + near_place(f)] = sums[0][i];
+        out[i * kPitch + near_place(f + kPatch / 2)] = sums[1][i];
+      }
+    }
+    team_.sync();
+  }
+
+  // Transforms all columns of all patches.
+  KRONLEARN_DEVICE void along_columns(const T* factors, T* group) {
+    for (int c = team_.lane; c < kMembers * kSide / kLines; c += Team::kSize) {
+      T* first = group + c / kSide * kPitch + c % kSide;
+      Lines sums;
+      product8(factors + kMembers * kMembers, first, kRow, sums);
+      store(sums, first, kRow);
+    }
+    team_.sync();
+  }
+
+  // Transforms all rows of the guide's patches.
+  KRONLEARN_DEVICE void transform_rows() {
+    for (int c = team_.lane; c < kMembers * kSide / kLines; c += Team::kSize) {
+      T* first = g_ + c / kSide * kPitch + c % kSide * kRow;
+      Lines sums;
+      product8(task_.analysis + kMembers * kMembers + kPatch, first, 1, sums);
+      store(sums, first, 1);
+    }
+    team_.sync();
+  }
+
+  // Transforms all rows of the image's patches, shrinks c to c · g² / (g² + noise²) and transforms them back;
+  // the sum of the squared factors.
+  KRONLEARN_DEVICE T shrink_rows() {
+    const T noise2 = T(task_.noise) * T(task_.noise);
+    T kept = 0;
+    for (int c = team_.lane; c < kMembers * kSide / kLines; c += Team::kSize) {
+      const int at = c / kSide * kPitch + c % kSide * kRow;
+      Lines sums;
+      product8(task_.analysis + kMembers * kMembers + kPatch, c_ + at, 1, sums);
+#pragma unroll
+      for (int u = 0; u < kLines; ++u)
+#pragma unroll
+        for (int p = 0; p < kSide; ++p) {
+          const T g = g_[at + u * kLines * kPitch + p], share = g * g / (g * g + noise2);
+          kept += share * share;
+          sums[u][p] *= share;
+        }
+      store(sums, c_ + at, 1);
+      product8(task_.synthesis + kMembers * kMembers + kPatch, c_ + at, 1, sums);
+      store(sums, c_ + at, 1);
+    }
+    kept = team_.sum(kept);
+    team_.sync();
+    return kept;
+  }
+
+  // Transforms back along the group and adds to the pixels; whether all numbers were finite.
+  KRONLEARN_DEVICE bool add(int64* sums, int64* weights, T weight) {
+    bool finite = is_finite(weight);
+    for (int f = team_.lane; f < kPatch / 2; f += Team::kSize) {
+      T y[2][kMembers] = {};
+#pragma unroll 2
+      for (int p = 0; p < kMembers; ++p)
+        product16(task_.synthesis + p * kMembers, c_[p * kPitch + near_place(f)],
+                  c_[p * kPitch + near_place(f + kPatch / 2)], y);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int at = f + h * kPatch / 2;
+        const T w = weight * task_.taper[at];
+        const int64 exact_w = to_integer(double(w) * task_.weight_scale);
+#pragma unroll
+        for (int i = 0; i < kMembers; ++i) {
+          const T value = w * y[h][i];
+          if (!is_finite(value) || !is_finite(w)) {
+            finite = false;
+            continue;
+          }
+          const int pixel = offsets_[i] + place(at);
+          add_exactly(sums + pixel, to_integer(double(value) * task_.scale));
+          add_exactly(weights + pixel, exact_w);
+        }
+      }
+    }
+    // What is read here is written again for the next plane.
+    team_.sync();
+    return finite;
+  }
+
+  const Team team_;
+  const ShrinkTask<T>& task_;
+  const int step_;
+  int* offsets_;
+  T *g_, *c_;
+  SmallMatcher<T> matcher_;
+};
+
+}  // namespace kronlearn

@@ -1,0 +1,174 @@
+// Tiles of 128 samples of 8 × 8 and their codes, ready for sums on the tensor cores, and S_xy = Σ x yᵀ of
+// them.
+//
+// Sums are in half precision: codes are rounded to halves, 11 bits; samples are split into two of them, 22
+// bits. Both are multiplied by the task's scale before, and sums thus by its square. A sample whose entries
+// or whose code are larger than kLargestCode must not be in the sums: it is doubtful. Samples that are not
+// finite need cleared rows: zero times NaN would not be zero.
+#pragma once
+
+#include "instructions.cuh"
+
+namespace kronlearn {
+
+constexpr int kSide = 8, kSize = kSide * kSide;  // atoms and entries of a side, of both
+constexpr int kTile = 128;
+// Numbers from one sample to the next in shared memory. With four more than needed, neither threads that read
+// four numbers of their own sample each nor the tensor cores' access to columns meet in a bank.
+constexpr int kStride = kSize + 4;
+constexpr int kTileNumbers = kTile * kStride;
+// The same for codes, halves.
+constexpr int kCodeStride = kSize + 8;
+constexpr int kCodeBytes = 2 * kTile * kCodeStride;
+// Halves end at 65504.
+constexpr float kLargestCode = 60000.0f;
+
+// ---------------------------------------------------------------- samples and codes as halves
+
+struct alignas(16) FourWords {
+  unsigned w[4];
+};
+
+// Eight numbers, as they are in shared memory.
+KRONLEARN_DEVICE void load8(const float* p, float (&to)[8]) {
+  const float4 a = *reinterpret_cast<const float4*>(p), b = *reinterpret_cast<const float4*>(p + 4);
+  to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
+  to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
+}
+
+// Eight numbers become eight large halves and the eight small ones that the large leave over.
+KRONLEARN_DEVICE void store_split(float* p, const float (&y)[8]) {
+  FourWords large, small;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float first = y[2 * e], second = y[2 * e + 1];
+    large.w[e] = to_halves(first, second);
+    small.w[e] = to_halves(first - first_of(large.w[e]), second - second_of(large.w[e]));
+  }
+  reinterpret_cast<FourWords*>(p)[0] = large;
+  reinterpret_cast<FourWords*>(p)[1] = small;
+}
+
+KRONLEARN_DEVICE void split_eight(float* p, float scale) {
+  float y[8];
+  load8(p, y);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) y[e] *= scale;
+  store_split(p, y);
+}
+
+// Half of a sample in shared memory, part 0 or 1, times the scale, becomes halves in its own place. Threads
+// that do so for neighbouring samples do not meet in a bank.
+KRONLEARN_DEVICE void split_row(float* row, float scale, int part) {
+#pragma unroll
+  for (int c = 0; c < 4; ++c) split_eight(row + 8 * (c % 2 + 4 * (c / 2)) + 16 * part, scale);
+}
+
+// Rounds x, which the scale is in already, and returns what is in the sums.
+KRONLEARN_DEVICE float put_code(Half* row, int atom, float x) {
+  const Half rounded = Half(to_halves(x, 0.0f));
+  row[atom] = rounded;
+  return from_half(rounded);
+}
+
+// ---------------------------------------------------------------- sums
+
+// S_xy of a block of 128 threads, in kBytes of shared memory; each warp has 32 rows and 32 columns.
+class TileSums {
+ public:
+  static constexpr int kNumbers = kSize * kSize, kBytes = 4 * kNumbers;
+
+  KRONLEARN_DEVICE explicit TileSums(float* memory)
+      : memory_(reinterpret_cast<float4*>(memory) + threadIdx.x) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) at(e / 4, e % 4) = make_float4(0, 0, 0, 0);
+  }
+
+  // Tensor cores cut off what does not fit into their sums: these start anew with every tile. Warps with the
+  // same rows begin with different samples, of whose codes each adds up the squares.
+  KRONLEARN_DEVICE void add(const Half* codes, const float* samples) {
+    float tile[2][4][4] = {}, squares[2][4] = {};
+    // Four matrices of 8 samples and 8 numbers are two of numbers by two of samples, in A the numbers first,
+    // in B the samples: so lie their parts in registers.
+    const int lane = threadIdx.x % 32, inner = lane / 8 % 2 * 8, outer = lane / 16 * 8;
+    const Half* rows = codes + (lane % 8 + outer) * kCodeStride + inner + first_row();
+    const Half* same_rows = codes + (lane % 8 + inner) * kCodeStride + outer + first_row();
+    const float* columns = samples + (lane % 8 + inner) * kStride + outer + first_column();
+#pragma unroll
+    for (int turn = 0; turn < 2; ++turn) {
+      const int start = (turn + int(threadIdx.x) / 64) % 2 * 16;
+#pragma unroll
+      for (int k = start; k < start + kTile; k += 32) {
+        unsigned a[2][4];
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          load_transposed(a[m], rows + k * kCodeStride + 16 * m);
+          if (turn > 0) continue;
+          unsigned b[4];
+          load_transposed(b, same_rows + k * kCodeStride + 16 * m);
+          multiply(squares[0], squares[1], a[m], b);
+        }
+        // The large halves and the small ones of 16 columns, twice.
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          unsigned b[4];
+          load_transposed(b, columns + k * kStride + n / 2 * 16 + n % 2 * 4);
+#pragma unroll
+          for (int m = 0; m < 2; ++m) multiply(tile[m][n / 2 * 2], tile[m][n / 2 * 2 + 1], a[m], b);
+        }
+      }
+    }
+    keep(tile);
+    add_diagonals(squares);
+  }
+
+  // This thread's share of Σ ‖x‖².
+  KRONLEARN_DEVICE double codes2() const { return codes2_; }
+
+  // To (64, 64).
+  KRONLEARN_DEVICE void write(float* partial) const {
+    const int lane = threadIdx.x % 32;
+    partial += (first_row() + lane / 4) * kSize + first_column() + 2 * (lane % 4);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const float4 c = at(e / 4, e % 4);
+      float* p = partial + e / 4 * 16 * kSize + 8 * (e % 4);
+      *reinterpret_cast<float2*>(p) = make_float2(c.x, c.y);
+      *reinterpret_cast<float2*>(p + 8 * kSize) = make_float2(c.z, c.w);
+    }
+  }
+
+ private:
+  // 16 rows times two times 8 columns.
+  KRONLEARN_DEVICE static void multiply(float (&first)[4], float (&second)[4], const unsigned (&a)[4],
+                                        const unsigned (&b)[4]) {
+    multiply_halves(first, a, b[0], b[1]);
+    multiply_halves(second, a, b[2], b[3]);
+  }
+
+  KRONLEARN_DEVICE void keep(const float (&tile)[2][4][4]) const {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const float (&c)[4] = tile[e / 4][e % 4];
+      float4& sum = at(e / 4, e % 4);
+      sum = make_float4(sum.x + c[0], sum.y + c[1], sum.z + c[2], sum.w + c[3]);
+    }
+  }
+
+  // Of products of 16 rows with the first 8 and with the last 8 of them.
+  KRONLEARN_DEVICE void add_diagonals(const float (&c)[2][4]) {
+    const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+    if (row == column) codes2_ += c[0][0] + c[1][2];
+    if (row == column + 1) codes2_ += c[0][1] + c[1][3];
+  }
+
+  KRONLEARN_DEVICE static int first_row() { return threadIdx.x / 32 % 2 * 32; }
+  KRONLEARN_DEVICE static int first_column() { return threadIdx.x / 64 * 32; }
+  // The thread's part of 16 rows and 8 columns.
+  KRONLEARN_DEVICE float4& at(int m, int n) const { return memory_[(4 * m + n) * kTile]; }
+
+  float4* memory_;
+  double codes2_ = 0;
+};
+
+}  // namespace kronlearn

@@ -1,0 +1,78 @@
+"""Samples that single precision is not trusted with: coded again on the card, and added up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.cuda.codes import CardCodes
+from kronlearn.cuda.device import Card
+from kronlearn.cuda.updates import MOST_DOUBTFUL, DeviceUpdate
+
+__all__ = ["Settling"]
+
+_FILE = "settle.cu"
+_THREADS = 256
+
+#: The struct Settling of the kernels.
+_SETTLING = np.dtype(
+    [
+        *((name, np.int32) for name in ("most", "in_place")),
+        *((name, np.uint64) for name in ("ranked", "arrived", "sums", "counts")),
+    ],
+    align=True,
+)
+
+
+class Settling:
+    """Codes the samples on a list in double precision and adds up their moments.
+
+    Parameters
+    ----------
+    card : Card
+    update : DeviceUpdate
+        Which gets the sums.
+    task : struct Task
+        How samples are coded, with the list of doubtful ones.
+    """
+
+    def __init__(self, card: Card, update: DeviceUpdate, task: NDArray[Any]) -> None:
+        self.card, self.update = card, update
+        xp, self.blocks = card.xp, card.n_multiprocessors
+        self.codes = CardCodes.empty(card, MOST_DOUBTFUL, int(task["width"]), np.float32)
+        self.ranked = xp.zeros(MOST_DOUBTFUL, np.int32)
+        self.arrived = xp.zeros(1, np.int32)
+        needs = xp.zeros(2, np.int64)
+        card.launch_blocks(_FILE, "settle_needs", 1, 1, task, needs, options=update.options)
+        self.scratch_size, self.shared_bytes = (int(need) for need in needs)
+        teams = self.blocks * _THREADS // 32
+        self.scratch = xp.empty(teams * self.scratch_size)
+
+    def run(self, task: NDArray[Any]) -> None:
+        """Enqueue it; codes go to where the task says, or are forgotten."""
+        address, in_place = self.card.address, bool(task["index"])
+        task = task.copy()
+        task["list"], task["list_count"] = task["doubtful"], task["doubtful_count"]
+        task["doubtful"] = task["doubtful_count"] = 0
+        task["scratch"], task["scratch_size"] = address(self.scratch), self.scratch_size
+        if not in_place:
+            for name, place in self.codes.addresses(address).items():
+                task[name] = place
+        settling = np.zeros((), _SETTLING)
+        settling["most"], settling["in_place"] = MOST_DOUBTFUL, in_place
+        settling["ranked"], settling["arrived"] = address(self.ranked), address(self.arrived)
+        settling["sums"] = address(self.update.further)
+        settling["counts"] = address(self.update.further_counts)
+        self.card.launch_blocks(
+            _FILE,
+            "settle",
+            self.blocks,
+            _THREADS,
+            task,
+            self.update.double_tables,
+            settling,
+            options=self.update.options,
+            shared=self.shared_bytes,
+        )

@@ -1,0 +1,180 @@
+"""The command line on a graphics card: a real one if there is one, emulated always."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from skimage import io
+from skimage.data import camera
+from typer.testing import CliRunner
+
+from emulated_card import COMPILER, EmulatedCard
+from kronlearn.cli import bench_gpu
+from kronlearn.cli.app import app
+from kronlearn.cuda.device import card as real_card
+from kronlearn.engines import selection, workers
+
+COMMANDS = [
+    ["learn", "patches.npy", "--patch", "4x6"],
+    ["denoise", "photo.png", "out.png", "--add-noise", "20"],
+    ["inpaint", "photo.png", "out.png", "--drop", "0.3"],
+    ["cube", "learn", "scene.npy", "model.safetensors"],
+    ["cube", "denoise", "scene.npy", "out.npy"],
+]
+
+
+def command_name(command: list[str]) -> str:
+    return " ".join(word for word in command if word.isalpha())
+
+
+@pytest.fixture(autouse=True)
+def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    """Small files for all commands, in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    np.save("patches.npy", rng.standard_normal((200, 4, 6)).astype(np.float32).cumsum(axis=1))
+    io.imsave("photo.png", camera()[100:132, 200:232], check_contrast=False)
+    scene = rng.normal(100, 5, (16, 16, 6)) + 50 * np.arange(6)
+    np.save("scene.npy", scene.astype(np.float32))
+
+
+@pytest.fixture(scope="module", params=["emulated", "cuda"])
+def any_card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if request.param == "emulated":
+        if COMPILER is None:
+            pytest.skip("no C++ compiler is at hand")
+        return EmulatedCard(tmp_path_factory.mktemp("kernels"))
+    try:
+        return real_card()
+    except (ImportError, RuntimeError) as problem:
+        pytest.skip(f"no graphics card: {problem}")
+
+
+@pytest.fixture
+def card(any_card: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A card that commands find."""
+    for module in (selection, workers):
+        monkeypatch.setattr(module, "card", lambda: any_card)
+    return any_card
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def found_by(*arguments: str) -> dict[str, Any]:
+    result = run(*arguments, "--json", "--overwrite")
+    assert result.exit_code == 0, result.stderr
+    return dict(json.loads(result.stdout))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=command_name)
+def test_a_command_without_a_card_says_what_to_do(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_card() -> None:
+        raise RuntimeError('device="cuda" found no graphics card; pass device="cpu".')
+
+    monkeypatch.setattr(selection, "card", no_card)
+    result = run(*command, "--device", "cuda")
+    assert result.exit_code == 2
+    assert result.stderr == "Error: --device cuda found no graphics card; leave the option out.\n"
+
+
+def test_a_command_without_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_cupy() -> None:
+        raise ImportError("device=\"cuda\" needs CuPy: pip install 'kronlearn[cuda]'.")
+
+    monkeypatch.setattr(selection, "card", no_cupy)
+    result = run("bench", "gpu")
+    assert result.exit_code == 2
+    assert result.stderr == "Error: bench gpu needs CuPy: pip install 'kronlearn[cuda]'.\n"
+
+
+def test_learning_on_a_card_ends_as_on_the_processor(card: Any) -> None:
+    command = ["learn", "patches.npy", "--patch", "4x6", "--max-iter", "5", "--seed", "0"]
+    expected = found_by(*command)
+    found = found_by(*command, "--device", "cuda")
+    np.testing.assert_allclose(found["rmse"], expected["rmse"], rtol=1e-2)
+
+
+@pytest.mark.parametrize("command", COMMANDS[1:3], ids=command_name)
+def test_images_are_restored_on_a_card_as_on_the_processor(card: Any, command: list[str]) -> None:
+    expected = found_by(*command, "--patch", "4x4")["quality"]["after"]["psnr"]
+    found = found_by(*command, "--patch", "4x4", "--device", "cuda")["quality"]["after"]["psnr"]
+    assert abs(found - expected) < 0.3
+
+
+def test_cubes_are_worked_on_by_a_card_as_by_the_processor(card: Any) -> None:
+    learn = [*COMMANDS[3], "--patch", "4x4", "--max-iter", "3", "--seed", "0"]
+    expected = found_by(*learn)["rmse"]
+    np.testing.assert_allclose(found_by(*learn, "--device", "cuda")["rmse"], expected, rtol=1e-2)
+    found_by(*COMMANDS[4])
+    expected = np.load("out.npy")
+    found_by(*COMMANDS[4], "--device", "cuda")
+    np.testing.assert_allclose(np.load("out.npy"), expected, rtol=0, atol=0.5)
+
+
+def test_it_is_told_once_that_kernels_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def noisy_card() -> None:
+        logging.getLogger("kronlearn.cuda.device").info("Compiling.")
+
+    monkeypatch.setattr(selection, "card", noisy_card)
+    for options, told in (([], 1), (["--quiet"], 0), (["--json"], 0)):
+        for _ in range(2):
+            # There is no such card to learn on in the end.
+            result = run("learn", "patches.npy", "--device", "cuda", *options)
+            assert result.stderr.count("Preparing kernels") == told
+
+
+def test_the_benchmark_of_a_card_measures_learning_and_coding(
+    card: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(card, EmulatedCard):
+        # Emulated, the kernels of whole iterations take minutes; this shape has none.
+        small = (bench_gpu.Case("D", 9216, 4, 6, 3),)
+        monkeypatch.setattr(bench_gpu, "CASES", small)
+        monkeypatch.setattr(bench_gpu, "_card_name", lambda card: "this card")
+    monkeypatch.setattr(bench_gpu, "find_spec", lambda name: None)
+    result = run("bench", "gpu", "--quick", "--case", "d", "--json")
+    assert result.exit_code == 0, result.stderr
+    (row,) = json.loads(result.stdout)["rows"]
+    assert (row["case"], row["samples"]) == ("D", 400)
+    for name in ("plain", "defaults"):
+        assert row[f"{name} ms"] > 0
+        np.testing.assert_allclose(row[f"{name} rmse"], row[f"{name} processor rmse"], rtol=1e-2)
+    assert row["coding ms"] > 0
+    table = run("bench", "gpu", "--quick", "--case", "D").stdout
+    assert bench_gpu._card_name(card) in table
+    assert "batched-omp is not installed" in table
+
+
+def test_the_benchmark_of_a_card_refuses_a_case_that_there_is_not() -> None:
+    result = run("bench", "gpu", "--case", "Z")
+    assert result.exit_code == 2
+    assert "--case Z does not exist; choose one of A, B, C, D, E." in result.stderr
+
+
+def test_coding_is_compared_with_batched_omp_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    coded = []
+
+    def run_omp(atoms: Any, samples: Any, n_nonzero_coefs: int, **options: Any) -> None:
+        coded.append((atoms.shape, samples.shape, n_nonzero_coefs))
+
+    torch = SimpleNamespace(
+        from_dlpack=np.asarray,
+        as_tensor=lambda array, device: array,
+        cuda=SimpleNamespace(synchronize=lambda: None),
+    )
+    modules = {"torch": torch, "batched_omp": SimpleNamespace(run_omp=run_omp)}
+    monkeypatch.setattr(bench_gpu, "import_module", modules.__getitem__)
+    monkeypatch.setattr(bench_gpu, "_NUMBERS_AT_A_TIME", 200 * 3 * 36)
+    case = bench_gpu.Case("D", 300, 4, 6, 3)
+    dictionary = bench_gpu.perturbed_dct((4, 4), (6, 6))
+    bench_gpu._batched_omp("batched_omp", dictionary, case, bench_gpu.image_like(300, 4))
+    assert coded == [((16, 36), (200, 16), 3), ((16, 36), (100, 16), 3)]

@@ -1,0 +1,367 @@
+"""Arrays that lie on a card: taken without a copy, and results where the input is."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kronlearn as kl
+import reference
+from emulated_card import COMPILER, EmulatedCard
+from kronlearn.cuda.device import Card
+from kronlearn.cuda.device import card as real_card
+from kronlearn.cuda.exchange import adopted, is_on_card, returned_as
+from kronlearn.cuda.streaming import streamed
+from kronlearn.sources.arrays import ArraySource
+from kronlearn.starts import dct_factor
+from test_cuda_images import OnEmulatedCard, picture
+
+# Whoever asks for the card.
+ASKING = (
+    "kronlearn.engines.selection.card",
+    "kronlearn.engines.workers.card",
+    "kronlearn.sources.stored_samples.card",
+    "kronlearn.images.noise.card",
+)
+
+
+class OnCard:
+    """NumPy, whose arrays say of themselves that they lie on a card."""
+
+    ndarray = OnEmulatedCard
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(np, name)
+        if isinstance(found, type | ModuleType) or not callable(found):
+            return found
+        return lambda *given, **options: there(found(*given, **options))
+
+
+def there(array: Any) -> Any:
+    return array.view(OnEmulatedCard) if isinstance(array, np.ndarray) else array
+
+
+class Beside(EmulatedCard):
+    """An emulated card that tells its arrays from others, and counts what leaves it."""
+
+    xp = OnCard()
+
+    def upload(self, array: Any) -> Any:
+        return there(np.array(array))
+
+    def download(self, array: Any) -> Any:
+        assert is_on_card(array)
+        self.left = getattr(self, "left", 0) + array.size
+        return np.array(array).view(np.ndarray)
+
+
+@pytest.fixture(scope="module", params=["emulated", "cuda"])
+def card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if request.param == "emulated":
+        if COMPILER is None:
+            pytest.skip("no C++ compiler is at hand")
+        return Beside(tmp_path_factory.mktemp("kernels"))
+    try:
+        return real_card()
+    except (ImportError, RuntimeError) as problem:
+        pytest.skip(f"no graphics card: {problem}")
+
+
+@pytest.fixture
+def on_card(card: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Have ``device="cuda"`` mean this card."""
+    for place in ASKING:
+        monkeypatch.setattr(place, lambda: card)
+    return card
+
+
+# Images
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+def test_images_on_the_card_are_denoised_there(on_card, rng, dtype, stages):
+    clean = picture((40, 36))
+    noisy = np.clip(clean + rng.normal(0, 10, clean.shape), 0, 255).astype(dtype)
+    options = {"sigma": 10.0, "stages": stages, "dictionary": [dct_factor(8, 16)] * 2}
+    given = on_card.upload(noisy)
+    before = getattr(on_card, "left", 0)
+    found = kl.images.denoise(given, **options, device="cuda")
+    assert type(found) is type(given)
+    assert found.dtype == dtype
+    # Neither the image nor patches of it.
+    assert getattr(on_card, "left", 0) - before < noisy.size
+    expected = kl.images.denoise(noisy, **options)
+    assert np.std(on_card.download(found).astype(float) - expected) < 0.5
+    again = kl.images.denoise(noisy, **options, device="cuda")
+    assert type(again) is np.ndarray
+    np.testing.assert_array_equal(again, on_card.download(found))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((30, 26, 3), -1), ((3, 30, 26), 0), ((9, 20, 17), None)]
+)
+def test_all_of_denoising_happens_on_the_card(on_card, rng, shape, axis):
+    clean = picture(shape)
+    noisy = clean + rng.normal(0, 15, shape)
+    options = {"channel_axis": axis, "max_iter": 2}
+    given = on_card.upload(noisy)
+    found = kl.images.denoise(given, **options, device="cuda", full=True)
+    expected = kl.images.denoise(noisy, **options, full=True)
+    np.testing.assert_allclose(found.sigma, expected.sigma, rtol=1e-6)
+    assert type(found.image) is type(given)
+    error, wanted = np.std(on_card.download(found.image) - clean), np.std(expected.image - clean)
+    assert error == pytest.approx(wanted, rel=0.05)
+
+
+def test_noise_is_estimated_where_the_image_is(on_card, rng):
+    image = picture((70, 64)) + rng.normal(0, 5, (70, 64))
+    found = kl.images.estimate_sigma(on_card.upload(image))
+    assert found == pytest.approx(kl.images.estimate_sigma(image), rel=1e-9)
+
+
+def test_images_on_the_card_are_inpainted(on_card, rng):
+    image = picture((30, 26))
+    missing = rng.random(image.shape) < 0.3
+    given = on_card.upload(image)
+    found = kl.images.inpaint(given, on_card.upload(missing), max_iter=2, device="cuda")
+    assert type(found) is type(given)
+    filled = on_card.download(found)
+    np.testing.assert_array_equal(filled[~missing], image[~missing])
+    expected = kl.images.inpaint(image, missing, max_iter=2)
+    assert np.std(filled - image) < 1.2 * np.std(expected - image) + 0.5
+
+
+def test_cubes_on_the_card_are_denoised(on_card, rng):
+    clean = np.add.outer(np.arange(20), np.arange(24))[..., None] * rng.random(6)
+    noisy = clean + rng.normal(0, 2, clean.shape)
+    given = on_card.upload(noisy)
+    found = kl.hyperspectral.denoise(given, device="cuda")
+    assert type(found) is type(given)
+    expected = kl.hyperspectral.denoise(noisy)
+    np.testing.assert_allclose(on_card.download(found), expected, atol=0.05)
+
+
+def test_images_on_the_card_need_the_card(on_card):
+    given = on_card.upload(picture((12, 12)))
+    with pytest.raises(ValueError, match='image is on a graphics card; pass device="cuda"'):
+        kl.images.denoise(given)
+
+
+def test_large_images_stay_in_memory(on_card, rng):
+    noisy = picture((40, 36)) + rng.normal(0, 10, (40, 36))
+    options = {"sigma": 10.0, "dictionary": [dct_factor(8, 16)] * 2}
+    expected = kl.images.denoise(noisy, **options, device="cuda")
+    with kl.cuda.memory_limit(1 << 16):
+        found = kl.images.denoise(noisy, **options, device="cuda")
+    # Means of planes are rounded differently.
+    assert np.std(found - expected) < 0.05
+
+
+# Samples
+
+
+def test_codes_of_samples_on_the_card_are_there(on_card, rng):
+    pytest.importorskip("cupyx", reason="codes are matrices of CuPy")
+    factors = reference.random_factors(rng, (5, 4), (6, 7))
+    Y = rng.standard_normal((50, 5, 4))
+    found = kl.sparse_code(on_card.upload(Y), factors, 3, device="cuda")
+    expected = kl.sparse_code(Y, factors, 3)
+    np.testing.assert_allclose(on_card.download(found.todense()), expected.toarray(), atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_samples_on_the_card_are_learned_from(on_card, rng, dtype):
+    Y = reference.sparse_samples(rng, reference.random_factors(rng, (5, 4), (6, 6)), 300, 2)
+    settings = {"n_nonzero_coefs": 2, "max_iter": 4, "random_state": 0}
+    given = on_card.upload(Y.astype(dtype))
+    found = kl.KroneckerDictionaryLearning(6, **settings, device="cuda").fit(given)
+    expected = kl.KroneckerDictionaryLearning(6, **settings).fit(Y.astype(dtype))
+    np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=1e-3)
+
+
+def test_tensors_of_pytorch_are_taken_and_given(on_card, rng):
+    torch = pytest.importorskip("torch")
+    if isinstance(on_card, Beside) or not torch.cuda.is_available():
+        pytest.skip("PyTorch has no graphics card")
+    noisy = (picture((64, 60)) + rng.normal(0, 10, (64, 60))).astype(np.float32)
+    options = {"sigma": 10.0, "dictionary": [dct_factor(8, 16)] * 2}
+    given = torch.tensor(noisy, device="cuda", requires_grad=True)
+    found = kl.images.denoise(given, **options, device="cuda")
+    assert isinstance(found, torch.Tensor)
+    assert found.is_cuda
+    expected = kl.images.denoise(noisy, **options, device="cuda")
+    np.testing.assert_array_equal(found.cpu().numpy(), expected)
+    Y = torch.tensor(rng.standard_normal((40, 5, 4)), device="cuda")
+    factors = reference.random_factors(rng, (5, 4), (6, 7))
+    codes = kl.sparse_code(Y, factors, 3, device="cuda")
+    wanted = kl.sparse_code(Y.cpu().numpy(), factors, 3)
+    np.testing.assert_allclose(codes.get().toarray(), wanted.toarray(), atol=1e-9)
+
+
+# How arrays change hands
+
+
+class Tensor:
+    """What PyTorch has, on a device of a kind as DLPack counts them."""
+
+    def __init__(
+        self, kind: int = 2, requires_grad: bool = False, by_interface: bool = False
+    ) -> None:
+        self.kind, self.requires_grad, self.by_interface = kind, requires_grad, by_interface
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.kind, 0
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if not self.by_interface:
+            raise AttributeError
+        if self.requires_grad:
+            raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad.")
+        return {}
+
+    def detach(self) -> Tensor:
+        return Tensor(self.kind, False, self.by_interface)
+
+
+def cupy_on(device: int, current: int = 0) -> Any:
+    """CuPy with arrays that say how they were made."""
+    made = SimpleNamespace(device=SimpleNamespace(id=device))
+
+    def by(way: str) -> Any:
+        return lambda array: SimpleNamespace(**vars(made), way=way, of=array)
+
+    cuda = SimpleNamespace(Device=lambda: SimpleNamespace(id=current))
+    return SimpleNamespace(
+        ndarray=np.ndarray, asarray=by("interface"), from_dlpack=by("dlpack"), cuda=cuda
+    )
+
+
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (np.zeros(3), False),
+        ([1.0], False),
+        ("file.npy", False),
+        (Tensor(1), False),
+        (Tensor(2), True),
+        (Tensor(13), True),
+        (Tensor(2, requires_grad=True, by_interface=True), True),
+        (np.zeros(3).view(OnEmulatedCard), True),
+    ],
+)
+def test_it_is_known_where_an_array_lies(array, expected):
+    assert is_on_card(array) is expected
+
+
+def test_arrays_are_taken_by_whatever_they_offer():
+    assert adopted(cupy_on(0), Tensor()).way == "dlpack"
+    found = adopted(cupy_on(0), Tensor(requires_grad=True, by_interface=True))
+    assert found.way == "interface"
+    assert not found.of.requires_grad
+
+
+def test_arrays_of_another_card_are_an_error():
+    with pytest.raises(ValueError, match=r"on graphics card 1, and the current one is 0"):
+        adopted(cupy_on(1), Tensor())
+
+
+def test_results_are_of_the_library_of_the_input(monkeypatch):
+    library = ModuleType("tensors")
+    library.from_dlpack = lambda array: ("tensor", array)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tensors", library)
+    monkeypatch.setattr(Tensor, "__module__", "tensors.parts")
+    result = np.zeros(2)
+    assert returned_as(Tensor(), result) == ("tensor", result)
+    assert returned_as(np.ones(3), result) is result
+    monkeypatch.delattr(library, "from_dlpack")
+    assert returned_as(Tensor(), result) is result
+
+
+# Memory
+
+
+def test_a_limit_is_all_the_memory_there_is():
+    pool = SimpleNamespace(total_bytes=lambda: 30, used_bytes=lambda: 10)
+    runtime = SimpleNamespace(memGetInfo=lambda: (1000, 2000))
+    cupy = SimpleNamespace(
+        cuda=SimpleNamespace(runtime=runtime), get_default_memory_pool=lambda: pool
+    )
+    card = Card(cupy)
+    assert card.free_memory() == 1020
+    with kl.cuda.memory_limit(500):
+        assert card.free_memory() == 500
+        with kl.cuda.memory_limit(5000):
+            assert card.free_memory() == 1020
+        assert card.free_memory() == 500
+    assert card.free_memory() == 1020
+
+
+@pytest.mark.parametrize(
+    ("limit", "problem"), [(0, ValueError), (1.5, TypeError), (True, TypeError)]
+)
+def test_limits_are_numbers_of_bytes(limit, problem):
+    with pytest.raises(problem, match="memory_limit"), kl.cuda.memory_limit(limit):
+        pass
+
+
+class Copied(np.ndarray):
+    """An array on a card that can be copied to."""
+
+    def set(self, array: Any, stream: Any) -> None:
+        self[...] = array
+
+
+class StreamingCupy:
+    """What streaming needs of CuPy; everything happens at once."""
+
+    def __init__(self) -> None:
+        self.registered: list[str] = []
+        quiet = {name: lambda *_: None for name in ("wait_event", "synchronize", "record")}
+        runtime = SimpleNamespace(
+            hostRegister=lambda *_: self.registered.append("in"),
+            hostUnregister=lambda *_: self.registered.append("out"),
+            CUDARuntimeError=OSError,
+        )
+        self.cuda = SimpleNamespace(
+            runtime=runtime,
+            Stream=lambda non_blocking: SimpleNamespace(**quiet),
+            Event=lambda disable_timing: SimpleNamespace(**quiet),
+            get_current_stream=lambda: SimpleNamespace(**quiet),
+            alloc_pinned_memory=bytearray,
+        )
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        return np.empty(shape, dtype).view(Copied)
+
+
+@pytest.mark.parametrize("count", [1, 7, 100])
+def test_samples_arrive_in_order_and_are_pinned_when_sent_again(rng, count):
+    xp, Y = StreamingCupy(), rng.standard_normal((count, 3, 2))
+    source = ArraySource(Y, (3, 2))
+    pieces = [slice(a, min(a + 8, count)) for a in range(0, count, 8)]
+    for registered in ([], ["in"], ["in"]):
+        chunks = [(rows, np.array(chunk)) for rows, chunk in streamed(xp, source, pieces)]
+        assert [rows for rows, _ in chunks] == pieces
+        np.testing.assert_array_equal(np.concatenate([c for _, c in chunks]), Y.reshape(count, 6))
+        assert xp.registered == registered
+    del source
+    assert xp.registered == ["in", "out"]
+
+
+def test_what_cannot_be_pinned_is_copied_every_time(rng):
+    xp, Y = StreamingCupy(), rng.standard_normal((20, 3))
+
+    def refuse(*_: Any) -> None:
+        raise OSError
+
+    xp.cuda.runtime.hostRegister = refuse
+    source = ArraySource(Y, (3,))
+    for _ in range(3):
+        chunks = [np.array(c) for _, c in streamed(xp, source, [slice(0, 12), slice(12, 20)])]
+        np.testing.assert_array_equal(np.concatenate(chunks), Y)
