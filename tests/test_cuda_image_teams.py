@@ -38,7 +38,13 @@ def _with_threads(folder: Path, file: str) -> Path:
         re.DOTALL,
     )
     emulation = Path(__file__).with_name("cuda_emulation.hpp")
-    lines = [f'#include "{emulation}"', *MISSING, f'#include "{KERNELS / file}"']
+    lines = [
+        "#include <algorithm>",
+        "#include <bit>",
+        f'#include "{emulation}"',
+        *MISSING,
+        f'#include "{KERNELS / file}"',
+    ]
     for name, parameters in kernels:
         names = ", ".join(re.findall(r"(\w+)(?:,|$)", parameters))
         lines.append(
@@ -55,10 +61,21 @@ def _with_threads(folder: Path, file: str) -> Path:
 
 # What the emulation does not have.
 MISSING = [
+    "#include <algorithm>",
+    "#include <bit>",
     "#define __grid_constant__",
     "inline float __fmul_rn(float x, float y) { return x * y; }",
     "inline double __dmul_rn(double x, double y) { return x * y; }",
     "inline long long __double2ll_rn(double x) { return std::llrint(x); }",
+    "inline long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }",
+    "inline double __longlong_as_double(long long x) { return std::bit_cast<double>(x); }",
+    "inline float __fdividef(float x, float y) { return x / y; }",
+    """
+    inline unsigned __reduce_min_sync(unsigned mask, unsigned x) {
+      for (int o = 16; o > 0; o /= 2) x = std::min(x, __shfl_xor_sync(mask, x, o));
+      return x;
+    }
+    """,
 ]
 
 

@@ -165,7 +165,10 @@ def test_atoms_that_no_code_uses_are_left_to_the_processor(card, rng):
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-@pytest.mark.parametrize(("m", "n", "method"), [(8, 8, "ols"), (8, 8, "threshold"), (8, 16, "omp")])
+@pytest.mark.parametrize(
+    ("m", "n", "method"),
+    [(8, 8, "ols"), (8, 8, "threshold"), (8, 16, "omp"), (32, 32, "ols")],
+)
 def test_settled_samples_have_the_codes_and_sums_of_the_processor(
     card, rng, m, n, method, in_place
 ):
@@ -203,7 +206,7 @@ def settled(
     card: Any, Y: np.ndarray, dictionary: Any, method: str, order: np.ndarray, in_place: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sums, counts and supports, in the order of the samples, of some that are on a list."""
-    samples, ones = card.upload(Y.reshape(len(Y), -1)), card.upload(np.ones(16))
+    samples, ones = card.upload(Y.reshape(len(Y), -1)), card.upload(np.ones(32))
     doubtful = card.upload(order)
     update = DeviceUpdate(card, dictionary, method == "threshold", kept=4, rows=1)
     update.doubtful_count.fill(len(order))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.cuda.chunk_sums import PARTS, ChunkSums
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.device import Card
+from kronlearn.cuda.samples import CardSamples
 from kronlearn.cuda.settling import Settling
 from kronlearn.cuda.tables import Tables
 from kronlearn.cuda.tasks import METHODS, WORK, new_task
@@ -33,14 +36,20 @@ _TOO_LARGE = 1e17
 # Scaled further, tiny samples would leave the range of single precision when squared.
 _MOST_SCALE = 2.0**60
 
+# How an iteration codes, and which set of codes it writes.
+_Planned = tuple[Step, int | None]
+
 
 class Ahead(ABC):
     """Iterations of coding, sums and updates that one kernel after the other does on the card.
 
+    Samples that are not all on the card are coded and added up as they come, chunk by chunk.
+
     Parameters
     ----------
     card : Card
-    samples : array on the card, (N, m_1·m_2), float32
+    samples : CardSamples
+        Of float32.
     scale : float
         A power of two; times it, no entry of a sample is above 1024.
     dictionary : KroneckerDictionary
@@ -53,14 +62,15 @@ class Ahead(ABC):
     #: The file with the kernels, and what it is compiled with.
     file: str
     options: tuple[str, ...]
-    update: DeviceUpdate
+    #: The updates of an iteration, each of which needs sums over all samples.
+    updates: tuple[str, ...]
     #: Whether iterations write codes even if nobody wants them.
     needs_codes = False
 
     def __init__(
         self,
         card: Card,
-        samples: Any,
+        samples: CardSamples,
         scale: float,
         dictionary: KroneckerDictionary,
         coder: Coder,
@@ -69,19 +79,29 @@ class Ahead(ABC):
     ) -> None:
         xp = card.xp
         self.card, self.samples, self.scale, self.width = card, samples, scale, coder.width
-        self.orthonormal, self.kept = orthonormal, kept
+        self.orthonormal = orthonormal
         self.dictionary: Dictionary = dictionary
-        self.prepare(dictionary, coder)
+        #: The most samples that kernels are given at a time.
+        self.at_once = len(samples.source) if samples.array is not None else samples.longest
+        sums_scale = self.prepare(dictionary, coder)
+        rows = self.blocks(self.at_once)
+        self.chunk_sums: ChunkSums | None = None
+        if samples.array is not None:
+            self.update = DeviceUpdate(card, dictionary, orthonormal, kept, rows, sums_scale)
+            self.partial, self.partial_counts = self.update.partial, self.update.partial_counts
+        else:
+            self.update = DeviceUpdate(card, dictionary, orthonormal, kept, PARTS, sums_scale)
+            self.chunk_sums = ChunkSums(card, self.update, rows, sums_scale)
+            self.partial = self.chunk_sums.partial
+            self.partial_counts = self.chunk_sums.partial_counts
         self.norms = xp.ones(max(dictionary.n_atoms))
         self.bad = xp.full(1, _NO_SAMPLE, np.int64)
-        self.doubtful = xp.empty(len(samples), np.int32)
+        self.doubtful = xp.empty(self.at_once, np.int32)
         self.task = new_task(
             shape=Tables.of(dictionary.factors).shape,
             method=METHODS[coder.method],
             width=coder.width,
-            count=len(samples),
             scale=scale,
-            samples=card.address(samples),
             norms1=card.address(self.norms),
             norms2=card.address(self.norms),
             doubtful=card.address(self.doubtful),
@@ -95,33 +115,35 @@ class Ahead(ABC):
         self.recorded: dict[Any, Any] = {}
 
     @abstractmethod
-    def prepare(self, dictionary: KroneckerDictionary, coder: Coder) -> None:
-        """Make the update, and room for what the kernels need."""
+    def prepare(self, dictionary: KroneckerDictionary, coder: Coder) -> float:
+        """Ask what the kernels need; returns what sums multiply samples and codes by."""
 
     @abstractmethod
-    def iterate(self, task: NDArray[Any]) -> None:
-        """Enqueue one iteration."""
+    def blocks(self, count: int) -> int:
+        """How many blocks leave sums of so many samples."""
+
+    @abstractmethod
+    def sum_for(self, update: str, task: NDArray[Any]) -> None:
+        """Enqueue the sums that an update needs, over the samples of the task."""
 
     def run(self, dictionary: Dictionary, course: Course) -> list[Iterated]:
         """Iterations; fewer if one of them needs the processor or raised the error."""
         if dictionary is not self.dictionary:
             self.update.begin_with(dictionary.coding_factors)
         places = self._places(course)
-        works = [
-            self._recorded(step, place) for step, place in zip(course.steps, places, strict=True)
-        ]
-        self.update.begin(course.last_error)
-        finished = self.card.replayed(works)
+        steps = list(zip(course.steps, places, strict=True))
+        run = self._run_resident if self.chunk_sums is None else self._run_streamed
+        finished = run(steps, course.last_error)
         done = []
-        for made, time, place in zip(self.update.made(), finished, places, strict=False):
+        for made, end, place in zip(self.update.made(), finished, places, strict=False):
             if made.failed:
                 break
             present = dictionary.with_stacks([factor[None] for factor in made.factors])
             codes = None if place is None else self._codes(place)
             found = made.squared_error, made.residual, made.nonzeros
-            done.append(Iterated(present, *found, time, codes))
+            done.append(Iterated(present, *found, end, codes))
         self.dictionary = done[-1].dictionary if done else dictionary
-        if len(done) < len(works):
+        if len(done) < len(steps):
             self.update.begin_with(self.dictionary.coding_factors)
         return done
 
@@ -157,28 +179,72 @@ class Ahead(ABC):
 
     def _codes(self, place: int) -> CardCodes:
         if place not in self.codes:
-            count = len(self.samples)
+            count = len(self.samples.source)
             self.codes[place] = CardCodes.empty(self.card, count, self.width, np.float32)
         return self.codes[place]
+
+    def _run_resident(self, steps: list[_Planned], last_error: float | None) -> list[float]:
+        """All iterations without a look; when each ended."""
+        works = [self._recorded(step, place) for step, place in steps]
+        self.update.begin(last_error)
+        return self.card.replayed(works)
 
     def _recorded(self, step: Step, place: int | None) -> Any:
         """An iteration to be replayed."""
         key = step, place
         if key not in self.recorded:
-            task = self.task.copy()
-            task["work"] = WORK["keep better" if step.keep_better else "fresh"]
-            task["half"] = -1 if step.half is None else step.half
-            if place is not None or self.needs_codes:
-                for name, at in self._codes(place or 0).addresses(self.card.address).items():
-                    task[name] = at
+            rows = slice(0, len(self.samples.source))
+            task = self._task(step, place, rows, self.samples.array)
             # The recording is not to change anything.
             self.update.stop()
-            self.recorded[key] = self.card.recorded(partial(self.iterate, task))
+            self.recorded[key] = self.card.recorded(partial(self._iterate, task))
         return self.recorded[key]
+
+    def _iterate(self, task: NDArray[Any]) -> None:
+        for update in self.updates:
+            self.sum_for(update, task)
+            self.update.run(update)
+
+    def _run_streamed(self, steps: list[_Planned], last_error: float | None) -> list[float]:
+        """One iteration after the other until one stops; when each ended."""
+        self.update.begin(last_error)
+        finished = []
+        for step, place in steps:
+            for update in self.updates:
+                self._sum_chunks(update, step, place)
+                self.update.run(update)
+            stopped = int(self.card.download(self.update.stopped)[0])
+            finished.append(time.perf_counter())
+            if stopped:
+                break
+        return finished
+
+    def _sum_chunks(self, update: str, step: Step, place: int | None) -> None:
+        """Enqueue the sums that an update needs, over all samples as they come."""
+        assert self.chunk_sums is not None
+        is_first, count = update == self.updates[0], len(self.samples.source)
+        for rows, chunk in self.samples.chunks():
+            self.sum_for(update, self._task(step, place, rows, chunk))
+            blocks = self.blocks(rows.stop - rows.start)
+            self.chunk_sums.add(blocks, rows.start == 0, rows.stop == count, of_coding=is_first)
+
+    def _task(self, step: Step, place: int | None, rows: slice, samples: Any) -> NDArray[Any]:
+        """What is done in an iteration with some of the samples."""
+        task, address = self.task.copy(), self.card.address
+        task["first"], task["count"] = rows.start, rows.stop - rows.start
+        task["samples"] = address(samples)
+        task["work"] = WORK["keep better" if step.keep_better else "fresh"]
+        task["half"] = -1 if step.half is None else step.half
+        if place is not None or self.needs_codes:
+            for name, at in self._codes(place or 0)[rows].addresses(address).items():
+                task[name] = at
+        return task
 
 
 class FullMoments(Ahead):
     """8 × 8 atoms of 8 × 8 samples, one or two lanes per sample; full moments."""
+
+    updates = ("update_both",)
 
     @staticmethod
     def suits(dictionary: Dictionary, coder: Coder, orthonormal: bool) -> bool:
@@ -186,8 +252,8 @@ class FullMoments(Ahead):
         methods = ("threshold",) if orthonormal else ("omp", "ols")
         return dictionary.patch_shape == dictionary.n_atoms == (8, 8) and coder.method in methods
 
-    def prepare(self, dictionary: KroneckerDictionary, coder: Coder) -> None:
-        """Make the update, and room for the blocks' sums."""
+    def prepare(self, dictionary: KroneckerDictionary, coder: Coder) -> float:
+        """Ask what the kernels need."""
         self.options = (f"-DKRONLEARN_WIDTH={coder.width}",)
         self.file = "threshold_fused.cu"
         if not self.orthonormal:
@@ -196,24 +262,25 @@ class FullMoments(Ahead):
         needs = self.card.xp.zeros(3, np.int32)
         self.launch("fused_needs", 1, 1, 0, needs)
         self.threads, self.shared_bytes, each = self.card.download(needs).tolist()
-        tiles = -(-len(self.samples) // _TILE)
-        self.blocks = min(tiles, each * self.card.n_multiprocessors)
-        self.update = DeviceUpdate(
-            self.card, dictionary, self.orthonormal, self.kept, self.blocks, self.scale
-        )
+        self.most_blocks = each * self.card.n_multiprocessors
+        return self.scale
 
-    def iterate(self, task: NDArray[Any]) -> None:
-        """Code and sum, add up what the blocks found, update."""
-        update = self.update
-        arguments = task, update.single_tables, update.partial, update.partial_counts
-        self.launch("code_and_sum", self.blocks, self.threads, self.shared_bytes, *arguments)
+    def blocks(self, count: int) -> int:
+        """As many as the card has room for, or fewer: one for every tile."""
+        return min(-(-count // _TILE), self.most_blocks)
+
+    def sum_for(self, update: str, task: NDArray[Any]) -> None:
+        """Code and sum."""
+        arguments = task, self.update.single_tables, self.partial, self.partial_counts
+        blocks = self.blocks(int(task["count"]))
+        self.launch("code_and_sum", blocks, self.threads, self.shared_bytes, *arguments)
         self.settling.run(task)
-        update.run("update_both")
 
 
 class SumsByMode(Ahead):
     """16 × 16 or 32 × 32 atoms of square samples, several lanes per sample; sums by mode."""
 
+    updates = ("update_left", "update_right")
     needs_codes = True
 
     @staticmethod
@@ -227,61 +294,64 @@ class SumsByMode(Ahead):
             and (n <= {16} or n <= {32})
         )
 
-    def prepare(self, dictionary: KroneckerDictionary, coder: Coder) -> None:
-        """Make the update, and room for the blocks' sums."""
+    def prepare(self, dictionary: KroneckerDictionary, coder: Coder) -> float:
+        """Ask what the kernels need."""
         m, n = dictionary.patch_shape[0], dictionary.n_atoms[0]
         sizes = {"M": m, "N": n, "WIDTH": coder.width, "OLS": int(coder.method == "ols")}
         self.file = "pursuit_lanes.cu"
         self.options = tuple(f"-DKRONLEARN_{name}={value}" for name, value in sizes.items())
-        self.blocks = self.card.n_multiprocessors
-        self.update = DeviceUpdate(self.card, dictionary, False, self.kept, self.blocks)
         needs = self.card.xp.zeros(9, np.int32)
         self.launch("lanes_need", 1, 1, 0, needs)
         self.needs = self.card.download(needs).reshape(3, 3).tolist()
+        return 1.0
 
-    def iterate(self, task: NDArray[Any]) -> None:
-        """Code and sum for the left mode, update it, sum for the right mode, update both."""
-        update = self.update
-        counts = update.partial_counts
-        self._sum("code_and_sum_left", 0, task, update.single_tables, update.partial, counts)
+    def blocks(self, count: int) -> int:
+        """One for every multiprocessor."""
+        return self.card.n_multiprocessors
+
+    def sum_for(self, update: str, task: NDArray[Any]) -> None:
+        """Code and sum for the left mode, or sum the codes for the right one."""
+        own = self.update
+        if update == "update_right":
+            self._sum("sum_right", 2, task, own.unscaled, self.partial)
+            return
+        tables, counts = own.single_tables, self.partial_counts
+        self._sum("code_and_sum_left", 0, task, tables, self.partial, counts)
         self.settling.run(task)
-        update.run("update_left")
-        self._sum("sum_right", 2, task, update.unscaled, update.partial)
-        update.run("update_right")
 
-    def _sum(self, kernel: str, which: int, *arguments: Any) -> None:
+    def _sum(self, kernel: str, which: int, task: NDArray[Any], *arguments: Any) -> None:
         warps, fixed, each = self.needs[which]
-        self.launch(kernel, self.blocks, 32 * warps, fixed + warps * each, *arguments)
+        blocks, shared = self.blocks(int(task["count"])), fixed + warps * each
+        self.launch(kernel, blocks, 32 * warps, shared, task, *arguments)
 
 
 def ahead_for(
     card: Card,
-    samples: Any,
+    samples: CardSamples,
     dictionary: Dictionary,
     coder: Coder,
     orthonormal: bool,
     kept: int,
 ) -> Ahead | None:
     """What runs iterations of this kind ahead, or None."""
-    if not isinstance(dictionary, KroneckerDictionary) or samples.dtype != np.float32:
+    if not isinstance(dictionary, KroneckerDictionary) or samples.source.dtype != np.float32:
         return None
     if coder.width > _MOST_NONZEROS or coder.tol is not None or coder.weights is not None:
         return None
     for kind in (FullMoments, SumsByMode):
         if kind.suits(dictionary, coder, orthonormal):
-            scale = _scale(samples)
+            scale = _scale(samples.largest())
             if scale is None:
                 return None
             return kind(card, samples, scale, dictionary, coder, orthonormal, kept)
     return None
 
 
-def _scale(samples: Any) -> float | None:
+def _scale(largest: float) -> float | None:
     """A power of two that makes the largest entry 512 to 1024; None for what is not finite.
 
     Samples that are not finite, or too large, are for passes to complain about.
     """
-    largest = max(abs(float(samples.min())), abs(float(samples.max()))) if samples.size else 0.0
     if not largest < _TOO_LARGE:
         return None
     if largest == 0:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -103,8 +105,8 @@ class Card:
         available = int(free) + int(pool.total_bytes()) - int(pool.used_bytes())
         return min(available, current_limit() or available)
 
-    def stream(self, source: Source, pieces: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
-        """Consecutive chunks of a source, each valid until the next is asked for."""
+    def stream(self, source: Source, pieces: Iterable[slice]) -> Iterator[tuple[slice, Any]]:
+        """Chunks of a source, each valid until the next is asked for."""
         return streamed(self.xp, source, pieces)
 
     def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
@@ -160,9 +162,21 @@ def _function(cupy: Any, file: str, kernel: str, options: tuple[str, ...]) -> An
     return _module(cupy, file, options).get_function(kernel)
 
 
+def _digest(file: str) -> str:
+    """Of a file and what it includes: CuPy finds kept kernels by the text of the file alone."""
+    texts: dict[str, bytes] = {}
+    left = [file]
+    while left:
+        name = left.pop()
+        if name not in texts:
+            texts[name] = (_KERNELS / name).read_bytes()
+            left += re.findall(r'^#include "(.+)"', texts[name].decode(), re.MULTILINE)
+    return hashlib.sha256(b"\0".join(texts[name] for name in sorted(texts))).hexdigest()
+
+
 @cache
 def _module(cupy: Any, file: str, options: tuple[str, ...]) -> Any:
     """The kernels of a file, compiled for this card; CuPy keeps them on disk."""
     logger.info("Compiling %s for this graphics card; the result is kept.", file)
-    source = (_KERNELS / file).read_text("utf-8")
+    source = (_KERNELS / file).read_text("utf-8") + f"\n// {_digest(file)}\n"
     return cupy.RawModule(code=source, options=("-std=c++17", f"-I{_KERNELS}", *options))

@@ -65,12 +65,10 @@ class Cuda(Engine):
         self, source: Source, dictionary: Dictionary, coder: Coder, course: Course
     ) -> list[Iterated] | None:
         """Iterations without a look from the processor, where there are kernels for them."""
-        if self.samples.array is None:
-            return None
         if not self._asked:
             self._asked = True
             self._ahead = ahead_for(
-                self.card, self.samples.array, dictionary, coder, course.orthonormal, _MOST_AHEAD
+                self.card, self.samples, dictionary, coder, course.orthonormal, _MOST_AHEAD
             )
         if self._ahead is None:
             return None

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from kronlearn.cuda.device import Card
 from kronlearn.cuda.exchange import adopted, is_on_card
-from kronlearn.cuda.image_passes import Coding, Shrinkage, Tell
+from kronlearn.cuda.group_passes import Shrinkage
+from kronlearn.cuda.image_passes import Coding, Tell
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.slabs import Axis, Grid, PlacedArray
 from kronlearn.cuda.tables import Tables
@@ -129,8 +130,40 @@ class CardImages:
         progress : callable, optional
             Called with the share that is done.
         """
+        sums = {"numerator": numerator, "denominator": denominator}
+        settings = (method, width, tol, known, favour_sparse)
+        self._code(axes, {"image": image, **sums}, *settings, progress)
+
+    def code_average(
+        self,
+        image: Any,
+        axes: Sequence[Axis],
+        method: str,
+        width: int,
+        tol: float,
+        known: Any = None,
+        favour_sparse: bool = True,
+        progress: Tell = None,
+    ) -> Any:
+        """The average of what patches become, numerator by denominator, of an image on the card."""
+        average = self.card.xp.empty_like(image)
+        settings = (method, width, tol, known, favour_sparse)
+        self._code(axes, {"image": image, "average": average}, *settings, progress)
+        return average
+
+    def _code(
+        self,
+        axes: Sequence[Axis],
+        given: dict[str, Any],
+        method: str,
+        width: int,
+        tol: float,
+        known: Any,
+        favour_sparse: bool,
+        progress: Tell,
+    ) -> None:
         grid = Grid.of(axes)
-        arrays = self._arrays(grid, image=image, numerator=numerator, denominator=denominator)
+        arrays = self._arrays(grid, **given)
         size = arrays["image"].array.size
         if grid.features != self.features or size != grid.pixels or width < 1:
             raise ValueError("patches do not fit the dictionary")
@@ -183,8 +216,40 @@ class CardImages:
         progress : callable, optional
             Called with the share that is done.
         """
+        sums = {"numerator": numerator, "denominator": denominator}
+        given = {"image": image, **sums}
+        self._shrink(synthesis, axes, given, guide, group, noise, taper, progress)
+
+    def shrink_average(
+        self,
+        synthesis: CardImages,
+        image: Any,
+        guide: Any,
+        axes: Sequence[Axis],
+        group: int,
+        noise: float,
+        taper: NDArray[Any],
+        progress: Tell = None,
+    ) -> Any:
+        """The average of shrunk patches, numerator by denominator, of planes on the card."""
+        average = self.card.xp.empty_like(image)
+        given = {"image": image, "average": average}
+        self._shrink(synthesis, axes, given, guide, group, noise, taper, progress)
+        return average
+
+    def _shrink(
+        self,
+        synthesis: CardImages,
+        axes: Sequence[Axis],
+        given: dict[str, Any],
+        guide: Any,
+        group: int,
+        noise: float,
+        taper: NDArray[Any],
+        progress: Tell,
+    ) -> None:
         grid = Grid.of(axes)
-        arrays = self._arrays(grid, image=image, numerator=numerator, denominator=denominator)
+        arrays = self._arrays(grid, **given)
         arrays["guide"] = self._array("guide", guide)
         square = self.features == self.atoms == synthesis.features == synthesis.atoms
         fits = group * grid.features == self.features and taper.size == grid.features

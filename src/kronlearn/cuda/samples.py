@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import cycle
 from typing import Any
 
 from kronlearn.cuda.device import Card
@@ -13,8 +14,10 @@ from kronlearn.sources.source import Source, sample_dtype
 __all__ = ["CardSamples", "CardSource", "card_codes"]
 
 # Chunks are no longer than this many numbers: what is made of one besides is as large or larger.
-# Those that are only sent are shorter.
-_MOST_NUMBERS, _NUMBERS_SENT = 1 << 26, 1 << 22
+# Those that are sent are shorter, for the first one is waited for.
+_MOST_NUMBERS, _NUMBERS_SENT = 1 << 26, 1 << 23
+# Chunks that are sent or worked on at the same time.
+_SENT_AT_ONCE = 3
 
 
 class CardSource(Source):
@@ -54,6 +57,8 @@ class CardSource(Source):
 class CardSamples:
     """The samples of a source as arrays on the card.
 
+    Of those that do not fit, some chunks stay there and the others are sent in every pass.
+
     Parameters
     ----------
     card : Card
@@ -66,27 +71,71 @@ class CardSamples:
         self.card, self.source = card, source
         self.array: Any = None
         size = len(source) * source.n_features * source.dtype.itemsize
+        numbers = memory // source.dtype.itemsize
         if isinstance(source, CardSource):
             self.array = source.array
         elif size <= memory:
             self.array = card.xp.empty((len(source), source.n_features), source.dtype)
-            for rows, chunk in card.stream(source, list(self._pieces(_NUMBERS_SENT))):
+            for rows, chunk in card.stream(source, self._pieces(_NUMBERS_SENT)):
                 self.array[rows] = chunk
-        self.chunk_numbers = min(_MOST_NUMBERS, max(1, memory // 4 // source.dtype.itemsize))
+        most = _NUMBERS_SENT if self.array is None else _MOST_NUMBERS
+        self.pieces = self._pieces(min(most, numbers // 4))
+        self._kept: dict[int, Any] = {}
+        self._coming: Iterator[tuple[slice, Any]] | None = None
+        self._staying = self._chosen(numbers) if self.array is None else set()
+
+    @property
+    def longest(self) -> int:
+        """How many samples the longest chunk has."""
+        return max((rows.stop - rows.start for rows in self.pieces), default=0)
 
     def chunks(self) -> Iterator[tuple[slice, Any]]:
         """Consecutive chunks ``(rows, samples (n, m_1·…·m_d))``."""
-        pieces = list(self._pieces(self.chunk_numbers))
-        if self.array is None:
-            yield from self.card.stream(self.source, pieces)
-            return
-        for rows in pieces:
-            yield rows, self.array[rows]
+        if self.array is not None:
+            for rows in self.pieces:
+                yield rows, self.array[rows]
+        elif self._coming is None:
+            yield from self._first_chunks()
+        else:
+            yield from self._further_chunks()
 
-    def _pieces(self, numbers: int) -> Iterator[slice]:
+    def largest(self) -> float:
+        """The largest magnitude of all numbers, NaN if one of them is."""
+        xp = self.card.xp
+        found = xp.zeros(1, self.source.dtype)
+        for _, chunk in self.chunks():
+            for extreme in (chunk.min(), chunk.max()):
+                xp.maximum(found, abs(extreme), out=found)
+        return float(self.card.download(found)[0])
+
+    def _first_chunks(self) -> Iterator[tuple[slice, Any]]:
+        """All of them from the source; some are copied, to stay."""
+        for number, (rows, chunk) in enumerate(self.card.stream(self.source, self.pieces)):
+            if number in self._staying:
+                self._kept[number] = chunk.copy()
+            yield rows, chunk
+        sent = [rows for number, rows in enumerate(self.pieces) if number not in self._staying]
+        # From one pass to the next the first ones are on their way already.
+        self._coming = self.card.stream(self.source, cycle(sent))
+
+    def _further_chunks(self) -> Iterator[tuple[slice, Any]]:
+        # A pass that is broken off leaves nothing to go on with.
+        coming, self._coming = self._coming, None
+        assert coming is not None
+        for number, rows in enumerate(self.pieces):
+            yield (rows, self._kept[number]) if number in self._staying else next(coming)
+        self._coming = coming
+
+    def _chosen(self, numbers: int) -> set[int]:
+        """The numbers of chunks that stay on the card, spread evenly among the others."""
+        most = numbers // (self.longest * self.source.n_features) - _SENT_AT_ONCE
+        count, staying = len(self.pieces), min(max(most, 0), len(self.pieces) - 1)
+        return {number for number in range(count) if number * staying % count < staying}
+
+    def _pieces(self, numbers: int) -> list[slice]:
         step = max(1, numbers // self.source.n_features)
-        for start in range(0, len(self.source), step):
-            yield slice(start, min(start + step, len(self.source)))
+        count = len(self.source)
+        return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
 def card_codes(source: CardSource, task: Any, engine: Any) -> Any:

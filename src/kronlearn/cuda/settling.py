@@ -20,7 +20,7 @@ _THREADS = 256
 _SETTLING = np.dtype(
     [
         *((name, np.int32) for name in ("most", "in_place")),
-        *((name, np.uint64) for name in ("ranked", "arrived", "sums", "counts")),
+        *((name, np.uint64) for name in ("arrived", "sums", "counts")),
     ],
     align=True,
 )
@@ -42,13 +42,11 @@ class Settling:
         self.card, self.update = card, update
         xp, self.blocks = card.xp, card.n_multiprocessors
         self.codes = CardCodes.empty(card, MOST_DOUBTFUL, int(task["width"]), np.float32)
-        self.ranked = xp.zeros(MOST_DOUBTFUL, np.int32)
         self.arrived = xp.zeros(1, np.int32)
         needs = xp.zeros(2, np.int64)
         card.launch_blocks(_FILE, "settle_needs", 1, 1, task, needs, options=update.options)
-        self.scratch_size, self.shared_bytes = (int(need) for need in needs)
-        teams = self.blocks * _THREADS // 32
-        self.scratch = xp.empty(teams * self.scratch_size)
+        fixed, each = card.download(needs).tolist()
+        self.shared_bytes = fixed + MOST_DOUBTFUL * each
 
     def run(self, task: NDArray[Any]) -> None:
         """Enqueue it; codes go to where the task says, or are forgotten."""
@@ -56,13 +54,12 @@ class Settling:
         task = task.copy()
         task["list"], task["list_count"] = task["doubtful"], task["doubtful_count"]
         task["doubtful"] = task["doubtful_count"] = 0
-        task["scratch"], task["scratch_size"] = address(self.scratch), self.scratch_size
         if not in_place:
             for name, place in self.codes.addresses(address).items():
                 task[name] = place
         settling = np.zeros((), _SETTLING)
         settling["most"], settling["in_place"] = MOST_DOUBTFUL, in_place
-        settling["ranked"], settling["arrived"] = address(self.ranked), address(self.arrived)
+        settling["arrived"] = address(self.arrived)
         settling["sums"] = address(self.update.further)
         settling["counts"] = address(self.update.further_counts)
         self.card.launch_blocks(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from kronlearn.cuda.device import Card
 
-__all__ = ["GRID", "Axis", "Grid", "PlacedArray", "largest_of"]
+__all__ = ["GRID", "Axis", "Grid", "PlacedArray", "largest_of", "places_on"]
 
 #: Size, patch, stride and window of an axis.
 Axis = tuple[int, int, int, int]
@@ -101,6 +102,9 @@ class Grid:
 
     def described(self, rows: tuple[int, int]) -> NDArray[Any]:
         """The struct PatchGrid for a slab of the image."""
+        return _described(self, rows)
+
+    def _describe(self, rows: tuple[int, int]) -> NDArray[Any]:
         shape = self.slab(rows)
         steps, features = _steps(shape), _steps([axis[1] for axis in self.axes])
         starts = self.starts
@@ -127,6 +131,17 @@ class Grid:
         return places
 
 
+@lru_cache(64)
+def _described(grid: Grid, rows: tuple[int, int]) -> NDArray[Any]:
+    return grid._describe(rows)
+
+
+@lru_cache(64)
+def places_on(card: Card, grid: Grid, rows: tuple[int, int]) -> Any:
+    """What :meth:`Grid.places` gives, on the card; it stays there for the next image."""
+    return card.upload(grid.places(rows))
+
+
 def _steps(shape: Sequence[int]) -> list[int]:
     """How far apart neighbours along each axis of a C-contiguous array are."""
     return [math.prod(shape[a + 1 :]) for a in range(len(shape))]
@@ -147,6 +162,8 @@ class PlacedArray:
 
     def slab(self, grid: Grid, rows: tuple[int, int]) -> Any:
         """Some rows along the band axis, on the card: themselves or a copy."""
+        if self.on_card and self._is_whole(grid, rows):
+            return self.array
         view = self.view(grid, rows)
         if self.on_card:
             return self.card.xp.ascontiguousarray(view)
@@ -154,11 +171,16 @@ class PlacedArray:
 
     def put(self, grid: Grid, rows: tuple[int, int], slab: Any) -> None:
         """Write back what :meth:`slab` gave."""
+        if self.on_card and self._is_whole(grid, rows):
+            return
         view = self.view(grid, rows)
         if not self.on_card:
             view[...] = self.card.download(slab)
         elif not view.flags.c_contiguous:
             view[...] = slab
+
+    def _is_whole(self, grid: Grid, rows: tuple[int, int]) -> bool:
+        return rows == (0, grid.axes[grid.band][0])
 
 
 def largest_of(*arrays: PlacedArray) -> list[float]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain, cycle
 from typing import Any
 
 import numpy as np
@@ -33,54 +35,67 @@ class _Slot:
     on_card: Any
     sent: Any
     used: Any
+    readings: Sequence[Future[None]] = ()
 
 
-def streamed(xp: Any, source: Source, pieces: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
-    """Consecutive chunks of a source on the card, each valid until the next is asked for.
+def streamed(xp: Any, source: Source, pieces: Iterable[slice]) -> Iterator[tuple[slice, Any]]:
+    """Chunks of a source on the card, each valid until the next is asked for.
 
     Parameters
     ----------
     xp : module
         CuPy.
     source : Source
-    pieces : sequence of slices
-        The rows of the chunks, none longer than the first.
+    pieces : iterable of slices
+        The rows of the chunks, none longer than the first. There may be no end of them: those that
+        come next are on their way while a chunk is worked on.
     """
+    coming = iter(pieces)
+    first = next(coming, None)
+    if first is None:
+        return
+    coming = chain([first], coming)
     copying = xp.cuda.Stream(non_blocking=True)
-    length = pieces[0].stop - pieces[0].start
     direct = _pinned(xp, source)
     with ThreadPoolExecutor(_READERS) as readers:
-        slots = [_slot(xp, source, length, direct is None) for _ in range(_SLOTS)]
-        coming: dict[int, list[Future[None]]] = {}
+        slots = [_slot(xp, source, first.stop - first.start, direct is None) for _ in range(_SLOTS)]
+        turns = cycle(slots)
+        asked: deque[tuple[_Slot, slice]] = deque()
+        sent: deque[tuple[_Slot, slice]] = deque()
 
-        def ask_for(number: int) -> None:
-            if direct is None and number < len(pieces):
-                slot = slots[number % _SLOTS]
-                slot.sent.synchronize()
-                coming[number] = _read(readers, source, pieces[number], slot)
-
-        def send(number: int) -> None:
-            if number >= len(pieces):
+        def ask() -> None:
+            rows = next(coming, None)
+            if rows is None:
                 return
-            slot, rows = slots[number % _SLOTS], pieces[number]
-            for part in coming.pop(number, ()):
+            slot = next(turns)
+            if direct is None:
+                slot.sent.synchronize()
+                slot.readings = _read(readers, source, rows, slot)
+            asked.append((slot, rows))
+
+        def send() -> None:
+            if not asked:
+                return
+            slot, rows = asked.popleft()
+            for part in slot.readings:
                 part.result()
             count = rows.stop - rows.start
             chunk = direct[rows] if direct is not None else slot.pinned[:count]  # type: ignore[index]
             copying.wait_event(slot.used)
             slot.on_card[:count].set(chunk, stream=copying)
             slot.sent.record(copying)
+            sent.append((slot, rows))
 
-        for number in range(_SLOTS - 1):
-            ask_for(number)
+        for _ in range(_SLOTS - 1):
+            ask()
         try:
-            send(0)
-            for number, rows in enumerate(pieces):
-                slot = slots[number % _SLOTS]
-                ask_for(number + _SLOTS - 1)
+            send()
+            while sent:
+                slot, rows = sent.popleft()
+                ask()
                 # The next one travels while this one is worked on, even if the caller waits for
                 # that.
-                send(number + 1)
+                send()
                 working = xp.cuda.get_current_stream()
                 working.wait_event(slot.sent)
                 yield rows, slot.on_card[: rows.stop - rows.start]
@@ -97,8 +112,14 @@ def _slot(xp: Any, source: Source, length: int, staged: bool) -> _Slot:
         size = length * source.n_features * dtype.itemsize
         memory = xp.cuda.alloc_pinned_memory(size)
         pinned = np.frombuffer(memory, dtype, length * source.n_features).reshape(shape)
-    events = [xp.cuda.Event(disable_timing=True) for _ in range(2)]
-    return _Slot(pinned, xp.empty(shape, dtype), *events)
+    slot = _Slot(
+        pinned,
+        xp.empty(shape, dtype),
+        *(xp.cuda.Event(disable_timing=True) for _ in range(2)),
+    )
+    # Work that is still to be done may have had this memory before.
+    slot.used.record(xp.cuda.get_current_stream())
+    return slot
 
 
 def _read(

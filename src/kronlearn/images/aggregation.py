@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.cuda.exchange import is_on_card
 from kronlearn.cuda.images import CardImages
 from kronlearn.engines.threads import native_dictionary
 from kronlearn.engines.workers import Workers
 from kronlearn.images.dictionaries import default_patch
-from kronlearn.images.planes import contiguous, place_of
+from kronlearn.images.planes import contiguous
 from kronlearn.starts import dct_factor
 
 __all__ = ["Averager", "overlapping", "similar_patches"]
@@ -66,20 +67,15 @@ class Averager:
         zero where one is missing; a pixel of which no patch knows anything becomes NaN. Patches
         count ``1 / (1 + nonzeros)``, or all the same.
         """
-        sums, weights = self._zeros_like(image), self._zeros_like(image)
-        self._dictionary(factors, image.dtype).code_image(
-            image,
-            sums,
-            weights,
-            self._axes(image, [0] * image.ndim),
-            method,
-            width,
-            -1.0 if tol is None else tol,
-            known=known,
-            favour_sparse=favour_sparse,
-            progress=self.on_share,
-            **self._threads,
-        )
+        dictionary = self._dictionary(factors, image.dtype)
+        axes = self._axes(image, [0] * image.ndim)
+        target = -1.0 if tol is None else tol
+        options = {"known": known, "favour_sparse": favour_sparse, "progress": self.on_share}
+        if self._is_on_card(image):
+            return dictionary.code_average(image, axes, method, width, target, **options)
+        sums, weights = np.zeros_like(image), np.zeros_like(image)
+        settings = (axes, method, width, target)
+        dictionary.code_image(image, sums, weights, *settings, **options, **self._threads)
         with np.errstate(invalid="ignore"):
             sums /= weights
         return sums
@@ -101,20 +97,19 @@ class Averager:
         the guide's. ``planes`` and ``guide`` are (C, *spatial); so is the result.
         """
         factors = _cosines((group, *self.patch))
-        sums, weights = self._zeros_like(planes), self._zeros_like(planes)
-        self._dictionary(factors, planes.dtype).shrink_image(
-            self._dictionary([factor.T for factor in factors], planes.dtype),
-            planes,
-            guide,
-            sums,
-            weights,
-            self._axes(planes[0], window),
-            group,
-            noise,
-            _taper(self.patch).astype(planes.dtype),
-            progress=self.on_share,
-            **self._threads,
+        analysis, synthesis = (
+            self._dictionary(part, planes.dtype)
+            for part in (factors, [factor.T for factor in factors])
         )
+        taper = _taper(self.patch).astype(planes.dtype)
+        settings = (self._axes(planes[0], window), group, noise, taper)
+        if self._is_on_card(planes):
+            progress = self.on_share
+            return analysis.shrink_average(synthesis, planes, guide, *settings, progress=progress)
+        sums, weights = np.zeros_like(planes), np.zeros_like(planes)
+        arrays = (planes, guide, sums, weights)
+        options = {"progress": self.on_share, **self._threads}
+        analysis.shrink_image(synthesis, *arrays, *settings, **options)
         sums /= weights
         return sums
 
@@ -127,9 +122,8 @@ class Averager:
             return native_dictionary(factors, dtype)
         return CardImages(self.workers.card, factors, dtype)
 
-    def _zeros_like(self, image: Image) -> Image:
-        """Zeros where the image is."""
-        return place_of(image, self.workers.card).zeros(image.shape, image.dtype)
+    def _is_on_card(self, image: Image) -> bool:
+        return self.workers.card is not None and is_on_card(image)
 
     def _axes(self, image: Image, window: Sequence[int]) -> list[tuple[int, int, int, int]]:
         return list(zip(image.shape, self.patch, self.stride, window, strict=True))

@@ -19,7 +19,14 @@ from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.images.aggregation import Averager, similar_patches
 from kronlearn.images.dictionaries import Choice, choose, draw_patches, learn, sizes_per_axis
 from kronlearn.images.noise import sigma_of_channel
-from kronlearn.images.planes import Planes, as_image, check_finite, image_array, returned
+from kronlearn.images.planes import (
+    Planes,
+    as_image,
+    contents_of,
+    image_array,
+    place_of,
+    returned,
+)
 from kronlearn.images.stages import Progress, Stages, part_of
 
 __all__ = ["Denoised", "denoise"]
@@ -148,17 +155,18 @@ def denoise(
     how = _How(choice, gain, stride, method)
     seed = int(check_random_state(random_state).randint(2**31 - 1))
     with log.stage("noise"):
-        check_finite(channels)
-        ranges = [(float(channel.min()), float(channel.max())) for channel in channels]
+        contents = contents_of(channels, workers.card)
+        ranges = [(found.low, found.high) for found in contents]
         if sigma is None:
-            sigmas = [sigma_of_channel(channel, workers.card) for channel in channels]
+            cards = [workers.card] * len(channels)
+            sigmas = list(map(sigma_of_channel, channels, contents, cards))
         else:
             sigmas = _given_sigmas(sigma, ranges, channels[0].size, channel_axis)
     noisy = [k for k, s in enumerate(sigmas) if _is_noisy(channels[k], s, ranges[k])]
     dictionary, history, settings = None, None, {}
     if noisy:
         scales = [sigmas[k] for k in noisy]
-        planes = Planes.from_channels(channels, scales, noisy, card=workers.card)
+        planes = Planes.from_channels(channels, scales, noisy, card=workers.card, contents=contents)
         if patch_size is None and choice.dictionary is None and _drowned(planes):
             choice = choose(shape, None, None, n_atoms, _LARGE_PATCH_PIXELS, n_terms)
             how = _How(choice, gain, stride, method)
@@ -171,7 +179,10 @@ def denoise(
             with log.stage("similar patches") as on_share:
                 estimate = similar_patches(planes.pixels, estimate, 1.0, workers, on_share)
         settings = {**how.settings(dictionary), "stages": int(stages), "max_iter": int(max_iter)}
-    result = channels.copy()
+    if len(noisy) < len(channels):
+        result = channels.copy()
+    else:
+        result = place_of(channels, workers.card).empty(channels.shape, channels.dtype)
     if noisy:
         planes.restore(estimate, result)
     denoised = Denoised(
@@ -270,18 +281,24 @@ def _code(
     log: Stages,
 ) -> NDArray[np.float32]:
     """The first estimate of the planes (C, *spatial)."""
-    estimate = np.empty_like(planes)
     with log.stage("coding") as on_share:
-        for k, plane in enumerate(planes):
+
+        def estimate_of(k: int) -> NDArray[np.float32]:
             tell = part_of(on_share, k, len(planes))
-            estimate[k] = Averager(how.choice.patch_size, how.stride, workers, tell).code(
-                plane,
+            return Averager(how.choice.patch_size, how.stride, workers, tell).code(
+                planes[k],
                 dictionary.coding_factors,
                 method=how.method(dictionary),
                 width=how.choice.max_nonzeros,
                 tol=how.tol,
             )
-    return estimate
+
+        if len(planes) == 1:
+            return estimate_of(0)[None]
+        estimate = np.empty_like(planes)
+        for k in range(len(planes)):
+            estimate[k] = estimate_of(k)
+        return estimate
 
 
 def _given_sigmas(

@@ -13,11 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from kronlearn.cuda.device import Card
 from kronlearn.cuda.exchange import adopted, is_on_card, returned_as
 from kronlearn.cuda.memory import current_limit
+from kronlearn.cuda.pixels import KINDS, Contents, Pixels
 
 __all__ = [
     "Planes",
     "as_image",
-    "check_finite",
+    "contents_of",
     "contiguous",
     "image_array",
     "in_memory",
@@ -32,6 +33,8 @@ _BLOCK, _CARD_BLOCK = 1 << 16, 1 << 22
 # bytes that it takes for a number of one that is not.
 _MOST_ON_CARD = 1 << 24
 _BYTES_ON_CARD = 64
+# Bytes of the largest image that comes back from a card through memory that is kept for it.
+_MOST_PINNED = 1 << 26
 
 
 def image_array(
@@ -75,8 +78,25 @@ def _channels(array: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
     return array[None] if channel_axis is None else np.moveaxis(array, channel_axis, 0)
 
 
-def check_finite(channels: NDArray[Any]) -> None:
-    """Raise unless all pixels of the channels (C, *spatial) are finite."""
+def contents_of(channels: NDArray[Any], card: Card | None = None) -> list[Contents]:
+    """What is in channels (C, *spatial), which must be finite."""
+    if knows(channels):
+        assert card is not None
+        found = Pixels(card, contiguous(channels)).contents()
+        if not all(contents.is_finite for contents in found):
+            _check_finite(channels)
+        return found
+    _check_finite(channels)
+    ends = ((float(channel.min()), float(channel.max())) for channel in channels)
+    return [Contents(low, high, None) for low, high in ends]
+
+
+def knows(channels: NDArray[Any]) -> bool:
+    """Whether channels lie on a card and kernels know what kind of pixels they have."""
+    return channels.dtype in KINDS and is_on_card(channels)
+
+
+def _check_finite(channels: NDArray[Any]) -> None:
     for channel in channels:
         if not np.isfinite(channel).all():
             hint = "; images.inpaint fills in missing pixels" if np.isnan(channel).any() else ""
@@ -96,7 +116,17 @@ def returned(given: Any, image: NDArray[Any], card: Card | None) -> Any:
         return image
     if is_on_card(given):
         return returned_as(given, image if is_on_card(image) else card.upload(image))
-    return card.download(image) if is_on_card(image) else image
+    return _downloaded(card, image) if is_on_card(image) else image
+
+
+def _downloaded(card: Card, image: Any) -> NDArray[Any]:
+    """A copy in the memory of the processor."""
+    allocate = getattr(getattr(card.xp, "cuda", None), "alloc_pinned_memory", None)
+    if allocate is None or image.nbytes > _MOST_PINNED:
+        return card.download(image)
+    # On its way through memory that the card writes to at its full speed; CuPy keeps it for later.
+    pinned = np.frombuffer(allocate(image.nbytes), image.dtype, image.size).reshape(image.shape)
+    return np.array(image.get(out=pinned))
 
 
 def in_memory(image: Any, card: Card | None) -> Any:
@@ -153,12 +183,16 @@ class Planes:
         which: Sequence[int],
         known: NDArray[np.bool_] | None = None,
         card: Card | None = None,
+        contents: Sequence[Contents] | None = None,
     ) -> Planes:
         """Planes of ``which`` channels of (C, *spatial), with one positive scale for each of those.
 
         Pixels that are not ``known`` (spatial) become zero; the others must be finite. Planes lie
         where the channels do, on ``card`` or not; all pixels of those on a card are known.
+        ``contents`` are those of all channels, if they are at hand.
         """
+        if card is not None and knows(channels):
+            return cls._from_known(channels, scales, which, card, contents)
         if is_on_card(channels):
             exact = [channels[k].astype(np.float64) for k in which]
             means = [float(values.mean()) for values in exact]
@@ -178,6 +212,24 @@ class Planes:
             if known is not None:
                 plane[~known] = 0
         return cls._rotated(pixels, which, means, scales, None)
+
+    @classmethod
+    def _from_known(
+        cls,
+        channels: NDArray[Any],
+        scales: Sequence[float],
+        which: Sequence[int],
+        card: Card,
+        contents: Sequence[Contents] | None,
+    ) -> Planes:
+        """Planes of channels whose kind of pixels kernels know."""
+        source = Pixels(card, contiguous(channels))
+        found = source.contents() if contents is None else contents
+        means = [float(found[k].mean) for k in which]  # type: ignore[arg-type]
+        pixels = card.xp.empty((len(which), *channels.shape[1:]), np.float32)
+        for plane, k, mean, scale in zip(pixels, which, means, scales, strict=True):
+            source.to_plane(k, mean, scale, plane)
+        return cls._rotated(pixels, which, means, scales, card)
 
     @classmethod
     def _rotated(
@@ -208,6 +260,11 @@ class Planes:
         """
         if len(pixels) > 1:
             _rotate(pixels, self.basis, self.card)
+        if self.card is not None and knows(channels) and channels.flags.c_contiguous:
+            target, parts = Pixels(self.card, channels), zip(pixels, self.which, strict=True)
+            for (plane, k), mean, scale in zip(parts, self.means, self.scales, strict=True):
+                target.from_plane(k, mean, scale, plane)
+            return
         for plane, k, mean, scale in zip(pixels, self.which, self.means, self.scales, strict=True):
             if self.card is not None:
                 exact = in_range(plane.astype(np.float64) * scale + mean, channels.dtype)

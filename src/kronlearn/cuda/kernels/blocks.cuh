@@ -17,11 +17,14 @@ namespace kronlearn {
 constexpr int kBlock = 256, kWarpsOfBlock = kBlock / 32;
 constexpr unsigned kWholeWarp = 0xffffffffu;
 
-KRONLEARN_DEVICE void fence() {
+// Takes a ticket; what this block has written before it is seen by whoever takes a later one.
+KRONLEARN_DEVICE int take_ordered_ticket(int* counter) {
 #if defined(KRONLEARN_EMULATED)
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return take_ticket(counter);
 #else
-  __threadfence();
+  int ticket;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(ticket) : "l"(counter) : "memory");
+  return ticket;
 #endif
 }
 
@@ -57,6 +60,10 @@ KRONLEARN_DEVICE int fresh(const int* p) {
 struct alignas(16) Pair {
   double x, y;
 };
+// Two numbers at a place that is aligned.
+KRONLEARN_DEVICE const Pair& pair_at(const double* p) { return *reinterpret_cast<const Pair*>(p); }
+KRONLEARN_DEVICE Pair& pair_at(double* p) { return *reinterpret_cast<Pair*>(p); }
+
 KRONLEARN_DEVICE Pair fresh(const Pair* p) {
 #if defined(KRONLEARN_EMULATED)
   return *p;
@@ -88,17 +95,15 @@ KRONLEARN_DEVICE void copy_fresh(const double* from, int count, double* to) {
   }
 }
 
-// Whether all other blocks have come here before: what they wrote until then can be read. `arrived` is zero
-// before the first and after the last one.
-KRONLEARN_DEVICE bool is_last_block(int* arrived) {
+// Whether all others of so many blocks have come here before: what they wrote until then can be read.
+// `arrived` is zero before the first and after the last one.
+KRONLEARN_DEVICE bool is_last_block(int* arrived, int blocks) {
   __shared__ int place;
-  fence();
   __syncthreads();
-  if (threadIdx.x == 0) place = take_ticket(arrived);
+  if (threadIdx.x == 0) place = take_ordered_ticket(arrived);
   __syncthreads();
-  if (place + 1 != int(gridDim.x)) return false;
+  if (place + 1 != blocks) return false;
   if (threadIdx.x == 0) *arrived = 0;
-  fence();
   return true;
 }
 

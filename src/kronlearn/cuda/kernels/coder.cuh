@@ -54,18 +54,18 @@ class Coder {
     }
     const int64 run = (task_.first + k) / kRun;
     const bool refits = task_.work == kRefit || (task_.half >= 0 && run % 2 != task_.half);
-    const Code<T>* chosen = refits ? &previous_ : &now_;
-    if (!doubtful) doubtful = refits ? refit_previous(k, row) : code_afresh();
-    if (!doubtful && !refits && task_.work == kKeepBetter) {
+    bool keeps = refits;
+    if (!doubtful && !refits) doubtful = code_afresh();
+    if (!doubtful && (refits || task_.work == kKeepBetter)) {
       doubtful = refit_previous(k, row);
-      if (previous_is_better()) chosen = &previous_;
+      keeps = refits || previous_is_better();
     }
     // Weighted samples are not coded again: their pursuit is the more stable one.
     if (doubtful && task_.doubtful && !task_.weights) {
       if (team_.lane == 0) task_.doubtful[take_ticket(task_.doubtful_count)] = int(k);
       return;
     }
-    write(row, *chosen);
+    write(row, keeps ? Code<T>(previous_) : Code<T>(now_));
   }
 
  private:

@@ -5,25 +5,31 @@
 namespace kronlearn::update {
 
 // Newton's and Schulz's steps at most. The first ones, of a steeper polynomial, let small singular values
-// grow faster and keep large ones between 0.65 and 1.17: 12 of them are enough for a condition of 10⁴.
+// grow faster and keep large ones between 0.65 and 1.17: 12 of them are enough for a condition of 10⁴. They
+// end once X Xᵀ is near one; others square what is missing, and one from kClose is the last.
 constexpr int kMostSteps = 100, kSteepSteps = 12;
+constexpr double kNear = 0.5, kClose = 3e-8;
+// From row to row of X: threads read two numbers at once.
+constexpr int kPolarRow = 10;
+static_assert(8 * kPolarRow <= kN * kColumns);
 
 // Sums over the other mode's atoms: out (8, 8), the first index that of the mode's own atom. Of S_xx the
 // coefficients are the Gram matrix of the other mode's atoms, of S_xy these atoms themselves. A warp has an
 // own atom, a lane two columns.
-template <int kMode>
-KRONLEARN_DEVICE void contract(const double* moments, const double* coefficients, int stride, double* out) {
+KRONLEARN_DEVICE void contract(int mode, const double* moments, const double* coefficients, int stride,
+                               double* out) {
   const int own = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const double* rows = moments + (mode == 0 ? own * 8 : own) * 64 + lane;
   double sum[2] = {};
 #pragma unroll
   for (int o = 0; o < 8; ++o) {
-    const double* row = moments + (kMode == 0 ? own * 8 + o : o * 8 + own) * 64 + lane;
+    const double* row = rows + (mode == 0 ? o : o * 8) * 64;
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      sum[h] = fma(row[32 * h], coefficients[o * stride + (kMode == 0 ? lane % 8 : lane / 8 + 4 * h)],
+      sum[h] = fma(row[32 * h], coefficients[o * stride + (mode == 0 ? lane % 8 : lane / 8 + 4 * h)],
                    sum[h]);
   }
-  if (kMode == 0) {
+  if (mode == 0) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const double all = sum_lanes<1, 8>(sum[h]);
@@ -35,39 +41,53 @@ KRONLEARN_DEVICE void contract(const double* moments, const double* coefficients
   }
 }
 
+// Σ a b over eight numbers.
+KRONLEARN_DEVICE double product_of_rows(const double* a, const double* b) {
+  double even = 0, odd = 0;
+#pragma unroll
+  for (int r = 0; r < 8; r += 2) {
+    const Pair one = pair_at(a + r), other = pair_at(b + r);
+    even = fma(one.x, other.x, even);
+    odd = fma(one.y, other.y, odd);
+  }
+  return even + odd;
+}
+
 // unscaled = the orthonormal factor of C's polar decomposition, by the first warp. A lane has two entries.
 KRONLEARN_DEVICE void find_polar_factor(Memory& m) {
   if (threadIdx.x >= 32) return;
   const int i = threadIdx.x / 4, j = threadIdx.x % 4 * 2;
-  double *x = m.unscaled, *gram = m.gram;
-  double x0 = m.c[i * 8 + j], x1 = m.c[i * 8 + j + 1];
-  const double norm2 = sum_lanes<1, 32>(x0 * x0 + x1 * x1), first = norm2 > 0 ? 1.0 / sqrt(norm2) : 0.0;
-  x0 *= first, x1 *= first;
+  double *x = m.system, *gram = m.gram;
+  Pair own = pair_at(m.c + i * 8 + j);
+  const double norm2 = sum_lanes<1, 32>(own.x * own.x + own.y * own.y);
+  const double first = norm2 > 0 ? 1.0 / sqrt(norm2) : 0.0;
+  own = {own.x * first, own.y * first};
+  bool steep = true;
 #pragma unroll 1
   for (int step = 0; step < kMostSteps; ++step) {
-    x[i * kRow + j] = x0, x[i * kRow + j + 1] = x1;
+    pair_at(x + i * kPolarRow + j) = own;
     __syncwarp();
-    double g0 = 0, g1 = 0;
-#pragma unroll
-    for (int r = 0; r < 8; ++r) {
-      g0 = fma(x[i * kRow + r], x[j * kRow + r], g0);
-      g1 = fma(x[i * kRow + r], x[(j + 1) * kRow + r], g1);
-    }
-    gram[i * 8 + j] = g0, gram[i * 8 + j + 1] = g1;
-    const double away = fmax(fabs(g0 - (i == j ? 1.0 : 0.0)), fabs(g1 - (i == j + 1 ? 1.0 : 0.0)));
-    const bool steep = step < kSteepSteps, done = !__any_sync(kWholeWarp, !(away < 8e-14));
+    const double* row = x + i * kPolarRow;
+    const Pair g{product_of_rows(row, x + j * kPolarRow), product_of_rows(row, x + (j + 1) * kPolarRow)};
+    pair_at(gram + i * 8 + j) = g;
+    const double away = fmax(fabs(g.x - (i == j ? 1.0 : 0.0)), fabs(g.y - (i == j + 1 ? 1.0 : 0.0)));
+    const bool far = __any_sync(kWholeWarp, !(away < (steep ? kNear : kClose)));
+    const bool done = !steep && !far;
+    steep = steep && far && step < kSteepSteps;
     __syncwarp();
-    double y0 = 0, y1 = 0;
+    Pair even{0.0, 0.0}, odd{0.0, 0.0};
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      y0 = fma(gram[i * 8 + k], x[k * kRow + j], y0);
-      y1 = fma(gram[i * 8 + k], x[k * kRow + j + 1], y1);
+    for (int k = 0; k < 8; k += 2) {
+      const Pair h = pair_at(gram + i * 8 + k);
+      const Pair a = pair_at(x + k * kPolarRow + j), b = pair_at(x + (k + 1) * kPolarRow + j);
+      even = {fma(h.x, a.x, even.x), fma(h.x, a.y, even.y)};
+      odd = {fma(h.y, b.x, odd.x), fma(h.y, b.y, odd.y)};
     }
     const double a = steep ? 2.25 : 1.5, b = steep ? 1.25 : 0.5;
-    x0 = a * x0 - b * y0, x1 = a * x1 - b * y1;
+    own = {a * own.x - b * (even.x + odd.x), a * own.y - b * (even.y + odd.y)};
     __syncwarp();
-    if (done && !steep) {
-      x[i * kRow + j] = x0, x[i * kRow + j + 1] = x1;
+    if (done) {
+      m.unscaled[i * kRow + j] = own.x, m.unscaled[i * kRow + j + 1] = own.y;
       return;
     }
   }
@@ -85,8 +105,10 @@ class FullUpdater : Updater {
     copy_fresh<16>(u_.sums, numbers, to);
     __syncthreads();
     if (!u_.orthonormal) find_unused();
-    const bool fine = update<0>();
-    if (fine) update<1>();
+    // Not unrolled: instructions are fetched once.
+#pragma unroll 1
+    for (int mode = 0; mode < 2; ++mode)
+      if (!update(mode)) break;
     finish();
   }
 
@@ -107,25 +129,24 @@ class FullUpdater : Updater {
   }
 
   // The left mode first. Codes belong to unscaled left atoms then.
-  template <int kMode>
-  KRONLEARN_DEVICE bool update() const {
-    const double* other = kMode == 0 ? m_.atoms[1] : m_.unscaled;
+  KRONLEARN_DEVICE bool update(int mode) const {
+    const double* other = mode == 0 ? m_.atoms[1] : m_.unscaled;
     if (!u_.orthonormal) {
       gram_of(other);
-      contract<kMode>(m_.moments, m_.gram, kN, m_.p);
+      contract(mode, m_.moments, m_.gram, kN, m_.p);
     }
-    contract<kMode>(m_.moments + kSize, other, kRow, m_.c);
+    contract(mode, m_.moments + kSize, other, kRow, m_.c);
     __syncthreads();
     if (u_.orthonormal) {
       find_polar_factor(m_);
       __syncthreads();
       if (m_.flag) return false;
-      take_polar_factor(kMode);
+      take_polar_factor(mode);
     } else {
-      if (!solve(kMode)) return false;
-      adopt(kMode);
+      if (!solve(mode)) return false;
+      adopt(mode);
     }
-    write_tables(kMode);
+    write_tables(mode);
     return true;
   }
 
@@ -141,15 +162,15 @@ class FullUpdater : Updater {
 
 }  // namespace kronlearn::update
 
-KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock) update_both(kronlearn::update::Update u) {
+KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_both(kronlearn::update::Update u) {
   using namespace kronlearn::update;
-  if (*u.stopped) return;
-  if (!add_up(u, u.orthonormal ? kSize : 2 * kSize, true)) return;
-  FullUpdater(u, memory()).run(*u.doubtful_count > u.most_doubtful);
+  const int stopped = *u.stopped, doubtful = *u.doubtful_count;
+  if (stopped || !add_up(u, u.orthonormal ? kSize : 2 * kSize, true, doubtful)) return;
+  FullUpdater(u, memory()).run(doubtful > u.most_doubtful);
 }
 
 // By a single block.
-KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock) tabulate(kronlearn::update::Update u) {
+KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) tabulate(kronlearn::update::Update u) {
   kronlearn::update::tabulate_factors(u);
 }
 

@@ -34,9 +34,19 @@ class SmallMatcher {
     T* window = near_ + kStrip * pitch_;
     const Divisor by_pitch(pitch_);
     const int size = (rows_ + kSide - 1) * pitch_;
-    for (int e = team_.lane; e < size; e += Team::kSize) {
-      const int row = by_pitch(e);
-      window[e] = plane_[corner_ + row * step_ + e - row * pitch_];
+    // Several are on their way at a time.
+    constexpr int kAhead = 8;
+    for (int begin = team_.lane; begin < size; begin += kAhead * Team::kSize) {
+      T pixels[kAhead];
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        const int e = begin + a * Team::kSize < size ? begin + a * Team::kSize : begin;
+        const int row = by_pitch(e);
+        pixels[a] = plane_[corner_ + row * step_ + e - row * pitch_];
+      }
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a)
+        if (begin + a * Team::kSize < size) window[begin + a * Team::kSize] = pixels[a];
     }
     team_.sync();
     compare(window);
@@ -115,40 +125,49 @@ class SmallMatcher {
     }
   }
 
-  // Fills the group; how many patches it has then. Every thread watches a run of the window's patches.
-  KRONLEARN_DEVICE int take_nearest() {
-    const int count = rows_ * columns_, length = (count + Team::kSize - 1) / Team::kSize;
-    const Divisor by_columns(columns_);
-    const int begin = team_.lane * length;
+  // The key of a distance in the order of nearness; negative distances have none.
+  KRONLEARN_DEVICE static unsigned key(T distance) {
+    return distance >= T(0) ? to_bits(float(distance) + 0.0f) : kNone;
+  }
+
+  // The nearest patch of some, whose numbers follow on each other.
+  KRONLEARN_DEVICE Least nearest(int begin, int end, const Divisor& by_columns) const {
+    Least best{kNone, 0};
     int row = by_columns(begin), column = begin - row * columns_;
-    Best<T> own{T(0), -1};
-    for (int c = begin; c < begin + length && c < count; ++c) {
-      const T distance = near_[row * pitch_ + column];
-      if (distance >= T(0)) own.consider(-distance, c);
+    for (int c = begin; c < end; ++c) {
+      const unsigned own = key(near_[row * pitch_ + column]);
+      if (own < best.key) best = {own, c};
       if (++column == columns_) {
         column = 0;
         ++row;
       }
     }
+    return best;
+  }
+
+  // Fills the group; how many patches it has then. Every thread watches a run of the window's patches.
+  KRONLEARN_DEVICE int take_nearest() {
+    const int count = rows_ * columns_, length = (count + Team::kSize - 1) / Team::kSize;
+    const int part = (length + Team::kSize - 1) / Team::kSize;
+    const Divisor by_columns(columns_), by_length(length);
+    const auto least = [count](int a) { return a < count ? a : count; };
+    const int begin = team_.lane * length;
+    Least own = nearest(begin, least(begin + length), by_columns);
     if (team_.lane == 0) offsets_[0] = offset(own_row_, own_column_);
     for (int k = 1; k < group_; ++k) {
-      const Best<T> best = team_.best(own);
-      if (best.number < 0) return k;
+      const int best = least_of(own.key, own.number).number;
+      if (best < 0) return k;
+      const int taken = by_columns(best), at = best - taken * columns_;
       if (team_.lane == 0) {
-        const int taken = by_columns(best.number), at = best.number - taken * columns_;
         offsets_[k] = offset(taken, at);
         near_[taken * pitch_ + at] = T(-1);
       }
       team_.sync();
       // All threads look through the run again.
-      const int run = best.number / length, end = (run + 1) * length;
-      Best<T> next{T(0), -1};
-      for (int c = run * length + team_.lane; c < end && c < count; c += Team::kSize) {
-        const int of = by_columns(c);
-        const T distance = near_[of * pitch_ + c - of * columns_];
-        if (distance >= T(0)) next.consider(-distance, c);
-      }
-      next = team_.best(next);
+      const int run = by_length(best), end = least((run + 1) * length);
+      const int from = run * length + team_.lane * part, to = from + part < end ? from + part : end;
+      Least next = nearest(from, to, by_columns);
+      next = least_of(next.key, next.number);
       if (team_.lane == run) own = next;
     }
     return group_;

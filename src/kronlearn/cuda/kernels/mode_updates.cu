@@ -3,14 +3,13 @@
 #include "updates.cuh"
 
 // The left mode from its sums; the sums of the right one are to be taken with the unscaled factor.
-KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock) update_left(kronlearn::update::Update u) {
+KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_left(kronlearn::update::Update u) {
   using namespace kronlearn::update;
-  if (*u.stopped) return;
-  if (!add_up(u, kN * kColumns, true)) return;
+  const int stopped = *u.stopped, doubtful = *u.doubtful_count;
+  if (stopped || !add_up(u, kN * kColumns, true, doubtful)) return;
   Memory& m = memory();
   const Updater updater(u, m);
-  updater.begin(*u.doubtful_count > u.most_doubtful);
-  __syncthreads();
+  updater.begin(doubtful > u.most_doubtful);
   updater.take_sums();
   if (!updater.solve(0)) {
     updater.finish();
@@ -23,13 +22,11 @@ KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock) update_left(kronlearn
 }
 
 // The right mode, after which the iteration is done.
-KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock) update_right(kronlearn::update::Update u) {
+KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_right(kronlearn::update::Update u) {
   using namespace kronlearn::update;
-  if (*u.stopped) return;
-  if (!add_up(u, kN * kColumns, false)) return;
+  if (*u.stopped || !add_up(u, kN * kColumns, false, 0)) return;
   const Updater updater(u, memory());
   updater.begin(false);
-  __syncthreads();
   updater.take_sums();
   if (updater.solve(1)) {
     updater.adopt(1);
@@ -39,7 +36,7 @@ KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock) update_right(kronlear
 }
 
 // By a single block.
-KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock) tabulate(kronlearn::update::Update u) {
+KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) tabulate(kronlearn::update::Update u) {
   kronlearn::update::tabulate_factors(u);
 }
 

@@ -10,6 +10,9 @@ KRONLEARN_DEVICE void add_two(float* to, float x, float y) {
 #if defined(KRONLEARN_EMULATED)
   to[0] += x;
   to[1] += y;
+#elif __CUDA_ARCH__ < 900
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to + 1), "f"(y) : "memory");
 #else
   asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
 #endif

@@ -22,7 +22,7 @@ struct alignas(16) Four {
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 // A kernel's argument that is read where it lies.
 #define KRONLEARN_ARGUMENT const __grid_constant__
-// So many blocks of four teams are to find room on a multiprocessor.
+// So many blocks of kTeams teams are to find room on a multiprocessor.
 #define KRONLEARN_BLOCKS(n) __launch_bounds__(128, n)
 // Not contracted to a multiplication and addition in one, which processors do not have everywhere.
 KRONLEARN_DEVICE float product(float x, float y) { return __fmul_rn(x, y); }
@@ -31,6 +31,35 @@ KRONLEARN_DEVICE int64 to_integer(double x) { return __double2ll_rn(x); }
 // Integers may be added in any order.
 KRONLEARN_DEVICE void add_exactly(int64* sum, int64 x) {
   atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(x));
+}
+KRONLEARN_DEVICE unsigned to_bits(float x) { return __float_as_uint(x); }
+KRONLEARN_DEVICE float from_bits(unsigned bits) { return __uint_as_float(bits); }
+KRONLEARN_DEVICE int64 to_bits(double x) { return __double_as_longlong(x); }
+KRONLEARN_DEVICE double from_bits(int64 bits) { return __longlong_as_double(bits); }
+// Within two units of the last place, and without a test for special cases.
+KRONLEARN_DEVICE float inverse(float x) { return __fdividef(1.0f, x); }
+KRONLEARN_DEVICE unsigned least_of_team(unsigned x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  for (int o = 16; o > 0; o /= 2) {
+    const unsigned other = __shfl_xor_sync(0xffffffffu, x, o);
+    x = other < x ? other : x;
+  }
+  return x;
+#else
+  return __reduce_min_sync(0xffffffffu, x);
+#endif
+}
+// What another thread of the team has.
+template <class T>
+KRONLEARN_DEVICE T from_lane(T x, int lane) {
+  return __shfl_sync(0xffffffffu, x, lane);
+}
+// Puts the numbers of those threads of a team that have one on a list.
+KRONLEARN_DEVICE void note(Team team, bool has, int number, int* list, int* count) {
+  const unsigned all = __ballot_sync(0xffffffffu, has), before = all & ((1u << team.lane) - 1);
+  int place = team.lane == 0 && all ? atomicAdd(count, __popc(all)) : 0;
+  place = from_lane(place, 0) + __popc(before);
+  if (has) list[place] = number;
 }
 #else
 #define KRONLEARN_ARGUMENT const
@@ -41,7 +70,64 @@ T product(T x, T y) {
 }
 inline int64 to_integer(double x) { return std::llrint(x); }
 inline void add_exactly(int64* sum, int64 x) { *sum += x; }
+inline unsigned to_bits(float x) {
+  unsigned bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+inline float from_bits(unsigned bits) {
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+inline int64 to_bits(double x) {
+  int64 bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+inline double from_bits(int64 bits) {
+  double x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+inline float inverse(float x) { return 1.0f / x; }
+inline unsigned least_of_team(unsigned x) { return x; }
+template <class T>
+T from_lane(T x, int) {
+  return x;
+}
+inline void note(Team, bool has, int number, int* list, int* count) {
+  if (has) list[(*count)++] = number;
+}
 #endif
+
+// The least key in a team, and the lowest number that has it; a key of kNone goes with no number.
+constexpr unsigned kNone = 0xffffffffu;
+struct Least {
+  unsigned key;
+  int number;
+};
+KRONLEARN_DEVICE Least least_of(unsigned key, int number) {
+  const unsigned least = least_of_team(key);
+  return {least, int(least_of_team(key == least && key != kNone ? unsigned(number) : kNone))};
+}
+
+// team.best() of numbers that are not negative: their bits are in the same order.
+KRONLEARN_DEVICE Best<float> best_of(Team, Best<float> own) {
+  const Least found = least_of(own.number < 0 ? kNone : ~to_bits(own.value), own.number);
+  return {from_bits(~found.key), found.number};
+}
+KRONLEARN_DEVICE Best<double> best_of(Team team, Best<double> own) { return team.best(own); }
+
+// Teams of a block.
+constexpr int kTeams = 4;
+
+// Tells how many numbers of scratch a team needs, and whether the card's memory is needed for them.
+KRONLEARN_DEVICE void tell(int64 size, bool far, int64* numbers) {
+  if (first_team() > 0 || Team{}.lane > 0) return;
+  numbers[0] = size;
+  numbers[1] = far;
+}
 
 // The first axis is the one along which slabs are cut; the others follow in their order.
 struct PatchGrid {
@@ -70,7 +156,9 @@ struct PatchGrid {
 
   // Takes the number of a patch apart, axis by axis from the last.
   KRONLEARN_DEVICE static int take(int64& number, int count) {
-    const int64 rest = number / count;
+    // Divisions of shorter numbers are much faster.
+    const bool is_short = number == int64(unsigned(number));
+    const int64 rest = is_short ? int64(unsigned(number) / unsigned(count)) : number / count;
     const int digit = int(number - rest * count);
     number = rest;
     return digit;
@@ -132,14 +220,14 @@ KRONLEARN_DEVICE void add_patches(const PatchGrid& grid, const Patches<S>& patch
       feature += (place[a] - grid.start(a, at[a])) * grid.feature[a];
     }
     number = number * grid.starts[inner] - patches.first;
+#pragma unroll 4
     for (int i = from[inner]; i <= to[inner]; ++i) {
       const int64 k = number + i;
       if (k < 0 || k >= patches.count) continue;
-      const S weight = patches.weights[k];
-      if (!(weight > S(0))) continue;
       const int f = feature + (place[inner] - grid.start(inner, i)) * grid.feature[inner];
-      numerator += weight * patches.values[k * grid.features + f];
-      denominator += weight;
+      const S weight = patches.weights[k], value = patches.values[k * grid.features + f];
+      numerator += weight > S(0) ? weight * value : S(0);
+      denominator += weight > S(0) ? weight : S(0);
     }
     bool next = true;
 #pragma unroll

@@ -10,19 +10,6 @@
 
 namespace kronlearn {
 
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-// What another thread of the team has.
-template <class T>
-KRONLEARN_DEVICE T from_lane(T x, int lane) {
-  return __shfl_sync(0xffffffffu, x, lane);
-}
-#else
-template <class T>
-T from_lane(T x, int) {
-  return x;
-}
-#endif
-
 template <class T, int kM, int kN, bool kOls>
 class SmallPursuit {
   static_assert(kN % 4 == 0 && kN <= 16);
@@ -112,7 +99,7 @@ class SmallPursuit {
           number = (first_row_ + r) * kN + column(c);
         }
       }
-    const Best<T> best = team_.best(Best<T>{kOls ? above / below : above, number});
+    const Best<T> best = best_of(team_, Best<T>{kOls ? above / below : above, number});
     alpha = from_lane(alpha, best.number / kN / kRows * kAcross + best.number % kAcross);
     return {best.number, alpha, kOls ? sqrt(best.value) : best.value};
   }

@@ -70,9 +70,14 @@ KRONLEARN_DEVICE bool refit(Team team, const Shape& s, const Tables<T>& tables,
   for (int l = 0; l < code.nonzeros; ++l) {
     const T own = inner_product(team, s, tables, code.atom[l], code.atom[l], weights);
     T z = inner_product(team, s, tables, code.atom[l], y);
-    for (int t = 0; t < l; ++t) {
-      const T f = inner_product(team, s, tables, code.atom[l], code.atom[t], weights);
-      if (team.lane == 0) k.row[t] = f;
+    if (!weights) {
+      for (int t = team.lane; t < l; t += Team::kSize)
+        k.row[t] = inner_product(team, s, tables, code.atom[l], code.atom[t], weights);
+    } else {
+      for (int t = 0; t < l; ++t) {
+        const T f = inner_product(team, s, tables, code.atom[l], code.atom[t], weights);
+        if (team.lane == 0) k.row[t] = f;
+      }
     }
     team.sync();
     T pivot = own;

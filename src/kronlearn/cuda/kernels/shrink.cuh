@@ -18,15 +18,25 @@ struct ShrinkTask {
   int64 first, count;             // the patches of the grid whose groups are shrunk
   int64 pixels;                   // of a plane of the slab
   double noise;                   // standard deviation
-  double scale, weight_scale;     // of the fixed-point sums
+  int room;                       // bits of fixed-point sums that are left for the largest pixel
+  double weight_scale;            // of the fixed-point sums of weights
   const S *image, *guide;         // (planes, pixels)
   const S *analysis, *synthesis;  // tables of the dictionary, and of its factors transposed
   const S* taper;                 // (features): weights of the pixels of a patch
   const int64* places;            // (features): offsets of the pixels of a patch from its first
   int64 *sums, *weights;          // (planes, pixels)
-  int64* first_bad;  // lowered to the number of the first patch whose group is not finite
-  void* scratch;     // scratch_size numbers per team
+  S* average;                     // (planes, pixels): what is made of both
+  // Bits of the largest magnitudes of image and guide as doubles, negative; then one if a group is not finite.
+  int64* notes;
+  void* scratch;  // scratch_size numbers per team
   int64 scratch_size;
+
+  // What sums of pixels are multiplied by, that none can overflow: a power of two.
+  KRONLEARN_DEVICE double scale() const {
+    const int64 largest = -notes[0];
+    const int exponent = room - (largest == 0 ? 0 : int(largest >> 52) - 1022);
+    return from_bits(int64((exponent < 1000 ? exponent : 1000) + 1023) << 52);
+  }
 };
 
 // mode_product for a square factor of a size that is known when compiled; a thread makes a column at a time.
@@ -79,9 +89,10 @@ KRONLEARN_DEVICE void correlate_square(Team team, const Shape& s, const T* facto
 template <class T>
 class Shrinkage {
  public:
-  KRONLEARN_DEVICE Shrinkage(Team team, const ShrinkTask<T>& task, Arena<T>& arena)
+  KRONLEARN_DEVICE Shrinkage(Team team, const ShrinkTask<T>& task, double scale, Arena<T>& arena)
       : team_(team),
         task_(task),
+        scale_(scale),
         size_(task.group * task.grid.features),
         matcher_(team, task.grid, task.guide, task.places, task.group, arena) {
     y_ = arena.take(size_);
@@ -97,7 +108,7 @@ class Shrinkage {
       transform(task_.image + plane * task_.pixels, offsets, c_);
       const T kept = shrink();
       correlate_square(team_, task_.shape, task_.synthesis, c_, y_, scratch_);
-      if (!add(plane, offsets, T(1) / (kept > T(1) ? kept : T(1)))) lower(task_.first_bad, number);
+      if (!add(plane, offsets, T(1) / (kept > T(1) ? kept : T(1)))) task_.notes[2] = 1;
     }
   }
 
@@ -138,7 +149,7 @@ class Shrinkage {
         finite = false;
         continue;
       }
-      add_exactly(sums + pixel, to_integer(double(value) * task_.scale));
+      add_exactly(sums + pixel, to_integer(double(value) * scale_));
       add_exactly(weights + pixel, to_integer(double(w) * task_.weight_scale));
     }
     // What is read here is written again for the next plane.
@@ -148,9 +159,24 @@ class Shrinkage {
 
   const Team team_;
   const ShrinkTask<T>& task_;
+  const double scale_;
   const int size_;
   Matcher<T> matcher_;
   T *y_, *c_, *g_, *scratch_;
 };
+
+template <class S>
+KRONLEARN_DEVICE void shrink_groups(const ShrinkTask<S>& task) {
+  Arena<S> arena{static_cast<S*>(task.scratch) + first_team() * task.scratch_size};
+  Shrinkage<S> shrinkage(Team{}, task, task.scale(), arena);
+  for (int64 k = first_team(); k < task.count; k += n_teams()) shrinkage.run(task.first + k);
+}
+
+template <class S>
+KRONLEARN_DEVICE void count_scratch(const ShrinkTask<S>& task, int64* numbers) {
+  Arena<S> arena{nullptr};
+  Shrinkage<S> shrinkage(Team{}, task, 1.0, arena);
+  tell(arena.used, true, numbers);
+}
 
 }  // namespace kronlearn

@@ -20,6 +20,7 @@ class SmallShrinkage {
   KRONLEARN_DEVICE SmallShrinkage(Team team, const ShrinkTask<T>& task, T* near)
       : team_(team),
         task_(task),
+        scale_(task.scale()),
         step_(int(task.grid.step[task.grid.axis(0)])),
         offsets_(reinterpret_cast<int*>(near)),
         g_(near + kMembers),
@@ -38,13 +39,13 @@ class SmallShrinkage {
       const T kept = shrink_rows();
       along_columns(task_.synthesis, c_);
       const T weight = T(1) / (kept > T(1) ? kept : T(1));
-      if (!add(task_.sums + first, task_.weights + first, weight)) lower(task_.first_bad, number);
+      if (!add(task_.sums + first, task_.weights + first, weight)) task_.notes[2] = 1;
     }
   }
 
  private:
   // Columns, or rows, that a thread transforms at a time.
-  static constexpr int kLines = 4;
+  static constexpr int kLines = 4, kAhead = 4;
   using Lines = T[kLines][kSide];
 
   // Where a pixel of a patch is, from its first, in the slab and near.
@@ -99,10 +100,19 @@ class SmallShrinkage {
     for (int f = team_.lane; f < kPatch / 2; f += Team::kSize) {
       const int at0 = place(f), at1 = place(f + kPatch / 2);
       T sums[2][kMembers] = {};
-#pragma unroll 2
-      for (int p = 0; p < kMembers; ++p) {
-        const T* patch = plane + offsets_[p];
-        product16(task_.analysis + p * kMembers, patch[at0], patch[at1], sums);
+      // Pixels of several patches are on their way at a time.
+#pragma unroll 1
+      for (int first = 0; first < kMembers; first += kAhead) {
+        T x[2][kAhead];
+#pragma unroll
+        for (int p = 0; p < kAhead; ++p) {
+          const T* patch = plane + offsets_[first + p];
+          x[0][p] = patch[at0];
+          x[1][p] = patch[at1];
+        }
+#pragma unroll
+        for (int p = 0; p < kAhead; ++p)
+          product16(task_.analysis + (first + p) * kMembers, x[0][p], x[1][p], sums);
       }
 #pragma unroll
       for (int i = 0; i < kMembers; ++i) {
@@ -148,7 +158,7 @@ class SmallShrinkage {
       for (int u = 0; u < kLines; ++u)
 #pragma unroll
         for (int p = 0; p < kSide; ++p) {
-          const T g = g_[at + u * kLines * kPitch + p], share = g * g / (g * g + noise2);
+          const T g = g_[at + u * kLines * kPitch + p], share = g * g * inverse(g * g + noise2);
           kept += share * share;
           sums[u][p] *= share;
         }
@@ -177,13 +187,11 @@ class SmallShrinkage {
         const int64 exact_w = to_integer(double(w) * task_.weight_scale);
 #pragma unroll
         for (int i = 0; i < kMembers; ++i) {
+          // There is an error later: what is added does not matter then.
           const T value = w * y[h][i];
-          if (!is_finite(value) || !is_finite(w)) {
-            finite = false;
-            continue;
-          }
+          finite = finite && is_finite(value);
           const int pixel = offsets_[i] + place(at);
-          add_exactly(sums + pixel, to_integer(double(value) * task_.scale));
+          add_exactly(sums + pixel, to_integer(double(value) * scale_));
           add_exactly(weights + pixel, exact_w);
         }
       }
@@ -195,6 +203,7 @@ class SmallShrinkage {
 
   const Team team_;
   const ShrinkTask<T>& task_;
+  const double scale_;
   const int step_;
   int* offsets_;
   T *g_, *c_;

@@ -1,6 +1,11 @@
-// A team: the threads that code one sample together. On a graphics card it is a warp; compiled for a
-// processor it is a single thread, which is how the kernels are tested where there is no card.
+// A team: the threads that code one sample together. On a graphics card it is a warp, or a block where a file
+// says so (KRONLEARN_TEAM: its threads); compiled for a processor it is a single thread, which is how the
+// kernels are tested where there is no card.
 #pragma once
+
+#if !defined(KRONLEARN_TEAM)
+#define KRONLEARN_TEAM 32
+#endif
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define KRONLEARN_DEVICE __device__ __forceinline__
@@ -35,28 +40,57 @@ struct Best {
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 struct Team {
-  static constexpr int kSize = 32;
+  static constexpr int kSize = KRONLEARN_TEAM, kWarps = kSize / 32;
   int lane = threadIdx.x % kSize;
 
   // What one thread has written before, others read after.
-  KRONLEARN_DEVICE void sync() const { __syncwarp(); }
+  KRONLEARN_DEVICE void sync() const {
+    if constexpr (kWarps == 1)
+      __syncwarp();
+    else
+      __syncthreads();
+  }
 
   // The same bits in every thread.
   template <class T>
   KRONLEARN_DEVICE T sum(T x) const {
-    for (int o = kSize / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
-    return x;
+    for (int o = 16; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
+    return over_warps(x, [](T& a, T b) { a += b; });
   }
 
   template <class T>
   KRONLEARN_DEVICE Best<T> best(Best<T> b) const {
-    for (int o = kSize / 2; o > 0; o /= 2)
+    for (int o = 16; o > 0; o /= 2)
       b.consider(__shfl_xor_sync(0xffffffffu, b.value, o),
                  __shfl_xor_sync(0xffffffffu, b.number, o));
-    return b;
+    return over_warps(b, [](Best<T>& one, Best<T> other) { one.consider(other.value, other.number); });
   }
 
-  KRONLEARN_DEVICE bool any(bool x) const { return __any_sync(0xffffffffu, x); }
+  KRONLEARN_DEVICE bool any(bool x) const {
+    return over_warps(bool(__any_sync(0xffffffffu, x)), [](bool& one, bool other) { one |= other; });
+  }
+
+ private:
+  // What warps have found, put together.
+  template <class T, class Add>
+  KRONLEARN_DEVICE T over_warps(T x, Add add) const {
+    if constexpr (kWarps == 1) {
+      return x;
+    } else {
+      __shared__ T found[kWarps];
+      __syncthreads();
+      if (lane % 32 == 0) found[lane / 32] = x;
+      __syncthreads();
+      T all[kWarps];
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) all[w] = found[w];
+#pragma unroll
+      for (int o = kWarps / 2; o > 0; o /= 2)
+#pragma unroll
+        for (int w = 0; w < o; ++w) add(all[w], all[w + o]);
+      return all[0];
+    }
+  }
 };
 
 // All threads of a block.

@@ -18,7 +18,8 @@ static_assert(1 <= kWidth && kWidth <= 16);
 // Sorting networks take powers of two; one number more than is kept tells what follows.
 constexpr int kList = kWidth < 2 ? 2 : kWidth < 4 ? 4 : kWidth < 8 ? 8 : 16;
 constexpr int kThreads = kTile, kBlocksEach = 3;
-constexpr float kAboveZero = 1.4e-45f;
+// CuPy compiles with numbers below this flushed to zero: they are not above it.
+constexpr float kAboveZero = 1.1754944e-38f;
 
 // Zero in alpha remains of all but the largest correlations. All are multiplied by the task's scale.
 class Threshold {

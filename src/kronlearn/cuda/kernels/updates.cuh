@@ -11,27 +11,47 @@ constexpr double kSafePivot = 1e-6;
 // Threads that work on the same atom, and numbers from one atom to the next.
 constexpr int kOfAtom = kBlock / kN, kRow = kM + 1;
 constexpr int kColumns = kN + kM;
-// From row to row of a system of equations: threads of a warp do not meet in a bank.
-constexpr int kWide = kColumns + 8;
+// Numbers of a row of the equations that a thread has.
+constexpr int kEach = (kColumns + kOfAtom - 1) / kOfAtom;
 
 struct Memory {
-  double system[2][kN * kWide];
+  double system[kN * kColumns];  // P and C − P Dᵀ, a row of each in turns
+  double pivots[2][kColumns];
   double moments[kFull ? 2 * kSize : 2];  // S_xx and S_xy
   double atoms[2][kN * kRow];             // the left and the right ones, as rows
   double unscaled[kN * kRow];             // a mode's new atoms before they are made of unit norm
   double scale[kN];
   double gram[kN * kN];
   double p[kN * kN], c[kN * kM];
-  int flag;
+  double counts[4], last_error;
+  int iteration, flag;
 };
+
+// 1 / x, in fewer steps than a division that is right to the last bit.
+KRONLEARN_DEVICE double reciprocal(double x) {
+#if defined(KRONLEARN_EMULATED)
+  return 1.0 / x;
+#else
+  double y;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+  y = fma(y, fma(-x, y, 1.0), y);
+  return fma(y, fma(-x, y, 1.0), y);
+#endif
+}
 
 class Updater {
  public:
   KRONLEARN_DEVICE Updater(const Update& u, Memory& memory) : u_(u), m_(memory) {}
 
-  // Reads the dictionary.
+  // Reads the dictionary, and what finish() needs, so that it does not have to wait.
   KRONLEARN_DEVICE void begin(bool doubtful) const {
     const double* factors = u_.double_tables;
+    if (threadIdx.x < 4) m_.counts[threadIdx.x] = fresh(u_.counts + threadIdx.x);
+    if (threadIdx.x == 0) {
+      m_.last_error = *u_.last_error;
+      m_.iteration = *u_.iteration;
+    }
+#pragma unroll 8
     for (int e = threadIdx.x; e < 2 * kM * kN; e += kBlock) {
       const int mode = e / (kM * kN), r = e % (kM * kN) / kN, i = e % kN;
       m_.atoms[mode][i * kRow + r] = factors[e];
@@ -41,7 +61,7 @@ class Updater {
 
   // Reads P and C of a mode.
   KRONLEARN_DEVICE void take_sums() const {
-    double* given = m_.system[0];
+    double* given = m_.system;
     copy_fresh<4>(u_.sums, kN * kColumns, given);
     __syncthreads();
 #pragma unroll
@@ -62,18 +82,12 @@ class Updater {
     __syncthreads();
     if (m_.flag) return false;
     set_up(mode);
-    if (!eliminate()) {
+    if (!eliminate(m_.atoms[mode])) {
       __syncthreads();
       if (threadIdx.x == 0) m_.flag = kUnsafePivot;
       __syncthreads();
       return false;
     }
-    const double *d = m_.atoms[mode], *solution = m_.system[kN % 2];
-    for (int e = threadIdx.x; e < kN * kM; e += kBlock) {
-      const int i = e / kM, r = e % kM;
-      m_.unscaled[i * kRow + r] = d[i * kRow + r] + solution[i * kWide + kN + r];
-    }
-    __syncthreads();
     return true;
   }
 
@@ -99,9 +113,10 @@ class Updater {
     for (int r = part; r < kM; r += kOfAtom) sum += u[r] * inverse * (u[r] * inverse);
     const double norm = sqrt(sum_lanes<1, kOfAtom>(sum));
     const bool good = is_finite(largest) && largest != 0.0;
+    const double to_unit_norm = inverse / norm;
     for (int r = part; r < kM; r += kOfAtom) {
       if (good)
-        d[r] = u[r] * inverse / norm;
+        d[r] = u[r] * to_unit_norm;
       else
         u[r] = d[r];
     }
@@ -127,37 +142,37 @@ class Updater {
     __syncthreads();
     const bool fine = m_.flag == 0;
     const double error = fine ? squared_error() : 0.0;
-    const int now = *u_.iteration, row = now % u_.kept;
+    const int row = m_.iteration % u_.kept;
     for (int e = threadIdx.x; e < 2 * kM * kN; e += kBlock) {
       const int mode = e / (kM * kN), r = e % (kM * kN) / kN, i = e % kN;
       u_.all_factors[int64(row) * (2 * kM * kN) + e] = m_.atoms[mode][i * kRow + r];
     }
     __syncthreads();
     if (threadIdx.x != 0) return;
-    const double before = *u_.last_error;
+    const double before = m_.last_error;
     const int flag = m_.flag | (fine && error > before ? kRose : 0);
     if (before == before) *u_.last_error = error;
-    const double numbers[4] = {error, fresh(u_.counts + 1), fresh(u_.counts + 3), double(flag)};
+    const double numbers[4] = {error, m_.counts[1], m_.counts[3], double(flag)};
     for (int e = 0; e < 4; ++e) u_.history[4 * row + e] = numbers[e];
-    *u_.iteration = now + 1;
+    *u_.iteration = m_.iteration + 1;
     *u_.doubtful_count = 0;
     if (flag) *u_.stopped = 1;
   }
 
   // gram = atoms atomsᵀ
   KRONLEARN_DEVICE void gram_of(const double* atoms) const {
-    constexpr int kEach = kN * kN <= kBlock ? 1 : kN * kN / kBlock;
+    constexpr int kRows = kN * kN <= kBlock ? 1 : kN * kN / kBlock;
     const int k = threadIdx.x % kN, first = threadIdx.x / kN;
     if (first < kN) {
-      double sum[kEach] = {};
+      double sum[kRows] = {};
 #pragma unroll 8
       for (int r = 0; r < kM; ++r) {
         const double x = atoms[k * kRow + r];
 #pragma unroll
-        for (int h = 0; h < kEach; ++h) sum[h] = fma(atoms[(first + h * kOfAtom) * kRow + r], x, sum[h]);
+        for (int h = 0; h < kRows; ++h) sum[h] = fma(atoms[(first + h * kOfAtom) * kRow + r], x, sum[h]);
       }
 #pragma unroll
-      for (int h = 0; h < kEach; ++h) m_.gram[(first + h * kOfAtom) * kN + k] = sum[h];
+      for (int h = 0; h < kRows; ++h) m_.gram[(first + h * kOfAtom) * kN + k] = sum[h];
     }
     __syncthreads();
   }
@@ -165,47 +180,71 @@ class Updater {
  private:
   // The system P S = C − P Dᵀ, one row after the other.
   KRONLEARN_DEVICE void set_up(int mode) const {
-    constexpr int kRows = kBlock / kM < kN ? kBlock / kM : kN, kEach = kN / kRows;
+    constexpr int kStep = kBlock / kM < kN ? kBlock / kM : kN, kRows = kN / kStep;
     const double* d = m_.atoms[mode];
-    double* to = m_.system[0];
-    for (int e = threadIdx.x; e < kN * kN; e += kBlock) to[e / kN * kWide + e % kN] = m_.p[e];
+    for (int e = threadIdx.x; e < kN * kN; e += kBlock) m_.system[e / kN * kColumns + e % kN] = m_.p[e];
     const int r = threadIdx.x % kM, first = threadIdx.x / kM;
-    if (first < kRows) {
-      double sum[kEach];
+    if (first < kStep) {
+      double sum[kRows];
 #pragma unroll
-      for (int h = 0; h < kEach; ++h) sum[h] = m_.c[(first + h * kRows) * kM + r];
+      for (int h = 0; h < kRows; ++h) sum[h] = m_.c[(first + h * kStep) * kM + r];
 #pragma unroll 8
       for (int a = 0; a < kN; ++a) {
         const double x = d[a * kRow + r];
 #pragma unroll
-        for (int h = 0; h < kEach; ++h) sum[h] = fma(-m_.p[(first + h * kRows) * kN + a], x, sum[h]);
+        for (int h = 0; h < kRows; ++h) sum[h] = fma(-m_.p[(first + h * kStep) * kN + a], x, sum[h]);
       }
 #pragma unroll
-      for (int h = 0; h < kEach; ++h) to[(first + h * kRows) * kWide + kN + r] = sum[h];
+      for (int h = 0; h < kRows; ++h) m_.system[(first + h * kStep) * kColumns + kN + r] = sum[h];
     }
     __syncthreads();
   }
 
-  // Gauss's and Jordan's elimination, from one copy of the system to the other; P is symmetric and positive
-  // definite, or else a pivot says so. The columns of eliminated unknowns are not written any more.
-  KRONLEARN_DEVICE bool eliminate() const {
+  // Gauss's and Jordan's elimination; unscaled becomes d + S. P is symmetric and positive definite, or else a
+  // pivot says so. Threads keep their numbers of a row: only the row of the pivot goes through memory. Rows
+  // are divided by their pivots at the end.
+  KRONLEARN_DEVICE bool eliminate(const double* d) const {
     const int i = threadIdx.x / kOfAtom, part = threadIdx.x % kOfAtom;
-    double least = 0, most = 0;
-#pragma unroll 1
-    for (int k = 0; k < kN; ++k) {
-      const double *from = m_.system[k % 2], *above = from + k * kWide, *row = from + i * kWide;
-      double* to = m_.system[(k + 1) % 2] + i * kWide;
-      const double pivot = above[k];
-      least = k == 0 || pivot < least ? pivot : least;
-      most = pivot > most ? pivot : most;
-      if (!(least > kSafePivot * most)) return false;
-      const double inverse = 1.0 / pivot, factor = row[k] * inverse;
+    const int first_lane = threadIdx.x % 32 / kOfAtom * kOfAtom;
+    double own[kEach], inverse_of_own = 0, least = 0, most = 0;
 #pragma unroll
-      for (int c = part; c < kColumns; c += kOfAtom)
-        if (c > k) to[c] = i == k ? above[c] * inverse : fma(-factor, above[c], row[c]);
-      __syncthreads();
+    for (int h = 0; h < kEach; ++h) {
+      const int c = part + h * kOfAtom;
+      own[h] = c < kColumns ? m_.system[i * kColumns + c] : 0.0;
     }
+#pragma unroll
+    for (int j = 0; j * kOfAtom < kN; ++j)
+#pragma unroll 1
+      for (int q = 0; q < kOfAtom && q < kN; ++q) {
+        const int k = j * kOfAtom + q;
+        double* row = m_.pivots[k % 2];
+        if (i == k) put_row(own, row);
+        const double x = __shfl_sync(kWholeWarp, own[j], first_lane + q);
+        __syncthreads();
+        const double pivot = row[k], inverse = reciprocal(pivot);
+        least = k == 0 || pivot < least ? pivot : least;
+        most = pivot > most ? pivot : most;
+        if (!(least > kSafePivot * most)) return false;
+        if (i == k) inverse_of_own = inverse;
+        const double factor = i == k ? 0.0 : -x * inverse;
+#pragma unroll
+        for (int h = j; h < kEach; ++h)
+          if (part + h * kOfAtom < kColumns) own[h] = fma(factor, row[part + h * kOfAtom], own[h]);
+      }
+#pragma unroll
+    for (int h = 0; h < kEach; ++h) {
+      const int r = part + h * kOfAtom - kN;
+      if (0 <= r && r < kM) m_.unscaled[i * kRow + r] = fma(own[h], inverse_of_own, d[i * kRow + r]);
+    }
+    __syncthreads();
     return true;
+  }
+
+  KRONLEARN_DEVICE static void put_row(const double (&own)[kEach], double* row) {
+    const int part = threadIdx.x % kOfAtom;
+#pragma unroll
+    for (int h = 0; h < kEach; ++h)
+      if (part + h * kOfAtom < kColumns) row[part + h * kOfAtom] = own[h];
   }
 
   // Σ‖y‖² − 2 ⟨C, U⟩ + ⟨P, U Uᵀ⟩ with the new atoms U unscaled; of orthonormal ones the last is Σ‖x‖².
@@ -217,7 +256,7 @@ class Updater {
       for (int e = threadIdx.x; e < kN * kN; e += kBlock)
         sum += m_.p[e] * m_.gram[e] * (m_.scale[e / kN] * m_.scale[e % kN]);
     const double fitted = sum_block(sum);
-    return fresh(u_.counts) + fitted + (u_.orthonormal ? fresh(u_.counts + 2) : 0.0);
+    return m_.counts[0] + fitted + (u_.orthonormal ? m_.counts[2] : 0.0);
   }
 
   KRONLEARN_DEVICE void put(int place, double x) const {
@@ -246,9 +285,8 @@ KRONLEARN_DEVICE void tabulate_factors(const Update& u) {
 }
 
 // Adds up what blocks have left, counts and settled samples with the sums of the coding kernels; true in the
-// last block, which is to go on.
-KRONLEARN_DEVICE bool add_up(const Update& u, int numbers, bool of_coding) {
-  const int doubtful = *u.doubtful_count;
+// last block, which is to go on. `doubtful` is how many samples were not trusted to the coding kernels.
+KRONLEARN_DEVICE bool add_up(const Update& u, int numbers, bool of_coding, int doubtful) {
   const bool settled = of_coding && doubtful > 0 && doubtful <= u.most_doubtful;
   const Partials partials{u.partial,
                           of_coding ? u.partial_counts : nullptr,
@@ -257,7 +295,7 @@ KRONLEARN_DEVICE bool add_up(const Update& u, int numbers, bool of_coding) {
                           settled ? u.further : nullptr,
                           settled ? u.further_counts : nullptr};
   add_partials(partials, numbers, u.sums, u.counts);
-  return is_last_block(u.arrived);
+  return is_last_block(u.arrived, int(gridDim.x));
 }
 
 }  // namespace kronlearn::update

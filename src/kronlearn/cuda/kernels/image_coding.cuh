@@ -1,7 +1,9 @@
-// Passes over the overlapping patches of an image, as native/image.cpp has them: every patch becomes its
-// sparse approximation, or is shrunk together with the patches most similar to it.
+// Every patch of an image becomes its sparse approximation, as native/image.cpp has it, and patches are added
+// up again. A file of kernels has what one kind of call needs: compiling all of them takes long.
+#pragma once
+
+#include "patches.cuh"
 #include "pursuit_small.cuh"
-#include "shrink_small.cuh"
 #include "task.cuh"
 #include "threshold.cuh"
 #include "weighted.cuh"
@@ -21,6 +23,7 @@ struct CodingTask {
   const S* known;              // weights of its pixels, zero where one is missing; or null
   const int64* places;         // (features): offsets of the pixels of a patch from its first
   S *numerator, *denominator;  // of the slab; patches are added
+  S* average;                  // their quotient, which is all that is written if it is not null
   const int* list;             // the patches to be coded, counted from the first; null: all
   const int* list_count;       // how many these are
   // Where single precision cannot be trusted: the numbers of patches; nothing else is written for them.
@@ -31,8 +34,9 @@ struct CodingTask {
 };
 
 // S is the type of what is stored, T that of the arithmetic. With a kN of 8 or 16 there are as many atoms in
-// each of two modes, and 8 pixels; neither weights nor thresholds are for these.
-template <class T, class S, int kN = 0>
+// each of two modes, and 8 pixels; neither weights nor thresholds are for these. kWeights: there may be
+// weights of pixels.
+template <class T, class S, int kN = 0, bool kWeights = kN == 0>
 class PatchCoder {
   static constexpr int kM = 8;
 
@@ -51,7 +55,7 @@ class PatchCoder {
     if (kN > 0) return;
     pursuit_.alpha = arena.take(atoms);
     pursuit_.nu = arena.take(atoms);
-    if (!task.known) {
+    if (!known()) {
       pursuit_.h = arena.take(int64(width) * s_.n1);
       return;
     }
@@ -70,9 +74,13 @@ class PatchCoder {
   // Codes patch k of those that are asked for.
   KRONLEARN_DEVICE void run(int64 k) {
     load(task_.grid.offset(task_.patches.first + k));
-    const bool doubtful = known() ? code_weighted() : code();
+    bool doubtful = false;
+    if (!known())
+      doubtful = code();
+    else if constexpr (kWeights)
+      code_weighted();
     // Weighted patches are not coded again: their pursuit is the more stable one.
-    if (doubtful && task_.doubtful && !known()) {
+    if (doubtful && task_.doubtful) {
       if (team_.lane == 0) task_.doubtful[take_ticket(task_.doubtful_count)] = int(k);
     } else {
       write(k);
@@ -84,7 +92,7 @@ class PatchCoder {
   KRONLEARN_DEVICE int features() const { return kN > 0 ? kM * kM : s_.features(); }
   KRONLEARN_DEVICE int m2() const { return kN > 0 ? kM : s_.m2; }
   KRONLEARN_DEVICE int n2() const { return kN > 0 ? kN : s_.n2; }
-  KRONLEARN_DEVICE const S* known() const { return kN > 0 ? nullptr : task_.known; }
+  KRONLEARN_DEVICE const S* known() const { return kWeights ? task_.known : nullptr; }
 
   // Takes out a patch, without its mean (of what is known of it). The mean is added up in the order that
   // native/image.cpp has: patches of a constant image are then zero, or not, on both.
@@ -101,6 +109,13 @@ class PatchCoder {
         const S weight = S(weighted_.root[e]);
         total += weight;
         if (weight > S(0)) sum += product(weight, S(y_[e]));
+      }
+    } else if constexpr (kN > 0) {
+#pragma unroll 4
+      for (int e = 0; e < kM * kM; e += 4) {
+        const Four<T> four = *reinterpret_cast<const Four<T>*>(y_ + e);
+#pragma unroll
+        for (int q = 0; q < 4; ++q) sum += S(four.x[q]);
       }
     } else {
 #pragma unroll 8
@@ -150,7 +165,7 @@ class PatchCoder {
   }
 
   // Weights are scaled to a maximum of one: only their proportions decide the codes.
-  KRONLEARN_DEVICE bool code_weighted() {
+  KRONLEARN_DEVICE void code_weighted() {
     Best<T> best{T(0), -1};
     for (int e = team_.lane; e < features(); e += Team::kSize) best.consider(weighted_.root[e], e);
     T largest = team_.best(best).value, sum = 0;
@@ -164,13 +179,12 @@ class PatchCoder {
     const T energy = team_.sum(sum);
     team_.sync();
     code_.nonzeros = 0;
-    if (!is_finite(energy)) return false;
+    if (!is_finite(energy)) return;
     // Of a patch of which less is known, less may remain.
     const T tol = T(S(task_.tol) * sqrt(importance_)),
             tol2 = tol < T(0) ? T(-1) : tol * tol / largest;
     pursue_weighted(team_, s_, tables_, task_.method == kOls, weighted_, energy, tol2, task_.width,
                     code_);
-    return false;
   }
 
   KRONLEARN_DEVICE void write(int64 k) {
@@ -199,8 +213,8 @@ class PatchCoder {
   S mean_, importance_;
 };
 
-// Teams of a block, and bytes of scratch that each has in the memory of a multiprocessor.
-constexpr int kTeams = 4, kNearBytes = 8192;
+// Bytes of scratch that a team has in the memory of a multiprocessor.
+constexpr int kNearBytes = 8192;
 
 // Whether so much scratch is there, and not in the memory of the card.
 template <class T>
@@ -212,150 +226,25 @@ template <class T>
 KRONLEARN_DEVICE T* scratch_of_team(void* scratch, int64 size) {
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
   constexpr int kNumbers = kNearBytes / sizeof(T);
-  __shared__ T near[kTeams * kNumbers];
-  if (is_near<T>(size)) return near + threadIdx.x / Team::kSize * kNumbers;
+  __shared__ Four<T> near[kTeams * kNumbers / 4];
+  if (is_near<T>(size)) return near[threadIdx.x / Team::kSize * kNumbers / 4].x;
 #endif
   return static_cast<T*>(scratch) + first_team() * size;
 }
 
-template <class T, int kN, class S>
+template <class T, int kN, bool kWeights, class S>
 KRONLEARN_DEVICE void code_patches(const CodingTask<S>& task, const T* tables) {
   const int64 count = task.list ? *task.list_count : task.patches.count;
   Arena<T> arena{scratch_of_team<T>(task.scratch, task.scratch_size)};
-  PatchCoder<T, S, kN> coder(Team{}, task, tables, arena);
+  PatchCoder<T, S, kN, kWeights> coder(Team{}, task, tables, arena);
   for (int64 c = first_team(); c < count; c += n_teams()) coder.run(task.list ? task.list[c] : c);
 }
 
-// Tells how many numbers of scratch a team needs, and whether the card's memory is needed for them.
-KRONLEARN_DEVICE void tell(int64 size, bool far, int64* numbers) {
-  if (first_team() > 0 || Team{}.lane > 0) return;
-  numbers[0] = size;
-  numbers[1] = far;
-}
-
-template <class T, int kN, class S>
+template <class T, int kN, bool kWeights, class S>
 KRONLEARN_DEVICE void count_scratch(const CodingTask<S>& task, int64* numbers) {
   Arena<T> arena{nullptr};
-  PatchCoder<T, S, kN> coder(Team{}, task, nullptr, arena);
+  PatchCoder<T, S, kN, kWeights> coder(Team{}, task, nullptr, arena);
   tell(arena.used, !is_near<T>(arena.used), numbers);
 }
 
-template <int kAxes, class S>
-KRONLEARN_DEVICE void add_to_pixels(const CodingTask<S>& task) {
-  const int64 threads = n_teams() * Team::kSize;
-  for (int64 p = first_team() * Team::kSize + Team{}.lane; p < task.pixels; p += threads) {
-    S numerator = task.numerator[p], denominator = task.denominator[p];
-    add_patches<kAxes>(task.grid, task.patches, p, numerator, denominator);
-    task.numerator[p] = numerator;
-    task.denominator[p] = denominator;
-  }
-}
-
-template <class S>
-KRONLEARN_DEVICE void add_all(const CodingTask<S>& task) {
-  if (task.grid.n_axes == 2) return add_to_pixels<2>(task);
-  if (task.grid.n_axes == 3) return add_to_pixels<3>(task);
-  add_to_pixels<0>(task);
-}
-
-template <class S>
-KRONLEARN_DEVICE void shrink_groups(const ShrinkTask<S>& task) {
-  Arena<S> arena{static_cast<S*>(task.scratch) + first_team() * task.scratch_size};
-  Shrinkage<S> shrinkage(Team{}, task, arena);
-  for (int64 k = first_team(); k < task.count; k += n_teams()) shrinkage.run(task.first + k);
-}
-
-// The same for groups of 16 patches of 8 × 8 pixels.
-template <class S>
-KRONLEARN_DEVICE void shrink_usual_groups(const ShrinkTask<S>& task) {
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-  __shared__ Four<S> near[kTeams * kNearNumbers / 4];
-  S* own = near[threadIdx.x / Team::kSize * (kNearNumbers / 4)].x;
-#else
-  S* own = static_cast<S*>(task.scratch);
-#endif
-  SmallShrinkage<S> shrinkage(Team{}, task, own);
-  for (int64 k = first_team(); k < task.count; k += n_teams()) shrinkage.run(task.first + k);
-}
-
-template <class S>
-KRONLEARN_DEVICE void count_scratch(const ShrinkTask<S>& task, int64* numbers) {
-  Arena<S> arena{nullptr};
-  Shrinkage<S> shrinkage(Team{}, task, arena);
-  tell(arena.used, true, numbers);
-}
-
 }  // namespace kronlearn
-
-KRONLEARN_KERNEL void code_float32(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
-                                   const float* tables) {
-  kronlearn::code_patches<float, 0>(task, tables);
-}
-// The same for 8 × 8 pixels and 8 × 8 or 16 × 16 atoms.
-KRONLEARN_KERNEL KRONLEARN_BLOCKS(6) void code_float32_8(
-    KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task, const float* tables) {
-  kronlearn::code_patches<float, 8>(task, tables);
-}
-KRONLEARN_KERNEL KRONLEARN_BLOCKS(6) void code_float32_16(
-    KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task, const float* tables) {
-  kronlearn::code_patches<float, 16>(task, tables);
-}
-KRONLEARN_KERNEL void code_float64(KRONLEARN_ARGUMENT kronlearn::CodingTask<double> task,
-                                   const double* tables) {
-  kronlearn::code_patches<double, 0>(task, tables);
-}
-// Patches of single precision that need double.
-KRONLEARN_KERNEL void recode_float32(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
-                                     const double* tables) {
-  kronlearn::code_patches<double, 0>(task, tables);
-}
-KRONLEARN_KERNEL void scratch_code_float32(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
-                                           kronlearn::int64* numbers) {
-  kronlearn::count_scratch<float, 0>(task, numbers);
-}
-KRONLEARN_KERNEL void scratch_code_float32_8(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
-                                             kronlearn::int64* numbers) {
-  kronlearn::count_scratch<float, 8>(task, numbers);
-}
-KRONLEARN_KERNEL void scratch_code_float32_16(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
-                                              kronlearn::int64* numbers) {
-  kronlearn::count_scratch<float, 16>(task, numbers);
-}
-KRONLEARN_KERNEL void scratch_code_float64(KRONLEARN_ARGUMENT kronlearn::CodingTask<double> task,
-                                           kronlearn::int64* numbers) {
-  kronlearn::count_scratch<double, 0>(task, numbers);
-}
-KRONLEARN_KERNEL void scratch_recode_float32(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
-                                             kronlearn::int64* numbers) {
-  kronlearn::count_scratch<double, 0>(task, numbers);
-}
-
-KRONLEARN_KERNEL void add_float32(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task) {
-  kronlearn::add_all(task);
-}
-KRONLEARN_KERNEL void add_float64(KRONLEARN_ARGUMENT kronlearn::CodingTask<double> task) {
-  kronlearn::add_all(task);
-}
-
-KRONLEARN_KERNEL void shrink_float32(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task) {
-  kronlearn::shrink_groups(task);
-}
-KRONLEARN_KERNEL KRONLEARN_BLOCKS(5) void shrink_float32_8(
-    KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task) {
-  kronlearn::shrink_usual_groups(task);
-}
-KRONLEARN_KERNEL void shrink_float64(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<double> task) {
-  kronlearn::shrink_groups(task);
-}
-KRONLEARN_KERNEL void scratch_shrink_float32(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task,
-                                             kronlearn::int64* numbers) {
-  kronlearn::count_scratch(task, numbers);
-}
-KRONLEARN_KERNEL void scratch_shrink_float32_8(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task,
-                                               kronlearn::int64* numbers) {
-  kronlearn::tell(kronlearn::kNearNumbers, kronlearn::Team::kSize == 1, numbers);
-}
-KRONLEARN_KERNEL void scratch_shrink_float64(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<double> task,
-                                             kronlearn::int64* numbers) {
-  kronlearn::count_scratch(task, numbers);
-}

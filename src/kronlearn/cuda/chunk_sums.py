@@ -1,0 +1,83 @@
+"""Sums over samples that come to the card chunk by chunk."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kronlearn.cuda.device import Card
+from kronlearn.cuda.updates import MOST_DOUBTFUL, DeviceUpdate
+
+__all__ = ["PARTS", "ChunkSums"]
+
+#: A sum in double precision is given to an update as so many rows of single precision.
+PARTS = 3
+
+_THREADS = 256
+# Numbers that a block adds up at a time.
+_AT_A_TIME = 32
+
+_POINTERS = (
+    *("partial", "partial_counts", "further", "further_counts", "totals", "total_counts"),
+    *("most", "doubtful_count", "sums", "counts", "arrived", "stopped"),
+)
+
+#: The struct ChunkSums of the kernels.
+_CHUNK_SUMS = np.dtype(
+    [
+        *((name, np.int32) for name in ("begins", "ends", "numbers", "rows", "most_doubtful")),
+        ("factor", np.float64),
+        *((name, np.uint64) for name in _POINTERS),
+    ],
+    align=True,
+)
+
+
+class ChunkSums:
+    """Adds up the sums of chunks, one after the other, for an update of ``PARTS`` rows.
+
+    Parameters
+    ----------
+    card : Card
+    update : DeviceUpdate
+        Which gets the sums.
+    rows : int
+        How many blocks leave sums of a chunk at most.
+    scale : float
+        What samples and codes are multiplied by in these sums.
+
+    Attributes
+    ----------
+    partial, partial_counts : arrays on the card
+        Where these blocks leave them.
+    """
+
+    def __init__(self, card: Card, update: DeviceUpdate, rows: int, scale: float = 1.0) -> None:
+        self.card, xp = card, card.xp
+        numbers = update.partial.shape[1]
+        self.partial, self.partial_counts = (
+            xp.zeros((rows, numbers), np.float32),
+            xp.zeros((rows, 4)),
+        )
+        self.further, self.further_counts = update.further, update.further_counts
+        self.totals, self.total_counts = xp.zeros(numbers), xp.zeros(4)
+        self.most, self.arrived = xp.zeros(1, np.int32), xp.zeros(1, np.int32)
+        self.doubtful_count, self.stopped = update.doubtful_count, update.stopped
+        self.sums, self.counts = update.partial, update.partial_counts
+        self.blocks = 1 + min(numbers // _AT_A_TIME, 2 * card.n_multiprocessors)
+        self.task = np.zeros((), _CHUNK_SUMS)
+        values = {"numbers": numbers, "most_doubtful": MOST_DOUBTFUL, "factor": scale**2.0}
+        values |= {name: card.address(getattr(self, name)) for name in _POINTERS}
+        for name, value in values.items():
+            self.task[name] = value
+
+    def add(self, rows: int, begins: bool, ends: bool, of_coding: bool) -> None:
+        """Enqueue it for a chunk of which so many blocks have left sums.
+
+        The first chunk ``begins``, the last one ``ends``. A pass ``of_coding`` has counts and
+        doubtful samples.
+        """
+        task = self.task.copy()
+        task["rows"], task["begins"], task["ends"] = rows, begins, ends
+        if not of_coding:
+            task["partial_counts"] = 0
+        self.card.launch_blocks("chunk_sums.cu", "add_chunk", self.blocks, _THREADS, task)

@@ -1,0 +1,64 @@
+// Patches of 8 × 8 pixels in single precision, with 8 × 8 or 16 × 16 atoms.
+#include "image_coding.cuh"
+
+namespace kronlearn {
+
+// Settles patches that need no atom: those within their target as they are, and those that are not finite.
+// The others are put on the list of doubtful ones. A thread looks at one patch, a team writes what it found.
+KRONLEARN_DEVICE void screen_patches(const CodingTask<float>& task) {
+  constexpr int kSide = 8, kPixels = kSide * kSide;
+  const Team team;
+  const float tol = float(task.tol), tol2 = tol < 0 ? -1.0f : tol * tol;
+  const int64 row = task.places[kSide], teams = n_teams() * Team::kSize;
+  for (int64 base = first_team() * Team::kSize; base < task.patches.count; base += teams) {
+    const bool here = base + team.lane < task.patches.count;
+    const int64 k = here ? base + team.lane : base;
+    const float* first = task.image + task.grid.offset(task.patches.first + k);
+    float sum = 0, energy = 0;
+    bool any = false;
+    // The order of PatchCoder::load().
+    for (int i = 0; i < kSide; ++i)
+#pragma unroll
+      for (int j = 0; j < kSide; ++j) sum += first[i * row + j];
+    const float mean = sum / kPixels;
+    for (int i = 0; i < kSide; ++i)
+#pragma unroll
+      for (int j = 0; j < kSide; ++j) {
+        const float y = first[i * row + j] - mean;
+        energy += y * y;
+        any |= y != 0;
+      }
+    const bool within = energy <= tol2 && (energy >= kSmallestEnergy || !any);
+    const bool settled = within || !is_finite(energy);
+    if (here && settled) task.patches.weights[k] = 1;
+    note(team, here && !settled, int(k), task.doubtful, task.doubtful_count);
+    for (int t = 0; t < Team::kSize; ++t) {
+      if (!from_lane(int(here && settled), t)) continue;
+      const float value = from_lane(0.0f + mean, t);
+      for (int e = team.lane; e < kPixels; e += Team::kSize)
+        task.patches.values[(base + t) * kPixels + e] = value;
+    }
+  }
+}
+
+}  // namespace kronlearn
+
+KRONLEARN_KERNEL void screen_float32(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task) {
+  kronlearn::screen_patches(task);
+}
+KRONLEARN_KERNEL KRONLEARN_BLOCKS(6) void code_float32_8(
+    KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task, const float* tables) {
+  kronlearn::code_patches<float, 8, false>(task, tables);
+}
+KRONLEARN_KERNEL KRONLEARN_BLOCKS(6) void code_float32_16(
+    KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task, const float* tables) {
+  kronlearn::code_patches<float, 16, false>(task, tables);
+}
+KRONLEARN_KERNEL void scratch_code_float32_8(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
+                                             kronlearn::int64* numbers) {
+  kronlearn::count_scratch<float, 8, false>(task, numbers);
+}
+KRONLEARN_KERNEL void scratch_code_float32_16(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
+                                              kronlearn::int64* numbers) {
+  kronlearn::count_scratch<float, 16, false>(task, numbers);
+}

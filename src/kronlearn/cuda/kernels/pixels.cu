@@ -1,0 +1,74 @@
+// Channels of an image of any kind become planes of floats in units of the noise, and the other way round.
+#include "patches.cuh"
+#include "pixels.cuh"
+
+namespace kronlearn {
+
+struct PixelTask {
+  int kind;
+  int parts;            // that a channel is looked at in
+  int64 count;          // pixels of a channel
+  double mean, scale;   // of the channel
+  double lowest, most;  // that pixels of its kind may have
+  void* pixels;         // of the channel, or of all
+  float* plane;
+  double* found;  // (channels, parts, 4): the lowest, the largest, the sum, and one if all are finite
+};
+
+// Looks at a part of a channel. Parts are the same whoever looks at them.
+KRONLEARN_DEVICE void look_at(const PixelTask& task, int64 channel, int part) {
+  const Team team;
+  const int64 size = (task.count + task.parts - 1) / task.parts, first = part * size;
+  const int64 end = first + size < task.count ? first + size : task.count;
+  Best<double> low{0.0, -1}, high{0.0, -1};
+  double sum = 0;
+  bool bad = false;
+#pragma unroll 4
+  for (int64 p = first + team.lane; p < end; p += Team::kSize) {
+    const double x = pixel(task.pixels, task.kind, channel * task.count + p);
+    low.consider(-x, 0);
+    high.consider(x, 0);
+    sum += x;
+    bad |= !is_finite(x);
+  }
+  low = team.best(low);
+  high = team.best(high);
+  sum = team.sum(sum);
+  bad = team.any(bad);
+  if (team.lane > 0) return;
+  // A part may be empty; the first is not.
+  const double other = pixel(task.pixels, task.kind, channel * task.count);
+  double* found = task.found + 4 * (channel * task.parts + part);
+  found[0] = low.number < 0 ? other : -low.value;
+  found[1] = high.number < 0 ? other : high.value;
+  found[2] = sum;
+  found[3] = bad ? 0 : 1;
+}
+
+}  // namespace kronlearn
+
+KRONLEARN_KERNEL void look(KRONLEARN_ARGUMENT kronlearn::PixelTask task, int channels) {
+  using namespace kronlearn;
+  for (int64 k = first_team(); k < int64(channels) * task.parts; k += n_teams())
+    look_at(task, k / task.parts, int(k % task.parts));
+}
+
+KRONLEARN_KERNEL void to_plane(KRONLEARN_ARGUMENT kronlearn::PixelTask task) {
+  using namespace kronlearn;
+  const int64 threads = n_teams() * Team::kSize;
+  for (int64 p = first_team() * Team::kSize + Team{}.lane; p < task.count; p += threads)
+    task.plane[p] = float((pixel(task.pixels, task.kind, p) - task.mean) / task.scale);
+}
+
+KRONLEARN_KERNEL void from_plane(KRONLEARN_ARGUMENT kronlearn::PixelTask task) {
+  using namespace kronlearn;
+  const int64 threads = n_teams() * Team::kSize;
+  for (int64 p = first_team() * Team::kSize + Team{}.lane; p < task.count; p += threads) {
+    double x = product(double(task.plane[p]), task.scale) + task.mean;
+    if (task.kind > kFloat64) {
+      x = rint(x);
+      x = x < task.lowest ? task.lowest : x > task.most ? task.most : x;
+    }
+    put_pixel(task.pixels, task.kind, p, x);
+  }
+}

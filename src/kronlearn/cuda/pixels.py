@@ -1,0 +1,176 @@
+"""Images of any kind that lie on a card: what is in them, and planes of floats made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.cuda.device import Card
+from kronlearn.starts import dct_factor
+
+__all__ = ["KINDS", "Contents", "Pixels"]
+
+#: Kinds of pixels, by their numbers in the kernels.
+KINDS = {
+    np.dtype(kind): number
+    for number, kind in enumerate(
+        ("f4", "f8", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"),
+    )
+}
+
+_FILE, _NOISE = "pixels.cu", "noise.cu"
+# Parts that a channel is looked at in: sums have the same bits on every card.
+_PARTS = 1024
+# Threads of the block that finds a median, and of those that work in teams of 32.
+_CROWD, _TEAMS = 1024, 128
+
+#: The struct PixelTask of the kernels.
+_PIXELS = np.dtype(
+    [
+        ("kind", np.int32),
+        ("parts", np.int32),
+        ("count", np.int64),
+        *((name, np.float64) for name in ("mean", "scale", "lowest", "most")),
+        *((name, np.uint64) for name in ("pixels", "plane", "found")),
+    ],
+    align=True,
+)
+
+#: The struct NoiseTask of the kernels.
+_NOISE_TASK = np.dtype(
+    [
+        *((name, np.uint64) for name in ("pixels", "factor", "uses")),
+        *((name, np.float64) for name in ("low", "high", "quiet", "enough")),
+        *((n, np.int32) for n in ("kind", "step", "rows", "columns", "stride", "highs")),
+        *((name, np.uint64) for name in ("structure", "values", "chosen", "kinds", "found")),
+    ],
+    align=True,
+)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is in a channel: its least and largest pixel, and the mean where that is known."""
+
+    low: float
+    high: float
+    mean: float | None
+    is_finite: bool = True
+
+
+class Pixels:
+    """What kernels do with the channels (C, *spatial) of an image on a card, in C order."""
+
+    def __init__(self, card: Card, channels: Any) -> None:
+        self.card, self.channels = card, channels
+        self.count = channels[0].size
+        self.task = np.zeros((), _PIXELS)
+        self.task["kind"], self.task["parts"] = KINDS[channels.dtype], _PARTS
+        self.task["count"] = self.count
+        if channels.dtype.kind in "iu":
+            self.task["lowest"], self.task["most"] = _limits(channels.dtype)
+
+    def contents(self) -> list[Contents]:
+        """What is in the channels."""
+        n_channels = len(self.channels)
+        found = self.card.xp.empty((n_channels, _PARTS, 4), np.float64)
+        task = self._of(0)
+        task["found"] = self.card.address(found)
+        teams = min(n_channels * _PARTS, 16 * self.card.n_teams)
+        self.card.launch(_FILE, "look", teams, task, np.int32(n_channels))
+        parts = self.card.download(found)
+        lows, highs = parts[..., 0].min(axis=1), parts[..., 1].max(axis=1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            means = (parts[..., 2] / self.count).sum(axis=1)
+        finite = parts[..., 3].min(axis=1) > 0
+        rows = zip(lows.tolist(), highs.tolist(), means.tolist(), finite.tolist(), strict=True)
+        return [Contents(*row) for row in rows]
+
+    def to_plane(self, number: int, mean: float, scale: float, plane: Any) -> None:
+        """``plane``, of floats, becomes (channel − mean) / scale."""
+        self._convert("to_plane", number, mean, scale, plane)
+
+    def from_plane(self, number: int, mean: float, scale: float, plane: Any) -> None:
+        """The channel becomes plane · scale + mean; integers are rounded and kept in range."""
+        self._convert("from_plane", number, mean, scale, plane)
+
+    def _convert(self, kernel: str, number: int, mean: float, scale: float, plane: Any) -> None:
+        task = self._of(number)
+        task["mean"], task["scale"], task["plane"] = mean, scale, self.card.address(plane)
+        teams = min(-(-self.count // 32), 16 * self.card.n_teams)
+        self.card.launch(_FILE, kernel, teams, task)
+
+    def _of(self, number: int) -> NDArray[Any]:
+        """The task for a channel."""
+        task = self.task.copy()
+        size = self.channels.dtype.itemsize
+        task["pixels"] = self.card.address(self.channels) + number * self.count * size
+        return task
+
+    def middle_magnitude(
+        self, number: int, contents: Contents, uses: NDArray[Any], stride: int, shares: Any
+    ) -> float:
+        """The median magnitude of high frequencies in quiet patches of 8 × 8 pixels of a channel.
+
+        The channel has two axes. ``uses`` (8, 8) numbers high frequencies, low ones are −1, others
+        −2; ``shares`` are those of patches that are quiet, and that suffice.
+        """
+        xp, address = self.card.xp, self.card.address
+        height, width = self.channels.shape[1:]
+        rows, columns = (-(-(size - 7) // stride) for size in (height, width))
+        count, highs = rows * columns, int(uses.max()) + 1
+        room = {
+            "structure": xp.empty(count, np.int64),
+            "values": xp.empty(count * highs, np.int32),
+            "chosen": xp.empty(count, np.int32),
+            "kinds": xp.empty(count, np.int32),
+            "found": xp.zeros(3, np.int64),
+        }
+        factor, roles = _cosines(self.card, uses.astype(np.int32).tobytes())
+        task = np.zeros((), _NOISE_TASK)
+        values = {
+            "pixels": int(self._of(number)["pixels"]),
+            "factor": address(factor),
+            "uses": address(roles),
+            "low": contents.low,
+            "high": contents.high,
+            "quiet": shares[0],
+            "enough": shares[1],
+            "kind": KINDS[self.channels.dtype],
+            "step": width,
+            "rows": rows,
+            "columns": columns,
+            "stride": stride,
+            "highs": highs,
+            **{name: address(array) for name, array in room.items()},
+        }
+        for name, value in values.items():
+            task[name] = value
+        blocks = min(-(-count // 4), 4 * self.card.n_teams)
+        self.card.launch_blocks(_NOISE, "noise_patches", blocks, _TEAMS, task)
+        self.card.launch_blocks(_NOISE, "noise_level", 1, _CROWD, task)
+        middle, next_one, patches = self.card.download(room["found"]).tolist()
+        if not patches:
+            return 0.0
+        both = np.array([middle, next_one], np.int32).view(np.float32).astype(np.float64)
+        # The range of large numbers may not be finite.
+        return float(both.mean()) * (contents.high / 2 - contents.low / 2) * 2
+
+
+@lru_cache(4)
+def _cosines(card: Card, uses: bytes) -> tuple[Any, Any]:
+    """The factor of 8 × 8 patches and how frequencies are used, on the card."""
+    return card.upload(dct_factor(8, 8)), card.upload(np.frombuffer(uses, np.int32))
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """The least and the largest float that an integer of a dtype can be."""
+    limits = np.iinfo(dtype)
+    highest = np.float64(limits.max)
+    if int(highest) > limits.max:
+        highest = np.nextafter(highest, 0.0)
+    return float(limits.min), float(highest)

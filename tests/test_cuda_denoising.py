@@ -1,0 +1,158 @@
+"""Images that lie on a card are denoised, on a real one and emulated on the processor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kronlearn as kl
+from emulated_card import COMPILER, EmulatedCard
+from kronlearn.cuda.device import card as real_card
+from kronlearn.cuda.pixels import KINDS, Pixels
+from test_cuda_images import OnEmulatedCard, picture
+
+
+class Arrays:
+    """The functions of NumPy; arrays that they make say of themselves that they lie on a card."""
+
+    lib = np.lib
+
+    def __getattr__(self, name: str) -> Any:
+        made = getattr(np, name)
+        if name == "ndarray" or not callable(made):
+            return made
+
+        def make(*arguments: Any, **options: Any) -> Any:
+            result = made(*arguments, **options)
+            return result.view(OnEmulatedCard) if isinstance(result, np.ndarray) else result
+
+        return make
+
+
+class ArrayCard(EmulatedCard):
+    """An emulated card with such arrays."""
+
+    xp = Arrays()
+
+    def upload(self, array: Any) -> Any:
+        return np.array(array).view(OnEmulatedCard)
+
+
+@pytest.fixture(scope="module", params=["emulated", "cuda"])
+def card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if request.param == "emulated":
+        if COMPILER is None:
+            pytest.skip("no C++ compiler is at hand")
+        return ArrayCard(tmp_path_factory.mktemp("kernels"))
+    try:
+        return real_card()
+    except (ImportError, RuntimeError) as problem:
+        pytest.skip(f"no graphics card: {problem}")
+
+
+@pytest.fixture
+def on_card(card: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The card, which device="cuda" means then."""
+    for place in ("engines.selection", "engines.workers", "images.noise"):
+        monkeypatch.setattr(f"kronlearn.{place}.card", lambda: card)
+    return card
+
+
+def noisy_picture(rng: Any, shape: Any, dtype: Any = np.float64) -> Any:
+    image = picture(shape) + 15 * rng.standard_normal(shape)
+    return image.clip(0, 255).astype(dtype) if np.dtype(dtype).kind in "iu" else image.astype(dtype)
+
+
+DICTIONARY = kl.KroneckerDictionary([kl.starts.dct_factor(8, 16)] * 2)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize(
+    ("shape", "channel_axis", "dtype"),
+    [
+        ((40, 33), None, np.float32),
+        ((33, 40), None, np.uint8),
+        ((30, 25, 3), -1, np.float64),
+        ((2, 30, 28), 0, np.int16),
+        ((30, 29), None, np.float16),
+    ],
+)
+def test_images_on_the_card_are_denoised_as_on_the_processor(
+    on_card, rng, shape, channel_axis, dtype, stages
+):
+    image = noisy_picture(rng, shape, dtype)
+    options = {"channel_axis": channel_axis, "dictionary": DICTIONARY, "stages": stages}
+    expected = kl.images.denoise(image, 15.0, **options)
+    for given in (image, on_card.upload(image)):
+        found = on_card.download(kl.images.denoise(given, 15.0, device="cuda", **options))
+        assert found.dtype == dtype
+        difference = np.abs(found.astype(np.float64) - expected)
+        # In single precision near ties may go the other way.
+        assert np.quantile(difference, 0.9) <= (1 if np.dtype(dtype).kind in "iu" else 0.2)
+        assert difference.max() < 5
+
+
+def test_a_channel_without_noise_is_left_as_it_is(on_card, rng):
+    image = noisy_picture(rng, (30, 25, 2), np.float32)
+    options = {"channel_axis": -1, "dictionary": DICTIONARY}
+    given = on_card.upload(image)
+    found = on_card.download(kl.images.denoise(given, [15.0, 0.0], device="cuda", **options))
+    np.testing.assert_array_equal(found[..., 1], image[..., 1])
+    assert np.abs(found[..., 0] - image[..., 0]).mean() > 1
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_pixels_that_are_not_finite_are_an_error(on_card, rng, bad):
+    image = noisy_picture(rng, (20, 20), np.float32)
+    image[3, 4] = bad
+    with pytest.raises(ValueError, match="image contains NaN or infinity"):
+        kl.images.denoise(on_card.upload(image), 15.0, device="cuda", dictionary=DICTIONARY)
+
+
+@pytest.mark.parametrize("kind", [*KINDS], ids=str)
+def test_pixels_of_any_kind_become_planes_and_back(card, rng, kind):
+    image = rng.normal(60, 20, (2, 17, 19)).clip(0, 127).astype(kind)
+    pixels = Pixels(card, card.upload(image))
+    for found, channel in zip(pixels.contents(), image, strict=True):
+        assert (found.low, found.high) == (channel.min(), channel.max())
+        assert found.mean == pytest.approx(channel.mean(dtype=np.float64), rel=1e-14)
+        assert found.is_finite
+    plane = card.xp.empty((17, 19), np.float32)
+    pixels.to_plane(1, 60.0, 2.0, plane)
+    np.testing.assert_array_equal(
+        card.download(plane), ((image[1].astype(np.float64) - 60.0) / 2.0).astype(np.float32)
+    )
+    target = card.upload(np.zeros_like(image))
+    Pixels(card, target).from_plane(1, 60.0, 200.0, plane)
+    wanted = card.download(plane).astype(np.float64) * 200.0 + 60.0
+    if kind.kind in "iu":
+        limits = np.iinfo(kind)
+        wanted = np.rint(wanted).clip(limits.min, limits.max)
+    made = card.download(target)
+    np.testing.assert_array_equal(made[1], wanted.astype(kind))
+    assert not made[0].any()
+
+
+def patterned(rng: Any, what: str) -> Any:
+    """Images whose noise is to be found."""
+    if what == "noisy":
+        return noisy_picture(rng, (44, 34), np.float32)
+    if what == "cut off":
+        return noisy_picture(rng, (36, 30), np.float64).clip(60, 150)
+    if what == "many ties":
+        return np.tile(rng.integers(0, 2, (8, 8)), (4, 4)).astype(np.uint8)
+    if what == "hardly any patches":
+        return noisy_picture(rng, (9, 10), np.uint16)
+    return np.full((20, 24), 7.0)
+
+
+@pytest.mark.parametrize(
+    "what", ["noisy", "cut off", "many ties", "hardly any patches", "constant"]
+)
+def test_the_noise_of_images_on_the_card_is_that_of_others(on_card, rng, what):
+    image = patterned(rng, what)
+    expected = kl.images.estimate_sigma(image)
+    found = kl.images.estimate_sigma(on_card.upload(image))
+    assert found == pytest.approx(expected, rel=1e-6)

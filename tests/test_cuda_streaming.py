@@ -1,0 +1,201 @@
+"""Learning on a graphics card from samples that it has no memory for."""
+
+from __future__ import annotations
+
+from itertools import cycle, islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kronlearn as kl
+from emulated_card import COMPILER, EmulatedCard
+from kronlearn.cuda.ahead import Ahead
+from kronlearn.cuda.chunk_sums import PARTS, ChunkSums
+from kronlearn.cuda.device import card as real_card
+from kronlearn.cuda.memory import current_limit
+from kronlearn.cuda.samples import CardSamples
+from kronlearn.cuda.updates import MOST_DOUBTFUL, DeviceUpdate
+from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.sources.arrays import ArraySource
+
+GENERAL = {"method": "omp", "monotone": False}
+
+
+class SmallCard(EmulatedCard):
+    """An emulated card that has no more memory than is allowed."""
+
+    def free_memory(self) -> int:
+        return current_limit() or super().free_memory()
+
+
+@pytest.fixture(scope="module", params=["emulated", "cuda"])
+def card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if request.param == "emulated":
+        if COMPILER is None:
+            pytest.skip("no C++ compiler is at hand")
+        return SmallCard(tmp_path_factory.mktemp("kernels"))
+    try:
+        return real_card()
+    except (ImportError, RuntimeError) as problem:
+        pytest.skip(f"no graphics card: {problem}")
+
+
+@pytest.fixture
+def on_card(card: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Have ``device="cuda"`` mean this card."""
+    monkeypatch.setattr("kronlearn.engines.selection.card", lambda: card)
+    return card
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
+    """Whether the card streamed samples when it ran on its own, and how many iterations it did."""
+    asked: list[tuple[bool, int]] = []
+    run = Ahead.run
+
+    def watched(self: Ahead, dictionary: Any, course: Any) -> Any:
+        done = run(self, dictionary, course)
+        asked.append((self.samples.array is None, len(done)))
+        return done
+
+    monkeypatch.setattr(Ahead, "run", watched)
+    return asked
+
+
+def image_like(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Samples (count, 8, 8) that are smooth and noisy; three are tiny, one is zero."""
+    smooth = np.cumsum(np.cumsum(rng.standard_normal((count, 8, 8)), axis=1), axis=2)
+    Y = (4 * smooth + 5 * rng.standard_normal((count, 8, 8))).astype(np.float32)
+    Y[[3, 11, count - 2]] *= np.float32(1e-20)
+    Y[5] = 0
+    return Y
+
+
+def fitted(Y: np.ndarray, limit: int | None = None, **settings: Any) -> Any:
+    options = {"n_atoms": 8, "n_nonzero_coefs": 4, "max_iter": 4, "random_state": 0} | settings
+    model = kl.KroneckerDictionaryLearning(**options, device="cuda")
+    if limit is None:
+        return model.fit(Y)
+    with kl.cuda.memory_limit(limit):
+        return model.fit(Y)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        GENERAL,
+        {"structure": "orthonormal"},
+        GENERAL | {"n_atoms": 16},
+        {"method": "omp"},
+        {"method": "ols", "n_atoms": 16},
+    ],
+    ids=str,
+)
+def test_samples_that_do_not_fit_give_the_same_dictionary(on_card, runs, rng, settings):
+    Y = image_like(rng, 150 if isinstance(on_card, EmulatedCard) else 5000)
+    expected = fitted(Y, **settings)
+    assert not any(streams for streams, _ in runs)
+    runs.clear()
+    # Samples may take half of the memory.
+    found, again = (fitted(Y, Y.nbytes, **settings) for _ in range(2))
+    assert all(streams for streams, _ in runs)
+    assert sum(done for _, done in runs) >= 2 * (found.n_iter_ - 1)
+    rmse, wanted = (model.history_["rmse"] for model in (found, expected))
+    np.testing.assert_allclose(rmse[:2], wanted[:2], rtol=1e-6)
+    # Of few samples, one that changes its support counts.
+    np.testing.assert_allclose(rmse, wanted, rtol=1e-5)
+    assert found.history_["mean_nonzeros"] == expected.history_["mean_nonzeros"]
+    assert np.all(np.diff(found.history_["seconds"]) >= 0)
+    assert again.history_["rmse"] == found.history_["rmse"]
+    for one, other in zip(again.factors_, found.factors_, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_halves_take_turns_across_chunks(on_card, runs, rng, monkeypatch):
+    monkeypatch.setattr("kronlearn.iteration._ALL_FRESH", 2)
+    monkeypatch.setattr("kronlearn.iteration._FEWEST_FOR_TURNS", 100)
+    Y = np.concatenate([image_like(rng, 170)] * 2)
+    expected, found = (fitted(Y, limit) for limit in (None, Y.nbytes))
+    np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=1e-5)
+    assert np.all(np.diff(found.history_["rmse"]) <= 0)
+
+
+def test_iterations_of_streams_end_where_one_fails(on_card, runs, rng):
+    # Copies of one sample leave atoms unused, which is for the processor to see to.
+    Y = image_like(rng, 40)
+    Y[:] = Y[:1]
+    expected, found = (fitted(Y, limit, **GENERAL) for limit in (None, Y.nbytes))
+    assert (True, 0) in runs
+    np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], atol=1e-4)
+
+
+def test_samples_of_streams_that_are_not_finite_are_named(on_card, rng):
+    Y = image_like(rng, 50)
+    Y[17, 2, 3] = np.nan
+    with pytest.raises(ValueError, match="sample 17"):
+        fitted(Y, Y.nbytes)
+
+
+@pytest.mark.parametrize("memory", [1, 100, 1600, 4000, 7900])
+def test_chunks_come_in_order_in_every_pass(card, rng, memory):
+    Y = rng.standard_normal((100, 4, 5)).astype(np.float32)
+    source = ArraySource(Y, (4, 5))
+    samples = CardSamples(card, source, memory)
+    assert samples.array is None
+    for _ in range(4):
+        chunks = [(rows, card.download(chunk)) for rows, chunk in samples.chunks()]
+        assert [rows for rows, _ in chunks] == samples.pieces
+        np.testing.assert_array_equal(np.concatenate([c for _, c in chunks]), Y.reshape(100, 20))
+        # One that is broken off does no harm.
+        next(iter(samples.chunks()))
+    kept = sum(chunk.nbytes for chunk in samples._kept.values())
+    assert kept + 3 * samples.longest * 80 <= max(memory, 3 * 80)
+    assert memory < 1600 or kept > 0
+    assert samples.largest() == np.abs(Y).max()
+
+
+def test_streams_need_not_end(card, rng):
+    Y = rng.standard_normal((20, 6)).astype(np.float32)
+    source = ArraySource(Y, (6,))
+    pieces = [slice(0, 8), slice(8, 16), slice(16, 20)]
+    for _ in range(2):
+        stream = card.stream(source, cycle(pieces))
+        for rows, chunk in islice(stream, 11):
+            np.testing.assert_array_equal(card.download(chunk), Y[rows])
+        stream.close()
+    assert list(card.stream(source, [])) == []
+
+
+@pytest.fixture
+def chunk_sums(card: Any, rng: np.random.Generator) -> tuple[DeviceUpdate, ChunkSums]:
+    factors = [np.linalg.qr(rng.standard_normal((8, 8)))[0] for _ in range(2)]
+    update = DeviceUpdate(card, KroneckerDictionary(factors), True, 2, PARTS, 4.0)
+    return update, ChunkSums(card, update, 5, 4.0)
+
+
+@pytest.mark.parametrize("most", [7, MOST_DOUBTFUL + 1])
+def test_sums_of_chunks_are_exact_and_in_the_same_order(card, chunk_sums, rng, most):
+    update, sums = chunk_sums
+    numbers = update.partial.shape[1]
+    parts = rng.standard_normal((3, 5, numbers)).astype(np.float32)
+    counts, further = rng.random((3, 5, 4)), rng.standard_normal((3, numbers))
+    further_counts, doubtful = rng.random((3, 4)), (0, most, 2)
+    update.begin(None)
+    for chunk in range(3):
+        sums.partial[...] = card.upload(parts[chunk])
+        sums.partial_counts[...] = card.upload(counts[chunk])
+        update.further[...] = card.upload(further[chunk])
+        update.further_counts[...] = card.upload(further_counts[chunk])
+        update.doubtful_count.fill(doubtful[chunk])
+        sums.add(4, chunk == 0, chunk == 2, of_coding=True)
+        left = int(card.download(update.doubtful_count)[0])
+        assert left == (most if chunk == 2 and most > MOST_DOUBTFUL else 0)
+    settled = [chunk for chunk in (1, 2) if doubtful[chunk] <= MOST_DOUBTFUL]
+    expected = parts[:, :4].astype(float).sum(axis=(0, 1)) + 16 * further[settled].sum(axis=0)
+    found = card.download(update.partial).astype(float).sum(axis=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-13)
+    expected = counts[:, :4].sum(axis=(0, 1)) + further_counts[settled].sum(axis=0)
+    np.testing.assert_allclose(
+        card.download(update.partial_counts).sum(axis=0), expected, rtol=1e-14
+    )
