@@ -53,6 +53,7 @@ class EmulatedCard:
     xp = np
     n_teams = 1
     n_multiprocessors = 1
+    shared_memory = 227 * 1024
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -32,18 +32,18 @@ LAUNCHERS = """
 extern "C" void needs(int* numbers) {{ emulation::launch(lanes_need, 1, 1, 0, numbers); }}
 extern "C" void code(unsigned grid, unsigned warps, const kronlearn::Task<float>* task,
                      const float* tables, float* partial, double* partial_counts) {{
-  int numbers[9];
+  int numbers[6];
   needs(numbers);
   const unsigned bytes = numbers[1] + warps * numbers[2];
   emulation::launch(code_and_sum_left, grid, 32 * warps, bytes, *task, tables, partial,
                     partial_counts);
 }}
-extern "C" void sum(int right, unsigned grid, unsigned warps, const kronlearn::Task<float>* task,
+extern "C" void sum(unsigned grid, unsigned warps, const kronlearn::Task<float>* task,
                     const float* factor, float* partial) {{
-  int numbers[9];
+  int numbers[6];
   needs(numbers);
-  const unsigned bytes = numbers[3 * right + 4] + warps * numbers[3 * right + 5];
-  emulation::launch(right ? sum_right : sum_left, grid, 32 * warps, bytes, *task, factor, partial);
+  const unsigned bytes = numbers[4] + warps * numbers[5];
+  emulation::launch(sum_right, grid, 32 * warps, bytes, *task, factor, partial);
 }}
 """
 
@@ -169,13 +169,13 @@ class Run:
             unchanged = self.arrays[name][~self.sure] == self.before[name][~self.sure]
             assert unchanged.all()
 
-    def sum(self, side: str, factor: np.ndarray) -> Sums:
-        """Sums of codes that have been written; those of doubtful samples are made zero."""
+    def sum_right(self, factor: np.ndarray) -> Sums:
+        """Sums of the right mode over written codes; those of doubtful samples are made zero."""
         _, n, _, _ = self.case
         self.arrays["index"][~self.sure] = self.arrays["value"][~self.sure] = 0
         partial, factor = self._partial(), np.ascontiguousarray(factor, np.float32)
         arguments = pointer(self.task()), pointer(factor), pointer(partial)
-        self.library.sum(int(side == "right"), self.grid, self.warps, *arguments)
+        self.library.sum(self.grid, self.warps, *arguments)
         total = partial.sum(axis=0, dtype=np.float64)
         return Sums(total[:, :n], total[:, n:])
 

@@ -13,6 +13,7 @@ import pytest
 
 import reference
 from emulated_card import COMPILER, KERNELS, EmulatedCard, _passed
+from kronlearn.cuda.pixels import Pixels
 from test_cuda_images import NAMES, ROUNDING, assert_same_sums, axes_of, coded, shrunk
 from test_image_passes import DTYPES, METHODS
 
@@ -140,3 +141,19 @@ def test_teams_of_many_threads_shrink_as_one_does(warps, rng, shape, patch, grou
     for found, wanted in zip(shrunk(warps, *settings), shrunk(None, *settings), strict=True):
         atol = ROUNDING[dtype] * np.abs(wanted).max()
         np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8], ids=str)
+def test_teams_of_many_threads_make_planes_as_one_does(warps, rng, dtype):
+    image = rng.integers(0, 200, (2, 47, 45)).astype(dtype)
+    pixels = Pixels(warps, image)
+    for found, channel in zip(pixels.contents(), image, strict=True):
+        assert (found.low, found.high) == (channel.min(), channel.max())
+        assert found.mean == pytest.approx(channel.mean(dtype=np.float64), rel=1e-14)
+        assert found.is_finite
+    plane = np.empty((47, 45), np.float32)
+    pixels.to_plane(1, 60.0, 2.0, plane)
+    np.testing.assert_array_equal(plane, (image[1].astype(np.float32) - 60) / 2)
+    target = np.zeros_like(image)
+    Pixels(warps, target).from_plane(0, 60.0, 2.0, plane)
+    np.testing.assert_array_equal(target, [image[1], np.zeros_like(image[1])])

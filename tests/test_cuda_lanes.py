@@ -153,9 +153,8 @@ def test_codes_and_sums_agree_with_the_processor(build, rng, case):
     np.testing.assert_allclose(run.arrays["energy"][run.sure], size[run.sure] ** 2, rtol=1e-6)
 
     check_sums(sums, run, "left", factors[1], run.sure)
-    check_sums(run.sum("left", factors[1]), run, "left", factors[1], run.sure)
     moved = factors[0] * rng.uniform(0.5, 2.0, n).astype(np.float32)
-    check_sums(run.sum("right", moved), run, "right", moved, run.sure)
+    check_sums(run.sum_right(moved), run, "right", moved, run.sure)
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[3]], ids=str)
@@ -217,7 +216,7 @@ def test_bad_samples_are_reported_and_contribute_nothing(build, rng, case):
     good = np.delete(np.arange(len(Y)), bad)
     check_sums(sums, run, "left", factors[1], good)
     assert run.sure.all()
-    check_sums(run.sum("right", factors[0]), run, "right", factors[0], good)
+    check_sums(run.sum_right(factors[0]), run, "right", factors[0], good)
     expected = kl.sparse_code(Y[good], factors, n_nonzero_coefs=width, method=method).toarray()
     np.testing.assert_allclose(run.dense_codes[good], expected, atol=1e-4)
 
@@ -261,8 +260,6 @@ def test_codes_and_sums_are_of_the_factors_as_given(build, rng):
     np.testing.assert_allclose(sums[1].P * np.outer(lengths[0], lengths[0]), sums[0].P, atol=1e-4)
     np.testing.assert_allclose(sums[1].C * lengths[0][:, None], sums[0].C, atol=1e-4)
     assert run.sure.all()
-    check = run.sum("left", scaled[1])
-    np.testing.assert_allclose(check.P, sums[1].P, rtol=2e-3, atol=2e-3 * np.abs(check.P).max())
     np.testing.assert_allclose(sums[1].counts[2], np.sum(run.dense_codes**2.0), rtol=1e-6)
 
 
@@ -272,7 +269,7 @@ def test_sums_have_the_same_bits_in_every_run(build, rng, case):
     Y = all_kinds(rng, case[0], factors, 13)
     runs = [Run(build(case), case, Y, factors) for _ in range(2)]
     coded = [run.code() for run in runs]
-    summed = [run.sum("right", factors[0]) for run in runs]
+    summed = [run.sum_right(factors[0]) for run in runs]
     for first, second in (coded, summed):
         for name, total in vars(first).items():
             np.testing.assert_array_equal(total, getattr(second, name))
@@ -361,7 +358,7 @@ def test_nothing_is_done_once_iterations_have_stopped(build, rng):
     first = 3, 2, pointer(task)
     run.library.code(*first, pointer(tables), pointer(partial), pointer(partial_counts))
     factor = np.ascontiguousarray(factors[0])
-    run.library.sum(1, *first, pointer(factor), pointer(partial))
+    run.library.sum(*first, pointer(factor), pointer(partial))
     assert np.isnan(partial).all()
     assert np.isnan(partial_counts).all()
     for name, array in before.items():
@@ -370,8 +367,8 @@ def test_nothing_is_done_once_iterations_have_stopped(build, rng):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_blocks_fit_a_multiprocessor(build, case):
-    numbers = np.zeros(9, np.int32)
+    numbers = np.zeros(6, np.int32)
     build(case).needs(pointer(numbers))
-    for warps, fixed, each in numbers.reshape(3, 3):
+    for warps, fixed, each in numbers.reshape(2, 3):
         assert warps >= 6
         assert fixed + warps * each <= 227 * 1024

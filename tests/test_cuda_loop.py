@@ -101,8 +101,8 @@ def test_monotone_learning_ends_where_the_processor_does(on_card, courses, rng, 
     assert np.all(np.diff(rmse) <= 0)
     wanted = np.array(expected.history_["rmse"])
     np.testing.assert_allclose(rmse[:2], wanted[:2], rtol=1e-4)
-    # Of few samples, one that changes its support counts.
-    np.testing.assert_allclose(rmse, wanted, rtol=5e-3 if emulated else 1e-4)
+    # Of few samples, one that changes its support counts; the paths part and meet.
+    np.testing.assert_allclose(rmse, wanted, rtol=5e-3 if emulated else 1e-3)
     assert sum(done for _, done in courses) > 0
     again = fitted(Y, **settings)
     assert again.history_["rmse"] == found.history_["rmse"]

@@ -251,6 +251,7 @@ def code(
     comparison: Comparison = None,
     seed: Seed = 0,
     n_jobs: Jobs = None,
+    device: DeviceName = Device.cpu,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -274,6 +275,7 @@ def code(
         extras=Extras(report, comparison, None),
         seed=seed,
         n_jobs=n_jobs,
+        device=device.value,
         overwrite=overwrite,
     )
     run(request, Output(as_json, quiet))

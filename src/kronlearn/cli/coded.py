@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from kronlearn.cli import drawing
+from kronlearn.cli.devices import use_device
 from kronlearn.cli.extras import Extras, Story, write_extras
 from kronlearn.cli.output import Output, facts_table, times
 from kronlearn.cli.pictures import (
@@ -43,11 +44,14 @@ class Coding:
     extras: Extras
     seed: int
     n_jobs: int | None
+    #: "cpu" or "cuda".
+    device: str
     overwrite: bool
 
 
 def code(request: Coding, output: Output) -> None:
     """Code an image, write the file and say how small it is."""
+    use_device(request.device, output)
     read = [path for path in (request.input, request.dictionary) if path is not None]
     check_places([("OUT", request.output), *request.extras.places()], read, request.overwrite)
     drawing.check_drawable("--comparison", request.extras.comparison)
@@ -73,6 +77,7 @@ def code(request: Coding, output: Output) -> None:
                 n_atoms=request.atoms,
                 random_state=request.seed,
                 n_jobs=request.n_jobs,
+                device=request.device,
                 progress=progress,
             )
         except ValueError as problem:

@@ -29,6 +29,8 @@ _NO_SAMPLE = np.iinfo(np.int64).max
 _MOST_NONZEROS = 16
 # Samples that a block of the kernels for 8 × 8 atoms takes at a time.
 _TILE = 128
+# Bytes of shared memory that a block can have on the cards that the kernels are made for.
+_LEAST_SHARED = 160 * 1024
 # Scaled samples have no entry above this. Entries that are larger before are too large to be
 # squared and added up in single precision.
 _SCALED = 1024.0
@@ -298,11 +300,12 @@ class SumsByMode(Ahead):
         """Ask what the kernels need."""
         m, n = dictionary.patch_shape[0], dictionary.n_atoms[0]
         sizes = {"M": m, "N": n, "WIDTH": coder.width, "OLS": int(coder.method == "ols")}
+        sizes["SHARED"] = self.card.shared_memory
         self.file = "pursuit_lanes.cu"
         self.options = tuple(f"-DKRONLEARN_{name}={value}" for name, value in sizes.items())
-        needs = self.card.xp.zeros(9, np.int32)
+        needs = self.card.xp.zeros(6, np.int32)
         self.launch("lanes_need", 1, 1, 0, needs)
-        self.needs = self.card.download(needs).reshape(3, 3).tolist()
+        self.needs = self.card.download(needs).reshape(2, 3).tolist()
         return 1.0
 
     def blocks(self, count: int) -> int:
@@ -313,7 +316,7 @@ class SumsByMode(Ahead):
         """Code and sum for the left mode, or sum the codes for the right one."""
         own = self.update
         if update == "update_right":
-            self._sum("sum_right", 2, task, own.unscaled, self.partial)
+            self._sum("sum_right", 1, task, own.unscaled, self.partial)
             return
         tables, counts = own.single_tables, self.partial_counts
         self._sum("code_and_sum_left", 0, task, tables, self.partial, counts)
@@ -335,6 +338,8 @@ def ahead_for(
 ) -> Ahead | None:
     """What runs iterations of this kind ahead, or None."""
     if not isinstance(dictionary, KroneckerDictionary) or samples.source.dtype != np.float32:
+        return None
+    if card.shared_memory < _LEAST_SHARED:
         return None
     if coder.width > _MOST_NONZEROS or coder.tol is not None or coder.weights is not None:
         return None

@@ -73,8 +73,16 @@ class Card:
     @cached_property
     def n_multiprocessors(self) -> int:
         """How many multiprocessors the card has."""
-        properties = self.xp.cuda.runtime.getDeviceProperties(self.xp.cuda.Device().id)
-        return int(properties["multiProcessorCount"])
+        return int(self._properties["multiProcessorCount"])
+
+    @cached_property
+    def shared_memory(self) -> int:
+        """Bytes of shared memory that a block can have."""
+        return int(self._properties["sharedMemPerBlockOptin"])
+
+    @cached_property
+    def _properties(self) -> Any:
+        return self.xp.cuda.runtime.getDeviceProperties(self.xp.cuda.Device().id)
 
     @property
     def n_teams(self) -> int:

@@ -24,6 +24,8 @@ _FILE = "group_sums.cu"
 _SUM_BITS = 62
 # Pixels of a window, with four more rows, that there is room for near the teams of a card.
 _WINDOW_PIXELS = 2544
+# Weights of the pixels of a patch that the faster kernel takes: it has them as integers by a unit.
+_LEAST_TAPER, _TAPER_UNIT = 1 / 64, 2**20
 
 #: The struct ShrinkTask of the kernels.
 _SHRINKAGE = np.dtype(
@@ -36,7 +38,7 @@ _SHRINKAGE = np.dtype(
         ("room", np.int32),
         ("weight_scale", np.float64),
         *pointers("image", "guide", "analysis", "synthesis", "taper", "places"),
-        *pointers("sums", "weights", "average", "notes", "scratch"),
+        *pointers("sums", "weights", "patch_weights", "average", "notes", "scratch"),
         ("scratch_size", np.int64),
     ],
     align=True,
@@ -63,6 +65,10 @@ class Shrinkage:
         self.owner, self.card, self.grid, self.arrays = owner, owner.card, grid, arrays
         self.planes = arrays["image"].array.size // grid.pixels
         weight, room = self._bits(synthesis, group, float(np.abs(taper).max()))
+        self.kernel = self._kernel(group, taper)
+        self.spreads = self.kernel == "shrink_float32_8"
+        if self.spreads:
+            taper = (np.rint(taper * _TAPER_UNIT) / _TAPER_UNIT).astype(owner.dtype)
         self.taper = _uploaded(owner.card, owner.dtype, taper.tobytes())
         self.task = np.zeros((), _SHRINKAGE)
         values = {
@@ -103,7 +109,7 @@ class Shrinkage:
         grid, kind = self.grid, self.owner.dtype
         self.task["grid"] = grid.described((0, 1))
         deciding = int(self.task["group"]), self.task["grid"].tobytes()
-        scratch = Scratch(self.owner, self._kernel(), self.task, kind, deciding)
+        scratch = Scratch(self.owner, self.kernel, self.task, kind, deciding)
         memory = self.owner.memory_for(self._useful() + 4 * scratch.useful)
         scratch.take(memory // 4)
         scratch.enter(self.task)
@@ -125,10 +131,11 @@ class Shrinkage:
     def _run_whole(self, scratch: Scratch) -> Any:
         """Make the average of all patches at once; nothing waits for the card."""
         size, starts = self.arrays["image"].array.size, self.grid.starts[self.grid.band]
-        sums = self.card.xp.zeros(2 * size + 3, np.int64)
+        arrays = ("sums", "weights", "patch_weights")[: 2 + self.spreads]
+        sums = self.card.xp.zeros(len(arrays) * size + 3, np.int64)
         first = self.card.address(sums)
-        self.task["sums"], self.task["weights"] = first, first + 8 * size
-        self.task["notes"] = first + 16 * size
+        for number, name in enumerate((*arrays, "notes")):
+            self.task[name] = first + 8 * number * size
         self.task["average"] = self.card.address(self.arrays["average"].array)
         self._enter_slab(
             {name: self.arrays[name].array for name in ("image", "guide")}, self._rows(0, starts)
@@ -138,7 +145,7 @@ class Shrinkage:
         self.card.launch(_FILE, f"measure_{kind}", min(teams, self.card.n_teams), self.task)
         self._shrink(self.task, scratch, 0, starts)
         self.card.launch(_FILE, f"average_{kind}", teams, self.task)
-        return sums[2 * size :]
+        return sums[len(arrays) * size :]
 
     def _run_bands(self, scratch: Scratch, together: int, progress: Tell) -> Any:
         """Add the sums of all patches up, some of them at a time."""
@@ -158,6 +165,8 @@ class Shrinkage:
             rows = self._rows(start, end)
             sums = self._sums(rows, before, low)
             slabs = {name: self.arrays[name].slab(grid, rows) for name in ("image", "guide")} | sums
+            if self.spreads:
+                slabs["patch_weights"] = card.xp.zeros_like(sums["weights"])
             self._enter_slab(slabs, rows)
             self._shrink(self.task, scratch, start, end)
             # Later bands do not reach above their own slab.
@@ -192,17 +201,22 @@ class Shrinkage:
         per_start = self.grid.per_start
         task["first"], task["count"] = start * per_start, (end - start) * per_start
         self.card.launch(scratch.file, scratch.kind, min(scratch.teams, int(task["count"])), task)
+        if self.spreads:
+            teams = min(-(-self.planes * int(task["pixels"]) // 32), 16 * self.card.n_teams)
+            self.card.launch(scratch.file, "spread_float32_8", teams, task)
 
-    def _kernel(self) -> str:
+    def _kernel(self, group: int, taper: NDArray[Any]) -> str:
         """The kernel that shrinks; there is a faster one for the usual groups in usual windows."""
-        name = f"shrink_{self.owner.dtype}"
-        grid, group = self.grid, int(self.task["group"])
+        name, grid = f"shrink_{self.owner.dtype}", self.grid
+        if not (taper.min() >= _LEAST_TAPER and taper.max() <= 1):
+            return name
         if self.owner.dtype != np.float32 or group != 16 or grid.pixels >= 2**31:
             return name
         if [patch for _, patch, _, _ in grid.axes] != [8, 8]:
             return name
         rows, columns = (min(2 * window + 8, size) for size, _, _, window in grid.axes)
-        return f"{name}_8" if (rows + 4) * columns <= _WINDOW_PIXELS else name
+        even = columns + columns % 2
+        return f"{name}_8" if (rows + 4) * even <= _WINDOW_PIXELS else name
 
     def _rows(self, start: int, end: int) -> tuple[int, int]:
         return self.grid.rows(start, end - 1, self.grid.axes[self.grid.band][3])
@@ -211,8 +225,9 @@ class Shrinkage:
     def _row_bytes(self) -> int:
         """Bytes that a slab takes for a row along the band axis."""
         size = self.grid.axes[self.grid.band][0]
-        # Image, guide, numerator and denominator; sums and weights, twice where bands overlap.
-        return self.planes * (self.grid.pixels // size) * (4 * self.owner.dtype.itemsize + 32)
+        # Image, guide, numerator and denominator; sums and weights, twice where bands overlap, and
+        # those of patches.
+        return self.planes * (self.grid.pixels // size) * (4 * self.owner.dtype.itemsize + 40)
 
     def _useful(self) -> int:
         """Bytes with which everything is one band."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.engines.selection import check_device
 from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.images.coded_file import (
     MAX_ATOMS,
@@ -55,6 +56,7 @@ def code(
     n_atoms: int | tuple[int, ...] | None = None,
     random_state: Any = 0,
     n_jobs: int | None = None,
+    device: str = "cpu",
     progress: Progress | None = None,
 ) -> CodedImage:
     """Code an image so that it decodes with a given quality, in as few bytes as that takes.
@@ -89,6 +91,9 @@ def code(
         Seeds the start of learning.
     n_jobs : int or None
         Threads for learning and sparse coding. The file has the same bits for any number.
+    device : {"cpu", "cuda"}
+        "cuda" learns, and codes with general dictionaries, on an NVIDIA graphics card
+        (``pip install 'kronlearn[cuda]'``).
     progress : callable, optional
         Called as ``progress(stage, share)`` with "search", "learn" and "code".
 
@@ -128,10 +133,11 @@ def code(
     axis = None if channel_axis is None else channel_axis % np.ndim(image)
     header = Header(np.shape(image), axis, values, patch_shape, patch_shape)
     quality = _checked_psnr(psnr), _checked_peak(data_range, values)
+    check_device(device)
     threads, stages = resolve_n_jobs(n_jobs), Stages(progress)
     if values.span == 0:
         return CodedImage(pack(header, b""))
-    target = Target.of(pixels, values, patch_shape, *quality, threads)
+    target = Target.of(pixels, values, patch_shape, *quality, threads, device)
     return CodedImage(_smallest(header, target, chosen, atoms, random_state, stages))
 
 

@@ -153,7 +153,9 @@ def denoise(
         raise ValueError(f"stages={stages!r} does not exist; pass 1 or 2.")
     choice = choose(shape, dictionary, patch_size, n_atoms, _PATCH_PIXELS, n_terms)
     how = _How(choice, gain, stride, method)
-    seed = int(check_random_state(random_state).randint(2**31 - 1))
+    seed = 0
+    if choice.dictionary is None:
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
     with log.stage("noise"):
         contents = contents_of(channels, workers.card)
         ranges = [(found.low, found.high) for found in contents]

@@ -60,6 +60,7 @@ class Target:
     psnr: float
     peak: float
     n_jobs: int
+    device: str
 
     @classmethod
     def of(
@@ -70,17 +71,20 @@ class Target:
         psnr: float,
         peak: float,
         n_jobs: int,
+        device: str,
     ) -> Target:
         """A target for channels (C, *shape) that are not all of one value."""
         basis = dct_factor(len(pixels), len(pixels))
         # Not a BLAS product: its rounding depends on the number of threads.
         planes = np.einsum("ck,c...->k...", basis, values.normalised(pixels))
         layout = Layout(len(pixels), pixels.shape[1:], patch_shape)
-        return cls(pixels, planes, values, layout, psnr, peak, n_jobs)
+        return cls(pixels, planes, values, layout, psnr, peak, n_jobs, device)
 
     def attempt(self, stored: StoredDictionary, step: float) -> Found:
         """The image coded with a step."""
-        quantised = analyse(self.planes, self.layout, stored.dictionary, step, self.n_jobs)
+        quantised = analyse(
+            self.planes, self.layout, stored.dictionary, step, self.n_jobs, self.device
+        )
         pixels = _pixels(quantised, self.layout, stored.dictionary, self.values)
         return Found(quantised, stored, decibels(pixels, self.pixels, self.peak))
 
@@ -182,6 +186,7 @@ def learned_dictionary(
         n_refits=1,
         random_state=random_state,
         n_jobs=target.n_jobs,
+        device=target.device,
         callback=None
         if on_share is None
         else lambda state: on_share(state.iteration / _ITERATIONS),

@@ -119,7 +119,12 @@ class Quantised:
 
 
 def analyse(
-    channels: Floats, layout: Layout, dictionary: KroneckerDictionary, step: float, n_jobs: int
+    channels: Floats,
+    layout: Layout,
+    dictionary: KroneckerDictionary,
+    step: float,
+    n_jobs: int,
+    device: str = "cpu",
 ) -> Quantised:
     """Channels (C, *shape) quantised with this step."""
     means, patches = patches_to_code(channels, layout, step)
@@ -127,7 +132,9 @@ def analyse(
         coefficients = dictionary.correlate(patches).reshape(len(patches), -1)
     else:
         tol = residual_tolerance(layout, step)
-        codes = sparse_code(patches, dictionary, tol=tol, method="ols", n_jobs=n_jobs)
+        codes = sparse_code(
+            patches, dictionary, tol=tol, method="ols", n_jobs=n_jobs, device=device
+        )
         coefficients = codes.toarray()
     magnitudes, offsets = _rounded(np.abs(coefficients) / step, layout, dictionary.n_atoms)
     return Quantised(step, means, np.where(coefficients < 0, -magnitudes, magnitudes), offsets)

@@ -14,6 +14,9 @@
 #if !defined(KRONLEARN_WIDTH)
 #define KRONLEARN_WIDTH 6
 #endif
+#if !defined(KRONLEARN_SHARED)
+#define KRONLEARN_SHARED (227 * 1024)
+#endif
 
 namespace kronlearn::lanes {
 
@@ -26,7 +29,7 @@ constexpr int kAcross = kN / 8;            // blocks of 8 × 8 atoms side by sid
 constexpr int kGroup = kAcross * kAcross;  // lanes of a sample, one for each of its blocks
 constexpr int kSamples = 32 / kGroup;      // samples of a warp: a tile
 constexpr int kColumns = kN + kM;          // P and C side by side
-constexpr int kSharedMost = 227 * 1024;    // of a block, if it is the only one on its multiprocessor
+constexpr int kSharedMost = KRONLEARN_SHARED;  // of a block, if it is the only one on its multiprocessor
 
 KRONLEARN_DEVICE constexpr int larger(int a, int b) { return a > b ? a : b; }
 KRONLEARN_DEVICE constexpr int smaller(int a, int b) { return a < b ? a : b; }

@@ -1,5 +1,5 @@
 // Similar patches as matching.cuh finds them, where patches have 8 × 8 pixels and the image two axes: the
-// window is near, and a thread compares patches one below the other, which share most of their pixels.
+// window is near, and a thread compares patches beside and below each other, which share most of their pixels.
 #pragma once
 
 #include "patches.cuh"
@@ -7,8 +7,13 @@
 namespace kronlearn {
 
 constexpr int kSide = 8, kPatch = kSide * kSide;
-// Patches one below the other that a thread compares at a time.
+// Patches below each other, of two columns, that a thread compares at a time.
 constexpr int kStrip = 4;
+
+template <class T>
+struct alignas(2 * sizeof(T)) Two {
+  T x[2];
+};
 
 // Divides by a number that is not known when compiled; both are below 2^12.
 struct Divisor {
@@ -21,8 +26,8 @@ struct Divisor {
 template <class T>
 class SmallMatcher {
  public:
-  // plane is the slab that patches are compared on; near has room for the pixels of a window and of kStrip
-  // more rows.
+  // plane is the slab that patches are compared on; near has room for the pixels of a window, of kStrip more
+  // rows and of one more pixel.
   KRONLEARN_DEVICE SmallMatcher(Team team, const PatchGrid& grid, const T* plane, int group,
                                 int* offsets, T* near)
       : team_(team), grid_(grid), plane_(plane), group_(group), offsets_(offsets), near_(near) {}
@@ -41,8 +46,8 @@ class SmallMatcher {
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
         const int e = begin + a * Team::kSize < size ? begin + a * Team::kSize : begin;
-        const int row = by_pitch(e);
-        pixels[a] = plane_[corner_ + row * step_ + e - row * pitch_];
+        const int row = by_pitch(e), column = e - row * pitch_, last = columns_ + kSide - 2;
+        pixels[a] = plane_[corner_ + row * step_ + (column < last ? column : last)];
       }
 #pragma unroll
       for (int a = 0; a < kAhead; ++a)
@@ -72,7 +77,7 @@ class SmallMatcher {
     const int below = grid_.last[y] - row, right = grid_.last[x] - column;
     rows_ = own_row_ + 1 + (below < grid_.window[y] ? below : grid_.window[y]);
     columns_ = own_column_ + 1 + (right < grid_.window[x] ? right : grid_.window[x]);
-    pitch_ = columns_ + kSide - 1;
+    pitch_ = (columns_ + kSide) / 2 * 2;
     step_ = int(grid_.step[y]);
     // The slab begins at its origin along the first axis of the grid.
     const int top = row - own_row_ - (y == 0 ? grid_.origin : 0);
@@ -90,37 +95,51 @@ class SmallMatcher {
 #pragma unroll
     for (int e = 0; e < kPatch; ++e)
       here[e] = window[(own_row_ + e / kSide) * pitch_ + own_column_ + e % kSide];
-    const Divisor by_columns(columns_);
-    const int strips = (rows_ + kStrip - 1) / kStrip, last = rows_ + kSide - 2;
-    for (int first = 0; first < strips * columns_; first += Team::kSize) {
-      const int task = first + team_.lane, strip = by_columns(task);
-      const int column = task - strip * columns_, top = strip * kStrip;
-      T sums[kStrip];
-#pragma unroll
-      for (int q = 0; q < kStrip; ++q) sums[q] = T(0);
-      if (strip < strips) {
-#pragma unroll
-        for (int r = 0; r < kSide + kStrip - 1; ++r) {
-          const T* values = window + (top + r < last ? top + r : last) * pitch_ + column;
-#pragma unroll
-          for (int j = 0; j < kSide; ++j) {
-            const T value = values[j];
-#pragma unroll
-            for (int q = 0; q < kStrip; ++q) {
-              if (r < q || r >= q + kSide) continue;
-              const T difference = here[(r - q) * kSide + j] - value;
-              sums[q] += difference * difference;
-            }
-          }
-        }
-      }
+    const int pairs = (columns_ + 1) / 2, strips = (rows_ + kStrip - 1) / kStrip;
+    const Divisor by_pairs(pairs);
+    for (int first = 0; first < strips * pairs; first += Team::kSize) {
+      const int task = first + team_.lane, strip = by_pairs(task);
+      const int column = 2 * (task - strip * pairs), top = strip * kStrip;
+      T sums[kStrip][2] = {};
+      if (strip < strips) compare_strip(here, window + column, top, sums);
       team_.sync();
 #pragma unroll
+      for (int q = 0; q < kStrip; ++q)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int row = top + q;
+          const bool own = row == own_row_ && column + c == own_column_;
+          if (strip < strips && row < rows_ && column + c < columns_)
+            near_[row * pitch_ + column + c] = own || !is_finite(sums[q][c]) ? T(-1) : sums[q][c];
+        }
+    }
+  }
+
+  // Distances of the patches of a strip, whose columns are given and the row of the first.
+  KRONLEARN_DEVICE void compare_strip(const T (&here)[kPatch], const T* columns, int top,
+                                      T (&sums)[kStrip][2]) const {
+    const int last = rows_ + kSide - 2;
+#pragma unroll
+    for (int r = 0; r < kSide + kStrip - 1; ++r) {
+      const T* from = columns + (top + r < last ? top + r : last) * pitch_;
+      T values[kSide + 1];
+#pragma unroll
+      for (int j = 0; j < kSide; j += 2) {
+        const Two<T> two = *reinterpret_cast<const Two<T>*>(from + j);
+        values[j] = two.x[0];
+        values[j + 1] = two.x[1];
+      }
+      values[kSide] = from[kSide];
+#pragma unroll
       for (int q = 0; q < kStrip; ++q) {
-        const int row = top + q;
-        const bool own = row == own_row_ && column == own_column_;
-        if (strip < strips && row < rows_)
-          near_[row * pitch_ + column] = own || !is_finite(sums[q]) ? T(-1) : sums[q];
+        if (r < q || r >= q + kSide) continue;
+#pragma unroll
+        for (int j = 0; j < kSide; ++j)
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            const T difference = here[(r - q) * kSide + j] - values[j + c];
+            sums[q][c] += difference * difference;
+          }
       }
     }
   }

@@ -245,9 +245,8 @@ struct WrittenCode {
   }
 };
 
-// factor is that of the other mode, (m, n), to which the codes in task.index and task.value belong. Sums go
-// to partial (blocks, n, n + m).
-template <bool kRight>
+// Sums of the right mode; factor is that of the left one, (m, n), to which the codes in task.index and
+// task.value belong. They go to partial (blocks, n, n + m).
 KRONLEARN_DEVICE void sum_codes(const Task<float>& task, const float* factor, float* partial) {
   using Memory = SummingMemory;
   KRONLEARN_SHARED_MEMORY(memory);
@@ -257,7 +256,7 @@ KRONLEARN_DEVICE void sum_codes(const Task<float>& task, const float* factor, fl
   float* z = warps + lane.warp * (Memory::kWarpBytes / 4) + ModeSums::kNumbers;
   float* samples = z + kSamples * kZSize;
   const ModeSums sums(z - ModeSums::kNumbers);
-  const Projection<kRight> projection(lane, atoms, z);
+  const Projection<true> projection(lane, atoms, z);
 
   const Tiling tiling(task.count);
   const int step = gridDim.x * (blockDim.x / 32);
@@ -288,7 +287,7 @@ KRONLEARN_DEVICE void sum_codes(const Task<float>& task, const float* factor, fl
     if (size > 0) code.load(task, lane, next, size);
     wait_for_copies<Memory::kTiles - 1>();
     __syncwarp();
-    sums.template add<kRight>(z, here);
+    sums.template add<true>(z, here);
     __syncwarp();
     if constexpr (Memory::kTiles == 1) start_next();
   }

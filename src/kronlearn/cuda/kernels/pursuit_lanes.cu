@@ -327,25 +327,20 @@ KRONLEARN_KERNEL void __launch_bounds__(kronlearn::lanes::CodingMemory::kWarps *
   kronlearn::lanes::code_tiles(task, tables, partial, partial_counts);
 }
 
-// The sums of a mode from written codes; factor (m, n) is that of the other mode, of any norms. The codes
-// belong to it.
-KRONLEARN_KERNEL void __launch_bounds__(kronlearn::lanes::SummingMemory::kWarps * 32, 1)
-    sum_left(kronlearn::Task<float> task, const float* factor, float* partial) {
-  kronlearn::lanes::sum_codes<false>(task, factor, partial);
-}
+// The sums of the right mode from written codes; factor (m, n) is that of the left one, of any norms. The
+// codes belong to it.
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::lanes::SummingMemory::kWarps * 32, 1)
     sum_right(kronlearn::Task<float> task, const float* factor, float* partial) {
-  kronlearn::lanes::sum_codes<true>(task, factor, partial);
+  kronlearn::lanes::sum_codes(task, factor, partial);
 }
 
 // Warps per block, bytes of dynamic shared memory per block and per warp, of which a block needs the sum: for
-// code_and_sum_left, sum_left and sum_right, one after the other.
+// code_and_sum_left, then for sum_right.
 KRONLEARN_KERNEL void lanes_need(int* numbers) {
   using namespace kronlearn::lanes;
   using Coding = CodingMemory;
   using Summing = SummingMemory;
-  const int needs[9] = {Coding::kWarps,       Coding::kTableBytes,  Coding::kWarpBytes,
-                        Summing::kWarps,      Summing::kTableBytes, Summing::kWarpBytes,
-                        Summing::kWarps,      Summing::kTableBytes, Summing::kWarpBytes};
-  for (int e = 0; e < 9; ++e) numbers[e] = needs[e];
+  const int needs[6] = {Coding::kWarps,  Coding::kTableBytes,  Coding::kWarpBytes,
+                        Summing::kWarps, Summing::kTableBytes, Summing::kWarpBytes};
+  for (int e = 0; e < 6; ++e) numbers[e] = needs[e];
 }

@@ -25,8 +25,9 @@ struct ShrinkTask {
   const S* taper;                 // (features): weights of the pixels of a patch
   const int64* places;            // (features): offsets of the pixels of a patch from its first
   int64 *sums, *weights;          // (planes, pixels)
+  int64* patch_weights;           // (planes, pixels): of patches that begin there, where the kernel wants it
   S* average;                     // (planes, pixels): what is made of both
-  // Bits of the largest magnitudes of image and guide as doubles, negative; then one if a group is not finite.
+  // Bits of the largest magnitudes of image and guide as doubles, negative; one if a group is not finite.
   int64* notes;
   void* scratch;  // scratch_size numbers per team
   int64 scratch_size;

@@ -12,7 +12,9 @@ constexpr int kMembers = 16;
 // different banks, whether they have a row or a column each.
 constexpr int kRow = kSide + 1, kPitch = kSide * kRow;
 // Numbers that a team needs: offsets of the patches, and a window or the group twice.
-constexpr int kNearNumbers = 2560;
+constexpr int kNearNumbers = 2564;
+// Weights of the pixels of a patch are integers by this.
+constexpr int64 kTaperUnit = 1 << 20;
 
 template <class T>
 class SmallShrinkage {
@@ -39,7 +41,8 @@ class SmallShrinkage {
       const T kept = shrink_rows();
       along_columns(task_.synthesis, c_);
       const T weight = T(1) / (kept > T(1) ? kept : T(1));
-      if (!add(task_.sums + first, task_.weights + first, weight)) task_.notes[2] = 1;
+      if (!add(task_.sums + first, weight)) task_.notes[2] = 1;
+      add_weight(task_.patch_weights + first, weight);
     }
   }
 
@@ -172,7 +175,7 @@ class SmallShrinkage {
   }
 
   // Transforms back along the group and adds to the pixels; whether all numbers were finite.
-  KRONLEARN_DEVICE bool add(int64* sums, int64* weights, T weight) {
+  KRONLEARN_DEVICE bool add(int64* sums, T weight) {
     bool finite = is_finite(weight);
     for (int f = team_.lane; f < kPatch / 2; f += Team::kSize) {
       T y[2][kMembers] = {};
@@ -184,21 +187,24 @@ class SmallShrinkage {
       for (int h = 0; h < 2; ++h) {
         const int at = f + h * kPatch / 2;
         const T w = weight * task_.taper[at];
-        const int64 exact_w = to_integer(double(w) * task_.weight_scale);
 #pragma unroll
         for (int i = 0; i < kMembers; ++i) {
           // There is an error later: what is added does not matter then.
           const T value = w * y[h][i];
           finite = finite && is_finite(value);
-          const int pixel = offsets_[i] + place(at);
-          add_exactly(sums + pixel, to_integer(double(value) * scale_));
-          add_exactly(weights + pixel, exact_w);
+          add_exactly(sums + offsets_[i] + place(at), to_integer(double(value) * scale_));
         }
       }
     }
     // What is read here is written again for the next plane.
     team_.sync();
     return finite;
+  }
+
+  // Of weights there is one number for a patch; spread_weights() brings it to the pixels.
+  KRONLEARN_DEVICE void add_weight(int64* weights, T weight) {
+    const int64 exact = to_integer(double(weight) * (task_.weight_scale / double(kTaperUnit)));
+    for (int i = team_.lane; i < kMembers; i += Team::kSize) add_exactly(weights + offsets_[i], exact);
   }
 
   const Team team_;
@@ -209,5 +215,23 @@ class SmallShrinkage {
   T *g_, *c_;
   SmallMatcher<T> matcher_;
 };
+
+// Adds the weights of patches to those of their pixels: integers, in whatever order and however cut.
+template <class T>
+KRONLEARN_DEVICE void spread_weights(const ShrinkTask<T>& task) {
+  const int step = int(task.grid.step[task.grid.axis(0)]);
+  const int64 threads = n_teams() * Team::kSize, count = task.planes * task.pixels;
+  for (int64 q = first_team() * Team::kSize + Team{}.lane; q < count; q += threads) {
+    const int pixel = int(q % task.pixels), row = pixel / step, column = pixel - row * step;
+    int64 sum = 0;
+    for (int i = 0; i < kSide && i <= row; ++i)
+#pragma unroll
+      for (int j = 0; j < kSide; ++j) {
+        const int64 of_pixel = to_integer(double(task.taper[i * kSide + j]) * double(kTaperUnit));
+        if (j <= column) sum += of_pixel * task.patch_weights[q - i * step - j];
+      }
+    task.weights[q] += sum;
+  }
+}
 
 }  // namespace kronlearn
