@@ -85,7 +85,7 @@ def on_card(card: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
 def test_images_on_the_card_are_denoised_there(on_card, rng, dtype, stages):
-    clean = picture((40, 36))
+    clean = picture((80, 70))
     noisy = np.clip(clean + rng.normal(0, 10, clean.shape), 0, 255).astype(dtype)
     options = {"sigma": 10.0, "stages": stages, "dictionary": [dct_factor(8, 16)] * 2}
     given = on_card.upload(noisy)
@@ -121,7 +121,7 @@ def test_all_of_denoising_happens_on_the_card(on_card, rng, shape, axis):
 def test_noise_is_estimated_where_the_image_is(on_card, rng):
     image = picture((70, 64)) + rng.normal(0, 5, (70, 64))
     found = kl.images.estimate_sigma(on_card.upload(image))
-    assert found == pytest.approx(kl.images.estimate_sigma(image), rel=1e-9)
+    assert found == pytest.approx(kl.images.estimate_sigma(image), rel=1e-6)
 
 
 def test_images_on_the_card_are_inpainted(on_card, rng):
