@@ -69,9 +69,12 @@ KRONLEARN_DEVICE void transform_patch(const NoiseTask& task, int number, double*
   task.kinds[number] = lowest < highest ? (cut ? 1 : 2) : 0;
 }
 
+// Keys are looked at so many bits at a time; every thread of the block has two of the digits.
+constexpr int kDigitBits = 11, kDigits = 1 << kDigitBits, kCrowd = kDigits / 2;
+
 // What a block shares while it looks for a number.
 struct Board {
-  int counts[256];
+  int counts[kDigits], warps[kCrowd / 32];
   int digit, rank, ties, taken;
   int kept[2];
   int64 next;
@@ -87,33 +90,49 @@ KRONLEARN_DEVICE void count_digit(Board& board, bool has, int digit) {
   if (!same && has) atomicAdd(&board.counts[digit], 1);
 }
 
-// Of keys with so many bits that are not negative the one with this rank, eight bits after eight; board.rank
-// is its rank among equal ones then.
+// The digit of the number with this rank among those that were counted, and its rank among those with it.
+KRONLEARN_DEVICE void find_digit(Board& board, int rank) {
+  const int thread = threadIdx.x, lane = thread % 32;
+  const int first = board.counts[2 * thread], both = first + board.counts[2 * thread + 1];
+  int sum = both;
+  for (int o = 1; o < 32; o *= 2) {
+    const int other = __shfl_sync(0xffffffffu, sum, (lane - o) & 31);
+    if (lane >= o) sum += other;
+  }
+  if (lane == 31) board.warps[thread / 32] = sum;
+  __syncthreads();
+  int below = sum - both;
+  for (int w = 0; w < thread / 32; ++w) below += board.warps[w];
+  if (rank < below || rank >= below + both) return;
+  const bool later = rank >= below + first;
+  board.digit = 2 * thread + later;
+  board.rank = rank - below - (later ? first : 0);
+}
+
+// Of keys with so many bits that are not negative the one with this rank, by kCrowd threads; board.rank is its
+// rank among equal ones then.
 template <int kBits, class Key>
 KRONLEARN_DEVICE int64 select_key(Board& board, int count, int rank, const Key& key) {
-  const int threads = blockDim.x, lane = threadIdx.x, rounds = (count + threads - 1) / threads;
+  const int thread = threadIdx.x, rounds = (count + kCrowd - 1) / kCrowd;
   int64 prefix = 0;
-  for (int shift = kBits - 8; shift >= 0; shift -= 8) {
-    for (int d = lane; d < 256; d += threads) board.counts[d] = 0;
+  for (int left = kBits; left > 0;) {
+    const int bits = left < kDigitBits ? left : kDigitBits, shift = left - bits;
+    board.counts[thread] = board.counts[kCrowd + thread] = 0;
     __syncthreads();
-#pragma unroll 4
+#pragma unroll 8
     for (int r = 0; r < rounds; ++r) {
-      const int c = r * threads + lane;
+      const int c = r * kCrowd + thread;
       const int64 own = c < count ? key(c) : kNever;
       // Shifts by 64 are not defined.
-      const bool has = c < count && (shift == kBits - 8 || own >> (shift + 8) == prefix);
-      count_digit(board, has, int(own >> shift & 255));
+      const bool has = c < count && (left == kBits || own >> left == prefix);
+      count_digit(board, has, int(own >> shift & ((1 << bits) - 1)));
     }
     __syncthreads();
-    if (lane == 0) {
-      int below = 0, digit = 0;
-      while (below + board.counts[digit] <= rank) below += board.counts[digit++];
-      board.digit = digit;
-      board.rank = rank - below;
-    }
+    find_digit(board, rank);
     __syncthreads();
-    prefix = prefix << 8 | board.digit;
+    prefix = prefix << bits | board.digit;
     rank = board.rank;
+    left = shift;
     __syncthreads();
   }
   return prefix;
@@ -172,8 +191,8 @@ KRONLEARN_KERNEL void noise_patches(kronlearn::NoiseTask task) {
     transform_patch(task, k, own, own + kPixels);
 }
 
-// By one block.
-KRONLEARN_KERNEL void noise_level(kronlearn::NoiseTask task) {
+// By one block of kCrowd threads.
+KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kCrowd) noise_level(kronlearn::NoiseTask task) {
   using namespace kronlearn;
   __shared__ Board board;
   const int patches = choose_patches(task, board), count = patches * task.highs;
