@@ -14,7 +14,7 @@ Through the public interface, medians of several runs after one that compiles:
 - large: 8192 × 8192 pixels, and the most memory that was taken on the card,
 - streaming: samples of three times the memory that they may take, beside what a copy can do.
 
-Limits are for an H200. Needs CuPy and a card; takes about two minutes.
+Limits are for an H200. Needs CuPy and a card; takes about three minutes.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ class Group {
   void keep_better_previous(PursuitState<T>& state) {
     LaneCodes<T>&now = state.out, previous = k_.previous;
     refit_previous(state, previous);
-    const Vec<T> margin = state.energy * T(sizeof(T) == 4 ? 1e-6 : 1e-14);
+    const Vec<T> margin = state.energy * kRoundingOfErrors<T>;
     const Int<T> closer = previous.residual2 <= now.residual2 + margin;
     const Int<T> met = now.residual2 <= state.tol2, still_met = previous.residual2 <= state.tol2;
     const Int<T> sparser =
@@ -314,11 +314,11 @@ class Group {
   Int<T> too_small(Vec<T> energy) const {
     Int<T> small{};
     if constexpr (sizeof(T) == 4) {
-      if (task_.weights || !any<T>(energy < T(1e-30))) return small;
+      if (task_.weights || !any<T>(energy < T(kSmallestEnergy))) return small;
       Vec<T> largest{};
       for (int p = 0; p < task_.dictionary.features(); ++p)
         largest = max_of(largest, abs_of<T>(k_.y[p]));
-      small = (energy < T(1e-30)) & (largest > T(0));
+      small = (energy < T(kSmallestEnergy)) & (largest > T(0));
     }
     return small;
   }

@@ -4,6 +4,7 @@
 // for its winner. Ties go to the lowest atom number, as numpy.argmax has it.
 #pragma once
 
+#include "../src/kronlearn/cuda/kernels/precision.cuh"
 #include "correlate.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
@@ -43,25 +44,6 @@ struct LaneCodes {
   int slots;
   Vec<T> residual2;
 };
-
-// Below this an orthogonalised atom has no direction left that rounding has not touched.
-template <class T>
-constexpr T kSmallestNorm2 = sizeof(T) == 4 ? T(1e-5) : T(1e-10);
-// Single precision is no longer trusted with an atom of which less than this is left (squared norm), with
-// an error target below this (squared, relative), or once ‖y‖² − Σ a² and the residual itself differ by
-// this much: the sample is coded again in double precision.
-constexpr float kTrustedNorm2 = 1e-3f;
-constexpr float kTrustedTarget2 = 1e-6f;
-constexpr float kTrustedDifference = 1e-5f;
-// Where an atom of less than kSuspectNorm2 was selected, or the residual has fallen below this fraction of
-// the energy, the residual is computed from the sample.
-template <class T>
-constexpr T kSuspectNorm2 = sizeof(T) == 4 ? T(1e-2) : T(1e-8);
-template <class T>
-constexpr T kSuspectResidual2 = sizeof(T) == 4 ? T(1e-4) : T(1e-11);
-// Correlations below this fraction of the sample's norm are rounding.
-template <class T>
-constexpr T kNoCorrelation = sizeof(T) == 4 ? T(2e-6) : T(1e-13);
 
 template <class T>
 struct Best {

@@ -94,11 +94,11 @@ KRONLEARN_INLINE void threshold(const Shape& s, Vec<T>* alpha, Vec<T>* maxima, V
     out.slots = step + 1;
     r2 -= active ? win.alpha * win.alpha : Vec<T>{};
     if (!has_target) continue;
-    const Int<T> cancelled = active & (r2 < energy * T(sizeof(T) == 4 ? 1e-3 : 1e-10));
+    const Int<T> cancelled = active & (r2 < energy * kSuspectLeftover2<T>);
     if (any<T>(cancelled)) r2 = cancelled ? outside + sum_of_squares<T>(s, alpha) : r2;
     active &= r2 > tol2;
   }
-  const Int<T> cancelled = r2 < energy * T(sizeof(T) == 4 ? 1e-3 : 1e-10);
+  const Int<T> cancelled = r2 < energy * kSuspectLeftover2<T>;
   if (!has_target && any<T>(cancelled)) r2 = cancelled ? outside + sum_of_squares<T>(s, alpha) : r2;
   out.residual2 = max_of(r2, Vec<T>{});
 }

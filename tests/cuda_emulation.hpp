@@ -1,10 +1,10 @@
 // Runs CUDA kernels on a processor, to test them where there is no graphics card.
 //
-// Included before a .cu file, it gives g++ (C++20) what nvcc provides by itself. Every CUDA thread of a block
-// is a thread of its own and blocks run one after the other, so that a missing __syncthreads is a race that
-// -fsanitize=thread sees. What threads exchange goes through barriers; shared memory starts as NaN in every
-// block; asynchronous copies happen when they are waited for, not before. All 32 lanes of a warp must take
-// part in whatever a warp does together. One launch at a time.
+// Included before a .cu file, it gives g++ (C++20) what nvcc provides by itself. The CUDA threads of a block
+// are fibers that take turns at barriers, and blocks run one after the other; with -fsanitize=thread they are
+// threads, so that a missing __syncthreads is a race that is seen. What threads exchange goes through
+// barriers; shared memory starts as NaN in every block; asynchronous copies happen when they are waited for,
+// not before. All 32 lanes of a warp must take part in whatever a warp does together. One launch at a time.
 #pragma once
 
 #include <atomic>
@@ -15,8 +15,18 @@
 #include <cstring>
 #include <memory>
 #include <new>
-#include <thread>
+#include <utility>
 #include <vector>
+
+#if defined(__SANITIZE_THREAD__)
+#include <thread>
+#define KRONLEARN_OWN thread_local
+#else
+#include <csetjmp>
+#include <functional>
+#include <ucontext.h>
+#define KRONLEARN_OWN
+#endif
 
 #if defined(__SSE2__)
 #include <xmmintrin.h>
@@ -35,6 +45,12 @@ namespace emulation {
 
 constexpr int kLanes = 32;
 
+#if !defined(__SANITIZE_THREAD__)
+// Lets the other fibers run.
+void let_others_run();
+inline bool something_happened = false;
+#endif
+
 // All of a fixed number of threads wait for each other, again and again.
 class Barrier {
  public:
@@ -45,10 +61,17 @@ class Barrier {
     if (arrived_.fetch_add(1) + 1 == threads_) {
       arrived_.store(0);
       round_.fetch_add(1);
+#if defined(__SANITIZE_THREAD__)
       round_.notify_all();
     } else {
       round_.wait(round);
     }
+#else
+      something_happened = true;
+    } else {
+      while (round_.load() == round) let_others_run();
+    }
+#endif
   }
 
  private:
@@ -94,8 +117,8 @@ struct Copy {
 };
 
 inline Block* block = nullptr;
-inline thread_local int side = 0, group = 0;
-inline thread_local std::vector<Copy> copies;
+inline KRONLEARN_OWN int side = 0, group = 0;
+inline KRONLEARN_OWN std::vector<Copy> copies;
 
 [[noreturn]] inline void fail(const char* what) {
   std::fprintf(stderr, "CUDA emulation: %s\n", what);
@@ -108,7 +131,7 @@ inline void check_mask(unsigned mask) {
 
 }  // namespace emulation
 
-inline thread_local emulation::Index threadIdx, blockIdx, blockDim, gridDim;
+inline KRONLEARN_OWN emulation::Index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace emulation {
 
@@ -267,6 +290,90 @@ inline void multiply_tf32(float* c, const unsigned* a, unsigned b0, unsigned b1)
   }
 }
 
+#if defined(__SANITIZE_THREAD__)
+
+template <class Run>
+void run_together(unsigned threads, const Run& run) {
+  std::vector<std::thread> all;
+  for (unsigned t = 0; t < threads; ++t) all.emplace_back(run, t);
+  for (std::thread& thread : all) thread.join();
+}
+
+#else
+
+struct Fiber {
+  static constexpr size_t kStack = 256 * 1024;
+  ucontext_t start;
+  jmp_buf place;
+  std::unique_ptr<char[]> stack{new char[kStack]};
+  Index indices[4];
+  int side = 0, group = 0;
+  std::vector<Copy> copies;
+  bool done = false;
+
+  // What belongs to the fiber takes the place of what belongs to another, or leaves it.
+  void exchange() {
+    std::swap(indices[0], threadIdx);
+    std::swap(indices[1], blockIdx);
+    std::swap(indices[2], blockDim);
+    std::swap(indices[3], gridDim);
+    std::swap(side, emulation::side);
+    std::swap(group, emulation::group);
+    copies.swap(emulation::copies);
+  }
+};
+
+inline std::vector<Fiber> fibers;
+inline size_t running;
+inline jmp_buf home;
+inline std::function<void(unsigned)> body;
+
+inline void let_others_run() {
+  Fiber& fiber = fibers[running];
+  fiber.exchange();
+  if (!_setjmp(fiber.place)) _longjmp(home, 1);
+  fiber.exchange();
+}
+
+// Goes on with a fiber until it lets others run. Jumps are quicker than changes of context, which ask the
+// system for masks of signals.
+inline void go_on(Fiber& fiber, bool begins) {
+  if (_setjmp(home)) return;
+  if (!begins) _longjmp(fiber.place, 1);
+  setcontext(&fiber.start);
+}
+
+inline void run_one() {
+  body(unsigned(running));
+  fibers[running].done = something_happened = true;
+  let_others_run();
+}
+
+inline void run_together(unsigned threads, std::function<void(unsigned)> run) {
+  body = std::move(run);
+  fibers = std::vector<Fiber>(threads);
+  for (Fiber& fiber : fibers) {
+    getcontext(&fiber.start);
+    fiber.start.uc_stack.ss_sp = fiber.stack.get();
+    fiber.start.uc_stack.ss_size = Fiber::kStack;
+    fiber.start.uc_link = nullptr;
+    makecontext(&fiber.start, run_one, 0);
+  }
+  bool begins = true;
+  for (unsigned left = threads; left > 0; begins = false) {
+    something_happened = false;
+    for (running = 0; running < threads; ++running)
+      if (!fibers[running].done) {
+        go_on(fibers[running], begins);
+        left -= fibers[running].done;
+      }
+    if (!something_happened) fail("threads wait for each other in vain");
+  }
+  fibers.clear();
+}
+
+#endif
+
 // Runs kernel(args...) in all threads of a grid; a kernel's barriers need whole warps.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), unsigned grid, unsigned threads, size_t shared_bytes,
@@ -276,7 +383,8 @@ void launch(void (*kernel)(Parameters...), unsigned grid, unsigned threads, size
   const auto run = [&](unsigned thread) {
 #if defined(__SSE2__)
     // CuPy compiles with subnormal numbers flushed to zero, coming and going.
-    _mm_setcsr(_mm_getcsr() | 0x8040);
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040);
 #endif
     threadIdx = {thread, 0, 0};
     blockDim = {threads, 1, 1};
@@ -289,10 +397,11 @@ void launch(void (*kernel)(Parameters...), unsigned grid, unsigned threads, size
       if (!copies.empty()) fail("a kernel ended before its copies");
       shared.barrier.wait();
     }
+#if defined(__SSE2__)
+    _mm_setcsr(before);
+#endif
   };
-  std::vector<std::thread> all;
-  for (unsigned t = 0; t < threads; ++t) all.emplace_back(run, t);
-  for (std::thread& thread : all) thread.join();
+  run_together(threads, run);
   block = nullptr;
 }
 

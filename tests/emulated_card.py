@@ -9,11 +9,14 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 
 import kronlearn
+from kronlearn.cuda.exchange import is_on_card
 
 KERNELS = Path(kronlearn.__file__).parent / "cuda" / "kernels"
 EMULATION = Path(__file__).with_name("cuda_emulation.hpp")
@@ -126,6 +129,71 @@ class EmulatedCard:
             work()
             finished.append(time.perf_counter())
         return finished
+
+
+class OnEmulatedCard(np.ndarray):
+    """An array that says of itself that it lies on a card."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return dict(self.__array_interface__)
+
+
+class _Arrays:
+    """NumPy, whose arrays say of themselves that they lie on a card."""
+
+    ndarray = OnEmulatedCard
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(np, name)
+        if isinstance(found, type | ModuleType) or not callable(found):
+            return found
+        return lambda *given, **options: _there(found(*given, **options))
+
+
+def _there(array: Any) -> Any:
+    return array.view(OnEmulatedCard) if isinstance(array, np.ndarray) else array
+
+
+class ArrayCard(EmulatedCard):
+    """An emulated card that tells its arrays from others; ``left`` counts numbers that left it."""
+
+    xp = _Arrays()
+    left = 0
+
+    def upload(self, array: Any) -> Any:
+        return _there(np.array(array))
+
+    def download(self, array: Any) -> Any:
+        assert is_on_card(array)
+        self.left += array.size
+        return np.array(array).view(np.ndarray)
+
+
+def aligned(a: np.ndarray) -> np.ndarray:
+    """A copy that starts at a multiple of 16 bytes, as memory on a graphics card does."""
+    room = np.empty(a.nbytes + 16, np.uint8)
+    first = -room.ctypes.data % 16
+    copy = room[first : first + a.nbytes].view(a.dtype).reshape(a.shape)
+    copy[...] = a
+    return copy
+
+
+def pointer(a: np.ndarray | None) -> Any:
+    return None if a is None else ctypes.c_void_p(a.ctypes.data)
+
+
+def compiled(source: str, folder: Path, name: str) -> ctypes.CDLL:
+    """A library made of C++ that includes the emulation and kernels."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++ to compile kernels for the processor with")
+    (folder / f"{name}.cpp").write_text(source)
+    # Kernels are not written for strict aliasing, which CUDA does not assume either.
+    options = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"]
+    command = [compiler, *options, "-pthread", f"{name}.cpp", "-o", f"{name}.so"]
+    subprocess.run(command, cwd=folder, check=True)
+    return ctypes.CDLL(folder / f"{name}.so")
 
 
 def _passed(argument: Any) -> Any:

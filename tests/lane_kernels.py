@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-import kronlearn as kl
+from emulated_card import EMULATION, KERNELS, aligned, compiled, pointer
 from kronlearn.cuda.tables import Tables
 from kronlearn.cuda.tasks import METHODS, TASK, new_task
 
-HERE = Path(__file__).parent
-KERNELS = Path(kl.__file__).parent / "cuda" / "kernels"
 NO_BAD_SAMPLE = 1 << 62
 UNTOUCHED = 99
 LAUNCHERS = """
@@ -51,38 +46,16 @@ extern "C" void sum(unsigned grid, unsigned warps, const kronlearn::Task<float>*
 @cache
 def built(case: tuple[int, int, int, str], folder: Path) -> ctypes.CDLL:
     """The kernels compiled for the processor."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++ to compile kernels for the processor with")
     m, n, width, method = case
-    name = f"lanes_{m}_{n}_{width}_{method}"
     source = LAUNCHERS.format(
         m=m,
         n=n,
         width=width,
         ols=int(method == "ols"),
-        emulation=HERE / "cuda_emulation.hpp",
+        emulation=EMULATION,
         kernel=KERNELS / "pursuit_lanes.cu",
     )
-    (folder / f"{name}.cpp").write_text(source)
-    # Kernels are not written for strict aliasing, which CUDA does not assume either.
-    options = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"]
-    command = [compiler, *options, "-pthread", f"{name}.cpp", "-o", f"{name}.so"]
-    subprocess.run(command, cwd=folder, check=True)
-    return ctypes.CDLL(folder / f"{name}.so")
-
-
-def aligned(a: np.ndarray) -> np.ndarray:
-    """A copy that starts at a multiple of 16 bytes, as memory on a graphics card does."""
-    room = np.empty(a.nbytes + 16, np.uint8)
-    first = -room.ctypes.data % 16
-    copy = room[first : first + a.nbytes].view(a.dtype).reshape(a.shape)
-    copy[...] = a
-    return copy
-
-
-def pointer(a: np.ndarray | None) -> Any:
-    return None if a is None else ctypes.c_void_p(a.ctypes.data)
+    return compiled(source, folder, f"lanes_{m}_{n}_{width}_{method}")
 
 
 @dataclass

@@ -658,7 +658,7 @@ def test_codes_packed_piece_by_piece_are_the_same_bits(rng, monkeypatch, method)
         "n_jobs": 2,
     }
     whole = kl.sparse_code(Y, factors, 20, **request)
-    monkeypatch.setattr("kronlearn.coding._ENTRIES_AT_A_TIME", 400)
+    monkeypatch.setattr("kronlearn.engines.threads._ENTRIES_AT_A_TIME", 400)
     monkeypatch.setattr("kronlearn.sources.source.BLOCK_NUMBERS", 1000)
     assert_same_bits(kl.sparse_code(Y, factors, 20, **request), whole)
     assert_same_bits(kl.sparse_code(np.asfortranarray(Y), factors, 20, **request), whole)

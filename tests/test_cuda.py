@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,7 @@ import pytest
 
 import kronlearn as kl
 import reference
-from emulated_card import COMPILER, EmulatedCard
-from kronlearn.cuda.device import card as real_card
+from kronlearn.cuda import device
 from kronlearn.cuda.engine import Cuda
 from kronlearn.engines.engine import Coder
 from kronlearn.engines.threads import Threads
@@ -27,18 +27,6 @@ SHAPES = [
     ((7,), (9,), 3),
 ]
 METHODS = ["omp", "ols"]
-
-
-@pytest.fixture(scope="module", params=["emulated", "cuda"])
-def card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    if request.param == "emulated":
-        if COMPILER is None:
-            pytest.skip("no C++ compiler is at hand")
-        return EmulatedCard(tmp_path_factory.mktemp("kernels"))
-    try:
-        return real_card()
-    except (ImportError, RuntimeError) as problem:
-        pytest.skip(f"no graphics card: {problem}")
 
 
 def problem(
@@ -196,12 +184,6 @@ def test_a_sample_that_is_not_finite_is_named(card, rng, bad):
         Cuda(card, source, 64).run(source, dictionary, Coder("omp", 4))
 
 
-@pytest.fixture
-def on_card(card: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have ``device="cuda"`` mean this card."""
-    monkeypatch.setattr("kronlearn.engines.selection.card", lambda: card)
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -256,8 +238,8 @@ def image_like(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def test_without_a_card_it_is_said_what_to_install(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
-    real_card.cache_clear()
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr("kronlearn.cuda.device._cupy", device._cupy.__wrapped__)
     with pytest.raises(ImportError, match=r"pip install 'kronlearn\[cuda\]'"):
         kl.sparse_code(np.eye(4)[None], [np.eye(4)] * 2, 2, device="cuda")
     with pytest.raises(ValueError, match="choose one of cpu, cuda"):
@@ -268,8 +250,7 @@ def test_without_a_card_it_is_said_what_to_install(monkeypatch):
 
 
 @pytest.mark.parametrize("settings", [{}, {"stages": 1}, {"n_terms": 2, "stages": 1}], ids=str)
-def test_images_are_denoised_as_by_the_processor(on_card, rng, settings, monkeypatch, card):
-    monkeypatch.setattr("kronlearn.engines.workers.card", lambda: card)
+def test_images_are_denoised_as_by_the_processor(on_card, rng, settings):
     y, x = np.mgrid[:40, :36]
     clean = (100 + 50 * np.sin(y / 5) + 40 * (x > 17)).astype(np.float32)
     noisy = clean + rng.normal(0, 10, clean.shape).astype(np.float32)

@@ -14,11 +14,10 @@ from skimage import io
 from skimage.data import camera
 from typer.testing import CliRunner
 
-from emulated_card import COMPILER, EmulatedCard
+from emulated_card import EmulatedCard
 from kronlearn.cli import bench_gpu
 from kronlearn.cli.app import app
-from kronlearn.cuda.device import card as real_card
-from kronlearn.engines import selection, workers
+from kronlearn.engines import selection
 
 COMMANDS = [
     ["learn", "patches.npy", "--patch", "4x6"],
@@ -41,26 +40,6 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Gener
     io.imsave("photo.png", camera()[100:132, 200:232], check_contrast=False)
     scene = rng.normal(100, 5, (16, 16, 6)) + 50 * np.arange(6)
     np.save("scene.npy", scene.astype(np.float32))
-
-
-@pytest.fixture(scope="module", params=["emulated", "cuda"])
-def any_card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    if request.param == "emulated":
-        if COMPILER is None:
-            pytest.skip("no C++ compiler is at hand")
-        return EmulatedCard(tmp_path_factory.mktemp("kernels"))
-    try:
-        return real_card()
-    except (ImportError, RuntimeError) as problem:
-        pytest.skip(f"no graphics card: {problem}")
-
-
-@pytest.fixture
-def card(any_card: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A card that commands find."""
-    for module in (selection, workers):
-        monkeypatch.setattr(module, "card", lambda: any_card)
-    return any_card
 
 
 def run(*arguments: str) -> Any:
@@ -96,7 +75,7 @@ def test_a_command_without_cupy_says_what_to_install(monkeypatch: pytest.MonkeyP
     assert result.stderr == "Error: bench gpu needs CuPy: pip install 'kronlearn[cuda]'.\n"
 
 
-def test_learning_on_a_card_ends_as_on_the_processor(card: Any) -> None:
+def test_learning_on_a_card_ends_as_on_the_processor(on_card: Any) -> None:
     command = ["learn", "patches.npy", "--patch", "4x6", "--max-iter", "5", "--seed", "0"]
     expected = found_by(*command)
     found = found_by(*command, "--device", "cuda")
@@ -104,13 +83,15 @@ def test_learning_on_a_card_ends_as_on_the_processor(card: Any) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS[1:3], ids=command_name)
-def test_images_are_restored_on_a_card_as_on_the_processor(card: Any, command: list[str]) -> None:
+def test_images_are_restored_on_a_card_as_on_the_processor(
+    on_card: Any, command: list[str]
+) -> None:
     expected = found_by(*command, "--patch", "4x4")["quality"]["after"]["psnr"]
     found = found_by(*command, "--patch", "4x4", "--device", "cuda")["quality"]["after"]["psnr"]
     assert abs(found - expected) < 0.3
 
 
-def test_cubes_are_worked_on_by_a_card_as_by_the_processor(card: Any) -> None:
+def test_cubes_are_worked_on_by_a_card_as_by_the_processor(on_card: Any) -> None:
     learn = [*COMMANDS[3], "--patch", "4x4", "--max-iter", "3", "--seed", "0"]
     expected = found_by(*learn)["rmse"]
     np.testing.assert_allclose(found_by(*learn, "--device", "cuda")["rmse"], expected, rtol=1e-2)
@@ -133,9 +114,9 @@ def test_it_is_told_once_that_kernels_are_prepared(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_benchmark_of_a_card_measures_learning_and_coding(
-    card: Any, monkeypatch: pytest.MonkeyPatch
+    on_card: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if isinstance(card, EmulatedCard):
+    if isinstance(on_card, EmulatedCard):
         # Emulated, the kernels of whole iterations take minutes; this shape has none.
         small = (bench_gpu.Case("D", 9216, 4, 6, 3),)
         monkeypatch.setattr(bench_gpu, "CASES", small)
@@ -150,7 +131,7 @@ def test_the_benchmark_of_a_card_measures_learning_and_coding(
         np.testing.assert_allclose(row[f"{name} rmse"], row[f"{name} processor rmse"], rtol=1e-2)
     assert row["coding ms"] > 0
     table = run("bench", "gpu", "--quick", "--case", "D").stdout
-    assert bench_gpu._card_name(card) in table
+    assert bench_gpu._card_name(on_card) in table
     assert "batched-omp is not installed" in table
 
 

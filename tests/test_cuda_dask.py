@@ -18,7 +18,6 @@ import kronlearn as kl
 import reference
 from cluster import DaskCluster, bits, image_like, model
 from emulated_card import COMPILER, EmulatedCard
-from kronlearn.cuda.device import card as real_card
 from kronlearn.cuda.shares import CardShare
 from kronlearn.engines import host, selection
 from kronlearn.engines.engine import Coder, Task
@@ -52,16 +51,7 @@ class SharedCard(EmulatedCard):
             super().launch(*arguments)
 
 
-@pytest.fixture(scope="module", params=["emulated", "cuda"])
-def card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    if request.param == "emulated":
-        if COMPILER is None:
-            pytest.skip("no C++ compiler is at hand")
-        return SharedCard(tmp_path_factory.mktemp("kernels"))
-    try:
-        return real_card()
-    except (ImportError, RuntimeError) as problem:
-        pytest.skip(f"no graphics card: {problem}")
+EMULATED = SharedCard
 
 
 @pytest.fixture

@@ -6,274 +6,37 @@ They code tiles of 128 samples of 8 × 8 and add up moments at once; they must a
 
 from __future__ import annotations
 
-import ctypes
 import shutil
 import subprocess
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import kronlearn as kl
-from kronlearn.cuda.tables import Tables
-from kronlearn.cuda.tasks import METHODS, TASK, WORK, new_task
+from emulated_card import KERNELS
+from fused_kernels import (
+    Result,
+    all_kinds,
+    built,
+    check_sums,
+    gaps,
+    general_factors,
+    needs,
+    orthonormal_factors,
+    residual_norms,
+    run,
+    same_supports,
+)
 from reference import dense, refit_codes
 
-HERE = Path(__file__).parent
-KERNELS = Path(kl.__file__).parent / "cuda" / "kernels"
 TILE = 128
-NO_BAD_SAMPLE = 1 << 62
-
-LAUNCHERS = """
-#define KRONLEARN_WIDTH {width}
-#define KRONLEARN_OLS {ols}
-#include "{emulation}"
-#include "{kernel}"
-
-extern "C" void needs(int* needs) {{ emulation::launch(fused_needs, 1, 1, 0, needs); }}
-extern "C" void code(unsigned grid, unsigned threads, unsigned shared_bytes,
-                     const kronlearn::Task<float>* task, const float* tables, float* partial,
-                     double* partial_counts) {{
-  emulation::launch(code_and_sum, grid, threads, shared_bytes, *task, tables, partial,
-                    partial_counts);
-}}
-"""
 
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
-    """Compiles a kernel for the processor, once for every number of nonzeros."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++ to compile kernels for the processor with")
-
-    @cache
-    def built(method: str, width: int) -> ctypes.CDLL:
-        folder = tmp_path_factory.mktemp(f"{method}{width}")
-        name = "threshold_fused" if method == "threshold" else "pursuit_pairs"
-        source = LAUNCHERS.format(
-            width=width,
-            ols=int(method == "ols"),
-            emulation=HERE / "cuda_emulation.hpp",
-            kernel=KERNELS / f"{name}.cu",
-        )
-        (folder / "kernel.cpp").write_text(source)
-        # Kernels are not written for strict aliasing, which CUDA does not assume either.
-        options = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"]
-        command = [compiler, *options, "-pthread", "kernel.cpp", "-o", "kernel.so"]
-        subprocess.run(command, cwd=folder, check=True)
-        return ctypes.CDLL(folder / "kernel.so")
-
-    return built
-
-
-@dataclass
-class Result:
-    """What a kernel made of samples; ``sure`` are those that it coded itself."""
-
-    X: np.ndarray
-    nonzeros: np.ndarray
-    residual2: np.ndarray
-    energy: np.ndarray
-    sure: np.ndarray
-    first_bad: int
-    xx: np.ndarray
-    xy: np.ndarray
-    counts: np.ndarray
-    rounded: np.ndarray  # X as it is in the sums
-    support: np.ndarray  # where X has entries, zero or not
-
-
-def aligned(a: np.ndarray) -> np.ndarray:
-    """A copy that starts at a multiple of 16 bytes, as memory on a graphics card does."""
-    room = np.empty(a.nbytes + 16, np.uint8)
-    first = -room.ctypes.data % 16
-    copy = room[first : first + a.nbytes].view(a.dtype).reshape(a.shape)
-    copy[...] = a
-    return copy
-
-
-def pointer(a: np.ndarray | None) -> Any:
-    return None if a is None else ctypes.c_void_p(a.ctypes.data)
-
-
-def needs(library):
-    """Threads and bytes of shared memory per block, and blocks per multiprocessor."""
-    numbers = np.zeros(3, np.int32)
-    library.needs(pointer(numbers))
-    return numbers.tolist()
-
-
-def scale_of(Y):
-    """A power of two: times it, no entry that is not far too large is above 1024."""
-    largest = np.abs(Y[np.abs(Y) < 1e15], dtype=np.float64).max(initial=0.0)
-    return 2.0 ** np.floor(np.log2(1024.0 / largest)) if largest else 1.0
-
-
-def halves(X, scale):
-    """Codes as the tensor cores are given them."""
-    return (X * scale).astype(np.float32).astype(np.float16).astype(np.float64) / scale
-
-
-def run(
-    library,
-    Y,
-    factors,
-    width,
-    method="omp",
-    *,
-    tol=None,
-    grid=2,
-    codes=True,
-    sums=True,
-    scale=None,
-    stopped=None,
-    previous=None,
-    work="fresh",
-    half=-1,
-    values=True,
-):
-    """Codes samples with a fused kernel, in blocks that take turns; ``previous`` are codes."""
-    N, scale = len(Y), scale_of(Y) if scale is None else scale
-    tables = Tables.of(factors)
-    numbers = tables.numbers.astype(np.float32)
-    samples = aligned(np.asarray(Y, np.float32).reshape(N, 64))
-    index, value = np.full((N, width), 99, np.int32), np.full((N, width), 99, np.float32)
-    nonzeros, residual2 = np.full(N, -1, np.int32), np.full(N, -1, np.float32)
-    energy, first_bad = np.full(N, -1.0), np.array([NO_BAD_SAMPLE])
-    doubtful, doubtful_count = np.zeros(N, np.int32), np.zeros(1, np.int32)
-    if previous is not None:
-        nonzeros[:] = (previous != 0).sum(axis=1)
-        index[:] = np.argsort(previous == 0, axis=1, kind="stable")[:, :width]
-    tols = np.asarray(tol, np.float32) if np.ndim(tol) else None
-    given = {"samples": samples, "norms1": tables.norms[0], "norms2": tables.norms[1]}
-    given |= {"doubtful": doubtful, "doubtful_count": doubtful_count, "first_bad": first_bad}
-    if codes:
-        given |= {"index": index, "value": value, "nonzeros": nonzeros}
-        given |= {"residual2": residual2, "energy": energy}
-    if not values:
-        del given["value"]
-    if tols is not None:
-        given["tols"] = tols
-    if stopped is not None:
-        given["stopped"] = stopped
-    task = new_task(
-        shape=tables.shape,
-        method=METHODS[method],
-        work=WORK[work],
-        half=half,
-        width=width,
-        count=N,
-        tol=-1.0 if tol is None or tols is not None else tol,
-        first=1000,
-        scale=scale,
-        **{name: array.ctypes.data for name, array in given.items()},
-    )
-    assert TASK.itemsize % 8 == 0
-    parts = 1 if method == "threshold" else 2
-    partial = np.full((grid, parts, 64, 64), np.nan, np.float32) if sums else None
-    partial_counts = np.full((grid, 4), np.nan) if sums else None
-    threads, shared_bytes, _ = needs(library)
-    arrays = task, numbers, partial, partial_counts
-    library.code(grid, threads, shared_bytes, *map(pointer, arrays))
-    xx, xy, counts = np.zeros((64, 64)), np.zeros((64, 64)), np.zeros(4)
-    if sums:
-        norms = np.kron(*tables.norms)
-        norms[norms == 0] = np.inf
-        total = partial.astype(np.float64).sum(axis=0) / scale**2
-        xy, counts = total[-1] / norms[:, None], partial_counts.sum(axis=0)
-        xx = total[0] / np.outer(norms, norms) if parts == 2 else xx
-    sure = np.ones(N, bool)
-    sure[doubtful[: doubtful_count[0]]] = False
-    X, supports = np.zeros((N, 64)), np.zeros((N, 64), bool)
-    for k in np.flatnonzero(sure & (nonzeros >= 0)):
-        support = index[k, : nonzeros[k]]
-        assert (np.diff(support) > 0).all()
-        assert not index[k, nonzeros[k] :].any()
-        supports[k, support] = True
-        if values:
-            assert not value[k, nonzeros[k] :].any()
-            X[k, support] = value[k, : nonzeros[k]]
-    if codes and previous is None:
-        assert (index[~sure] == 99).all()
-        assert (nonzeros[~sure] == -1).all()
-    report = nonzeros, residual2, energy, sure, int(first_bad[0])
-    return Result(X, *report, xx, xy, counts, halves(X, scale), supports)
-
-
-def general_factors(rng):
-    """Two factors whose atoms are far from orthogonal."""
-    factors = [np.eye(8) + 0.35 * rng.standard_normal((8, 8)) for _ in range(2)]
-    return [(factor / np.linalg.norm(factor, axis=0)).astype(np.float32) for factor in factors]
-
-
-def orthonormal_factors(rng):
-    return [np.linalg.qr(rng.standard_normal((8, 8)))[0].astype(np.float32) for _ in range(2)]
-
-
-def all_kinds(rng, factors, n=40):
-    """Smooth, white, exactly sparse, constant, zero and tiny samples."""
-    grid = np.linspace(0.0, 1.0, 8)
-    a, b, c, d = rng.uniform(-2.0, 2.0, (4, n, 1, 1))
-    smooth = 100.0 + 20.0 * np.sin(2.0 * a * grid[:, None] + 3.0 * b * grid + c) + d * grid**2
-    smooth += 0.5 * rng.standard_normal(smooth.shape)
-    white = rng.standard_normal((n, 8, 8))
-    sparse = np.zeros((n, 64))
-    for code in sparse:
-        code[rng.choice(64, 3, replace=False)] = rng.uniform(1.0, 3.0, 3)
-    sparse = (sparse @ dense(factors).T).reshape(n, 8, 8)
-    constant = np.full((2, 8, 8), [[[7.0]], [[-0.1]]])
-    zero, tiny = np.zeros((2, 8, 8)), 1e-20 * rng.standard_normal((3, 8, 8))
-    parts = [smooth, white, sparse, constant, zero, tiny]
-    return rng.permutation(np.concatenate(parts)).astype(np.float32)
-
-
-def gaps(Y, factors, width, method="omp"):
-    """How clearly pursuit's atoms win, relative to the sample: the least lead over the second."""
-    D = dense(factors)
-    least = np.full(len(Y), np.inf)
-    for k, y in enumerate(Y.reshape(len(Y), 64).astype(np.float64)):
-        size, residual, Q, norm2 = np.linalg.norm(y), y, np.zeros((64, 0)), np.ones(64)
-        while Q.shape[1] < width and np.linalg.norm(residual) > 1e-7 * size:
-            strength = np.abs(D.T @ residual)
-            if method == "ols":
-                strength /= np.sqrt(np.maximum(norm2, 1e-5))
-            second, first = np.sort(strength)[-2:]
-            least[k] = min(least[k], (first - second - 1e-5 * first) / size)
-            new = D[:, np.argmax(strength)]
-            for _ in range(2):
-                new = new - Q @ (Q.T @ new)
-            Q = np.column_stack([Q, new / max(np.linalg.norm(new), 1e-12)])
-            residual = residual - Q[:, -1] * (Q[:, -1] @ residual)
-            norm2 = norm2 - (D.T @ Q[:, -1]) ** 2
-    return least
-
-
-def residual_norms(Y, factors, X):
-    flat = np.asarray(Y, np.float64).reshape(len(Y), 64)
-    return np.linalg.norm(flat - X @ dense(factors).T, axis=1)
-
-
-def same_supports(A, B):
-    return ((A != 0) == (B != 0)).all(axis=1)
-
-
-def check_sums(result, Y):
-    """Sums in float64 over the rounded codes, of samples that were coded and are finite."""
-    X = result.rounded
-    used = result.sure & np.isfinite(Y).all(axis=(1, 2))
-    X, Y = X[used], Y[used].astype(np.float64).reshape(-1, 64)
-    xy = X.T @ Y
-    assert np.abs(result.xy - xy).max() <= 2e-6 * np.abs(xy).max()
-    if result.xx.any():
-        xx = X.T @ X
-        assert np.abs(result.xx - xx).max() <= 2e-6 * np.abs(xx).max()
-    residual2 = result.residual2[used].astype(np.float64).sum()
-    counts = np.sum(Y**2), residual2, np.sum(X**2), result.support[used].sum()
-    np.testing.assert_allclose(result.counts, counts, rtol=1e-6)
+    """Compiles a kernel, once for every method and number of nonzeros."""
+    folder = tmp_path_factory.mktemp("fused")
+    return lambda method, width: built(method, width, folder)
 
 
 @pytest.mark.parametrize(

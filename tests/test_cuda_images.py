@@ -9,8 +9,7 @@ import pytest
 
 import kronlearn as kl
 import reference
-from emulated_card import COMPILER, EmulatedCard
-from kronlearn.cuda.device import card as real_card
+from emulated_card import OnEmulatedCard
 from kronlearn.cuda.images import CardImages
 from kronlearn.engines.threads import native_dictionary
 from kronlearn.starts import dct_factor
@@ -28,26 +27,6 @@ from test_image_passes import (
 NAMES = ["float64", "float32"]
 # What rounding may change of a sum, in units of its largest magnitude.
 ROUNDING = {np.float64: 1e-11, np.float32: 2e-5}
-
-
-@pytest.fixture(scope="module", params=["emulated", "cuda"])
-def card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    if request.param == "emulated":
-        if COMPILER is None:
-            pytest.skip("no C++ compiler is at hand")
-        return EmulatedCard(tmp_path_factory.mktemp("kernels"))
-    try:
-        return real_card()
-    except (ImportError, RuntimeError) as problem:
-        pytest.skip(f"no graphics card: {problem}")
-
-
-class OnEmulatedCard(np.ndarray):
-    """An array that says of itself that it lies on a card."""
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return dict(self.__array_interface__)
 
 
 def put_on(card: Any, array: Any) -> Any:

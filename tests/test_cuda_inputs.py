@@ -11,72 +11,15 @@ import pytest
 
 import kronlearn as kl
 import reference
-from emulated_card import COMPILER, EmulatedCard
+from emulated_card import ArrayCard, OnEmulatedCard
 from kronlearn.cuda.device import Card
-from kronlearn.cuda.device import card as real_card
 from kronlearn.cuda.exchange import adopted, is_on_card, returned_as
 from kronlearn.cuda.streaming import streamed
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.starts import dct_factor
-from test_cuda_images import OnEmulatedCard, picture
+from test_cuda_images import picture
 
-# Whoever asks for the card.
-ASKING = (
-    "kronlearn.engines.selection.card",
-    "kronlearn.engines.workers.card",
-    "kronlearn.sources.stored_samples.card",
-    "kronlearn.images.noise.card",
-)
-
-
-class OnCard:
-    """NumPy, whose arrays say of themselves that they lie on a card."""
-
-    ndarray = OnEmulatedCard
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(np, name)
-        if isinstance(found, type | ModuleType) or not callable(found):
-            return found
-        return lambda *given, **options: there(found(*given, **options))
-
-
-def there(array: Any) -> Any:
-    return array.view(OnEmulatedCard) if isinstance(array, np.ndarray) else array
-
-
-class Beside(EmulatedCard):
-    """An emulated card that tells its arrays from others, and counts what leaves it."""
-
-    xp = OnCard()
-
-    def upload(self, array: Any) -> Any:
-        return there(np.array(array))
-
-    def download(self, array: Any) -> Any:
-        assert is_on_card(array)
-        self.left = getattr(self, "left", 0) + array.size
-        return np.array(array).view(np.ndarray)
-
-
-@pytest.fixture(scope="module", params=["emulated", "cuda"])
-def card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    if request.param == "emulated":
-        if COMPILER is None:
-            pytest.skip("no C++ compiler is at hand")
-        return Beside(tmp_path_factory.mktemp("kernels"))
-    try:
-        return real_card()
-    except (ImportError, RuntimeError) as problem:
-        pytest.skip(f"no graphics card: {problem}")
-
-
-@pytest.fixture
-def on_card(card: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Have ``device="cuda"`` mean this card."""
-    for place in ASKING:
-        monkeypatch.setattr(place, lambda: card)
-    return card
+EMULATED = ArrayCard
 
 
 # Images
@@ -146,6 +89,24 @@ def test_cubes_on_the_card_are_denoised(on_card, rng):
     np.testing.assert_allclose(on_card.download(found), expected, atol=0.05)
 
 
+def test_images_on_the_card_are_coded(on_card):
+    image = picture((32, 32)).astype(np.uint8)
+    found = kl.images.code(on_card.upload(image), psnr=30, n_atoms=12, device="cuda")
+    assert kl.images.decode(found.to_bytes()).shape == image.shape
+    assert found.psnr >= 30
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">u2", "f2", "g"])
+def test_images_of_dtypes_that_cards_do_not_have_keep_them(on_card, rng, dtype):
+    noisy = (picture((40, 36)) + rng.normal(0, 10, (40, 36))).clip(0, 255).astype(dtype)
+    options = {"sigma": 10.0, "stages": 1, "dictionary": [dct_factor(8, 16)] * 2}
+    found = kl.images.denoise(noisy, **options, device="cuda")
+    assert found.dtype == noisy.dtype
+    np.testing.assert_allclose(
+        found.astype(float), kl.images.denoise(noisy, **options).astype(float), atol=1.0
+    )
+
+
 def test_images_on_the_card_need_the_card(on_card):
     given = on_card.upload(picture((12, 12)))
     with pytest.raises(ValueError, match='image is on a graphics card; pass device="cuda"'):
@@ -174,6 +135,15 @@ def test_codes_of_samples_on_the_card_are_there(on_card, rng):
     np.testing.assert_allclose(on_card.download(found.todense()), expected.toarray(), atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [((0, 4, 4), "0 sample"), ((5, 0), "0 feature"), ((16,), "an array of samples")],
+)
+def test_samples_on_the_card_that_are_none_are_refused(on_card, shape, message):
+    with pytest.raises(ValueError, match=message):
+        kl.sparse_code(on_card.upload(np.zeros(shape)), [np.eye(4)] * 2, 2, device="cuda")
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_samples_on_the_card_are_learned_from(on_card, rng, dtype):
     Y = reference.sparse_samples(rng, reference.random_factors(rng, (5, 4), (6, 6)), 300, 2)
@@ -186,7 +156,7 @@ def test_samples_on_the_card_are_learned_from(on_card, rng, dtype):
 
 def test_tensors_of_pytorch_are_taken_and_given(on_card, rng):
     torch = pytest.importorskip("torch")
-    if isinstance(on_card, Beside) or not torch.cuda.is_available():
+    if isinstance(on_card, ArrayCard) or not torch.cuda.is_available():
         pytest.skip("PyTorch has no graphics card")
     noisy = (picture((64, 60)) + rng.normal(0, 10, (64, 60))).astype(np.float32)
     options = {"sigma": 10.0, "dictionary": [dct_factor(8, 16)] * 2}

@@ -11,8 +11,9 @@ import pytest
 
 import kronlearn as kl
 import reference
+from emulated_card import aligned, pointer
 from kronlearn.cuda.tasks import WORK
-from lane_kernels import Run, aligned, built, pointer
+from lane_kernels import Run, built
 from reference import dense, refit_codes
 
 #: Entries and atoms of a side, nonzeros, method.

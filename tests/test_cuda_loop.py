@@ -8,29 +8,9 @@ import numpy as np
 import pytest
 
 import kronlearn as kl
-from emulated_card import COMPILER, EmulatedCard
+from emulated_card import EmulatedCard
 from kronlearn.cuda.ahead import Ahead
-from kronlearn.cuda.device import card as real_card
 from kronlearn.engines.engine import Course, Iterated
-
-
-@pytest.fixture(scope="module", params=["emulated", "cuda"])
-def card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    if request.param == "emulated":
-        if COMPILER is None:
-            pytest.skip("no C++ compiler is at hand")
-        return EmulatedCard(tmp_path_factory.mktemp("kernels"))
-    try:
-        return real_card()
-    except (ImportError, RuntimeError) as problem:
-        pytest.skip(f"no graphics card: {problem}")
-
-
-@pytest.fixture
-def on_card(card: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Have ``device="cuda"`` mean this card."""
-    monkeypatch.setattr("kronlearn.engines.selection.card", lambda: card)
-    return card
 
 
 @pytest.fixture
@@ -163,3 +143,28 @@ def test_samples_that_are_not_finite_are_named(on_card, rng):
     Y[17, 2, 3] = np.nan
     with pytest.raises(ValueError, match="sample 17"):
         fitted(Y)
+
+
+def test_a_time_budget_ends_where_the_iterations_do_that_are_in_it(
+    on_card, courses, rng, monkeypatch
+):
+    replayed, late = type(on_card).replayed, [0.0]
+
+    def slowly(self: Any, works: list[Any]) -> list[float]:
+        """As if every iteration took 100 seconds more."""
+        finished = []
+        for end in replayed(self, works):
+            late[0] += 100.0
+            finished.append(end + late[0])
+        return finished
+
+    monkeypatch.setattr(type(on_card), "replayed", slowly)
+    settings = {"method": "omp", "monotone": False, "max_iter": 100, "time_budget": 750.0}
+    found = fitted(image_like(rng, 200), **settings)
+    assert found.stop_reason_ == "time_budget"
+    seconds = found.history_["seconds"]
+    assert seconds[-2] < 750 <= seconds[-1]
+    # As many at once as there is time for.
+    asked = [len(course.steps) for course, _ in courses]
+    assert max(asked) == 4
+    assert asked[-1] == 1

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import kronlearn as kl
-from emulated_card import COMPILER, EmulatedCard
+from emulated_card import EmulatedCard
 from kronlearn.cuda.ahead import Ahead
 from kronlearn.cuda.chunk_sums import PARTS, ChunkSums
-from kronlearn.cuda.device import card as real_card
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.samples import CardSamples
 from kronlearn.cuda.updates import MOST_DOUBTFUL, DeviceUpdate
@@ -29,23 +28,7 @@ class SmallCard(EmulatedCard):
         return current_limit() or super().free_memory()
 
 
-@pytest.fixture(scope="module", params=["emulated", "cuda"])
-def card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    if request.param == "emulated":
-        if COMPILER is None:
-            pytest.skip("no C++ compiler is at hand")
-        return SmallCard(tmp_path_factory.mktemp("kernels"))
-    try:
-        return real_card()
-    except (ImportError, RuntimeError) as problem:
-        pytest.skip(f"no graphics card: {problem}")
-
-
-@pytest.fixture
-def on_card(card: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Have ``device="cuda"`` mean this card."""
-    monkeypatch.setattr("kronlearn.engines.selection.card", lambda: card)
-    return card
+EMULATED = SmallCard
 
 
 @pytest.fixture

@@ -9,9 +9,7 @@ import pytest
 
 import kronlearn as kl
 import reference
-from emulated_card import COMPILER, EmulatedCard
 from kronlearn.cuda.codes import CardCodes
-from kronlearn.cuda.device import card as real_card
 from kronlearn.cuda.settling import Settling
 from kronlearn.cuda.tables import Tables
 from kronlearn.cuda.tasks import METHODS, new_task
@@ -24,18 +22,6 @@ from kronlearn.structures import General, Orthonormal
 
 #: Entries and atoms of a side where sums are those of modes.
 SIZES = [(8, 16), (16, 32), (32, 32)]
-
-
-@pytest.fixture(scope="module", params=["emulated", "cuda"])
-def card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    if request.param == "emulated":
-        if COMPILER is None:
-            pytest.skip("no C++ compiler is at hand")
-        return EmulatedCard(tmp_path_factory.mktemp("kernels"))
-    try:
-        return real_card()
-    except (ImportError, RuntimeError) as problem:
-        pytest.skip(f"no graphics card: {problem}")
 
 
 def dictionary_of(rng: np.random.Generator, m: int, n: int) -> kl.KroneckerDictionary:

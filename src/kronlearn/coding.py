@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from kronlearn import _native
+from kronlearn.cuda.engine import Cuda
 from kronlearn.cuda.samples import CardSource, card_codes
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.engines.engine import Coder, Codes, Engine, Task
+from kronlearn.engines.engine import Coder, Codes, Task
 from kronlearn.engines.selection import check_device, engine_of_device
-from kronlearn.engines.threads import default_block_size
+from kronlearn.engines.threads import Threads, default_block_size
 from kronlearn.sources.source import Source
 from kronlearn.sources.stored_samples import open_samples, source_of
 
@@ -100,7 +101,9 @@ def sparse_code(
     return code_source(source, dictionary, coder, engine)
 
 
-def code_source(source: Source, dictionary: Dictionary, coder: Coder, engine: Engine) -> Any:
+def code_source(
+    source: Source, dictionary: Dictionary, coder: Coder, engine: Threads | Cuda
+) -> Any:
     """The codes ``(N, n_codes)`` of all samples of a source, where its samples are."""
     task, n = Task(dictionary, coder), len(source)
     if isinstance(source, CardSource):

@@ -140,6 +140,11 @@ class Iteration:
         count = min(self.at_once, plan.max_iter - first)
         if plan.keeps_supports and self.looks_every is not None:
             count = min(count, self.looks_every - first % self.looks_every)
+        if plan.time_budget is not None and len(state.history["seconds"]) > 1:
+            earlier, now = state.history["seconds"][-2:]
+            # One more than there seems to be time for: the budget is to be reached.
+            left = (plan.time_budget - now) / max(now - earlier, 1e-9)
+            count = min(count, 1 + int(min(max(left, 0.0), _MOST_AT_ONCE)))
         last_error = None
         if plan.monotone and state.history["rmse"]:
             # A little less, for the root was rounded: whether the error rose is decided by that.

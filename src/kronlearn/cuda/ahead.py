@@ -17,14 +17,12 @@ from kronlearn.cuda.device import Card
 from kronlearn.cuda.samples import CardSamples
 from kronlearn.cuda.settling import Settling
 from kronlearn.cuda.tables import Tables
-from kronlearn.cuda.tasks import METHODS, WORK, new_task
+from kronlearn.cuda.tasks import METHODS, NO_SAMPLE, WORK, new_task
 from kronlearn.cuda.updates import DeviceUpdate
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.engine import Coder, Course, Iterated, Step
 
 __all__ = ["Ahead", "ahead_for"]
-
-_NO_SAMPLE = np.iinfo(np.int64).max
 
 _MOST_NONZEROS = 16
 # Samples that a block of the kernels for 8 × 8 atoms takes at a time.
@@ -97,7 +95,7 @@ class Ahead(ABC):
             self.partial = self.chunk_sums.partial
             self.partial_counts = self.chunk_sums.partial_counts
         self.norms = xp.ones(max(dictionary.n_atoms))
-        self.bad = xp.full(1, _NO_SAMPLE, np.int64)
+        self.bad = xp.full(1, NO_SAMPLE, np.int64)
         self.doubtful = xp.empty(self.at_once, np.int32)
         self.task = new_task(
             shape=Tables.of(dictionary.factors).shape,
@@ -134,8 +132,12 @@ class Ahead(ABC):
             self.update.begin_with(dictionary.coding_factors)
         places = self._places(course)
         steps = list(zip(course.steps, places, strict=True))
-        run = self._run_resident if self.chunk_sums is None else self._run_streamed
-        finished = run(steps, course.last_error)
+        if self.chunk_sums is None:
+            finished = self._run_resident(steps, course.last_error)
+        else:
+            # Samples take long to come: there is nothing to gain from more than one.
+            steps = steps[:1]
+            finished = [self._run_streamed(*steps[0], course.last_error)]
         done = []
         for made, end, place in zip(self.update.made(), finished, places, strict=False):
             if made.failed:
@@ -207,19 +209,14 @@ class Ahead(ABC):
             self.sum_for(update, task)
             self.update.run(update)
 
-    def _run_streamed(self, steps: list[_Planned], last_error: float | None) -> list[float]:
-        """One iteration after the other until one stops; when each ended."""
+    def _run_streamed(self, step: Step, place: int | None, last_error: float | None) -> float:
+        """One iteration; when it ended."""
         self.update.begin(last_error)
-        finished = []
-        for step, place in steps:
-            for update in self.updates:
-                self._sum_chunks(update, step, place)
-                self.update.run(update)
-            stopped = int(self.card.download(self.update.stopped)[0])
-            finished.append(time.perf_counter())
-            if stopped:
-                break
-        return finished
+        for update in self.updates:
+            self._sum_chunks(update, step, place)
+            self.update.run(update)
+        self.card.finish()
+        return time.perf_counter()
 
     def _sum_chunks(self, update: str, step: Step, place: int | None) -> None:
         """Enqueue the sums that an update needs, over all samples as they come."""

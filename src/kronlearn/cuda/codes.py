@@ -41,6 +41,17 @@ class CardCodes(KeptCodes):
             xp.zeros(n_samples, dtype),
         )
 
+    @classmethod
+    def copied(cls, card: Card, codes: Codes, dtype: Any) -> CardCodes:
+        """A copy of codes in the memory of the processor; parts that these lack are zero."""
+        parts = {name: getattr(codes, name) for name in _PARTS}
+        present = {name: part for name, part in parts.items() if part is not None}
+        width = 1 if codes.index is None else codes.index.shape[1]
+        made = cls.empty(card, len(next(iter(present.values()))), width, dtype)
+        for name, part in present.items():
+            setattr(made, name, card.upload(part))
+        return made
+
     def __getitem__(self, rows: slice) -> CardCodes:
         return CardCodes(self.card, *(getattr(self, part)[rows] for part in _PARTS))
 

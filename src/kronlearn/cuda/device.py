@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.exchange import is_on_card
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.streaming import streamed
 from kronlearn.sources.source import Source
 
-__all__ = ["Card", "card", "is_on_card"]
+__all__ = ["Card", "card"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +27,6 @@ _TEAM = 32
 _TEAMS_PER_BLOCK = 4
 
 
-@cache
 def card() -> Card:
     """The current graphics card.
 
@@ -39,6 +37,13 @@ def card() -> Card:
     RuntimeError
         If there is no graphics card, or its driver does not answer.
     """
+    cupy = _cupy()
+    return _card(cupy, int(cupy.cuda.Device().id))
+
+
+@cache
+def _cupy() -> Any:
+    """CuPy, where there is a card for it."""
     try:
         import cupy
     except ImportError as problem:
@@ -55,6 +60,12 @@ def card() -> Card:
         ) from None
     if count == 0:
         raise RuntimeError('device="cuda" found no graphics card; pass device="cpu".')
+    return cupy
+
+
+@cache
+def _card(cupy: Any, device: int) -> Card:
+    """The same for the same card: what is kept on one is of no use to another."""
     return Card(cupy)
 
 
@@ -133,7 +144,7 @@ class Card:
         shared: int = 0,
     ) -> None:
         """Run a kernel of a file, compiled with options, with ``shared`` bytes for each block."""
-        function = _function(self.xp, file, kernel, options)
+        function = _function(self, file, kernel, options)
         if shared > function.max_dynamic_shared_size_bytes:
             function.max_dynamic_shared_size_bytes = shared
         function((blocks,), (threads,), arguments, shared_mem=shared)
@@ -145,8 +156,12 @@ class Card:
         self.xp.cuda.get_current_stream().synchronize()
         with self._replaying:
             self._replaying.begin_capture()
-            enqueue()
-            return self._replaying.end_capture()
+            try:
+                enqueue()
+            finally:
+                # Whatever happens, the stream is to be of use again.
+                work = self._replaying.end_capture()
+            return work
 
     def replayed(self, works: Sequence[Any]) -> list[float]:
         """Do recorded works in turn; when each ended, by ``time.perf_counter``, once all have."""
@@ -166,8 +181,8 @@ class Card:
 
 
 @cache
-def _function(cupy: Any, file: str, kernel: str, options: tuple[str, ...]) -> Any:
-    return _module(cupy, file, options).get_function(kernel)
+def _function(card: Card, file: str, kernel: str, options: tuple[str, ...]) -> Any:
+    return _module(card, file, options).get_function(kernel)
 
 
 def _digest(file: str) -> str:
@@ -183,8 +198,8 @@ def _digest(file: str) -> str:
 
 
 @cache
-def _module(cupy: Any, file: str, options: tuple[str, ...]) -> Any:
-    """The kernels of a file, compiled for this card; CuPy keeps them on disk."""
+def _module(card: Card, file: str, options: tuple[str, ...]) -> Any:
+    """The kernels of a file, compiled for a card; CuPy keeps them on disk."""
     logger.info("Compiling %s for this graphics card; the result is kept.", file)
     source = (_KERNELS / file).read_text("utf-8") + f"\n// {_digest(file)}\n"
-    return cupy.RawModule(code=source, options=("-std=c++17", f"-I{_KERNELS}", *options))
+    return card.xp.RawModule(code=source, options=("-std=c++17", f"-I{_KERNELS}", *options))

@@ -15,13 +15,13 @@ from kronlearn.cuda.device import Card
 from kronlearn.cuda.samples import CardSamples
 from kronlearn.cuda.sums import CardSums
 from kronlearn.cuda.tables import Tables
+from kronlearn.cuda.tasks import NO_SAMPLE
 from kronlearn.dictionary import Dictionary
 from kronlearn.engines.engine import Coder, Codes, Course, Engine, Iterated, Task
 from kronlearn.sources.source import Source, check_finite
 
 __all__ = ["Cuda"]
 
-_NO_SAMPLE = np.iinfo(np.int64).max
 # The most iterations that are done at once.
 _MOST_AHEAD = 16
 
@@ -54,12 +54,7 @@ class Cuda(Engine):
 
     def adopted(self, codes: Codes) -> CardCodes:
         """A copy of the codes on the card."""
-        assert codes.index is not None
-        made = self.room(self.source, codes.index.shape[1])
-        for part in ("index", "nonzeros", "value", "residual2"):
-            if getattr(codes, part) is not None:
-                setattr(made, part, self.card.upload(getattr(codes, part)))
-        return made
+        return CardCodes.copied(self.card, codes, self.source.dtype)
 
     def ahead(
         self, source: Source, dictionary: Dictionary, coder: Coder, course: Course
@@ -76,7 +71,7 @@ class Cuda(Engine):
 
     def coded(self, source: Source, task: Task) -> Iterator[Codes]:
         """The codes of consecutive samples, chunk after chunk, in the memory of the processor."""
-        for _, codes in self._passed(source, task, None, None):
+        for codes in self._passed(source, task, None, None):
             yield codes.gathered()
 
     def summed(self, source: Source, task: Task, codes: CardCodes | None) -> CardSums:
@@ -88,12 +83,12 @@ class Cuda(Engine):
 
     def _passed(
         self, source: Source, task: Task, codes: CardCodes | None, sums: CardSums | None
-    ) -> Iterator[tuple[slice, CardCodes]]:
+    ) -> Iterator[CardCodes]:
         """Pass over the samples; yields the codes of every chunk."""
         assert source is self.source
         tables = Tables.of(task.dictionary.coding_factors)
         coder = ChunkCoder(self.card, task, tables, source.dtype, self._sizes)
-        bad = self.card.xp.full(1, _NO_SAMPLE, np.int64)
+        bad = self.card.xp.full(1, NO_SAMPLE, np.int64)
         for rows, samples in self.samples.chunks():
             if codes is None:
                 own = CardCodes.empty(self.card, len(samples), task.coder.width, source.dtype)
@@ -104,7 +99,7 @@ class Cuda(Engine):
                 energy = coder.code(samples, own, rows.start, bad)
             if sums is not None:
                 sums.add(samples, own, energy)
-            yield rows, own
+            yield own
         first = int(self.card.download(bad)[0])
-        if first != _NO_SAMPLE:
-            check_finite(source.read(first, first + 1), first)
+        if first != NO_SAMPLE:
+            check_finite(source.read(first, first + 1), first, source.name)

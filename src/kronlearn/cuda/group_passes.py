@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kronlearn.cuda.device import Card
 from kronlearn.cuda.image_passes import Scratch, Tell, pointers
-from kronlearn.cuda.slabs import GRID, Grid, PlacedArray, largest_of, places_on
+from kronlearn.cuda.slabs import GRID, Grid, PlacedArray, largest_of, places_on, sums_instead
 from kronlearn.cuda.tables import SHAPE
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Shrinkage:
     def _run_bands(self, scratch: Scratch, together: int, progress: Tell) -> Any:
         """Add the sums of all patches up, some of them at a time."""
         card, grid = self.card, self.grid
-        average = self._sums_instead() if "average" in self.arrays else None
+        average = sums_instead(self.arrays) if "average" in self.arrays else None
         magnitudes = largest_of(self.arrays["image"], self.arrays["guide"])
         _check_finite(magnitudes)
         bits = np.array([*magnitudes, 0.0]).view(np.int64)
@@ -179,14 +179,6 @@ class Shrinkage:
             made = (self.arrays[name].array for name in ("numerator", "denominator"))
             card.xp.divide(*made, average)
         return notes
-
-    def _sums_instead(self) -> Any:
-        """Have sums for the average, which is returned."""
-        average = self.arrays.pop("average").array
-        for name in ("numerator", "denominator"):
-            zeros = self.card.xp.zeros_like(average)
-            self.arrays[name] = PlacedArray(self.card, zeros, on_card=True)
-        return average
 
     def _enter_slab(self, slabs: dict[str, Any], rows: tuple[int, int]) -> None:
         """Enter in the task what a band has."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.slabs import GRID, Grid, PlacedArray, places_on
+from kronlearn.cuda.slabs import GRID, Grid, PlacedArray, places_on, sums_instead
 from kronlearn.cuda.tables import SHAPE
 from kronlearn.cuda.tasks import METHODS
 
@@ -149,7 +149,7 @@ class Coding:
         pieces = list(self.pieces(memory - sum(c.memory.nbytes for c in coders)))
         average = None
         if "average" in self.arrays and len(pieces) > 1:
-            average = self._sums_instead()
+            average = sums_instead(self.arrays)
         most = max(stop - first for first, stop in pieces)
         room = {
             "values": xp.empty((most, self.grid.features), self.owner.dtype),
@@ -165,14 +165,6 @@ class Coding:
                 progress(stop / pieces[-1][1])
         if average is not None:
             xp.divide(self.arrays["numerator"].array, self.arrays["denominator"].array, average)
-
-    def _sums_instead(self) -> Any:
-        """Have sums for the average, which is returned."""
-        average = self.arrays.pop("average").array
-        for name in ("numerator", "denominator"):
-            zeros = self.card.xp.zeros_like(average)
-            self.arrays[name] = PlacedArray(self.card, zeros, on_card=True)
-        return average
 
     def _kernel(self) -> str:
         """The kernel that codes; there are faster ones for the usual shapes."""

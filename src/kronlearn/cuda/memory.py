@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -27,11 +28,11 @@ def memory_limit(n_bytes: int) -> Iterator[None]:
     >>> with kl.cuda.memory_limit(2 << 30):
     ...     model = kl.KroneckerDictionaryLearning(16, device="cuda")  # model.fit(Y)
     """
-    if isinstance(n_bytes, bool) or not isinstance(n_bytes, int):
-        raise TypeError(f"memory_limit({n_bytes!r}) needs an integer, a number of bytes.")
+    if isinstance(n_bytes, bool) or not isinstance(n_bytes, numbers.Integral):
+        raise TypeError(f"memory_limit({n_bytes!r}) is not a number of bytes; pass an integer.")
     if n_bytes < 1:
         raise ValueError(f"memory_limit({n_bytes}) leaves no memory; pass at least 1 byte.")
-    token = _limit.set(n_bytes)
+    token = _limit.set(int(n_bytes))
     try:
         yield
     finally:

@@ -8,7 +8,8 @@ from typing import Any
 
 from kronlearn.cuda.device import Card
 from kronlearn.cuda.exchange import adopted
-from kronlearn.sources.arrays import check_shape
+from kronlearn.cuda.streaming import SLOTS
+from kronlearn.sources.arrays import check_shape, check_size
 from kronlearn.sources.source import Source, sample_dtype
 
 __all__ = ["CardSamples", "CardSource", "card_codes"]
@@ -16,8 +17,8 @@ __all__ = ["CardSamples", "CardSource", "card_codes"]
 # Chunks are no longer than this many numbers: what is made of one besides is as large or larger.
 # Those that are sent are shorter, for the first one is waited for.
 _MOST_NUMBERS, _NUMBERS_SENT = 1 << 26, 1 << 23
-# Chunks that are sent or worked on at the same time.
-_SENT_AT_ONCE = 3
+# CuPy numbers the entries of a sparse matrix with 32 bits.
+_MOST_ENTRIES = 2**31 - 1
 
 
 class CardSource(Source):
@@ -34,6 +35,7 @@ class CardSource(Source):
     def __init__(self, card: Card, array: Any, patch_shape: tuple[int, ...]) -> None:
         self.card, self.patch_shape = card, patch_shape
         array = adopted(card.xp, array)
+        check_size(array.shape)
         check_shape(array.shape, patch_shape)
         if array.dtype.kind not in "fiub":
             raise ValueError(f"Y has dtype {array.dtype}; pass float32 or float64.")
@@ -128,7 +130,7 @@ class CardSamples:
 
     def _chosen(self, numbers: int) -> set[int]:
         """The numbers of chunks that stay on the card, spread evenly among the others."""
-        most = numbers // (self.longest * self.source.n_features) - _SENT_AT_ONCE
+        most = numbers // (self.longest * self.source.n_features) - SLOTS
         count, staying = len(self.pieces), min(max(most, 0), len(self.pieces) - 1)
         return {number for number in range(count) if number * staying % count < staying}
 
@@ -145,8 +147,13 @@ def card_codes(source: CardSource, task: Any, engine: Any) -> Any:
     xp = source.card.xp
     codes = engine.room(source, task.coder.width)
     engine.summed(source, task, codes)
-    used = xp.arange(codes.index.shape[1]) < codes.nonzeros[:, None]
-    ends = xp.zeros(len(source) + 1, xp.int32)
+    ends = xp.zeros(len(source) + 1, xp.int64)
     xp.cumsum(codes.nonzeros, out=ends[1:])
-    parts = (codes.value[used], codes.index[used], ends)
+    if codes.index.size > _MOST_ENTRIES and int(ends[-1]) > _MOST_ENTRIES:
+        raise ValueError(
+            f"The codes have {int(ends[-1])} nonzeros, and a sparse matrix of CuPy has at most "
+            f"{_MOST_ENTRIES}; code fewer samples at a time, or a copy of them in memory."
+        )
+    used = xp.arange(codes.index.shape[1]) < codes.nonzeros[:, None]
+    parts = (codes.value[used], codes.index[used], ends.astype(xp.int32))
     return sparse.csr_matrix(parts, shape=(len(source), task.dictionary.n_codes))

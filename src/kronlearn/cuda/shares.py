@@ -12,13 +12,13 @@ from kronlearn.cuda.coder import ChunkCoder
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.device import Card
 from kronlearn.cuda.tables import Tables
+from kronlearn.cuda.tasks import NO_SAMPLE
 from kronlearn.engines.engine import Codes, Task
 from kronlearn.engines.shares import Part, Share
 from kronlearn.sources.source import Source, check_finite
 
 __all__ = ["CardShare"]
 
-_NO_SAMPLE = np.iinfo(np.int64).max
 # Chunks are no longer than this many numbers, and neither are the sums of their blocks.
 _MOST_NUMBERS = 1 << 25
 
@@ -45,14 +45,7 @@ class CardShare(Share):
 
     def adopted(self, codes: Codes) -> CardCodes:
         """A copy of codes, on the card."""
-        names = ("index", "nonzeros", "value", "residual2")
-        parts = {name: getattr(codes, name) for name in names}
-        present = {name: part for name, part in parts.items() if part is not None}
-        width = 1 if codes.index is None else codes.index.shape[1]
-        made = self.room(len(next(iter(present.values()))), width)
-        for name, part in present.items():
-            setattr(made, name, self.card.upload(part))
-        return made
+        return CardCodes.copied(self.card, codes, self.dtype)
 
     def keep_only(self, parts: list[tuple[int, int]]) -> None:
         """Let go of the samples of all parts but these."""
@@ -65,7 +58,7 @@ class CardShare(Share):
             self.samples[part.rows] = _Samples(self.card, part, self.block_size)
         tables = Tables.of(task.dictionary.coding_factors)
         coder = ChunkCoder(self.card, task, tables, self.dtype, self._sizes)
-        bad = self.card.xp.full(1, _NO_SAMPLE, np.int64)
+        bad = self.card.xp.full(1, NO_SAMPLE, np.int64)
         for rows, samples in self.samples[part.rows].chunks(max(1, _MOST_NUMBERS // sums.numbers)):
             first = part.number + rows.start
             own = self.room(len(samples), task.coder.width) if codes is None else codes[rows]
@@ -73,7 +66,7 @@ class CardShare(Share):
                 coder.code(samples, own, first, bad)
             sums.add(samples, own, first // self.block_size)
         wrong = int(self.card.download(bad)[0])
-        if wrong != _NO_SAMPLE:
+        if wrong != NO_SAMPLE:
             sample = wrong - part.number
             check_finite(part.read(sample, sample + 1), wrong, part.source.name)
 

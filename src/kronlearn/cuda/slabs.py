@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kronlearn.cuda.device import Card
 
-__all__ = ["GRID", "Axis", "Grid", "PlacedArray", "largest_of", "places_on"]
+__all__ = ["GRID", "Axis", "Grid", "PlacedArray", "largest_of", "places_on", "sums_instead"]
 
 #: Size, patch, stride and window of an axis.
 Axis = tuple[int, int, int, int]
@@ -181,6 +181,15 @@ class PlacedArray:
 
     def _is_whole(self, grid: Grid, rows: tuple[int, int]) -> bool:
         return rows == (0, grid.axes[grid.band][0])
+
+
+def sums_instead(arrays: dict[str, PlacedArray]) -> Any:
+    """Replace the average, which lies on the card and is returned, by the two sums for it."""
+    average = arrays.pop("average")
+    for name in ("numerator", "denominator"):
+        zeros = average.card.xp.zeros_like(average.array)
+        arrays[name] = PlacedArray(average.card, zeros, on_card=True)
+    return average.array
 
 
 def largest_of(*arrays: PlacedArray) -> list[float]:

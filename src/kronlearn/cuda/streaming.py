@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.sources.source import Source
 
-__all__ = ["streamed"]
+__all__ = ["SLOTS", "streamed"]
 
-# Chunks on their way at the same time, and threads that copy samples into memory cards can read.
-_SLOTS = 3
+#: Chunks that are on their way or worked on at the same time.
+SLOTS = 3
+# Threads that copy samples into memory that cards can read.
 _READERS = min(8, os.cpu_count() or 1)
 
 #: Of the sources that were streamed: the samples as an array that the card can read from, or None.
@@ -58,7 +59,7 @@ def streamed(xp: Any, source: Source, pieces: Iterable[slice]) -> Iterator[tuple
     copying = xp.cuda.Stream(non_blocking=True)
     direct = _pinned(xp, source)
     with ThreadPoolExecutor(_READERS) as readers:
-        slots = [_slot(xp, source, first.stop - first.start, direct is None) for _ in range(_SLOTS)]
+        slots = [_slot(xp, source, first.stop - first.start, direct is None) for _ in range(SLOTS)]
         turns = cycle(slots)
         asked: deque[tuple[_Slot, slice]] = deque()
         sent: deque[tuple[_Slot, slice]] = deque()
@@ -86,7 +87,7 @@ def streamed(xp: Any, source: Source, pieces: Iterable[slice]) -> Iterator[tuple
             slot.sent.record(copying)
             sent.append((slot, rows))
 
-        for _ in range(_SLOTS - 1):
+        for _ in range(SLOTS - 1):
             ask()
         try:
             send()

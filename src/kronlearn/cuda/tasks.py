@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 from kronlearn.cuda.tables import SHAPE
 
-__all__ = ["METHODS", "TASK", "WORK", "new_task"]
+__all__ = ["METHODS", "NO_SAMPLE", "TASK", "WORK", "new_task"]
 
 METHODS = {"omp": 0, "ols": 1, "threshold": 2}
 WORK = {"fresh": 0, "refit": 1, "keep better": 2}
+#: The number of the first sample that is not finite, before one is found.
+NO_SAMPLE = np.iinfo(np.int64).max
 
 _POINTERS = (
     *("samples", "weights", "tols", "norms1", "norms2", "list", "list_count"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -308,12 +307,6 @@ class Engine(ABC):
         iteration needs more than that, such as the replacement of an atom, or raised the error.
         """
         return None
-
-    def coded(self, source: Source, task: Task) -> Iterator[Codes]:
-        """The codes of consecutive samples, part after part, in this process."""
-        codes = self.room(source, task.coder.width)
-        self.summed(source, task, codes)
-        yield codes.gathered()
 
     def close(self) -> None:  # noqa: B027  (most engines hold nothing)
         """Let go of whatever the engine holds."""

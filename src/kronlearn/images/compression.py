@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.engines.selection import check_device
-from kronlearn.engines.threads import resolve_n_jobs
+from kronlearn.engines.workers import Workers
 from kronlearn.images.coded_file import (
     MAX_ATOMS,
     MAX_AXES,
@@ -34,7 +33,7 @@ from kronlearn.images.encoding import (
     learned_dictionary,
     search,
 )
-from kronlearn.images.planes import image_array
+from kronlearn.images.planes import image_array, in_memory
 from kronlearn.images.stages import Progress, Stages
 from kronlearn.images.stored_dictionary import StoredDictionary, stored_size
 from kronlearn.images.value_range import ValueRange
@@ -111,6 +110,8 @@ def code(
     >>> decode(coded.to_bytes()).shape
     (512, 512)
     """
+    workers = Workers.of(n_jobs, device)
+    image = in_memory(image, workers.card)
     pixels = image_array(image, channel_axis)
     if pixels.dtype.itemsize > 8 or np.ndim(image) > MAX_AXES or len(pixels) > MAX_CHANNELS:
         raise ValueError(
@@ -133,11 +134,10 @@ def code(
     axis = None if channel_axis is None else channel_axis % np.ndim(image)
     header = Header(np.shape(image), axis, values, patch_shape, patch_shape)
     quality = _checked_psnr(psnr), _checked_peak(data_range, values)
-    check_device(device)
-    threads, stages = resolve_n_jobs(n_jobs), Stages(progress)
+    stages = Stages(progress)
     if values.span == 0:
         return CodedImage(pack(header, b""))
-    target = Target.of(pixels, values, patch_shape, *quality, threads, device)
+    target = Target.of(pixels, values, patch_shape, *quality, workers.n_threads, workers.device)
     return CodedImage(_smallest(header, target, chosen, atoms, random_state, stages))
 
 

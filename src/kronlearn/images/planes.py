@@ -42,7 +42,8 @@ def image_array(
 ) -> NDArray[Any]:
     """The image as an array of real numbers (C, *spatial); a grey image has one channel.
 
-    With a card it lies there, unless it is a large one in the memory of the processor.
+    With a card it lies there, unless it is a large one in the memory of the processor, or one of a
+    dtype that cards do not have (half or extended precision, another order of bytes).
     """
     if is_on_card(image):
         if card is None:
@@ -57,7 +58,9 @@ def image_array(
     channels = _channels(np.asarray(image), channel_axis)
     limit = current_limit()
     most = _MOST_ON_CARD if limit is None else min(_MOST_ON_CARD, limit // _BYTES_ON_CARD)
-    return channels if card is None or channels.size > most else card.upload(channels)
+    if card is None or channels.size > most or channels.dtype not in KINDS:
+        return channels
+    return card.upload(channels)
 
 
 def _channels(array: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:

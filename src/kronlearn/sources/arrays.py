@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from kronlearn.sources.pages import is_mapped
 from kronlearn.sources.source import BLOCK_NUMBERS, Source, check_finite, sample_dtype
 
-__all__ = ["ArraySource", "check_shape", "real_array"]
+__all__ = ["ArraySource", "check_shape", "check_size", "real_array"]
 
 
 class ArraySource(Source):
@@ -126,18 +126,21 @@ def real_array(Y: ArrayLike) -> NDArray[Any]:
                 f"Y has dtype {array.dtype}, which does not convert to numbers ({error}); "
                 "pass float32 or float64."
             ) from None
-    if array.ndim < 2:
+    check_size(array.shape)
+    return array
+
+
+def check_size(shape: tuple[int, ...]) -> None:
+    """Raise unless an array of this shape has at least two dimensions and one sample."""
+    if len(shape) < 2:
         raise ValueError(
-            f"Y has shape {array.shape}; an array of samples (N, m_1, …, m_d) is needed. "
+            f"Y has shape {shape}; an array of samples (N, m_1, …, m_d) is needed. "
             "Reshape your data: Y.reshape(-1, 1) for samples of one number, Y[None] (or "
             "Y.reshape(1, -1)) for a single sample."
         )
-    if array.shape[0] == 0:
+    if shape[0] == 0:
+        raise ValueError(f"Y has 0 sample(s) (shape={shape}) while a minimum of 1 is required.")
+    if 0 in shape:
         raise ValueError(
-            f"Y has 0 sample(s) (shape={array.shape}) while a minimum of 1 is required."
+            f"0 feature(s) (shape={shape}) while a minimum of 1 is required: Y is empty."
         )
-    if array.size == 0:
-        raise ValueError(
-            f"0 feature(s) (shape={array.shape}) while a minimum of 1 is required: Y is empty."
-        )
-    return array

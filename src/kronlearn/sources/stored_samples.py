@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.cuda.device import card, is_on_card
+from kronlearn.cuda.device import card
+from kronlearn.cuda.exchange import is_on_card
 from kronlearn.cuda.samples import CardSource
 from kronlearn.sources.arrays import ArraySource, check_shape, real_array
 from kronlearn.sources.formats.mapped import FileArray

@@ -63,43 +63,4 @@ class ThreadCounts {
   int64 nonzeros_ = 0;
 };
 
-// Codes of a tile in shared memory on their way out, where threads that write neighbouring numbers take over.
-template <int kWidth>
-struct Outbox {
-  static constexpr int kPitch = kWidth | 1;  // odd: no two threads meet in a bank
-  static constexpr int kBytes = 4 * kTile * (2 * kPitch + 1);
-  static constexpr int kNothing = -1;
-
-  KRONLEARN_DEVICE explicit Outbox(float* memory)
-      : value(memory),
-        index(reinterpret_cast<int*>(memory + kTile * kPitch)),
-        nonzeros(reinterpret_cast<int*>(memory + 2 * kTile * kPitch)) {}
-
-  KRONLEARN_DEVICE void put(int place, int atom, float x) const {
-    index[threadIdx.x * kPitch + place] = atom;
-    value[threadIdx.x * kPitch + place] = x;
-  }
-
-  // kNothing: nothing is written of this thread's sample.
-  KRONLEARN_DEVICE void close(int count) const { nonzeros[threadIdx.x] = count; }
-
-  KRONLEARN_DEVICE void write(const Task<float>& task, int64 tile) const {
-    __syncthreads();
-    const int64 first = tile * kTile;
-    for (int e = threadIdx.x; e < kTile * kWidth; e += kTile) {
-      const int k = e / kWidth, l = e % kWidth, count = nonzeros[k];
-      if (first + k >= task.count || count == kNothing) continue;
-      const bool used = l < count;
-      const int atom = used ? index[k * kPitch + l] : 0;
-      task.index[first * kWidth + e] = atom;
-      if (!task.value) continue;
-      const double norm = task.norms1[atom / kSide] * task.norms2[atom % kSide];
-      task.value[first * kWidth + e] = used ? float(double(value[k * kPitch + l]) / norm) : 0.0f;
-    }
-  }
-
-  float* value;
-  int *index, *nonzeros;
-};
-
 }  // namespace kronlearn

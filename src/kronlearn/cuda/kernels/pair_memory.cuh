@@ -2,7 +2,7 @@
 // that keeps threads from meeting in a bank.
 #pragma once
 
-#include "moments_fused.cuh"
+#include "outbox.cuh"
 
 #if !defined(KRONLEARN_WIDTH)
 #define KRONLEARN_WIDTH 16
@@ -280,42 +280,7 @@ struct First {
   unsigned char* memory_;
 };
 
-// Codes on their way out, where threads that write neighbouring numbers take over.
-struct Outbox {
-  static constexpr int kPitch = kWidth | 1;
-  static constexpr int kBytes = 4 * kTile * (2 * kPitch + 1);
-  static constexpr int kNothing = -1;  // in place of a number of nonzeros: the sample's code is not written
-
-  KRONLEARN_DEVICE explicit Outbox(unsigned char* memory)
-      : value(reinterpret_cast<float*>(memory)),
-        index(reinterpret_cast<int*>(memory) + kTile * kPitch),
-        nonzeros(index + kTile * kPitch) {}
-
-  KRONLEARN_DEVICE void put(int place, int atom, float x) const {
-    const int at = threadIdx.x / 2 * kPitch + place;
-    index[at] = atom;
-    value[at] = x;
-  }
-
-  // After all have put their codes and passed a barrier.
-  KRONLEARN_DEVICE void write(const Task<float>& task, int64 tile) const {
-    const int64 first = tile * kTile;
-#pragma unroll 1
-    for (int e = threadIdx.x; e < kTile * kWidth; e += kThreads) {
-      const int k = e / kWidth, l = e % kWidth, count = nonzeros[k];
-      if (first + k >= task.count || count == kNothing) continue;
-      const bool used = l < count;
-      const int atom = used ? index[k * kPitch + l] : 0;
-      task.index[first * kWidth + e] = atom;
-      if (!task.value) continue;
-      const double norm = task.norms1[atom / kSide] * task.norms2[atom % kSide];
-      task.value[first * kWidth + e] = used ? float(double(value[k * kPitch + l]) / norm) : 0.0f;
-    }
-  }
-
-  float* value;
-  int *index, *nonzeros;
-};
+using PairOutbox = Outbox<kWidth, kThreads>;
 
 template <int kA, int kB>
 constexpr int kLarger = kA > kB ? kA : kB;
@@ -330,12 +295,12 @@ struct Memory {
   static constexpr int kPicks = kMask + 16, kFirst = kPicks + Picks::kBytes;
   static constexpr int kCodes = kFirst, kBehind = kFirst + kLarger<First::kBytes, kCodeBytes>;
   static constexpr int kSampleBytes = 4 * kTileNumbers;
-  static constexpr int kApart = kBehind + kSampleBytes + kLarger<Triangle::kBytes, Outbox::kBytes>;
+  static constexpr int kApart = kBehind + kSampleBytes + kLarger<Triangle::kBytes, PairOutbox::kBytes>;
   static constexpr bool kKeepsSamples = kApart <= kSharedOfBlock;
   static constexpr int kSamples = kBehind, kOutbox = kBehind + kSampleBytes;
   static constexpr int kTriangle = kKeepsSamples ? kOutbox : kBehind;
   static constexpr int kBytes =
-      kKeepsSamples ? kApart : kBehind + kLarger<Triangle::kBytes, kSampleBytes + Outbox::kBytes>;
+      kKeepsSamples ? kApart : kBehind + kLarger<Triangle::kBytes, kSampleBytes + PairOutbox::kBytes>;
   static_assert(kBytes <= kSharedOfBlock && kBehind % 16 == 0 && kGram1 % 128 == 0);
 };
 

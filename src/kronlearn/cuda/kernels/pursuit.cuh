@@ -14,12 +14,14 @@ struct PursuitScratch {
   T *c, *w;       // (width)
 };
 
-template <class T, bool kOls>
-class Pursuit {
+// What all pursuits have in common. Self keeps the correlations: it has strongest_atom(), update(), and n1()
+// and n2(), the numbers of atoms.
+template <class T, class Self>
+class PursuitSteps {
  public:
-  KRONLEARN_DEVICE Pursuit(Team team, const Shape& s, const Tables<T>& tables,
-                           const PursuitScratch<T>& k, const T* y, T energy, T tol2, int width,
-                           Code<T>& code)
+  KRONLEARN_DEVICE PursuitSteps(Team team, const Shape& s, const Tables<T>& tables,
+                                const PursuitScratch<T>& k, const T* y, T energy, T tol2, int width,
+                                Code<T>& code)
       : team_(team),
         s_(s),
         tables_(tables),
@@ -30,17 +32,14 @@ class Pursuit {
         width_(width),
         code_(code) {}
 
-  // alpha holds the correlations. Returns whether single precision is in doubt.
-  KRONLEARN_DEVICE bool run() {
-    if (kOls)
-      for (int p = team_.lane; p < s_.atoms(); p += Team::kSize) k_.nu[p] = T(1);
+ protected:
+  // From the correlations on. Returns whether single precision is in doubt.
+  KRONLEARN_DEVICE bool pursue() {
     code_.nonzeros = 0;
     code_.residual2 = energy_;
-    doubtful_ = sizeof(T) == 4 && tol2_ >= T(0) && tol2_ < energy_ * T(kTrustedTarget2) &&
-                energy_ > T(0);
-    team_.sync();
+    doubtful_ = sizeof(T) == 4 && tol2_ >= T(0) && tol2_ < energy_ * T(kTrustedTarget2);
     if (code_.residual2 > tol2_)
-      while (select()) update();
+      while (select()) self().update();
     const bool suspect =
         weakest_ < kSuspectNorm2<T> || code_.residual2 < energy_ * kSuspectResidual2<T>;
     if (code_.nonzeros > 0 && suspect) check_residual();
@@ -48,11 +47,23 @@ class Pursuit {
     return doubtful_;
   }
 
+  const Team team_;
+  const Shape& s_;
+  const Tables<T>& tables_;
+  const PursuitScratch<T>& k_;
+  const T* y_;
+  const T energy_, tol2_;
+  const int width_;
+  Code<T>& code_;
+  T a_ = 0;
+
  private:
+  KRONLEARN_DEVICE Self& self() { return static_cast<Self&>(*this); }
+
   // Adds an atom to the code; false if there is none, or no other is wanted.
   KRONLEARN_DEVICE bool select() {
     const int step = code_.nonzeros;
-    const Winner<T> win = strongest<T, kOls>(team_, s_.atoms(), k_.alpha, k_.nu);
+    const Winner<T> win = self().strongest_atom();
     const T norm2 = orthogonalise(step, win.atom);
     if (!(win.strength > sqrt(energy_) * kNoCorrelation<T>)) return false;
     weakest_ = norm2 < weakest_ ? norm2 : weakest_;
@@ -80,9 +91,10 @@ class Pursuit {
 
   // w = M c for a new atom; the squared norm of what is orthogonal to the earlier ones.
   KRONLEARN_DEVICE T orthogonalise(int step, int atom) {
-    const T *left = tables_.gram1 + atom / s_.n2 * s_.n1, *right = tables_.gram2 + atom % s_.n2 * s_.n2;
+    const int n1 = self().n1(), n2 = self().n2();
+    const T *left = tables_.gram1 + atom / n2 * n1, *right = tables_.gram2 + atom % n2 * n2;
     for (int l = team_.lane; l < step; l += Team::kSize)
-      k_.c[l] = left[code_.atom[l] / s_.n2] * right[code_.atom[l] % s_.n2];
+      k_.c[l] = left[code_.atom[l] / n2] * right[code_.atom[l] % n2];
     team_.sync();
     T sum = 0;
     for (int t = team_.lane; t < step; t += Team::kSize) {
@@ -93,6 +105,42 @@ class Pursuit {
     }
     team_.sync();
     return T(1) - team_.sum(sum);
+  }
+
+  // Replaces the residual by that of the sample itself; single precision is doubted where they differ.
+  KRONLEARN_DEVICE void check_residual() {
+    const T exact = exact_residual2(team_, s_, tables_, y_, code_);
+    doubtful_ |=
+        sizeof(T) == 4 && !(fabs(exact - code_.residual2) <= energy_ * T(kTrustedDifference));
+    code_.residual2 = exact;
+  }
+
+  T weakest_ = 1;
+  bool doubtful_ = false;
+};
+
+template <class T, bool kOls>
+class Pursuit : PursuitSteps<T, Pursuit<T, kOls>> {
+  using Steps = PursuitSteps<T, Pursuit<T, kOls>>;
+  using Steps::a_, Steps::code_, Steps::k_, Steps::s_, Steps::tables_, Steps::team_, Steps::width_;
+  friend Steps;
+
+ public:
+  using Steps::Steps;
+
+  // alpha holds the correlations. Returns whether single precision is in doubt.
+  KRONLEARN_DEVICE bool run() {
+    if (kOls)
+      for (int p = team_.lane; p < s_.atoms(); p += Team::kSize) k_.nu[p] = T(1);
+    team_.sync();
+    return Steps::pursue();
+  }
+
+ private:
+  KRONLEARN_DEVICE int n1() const { return s_.n1; }
+  KRONLEARN_DEVICE int n2() const { return s_.n2; }
+  KRONLEARN_DEVICE Winner<T> strongest_atom() const {
+    return strongest<T, kOls>(team_, s_.atoms(), k_.alpha, k_.nu);
   }
 
   // α −= a v (and ν −= v²) with v = Σ_l M[k,l] g1_l ⊗ g2_l.
@@ -112,25 +160,6 @@ class Pursuit {
     }
     team_.sync();
   }
-
-  // Replaces the residual by that of the sample itself; single precision is doubted where they differ.
-  KRONLEARN_DEVICE void check_residual() {
-    const T exact = exact_residual2(team_, s_, tables_, y_, code_);
-    doubtful_ |=
-        sizeof(T) == 4 && !(fabs(exact - code_.residual2) <= energy_ * T(kTrustedDifference));
-    code_.residual2 = exact;
-  }
-
-  const Team team_;
-  const Shape& s_;
-  const Tables<T>& tables_;
-  const PursuitScratch<T>& k_;
-  const T* y_;
-  const T energy_, tol2_;
-  const int width_;
-  Code<T>& code_;
-  T a_ = 0, weakest_ = 1;
-  bool doubtful_ = false;
 };
 
 }  // namespace kronlearn

@@ -129,7 +129,7 @@ struct OwnCode {
   }
 
   // Atoms in ascending order, to the outbox.
-  KRONLEARN_DEVICE void send(const Outbox& outbox, int nonzeros, bool written) const {
+  KRONLEARN_DEVICE void send(const PairOutbox& outbox, int nonzeros, bool written) const {
     unsigned long long chosen = 0;
 #pragma unroll
     for (int q = 0; q < kOwn; ++q)
@@ -137,8 +137,9 @@ struct OwnCode {
     chosen |= __shfl_xor_sync(kAllLanes, chosen, 1);
 #pragma unroll
     for (int q = 0; q < kOwn; ++q)
-      if (q < count) outbox.put(__popcll(chosen & ((1ull << atom[q]) - 1)), int(atom[q]), x[q]);
-    if (own_half() == 0) outbox.nonzeros[threadIdx.x / 2] = written ? nonzeros : Outbox::kNothing;
+      if (q < count)
+        outbox.put(threadIdx.x / 2, __popcll(chosen & ((1ull << atom[q]) - 1)), int(atom[q]), x[q]);
+    if (own_half() == 0) outbox.nonzeros[threadIdx.x / 2] = written ? nonzeros : PairOutbox::kNothing;
   }
 
   // Puts x, times the scale, to where the sums read it from; Σ x² of what is there.
@@ -315,7 +316,7 @@ class TileCoder {
   Half* const codes_;
   const Picks picks_;
   const First first_;
-  const Outbox outbox_;
+  const PairOutbox outbox_;
   const PairSums sums_;
   const float scale_;
   const bool has_previous_;

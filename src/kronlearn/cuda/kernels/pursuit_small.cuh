@@ -11,7 +11,10 @@
 namespace kronlearn {
 
 template <class T, int kM, int kN, bool kOls>
-class SmallPursuit {
+class SmallPursuit : PursuitSteps<T, SmallPursuit<T, kM, kN, kOls>> {
+  using Steps = PursuitSteps<T, SmallPursuit<T, kM, kN, kOls>>;
+  using Steps::a_, Steps::code_, Steps::k_, Steps::tables_, Steps::team_, Steps::width_, Steps::y_;
+  friend Steps;
   static_assert(kN % 4 == 0 && kN <= 16);
   static constexpr int kAcross = Team::kSize < kN ? Team::kSize : kN;
   static constexpr int kRows = kN * kAcross / Team::kSize < kN ? kN * kAcross / Team::kSize : kN;
@@ -22,35 +25,20 @@ class SmallPursuit {
   KRONLEARN_DEVICE SmallPursuit(Team team, const Shape& s, const Tables<T>& tables,
                                 const PursuitScratch<T>& k, T* half, const T* y, T energy, T tol2,
                                 int width, Code<T>& code)
-      : team_(team),
-        s_(s),
-        tables_(tables),
-        k_(k),
+      : Steps(team, s, tables, k, y, energy, tol2, width, code),
         half_(half),
-        y_(y),
-        energy_(energy),
-        tol2_(tol2),
-        width_(width),
         first_row_(team.lane / kAcross * kRows),
-        first_column_(team.lane % kAcross),
-        code_(code) {}
+        first_column_(team.lane % kAcross) {}
 
   // Returns whether single precision is in doubt.
   KRONLEARN_DEVICE bool run() {
     correlate_all();
-    code_.nonzeros = 0;
-    code_.residual2 = energy_;
-    doubtful_ = sizeof(T) == 4 && tol2_ >= T(0) && tol2_ < energy_ * T(kTrustedTarget2);
-    if (code_.residual2 > tol2_)
-      while (select()) update();
-    const bool suspect =
-        weakest_ < kSuspectNorm2<T> || code_.residual2 < energy_ * kSuspectResidual2<T>;
-    if (code_.nonzeros > 0 && suspect) check_residual();
-    if (code_.residual2 < T(0)) code_.residual2 = T(0);
-    return doubtful_;
+    return Steps::pursue();
   }
 
  private:
+  KRONLEARN_DEVICE static constexpr int n1() { return kN; }
+  KRONLEARN_DEVICE static constexpr int n2() { return kN; }
   KRONLEARN_DEVICE int column(int c) const { return c * kAcross + first_column_; }
 
   // alpha = D_1ᵀ Y D_2
@@ -104,52 +92,6 @@ class SmallPursuit {
     return {best.number, alpha, kOls ? sqrt(best.value) : best.value};
   }
 
-  // Adds an atom to the code; false if there is none, or no other is wanted.
-  KRONLEARN_DEVICE bool select() {
-    const int step = code_.nonzeros;
-    const Winner<T> win = strongest_atom();
-    const T norm2 = orthogonalise(step, win.atom);
-    if (!(win.strength > sqrt(energy_) * kNoCorrelation<T>)) return false;
-    weakest_ = norm2 < weakest_ ? norm2 : weakest_;
-    doubtful_ |= sizeof(T) == 4 && !(norm2 >= T(kTrustedNorm2));
-    if (!(norm2 > kSmallestNorm2<T> * T(0.5))) return false;
-    const T rho = T(1) / sqrt(norm2);
-    a_ = win.alpha * rho;
-    for (int l = team_.lane; l <= step; l += Team::kSize) {
-      T q = 0;
-      for (int t = l; t < step; ++t) q += k_.w[t] * k_.m[t * width_ + l];
-      q = l == step ? rho : -rho * q;
-      k_.m[step * width_ + l] = q;
-      code_.value[l] = l == step ? a_ * q : code_.value[l] + a_ * q;
-    }
-    if (team_.lane == 0) code_.atom[step] = win.atom;
-    team_.sync();
-    code_.nonzeros = step + 1;
-    code_.residual2 -= a_ * a_;
-    if (tol2_ >= T(0)) {
-      if (code_.residual2 < energy_ * kSuspectResidual2<T>) check_residual();
-      if (!(code_.residual2 > tol2_)) return false;
-    }
-    return step + 1 < width_;
-  }
-
-  // w = M c for a new atom; the squared norm of what is orthogonal to the earlier ones.
-  KRONLEARN_DEVICE T orthogonalise(int step, int atom) {
-    const T *left = tables_.gram1 + atom / kN * kN, *right = tables_.gram2 + atom % kN * kN;
-    for (int l = team_.lane; l < step; l += Team::kSize)
-      k_.c[l] = left[code_.atom[l] / kN] * right[code_.atom[l] % kN];
-    team_.sync();
-    T sum = 0;
-    for (int t = team_.lane; t < step; t += Team::kSize) {
-      T q = 0;
-      for (int l = 0; l <= t; ++l) q += k_.m[t * width_ + l] * k_.c[l];
-      k_.w[t] = q;
-      sum += q * q;
-    }
-    team_.sync();
-    return T(1) - team_.sum(sum);
-  }
-
   // α −= a v (and ν −= v²) with v = Σ_l M[k,l] g1_l ⊗ g2_l.
   KRONLEARN_DEVICE void update() {
     const T* m = k_.m + (code_.nonzeros - 1) * width_;
@@ -193,26 +135,9 @@ class SmallPursuit {
     }
   }
 
-  // Replaces the residual by that of the sample itself; single precision is doubted where they differ.
-  KRONLEARN_DEVICE void check_residual() {
-    const T exact = exact_residual2(team_, s_, tables_, y_, code_);
-    doubtful_ |=
-        sizeof(T) == 4 && !(fabs(exact - code_.residual2) <= energy_ * T(kTrustedDifference));
-    code_.residual2 = exact;
-  }
-
-  const Team team_;
-  const Shape& s_;
-  const Tables<T>& tables_;
-  const PursuitScratch<T>& k_;
   T* half_;
-  const T* y_;
-  const T energy_, tol2_;
-  const int width_, first_row_, first_column_;
-  Code<T>& code_;
+  const int first_row_, first_column_;
   T alpha_[kRows][kColumns], nu_[kRows][kColumns];
-  T a_ = 0, weakest_ = 1;
-  bool doubtful_ = false;
 };
 
 }  // namespace kronlearn

@@ -6,6 +6,7 @@
 // Where halves do not tell it from the next smaller one, or errors have a target, single precision decides.
 #include "largest.cuh"
 #include "one_thread_each.cuh"
+#include "outbox.cuh"
 
 #if !defined(KRONLEARN_WIDTH)
 #define KRONLEARN_WIDTH 16
@@ -18,6 +19,7 @@ static_assert(1 <= kWidth && kWidth <= 16);
 // Sorting networks take powers of two; one number more than is kept tells what follows.
 constexpr int kList = kWidth < 2 ? 2 : kWidth < 4 ? 4 : kWidth < 8 ? 8 : 16;
 constexpr int kThreads = kTile, kBlocksEach = 3;
+using ThreadOutbox = Outbox<kWidth, kThreads>;
 // CuPy compiles with numbers below this flushed to zero: they are not above it.
 constexpr float kAboveZero = 1.1754944e-38f;
 
@@ -169,7 +171,7 @@ class Threshold {
 constexpr int kCountBytes = 8 * kWarps * kCounts;
 constexpr int kSharedBytes = kCountBytes + 4 * (2 * kSize + kTileNumbers) + kCodeBytes + TileSums::kBytes;
 static_assert(kBlocksEach * (kSharedBytes + 1024) <= 228 * 1024);
-static_assert(Outbox<kWidth>::kBytes <= kCodeBytes);
+static_assert(ThreadOutbox::kBytes <= kCodeBytes);
 
 // α = D_1ᵀ Y D_2 and ‖y‖² of the thread's own sample times the scale, which is split for the sums on the way.
 // Four rows of Y at a time: few enough registers, and the factor on the right is read only twice. Both
@@ -228,7 +230,7 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
   float* right = left + kSize;
   float* samples = right + kSize;
   Half* codes = reinterpret_cast<Half*>(samples + kTileNumbers);
-  const Outbox<kWidth> outbox(reinterpret_cast<float*>(codes));
+  const ThreadOutbox outbox(codes);
   const int thread = threadIdx.x;
   const Tables<float> from(task.shape, tables);
   const float scale = float(task.scale), inverse = 1.0f / scale;
@@ -266,8 +268,9 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
 #pragma unroll
       for (int p = 0; p < kSize; ++p)
         if (threshold.alpha[p / 8][p % 8] != 0.0f)
-          outbox.put(place++, p, threshold.alpha[p / 8][p % 8] * inverse);
-      outbox.close(sample.doubtful ? outbox.kNothing : threshold.nonzeros());
+          outbox.put(thread, place++, p, threshold.alpha[p / 8][p % 8] * inverse);
+      outbox.nonzeros[thread] = sample.doubtful ? outbox.kNothing : threshold.nonzeros();
+      __syncthreads();
       outbox.write(task, tile);
       __syncthreads();
     }
