@@ -10,7 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.dictionary import Dictionary
-from kronlearn.engines.engine import Course, Engine, Iterated, KeptCodes, Pass, Step
+from kronlearn.engines.engine import (
+    MOST_AT_ONCE,
+    Course,
+    Engine,
+    Iterated,
+    KeptCodes,
+    Pass,
+    Step,
+)
 from kronlearn.moments import ModeMoments, Moments
 from kronlearn.plans import FULL_MOMENTS_UP_TO, LearningState, Outcome, Plan, uses_full_moments
 from kronlearn.replacement import replace_unused, unused_by_mode
@@ -23,8 +31,6 @@ __all__ = ["Iteration"]
 # Iterations in which all samples are coded afresh. On image patches taking turns from then on costs
 # 0.3 % of the RMSE after 100 iterations, and saves a quarter of the time.
 _ALL_FRESH = 20
-# So many iterations are done at once at most where an engine can: callbacks come that much later.
-_MOST_AT_ONCE = 16
 # With fewer samples the runs that take turns would not make two like halves.
 _FEWEST_FOR_TURNS = 2048
 
@@ -115,7 +121,7 @@ class Iteration:
             )
             self.may_run_ahead = found is not None
             self.ahead = deque(found or ())
-            self.at_once = min(2 * self.at_once, _MOST_AT_ONCE)
+            self.at_once = min(2 * self.at_once, MOST_AT_ONCE)
             if not self.ahead:
                 return None
         done = self.ahead.popleft()
@@ -144,7 +150,7 @@ class Iteration:
             earlier, now = state.history["seconds"][-2:]
             # One more than there seems to be time for: the budget is to be reached.
             left = (plan.time_budget - now) / max(now - earlier, 1e-9)
-            count = min(count, 1 + int(min(max(left, 0.0), _MOST_AT_ONCE)))
+            count = min(count, 1 + int(min(max(left, 0.0), MOST_AT_ONCE)))
         last_error = None
         if plan.monotone and state.history["rmse"]:
             # A little less, for the root was rounded: whether the error rose is decided by that.

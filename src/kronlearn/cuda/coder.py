@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,43 +10,78 @@ import numpy as np
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.device import Card
 from kronlearn.cuda.tables import Tables
-from kronlearn.cuda.tasks import METHODS, WORK, new_task
+from kronlearn.cuda.tasks import METHODS, NO_SAMPLE, WORK, new_task
 from kronlearn.engines.engine import Coder, Task
+from kronlearn.sources.source import Source, check_finite
 
 __all__ = ["ChunkCoder"]
 
+_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 
-@dataclass(frozen=True)
+
 class ChunkCoder:
     """Codes chunks of samples for one pass.
 
-    ``tables`` are those of the dictionary, ``dtype`` that of the samples.
+    Parameters
+    ----------
+    card : Card
+    task : Task
+    source : Source
+    number : int
+        Of the first sample of the source among all samples of the run.
+    sizes : dict
+        Sizes of scratch that were asked for before.
     """
 
-    card: Card
-    task: Task
-    tables: Tables
-    dtype: np.dtype[Any]
-    #: Sizes of scratch that were asked for before.
-    sizes: dict[Any, int]
+    def __init__(
+        self, card: Card, task: Task, source: Source, number: int, sizes: dict[Any, int]
+    ) -> None:
+        self.card, self.task, self.sizes = card, task, sizes
+        self.source, self.number, self.dtype = source, number, source.dtype
+        tables = Tables.of(task.dictionary.coding_factors)
+        # What single precision cannot be trusted with is coded in double.
+        self.tables = {t: card.upload(tables.numbers.astype(t)) for t in {self.dtype, _DOUBLE}}
+        self.shape, self.norms = tables.shape, [card.upload(norm) for norm in tables.norms]
+        #: The number of the first sample that is not finite.
+        self.bad = card.xp.full(1, NO_SAMPLE, np.int64)
 
-    def code(self, samples: Any, codes: CardCodes, first: int, bad: Any) -> Any:
+    def passed(
+        self, chunks: Iterable[tuple[slice, Any]], codes: CardCodes | None
+    ) -> Iterator[tuple[slice, Any, CardCodes, Any]]:
+        """Code chunk after chunk as the task says, into ``codes`` if there are any.
+
+        Yields the rows of every chunk, its samples, their codes, and ``‖y‖²`` of each sample, or
+        None where codes are given.
+        """
+        for rows, samples in chunks:
+            if codes is None:
+                width = self.task.coder.width
+                own = CardCodes.empty(self.card, len(samples), width, self.dtype)
+            else:
+                own = codes[rows]
+            energy = None
+            if self.task.coding != "given":
+                energy = self._code(samples, own, self.number + rows.start)
+            yield rows, samples, own, energy
+        bad = int(self.card.download(self.bad)[0])
+        if bad != NO_SAMPLE:
+            sample = bad - self.number
+            check_finite(self.source.read(sample, sample + 1), bad, self.source.name)
+
+    def _code(self, samples: Any, codes: CardCodes, first: int) -> Any:
         """Code consecutive samples into codes of their own; returns ``‖y‖²`` of each (float64).
 
-        ``first`` is the number of the first sample, ``bad`` an array of one int64 that is lowered
-        to the number of the first sample that is not finite.
+        ``first`` is the number of the first sample.
         """
         xp, count = self.card.xp, len(samples)
         single = self.dtype == np.float32
         energy = xp.empty(count, np.float64)
-        tables = {np.dtype(t): self.card.upload(self.tables.numbers.astype(t)) for t in self._types}
-        norms = [self.card.upload(norm) for norm in self.tables.norms]
         targets = _targets(self.card, self.task.coder, slice(first, first + count), self.dtype)
         doubtful = xp.empty(count if single else 0, np.int32)
         doubtful_count = xp.zeros(1, np.int32)
         address = self.card.address
         values: dict[str, Any] = {
-            "shape": self.tables.shape,
+            "shape": self.shape,
             "method": METHODS[self.task.coder.method],
             "work": WORK["keep better" if self.task.keep_better else self.task.coding],
             "width": self.task.coder.width,
@@ -54,29 +89,25 @@ class ChunkCoder:
             "first": first,
             "count": count,
             "samples": address(samples),
-            "norms1": address(norms[0]),
-            "norms2": address(norms[1]),
+            "norms1": address(self.norms[0]),
+            "norms2": address(self.norms[1]),
             "energy": address(energy),
-            "first_bad": address(bad),
+            "first_bad": address(self.bad),
             **codes.addresses(address),
             **{name: part if name == "tol" else address(part) for name, part in targets.items()},
         }
         if not single:
-            self._launch("float64", values, tables[np.dtype(np.float64)], count)
+            self._launch("float64", values, count)
             return energy
         places = {"doubtful": address(doubtful), "doubtful_count": address(doubtful_count)}
-        self._launch("float32", values | places, tables[np.dtype(np.float32)], count)
+        self._launch("float32", values | places, count)
         places = {"list": address(doubtful), "list_count": address(doubtful_count)}
-        self._launch("recode_float32", values | places, tables[np.dtype(np.float64)], count)
+        self._launch("recode_float32", values | places, count)
         return energy
 
-    @property
-    def _types(self) -> list[Any]:
-        # What single precision cannot be trusted with is coded in double.
-        return [np.float64] if self.dtype == np.float64 else [np.float32, np.float64]
-
-    def _launch(self, kind: str, values: dict[str, Any], tables: Any, count: int) -> None:
+    def _launch(self, kind: str, values: dict[str, Any], count: int) -> None:
         task = new_task(**values)
+        tables = self.tables[_SINGLE if kind == "float32" else _DOUBLE]
         size = self._scratch_size(kind, task)
         teams = min(self.card.n_teams, count)
         scratch = self.card.xp.empty(size * teams, tables.dtype)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from kronlearn.cuda.ahead import Ahead, ahead_for
 from kronlearn.cuda.coder import ChunkCoder
@@ -14,16 +11,19 @@ from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.device import Card
 from kronlearn.cuda.samples import CardSamples
 from kronlearn.cuda.sums import CardSums
-from kronlearn.cuda.tables import Tables
-from kronlearn.cuda.tasks import NO_SAMPLE
 from kronlearn.dictionary import Dictionary
-from kronlearn.engines.engine import Coder, Codes, Course, Engine, Iterated, Task
-from kronlearn.sources.source import Source, check_finite
+from kronlearn.engines.engine import (
+    MOST_AT_ONCE,
+    Coder,
+    Codes,
+    Course,
+    Engine,
+    Iterated,
+    Task,
+)
+from kronlearn.sources.source import Source
 
 __all__ = ["Cuda"]
-
-# The most iterations that are done at once.
-_MOST_AHEAD = 16
 
 
 class Cuda(Engine):
@@ -63,43 +63,28 @@ class Cuda(Engine):
         if not self._asked:
             self._asked = True
             self._ahead = ahead_for(
-                self.card, self.samples, dictionary, coder, course.orthonormal, _MOST_AHEAD
+                self.card, self.samples, dictionary, coder, course.orthonormal, MOST_AT_ONCE
             )
         if self._ahead is None:
             return None
-        return self._ahead.run(dictionary, replace(course, steps=course.steps[:_MOST_AHEAD]))
+        return self._ahead.run(dictionary, course)
 
     def coded(self, source: Source, task: Task) -> Iterator[Codes]:
         """The codes of consecutive samples, chunk after chunk, in the memory of the processor."""
-        for codes in self._passed(source, task, None, None):
+        for _, _, codes, _ in self._passed(source, task, None):
             yield codes.gathered()
 
     def summed(self, source: Source, task: Task, codes: CardCodes | None) -> CardSums:
         """The sums over all samples, chunk after chunk."""
         sums = CardSums(self.card, task)
-        for _ in self._passed(source, task, codes, sums):
-            pass
+        for _, samples, own, energy in self._passed(source, task, codes):
+            sums.add(samples, own, energy)
         return sums
 
     def _passed(
-        self, source: Source, task: Task, codes: CardCodes | None, sums: CardSums | None
-    ) -> Iterator[CardCodes]:
-        """Pass over the samples; yields the codes of every chunk."""
+        self, source: Source, task: Task, codes: CardCodes | None
+    ) -> Iterator[tuple[slice, Any, CardCodes, Any]]:
+        """Pass over the samples; yields what :meth:`ChunkCoder.passed` does."""
         assert source is self.source
-        tables = Tables.of(task.dictionary.coding_factors)
-        coder = ChunkCoder(self.card, task, tables, source.dtype, self._sizes)
-        bad = self.card.xp.full(1, NO_SAMPLE, np.int64)
-        for rows, samples in self.samples.chunks():
-            if codes is None:
-                own = CardCodes.empty(self.card, len(samples), task.coder.width, source.dtype)
-            else:
-                own = codes[rows]
-            energy = None
-            if task.coding != "given":
-                energy = coder.code(samples, own, rows.start, bad)
-            if sums is not None:
-                sums.add(samples, own, energy)
-            yield own
-        first = int(self.card.download(bad)[0])
-        if first != NO_SAMPLE:
-            check_finite(source.read(first, first + 1), first, source.name)
+        coder = ChunkCoder(self.card, task, source, 0, self._sizes)
+        return coder.passed(self.samples.chunks(), codes)

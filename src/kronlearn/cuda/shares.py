@@ -11,11 +11,9 @@ from kronlearn.cuda.block_sums import BlockSums
 from kronlearn.cuda.coder import ChunkCoder
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.device import Card
-from kronlearn.cuda.tables import Tables
-from kronlearn.cuda.tasks import NO_SAMPLE
 from kronlearn.engines.engine import Codes, Task
 from kronlearn.engines.shares import Part, Share
-from kronlearn.sources.source import Source, check_finite
+from kronlearn.sources.source import Source
 
 __all__ = ["CardShare"]
 
@@ -56,19 +54,10 @@ class CardShare(Share):
         sums = BlockSums(self.card, task, tree, self.block_size)
         if part.rows not in self.samples:
             self.samples[part.rows] = _Samples(self.card, part, self.block_size)
-        tables = Tables.of(task.dictionary.coding_factors)
-        coder = ChunkCoder(self.card, task, tables, self.dtype, self._sizes)
-        bad = self.card.xp.full(1, NO_SAMPLE, np.int64)
-        for rows, samples in self.samples[part.rows].chunks(max(1, _MOST_NUMBERS // sums.numbers)):
-            first = part.number + rows.start
-            own = self.room(len(samples), task.coder.width) if codes is None else codes[rows]
-            if task.coding != "given":
-                coder.code(samples, own, first, bad)
-            sums.add(samples, own, first // self.block_size)
-        wrong = int(self.card.download(bad)[0])
-        if wrong != NO_SAMPLE:
-            sample = wrong - part.number
-            check_finite(part.read(sample, sample + 1), wrong, part.source.name)
+        coder = ChunkCoder(self.card, task, part, part.number, self._sizes)
+        chunks = self.samples[part.rows].chunks(max(1, _MOST_NUMBERS // sums.numbers))
+        for rows, samples, own, _ in coder.passed(chunks, codes):
+            sums.add(samples, own, (part.number + rows.start) // self.block_size)
 
 
 class _Samples:

@@ -16,6 +16,7 @@ from kronlearn.moments import ModeMoments, Moments
 from kronlearn.sources.source import Source
 
 __all__ = [
+    "MOST_AT_ONCE",
     "Coder",
     "Codes",
     "Course",
@@ -221,15 +222,19 @@ class Step:
     half: int | None = None
 
 
+#: So many iterations are done at once at most where an engine can: callbacks come that much later.
+MOST_AT_ONCE = 16
+
+
 @dataclass(frozen=True)
 class Course:
     """Iterations that an engine is to do on its own.
 
-    ``steps`` says how each of them codes; ``orthonormal`` what the updates are. ``keeps_codes``
-    says whether the supports are wanted afterwards, ``codes`` are those before the first
-    iteration, if there are any, and every iteration's replace them, or, unless ``in_place``, leave
-    alone those of the one before. With ``last_error``, the ``Σ‖y − ŷ‖²`` before the first one, an
-    iteration that raises the error is the last.
+    ``steps``, at most :data:`MOST_AT_ONCE`, say how each of them codes; ``orthonormal`` what the
+    updates are. ``keeps_codes`` says whether the supports are wanted afterwards, ``codes`` are
+    those before the first iteration, if there are any, and every iteration's replace them, or,
+    unless ``in_place``, leave alone those of the one before. With ``last_error``, the
+    ``Σ‖y − ŷ‖²`` before the first one, an iteration that raises the error is the last.
     """
 
     steps: tuple[Step, ...]

@@ -29,7 +29,7 @@ class Part(Source):
 
     def __init__(self, source: Source, start: int, stop: int, number: int) -> None:
         self.source, self.start, self.stop, self.number = source, start, stop, number
-        self.patch_shape, self.dtype = source.patch_shape, source.dtype
+        self.patch_shape, self.dtype, self.name = source.patch_shape, source.dtype, source.name
 
     def __len__(self) -> int:
         return self.stop - self.start

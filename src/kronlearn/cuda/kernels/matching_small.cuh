@@ -177,6 +177,8 @@ class SmallMatcher {
       const int best = least_of(own.key, own.number).number;
       if (best < 0) return k;
       const int taken = by_columns(best), at = best - taken * columns_;
+      // What is written now all threads have read before.
+      team_.sync();
       if (team_.lane == 0) {
         offsets_[k] = offset(taken, at);
         near_[taken * pitch_ + at] = T(-1);
