@@ -8,11 +8,6 @@
 
 namespace kronlearn {
 
-Bytes allocate_aligned(size_t bytes) {
-  return Bytes(
-      static_cast<char*>(::operator new[](std::max<size_t>(bytes, 64), std::align_val_t(64))));
-}
-
 int64_t tile_of(int atoms, int width) {
   constexpr int64_t kTile = 512;
   constexpr double kTileOperations = 5e8;
@@ -25,7 +20,7 @@ TileCoder<T>::TileCoder(const Dictionary<T>& dictionary, const Kernels<T>& kerne
                         const CodingTask<T>& like)
     : dictionary_(dictionary),
       kernels_(kernels),
-      scratch_(allocate_aligned(kernels.workspace_bytes(like))) {}
+      scratch_(bytes_of_room(kernels.workspace_bytes(like))) {}
 
 template <class T>
 void TileCoder<T>::code(CodingTask<T>& task) {
@@ -42,9 +37,9 @@ void TileCoder<T>::recode_doubtful(CodingTask<float>& t) {
   const Dictionary<double>& d = dictionary_.in_double();
   const Kernels<double>& kernels = kronlearn::kernels<double>();
   const int64_t features = d.features(), width = t.width, count = int64_t(rows.size());
-  std::vector<double> samples(count * features), tols(count), value(count * width),
-      residual2(count), energy(count);
-  std::vector<int32_t> index(count * width), nonzeros(count);
+  Numbers<double> samples(count * features), tols(count), value(count * width), residual2(count),
+      energy(count);
+  Numbers<int32_t> index(count * width), nonzeros(count);
   for (int64_t r = 0; r < count; ++r) {
     const int64_t k = rows[r];
     std::copy_n(t.samples + k * features, features, samples.begin() + r * features);
@@ -68,7 +63,7 @@ void TileCoder<T>::recode_doubtful(CodingTask<float>& t) {
   task.nonzeros = nonzeros.data();
   task.residual2 = residual2.data();
   task.energy = energy.data();
-  kernels.code(task, allocate_aligned(kernels.workspace_bytes(task)).get());
+  kernels.code(task, bytes_of_room(kernels.workspace_bytes(task)).get());
   for (int64_t r = 0; r < count; ++r) {
     const int64_t k = rows[r];
     std::copy_n(index.begin() + r * width, width, t.index + k * width);

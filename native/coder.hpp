@@ -1,19 +1,10 @@
 // Codes tiles of samples in one thread.
 #pragma once
 
-#include <cstddef>
-#include <memory>
-#include <new>
-
 #include "dictionary.hpp"
+#include "room.hpp"
 
 namespace kronlearn {
-
-struct FreeAligned {
-  void operator()(void* p) const { ::operator delete[](p, std::align_val_t(64)); }
-};
-using Bytes = std::unique_ptr<char[], FreeAligned>;
-Bytes allocate_aligned(size_t bytes);
 
 // Samples of a tile: few enough that their codes stay in the cache and are found in a fraction of a
 // second, for interrupts are looked for in between.

@@ -38,7 +38,7 @@ std::vector<double> normalise(Factor& f) {
     for (int j = 0; j < f.n; ++j) norms[j] += row(p)[j] * row(p)[j];
   for (double& norm : norms) norm = std::sqrt(norm);
   for (int p = 0; p < f.m; ++p)
-    for (int j = 0; j < f.n; ++j) row(p)[j] /= norms[j];
+    for (int j = 0; j < f.n; ++j) row(p)[j] /= norms[j] > 0 ? norms[j] : 1.0;
   return norms;
 }
 

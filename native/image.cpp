@@ -159,7 +159,7 @@ class ShrinkageWorker {
         samples_(kGroups * pass.group * grid.features()),
         guides_(samples_.size()),
         kept_(kGroups),
-        scratch_(allocate_aligned(kernels.shrink_bytes(task(1)))) {}
+        scratch_(bytes_of_room(kernels.shrink_bytes(task(1)))) {}
 
   template <class GoOn>
   void run(int64_t band, GoOn go_on) {

@@ -234,11 +234,11 @@ class Worker {
   std::atomic<int64_t>& first_bad_;  // of all workers
   const Kernels<T>& kernels_;
   const int64_t tile_;
-  std::vector<int32_t> index_, nonzeros_;
-  std::vector<uint8_t> doubtful_;
-  std::vector<T> value_, residual2_, energy_, read_;
+  Numbers<int32_t> index_, nonzeros_;
+  Numbers<uint8_t> doubtful_;
+  Numbers<T> value_, residual2_, energy_, read_;
   SumTree::Sums sums_;
-  std::vector<double> mode_scratch_;
+  Numbers<double> mode_scratch_;
   TileCoder<T> coder_;
   int64_t block_ = 0, not_finite_ = kNone;
   const T* samples_ = nullptr;  // those of the chunk

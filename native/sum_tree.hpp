@@ -12,13 +12,14 @@
 #include <mutex>
 #include <stdexcept>
 #include <utility>
-#include <vector>
+
+#include "room.hpp"
 
 namespace kronlearn {
 
 class SumTree {
  public:
-  using Sums = std::vector<double>;
+  using Sums = Numbers<double>;
   // The first block of a node, and its level: so nodes are in the order of their blocks.
   using Place = std::pair<int64_t, int>;
 

@@ -77,12 +77,14 @@ def test_updates_mode_by_mode_are_those_of_the_processor(card, rng, m, n):
     update.begin(None)
     expected: Any = dictionary
     passes: list[Any] = []
+    scales = [np.ones(n), np.ones(n)]
     for mode, kernel in enumerate(["update_left", "update_right"]):
         sums = ModeMoments.zeros(mode, expected.stacks[mode])
         coding = "given" if mode else "fresh"
-        passes.append(
-            threads.run(source, expected, coder, coding=coding, codes=codes, moments=sums)
-        )
+        settings: Any = {"coding": coding, "codes": codes, "moments": sums}
+        if mode:
+            settings["scales"] = tuple(scales)
+        passes.append(threads.run(source, expected, coder, **settings))
         # Codes of unit-norm left atoms in place of unscaled ones: the same sums.
         rows = np.concatenate([sums.p, sums.c], axis=1)
         if mode == 0:
@@ -92,10 +94,9 @@ def test_updates_mode_by_mode_are_those_of_the_processor(card, rng, m, n):
             rest = rows - rows.astype(np.float32)
             update.partial[2] = card.upload(rest.astype(np.float32).ravel())
         update.run(kernel)
-        stack, norms = structure.solve(expected.stacks[mode], sums)
+        stack, scales[mode] = structure.solve(expected.stacks[mode], sums)
         expected = expected.with_stack(mode, stack)
-        sums.rescale(norms)
-        codes.rescale(mode, norms, (n, n))
+        sums.rescale(scales[mode])
     [made] = update.made()
     assert_made(made, expected, sums.squared_error(expected.stacks[1]), passes[0])
     assert_tables(card, update, expected)

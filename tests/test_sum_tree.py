@@ -14,7 +14,6 @@ from kronlearn import _native
 from kronlearn.dictionary import KroneckerDictionary
 from kronlearn.engines.engine import Coder, Task
 from kronlearn.engines.threads import Threads
-from kronlearn.moments import Moments
 from kronlearn.sources.arrays import ArraySource
 from kronlearn.starts import dct_factor
 
@@ -140,8 +139,7 @@ def test_a_pass_in_parts_finds_the_bits_of_one_pass(
     samples = np.random.default_rng(0).standard_normal((n_samples, 4, 5))
     source = ArraySource(samples, (4, 5))
     dictionary = KroneckerDictionary([dct_factor(4, 6), dct_factor(5, 5)])
-    moments = Moments.zeros((4, 5), (6, 5))
-    task = Task.of(dictionary, Coder("omp", 3), "fresh", False, None, moments)
+    task = Task(dictionary, Coder("omp", 3), sums="full")
     whole, parts = task.tree(n_blocks), task.tree(n_blocks)
     Threads(1, block).add(source, task, whole)
     ends = sorted({0, n_blocks, *(cut for cut in cuts if cut < n_blocks)})

@@ -20,7 +20,7 @@ from kronlearn.engines.wires import Wires, WireServer
 
 @pytest.fixture
 def server() -> Iterator[WireServer]:
-    running = WireServer("tcp://127.0.0.1:1", lambda request: request[::-1], lambda: None)
+    running = WireServer("tcp://127.0.0.1:1", lambda request: [bytes(request[::-1])], lambda: None)
     yield running
     running.close()
 
@@ -93,14 +93,14 @@ def test_the_threads_of_closed_connections_end(server: WireServer) -> None:
 
 @pytest.mark.parametrize("address", ["tls://127.0.0.1:1", "inproc://1/2/3", "tcp://203.0.113.7:1"])
 def test_there_is_no_wire_where_none_can_or_should_be(address: str) -> None:
-    server = WireServer(address, lambda request: request, lambda: None)
+    server = WireServer(address, lambda request: [bytes(request)], lambda: None)
     assert server.listener is None
     server.close()
 
 
 def test_the_end_of_a_connection_is_told() -> None:
     ended = threading.Event()
-    server = WireServer("tcp://127.0.0.1:1", lambda request: request, ended.set)
+    server = WireServer("tcp://127.0.0.1:1", lambda request: [bytes(request)], ended.set)
     host, port, token = server.place
     with socket.create_connection((host, port)) as connection:
         connection.sendall(token)
@@ -154,10 +154,10 @@ async def connected_wires(workers: Workers) -> Wires:
     return wires
 
 
-def slowly(request: bytes) -> bytes:
+def slowly(request: bytearray) -> list[bytes]:
     if request != b"hello":
         time.sleep(0.4)
-    return request
+    return [bytes(request)]
 
 
 def test_workers_are_asked_at_the_same_time_and_late_answers_are_waited_for() -> None:
@@ -167,7 +167,7 @@ def test_workers_are_asked_at_the_same_time_and_late_answers_are_waited_for() ->
         assert await wires.rest("b") == b"1"
         assert await wires.call("b", b"2") == b"2"
 
-    with Workers(a=lambda request: request[::-1], b=slowly) as workers:
+    with Workers(a=lambda request: [bytes(request[::-1])], b=slowly) as workers:
         wires = asyncio.run(connected_wires(workers))
         assert wires.call_now({"a": long, "b": b"1"}, 0.1) == {"a": long[::-1], "b": None}
         asyncio.run(run(wires))
@@ -176,10 +176,10 @@ def test_workers_are_asked_at_the_same_time_and_late_answers_are_waited_for() ->
 
 
 def test_a_worker_that_is_gone_is_found_out_by_whoever_waits_for_it() -> None:
-    def leaving(request: bytes) -> bytes:
+    def leaving(request: bytearray) -> list[bytes]:
         if request != b"hello":
             raise ConnectionError("the worker is closing")
-        return request
+        return [bytes(request)]
 
     with Workers(a=leaving, b=slowly) as workers:
         wires = asyncio.run(connected_wires(workers))

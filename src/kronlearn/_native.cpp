@@ -100,18 +100,19 @@ kronlearn::Sums sums_named(const std::string& name) {
 }
 
 // Copies numbers into an array of its own.
-template <class T>
-nb::object own_array(std::vector<T> numbers, std::vector<size_t> shape) {
-  auto* kept = new std::vector<T>(std::move(numbers));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::cast(
-      nb::ndarray<nb::numpy, T>(kept->data(), shape.size(), shape.data(), std::move(owner)));
+template <class Vector>
+nb::object own_array(Vector numbers, std::vector<size_t> shape) {
+  auto* kept = new Vector(std::move(numbers));
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<Vector*>(p); });
+  return nb::cast(nb::ndarray<nb::numpy, typename Vector::value_type>(
+      kept->data(), shape.size(), shape.data(), std::move(owner)));
 }
 
 // Levels (k), indices (k) and sums (k, size) of a tree's nodes.
 nb::tuple tree_nodes(const kronlearn::SumTree& tree) {
   std::vector<int64_t> levels, indices;
-  std::vector<double> sums;
+  kronlearn::SumTree::Sums sums;
+  sums.reserve(tree.nodes().size() * tree.size());
   for (const auto& [place, node] : tree.nodes()) {
     levels.push_back(place.second);
     indices.push_back(place.first >> place.second);

@@ -175,7 +175,12 @@ class Iteration:
             residuals=True,
         )
 
-    def _pass(self, coding: str, moments: Moments | ModeMoments | None = None) -> Pass:
+    def _pass(
+        self,
+        coding: str,
+        moments: Moments | ModeMoments | None = None,
+        scales: list[NDArray[np.float64]] | None = None,
+    ) -> Pass:
         return self.engine.run(
             self.source,
             self.dictionary,
@@ -185,6 +190,7 @@ class Iteration:
             half=self.half if coding == "fresh" else None,
             codes=self.codes,
             moments=moments,
+            scales=None if scales is None else tuple(scales),
         )
 
     def _rounds_on_moments(self) -> Pass:
@@ -209,22 +215,28 @@ class Iteration:
         structure = self.plan.structure
         assert isinstance(structure, ModeByMode)
         n_atoms = self.dictionary.n_atoms
+        recodes = self.plan.statistics == "recode"
+        self.unused = []
         first = None
         for round_ in range(1 + self.plan.n_refits):
+            # Codes keep the values that they have before the factors of other modes get unit norm.
+            scales = [np.ones(n) for n in n_atoms]
             for mode, stack in enumerate(self.dictionary.stacks):
                 if mode > 0:
-                    coding = "fresh" if self.plan.statistics == "recode" else "given"
+                    coding = "fresh" if recodes else "given"
                 else:
                     coding = "fresh" if round_ == 0 else "refit"
                 sums = ModeMoments.zeros(mode, stack, structure.needs_xx)
-                found = self._pass(coding, sums)
+                found = self._pass(coding, sums, scales if coding == "given" else None)
                 first = first or found
+                if round_ == 0 and structure.needs_xx:
+                    self.unused.append(sums.unused())
                 self.keep_better = self.plan.keeps_supports
-                updated, scale = structure.solve(stack, sums)
+                updated, scales[mode] = structure.solve(stack, sums)
                 self.dictionary = self.dictionary.with_stack(mode, updated)
-                sums.rescale(scale)
-                self.codes.rescale(mode, scale, n_atoms)
-        self.unused = unused_by_mode(self.codes.used(n_atoms))
+                sums.rescale(scales[mode])
+        if recodes:
+            self.unused = unused_by_mode(self.codes.used(n_atoms))
         self.squared_error = sums.squared_error(self.dictionary.stacks[-1])
         assert first is not None
         return first

@@ -254,6 +254,10 @@ class ModeMoments:
         self.p *= np.outer(scale, scale)
         self.c *= scale[:, None]
 
+    def unused(self) -> NDArray[np.intp]:
+        """The atoms of this mode that no code uses."""
+        return np.flatnonzero(np.diagonal(self.p) == 0)
+
     def squared_error(self, stack: NDArray[np.float64]) -> float:
         """``Σ‖y − D x‖²`` with these factors ``(R, m, n)`` in this mode."""
         wide = side_by_side(stack)

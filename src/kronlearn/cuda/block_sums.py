@@ -48,7 +48,7 @@ class BlockSums:
         self.card, self.task, self.tree, self.block_size = card, task, tree, block_size
         #: How many numbers a block's sums are.
         self.numbers = int(tree.nodes()[2].shape[1])
-        factors = task.dictionary.coding_factors
+        factors = task.factors
         self.shape = Tables.of(factors).shape
         exact = [np.asarray(factor, np.float64).ravel() for factor in factors]
         self.factors = card.upload(np.concatenate(exact))

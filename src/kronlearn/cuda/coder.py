@@ -38,7 +38,7 @@ class ChunkCoder:
     ) -> None:
         self.card, self.task, self.sizes = card, task, sizes
         self.source, self.number, self.dtype = source, number, source.dtype
-        tables = Tables.of(task.dictionary.coding_factors)
+        tables = Tables.of(task.factors)
         # What single precision cannot be trusted with is coded in double.
         self.tables = {t: card.upload(tables.numbers.astype(t)) for t in {self.dtype, _DOUBLE}}
         self.shape, self.norms = tables.shape, [card.upload(norm) for norm in tables.norms]

@@ -64,12 +64,6 @@ class CardCodes(KeptCodes):
         """Where the parts are, by the names that the kernels have for them."""
         return {part: address(getattr(self, part)) for part in _PARTS}
 
-    def rescale(self, mode: int, scale: NDArray[np.float64], n_atoms: tuple[int, ...]) -> None:
-        """Multiply every coefficient by the scale of its atom's index in one mode."""
-        inner = math.prod(n_atoms[mode + 1 :])
-        table = self.card.upload(scale.astype(self.value.dtype))
-        self.value *= table[self.index // inner % n_atoms[mode]]
-
     def used(self, n_atoms: tuple[int, ...]) -> NDArray[np.bool_]:
         """Which atoms ``(n_1, …, n_d)`` any code uses."""
         xp = self.card.xp

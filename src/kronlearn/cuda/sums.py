@@ -91,7 +91,7 @@ class CardSums:
         xp, mode = self.card.xp, self.task.mode
         dictionary = self.task.dictionary
         x = x.reshape(-1, *dictionary.n_atoms)
-        for axis, factor in enumerate(dictionary.coding_factors):
+        for axis, factor in enumerate(self.task.factors):
             if axis != mode:
                 d = self.card.upload(np.asarray(factor, np.float64))
                 x = xp.moveaxis(xp.tensordot(x, d, axes=(1 + axis, 1)), -1, 1 + axis)

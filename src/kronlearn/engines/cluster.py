@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import pickle
 import time
 import uuid
 from dataclasses import replace
@@ -28,7 +27,6 @@ from kronlearn.engines.messages import (
     Problem,
     Question,
     Request,
-    Rescaling,
     Room,
     Setup,
     State,
@@ -36,6 +34,7 @@ from kronlearn.engines.messages import (
     Sums,
     WorkError,
 )
+from kronlearn.engines.packing import packed, unpacked
 from kronlearn.engines.remote_codes import RemoteCodes
 from kronlearn.engines.sharing import Span, shared_out, split, uncovered
 from kronlearn.engines.supplies import Supplies
@@ -129,15 +128,15 @@ class Cluster(Engine):
                 tree.add(int(level), int(index), sums)
         if changes:
             assert room is not None
-            self.record(room, replace(task, sums="none", mode=-1))
+            self._record(room, replace(task, sums="none", mode=-1))
         return tree
 
-    def record(self, room: Room, change: Task | Rescaling) -> None:
+    def _record(self, room: Room, task: Task) -> None:
         """Note a change of codes. One that nothing earlier shows in makes earlier ones needless."""
         self.version += 1
-        if isinstance(change, Task) and change.coding == "fresh" and not change.keep_better:
+        if task.coding == "fresh" and not task.keep_better:
             self.log = [step for step in self.log if step.room.slot != room.slot]
-        self.log.append(Step(self.version, room, change))
+        self.log.append(Step(self.version, room, task))
 
     def ask(self, question: Question) -> list[Any]:
         """The answers of all workers; together they are about all blocks."""
@@ -291,9 +290,9 @@ class Cluster(Engine):
         self.traffic.steps_repeated += answer.replayed
         return answer.value
 
-    def _unpacked(self, reply: bytes) -> Any:
+    def _unpacked(self, reply: bytes | bytearray) -> Any:
         self.traffic.bytes_in += len(reply)
-        return pickle.loads(reply)
+        return unpacked(reply)
 
     def _packed(
         self, worker: str, spans: list[Span], question: Question, keys: dict[Span, str]
@@ -306,11 +305,11 @@ class Cluster(Engine):
         request = Request(
             self.name, self.shares[worker], spans, question, base, steps, setup, states, keys
         )
-        packed = pickle.dumps(request, protocol=5)
+        message = b"".join(packed(request))
         self.asked.add(worker)
         self.traffic.messages += 1
-        self.traffic.bytes_out += len(packed)
-        return packed
+        self.traffic.bytes_out += len(message)
+        return message
 
     def _setup(self) -> Setup:
         return Setup(

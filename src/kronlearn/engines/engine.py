@@ -52,10 +52,6 @@ class KeptCodes(ABC):
     """The codes of all samples, wherever an engine keeps them."""
 
     @abstractmethod
-    def rescale(self, mode: int, scale: NDArray[np.float64], n_atoms: tuple[int, ...]) -> None:
-        """Multiply every coefficient by the scale of its atom's index in one mode."""
-
-    @abstractmethod
     def used(self, n_atoms: tuple[int, ...]) -> NDArray[np.bool_]:
         """Which atoms ``(n_1, …, n_d)`` any code uses."""
 
@@ -100,16 +96,6 @@ class Codes(KeptCodes):
             np.zeros(n_samples, dtype) if residuals else None,
         )
 
-    def rescale(self, mode: int, scale: NDArray[np.float64], n_atoms: tuple[int, ...]) -> None:
-        """Multiply every coefficient by the scale of its atom's index in one mode, in blocks."""
-        assert self.index is not None
-        assert self.value is not None
-        inner = math.prod(n_atoms[mode + 1 :])
-        table = scale.astype(self.value.dtype)
-        for start in range(0, len(self.index), 65536):
-            rows = slice(start, start + 65536)
-            self.value[rows] *= table[self.index[rows] // inner % n_atoms[mode]]
-
     def used(self, n_atoms: tuple[int, ...]) -> NDArray[np.bool_]:
         """Which atoms ``(n_1, …, n_d)`` any code uses."""
         assert self.index is not None
@@ -152,7 +138,8 @@ class Task:
     "given" (take the codes as they are). ``keep_better`` keeps a support in the codes wherever it
     represents its sample at least as well; with ``half`` 0 or 1 only every other run of 256
     samples, from the first or the second on, is coded and the rest refitted. ``sums`` names the
-    sums to be added up: "full", "xy", of one ``mode`` "mode" or "mode-xy", or "none".
+    sums to be added up: "full", "xy", of one ``mode`` "mode" or "mode-xy", or "none". With
+    ``scales``, one array ``(n_i,)`` per mode, given codes count times the scales of their atoms.
     """
 
     dictionary: Dictionary
@@ -162,20 +149,15 @@ class Task:
     half: int | None = None
     sums: str = "none"
     mode: int = -1
+    scales: tuple[NDArray[np.float64], ...] | None = None
 
-    @classmethod
-    def of(
-        cls,
-        dictionary: Dictionary,
-        coder: Coder,
-        coding: str,
-        keep_better: bool,
-        half: int | None,
-        moments: Moments | ModeMoments | None,
-    ) -> Task:
-        """The task of a pass that is to fill these moments."""
-        sums, mode = ("none", -1) if moments is None else (moments.kind, moments.index)
-        return cls(dictionary, coder, coding, keep_better, half, sums, mode)
+    @property
+    def factors(self) -> tuple[NDArray[Any], ...]:
+        """What the work is done with: matrices whose Kronecker product has the scaled atoms."""
+        factors = self.dictionary.coding_factors
+        if self.scales is None:
+            return factors
+        return tuple(factor * scale for factor, scale in zip(factors, self.scales, strict=True))
 
     def tree(self, n_blocks: int) -> Any:
         """Where the sums of all blocks are added up, wherever they come from."""
@@ -291,12 +273,14 @@ class Engine(ABC):
         half: int | None = None,
         codes: Any = None,
         moments: Moments | ModeMoments | None = None,
+        scales: tuple[NDArray[np.float64], ...] | None = None,
     ) -> Pass:
         """One pass over the samples, as :class:`Task` describes it.
 
         Codes are written to ``codes``, the engine's own, and sums added to ``moments`` where given.
         """
-        task = Task.of(dictionary, coder, coding, keep_better, half, moments)
+        sums, mode = ("none", -1) if moments is None else (moments.kind, moments.index)
+        task = Task(dictionary, coder, coding, keep_better, half, sums, mode, scales)
         return task.found(self.summed(source, task, codes), len(source), moments)
 
     @abstractmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 import sys
 import threading
 import time
@@ -24,7 +23,6 @@ from kronlearn.engines.messages import (
     Export,
     Problem,
     Request,
-    Rescaling,
     Room,
     Setup,
     State,
@@ -33,6 +31,7 @@ from kronlearn.engines.messages import (
     Used,
     Worst,
 )
+from kronlearn.engines.packing import packed, unpacked
 from kronlearn.engines.shares import Part, Share, ThreadShare
 from kronlearn.engines.sharing import Span
 from kronlearn.engines.wires import WireServer
@@ -89,21 +88,21 @@ class Host(WorkerPlugin):
 
     async def answer(self, request: bytes) -> bytes:
         """The answer to a request that came through Dask."""
-        return await asyncio.to_thread(self.answer_now, request)
+        return b"".join(await asyncio.to_thread(self.answer_now, request))
 
-    def answer_now(self, request: bytes) -> bytes:
-        """The pickled Answer, Problem or exception to a pickled Request."""
+    def answer_now(self, request: bytes | bytearray) -> list[bytes | memoryview]:
+        """The packed Answer, Problem or exception to a packed Request."""
         try:
-            reply = self._answer(pickle.loads(request))
+            reply = self._answer(unpacked(request))
         except Exception as error:
             if sys.is_finalizing() or self.worker.status not in _ALIVE:
                 # Not an error of the work: the driver is to give the worker up.
                 raise ConnectionError("the worker is closing") from error
             reply = error
         try:
-            return pickle.dumps(reply, protocol=5)
+            return packed(reply)
         except Exception:
-            return pickle.dumps(RuntimeError(f"{type(reply).__name__}: {reply}"), protocol=5)
+            return packed(RuntimeError(f"{type(reply).__name__}: {reply}"))
 
     def hung_up(self) -> None:
         """The driver that this thread answered has closed its wire, or is gone."""
@@ -244,11 +243,8 @@ class Run:
             if not held.version < step.version <= version:
                 continue
             codes = self._codes(span, step.room)
-            if isinstance(step.change, Rescaling):
-                codes.rescale(step.change.mode, step.change.scale, step.change.n_atoms)
-            else:
-                self._pass(span, step.change, step.change.tree(self.n_blocks), codes, data)
-                taken += 1
+            self._pass(span, step.task, step.task.tree(self.n_blocks), codes, data)
+            taken += 1
             held.version = step.version
         held.version = version
         return taken

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kronlearn.engines.engine import Codes, Task
 from kronlearn.engines.sharing import Span
@@ -22,7 +21,6 @@ __all__ = [
     "Export",
     "Problem",
     "Request",
-    "Rescaling",
     "Room",
     "Setup",
     "Step",
@@ -74,21 +72,12 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Rescaling:
-    """Multiply coefficients by the scale of their atom's index in one mode."""
-
-    mode: int
-    scale: NDArray[np.float64]
-    n_atoms: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Step:
-    """A change of the codes in a room, which brings them to a version."""
+    """A pass that changes the codes in a room, which brings them to a version."""
 
     version: int
     room: Room
-    change: Task | Rescaling
+    task: Task
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.engines.engine import Codes, KeptCodes
-from kronlearn.engines.messages import Export, Rescaling, Room, Used, Worst
+from kronlearn.engines.messages import Export, Room, Used, Worst
 
 if TYPE_CHECKING:
     from kronlearn.engines.cluster import Cluster
@@ -21,10 +21,6 @@ class RemoteCodes(KeptCodes):
 
     def __init__(self, cluster: Cluster, room: Room) -> None:
         self.cluster, self.room = cluster, room
-
-    def rescale(self, mode: int, scale: NDArray[np.float64], n_atoms: tuple[int, ...]) -> None:
-        """Multiply every coefficient by a scale: done by the workers with the next pass."""
-        self.cluster.record(self.room, Rescaling(mode, scale, n_atoms))
 
     def used(self, n_atoms: tuple[int, ...]) -> NDArray[np.bool_]:
         """Which atoms ``(n_1, …, n_d)`` any code uses."""

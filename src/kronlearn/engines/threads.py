@@ -87,7 +87,7 @@ class Threads(Engine):
         ``start`` is a multiple of the block size, as is ``first``, the number among all samples of
         the first one of this source; ``codes`` are those of these samples alone.
         """
-        native = native_dictionary(task.dictionary.coding_factors, source.dtype)
+        native = native_dictionary(task.factors, source.dtype)
         stop = len(source) if stop is None else stop
         with Feed(source, start, stop, self.block_size, self.n_threads) as feed:
             try:

@@ -17,7 +17,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from distributed import Client
 from distributed.comm import get_address_host, parse_address
@@ -41,13 +41,16 @@ class WireServer:
     address : str
         The worker's address in Dask.
     answer : callable
-        From the bytes of a request to those of the answer.
+        From the bytes of a request to those of the answer, in parts.
     ended : callable
         Called when a connection has ended, in the thread that served it.
     """
 
     def __init__(
-        self, address: str, answer: Callable[[bytes], bytes], ended: Callable[[], None]
+        self,
+        address: str,
+        answer: Callable[[bytearray], Sequence[bytes | memoryview]],
+        ended: Callable[[], None],
     ) -> None:
         self.answer, self.ended = answer, ended
         self.token = secrets.token_bytes(_TOKEN_BYTES)
@@ -94,12 +97,19 @@ class WireServer:
                     (length,) = _LENGTH.unpack(_receive(connection, _LENGTH.size))
                     if length > _MOST_BYTES:
                         return
-                    reply = self.answer(bytes(_receive(connection, length)))
-                    connection.sendall(_LENGTH.pack(len(reply)) + reply)
+                    _send(connection, self.answer(_receive(connection, length)))
             except OSError:
                 return
             finally:
                 self.ended()
+
+
+def _send(connection: socket.socket, parts: Sequence[bytes | memoryview]) -> None:
+    """Send a message; its first part is short."""
+    length = sum(memoryview(part).nbytes for part in parts)
+    connection.sendall(_LENGTH.pack(length) + parts[0])
+    for part in parts[1:]:
+        connection.sendall(part)
 
 
 def _receive(connection: socket.socket, length: int) -> bytearray:
@@ -125,13 +135,14 @@ class Wires:
         self.client = client
         self.wires: dict[str, _Wire | None] = {}
 
-    async def call(self, worker: str, request: bytes) -> bytes:
+    async def call(self, worker: str, request: bytes) -> bytes | bytearray:
         """A worker's answer to a request."""
         if worker not in self.wires:
             self.wires[worker] = await self._connected(worker)
         wire = self.wires[worker]
         if wire is None:
-            return await self.client.rpc(worker).kronlearn(request=request)
+            answer: bytes = await self.client.rpc(worker).kronlearn(request=request)
+            return answer
         with self._cut_on_error(worker):
             return await wire.call(request)
 
@@ -139,13 +150,15 @@ class Wires:
         """Whether there are wires to all of these workers."""
         return all(self.wires.get(worker) is not None for worker in workers)
 
-    def call_now(self, requests: Mapping[str, bytes], seconds: float) -> dict[str, bytes | None]:
+    def call_now(
+        self, requests: Mapping[str, bytes], seconds: float
+    ) -> dict[str, bytearray | None]:
         """Ask several workers at the same time, from this thread.
 
         Answers that do not come within some seconds, or not at all, are None: :meth:`rest` waits
         for them, or says what is wrong.
         """
-        answers: dict[str, bytes | None] = dict.fromkeys(requests)
+        answers: dict[str, bytearray | None] = dict.fromkeys(requests)
         with contextlib.ExitStack() as wires, selectors.DefaultSelector() as arriving:
             for worker, request in requests.items():
                 wire = self.wires[worker]
@@ -165,7 +178,7 @@ class Wires:
                         arriving.unregister(key.fileobj)
         return answers
 
-    async def rest(self, worker: str) -> bytes:
+    async def rest(self, worker: str) -> bytearray:
         """The answer to a request of :meth:`call_now` that was not there in time."""
         wire = self.wires.get(worker)
         if wire is None:
@@ -228,7 +241,7 @@ class _Wire:
         self.received, self.room, self.is_length = bytearray(), memoryview(b""), True
         self._expect(_LENGTH.size, is_length=True)
 
-    async def call(self, request: bytes) -> bytes:
+    async def call(self, request: bytes) -> bytearray:
         """The answer to a request."""
         async with self.lock:
             message = _LENGTH.pack(len(request)) + request
@@ -241,12 +254,12 @@ class _Wire:
         self.connection.sendall(_LENGTH.pack(len(request)) + request)
         self.connection.setblocking(False)
 
-    async def answer(self) -> bytes:
+    async def answer(self) -> bytearray:
         """The answer to the request that was sent."""
         async with self.lock:
             return await self._whole_answer()
 
-    def take(self) -> bytes | None:
+    def take(self) -> bytearray | None:
         """Take what has come of an answer; returns the answer once all of it is there."""
         while True:
             while self.room:
@@ -260,14 +273,14 @@ class _Wire:
             received, was_length = self.received, self.is_length
             self._expect(_LENGTH.size, is_length=True)
             if not was_length:
-                return bytes(received)
+                return received
             self._expect(*_LENGTH.unpack(received), is_length=False)
 
     def _expect(self, length: int, *, is_length: bool) -> None:
         self.received, self.is_length = bytearray(length), is_length
         self.room = memoryview(self.received)
 
-    async def _whole_answer(self) -> bytes:
+    async def _whole_answer(self) -> bytearray:
         loop = asyncio.get_running_loop()
         while (answer := self.take()) is None:
             arrived = asyncio.Event()
