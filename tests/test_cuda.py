@@ -12,8 +12,9 @@ import pytest
 import kronlearn as kl
 import reference
 from kronlearn.cuda import device
+from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.engine import Cuda
-from kronlearn.engines.engine import Coder
+from kronlearn.engines.engine import Coder, Codes
 from kronlearn.engines.threads import Threads
 from kronlearn.moments import ModeMoments, Moments
 from kronlearn.sources.arrays import ArraySource
@@ -96,10 +97,12 @@ def test_weighted_codes_are_those_of_the_processor(card, rng, method, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("tol", [None, 3.0])
-def test_thresholded_codes_are_those_of_the_processor(card, rng, tol, dtype):
-    factors = [np.linalg.qr(rng.standard_normal((8, n)))[0] for n in (8, 6)]
+@pytest.mark.parametrize("n_atoms", [(8, 6), (8, 8)])
+def test_thresholded_codes_are_those_of_the_processor(card, rng, n_atoms, tol, dtype):
+    factors = [np.linalg.qr(rng.standard_normal((8, n)))[0] for n in n_atoms]
     dictionary = kl.KroneckerDictionary(factors)
-    source = ArraySource(rng.standard_normal((200, 8, 8)).astype(dtype), (8, 8))
+    samples = rng.standard_normal((200, 8, 8)) * np.logspace(-3, 6, 200)[:, None, None]
+    source = ArraySource(samples.astype(dtype), (8, 8))
     threads, cuda = both(card, source)
     expected, codes = threads.room(source, 9, residuals=True), cuda.room(source, 9)
     coder = Coder("threshold", 9, tol)
@@ -107,6 +110,20 @@ def test_thresholded_codes_are_those_of_the_processor(card, rng, tol, dtype):
     b = cuda.run(source, dictionary, coder, codes=codes)
     assert (a.nonzeros, b.residual) == (b.nonzeros, pytest.approx(a.residual, rel=1e-5))
     np.testing.assert_array_equal(codes.gathered().index, expected.index)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("fewest", [0, 5])
+def test_codes_are_packed_as_a_sparse_matrix_has_them(card, rng, fewest, dtype):
+    nonzeros = rng.integers(fewest, 6, 70).astype(np.int32)
+    index = rng.integers(0, 30, (70, 5)).astype(np.int32)
+    value = rng.standard_normal((70, 5)).astype(dtype)
+    codes = CardCodes.copied(card, Codes(index, nonzeros, value, None), dtype)
+    data, indices, starts = map(card.download, codes.packed())
+    used = np.arange(5) < nonzeros[:, None]
+    np.testing.assert_array_equal(starts, np.concatenate([[0], np.cumsum(nonzeros)]))
+    np.testing.assert_array_equal(indices, index[used])
+    np.testing.assert_array_equal(data, value[used])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

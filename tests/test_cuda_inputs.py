@@ -135,6 +135,19 @@ def test_codes_of_samples_on_the_card_are_there(on_card, rng):
     np.testing.assert_allclose(on_card.download(found.todense()), expected.toarray(), atol=1e-9)
 
 
+@pytest.mark.parametrize("offset", [0, 1, 2, 4])
+def test_samples_on_the_card_may_begin_anywhere(on_card, rng, offset):
+    dictionary = [dct_factor(8, 8)] * 2
+    Y = rng.standard_normal((150, 8, 8)).astype(np.float32)
+    room = on_card.upload(np.zeros(offset + Y.size, np.float32))
+    room[offset:] = on_card.upload(Y.ravel())
+    model = kl.KroneckerDictionaryLearning(
+        8, n_nonzero_coefs=4, init=dictionary, max_iter=2, method="omp", device="cuda"
+    )
+    found = model.fit(room[offset:].reshape(150, 8, 8)).history_["rmse"]
+    np.testing.assert_array_equal(found, model.fit(Y).history_["rmse"])
+
+
 @pytest.mark.parametrize(
     ("shape", "message"),
     [((0, 4, 4), "0 sample"), ((5, 0), "0 feature"), ((16,), "an array of samples")],

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from kronlearn import _native
 from kronlearn.cuda.engine import Cuda
-from kronlearn.cuda.samples import CardSource, card_codes
+from kronlearn.cuda.samples import CardSource
 from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.engine import Coder, Codes, Task
 from kronlearn.engines.selection import check_device, engine_of_device
@@ -107,7 +107,8 @@ def code_source(
     """The codes ``(N, n_codes)`` of all samples of a source, where its samples are."""
     task, n = Task(dictionary, coder), len(source)
     if isinstance(source, CardSource):
-        return card_codes(source, task, engine)
+        assert isinstance(engine, Cuda)
+        return engine.coded_matrix(source, task)
     counts, indices, data = [], [], []
     for codes in engine.coded(source, task):
         assert codes.nonzeros is not None

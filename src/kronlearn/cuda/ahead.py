@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kronlearn.cuda.chunk_sums import PARTS, ChunkSums
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.device import Card
+from kronlearn.cuda.quick import LaneKernels, TileKernels, quick_kernels
 from kronlearn.cuda.samples import CardSamples
 from kronlearn.cuda.settling import Settling
 from kronlearn.cuda.tables import Tables
@@ -24,11 +25,6 @@ from kronlearn.engines.engine import Coder, Course, Iterated, Step
 
 __all__ = ["Ahead", "ahead_for"]
 
-_MOST_NONZEROS = 16
-# Samples that a block of the kernels for 8 × 8 atoms takes at a time.
-_TILE = 128
-# Bytes of shared memory that a block can have on the cards that the kernels are made for.
-_LEAST_SHARED = 160 * 1024
 # Scaled samples have no entry above this. Entries that are larger before are too large to be
 # squared and added up in single precision.
 _SCALED = 1024.0
@@ -47,9 +43,8 @@ class Ahead(ABC):
 
     Parameters
     ----------
-    card : Card
+    kernels : QuickKernels
     samples : CardSamples
-        Of float32.
     scale : float
         A power of two; times it, no entry of a sample is above 1024.
     dictionary : KroneckerDictionary
@@ -59,17 +54,16 @@ class Ahead(ABC):
         The most iterations that are done at once.
     """
 
-    #: The file with the kernels, and what it is compiled with.
-    file: str
-    options: tuple[str, ...]
     #: The updates of an iteration, each of which needs sums over all samples.
     updates: tuple[str, ...]
     #: Whether iterations write codes even if nobody wants them.
     needs_codes = False
+    #: Whether sums are those of scaled samples.
+    scales_sums = False
 
     def __init__(
         self,
-        card: Card,
+        kernels: Any,
         samples: CardSamples,
         scale: float,
         dictionary: KroneckerDictionary,
@@ -77,14 +71,14 @@ class Ahead(ABC):
         orthonormal: bool,
         kept: int,
     ) -> None:
+        self.kernels, self.samples, self.width = kernels, samples, coder.width
+        card = self.card = kernels.card
         xp = card.xp
-        self.card, self.samples, self.scale, self.width = card, samples, scale, coder.width
-        self.orthonormal = orthonormal
         self.dictionary: Dictionary = dictionary
         #: The most samples that kernels are given at a time.
         self.at_once = len(samples.source) if samples.array is not None else samples.longest
-        sums_scale = self.prepare(dictionary, coder)
-        rows = self.blocks(self.at_once)
+        sums_scale = scale if self.scales_sums else 1.0
+        rows = kernels.blocks(self.at_once)
         self.chunk_sums: ChunkSums | None = None
         if samples.array is not None:
             self.update = DeviceUpdate(card, dictionary, orthonormal, kept, rows, sums_scale)
@@ -115,14 +109,6 @@ class Ahead(ABC):
         self.recorded: dict[Any, Any] = {}
 
     @abstractmethod
-    def prepare(self, dictionary: KroneckerDictionary, coder: Coder) -> float:
-        """Ask what the kernels need; returns what sums multiply samples and codes by."""
-
-    @abstractmethod
-    def blocks(self, count: int) -> int:
-        """How many blocks leave sums of so many samples."""
-
-    @abstractmethod
     def sum_for(self, update: str, task: NDArray[Any]) -> None:
         """Enqueue the sums that an update needs, over the samples of the task."""
 
@@ -150,12 +136,6 @@ class Ahead(ABC):
         if len(done) < len(steps):
             self.update.begin_with(self.dictionary.coding_factors)
         return done
-
-    def launch(self, kernel: str, blocks: int, threads: int, shared: int, *arguments: Any) -> None:
-        """Enqueue a kernel of the file."""
-        self.card.launch_blocks(
-            self.file, kernel, blocks, threads, *arguments, options=self.options, shared=shared
-        )
 
     def _places(self, course: Course) -> list[int | None]:
         """Which set of codes every iteration writes; None where codes are not kept."""
@@ -224,7 +204,7 @@ class Ahead(ABC):
         is_first, count = update == self.updates[0], len(self.samples.source)
         for rows, chunk in self.samples.chunks():
             self.sum_for(update, self._task(step, place, rows, chunk))
-            blocks = self.blocks(rows.stop - rows.start)
+            blocks = self.kernels.blocks(rows.stop - rows.start)
             self.chunk_sums.add(blocks, rows.start == 0, rows.stop == count, of_coding=is_first)
 
     def _task(self, step: Step, place: int | None, rows: slice, samples: Any) -> NDArray[Any]:
@@ -241,88 +221,32 @@ class Ahead(ABC):
 
 
 class FullMoments(Ahead):
-    """8 × 8 atoms of 8 × 8 samples, one or two lanes per sample; full moments."""
+    """From the full moments of 8 × 8 atoms both factors are updated at once."""
 
+    kernels: TileKernels
     updates = ("update_both",)
-
-    @staticmethod
-    def suits(dictionary: Dictionary, coder: Coder, orthonormal: bool) -> bool:
-        """Whether the kernels are made for this."""
-        methods = ("threshold",) if orthonormal else ("omp", "ols")
-        return dictionary.patch_shape == dictionary.n_atoms == (8, 8) and coder.method in methods
-
-    def prepare(self, dictionary: KroneckerDictionary, coder: Coder) -> float:
-        """Ask what the kernels need."""
-        self.options = (f"-DKRONLEARN_WIDTH={coder.width}",)
-        self.file = "threshold_fused.cu"
-        if not self.orthonormal:
-            self.file = "pursuit_pairs.cu"
-            self.options += (f"-DKRONLEARN_OLS={int(coder.method == 'ols')}",)
-        needs = self.card.xp.zeros(3, np.int32)
-        self.launch("fused_needs", 1, 1, 0, needs)
-        self.threads, self.shared_bytes, each = self.card.download(needs).tolist()
-        self.most_blocks = each * self.card.n_multiprocessors
-        return self.scale
-
-    def blocks(self, count: int) -> int:
-        """As many as the card has room for, or fewer: one for every tile."""
-        return min(-(-count // _TILE), self.most_blocks)
+    scales_sums = True
 
     def sum_for(self, update: str, task: NDArray[Any]) -> None:
         """Code and sum."""
-        arguments = task, self.update.single_tables, self.partial, self.partial_counts
-        blocks = self.blocks(int(task["count"]))
-        self.launch("code_and_sum", blocks, self.threads, self.shared_bytes, *arguments)
+        self.kernels.code(task, self.update.single_tables, self.partial, self.partial_counts)
         self.settling.run(task)
 
 
 class SumsByMode(Ahead):
-    """16 × 16 or 32 × 32 atoms of square samples, several lanes per sample; sums by mode."""
+    """The left factor is updated from its sums, the right one from sums over the same codes."""
 
+    kernels: LaneKernels
     updates = ("update_left", "update_right")
     needs_codes = True
 
-    @staticmethod
-    def suits(dictionary: Dictionary, coder: Coder, orthonormal: bool) -> bool:
-        """Whether the kernels are made for this."""
-        m, n = set(dictionary.patch_shape), set(dictionary.n_atoms)
-        return (
-            coder.method in ("omp", "ols")
-            and len(dictionary.n_atoms) == 2
-            and (m <= {8} or m <= {16} or m <= {32})
-            and (n <= {16} or n <= {32})
-        )
-
-    def prepare(self, dictionary: KroneckerDictionary, coder: Coder) -> float:
-        """Ask what the kernels need."""
-        m, n = dictionary.patch_shape[0], dictionary.n_atoms[0]
-        sizes = {"M": m, "N": n, "WIDTH": coder.width, "OLS": int(coder.method == "ols")}
-        sizes["SHARED"] = self.card.shared_memory
-        self.file = "pursuit_lanes.cu"
-        self.options = tuple(f"-DKRONLEARN_{name}={value}" for name, value in sizes.items())
-        needs = self.card.xp.zeros(6, np.int32)
-        self.launch("lanes_need", 1, 1, 0, needs)
-        self.needs = self.card.download(needs).reshape(2, 3).tolist()
-        return 1.0
-
-    def blocks(self, count: int) -> int:
-        """One for every multiprocessor."""
-        return self.card.n_multiprocessors
-
     def sum_for(self, update: str, task: NDArray[Any]) -> None:
         """Code and sum for the left mode, or sum the codes for the right one."""
-        own = self.update
         if update == "update_right":
-            self._sum("sum_right", 1, task, own.unscaled, self.partial)
+            self.kernels.sum_right(task, self.update.unscaled, self.partial)
             return
-        tables, counts = own.single_tables, self.partial_counts
-        self._sum("code_and_sum_left", 0, task, tables, self.partial, counts)
+        self.kernels.code(task, self.update.single_tables, self.partial, self.partial_counts)
         self.settling.run(task)
-
-    def _sum(self, kernel: str, which: int, task: NDArray[Any], *arguments: Any) -> None:
-        warps, fixed, each = self.needs[which]
-        blocks, shared = self.blocks(int(task["count"])), fixed + warps * each
-        self.launch(kernel, blocks, 32 * warps, shared, task, *arguments)
 
 
 def ahead_for(
@@ -334,19 +258,16 @@ def ahead_for(
     kept: int,
 ) -> Ahead | None:
     """What runs iterations of this kind ahead, or None."""
-    if not isinstance(dictionary, KroneckerDictionary) or samples.source.dtype != np.float32:
+    if not isinstance(dictionary, KroneckerDictionary) or coder.tol is not None:
         return None
-    if card.shared_memory < _LEAST_SHARED:
+    kernels = quick_kernels(card, dictionary.factors, samples.source.dtype, coder)
+    if kernels is None or orthonormal != (coder.method == "threshold"):
         return None
-    if coder.width > _MOST_NONZEROS or coder.tol is not None or coder.weights is not None:
+    scale = _scale(samples.largest())
+    if scale is None:
         return None
-    for kind in (FullMoments, SumsByMode):
-        if kind.suits(dictionary, coder, orthonormal):
-            scale = _scale(samples.largest())
-            if scale is None:
-                return None
-            return kind(card, samples, scale, dictionary, coder, orthonormal, kept)
-    return None
+    kind = FullMoments if isinstance(kernels, TileKernels) else SumsByMode
+    return kind(kernels, samples, scale, dictionary, coder, orthonormal, kept)
 
 
 def _scale(largest: float) -> float | None:

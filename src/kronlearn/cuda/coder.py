@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.device import Card
-from kronlearn.cuda.tables import Tables
+from kronlearn.cuda.quick import quick_kernels
+from kronlearn.cuda.tables import SHAPE, card_tables
 from kronlearn.cuda.tasks import METHODS, NO_SAMPLE, WORK, new_task
 from kronlearn.engines.engine import Coder, Task
 from kronlearn.sources.source import Source, check_finite
@@ -20,7 +22,7 @@ _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 
 
 class ChunkCoder:
-    """Codes chunks of samples for one pass.
+    """Codes chunks of samples for one pass, by quick kernels where there are some.
 
     Parameters
     ----------
@@ -29,19 +31,14 @@ class ChunkCoder:
     source : Source
     number : int
         Of the first sample of the source among all samples of the run.
-    sizes : dict
-        Sizes of scratch that were asked for before.
     """
 
-    def __init__(
-        self, card: Card, task: Task, source: Source, number: int, sizes: dict[Any, int]
-    ) -> None:
-        self.card, self.task, self.sizes = card, task, sizes
+    def __init__(self, card: Card, task: Task, source: Source, number: int) -> None:
+        self.card, self.task, self.tables = card, task, card_tables(card, task.factors)
         self.source, self.number, self.dtype = source, number, source.dtype
-        tables = Tables.of(task.factors)
-        # What single precision cannot be trusted with is coded in double.
-        self.tables = {t: card.upload(tables.numbers.astype(t)) for t in {self.dtype, _DOUBLE}}
-        self.shape, self.norms = tables.shape, [card.upload(norm) for norm in tables.norms]
+        self.quick = None
+        if task.coding != "given" and (task.coder.method != "threshold" or not task.looks_back):
+            self.quick = quick_kernels(card, task.factors, self.dtype, task.coder)
         #: The number of the first sample that is not finite.
         self.bad = card.xp.full(1, NO_SAMPLE, np.int64)
 
@@ -81,7 +78,7 @@ class ChunkCoder:
         doubtful_count = xp.zeros(1, np.int32)
         address = self.card.address
         values: dict[str, Any] = {
-            "shape": self.shape,
+            "shape": self.tables.shape,
             "method": METHODS[self.task.coder.method],
             "work": WORK["keep better" if self.task.keep_better else self.task.coding],
             "width": self.task.coder.width,
@@ -89,8 +86,8 @@ class ChunkCoder:
             "first": first,
             "count": count,
             "samples": address(samples),
-            "norms1": address(self.norms[0]),
-            "norms2": address(self.norms[1]),
+            "norms1": address(self.tables.norms[0]),
+            "norms2": address(self.tables.norms[1]),
             "energy": address(energy),
             "first_bad": address(self.bad),
             **codes.addresses(address),
@@ -100,29 +97,33 @@ class ChunkCoder:
             self._launch("float64", values, count)
             return energy
         places = {"doubtful": address(doubtful), "doubtful_count": address(doubtful_count)}
-        self._launch("float32", values | places, count)
+        if self.quick is not None:
+            self.quick.code(new_task(**values, **places, scale=0.0), self.tables.numbers[_SINGLE])
+        else:
+            self._launch("float32", values | places, count)
         places = {"list": address(doubtful), "list_count": address(doubtful_count)}
         self._launch("recode_float32", values | places, count)
         return energy
 
     def _launch(self, kind: str, values: dict[str, Any], count: int) -> None:
         task = new_task(**values)
-        tables = self.tables[_SINGLE if kind == "float32" else _DOUBLE]
-        size = self._scratch_size(kind, task)
+        tables = self.tables.numbers[_SINGLE if kind == "float32" else _DOUBLE]
+        width, weighted = int(task["width"]), bool(task["weights"])
+        size = _scratch_size(self.card, kind, task["shape"].tobytes(), width, weighted)
         teams = min(self.card.n_teams, count)
         scratch = self.card.xp.empty(size * teams, tables.dtype)
         task["scratch"], task["scratch_size"] = self.card.address(scratch), size
         kernel = kind if kind.startswith("recode") else f"code_{kind}"
         self.card.launch("coder.cu", kernel, teams, task, tables)
 
-    def _scratch_size(self, kind: str, task: Any) -> int:
-        """Numbers that a team needs for itself, as the kernel counts them."""
-        key = kind, bytes(task["shape"].tobytes()), int(task["width"]), bool(task["weights"])
-        if key not in self.sizes:
-            numbers = self.card.xp.zeros(1, np.int64)
-            self.card.launch("coder.cu", f"scratch_{kind}", 1, task, numbers)
-            self.sizes[key] = int(numbers[0])
-        return self.sizes[key]
+
+@lru_cache(256)
+def _scratch_size(card: Card, kind: str, shape: bytes, width: int, weighted: bool) -> int:
+    """Numbers that a team needs for itself, as the kernel counts them."""
+    numbers = card.xp.zeros(1, np.int64)
+    task = new_task(shape=np.frombuffer(shape, SHAPE)[0], width=width, weights=int(weighted))
+    card.launch("coder.cu", f"scratch_{kind}", 1, task, numbers)
+    return int(card.download(numbers)[0])
 
 
 def _targets(card: Card, coder: Coder, rows: slice, dtype: np.dtype[Any]) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from kronlearn.engines.engine import Codes, KeptCodes
 
 __all__ = ["CardCodes"]
 
+# CuPy numbers the entries of a sparse matrix with 32 bits.
+_MOST_ENTRIES = 2**31 - 1
 # Of what :class:`Codes` has, the parts and their names as arguments of the kernels.
 _PARTS = ("index", "nonzeros", "value", "residual2")
 
@@ -79,3 +81,26 @@ class CardCodes(KeptCodes):
     def gathered(self) -> Codes:
         """All of them in the memory of the processor."""
         return Codes(*(self.card.download(getattr(self, part)) for part in _PARTS))
+
+    def packed(self) -> tuple[Any, Any, Any]:
+        """Values, indices and starts as a sparse matrix has them; these codes are of no more use.
+
+        Where all are of full width, nothing is copied.
+        """
+        xp, (count, width) = self.card.xp, self.index.shape
+        starts = xp.zeros(count + 1, np.int64)
+        xp.cumsum(self.nonzeros, out=starts[1:])
+        entries = int(self.card.download(starts[-1:])[0])
+        if entries > _MOST_ENTRIES:
+            raise ValueError(
+                f"The codes have {entries} nonzeros, and a sparse matrix of CuPy has at most "
+                f"{_MOST_ENTRIES}; code fewer samples at a time, or a copy of them in memory."
+            )
+        value, index = self.value.ravel(), self.index.ravel()
+        if entries < count * width:
+            value, index = xp.empty(entries, value.dtype), xp.empty(entries, np.int32)
+            teams = min(16 * self.card.n_teams, -(-count * width // 32))
+            sizes = np.int64(count), np.int32(width)
+            arrays = self.index, self.value, starts, *sizes, index, value
+            self.card.launch("codes.cu", f"pack_{value.dtype.name}", teams, *arrays)
+        return value, index, starts.astype(np.int32)

@@ -45,7 +45,6 @@ class Cuda(Engine):
         self.card, self.source, self.block_size = card, source, block_size
         self._ahead: Ahead | None = None
         self._asked = False
-        self._sizes: dict[Any, int] = {}
         self.samples = CardSamples(card, source, memory or card.free_memory() // 2)
 
     def room(self, source: Source, width: int, **parts: bool) -> CardCodes:
@@ -74,6 +73,15 @@ class Cuda(Engine):
         for _, _, codes, _ in self._passed(source, task, None):
             yield codes.gathered()
 
+    def coded_matrix(self, source: Source, task: Task) -> Any:
+        """The codes as a ``csr_matrix`` of CuPy, on the card."""
+        from cupyx.scipy import sparse
+
+        codes = self.room(source, task.coder.width)
+        for _ in self._passed(source, task, codes):
+            pass
+        return sparse.csr_matrix(codes.packed(), shape=(len(source), task.dictionary.n_codes))
+
     def summed(self, source: Source, task: Task, codes: CardCodes | None) -> CardSums:
         """The sums over all samples, chunk after chunk."""
         sums = CardSums(self.card, task)
@@ -86,5 +94,5 @@ class Cuda(Engine):
     ) -> Iterator[tuple[slice, Any, CardCodes, Any]]:
         """Pass over the samples; yields what :meth:`ChunkCoder.passed` does."""
         assert source is self.source
-        coder = ChunkCoder(self.card, task, source, 0, self._sizes)
+        coder = ChunkCoder(self.card, task, source, 0)
         return coder.passed(self.samples.chunks(), codes)

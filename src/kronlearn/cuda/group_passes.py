@@ -78,8 +78,8 @@ class Shrinkage:
             "noise": noise,
             "room": room,
             "weight_scale": _scale(_SUM_BITS - weight),
-            "analysis": self.card.address(owner.numbers[owner.dtype]),
-            "synthesis": self.card.address(synthesis.numbers[owner.dtype]),
+            "analysis": self.card.address(owner.tables.numbers[owner.dtype]),
+            "synthesis": self.card.address(synthesis.tables.numbers[owner.dtype]),
             "taper": self.card.address(self.taper),
         }
         for name, value in values.items():
@@ -100,7 +100,7 @@ class Shrinkage:
         weight = math.prod(near) * group * most
         # A number of a shrunk group does not exceed the norm of the group, but for what rounding or
         # factors that are not quite orthonormal add.
-        growth = self.owner.kept.growth * synthesis.kept.growth
+        growth = self.owner.tables.growth * synthesis.tables.growth
         norm = math.sqrt(group * self.grid.features) * 1.01 * growth
         return _bits(weight), _SUM_BITS - _bits(weight) - _bits(norm)
 

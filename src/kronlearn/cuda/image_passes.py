@@ -84,7 +84,7 @@ class Scratch:
     ) -> None:
         self.card, self.kind, self.dtype = owner.card, kind, np.dtype(dtype)
         self.file = _FILES[kind]
-        known = owner.kept.scratch
+        known = owner.tables.scratch
         if (kind, deciding) not in known:
             numbers = self.card.xp.zeros(2, np.int64)
             self.card.launch(self.file, f"scratch_{kind}", 1, task, numbers)
@@ -250,5 +250,5 @@ class Coding:
             coder.enter(own)
             own["list"], own["list_count"] = lists[number - 1] if number else (0, 0)
             own["doubtful"], own["doubtful_count"] = (lists[number:] or [(0, 0)])[0]
-            tables = self.owner.numbers[coder.dtype]
+            tables = self.owner.tables.numbers[coder.dtype]
             self.card.launch(coder.file, coder.kind, min(coder.teams, count), own, tables)

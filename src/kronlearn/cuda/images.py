@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,51 +20,13 @@ from kronlearn.cuda.group_passes import Shrinkage
 from kronlearn.cuda.image_passes import Coding, Tell
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.slabs import Axis, Grid, PlacedArray
-from kronlearn.cuda.tables import Tables
+from kronlearn.cuda.tables import card_tables
 from kronlearn.cuda.tasks import METHODS
 
 __all__ = ["CardImages"]
 
 # More memory than this does not make passes faster; this much is free on any card that is of use.
 _USEFUL_MEMORY, _SMALL_MEMORY = 1 << 30, 1 << 29
-# Dictionaries that are kept on the card for the next pass.
-_KEPT = 16
-
-
-class _Kept:
-    """What passes with a dictionary need again and again.
-
-    Attributes
-    ----------
-    tables : Tables
-    numbers : dict
-        The tables on the card, by dtype.
-    scratch : dict
-        Numbers of scratch that kernels need, and whether in the memory of the card.
-    """
-
-    def __init__(self, card: Card, factors: Sequence[NDArray[np.float64]]) -> None:
-        self.factors = factors
-        self.tables = Tables.of(factors)
-        self.numbers = {
-            np.dtype(kind): card.upload(self.tables.numbers.astype(kind))
-            for kind in (np.float32, np.float64)
-        }
-        self.scratch: dict[Any, tuple[int, bool]] = {}
-
-    @cached_property
-    def growth(self) -> float:
-        """By how much the factors, with unit-norm columns, may enlarge the norm of a sample."""
-        return math.prod(
-            float(np.linalg.norm(factor, 2) / np.linalg.norm(factor, axis=0).min())
-            for factor in self.factors
-        )
-
-
-@lru_cache(_KEPT)
-def _kept(card: Card, *factors: tuple[tuple[int, int], bytes]) -> _Kept:
-    """The same for the same shapes and entries of factors."""
-    return _Kept(card, [np.frombuffer(entries).reshape(shape) for shape, entries in factors])
 
 
 class CardImages:
@@ -90,9 +51,7 @@ class CardImages:
     ) -> None:
         self.card, self.factors, self.dtype = card, list(factors), np.dtype(dtype)
         self._memory = memory
-        entries = [(f.shape, np.asarray(f, np.float64).tobytes()) for f in self.factors]
-        self.kept = _kept(card, *entries)
-        self.tables, self.numbers = self.kept.tables, self.kept.numbers
+        self.tables = card_tables(card, self.factors)
         self.features = math.prod(factor.shape[0] for factor in self.factors)
         self.atoms = math.prod(factor.shape[1] for factor in self.factors)
 

@@ -12,13 +12,13 @@ from kronlearn.cuda.streaming import SLOTS
 from kronlearn.sources.arrays import check_shape, check_size
 from kronlearn.sources.source import Source, sample_dtype
 
-__all__ = ["CardSamples", "CardSource", "card_codes"]
+__all__ = ["CardSamples", "CardSource"]
 
 # Chunks are no longer than this many numbers: what is made of one besides is as large or larger.
 # Those that are sent are shorter, for the first one is waited for.
 _MOST_NUMBERS, _NUMBERS_SENT = 1 << 26, 1 << 23
-# CuPy numbers the entries of a sparse matrix with 32 bits.
-_MOST_ENTRIES = 2**31 - 1
+# Kernels read samples in pieces of so many bytes.
+_ALIGNMENT = 16
 
 
 class CardSource(Source):
@@ -28,7 +28,8 @@ class CardSource(Source):
     ----------
     card : Card
     array : array of CuPy, PyTorch or another library, of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
-        Used as it lies there if it is C-contiguous float32 or float64, otherwise copied.
+        Used as it lies there if it is C-contiguous float32 or float64 and begins at a multiple of
+        16 bytes, otherwise copied.
     patch_shape : tuple of int
     """
 
@@ -43,6 +44,8 @@ class CardSource(Source):
         self.is_rows = array.ndim == 2
         rows = array.reshape(len(array), -1)
         self.array = card.xp.ascontiguousarray(rows, dtype=self.dtype)
+        if card.address(self.array) % _ALIGNMENT:
+            self.array = self.array.copy()
 
     def __len__(self) -> int:
         return int(self.array.shape[0])
@@ -138,22 +141,3 @@ class CardSamples:
         step = max(1, numbers // self.source.n_features)
         count = len(self.source)
         return [slice(start, min(start + step, count)) for start in range(0, count, step)]
-
-
-def card_codes(source: CardSource, task: Any, engine: Any) -> Any:
-    """The codes of samples on the card as a ``csr_matrix`` of CuPy."""
-    from cupyx.scipy import sparse
-
-    xp = source.card.xp
-    codes = engine.room(source, task.coder.width)
-    engine.summed(source, task, codes)
-    ends = xp.zeros(len(source) + 1, xp.int64)
-    xp.cumsum(codes.nonzeros, out=ends[1:])
-    if codes.index.size > _MOST_ENTRIES and int(ends[-1]) > _MOST_ENTRIES:
-        raise ValueError(
-            f"The codes have {int(ends[-1])} nonzeros, and a sparse matrix of CuPy has at most "
-            f"{_MOST_ENTRIES}; code fewer samples at a time, or a copy of them in memory."
-        )
-    used = xp.arange(codes.index.shape[1]) < codes.nonzeros[:, None]
-    parts = (codes.value[used], codes.index[used], ends.astype(xp.int32))
-    return sparse.csr_matrix(parts, shape=(len(source), task.dictionary.n_codes))

@@ -35,7 +35,6 @@ class CardShare(Share):
     def __init__(self, card: Card, block_size: int, dtype: np.dtype[Any]) -> None:
         self.card, self.block_size, self.dtype = card, block_size, dtype
         self.samples: dict[tuple[int, int], _Samples] = {}
-        self._sizes: dict[Any, int] = {}
 
     def room(self, n_samples: int, width: int, **parts: bool) -> CardCodes:
         """Room for codes, with all parts."""
@@ -54,7 +53,7 @@ class CardShare(Share):
         sums = BlockSums(self.card, task, tree, self.block_size)
         if part.rows not in self.samples:
             self.samples[part.rows] = _Samples(self.card, part, self.block_size)
-        coder = ChunkCoder(self.card, task, part, part.number, self._sizes)
+        coder = ChunkCoder(self.card, task, part, part.number)
         chunks = self.samples[part.rows].chunks(max(1, _MOST_NUMBERS // sums.numbers))
         for rows, samples, own, _ in coder.passed(chunks, codes):
             sums.add(samples, own, (part.number + rows.start) // self.block_size)

@@ -68,7 +68,7 @@ class CardSums:
         sizes = np.int64(count), np.int32(width), np.int32(n_codes)
         parts = codes.index, codes.value, codes.nonzeros
         teams = min(self.card.n_teams, count)
-        self.card.launch("moments.cu", kernel, teams, *parts, *sizes, dense)
+        self.card.launch("codes.cu", kernel, teams, *parts, *sizes, dense)
         return dense
 
     def _add_dense(self, y: Any, x: Any) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SHAPE", "Tables"]
+from kronlearn.cuda.device import Card
+
+__all__ = ["SHAPE", "CardTables", "Tables", "card_tables"]
 
 _MOST_MODES = 16
+# Dictionaries whose tables are kept on the card for the next call.
+_KEPT = 16
 
 #: The struct Shape of the kernels.
 SHAPE = np.dtype(
@@ -60,6 +65,51 @@ class Tables:
         parts = [*unit, *(f * f for f in unit), *(s.T @ s for s in sides), *(s.T for s in sides)]
         numbers = np.concatenate([part.ravel() for part in parts])
         return cls(shape, numbers, (norms[0], norms[1]))
+
+
+class CardTables:
+    """The tables of a dictionary on a card.
+
+    Attributes
+    ----------
+    shape : struct Shape
+    numbers : dict
+        The tables by dtype.
+    norms : list of two arrays
+        The norms of the columns of both sides.
+    growth : float
+        By how much the factors, with unit-norm columns, may enlarge the norm of a sample.
+    scratch : dict
+        Numbers of scratch that kernels need, and whether in the memory of the card.
+    """
+
+    def __init__(self, card: Card, factors: Sequence[NDArray[np.float64]]) -> None:
+        tables = Tables.of(factors)
+        self.factors, self.shape = factors, tables.shape
+        self.numbers = {
+            np.dtype(kind): card.upload(tables.numbers.astype(kind))
+            for kind in (np.float32, np.float64)
+        }
+        self.norms = [card.upload(norm) for norm in tables.norms]
+        self.scratch: dict[Any, tuple[int, bool]] = {}
+
+    @cached_property
+    def growth(self) -> float:
+        return math.prod(
+            float(np.linalg.norm(factor, 2) / np.linalg.norm(factor, axis=0).min())
+            for factor in self.factors
+        )
+
+
+def card_tables(card: Card, factors: Sequence[NDArray[Any]]) -> CardTables:
+    """The tables of factors; the same ones for the same shapes and entries."""
+    entries = [(f.shape, np.asarray(f, np.float64).tobytes()) for f in factors]
+    return _card_tables(card, *entries)
+
+
+@lru_cache(_KEPT)
+def _card_tables(card: Card, *factors: tuple[tuple[int, int], bytes]) -> CardTables:
+    return CardTables(card, [np.frombuffer(entries).reshape(shape) for shape, entries in factors])
 
 
 def _product(parts: Sequence[NDArray[np.float64]], empty: tuple[int, ...]) -> NDArray[np.float64]:

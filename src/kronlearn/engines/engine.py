@@ -152,6 +152,11 @@ class Task:
     scales: tuple[NDArray[np.float64], ...] | None = None
 
     @property
+    def looks_back(self) -> bool:
+        """Whether codes that are there already matter."""
+        return self.coding != "fresh" or self.keep_better or self.half is not None
+
+    @property
     def factors(self) -> tuple[NDArray[Any], ...]:
         """What the work is done with: matrices whose Kronecker product has the scaled atoms."""
         factors = self.dictionary.coding_factors

@@ -218,7 +218,9 @@ class TileCoder {
     code.count = (nonzeros + 1 - own_half()) / 2;
     if (own_half() == 0) report(task_, k, sample, nonzeros, residual2);
     if (task_.index) code.send(outbox_, nonzeros, !sample.doubtful);
-    const float codes2 = code.put(codes_ + threadIdx.x / 2 * kCodeStride, scale_);
+    float codes2 = 0;
+    if (sums_wanted || counts_wanted)
+      codes2 = code.put(codes_ + threadIdx.x / 2 * kCodeStride, scale_);
     if (counts_wanted)
       add_pair_counts(reinterpret_cast<double*>(memory_ + Memory::kCounts), counted ? sample.energy : 0.0f,
                       residual2, codes2 * quick_reciprocal(scale_ * scale_), nonzeros);

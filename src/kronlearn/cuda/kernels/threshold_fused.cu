@@ -213,6 +213,21 @@ KRONLEARN_DEVICE float correlate_and_split(float* sample, float scale, const flo
   return (energy[0] + energy[1]) + (energy[2] + energy[3]);
 }
 
+// A power of two that makes the largest entry of a sample 512 to 1024. Tiny samples stay smaller than that:
+// their energies would be none.
+KRONLEARN_DEVICE float own_scale(const float* sample) {
+  float largest = 0;
+#pragma unroll 1
+  for (int i = 0; i < kSize; i += 8) {
+    float y[8];
+    load8(sample + i, y);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) largest = fmaxf(largest, fabsf(y[j]));
+  }
+  const int exponent = 2 * 127 + 9 - int(__float_as_uint(largest) >> 23);
+  return __uint_as_float(unsigned(exponent < 127 + 60 ? exponent : 127 + 60) << 23);
+}
+
 KRONLEARN_DEVICE void store_code(const Threshold& threshold, Half* row) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -233,7 +248,6 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
   const ThreadOutbox outbox(codes);
   const int thread = threadIdx.x;
   const Tables<float> from(task.shape, tables);
-  const float scale = float(task.scale), inverse = 1.0f / scale;
   if (thread < kSize) {
     left[thread] = from.factors[thread];
     right[thread] = from.factors[kSize + thread];
@@ -252,6 +266,7 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
     __syncwarp();
 
     Threshold threshold;
+    const float scale = task.scale > 0 ? float(task.scale) : own_scale(y), inverse = 1.0f / scale;
     const float scaled = correlate_and_split(y, scale, left, right, threshold.alpha);
     const float energy = scaled * inverse * inverse, tol2 = target2(task, k, k < task.count);
     Outcome sample{k < task.count, is_finite(energy), false, energy};
@@ -286,7 +301,7 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
   }
   if (partial) sums.write(partial + int64(blockIdx.x) * sums.kNumbers);
   if (partial_counts)
-    found.write(sums.codes2() * inverse * inverse, counts,
+    found.write(sums.codes2() / (task.scale * task.scale), counts,
                 partial_counts + int64(blockIdx.x) * kCounts);
 }
 
@@ -294,7 +309,7 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
 
 // Codes all samples of a task afresh. Nothing is written to what is null: index, value, nonzeros, residual2
 // and energy in the task; sums, times the square of the task's scale, partial (blocks, 64, 64); counts,
-// partial_counts (blocks, 4).
+// partial_counts (blocks, 4). Without sums the scale may be zero: every sample has its own then.
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kThreads, kronlearn::kBlocksEach)
     code_and_sum(kronlearn::Task<float> task, const float* tables, float* partial,
                  double* partial_counts) {

@@ -1,0 +1,165 @@
+"""Kernels made for common shapes: 8 × 8 atoms, and 16 × 16 or 32 × 32 ones."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.cuda.device import Card
+from kronlearn.engines.engine import Coder
+
+__all__ = ["LaneKernels", "QuickKernels", "TileKernels", "quick_kernels"]
+
+_MOST_NONZEROS = 16
+# Samples that a block of the kernels for 8 × 8 atoms takes at a time.
+_TILE = 128
+# Bytes of shared memory that a block can have on the cards that the kernels are made for.
+_LEAST_SHARED = 160 * 1024
+_NOWHERE = np.uint64(0)
+
+
+class QuickKernels(ABC):
+    """Kernels that code samples of float32, without weights, and may sum on the way.
+
+    Parameters
+    ----------
+    card : Card
+    sizes : pair of (m, n)
+        Of both factors.
+    coder : Coder
+    """
+
+    #: The file with the kernels, and what it is compiled with.
+    file: str
+    options: tuple[str, ...]
+
+    def __init__(self, card: Card, sizes: Sequence[tuple[int, int]], coder: Coder) -> None:
+        self.card, self.method = card, coder.method
+        self.choose(sizes[0], coder)
+
+    @staticmethod
+    @abstractmethod
+    def suit(sizes: Sequence[tuple[int, int]], method: str) -> bool:
+        """Whether the kernels are made for this."""
+
+    @abstractmethod
+    def choose(self, size: tuple[int, int], coder: Coder) -> None:
+        """Choose a file and options, and ask what its kernels need."""
+
+    @abstractmethod
+    def blocks(self, count: int) -> int:
+        """How many blocks work on so many samples, and leave sums of them."""
+
+    @abstractmethod
+    def code(
+        self, task: NDArray[Any], tables: Any, partial: Any = _NOWHERE, counts: Any = _NOWHERE
+    ) -> None:
+        """Enqueue the coding of the samples of a task, and sums over them where they are wanted."""
+
+    def launch(self, kernel: str, blocks: int, threads: int, shared: int, *arguments: Any) -> None:
+        """Enqueue a kernel of the file."""
+        self.card.launch_blocks(
+            self.file, kernel, blocks, threads, *arguments, options=self.options, shared=shared
+        )
+
+
+class TileKernels(QuickKernels):
+    """8 × 8 atoms of 8 × 8 samples, one or two lanes per sample; full moments."""
+
+    @staticmethod
+    def suit(sizes: Sequence[tuple[int, int]], method: str) -> bool:
+        """Whether the kernels are made for this."""
+        return list(sizes) == [(8, 8), (8, 8)]
+
+    def choose(self, size: tuple[int, int], coder: Coder) -> None:
+        """Pursuit, or the largest coefficients of orthonormal atoms."""
+        self.options = (f"-DKRONLEARN_WIDTH={coder.width}",)
+        self.file = "threshold_fused.cu"
+        if coder.method != "threshold":
+            self.file = "pursuit_pairs.cu"
+            self.options += (f"-DKRONLEARN_OLS={int(coder.method == 'ols')}",)
+        needs = _needs(self.card, self.file, self.options, "fused_needs", 3)
+        self.threads, self.shared_bytes, each = needs
+        self.most_blocks = each * self.card.n_multiprocessors
+
+    def blocks(self, count: int) -> int:
+        """As many as the card has room for, or fewer: one for every tile."""
+        return min(-(-count // _TILE), self.most_blocks)
+
+    def code(
+        self, task: NDArray[Any], tables: Any, partial: Any = _NOWHERE, counts: Any = _NOWHERE
+    ) -> None:
+        """Code, and sum."""
+        blocks, arguments = self.blocks(int(task["count"])), (task, tables, partial, counts)
+        self.launch("code_and_sum", blocks, self.threads, self.shared_bytes, *arguments)
+
+
+class LaneKernels(QuickKernels):
+    """16 × 16 or 32 × 32 atoms of square samples, several lanes per sample; sums by mode."""
+
+    @staticmethod
+    def suit(sizes: Sequence[tuple[int, int]], method: str) -> bool:
+        """Whether the kernels are made for this."""
+        if method not in ("omp", "ols") or len(sizes) != 2 or sizes[0] != sizes[1]:
+            return False
+        m, n = sizes[0]
+        return m in (8, 16, 32) and n in (16, 32)
+
+    def choose(self, size: tuple[int, int], coder: Coder) -> None:
+        """Pursuit for this size."""
+        sizes = {"M": size[0], "N": size[1], "WIDTH": coder.width}
+        sizes |= {"OLS": int(coder.method == "ols"), "SHARED": self.card.shared_memory}
+        self.file = "pursuit_lanes.cu"
+        self.options = tuple(f"-DKRONLEARN_{name}={value}" for name, value in sizes.items())
+        needs = _needs(self.card, self.file, self.options, "lanes_need", 6)
+        self.coding_needs, self.summing_needs = needs[:3], needs[3:]
+
+    def blocks(self, count: int) -> int:
+        """One for every multiprocessor."""
+        return self.card.n_multiprocessors
+
+    def code(
+        self, task: NDArray[Any], tables: Any, partial: Any = _NOWHERE, counts: Any = _NOWHERE
+    ) -> None:
+        """Code, and sum for the left mode."""
+        arguments = task, tables, partial, counts
+        self._launch("code_and_sum_left", self.coding_needs, *arguments)
+
+    def sum_right(self, task: NDArray[Any], factor: Any, partial: Any) -> None:
+        """Enqueue the sums of the right mode over the codes of a task."""
+        self._launch("sum_right", self.summing_needs, task, factor, partial)
+
+    def _launch(self, kernel: str, needs: tuple[int, ...], *arguments: Any) -> None:
+        warps, fixed, each = needs
+        blocks, shared = self.blocks(int(arguments[0]["count"])), fixed + warps * each
+        self.launch(kernel, blocks, 32 * warps, shared, *arguments)
+
+
+def quick_kernels(
+    card: Card, factors: Sequence[NDArray[Any]], dtype: np.dtype[Any], coder: Coder
+) -> TileKernels | LaneKernels | None:
+    """Those that suit these factors, samples and codes, or None."""
+    if dtype != np.float32 or card.shared_memory < _LEAST_SHARED:
+        return None
+    if coder.width > _MOST_NONZEROS or coder.weights is not None:
+        return None
+    sizes = [factor.shape for factor in factors]
+    for kind in (TileKernels, LaneKernels):
+        if kind.suit(sizes, coder.method):
+            return kind(card, sizes, coder)
+    return None
+
+
+@lru_cache(64)
+def _needs(
+    card: Card, file: str, options: tuple[str, ...], kernel: str, count: int
+) -> tuple[int, ...]:
+    """What the kernels of a file say that they need."""
+    needs = card.xp.zeros(count, np.int32)
+    card.launch_blocks(file, kernel, 1, 1, needs, options=options)
+    return tuple(card.download(needs).tolist())
