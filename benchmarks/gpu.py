@@ -7,6 +7,8 @@ Through the public interface, medians of several runs after one that compiles:
 - checks: the tests that need a card,
 - A to E: milliseconds per iteration of learning from samples that lie on the card, and the RMSE
   beside the processor's,
+- coding: the samples of A to E that lie on the card coded once, beside the package batched-omp
+  where that is installed,
 - whole: 100 iterations of A, from an array in memory to factors in memory,
 - denoise: 512 × 512 pixels with a ready dictionary of 8 × 8 pixels and 16 × 16 atoms, and how long
   each kernel takes,
@@ -35,7 +37,7 @@ import numpy as np
 from skimage.data import camera
 
 import kronlearn as kl
-from kronlearn.cli.bench_gpu import CASES, Case, image_like, learner, milliseconds
+from kronlearn.cli.bench_gpu import CASES, Case, coders, image_like, learner, milliseconds
 from kronlearn.cuda.device import card
 from kronlearn.sources.arrays import ArraySource
 
@@ -58,6 +60,7 @@ def main() -> int:
     """Run the command line; 0 if all checks pass."""
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         **{case.name: lambda case=case: iterations(case) for case in CASES},
+        "coding": coding,
         "whole": whole,
         "denoise": denoise,
         "learn": learn,
@@ -122,6 +125,15 @@ def iterations(case: Case) -> Iterator[Row]:
         processor = learner(case, n_jobs=-1, **both).fit(few)
         errors = [model.history_["rmse"][-1] for model in (ours, processor)]
         yield case.name, name, errors[0], "RMSE", None, errors[1], "processor"
+
+
+def coding() -> Iterator[Row]:
+    """Codes of samples on the card, which stay there."""
+    for case in CASES:
+        on_card = card().upload(samples_of(case.samples, case.m))
+        took = {name: 1e3 * median(work, 5) for name, work in coders(case, card(), on_card).items()}
+        other = took.get("batched-omp")
+        yield "coding", case.name, took["coding"], "ms", None, other, "batched-omp"
 
 
 def whole() -> Iterator[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ from hypothesis import settings
 
 from emulated_card import COMPILER, EmulatedCard
 from kronlearn.cuda.device import card as real_card
+
+# In the background of a shell interrupts are ignored; some tests send them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "kronlearn", deadline=None, derandomize=True, max_examples=60, database=None

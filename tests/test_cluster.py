@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -23,6 +24,7 @@ from scipy import sparse
 
 import kronlearn.engines.cluster as engine
 from cluster import DaskCluster, at_most, bits, free_port, image_like, model, until
+from kronlearn.engines.host import Host
 from kronlearn.engines.wires import Wires
 from kronlearn.sources.stored_samples import open_samples
 
@@ -385,6 +387,28 @@ def test_a_fit_inside_a_task_is_one_like_any_other(
     scattered = cluster.client.scatter(samples)
     rmse = cluster.client.submit(fitted, scattered).result(timeout=60)
     assert rmse == model(**USUAL, engine="threads").fit(samples).history_["rmse"]
+
+
+def test_samples_that_came_misaligned_are_moved_and_held_once() -> None:
+    message = np.zeros(8 * 36 * 4 + 1, np.uint8)
+    samples = message[1:].view(np.float32).reshape(8, 6, 6)
+    assert not samples.flags.aligned
+    samples[...] = np.arange(8 * 36).reshape(8, 6, 6)
+    loop = asyncio.new_event_loop()
+    serving = threading.Thread(target=loop.run_forever)
+    serving.start()
+    host, run = Host(), SimpleNamespace(data={})
+    held = {"samples": samples}
+    host.worker = SimpleNamespace(data=held, loop=SimpleNamespace(asyncio_loop=loop))  # type: ignore[assignment]
+    request: Any = SimpleNamespace(keys={(0, 1): "samples", (1, 2): "others"})
+    assert host._fetch(run, request) == [(1, 2)]  # type: ignore[arg-type]
+    loop.call_soon_threadsafe(loop.stop)
+    serving.join()
+    loop.close()
+    _, moved = run.data[0, 1]
+    assert moved.flags.aligned
+    assert held["samples"] is moved
+    np.testing.assert_array_equal(moved, samples)
 
 
 def test_workers_forget_a_fit_when_it_ends(cluster: DaskCluster, samples: np.ndarray) -> None:

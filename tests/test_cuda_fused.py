@@ -6,8 +6,10 @@ They code tiles of 128 samples of 8 × 8 and add up moments at once; they must a
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -331,18 +333,27 @@ def test_blocks_fit_a_multiprocessor(build, method, width):
     assert blocks * threads <= 2048
 
 
-@pytest.mark.parametrize("file", sorted(path.name for path in KERNELS.glob("*.cu")))
-def test_kernels_compile(tmp_path, file):
+FILES = sorted(path.name for path in KERNELS.glob("*.cu"))
+
+
+@pytest.fixture(scope="module")
+def compiling(tmp_path_factory):
+    """All files on their way through the compiler, as many at a time as there are processors."""
     compiler = shutil.which("nvcc")
     if compiler is None:
         pytest.skip("no nvcc to compile kernels with")
-    command = [
-        compiler,
-        "-std=c++17",
-        "-arch=sm_90",
-        "-cubin",
-        KERNELS / file,
-        "-o",
-        "kernel.cubin",
-    ]
-    subprocess.run(command, cwd=tmp_path, check=True)
+    folder = tmp_path_factory.mktemp("cubins")
+
+    def compile_(file):
+        command = [compiler, "-std=c++17", "-arch=sm_90", "-cubin", KERNELS / file]
+        command += ["-o", f"{file}.cubin"]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield {file: pool.submit(compile_, file) for file in FILES}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_kernels_compile(compiling, file):
+    result = compiling[file].result()
+    assert result.returncode == 0, result.stderr

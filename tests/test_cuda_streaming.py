@@ -69,8 +69,8 @@ def fitted(Y: np.ndarray, limit: int | None = None, **settings: Any) -> Any:
     [
         GENERAL,
         {"structure": "orthonormal"},
-        GENERAL | {"n_atoms": 16},
-        {"method": "omp"},
+        pytest.param(GENERAL | {"n_atoms": 16}, marks=pytest.mark.slow),
+        pytest.param({"method": "omp"}, marks=pytest.mark.slow),
         {"method": "ols", "n_atoms": 16},
     ],
     ids=str,

@@ -1,5 +1,6 @@
 """Memory stays within blocks and codes: neither coding nor learning copies the samples."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -68,3 +69,34 @@ def test_learning_needs_little_more_than_the_previous_codes(structure):
 @pytest.mark.parametrize("work", [CODE.format(method="ols"), LEARN.format(structure="general")])
 def test_a_million_samples_need_five_times_what_two_hundred_thousand_do(work):
     assert growth(work, 1_000_000) < 2.5 * codes_size(1_000_000) + 8
+
+
+FAULTS = """
+import resource
+import numpy as np
+import kronlearn as kl
+
+seen = []
+
+def watch(progress):
+    if progress.iteration in (4, 12):
+        seen.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+
+Y = np.random.default_rng(0).standard_normal((3000, 32, 32), dtype=np.float32)
+model = kl.KroneckerDictionaryLearning(
+    32, n_nonzero_coefs=8, monotone=False, max_iter=13, n_jobs=2, callback=watch, random_state=0
+)
+model.fit(Y)
+print((seen[1] - seen[0]) / 8)
+"""
+
+
+def test_passes_do_not_fetch_their_memory_from_the_system_again_and_again():
+    # As Dask has its workers: what is freed goes back to the system at once.
+    environment = os.environ | {"MALLOC_TRIM_THRESHOLD_": "65536"}
+    result = subprocess.run(
+        [sys.executable, "-c", FAULTS], capture_output=True, text=True, env=environment, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+    # Pages of an iteration; a thread alone needs a hundred.
+    assert float(result.stdout) < 60

@@ -22,7 +22,17 @@ from kronlearn.cli.output import Output
 from kronlearn.cli.timing import interleaved, machine
 from kronlearn.engines import selection
 
-__all__ = ["CASES", "Case", "cases_named", "image_like", "learner", "milliseconds", "run"]
+__all__ = [
+    "CASES",
+    "Case",
+    "cases_named",
+    "coders",
+    "competitor",
+    "image_like",
+    "learner",
+    "milliseconds",
+    "run",
+]
 
 
 @dataclass(frozen=True)
@@ -74,8 +84,7 @@ def run(cases: Sequence[Case], repetitions: int, quick: bool, output: Output) ->
     output.say("float32; samples lie on the card, or for the processor, on all cores, in memory.")
     if quick:
         output.say("A quick run: too few samples for the times to mean much.")
-    competitor = next((name for name in _COMPETITORS if find_spec(name)), None)
-    if competitor is None:
+    if competitor() is None:
         output.say("batched-omp is not installed: left out.")
     rows = []
     for case in cases:
@@ -83,10 +92,17 @@ def run(cases: Sequence[Case], repetitions: int, quick: bool, output: Output) ->
         samples = image_like(few.samples, few.m)
         on_card = card.upload(samples)
         row = _learning(few, samples, on_card, quick, output)
-        row |= _coding(few, card, on_card, competitor, 1 if quick else repetitions, output)
+        runs, times = coders(few, card, on_card), 1 if quick else repetitions
+        seconds = interleaved(runs, times, output, f"{few.name}, coding")
+        row |= {f"{name} ms": 1e3 * value for name, value in seconds.items()}
         rows.append(row)
     output.say(_table(rows))
-    output.finish({"machine": facts, "competitor": competitor, "rows": rows})
+    output.finish({"machine": facts, "competitor": competitor(), "rows": rows})
+
+
+def competitor() -> str | None:
+    """The module of batched-omp, if it is installed."""
+    return next((name for name in _COMPETITORS if find_spec(name)), None)
 
 
 def image_like(count: int, m: int) -> NDArray[np.float32]:
@@ -139,10 +155,8 @@ def _learning(
     return found
 
 
-def _coding(
-    case: Case, card: Any, on_card: Any, competitor: str | None, repetitions: int, output: Output
-) -> dict[str, Any]:
-    """Milliseconds of coding alone, samples and codes on the card."""
+def coders(case: Case, card: Any, on_card: Any) -> dict[str, Callable[[], Any]]:
+    """What codes the samples of a case alone, samples and codes on the card, by name."""
     dictionary = perturbed_dct((case.m, case.m), (case.n, case.n))
     if case.structure == "orthonormal":
         dictionary = kl.KroneckerDictionary([np.linalg.qr(f)[0] for f in dictionary.factors])
@@ -153,11 +167,11 @@ def _coding(
         # One number of them: it is there when they all are.
         card.download(codes.data[:1])
 
-    runs: dict[str, Callable[[], Any]] = {"coding ms": ours}
-    if competitor is not None and method == "omp":
-        runs["batched-omp ms"] = partial(_batched_omp, competitor, dictionary, case, on_card)
-    seconds = interleaved(runs, repetitions, output, f"{case.name}, coding")
-    return {name: 1e3 * value for name, value in seconds.items()}
+    runs: dict[str, Callable[[], Any]] = {"coding": ours}
+    module = competitor()
+    if module is not None and method == "omp":
+        runs["batched-omp"] = partial(_batched_omp, module, dictionary, case, on_card)
+    return runs
 
 
 def _batched_omp(module: str, dictionary: Any, case: Case, on_card: Any) -> None:

@@ -141,12 +141,23 @@ class Host(WorkerPlugin):
         if new:
             # Only the event loop may touch what Dask holds.
             loop = self.worker.loop.asyncio_loop  # type: ignore[attr-defined]
-            run.data |= asyncio.run_coroutine_threadsafe(self._held(new), loop).result()
+            held = asyncio.run_coroutine_threadsafe(self._held(new), loop).result()
+            # Arrays lie in messages where it happens, and would be copied in every pass.
+            moved = {span: (key, _aligned(array)) for span, (key, array) in held.items()}
+            asyncio.run_coroutine_threadsafe(self._replace(moved), loop).result()
+            run.data |= moved
         return [span for span in request.keys if span not in run.data]
 
     async def _held(self, keys: dict[Span, str]) -> dict[Span, tuple[str, Any]]:
         data = self.worker.data
         return {span: (key, data[key]) for span, key in keys.items() if key in data}
+
+    async def _replace(self, moved: dict[Span, tuple[str, Any]]) -> None:
+        """Have Dask hold these instead: nothing is held twice."""
+        data = self.worker.data
+        for key, array in moved.values():
+            if key in data and data[key] is not array:
+                data[key] = array
 
     def _forget_abandoned(self) -> None:
         now = time.monotonic()
@@ -314,6 +325,10 @@ class Run:
     def _rows(self, span: Span) -> slice:
         size = self.setup.block_size
         return slice(span[0] * size, min(span[1] * size, self.setup.n_samples))
+
+
+def _aligned(array: Any) -> Any:
+    return array if array.flags.aligned else np.array(array)
 
 
 def _share(setup: Setup, n_threads: int) -> Share:
