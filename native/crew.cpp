@@ -17,13 +17,13 @@ struct Crew::Shift::State {
   std::function<void()> work;
   std::mutex mutex;
   std::condition_variable ended;
-  int busy = 0;
+  std::atomic<int> busy{0};
 };
 
 struct Crew::Member {
   std::mutex mutex;
   std::condition_variable called;
-  Shift::State* shift = nullptr;
+  std::atomic<Shift::State*> shift{nullptr};
 };
 
 namespace {
@@ -72,11 +72,13 @@ void Passes::end() {
 
 void Crew::serve(Member* member) {
   for (;;) {
+    const auto is_called = [&] { return member->shift != nullptr; };
+    happens_soon(is_called);
     Shift::State* shift;
     {
       std::unique_lock lock(member->mutex);
-      member->called.wait(lock, [&] { return member->shift != nullptr; });
-      shift = std::exchange(member->shift, nullptr);
+      member->called.wait(lock, is_called);
+      shift = member->shift.exchange(nullptr);
     }
     shift->work();
     {
@@ -114,8 +116,11 @@ Crew::Shift::Shift(std::function<void()> work) : state_(new State) {
 }
 
 Crew::Shift::~Shift() {
+  const auto has_ended = [&] { return state_->busy == 0; };
+  happens_soon(has_ended);
+  // Whoever was the last still holds the lock.
   std::unique_lock lock(state_->mutex);
-  state_->ended.wait(lock, [&] { return state_->busy == 0; });
+  state_->ended.wait(lock, has_ended);
 }
 
 void Crew::Shift::begin(int count) {

@@ -1,10 +1,30 @@
 // Threads that are kept between passes: starting one costs as much as coding hundreds of samples.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <thread>
 
 namespace kronlearn {
+
+// Looks for something for a moment before the caller goes to sleep: to be woken takes as long as to code a
+// hundred samples, and most often what is waited for is about to happen. Whether it has.
+template <class Happened>
+bool happens_soon(Happened happened) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(300);
+  do {
+    for (int i = 0; i < 64; ++i) {
+      if (happened()) return true;
+#if defined(__x86_64__) || defined(__i386__)
+      __builtin_ia32_pause();
+#endif
+    }
+    // Others may need the processor more.
+    std::this_thread::yield();
+  } while (std::chrono::steady_clock::now() < end);
+  return happened();
+}
 
 class Crew {
  public:
