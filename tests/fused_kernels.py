@@ -77,6 +77,43 @@ def halves(X, scale):
     return (X * scale).astype(np.float32).astype(np.float16).astype(np.float64) / scale
 
 
+class Room:
+    """Where a kernel writes codes of N samples and what it says of them; nothing is there yet."""
+
+    def __init__(self, N, width, previous):
+        self.index, self.value = (np.full((N, width), 99, kind) for kind in (np.int32, np.float32))
+        self.nonzeros, self.residual2 = np.full(N, -1, np.int32), np.full(N, -1, np.float32)
+        self.energy, self.first_bad = np.full(N, -1.0), np.array([NO_BAD_SAMPLE])
+        self.doubtful, self.doubtful_count = np.zeros(N, np.int32), np.zeros(1, np.int32)
+        if previous is not None:
+            self.nonzeros[:] = (previous != 0).sum(axis=1)
+            self.index[:] = np.argsort(previous == 0, axis=1, kind="stable")[:, :width]
+
+    def named(self, *names):
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def sure(self):
+        """The samples that were coded, and not left to double precision."""
+        sure = np.ones(len(self.energy), bool)
+        sure[self.doubtful[: self.doubtful_count[0]]] = False
+        return sure
+
+    def dense(self, values):
+        """Codes (N, 64), and where they have entries."""
+        N = len(self.energy)
+        X, supports = np.zeros((N, 64)), np.zeros((N, 64), bool)
+        for k in np.flatnonzero(self.sure & (self.nonzeros >= 0)):
+            support = self.index[k, : self.nonzeros[k]]
+            assert (np.diff(support) > 0).all()
+            assert not self.index[k, self.nonzeros[k] :].any()
+            supports[k, support] = True
+            if values:
+                assert not self.value[k, self.nonzeros[k] :].any()
+                X[k, support] = self.value[k, : self.nonzeros[k]]
+        return X, supports
+
+
 def run(
     library,
     Y,
@@ -97,28 +134,15 @@ def run(
 ):
     """Codes samples with a fused kernel, in blocks that take turns; ``previous`` are codes."""
     N, scale = len(Y), scale_of(Y) if scale is None else scale
-    tables = Tables.of(factors)
-    numbers = tables.numbers.astype(np.float32)
+    tables, room = Tables.of(factors), Room(N, width, previous)
     samples = aligned(np.asarray(Y, np.float32).reshape(N, 64))
-    index, value = np.full((N, width), 99, np.int32), np.full((N, width), 99, np.float32)
-    nonzeros, residual2 = np.full(N, -1, np.int32), np.full(N, -1, np.float32)
-    energy, first_bad = np.full(N, -1.0), np.array([NO_BAD_SAMPLE])
-    doubtful, doubtful_count = np.zeros(N, np.int32), np.zeros(1, np.int32)
-    if previous is not None:
-        nonzeros[:] = (previous != 0).sum(axis=1)
-        index[:] = np.argsort(previous == 0, axis=1, kind="stable")[:, :width]
     tols = np.asarray(tol, np.float32) if np.ndim(tol) else None
     given = {"samples": samples, "norms1": tables.norms[0], "norms2": tables.norms[1]}
-    given |= {"doubtful": doubtful, "doubtful_count": doubtful_count, "first_bad": first_bad}
+    given |= room.named("doubtful", "doubtful_count", "first_bad")
     if codes:
-        given |= {"index": index, "value": value, "nonzeros": nonzeros}
-        given |= {"residual2": residual2, "energy": energy}
-    if not values:
-        del given["value"]
-    if tols is not None:
-        given["tols"] = tols
-    if stopped is not None:
-        given["stopped"] = stopped
+        given |= room.named("index", "nonzeros", "residual2", "energy")
+        given |= room.named("value") if values else {}
+    given |= {name: x for name, x in (("tols", tols), ("stopped", stopped)) if x is not None}
     task = new_task(
         shape=tables.shape,
         method=METHODS[method],
@@ -136,31 +160,27 @@ def run(
     partial = np.full((grid, parts, 64, 64), np.nan, np.float32) if sums else None
     partial_counts = np.full((grid, 4), np.nan) if sums else None
     threads, shared_bytes, _ = needs(library)
-    arrays = task, numbers, partial, partial_counts
+    arrays = task, tables.numbers.astype(np.float32), partial, partial_counts
     library.code(grid, threads, shared_bytes, *map(pointer, arrays))
-    xx, xy, counts = np.zeros((64, 64)), np.zeros((64, 64)), np.zeros(4)
-    if sums:
-        norms = np.kron(*tables.norms)
-        norms[norms == 0] = np.inf
-        total = partial.astype(np.float64).sum(axis=0) / scale**2
-        xy, counts = total[-1] / norms[:, None], partial_counts.sum(axis=0)
-        xx = total[0] / np.outer(norms, norms) if parts == 2 else xx
-    sure = np.ones(N, bool)
-    sure[doubtful[: doubtful_count[0]]] = False
-    X, supports = np.zeros((N, 64)), np.zeros((N, 64), bool)
-    for k in np.flatnonzero(sure & (nonzeros >= 0)):
-        support = index[k, : nonzeros[k]]
-        assert (np.diff(support) > 0).all()
-        assert not index[k, nonzeros[k] :].any()
-        supports[k, support] = True
-        if values:
-            assert not value[k, nonzeros[k] :].any()
-            X[k, support] = value[k, : nonzeros[k]]
+    X, supports = room.dense(values)
+    sure = room.sure
     if codes and previous is None:
-        assert (index[~sure] == 99).all()
-        assert (nonzeros[~sure] == -1).all()
-    report = nonzeros, residual2, energy, sure, int(first_bad[0])
-    return Result(X, *report, xx, xy, counts, halves(X, scale), supports)
+        assert (room.index[~sure] == 99).all()
+        assert (room.nonzeros[~sure] == -1).all()
+    found = room.nonzeros, room.residual2, room.energy, sure, int(room.first_bad[0])
+    totals = summed(partial, partial_counts, tables, scale)
+    return Result(X, *found, *totals, halves(X, scale), supports)
+
+
+def summed(partial, partial_counts, tables, scale):
+    """The sums over all blocks, of atoms as they were: Σ x xᵀ, Σ x yᵀ and counts."""
+    if partial is None:
+        return np.zeros((64, 64)), np.zeros((64, 64)), np.zeros(4)
+    norms = np.kron(*tables.norms)
+    norms[norms == 0] = np.inf
+    total = partial.astype(np.float64).sum(axis=0) / scale**2
+    xx = total[0] / np.outer(norms, norms) if len(total) == 2 else np.zeros((64, 64))
+    return xx, total[-1] / norms[:, None], partial_counts.sum(axis=0)
 
 
 def general_factors(rng):

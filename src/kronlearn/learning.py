@@ -89,11 +89,8 @@ def _loop(
             _stalled(before, now, plan.min_improvement) and not plan.waiting(state.dictionary)
         ):
             state.stop_reason = "converged"
-        elif plan.time_budget is not None:
-            # Of iterations that were done at once, those count that ended in time.
-            seconds = (outcome.finished or time.perf_counter()) - start
-            if seconds >= plan.time_budget:
-                state.stop_reason = "time_budget"
+        elif plan.time_budget is not None and state.history["seconds"][-1] >= plan.time_budget:
+            state.stop_reason = "time_budget"
 
 
 def _judge_last(source: Source, state: LearningState, plan: Plan, engine: Engine) -> None:
