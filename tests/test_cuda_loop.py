@@ -71,7 +71,7 @@ def test_iterations_end_where_the_processor_does(on_card, courses, rng, settings
 
 
 @pytest.mark.parametrize("method", ["omp", "ols"])
-@pytest.mark.parametrize("n_atoms", [8, 16, 32])
+@pytest.mark.parametrize("n_atoms", [8, 16, pytest.param(32, marks=pytest.mark.slow)])
 def test_monotone_learning_ends_where_the_processor_does(on_card, courses, rng, n_atoms, method):
     emulated = isinstance(on_card, EmulatedCard)
     Y = image_like(rng, 160 if emulated else 20000)
