@@ -73,7 +73,7 @@ void Passes::end() {
 void Crew::serve(Member* member) {
   for (;;) {
     const auto is_called = [&] { return member->shift != nullptr; };
-    happens_soon(is_called);
+    look_for_a_moment(is_called);
     Shift::State* shift;
     {
       std::unique_lock lock(member->mutex);
@@ -117,7 +117,7 @@ Crew::Shift::Shift(std::function<void()> work) : state_(new State) {
 
 Crew::Shift::~Shift() {
   const auto has_ended = [&] { return state_->busy == 0; };
-  happens_soon(has_ended);
+  look_for_a_moment(has_ended);
   // Whoever was the last still holds the lock.
   std::unique_lock lock(state_->mutex);
   state_->ended.wait(lock, has_ended);

@@ -9,13 +9,13 @@
 namespace kronlearn {
 
 // Looks for something for a moment before the caller goes to sleep: to be woken takes as long as to code a
-// hundred samples, and most often what is waited for is about to happen. Whether it has.
+// hundred samples, and most often what is waited for is about to happen.
 template <class Happened>
-bool happens_soon(Happened happened) {
+void look_for_a_moment(Happened happened) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(300);
   do {
     for (int i = 0; i < 64; ++i) {
-      if (happened()) return true;
+      if (happened()) return;
 #if defined(__x86_64__) || defined(__i386__)
       __builtin_ia32_pause();
 #endif
@@ -23,7 +23,6 @@ bool happens_soon(Happened happened) {
     // Others may need the processor more.
     std::this_thread::yield();
   } while (std::chrono::steady_clock::now() < end);
-  return happened();
 }
 
 class Crew {

@@ -80,7 +80,7 @@ class Schedule {
   }
 
   void wait_for_others() {
-    happens_soon([this] { return committed_ == blocks_ || stop_; });
+    look_for_a_moment([this] { return committed_ == blocks_ || stop_; });
     std::unique_lock lock(mutex_);
     while (committed_ != blocks_ && !stop_) wait(lock, true);
   }

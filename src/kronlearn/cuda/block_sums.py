@@ -8,7 +8,7 @@ import numpy as np
 
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.device import Card
-from kronlearn.cuda.tables import SHAPE, Tables
+from kronlearn.cuda.tables import SHAPE, card_tables
 from kronlearn.engines.engine import Task
 
 __all__ = ["BlockSums"]
@@ -49,7 +49,7 @@ class BlockSums:
         #: How many numbers a block's sums are.
         self.numbers = int(tree.nodes()[2].shape[1])
         factors = task.factors
-        self.shape = Tables.of(factors).shape
+        self.shape = card_tables(card, factors).shape
         exact = [np.asarray(factor, np.float64).ravel() for factor in factors]
         self.factors = card.upload(np.concatenate(exact))
         mode, features = task.mode, task.dictionary.n_features

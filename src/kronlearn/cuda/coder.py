@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.device import Card
 from kronlearn.cuda.quick import quick_kernels
-from kronlearn.cuda.tables import SHAPE, card_tables
+from kronlearn.cuda.tables import SHAPE, CardTables, card_tables
 from kronlearn.cuda.tasks import METHODS, NO_SAMPLE, WORK, new_task
 from kronlearn.engines.engine import Coder, Task
 from kronlearn.sources.source import Source, check_finite
@@ -34,13 +34,18 @@ class ChunkCoder:
     """
 
     def __init__(self, card: Card, task: Task, source: Source, number: int) -> None:
-        self.card, self.task, self.tables = card, task, card_tables(card, task.factors)
+        self.card, self.task = card, task
         self.source, self.number, self.dtype = source, number, source.dtype
         self.quick = None
         if task.coding != "given" and (task.coder.method != "threshold" or not task.looks_back):
             self.quick = quick_kernels(card, task.factors, self.dtype, task.coder)
         #: The number of the first sample that is not finite.
         self.bad = card.xp.full(1, NO_SAMPLE, np.int64)
+
+    @cached_property
+    def tables(self) -> CardTables:
+        """The tables of the dictionary; given codes need none."""
+        return card_tables(self.card, self.task.factors)
 
     def passed(
         self, chunks: Iterable[tuple[slice, Any]], codes: CardCodes | None

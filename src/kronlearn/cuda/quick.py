@@ -39,7 +39,7 @@ class QuickKernels(ABC):
     options: tuple[str, ...]
 
     def __init__(self, card: Card, sizes: Sequence[tuple[int, int]], coder: Coder) -> None:
-        self.card, self.method = card, coder.method
+        self.card = card
         self.choose(sizes[0], coder)
 
     @staticmethod
