@@ -39,7 +39,7 @@ from skimage.data import camera
 import kronlearn as kl
 from kronlearn.cli.bench_gpu import CASES, Case, coders, image_like, learner, milliseconds
 from kronlearn.cuda.device import card
-from kronlearn.sources.arrays import ArraySource
+from kronlearn.io.arrays import ArraySource
 
 HERE = Path(__file__).resolve().parent
 # The most milliseconds that an iteration may take; with all defaults twice as many.

@@ -3,8 +3,8 @@
 
 #include <type_traits>
 
-#include "group.hpp"
-#include "moments.hpp"
+#include "pursuit/group.hpp"
+#include "moments/moments.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 namespace {

@@ -11,9 +11,9 @@
 #include <mutex>
 #include <stdexcept>
 
-#include "coder.hpp"
-#include "instruction_sets.hpp"
-#include "schedule.hpp"
+#include "pursuit/coder.hpp"
+#include "runtime/instruction_sets.hpp"
+#include "runtime/schedule.hpp"
 
 namespace kronlearn {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <functional>
 
-#include "dictionary.hpp"
-#include "sum_tree.hpp"
+#include "kronecker/dictionary.hpp"
+#include "runtime/sum_tree.hpp"
 
 namespace kronlearn {
 

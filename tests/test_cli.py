@@ -24,7 +24,7 @@ from kronlearn.cli.patches import (
 )
 from kronlearn.cli.pictures import read_gray
 from kronlearn.cli.record import history_in, thinned_history
-from kronlearn.persistence import read_file, save_dictionary
+from kronlearn.io.model_files import read_file, save_dictionary
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -10,7 +10,7 @@ import pytest
 from kronlearn import load_dictionary
 from kronlearn.cli.output import Output
 from kronlearn.hyperspectral import CubePatches, denoise, learn
-from kronlearn.sources.cubes import open_cube
+from kronlearn.io.cubes import open_cube
 from test_cli_images import fails, run, succeeds
 
 

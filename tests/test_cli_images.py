@@ -14,8 +14,8 @@ import kronlearn as kl
 from kronlearn.cli import app as cli
 from kronlearn.cli.pictures import Picture, check_writable, read_gray, read_picture, write_picture
 from kronlearn.cli.quality import quality
-from kronlearn.persistence import read_file
-from kronlearn.starts import dct_factor
+from kronlearn.core.init import dct_factor
+from kronlearn.io.model_files import read_file
 
 PNG = b"\x89PNG\r\n\x1a\n"
 FAST = ["--patch", "4x4", "--atoms", "6x6", "-q"]

@@ -26,7 +26,7 @@ import kronlearn.engines.cluster as engine
 from cluster import DaskCluster, at_most, bits, free_port, image_like, model, until
 from kronlearn.engines.host import Host
 from kronlearn.engines.wires import Wires
-from kronlearn.sources.stored_samples import open_samples
+from kronlearn.io.samples import open_samples
 
 N = 5000
 # Many blocks and a last one that is not whole.

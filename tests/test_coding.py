@@ -659,7 +659,7 @@ def test_codes_packed_piece_by_piece_are_the_same_bits(rng, monkeypatch, method)
     }
     whole = kl.sparse_code(Y, factors, 20, **request)
     monkeypatch.setattr("kronlearn.engines.threads._ENTRIES_AT_A_TIME", 400)
-    monkeypatch.setattr("kronlearn.sources.source.BLOCK_NUMBERS", 1000)
+    monkeypatch.setattr("kronlearn.core.source.BLOCK_NUMBERS", 1000)
     assert_same_bits(kl.sparse_code(Y, factors, 20, **request), whole)
     assert_same_bits(kl.sparse_code(np.asfortranarray(Y), factors, 20, **request), whole)
 

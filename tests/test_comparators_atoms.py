@@ -13,8 +13,8 @@ from kronlearn.comparators.aksvd import PowerIterations
 from kronlearn.comparators.atoms import AtomCodes, samples_as_rows
 from kronlearn.comparators.ksvd import SingularPairs
 from kronlearn.comparators.tksvd import TupleByTuple
-from kronlearn.engines.engine import Codes
-from kronlearn.sources.arrays import ArraySource
+from kronlearn.core.engine import Codes
+from kronlearn.io.arrays import ArraySource
 
 UNSTRUCTURED = [
     pytest.param(AKSVD, rc.aksvd_update, id="AKSVD"),

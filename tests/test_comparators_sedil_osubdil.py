@@ -16,7 +16,7 @@ from kronlearn.comparators.osubdil import Online, coordinate_steps
 from kronlearn.comparators.sedil import Descent
 from kronlearn.comparators.sedil_objective import Objective
 from kronlearn.comparators.spheres import geodesic, tangent, transport
-from kronlearn.sources.arrays import ArraySource
+from kronlearn.io.arrays import ArraySource
 
 SHAPES = [
     pytest.param((8,), (12,), id="one mode"),

@@ -18,9 +18,9 @@ from kronlearn.comparators.cp import cp_terms
 from kronlearn.comparators.pair_aksvd import AtomByAtom
 from kronlearn.comparators.shrinkage import NormedDictionary, ridge_parts, svt
 from kronlearn.comparators.tefdil import NearestSum
-from kronlearn.engines.engine import Codes
-from kronlearn.moments import Moments
-from kronlearn.sources.arrays import ArraySource
+from kronlearn.core.engine import Codes
+from kronlearn.core.moments import Moments
+from kronlearn.io.arrays import ArraySource
 
 SHAPES = [
     pytest.param((8,), (12,), id="one mode"),

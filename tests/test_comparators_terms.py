@@ -13,12 +13,12 @@ import reference_comparators as rc
 import reference_comparators_sums as sums
 from kronlearn.comparators import SuKro
 from kronlearn.comparators.sukro import NuclearNorm, RelaxedDictionary
+from kronlearn.core.kronecker_sum import rearranged
+from kronlearn.core.loop import learn
+from kronlearn.core.moments import Moments
+from kronlearn.core.plan import LearningState
 from kronlearn.engines.threads import Threads
-from kronlearn.learning import learn
-from kronlearn.moments import Moments
-from kronlearn.plans import LearningState
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.sums import rearranged
+from kronlearn.io.arrays import ArraySource
 
 SHAPES = [
     pytest.param((8,), (12,), id="one mode"),

@@ -15,6 +15,7 @@ from skimage.metrics import peak_signal_noise_ratio
 
 import kronlearn as kl
 import reference
+from kronlearn.core.init import dct_factor
 from kronlearn.images.coded_file import Header, pack
 from kronlearn.images.compression import CodedImage, CodedImageError, code, decode
 from kronlearn.images.entropy import (
@@ -30,7 +31,6 @@ from kronlearn.images.levels import code_levels, code_means
 from kronlearn.images.stored_dictionary import StoredDictionary, stored_size
 from kronlearn.images.transform import Layout
 from kronlearn.images.value_range import ValueRange
-from kronlearn.starts import dct_factor
 
 INTEGERS = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")
 

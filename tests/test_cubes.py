@@ -19,9 +19,9 @@ import zarr
 from scipy.io import loadmat, netcdf_file
 
 from cube_files import BANDS_FIRST, KINDS, WAVELENGTHS, can_hold, cube_of, write_cube
-from kronlearn.sources.cubes import open_cube
-from kronlearn.sources.formats import mapped
-from kronlearn.sources.stored import StoredArrayError
+from kronlearn.io.cubes import open_cube
+from kronlearn.io.formats import mapped
+from kronlearn.io.stored import StoredArrayError
 
 #: Where a kind is written to, by its ending.
 ENDINGS = {"npy": ".npy", "envi": ".hdr", "geotiff": ".tif", "hdf5": ".h5", "netcdf": ".nc"}
@@ -601,8 +601,8 @@ def test_a_folder_with_other_things_is_not_replaced_by_images(tmp_path, rng):
 FILL = """
 import errno, resource, signal, sys
 import numpy as np
-from kronlearn.sources.cubes import open_cube
-from kronlearn.sources.formats import mapped
+from kronlearn.io.cubes import open_cube
+from kronlearn.io.formats import mapped
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 for source, target in zip(sys.argv[2::2], sys.argv[3::2], strict=True):

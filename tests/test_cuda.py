@@ -11,13 +11,13 @@ import pytest
 
 import kronlearn as kl
 import reference
+from kronlearn.core.engine import Coder, Codes
+from kronlearn.core.moments import ModeMoments, Moments
 from kronlearn.cuda import device
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.engine import Cuda
-from kronlearn.engines.engine import Coder, Codes
 from kronlearn.engines.threads import Threads
-from kronlearn.moments import ModeMoments, Moments
-from kronlearn.sources.arrays import ArraySource
+from kronlearn.io.arrays import ArraySource
 
 SHAPES = [
     ((8, 8), (8, 8), 6),

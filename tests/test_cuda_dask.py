@@ -18,12 +18,12 @@ import kronlearn as kl
 import reference
 from cluster import DaskCluster, bits, image_like, model
 from emulated_card import COMPILER, EmulatedCard
+from kronlearn.core.engine import Coder, Task
+from kronlearn.core.moments import ModeMoments, Moments
 from kronlearn.cuda.shares import CardShare
 from kronlearn.engines import host, selection
-from kronlearn.engines.engine import Coder, Task
 from kronlearn.engines.shares import Part, ThreadShare
-from kronlearn.moments import ModeMoments, Moments
-from kronlearn.sources.arrays import ArraySource
+from kronlearn.io.arrays import ArraySource
 
 SHAPES = [((4, 5), (7, 6), 4), ((3, 4, 5), (4, 5, 6), 5), ((7,), (9,), 3)]
 SUMS = [("none", -1), ("full", -1), ("xy", -1), ("mode", 0), ("mode", -2), ("mode-xy", -2)]

@@ -10,9 +10,9 @@ import pytest
 import kronlearn as kl
 import reference
 from emulated_card import OnEmulatedCard
+from kronlearn.core.init import dct_factor
 from kronlearn.cuda.images import CardImages
 from kronlearn.engines.threads import native_dictionary
-from kronlearn.starts import dct_factor
 from test_image_passes import (
     CODINGS,
     DTYPES,

@@ -12,11 +12,11 @@ import pytest
 import kronlearn as kl
 import reference
 from emulated_card import ArrayCard, OnEmulatedCard
+from kronlearn.core.init import dct_factor
 from kronlearn.cuda.device import Card
 from kronlearn.cuda.exchange import adopted, is_on_card, returned_as
 from kronlearn.cuda.streaming import streamed
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.starts import dct_factor
+from kronlearn.io.arrays import ArraySource
 from test_cuda_images import picture
 
 EMULATED = ArrayCard

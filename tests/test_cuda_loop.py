@@ -9,8 +9,8 @@ import pytest
 
 import kronlearn as kl
 from emulated_card import EmulatedCard
+from kronlearn.core.engine import Course, Iterated
 from kronlearn.cuda.ahead import Ahead
-from kronlearn.engines.engine import Course, Iterated
 
 
 @pytest.fixture
@@ -91,8 +91,8 @@ def test_monotone_learning_ends_where_the_processor_does(on_card, courses, rng, 
 
 
 def test_halves_take_turns_on_the_card(on_card, courses, rng, monkeypatch):
-    monkeypatch.setattr("kronlearn.iteration._ALL_FRESH", 2)
-    monkeypatch.setattr("kronlearn.iteration._FEWEST_FOR_TURNS", 100)
+    monkeypatch.setattr("kronlearn.core.iteration._ALL_FRESH", 2)
+    monkeypatch.setattr("kronlearn.core.iteration._FEWEST_FOR_TURNS", 100)
     Y = np.concatenate([image_like(rng, 150)] * 2)
     expected, found = (fitted(Y, device, max_iter=6) for device in ("cpu", "cuda"))
     np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=1e-3)

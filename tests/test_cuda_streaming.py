@@ -10,13 +10,13 @@ import pytest
 
 import kronlearn as kl
 from emulated_card import EmulatedCard
+from kronlearn.core.dictionary import KroneckerDictionary
 from kronlearn.cuda.ahead import Ahead
 from kronlearn.cuda.chunk_sums import PARTS, ChunkSums
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.samples import CardSamples
 from kronlearn.cuda.updates import MOST_DOUBTFUL, DeviceUpdate
-from kronlearn.dictionary import KroneckerDictionary
-from kronlearn.sources.arrays import ArraySource
+from kronlearn.io.arrays import ArraySource
 
 GENERAL = {"method": "omp", "monotone": False}
 
@@ -96,8 +96,8 @@ def test_samples_that_do_not_fit_give_the_same_dictionary(on_card, runs, rng, se
 
 
 def test_halves_take_turns_across_chunks(on_card, runs, rng, monkeypatch):
-    monkeypatch.setattr("kronlearn.iteration._ALL_FRESH", 2)
-    monkeypatch.setattr("kronlearn.iteration._FEWEST_FOR_TURNS", 100)
+    monkeypatch.setattr("kronlearn.core.iteration._ALL_FRESH", 2)
+    monkeypatch.setattr("kronlearn.core.iteration._FEWEST_FOR_TURNS", 100)
     Y = np.concatenate([image_like(rng, 170)] * 2)
     expected, found = (fitted(Y, limit) for limit in (None, Y.nbytes))
     np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=1e-5)

@@ -9,16 +9,16 @@ import pytest
 
 import kronlearn as kl
 import reference
+from kronlearn.core.engine import Coder
+from kronlearn.core.moments import ModeMoments, Moments
+from kronlearn.core.structures import General, Orthonormal
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.settling import Settling
 from kronlearn.cuda.tables import Tables
 from kronlearn.cuda.tasks import METHODS, new_task
 from kronlearn.cuda.updates import DeviceUpdate, Made
-from kronlearn.engines.engine import Coder
 from kronlearn.engines.threads import Threads
-from kronlearn.moments import ModeMoments, Moments
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.structures import General, Orthonormal
+from kronlearn.io.arrays import ArraySource
 
 #: Entries and atoms of a side where sums are those of modes.
 SIZES = [(8, 16), (16, 32), (32, 32)]

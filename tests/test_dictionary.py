@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from kronlearn import dictionary as module
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.core import dictionary as module
+from kronlearn.core.dictionary import KroneckerDictionary
 from reference import dense
 
 SHAPES = [

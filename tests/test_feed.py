@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import kronlearn as kl
-from kronlearn.engines.engine import Coder, Task
+from kronlearn.core.engine import Coder, Task
+from kronlearn.core.source import Source
 from kronlearn.engines.threads import Threads
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.sources.feed import Feed
-from kronlearn.sources.source import Source
-from kronlearn.sources.stored import StoredArrayError
+from kronlearn.io.arrays import ArraySource
+from kronlearn.io.feed import Feed
+from kronlearn.io.stored import StoredArrayError
 
 
 class Counted(Source):
@@ -59,7 +59,7 @@ def test_every_sample_is_read_once_and_adds_up_to_the_same_bits(
     samples, dictionary, n_threads, monkeypatch
 ):
     expected = total(ArraySource(samples, (4, 4)), dictionary, 1)
-    monkeypatch.setattr("kronlearn.sources.source.BLOCK_NUMBERS", 48 * 16)
+    monkeypatch.setattr("kronlearn.core.source.BLOCK_NUMBERS", 48 * 16)
     source = Counted(samples)
     np.testing.assert_array_equal(total(source, dictionary, n_threads), expected)
     rows = sorted(source.read_rows)
@@ -82,7 +82,7 @@ def test_chunks_that_are_asked_for_out_of_order_are_read_once(samples):
 
 @pytest.mark.parametrize("n_threads", [1, 4])
 def test_an_error_of_the_source_is_raised_as_it_is(samples, dictionary, n_threads, monkeypatch):
-    monkeypatch.setattr("kronlearn.sources.source.BLOCK_NUMBERS", 48 * 16)
+    monkeypatch.setattr("kronlearn.core.source.BLOCK_NUMBERS", 48 * 16)
     with pytest.raises(OSError, match="the disk is gone"):
         total(Counted(samples, fails_at=700), dictionary, n_threads)
 
@@ -90,7 +90,7 @@ def test_an_error_of_the_source_is_raised_as_it_is(samples, dictionary, n_thread
 @pytest.mark.parametrize("n_threads", [1, 4])
 def test_a_file_is_read_by_the_threads_themselves(samples, dictionary, n_threads, tmp_path):
     np.save(tmp_path / "samples.npy", samples)
-    from kronlearn.sources.stored_samples import open_samples, source_of
+    from kronlearn.io.samples import open_samples, source_of
 
     source = source_of(open_samples(tmp_path / "samples.npy"), (4, 4))
     assert source.file(0) is not None
@@ -104,7 +104,7 @@ def test_a_file_that_is_cut_off_meanwhile_is_an_error_that_names_it(
 ):
     path = tmp_path / "samples.npy"
     np.save(path, samples)
-    from kronlearn.sources.stored_samples import open_samples, source_of
+    from kronlearn.io.samples import open_samples, source_of
 
     source = source_of(open_samples(path), (4, 4))
     with open(path, "r+b") as file:

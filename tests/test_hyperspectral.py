@@ -16,7 +16,7 @@ from skimage.restoration import denoise_tv_chambolle, denoise_wavelet
 from kronlearn import KroneckerDictionaryLearning, hyperspectral
 from kronlearn.cli.bench_cube import indian_pines
 from kronlearn.hyperspectral import CubePatches, blocks, compare, denoise, estimate_noise, slabs
-from kronlearn.sources.cubes import open_cube
+from kronlearn.io.cubes import open_cube
 
 NODATA = -9999.0
 

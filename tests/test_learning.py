@@ -13,9 +13,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 import kronlearn as kl
 import reference
-from kronlearn.engines.engine import Coder
-from kronlearn.plans import Plan, uses_full_moments
-from kronlearn.structures import General, Orthonormal
+from kronlearn.core.engine import Coder
+from kronlearn.core.plan import Plan, uses_full_moments
+from kronlearn.core.structures import General, Orthonormal
 
 # Every overcomplete mode has more entries than a code has coefficients: in OLS the last atoms of a
 # smaller mode gain the same, and rounding decides between them.
@@ -85,7 +85,7 @@ def test_five_iterations_equal_the_reference(
 def test_iterations_in_which_halves_take_turns_equal_the_reference(
     rng, monkeypatch, n_atoms, n_refits, statistics
 ):
-    monkeypatch.setattr("kronlearn.iteration._FEWEST_FOR_TURNS", 0)
+    monkeypatch.setattr("kronlearn.core.iteration._FEWEST_FOR_TURNS", 0)
     truth = reference.random_factors(rng, (4, 4), n_atoms)
     Y = reference.sparse_samples(rng, truth, 600, 3, noise=0.3)
     start = reference.random_factors(rng, (4, 4), n_atoms)
@@ -290,7 +290,7 @@ def test_samples_that_must_be_converted_block_by_block_learn_the_same_bits(
     start = reference.random_factors(rng, (5, 5), (6, 6))
     options = {"statistics": statistics, "n_refits": 1, "block_size": 32, "n_jobs": 2}
     expected = learner(start, **options).fit(Y.astype(np.float64))
-    monkeypatch.setattr("kronlearn.sources.source.BLOCK_NUMBERS", 2000)
+    monkeypatch.setattr("kronlearn.core.source.BLOCK_NUMBERS", 2000)
     np.save(tmp_path / "samples.npy", Y)
     for samples in (Y, np.asfortranarray(Y), np.load(tmp_path / "samples.npy", mmap_mode="r")):
         assert_same_model(learner(start, **options).fit(samples), expected)
@@ -651,7 +651,7 @@ def test_a_small_batch_after_fit_does_not_undo_it(rng):
 
 
 def test_coding_anew_replaces_no_atom_in_use(rng, monkeypatch):
-    from kronlearn import iteration, replacement
+    from kronlearn.core import iteration, replacement
 
     def checked(dictionary, unused, codes, *rest):
         used = codes.used(dictionary.n_atoms)

@@ -5,12 +5,12 @@ import pytest
 
 import kronlearn as kl
 import reference
-from kronlearn import replacement, updates
-from kronlearn.engines.engine import Coder, Codes
+from kronlearn.core import replacement, updates
+from kronlearn.core.engine import Coder, Codes
+from kronlearn.core.moments import ModeMoments, Moments
+from kronlearn.core.structures import General, Orthonormal
 from kronlearn.engines.threads import Threads
-from kronlearn.moments import ModeMoments, Moments
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.structures import General, Orthonormal
+from kronlearn.io.arrays import ArraySource
 
 SHAPES = [
     pytest.param((9,), (12,), id="one mode"),

@@ -11,9 +11,9 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kronlearn import persistence
-from kronlearn.dictionary import KroneckerDictionary
-from kronlearn.persistence import (
+from kronlearn.core.dictionary import KroneckerDictionary
+from kronlearn.io import model_files as persistence
+from kronlearn.io.model_files import (
     ModelFileError,
     load_dictionary,
     read_file,

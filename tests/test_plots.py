@@ -8,9 +8,9 @@ import matplotlib
 import numpy as np
 import pytest
 
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.core.dictionary import KroneckerDictionary
+from kronlearn.core.kronecker_sum import KroneckerSumDictionary
 from kronlearn.plots import ComparisonDisplay, ConvergenceDisplay, DictionaryDisplay
-from kronlearn.sums import KroneckerSumDictionary
 
 matplotlib.use("agg")
 from matplotlib import pyplot

@@ -16,8 +16,8 @@ import zarr
 from scipy.io import loadmat, netcdf_file, savemat
 
 from cube_files import KINDS, can_hold, cube_of, files_of, write_cube
-from kronlearn.sources.formats import mat5
-from kronlearn.sources.stored import (
+from kronlearn.io.formats import mat5
+from kronlearn.io.stored import (
     StoredArray,
     StoredArrayError,
     StoredArrayNotFoundError,

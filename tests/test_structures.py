@@ -7,14 +7,14 @@ from sklearn.base import clone
 import kronlearn as kl
 import reference
 import reference_comparators_sums as reference_sums
-from kronlearn.dictionary import Dictionary
-from kronlearn.engines.engine import Coder, Codes
-from kronlearn.moments import Moments
-from kronlearn.persistence import ModelFileError
-from kronlearn.replacement import replace_unused
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.starts import starting_dictionary
-from kronlearn.structures import General
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.engine import Coder, Codes
+from kronlearn.core.init import starting_dictionary
+from kronlearn.core.moments import Moments
+from kronlearn.core.replacement import replace_unused
+from kronlearn.core.structures import General
+from kronlearn.io.arrays import ArraySource
+from kronlearn.io.model_files import ModelFileError
 
 # Every overcomplete mode has more entries than a code has coefficients (see test_learning.py).
 SHAPES = [

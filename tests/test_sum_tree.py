@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kronlearn import _native
-from kronlearn.dictionary import KroneckerDictionary
-from kronlearn.engines.engine import Coder, Task
+from kronlearn.core.dictionary import KroneckerDictionary
+from kronlearn.core.engine import Coder, Task
+from kronlearn.core.init import dct_factor
 from kronlearn.engines.threads import Threads
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.starts import dct_factor
+from kronlearn.io.arrays import ArraySource
 
 SIZE = 3
 

@@ -11,9 +11,9 @@ from scipy import sparse
 
 import kronlearn as kl
 import reference
-from kronlearn import sums
-from kronlearn.persistence import ModelFileError
-from kronlearn.sums import rearranged, restored
+from kronlearn.core import kronecker_sum as sums
+from kronlearn.core.kronecker_sum import rearranged, restored
+from kronlearn.io.model_files import ModelFileError
 
 SHAPES = [
     pytest.param([(8, 12)], id="one mode"),

@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kronlearn import comparators, cuda, hyperspectral, images
     from kronlearn.coding import sparse_code
-    from kronlearn.dictionary import KroneckerDictionary
-    from kronlearn.estimators import KroneckerDictionaryLearning
-    from kronlearn.persistence import load_dictionary
-    from kronlearn.simd import (
+    from kronlearn.core.dictionary import KroneckerDictionary
+    from kronlearn.core.instruction_sets import (
         instruction_set,
         instruction_sets,
         use_instruction_set,
     )
-    from kronlearn.sums import KroneckerSumDictionary
+    from kronlearn.core.kronecker_sum import KroneckerSumDictionary
+    from kronlearn.estimators import KroneckerDictionaryLearning
+    from kronlearn.io.model_files import load_dictionary
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "KroneckerDictionary": "dictionary",
+    "KroneckerDictionary": "core.dictionary",
     "KroneckerDictionaryLearning": "estimators",
-    "KroneckerSumDictionary": "sums",
-    "instruction_set": "simd",
-    "instruction_sets": "simd",
-    "load_dictionary": "persistence",
+    "KroneckerSumDictionary": "core.kronecker_sum",
+    "instruction_set": "core.instruction_sets",
+    "instruction_sets": "core.instruction_sets",
+    "load_dictionary": "io.model_files",
     "sparse_code": "coding",
-    "use_instruction_set": "simd",
+    "use_instruction_set": "core.instruction_sets",
 }
 
 __all__ = [

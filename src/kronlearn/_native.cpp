@@ -12,10 +12,10 @@
 #include <string>
 #include <tuple>
 
-#include "atoms.hpp"
-#include "crew.hpp"
-#include "image.hpp"
-#include "instruction_sets.hpp"
+#include "moments/atom_sweep.hpp"
+#include "runtime/thread_pool.hpp"
+#include "images/image.hpp"
+#include "runtime/instruction_sets.hpp"
 #include "pass.hpp"
 
 namespace nb = nanobind;

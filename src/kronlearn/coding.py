@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from kronlearn import _native
+from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.core.engine import Coder, Codes, Task
+from kronlearn.core.source import Source
 from kronlearn.cuda.engine import Cuda
 from kronlearn.cuda.samples import CardSource
-from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.engines.engine import Coder, Codes, Task
 from kronlearn.engines.selection import check_device, engine_of_device
 from kronlearn.engines.threads import Threads, default_block_size
-from kronlearn.sources.source import Source
-from kronlearn.sources.stored_samples import open_samples, source_of
+from kronlearn.io.samples import open_samples, source_of
 
 __all__ = ["METHODS", "sparse_code"]
 

@@ -15,19 +15,19 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from kronlearn.checkpoints import load_state, save_state
-from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.engines.engine import Engine
+from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.core.engine import Engine
+from kronlearn.core.init import starting_dictionary
+from kronlearn.core.moments import Moments
+from kronlearn.core.online import learn_online
+from kronlearn.core.plan import LearningState, Plan, Progress
+from kronlearn.core.source import Source
+from kronlearn.core.structures import General, Orthonormal, Structure
 from kronlearn.engines.selection import select_engine
+from kronlearn.io.checkpoints import load_state, save_state
+from kronlearn.io.samples import Samples, open_samples
 from kronlearn.learner import DictionaryLearner
-from kronlearn.moments import Moments
-from kronlearn.online import learn_online
 from kronlearn.parameters import check_learning_parameters
-from kronlearn.plans import LearningState, Plan, Progress
-from kronlearn.sources.source import Source
-from kronlearn.sources.stored_samples import Samples, open_samples
-from kronlearn.starts import starting_dictionary
-from kronlearn.structures import General, Orthonormal, Structure
 
 __all__ = ["KroneckerDictionaryLearning"]
 

@@ -13,18 +13,18 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kronlearn.coding import check_method, check_targets, code_source
-from kronlearn.dictionary import Dictionary
-from kronlearn.engines.engine import Coder, Engine
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.engine import Coder, Engine
+from kronlearn.core.loop import learn
+from kronlearn.core.moments import Moments
+from kronlearn.core.plan import LearningState, Plan, Progress, uses_full_moments
+from kronlearn.core.source import Source
 from kronlearn.engines.selection import engine_of_device
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
-from kronlearn.learning import learn
-from kronlearn.moments import Moments
+from kronlearn.io.arrays import real_array
+from kronlearn.io.samples import Samples, dask_array, source_of
 from kronlearn.parameters import mode_sizes
-from kronlearn.plans import LearningState, Plan, Progress, uses_full_moments
 from kronlearn.progress import progress_bar
-from kronlearn.sources.arrays import real_array
-from kronlearn.sources.source import Source
-from kronlearn.sources.stored_samples import Samples, dask_array, source_of
 
 __all__ = ["DictionaryLearner"]
 
@@ -33,7 +33,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     """Base of the learners: parameters in, parts out.
 
     A learner says how to check its parameters, where to start, and how to learn (a
-    :class:`~kronlearn.plans.Plan`, which names the structure of its dictionaries).
+    :class:`~kronlearn.core.plan.Plan`, which names the structure of its dictionaries).
     """
 
     n_atoms: Any

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from kronlearn.coding import check_block_size
+from kronlearn.core.plan import STATISTICS
 from kronlearn.engines.selection import ENGINES, check_device_name
-from kronlearn.plans import STATISTICS
 
 __all__ = [
     "check_common_parameters",

@@ -23,7 +23,7 @@ import kronlearn as kl
 from kronlearn.cli import patches
 from kronlearn.cli.output import Output
 from kronlearn.cli.timing import interleaved, machine
-from kronlearn.starts import dct_factor
+from kronlearn.core.init import dct_factor
 
 __all__ = ["CASES", "perturbed_dct", "run"]
 

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from kronlearn.cli.output import Output, times
 from kronlearn.cli.timing import interleaved, machine
 from kronlearn.hyperspectral import compare, denoise, learn
-from kronlearn.sources.cubes import open_cube
+from kronlearn.io.cubes import open_cube
 
 __all__ = ["indian_pines", "run"]
 

@@ -26,7 +26,7 @@ from kronlearn.cli.quality import decibels
 from kronlearn.images.compression import CodedImage
 from kronlearn.images.compression import code as code_image
 from kronlearn.images.compression import decode as decode_image
-from kronlearn.persistence import load_dictionary
+from kronlearn.io.model_files import load_dictionary
 
 __all__ = ["Coding", "code", "coded_facts", "coded_record", "decode"]
 

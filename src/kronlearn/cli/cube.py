@@ -19,8 +19,8 @@ from kronlearn.cli.record import thinned_history
 from kronlearn.hyperspectral import CubePatches, compare, estimate_noise
 from kronlearn.hyperspectral import denoise as denoise_cube
 from kronlearn.hyperspectral.learning import default_atoms
-from kronlearn.persistence import save_dictionary
-from kronlearn.sources.cubes import Cube, open_cube
+from kronlearn.io.cubes import Cube, open_cube
+from kronlearn.io.model_files import save_dictionary
 
 __all__ = ["Denoising", "Learning", "Opening", "denoise", "learn", "show"]
 

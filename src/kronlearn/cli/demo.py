@@ -15,8 +15,8 @@ import kronlearn as kl
 from kronlearn.cli import drawing, patches
 from kronlearn.cli.output import Output, times
 from kronlearn.cli.record import thinned_history
-from kronlearn.persistence import save_dictionary
-from kronlearn.starts import dct_factor
+from kronlearn.core.init import dct_factor
+from kronlearn.io.model_files import save_dictionary
 
 __all__ = ["run"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from kronlearn.cli.places import write_whole
-from kronlearn.dictionary import Dictionary
+from kronlearn.core.dictionary import Dictionary
 
 __all__ = [
     "check_drawable",

@@ -16,8 +16,8 @@ from kronlearn.cli.pictures import Picture
 from kronlearn.cli.quality import decibels, quality
 from kronlearn.cli.record import thinned_history
 from kronlearn.cli.report import Page, save_report
-from kronlearn.dictionary import Dictionary
-from kronlearn.persistence import save_dictionary
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.io.model_files import save_dictionary
 
 __all__ = ["Extras", "Story", "score_facts", "write_extras"]
 

@@ -16,7 +16,7 @@ from kronlearn.cli.devices import use_device
 from kronlearn.cli.output import Output, facts_table, times
 from kronlearn.cli.places import check_places
 from kronlearn.cli.record import atom_usage, thinned_history
-from kronlearn.persistence import save_dictionary
+from kronlearn.io.model_files import save_dictionary
 
 __all__ = ["SAMPLES", "Request", "run"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kronlearn as kl
-from kronlearn.dictionary import Dictionary
+from kronlearn.core.dictionary import Dictionary
 
 __all__ = ["atom_usage", "history_in", "thinned_history", "usage_in"]
 

@@ -20,7 +20,7 @@ from PIL import Image
 import kronlearn as kl
 from kronlearn.cli.places import write_whole
 from kronlearn.cli.quality import decibels
-from kronlearn.dictionary import Dictionary
+from kronlearn.core.dictionary import Dictionary
 from kronlearn.plots.comparison import difference_limit, scaled, shown_range
 
 if TYPE_CHECKING:

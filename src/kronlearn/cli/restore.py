@@ -19,7 +19,7 @@ from kronlearn.cli.output import Output, facts_table
 from kronlearn.cli.pictures import Picture, as_type, check_writable, read_picture, write_picture
 from kronlearn.cli.places import check_places
 from kronlearn.cli.quality import plain_quality
-from kronlearn.persistence import load_dictionary
+from kronlearn.io.model_files import load_dictionary
 
 __all__ = ["Denoising", "Inpainting", "Request", "denoise", "inpaint"]
 

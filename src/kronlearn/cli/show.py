@@ -12,10 +12,10 @@ from kronlearn.cli.coded import coded_facts, coded_record
 from kronlearn.cli.output import Output, facts_table, times
 from kronlearn.cli.places import check_places
 from kronlearn.cli.record import history_in, usage_in
-from kronlearn.dictionary import Dictionary
+from kronlearn.core.dictionary import Dictionary
 from kronlearn.images.coded_file import MAGIC
 from kronlearn.images.compression import CodedImage
-from kronlearn.persistence import load_dictionary, read_file
+from kronlearn.io.model_files import load_dictionary, read_file
 
 __all__ = ["run"]
 

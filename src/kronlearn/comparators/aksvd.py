@@ -7,10 +7,10 @@ import numpy as np
 from kronlearn import _native
 from kronlearn.comparators.atoms import samples_as_rows
 from kronlearn.comparators.learners import UnstructuredComparator
-from kronlearn.dictionary import Dictionary
-from kronlearn.engines.engine import Codes
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.structures import FromCodes, Structure
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.engine import Codes
+from kronlearn.core.structures import FromCodes, Structure
+from kronlearn.io.arrays import ArraySource
 
 __all__ = ["AKSVD"]
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from kronlearn.engines.engine import Codes
-from kronlearn.sources.arrays import ArraySource
+from kronlearn.core.engine import Codes
+from kronlearn.io.arrays import ArraySource
 
 __all__ = ["AtomCodes", "samples_as_rows"]
 

@@ -8,11 +8,11 @@ from scipy import linalg
 
 from kronlearn.comparators.atoms import AtomCodes
 from kronlearn.comparators.learners import UnstructuredComparator
-from kronlearn.dictionary import Dictionary
-from kronlearn.engines.engine import Codes
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.structures import FromCodes, Structure
-from kronlearn.updates import canonical
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.engine import Codes
+from kronlearn.core.structures import FromCodes, Structure
+from kronlearn.core.updates import canonical
+from kronlearn.io.arrays import ArraySource
 
 __all__ = ["KSVD"]
 

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from kronlearn.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.core.init import STARTS, dct_factor, perturbation, starting_dictionary
+from kronlearn.core.plan import Plan, Progress
+from kronlearn.core.structures import Structure
+from kronlearn.core.updates import canonical
+from kronlearn.io.arrays import ArraySource
 from kronlearn.learner import DictionaryLearner
 from kronlearn.parameters import check_common_parameters, check_count, positive_integers
-from kronlearn.plans import Plan, Progress
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.starts import STARTS, dct_factor, perturbation, starting_dictionary
-from kronlearn.structures import Structure
-from kronlearn.updates import canonical
 
 __all__ = ["Comparator", "UnstructuredComparator"]
 

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kronlearn.comparators.learners import Comparator
-from kronlearn.dictionary import Dictionary
-from kronlearn.engines.engine import Coder
-from kronlearn.plans import LearningState, Progress
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.engine import Coder
+from kronlearn.core.plan import LearningState, Progress
+from kronlearn.core.structures import General, Structure
+from kronlearn.io.arrays import ArraySource
 from kronlearn.progress import progress_bar
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.structures import General, Structure
 
 __all__ = ["LoopLearner", "Step"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kronlearn.comparators.learners import UnstructuredComparator
-from kronlearn.dictionary import Dictionary
-from kronlearn.structures import General, Structure
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.structures import General, Structure
 
 __all__ = ["MOD"]
 

@@ -13,14 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
 from kronlearn.comparators.loops import LoopLearner, Step
-from kronlearn.dictionary import Dictionary
-from kronlearn.engines.engine import Coder, Codes
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.engine import Coder, Codes
+from kronlearn.core.moments import ModeMoments
+from kronlearn.core.plan import LearningState, Progress
+from kronlearn.core.replacement import replace_unused
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
-from kronlearn.moments import ModeMoments
+from kronlearn.io.arrays import ArraySource
 from kronlearn.parameters import check_count, check_number
-from kronlearn.plans import LearningState, Progress
-from kronlearn.replacement import replace_unused
-from kronlearn.sources.arrays import ArraySource
 
 __all__ = ["OSubDil"]
 

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.comparators.learners import Comparator
-from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.engines.engine import Codes
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.structures import FromCodes, Structure
-from kronlearn.updates import canonical
+from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.core.engine import Codes
+from kronlearn.core.structures import FromCodes, Structure
+from kronlearn.core.updates import canonical
+from kronlearn.io.arrays import ArraySource
 
 __all__ = ["PairAKSVD"]
 

@@ -13,12 +13,12 @@ from sklearn.utils import check_random_state
 from kronlearn.comparators.loops import LoopLearner, Step
 from kronlearn.comparators.sedil_objective import Objective
 from kronlearn.comparators.spheres import geodesic, transport
-from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.engines.engine import Coder
+from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.core.engine import Coder
+from kronlearn.core.plan import Progress
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
+from kronlearn.io.arrays import ArraySource
 from kronlearn.parameters import check_count, check_number
-from kronlearn.plans import Progress
-from kronlearn.sources.arrays import ArraySource
 
 __all__ = ["SeDiL"]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.comparators.spheres import tangent
-from kronlearn.sources.arrays import ArraySource
+from kronlearn.io.arrays import ArraySource
 
 __all__ = ["Objective"]
 
@@ -50,7 +50,7 @@ class Objective:
     --------
     >>> import numpy as np
     >>> from kronlearn.comparators.sedil_objective import Objective
-    >>> from kronlearn.sources.arrays import ArraySource
+    >>> from kronlearn.io.arrays import ArraySource
     >>> source = ArraySource(np.ones((5, 2, 2)), (2, 2))
     >>> objective = Objective(source, (2, 2), sparsity=0.0, coherence=0.0, sharpness=1.0)
     >>> factors = [np.eye(2), np.eye(2)]

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from kronlearn.dictionary import KroneckerDictionary
-from kronlearn.factors import frozen
-from kronlearn.sums import KroneckerSumDictionary, rearranged, restored
+from kronlearn.core.dictionary import KroneckerDictionary
+from kronlearn.core.factors import frozen
+from kronlearn.core.kronecker_sum import KroneckerSumDictionary, rearranged, restored
 
 __all__ = [
     "VANISHED",

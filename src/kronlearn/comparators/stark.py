@@ -17,13 +17,13 @@ from kronlearn.comparators.shrinkage import (
     terms_needed,
     unit_columns,
 )
-from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.moments import Moments
+from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.core.kronecker_sum import KroneckerSumDictionary, rearranged, restored
+from kronlearn.core.moments import Moments
+from kronlearn.core.plan import Progress
+from kronlearn.core.structures import FromMoments, Structure
+from kronlearn.io.arrays import ArraySource
 from kronlearn.parameters import check_count, check_number
-from kronlearn.plans import Progress
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.structures import FromMoments, Structure
-from kronlearn.sums import KroneckerSumDictionary, rearranged, restored
 
 __all__ = ["STARK"]
 

@@ -18,14 +18,14 @@ from kronlearn.comparators.shrinkage import (
     svt,
     unit_columns,
 )
-from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.moments import Moments
+from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.core.init import starting_dictionary
+from kronlearn.core.kronecker_sum import KroneckerSumDictionary, rearranged, restored
+from kronlearn.core.moments import Moments
+from kronlearn.core.plan import Progress
+from kronlearn.core.structures import FromMoments, General, Structure
+from kronlearn.io.arrays import ArraySource
 from kronlearn.parameters import check_count, check_number
-from kronlearn.plans import Progress
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.starts import starting_dictionary
-from kronlearn.structures import FromMoments, General, Structure
-from kronlearn.sums import KroneckerSumDictionary, rearranged, restored
 
 __all__ = ["SuKro"]
 

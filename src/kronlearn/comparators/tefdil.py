@@ -13,16 +13,16 @@ from sklearn.utils import check_random_state
 from kronlearn.comparators.cp import cp_terms
 from kronlearn.comparators.learners import Comparator
 from kronlearn.comparators.shrinkage import VANISHED
-from kronlearn.dictionary import Dictionary
-from kronlearn.moments import Moments
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.init import starting_dictionary
+from kronlearn.core.kronecker_sum import KroneckerSumDictionary, rearranged
+from kronlearn.core.moments import Moments
+from kronlearn.core.plan import Progress
+from kronlearn.core.replacement import unused_by_mode
+from kronlearn.core.structures import FromMoments, Structure
+from kronlearn.core.updates import canonical
+from kronlearn.io.arrays import ArraySource
 from kronlearn.parameters import check_count, check_number
-from kronlearn.plans import Progress
-from kronlearn.replacement import unused_by_mode
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.starts import starting_dictionary
-from kronlearn.structures import FromMoments, Structure
-from kronlearn.sums import KroneckerSumDictionary, rearranged
-from kronlearn.updates import canonical
 
 __all__ = ["TeFDiL"]
 

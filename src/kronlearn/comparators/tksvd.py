@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from kronlearn.comparators.atoms import AtomCodes
 from kronlearn.comparators.learners import Comparator
-from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.engines.engine import Codes
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.structures import FromCodes, Structure
+from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.core.engine import Codes
+from kronlearn.core.structures import FromCodes, Structure
+from kronlearn.io.arrays import ArraySource
 
 __all__ = ["TKSVD"]
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.core.engine import Coder, Course, Iterated, Step
 from kronlearn.cuda.chunk_sums import PARTS, ChunkSums
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.device import Card
@@ -20,8 +22,6 @@ from kronlearn.cuda.settling import Settling
 from kronlearn.cuda.tables import Tables
 from kronlearn.cuda.tasks import METHODS, NO_SAMPLE, WORK, new_task
 from kronlearn.cuda.updates import DeviceUpdate
-from kronlearn.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.engines.engine import Coder, Course, Iterated, Step
 
 __all__ = ["Ahead", "ahead_for"]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from kronlearn.core.engine import Task
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.device import Card
 from kronlearn.cuda.tables import SHAPE, card_tables
-from kronlearn.engines.engine import Task
 
 __all__ = ["BlockSums"]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from kronlearn.core.engine import Coder, Task
+from kronlearn.core.source import Source, check_finite
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.device import Card
 from kronlearn.cuda.quick import quick_kernels
 from kronlearn.cuda.tables import SHAPE, CardTables, card_tables
 from kronlearn.cuda.tasks import METHODS, NO_SAMPLE, WORK, new_task
-from kronlearn.engines.engine import Coder, Task
-from kronlearn.sources.source import Source, check_finite
 
 __all__ = ["ChunkCoder"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.core.engine import Codes, KeptCodes
 from kronlearn.cuda.device import Card
-from kronlearn.engines.engine import Codes, KeptCodes
 
 __all__ = ["CardCodes"]
 

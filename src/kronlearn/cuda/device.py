@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.core.source import Source
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.streaming import streamed
-from kronlearn.sources.source import Source
 
 __all__ = ["Card", "card"]
 

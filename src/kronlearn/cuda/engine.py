@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kronlearn.cuda.ahead import Ahead, ahead_for
-from kronlearn.cuda.coder import ChunkCoder
-from kronlearn.cuda.codes import CardCodes
-from kronlearn.cuda.device import Card
-from kronlearn.cuda.samples import CardSamples
-from kronlearn.cuda.sums import CardSums
-from kronlearn.dictionary import Dictionary
-from kronlearn.engines.engine import (
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.engine import (
     MOST_AT_ONCE,
     Coder,
     Codes,
@@ -21,7 +15,13 @@ from kronlearn.engines.engine import (
     Iterated,
     Task,
 )
-from kronlearn.sources.source import Source
+from kronlearn.core.source import Source
+from kronlearn.cuda.ahead import Ahead, ahead_for
+from kronlearn.cuda.coder import ChunkCoder
+from kronlearn.cuda.codes import CardCodes
+from kronlearn.cuda.device import Card
+from kronlearn.cuda.samples import CardSamples
+from kronlearn.cuda.sums import CardSums
 
 __all__ = ["Cuda"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.core.init import dct_factor
 from kronlearn.cuda.device import Card
-from kronlearn.starts import dct_factor
 
 __all__ = ["KINDS", "Contents", "Pixels"]
 

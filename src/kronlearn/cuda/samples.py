@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import cycle
 from typing import Any
 
+from kronlearn.core.source import Source, sample_dtype
 from kronlearn.cuda.device import Card
 from kronlearn.cuda.exchange import adopted
 from kronlearn.cuda.streaming import SLOTS
-from kronlearn.sources.arrays import check_shape, check_size
-from kronlearn.sources.source import Source, sample_dtype
+from kronlearn.io.arrays import check_shape, check_size
 
 __all__ = ["CardSamples", "CardSource"]
 

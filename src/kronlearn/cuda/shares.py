@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from kronlearn.core.engine import Codes, Task
+from kronlearn.core.source import Source
 from kronlearn.cuda.block_sums import BlockSums
 from kronlearn.cuda.coder import ChunkCoder
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.device import Card
-from kronlearn.engines.engine import Codes, Task
 from kronlearn.engines.shares import Part, Share
-from kronlearn.sources.source import Source
 
 __all__ = ["CardShare"]
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.sources.source import Source
+from kronlearn.core.source import Source
+from kronlearn.io.arrays import ArraySource
 
 __all__ = ["SLOTS", "streamed"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.core.engine import Task
 from kronlearn.cuda.codes import CardCodes
 from kronlearn.cuda.device import Card
-from kronlearn.engines.engine import Task
 
 __all__ = ["CardSums"]
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.core.dictionary import KroneckerDictionary
 from kronlearn.cuda.device import Card
 from kronlearn.cuda.tables import Tables
-from kronlearn.dictionary import KroneckerDictionary
 
 __all__ = ["MOST_DOUBTFUL", "DeviceUpdate", "Made"]
 

@@ -18,8 +18,10 @@ from typing import Any
 
 from distributed import Client
 
+from kronlearn.core.engine import Codes, Engine, Task, Traffic
+from kronlearn.core.instruction_sets import instruction_set
+from kronlearn.core.source import Source
 from kronlearn.engines import workforce
-from kronlearn.engines.engine import Codes, Engine, Task, Traffic
 from kronlearn.engines.host import Host
 from kronlearn.engines.messages import (
     Answer,
@@ -40,8 +42,6 @@ from kronlearn.engines.sharing import Span, shared_out, split, uncovered
 from kronlearn.engines.supplies import Supplies
 from kronlearn.engines.wires import Wires
 from kronlearn.engines.workforce import Workforce
-from kronlearn.simd import instruction_set
-from kronlearn.sources.source import Source
 
 __all__ = ["Cluster"]
 

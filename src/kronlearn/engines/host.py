@@ -15,9 +15,11 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from numpy.typing import NDArray
 from tornado.ioloop import PeriodicCallback
 
+from kronlearn.core.engine import Task
+from kronlearn.core.instruction_sets import instruction_sets, use_instruction_set
+from kronlearn.core.source import Source
 from kronlearn.cuda.device import card
 from kronlearn.cuda.shares import CardShare
-from kronlearn.engines.engine import Task
 from kronlearn.engines.messages import (
     Answer,
     Export,
@@ -35,9 +37,7 @@ from kronlearn.engines.packing import packed, unpacked
 from kronlearn.engines.shares import Part, Share, ThreadShare
 from kronlearn.engines.sharing import Span
 from kronlearn.engines.wires import WireServer
-from kronlearn.simd import instruction_sets, use_instruction_set
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.sources.source import Source
+from kronlearn.io.arrays import ArraySource
 
 __all__ = ["Host", "Run"]
 

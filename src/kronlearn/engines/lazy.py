@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from kronlearn.coding import code_source
-from kronlearn.dictionary import Dictionary
-from kronlearn.engines.engine import Coder
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.engine import Coder
+from kronlearn.core.source import sample_dtype
 from kronlearn.engines.selection import engine_of_device
 from kronlearn.engines.threads import default_block_size
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.sources.source import sample_dtype
+from kronlearn.io.arrays import ArraySource
 
 __all__ = ["lazy_codes", "lazy_samples"]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from kronlearn.engines.engine import Codes, Task
+from kronlearn.core.engine import Codes, Task
+from kronlearn.core.source import Source
 from kronlearn.engines.sharing import Span
-from kronlearn.sources.source import Source
 
 __all__ = [
     "Answer",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.engines.engine import Codes, KeptCodes
+from kronlearn.core.engine import Codes, KeptCodes
 from kronlearn.engines.messages import Export, Room, Used, Worst
 
 if TYPE_CHECKING:

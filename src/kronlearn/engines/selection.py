@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kronlearn.core.engine import Engine
+from kronlearn.core.source import Source
 from kronlearn.cuda.device import card
 from kronlearn.cuda.engine import Cuda
 from kronlearn.cuda.samples import CardSource
-from kronlearn.engines.engine import Engine
 from kronlearn.engines.threads import Threads, resolve_n_jobs
-from kronlearn.sources.source import Source
-from kronlearn.sources.stored_samples import dask_array
+from kronlearn.io.samples import dask_array
 
 if TYPE_CHECKING:
     from distributed import Client

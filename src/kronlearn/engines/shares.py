@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.engines.engine import Codes, Task
+from kronlearn.core.engine import Codes, Task
+from kronlearn.core.source import Source
 from kronlearn.engines.threads import Threads
-from kronlearn.sources.source import Source
 
 __all__ = ["Part", "Share", "ThreadShare"]
 

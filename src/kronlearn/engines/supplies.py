@@ -7,11 +7,11 @@ import asyncio
 import numpy as np
 from distributed import Client, Future, wait
 
+from kronlearn.core.source import Source
 from kronlearn.engines.messages import WorkError
 from kronlearn.engines.sharing import Span
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.sources.source import Source
-from kronlearn.sources.stored_samples import dask_array
+from kronlearn.io.arrays import ArraySource
+from kronlearn.io.samples import dask_array
 
 __all__ = ["Supplies"]
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn import _native
-from kronlearn.engines.engine import Coder, Codes, Engine, Task
-from kronlearn.simd import instruction_set  # noqa: F401  (applies the environment variable)
-from kronlearn.sources.feed import Feed
-from kronlearn.sources.source import Source, check_finite
+from kronlearn.core.engine import Coder, Codes, Engine, Task
+from kronlearn.core.instruction_sets import instruction_set  # noqa: F401  (applies the environment variable)
+from kronlearn.core.source import Source, check_finite
+from kronlearn.io.feed import Feed
 
 __all__ = [
     "Threads",

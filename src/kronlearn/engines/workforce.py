@@ -9,7 +9,7 @@ from collections.abc import Container
 
 from distributed import Client
 
-from kronlearn.simd import instruction_set
+from kronlearn.core.instruction_sets import instruction_set
 
 __all__ = ["Workforce"]
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.sources.cubes import Cube
-from kronlearn.sources.pages import dont_need, will_need
+from kronlearn.io.cubes import Cube
+from kronlearn.io.pages import dont_need, will_need
 
 __all__ = ["Block", "block_height", "in_order", "read_height", "row_blocks", "usable_bands"]
 

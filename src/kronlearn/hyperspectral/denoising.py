@@ -19,7 +19,7 @@ from kronlearn.hyperspectral.statistics import gather
 from kronlearn.hyperspectral.subspace import Subspace
 from kronlearn.images.planes import in_memory, returned
 from kronlearn.images.stages import Progress, Stages
-from kronlearn.sources.cubes import Cube, CubeWriter, open_cube
+from kronlearn.io.cubes import Cube, CubeWriter, open_cube
 
 __all__ = ["DenoisedCube", "denoise"]
 
@@ -70,7 +70,7 @@ def denoise(
     Parameters
     ----------
     cube : array, path or Cube
-        Anything that :func:`kronlearn.sources.cubes.open_cube` takes, and so are ``band_axis``,
+        Anything that :func:`kronlearn.io.cubes.open_cube` takes, and so are ``band_axis``,
         ``dataset`` and ``nodata``. With ``device="cuda"`` an array may lie on the graphics card:
         it is copied to memory, and the result back.
     sigma : float or one for each band, optional

@@ -7,7 +7,7 @@ from typing import Any
 
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.hyperspectral.patches import CubePatches
-from kronlearn.sources.cubes import open_cube
+from kronlearn.io.cubes import open_cube
 
 __all__ = ["default_atoms", "learn"]
 
@@ -32,7 +32,7 @@ def learn(
     Parameters
     ----------
     cube : array, path or Cube
-        Anything that :func:`kronlearn.sources.cubes.open_cube` takes, and so are ``band_axis``,
+        Anything that :func:`kronlearn.io.cubes.open_cube` takes, and so are ``band_axis``,
         ``dataset`` and ``nodata``.
     patch_shape : (int, int) or (int, int, int)
         Rows, columns and, for three modes, bands of a patch.

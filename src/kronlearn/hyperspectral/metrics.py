@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.hyperspectral.blocks import read_height
-from kronlearn.sources.cubes import Cube, open_cube
+from kronlearn.io.cubes import Cube, open_cube
 
 __all__ = [
     "Comparison",
@@ -79,7 +79,7 @@ def compare(
     Parameters
     ----------
     reference, estimate : array, path or Cube
-        Of the same shape (see :func:`kronlearn.sources.cubes.open_cube`). Values that mean no
+        Of the same shape (see :func:`kronlearn.io.cubes.open_cube`). Values that mean no
         data in one of them do not count.
     data_range : float or one for each band, optional
         What PSNR and SSIM are relative to; by default the largest minus the smallest value of the

@@ -12,7 +12,7 @@ from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.hyperspectral.blocks import usable_bands
 from kronlearn.hyperspectral.statistics import Statistics, gather
 from kronlearn.images.noise import estimate_sigma
-from kronlearn.sources.cubes import Cube, open_cube
+from kronlearn.io.cubes import Cube, open_cube
 
 __all__ = ["estimate_noise", "noise_of", "signal_edge"]
 
@@ -47,7 +47,7 @@ def estimate_noise(
     Parameters
     ----------
     cube : array, path or Cube
-        Anything that :func:`kronlearn.sources.cubes.open_cube` takes, and so are ``band_axis``,
+        Anything that :func:`kronlearn.io.cubes.open_cube` takes, and so are ``band_axis``,
         ``dataset`` and ``nodata``.
     n_jobs : int or None
         Threads; -1 for all processors. The result has the same bits for any number.

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.core.source import Source
 from kronlearn.hyperspectral.blocks import read_height
 from kronlearn.hyperspectral.subspace import working_dtype
-from kronlearn.sources.cubes import Cube, open_cube
-from kronlearn.sources.source import Source
+from kronlearn.io.cubes import Cube, open_cube
 
 __all__ = ["CubePatches"]
 
@@ -38,7 +38,7 @@ class CubePatches(Source):
     Parameters
     ----------
     cube : Cube, array or path
-        See :func:`kronlearn.sources.cubes.open_cube`.
+        See :func:`kronlearn.io.cubes.open_cube`.
     patch_shape : (int, int) or (int, int, int)
         Rows, columns and, for three modes, bands of a patch.
     remove_means : bool

@@ -14,8 +14,8 @@ from kronlearn.engines.workers import Workers
 from kronlearn.hyperspectral.blocks import Block, block_height, in_order, row_blocks
 from kronlearn.hyperspectral.subspace import Subspace
 from kronlearn.images.aggregation import Averager
-from kronlearn.sources.cubes import Cube
-from kronlearn.sources.formats.outputs import converted
+from kronlearn.io.cubes import Cube
+from kronlearn.io.formats.outputs import converted
 
 __all__ = ["denoised_rows"]
 

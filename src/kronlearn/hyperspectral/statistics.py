@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.hyperspectral.blocks import Block, block_height, in_order, row_blocks
-from kronlearn.sources.cubes import Cube
+from kronlearn.io.cubes import Cube
 
 __all__ = ["Statistics", "gather"]
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.core.init import dct_factor
 from kronlearn.cuda.exchange import is_on_card
 from kronlearn.cuda.images import CardImages
 from kronlearn.engines.threads import native_dictionary
 from kronlearn.engines.workers import Workers
 from kronlearn.images.dictionaries import default_patch
 from kronlearn.images.planes import contiguous
-from kronlearn.starts import dct_factor
 
 __all__ = ["Averager", "overlapping", "similar_patches"]
 

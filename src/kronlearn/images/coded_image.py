@@ -18,7 +18,7 @@ from kronlearn.images.coded_file import (
     unpack,
 )
 from kronlearn.images.encoding import decoded_pixels
-from kronlearn.persistence import replace_file
+from kronlearn.io.model_files import replace_file
 
 __all__ = ["MAX_VALUES", "CodedImage"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.workers import Workers
 from kronlearn.images.coded_file import (
     MAX_ATOMS,

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
 from kronlearn.coding import METHODS, check_method
-from kronlearn.dictionary import Dictionary
+from kronlearn.core.dictionary import Dictionary
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.images.aggregation import Averager, similar_patches

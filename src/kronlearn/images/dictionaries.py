@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.cuda.device import Card
 from kronlearn.cuda.exchange import is_on_card
-from kronlearn.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.parameters import check_count

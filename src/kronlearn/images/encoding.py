@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.core.dictionary import KroneckerDictionary
+from kronlearn.core.init import dct_factor
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.images.coded_file import (
     MAX_LANES,
@@ -30,7 +31,6 @@ from kronlearn.images.transform import (
     synthesise,
 )
 from kronlearn.images.value_range import ValueRange, decibels
-from kronlearn.starts import dct_factor
 
 __all__ = ["Found", "Target", "decoded_pixels", "encoded", "learned_dictionary", "search"]
 

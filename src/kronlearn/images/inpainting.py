@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
-from kronlearn.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.core.init import dct_factor
 from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager, overlapping, similar_patches
 from kronlearn.images.dictionaries import Choice, choose, draw_patches, learn
@@ -24,7 +25,6 @@ from kronlearn.images.planes import (
     returned,
 )
 from kronlearn.images.stages import Progress, Stages, part_of
-from kronlearn.starts import dct_factor
 
 __all__ = ["Inpainted", "inpaint"]
 

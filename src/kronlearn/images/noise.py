@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kronlearn.core.init import dct_factor
 from kronlearn.cuda.device import Card, card
 from kronlearn.cuda.exchange import is_on_card
 from kronlearn.cuda.pixels import Contents, Pixels
 from kronlearn.images.planes import contents_of, contiguous, image_array, knows, place_of
-from kronlearn.starts import dct_factor
 
 __all__ = ["estimate_sigma", "sigma_of_channel"]
 

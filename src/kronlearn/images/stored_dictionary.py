@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.dictionary import KroneckerDictionary
-from kronlearn.starts import dct_factor
+from kronlearn.core.dictionary import KroneckerDictionary
+from kronlearn.core.init import dct_factor
 
 __all__ = ["KINDS", "StoredDictionary", "stored_size"]
 

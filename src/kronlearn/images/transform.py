@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.coding import sparse_code
-from kronlearn.dictionary import KroneckerDictionary
+from kronlearn.core.dictionary import KroneckerDictionary
 from kronlearn.images.levels import neighbour_sums
 
 __all__ = [

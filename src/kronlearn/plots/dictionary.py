@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.dictionary import Dictionary
+from kronlearn.core.dictionary import Dictionary
 from kronlearn.plots.figures import figure_of
 
 if TYPE_CHECKING:

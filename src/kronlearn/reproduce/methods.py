@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.core.init import starting_dictionary
+from kronlearn.io.arrays import ArraySource
 from kronlearn.reproduce.published import TABLE1
-from kronlearn.sources.arrays import ArraySource
-from kronlearn.starts import starting_dictionary
 
 __all__ = ["DEFAULT_METHODS", "METHODS", "QUICK_METHODS", "Method", "methods_named"]
 

@@ -20,8 +20,8 @@ from typing import Any
 import joblib
 import numpy as np
 
+from kronlearn.core.instruction_sets import instruction_set
 from kronlearn.reproduce.measurement import ENGINES, Found, Job, measure, stored_samples
-from kronlearn.simd import instruction_set
 
 __all__ = [
     "Machine",

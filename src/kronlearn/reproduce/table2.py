@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.images.dictionaries import draw_patches
-from kronlearn.persistence import replace_file
+from kronlearn.io.model_files import replace_file
 from kronlearn.reproduce.scaling import Patches, Run, Setting
 
 __all__ = ["SAMPLES", "drawn", "made_up_images", "prepared", "read_images", "settings"]

@@ -1,4 +1,4 @@
-// Every patch of an image becomes its sparse approximation, as native/image.cpp has it, and patches are added
+// Every patch of an image becomes its sparse approximation, as native/images/image.cpp has it, and patches are added
 // up again. A file of kernels has what one kind of call needs: compiling all of them takes long.
 #pragma once
 
@@ -95,7 +95,7 @@ class PatchCoder {
   KRONLEARN_DEVICE const S* known() const { return kWeights ? task_.known : nullptr; }
 
   // Takes out a patch, without its mean (of what is known of it). The mean is added up in the order that
-  // native/image.cpp has: patches of a constant image are then zero, or not, on both.
+  // native/images/image.cpp has: patches of a constant image are then zero, or not, on both.
   KRONLEARN_DEVICE void load(int64 offset) {
     for (int e = team_.lane; e < features(); e += Team::kSize) {
       y_[e] = T(task_.image[offset + task_.places[e]]);

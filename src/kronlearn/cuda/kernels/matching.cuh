@@ -1,4 +1,4 @@
-// Similar patches: for a patch of the grid the nearest ones within a window around it, as native/matching.cpp
+// Similar patches: for a patch of the grid the nearest ones within a window around it, as native/images/matching.cpp
 // finds them.
 #pragma once
 

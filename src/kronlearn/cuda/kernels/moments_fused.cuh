@@ -7,7 +7,7 @@
 // same. Weights and lists are not looked at.
 #pragma once
 
-#include "precision.cuh"
+#include "precision.hpp"
 #include "task.cuh"
 #include "tile_sums.cuh"
 

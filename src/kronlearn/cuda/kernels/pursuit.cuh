@@ -1,5 +1,5 @@
 // Orthogonal matching pursuit (OMP) and orthogonal least squares (OLS) on a Kronecker dictionary, as
-// native/pursuit.hpp has them: neither the Kronecker dictionary nor its Gram matrix is ever formed.
+// native/pursuit/pursuit.hpp has them: neither the Kronecker dictionary nor its Gram matrix is ever formed.
 #pragma once
 
 #include "refit.cuh"

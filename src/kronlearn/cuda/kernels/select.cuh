@@ -2,7 +2,7 @@
 #pragma once
 
 #include "correlate.cuh"
-#include "precision.cuh"
+#include "precision.hpp"
 
 namespace kronlearn {
 

@@ -1,4 +1,4 @@
-// Groups of similar patches are shrunk in an orthonormal dictionary, as native/shrink.hpp has it, and added
+// Groups of similar patches are shrunk in an orthonormal dictionary, as native/images/shrink.hpp has it, and added
 // up.
 //
 // A pixel is reached from many groups in no order that is known. Sums are therefore integers, fixed-point

@@ -1,5 +1,5 @@
 // Pursuit for samples with a weight per entry: min Σ w (y − Dx)², zero weight where a pixel is missing. The
-// selected atoms √w∘d are orthonormalised in sample space, as native/weighted.hpp has it.
+// selected atoms √w∘d are orthonormalised in sample space, as native/pursuit/weighted.hpp has it.
 #pragma once
 
 #include "refit.cuh"

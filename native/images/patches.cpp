@@ -1,0 +1,149 @@
+#include "images/patches.hpp"
+
+#include <algorithm>
+
+namespace kronlearn {
+namespace {
+
+// Pixels of a band along its axis.
+constexpr int64_t kBand = 16;
+
+// Offsets of all combinations of places on the axes before the last, in C order.
+std::vector<int64_t> combine(const std::vector<std::vector<int64_t>>& places) {
+  std::vector<int64_t> offsets = {0};
+  for (const std::vector<int64_t>& along : places) {
+    std::vector<int64_t> next;
+    next.reserve(offsets.size() * along.size());
+    for (int64_t offset : offsets)
+      for (int64_t place : along) next.push_back(offset + place);
+    offsets = std::move(next);
+  }
+  return offsets;
+}
+
+std::vector<int64_t> rows_of_patch(const std::vector<Axis>& axes,
+                                   const std::vector<int64_t>& steps) {
+  std::vector<std::vector<int64_t>> places;
+  for (size_t a = 0; a + 1 < axes.size(); ++a) {
+    places.emplace_back();
+    for (int i = 0; i < axes[a].patch; ++i) places.back().push_back(i * steps[a]);
+  }
+  return combine(places);
+}
+
+}  // namespace
+
+PatchGrid::PatchGrid(std::vector<Axis> axes) : axes_(std::move(axes)), steps_(axes_.size()) {
+  for (int a = n_axes() - 1; a >= 0; --a) {
+    steps_[a] = pixels_;
+    pixels_ *= axes_[a].size;
+    features_ *= axes_[a].patch;
+    if (axes_[a].size >= axes_[band_axis_].size) band_axis_ = a;
+  }
+  for (const Axis& axis : axes_) {
+    starts_.emplace_back();
+    const int64_t last = axis.size - axis.patch;
+    for (int64_t start = 0; start < last; start += axis.stride) starts_.back().push_back(start);
+    starts_.back().push_back(last);
+  }
+  per_band_ = std::max<int64_t>(1, kBand / axes_[band_axis_].stride);
+  patch_rows_ = rows_of_patch(axes_, steps_);
+}
+
+int64_t PatchGrid::bands() const {
+  return (int64_t(starts_[band_axis_].size()) + per_band_ - 1) / per_band_;
+}
+
+std::span<const int64_t> PatchGrid::starts_of_band(int64_t band) const {
+  const std::span<const int64_t> starts = starts_[band_axis_];
+  const int64_t first = band * per_band_;
+  return starts.subspan(first, std::min(per_band_, int64_t(starts.size()) - first));
+}
+
+int64_t PatchGrid::most_places() const {
+  return band_axis_ + 1 == n_axes() ? per_band_ : int64_t(starts_.back().size());
+}
+
+int64_t PatchGrid::longest_span() const {
+  const Axis& axis = axes_.back();
+  const int64_t all = axis.size - axis.patch + 1;
+  return std::min(all, most_places() * int64_t(axis.stride));
+}
+
+PatchGrid::Band PatchGrid::band(int64_t number) const {
+  const std::span<const int64_t> starts = starts_of_band(number);
+  std::vector<std::vector<int64_t>> places;
+  for (int a = 0; a + 1 < n_axes(); ++a) {
+    places.push_back(starts_[a]);
+    if (a == band_axis_) places.back() = {starts.begin(), starts.end()};
+    for (int64_t& place : places.back()) place *= steps_[a];
+  }
+  return {combine(places), band_axis_ + 1 == n_axes() ? starts : starts_.back()};
+}
+
+PatchGrid::Slab PatchGrid::slab(int64_t band) const {
+  const Axis& axis = axes_[band_axis_];
+  const std::span<const int64_t> starts = starts_of_band(band);
+  Slab slab;
+  slab.first = std::max<int64_t>(0, starts.front() - axis.window);
+  slab.last = std::min(axis.size, starts.back() + axis.patch + axis.window);
+  slab.inner = steps_[band_axis_];
+  slab.size = axis.size;
+  slab.outer = pixels_ / (slab.inner * slab.size);
+  std::vector<int64_t> steps = steps_;
+  for (int a = 0; a < band_axis_; ++a) steps[a] = steps[a] / slab.size * (slab.last - slab.first);
+  slab.patch_rows = rows_of_patch(axes_, steps);
+  return slab;
+}
+
+template <class T>
+void SlabSums<T>::start(int64_t band) {
+  slab_ = grid_.slab(band);
+  sums_.assign(planes_ * slab_.pixels(), T(0));
+  weights_.assign(planes_ * slab_.pixels(), T(0));
+}
+
+template <class T>
+void SlabSums<T>::add(int plane, int64_t offset, const T* patch, T shift, T weight,
+                      const T* taper) {
+  const int length = grid_.row_length();
+  const int64_t start = plane * slab_.pixels() + slab_.offset(offset);
+  for (int64_t row : slab_.patch_rows) {
+    T* __restrict sums = sums_.data() + start + row;
+    T* __restrict weights = weights_.data() + start + row;
+    if (taper)
+      for (int j = 0; j < length; ++j) {
+        const T w = weight * taper[j];
+        sums[j] += w * (patch[j] + shift);
+        weights[j] += w;
+      }
+    else
+      for (int j = 0; j < length; ++j) {
+        sums[j] += weight * (patch[j] + shift);
+        weights[j] += weight;
+      }
+    patch += length;
+    if (taper) taper += length;
+  }
+}
+
+template <class T>
+void SlabSums<T>::commit(T* numerator, T* denominator) const {
+  const int64_t run = (slab_.last - slab_.first) * slab_.inner;
+  const T *sums = sums_.data(), *weights = weights_.data();
+  for (int64_t block = 0; block < planes_ * slab_.outer; ++block) {
+    const int64_t start = (block * slab_.size + slab_.first) * slab_.inner;
+    T* __restrict n = numerator + start, * __restrict d = denominator + start;
+    for (int64_t i = 0; i < run; ++i) {
+      n[i] += sums[i];
+      d[i] += weights[i];
+    }
+    sums += run;
+    weights += run;
+  }
+}
+
+template class SlabSums<float>;
+template class SlabSums<double>;
+
+}  // namespace kronlearn

@@ -1,0 +1,230 @@
+// Sums over coded samples, in double precision: all that a dictionary update needs.
+#pragma once
+
+#include "kronecker/correlate.hpp"
+
+namespace kronlearn::KRONLEARN_SET {
+
+// The numbers go to the same eight sums on every instruction set.
+template <class T>
+double sum_of_squares(const T* y, int64_t count) {
+  double sums[8] = {};
+  int64_t p = 0;
+  for (; p + 8 <= count; p += 8)
+#pragma GCC unroll 8
+    for (int v = 0; v < 8; ++v) sums[v] += double(y[p + v]) * double(y[p + v]);
+  for (; p < count; ++p) sums[p % 8] += double(y[p]) * double(y[p]);
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+template <class T>
+void add_xx(const CodesView<T>& codes, double* xx) {
+  for (int64_t k = 0; k < codes.count; ++k) {
+    const int32_t* index = codes.index + k * codes.width;
+    const T* value = codes.value + k * codes.width;
+    for (int l = 0; l < codes.nonzeros[k]; ++l) {
+      const int64_t q = index[l];
+      double* column = xx + q * (q + 1) / 2;
+      const double x = value[l];
+      for (int t = 0; t <= l; ++t) column[index[t]] += x * double(value[t]);
+    }
+  }
+}
+
+template <class Sum, class T>
+KRONLEARN_INLINE Vec<Sum> load_as(const T* p) {
+  if constexpr (sizeof(Sum) == sizeof(T))
+    return load<T>(p);
+  else
+    return load_as_double(p);
+}
+
+// xy[index[l], p : p + K · kLanes] += value[l] · y[p : …] for one sample, its entries converted once.
+template <int K, class T, class Sum>
+KRONLEARN_INLINE void add_piece(const T* y, int nonzeros, const int32_t* index, const T* value,
+                                int features, int p, Sum* xy) {
+  constexpr int W = kLanes<Sum>;
+  Vec<Sum> piece[K];
+#pragma GCC unroll 8
+  for (int v = 0; v < K; ++v) piece[v] = load_as<Sum>(y + p + v * W);
+  for (int l = 0; l < nonzeros; ++l) {
+    Sum* row = xy + (int64_t)index[l] * features + p;
+    const Sum x = value[l];
+#pragma GCC unroll 8
+    for (int v = 0; v < K; ++v) store<Sum>(row + v * W, load<Sum>(row + v * W) + x * piece[v]);
+  }
+}
+
+template <class T, class Sum>
+void add_xy(const CodesView<T>& codes, int64_t first, int64_t end, Sum* xy) {
+  constexpr int W = kLanes<Sum>, K = 64 / W < 8 ? 64 / W : 8;
+  const int features = codes.features;
+  for (int64_t k = first; k < end; ++k) {
+    const int32_t* index = codes.index + k * codes.width;
+    const T* value = codes.value + k * codes.width;
+    const T* y = codes.samples + k * features;
+    const int nonzeros = codes.nonzeros[k];
+    int p = 0;
+    for (; p + K * W <= features; p += K * W)
+      add_piece<K>(y, nonzeros, index, value, features, p, xy);
+    for (; p + W <= features; p += W) add_piece<1>(y, nonzeros, index, value, features, p, xy);
+    for (; p < features; ++p)
+      for (int l = 0; l < nonzeros; ++l)
+        xy[(int64_t)index[l] * features + p] += Sum(value[l]) * Sum(y[p]);
+  }
+}
+
+// Short runs of samples are added up in single precision first, with half the bytes to store: in a run that
+// loses no more than the codes have lost already.
+constexpr int kRunSamples = 128, kRunNumbers = 4096;
+
+inline void add_xy_by_runs(const CodesView<float>& codes, int numbers, double* xy) {
+  alignas(64) float sums[kRunNumbers];
+  for (int64_t first = 0; first < codes.count; first += kRunSamples) {
+    for (int p = 0; p < numbers; ++p) sums[p] = 0;
+    const int64_t end = first + kRunSamples;
+    add_xy(codes, first, end < codes.count ? end : codes.count, sums);
+    for (int p = 0; p < numbers; ++p) xy[p] += double(sums[p]);
+  }
+}
+
+// S_xx, if it is wanted, and S_xy. Where S_xx is not wanted nothing will be divided by it either, and S_xy
+// of single precision may be summed by runs.
+template <class T>
+void add_full_moments(const CodesView<T>& codes, int atoms, double* xx, double* xy) {
+  if (xx) add_xx(codes, xx);
+  if constexpr (sizeof(T) == 4)
+    if (!xx && atoms * codes.features <= kRunNumbers)
+      return add_xy_by_runs(codes, atoms * codes.features, xy);
+  add_xy(codes, 0, codes.count, xy);
+}
+
+// out[: K · kLanes] = Σ_p column[p] · in[p, : …], in K · U independent sums.
+template <int K, int U>
+KRONLEARN_INLINE void contract_piece(const double* in, int m, int64_t length, const double* column,
+                                     int stride, double* out) {
+  constexpr int W = kLanes<double>;
+  Vec<double> sums[K * U] = {};
+  auto add = [&](int p, int u) {
+#pragma GCC unroll 4
+    for (int v = 0; v < K; ++v)
+      sums[u * K + v] += column[(int64_t)p * stride] * load<double>(in + p * length + v * W);
+  };
+  int p = 0;
+  for (; p + U <= m; p += U)
+#pragma GCC unroll 4
+    for (int u = 0; u < U; ++u) add(p + u, u);
+  for (; p < m; ++p) add(p, 0);
+  for (int u = 1; u < U; ++u)
+    for (int v = 0; v < K; ++v) sums[v] += sums[u * K + v];
+  for (int v = 0; v < K; ++v) store<double>(out + v * W, sums[v]);
+}
+
+// out[:] = Σ_p column[p] · in[p, :] for in (m, length); out may be where in begins.
+KRONLEARN_INLINE void contract(const double* in, int m, int64_t length, const double* column,
+                               int stride, double* out) {
+  constexpr int W = kLanes<double>;
+  int64_t r = 0;
+  for (; r + 4 * W <= length; r += 4 * W)
+    contract_piece<4, 2>(in + r, m, length, column, stride, out + r);
+  for (; r + 2 * W <= length; r += 2 * W)
+    contract_piece<2, 4>(in + r, m, length, column, stride, out + r);
+  for (; r + W <= length; r += W) contract_piece<1, 4>(in + r, m, length, column, stride, out + r);
+  for (; r < length; ++r) {
+    double sum = 0;
+    for (int p = 0; p < m; ++p) sum += column[(int64_t)p * stride] * in[p * length + r];
+    out[r] = sum;
+  }
+}
+
+// The sums of one mode over samples that are coded one after the other.
+template <class T>
+class ModeSums {
+ public:
+  ModeSums(const CodesView<T>& codes, int n_modes, const ModeView<double>* modes,
+           const double* const* grams, int mode, double* workspace)
+      : codes_(codes),
+        n_modes_(n_modes),
+        modes_(modes),
+        grams_(grams),
+        mode_(mode),
+        sample_(workspace),
+        buffer_(sample_ + codes.features),
+        weights_(buffer_ + codes.features),
+        atoms_(reinterpret_cast<int*>(weights_ + codes.width)),
+        place_(atoms_ + codes.width * n_modes) {
+    // A sample's entries with this mode behind all others, whose order stays.
+    int inner = 1;
+    for (int i = mode + 1; i < n_modes; ++i) inner *= modes[i].m;
+    const int m = modes[mode].m, rest = codes.features / m;
+    for (int q = 0; q < rest; ++q)
+      for (int r = 0; r < m; ++r) place_[q * m + r] = (q / inner * m + r) * inner + q % inner;
+  }
+
+  // Of P only a half: its sum with its transpose is P.
+  void add(int64_t k, double* half_p, double* c) {
+    const int32_t* index = codes_.index + k * codes_.width;
+    const T* value = codes_.value + k * codes_.width;
+    const T* y = codes_.samples + k * codes_.features;
+    const int nonzeros = codes_.nonzeros[k];
+    for (int q = 0; q < codes_.features; ++q) sample_[q] = y[place_[q]];
+    for (int l = 0; l < nonzeros; ++l) {
+      uint32_t rest = index[l];
+      for (int i = n_modes_ - 1; i > 0; --i) {
+        atom(i)[l] = rest % uint32_t(modes_[i].n);
+        rest /= uint32_t(modes_[i].n);
+      }
+      atom(0)[l] = rest;
+      add_contracted(l, value[l], c + (int64_t)atom(mode_)[l] * modes_[mode_].m);
+      if (half_p) add_pairs(l, value, half_p + (int64_t)atom(mode_)[l] * modes_[mode_].n);
+    }
+  }
+
+ private:
+  int* atom(int mode) const { return atoms_ + mode * codes_.width; }
+
+  // c += x · the sample contracted with the atom's column in every other mode.
+  void add_contracted(int l, double x, double* c) {
+    const double* from = sample_;
+    int64_t length = codes_.features;
+    for (int i = 0; i < n_modes_; ++i) {
+      if (i == mode_) continue;
+      length /= modes_[i].m;
+      contract(from, modes_[i].m, length, modes_[i].factor + atom(i)[l], modes_[i].n, buffer_);
+      from = buffer_;
+    }
+    for (int r = 0; r < modes_[mode_].m; ++r) c[r] += x * from[r];
+  }
+
+  // What a coefficient and those before it, and half of itself, add to its row.
+  void add_pairs(int l, const T* value, double* row) {
+    for (int t = 0; t <= l; ++t) weights_[t] = double(value[l]) * double(value[t]);
+    weights_[l] *= 0.5;
+    for (int i = 0; i < n_modes_; ++i) {
+      if (i == mode_) continue;
+      const int* others = atom(i);
+      const double* gram = grams_[i] + (int64_t)others[l] * modes_[i].n;
+      for (int t = 0; t <= l; ++t) weights_[t] *= gram[others[t]];
+    }
+    const int* own = atom(mode_);
+    for (int t = 0; t <= l; ++t) row[own[t]] += weights_[t];
+  }
+
+  const CodesView<T>& codes_;
+  const int n_modes_;
+  const ModeView<double>* modes_;
+  const double* const* grams_;
+  const int mode_;
+  double *sample_, *buffer_, *weights_;
+  int *atoms_, *place_;
+};
+
+template <class T>
+void add_mode_moments(const CodesView<T>& codes, int n_modes, const ModeView<double>* modes,
+                      const double* const* grams, int mode, double* half_p, double* c,
+                      double* workspace) {
+  ModeSums<T> sums(codes, n_modes, modes, grams, mode, workspace);
+  for (int64_t k = 0; k < codes.count; ++k) sums.add(k, half_p, c);
+}
+
+}  // namespace kronlearn::KRONLEARN_SET

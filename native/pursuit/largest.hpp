@@ -1,0 +1,113 @@
+// The s largest of all correlations in every lane, by sorting networks: for orthonormal factors, no error
+// target and more than a few nonzeros. AVX-512 only; elsewhere one is taken after the other (threshold.hpp).
+#pragma once
+
+#include <array>
+#include <utility>
+
+#include "pursuit/select.hpp"
+
+namespace kronlearn::KRONLEARN_SET {
+
+#if defined(__AVX512F__)
+
+namespace network {
+
+constexpr int kSize = 16;
+
+// Batcher's merge exchange for 16 numbers.
+constexpr auto comparators() {
+  std::array<std::pair<int, int>, 63> list{};
+  int count = 0;
+  for (int p = kSize / 2; p > 0; p /= 2) {
+    int q = kSize / 2, r = 0, d = p;
+    for (;;) {
+      for (int i = 0; i < kSize - d; ++i)
+        if ((i & p) == r) list[count++] = {i, i + d};
+      if (q == p) break;
+      d = q - p;
+      q /= 2;
+      r = p;
+    }
+  }
+  return list;
+}
+
+KRONLEARN_INLINE void exchange(Vec<float>& larger, Vec<float>& smaller) {
+  const Vec<float> a = larger, b = smaller;
+  larger = max_of(a, b);
+  smaller = min_of(a, b);
+}
+
+// Puts 16 numbers per lane in descending order.
+KRONLEARN_INLINE void sort(Vec<float>* v) {
+  constexpr auto list = comparators();
+  [&]<size_t... I>(std::index_sequence<I...>) {
+    (exchange(v[list[I].first], v[list[I].second]), ...);
+  }(std::make_index_sequence<list.size()>{});
+}
+
+// Makes a the 16 largest of a and b, all in descending order.
+KRONLEARN_INLINE void keep_largest(Vec<float>* a, const Vec<float>* b) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kSize; ++i) a[i] = max_of(a[i], b[kSize - 1 - i]);
+#pragma GCC unroll 4
+  for (int h = kSize / 2; h > 0; h /= 2)
+#pragma GCC unroll 16
+    for (int i = 0; i < kSize; ++i)
+      if (!(i & h)) exchange(a[i], a[i + h]);
+}
+
+}  // namespace network
+
+// Whether the largest correlations are found this way.
+template <class T, class Shape>
+constexpr bool kSortsCorrelations = false;
+template <int N1, int N2>
+constexpr bool kSortsCorrelations<float, FixedShape<N1, N1, N2, N2>> = N1 * N2 % 16 == 0;
+
+// In every lane the s-th largest magnitude, 2 ≤ s ≤ 16.
+template <class Shape>
+Vec<float> smallest_kept(const Shape& s, const Vec<float>* alpha, int count) {
+  constexpr int W = network::kSize;
+  Vec<float> best[W], next[W];
+  const int size = (int)s.n1p * (int)s.n2p;
+  for (int i = 0; i < W; ++i) best[i] = abs_of<float>(alpha[i]);
+  network::sort(best);
+  for (int p = W; p < size; p += W) {
+#pragma GCC unroll 16
+    for (int i = 0; i < W; ++i) next[i] = abs_of<float>(alpha[p + i]);
+    network::sort(next);
+    network::keep_largest(best, next);
+  }
+  return best[count - 1];
+}
+
+// Appends the entries of 16 neighbouring atoms that are at least `least` in magnitude, and not zero, to a
+// row of codes; writes 16 entries, the unused ones zero. Returns how many there are.
+KRONLEARN_INLINE int append_kept(__m512 values, int first, float least, int32_t* index,
+                                 float* value) {
+  const __m512 magnitude = _mm512_abs_ps(values);
+  const __mmask16 kept = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(least), _CMP_GE_OQ) &
+                         _mm512_cmp_ps_mask(magnitude, _mm512_setzero_ps(), _CMP_GT_OQ);
+  const __m512i atoms = _mm512_add_epi32((__m512i)lane_numbers<float>(), _mm512_set1_epi32(first));
+  _mm512_storeu_si512(index, _mm512_maskz_compress_epi32(kept, atoms));
+  _mm512_storeu_ps(value, _mm512_maskz_compress_ps(kept, values));
+  return __builtin_popcount(kept);
+}
+
+// Leaves out, of more entries than wanted, the last ones among those of the smallest magnitude.
+inline void drop_ties(int count, int wanted, float least, int32_t* index, float* value) {
+  int equal = wanted;
+  for (int i = 0; i < count; ++i) equal -= __builtin_fabsf(value[i]) > least;
+  int to = 0;
+  for (int i = 0; i < count; ++i) {
+    if (__builtin_fabsf(value[i]) <= least && equal-- <= 0) continue;
+    index[to] = index[i];
+    value[to++] = value[i];
+  }
+}
+
+#endif
+
+}  // namespace kronlearn::KRONLEARN_SET

@@ -1,0 +1,248 @@
+// Orthogonal matching pursuit (OMP) and orthogonal least squares (OLS) on a Kronecker dictionary.
+//
+// With the selected atoms orthonormalised one after the other, q_k = Σ_l M[k,l] d_l, each step needs
+//   w_t = Σ_l M[t,l] ⟨d_l, d_p⟩,  ρ = (1 − Σ w²)^(-1/2),  M[k,:] = −ρ wᵀM,  M[k,k] = ρ,  a = ρ α_p,
+//   α −= a Σ_l M[k,l] g1_l ⊗ g2_l,  x += a M[k,:],  ‖r‖² −= a²,
+// where g1_l, g2_l are rows of the two factor Grams: neither the Kronecker dictionary nor its Gram
+// matrix, nor any direction in atom space, is ever stored. OLS also keeps ν_p = ‖d_p‖² minus its part
+// in the span of the selected atoms, and picks the largest α²/ν.
+#pragma once
+
+#include "pursuit/refit.hpp"
+
+namespace kronlearn::KRONLEARN_SET {
+
+// The Gram rows of the selected atoms are held in panels of as many columns as a tile has rows (left)
+// or columns (right): what a tile reads lies side by side.
+template <class T>
+struct PursuitScratch {
+  Vec<T>*alpha, *nu;  // padded atoms
+  Vec<T>*g1, *g2;     // (n1p / kRows, width, kRows), (n2p / kCols, width, kCols)
+  Vec<T>* h;          // (width, kRows): one left panel times M[k,:]
+  Vec<T>* m;          // (stride, stride), lower triangular; stride = width rounded up to 4
+  Vec<T>*c, *w;       // (stride)
+  Int<T>*row, *col;   // (width)
+  Vec<T>* residual;   // for exact_residual2
+};
+
+// What a group of lanes carries from step to step.
+template <class T>
+struct PursuitState {
+  PursuitScratch<T> k;
+  const Vec<T>* y;
+  LaneCodes<T> out;
+  Vec<T> energy, tol2, floor, r2, a;
+  Vec<T> weakest;  // the smallest squared norm of a selected atom orthogonal to the earlier ones
+  Int<T> active, doubtful;
+  Best<T> best;
+  bool has_target;
+};
+
+template <class T, class Shape, bool kOls>
+class Pursuit {
+ public:
+  Pursuit(const Shape& shape, const DictionaryView<T>& dictionary,
+          const AtomTables<T, Shape>& atoms, int width)
+      : s_(shape),
+        atoms_(atoms),
+        width_(width),
+        stride_(round_up(width, 4)),
+        left_(dictionary.left),
+        right_(dictionary.right) {}
+
+  // Codes a group of lanes. alpha holds the correlations; y, energy, tol2 and active are set.
+  KRONLEARN_INLINE void run(PursuitState<T>& state) const {
+    start(state);
+    for (int step = 0; step < width_ && select(state, step); ++step) update(state, step);
+
+    const Int<T> suspect =
+        (state.out.nonzeros > 0) &
+        ((state.weakest < kSuspectNorm2<T>) | (state.r2 < state.energy * kSuspectResidual2<T>));
+    if (any<T>(suspect)) check_residual(state, state.out.slots, suspect);
+    state.out.residual2 = max_of(state.r2, Vec<T>{});
+  }
+
+ private:
+  KRONLEARN_INLINE void start(PursuitState<T>& state) const {
+    const PursuitScratch<T>& k = state.k;
+    if constexpr (kOls) {
+      const int64_t size = (int64_t)s_.n1p * s_.n2p;
+      for (int64_t p = 0; p < size; ++p) k.nu[p] = splat<T>(1);
+    }
+    state.out.nonzeros = Int<T>{};
+    state.out.slots = 0;
+    state.weakest = splat<T>(1);
+    if constexpr (sizeof(T) == 4)
+      state.doubtful |= (state.tol2 >= T(0)) & (state.tol2 < state.energy * kTrustedTarget2) &
+                        (state.energy > T(0)) & state.active;
+    state.r2 = state.energy;
+    state.floor = sqrt_of<T>(state.energy) * kNoCorrelation<T>;
+    state.has_target = any<T>(state.tol2 >= T(0));
+    state.active &= state.r2 > state.tol2;
+    state.best = scan<T, Shape, false>(s_, k.alpha, k.nu);
+  }
+
+  // Selects an atom in every active lane and adds it to the code; true if correlations are needed
+  // for another step.
+  KRONLEARN_INLINE bool select(PursuitState<T>& state, int step) const {
+    const PursuitScratch<T>& k = state.k;
+    if (!any<T>(state.active)) return false;
+    const Winner<T> win = locate<T, Shape, kOls>(s_, state.best, k.alpha, k.nu);
+    Int<T> i, j;
+    split_offset<T>(s_, win.offset, i, j);
+    k.row[step] = i;
+    k.col[step] = j;
+    const Vec<T> norm2 = orthogonalise(k, step, i, j);
+    state.active &= win.strength > state.floor;
+    state.weakest = state.active ? min_of(state.weakest, norm2) : state.weakest;
+    if constexpr (sizeof(T) == 4) state.doubtful |= state.active & ~(norm2 >= kTrustedNorm2);
+    state.active &= norm2 > kSmallestNorm2<T> * T(0.5);
+    const Int<T> active = state.active;
+    const Vec<T> rho = T(1) / sqrt_of<T>(active ? norm2 : splat<T>(1));
+    const Vec<T> a = active ? win.alpha * rho : Vec<T>{};
+    const Vec<T> sign = active ? -rho : Vec<T>{};
+    Vec<T>* m = invert_row(k, step, sign);
+    state.out.value[step] = Vec<T>{};
+    for (int l = 0; l <= step; ++l) state.out.value[l] += a * m[l];
+    state.out.index[step] = active ? i * (int)s_.n2 + j : splat_int<T>(kEmpty);
+    state.out.nonzeros -= active;
+    state.out.slots = step + 1;
+    state.r2 -= a * a;
+    state.a = a;
+    if (state.has_target) apply_target(state, step);
+    if (step + 1 == width_ || !any<T>(state.active)) return false;
+    left_.template rows<Shape::kRows>(i, s_.n1p, width_, step, k.g1, k.residual);
+    right_.template rows<Shape::kCols>(j, s_.n2p, width_, step, k.g2, k.residual);
+    return true;
+  }
+
+  // α −= a v (and ν −= v²) with v = Σ_l M[k,l] g1_l ⊗ g2_l, and the best score on the way.
+  __attribute__((noinline)) void update(PursuitState<T>& state, int step) const {
+    constexpr int R = Shape::kRows, C = Shape::kCols;
+    const PursuitScratch<T>& k = state.k;
+    const Vec<T>* m = k.m + (int64_t)step * stride_;
+    Best<T> best;
+    for (int i = 0; i < s_.n1p; i += R) {
+      const Vec<T>* g1 = k.g1 + (int64_t)i * width_;
+      for (int l = 0; l <= step; ++l) {
+        const Vec<T> f = kOls ? m[l] : -state.a * m[l];
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) k.h[l * R + r] = f * g1[l * R + r];
+      }
+      Best<T> rows[R];
+      for (int j = 0; j < s_.n2p; j += C) update_tile(k, i, j, step + 1, state.a, rows);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) merge<T, kOls>(best, rows[r]);
+    }
+    state.best = best;
+  }
+
+  // w = M c for the new atom (i, j); the squared norm of what is orthogonal to the earlier ones.
+  KRONLEARN_INLINE Vec<T> orthogonalise(const PursuitScratch<T>& k, int step, Int<T> i,
+                                        Int<T> j) const {
+    for (int l = 0; l < step; ++l) k.c[l] = left_.entry(i, k.row[l]) * right_.entry(j, k.col[l]);
+    // Four rows of M at a time; entries of rows that do not exist yet are computed and ignored.
+    for (int t = 0; t < step; t += 4) {
+      const Vec<T>* m = k.m + (int64_t)t * stride_;
+      const int columns = t + 4 < step ? t + 4 : step;
+      Vec<T> q[4] = {};
+      for (int l = 0; l < columns; ++l) {
+        const Vec<T> c = k.c[l];
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; ++u) q[u] += m[u * stride_ + l] * c;
+      }
+#pragma GCC unroll 4
+      for (int u = 0; u < 4; ++u) k.w[t + u] = q[u];
+    }
+    Vec<T> norm2 = splat<T>(1);
+    for (int t = 0; t < step; ++t) norm2 -= k.w[t] * k.w[t];
+    return norm2;
+  }
+
+  // M[step, :] = −ρ wᵀM and ρ on the diagonal, given −ρ; zero up to the next multiple of four.
+  KRONLEARN_INLINE Vec<T>* invert_row(const PursuitScratch<T>& k, int step,
+                                      Vec<T> minus_rho) const {
+    Vec<T>* row = k.m + (int64_t)step * stride_;
+    for (int l = 0; l < step; l += 4) {
+      Vec<T> q[4] = {};
+      for (int t = l; t < step; ++t) {
+        const Vec<T> w = k.w[t];
+        const Vec<T>* m = k.m + (int64_t)t * stride_ + l;
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; ++u) q[u] += m[u] * w;
+      }
+#pragma GCC unroll 4
+      for (int u = 0; u < 4; ++u) row[l + u] = minus_rho * q[u];
+    }
+    row[step] = -minus_rho;
+    for (int l = step + 1; l % 4; ++l) row[l] = Vec<T>{};
+    return row;
+  }
+
+  void apply_target(PursuitState<T>& state, int step) const {
+    const Int<T> cancelled = state.active & (state.r2 < state.energy * kSuspectResidual2<T>);
+    if (any<T>(cancelled)) check_residual(state, step + 1, cancelled);
+    state.active &= state.r2 > state.tol2;
+  }
+
+  // Replaces r2 by the residual of the sample itself in some lanes; single precision is doubted where the
+  // two differ.
+  __attribute__((noinline)) void check_residual(PursuitState<T>& state, int terms,
+                                                Int<T> lanes) const {
+    const PursuitScratch<T>& k = state.k;
+    const Vec<T> exact =
+        exact_residual2<T>(s_, atoms_, state.y, terms, k.row, k.col, state.out.value, k.residual);
+    if constexpr (sizeof(T) == 4)
+      state.doubtful |= lanes & ~(abs_of<T>(exact - state.r2) <= state.energy * kTrustedDifference);
+    state.r2 = lanes ? exact : state.r2;
+  }
+
+  KRONLEARN_INLINE void update_tile(const PursuitScratch<T>& k, int i, int j, int terms, Vec<T> a,
+                                    Best<T>* rows) const {
+    constexpr int R = Shape::kRows, C = Shape::kCols, B = kBlock<Shape>;
+    Vec<T> acc[R][C];
+    Vec<T>* alpha = k.alpha + (int64_t)i * s_.n2p + j;
+    Vec<T>* nu = k.nu + (int64_t)i * s_.n2p + j;
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
+      for (int c = 0; c < C; ++c) acc[r][c] = kOls ? Vec<T>{} : alpha[r * s_.n2p + c];
+    const Vec<T>*h = k.h, *g = k.g2 + (int64_t)j * width_;
+    for (int l = 0; l < terms; ++l, h += R, g += C) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
+        for (int c = 0; c < C; ++c) acc[r][c] += h[r] * g[c];
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+      for (int b = 0; b < C; b += B) {
+        Vec<T> scores[B];
+#pragma GCC unroll 16
+        for (int e = 0; e < B; ++e) {
+          const int64_t p = r * s_.n2p + b + e;
+          if constexpr (kOls) {
+            const Vec<T> v = acc[r][b + e];
+            const Vec<T> x = alpha[p] - a * v, y = nu[p] - v * v;
+            alpha[p] = x;
+            nu[p] = y;
+            scores[e] = score<T, true>(x, y);
+          } else {
+            alpha[p] = acc[r][b + e];
+            scores[e] = acc[r][b + e];
+          }
+        }
+        consider<T, kOls, B>(rows[r], scores, (i + r) * s_.n2p + j + b);
+      }
+    }
+  }
+
+  const Shape s_;
+  const AtomTables<T, Shape>& atoms_;
+  const int width_, stride_;
+  const GramTable<T, decltype(Shape::n1)> left_;
+  const GramTable<T, decltype(Shape::n2)> right_;
+};
+
+}  // namespace kronlearn::KRONLEARN_SET

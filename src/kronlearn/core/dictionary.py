@@ -1,0 +1,388 @@
+"""Dictionaries: what all of them can do, and the separable one."""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from kronlearn.core.factors import (
+    NORM_TOLERANCE,
+    check_real,
+    check_unit_norms,
+    checked_factors,
+    frozen,
+)
+
+__all__ = ["Dictionary", "KroneckerDictionary"]
+
+# Dense intermediates hold about this many numbers per block (8 MiB in float64), whatever N is.
+_BLOCK_NUMBERS = 1 << 20
+
+
+class Dictionary(ABC):
+    """An immutable dictionary for samples of shape ``(m_1, …, m_d)`` with unit-norm atoms.
+
+    Every one is a sum of R Kronecker products, ``D ∝ Σ_r D_1^(r) ⊗ … ⊗ D_d^(r)``, its columns
+    scaled to norm 1. R = 1 is a :class:`KroneckerDictionary`, and that with one mode is an
+    ordinary, unstructured dictionary; R > 1 is a :class:`KroneckerSumDictionary`.
+
+    ``coding_factors`` are what coding works with: matrices whose Kronecker product, flattened in C
+    order, is the dictionary.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def stacks(self) -> tuple[NDArray[Any], ...]:
+        """The factors of all terms, one read-only array ``(R, m_i, n_i)`` per mode."""
+
+    @property
+    @abstractmethod
+    def coding_factors(self) -> tuple[NDArray[Any], ...]:
+        """Unit-column matrices whose Kronecker product is the dictionary."""
+
+    @abstractmethod
+    def with_stacks(self, stacks: Sequence[NDArray[Any]]) -> Dictionary:
+        """A dictionary of the same kind and shape with other factors."""
+
+    def with_stack(self, mode: int, stack: NDArray[Any]) -> Dictionary:
+        """A dictionary with other factors ``(R, m_i, n_i)`` in one mode."""
+        return self.with_stacks([*self.stacks[:mode], stack, *self.stacks[mode + 1 :]])
+
+    @property
+    def n_terms(self) -> int:
+        """R: the number of Kronecker products that are summed."""
+        return int(self.stacks[0].shape[0])
+
+    @property
+    def terms(self) -> tuple[tuple[NDArray[Any], ...], ...]:
+        """For each of the R terms its factors, each of shape (m_i, n_i)."""
+        return tuple(tuple(stack[r] for stack in self.stacks) for r in range(self.n_terms))
+
+    @property
+    def patch_shape(self) -> tuple[int, ...]:
+        """``(m_1, …, m_d)``: the shape of a sample."""
+        return tuple(stack.shape[1] for stack in self.stacks)
+
+    @property
+    def n_atoms(self) -> tuple[int, ...]:
+        """``(n_1, …, n_d)``: the number of columns of each factor."""
+        return tuple(stack.shape[2] for stack in self.stacks)
+
+    @property
+    def n_features(self) -> int:
+        """``m_1·…·m_d``: numbers in a sample."""
+        return math.prod(self.patch_shape)
+
+    @property
+    def n_codes(self) -> int:
+        """``n_1·…·n_d``: numbers in a code, that is, atoms of the whole dictionary."""
+        return math.prod(self.n_atoms)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32 or float64, the same for every factor."""
+        return self.stacks[0].dtype
+
+    @property
+    def is_orthonormal(self) -> bool:
+        """Whether the atoms are orthonormal, to 1e-4 per inner product of coding factors."""
+        for factor in self.coding_factors:
+            if factor.shape[1] > factor.shape[0]:
+                return False
+            columns = factor.astype(np.float64)
+            gram = columns.T @ columns
+            if np.abs(gram - np.eye(gram.shape[0])).max() > NORM_TOLERANCE:
+                return False
+        return True
+
+    def astype(self, dtype: Any) -> Dictionary:
+        """The dictionary with factors of float32 or float64; itself if they are."""
+        if self.dtype == dtype:
+            return self
+        return self.with_stacks([stack.astype(dtype) for stack in self.stacks])
+
+    def to_dense(self) -> NDArray[Any]:
+        """The whole dictionary as a matrix of shape (n_features, n_codes).
+
+        For a separable one ``np.kron(D_1, np.kron(D_2, …))``, which no work is done with.
+        """
+        factors = reversed(self.coding_factors)
+        return np.array(reduce(lambda right, left: np.kron(left, right), factors))
+
+    def correlate(self, Y: ArrayLike) -> NDArray[Any]:
+        """Inner products of samples with all atoms, ``Y_k ×_1 D_1ᵀ … ×_d D_dᵀ``.
+
+        Parameters
+        ----------
+        Y : array of shape (N, m_1, …, m_d) or (N, n_features)
+
+        Returns
+        -------
+        array of shape (N, n_1, …, n_d)
+            float32 for float32 samples, else float64.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> d = kl.KroneckerDictionary([np.eye(2), np.eye(3)])
+        >>> d.correlate(np.ones((5, 2, 3))).shape
+        (5, 2, 3)
+        """
+        samples = _as_floats(Y, "Y")
+        samples = _in_modes(samples, "Y", "samples", self.patch_shape)
+        matrices = [factor.astype(samples.dtype, copy=False) for factor in self.coding_factors]
+        correlations = np.empty((len(samples), *self.n_atoms), samples.dtype)
+        for rows in _blocks(len(samples), max(self.n_features, self.n_codes)):
+            found = _mode_products(samples[rows], matrices)
+            correlations[rows] = found.reshape(-1, *self.n_atoms)
+        return correlations
+
+    def reconstruct(self, codes: Any) -> NDArray[Any]:
+        """Samples synthesised from codes, ``Ŷ_k = X_k ×_1 D_1 … ×_d D_d``.
+
+        Sparse codes are expanded a block of rows at a time, never for the whole data.
+
+        Parameters
+        ----------
+        codes : sparse array of shape (N, n_codes), or dense of that shape or (N, n_1, …, n_d)
+
+        Returns
+        -------
+        array of shape (N, m_1, …, m_d)
+            float32 for float32 codes, else float64.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from scipy import sparse
+        >>> import kronlearn as kl
+        >>> d = kl.KroneckerDictionary([np.eye(2), np.eye(3)])
+        >>> d.reconstruct(sparse.csr_array(np.array([[0, 0, 0, 0, 0, 7.0]])))
+        array([[[0., 0., 0.],
+                [0., 0., 7.]]])
+        """
+        if sparse.issparse(codes):
+            codes = self._checked_sparse(codes)
+            dtype = codes.dtype if codes.dtype == np.float32 else np.dtype(np.float64)
+        else:
+            codes = _in_modes(_as_floats(codes, "codes"), "codes", "codes", self.n_atoms)
+            dtype = codes.dtype
+        matrices = [np.ascontiguousarray(factor.T, dtype=dtype) for factor in self.coding_factors]
+        n_samples = codes.shape[0]
+        samples = np.empty((n_samples, *self.patch_shape), dtype)
+        for rows in _blocks(n_samples, max(self.n_features, self.n_codes)):
+            block = codes[rows]
+            if sparse.issparse(block):
+                block = block.toarray().astype(dtype, copy=False)
+            samples[rows] = _mode_products(block, matrices).reshape(-1, *self.patch_shape)
+        return samples
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a model file (safetensors) that :func:`kronlearn.load_dictionary` reads back.
+
+        Parameters
+        ----------
+        path : str or path
+            Replaced in one step if it exists.
+        """
+        from kronlearn.io.model_files import save_dictionary
+
+        save_dictionary(self, path)
+
+    def _checked_sparse(self, codes: Any) -> Any:
+        """The codes as CSR, once their shape, dtype and indices are known to fit."""
+        if codes.ndim != 2 or codes.shape[1] != self.n_codes:
+            raise ValueError(
+                f"codes has shape {codes.shape}; this dictionary needs (N, {self.n_codes}), one "
+                f"column per atom ({_times(self.n_atoms)})."
+            )
+        check_real(codes.dtype, "codes")
+        rows = codes.tocsr()
+        # SciPy checks neither of these when the arrays are given to it, and writes out of bounds.
+        rows.check_format(full_check=True)
+        return rows
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable; cannot set {name!r}.")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable; cannot delete {name!r}.")
+
+    def __copy__(self) -> Dictionary:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Dictionary:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Dictionary):
+            return NotImplemented
+        return (
+            type(self) is type(other)
+            and self.dtype == other.dtype
+            and len(self.stacks) == len(other.stacks)
+            and all(map(np.array_equal, self.stacks, other.stacks))
+        )
+
+    def __hash__(self) -> int:
+        # Adding zero turns -0.0, which equals 0.0, into 0.0.
+        contents = tuple((stack.shape, (stack + 0).tobytes()) for stack in self.stacks)
+        return hash((type(self).__name__, self.dtype.str, contents))
+
+
+class KroneckerDictionary(Dictionary):
+    """An immutable separable dictionary ``D = D_1 ⊗ D_2 ⊗ … ⊗ D_d``.
+
+    A sample is ``Y_k ≈ X_k ×_1 D_1 ×_2 D_2 … ×_d D_d`` with a sparse code ``X_k``; for images
+    ``Y_k ≈ D_1 X_k D_2ᵀ``. Flattened in C order, the dictionary is
+    ``np.kron(D_1, np.kron(D_2, …))``.
+
+    Parameters
+    ----------
+    factors : sequence of arrays of shape (m_i, n_i)
+        One factor per mode, at least one, with unit-norm columns (checked to 1e-4;
+        :meth:`normalized` scales them). They are copied, to float32 if every factor is float32
+        and to float64 otherwise.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> d = kl.KroneckerDictionary([np.eye(8), np.eye(4)])
+    >>> d.patch_shape, d.n_atoms, d.n_codes
+    ((8, 4), (8, 4), 32)
+    >>> d.to_dense().shape
+    (32, 32)
+    """
+
+    __slots__ = ("_stacks",)
+
+    _stacks: tuple[NDArray[Any], ...]
+
+    def __init__(self, factors: Iterable[ArrayLike]) -> None:
+        arrays = checked_factors(factors)
+        for mode, factor in enumerate(arrays):
+            check_unit_norms(factor, mode)
+        object.__setattr__(self, "_stacks", frozen([array[None] for array in arrays]))
+
+    @classmethod
+    def normalized(cls, factors: Iterable[ArrayLike]) -> KroneckerDictionary:
+        """A dictionary of these factors with every column scaled to unit norm.
+
+        Parameters
+        ----------
+        factors : sequence of arrays of shape (m_i, n_i)
+            No column may be zero.
+
+        Examples
+        --------
+        >>> import kronlearn as kl
+        >>> d = kl.KroneckerDictionary.normalized([[[3.0, 0.0], [4.0, 2.0]]])
+        >>> d.factors[0].tolist()
+        [[0.6, 0.0], [0.8, 1.0]]
+        """
+        scaled = []
+        for mode, factor in enumerate(checked_factors(factors)):
+            # Dividing by the largest entry first keeps the squares from over- or underflowing.
+            largest = np.abs(factor).max(axis=0)
+            if not largest.all():
+                column = int(np.flatnonzero(largest == 0)[0])
+                raise ValueError(
+                    f"Column {column} of factors[{mode}] is zero and cannot be scaled to unit "
+                    "norm; remove or replace it."
+                )
+            columns = factor.astype(np.float64) / largest
+            columns /= np.linalg.norm(columns, axis=0)
+            scaled.append(columns.astype(factor.dtype))
+        return cls(scaled)
+
+    @property
+    def factors(self) -> tuple[NDArray[Any], ...]:
+        """The read-only, C-contiguous factors, each of shape (m_i, n_i)."""
+        return tuple(stack[0] for stack in self._stacks)
+
+    @property
+    def stacks(self) -> tuple[NDArray[Any], ...]:
+        """The factors as arrays ``(1, m_i, n_i)``."""
+        return self._stacks
+
+    @property
+    def coding_factors(self) -> tuple[NDArray[Any], ...]:
+        """The factors."""
+        return self.factors
+
+    def with_stacks(self, stacks: Sequence[NDArray[Any]]) -> KroneckerDictionary:
+        """A dictionary with other factors, arrays ``(1, m_i, n_i)``.
+
+        Their columns are taken to be of norm 1 without a look.
+        """
+        made = object.__new__(KroneckerDictionary)
+        object.__setattr__(made, "_stacks", frozen([np.array(s, order="C") for s in stacks]))
+        return made
+
+    def __getstate__(self) -> tuple[NDArray[Any], ...]:
+        return self._stacks
+
+    def __setstate__(self, stacks: tuple[NDArray[Any], ...]) -> None:
+        object.__setattr__(self, "_stacks", frozen(list(stacks)))
+
+    def __repr__(self) -> str:
+        return (
+            f"KroneckerDictionary(patch_shape={self.patch_shape}, n_atoms={self.n_atoms}, "
+            f"dtype={self.dtype.name})"
+        )
+
+
+def _as_floats(values: ArrayLike, name: str) -> NDArray[Any]:
+    """The values as float32 if they are that, else as float64."""
+    array = np.asarray(values)
+    check_real(array.dtype, name)
+    return array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
+
+
+def _in_modes(array: NDArray[Any], name: str, what: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """The array as (N, *shape), from that shape or from (N, prod(shape))."""
+    if array.shape[1:] == shape and array.ndim == len(shape) + 1:
+        return array
+    if array.ndim == 2 and array.shape[1] == math.prod(shape):
+        return array.reshape(-1, *shape)
+    wanted = f"(N, {', '.join(map(str, shape))})"
+    if len(shape) > 1:
+        wanted += f" or (N, {math.prod(shape)})"
+    hint = f" For one of them pass {name}[None]." if array.shape == shape else ""
+    raise ValueError(
+        f"{name} has shape {array.shape}; this dictionary needs {what} of shape {wanted}.{hint}"
+    )
+
+
+def _blocks(n_samples: int, numbers_per_sample: int) -> Iterator[slice]:
+    step = max(1, _BLOCK_NUMBERS // numbers_per_sample)
+    for start in range(0, n_samples, step):
+        yield slice(start, min(start + step, n_samples))
+
+
+def _mode_products(block: NDArray[Any], matrices: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """``block ×_1 A_1ᵀ … ×_d A_dᵀ`` for matrices A_i (in, out); block (N, in_1, …, in_d) or flat.
+
+    Each step multiplies the last mode, one large product, and moves it to the front of the modes;
+    after d steps the modes are back in order.
+    """
+    block = block.reshape(-1, *(matrix.shape[0] for matrix in matrices))
+    for matrix in reversed(matrices):
+        block = np.moveaxis(block @ matrix, -1, 1)
+    return block
+
+
+def _times(numbers: tuple[int, ...]) -> str:
+    return " × ".join(map(str, numbers))

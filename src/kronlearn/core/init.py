@@ -1,0 +1,158 @@
+"""Starting points: the factors that learning begins with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.core.kronecker_sum import KroneckerSumDictionary
+from kronlearn.core.source import Source
+from kronlearn.core.updates import canonical
+
+__all__ = ["STARTS", "dct_factor", "joined", "starting_dictionary"]
+
+STARTS = ("dct", "data", "random")
+
+
+def dct_factor(m: int, n: int) -> NDArray[np.float64]:
+    """The overcomplete DCT: n cosines sampled at m points, unit columns (orthonormal if n ≤ m).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kronlearn.core.init import dct_factor
+    >>> D = dct_factor(8, 8)
+    >>> bool(np.allclose(D.T @ D, np.eye(8)))
+    True
+    """
+    frequencies = np.arange(n) / max(m, n)
+    columns = np.cos(np.pi * np.outer(np.arange(m) + 0.5, frequencies))
+    if m > 1:
+        columns[:, 1:] -= columns[:, 1:].mean(axis=0)
+    return columns / np.linalg.norm(columns, axis=0)
+
+
+def perturbation(m: int, n: int) -> float:
+    """How much noise, relative to the columns' norm, a DCT start gets.
+
+    Plain DCT factors are close to a saddle of the error. On 8 × 8 image patches 0.1 gave the lowest
+    error after 100 iterations for n = m and 0.5 for n = 2m.
+    """
+    return min(max(0.1 + 0.4 * (n / m - 1), 0.1), 0.5)
+
+
+def starting_dictionary(
+    init: Any,
+    source: Source,
+    n_atoms: tuple[int, ...],
+    rng: np.random.RandomState,
+    *,
+    orthonormal: bool = False,
+    n_terms: int = 1,
+) -> Dictionary:
+    """The dictionary to start from: a named start, or the one given.
+
+    Of several terms the first is the start of a single one. The others have random factors, zero
+    in the first mode: the dictionary is that of the first term until the first update.
+    """
+    if isinstance(init, str):
+        if init not in STARTS:
+            raise ValueError(
+                f"init={init!r} does not exist; choose one of {', '.join(STARTS)}, or pass factors."
+            )
+        first: Dictionary = _named(init, source, n_atoms, rng, orthonormal)
+    else:
+        first = _given(init, source.patch_shape, n_atoms, orthonormal, n_terms)
+    if n_terms == 1:
+        return first
+    _check_terms(n_terms, first)
+    further = [
+        rng.standard_normal((n_terms - first.n_terms, *stack.shape[1:]))
+        * ((mode > 0) / np.sqrt(stack.shape[1]))
+        for mode, stack in enumerate(first.stacks)
+    ]
+    return joined(first, further)
+
+
+def _check_terms(n_terms: int, dictionary: Dictionary) -> None:
+    """Raise for more terms than any matrix of this size can need."""
+    sizes = [m * n for m, n in zip(dictionary.patch_shape, dictionary.n_atoms, strict=True)]
+    most = math.prod(sizes) // max(sizes)
+    if len(sizes) > 1 and n_terms > most:
+        raise ValueError(
+            f"n_terms={n_terms}: a dictionary of {dictionary.n_atoms} atoms for samples of shape "
+            f"{dictionary.patch_shape} is a sum of at most {most} terms; pass no more."
+        )
+
+
+def joined(dictionary: Dictionary, further: Sequence[NDArray[np.float64]]) -> Dictionary:
+    """The sum of a dictionary's terms and further ones."""
+    stacks = [np.concatenate(pair) for pair in zip(dictionary.stacks, further, strict=True)]
+    return KroneckerSumDictionary(zip(*stacks, strict=True))
+
+
+def _named(
+    init: str,
+    source: Source,
+    n_atoms: tuple[int, ...],
+    rng: np.random.RandomState,
+    orthonormal: bool,
+) -> KroneckerDictionary:
+    factors = []
+    for mode, (m, n) in enumerate(zip(source.patch_shape, n_atoms, strict=True)):
+        noise = rng.standard_normal((m, n)) / np.sqrt(m)
+        if init == "dct":
+            columns = dct_factor(m, n) + perturbation(m, n) * noise
+        elif init == "data":
+            columns = _fibres(source, mode, n, rng) + 1e-3 * noise
+        else:
+            columns = noise
+        if orthonormal:
+            u, _, vt = np.linalg.svd(columns, full_matrices=False)
+            factors.append(u @ vt)
+        else:
+            factors.append(canonical(columns, np.eye(m, n))[0])
+    return KroneckerDictionary(factors)
+
+
+def _fibres(source: Source, mode: int, n: int, rng: np.random.RandomState) -> NDArray[np.float64]:
+    """For each of n samples drawn at random the direction it varies in most along a mode."""
+    columns = np.zeros((source.patch_shape[mode], n))
+    samples = source.take(rng.randint(len(source), size=n)).astype(np.float64)
+    for column, sample in enumerate(samples.reshape(-1, *source.patch_shape)):
+        unfolded = np.moveaxis(sample, mode, 0).reshape(source.patch_shape[mode], -1)
+        if np.isfinite(unfolded).all():
+            columns[:, column] = np.linalg.svd(unfolded, full_matrices=False)[0][:, 0]
+    return columns
+
+
+def _given(
+    init: Dictionary | Iterable[Any],
+    patch_shape: tuple[int, ...],
+    n_atoms: tuple[int, ...],
+    orthonormal: bool,
+    n_terms: int,
+) -> Dictionary:
+    dictionary = init if isinstance(init, Dictionary) else KroneckerDictionary(init)
+    if (dictionary.patch_shape, dictionary.n_atoms) != (patch_shape, n_atoms):
+        raise ValueError(
+            f"init has {dictionary.n_atoms} atoms for samples of shape {dictionary.patch_shape}; "
+            f"n_atoms={n_atoms} and samples of shape {patch_shape} were asked for."
+        )
+    if dictionary.n_terms > n_terms:
+        raise ValueError(
+            f"init is a sum of {dictionary.n_terms} Kronecker products, but n_terms={n_terms}."
+        )
+    if orthonormal and not dictionary.is_orthonormal:
+        raise ValueError(
+            'structure="orthonormal" needs an orthonormal start, and the factors in init are not; '
+            "orthonormalise them, for example with numpy.linalg.qr."
+        )
+    if dictionary.n_terms == 1:
+        dictionary = KroneckerDictionary(dictionary.coding_factors)
+    return dictionary.astype(np.float64)

@@ -1,0 +1,146 @@
+"""Samples in an array, in memory or mapped from a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kronlearn.core.source import BLOCK_NUMBERS, Source, check_finite, sample_dtype
+from kronlearn.io.pages import is_mapped
+
+__all__ = ["ArraySource", "check_shape", "check_size", "real_array"]
+
+
+class ArraySource(Source):
+    """Samples of an array ``(N, m_1, …, m_d)``, read in blocks of C-contiguous floats.
+
+    Blocks are views where the array is C-contiguous float32 or float64; anything else (integers,
+    other byte or memory orders) is converted a block at a time. float32 stays float32, everything
+    else becomes float64.
+
+    Parameters
+    ----------
+    Y : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
+    patch_shape : tuple of int
+        ``(m_1, …, m_d)``.
+    """
+
+    def __init__(self, Y: ArrayLike, patch_shape: tuple[int, ...]) -> None:
+        self.array = real_array(Y)
+        self.patch_shape = patch_shape
+        check_shape(self.array.shape, patch_shape)
+        self.dtype = sample_dtype(self.array.dtype)
+        self.is_rows = self.array.ndim == 2
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the array can be used as it is, without copies."""
+        return bool(
+            self.array.dtype == self.dtype
+            and self.array.dtype.isnative
+            and self.array.flags.c_contiguous
+            and self.array.flags.aligned
+        )
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Consecutive samples; a view where the array can be used as it is."""
+        block = np.ascontiguousarray(self.array[start:stop], dtype=self.dtype)
+        return block.reshape(-1, self.n_features)
+
+    def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        """Some samples ``(len(rows), m_1·…·m_d)``, in any order."""
+        chosen = np.ascontiguousarray(self.array[rows], dtype=self.dtype)
+        return chosen.reshape(-1, self.n_features)
+
+    def whole(self, start: int, stop: int) -> NDArray[Any] | None:
+        """Consecutive samples if they need no conversion and are not in a mapped file."""
+        if not self.is_direct or is_mapped(self.array):
+            return None
+        return self.read(start, stop)
+
+    def blocks(self, multiple_of: int) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Consecutive blocks ``(rows, samples (n, m_1·…·m_d))``, whole multiples of a size.
+
+        Only the last block may have another size. An array that needs no conversion is one block.
+        """
+        step = max(len(self), 1) if self.is_direct else self.step(multiple_of)
+        for start in range(0, len(self), step):
+            rows = slice(start, min(start + step, len(self)))
+            yield rows, self.read(rows.start, rows.stop)
+
+    @cached_property
+    def energy(self) -> float:
+        """``Σ‖Y_k‖²`` in float64; samples must be finite."""
+        total = 0.0
+        step = max(1, BLOCK_NUMBERS // 4 // self.n_features)
+        for start in range(0, len(self), step):
+            block = np.asarray(self.array[start : start + step], dtype=np.float64).reshape(-1)
+            # Not a BLAS product: its rounding depends on the number of threads.
+            with np.errstate(over="ignore"):
+                part = float(np.square(block).sum())
+            if not math.isfinite(part):
+                check_finite(self.array[start : start + step], start)
+            total += part
+        return total
+
+
+def check_shape(shape: tuple[int, ...], patch_shape: tuple[int, ...]) -> None:
+    """Raise unless an array of this shape holds samples of that shape, or their rows."""
+    n_features = math.prod(patch_shape)
+    if shape[1:] == patch_shape or (len(shape) == 2 and shape[1] == n_features):
+        return
+    hint = " For a single sample pass Y[None]." if shape == patch_shape else ""
+    flat = f" or (N, {n_features})" if len(patch_shape) > 1 else ""
+    raise ValueError(
+        f"Y has shape {shape}; samples of shape {patch_shape} are needed, as an array "
+        f"(N, {', '.join(map(str, patch_shape))}){flat}.{hint}"
+    )
+
+
+def real_array(Y: ArrayLike) -> NDArray[Any]:
+    """Y as an array of real numbers with at least two dimensions and one sample."""
+    if hasattr(Y, "toarray"):
+        raise TypeError(
+            f"Y is a sparse {type(Y).__name__}; samples must be dense, pass Y.toarray()."
+        )
+    if isinstance(Y, np.ma.MaskedArray) and np.ma.is_masked(Y):
+        raise ValueError(
+            "Y is a masked array; pass Y.filled(0) with weights=~Y.mask to sparse_code instead."
+        )
+    array = np.asarray(Y)
+    if array.dtype.kind == "c":
+        raise ValueError("Complex data not supported: Y has dtype complex; pass real numbers.")
+    if array.dtype.kind not in "fiub":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f"Y has dtype {array.dtype}, which does not convert to numbers ({error}); "
+                "pass float32 or float64."
+            ) from None
+    check_size(array.shape)
+    return array
+
+
+def check_size(shape: tuple[int, ...]) -> None:
+    """Raise unless an array of this shape has at least two dimensions and one sample."""
+    if len(shape) < 2:
+        raise ValueError(
+            f"Y has shape {shape}; an array of samples (N, m_1, …, m_d) is needed. "
+            "Reshape your data: Y.reshape(-1, 1) for samples of one number, Y[None] (or "
+            "Y.reshape(1, -1)) for a single sample."
+        )
+    if shape[0] == 0:
+        raise ValueError(f"Y has 0 sample(s) (shape={shape}) while a minimum of 1 is required.")
+    if 0 in shape:
+        raise ValueError(
+            f"0 feature(s) (shape={shape}) while a minimum of 1 is required: Y is empty."
+        )

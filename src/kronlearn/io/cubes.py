@@ -1,0 +1,272 @@
+"""Cubes of (rows, columns, bands), in memory or in files of any order, read and written by rows."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.io.formats.bands import BandAxis, find_band_axis
+from kronlearn.io.formats.outputs import (
+    CubeWriter,
+    Plan,
+    converted,
+    fits,
+    places_for,
+    writer_for,
+)
+from kronlearn.io.stored import PathLike, StoredArray, StoredArrayError, open_array
+
+__all__ = ["Cube", "CubeWriter", "open_cube"]
+
+
+class Cube:
+    """A cube of shape (rows, columns, bands), whatever the order of the axes where it is stored.
+
+    Made by :func:`open_cube`. It can be sent to other processes and read by several threads.
+
+    Attributes
+    ----------
+    stored : StoredArray
+        The array as it is stored.
+    shape : tuple of int
+        (rows, columns, bands).
+    dtype : dtype
+    name : str
+        The path, or the type of an object, for messages.
+    chunks : tuple of int or None
+        (rows, columns, bands) of the parts in which it is stored; whole parts are read fastest.
+    nodata : float, int or None
+        The value that says that there is none; NaN where NaN says so.
+    attributes : dict
+        What the file says about the array, in plain types.
+    wavelengths : array of shape (bands,) or None
+    band_axis : int or None
+        The axis of the bands where it is stored; None for one band in two dimensions.
+    band_axis_reason : str
+        How that axis was found.
+    band_axis_is_guess : bool
+        Whether only the shape speaks for it: then the user should be told.
+    """
+
+    def __init__(self, stored: StoredArray, bands: BandAxis, nodata: float | int | None) -> None:
+        self.stored = stored
+        self.band_axis, self.band_axis_reason = bands.axis, bands.reason
+        self.band_axis_is_guess = bands.is_guess
+        self._space = bands.space
+        self.dtype, self.name, self.attributes = stored.dtype, stored.name, stored.attributes
+        self.nodata = stored.nodata if nodata is None else nodata
+        lengths = stored.shape
+        n_bands = 1 if bands.axis is None else lengths[bands.axis]
+        self.shape = (lengths[bands.space[0]], lengths[bands.space[1]], n_bands)
+        waves = stored.wavelengths
+        self.wavelengths = waves if waves is not None and len(waves) == n_bands else None
+        self.chunks: tuple[int, int, int] | None = None
+        if stored.chunks is not None:
+            row, column = (stored.chunks[axis] for axis in bands.space)
+            self.chunks = (row, column, 1 if bands.axis is None else stored.chunks[bands.axis])
+
+    def read(
+        self, rows: slice, columns: slice | None = None, bands: slice | None = None
+    ) -> NDArray[Any]:
+        """Values (rows, columns, bands) of a part, not to be written to.
+
+        Parameters
+        ----------
+        rows, columns, bands : slice
+            Of step one and within the cube; None is all.
+
+        Raises
+        ------
+        StoredArrayError
+            If the values are not there: the file was cut off, is damaged or cannot be read.
+        """
+        key = [slice(None)] * self.stored.ndim
+        key[self._space[0]] = rows
+        key[self._space[1]] = slice(None) if columns is None else columns
+        if self.band_axis is not None:
+            key[self.band_axis] = slice(None) if bands is None else bands
+        values = self.stored.read(tuple(key))
+        last = () if self.band_axis is None else (self.band_axis,)
+        values = np.moveaxis(values, (*self._space, *last), range(-2 - len(last), 0))
+        # What is left in front are axes of length one.
+        values = values.reshape(values.shape[-2 - len(last) :])
+        if self.band_axis is None:
+            return values[..., None][..., slice(None) if bands is None else bands]
+        return values
+
+    def read_checked(
+        self, rows: slice, columns: slice | None = None, bands: slice | None = None
+    ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        """Values of a part that can be worked with, and which of them are valid.
+
+        Returns
+        -------
+        values : array of shape (rows, columns, bands)
+        valid : bool array of the same shape, or None where all are valid
+
+        Raises
+        ------
+        StoredArrayError
+            If a value is NaN or infinite and no value is declared to mean no data.
+        """
+        values = self.read(rows, columns, bands)
+        if self.nodata is None:
+            if self.dtype.kind == "f" and not np.isfinite(values).all():
+                starts = [0 if part is None else part.start or 0 for part in (rows, columns, bands)]
+                self._refuse(values, starts)
+            return values, None
+        valid = self.valid(values)
+        return values, None if valid is None or valid.all() else valid
+
+    def valid(self, values: NDArray[Any]) -> NDArray[np.bool_] | None:
+        """Where values of this cube are data; None where nothing is declared to mean no data.
+
+        Where something is, floats must be finite besides.
+        """
+        if self.nodata is None:
+            return None
+        if self.dtype.kind == "f":
+            # The file's value in the file's precision: −9999.9 is another number in float32.
+            with np.errstate(over="ignore"):
+                nodata = self.dtype.type(self.nodata)
+            return np.isfinite(values) & (values != nodata)
+        if not fits(self.nodata, self.dtype):
+            return None
+        return values != self.dtype.type(self.nodata)
+
+    def like(self, values: NDArray[Any], dtype: np.dtype[Any] | None = None) -> Any:
+        """New values for the whole cube as the kind of object that this one was made from.
+
+        Parameters
+        ----------
+        values : array of shape (rows, columns, bands)
+        dtype : dtype, optional
+            The cube's by default; integers are rounded and kept in range.
+
+        Returns
+        -------
+        numpy.ndarray, or xarray.DataArray with the coordinates and attributes of the input
+            Its axes have the order of the input.
+        """
+        if values.shape != self.shape:
+            raise ValueError(f"values have shape {values.shape}; the cube has {self.shape}.")
+        kept = self.dtype if dtype is None else np.dtype(dtype)
+        result = self._in_file_order(converted(values, kept, self.nodata, self.name))
+        if self.stored.format == "xarray":
+            return self.stored.thing.copy(data=result)  # type: ignore[attr-defined]
+        return result
+
+    def create(self, path: PathLike, dtype: np.dtype[Any] | None = None) -> CubeWriter:
+        """A file for new values of this cube: a context manager that takes them row by row.
+
+        The file has the format that its name says, the order of axes of this cube and, as far as
+        the format can hold them, its metadata. It appears when the ``with`` block ends; after an
+        error everything is as before.
+
+        Parameters
+        ----------
+        path : str or path
+        dtype : dtype, optional
+            The cube's by default. Integers are rounded and kept in range.
+
+        Examples
+        --------
+        >>> import os, tempfile
+        >>> import numpy as np
+        >>> from kronlearn.io.cubes import open_cube
+        >>> cube = open_cube(np.arange(24, dtype=np.int16).reshape(2, 3, 4), band_axis=0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = os.path.join(folder, "twice.npy")
+        ...     with cube.create(path) as out:
+        ...         for row in range(3):
+        ...             rows = slice(row, row + 1)
+        ...             out.write(rows, 2.0 * cube.read(rows))
+        ...     np.load(path)[1].tolist()
+        [[24, 26, 28, 30], [32, 34, 36, 38], [40, 42, 44, 46]]
+        """
+        return writer_for(Path(path), self._plan(dtype))
+
+    def places(self, path: PathLike) -> list[Path]:
+        """The files or folders that :meth:`create` makes or replaces: of ENVI two."""
+        return places_for(Path(path), self._plan())
+
+    def _plan(self, dtype: Any = None) -> Plan:
+        return Plan(
+            source=self.stored,
+            shape=self.shape,
+            space=self._space,
+            band_axis=self.band_axis,
+            dtype=None if dtype is None else np.dtype(dtype),
+            nodata=self.nodata,
+            wavelengths=self.wavelengths,
+        )
+
+    def _in_file_order(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values (rows, columns, bands) of the whole cube with the axes of the stored array."""
+        axes = [*self._space, self.band_axis]
+        order = np.argsort([axis for axis in axes if axis is not None])
+        values = values if self.band_axis is not None else values[..., 0]
+        return np.ascontiguousarray(values.transpose(order)).reshape(self.stored.shape)
+
+    def _refuse(self, values: NDArray[Any], starts: list[int]) -> None:
+        place = np.argwhere(~np.isfinite(values))[0]
+        row, column, band = (int(i) + start for i, start in zip(place, starts, strict=True))
+        kind = "NaN" if math.isnan(values[tuple(place)]) else "infinity"
+        raise StoredArrayError(
+            f"{self.name} contains {kind} at row {row}, column {column}, band {band}, and does not "
+            "say that this means no data; if it does, pass nodata=float('nan')."
+        )
+
+    def __repr__(self) -> str:
+        return f"<Cube {self.name} {self.shape} {self.dtype.name}>"
+
+
+def open_cube(
+    thing: Any,
+    band_axis: int | None = None,
+    dataset: str | None = None,
+    nodata: float | int | None = None,
+) -> Cube:
+    """The cube in a file or behind an object, to be read by rows, columns and bands.
+
+    Parameters
+    ----------
+    thing : str, path or object
+        Whatever :func:`kronlearn.io.stored.open_array` takes: a file, a folder of images, an
+        array of NumPy, Dask, Zarr, h5py or xarray. With two dimensions it is one band; axes of
+        length one beyond three are left out.
+    band_axis : int, optional
+        The axis of the bands in the file. By default what the format or the names of its
+        dimensions say, then the axis with as many entries as there are wavelengths; then a guess
+        from the shape.
+    dataset : str, optional
+        The name of the array in a file that holds several.
+    nodata : number, optional
+        The value that means no data, where the file does not say it or says it wrongly.
+
+    Returns
+    -------
+    Cube
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kronlearn.io.cubes import open_cube
+    >>> cube = open_cube(np.zeros((200, 145, 145), np.uint16))
+    >>> cube.shape, cube.band_axis, cube.band_axis_is_guess
+    ((145, 145, 200), 0, True)
+    >>> cube.band_axis_reason
+    'guessed: the other two axes are equally long'
+    >>> cube.read(slice(0, 8), slice(8, 16)).shape
+    (8, 8, 200)
+    """
+    if isinstance(thing, Cube):
+        if band_axis is None and nodata is None:
+            return thing
+        thing = thing.stored
+    stored = open_array(thing, dataset)
+    return Cube(stored, find_band_axis(stored, band_axis), nodata)

@@ -1,0 +1,356 @@
+"""Model files: safetensors with a small JSON header, no pickle, nothing executed on loading.
+
+A file is a plain safetensors file. Its metadata has one entry, ``kronlearn``, a JSON object with
+
+- ``format``: always ``"kronlearn model"``,
+- ``version``: the version of this layout, an integer,
+- ``kind``: ``"dictionary"`` or ``"checkpoint"``,
+- ``info``: an open JSON object, whatever the writer wants to say.
+
+A dictionary's factors are the tensors ``factors.0``, ``factors.1``, … (float32 or float64), of
+shape (m_i, n_i), or (R, m_i, n_i) for a sum of R Kronecker products.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.core.kronecker_sum import KroneckerSumDictionary
+
+__all__ = [
+    "ModelFileError",
+    "ModelFileNotFoundError",
+    "load_dictionary",
+    "read_file",
+    "replace_file",
+    "save_dictionary",
+    "write_file",
+]
+
+FORMAT = "kronlearn model"
+VERSION = 1
+KINDS = ("dictionary", "checkpoint")
+
+# Far above what any model needs; keeps a damaged length from being believed.
+_MAX_HEADER_BYTES = 16 << 20
+_LENGTH_BYTES = 8
+_DTYPES = {
+    "BOOL": np.dtype(np.bool_),
+    "U8": np.dtype(np.uint8),
+    "I32": np.dtype(np.int32),
+    "U32": np.dtype(np.uint32),
+    "I64": np.dtype(np.int64),
+    "U64": np.dtype(np.uint64),
+    "F32": np.dtype(np.float32),
+    "F64": np.dtype(np.float64),
+}
+
+PathLike = str | os.PathLike[str]
+
+
+class ModelFileError(ValueError):
+    """A file that is not a kronlearn model, is damaged, or is of another kind or version."""
+
+
+class ModelFileNotFoundError(ModelFileError, FileNotFoundError):
+    """A model file that does not exist."""
+
+
+def save_dictionary(
+    dictionary: Dictionary, path: PathLike, info: dict[str, Any] | None = None
+) -> None:
+    """Write a dictionary to a model file, replacing an existing file in one step.
+
+    Parameters
+    ----------
+    dictionary : KroneckerDictionary or KroneckerSumDictionary
+    path : str or path
+    info : dict, optional
+        Anything JSON can hold, to be kept with the factors (how they were learned, say).
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> from kronlearn.io.model_files import read_file, save_dictionary
+    >>> d = kl.KroneckerDictionary([np.eye(8), np.eye(8)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "eye.safetensors")
+    ...     save_dictionary(d, path, info={"source": "nothing at all"})
+    ...     same = kl.load_dictionary(path) == d
+    ...     tensors, info = read_file(path, "dictionary")
+    >>> same, info
+    (True, {'source': 'nothing at all'})
+    """
+    is_sum = isinstance(dictionary, KroneckerSumDictionary)
+    tensors = {
+        _factor_name(mode): stack if is_sum else stack[0]
+        for mode, stack in enumerate(dictionary.stacks)
+    }
+    write_file(path, "dictionary", tensors, info or {})
+
+
+def load_dictionary(path: PathLike) -> Dictionary:
+    """The dictionary in a model file, of the kind and with exactly the factors that were saved.
+
+    Parameters
+    ----------
+    path : str or path
+        A file written by a dictionary's ``save`` or ``kronlearn learn``.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is missing, damaged or not a dictionary. A kind of ``ValueError``.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> d = kl.KroneckerDictionary([np.eye(8), np.eye(8)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     d.save(os.path.join(folder, "eye.safetensors"))
+    ...     kl.load_dictionary(os.path.join(folder, "eye.safetensors")) == d
+    True
+    """
+    tensors, _ = read_file(path, "dictionary")
+    names = [_factor_name(mode) for mode in range(len(tensors))]
+    if not tensors or set(tensors) != set(names):
+        found = ", ".join(sorted(tensors)[:4]) or "none"
+        raise _error(path, f"needs tensors factors.0, factors.1, … and nothing else; has {found}")
+    factors = [tensors[name] for name in names]
+    if len({f.dtype for f in factors}) > 1 or factors[0].dtype not in (np.float32, np.float64):
+        dtypes = ", ".join(sorted({f.dtype.name for f in factors}))
+        raise _error(path, f"needs factors all float32 or all float64; has {dtypes}")
+    try:
+        return _dictionary_of(factors)
+    except ValueError as problem:
+        raise _error(path, f"does not hold a valid dictionary: {problem}") from problem
+
+
+def write_file(
+    path: PathLike, kind: str, tensors: dict[str, NDArray[Any]], header: dict[str, Any]
+) -> None:
+    """Write named arrays and a JSON header to a model file, all of it or nothing.
+
+    The bytes go to a temporary file in the same folder, to the disk, and then in one step to
+    ``path``: a reader sees the old file or the new one, also after a crash.
+
+    Parameters
+    ----------
+    path : str or path
+    kind : "dictionary" or "checkpoint"
+    tensors : dict of arrays
+        Of dtype bool, uint8, int32, uint32, int64, uint64, float32 or float64.
+    header : dict
+        JSON values and NumPy scalars; no NaN or infinity.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind={kind!r} is not known; pass one of {', '.join(KINDS)}.")
+    envelope = {"format": FORMAT, "version": VERSION, "kind": kind, "info": header}
+    try:
+        text = json.dumps(envelope, allow_nan=False, default=_plain_number)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise ValueError(f"The header of a model file must be JSON: {problem}.") from problem
+    arrays = {name: _storable(array, name) for name, array in tensors.items()}
+    content = safetensors.numpy.save(arrays, metadata={"kronlearn": text})
+    if int.from_bytes(content[:_LENGTH_BYTES], "little") > _MAX_HEADER_BYTES:
+        raise ValueError(
+            f"The header of a model file may have {_MAX_HEADER_BYTES >> 20} MiB; store long lists "
+            "as arrays."
+        )
+    replace_file(Path(os.path.realpath(path)), content)
+
+
+def read_file(path: PathLike, kind: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """The named arrays and the JSON header of a model file of this kind.
+
+    Parameters
+    ----------
+    path : str or path
+    kind : "dictionary" or "checkpoint"
+
+    Raises
+    ------
+    ModelFileError
+        If the file is missing, damaged, of another kind or of an unknown version.
+    """
+    content = _read_checked(Path(path))
+    try:
+        tensors = safetensors.numpy.load(content)
+    except Exception as problem:
+        # Whatever the parser finds wrong (its own error, a KeyError, …) is the file's fault.
+        raise _error(path, f"is damaged: {problem}") from problem
+    # Copies, so that arrays are aligned, writable and do not keep the file's bytes alive.
+    return {name: np.array(array) for name, array in tensors.items()}, _info(path, content, kind)
+
+
+def _factor_name(mode: int) -> str:
+    return f"factors.{mode}"
+
+
+def _dictionary_of(factors: list[NDArray[Any]]) -> Dictionary:
+    """The dictionary of factors (m_i, n_i), or of those of all terms (R, m_i, n_i)."""
+    if all(factor.ndim != 3 for factor in factors):
+        return KroneckerDictionary(factors)
+    if len({factor.shape[:-2] for factor in factors}) > 1:
+        shapes = ", ".join(str(factor.shape) for factor in factors)
+        raise ValueError(f"factors of shapes {shapes} differ in their number of terms")
+    return KroneckerSumDictionary(zip(*factors, strict=True))
+
+
+def _error(path: PathLike, problem: str) -> ModelFileError:
+    return ModelFileError(f"{os.fspath(path)} {problem.rstrip('.')}.")
+
+
+def _plain_number(value: object) -> object:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} values cannot be stored")
+
+
+def _storable(array: NDArray[Any], name: str) -> NDArray[Any]:
+    array = np.asarray(array, order="C")
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.dtype not in _DTYPES.values():
+        allowed = ", ".join(dtype.name for dtype in _DTYPES.values())
+        raise ValueError(f"Tensor {name!r} has dtype {array.dtype}; model files hold {allowed}.")
+    return array
+
+
+def replace_file(target: Path, content: bytes) -> None:
+    """Write a file whole or not at all: beside its place first, then moved there in one step."""
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder; give the name of a file.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"The folder {target.parent} does not exist; create it first.")
+    # Not tempfile: its files are private to the user, and the model would stay so.
+    temporary = target.parent / f".kronlearn-{secrets.token_hex(8)}.tmp"
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except OSError as problem:
+        temporary.unlink(missing_ok=True)
+        # The name of the file that is wanted, not of the one beside it.
+        reason = problem.strerror or str(problem)
+        raise OSError(problem.errno, reason, str(target)) from problem
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _read_checked(path: Path) -> bytes:
+    """The bytes of a file whose header and size agree; only then is the whole of it read."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelFileNotFoundError(f"{path} does not exist.") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise _error(path, "is a folder; give the name of a model file")
+    if not stat.S_ISREG(status.st_mode):
+        raise _error(path, "is not a regular file")
+    with open(path, "rb") as file:
+        start = file.read(_LENGTH_BYTES)
+        length = int.from_bytes(start, "little")
+        if len(start) < _LENGTH_BYTES or not 2 <= length <= _MAX_HEADER_BYTES:
+            raise _error(path, "is not a safetensors file")
+        if _LENGTH_BYTES + length > status.st_size:
+            raise _error(path, "is not a safetensors file, or was cut off inside its header")
+        head = file.read(length)
+        data_bytes = _data_bytes(path, _safetensors_header(path, head))
+        expected = _LENGTH_BYTES + length + data_bytes
+        if expected != status.st_size:
+            raise _error(
+                path,
+                f"has {status.st_size} bytes where its header announces {expected}: it was cut "
+                "off or changed",
+            )
+        return start + head + file.read(data_bytes)
+
+
+def _safetensors_header(path: PathLike, head: bytes) -> dict[str, Any]:
+    try:
+        header = _parse_json(head.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise _error(path, "is not a safetensors file: its header cannot be read") from None
+    if not isinstance(header, dict):
+        raise _error(path, "is not a safetensors file: its header is no JSON object")
+    return header
+
+
+def _data_bytes(path: PathLike, header: dict[str, Any]) -> int:
+    """The number of bytes behind the header, from the tensors it announces."""
+    end = 0
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        dtype = entry.get("dtype") if isinstance(entry, dict) else None
+        offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
+        if not isinstance(dtype, str) or dtype not in _DTYPES:
+            raise _error(path, f"holds a tensor of type {str(dtype)[:20]!r}, which no model has")
+        if not isinstance(offsets, list) or not all(type(o) is int for o in offsets):
+            raise _error(path, "is damaged: a tensor without a place in the file")
+        end = max([end, *offsets])
+    return end
+
+
+def _info(path: PathLike, content: bytes, kind: str) -> dict[str, Any]:
+    """The header that was written, once format, version and kind are the ones wanted."""
+    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
+    head = _safetensors_header(path, content[_LENGTH_BYTES : _LENGTH_BYTES + length])
+    metadata = head.get("__metadata__")
+    text = metadata.get("kronlearn") if isinstance(metadata, dict) else None
+    if not isinstance(text, str):
+        raise _error(path, "is a safetensors file, but not a kronlearn model")
+    try:
+        envelope = _parse_json(text)
+    except (ValueError, RecursionError):
+        raise _error(path, "is damaged: its kronlearn header cannot be read") from None
+    if not isinstance(envelope, dict) or envelope.get("format") != FORMAT:
+        raise _error(path, "is a safetensors file, but not a kronlearn model")
+    version, found_kind, info = (envelope.get(key) for key in ("version", "kind", "info"))
+    if type(version) is not int or version < 1:
+        raise _error(path, "is damaged: it has no version")
+    if version > VERSION:
+        raise _error(
+            path,
+            f"has file version {str(version)[:20]}, written by a newer kronlearn; this one reads "
+            f"version {VERSION}, upgrade it",
+        )
+    if found_kind not in KINDS:
+        raise _error(path, f"is of an unknown kind; kronlearn knows {' and '.join(KINDS)}")
+    if found_kind != kind:
+        raise _error(path, f"is a {found_kind}, not a {kind}")
+    if not isinstance(info, dict):
+        raise _error(path, "is damaged: its header has no info")
+    return info
+
+
+def _parse_json(text: str) -> Any:
+    """The JSON value; ValueError also for NaN, Infinity and integers of thousands of digits."""
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)

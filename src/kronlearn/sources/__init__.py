@@ -1,1 +1,0 @@
-"""Where samples come from, a block at a time."""
