@@ -8,25 +8,26 @@ import warnings
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
+from kronlearn.blas import single_threaded_blas
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.core.engine import Engine
+from kronlearn.core.engine import Engine, full_moment_numbers
 from kronlearn.core.init import starting_dictionary
+from kronlearn.core.loop import Entry, Plan, State
 from kronlearn.core.moments import Moments
-from kronlearn.core.online import learn_online
-from kronlearn.core.plan import LearningState, Plan, Progress
+from kronlearn.core.online import learn_batch
 from kronlearn.core.source import Source
-from kronlearn.core.structures import General, Orthonormal, Structure
+from kronlearn.core.structures import General, Orthonormal
 from kronlearn.engines.selection import select_engine
+from kronlearn.engines.threads import default_block_size
 from kronlearn.io.checkpoints import load_state, save_state
 from kronlearn.io.samples import Samples, open_samples
-from kronlearn.learner import DictionaryLearner
+from kronlearn.learner import DictionaryLearner, Progress
 from kronlearn.parameters import check_learning_parameters
 
 __all__ = ["KroneckerDictionaryLearning"]
@@ -51,33 +52,25 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         The ℓ2 norm a sample's residual may have. At least one of the two is needed.
     structure : {"general", "orthonormal"}
         "orthonormal" factors are coded by thresholding, several times faster.
-    method : {"ols", "omp"}
+    n_terms : int
+        R: how many Kronecker products are summed; only for ``structure="general"``. Unless
+        ``init`` is a sum one term is learned first, for at most 20 and a fifth of the iterations.
+    method : {"ols", "omp", "exchange"}
         The coder of general factors (see :func:`kronlearn.sparse_code`).
     max_iter : int
-        The most iterations.
+        The most iterations: passes over the samples, each followed by an update. One more pass
+        judges the last update.
     init : {"dct", "data", "random"}, dictionary or list of factors
         Start: a perturbed overcomplete DCT, directions of random samples, noise, or your own.
-    monotone : bool
-        Keep a sample's previous support wherever it is better than the new one, so that the
-        recorded RMSE never increases. Costs about ``4·(s+2)`` bytes per sample, twice that until
-        it begins for an overcomplete dictionary. With ``tol`` a support
-        is better if it meets the target with fewer nonzeros; the RMSE then stays near the target.
     random_state : int, RandomState or None
         Seeds the start. Same seed, same bits, for any ``n_jobs``.
     n_jobs : int or None
         Threads; None means 1 unless a joblib context says otherwise, -1 all processors.
     device : {"cpu", "cuda"}
-        Where samples are coded and summed: on the processor, or on an NVIDIA graphics card
-        (``pip install 'kronlearn[cuda]'``); with Dask on the card of every worker.
+        Where samples are coded and summed: on the processor, or on an NVIDIA GPU (the extra
+        ``cuda``); with Dask on the GPU of every worker.
     verbose : int
         1 shows a progress bar.
-    n_refits : int
-        How often per coding the coefficients are refitted on their supports and the factors
-        updated again.
-    statistics : {"auto", "full", "per-mode", "recode"}
-        The sums behind an update: full moments; the paper's per-mode sums, smaller for many atoms
-        and "auto" for those unless there are many samples, too;
-        or those with coding anew before every factor (Algorithm 1 of the paper as printed).
     min_improvement : float
         Stop when an iteration lowers the RMSE (with ``tol``: the mean number of nonzeros) by less
         than this fraction.
@@ -95,32 +88,29 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     callback : callable, optional
         Called after each iteration with an object that has ``iteration``, ``rmse``, ``seconds``
         and ``dictionary``; returning True stops the run.
-    n_terms : int
-        R: how many Kronecker products are summed; only for ``structure="general"``. Unless
-        ``init`` is a sum one term is learned first, for at most 20 and a fifth of the iterations.
     engine : {"auto", "threads", "dask"}
         Who does the work: threads of this process, or the workers of the active
-        ``dask.distributed.Client``, with ``n_jobs`` threads each (None: as many as Dask gave
-        them). "auto" means Dask for a Dask array if there is a client, threads otherwise, or the
-        graphics card that ``device`` names. The result has the same bits, on cards for any number
-        of workers.
+        ``dask.distributed.Client``, whose tasks have ``n_jobs`` threads each (None: one). "auto"
+        means Dask for a Dask array if there is a client and in a joblib context with the backend
+        "dask", threads otherwise, or the GPU that ``device`` names. The result has the same bits,
+        on GPUs for any number of workers.
 
     Attributes
     ----------
     dictionary_ : KroneckerDictionary, or KroneckerSumDictionary for several terms
         The best one found.
     factors_ : tuple of arrays (m_i, n_i), for one term
-    history_ : dict of lists, one entry per iteration
-        "rmse" at the end of the iteration, "coding_rmse" after its coding, "seconds" since the
-        start, "atoms_replaced", "mean_nonzeros".
+    components_ : array (n_codes, n_features)
+        The atoms as rows, made when asked for.
+    history_ : dict of lists
+        Entry t belongs to the dictionary after t iterations, the first to the start: its "rmse",
+        which is what ``score`` says of it, the "seconds" since the beginning, its "atoms_replaced"
+        and "mean_nonzeros". ``dictionary_`` is the one with the lowest RMSE or, with ``tol``, the
+        fewest nonzeros.
     n_iter_ : int
     stop_reason_ : str
         "max_iter", "converged", "time_budget", "callback", "interrupted" or "partial_fit".
     patch_shape_ : tuple of int
-    traffic_ : Traffic or None
-        With Dask: messages and bytes between this process and the workers during ``fit``
-        (``questions``, ``messages``, ``bytes_out``, ``bytes_in``), ``workers_lost`` and
-        ``steps_repeated``.
 
     Examples
     --------
@@ -140,16 +130,16 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         n_nonzero_coefs: int | None = 6,
         tol: float | None = None,
         structure: str = "general",
+        n_terms: int = 1,
         method: str = "ols",
         max_iter: int = 100,
         init: Any = "dct",
-        monotone: bool = True,
         random_state: Any = None,
         n_jobs: int | None = None,
         device: str = "cpu",
         verbose: int = 0,
-        n_refits: int = 0,
-        statistics: str = "auto",
+        *,
+        engine: str = "auto",
         min_improvement: float = 0.0,
         time_budget: float | None = None,
         forgetting: float = 1.0,
@@ -157,24 +147,21 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 10,
         callback: Callable[[Progress], bool | None] | None = None,
-        n_terms: int = 1,
-        engine: str = "auto",
     ) -> None:
         self.n_atoms = n_atoms
         self.patch_shape = patch_shape
         self.n_nonzero_coefs = n_nonzero_coefs
         self.tol = tol
         self.structure = structure
+        self.n_terms = n_terms
         self.method = method
         self.max_iter = max_iter
         self.init = init
-        self.monotone = monotone
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.device = device
         self.verbose = verbose
-        self.n_refits = n_refits
-        self.statistics = statistics
+        self.engine = engine
         self.min_improvement = min_improvement
         self.time_budget = time_budget
         self.forgetting = forgetting
@@ -182,8 +169,6 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         self.checkpoint = checkpoint
         self.checkpoint_every = checkpoint_every
         self.callback = callback
-        self.n_terms = n_terms
-        self.engine = engine
 
     def fit(self, X: Any, y: Any = None) -> KroneckerDictionaryLearning:
         """Learn the dictionary from samples.
@@ -197,7 +182,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         Raises
         ------
         KeyboardInterrupt
-            Again, if one came, with the last finished iteration as the fitted model.
+            Again, if one came, with the best dictionary until then as the fitted model.
         """
         self._check_parameters()
         source, n_atoms = self._source(X, reset=True)
@@ -208,22 +193,21 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             further = [stack[1:] for stack in start.stacks]
             start = KroneckerDictionary([stack[0] for stack in start.stacks])
             plan = replace(plan, further=further, join_at=min(20, self.max_iter // 5))
-        engine = self._engine(source, plan, start)
-        state = LearningState(start, start)
-        save = None
+        engine = self._engine(source, self._learning_block(source, plan, start))
+        state, save = State(start, start), None
         if self.checkpoint is not None:
-            save = partial(self._save, self._problem(source, plan, engine, start))
+            problem = self._problem(source, plan, engine, start)
             if os.path.exists(self.checkpoint):
-                state = load_state(self.checkpoint, save.args[0])
+                state = load_state(self.checkpoint, problem)
+
+            def save(state: State) -> None:
+                self._save(problem, state)
+
         try:
-            self._learn(source, state, plan, engine, save)
-            if save is not None and state.stop_reason in ("callback", "time_budget"):
-                save(state, at_once=True)
+            state = self._learn(engine, state, plan, save)
         finally:
             engine.close()
-            self.traffic_ = engine.traffic
-            if state.iteration:
-                self._online_moments: Moments | None = state.moments
+        self._online_moments: Moments | None = state.moments
         if state.stop_reason == "max_iter" and self.min_improvement > 0:
             warnings.warn(
                 f"max_iter={self.max_iter} was reached before an iteration improved the RMSE by "
@@ -236,7 +220,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     def partial_fit(self, X: Any, y: Any = None) -> KroneckerDictionaryLearning:
         """Improve the dictionary with a batch of samples, adding to the moments of earlier ones.
 
-        After ``fit`` with full moments it goes on from those of the last iteration.
+        After ``fit`` with full moments it goes on from those of the best iteration.
 
         Parameters
         ----------
@@ -251,32 +235,43 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             present = self.dictionary_.astype(np.float64)
         else:
             present = self._start(source, n_atoms, self.dictionary_ if fitted else None)
-        state, plan = LearningState(present, present), self._plan(present)
-        if fitted:
-            state.history = self.history_
-        engine = self._engine(source, plan, present, online=True)
-        earlier = self._online_moments if fitted else None
+        plan = self._plan(present)
+        numbers = full_moment_numbers(present.patch_shape, present.n_atoms)
+        engine = self._engine(source, default_block_size(source, numbers))
+        earlier = getattr(self, "_online_moments", None) if fitted else None
         try:
-            moments = learn_online(source, state, plan, engine, earlier, self.forgetting)
+            with single_threaded_blas():
+                updated, self._online_moments, entry = learn_batch(
+                    engine, present, plan.coder, plan.structure, earlier, self.forgetting
+                )
         finally:
             engine.close()
-        self._online_moments = moments
-        state.stop_reason = "partial_fit"
-        self._adopt(state, source, plan, fresh=not fitted)
+        history = self.history_ if fitted else {name: [] for name in Entry._fields}
+        for name, value in entry._asdict().items():
+            history[name].append(value)
+        history["seconds"][-1] += history["seconds"][-2] if len(history["seconds"]) > 1 else 0.0
+        self.history_ = history
+        if fitted:
+            self.dictionary_ = updated.astype(source.dtype)
+        else:
+            self._adopt(updated, source)
+        self.n_iter_, self.stop_reason_ = len(history["rmse"]), "partial_fit"
         return self
 
     def _samples(self, X: Any) -> Samples:
         return open_samples(X)
 
-    def _engine_of(self, source: Source, block_size: int) -> Engine:
-        return select_engine(self.engine, source, block_size, self.n_jobs, self.device)
+    def _learning_block(self, source: Source, plan: Plan, dictionary: Dictionary) -> int:
+        if self.block_size is not None:
+            return int(self.block_size)
+        return super()._learning_block(source, plan, dictionary)
+
+    def _engine(self, source: Source, block_size: int | None) -> Engine:
+        size = self.block_size or block_size
+        return select_engine(self.engine, source, self.n_jobs, self.device, size)
 
     def _check_parameters(self) -> None:
         check_learning_parameters(self)
-
-    @property
-    def _structure(self) -> Structure:
-        return Orthonormal() if self.structure == "orthonormal" else General()
 
     def _start(self, source: Any, n_atoms: tuple[int, ...], init: Any = None) -> Dictionary:
         init = self.init if init is None else init
@@ -293,16 +288,9 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         )
 
     def _plan(self, dictionary: Dictionary) -> Plan:
-        overcomplete = any(
-            factor.shape[1] > factor.shape[0] for factor in dictionary.coding_factors
-        )
         return Plan(
             self._coder(dictionary),
-            structure=self._structure,
-            statistics=self.statistics,
-            n_refits=0 if self.structure == "orthonormal" else self.n_refits,
-            monotone=self.monotone,
-            guard_at_once=self.tol is not None or not overcomplete,
+            Orthonormal() if self.structure == "orthonormal" else General(),
             max_iter=self.max_iter,
             min_improvement=self.min_improvement,
             time_budget=self.time_budget,
@@ -330,14 +318,11 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             "method": plan.coder.method,
             "tol": None if self.tol is None else float(self.tol),
             "structure": plan.structure.name,
-            "statistics": plan.statistics,
-            "n_refits": plan.n_refits,
-            "monotone": bool(plan.monotone),
             "block_size": engine.block_size,
         }
 
-    def _save(self, problem: dict[str, Any], state: LearningState, at_once: bool = False) -> None:
+    def _save(self, problem: dict[str, Any], state: State) -> None:
         """Write the checkpoint if it is time to."""
-        due = state.iteration % self.checkpoint_every == 0 or state.iteration == self.max_iter
-        if self.checkpoint is not None and (due or at_once):
+        due = state.n_iterations % self.checkpoint_every == 0
+        if self.checkpoint is not None and (due or state.stop_reason is not None):
             save_state(self.checkpoint, state, problem)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,28 +13,37 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from kronlearn.coding import check_method, check_targets, code_source
+from kronlearn.blas import single_threaded_blas
+from kronlearn.core.coder import Coder, check_method, check_targets
 from kronlearn.core.dictionary import Dictionary
-from kronlearn.core.engine import Coder, Engine
-from kronlearn.core.loop import learn
-from kronlearn.core.moments import Moments
-from kronlearn.core.plan import LearningState, Plan, Progress, uses_full_moments
+from kronlearn.core.engine import Engine, Task, full_moment_numbers
+from kronlearn.core.iteration import uses_full_moments
+from kronlearn.core.loop import Entry, Plan, State, learn
 from kronlearn.core.source import Source
-from kronlearn.engines.selection import engine_of_device
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
 from kronlearn.io.arrays import real_array
 from kronlearn.io.samples import Samples, dask_array, source_of
 from kronlearn.parameters import mode_sizes
 from kronlearn.progress import progress_bar
 
-__all__ = ["DictionaryLearner"]
+__all__ = ["DictionaryLearner", "Progress"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback is told after each pass: of which dictionary, and how good it is."""
+
+    iteration: int
+    rmse: float
+    seconds: float
+    dictionary: Dictionary
 
 
 class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base of the learners: parameters in, parts out.
 
     A learner says how to check its parameters, where to start, and how to learn (a
-    :class:`~kronlearn.core.plan.Plan`, which names the structure of its dictionaries).
+    :class:`~kronlearn.core.loop.Plan`, which names the structure of its dictionaries).
     """
 
     n_atoms: Any
@@ -45,7 +55,6 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     n_jobs: int | None
     verbose: int
     callback: Callable[[Progress], bool | None] | None
-    block_size: int | None = None
 
     dictionary_: Dictionary
     patch_shape_: tuple[int, ...]
@@ -64,13 +73,17 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Raises
         ------
         KeyboardInterrupt
-            Again, if one came, with the last finished iteration as the fitted model.
+            Again, if one came, with the best dictionary until then as the fitted model.
         """
         self._check_parameters()
         source, n_atoms = self._source(X, reset=True)
         start = self._start(source, n_atoms)
         plan = self._plan(start)
-        self._learn(source, LearningState(start, start), plan, self._engine(source, plan, start))
+        engine = self._engine(source, self._learning_block(source, plan, start))
+        try:
+            self._learn(engine, State(start, start), plan)
+        finally:
+            engine.close()
         return self
 
     def transform(self, X: Any) -> Any:
@@ -85,14 +98,16 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         csr_array of shape (N, n_codes), or for a Dask array a lazy one whose chunks are such
         """
         source, coder = self._coding(X)
-        lazy, device = dask_array(source), getattr(self, "device", "cpu")
+        lazy = dask_array(source)
         if lazy is not None:
             from kronlearn.engines.lazy import lazy_codes
 
-            return lazy_codes(lazy, self.dictionary_, coder, device)
-        block = self._coding_block(source)
-        engine = engine_of_device(device, source, block, self.n_jobs)
-        return code_source(source, self.dictionary_, coder, engine)
+            return lazy_codes(lazy, self.dictionary_, coder, getattr(self, "device", "cpu"))
+        engine = self._engine(source, None)
+        try:
+            return engine.codes(self.dictionary_, coder)
+        finally:
+            engine.close()
 
     def inverse_transform(self, X: Any) -> NDArray[Any]:
         """Samples from codes.
@@ -124,9 +139,9 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         y : ignored
         """
         source, coder = self._coding(X)
-        engine = self._engine_of(source, self._coding_block(source))
+        engine = self._engine(source, None)
         try:
-            found = engine.run(source, self.dictionary_, coder)
+            found = engine.run(Task(self.dictionary_, coder))
         finally:
             engine.close()
         return -math.sqrt(found.residual / (len(source) * source.n_features))
@@ -141,6 +156,12 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
                 "factors are in dictionary_.terms."
             )
         return self.dictionary_.coding_factors
+
+    @property
+    def components_(self) -> NDArray[Any]:
+        """The atoms as rows of a dense array (n_codes, n_features), made when asked for."""
+        check_is_fitted(self, "dictionary_")
+        return np.ascontiguousarray(self.dictionary_.to_dense().T)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -168,7 +189,11 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return self.method
 
     def _coder(self, dictionary: Dictionary) -> Coder:
-        width = check_targets(dictionary, self.n_nonzero_coefs, self.tol)
+        most = self.n_nonzero_coefs
+        if isinstance(most, int | np.integer) and not isinstance(most, bool):
+            # A cap: a small dictionary simply has fewer atoms to use.
+            most = min(int(most), dictionary.n_codes)
+        width = check_targets(dictionary, most, self.tol)
         check_method(self._coding_method(), dictionary)
         return Coder(self._coding_method(), width, self.tol)
 
@@ -199,59 +224,66 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         source, _ = self._source(X, reset=False)
         return source, self._coder(self.dictionary_)
 
-    def _coding_block(self, source: Source) -> int:
-        return int(self.block_size or default_block_size(source))
-
-    def _engine(
-        self, source: Source, plan: Plan, dictionary: Dictionary, online: bool = False
-    ) -> Engine:
+    def _learning_block(self, source: Source, plan: Plan, dictionary: Dictionary) -> int:
+        """Samples per summed block of learning."""
         numbers = 0
-        if online or uses_full_moments(plan, dictionary, len(source)):
-            numbers = Moments.numbers(dictionary.patch_shape, dictionary.n_atoms)
-        block = self.block_size or default_block_size(source, numbers)
-        return self._engine_of(source, int(block))
+        if plan.further or uses_full_moments(plan.structure, dictionary, len(source)):
+            numbers = full_moment_numbers(dictionary.patch_shape, dictionary.n_atoms)
+        return default_block_size(source, numbers)
 
-    def _engine_of(self, source: Source, block_size: int) -> Engine:
-        return Threads(resolve_n_jobs(self.n_jobs), block_size)
+    def _engine(self, source: Source, block_size: int | None) -> Engine:
+        return Threads(source, resolve_n_jobs(self.n_jobs), block_size)
 
     def _learn(
         self,
-        source: Source,
-        state: LearningState,
-        plan: Plan,
         engine: Engine,
-        save: Callable[[LearningState], None] | None = None,
-    ) -> None:
-        """Learn with a progress bar; whatever ends it, the last finished iteration is kept."""
-
-        def after(state: LearningState) -> bool:
-            rmse, seconds = state.history["rmse"][-1], state.history["seconds"][-1]
-            advance(rmse)
-            if save is not None:
-                save(state)
-            if self.callback is None:
-                return False
-            dictionary = plan.structure.result(state.dictionary).astype(source.dtype)
-            return bool(self.callback(Progress(state.iteration, rmse, seconds, dictionary)))
-
-        looks_every: int | None = (
-            None if save is None else int(getattr(self, "checkpoint_every", 1))
-        )
-        if self.callback is not None:
-            looks_every = 1
+        state: State,
+        plan: Plan,
+        save: Callable[[State], None] | None = None,
+    ) -> State:
+        """Learn with a progress bar; whatever ends it, the best dictionary so far is adopted."""
+        reason = "interrupted"
         try:
-            with progress_bar(self.verbose, self.max_iter, state.iteration) as advance:
-                learn(source, state, plan, engine, after, looks_every)
+            with (
+                single_threaded_blas(),
+                progress_bar(self.verbose, plan.max_iter, state.n_iterations) as advance,
+            ):
+                for state in learn(engine, state, plan):  # noqa: B020  (a state makes the next)
+                    if state.n_iterations:
+                        advance(state.history[-1].rmse)
+                    if self._stops(state, plan, engine.source):
+                        state = replace(state, stop_reason="callback")
+                    if save is not None:
+                        save(state)
+                    if state.stop_reason is not None:
+                        break
+            reason = state.stop_reason or "max_iter"
         finally:
-            if state.iteration:
-                self._adopt(state, source, plan, fresh=True)
+            if state.history:
+                self._adopt(plan.handed_out(state.best), engine.source)
+                self._record(state.history)
+                self.n_iter_, self.stop_reason_ = state.n_iterations, reason
+        return state
 
-    def _adopt(self, state: LearningState, source: Source, plan: Plan, fresh: bool) -> None:
-        self.dictionary_ = plan.handed_out(state.best).astype(source.dtype)
-        if fresh:
-            self._rows = source.is_rows
-            self.patch_shape_ = source.patch_shape
-            self.n_features_in_ = source.n_features
-        self.history_ = state.history
-        self.n_iter_ = state.iteration
-        self.stop_reason_ = state.stop_reason
+    def _stops(self, state: State, plan: Plan, source: Source) -> bool:
+        """Whether the callback, told of the dictionary of the last pass, wants to stop."""
+        if self.callback is None:
+            return False
+        entry = state.history[-1]
+        assert state.passed is not None
+        dictionary = plan.handed_out(state.passed).astype(source.dtype)
+        told = Progress(state.n_iterations, entry.rmse, entry.seconds, dictionary)
+        return bool(self.callback(told))
+
+    def _adopt(self, dictionary: Dictionary, source: Source) -> None:
+        """Have a dictionary learned from a source as the fitted model."""
+        self.dictionary_ = dictionary.astype(source.dtype)
+        self._rows = source.is_rows
+        self.patch_shape_ = source.patch_shape
+        self.n_features_in_ = source.n_features
+
+    def _record(self, history: tuple[Entry, ...]) -> None:
+        columns = zip(*history, strict=True)
+        self.history_ = {
+            name: list(column) for name, column in zip(Entry._fields, columns, strict=True)
+        }

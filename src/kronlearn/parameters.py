@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numbers
 import os
+import warnings
 from typing import Any
 
 import numpy as np
 
 from kronlearn.coding import check_block_size
-from kronlearn.core.plan import STATISTICS
-from kronlearn.engines.selection import ENGINES, check_device_name
+from kronlearn.engines.selection import DEVICES, ENGINES, check_name
 
 __all__ = [
     "check_common_parameters",
@@ -22,14 +22,17 @@ __all__ = [
 ]
 
 STRUCTURES = ("general", "orthonormal")
+LEARNING_METHODS = ("ols", "omp", "exchange")
 
 
 def check_common_parameters(estimator: Any) -> None:
     """Raise for the first of the parameters that all learners have that makes no sense."""
-    if estimator.method not in ("ols", "omp"):
+    method = estimator.method
+    if not isinstance(method, str) or method not in LEARNING_METHODS:
         raise ValueError(
-            f"method={estimator.method!r} cannot be learned with; choose ols or omp (orthonormal "
-            "factors are coded by thresholding whatever the method)."
+            f"method={method!r} cannot be learned with; choose one of "
+            f"{', '.join(LEARNING_METHODS)} (orthonormal factors are coded by thresholding "
+            "whatever the method)."
         )
     check_count("max_iter", estimator.max_iter, 1)
     budget = estimator.time_budget
@@ -45,27 +48,15 @@ def check_common_parameters(estimator: Any) -> None:
 
 def check_learning_parameters(estimator: Any) -> None:
     """Raise for the first parameter of KroneckerDictionaryLearning that makes no sense."""
-    if estimator.structure not in STRUCTURES:
-        raise ValueError(
-            f"structure={estimator.structure!r} does not exist; choose one of "
-            f"{', '.join(STRUCTURES)}."
-        )
+    check_name("structure", estimator.structure, STRUCTURES)
     check_common_parameters(estimator)
-    check_device_name(estimator.device)
+    check_name("device", estimator.device, DEVICES)
+    check_name("engine", estimator.engine, ENGINES)
     if estimator.device == "cuda" and estimator.engine == "threads":
         raise ValueError(
-            'engine="threads" does not run on a graphics card; use engine="auto" or device="cpu".'
+            'engine="threads" does not run on a GPU; use engine="auto" or device="cpu".'
         )
-    if estimator.engine not in ENGINES:
-        raise ValueError(
-            f"engine={estimator.engine!r} does not exist; choose one of {', '.join(ENGINES)}."
-        )
-    if estimator.statistics not in STATISTICS:
-        raise ValueError(
-            f"statistics={estimator.statistics!r} does not exist; choose one of "
-            f"{', '.join(STATISTICS)}."
-        )
-    for name, lowest in (("n_refits", 0), ("checkpoint_every", 1), ("n_terms", 1)):
+    for name, lowest in (("checkpoint_every", 1), ("n_terms", 1)):
         check_count(name, getattr(estimator, name), lowest)
     for name in ("min_improvement", "forgetting"):
         check_number(name, getattr(estimator, name))
@@ -74,27 +65,17 @@ def check_learning_parameters(estimator: Any) -> None:
     if not 0 < estimator.forgetting <= 1:
         raise ValueError(f"forgetting={estimator.forgetting} is not in (0, 1].")
     if estimator.checkpoint is not None:
+        if not isinstance(estimator.checkpoint, str | os.PathLike):
+            raise TypeError(f"checkpoint={estimator.checkpoint!r} is not the path of a file.")
         folder = os.path.dirname(os.path.abspath(estimator.checkpoint))
         if not os.path.isdir(folder):
             raise ValueError(f"checkpoint={estimator.checkpoint!r}: there is no folder {folder}.")
-    _check_terms(estimator)
-    check_block_size(estimator.block_size)
-
-
-def _check_terms(estimator: Any) -> None:
-    """Raise where a sum of Kronecker products does not go with the other parameters."""
-    if estimator.n_terms == 1:
-        return
-    if estimator.structure != "general":
+    if estimator.n_terms > 1 and estimator.structure != "general":
         raise ValueError(
             f'n_terms={estimator.n_terms} needs structure="general"; a sum of Kronecker products '
             "is not orthonormal."
         )
-    if estimator.statistics not in ("auto", "full"):
-        raise ValueError(
-            f'n_terms={estimator.n_terms} needs full moments; use statistics="auto" instead of '
-            f"{estimator.statistics!r}."
-        )
+    check_block_size(estimator.block_size)
 
 
 def check_number(name: str, value: Any) -> None:
@@ -116,19 +97,33 @@ def mode_sizes(
     patch_shape: tuple[int, ...] | None,
     n_atoms: tuple[int, ...] | int,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """``(m_1, …, m_d)`` and ``(n_1, …, n_d)`` for samples of a shape."""
+    """``(m_1, …, m_d)`` and ``(n_1, …, n_d)`` for samples of a shape.
+
+    Rows without a patch shape are cut as squarely as their length allows: into as many modes as
+    there are numbers of atoms, or two for a single number.
+    """
     given = positive_integers("n_atoms", n_atoms)
+    is_number = isinstance(n_atoms, numbers.Integral)
     if patch_shape is not None:
         shape = positive_integers("patch_shape", patch_shape)
-    elif len(sample_shape) > 1 or isinstance(n_atoms, numbers.Integral):
+    elif len(sample_shape) > 1:
         shape = sample_shape
     else:
-        shape = _near_square(sample_shape[0], len(given))
-    if isinstance(n_atoms, numbers.Integral):
+        shape = _near_square(sample_shape[0], 2 if is_number else len(given))
+        if len(shape) > 1 and shape[0] == 1 < sample_shape[0]:
+            warnings.warn(
+                f"Samples of {sample_shape[0]} numbers are taken as {shape}, since "
+                f"{sample_shape[0]} is not a product of {len(shape)} larger ones; pass "
+                f"patch_shape, ({sample_shape[0]},) for an unstructured dictionary.",
+                UserWarning,
+                stacklevel=4,
+            )
+    if is_number:
         given = given * len(shape)
     if len(given) != len(shape):
+        modes = "mode" if len(given) == 1 else "modes"
         raise ValueError(
-            f"n_atoms={n_atoms} names {len(given)} mode(s), but samples of shape {shape} have "
+            f"n_atoms={n_atoms} names {len(given)} {modes}, but samples of shape {shape} have "
             f"{len(shape)}; pass one number of atoms per mode."
         )
     return shape, tuple(int(n) for n in given)

@@ -1,1 +1,1 @@
-"""Dictionaries, coders, moments, updates and the learning loop: NumPy, SciPy and native code only."""
+"""Dictionaries, coders, moments, updates and the learning loop, on NumPy and native code alone."""

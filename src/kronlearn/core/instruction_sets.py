@@ -35,7 +35,7 @@ def instruction_set() -> str:
     >>> kl.instruction_set() in kl.instruction_sets()
     True
     """
-    return str(_native.instruction_set())
+    return str(_native.instruction_sets()[-1])
 
 
 @contextmanager

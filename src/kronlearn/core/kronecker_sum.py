@@ -13,12 +13,16 @@ from numpy.typing import ArrayLike, NDArray
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.factors import checked_factors, frozen
 
-__all__ = ["KroneckerSumDictionary", "rearranged", "restored"]
+__all__ = ["ColumnNormError", "KroneckerSumDictionary", "rearranged", "restored"]
 
 # The matrix of a sum may hold this many numbers (1 GiB): small factors can announce a large one.
 _MOST_NUMBERS = 1 << 27
 # Squares of norms outside of this range over- or underflow.
 _SMALLEST_NORM, _LARGEST_NORM = 1e-140, 1e140
+
+
+class ColumnNormError(ValueError):
+    """A column of a sum of Kronecker products cannot be scaled to norm 1."""
 
 
 class KroneckerSumDictionary(Dictionary):
@@ -65,7 +69,7 @@ class KroneckerSumDictionary(Dictionary):
         usable = (norms > _SMALLEST_NORM) & (norms < _LARGEST_NORM)
         if not usable.all():
             column = int(np.flatnonzero(~usable)[0])
-            raise ValueError(
+            raise ColumnNormError(
                 f"Column {column} of the sum of Kronecker products has norm {norms[column]:.3g} "
                 "and cannot be scaled to norm 1; change the terms."
             )

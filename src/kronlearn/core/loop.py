@@ -4,114 +4,194 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from threadpoolctl import threadpool_limits
+import numpy as np
+from numpy.typing import NDArray
 
-from kronlearn.core.engine import Codes, Engine
+from kronlearn.core.coder import Coder
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.engine import Engine
 from kronlearn.core.init import joined
-from kronlearn.core.iteration import Iteration
-from kronlearn.core.plan import LearningState, Outcome, Plan
+from kronlearn.core.iteration import Iteration, iterate
+from kronlearn.core.moments import Moments
 from kronlearn.core.source import Source
+from kronlearn.core.structures import General, Orthonormal, Structure
 
-__all__ = ["learn", "record"]
+__all__ = ["Entry", "Plan", "State", "learn"]
+
+# So many iterations are done at once at most where an engine can: callbacks come that much later.
+_MOST_AT_ONCE = 16
 
 
-def learn(
-    source: Source,
-    state: LearningState,
-    plan: Plan,
-    engine: Engine,
-    on_iteration: Callable[[LearningState], bool] | None = None,
-    looks_every: int | None = 1,
-) -> None:
-    """Advance the state until a reason to stop; ``state.stop_reason`` says which.
+@dataclass(frozen=True)
+class Plan:
+    """How to learn, and when to stop.
 
-    ``on_iteration`` is called after every finished iteration and stops the run by returning True.
-    It does that, or looks at the codes of the state, after every ``looks_every``-th only; None:
-    never.
-    An exception, KeyboardInterrupt too, leaves the dictionary and history of the last finished
-    iteration and is raised again.
+    Before iteration ``join_at``, or when nothing more is gained without them, the ``further``
+    terms, factors ``(R − 1, m_i, n_i)``, join the dictionary.
     """
-    start = time.perf_counter() - (state.history["seconds"] or [0.0])[-1]
-    if isinstance(state.codes, Codes):
-        state.codes = engine.adopted(state.codes)
-    state.stop_reason = None
-    try:
-        # Threads of linear algebra go on spinning when they have nothing to do, on cores that the
-        # passes need; and results are not to depend on their number.
-        with threadpool_limits(1, "blas"):
-            if plan.time_budget is not None:
-                looks_every = 1
-            _loop(state, plan, Iteration(source, plan, engine, looks_every), start, on_iteration)
-            if not plan.structure.keeps_fit:
-                _judge_last(source, state, plan, engine)
-    except BaseException:
-        state.stop_reason = "interrupted"
-        raise
-    state.stop_reason = state.stop_reason or "max_iter"
+
+    coder: Coder
+    structure: Structure
+    max_iter: int = 100
+    min_improvement: float = 0.0
+    time_budget: float | None = None
+    further: Sequence[NDArray[np.float64]] = ()
+    join_at: int = 0
+
+    def waiting(self, dictionary: Dictionary) -> bool:
+        """Whether further terms have not joined this dictionary yet."""
+        return bool(self.further) and dictionary.n_terms == 1
+
+    def handed_out(self, dictionary: Dictionary) -> Dictionary:
+        """What a learner hands out of a dictionary that it worked with."""
+        if self.waiting(dictionary):
+            dictionary = joined(dictionary, self.further)
+        return self.structure.result(dictionary)
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether an iteration is one coding and one update of a dictionary of one term."""
+        return (
+            isinstance(self.structure, General | Orthonormal)
+            and self.coder.tol is None
+            and not self.further
+        )
 
 
-def _loop(
-    state: LearningState,
-    plan: Plan,
-    run: Iteration,
-    start: float,
-    on_iteration: Callable[[LearningState], bool] | None,
-) -> None:
-    # To an error target it is the number of nonzeros that learning lowers, not the error.
-    goal = "rmse" if plan.coder.tol is None else "mean_nonzeros"
-    strict = plan.monotone and plan.coder.tol is None
-    state.guarded = state.guarded or plan.guard_at_once
-    while state.stop_reason is None and state.iteration < plan.max_iter:
-        *earlier, before = state.history[goal] or [math.inf]
-        stalled = bool(earlier) and _stalled(earlier[-1], before, plan.min_improvement)
-        if plan.waiting(state.dictionary) and (stalled or state.iteration >= plan.join_at):
-            state.dictionary = joined(state.dictionary, plan.further)
-        outcome = run.iterate(state)
-        if strict and outcome.rmse > before and not state.guarded:
-            state.guarded = True
-            outcome = run.iterate(state)
-        if strict and outcome.rmse > before:
-            # Only rounding can raise the error of a guarded run: nothing is left to gain.
-            if plan.waiting(state.dictionary):
-                state.dictionary = joined(state.dictionary, plan.further)
-                continue
-            state.stop_reason = "converged"
-            break
-        now = outcome.rmse if plan.coder.tol is None else outcome.mean_nonzeros
-        if plan.coder.tol is not None or now <= min(state.history[goal], default=math.inf):
-            state.best = outcome.dictionary if plan.structure.keeps_fit else state.dictionary
-        record(state, outcome, (outcome.finished or time.perf_counter()) - start)
-        if on_iteration is not None and on_iteration(state):
-            state.stop_reason = "callback"
-        elif outcome.rmse == 0.0 or (
-            _stalled(before, now, plan.min_improvement) and not plan.waiting(state.dictionary)
-        ):
-            state.stop_reason = "converged"
-        elif plan.time_budget is not None and state.history["seconds"][-1] >= plan.time_budget:
-            state.stop_reason = "time_budget"
+class Entry(NamedTuple):
+    """What is recorded of a dictionary D_t when the pass with it has ended.
+
+    ``seconds`` have passed since the start; ``atoms_replaced`` were new in it.
+    """
+
+    rmse: float
+    seconds: float
+    atoms_replaced: int
+    mean_nonzeros: float
 
 
-def _judge_last(source: Source, state: LearningState, plan: Plan, engine: Engine) -> None:
-    """Hand out the last dictionary, which nothing has been coded with yet, if it codes best."""
-    found = engine.run(source, state.dictionary, plan.coder)
-    rmse = math.sqrt(found.residual / (len(source) * source.n_features))
-    if plan.coder.tol is not None or rmse <= min(state.history["rmse"]):
-        state.best = state.dictionary
+@dataclass(frozen=True)
+class State:
+    """A run between two passes, and all that the rest of it depends on.
+
+    ``dictionary`` (float64) is what the next pass is run with, in which ``atoms_replaced`` atoms
+    are new; ``history`` has an entry for every dictionary before it, of which ``passed`` is the
+    last, ``best`` the best and ``moments`` the full moments of the best one's pass, if there were
+    any. ``stop_reason`` is None while there is more to do.
+    """
+
+    dictionary: Dictionary
+    best: Dictionary
+    passed: Dictionary | None = None
+    history: tuple[Entry, ...] = ()
+    atoms_replaced: int = 0
+    moments: Moments | None = None
+    stop_reason: str | None = None
+
+    @property
+    def n_iterations(self) -> int:
+        """How many updates led to the last dictionary with an entry."""
+        return max(len(self.history) - 1, 0)
 
 
-def _stalled(before: float, now: float, min_improvement: float) -> bool:
+def learn(engine: Engine, state: State, plan: Plan) -> Iterator[State]:
+    """The states after each pass, from a state on; the last one has a reason to stop.
+
+    T iterations make T + 1 entries: the first pass is run with the dictionary to start from, the
+    last judges the last update.
+    """
+    begin = time.perf_counter() - (state.history[-1].seconds if state.history else 0.0)
+    at_once = 1
+    while state.stop_reason is None and len(state.history) <= plan.max_iter:
+        state = _with_further_terms(state, plan)
+        for found, finished in _next_iterations(engine, state, plan, at_once):
+            state = _advanced(state, plan, engine.source, found, finished - begin)
+            yield state
+            if state.stop_reason is not None:
+                return
+        at_once = min(2 * at_once, _MOST_AT_ONCE)
+
+
+def _with_further_terms(state: State, plan: Plan) -> State:
+    """The state with all terms, if it is time for them to join."""
+    if not plan.waiting(state.dictionary):
+        return state
+    goals = [_goal(entry, plan) for entry in state.history[-2:]]
+    if len(state.history) >= plan.join_at or _stalled(goals, plan):
+        return replace(state, dictionary=joined(state.dictionary, plan.further))
+    return state
+
+
+def _next_iterations(
+    engine: Engine, state: State, plan: Plan, at_once: int
+) -> Iterator[tuple[Iteration, float]]:
+    """One iteration or, where the engine has a faster way, several, and when each ended."""
+    if plan.is_simple:
+        orthonormal = isinstance(plan.structure, Orthonormal)
+        count = min(at_once, plan.max_iter + 1 - len(state.history), _within_budget(state, plan))
+        done = engine.iterations(state.dictionary, plan.coder, orthonormal, count)
+        if done:
+            for one in done:
+                yield Iteration(one.dictionary, one.residual, one.nonzeros), one.finished
+            return
+    found = iterate(engine, state.dictionary, plan.coder, plan.structure)
+    yield found, time.perf_counter()
+
+
+def _within_budget(state: State, plan: Plan) -> int:
+    """So many iterations there seems to be time for, and one more: the budget is to be reached."""
+    if plan.time_budget is None or len(state.history) < 2:
+        return _MOST_AT_ONCE
+    earlier, now = (entry.seconds for entry in state.history[-2:])
+    left = (plan.time_budget - now) / max(now - earlier, 1e-9)
+    return 1 + int(min(max(left, 0.0), _MOST_AT_ONCE))
+
+
+def _advanced(state: State, plan: Plan, source: Source, found: Iteration, seconds: float) -> State:
+    """The state after a pass with its dictionary."""
+    entry = Entry(
+        math.sqrt(found.residual / (len(source) * source.n_features)),
+        seconds,
+        state.atoms_replaced,
+        found.nonzeros / len(source),
+    )
+    earlier = [_goal(before, plan) for before in state.history]
+    goal = _goal(entry, plan)
+    is_best = goal <= min(earlier, default=math.inf)
+    after = State(
+        dictionary=found.dictionary,
+        best=state.dictionary if is_best else state.best,
+        passed=state.dictionary,
+        history=(*state.history, entry),
+        atoms_replaced=found.atoms_replaced,
+        moments=found.moments if is_best else state.moments,
+    )
+    return replace(after, stop_reason=_stop_reason(after, plan, [*earlier[-1:], goal]))
+
+
+def _stop_reason(state: State, plan: Plan, goals: list[float]) -> str | None:
+    entry = state.history[-1]
+    if entry.rmse == 0.0 or (_stalled(goals, plan) and not plan.waiting(state.dictionary)):
+        return "converged"
+    if plan.time_budget is not None and entry.seconds >= plan.time_budget:
+        return "time_budget"
+    if len(state.history) > plan.max_iter:
+        return "max_iter"
+    return None
+
+
+def _goal(entry: Entry, plan: Plan) -> float:
+    """What learning lowers: the error or, to an error target, the number of nonzeros."""
+    return entry.rmse if plan.coder.tol is None else entry.mean_nonzeros
+
+
+def _stalled(goals: list[float], plan: Plan) -> bool:
     """Whether an iteration lowered its goal by less than the smallest fraction wanted."""
-    return min_improvement > 0 and before < math.inf and before - now < min_improvement * before
-
-
-def record(state: LearningState, outcome: Outcome, seconds: float) -> None:
-    """Add a finished iteration to the state."""
-    state.dictionary, state.codes = outcome.dictionary, outcome.codes
-    state.moments = outcome.moments
-    state.history["rmse"].append(outcome.rmse)
-    state.history["coding_rmse"].append(outcome.coding_rmse)
-    state.history["seconds"].append(seconds)
-    state.history["atoms_replaced"].append(outcome.atoms_replaced)
-    state.history["mean_nonzeros"].append(outcome.mean_nonzeros)
+    if plan.min_improvement == 0 or len(goals) < 2:
+        return False
+    before, now = goals
+    return before - now < plan.min_improvement * before

@@ -5,56 +5,53 @@ from __future__ import annotations
 import math
 import time
 
-from kronlearn.core.engine import Engine
-from kronlearn.core.loop import record
+from kronlearn.core.coder import Coder
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.engine import Engine, full_moment_numbers
+from kronlearn.core.iteration import moments_task
+from kronlearn.core.loop import Entry
 from kronlearn.core.moments import Moments
-from kronlearn.core.plan import LearningState, Outcome, Plan
 from kronlearn.core.replacement import replace_unused, unused_by_mode
-from kronlearn.core.source import Source
-from kronlearn.core.structures import FromMoments
+from kronlearn.core.structures import Structure
 
-__all__ = ["learn_online"]
+__all__ = ["learn_batch"]
 
-# Full moments of at most this many numbers are kept (1 GiB).
+# Full moments of at most this many numbers are kept (2 GiB as a square).
 _MOST_NUMBERS = 1 << 27
 
 
-def learn_online(
-    source: Source,
-    state: LearningState,
-    plan: Plan,
+def learn_batch(
     engine: Engine,
-    moments: Moments | None,
+    dictionary: Dictionary,
+    coder: Coder,
+    structure: Structure,
+    earlier: Moments | None,
     forgetting: float,
-) -> Moments:
+) -> tuple[Dictionary, Moments, Entry]:
     """One step of online learning: code a batch, add its moments to the earlier ones, update.
 
-    Returns the moments to pass to the next call.
+    Returns the new dictionary, the moments of all batches with codes that belong to it, and what
+    is recorded of the batch: its RMSE with the dictionary before.
     """
     start = time.perf_counter()
-    structure = plan.structure
-    assert isinstance(structure, FromMoments)
-    shape, n_atoms = state.dictionary.patch_shape, state.dictionary.n_atoms
-    if Moments.numbers(shape, n_atoms) > _MOST_NUMBERS:
+    numbers = full_moment_numbers(dictionary.patch_shape, dictionary.n_atoms)
+    if numbers > _MOST_NUMBERS:
         raise ValueError(
-            f"partial_fit keeps full moments, {Moments.numbers(shape, n_atoms):,} "
-            f"numbers for {n_atoms} atoms; at most {_MOST_NUMBERS:,} are allowed. Use fit, or "
-            "fewer atoms."
+            f"partial_fit keeps full moments, {numbers:,} numbers for {dictionary.n_atoms} atoms; "
+            f"at most {_MOST_NUMBERS:,} are allowed. Use fit, or fewer atoms."
         )
-    batch = Moments.zeros(shape, n_atoms, structure.needs_xx)
-    codes = engine.room(source, plan.coder.width, supports=False, values=False, residuals=True)
-    found = engine.run(source, state.dictionary, plan.coder, codes=codes, moments=batch)
-    moments = batch if moments is None else moments * forgetting + batch
-    state.dictionary = structure.update(state.dictionary, moments)
+    source = engine.source
+    task = moments_task(dictionary, coder, structure)
+    found = engine.run(task)
+    moments = Moments.of_pass(task, found)
+    if earlier is not None:
+        moments = earlier * forgetting + moments
+    updated, scale = structure.update(dictionary, moments)
     replaced = 0
-    if not structure.exact_coding:
+    if structure.replaces_unused:
         unused = unused_by_mode(moments.used())
-        state.dictionary, replaced = replace_unused(
-            state.dictionary, unused, codes, source, plan.coder
-        )
-    state.best = state.dictionary
+        updated, replaced = replace_unused(updated, unused, found.worst, source, coder)
     rmse = math.sqrt(found.residual / (len(source) * source.n_features))
-    seconds = (state.history["seconds"] or [0.0])[-1] + time.perf_counter() - start
-    mean = found.nonzeros / len(source)
-    record(state, Outcome(state.dictionary, None, rmse, rmse, replaced, mean), seconds)
-    return moments
+    seconds = time.perf_counter() - start
+    entry = Entry(rmse, seconds, replaced, found.nonzeros / len(source))
+    return updated, moments.rescaled(scale), entry

@@ -33,11 +33,14 @@ class Source(ABC):
         What samples are read as.
     is_rows : bool
         Whether samples were given as rows ``(N, m_1·…·m_d)``.
+    device : {"cpu", "cuda"}
+        Whose memory the samples are in.
     """
 
     patch_shape: tuple[int, ...]
     dtype: np.dtype[Any]
     is_rows: bool = False
+    device: str = "cpu"
     #: What errors call it.
     name: str = "Y"
 
@@ -73,6 +76,10 @@ class Source(ABC):
             samples[place] = self.read(int(row), int(row) + 1)[0]
         return samples
 
+    def part(self, start: int, stop: int) -> Source:
+        """Consecutive samples as a source of their own."""
+        return _Part(self, start, stop)
+
     def checksum(self) -> int:
         """A number that tells these samples, in this order, from others (a CRC of up to 4096)."""
         last = max(len(self) - _RUN, 0)
@@ -80,6 +87,34 @@ class Source(ABC):
         for start in np.unique(np.linspace(0, last, _RUNS).astype(np.int64)).tolist():
             crc = zlib.crc32(self.read(start, min(start + _RUN, len(self))).tobytes(), crc)
         return crc
+
+
+class _Part(Source):
+    """Consecutive samples of a source."""
+
+    def __init__(self, source: Source, start: int, stop: int) -> None:
+        self.source, self.first, self.n_samples = source, start, stop - start
+        self.patch_shape, self.dtype = source.patch_shape, source.dtype
+        self.is_rows, self.device, self.name = source.is_rows, source.device, source.name
+
+    def __len__(self) -> int:
+        return self.n_samples
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Consecutive samples of the part."""
+        return self.source.read(self.first + start, self.first + stop)
+
+    def whole(self, start: int, stop: int) -> NDArray[Any] | None:
+        """As the source has them."""
+        return self.source.whole(self.first + start, self.first + stop)
+
+    def file(self, start: int) -> tuple[int, int] | None:
+        """As the source has them."""
+        return self.source.file(self.first + start)
+
+    def step(self, multiple_of: int) -> int:
+        """As the source has it."""
+        return self.source.step(multiple_of)
 
 
 def sample_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

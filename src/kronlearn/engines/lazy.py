@@ -8,12 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from kronlearn.coding import code_source
+from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary
-from kronlearn.core.engine import Coder
 from kronlearn.core.source import sample_dtype
-from kronlearn.engines.selection import engine_of_device
-from kronlearn.engines.threads import default_block_size
+from kronlearn.engines.selection import local_engine
 from kronlearn.io.arrays import ArraySource
 
 __all__ = ["lazy_codes", "lazy_samples"]
@@ -62,8 +60,7 @@ def _codes(
         return sparse.csr_array((0, dictionary.n_codes), dtype=sample_dtype(block.dtype))
     source = ArraySource(block, dictionary.patch_shape)
     try:
-        engine = engine_of_device(device, source, default_block_size(source), 1)
-        return code_source(source, dictionary, coder, engine)
+        return local_engine(source, 1, device).codes(dictionary, coder)
     except ValueError as problem:
         first = block_info[0]["array-location"][0][0]
         raise ValueError(f"{problem} Its chunk begins with sample {first}.") from None

@@ -2,74 +2,88 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kronlearn.core.engine import Engine
 from kronlearn.core.source import Source
-from kronlearn.cuda.device import card
-from kronlearn.cuda.engine import Cuda
-from kronlearn.cuda.samples import CardSource
 from kronlearn.engines.threads import Threads, resolve_n_jobs
 from kronlearn.io.samples import dask_array
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = [
-    "DEVICES",
-    "ENGINES",
-    "check_device",
-    "check_device_name",
-    "engine_of_device",
-    "select_engine",
-]
+__all__ = ["DEVICES", "ENGINES", "check_device", "check_name", "local_engine", "select_engine"]
 
 ENGINES = ("auto", "threads", "dask")
 DEVICES = ("cpu", "cuda")
 
 
-def check_device_name(device: str) -> None:
-    """Raise unless a device can have this name, wherever it may be."""
-    if device not in DEVICES:
-        raise ValueError(f"device={device!r} does not exist; choose one of {', '.join(DEVICES)}.")
+def check_name(name: str, value: Any, names: tuple[str, ...]) -> None:
+    """Raise unless a parameter is one of some names."""
+    if not isinstance(value, str) or value not in names:
+        raise ValueError(f"{name}={value!r} does not exist; choose one of {', '.join(names)}.")
 
 
 def check_device(device: str) -> None:
     """Raise unless there is such a device here."""
-    check_device_name(device)
+    check_name("device", device, DEVICES)
     if device == "cuda":
+        from kronlearn.cuda.device import card
+
         card()
 
 
-def engine_of_device(
-    device: str, source: Source, block_size: int, n_jobs: int | None
-) -> Threads | Cuda:
-    """The engine of this process: threads, or a graphics card."""
+def local_engine(
+    source: Source, n_jobs: int | None, device: str, block_size: int | None = None
+) -> Engine:
+    """The engine of this process: threads, or a GPU."""
     if device == "cuda":
-        return Cuda(card(), source, block_size)
-    if isinstance(source, CardSource):
-        raise ValueError('Y is on a graphics card; pass device="cuda", or a copy of it in memory.')
-    return Threads(resolve_n_jobs(n_jobs), block_size)
+        from kronlearn.cuda.engine import Cuda
+
+        return Cuda(source, block_size)
+    if source.device != "cpu":
+        raise ValueError(
+            f'{source.name} is in the memory of a GPU; pass device="cuda", or a copy of it in '
+            "this process's memory."
+        )
+    return Threads(source, resolve_n_jobs(n_jobs), block_size)
 
 
 def select_engine(
-    name: str, source: Source, block_size: int, n_jobs: int | None, device: str = "cpu"
+    name: str,
+    source: Source,
+    n_jobs: int | None,
+    device: str = "cpu",
+    block_size: int | None = None,
 ) -> Engine:
-    """The engine of that name for a source; "auto" chooses Dask for Dask arrays with a client."""
+    """The engine of that name for a source.
+
+    "auto" means Dask for a Dask array if there is a client, and inside a ``joblib`` context whose
+    backend is Dask.
+    """
     client = None
-    if name == "dask" or (name == "auto" and dask_array(source) is not None):
+    if name == "dask" or (
+        name == "auto" and (dask_array(source) is not None or _joblib_uses_dask())
+    ):
         client = _active_client(needed=name == "dask")
     if client is None:
-        return engine_of_device(device, source, block_size, n_jobs)
-    if isinstance(source, CardSource):
+        return local_engine(source, n_jobs, device, block_size)
+    if source.device != "cpu":
         raise ValueError(
-            'Y is on a graphics card of this process, and engine="dask" works in others; pass '
-            'engine="auto", or a copy of Y in memory.'
+            f'{source.name} is on a GPU of this process, and engine="dask" works in others; pass '
+            'engine="auto", or a copy of it in memory.'
         )
-    from kronlearn.engines.cluster import Cluster
+    from kronlearn.engines.dask import Cluster
 
-    n_threads = None if n_jobs is None else resolve_n_jobs(n_jobs)
-    return Cluster(client, source, block_size, n_threads, device)
+    return Cluster(client, source, n_jobs, device, block_size)
+
+
+def _joblib_uses_dask() -> bool:
+    """Whether a ``joblib.parallel_config("dask")`` context is active, and not inside a worker."""
+    from joblib.parallel import get_active_backend
+
+    backend, _ = get_active_backend()
+    return type(backend).__name__ == "DaskDistributedBackend" and backend.nesting_level == 0
 
 
 def _active_client(needed: bool) -> Client | None:

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from kronlearn import _native
-from kronlearn.core.engine import Coder, Codes, Engine, Task
-from kronlearn.core.instruction_sets import instruction_set  # noqa: F401  (applies the environment variable)
+from kronlearn.core.coder import Coder, native_dictionary
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.engine import Engine, PassSums, Task
+from kronlearn.core.instruction_sets import instruction_set
 from kronlearn.core.source import Source, check_finite
 from kronlearn.io.feed import Feed
 
-__all__ = [
-    "Threads",
-    "default_block_size",
-    "native_dictionary",
-    "resolve_n_jobs",
-]
+__all__ = ["Codes", "Threads", "default_block_size", "pass_over", "resolve_n_jobs"]
 
 # The most samples that are coded side by side.
 _LANES = 16
 
 _MOST_THREADS = 4096
 
-# Fixed-width codes of about this many entries are held before they are packed.
+# Where the number of nonzeros is open, codes of this many entries are held before they are packed.
 _ENTRIES_AT_A_TIME = 1 << 21
 
 # A block of samples has about so many numbers.
@@ -36,119 +33,174 @@ _BLOCK_NUMBERS = 1 << 16
 
 
 @dataclass(frozen=True)
-class Threads(Engine):
-    """Codes samples and adds up moments in threads of this process.
+class Codes:
+    """Codes of fixed width: of row k the first ``nonzeros[k]`` entries count, indices ascending.
 
-    The samples are cut into blocks of ``block_size``; each block is summed on its own and the sums
-    are added pairwise as a tree over the blocks, so results have the same bits for any number of
-    threads, and wherever else parts of the blocks are summed.
+    ``index`` and ``value`` are (N, width), ``nonzeros`` is (N,).
     """
 
-    n_threads: int = 1
-    block_size: int = 4096
+    index: NDArray[np.int32]
+    value: NDArray[Any]
+    nonzeros: NDArray[np.int32]
 
-    def room(self, source: Source, width: int, **parts: bool) -> Codes:
-        """Room for the codes of a source, as :meth:`Codes.empty` makes it."""
-        return Codes.empty(len(source), width, source.dtype, **parts)
+    @classmethod
+    def empty(cls, n_samples: int, width: int, dtype: Any) -> Codes:
+        """Space for the codes of N samples."""
+        return cls(
+            np.empty((n_samples, width), np.int32),
+            np.empty((n_samples, width), dtype),
+            np.empty(n_samples, np.int32),
+        )
 
-    def adopted(self, codes: Codes) -> Codes:
-        """The codes themselves."""
-        return codes
 
-    def summed(self, source: Source, task: Task, codes: Codes | None) -> Any:
-        """The sums over all blocks, each block by the thread that comes to it."""
+class Threads(Engine):
+    """Codes samples and adds up their sums in threads of this process.
+
+    Parameters
+    ----------
+    source : Source
+    n_threads : int
+    block_size : int, optional
+        The samples are cut into blocks of this size. Each block is summed on its own and the sums
+        are added pairwise as a tree over the blocks, so results have the same bits for any number
+        of threads, and wherever else parts of the blocks are summed.
+    """
+
+    def __init__(self, source: Source, n_threads: int = 1, block_size: int | None = None) -> None:
+        self.source, self.n_threads = source, n_threads
+        self.block_size = block_size or default_block_size(source)
+
+    def run(self, task: Task, codes: Codes | None = None) -> PassSums:
+        """One pass over all samples, each block by the thread that comes to it."""
+        source = self.source
         tree = task.tree(-(-len(source) // self.block_size))
-        self.add(source, task, tree, codes)
-        return tree
+        kept = codes
+        if task.keeps_codes:
+            kept = Codes.empty(len(source), task.coder.width, source.dtype)
+        worst = pass_over(
+            source, task, tree, self.n_threads, self.block_size, codes=kept, given=codes is not None
+        )
+        return PassSums.of_tree(tree, len(source), worst[1], kept)
 
-    def coded(self, source: Source, task: Task) -> Iterator[Codes]:
-        """The codes of consecutive samples, some millions of entries at a time."""
-        width = task.coder.width
-        step = max(1, _ENTRIES_AT_A_TIME // width // self.block_size) * self.block_size
-        n_blocks = -(-len(source) // self.block_size)
-        for start in range(0, len(source), step):
-            stop = min(start + step, len(source))
-            codes = Codes.empty(stop - start, width, source.dtype)
-            self.add(source, task, task.tree(n_blocks), codes, start, stop)
-            yield codes
+    def codes(self, dictionary: Dictionary, coder: Coder) -> sparse.csr_array:
+        """The codes of all samples, packed by the threads that coded them."""
+        source, task, n = self.source, Task(dictionary, coder), len(self.source)
+        step = n
+        if coder.tol is not None:
+            step = max(1, _ENTRIES_AT_A_TIME // coder.width // self.block_size) * self.block_size
+        counts, indices, values = [], [], []
+        for start in range(0, n, step):
+            stop = min(start + step, n)
+            tree = task.tree(-(-(stop - start) // self.block_size))
+            codes = Codes.empty(stop - start, coder.width, source.dtype)
+            pass_over(
+                source, task, tree, self.n_threads, self.block_size, (start, stop), codes=codes
+            )
+            index, value = self._packed(codes)
+            counts.append(codes.nonzeros)
+            indices.append(index)
+            values.append(value)
+        return csr(_joined(counts), _joined(indices), _joined(values), dictionary.n_codes)
 
-    def add(
-        self,
-        source: Source,
-        task: Task,
-        tree: Any,
-        codes: Codes | None = None,
-        start: int = 0,
-        stop: int | None = None,
-        first: int = 0,
-    ) -> None:
-        """Add the sums of consecutive samples to a tree.
-
-        ``start`` is a multiple of the block size, as is ``first``, the number among all samples of
-        the first one of this source; ``codes`` are those of these samples alone.
-        """
-        native = native_dictionary(task.factors, source.dtype)
-        stop = len(source) if stop is None else stop
-        with Feed(source, start, stop, self.block_size, self.n_threads) as feed:
-            try:
-                not_finite = native.run(
-                    feed,
-                    stop - start,
-                    feed.chunk,
-                    task.coding,
-                    task.coder.method,
-                    task.coder.width,
-                    tree,
-                    sums=task.sums,
-                    mode=task.mode,
-                    keep_better=task.keep_better,
-                    half=-1 if task.half is None else task.half,
-                    first=first + start,
-                    **_targets(task.coder, slice(start, stop), source),
-                    **_arrays(codes),
-                    threads=self.n_threads,
-                    block=self.block_size,
-                    file=feed.file,
-                    file_offset=feed.file_offset,
-                )
-            except RuntimeError:
-                if feed.error is not None:
-                    raise feed.error from None
-                # The source says better than the native code what is wrong with its file.
-                source.read(stop - 1, stop)
-                raise
-        if not_finite >= 0:
-            sample = start + not_finite
-            check_finite(source.read(sample, sample + 1), first + sample, source.name)
+    def _packed(self, codes: Codes) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        """Indices and values of the used entries, row after row."""
+        total = int(codes.nonzeros.sum(dtype=np.int64))
+        if total == codes.index.size:
+            return codes.index.reshape(-1), codes.value.reshape(-1)
+        indices, values = np.empty(total, np.int32), np.empty(total, codes.value.dtype)
+        starts = _row_starts(codes.nonzeros)
+        _native.compress(
+            codes.index, codes.value, codes.nonzeros, starts, indices, values, self.n_threads
+        )
+        return indices, values
 
 
-def native_dictionary(factors: Sequence[NDArray[Any]], dtype: Any) -> Any:
-    """The factors as the native code wants them, for samples of a dtype."""
-    kind = _native.DictionaryFloat32 if dtype == np.float32 else _native.DictionaryFloat64
-    return kind([np.ascontiguousarray(factor, dtype=np.float64) for factor in factors])
+def pass_over(
+    source: Source,
+    task: Task,
+    tree: Any,
+    n_threads: int,
+    block_size: int,
+    rows: tuple[int, int] | None = None,
+    first: int = 0,
+    codes: Codes | None = None,
+    given: bool = False,
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Add the sums of consecutive samples to a tree; their largest residuals, and whose they are.
+
+    Parameters
+    ----------
+    rows : (start, stop), optional
+        Which samples of the source; by default all. A block begins at ``start``.
+    first : int
+        The number, a multiple of the block size, that the first of these samples has among all
+        samples of the tree.
+    codes : Codes, optional
+        Of these samples alone: where they are written, or ``given`` to be summed.
+    """
+    start, stop = (0, len(source)) if rows is None else rows
+    native = native_dictionary(task.factors, source.dtype)
+    arrays = {}
+    if codes is not None:
+        arrays = {"index": codes.index, "value": codes.value, "nonzeros": codes.nonzeros}
+    targets = {}
+    if not given:
+        targets = task.coder.of_rows(slice(start, stop)).native_targets(source.dtype)
+    with Feed(source, start, stop, block_size, n_threads) as feed:
+        try:
+            not_finite, residuals, samples = native.run(
+                feed,
+                stop - start,
+                feed.chunk,
+                task.coder.method,
+                task.coder.width,
+                tree,
+                sums=task.sums,
+                mode=task.mode,
+                given=given,
+                first=first,
+                n_worst=task.n_worst,
+                **targets,
+                **arrays,
+                threads=n_threads,
+                block=block_size,
+                file=feed.file,
+                file_offset=feed.file_offset,
+                instruction_set=instruction_set(),
+            )
+        except RuntimeError:
+            if feed.error is not None:
+                raise feed.error from None
+            # The source says better than the native code what is wrong with its file.
+            source.read(stop - 1, stop)
+            raise
+    if not_finite >= 0:
+        sample = start + not_finite
+        check_finite(source.read(sample, sample + 1), first + not_finite, source.name)
+    return residuals, samples
 
 
-def _targets(coder: Coder, rows: slice, source: Source) -> dict[str, Any]:
-    arguments: dict[str, Any] = {}
-    if coder.tol is not None:
-        if np.ndim(coder.tol) == 0:
-            arguments["tol"] = float(coder.tol)
-        else:
-            arguments["tols"] = np.ascontiguousarray(np.asarray(coder.tol)[rows], source.dtype)
-    if coder.weights is not None:
-        arguments["weights"] = np.ascontiguousarray(coder.weights[rows], source.dtype)
-    return arguments
+def csr(
+    nonzeros: NDArray[np.int32], indices: NDArray[np.int32], values: NDArray[Any], n_codes: int
+) -> sparse.csr_array:
+    """A CSR array of packed codes."""
+    starts = _row_starts(nonzeros)
+    kind = np.int32 if starts[-1] < 2**31 else np.int64
+    arrays = (values, indices.astype(kind, copy=False), starts.astype(kind, copy=False))
+    X = sparse.csr_array(arrays, shape=(len(nonzeros), n_codes))
+    X.has_sorted_indices = True
+    X.has_canonical_format = True
+    return X
 
 
-def _arrays(codes: Codes | None) -> dict[str, Any]:
-    if codes is None:
-        return {}
-    return {
-        "index": codes.index,
-        "nonzeros": codes.nonzeros,
-        "value": codes.value,
-        "residual2": codes.residual2,
-    }
+def _row_starts(nonzeros: NDArray[np.int32]) -> NDArray[np.int64]:
+    starts = np.zeros(len(nonzeros) + 1, np.int64)
+    np.cumsum(nonzeros, out=starts[1:])
+    return starts
+
+
+def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def default_block_size(source: Source, moment_numbers: int = 0) -> int:

@@ -1,0 +1,201 @@
+"""How samples are coded: the coder, checks of what it is asked for, and codes of a few samples."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kronlearn import _native
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.instruction_sets import instruction_set
+from kronlearn.core.source import Source
+
+__all__ = [
+    "METHODS",
+    "Coder",
+    "check_method",
+    "check_targets",
+    "check_weights",
+    "code_few",
+    "native_dictionary",
+]
+
+METHODS = ("omp", "ols", "exchange", "threshold")
+
+
+@dataclass(frozen=True)
+class Coder:
+    """How samples are coded.
+
+    ``method`` is one of :data:`METHODS`; ``width`` the most nonzeros of a sample; ``tol`` the ℓ2
+    norm a residual may have, for all samples or one each, or None; ``weights`` an array
+    ``(N, m_1, …, m_d)`` or None.
+    """
+
+    method: str
+    width: int
+    tol: float | NDArray[Any] | None = None
+    weights: NDArray[Any] | None = None
+
+    def of_rows(self, rows: slice | NDArray[np.intp]) -> Coder:
+        """The coder of some of the samples."""
+        tol, weights = self.tol, self.weights
+        if tol is not None and np.ndim(tol) > 0:
+            tol = np.asarray(tol)[rows]
+        return Coder(self.method, self.width, tol, None if weights is None else weights[rows])
+
+    def native_targets(self, dtype: Any) -> dict[str, Any]:
+        """Error targets and weights as the native code takes them, for samples of a dtype."""
+        arguments: dict[str, Any] = {}
+        if self.tol is not None:
+            if np.ndim(self.tol) == 0:
+                arguments["tol"] = float(self.tol)
+            else:
+                arguments["tols"] = np.ascontiguousarray(self.tol, dtype)
+        if self.weights is not None:
+            arguments["weights"] = np.ascontiguousarray(self.weights, dtype)
+        return arguments
+
+
+def native_dictionary(factors: Sequence[NDArray[Any]], dtype: Any) -> Any:
+    """The factors as the native code wants them, for samples of a dtype."""
+    kind = _native.DictionaryFloat32 if dtype == np.float32 else _native.DictionaryFloat64
+    return kind([np.ascontiguousarray(factor, dtype=np.float64) for factor in factors])
+
+
+class _OneChunk:
+    """A feed of samples that are all in memory."""
+
+    def __init__(self, samples: NDArray[Any]) -> None:
+        self.samples = samples
+
+    def get(self, number: int) -> NDArray[Any]:
+        return self.samples
+
+    def done(self, number: int) -> None:
+        pass
+
+
+def code_few(
+    samples: NDArray[np.float64], dictionary: Dictionary, coder: Coder
+) -> NDArray[np.float64]:
+    """Dense codes ``(n, n_codes)`` of a few samples ``(n, n_features)`` in float64."""
+    n = len(samples)
+    index = np.zeros((n, coder.width), np.int32)
+    value = np.zeros((n, coder.width))
+    nonzeros = np.zeros(n, np.int32)
+    native_dictionary(dictionary.coding_factors, np.float64).run(
+        _OneChunk(np.ascontiguousarray(samples)),
+        n,
+        n,
+        coder.method,
+        coder.width,
+        _native.SumTree(4, 1),
+        **coder.native_targets(np.float64),
+        index=index,
+        value=value,
+        nonzeros=nonzeros,
+        block=n,
+        instruction_set=instruction_set(),
+    )
+    codes = np.zeros((n, dictionary.n_codes))
+    for k, count in enumerate(nonzeros):
+        codes[k, index[k, :count]] = value[k, :count]
+    return codes
+
+
+def check_targets(
+    dictionary: Dictionary,
+    n_nonzero_coefs: int | None,
+    tol: float | ArrayLike | None,
+    n_samples: int | None = None,
+) -> int:
+    """The most nonzeros a sample may get, once sparsity and error target make sense."""
+    n = dictionary.n_codes
+    if n_nonzero_coefs is None and tol is None:
+        raise ValueError(
+            "Neither n_nonzero_coefs nor tol is given; pass the most nonzeros a sample may have, "
+            "the residual norm it may have, or both."
+        )
+    if tol is not None:
+        _check_tol(tol, n_samples)
+    if n_nonzero_coefs is None:
+        return min(n, dictionary.n_features)
+    if isinstance(n_nonzero_coefs, bool) or not isinstance(n_nonzero_coefs, numbers.Integral):
+        raise TypeError(f"n_nonzero_coefs={n_nonzero_coefs!r} is not an integer.")
+    if n_nonzero_coefs < 1:
+        raise ValueError(f"n_nonzero_coefs={n_nonzero_coefs} is not positive; pass at least 1.")
+    if n_nonzero_coefs > n:
+        shape = " × ".join(map(str, dictionary.n_atoms))
+        atoms = f"{n} atoms of this dictionary" + (
+            f" ({shape})" if len(dictionary.n_atoms) > 1 else ""
+        )
+        raise ValueError(
+            f"n_nonzero_coefs={n_nonzero_coefs} exceeds the {atoms}; pass at most {n}."
+        )
+    return min(int(n_nonzero_coefs), dictionary.n_features)
+
+
+def _check_tol(tol: float | ArrayLike, n_samples: int | None) -> None:
+    values = np.asarray(tol)
+    if values.dtype.kind not in "fiu":
+        raise TypeError(f"tol={tol!r} is not a number; pass a residual norm.")
+    values = values.astype(np.float64)
+    if values.ndim and (values.ndim > 1 or n_samples is None or len(values) != n_samples):
+        wanted = (
+            "a single number" if n_samples is None else f"a single number or shape ({n_samples},)"
+        )
+        raise ValueError(f"tol has shape {values.shape}; {wanted} is needed.")
+    good = np.isfinite(values) & (values >= 0)
+    if not good.all():
+        bad = float(values[~good][0]) if values.ndim else float(values)
+        raise ValueError(f"tol={bad:g} is not a residual norm; pass zero or a positive number.")
+
+
+def check_method(method: Any, dictionary: Dictionary) -> None:
+    """Raise unless the method exists and suits the dictionary."""
+    if not isinstance(method, str) or method not in METHODS:
+        raise ValueError(f"method={method!r} does not exist; choose one of {', '.join(METHODS)}.")
+    if method == "threshold" and not dictionary.is_orthonormal:
+        raise ValueError(
+            'method="threshold" needs factors with orthonormal columns, and these are not; use '
+            'method="omp", "ols" or "exchange".'
+        )
+
+
+def check_weights(weights: ArrayLike, source: Source, method: str) -> NDArray[Any]:
+    """Weights of the samples' shape, (N, m_1, …, m_d); a broadcast view where possible."""
+    if method == "threshold":
+        raise ValueError(
+            'method="threshold" cannot use weights: they break the orthonormality it rests on. Use '
+            'method="omp", "ols" or "exchange".'
+        )
+    if np.ma.is_masked(weights):
+        # What is masked does not count.
+        weights = np.ma.filled(weights, 0)
+    array = np.asarray(weights)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"weights has dtype {array.dtype}; pass real numbers or booleans.")
+    shape = (len(source), *source.patch_shape)
+    if array.ndim == 2 and array.shape == (shape[0], source.n_features):
+        array = array.reshape(shape)
+    try:
+        array = np.broadcast_to(array, shape)
+    except ValueError:
+        raise ValueError(
+            f"weights has shape {array.shape}; it must broadcast to the samples' shape {shape}."
+        ) from None
+    step = max(1, (1 << 22) // source.n_features)
+    for start in range(0, len(array), step):
+        lowest = float(np.min(array[start : start + step]))
+        highest = float(np.max(array[start : start + step]))
+        if not (lowest >= 0 and math.isfinite(highest)):
+            wrong = "NaN" if math.isnan(lowest) else f"{lowest if lowest < 0 else highest:g}"
+            raise ValueError(f"weights holds {wrong}; weights must be finite and not negative.")
+    return array
