@@ -163,71 +163,22 @@ def procrustes_sweep(factors, s_xx, s_xy):
     return factors, s_xx, s_xy
 
 
-def refit_codes(Y, factors, X):
-    """Codes with the supports of ``X`` and least-squares coefficients."""
-    refitted = np.zeros_like(X)
-    for k, y in enumerate(Y):
-        support = np.flatnonzero(X[k])
-        refitted[k, support] = refit(y, factors, support)[0]
-    return refitted
+def learn(Y, factors, n_nonzero_coefs, method="ols", n_iter=5, structure="general"):
+    """The factors after 0, 1, …, n_iter iterations, and the RMSE of fresh codes with each.
 
-
-def learn(
-    Y,
-    factors,
-    n_nonzero_coefs,
-    method="ols",
-    n_iter=5,
-    monotone=True,
-    n_refits=0,
-    structure="general",
-    fewest_for_turns=2048,
-):
-    """Factors and the RMSE after each iteration; every atom must stay in use.
-
-    A monotone run is guarded, that is, it keeps a sample's previous support wherever that is at
-    least as good, from the start if no factor is overcomplete, otherwise from the first iteration
-    on that would have raised the error. From the 21st iteration on a guarded run of many samples
-    codes every other run of 256 samples afresh, in turns, and refits the others on their supports.
+    Every atom must stay in use.
     """
     orthonormal = structure == "orthonormal"
     coder = "threshold" if orthonormal else method
-    guarded = not any(factor.shape[1] > factor.shape[0] for factor in factors)
-    X, rmse = None, []
-    while len(rmse) < n_iter:
-        new = code(Y, factors, coder, n_nonzero_coefs)
-        if monotone and guarded and X is not None:
-            new = better_codes(Y, factors, X, new)
-            if len(rmse) >= 20 and len(Y) >= fewest_for_turns and not orthonormal:
-                turn = np.arange(len(Y)) // 256 % 2 == len(rmse) % 2
-                new = np.where(turn[:, None], new, refit_codes(Y, factors, X))
-        n_sweeps = 1 if orthonormal else 1 + n_refits
-        updated, new, error = update(Y, factors, new, n_sweeps, orthonormal)
-        if monotone and not guarded and rmse and error > rmse[-1]:
-            guarded = True
-            continue
-        factors, X = updated, new
-        rmse.append(error)
-    return factors, rmse
-
-
-def better_codes(Y, factors, previous, new):
-    """Of each sample's previous support, refitted, and its new code the one that fits better."""
-    kept = refit_codes(Y, factors, previous)
-    old_error = np.sum(residuals(Y, factors, kept) ** 2, axis=1)
-    new_error = np.sum(residuals(Y, factors, new) ** 2, axis=1)
-    return np.where((old_error <= new_error)[:, None], kept, new)
-
-
-def update(Y, factors, X, n_sweeps, orthonormal):
-    """Factors after sweeps with refits in between, the last codes and the RMSE."""
-    for repeat in range(n_sweeps):
-        if repeat > 0:
-            X = refit_codes(Y, factors, X)
-        _, energy, s_xx, s_xy = moments(Y, X)
-        sweep = procrustes_sweep if orthonormal else least_squares_sweep
-        factors, s_xx, s_xy = sweep(factors, s_xx, s_xy)
-    return factors, X, np.sqrt(squared_error(factors, energy, s_xx, s_xy) / np.size(Y))
+    sweep = procrustes_sweep if orthonormal else least_squares_sweep
+    dictionaries, rmse = [], []
+    for _ in range(n_iter + 1):
+        X = code(Y, factors, coder, n_nonzero_coefs)
+        dictionaries.append(factors)
+        rmse.append(np.sqrt(np.mean(residuals(Y, factors, X) ** 2)))
+        _, _, s_xx, s_xy = moments(Y, X)
+        factors, _, _ = sweep(factors, s_xx, s_xy)
+    return dictionaries, rmse
 
 
 # Test data

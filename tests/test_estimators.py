@@ -26,11 +26,12 @@ def samples(rng):
     return reference.sparse_samples(rng, reference.random_factors(rng, (4, 3), (5, 4)), 90, 2, 0.1)
 
 
+@pytest.mark.filterwarnings("ignore:Samples of .* numbers are taken as")
 @parametrize_with_checks(
     [
         small(n_atoms=(4,)),
         small(n_atoms=(3, 3)),
-        small(n_atoms=(3,), structure="general", method="omp", monotone=False),
+        small(n_atoms=(3,), structure="general", method="omp"),
     ]
 )
 def test_scikit_learn_finds_nothing_wrong(estimator, check):
@@ -47,12 +48,12 @@ def test_the_defaults_are_those_that_were_promised():
         "method": "ols",
         "max_iter": 100,
         "init": "dct",
-        "monotone": True,
         "random_state": None,
         "n_jobs": None,
         "device": "cpu",
         "verbose": 0,
-        "statistics": "auto",
+        "n_terms": 1,
+        "engine": "auto",
         "min_improvement": 0.0,
         "time_budget": None,
         "forgetting": 1.0,
@@ -61,8 +62,7 @@ def test_the_defaults_are_those_that_were_promised():
         "checkpoint_every": 10,
         "callback": None,
     }
-    params = kl.KroneckerDictionaryLearning().get_params()
-    assert {name: params[name] for name in expected} == expected
+    assert kl.KroneckerDictionaryLearning().get_params() == expected
 
 
 def test_fitted_attributes_describe_the_model(Y):
@@ -71,7 +71,9 @@ def test_fitted_attributes_describe_the_model(Y):
     assert [factor.shape for factor in model.factors_] == [(4, 5), (3, 4)]
     assert model.patch_shape_ == (4, 3)
     assert model.n_features_in_ == 12
-    assert model.n_iter_ == 3 == len(model.history_["rmse"])
+    assert model.n_iter_ == 3 == len(model.history_["rmse"]) - 1
+    assert model.components_.shape == (20, 12)
+    np.testing.assert_array_equal(model.components_, model.dictionary_.to_dense().T)
     assert model.stop_reason_ == "max_iter"
 
 
@@ -107,7 +109,7 @@ def test_flat_samples_with_a_patch_shape_learn_what_shaped_ones_do(Y):
     [
         (64, (8, 8), {(8, 8)}),
         (12, (4, 4), {(3, 4), (4, 3)}),
-        (7, (4, 4), {(1, 7), (7, 1)}),
+        (64, 10, {(8, 8)}),
         (27, (3, 3, 3), {(3, 3, 3)}),
         (10, (12,), {(10,)}),
     ],
@@ -115,6 +117,19 @@ def test_flat_samples_with_a_patch_shape_learn_what_shaped_ones_do(Y):
 def test_flat_samples_are_folded_as_squarely_as_they_can_be(rng, n_features, n_atoms, patch_shape):
     model = small(n_atoms=n_atoms, max_iter=1).fit(rng.standard_normal((30, n_features)))
     assert model.patch_shape_ in patch_shape
+
+
+def test_samples_that_cannot_be_folded_are_learned_from_with_a_warning(rng):
+    Y = rng.standard_normal((30, 61))
+    with pytest.warns(UserWarning, match=r"61 numbers are taken as \(1, 61\).*patch_shape"):
+        model = small(n_atoms=4, max_iter=1).fit(Y)
+    assert model.patch_shape_ == (1, 61)
+    assert small(n_atoms=70, max_iter=1, patch_shape=(61,)).fit(Y).patch_shape_ == (61,)
+
+
+def test_more_nonzeros_than_atoms_are_capped(Y):
+    model = small(n_atoms=(2, 2), n_nonzero_coefs=6).fit(Y)
+    assert model.transform(Y).nnz <= 4 * len(Y)
 
 
 def test_inverse_transform_gives_samples_of_the_rank_that_was_fitted(Y):
@@ -170,7 +185,7 @@ def test_fitting_again_starts_afresh(Y, rng):
     model.fit(Y)
     for again, fresh in zip(model.factors_, small().fit(Y).factors_, strict=True):
         np.testing.assert_array_equal(again, fresh)
-    assert len(model.history_["rmse"]) == 3
+    assert len(model.history_["rmse"]) == 4
 
 
 def test_fit_leaves_samples_and_parameters_as_they_were(Y):
