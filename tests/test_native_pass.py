@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -234,15 +236,22 @@ def test_threads_chunks_and_files_change_no_bit(problem, dtype, n_worst):
             assert result == expected
 
 
-def test_parts_of_the_samples_add_up_to_the_whole(problem):
-    factors, Y = problem
+@given(st.integers(1, 900), st.integers(1, 3), st.lists(st.integers(0, 29), max_size=4))
+def test_parts_of_the_samples_add_up_to_the_whole(
+    n_samples: int, n_threads: int, cuts: list[int]
+) -> None:
+    rng = np.random.default_rng(0)
+    factors, Y = unit_factors(rng), rng.standard_normal((n_samples, FEATURES))
     total, (_, *worst) = run(factors, Y, "full", n_worst=20)
-    tree = _native.SumTree(COUNTS + SIZES["full", -1], -(-len(Y) // 32))
+    n_blocks = -(-n_samples // 32)
+    tree = _native.SumTree(COUNTS + SIZES["full", -1], n_blocks)
     parts = []
-    for first, stop in [(192, 333), (0, 64), (64, 192)]:
+    ends = sorted({0, n_blocks, *(cut for cut in cuts if cut < n_blocks)})
+    for part in reversed(list(itertools.pairwise(ends))):
+        first, stop = (min(32 * end, n_samples) for end in part)
         _, *found = native(factors, Y.dtype).run(
-            Feed(Y[first:stop], 192), stop - first, 192, "omp", WIDTH, tree, sums="full",
-            first=first, n_worst=20, block=32,
+            Feed(Y[first:stop], 928), stop - first, 928, "omp", WIDTH, tree, sums="full",
+            first=first, n_worst=20, block=32, threads=n_threads,
         )  # fmt: skip
         parts.append(found)
     assert tree.total().tobytes() == total.tobytes()

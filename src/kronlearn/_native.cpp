@@ -51,6 +51,7 @@ std::vector<kronlearn::Factor> copy_factors(const std::vector<Array<const double
 kronlearn::Method method_named(const std::string& name) {
   if (name == "omp") return kronlearn::Method::omp;
   if (name == "ols") return kronlearn::Method::ols;
+  if (name == "exchange") return kronlearn::Method::exchange;
   if (name == "threshold") return kronlearn::Method::threshold;
   throw nb::value_error(("unknown method " + name).c_str());
 }
