@@ -10,7 +10,7 @@
 
 namespace kronlearn {
 
-enum class Method { omp, ols, threshold };
+enum class Method { omp, ols, exchange, threshold };
 
 template <class T>
 struct ModeView {

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cmath>
 #include <limits>
@@ -12,7 +11,6 @@
 #include <stdexcept>
 
 #include "pursuit/coder.hpp"
-#include "runtime/instruction_sets.hpp"
 #include "runtime/schedule.hpp"
 
 namespace kronlearn {
@@ -76,33 +74,52 @@ bool read_all(int file, int64_t offset, char* buffer, int64_t bytes) {
   return true;
 }
 
-// One thread's room: a tile of codes, the kernels' scratch, the sums of one block.
+// What the blocks of a pass find together, beside their sums.
+class Findings {
+ public:
+  explicit Findings(size_t n_worst) : worst_(n_worst) {}
+
+  void add(int64_t not_finite, const WorstSamples& worst) {
+    std::lock_guard lock(mutex_);
+    not_finite_ = std::min(not_finite_, not_finite);
+    worst_.add(worst);
+  }
+
+  Totals totals(bool cancelled) const {
+    return {not_finite_ == kNone ? -1 : not_finite_, cancelled, worst_.sorted()};
+  }
+
+ private:
+  std::mutex mutex_;
+  int64_t not_finite_ = kNone;
+  WorstSamples worst_;
+};
+
+// One thread's workspace: a tile of codes, the kernels' scratch, the sums of one block.
 template <class T>
 class Worker {
  public:
   static constexpr bool kInOrder = false;
 
-  Worker(const Pass<T>& pass, const Kernels<T>& kernels, Chunks<T>& chunks,
-         std::atomic<int64_t>& first_bad)
+  Worker(const Pass<T>& pass, Chunks<T>& chunks, Findings& findings)
       : pass_(pass),
         chunks_(chunks),
-        first_bad_(first_bad),
-        kernels_(kernels),
+        findings_(findings),
+        kernels_(kronlearn::kernels<T>(*pass.instruction_set)),
         tile_(tile_of(pass.dictionary->atoms(), pass.width)),
-        coder_(*pass.dictionary, kernels, task(0, 1)) {
-    const Dictionary<T>& d = *pass.dictionary;
-    index_.resize(tile_ * pass.width);
-    value_.resize(tile_ * pass.width);
-    nonzeros_.resize(tile_);
-    residual2_.resize(tile_);
-    energy_.resize(tile_);
-    doubtful_.resize(tile_);
-    sums_.resize(pass.tree->size());
-    if (of_a_mode()) mode_scratch_.resize(mode_workspace(d.features(), pass.width, d.n_modes()));
-  }
+        index_(pass.index ? 0 : tile_ * pass.width),
+        nonzeros_(pass.nonzeros ? 0 : tile_),
+        doubtful_(tile_),
+        value_(pass.value ? 0 : tile_ * pass.width),
+        residual2_(tile_),
+        energy_(tile_),
+        sums_(pass.tree->size()),
+        mode_scratch_(of_a_mode() ? mode_workspace(int(features()), pass.width, n_modes()) : 0),
+        worst_(pass.n_worst),
+        coder_(*pass.dictionary, kernels_, kronlearn::kernels<double>(*pass.instruction_set),
+               task(0, 1)) {}
 
-  template <class GoOn>
-  void run(int64_t block, GoOn go_on) {
+  void run(int64_t block, const Interrupted& interrupted) {
     block_ = block;
     const int64_t first = block * pass_.block;
     const int64_t end = first + std::min(pass_.block, pass_.count - first);
@@ -112,15 +129,17 @@ class Worker {
       samples_ = chunks_.begin(block);
       chunk_first_ = first / pass_.chunk * pass_.chunk;
     }
-    for (int64_t k = first; k < end && go_on(); k += tile_) run_tile(k, std::min(tile_, end - k));
+    for (int64_t k = first; k < end && !interrupted(); k += tile_)
+      run_tile(k, std::min(tile_, end - k), interrupted);
     if (pass_.file < 0) chunks_.end(block);
   }
 
-  // Adds the block's sums to the tree and starts afresh.
+  // Adds what the block gave to the pass's and starts afresh.
   void commit() {
-    for (int64_t first = first_bad_; not_finite_ < first;)
-      if (first_bad_.compare_exchange_weak(first, not_finite_)) break;
-    pass_.tree->add(0, pass_.first_block + block_, sums_);
+    findings_.add(not_finite_, worst_);
+    not_finite_ = kNone;
+    worst_.clear();
+    pass_.tree->add(0, pass_.first / pass_.block + block_, sums_);
   }
 
  private:
@@ -135,20 +154,30 @@ class Worker {
     chunk_first_ = first;
   }
 
-  void run_tile(int64_t first, int64_t count) {
+  void run_tile(int64_t first, int64_t count, const Interrupted& interrupted) {
     CodingTask<T> t = task(first, count);
-    if (pass_.coding != Coding::fresh || pass_.keep_better) check_supports(t);
-    if (pass_.coding != Coding::given) {
-      code(first, t);
+    if (pass_.given) {
+      check_codes(t);
+    } else {
+      if constexpr (requires { t.interrupted; }) t.interrupted = &interrupted;
+      coder_.code(t);
+      // A tile that was left before its end has no codes to sum.
+      if (interrupted()) return;
       pass_.dictionary->rescale(count * pass_.width, t.index, t.value);
-      for (int64_t k = 0; k < count; ++k) {
-        if (pass_.sums == Sums::none) sums_[kEnergy] += t.energy[k];
-        sums_[kResidual] += t.residual2[k];
-        if (!std::isfinite(t.energy[k])) not_finite_ = std::min(not_finite_, first + k);
-      }
+      add_residuals(first, t);
     }
     for (int64_t k = 0; k < count; ++k) sums_[kNonzeros] += t.nonzeros[k];
     if (pass_.sums != Sums::none) add_sums(t);
+  }
+
+  void add_residuals(int64_t first, const CodingTask<T>& t) {
+    for (int64_t k = 0; k < t.count; ++k) {
+      if (pass_.sums == Sums::none) sums_[kEnergy] += t.energy[k];
+      sums_[kResidual] += t.residual2[k];
+      if (!std::isfinite(t.energy[k])) not_finite_ = std::min(not_finite_, first + k);
+    }
+    if (pass_.n_worst > 0)
+      for (int64_t k = 0; k < t.count; ++k) worst_.add({t.residual2[k], pass_.first + first + k});
   }
 
   void add_sums(const CodingTask<T>& t) {
@@ -169,69 +198,51 @@ class Worker {
                               pass_.mode, xx, xx ? xx + n * n : sums, mode_scratch_.data());
   }
 
-  bool of_a_mode() const { return pass_.sums == Sums::mode || pass_.sums == Sums::mode_xy; }
-
-  void code(int64_t first, CodingTask<T>& whole) {
-    if (pass_.half < 0) return coder_.code(whole);
-    const int64_t end = first + whole.count;
-    for (int64_t k = first, next; k < end; k = next) {
-      const int64_t run = (pass_.first + k) / kRun;
-      next = std::min((run + 1) * kRun - pass_.first, end);
-      CodingTask<T> part = task(k, next - k, k - first);
-      part.refit = run % 2 != pass_.half;
-      coder_.code(part);
-    }
-  }
-
-  // Supports may come from a file. Most often all entries, also those that do not count, are in order.
-  void check_supports(const CodingTask<T>& t) const {
+  // Throws where summing the codes given would reach beyond the sums. Most often all entries, also those that
+  // do not count, are in order, which takes no branches to see.
+  void check_codes(const CodingTask<T>& t) const {
     const uint32_t atoms = pass_.dictionary->atoms();
     uint32_t largest = 0, longest = 0;
     for (int64_t i = 0; i < t.count * t.width; ++i)
       largest = std::max(largest, uint32_t(t.index[i]));
     for (int64_t k = 0; k < t.count; ++k) longest = std::max(longest, uint32_t(t.nonzeros[k]));
-    if (largest < atoms && longest <= uint32_t(t.width)) return;
-    for (int64_t k = 0; k < t.count; ++k) {
-      if (t.nonzeros[k] < 0 || t.nonzeros[k] > t.width)
-        throw std::invalid_argument("a support is longer than the codes are wide");
+    if (longest > uint32_t(t.width))
+      throw std::invalid_argument("a code has more nonzeros than its width");
+    if (largest < atoms) return;
+    for (int64_t k = 0; k < t.count; ++k)
       for (int l = 0; l < t.nonzeros[k]; ++l)
         if (uint32_t(t.index[k * t.width + l]) >= atoms)
-          throw std::invalid_argument("a support names an atom that does not exist");
-    }
+          throw std::invalid_argument("a code names an atom that does not exist");
   }
 
+  bool of_a_mode() const { return pass_.sums == Sums::mode || pass_.sums == Sums::mode_xy; }
   int64_t features() const { return pass_.dictionary->features(); }
+  int n_modes() const { return pass_.dictionary->n_modes(); }
 
-  // What is not kept for all samples starts `offset` samples into this worker's tile.
-  CodingTask<T> task(int64_t first, int64_t count, int64_t offset = 0) {
+  CodingTask<T> task(int64_t first, int64_t count) {
     const int width = pass_.width;
     auto at = [](auto* p, int64_t offset) { return p ? p + offset : nullptr; };
     CodingTask<T> t{};
     t.dictionary = pass_.dictionary->view();
     t.method = pass_.method;
-    t.refit = pass_.coding == Coding::refit;
     t.width = width;
     t.count = count;
     t.samples = at(samples_, (first - chunk_first_) * features());
     t.weights = at(pass_.weights, first * features());
     t.tol = pass_.tol;
     t.tols = at(pass_.tols, first);
-    t.index = pass_.index ? pass_.index + first * width : index_.data() + offset * width;
-    t.value = pass_.value ? pass_.value + first * width : value_.data() + offset * width;
-    t.nonzeros = pass_.nonzeros ? pass_.nonzeros + first : nonzeros_.data() + offset;
-    t.residual2 = pass_.residual2 ? pass_.residual2 + first : residual2_.data() + offset;
-    t.energy = energy_.data() + offset;
-    t.doubtful = doubtful_.data() + offset;
-    if (t.refit || pass_.keep_better) {
-      t.previous_index = t.index;
-      t.previous_nonzeros = t.nonzeros;
-    }
+    t.index = pass_.index ? pass_.index + first * width : index_.data();
+    t.value = pass_.value ? pass_.value + first * width : value_.data();
+    t.nonzeros = pass_.nonzeros ? pass_.nonzeros + first : nonzeros_.data();
+    t.residual2 = residual2_.data();
+    t.energy = energy_.data();
+    t.doubtful = doubtful_.data();
     return t;
   }
 
   const Pass<T>& pass_;
   Chunks<T>& chunks_;
-  std::atomic<int64_t>& first_bad_;  // of all workers
+  Findings& findings_;  // of all workers
   const Kernels<T>& kernels_;
   const int64_t tile_;
   Numbers<int32_t> index_, nonzeros_;
@@ -239,10 +250,11 @@ class Worker {
   Numbers<T> value_, residual2_, energy_, read_;
   SumTree::Sums sums_;
   Numbers<double> mode_scratch_;
-  TileCoder<T> coder_;
+  WorstSamples worst_;
   int64_t block_ = 0, not_finite_ = kNone;
   const T* samples_ = nullptr;  // those of the chunk
   int64_t chunk_first_ = 0;
+  TileCoder<T> coder_;  // the last: it is made for a task, which reads the members above
 };
 
 }  // namespace
@@ -259,17 +271,14 @@ size_t sums_size(const Dictionary<T>& dictionary, Sums sums, int mode) {
 
 template <class T>
 Totals run(const Pass<T>& pass) {
-  std::atomic<int64_t> first_bad{kNone};
-  // One set of kernels for the whole pass, whatever is chosen meanwhile.
-  const Kernels<T>& kernels = kronlearn::kernels<T>();
   const int64_t blocks = pass.count / pass.block + (pass.count % pass.block != 0);
   Chunks<T> chunks(pass);
+  Findings findings(pass.given ? 0 : pass.n_worst);
   Schedule<Worker<T>> schedule(
-      blocks, pass.threads,
-      [&] { return std::make_unique<Worker<T>>(pass, kernels, chunks, first_bad); },
+      blocks, pass.threads, [&] { return std::make_unique<Worker<T>>(pass, chunks, findings); },
       pass.cancelled);
   const bool all = schedule.run();
-  return {first_bad == kNone ? -1 : first_bad.load(), !all};
+  return findings.totals(!all);
 }
 
 template size_t sums_size(const Dictionary<float>&, Sums, int);

@@ -5,16 +5,14 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "kronecker/dictionary.hpp"
+#include "moments/worst_samples.hpp"
+#include "runtime/instruction_sets.hpp"
 #include "runtime/sum_tree.hpp"
 
 namespace kronlearn {
-
-enum class Coding { fresh, refit, given };
-
-// Consecutive samples that are coded afresh or refitted together when halves take turns.
-constexpr int64_t kRun = 256;
 
 // What is summed over the samples beside a few numbers, and in this order behind them.
 enum class Sums {
@@ -25,23 +23,26 @@ enum class Sums {
   mode_xy  // c alone
 };
 
-// The numbers that every pass sums: Σ‖y‖² (in double precision only beside other sums), Σ‖y − ŷ‖², Σ‖x‖²
-// (only beside xy or c alone: with xx or p it is the trace of that), and the number of nonzeros.
+// The numbers that every pass sums: Σ‖y‖² (in double precision only beside other sums), Σ‖y − ŷ‖² (only of
+// samples that it codes), Σ‖x‖² (only beside xy or c alone: with xx or p it is the trace of that), and the
+// number of nonzeros.
 enum { kEnergy, kResidual, kCodeEnergy, kNonzeros, kNumbers };
 
 // How many numbers a pass sums.
 template <class T>
 size_t sums_size(const Dictionary<T>& dictionary, Sums sums, int mode);
 
+// What a pass finds beside its sums.
 struct Totals {
   int64_t not_finite = -1;  // the first sample that is NaN, infinite or too large to be squared
   bool cancelled = false;
+  std::vector<WorstSample> worst;  // in their order, numbered from `first` on
 };
 
 template <class T>
 struct Pass {
   const Dictionary<T>* dictionary;
-  Coding coding;
+  const InstructionSet* instruction_set;
   Method method;
   int width;
   int64_t count;
@@ -56,22 +57,18 @@ struct Pass {
   const T* weights = nullptr;
   T tol = -1;  // negative: no error target
   const T* tols = nullptr;
-  bool keep_better = false;  // with fresh coding: keep the support in `index` where it is better
-  // 0 or 1: only every other run of kRun samples is coded afresh, beginning with the first or the second;
-  // the others are refitted on the supports in `index`. Otherwise all samples are coded alike.
-  int half = -1;
-  int64_t first = 0;  // the number of the first sample, where runs are counted from
 
-  // Codes, in or out; null where they are neither given nor wanted.
+  // Codes; null where they are neither given nor wanted.
+  bool given = false;           // samples are not coded: these codes are summed
   int32_t* index = nullptr;     // (count, width)
   T* value = nullptr;           // (count, width)
   int32_t* nonzeros = nullptr;  // (count)
-  T* residual2 = nullptr;       // (count)
 
   Sums sums = Sums::none;
   int mode = -1;            // the mode that is summed for
   SumTree* tree = nullptr;  // where the sums of the blocks are added to
-  int64_t first_block = 0;  // the number of the first block in the tree
+  int64_t first = 0;        // the number among all samples of the first one, a multiple of `block`
+  size_t n_worst = 0;       // how many of the largest residuals are wanted
 
   int threads = 1;
   int64_t block = 4096;

@@ -3,12 +3,15 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import numpy as np
 import pytest
 
 import kronlearn as kl
 import reference
+from kronlearn.images.aggregation import Averager
 
 
 def run_with(value):
@@ -54,6 +57,48 @@ def test_one_forced_set_inside_another_ends_first():
         with kl.use_instruction_set(first):
             assert kl.instruction_set() == first
         assert kl.instruction_set() == last
+
+
+def test_a_forced_set_holds_in_its_own_thread_alone():
+    before = kl.instruction_set()
+    with ThreadPoolExecutor(1) as pool, kl.use_instruction_set("baseline"):
+        assert pool.submit(kl.instruction_set).result() == before
+
+
+def test_overlapping_blocks_of_two_threads_leave_nothing_behind():
+    """The one that began first ends first, so each restores what it found itself."""
+    first, last = kl.instruction_sets()[0], kl.instruction_sets()[-1]
+    before, began, may_end = kl.instruction_set(), Event(), Event()
+
+    def other():
+        with kl.use_instruction_set(last):
+            began.set()
+            may_end.wait(60)
+            return kl.instruction_set()
+
+    with ThreadPoolExecutor(1) as pool:
+        with kl.use_instruction_set(first):
+            result = pool.submit(other)
+            began.wait(60)
+        may_end.set()
+        assert result.result() == last
+    assert kl.instruction_set() == before
+
+
+def test_images_are_coded_with_the_set_that_is_forced(rng):
+    if len(kl.instruction_sets()) == 1:
+        pytest.skip("this machine has one instruction set only")
+    image = rng.standard_normal((40, 40))
+    passes = Averager((8, 8), (4, 4))
+    factors = [np.linalg.qr(rng.standard_normal((8, 8)))[0] for _ in range(2)]
+    settings = {"method": "omp", "width": 4, "tol": None}
+    shrinkage = {"group": 4, "window": (5, 5), "noise": 0.5}
+    with kl.use_instruction_set("baseline"):
+        slow = passes.code(image, factors, **settings)
+        slowly_shrunk = passes.shrink_groups(image[None], image[None], **shrinkage)
+    assert slow.tobytes() != passes.code(image, factors, **settings).tobytes()
+    shrunk = passes.shrink_groups(image[None], image[None], **shrinkage)
+    assert slowly_shrunk.tobytes() != shrunk.tobytes()
 
 
 def test_an_unknown_set_is_refused_with_the_list_of_known_ones():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -11,11 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kronlearn import _native
-from kronlearn.core.dictionary import KroneckerDictionary
-from kronlearn.core.engine import Coder, Task
-from kronlearn.core.init import dct_factor
-from kronlearn.engines.threads import Threads
-from kronlearn.io.arrays import ArraySource
 
 SIZE = 3
 
@@ -128,22 +122,3 @@ def test_what_cannot_be_a_node_is_refused_and_changes_nothing(
 def test_a_sum_over_no_blocks_is_refused(blocks: int) -> None:
     with pytest.raises(ValueError, match="no blocks"):
         _native.SumTree(SIZE, blocks)
-
-
-@given(st.integers(1, 900), st.integers(1, 3), st.lists(st.integers(0, 29), max_size=4))
-def test_a_pass_in_parts_finds_the_bits_of_one_pass(
-    n_samples: int, n_threads: int, cuts: list[int]
-) -> None:
-    block = 32
-    n_blocks = -(-n_samples // block)
-    samples = np.random.default_rng(0).standard_normal((n_samples, 4, 5))
-    source = ArraySource(samples, (4, 5))
-    dictionary = KroneckerDictionary([dct_factor(4, 6), dct_factor(5, 5)])
-    task = Task(dictionary, Coder("omp", 3), sums="full")
-    whole, parts = task.tree(n_blocks), task.tree(n_blocks)
-    Threads(1, block).add(source, task, whole)
-    ends = sorted({0, n_blocks, *(cut for cut in cuts if cut < n_blocks)})
-    for first, stop in reversed(list(itertools.pairwise(ends))):
-        rows = first * block, min(stop * block, n_samples)
-        Threads(n_threads, block).add(source, task, parts, None, *rows)
-    assert parts.total().tobytes() == whole.total().tobytes()

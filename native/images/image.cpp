@@ -4,9 +4,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "pursuit/coder.hpp"
-#include "runtime/instruction_sets.hpp"
 #include "images/matching.hpp"
+#include "pursuit/coder.hpp"
 #include "runtime/schedule.hpp"
 
 namespace kronlearn {
@@ -17,11 +16,10 @@ class CodingWorker {
  public:
   static constexpr bool kInOrder = true;
 
-  CodingWorker(const ImageCoding<T>& pass, const PatchGrid& grid, const Kernels<T>& coding,
-               const ImageKernels<T>& kernels)
+  CodingWorker(const ImageCoding<T>& pass, const PatchGrid& grid)
       : pass_(pass),
         grid_(grid),
-        kernels_(kernels),
+        kernels_(image_kernels<T>(*pass.instruction_set)),
         tile_(tile_of(pass.dictionary->atoms(), pass.width)),
         sums_(grid, 1),
         patches_(tile_ * grid.features()),
@@ -35,10 +33,10 @@ class CodingWorker {
         value_(tile_ * pass.width),
         residual2_(tile_),
         energy_(tile_),
-        coder_(*pass.dictionary, coding, task(1)) {}
+        coder_(*pass.dictionary, kernels<T>(*pass.instruction_set),
+               kernels<double>(*pass.instruction_set), task(1)) {}
 
-  template <class GoOn>
-  void run(int64_t band, GoOn go_on) {
+  void run(int64_t band, const Interrupted& interrupted) {
     sums_.start(band);
     const PatchGrid::Band patches = grid_.band(band);
     std::vector<int64_t> offsets;
@@ -46,18 +44,20 @@ class CodingWorker {
       for (int64_t place : patches.places) offsets.push_back(row + place);
     // Patches that are coded side by side should need about as many atoms.
     if (pass_.tol >= 0) sort_by_energy(offsets);
-    for (size_t k = 0; k < offsets.size() && go_on(); k += tile_)
-      run_tile(offsets.data() + k, std::min<int64_t>(tile_, offsets.size() - k));
+    for (size_t k = 0; k < offsets.size() && !interrupted(); k += tile_)
+      run_tile(offsets.data() + k, std::min<int64_t>(tile_, offsets.size() - k), interrupted);
   }
 
   void commit() { sums_.commit(pass_.numerator, pass_.denominator); }
 
  private:
-  void run_tile(const int64_t* offsets, int64_t count) {
+  void run_tile(const int64_t* offsets, int64_t count, const Interrupted& interrupted) {
     const int features = grid_.features();
     for (int64_t k = 0; k < count; ++k) load(offsets[k], k);
     CodingTask<T> t = task(count);
+    if constexpr (requires { t.interrupted; }) t.interrupted = &interrupted;
     coder_.code(t);
+    if (interrupted()) return;
     const CodesView<T> codes = {count,         pass_.width,   features,        patches_.data(),
                                 index_.data(), value_.data(), nonzeros_.data()};
     kernels_.synthesize(pass_.dictionary->view(), codes, patches_.data());
@@ -149,24 +149,22 @@ class ShrinkageWorker {
  public:
   static constexpr bool kInOrder = true;
 
-  ShrinkageWorker(const ImageShrinkage<T>& pass, const PatchGrid& grid, const SearchPlane<T>& plane,
-                  const ImageKernels<T>& kernels)
+  ShrinkageWorker(const ImageShrinkage<T>& pass, const PatchGrid& grid, const SearchPlane<T>& plane)
       : pass_(pass),
         grid_(grid),
-        kernels_(kernels),
+        kernels_(image_kernels<T>(*pass.instruction_set)),
         sums_(grid, pass.planes),
-        matcher_(grid, plane, kernels, pass.group),
+        matcher_(grid, plane, kernels_, pass.group),
         samples_(kGroups * pass.group * grid.features()),
         guides_(samples_.size()),
         kept_(kGroups),
-        scratch_(bytes_of_room(kernels.shrink_bytes(task(1)))) {}
+        scratch_(make_workspace(kernels_.shrink_bytes(task(1)))) {}
 
-  template <class GoOn>
-  void run(int64_t band, GoOn go_on) {
+  void run(int64_t band, const Interrupted& interrupted) {
     sums_.start(band);
     const PatchGrid::Band patches = grid_.band(band);
     for (int64_t row : patches.rows) {
-      if (!go_on()) return;
+      if (interrupted()) return;
       const std::span<const int64_t> groups = matcher_.match(row, patches.places);
       const int64_t count = int64_t(groups.size()) / pass_.group;
       for (int64_t k = 0; k < count; k += kGroups)
@@ -210,7 +208,7 @@ class ShrinkageWorker {
   SlabSums<T> sums_;
   Matcher<T> matcher_;
   std::vector<T> samples_, guides_, kept_;
-  Bytes scratch_;
+  Workspace scratch_;
 };
 
 }  // namespace
@@ -219,12 +217,9 @@ template <class T>
 bool run(const ImageCoding<T>& pass) {
   using Worker = CodingWorker<T>;
   const PatchGrid grid(pass.axes);
-  // One set of kernels for the whole pass, whatever is chosen meanwhile.
-  const Kernels<T>& coding = kernels<T>();
-  const ImageKernels<T>& images = image_kernels<T>();
   return Schedule<Worker>(
-             grid.bands(), pass.threads,
-             [&] { return std::make_unique<Worker>(pass, grid, coding, images); }, pass.cancelled)
+             grid.bands(), pass.threads, [&] { return std::make_unique<Worker>(pass, grid); },
+             pass.cancelled)
       .run();
 }
 
@@ -233,10 +228,9 @@ bool run(const ImageShrinkage<T>& pass) {
   using Worker = ShrinkageWorker<T>;
   const PatchGrid grid(pass.axes);
   const SearchPlane<T> plane(grid, pass.guide);
-  const ImageKernels<T>& images = image_kernels<T>();
   return Schedule<Worker>(
              grid.bands(), pass.threads,
-             [&] { return std::make_unique<Worker>(pass, grid, plane, images); }, pass.cancelled)
+             [&] { return std::make_unique<Worker>(pass, grid, plane); }, pass.cancelled)
       .run();
 }
 

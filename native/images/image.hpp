@@ -6,13 +6,15 @@
 
 #include <functional>
 
-#include "kronecker/dictionary.hpp"
 #include "images/patches.hpp"
+#include "kronecker/dictionary.hpp"
+#include "runtime/instruction_sets.hpp"
 
 namespace kronlearn {
 
 template <class T>
 struct ImagePass {
+  const InstructionSet* instruction_set;
   std::vector<Axis> axes;
   int planes;  // of image, guide, numerator and denominator: (planes, *sizes of the axes)
   const T* image;

@@ -6,7 +6,7 @@
 
 namespace kronlearn {
 
-// A plane of an image with room on both sides of every row, so that shifted rows can be read whole.
+// A plane of an image with a margin on both sides of every row, so that shifted rows can be read whole.
 template <class T>
 class SearchPlane {
  public:

@@ -1,4 +1,4 @@
-// Where the patches of an image are, and the room in which a band of them is summed.
+// Where the patches of an image are, and the workspace in which a band of them is summed.
 //
 // The image is cut into bands along its longest axis. The patches of a band are added up in a slab of their
 // own, and slabs are added to the image in the order of the bands.

@@ -1,9 +1,9 @@
 // Shrinkage in an orthonormal dictionary, one sample per lane.
 #pragma once
 
-#include "runtime/arena.hpp"
 #include "images/image_kernels.hpp"
 #include "pursuit/select.hpp"
+#include "runtime/arena.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 

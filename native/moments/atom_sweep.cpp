@@ -4,71 +4,34 @@
 #include <cmath>
 #include <numeric>
 #include <stdexcept>
-#include <string>
-#include <type_traits>
 #include <vector>
-
-#include "runtime/instruction_sets.hpp"
-#include "images/row_kernels.hpp"
 
 namespace kronlearn {
 
-#define KRONLEARN_DECLARE(set)                        \
-  namespace set {                                     \
-  extern const RowKernels<float> float_row_kernels;   \
-  extern const RowKernels<double> double_row_kernels; \
-  }
-
-KRONLEARN_DECLARE(baseline)
-#if defined(KRONLEARN_X86)
-KRONLEARN_DECLARE(avx2)
-KRONLEARN_DECLARE(avx512)
-#endif
-
 namespace {
-
-template <class T>
-const RowKernels<T>& choose(const RowKernels<float>& f, const RowKernels<double>& d) {
-  if constexpr (std::is_same_v<T, float>)
-    return f;
-  else
-    return d;
-}
-
-// Those of the instruction set in use.
-template <class T>
-const RowKernels<T>& row_kernels() {
-#if defined(KRONLEARN_X86)
-  const std::string set = instruction_set();
-  if (set == "avx512") return choose<T>(avx512::float_row_kernels, avx512::double_row_kernels);
-  if (set == "avx2") return choose<T>(avx2::float_row_kernels, avx2::double_row_kernels);
-#endif
-  return choose<T>(baseline::float_row_kernels, baseline::double_row_kernels);
-}
 
 // The nonzeros of every atom, in the order of the samples.
 template <class T>
 class Users {
  public:
   explicit Users(const AtomSweep<T>& s) : start_(size_t(s.n_atoms) + 1) {
-    for (int64_t k = 0; k < s.count; ++k) {
-      if (s.nonzeros[k] < 0 || s.nonzeros[k] > s.width)
-        throw std::invalid_argument("a code has more nonzeros than its width");
-      for (int t = 0; t < s.nonzeros[k]; ++t) {
-        const int32_t atom = s.index[k * s.width + t];
-        if (atom < 0 || atom >= s.n_atoms)
-          throw std::invalid_argument("a code names an atom that does not exist");
-        ++start_[atom + 1];
-      }
+    for (int64_t k = 0; k < s.count; ++k)
+      if (s.indptr[k] < 0 || s.indptr[k] > s.indptr[k + 1])
+        throw std::invalid_argument("the rows of the codes overlap");
+    const int64_t total = s.count ? s.indptr[s.count] : 0;
+    for (int64_t at = 0; at < total; ++at) {
+      if (s.indices[at] < 0 || s.indices[at] >= s.n_atoms)
+        throw std::invalid_argument("a code names an atom that does not exist");
+      ++start_[s.indices[at] + 1];
     }
     most_ = *std::max_element(start_.begin(), start_.end());
     std::partial_sum(start_.begin(), start_.end(), start_.begin());
-    samples_.resize(start_.back());
-    places_.resize(start_.back());
+    samples_.resize(total);
+    places_.resize(total);
     std::vector<int64_t> next(start_.begin(), start_.end() - 1);
     for (int64_t k = 0; k < s.count; ++k)
-      for (int64_t at = k * s.width; at < k * s.width + s.nonzeros[k]; ++at) {
-        const int64_t i = next[s.index[at]]++;
+      for (int64_t at = s.indptr[k]; at < s.indptr[k + 1]; ++at) {
+        const int64_t i = next[s.indices[at]]++;
         samples_[i] = k;
         places_[i] = at;
       }
@@ -82,7 +45,7 @@ class Users {
  private:
   std::vector<int64_t> start_;    // (n_atoms + 1)
   std::vector<int64_t> samples_;  // of each nonzero its sample …
-  std::vector<int64_t> places_;   // … and where it is in `value`
+  std::vector<int64_t> places_;   // … and where it is in `data`
   int64_t most_;
 };
 
@@ -120,9 +83,9 @@ class Sweep {
     const int64_t* places = users_.places(atom);
     std::fill(weights_.begin(), weights_.end(), 0.0);
     for (int64_t i = 0; i < count; ++i) {
-      const double x = coefficients_[i] = s_.value[places[i]];
-      const int64_t first = samples[i] * s_.width, end = first + s_.nonzeros[samples[i]];
-      for (int64_t at = first; at < end; ++at) weights_[s_.index[at]] -= x * double(s_.value[at]);
+      const double x = coefficients_[i] = s_.data[places[i]];
+      const int64_t first = s_.indptr[samples[i]], end = s_.indptr[samples[i] + 1];
+      for (int64_t at = first; at < end; ++at) weights_[s_.indices[at]] -= x * double(s_.data[at]);
     }
     weights_[atom] = 0;
     std::fill(direction_.begin(), direction_.end(), 0.0);
@@ -156,15 +119,15 @@ class Sweep {
                              coefficients_.data());
     for (int64_t i = 0; i < count; ++i) {
       double x = coefficients_[i];
-      const int64_t first = samples[i] * s_.width, end = first + s_.nonzeros[samples[i]];
-      for (int64_t at = first; at < end; ++at) x -= double(s_.value[at]) * products[s_.index[at]];
-      s_.value[places[i]] = T(x);
+      const int64_t first = s_.indptr[samples[i]], end = s_.indptr[samples[i] + 1];
+      for (int64_t at = first; at < end; ++at) x -= double(s_.data[at]) * products[s_.indices[at]];
+      s_.data[places[i]] = T(x);
     }
   }
 
   const AtomSweep<T>& s_;
-  const RowKernels<T>& of_samples_ = row_kernels<T>();
-  const RowKernels<double>& of_atoms_ = row_kernels<double>();
+  const RowKernels<T>& of_samples_ = row_kernels<T>(*s_.instruction_set);
+  const RowKernels<double>& of_atoms_ = row_kernels<double>(*s_.instruction_set);
   const Users<T> users_;
   std::vector<int64_t> all_;          // 0, 1, … n_atoms − 1
   std::vector<double> weights_;       // (n_atoms)

@@ -94,8 +94,8 @@ template <class T>
 void add_full_moments(const CodesView<T>& codes, int atoms, double* xx, double* xy) {
   if (xx) add_xx(codes, xx);
   if constexpr (sizeof(T) == 4)
-    if (!xx && atoms * codes.features <= kRunNumbers)
-      return add_xy_by_runs(codes, atoms * codes.features, xy);
+    if (const int64_t numbers = int64_t(atoms) * codes.features; !xx && numbers <= kRunNumbers)
+      return add_xy_by_runs(codes, int(numbers), xy);
   add_xy(codes, 0, codes.count, xy);
 }
 

@@ -4,8 +4,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "runtime/instruction_sets.hpp"
-
 namespace kronlearn {
 
 int64_t tile_of(int atoms, int width) {
@@ -17,10 +15,11 @@ int64_t tile_of(int atoms, int width) {
 
 template <class T>
 TileCoder<T>::TileCoder(const Dictionary<T>& dictionary, const Kernels<T>& kernels,
-                        const CodingTask<T>& like)
+                        const Kernels<double>& exact_kernels, const CodingTask<T>& like)
     : dictionary_(dictionary),
       kernels_(kernels),
-      scratch_(bytes_of_room(kernels.workspace_bytes(like))) {}
+      exact_kernels_(exact_kernels),
+      scratch_(make_workspace(kernels.workspace_bytes(like))) {}
 
 template <class T>
 void TileCoder<T>::code(CodingTask<T>& task) {
@@ -35,7 +34,6 @@ void TileCoder<T>::recode_doubtful(CodingTask<float>& t) {
     if (t.doubtful[k]) rows.push_back(k);
   if (rows.empty()) return;
   const Dictionary<double>& d = dictionary_.in_double();
-  const Kernels<double>& kernels = kronlearn::kernels<double>();
   const int64_t features = d.features(), width = t.width, count = int64_t(rows.size());
   Numbers<double> samples(count * features), tols(count), value(count * width), residual2(count),
       energy(count);
@@ -63,7 +61,7 @@ void TileCoder<T>::recode_doubtful(CodingTask<float>& t) {
   task.nonzeros = nonzeros.data();
   task.residual2 = residual2.data();
   task.energy = energy.data();
-  kernels.code(task, bytes_of_room(kernels.workspace_bytes(task)).get());
+  exact_kernels_.code(task, make_workspace(exact_kernels_.workspace_bytes(task)).get());
   for (int64_t r = 0; r < count; ++r) {
     const int64_t k = rows[r];
     std::copy_n(index.begin() + r * width, width, t.index + k * width);

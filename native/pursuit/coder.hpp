@@ -15,7 +15,8 @@ int64_t tile_of(int atoms, int width);
 template <class T>
 class TileCoder {
  public:
-  TileCoder(const Dictionary<T>& dictionary, const Kernels<T>& kernels, const CodingTask<T>& like);
+  TileCoder(const Dictionary<T>& dictionary, const Kernels<T>& kernels,
+            const Kernels<double>& exact_kernels, const CodingTask<T>& like);
   void code(CodingTask<T>& task);
 
  private:
@@ -23,7 +24,8 @@ class TileCoder {
 
   const Dictionary<T>& dictionary_;
   const Kernels<T>& kernels_;
-  Bytes scratch_;
+  const Kernels<double>& exact_kernels_;
+  Workspace scratch_;
 };
 
 }  // namespace kronlearn

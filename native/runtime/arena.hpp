@@ -1,4 +1,4 @@
-// Room for vectors in one block of memory.
+// Vectors that lie in one block of memory.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 #include "runtime/instruction_sets.hpp"
 
-#include <atomic>
+#include <stdexcept>
 
 namespace kronlearn {
 
@@ -10,10 +10,15 @@ namespace kronlearn {
   extern const Kernels<double> double_kernels;            \
   extern const ImageKernels<float> float_image_kernels;   \
   extern const ImageKernels<double> double_image_kernels; \
+  extern const RowKernels<float> float_row_kernels;       \
+  extern const RowKernels<double> double_row_kernels;     \
   }
-#define KRONLEARN_ENTRY(set)                                                   \
-  {#set, &set::float_kernels, &set::double_kernels, &set::float_image_kernels, \
-   &set::double_image_kernels}
+#define KRONLEARN_ENTRY(set)                                                           \
+  InstructionSet {                                                                     \
+    #set, {&set::float_kernels, &set::float_image_kernels, &set::float_row_kernels}, { \
+      &set::double_kernels, &set::double_image_kernels, &set::double_row_kernels       \
+    }                                                                                  \
+  }
 
 KRONLEARN_DECLARE(baseline)
 #if defined(KRONLEARN_X86)
@@ -22,14 +27,6 @@ KRONLEARN_DECLARE(avx512)
 #endif
 
 namespace {
-
-struct InstructionSet {
-  const char* name;
-  const Kernels<float>* float32;
-  const Kernels<double>* float64;
-  const ImageKernels<float>* image_float32;
-  const ImageKernels<double>* image_float64;
-};
 
 const std::vector<InstructionSet>& usable() {
   static const std::vector<InstructionSet> sets = [] {
@@ -50,11 +47,6 @@ const std::vector<InstructionSet>& usable() {
   return sets;
 }
 
-std::atomic<const InstructionSet*>& current() {
-  static std::atomic<const InstructionSet*> set{&usable().back()};
-  return set;
-}
-
 }  // namespace
 
 std::vector<std::string> instruction_sets() {
@@ -63,32 +55,11 @@ std::vector<std::string> instruction_sets() {
   return names;
 }
 
-std::string instruction_set() { return current().load()->name; }
-
-bool use_instruction_set(const std::string& name) {
+const InstructionSet& instruction_set(const std::string& name) {
+  if (name.empty()) return usable().back();
   for (const InstructionSet& set : usable())
-    if (name == set.name) {
-      current().store(&set);
-      return true;
-    }
-  return false;
-}
-
-template <>
-const Kernels<float>& kernels() {
-  return *current().load()->float32;
-}
-template <>
-const Kernels<double>& kernels() {
-  return *current().load()->float64;
-}
-template <>
-const ImageKernels<float>& image_kernels() {
-  return *current().load()->image_float32;
-}
-template <>
-const ImageKernels<double>& image_kernels() {
-  return *current().load()->image_float64;
+    if (name == set.name) return set;
+  throw std::invalid_argument("instruction set " + name + " is not available on this machine");
 }
 
 }  // namespace kronlearn

@@ -1,4 +1,6 @@
-// Which instruction sets this build has, which this machine can run, and which one is in use.
+// Which instruction sets this build has and this machine can run, and the kernels of each.
+//
+// Whoever runs a pass says which set it uses: there is no choice for the whole process.
 #pragma once
 
 #include <string>
@@ -6,22 +8,53 @@
 
 #include "images/image_kernels.hpp"
 #include "kernels.hpp"
+#include "moments/row_kernels.hpp"
 
 namespace kronlearn {
+
+// The kernels of one instruction set for one scalar type.
+template <class T>
+struct KernelTables {
+  const Kernels<T>* coding;
+  const ImageKernels<T>* images;
+  const RowKernels<T>* rows;
+};
+
+struct InstructionSet {
+  const char* name;
+  KernelTables<float> float32;
+  KernelTables<double> float64;
+};
 
 // Names of those this machine can run, slowest first.
 std::vector<std::string> instruction_sets();
 
-// The name of the one in use: the fastest, until another is chosen.
-std::string instruction_set();
+// The one of this name; no name means the fastest. Throws std::invalid_argument if this machine or this
+// build does not have it.
+const InstructionSet& instruction_set(const std::string& name);
 
-// False if this machine or this build does not have it.
-bool use_instruction_set(const std::string& name);
+template <class T>
+const KernelTables<T>& tables(const InstructionSet& set);
+template <>
+inline const KernelTables<float>& tables(const InstructionSet& set) {
+  return set.float32;
+}
+template <>
+inline const KernelTables<double>& tables(const InstructionSet& set) {
+  return set.float64;
+}
 
-// Its kernels.
 template <class T>
-const Kernels<T>& kernels();
+const Kernels<T>& kernels(const InstructionSet& set) {
+  return *tables<T>(set).coding;
+}
 template <class T>
-const ImageKernels<T>& image_kernels();
+const ImageKernels<T>& image_kernels(const InstructionSet& set) {
+  return *tables<T>(set).images;
+}
+template <class T>
+const RowKernels<T>& row_kernels(const InstructionSet& set) {
+  return *tables<T>(set).rows;
+}
 
 }  // namespace kronlearn

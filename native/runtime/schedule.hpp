@@ -19,8 +19,11 @@
 
 namespace kronlearn {
 
-// A Worker has run(block, go_on), which asks go_on() now and then and returns early when that says no,
-// commit(), and kInOrder.
+// Whether work is to be left before its end: asked by the threads that do it, as often as they like.
+using Interrupted = std::function<bool()>;
+
+// A Worker has run(block, interrupted), which asks interrupted() now and then and returns early when that says
+// yes, commit(), and kInOrder.
 template <class Worker>
 class Schedule {
  public:
@@ -37,8 +40,8 @@ class Schedule {
   // Whether all blocks were done; false if the work was cancelled.
   bool run() {
     {
-      Crew::Shift others([this] { work(false); });
-      others.begin(threads_ - 1);
+      ThreadPool::Job others([this] { work(false); });
+      others.start(threads_ - 1);
       work(true);
     }
     if (error_) std::rethrow_exception(error_);
@@ -49,13 +52,13 @@ class Schedule {
   void work(bool calling_thread) {
     try {
       const std::unique_ptr<Worker> worker = make_();
-      auto go_on = [&] {
+      const Interrupted interrupted = [&] {
         if (Passes::ending()) stop_ = true;
         if (calling_thread) poll();
-        return !stop_;
+        return stop_.load();
       };
       for (int64_t b = next_++; b < blocks_ && !stop_; b = next_++) {
-        worker->run(b, go_on);
+        worker->run(b, interrupted);
         if (!commit(*worker, b, calling_thread)) return;
       }
       if (calling_thread) wait_for_others();

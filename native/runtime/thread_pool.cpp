@@ -13,17 +13,17 @@
 
 namespace kronlearn {
 
-struct Crew::Shift::State {
+struct ThreadPool::Job::State {
   std::function<void()> work;
   std::mutex mutex;
   std::condition_variable ended;
   std::atomic<int> busy{0};
 };
 
-struct Crew::Member {
+struct ThreadPool::Thread {
   std::mutex mutex;
   std::condition_variable called;
-  std::atomic<Shift::State*> shift{nullptr};
+  std::atomic<Job::State*> job{nullptr};
 };
 
 namespace {
@@ -33,7 +33,7 @@ namespace {
 struct Idle {
   pid_t process = getpid();
   std::mutex mutex;
-  std::vector<void*> members;
+  std::vector<void*> threads;
 };
 
 // Without a lock: a fork could leave it locked for ever.
@@ -70,52 +70,52 @@ void Passes::end() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-void Crew::serve(Member* member) {
+void ThreadPool::serve(Thread* thread) {
   for (;;) {
-    const auto is_called = [&] { return member->shift != nullptr; };
+    const auto is_called = [&] { return thread->job != nullptr; };
     look_for_a_moment(is_called);
-    Shift::State* shift;
+    Job::State* job;
     {
-      std::unique_lock lock(member->mutex);
-      member->called.wait(lock, is_called);
-      shift = member->shift.exchange(nullptr);
+      std::unique_lock lock(thread->mutex);
+      thread->called.wait(lock, is_called);
+      job = thread->job.exchange(nullptr);
     }
-    shift->work();
+    job->work();
     {
       Idle& waiting = idle();
       std::lock_guard lock(waiting.mutex);
-      waiting.members.push_back(member);
+      waiting.threads.push_back(thread);
     }
-    std::lock_guard lock(shift->mutex);
-    if (--shift->busy == 0) shift->ended.notify_all();
+    std::lock_guard lock(job->mutex);
+    if (--job->busy == 0) job->ended.notify_all();
   }
 }
 
-Crew::Member* Crew::hire() {
+ThreadPool::Thread* ThreadPool::take() {
   Idle& waiting = idle();
   {
     std::lock_guard lock(waiting.mutex);
-    if (!waiting.members.empty()) {
-      auto* member = static_cast<Member*>(waiting.members.back());
-      waiting.members.pop_back();
-      return member;
+    if (!waiting.threads.empty()) {
+      auto* thread = static_cast<Thread*>(waiting.threads.back());
+      waiting.threads.pop_back();
+      return thread;
     }
   }
-  auto* member = new Member;
+  auto* thread = new Thread;
   try {
-    std::thread(serve, member).detach();
+    std::thread(serve, thread).detach();
   } catch (const std::system_error&) {
-    delete member;
+    delete thread;
     return nullptr;
   }
-  return member;
+  return thread;
 }
 
-Crew::Shift::Shift(std::function<void()> work) : state_(new State) {
+ThreadPool::Job::Job(std::function<void()> work) : state_(new State) {
   state_->work = std::move(work);
 }
 
-Crew::Shift::~Shift() {
+ThreadPool::Job::~Job() {
   const auto has_ended = [&] { return state_->busy == 0; };
   look_for_a_moment(has_ended);
   // Whoever was the last still holds the lock.
@@ -123,17 +123,17 @@ Crew::Shift::~Shift() {
   state_->ended.wait(lock, has_ended);
 }
 
-void Crew::Shift::begin(int count) {
+void ThreadPool::Job::start(int count) {
   for (int i = 0; i < count; ++i) {
-    Member* member = hire();
-    if (!member) return;
+    Thread* thread = take();
+    if (!thread) return;
     {
       std::lock_guard lock(state_->mutex);
       ++state_->busy;
     }
-    std::lock_guard lock(member->mutex);
-    member->shift = state_.get();
-    member->called.notify_one();
+    std::lock_guard lock(thread->mutex);
+    thread->job = state_.get();
+    thread->called.notify_one();
   }
 }
 

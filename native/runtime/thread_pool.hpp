@@ -25,29 +25,30 @@ void look_for_a_moment(Happened happened) {
   } while (std::chrono::steady_clock::now() < end);
 }
 
-class Crew {
+class ThreadPool {
  public:
   // Work that is under way in other threads; its destructor waits until they have ended it.
-  class Shift {
+  class Job {
    public:
-    explicit Shift(std::function<void()> work);
-    ~Shift();
-    Shift(const Shift&) = delete;
-    Shift& operator=(const Shift&) = delete;
+    explicit Job(std::function<void()> work);
+    ~Job();
+    Job(const Job&) = delete;
+    Job& operator=(const Job&) = delete;
 
     // Has further threads do the work, as many as can be had up to `count`.
-    void begin(int count);
+    void start(int count);
 
    private:
-    friend class Crew;
+    friend class ThreadPool;
     struct State;
     std::unique_ptr<State> state_;
   };
 
  private:
-  struct Member;
-  static void serve(Member* member);
-  static Member* hire();
+  struct Thread;
+  static void serve(Thread* thread);
+  // A thread that waits for work, a new one if there is none; null if the system gives no more.
+  static Thread* take();
 };
 
 // Passes that are under way in this process. They must end before the interpreter does, whose lock they would

@@ -13,40 +13,42 @@
 
 namespace kronlearn {
 
-// Room for some bytes, aligned to 64; what is in it is not defined.
-void* take_room(size_t bytes);
-// Gives back what take_room() gave for as many bytes.
-void return_room(void* room, size_t bytes) noexcept;
+// Memory of so many bytes, aligned to 64; what is in it is not defined.
+void* take_workspace(size_t bytes);
+// Gives back what take_workspace() gave for as many bytes.
+void return_workspace(void* workspace, size_t bytes) noexcept;
 
 template <class T>
-struct RoomAllocator {
+struct WorkspaceAllocator {
   using value_type = T;
 
-  RoomAllocator() = default;
+  WorkspaceAllocator() = default;
   template <class U>
-  RoomAllocator(const RoomAllocator<U>&) {}
+  WorkspaceAllocator(const WorkspaceAllocator<U>&) {}
 
   T* allocate(size_t count) {
     if (count > std::numeric_limits<size_t>::max() / sizeof(T)) throw std::bad_array_new_length();
-    return static_cast<T*>(take_room(count * sizeof(T)));
+    return static_cast<T*>(take_workspace(count * sizeof(T)));
   }
-  void deallocate(T* room, size_t count) noexcept { return_room(room, count * sizeof(T)); }
+  void deallocate(T* workspace, size_t count) noexcept {
+    return_workspace(workspace, count * sizeof(T));
+  }
 
-  friend bool operator==(const RoomAllocator&, const RoomAllocator&) { return true; }
+  friend bool operator==(const WorkspaceAllocator&, const WorkspaceAllocator&) { return true; }
 };
 
 // Numbers whose memory is needed again in the next pass.
 template <class T>
-using Numbers = std::vector<T, RoomAllocator<T>>;
+using Numbers = std::vector<T, WorkspaceAllocator<T>>;
 
-struct ReturnRoom {
+struct ReturnWorkspace {
   size_t bytes = 0;
-  void operator()(void* room) const { return_room(room, bytes); }
+  void operator()(void* workspace) const { return_workspace(workspace, bytes); }
 };
-// Bytes that begin undefined.
-using Bytes = std::unique_ptr<char[], ReturnRoom>;
-inline Bytes bytes_of_room(size_t bytes) {
-  return Bytes(static_cast<char*>(take_room(bytes)), ReturnRoom{bytes});
+// Memory that is given back by its destructor; it begins undefined.
+using Workspace = std::unique_ptr<char[], ReturnWorkspace>;
+inline Workspace make_workspace(size_t bytes) {
+  return Workspace(static_cast<char*>(take_workspace(bytes)), ReturnWorkspace{bytes});
 }
 
 }  // namespace kronlearn

@@ -12,11 +12,12 @@
 #include <string>
 #include <tuple>
 
-#include "moments/atom_sweep.hpp"
-#include "runtime/thread_pool.hpp"
 #include "images/image.hpp"
-#include "runtime/instruction_sets.hpp"
+#include "moments/atom_sweep.hpp"
+#include "moments/packing.hpp"
 #include "pass.hpp"
+#include "runtime/instruction_sets.hpp"
+#include "runtime/thread_pool.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -50,27 +51,22 @@ std::vector<kronlearn::Factor> copy_factors(const std::vector<Array<const double
 kronlearn::Method method_named(const std::string& name) {
   if (name == "omp") return kronlearn::Method::omp;
   if (name == "ols") return kronlearn::Method::ols;
+  if (name == "exchange") return kronlearn::Method::exchange;
   if (name == "threshold") return kronlearn::Method::threshold;
   throw nb::value_error(("unknown method " + name).c_str());
-}
-
-kronlearn::Coding coding_named(const std::string& name) {
-  if (name == "fresh") return kronlearn::Coding::fresh;
-  if (name == "refit") return kronlearn::Coding::refit;
-  if (name == "given") return kronlearn::Coding::given;
-  throw nb::value_error(("unknown coding " + name).c_str());
 }
 
 // Asks Python now and then whether to stop. What a signal handler raised is kept here until the threads have
 // ended: other calls of Python must not find it set.
 class Interrupt {
  public:
-  // Runs signal handlers and, if given, a function of the share done; true if one of them raised.
-  bool raised(double share = 0, const nb::object& progress = nb::none()) {
+  // Runs signal handlers and, unless it is null or None, a function of the share done; true if one of them
+  // raised. Called without the GIL, so no argument may touch a reference count.
+  bool raised(double share = 0, PyObject* progress = nullptr) {
     nb::gil_scoped_acquire gil;
     bool failed = PyErr_CheckSignals() != 0;
-    if (!failed && !progress.is_none()) {
-      PyObject* answer = PyObject_CallFunction(progress.ptr(), "d", share);
+    if (!failed && progress && progress != Py_None) {
+      PyObject* answer = PyObject_CallFunction(progress, "d", share);
       Py_XDECREF(answer);
       failed = answer == nullptr;
     }
@@ -129,70 +125,43 @@ void add_to_tree(kronlearn::SumTree& tree, int level, int64_t index, Array<const
   tree.add(level, index, copy);
 }
 
-// The first sample that is not finite, or -1.
+// Samples in chunks from a Python object's get(number), which are given back to its done(number).
 template <class T>
-int64_t run_pass(const kronlearn::Dictionary<T>& dictionary, nb::object feed, int64_t count,
-                 int64_t chunk, const std::string& coding, const std::string& method, int width,
-                 kronlearn::SumTree& tree, const std::string& sums, int mode,
-                 Optional<const T> weights, T tol, Optional<const T> tols, bool keep_better,
-                 int half, int64_t first, Optional<int32_t> index, Optional<T> value,
-                 Optional<int32_t> nonzeros, Optional<T> residual2, int threads, int64_t block,
-                 int file, int64_t file_offset) {
-  const size_t features = dictionary.features();
-  if (count < 0 || block < 1 || chunk < block || chunk % block != 0)
-    throw nb::value_error("chunks must be whole numbers of blocks");
-  if (width < 1) throw nb::value_error("width must be positive");
-  kronlearn::Pass<T> pass{};
-  pass.dictionary = &dictionary;
-  pass.coding = coding_named(coding);
-  pass.method = method_named(method);
-  pass.width = width;
-  pass.count = count;
-  pass.chunk = chunk;
-  pass.chunk_at = [&](int64_t number) -> const T* {
+void read_from(kronlearn::Pass<T>& pass, const nb::object& feed) {
+  const int64_t features = pass.dictionary->features(), chunk = pass.chunk, count = pass.count;
+  pass.chunk_at = [&feed, features, chunk, count](int64_t number) -> const T* {
     nb::gil_scoped_acquire gil;
     const nb::object samples = feed.attr("get")(number);
     if (samples.is_none()) return nullptr;
     const auto array = nb::cast<Array<const T>>(samples, false);
     const int64_t size = std::min(chunk, count - number * chunk);
-    return array.size() == size_t(size) * features ? array.data() : nullptr;
+    return int64_t(array.size()) == size * features ? array.data() : nullptr;
   };
-  pass.file = file;
-  pass.file_offset = file_offset;
-  pass.chunk_done = [&](int64_t number) {
+  pass.chunk_done = [&feed](int64_t number) {
     nb::gil_scoped_acquire gil;
     feed.attr("done")(number);
   };
-  pass.weights = pointer<const T>(weights, count * features, "weights");
-  pass.tol = tol;
-  pass.tols = pointer<const T>(tols, count, "tols");
-  pass.keep_better = keep_better;
-  if (half >= 0 && !keep_better)
-    throw nb::value_error("halves take turns only where supports are kept");
-  if (first < 0 || first % block != 0)
+}
+
+template <class T>
+void check(const kronlearn::Pass<T>& pass) {
+  if (pass.count < 0 || pass.block < 1 || pass.chunk < pass.block || pass.chunk % pass.block != 0)
+    throw nb::value_error("chunks must be whole numbers of blocks");
+  if (pass.width < 1) throw nb::value_error("width must be positive");
+  if (pass.first < 0 || pass.first % pass.block != 0)
     throw nb::value_error("samples must begin where a block does");
-  pass.half = half;
-  pass.first = first;
-  pass.index = pointer<int32_t>(index, count * width, "index");
-  pass.value = pointer<T>(value, count * width, "value");
-  pass.nonzeros = pointer<int32_t>(nonzeros, count, "nonzeros");
-  pass.residual2 = pointer<T>(residual2, count, "residual2");
-  const bool reads_support = keep_better || pass.coding != kronlearn::Coding::fresh;
-  if (reads_support && !(pass.index && pass.nonzeros))
-    throw nb::value_error("supports are needed for this pass");
-  if (pass.coding == kronlearn::Coding::given && !pass.value)
+  if (pass.given && !(pass.index && pass.value && pass.nonzeros))
     throw nb::value_error("codes are needed for this pass");
-  pass.sums = sums_named(sums);
-  pass.mode = mode;
   const bool of_a_mode = pass.sums >= kronlearn::Sums::mode;
-  if (of_a_mode && (mode < 0 || mode >= dictionary.n_modes()))
+  if (of_a_mode && (pass.mode < 0 || pass.mode >= pass.dictionary->n_modes()))
     throw nb::value_error("no such mode");
-  if (tree.size() != kronlearn::sums_size(dictionary, pass.sums, mode))
+  if (pass.tree->size() != kronlearn::sums_size(*pass.dictionary, pass.sums, pass.mode))
     throw nb::value_error("the tree holds sums of another size");
-  pass.tree = &tree;
-  pass.first_block = first / block;
-  pass.threads = threads;
-  pass.block = block;
+}
+
+// Runs a pass without the GIL, but for polling.
+template <class T>
+kronlearn::Totals run_interruptibly(kronlearn::Pass<T>& pass) {
   const kronlearn::Passes here;
   Interrupt interrupt;
   pass.cancelled = [&](double) { return interrupt.raised(); };
@@ -205,7 +174,57 @@ int64_t run_pass(const kronlearn::Dictionary<T>& dictionary, nb::object feed, in
     throw;
   }
   if (totals.cancelled) interrupt.raise_again();
-  return totals.not_finite;
+  return totals;
+}
+
+// The first sample that is not finite, or −1; then squared residuals (k) and numbers (k) of the worst samples.
+nb::tuple as_tuple(const kronlearn::Totals& totals) {
+  std::vector<double> residual2;
+  std::vector<int64_t> samples;
+  for (const kronlearn::WorstSample& worst : totals.worst) {
+    residual2.push_back(worst.residual2);
+    samples.push_back(worst.sample);
+  }
+  const size_t count = samples.size();
+  return nb::make_tuple(totals.not_finite, own_array(std::move(residual2), {count}),
+                        own_array(std::move(samples), {count}));
+}
+
+template <class T>
+nb::tuple run_pass(const kronlearn::Dictionary<T>& dictionary, nb::object feed, int64_t count,
+                   int64_t chunk, const std::string& method, int width, kronlearn::SumTree& tree,
+                   const std::string& sums, int mode, Optional<const T> weights, T tol,
+                   Optional<const T> tols, bool given, int64_t first, size_t n_worst,
+                   Optional<int32_t> index, Optional<T> value, Optional<int32_t> nonzeros,
+                   int threads, int64_t block, int file, int64_t file_offset,
+                   const std::string& instruction_set) {
+  const size_t features = dictionary.features();
+  kronlearn::Pass<T> pass{};
+  pass.dictionary = &dictionary;
+  pass.instruction_set = &kronlearn::instruction_set(instruction_set);
+  pass.method = method_named(method);
+  pass.width = width;
+  pass.count = count;
+  pass.chunk = chunk;
+  pass.file = file;
+  pass.file_offset = file_offset;
+  pass.weights = pointer<const T>(weights, count * features, "weights");
+  pass.tol = tol;
+  pass.tols = pointer<const T>(tols, count, "tols");
+  pass.given = given;
+  pass.index = pointer<int32_t>(index, count * width, "index");
+  pass.value = pointer<T>(value, count * width, "value");
+  pass.nonzeros = pointer<int32_t>(nonzeros, count, "nonzeros");
+  pass.sums = sums_named(sums);
+  pass.mode = mode;
+  pass.tree = &tree;
+  pass.first = first;
+  pass.n_worst = n_worst;
+  pass.threads = threads;
+  pass.block = block;
+  check(pass);
+  read_from(pass, feed);
+  return as_tuple(run_interruptibly(pass));
 }
 
 // One (size, patch, stride, window) for each axis of an image.
@@ -214,7 +233,7 @@ using Axes = std::vector<std::tuple<int64_t, int, int, int>>;
 // The parts that all passes over images share.
 template <class T, class Pass>
 void prepare(Pass& pass, const Axes& axes, const Array<const T>& image, const Array<T>& numerator,
-             const Array<T>& denominator, int threads) {
+             const Array<T>& denominator, int threads, const std::string& instruction_set) {
   size_t pixels = 1;
   for (const auto& [size, patch, stride, window] : axes) {
     if (patch < 1 || stride < 1 || stride > patch || window < 0 || size < patch)
@@ -231,13 +250,14 @@ void prepare(Pass& pass, const Axes& axes, const Array<const T>& image, const Ar
   pass.numerator = numerator.data();
   pass.denominator = denominator.data();
   pass.threads = threads;
+  pass.instruction_set = &kronlearn::instruction_set(instruction_set);
 }
 
 template <class Pass>
 void run_image_pass(Pass& pass, const nb::object& progress) {
   const kronlearn::Passes here;
   Interrupt interrupt;
-  pass.cancelled = [&](double share) { return interrupt.raised(share, progress); };
+  pass.cancelled = [&](double share) { return interrupt.raised(share, progress.ptr()); };
   bool finished;
   {
     nb::gil_scoped_release nogil;
@@ -250,9 +270,10 @@ template <class T>
 void code_image(const kronlearn::Dictionary<T>& dictionary, Array<const T> image,
                 Array<T> numerator, Array<T> denominator, const Axes& axes,
                 const std::string& method, int width, T tol, Optional<const T> known,
-                bool favour_sparse, int threads, nb::object progress) {
+                bool favour_sparse, int threads, nb::object progress,
+                const std::string& instruction_set) {
   kronlearn::ImageCoding<T> pass{};
-  prepare(pass, axes, image, numerator, denominator, threads);
+  prepare(pass, axes, image, numerator, denominator, threads, instruction_set);
   int64_t features = 1;
   for (const kronlearn::Axis& axis : pass.axes) features *= axis.patch;
   if (features != dictionary.features() || pass.planes != 1 || width < 1)
@@ -270,9 +291,10 @@ template <class T>
 void shrink_image(const kronlearn::Dictionary<T>& analysis,
                   const kronlearn::Dictionary<T>& synthesis, Array<const T> image,
                   Array<const T> guide, Array<T> numerator, Array<T> denominator, const Axes& axes,
-                  int group, T noise, Array<const T> taper, int threads, nb::object progress) {
+                  int group, T noise, Array<const T> taper, int threads, nb::object progress,
+                  const std::string& instruction_set) {
   kronlearn::ImageShrinkage<T> pass{};
-  prepare(pass, axes, image, numerator, denominator, threads);
+  prepare(pass, axes, image, numerator, denominator, threads, instruction_set);
   int64_t features = 1;
   for (const kronlearn::Axis& axis : pass.axes) features *= axis.patch;
   const bool square = analysis.features() == analysis.atoms() &&
@@ -290,35 +312,60 @@ void shrink_image(const kronlearn::Dictionary<T>& analysis,
   run_image_pass(pass, progress);
 }
 
-template <class T>
+template <class T, class Index>
 void compress(Array<const int32_t> index, Array<const T> value, Array<const int32_t> nonzeros,
-              Array<int32_t> indices, Array<T> data) {
+              Array<const int64_t> starts, Array<Index> indices, Array<T> data, int threads) {
   const size_t count = nonzeros.size(), width = count ? index.size() / count : 0;
-  size_t next = 0;
-  for (size_t k = 0; k < count; ++k)
-    for (int t = 0; t < nonzeros.data()[k]; ++t, ++next) {
-      if (next >= indices.size() || next >= data.size())
-        throw nb::value_error("compress: the target arrays are too short");
-      indices.data()[next] = index.data()[k * width + t];
-      data.data()[next] = value.data()[k * width + t];
-    }
+  if (index.size() != count * width || value.size() != index.size() || starts.size() != count + 1 ||
+      indices.size() != data.size())
+    throw nb::value_error("compress: the arrays do not fit together");
+  const kronlearn::CodesView<T> codes = {int64_t(count), int(width),     0, nullptr, index.data(),
+                                         value.data(),   nonzeros.data()};
+  const kronlearn::Compression<T, Index> compression = {codes, starts.data(), indices.data(),
+                                                        data.data(), int64_t(data.size())};
+  const kronlearn::Passes here;
+  nb::gil_scoped_release nogil;
+  kronlearn::run(compression, threads);
+}
+
+nb::object symmetric(Array<const double> packed, size_t n) {
+  if (n > (size_t(1) << 31) || packed.size() != n * (n + 1) / 2)
+    throw nb::value_error("a packed triangle has n (n + 1) / 2 entries");
+  std::vector<double> full(n * n);
+  {
+    nb::gil_scoped_release nogil;
+    kronlearn::unpack_symmetric(packed.data(), int64_t(n), full.data());
+  }
+  return own_array(std::move(full), {n, n});
 }
 
 template <class T>
-void sweep_atoms(Array<const T> samples, Array<const int32_t> index, Array<const int32_t> nonzeros,
-                 Array<T> value, Array<double> atoms) {
-  if (index.ndim() != 2 || atoms.ndim() != 2)
-    throw nb::value_error("index and atoms must be matrices");
-  const size_t count = index.shape(0), width = index.shape(1);
-  const size_t n_atoms = atoms.shape(0), features = atoms.shape(1);
+void sweep_atoms(Array<const T> samples, Array<const int32_t> indptr, Array<const int32_t> indices,
+                 Array<T> data, Array<double> atoms, const std::string& instruction_set) {
+  if (indptr.size() < 1 || atoms.ndim() != 2)
+    throw nb::value_error("indptr has no entries, or atoms is no matrix");
+  const size_t count = indptr.size() - 1, n_atoms = atoms.shape(0), features = atoms.shape(1);
   if (samples.size() != count * features) throw nb::value_error("samples do not fit the atoms");
-  if (nonzeros.size() != count || value.size() != count * width)
+  const size_t total = indptr.data()[count];
+  if (indptr.data()[0] != 0 || indices.size() != total || data.size() != total)
     throw nb::value_error("codes do not fit together");
-  const kronlearn::AtomSweep<T> sweep{int64_t(count),  int(width),     int(features),
-                                      int(n_atoms),    samples.data(), index.data(),
-                                      nonzeros.data(), value.data(),   atoms.data()};
+  const kronlearn::AtomSweep<T> sweep{&kronlearn::instruction_set(instruction_set),
+                                      int64_t(count),
+                                      int(features),
+                                      int(n_atoms),
+                                      samples.data(),
+                                      indptr.data(),
+                                      indices.data(),
+                                      data.data(),
+                                      atoms.data()};
   nb::gil_scoped_release nogil;
   kronlearn::run(sweep);
+}
+
+template <class T, class Index>
+void bind_compress(nb::module_& m) {
+  m.def("compress", &compress<T, Index>, "index"_a, "value"_a.noconvert(), "nonzeros"_a, "starts"_a,
+        "indices"_a.noconvert(), "data"_a.noconvert(), "threads"_a = 1);
 }
 
 template <class T>
@@ -329,24 +376,25 @@ void bind(nb::module_& m, const char* name) {
              new (self) kronlearn::Dictionary<T>(copy_factors(factors));
            })
       // What is written to must be used as it is, never as a converted copy.
-      .def("run", &run_pass<T>, "feed"_a, "count"_a, "chunk"_a, "coding"_a, "method"_a, "width"_a,
-           "tree"_a, "sums"_a = "none", "mode"_a = -1, "weights"_a.none() = nb::none(),
-           "tol"_a = T(-1), "tols"_a.none() = nb::none(), "keep_better"_a = false, "half"_a = -1,
-           "first"_a = 0, "index"_a.noconvert().none() = nb::none(),
+      .def("run", &run_pass<T>, "feed"_a, "count"_a, "chunk"_a, "method"_a, "width"_a, "tree"_a,
+           nb::kw_only(), "sums"_a = "none", "mode"_a = -1, "weights"_a.none() = nb::none(),
+           "tol"_a = T(-1), "tols"_a.none() = nb::none(), "given"_a = false, "first"_a = 0,
+           "n_worst"_a = 0, "index"_a.noconvert().none() = nb::none(),
            "value"_a.noconvert().none() = nb::none(), "nonzeros"_a.noconvert().none() = nb::none(),
-           "residual2"_a.noconvert().none() = nb::none(), "threads"_a = 1, "block"_a = 4096,
-           "file"_a = -1, "file_offset"_a = 0)
+           "threads"_a = 1, "block"_a = 4096, "file"_a = -1, "file_offset"_a = 0,
+           "instruction_set"_a = "")
       .def("code_image", &code_image<T>, "image"_a, "numerator"_a.noconvert(),
            "denominator"_a.noconvert(), "axes"_a, "method"_a, "width"_a, "tol"_a,
            "known"_a.none() = nb::none(), "favour_sparse"_a = true, "threads"_a = 1,
-           "progress"_a.none() = nb::none())
+           "progress"_a.none() = nb::none(), "instruction_set"_a = "")
       .def("shrink_image", &shrink_image<T>, "synthesis"_a, "image"_a, "guide"_a,
            "numerator"_a.noconvert(), "denominator"_a.noconvert(), "axes"_a, "group"_a, "noise"_a,
-           "taper"_a, "threads"_a = 1, "progress"_a.none() = nb::none());
-  m.def("compress", &compress<T>, "index"_a, "value"_a, "nonzeros"_a, "indices"_a.noconvert(),
-        "data"_a.noconvert());
-  m.def("sweep_atoms", &sweep_atoms<T>, "samples"_a.noconvert(), "index"_a.noconvert(),
-        "nonzeros"_a.noconvert(), "value"_a.noconvert(), "atoms"_a.noconvert());
+           "taper"_a, "threads"_a = 1, "progress"_a.none() = nb::none(), "instruction_set"_a = "");
+  bind_compress<T, int32_t>(m);
+  bind_compress<T, int64_t>(m);
+  m.def("sweep_atoms", &sweep_atoms<T>, "samples"_a.noconvert(), "indptr"_a.noconvert(),
+        "indices"_a.noconvert(), "data"_a.noconvert(), "atoms"_a.noconvert(),
+        "instruction_set"_a = "");
 }
 
 }  // namespace
@@ -362,12 +410,11 @@ NB_MODULE(_native, m) {
            [](const kronlearn::SumTree& tree) { return own_array(tree.total(), {tree.size()}); });
   bind<float>(m, "DictionaryFloat32");
   bind<double>(m, "DictionaryFloat64");
+  m.def("symmetric", &symmetric, "packed"_a, "n"_a);
   m.def("instruction_sets", &kronlearn::instruction_sets);
-  m.def("instruction_set", &kronlearn::instruction_set);
   m.def("end_passes", [] {
     nb::gil_scoped_release nogil;
     kronlearn::Passes::end();
   });
   nb::module_::import_("atexit").attr("register")(m.attr("end_passes"));
-  m.def("use_instruction_set", &kronlearn::use_instruction_set, "name"_a);
 }

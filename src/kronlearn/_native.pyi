@@ -19,31 +19,38 @@ class _Dictionary:
         feed: Any,
         count: int,
         chunk: int,
-        coding: str,
         method: str,
         width: int,
         tree: SumTree,
+        *,
         sums: str = "none",
         mode: int = -1,
         weights: NDArray[Any] | None = None,
         tol: float = -1.0,
         tols: NDArray[Any] | None = None,
-        keep_better: bool = False,
-        half: int = -1,
+        given: bool = False,
         first: int = 0,
+        n_worst: int = 0,
         index: NDArray[np.int32] | None = None,
         value: NDArray[Any] | None = None,
         nonzeros: NDArray[np.int32] | None = None,
-        residual2: NDArray[Any] | None = None,
         threads: int = 1,
         block: int = 4096,
         file: int = -1,
         file_offset: int = 0,
-    ) -> int:
-        """The first sample that is not finite, or -1.
+        instruction_set: str = "",
+    ) -> tuple[int, NDArray[np.float64], NDArray[np.int64]]:
+        """One pass over samples; its sums are added to the tree.
+
+        Returns the first sample of these that is not finite, or -1, and the squared residuals (k,)
+        and numbers (k,) of the samples with the largest residuals above zero, at most ``n_worst``:
+        by residual descending, then by number ascending. They are numbered from ``first`` on.
 
         ``feed.get(i)`` gives the i-th chunk of samples, or None to stop; ``feed.done(i)`` takes it
         back. Neither may raise. With ``file``, a descriptor, samples are read from there instead.
+        The codes (``index``, ``value``, ``nonzeros``) are written where such arrays are passed;
+        with ``given`` they are taken as they are and only summed. No name means the fastest
+        instruction set, here and below.
         """
 
     def code_image(
@@ -59,6 +66,7 @@ class _Dictionary:
         favour_sparse: bool = True,
         threads: int = 1,
         progress: Callable[[float], object] | None = None,
+        instruction_set: str = "",
     ) -> None: ...
     def shrink_image(
         self,
@@ -73,6 +81,7 @@ class _Dictionary:
         taper: NDArray[Any],
         threads: int = 1,
         progress: Callable[[float], object] | None = None,
+        instruction_set: str = "",
     ) -> None: ...
 
 class DictionaryFloat32(_Dictionary): ...
@@ -82,19 +91,28 @@ def compress(
     index: NDArray[np.int32],
     value: NDArray[Any],
     nonzeros: NDArray[np.int32],
-    indices: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    indices: NDArray[Any],
     data: NDArray[Any],
-) -> None: ...
+    threads: int = 1,
+) -> None:
+    """Write the used entries of row k of index and value to starts[k] … starts[k + 1] - 1.
+
+    ``indices`` is int32 or int64. What lies outside these rows stays as it is.
+    """
+
+def symmetric(packed: NDArray[np.float64], n: int) -> NDArray[np.float64]:
+    """The symmetric matrix (n, n) whose lower triangle is packed row after row."""
+
 def sweep_atoms(
     samples: NDArray[Any],
-    index: NDArray[np.int32],
-    nonzeros: NDArray[np.int32],
-    value: NDArray[Any],
+    indptr: NDArray[np.int32],
+    indices: NDArray[np.int32],
+    data: NDArray[Any],
     atoms: NDArray[np.float64],
+    instruction_set: str = "",
 ) -> None:
-    """One pass of approximate K-SVD over the rows of ``atoms``; changes them and ``value``."""
+    """One pass of approximate K-SVD over the rows of ``atoms``; changes them and ``data``."""
 
 def instruction_sets() -> list[str]: ...
-def instruction_set() -> str: ...
-def use_instruction_set(name: str) -> bool: ...
 def end_passes() -> None: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from kronlearn import _native
 
@@ -27,7 +28,7 @@ def instruction_sets() -> tuple[str, ...]:
 
 
 def instruction_set() -> str:
-    """Name of the instruction set in use, the fastest unless another was forced.
+    """Name of the instruction set in use here: the fastest, unless another was forced.
 
     Examples
     --------
@@ -35,14 +36,15 @@ def instruction_set() -> str:
     >>> kl.instruction_set() in kl.instruction_sets()
     True
     """
-    return str(_native.instruction_sets()[-1])
+    return _forced.get() or _default
 
 
 @contextmanager
 def use_instruction_set(name: str) -> Iterator[None]:
-    """Force an instruction set, in all threads, until the ``with`` block ends.
+    """Force an instruction set until the ``with`` block ends, for what this thread starts in it.
 
-    Results differ between instruction sets by rounding only; within one they have the same bits.
+    Other threads and other asyncio tasks keep theirs. Results differ between instruction sets by
+    rounding only; within one they have the same bits.
 
     Parameters
     ----------
@@ -56,21 +58,30 @@ def use_instruction_set(name: str) -> Iterator[None]:
     ...     kl.instruction_set()
     'baseline'
     """
-    before = instruction_set()
-    _force(name, f"instruction set {name!r}")
+    _check(name, f"instruction set {name!r}")
+    before = _forced.set(name)
     try:
         yield
     finally:
-        _native.use_instruction_set(before)
+        _forced.reset(before)
 
 
-def _force(name: str, what: str) -> None:
-    if not isinstance(name, str) or not _native.use_instruction_set(name):
+def _check(name: str, what: str) -> None:
+    if name not in instruction_sets():
         raise ValueError(
             f"{what} is not available on this machine; choose one of "
             f"{', '.join(instruction_sets())}."
         )
 
 
-if os.environ.get(VARIABLE):
-    _force(os.environ[VARIABLE], f"{VARIABLE}={os.environ[VARIABLE]}")
+def _default_set() -> str:
+    """The instruction set of the environment variable, or the fastest."""
+    name = os.environ.get(VARIABLE)
+    if not name:
+        return instruction_sets()[-1]
+    _check(name, f"{VARIABLE}={name}")
+    return name
+
+
+_default = _default_set()
+_forced: ContextVar[str | None] = ContextVar("instruction set", default=None)

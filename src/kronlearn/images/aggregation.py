@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.init import dct_factor
+from kronlearn.core.instruction_sets import instruction_set
 from kronlearn.cuda.exchange import is_on_card
 from kronlearn.cuda.images import CardImages
 from kronlearn.engines.threads import native_dictionary
@@ -115,7 +116,9 @@ class Averager:
 
     @property
     def _threads(self) -> dict[str, Any]:
-        return {"threads": self.workers.n_threads} if self.workers.card is None else {}
+        if self.workers.card is not None:
+            return {}
+        return {"threads": self.workers.n_threads, "instruction_set": instruction_set()}
 
     def _dictionary(self, factors: Factors, dtype: Any) -> Any:
         if self.workers.card is None:

@@ -1,5 +1,5 @@
 // Compiled once per instruction set (KRONLEARN_SET) and scalar type (KRONLEARN_SCALAR).
-#include "images/row_kernels.hpp"
+#include "moments/row_kernels.hpp"
 
 #include "runtime/lanes.hpp"
 

@@ -1,0 +1,421 @@
+"""Native passes: their sums, their worst samples and the codes they are given, against NumPy."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import sparse
+
+from kronlearn import _native
+
+SHAPE, ATOMS = (4, 5), (6, 7)
+FEATURES, N_ATOMS = 20, 42
+WIDTH = 3
+COUNTS = 4
+SIZES = {
+    ("none", -1): 0,
+    ("full", -1): N_ATOMS * (N_ATOMS + 1) // 2 + N_ATOMS * FEATURES,
+    ("xy", -1): N_ATOMS * FEATURES,
+    ("mode", 1): 7 * 7 + 7 * 5,
+    ("mode-xy", 0): 6 * 4,
+}
+
+
+class Feed:
+    """Samples (N, features) in chunks, as the native code asks for them."""
+
+    def __init__(self, samples: NDArray[Any], chunk: int) -> None:
+        self.samples, self.chunk = samples, chunk
+        self.in_use: set[int] = set()
+
+    def get(self, number: int) -> NDArray[Any]:
+        self.in_use.add(number)
+        return self.samples[number * self.chunk : (number + 1) * self.chunk]
+
+    def done(self, number: int) -> None:
+        self.in_use.remove(number)
+
+
+def unit_factors(rng: np.random.Generator) -> list[NDArray[np.float64]]:
+    factors = [rng.standard_normal(shape) for shape in zip(SHAPE, ATOMS, strict=True)]
+    return [factor / np.linalg.norm(factor, axis=0) for factor in factors]
+
+
+def native(factors: list[NDArray[np.float64]], dtype: Any) -> Any:
+    return {"f": _native.DictionaryFloat32, "d": _native.DictionaryFloat64}[np.dtype(dtype).char](
+        factors
+    )
+
+
+def empty_codes(n: int, dtype: Any) -> dict[str, NDArray[Any]]:
+    return {
+        "index": np.empty((n, WIDTH), np.int32),
+        "value": np.empty((n, WIDTH), dtype),
+        "nonzeros": np.empty(n, np.int32),
+    }
+
+
+def run(
+    factors: list[NDArray[np.float64]],
+    samples: NDArray[Any],
+    sums: str = "none",
+    mode: int = -1,
+    block: int = 32,
+    chunk: int | None = None,
+    method: str = "omp",
+    **options: Any,
+) -> tuple[NDArray[np.float64], tuple[int, NDArray[np.float64], NDArray[np.int64]]]:
+    """The total of the tree and what the pass returns."""
+    n = len(samples)
+    chunk = chunk or -(-n // block) * block
+    n_blocks = -(-(options.get("first", 0) + n) // block)
+    tree = _native.SumTree(COUNTS + SIZES[sums, mode], n_blocks)
+    found = native(factors, samples.dtype).run(
+        Feed(samples, chunk), n, chunk, method, WIDTH, tree, sums=sums, mode=mode, block=block,
+        **options,
+    )  # fmt: skip
+    return tree.total(), found
+
+
+def dense(codes: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """The codes as a matrix (N, atoms)."""
+    X = np.zeros((len(codes["nonzeros"]), N_ATOMS))
+    for row, index, value, nonzeros in zip(X, *codes.values(), strict=True):
+        row[index[:nonzeros]] = value[:nonzeros]
+    return X
+
+
+def expected_sums(
+    factors: list[NDArray[np.float64]],
+    Y: NDArray[Any],
+    X: NDArray[np.float64],
+    sums: str,
+    mode: int,
+) -> NDArray[np.float64]:
+    """The sums behind the counts, by their definitions; "mode" as p instead of its half."""
+    Y = Y.astype(np.float64)
+    if sums == "full":
+        return np.concatenate([(X.T @ X)[np.tril_indices(N_ATOMS)], (X.T @ Y).ravel()])
+    if sums == "xy":
+        return (X.T @ Y).ravel()
+    other = factors[1 - mode]
+    codes = np.moveaxis(X.reshape(-1, *ATOMS), 1 + mode, 1)
+    images = np.moveaxis(Y.reshape(-1, *SHAPE), 1 + mode, 1)
+    c = np.einsum("kiq,pq,kmp->im", codes, other, images)
+    if sums == "mode-xy":
+        return c.ravel()
+    p = np.einsum("kiq,qr,kjr->ij", codes, other.T @ other, codes)
+    return np.concatenate([p.ravel(), c.ravel()])
+
+
+@pytest.fixture
+def problem(rng: np.random.Generator) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+    return unit_factors(rng), rng.standard_normal((333, FEATURES))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("sums", "mode"), SIZES)
+def test_sums_are_those_of_the_codes(problem, sums, mode, dtype):
+    factors, samples = problem
+    Y = samples.astype(dtype)
+    codes = empty_codes(len(Y), dtype)
+    total, _ = run(factors, Y, sums, mode, **codes)
+    X = dense(codes)
+    residual = np.sum((Y - X @ np.kron(*factors).T) ** 2)
+    rtol = 1e-4 if dtype == np.float32 else 1e-9
+    np.testing.assert_allclose(total[0], np.sum(Y.astype(float) ** 2), rtol=rtol)
+    np.testing.assert_allclose(total[1], residual, rtol=rtol)
+    assert total[3] == codes["nonzeros"].sum()
+    if sums in ("xy", "mode-xy"):
+        np.testing.assert_allclose(total[2], np.sum(X**2), rtol=rtol)
+    if sums == "none":
+        return
+    behind = total[COUNTS:]
+    if sums == "mode":
+        half = behind[:49].reshape(7, 7)
+        behind = np.concatenate([(half + half.T).ravel(), behind[49:]])
+    expected = expected_sums(factors, Y, X, sums, mode)
+    np.testing.assert_allclose(behind, expected, rtol=rtol, atol=rtol * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("sums", "mode"), [key for key in SIZES if key[0] != "none"])
+def test_codes_that_are_given_are_summed_as_they_are(problem, sums, mode, dtype):
+    factors, samples = problem
+    Y = samples.astype(dtype)
+    codes = empty_codes(len(Y), dtype)
+    coded, _ = run(factors, Y, sums, mode, **codes)
+    before = {name: array.copy() for name, array in codes.items()}
+    total, (not_finite, residual2, worst) = run(
+        factors, Y, sums, mode, given=True, n_worst=5, threads=2, **codes
+    )
+    expected = coded.copy()
+    expected[1] = 0  # residuals are those of samples that are coded
+    assert total.tobytes() == expected.tobytes()
+    assert (not_finite, len(residual2), len(worst)) == (-1, 0, 0)
+    for name, array in codes.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_given_codes_may_have_any_values(problem, rng):
+    factors, Y = problem
+    codes = empty_codes(len(Y), float)
+    codes["index"][:] = np.sort([rng.choice(N_ATOMS, WIDTH, False) for _ in Y], axis=1)
+    codes["value"][:] = rng.standard_normal((len(Y), WIDTH))
+    codes["nonzeros"][:] = rng.integers(0, WIDTH + 1, len(Y))
+    # What lies behind the nonzeros does not count.
+    codes["index"][codes["nonzeros"] < WIDTH, -1] = 10**6
+    total, _ = run(factors, Y, "full", given=True, **codes)
+    expected = expected_sums(factors, Y, dense(codes), "full", -1)
+    np.testing.assert_allclose(total[COUNTS:], expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("index", N_ATOMS, "names an atom that does not exist"),
+        ("index", -1, "names an atom that does not exist"),
+        ("nonzeros", WIDTH + 1, "more nonzeros than its width"),
+        ("nonzeros", -1, "more nonzeros than its width"),
+    ],
+)
+def test_given_codes_that_reach_beyond_the_sums_are_refused(problem, name, value, words):
+    factors, Y = problem
+    codes = empty_codes(len(Y), float)
+    run(factors, Y, **codes)
+    codes[name][200] = value
+    with pytest.raises(ValueError, match=words):
+        run(factors, Y, "full", given=True, threads=2, **codes)
+
+
+@pytest.mark.parametrize("n_worst", [0, 1, 7, 40, 332, 333, 1000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_worst_samples_are_those_with_the_largest_residuals(problem, n_worst, dtype):
+    factors, samples = problem
+    Y = samples.astype(dtype)
+    Y[rng_rows(100)] = Y[17]  # as many equal residuals: then the smaller number comes first
+    Y[5:300:7] = 0  # nothing remains of these
+    codes = empty_codes(len(Y), dtype)
+    _, (_, residual2, worst) = run(factors, Y, n_worst=n_worst, threads=3, first=64 * 32, **codes)
+    each = np.array([run(factors, y[None])[0][1] for y in Y])
+    order = np.lexsort([np.arange(len(Y)), -each])[: min(n_worst, np.count_nonzero(each))]
+    np.testing.assert_array_equal(worst, 64 * 32 + order)
+    assert residual2.tobytes() == each[order].tobytes()
+    assert (residual2.dtype, worst.dtype) == (np.float64, np.int64)
+
+
+def rng_rows(count: int) -> NDArray[np.int64]:
+    return np.random.default_rng(1).choice(333, count, replace=False)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_worst", [3, 60])
+def test_threads_chunks_and_files_change_no_bit(problem, dtype, n_worst):
+    factors, samples = problem
+    Y = samples.astype(dtype)
+    Y[rng_rows(100)] = Y[17]
+    expected = None
+    with tempfile.TemporaryFile() as file:
+        file.write(b"12345678" + Y.tobytes())
+        file.flush()
+        sources = [{}, {"chunk": 32}, {"chunk": 96}, {"file": file.fileno(), "file_offset": 8}]
+        for source, threads in itertools.product(sources, (1, 2, 5)):
+            codes = empty_codes(len(Y), dtype)
+            total, (_, *worst) = run(
+                factors, Y, "full", n_worst=n_worst, threads=threads, **source, **codes
+            )
+            result = [a.tobytes() for a in (total, *worst, codes["nonzeros"], codes["value"])]
+            expected = expected or result
+            assert result == expected
+
+
+@given(st.integers(1, 900), st.integers(1, 3), st.lists(st.integers(0, 29), max_size=4))
+def test_parts_of_the_samples_add_up_to_the_whole(
+    n_samples: int, n_threads: int, cuts: list[int]
+) -> None:
+    rng = np.random.default_rng(0)
+    factors, Y = unit_factors(rng), rng.standard_normal((n_samples, FEATURES))
+    total, (_, *worst) = run(factors, Y, "full", n_worst=20)
+    n_blocks = -(-n_samples // 32)
+    tree = _native.SumTree(COUNTS + SIZES["full", -1], n_blocks)
+    parts = []
+    ends = sorted({0, n_blocks, *(cut for cut in cuts if cut < n_blocks)})
+    for part in reversed(list(itertools.pairwise(ends))):
+        first, stop = (min(32 * end, n_samples) for end in part)
+        _, *found = native(factors, Y.dtype).run(
+            Feed(Y[first:stop], 928), stop - first, 928, "omp", WIDTH, tree, sums="full",
+            first=first, n_worst=20, block=32, threads=n_threads,
+        )  # fmt: skip
+        parts.append(found)
+    assert tree.total().tobytes() == total.tobytes()
+    residual2, samples = (np.concatenate(part) for part in zip(*parts, strict=True))
+    order = np.lexsort([samples, -residual2])[:20]
+    np.testing.assert_array_equal(samples[order], worst[1])
+    np.testing.assert_array_equal(residual2[order], worst[0])
+
+
+def test_the_first_sample_that_is_not_finite_is_found(problem):
+    factors, Y = problem
+    assert run(factors, Y)[1][0] == -1
+    Y[[300, 211, 250], 3] = np.nan
+    for threads in (1, 4):
+        assert run(factors, Y, n_worst=5, threads=threads)[1][0] == 211
+
+
+def test_chunks_are_given_back(problem):
+    factors, Y = problem
+    feed = Feed(Y, 64)
+    native(factors, Y.dtype).run(feed, len(Y), 64, "ols", 2, _native.SumTree(COUNTS, 11), block=32)
+    assert not feed.in_use
+
+
+@pytest.mark.parametrize("name", _native.instruction_sets())
+def test_every_pass_uses_the_instruction_set_it_names(problem, name):
+    factors, Y = problem
+    total, _ = run(factors, Y, "full", instruction_set=name)
+    best, _ = run(factors, Y, "full")
+    np.testing.assert_allclose(total, best, atol=1e-9)
+    if name == "baseline" and len(_native.instruction_sets()) > 1:
+        assert total.tobytes() != best.tobytes()
+
+
+def test_an_unknown_instruction_set_is_refused(problem):
+    with pytest.raises(ValueError, match="instruction set mmx"):
+        run(*problem, instruction_set="mmx")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"given": True}, "codes are needed"),
+        ({"first": 16}, "where a block does"),
+        ({"chunk": 48}, "whole numbers of blocks"),
+        ({"method": "lars"}, "unknown method lars"),
+        ({"nonzeros": np.zeros(3, np.int32)}, "nonzeros has 3 entries; expected 333"),
+        ({"tols": np.zeros(3)}, "tols has 3 entries"),
+    ],
+)
+def test_what_does_not_fit_a_pass_is_refused(problem, change, words):
+    with pytest.raises(ValueError, match=words):
+        run(*problem, **change)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_are_packed_where_they_start(rng, dtype, kind, threads):
+    n = 10000
+    index = rng.integers(0, 99, (n, 4)).astype(np.int32)
+    value = rng.standard_normal((n, 4)).astype(dtype)
+    nonzeros = rng.integers(0, 5, n).astype(np.int32)
+    starts = np.concatenate([[3], 3 + np.cumsum(nonzeros)])
+    indices = np.full(starts[-1] + 2, -7, kind)
+    data = np.full(starts[-1] + 2, -7, dtype)
+    _native.compress(index, value, nonzeros, starts, indices, data, threads)
+    used = np.arange(4) < nonzeros[:, None]
+    for packed, entries in ((indices, index), (data, value)):
+        np.testing.assert_array_equal(packed[3:-2], entries[used])
+        assert (packed[:3] == -7).all()
+        assert (packed[-2:] == -7).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"starts": np.array([0, 2, 3])},
+        {"starts": np.array([-1, 1, 3])},
+        {"starts": np.array([1, 3, 5])},
+        {"starts": np.array([0, 2])},
+        {"nonzeros": np.array([-2, 2], np.int32)},
+        {"nonzeros": np.array([3, 1], np.int32), "starts": np.array([0, 3, 4])},
+        {"data": np.zeros(3)},
+        {"value": np.zeros((2, 3))},
+    ],
+)
+def test_starts_that_do_not_fit_the_codes_are_refused(change):
+    arrays = {
+        "index": np.zeros((2, 2), np.int32),
+        "value": np.zeros((2, 2)),
+        "nonzeros": np.full(2, 2, np.int32),
+        "starts": np.array([0, 2, 4]),
+        "indices": np.zeros(4, np.int32),
+        "data": np.zeros(4),
+    }
+    _native.compress(**arrays)
+    with pytest.raises(ValueError, match="do not fit"):
+        _native.compress(**(arrays | change))
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 31, 32, 33, 100])
+def test_a_packed_triangle_becomes_a_symmetric_matrix(rng, n):
+    full = rng.standard_normal((n, n))
+    full += full.T
+    unpacked = _native.symmetric(full[np.tril_indices(n)], n)
+    np.testing.assert_array_equal(unpacked, full)
+    with pytest.raises(ValueError, match="packed triangle"):
+        _native.symmetric(np.zeros(n * (n + 1) // 2 + 1), n)
+
+
+def swept(Y: NDArray[Any], X: NDArray[Any], D: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Approximate K-SVD by its definition: X (N, atoms) and D (atoms, features)."""
+    X, D = X.copy(), D.copy()
+    for j in range(len(D)):
+        users = X[:, j] != 0
+        if not users.any():
+            continue
+        error = Y[users] - X[users] @ D + np.outer(X[users, j], D[j])
+        direction = X[users, j] @ error
+        direction *= np.sign(direction[np.argmax(np.abs(direction))])
+        D[j] = direction / np.linalg.norm(direction)
+        X[users, j] = error @ D[j]
+    return X, D
+
+
+@pytest.mark.parametrize("name", ["", *_native.instruction_sets()])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_sweep_over_csr_codes_is_approximate_ksvd(rng, dtype, name):
+    Y = rng.standard_normal((200, 11)).astype(dtype)
+    D = rng.standard_normal((9, 11))
+    D /= np.linalg.norm(D, axis=1, keepdims=True)
+    X = sparse.random_array((200, 9), density=0.3, rng=rng, dtype=dtype).tocsr()
+    X.data -= dtype(0.5)
+    expected_X, expected_D = swept(Y.astype(float), X.toarray().astype(float), D)
+    indptr, indices = X.indptr.astype(np.int32), X.indices.astype(np.int32)
+    _native.sweep_atoms(Y, indptr, indices, X.data, D, instruction_set=name)
+    atol = 1e-4 if dtype == np.float32 else 1e-10
+    np.testing.assert_allclose(D, expected_D, atol=atol)
+    np.testing.assert_allclose(X.toarray(), expected_X, atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"indices": np.full(4, 3, np.int32)}, "names an atom that does not exist"),
+        ({"indices": np.full(4, -1, np.int32)}, "names an atom that does not exist"),
+        ({"indices": np.zeros(3, np.int32)}, "codes do not fit together"),
+        ({"data": np.ones(5)}, "codes do not fit together"),
+        ({"indptr": np.array([1, 2, 3, 4, 4], np.int32)}, "codes do not fit together"),
+        ({"indptr": np.array([0, 3, 2, 4, 4], np.int32)}, "rows of the codes overlap"),
+        ({"indptr": np.array([0, -2, 2, 4, 4], np.int32)}, "rows of the codes overlap"),
+        ({"indptr": np.array([0, 4, 4, 4, -1], np.int32)}, "codes do not fit together"),
+        ({"samples": np.ones((4, 6))}, "samples do not fit the atoms"),
+        ({"atoms": np.ones(15)}, "atoms is no matrix"),
+    ],
+)
+def test_a_sweep_refuses_arrays_that_do_not_fit(change, words):
+    arrays = {
+        "samples": np.ones((4, 5)),
+        "indptr": np.arange(5, dtype=np.int32),
+        "indices": np.zeros(4, np.int32),
+        "data": np.ones(4),
+        "atoms": np.eye(3, 5),
+    }
+    with pytest.raises(ValueError, match=words):
+        _native.sweep_atoms(**(arrays | change))
