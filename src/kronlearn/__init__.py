@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kronlearn.estimators import KroneckerDictionaryLearning
     from kronlearn.io.model_files import load_dictionary
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "KroneckerDictionary": "core.dictionary",
