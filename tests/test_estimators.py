@@ -252,3 +252,25 @@ def test_verbose_learning_says_how_it_goes(Y, capsys):
 def test_one_sample_is_enough(Y):
     model = small().fit(Y[:1])
     assert model.score(Y[:1]) > -np.sqrt(np.mean(Y[:1] ** 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"method": np.array(["ols", "omp"])}, ValueError, "method=.*cannot be learned with"),
+        ({"device": ["cpu"]}, ValueError, "device=.*does not exist"),
+        ({"structure": np.zeros(2)}, ValueError, "structure=.*does not exist"),
+        ({"engine": np.zeros(2)}, ValueError, "engine=.*does not exist"),
+        ({"block_size": 2**63}, ValueError, "block_size=.*is not a number of samples"),
+        ({"init": 3}, ValueError, "init is neither one of dct, data, random"),
+        ({"random_state": "zero"}, ValueError, "random_state='zero' is not a seed"),
+        ({"random_state": -1}, ValueError, "random_state=-1 is not a seed"),
+        ({"checkpoint": 3}, TypeError, "checkpoint=3 is not the path of a file"),
+        ({"tol": "3"}, TypeError, "tol='3' is not a number"),
+        ({"tol": True}, TypeError, "tol=True is not a number"),
+    ],
+    ids=str,
+)
+def test_errors_name_the_parameter(Y, options, error, message):
+    with pytest.raises(error, match=message):
+        small(**options).fit(Y)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 
 from kronlearn.blas import single_threaded_blas
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
@@ -28,7 +27,7 @@ from kronlearn.engines.threads import default_block_size
 from kronlearn.io.checkpoints import load_state, save_state
 from kronlearn.io.samples import Samples, open_samples
 from kronlearn.learner import DictionaryLearner, Progress
-from kronlearn.parameters import check_learning_parameters
+from kronlearn.parameters import check_learning_parameters, random_numbers
 
 __all__ = ["KroneckerDictionaryLearning"]
 
@@ -282,7 +281,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
                 f"entries; n_atoms={n_atoms} exceeds the samples' shape, pass "
                 f"n_atoms={source.patch_shape}."
             )
-        rng = check_random_state(self.random_state)
+        rng = random_numbers(self.random_state)
         return starting_dictionary(
             init, source, n_atoms, rng, orthonormal=orthonormal, n_terms=self.n_terms
         )

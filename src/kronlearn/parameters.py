@@ -8,6 +8,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+from sklearn.utils import check_random_state
 
 from kronlearn.coding import check_block_size
 from kronlearn.engines.selection import DEVICES, ENGINES, check_name
@@ -19,6 +20,7 @@ __all__ = [
     "check_number",
     "mode_sizes",
     "positive_integers",
+    "random_numbers",
 ]
 
 STRUCTURES = ("general", "orthonormal")
@@ -76,6 +78,17 @@ def check_learning_parameters(estimator: Any) -> None:
             "is not orthonormal."
         )
     check_block_size(estimator.block_size)
+
+
+def random_numbers(random_state: Any) -> np.random.RandomState:
+    """The generator that a seed, a generator or None means."""
+    try:
+        return check_random_state(random_state)
+    except ValueError:
+        raise ValueError(
+            f"random_state={random_state!r} is not a seed; pass an integer from 0 to 2**32 − 1, a "
+            "RandomState or None."
+        ) from None
 
 
 def check_number(name: str, value: Any) -> None:

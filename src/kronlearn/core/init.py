@@ -138,7 +138,12 @@ def _given(
     orthonormal: bool,
     n_terms: int,
 ) -> Dictionary:
-    dictionary = init if isinstance(init, Dictionary) else KroneckerDictionary(init)
+    try:
+        dictionary = init if isinstance(init, Dictionary) else KroneckerDictionary(init)
+    except ValueError as problem:
+        raise ValueError(
+            f"init is neither one of {', '.join(STARTS)}, nor a dictionary, nor factors: {problem}"
+        ) from None
     if (dictionary.patch_shape, dictionary.n_atoms) != (patch_shape, n_atoms):
         raise ValueError(
             f"init has {dictionary.n_atoms} atoms for samples of shape {dictionary.patch_shape}; "
