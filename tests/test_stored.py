@@ -16,7 +16,7 @@ import zarr
 from scipy.io import loadmat, netcdf_file, savemat
 
 from cube_files import KINDS, can_hold, cube_of, files_of, write_cube
-from kronlearn.io.formats import mat5
+
 from kronlearn.io.stored import (
     StoredArray,
     StoredArrayError,
@@ -531,7 +531,7 @@ def test_xarrays_zarr_stores_are_unpacked(version, tmp_path, rng):
 def test_matlab_files_are_read_as_scipy_reads_them(tmp_path, rng):
     path, expected = write_cube("mat 5", tmp_path, cube_of(rng, "i4"))
     with open(path, "rb") as file:
-        header = file.read(mat5.HEADER_BYTES)
+        header = file.read(128)
     for order, compressed in (("<", False), (">", False), ("<", True), (">", True)):
         swapped = header[:124] + (b"\x00\x01IM" if order == "<" else b"\x01\x00MI")
         with open(path, "wb") as file:

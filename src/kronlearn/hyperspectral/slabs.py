@@ -15,7 +15,7 @@ from kronlearn.hyperspectral.blocks import Block, block_height, in_order, row_bl
 from kronlearn.hyperspectral.subspace import Subspace
 from kronlearn.images.aggregation import Averager
 from kronlearn.io.cubes import Cube
-from kronlearn.io.formats.outputs import converted
+from kronlearn.io.conversion import converted
 
 __all__ = ["denoised_rows"]
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.io.formats.bands import BandAxis, find_band_axis
-from kronlearn.io.formats.outputs import (
-    CubeWriter,
-    Plan,
-    converted,
-    fits,
-    places_for,
-    writer_for,
-)
+from kronlearn.io.band_axis import BandAxis, find_band_axis
+from kronlearn.io.conversion import converted, fits
 from kronlearn.io.stored import PathLike, StoredArray, StoredArrayError, open_array
+from kronlearn.io.writers import CubeWriter, Target, places_for, writer_for
 
 __all__ = ["Cube", "CubeWriter", "open_cube"]
 
@@ -26,7 +22,8 @@ __all__ = ["Cube", "CubeWriter", "open_cube"]
 class Cube:
     """A cube of shape (rows, columns, bands), whatever the order of the axes where it is stored.
 
-    Made by :func:`open_cube`. It can be sent to other processes and read by several threads.
+    Made by :func:`open_cube`. It can be sent to other processes and read by several threads. Its
+    file is closed by ``close``, at the end of a ``with`` block, or when nobody uses it any more.
 
     Attributes
     ----------
@@ -156,9 +153,7 @@ class Cube:
             raise ValueError(f"values have shape {values.shape}; the cube has {self.shape}.")
         kept = self.dtype if dtype is None else np.dtype(dtype)
         result = self._in_file_order(converted(values, kept, self.nodata, self.name))
-        if self.stored.format == "xarray":
-            return self.stored.thing.copy(data=result)  # type: ignore[attr-defined]
-        return result
+        return self.stored.like(result)
 
     def create(self, path: PathLike, dtype: np.dtype[Any] | None = None) -> CubeWriter:
         """A file for new values of this cube: a context manager that takes them row by row.
@@ -188,14 +183,31 @@ class Cube:
         ...     np.load(path)[1].tolist()
         [[24, 26, 28, 30], [32, 34, 36, 38], [40, 42, 44, 46]]
         """
-        return writer_for(Path(path), self._plan(dtype))
+        return writer_for(self._target(path, dtype))
 
     def places(self, path: PathLike) -> list[Path]:
         """The files or folders that :meth:`create` makes or replaces: of ENVI two."""
-        return places_for(Path(path), self._plan())
+        return places_for(self._target(path))
 
-    def _plan(self, dtype: Any = None) -> Plan:
-        return Plan(
+    def close(self) -> None:
+        """Close the file that it is read from. May be called again."""
+        self.stored.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _target(self, path: PathLike, dtype: Any = None) -> Target:
+        return Target(
+            # A link stays a link: what it leads to is replaced.
+            path=Path(os.path.realpath(path)),
             source=self.stored,
             shape=self.shape,
             space=self._space,

@@ -8,12 +8,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["dont_need", "is_mapped", "will_need"]
+__all__ = ["dont_need", "is_mapped", "mapped_from", "will_need"]
+
+# NumPy itself keeps views one or two deep; array classes of other libraries may answer ``base``
+# with ever new objects.
+_MOST_VIEWS = 32
+
+
+def mapped_from(array: NDArray[Any]) -> np.memmap[Any, Any] | None:
+    """The mapped file that an array is a view of, if it shares its changes with it."""
+    base: Any = array
+    found = None
+    for _ in range(_MOST_VIEWS):
+        # Private changes (mode "c") would be lost with their pages, and are in no file.
+        if isinstance(base, np.memmap):
+            found = base if base.mode != "c" else None
+        if not isinstance(base, np.ndarray):
+            return found if isinstance(base, mmap.mmap) else None
+        base = base.base
+    return None
 
 
 def is_mapped(array: NDArray[Any]) -> bool:
     """Whether an array is a view of a mapped file that shares its changes with it."""
-    return _pages(array) is not None
+    return mapped_from(array) is not None
 
 
 def will_need(array: NDArray[Any]) -> None:
@@ -28,21 +46,11 @@ def dont_need(array: NDArray[Any]) -> None:
         _advise(array, mmap.MADV_DONTNEED)
 
 
-def _pages(array: NDArray[Any]) -> mmap.mmap | None:
-    base: Any = array
-    shared = False
-    while isinstance(base, np.ndarray):
-        if isinstance(base, np.memmap):
-            # Private changes (mode "c") would be lost with their pages.
-            shared = base.mode != "c"
-        base = base.base
-    return base if shared and isinstance(base, mmap.mmap) else None
-
-
 def _advise(array: NDArray[Any], advice: int) -> None:
-    pages = _pages(array)
-    if pages is None or array.size == 0 or not array.flags.c_contiguous:
+    mapped = mapped_from(array)
+    if mapped is None or array.size == 0 or not array.flags.c_contiguous:
         return
+    pages: Any = mapped._mmap  # type: ignore[attr-defined]
     start_of_file = int(np.frombuffer(pages, np.uint8).__array_interface__["data"][0])
     first = int(array.__array_interface__["data"][0]) - start_of_file
     start = first // mmap.PAGESIZE * mmap.PAGESIZE

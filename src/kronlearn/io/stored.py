@@ -3,48 +3,46 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from kronlearn.io.formats.conventions import Packing
 
 __all__ = ["StoredArray", "StoredArrayError", "StoredArrayNotFoundError", "open_array"]
 
 PathLike = str | os.PathLike[str]
 Key = tuple[slice, ...]
 
-# Which module of ``formats`` opens what, by the ending of its name.
-_ENDINGS = {
-    ".npy": "npy",
-    ".zarr": "zarr_store",
-    ".zip": "zarr_store",
-    **dict.fromkeys((".h5", ".hdf5", ".he5", ".hdf"), "hdf5"),
-    **dict.fromkeys((".nc", ".nc4", ".cdf"), "netcdf"),
-    ".mat": "mat",
-    ".hdr": "envi",
-    **dict.fromkeys((".tif", ".tiff"), "geotiff"),
+# The formats by their modules in ``formats``: what they are, the endings of their names, and the
+# first bytes of their files.
+_TIFF = (b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")
+_FORMATS: dict[str, tuple[str, tuple[str, ...], tuple[bytes, ...]]] = {
+    "npy": ("a NumPy array (.npy)", (".npy",), (b"\x93NUMPY",)),
+    "hdf5": ("an HDF5 file (.h5)", (".h5", ".hdf5", ".he5", ".hdf"), (b"\x89HDF\r\n\x1a\n",)),
+    "netcdf": (
+        "a NetCDF file (.nc)",
+        (".nc", ".nc4", ".cdf"),
+        (b"CDF\x01", b"CDF\x02", b"CDF\x05"),
+    ),
+    "mat": ("a MATLAB file (.mat)", (".mat",), (b"MATLAB ",)),
+    "geotiff": ("a TIFF image (.tif)", (".tif", ".tiff"), _TIFF),
+    "zarr": ("a Zarr store (.zarr or .zip)", (".zarr", ".zip"), (b"PK\x03\x04",)),
+    "envi": ("an ENVI header (.hdr)", (".hdr",), (b"ENVI",)),
+    "image_folder": ("a folder of images", (), ()),
 }
-# What the first bytes of a file say, whatever its name.
-_CONTENTS = (
-    (b"\x93NUMPY", "npy", "a NumPy array (.npy)"),
-    (b"\x89HDF\r\n\x1a\n", "hdf5", "an HDF5 file (.h5)"),
-    (b"CDF\x01", "netcdf", "a NetCDF file (.nc)"),
-    (b"CDF\x02", "netcdf", "a NetCDF file (.nc)"),
-    (b"CDF\x05", "netcdf", "a NetCDF file (.nc)"),
-    (b"MATLAB ", "mat", "a MATLAB file (.mat)"),
-    (b"II*\x00", "geotiff", "a TIFF image (.tif)"),
-    (b"MM\x00*", "geotiff", "a TIFF image (.tif)"),
-    (b"II+\x00", "geotiff", "a TIFF image (.tif)"),
-    (b"MM\x00+", "geotiff", "a TIFF image (.tif)"),
-    (b"PK\x03\x04", "zarr_store", "a zip archive (.zip)"),
-    (b"ENVI", "envi", "an ENVI header (.hdr)"),
-)
-# Formats whose files may look like one another inside.
-_ALSO = {"netcdf": {"hdf5"}, "mat": {"hdf5"}}
+# Formats whose files may look like those of another inside.
+_ALSO = {"netcdf": "hdf5", "mat": "hdf5"}
 KNOWN = (
     ".npy, .zarr (folder or .zip), .h5, .hdf5, .he5, .nc, .nc4, .mat, ENVI (.hdr and the file "
     "beside it), GeoTIFF (.tif, .tiff) and folders of images"
@@ -63,7 +61,8 @@ class StoredArray(ABC):
     """An array of real numbers that is read a part at a time, whatever it is stored in.
 
     Made by :func:`open_array`. It can be sent to other processes, where it opens its file again,
-    and read by several threads at once.
+    and read by several threads at once. Its file is closed by ``close``, at the end of a ``with``
+    block, or when nobody uses the array any more.
 
     Attributes
     ----------
@@ -80,6 +79,8 @@ class StoredArray(ABC):
         The shape of the parts in which it is stored.
     nodata : float, int or None
         The value that says that there is none.
+    packing : Packing or None
+        How the numbers in the file become the values that ``read`` returns.
     attributes : dict
         What the file says about the array, in plain types.
     axes : tuple of str or None
@@ -91,8 +92,8 @@ class StoredArray(ABC):
         The axis of the bands where the format has one by definition.
     """
 
-    #: The name of the format, and of the module that reads and writes it.
-    format = "array"
+    #: The module of ``formats`` that reads and writes it.
+    format = "memory"
 
     def __init__(
         self,
@@ -104,25 +105,26 @@ class StoredArray(ABC):
         dataset: str | None = None,
         chunks: tuple[int, ...] | None = None,
         nodata: float | int | None = None,
+        packing: Packing | None = None,
         attributes: Mapping[str, Any] | None = None,
         axes: tuple[str, ...] | None = None,
         wavelengths: NDArray[np.float64] | None = None,
         coordinates: Mapping[str, NDArray[Any]] | None = None,
         band_axis: int | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.path, self.dataset = name, path, dataset
         self.shape = tuple(int(length) for length in shape)
+        self.packing = packing
+        if packing is not None:
+            dtype, nodata = packing.dtype, None if nodata is None else math.nan
         self.dtype = np.dtype(dtype).newbyteorder("=")
-        self.path = path
-        self.dataset = dataset
         self.chunks = None if chunks is None else tuple(int(length) for length in chunks)
         is_whole = self.dtype.kind in "iu" and nodata is not None and float(nodata).is_integer()
         self.nodata = int(nodata) if is_whole and nodata is not None else nodata
         self.attributes = dict(attributes or {})
-        self.axes = axes
-        self.wavelengths = wavelengths
+        self.axes, self.wavelengths, self.band_axis = axes, wavelengths, band_axis
         self.coordinates = dict(coordinates or {})
-        self.band_axis = band_axis
+        self._closing: weakref.finalize[Any, Any] | None = None
         if self.dtype.kind not in "fiub":
             raise self.error(f"holds {self.dtype} values; real numbers are needed")
         if min(self.shape, default=0) < 1:
@@ -157,9 +159,11 @@ class StoredArray(ABC):
         expected = tuple(part.stop - part.start for part in key)
         if 0 in expected:
             return np.empty(expected, self.dtype)
+        if self._closing is not None and not self._closing.alive:
+            raise self.error("is closed; open it again")
         try:
             values = np.asarray(self._read(key))
-        except StoredArrayError:
+        except (StoredArrayError, MemoryError):
             raise
         except Exception as problem:
             raise self.error(f"cannot be read at {_place(key)}: {_reason(problem)}") from problem
@@ -167,16 +171,43 @@ class StoredArray(ABC):
             raise self.error(
                 f"gave numbers of shape {values.shape} at {_place(key)}, not {expected}"
             )
+        if self.packing is not None:
+            return self.packing.unpack(values)
         return values.astype(self.dtype, copy=False)
+
+    def like(self, values: NDArray[Any]) -> Any:
+        """Values of the same shape as the kind of object that this array was made from."""
+        return values
 
     def error(self, problem: str) -> StoredArrayError:
         """An error that names the array."""
         inside = "" if self.dataset is None or self.path is None else f" ({self.dataset})"
         return StoredArrayError(f"{self.name}{inside} {problem.rstrip('.')}.")
 
+    def keep(self, resources: ExitStack) -> Self:
+        """The array, which from now on closes these resources when it is closed itself."""
+        self._closing = weakref.finalize(self, resources.pop_all().close)
+        return self
+
+    def close(self) -> None:
+        """Close its file; nothing can be read any more. May be called again."""
+        if self._closing is not None:
+            self._closing()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
     @abstractmethod
     def _read(self, key: Key) -> NDArray[Any]:
-        """The numbers of a part that is not empty, given by its bounds."""
+        """The numbers in the file of a part that is not empty, given by its bounds."""
 
     def _whole(self, part: slice, length: int) -> slice:
         start = 0 if part.start is None else int(part.start)
@@ -191,7 +222,7 @@ class StoredArray(ABC):
     def __reduce__(self) -> tuple[Any, ...]:
         if self.path is None:
             return super().__reduce__()  # type: ignore[return-value]
-        return _reopened, (str(self.path), self.dataset, self.shape, self.dtype)
+        return _reopened, (self.format, self.path, self.dataset, self.shape, self.dtype)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.shape} {self.dtype.name}>"
@@ -228,18 +259,17 @@ def open_array(thing: Any, dataset: str | None = None) -> StoredArray:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = os.path.join(folder, "cube.npy")
     ...     np.save(path, np.arange(24, dtype=">i2").reshape(2, 3, 4))
-    ...     array = open_array(path)
-    ...     part = array.read((slice(0, 1), slice(1, 3), slice(None)))
+    ...     with open_array(path) as array:
+    ...         part = array.read((slice(0, 1), slice(1, 3), slice(None)))
     >>> array.shape, part.tolist()
     ((2, 3, 4), [[[4, 5, 6, 7], [8, 9, 10, 11]]])
     """
     if isinstance(thing, StoredArray):
         return thing
     if isinstance(thing, str | os.PathLike):
-        return _open_path(Path(os.path.abspath(os.fspath(thing))), dataset)
-    from kronlearn.io.formats.memory import wrap
-
-    return wrap(thing, dataset)
+        path = Path(os.path.abspath(os.fspath(thing)))
+        return _open_path(format_of(path), path, dataset)
+    return module_of("memory").wrap(thing, dataset)
 
 
 def need(library: str, what: str) -> Any:
@@ -253,72 +283,81 @@ def need(library: str, what: str) -> Any:
         ) from problem
 
 
-def format_by_content(path: Path) -> tuple[str, str] | None:
-    """The format that a file has inside and its description; None if it is not known."""
-    with open(path, "rb") as file:
-        start = file.read(16)
-    for magic, module, text in _CONTENTS:
-        if start.startswith(magic):
-            return module, text
-    return None
+def holds_one_array(path: Path, dataset: str | None) -> None:
+    """Raise if an array was named in a file of a format without names."""
+    if dataset is not None:
+        raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
+
+
+def module_of(name: str) -> Any:
+    """The module of a format."""
+    return importlib.import_module(f"kronlearn.io.formats.{name}")
 
 
 def format_by_ending(path: Path) -> str | None:
     """The format that a name stands for; None if it is not known."""
-    return _ENDINGS.get(path.suffix.lower())
+    ending = path.suffix.lower()
+    return next((name for name, (_, endings, _) in _FORMATS.items() if ending in endings), None)
 
 
-def _open_path(path: Path, dataset: str | None) -> StoredArray:
+def format_of(path: Path) -> str:
+    """The format of a file or folder, by its name and its content."""
     if not path.exists():
         raise StoredArrayNotFoundError(f"{path} does not exist.")
-    try:
-        module = _module_for(path)
-    except OSError as problem:
-        raise StoredArrayError(f"{path} cannot be read: {_reason(problem)}.") from problem
-    try:
-        return module.open_file(path, dataset)
-    except (StoredArrayError, ImportError):
-        raise
-    except Exception as problem:
-        # Libraries have all kinds of errors for damaged files: KeyError, zlib.error, OSError, …
-        raise StoredArrayError(
-            f"{path} cannot be read as {module.DESCRIPTION}; it is damaged, cut off or something "
-            f"else: {_reason(problem)}."
-        ) from problem
-
-
-def _module_for(path: Path) -> Any:
-    """The module that opens a file or folder."""
-    formats = "kronlearn.io.formats."
     if path.is_dir():
         is_zarr = any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
-        folder = "zarr_store" if is_zarr or path.suffix.lower() == ".zarr" else "image_folder"
-        return importlib.import_module(formats + folder)
+        return "zarr" if is_zarr or path.suffix.lower() == ".zarr" else "image_folder"
     if not path.is_file():
         raise StoredArrayError(f"{path} is not a regular file.")
     if path.stat().st_size == 0:
         raise StoredArrayError(f"{path} is empty: it has 0 bytes.")
-    named, inside = format_by_ending(path), format_by_content(path)
-    if named is None:
-        from kronlearn.io.formats.envi import header_of
-
-        if header_of(path) is not None:
-            named = "envi"
-        elif inside is None:
-            raise StoredArrayError(f"{path} is of no known format; these can be read: {KNOWN}.")
-        else:
-            named = inside[0]
-    elif inside is not None and inside[0] not in {named, *_ALSO.get(named, ())}:
+    if path.suffix.lower() == ".npz":
         raise StoredArrayError(
-            f"{path} is named {path.suffix}, but its content is {inside[1]}; rename it."
+            f"{path} is a NumPy archive of several arrays (.npz); pass one of them, "
+            "np.load(path)['name'], or save it as .npy, which is read a part at a time."
         )
-    return importlib.import_module(formats + named)
+    named, inside = format_by_ending(path), _format_by_content(path)
+    if named is None:
+        if module_of("envi").header_of(path) is not None:
+            return "envi"
+        if inside is None:
+            raise StoredArrayError(f"{path} is of no known format; these can be read: {KNOWN}.")
+        return inside
+    if inside not in (None, named, _ALSO.get(named)):
+        raise StoredArrayError(
+            f"{path} is named {path.suffix}, but its content is {_FORMATS[inside][0]}; rename it."
+        )
+    return named
+
+
+def _format_by_content(path: Path) -> str | None:
+    """The format that the first bytes of a file stand for; None if it is not known."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(16)
+    except OSError as problem:
+        raise StoredArrayError(f"{path} cannot be read: {_reason(problem)}.") from problem
+    return next((name for name, (*_, magic) in _FORMATS.items() if start.startswith(magic)), None)
+
+
+def _open_path(name: str, path: Path, dataset: str | None) -> StoredArray:
+    """The array of a file of a format."""
+    try:
+        return module_of(name).open_file(path, dataset)
+    except (StoredArrayError, ImportError, MemoryError):
+        raise
+    except Exception as problem:
+        # Libraries have all kinds of errors for damaged files: KeyError, zlib.error, OSError, …
+        raise StoredArrayError(
+            f"{path} cannot be read as {_FORMATS[name][0]}; it is damaged, cut off or something "
+            f"else: {_reason(problem)}."
+        ) from problem
 
 
 def _reopened(
-    path: str, dataset: str | None, shape: tuple[int, ...], dtype: np.dtype[Any]
+    name: str, path: Path, dataset: str | None, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> StoredArray:
-    array = open_array(path, dataset)
+    array = _open_path(name, path, dataset)
     if (array.shape, array.dtype) != (shape, dtype):
         raise array.error(
             f"has shape {array.shape} and dtype {array.dtype} now, but had {shape} and {dtype} "

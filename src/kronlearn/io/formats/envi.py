@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from kronlearn.io.formats.mapped import FileArray, RawWriter
-from kronlearn.io.formats.outputs import Plan, beside
-from kronlearn.io.stored import StoredArrayError
+from kronlearn.io.formats.layout import Layout
+from kronlearn.io.formats.mapped import FileArray
+from kronlearn.io.stored import StoredArrayError, holds_one_array
+from kronlearn.io.writers import Target
 
-__all__ = ["EnviArray", "create", "header_of", "open_file"]
-
-DESCRIPTION = "an ENVI file"
+__all__ = ["EnviArray", "header_of", "open_file", "places", "raw", "save"]
 
 _DTYPES = {1: "u1", 2: "i2", 3: "i4", 4: "f4", 5: "f8", 12: "u2", 13: "u4", 14: "i8", 15: "u8"}
 _ORDERS = {
@@ -52,15 +53,15 @@ class EnviArray(FileArray):
             raise _error(header, f"byte order = {byte_order} is neither 0 nor 1")
         if _integer(header, fields, "file compression", 0) != 0:
             raise _error(header, "compressed files cannot be read; decompress it first")
-        if any(float(x) for x in _numbers(header, fields, "major frame offsets")):
+        if any(_numbers(header, fields, "major frame offsets")):
             raise _error(header, "major frame offsets other than 0 cannot be read")
+        dtype = np.dtype("<>"[byte_order] + _DTYPES[code])
+        offset = _integer(header, fields, "header offset", 0)
         waves = _numbers(header, fields, "wavelength")
         ignored = _numbers(header, fields, "data ignore value")
         super().__init__(
             path,
-            shape,
-            np.dtype("<>"[byte_order] + _DTYPES[code]),
-            _integer(header, fields, "header offset", 0),
+            Layout.in_order(shape, dtype, offset),
             file=binary,
             nodata=ignored[0] if ignored else None,
             attributes={k: _plain(v) for k, v in fields.items() if k not in _LAYOUT},
@@ -69,20 +70,14 @@ class EnviArray(FileArray):
         )
 
     @property
-    def binary(self) -> Path:
-        """The file with the numbers."""
-        return self._file
-
-    @property
     def files(self) -> list[Path]:
         """The file with the numbers and its header."""
-        return [self._file, self._header]
+        return [self.binary, self._header]
 
 
 def open_file(path: Path, dataset: str | None) -> EnviArray:
     """The array of an ENVI header, or of the binary file beside it."""
-    if dataset is not None:
-        raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
+    holds_one_array(path, dataset)
     if path.suffix.lower() == ".hdr":
         return EnviArray(path, path, _binary_of(path))
     header = header_of(path)
@@ -102,67 +97,53 @@ def header_of(binary: Path) -> Path | None:
     return None
 
 
-def places(target: Path, plan: Plan) -> list[Path]:
+def places(target: Target) -> list[Path]:
     """The file with the numbers and its header that are written for the name of one of them."""
-    if target.suffix.lower() == ".hdr":
-        ending = plan.source.binary.suffix if isinstance(plan.source, EnviArray) else ".img"
-        return [target.with_suffix(ending if ending in _BINARY_ENDINGS else ".img"), target]
-    return [target, header_of(target) or target.with_suffix(".hdr")]
+    path, source = target.path, target.source
+    if path.suffix.lower() == ".hdr":
+        ending = source.binary.suffix if isinstance(source, EnviArray) else ".img"
+        return [path.with_suffix(ending if ending in _BINARY_ENDINGS else ".img"), path]
+    return [path, header_of(path) or path.with_suffix(".hdr")]
 
 
-def create(target: Path, plan: Plan) -> _EnviWriter:
-    """A writer of a binary file and its header."""
-    return _EnviWriter(target, plan)
+def raw(target: Target) -> tuple[np.dtype[Any], bytes]:
+    """The dtype of the numbers in a file and what stands before them."""
+    source = target.source
+    is_kept = isinstance(source, EnviArray) and target.dtype is None
+    stored = source.stored_dtype if isinstance(source, EnviArray) and is_kept else target.out_dtype
+    if stored.newbyteorder("=") not in map(np.dtype, _DTYPES.values()):
+        raise ValueError(f"{target.path}: ENVI files hold no {stored} numbers; pass another dtype.")
+    return stored, b""
 
 
-class _EnviWriter(RawWriter):
-    """Writes the numbers, and the header of the source with what has changed in it."""
+def save(target: Target, values: np.memmap[Any, Any], binary: Path, header: Path) -> None:
+    """Write the header of the source with what has changed; the numbers are complete.
 
-    def __init__(self, target: Path, plan: Plan) -> None:
-        source = plan.source if isinstance(plan.source, EnviArray) else None
-        interleave = _interleave(plan)
-        stored = plan.out_dtype if plan.dtype is not None or source is None else source.stored_dtype
-        codes = {np.dtype(name): code for code, name in _DTYPES.items()}
-        code = codes.get(stored.newbyteorder("="))
-        if code is None:
-            raise ValueError(f"{target}: ENVI files hold no {stored} numbers; pass another dtype.")
-        binary, self._header = places(target, plan)
-        entries = dict(source.entries) if source is not None else _new_entries(plan)
-        changed = {_LENGTHS[axis]: str(plan.length(axis)) for axis in _ORDERS[interleave]}
-        changed |= {"header offset": "0", "file type": "ENVI Standard", "data type": str(code)}
-        changed |= {"interleave": interleave, "byte order": str(int(stored.str[0] == ">"))}
-        if plan.nodata is not None:
-            changed["data ignore value"] = _number(plan.nodata)
-        self._entries = _updated(entries, changed)
-        self._header_temporary = beside(self._header)
-        super().__init__(binary, plan, _ORDERS[interleave], stored)
-
-    @property
-    def moves(self) -> list[tuple[Path, Path]]:
-        """The numbers first: a new header never stands beside old numbers."""
-        return [*super().moves, (self._header_temporary, self._header)]
-
-    def finish(self) -> None:
-        """Write the header."""
-        self.release()
-        lines = [f"{key} = {value}\n" for key, value in self._entries.items()]
-        with open(self._header_temporary, "w", encoding="utf-8") as file:
-            file.write("ENVI\n" + "".join(lines))
+    They are moved to their place first: a new header never stands beside old numbers.
+    """
+    os.rename(str(values.filename), binary)
+    source, order = target.source, target.order
+    codes = {np.dtype(name): code for code, name in _DTYPES.items()}
+    lengths = dict(zip(("row", "column", "band"), target.shape, strict=True))
+    changed = {_LENGTHS[axis]: str(length) for axis, length in lengths.items()}
+    changed |= {"header offset": "0", "file type": "ENVI Standard"}
+    changed["data type"] = str(codes[values.dtype.newbyteorder("=")])
+    changed["interleave"] = ("bsq", "bil", "bip")[order.index("band") if "band" in order else 0]
+    changed["byte order"] = str(int(values.dtype.str[0] == ">"))
+    if target.nodata is not None:
+        changed["data ignore value"] = _number(target.nodata)
+    entries = source.entries if isinstance(source, EnviArray) else _new_entries(target)
+    lines = [f"{key} = {value}\n" for key, value in _updated(entries, changed).items()]
+    header.write_text("ENVI\n" + "".join(lines), encoding="utf-8")
 
 
-def _interleave(plan: Plan) -> str:
-    if isinstance(plan.source, EnviArray):
-        return str(plan.source.attributes["interleave"]).lower()
-    return ("bsq", "bil", "bip")[plan.order.index("band")] if "band" in plan.order else "bsq"
-
-
-def _new_entries(plan: Plan) -> dict[str, str]:
+def _new_entries(target: Target) -> dict[str, str]:
     """Header fields for a cube from another format."""
-    entries = {"description": f"{{{plan.source.name.translate({123: 40, 125: 41})}}}"}
-    if plan.wavelengths is not None:
-        units = str(plan.source.attributes.get("wavelength_units", "Unknown"))
+    entries = {"description": f"{{{target.source.name.translate({123: 40, 125: 41})}}}"}
+    if target.wavelengths is not None:
+        units = str(target.source.attributes.get("wavelength_units", "Unknown"))
         entries["wavelength units"] = units
-        entries["wavelength"] = f"{{{', '.join(map(_number, plan.wavelengths))}}}"
+        entries["wavelength"] = f"{{{', '.join(map(_number, target.wavelengths))}}}"
     return entries
 
 

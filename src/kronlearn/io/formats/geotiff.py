@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import struct
 import threading
-import warnings
-import zlib
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.io.formats.naming import wavelengths_among
-from kronlearn.io.formats.outputs import ArrayWriter, Plan
-from kronlearn.io.stored import Key, StoredArray, StoredArrayError, need
+from kronlearn.io.formats import image_folder
+from kronlearn.io.formats.conventions import WAVELENGTH_NAMES
+from kronlearn.io.formats.tiff import check_tiff, quiet
+from kronlearn.io.stored import Key, StoredArray, StoredArrayError, holds_one_array, need
+from kronlearn.io.writers import Target, blocks
 
-__all__ = ["GeoTiffArray", "create", "open_file"]
-DESCRIPTION = "a TIFF file"
+__all__ = ["GeoTiffArray", "open_file", "save"]
 
 _LOSSY = ("jpeg", "webp", "jxl")
 
@@ -55,7 +52,7 @@ class GeoTiffArray(StoredArray):
 
     def _read(self, key: Key) -> NDArray[Any]:
         bands, rows, columns = key
-        with self._lock:
+        with self._lock, quiet():
             return np.asarray(
                 self.file.read(
                     list(range(bands.start + 1, bands.stop + 1)),
@@ -66,75 +63,45 @@ class GeoTiffArray(StoredArray):
 
 def open_file(path: Path, dataset: str | None) -> StoredArray:
     """The array of a GeoTIFF; the pages of a TIFF that has several are its bands."""
-    if dataset is not None:
-        raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
+    holds_one_array(path, dataset)
     rasterio = need("rasterio", f"To read {path}")
-    _check_directories(path)
-    file = _opened(rasterio, path)
-    if len(file.subdatasets) > 1:
-        from kronlearn.io.formats.image_folder import open_pages
-
-        file.close()
-        return open_pages(path)
-    if file.count == 0:
-        raise StoredArrayError(f"{path} has no bands.")
-    return GeoTiffArray(path, file)
-
-
-def create(target: Path, plan: Plan) -> _GeoTiffWriter:
-    """A writer of a GeoTIFF like the source, or tiled if that is something else."""
-    return _GeoTiffWriter(target, plan, need("rasterio", f"To write {target}"))
+    check_tiff(path)
+    with ExitStack() as resources:
+        # Without the warning that a file has no place on Earth; not every cube has.
+        with quiet():
+            file = resources.enter_context(rasterio.open(path, driver="GTiff"))
+        if len(file.subdatasets) > 1:
+            return image_folder.open_file(path, None)
+        if file.count == 0:
+            raise StoredArrayError(f"{path} has no bands.")
+        array = GeoTiffArray(path, file)
+        array.keep(resources)
+        return array
 
 
-class _GeoTiffWriter(ArrayWriter):
-    def __init__(self, target: Path, plan: Plan, rasterio: Any) -> None:
-        super().__init__(target, ("band", "row", "column"))
-        self._rasterio = rasterio
-        self.dtype = plan.out_dtype
-        self._written: list[tuple[Any, int]] = []
-        self._file: Any = None
-        source = plan.source.file if isinstance(plan.source, GeoTiffArray) else None
-        try:
-            with _quiet(rasterio):
-                self._file = rasterio.open(self.temporary, "w", **_profile(plan, source))
-            self.row_step = int(self._file.block_shapes[0][0])
+def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
+    """Write a GeoTIFF like the source, or a tiled one if that is something else."""
+    rasterio = need("rasterio", f"To write {target.path}")
+    source = target.source.file if isinstance(target.source, GeoTiffArray) else None
+    bands = target.bands_first(values)
+    with quiet():
+        with rasterio.open(place, "w", **_profile(target, source)) as file:
             if source is not None:
-                _copy_metadata(source, self._file)
-            elif plan.wavelengths is not None:
-                for band, wavelength in enumerate(plan.wavelengths, 1):
-                    self._file.update_tags(band, wavelength=repr(float(wavelength)))
-        except BaseException as problem:
-            self.remove()
-            is_refusal = isinstance(problem, ValueError | TypeError | rasterio.errors.RasterioError)
-            if is_refusal and not isinstance(problem, OSError):
-                reason = f"{target} could not be created as a GeoTIFF: {problem}."
-                raise ValueError(reason) from problem
-            raise
-
-    def write(self, key: Key, values: NDArray[Any]) -> None:
-        """Write rows of all bands."""
-        window = ((key[1].start, key[1].stop), (0, values.shape[2]))
-        self._file.write(values, window=window)
-        self._written.append((window, _checksum(values)))
-
-    def finish(self) -> None:
-        """Close the file and read it again.
-
-        GDAL writes most when it closes a file, and does not tell when that fails.
-        """
-        self.release()
-        with _opened(self._rasterio, self.temporary) as file:
-            for window, checksum in self._written:
-                if _checksum(file.read(window=window)) != checksum:
+                _copy_metadata(source, file)
+            elif target.wavelengths is not None:
+                for band, wavelength in enumerate(target.wavelengths, 1):
+                    file.update_tags(band, wavelength=repr(float(wavelength)))
+            for (_, *window), part in blocks(bands, 1, int(file.block_shapes[0][0])):
+                file.write(part, window=tuple((p.start, p.stop) for p in window))
+        # GDAL writes most when it closes a file, and does not tell when that fails.
+        with rasterio.open(place) as file:
+            for (_, *window), part in blocks(bands, 1):
+                found = file.read(window=tuple((p.start, p.stop) for p in window))
+                if not np.array_equal(found, part, equal_nan=True):
                     raise OSError(errno.EIO, "what was written cannot be read again")
 
-    def release(self) -> None:
-        """Close the file, which writes what GDAL still holds."""
-        if self._file is not None:
-            self._file.close()
 
-
-def _profile(plan: Plan, source: Any) -> dict[str, Any]:
+def _profile(target: Target, source: Any) -> dict[str, Any]:
     """What GDAL is told about a new file: what it says about the source, if that is one."""
     profile: dict[str, Any] = {"tiled": True, "blockxsize": 256, "blockysize": 256}
     profile["interleave"] = "band"
@@ -144,55 +111,12 @@ def _profile(plan: Plan, source: Any) -> dict[str, Any]:
             profile["compress"] = "deflate"
             profile.pop("photometric", None)
         structure = source.tags(ns="IMAGE_STRUCTURE")
-        if "PREDICTOR" in structure and plan.dtype is None:
+        if "PREDICTOR" in structure and target.dtype is None:
             profile["predictor"] = structure["PREDICTOR"]
-    rows, columns, bands = plan.shape
-    profile |= {"driver": "GTiff", "dtype": plan.out_dtype.name, "nodata": plan.nodata}
+    rows, columns, bands = target.shape
+    profile |= {"driver": "GTiff", "dtype": target.out_dtype.name, "nodata": target.nodata}
     profile |= {"height": rows, "width": columns, "count": bands}
     return profile | {"BIGTIFF": "IF_SAFER", "NUM_THREADS": "ALL_CPUS"}
-
-
-def _check_directories(path: Path) -> None:
-    """Raise if the list of the images in a file leads out of it, where readers just stop."""
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        start = file.read(16).ljust(16, b"\0")
-        if start[:2] not in (b"II", b"MM"):
-            raise StoredArrayError(f"{path} is not a TIFF file.")
-        order = "<" if start[:2] == b"II" else ">"
-        is_big = struct.unpack_from(order + "H", start, 2)[0] == 43
-        count, entry, link = ("Q", 20, "Q") if is_big else ("H", 12, "I")
-        (place,) = struct.unpack_from(order + link, start, 8 if is_big else 4)
-        seen: set[int] = set()
-        while place != 0 and place not in seen:
-            seen.add(place)
-            file.seek(place)
-            try:
-                (entries,) = struct.unpack(order + count, file.read(struct.calcsize(count)))
-                file.seek(place + struct.calcsize(count) + entries * entry)
-                (place,) = struct.unpack(order + link, file.read(struct.calcsize(link)))
-            except (struct.error, OverflowError, OSError):
-                raise StoredArrayError(
-                    f"{path} is cut off: it has {size} bytes, and a list of contents at byte "
-                    f"{place} that is not in it."
-                ) from None
-
-
-def _checksum(values: NDArray[Any]) -> int:
-    return zlib.crc32(np.ascontiguousarray(values).tobytes())
-
-
-def _opened(rasterio: Any, path: Path) -> Any:
-    with _quiet(rasterio):
-        return rasterio.open(path, driver="GTiff")
-
-
-@contextlib.contextmanager
-def _quiet(rasterio: Any) -> Iterator[None]:
-    """Without the warning that a file has no place on Earth; not every cube has."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
-        yield
 
 
 def _place(file: Any) -> dict[str, Any]:
@@ -206,19 +130,12 @@ def _wavelengths(file: Any) -> NDArray[np.float64] | None:
     """The wavelengths among the tags of the bands, if every band has one."""
     found: list[float] = []
     for band in range(1, file.count + 1):
+        texts = [v for name, v in file.tags(band).items() if name.lower() in WAVELENGTH_NAMES]
         try:
-            tags = {name.lower(): np.array([float(v)]) for name, v in _numeric(file.tags(band))}
-        except ValueError:
+            found.append(float(texts[0]))
+        except (IndexError, ValueError):
             return None
-        wavelength = wavelengths_among(tags)
-        if wavelength is None:
-            return None
-        found.append(float(wavelength[0]))
     return np.array(found)
-
-
-def _numeric(tags: dict[str, str]) -> list[tuple[str, str]]:
-    return [(name, text) for name, text in tags.items() if "wavelength" in name.lower()]
 
 
 def _copy_metadata(source: Any, file: Any) -> None:

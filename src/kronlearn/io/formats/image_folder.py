@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import re
-import threading
-import warnings
-from collections import OrderedDict
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.io.formats.mapped import RawWriter
-from kronlearn.io.formats.outputs import ArrayWriter, Plan
-from kronlearn.io.stored import Key, StoredArray, StoredArrayError
+from kronlearn.io.formats.tiff import check_tiff, quiet, tiff_file
+from kronlearn.io.stored import Key, StoredArray, StoredArrayError, holds_one_array
+from kronlearn.io.writers import Target
 
-__all__ = ["ImageBands", "check_replaceable", "create", "open_file", "open_pages"]
-
-DESCRIPTION = "a folder of images"
+__all__ = ["ImageBands", "check_replaceable", "open_file", "save"]
 
 _TIFF = (".tif", ".tiff")
 _ENDINGS = (*_TIFF, ".png", ".bmp", ".jpg", ".jpeg", ".pgm", ".webp")
@@ -61,35 +57,27 @@ class ImageBands(StoredArray):
             attributes={"files": [file.name for file, _ in images]},
             band_axis=0,
         )
-        self._kept: OrderedDict[int, NDArray[Any]] = OrderedDict()
-        self._lock = threading.Lock()
+        kept = _KEPT_BYTES // (shape[0] * shape[1] * self.dtype.itemsize)
+        self._band = lru_cache(kept)(lambda i: _pixels(*images[i]))
 
     def _read(self, key: Key) -> NDArray[Any]:
         bands, rows, columns = key
         values = np.empty([part.stop - part.start for part in key], self.dtype)
         for i in range(bands.start, bands.stop):
-            values[i - bands.start] = self._band(i)[rows, columns]
+            pixels = self._band(i)
+            if pixels.shape != self.shape[1:]:
+                raise self.error(f"has changed: {self.images[i][0].name} is {pixels.shape} now")
+            values[i - bands.start] = pixels[rows, columns]
         return values
-
-    def _band(self, i: int) -> NDArray[Any]:
-        with self._lock:
-            kept = self._kept.get(i)
-            if kept is not None:
-                return kept
-        pixels = _pixels(*self.images[i])
-        if pixels.shape != self.shape[1:]:
-            raise self.error(f"has changed: {self.images[i][0].name} is {pixels.shape} now")
-        with self._lock:
-            self._kept[i] = pixels
-            while len(self._kept) * pixels.nbytes > _KEPT_BYTES:
-                self._kept.popitem(last=False)
-        return pixels
 
 
 def open_file(path: Path, dataset: str | None) -> ImageBands:
-    """The images of a folder, in the order of their names, numbers in them by value."""
-    if dataset is not None:
-        raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
+    """The images of a folder, in the order of their names, or the pages of a TIFF file."""
+    holds_one_array(path, dataset)
+    if path.is_file():
+        with tiff_file(path) as file:
+            count = len(file.pages)
+        return ImageBands(path, [(path, page) for page in range(count)])
     files = _images(path)
     if not files:
         raise StoredArrayError(
@@ -99,63 +87,23 @@ def open_file(path: Path, dataset: str | None) -> ImageBands:
     return ImageBands(path, [(file, 0) for file in files])
 
 
-def open_pages(path: Path) -> ImageBands:
-    """The pages of a TIFF file as bands."""
-    import tifffile
-
-    with tifffile.TiffFile(path) as file:
-        count = len(file.pages)
-    return ImageBands(path, [(path, page) for page in range(count)])
-
-
-def check_replaceable(target: Path) -> None:
+def check_replaceable(folder: Path) -> None:
     """Raise if a folder that is to be replaced holds anything but images."""
-    others = sorted({p.name for p in target.iterdir()} - {p.name for p in _images(target)})
+    others = sorted({p.name for p in folder.iterdir()} - {p.name for p in _images(folder)})
     if others:
         raise FileExistsError(
-            f"{target} holds other things than images ({others[0]}); give another name."
+            f"{folder} holds other things than images ({others[0]}); give another name."
         )
 
 
-def create(target: Path, plan: Plan) -> _FolderWriter:
-    """A writer of a folder with one image per band, named as those of the source."""
-    return _FolderWriter(target, plan)
-
-
-class _FolderWriter(ArrayWriter):
-    """Collects the rows in a file, as images can only be written whole."""
-
-    def __init__(self, target: Path, plan: Plan) -> None:
-        super().__init__(target, ("band", "row", "column"))
-        self.dtype = plan.out_dtype
-        names = plan.source.attributes.get("files", [])
-        if len(names) != plan.shape[2] or len(set(names)) < len(names):
-            digits = len(str(plan.shape[2]))
-            names = [f"band_{i + 1:0{digits}d}.tif" for i in range(plan.shape[2])]
-        self._names = [_lossless(name, self.dtype) for name in names]
-        self._shape = (plan.shape[2], *plan.shape[:2])
-        self._rows = RawWriter(target.with_suffix(".raw"), plan, self.order, self.dtype)
-
-    @property
-    def places(self) -> list[Path]:
-        """The folder, and the file with the rows."""
-        return [self.temporary, *self._rows.places]
-
-    def write(self, key: Key, values: NDArray[Any]) -> None:
-        """Keep rows of all bands."""
-        self._rows.write(key, values)
-
-    def finish(self) -> None:
-        """Write the images."""
-        self._rows.release()
-        self.temporary.mkdir()
-        bands = np.memmap(self._rows.places[0], self.dtype, "r", shape=self._shape)
-        for name, band in zip(self._names, bands, strict=True):
-            _write(self.temporary / name, np.array(band))
-
-    def release(self) -> None:
-        """Close the file with the rows."""
-        self._rows.release()
+def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
+    """Write a folder with one image per band, named as those of the source."""
+    count, names = target.shape[2], target.source.attributes.get("files", [])
+    if len(names) != count or len(set(names)) < len(names):
+        names = [f"band_{i + 1:0{len(str(count))}d}.tif" for i in range(count)]
+    place.mkdir()
+    for name, band in zip(names, target.bands_first(values), strict=True):
+        _write(place / _lossless(name, values.dtype), np.array(band))
 
 
 def _images(folder: Path) -> list[Path]:
@@ -171,7 +119,9 @@ def _by_number(file: Path) -> list[tuple[int, str]]:
 
 def _kind(file: Path, page: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """The size and dtype of an image, from its header."""
-    with _Image(file) as image:
+    if page == 0 and file.suffix.lower() in _TIFF:
+        check_tiff(file)
+    with _opened(file) as image:
         if file.suffix.lower() in _TIFF:
             shape, dtype = image.pages[page].shape, image.pages[page].dtype
         else:
@@ -182,46 +132,29 @@ def _kind(file: Path, page: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def _pixels(file: Path, page: int) -> NDArray[Any]:
-    with _Image(file) as image:
+    with _opened(file) as image:
         if file.suffix.lower() in _TIFF:
             return np.asarray(image.pages[page].asarray())
         return np.asarray(image)
 
 
-class _Image:
+@contextmanager
+def _opened(file: Path) -> Any:
     """An open image file; whatever is wrong with it is told with its name."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def __enter__(self) -> Any:
-        try:
-            self._image = self._open()
-        except Exception as problem:
-            raise self._error(problem) from problem
-        return self._image
-
-    def __exit__(self, kind: Any, problem: BaseException | None, traceback: Any) -> None:
-        self._image.close()
-        if isinstance(problem, Exception) and not isinstance(problem, StoredArrayError):
-            raise self._error(problem) from problem
-
-    def _open(self) -> Any:
-        if self._file.suffix.lower() in _TIFF:
-            import tifffile
-
-            # What it logs about damaged files is part of the error, or of no consequence.
-            logging.getLogger("tifffile").setLevel(logging.CRITICAL)
-            return tifffile.TiffFile(self._file)
+    try:
+        if file.suffix.lower() in _TIFF:
+            with tiff_file(file) as image:
+                yield image
+            return
         from PIL import Image
 
-        with warnings.catch_warnings():
-            # Large images are what is expected here.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            return Image.open(self._file)
-
-    def _error(self, problem: Exception) -> StoredArrayError:
-        return StoredArrayError(f"{self._file} cannot be read as an image: {problem}.")
+        # Pillow warns of large images, which are what is expected here.
+        with quiet(), Image.open(file) as image:
+            yield image
+    except (StoredArrayError, MemoryError):
+        raise
+    except Exception as problem:
+        raise StoredArrayError(f"{file} cannot be read as an image: {problem}.") from problem
 
 
 def _lossless(name: str, dtype: np.dtype[Any]) -> str:

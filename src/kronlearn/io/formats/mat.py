@@ -1,33 +1,34 @@
-"""MATLAB files: version 7.3 is HDF5 inside, 5 to 7.2 are read where they are not compressed."""
+"""MATLAB files: version 7.3 is HDF5 inside, older ones are taken into memory by scipy."""
 
 from __future__ import annotations
 
 import math
-import struct
+import warnings
+import zlib
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.io.formats import hdf5, mat5
-from kronlearn.io.formats.mapped import FileArray
-from kronlearn.io.formats.naming import choose, wavelengths_among
-from kronlearn.io.formats.outputs import ArrayWriter, Plan
-from kronlearn.io.stored import Key, StoredArray
+from kronlearn.io.formats import hdf5
+from kronlearn.io.formats.conventions import choose, wavelengths_among
+from kronlearn.io.stored import Key, StoredArray, StoredArrayError
+from kronlearn.io.writers import Target
 
-__all__ = ["MatArray", "MatFileArray", "create", "open_file"]
-
-DESCRIPTION = "a MATLAB file"
+__all__ = ["MatArray", "open_file", "raw", "save"]
 
 # What a variable of these files can have.
 _MAX_BYTES = (1 << 31) - (1 << 16)
-_COPIED_BYTES = 1 << 20
-_TEXT = b"MATLAB 5.0 MAT-file, written by kronlearn"
+# zlib makes no number of bytes smaller than by this factor.
+_MAX_RATIO = 1032
+# MATLAB's classes of numbers.
+_CLASSES = {"double": "f8", "single": "f4", "logical": "b1"}
+_CLASSES |= {f"{sign}int{8 * n}": f"{sign or 'i'}{n}" for sign in ("", "u") for n in (1, 2, 4, 8)}
 
 
 class MatArray(StoredArray):
-    """A compressed variable of a MATLAB file, which has to be in memory."""
+    """A variable of a MATLAB file up to version 7.2, in memory."""
 
     format = "mat"
 
@@ -39,10 +40,11 @@ class MatArray(StoredArray):
         return self._values[key]
 
 
-class MatFileArray(FileArray):
-    """A variable of a MATLAB file that is not compressed."""
+class _Variable:
+    """The shape and dtype of a variable, before it is read."""
 
-    format = "mat"
+    def __init__(self, shape: tuple[int, ...], kind: str) -> None:
+        self.shape, self.dtype = shape, np.dtype(_CLASSES.get(kind, "O"))
 
 
 def open_file(path: Path, dataset: str | None) -> StoredArray:
@@ -50,124 +52,99 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
     with open(path, "rb") as file:
         start = file.read(520)
     if start.startswith(b"MATLAB 7.3") or b"\x89HDF\r\n" in start:
-        return hdf5.open_file(path, dataset, is_matlab=True)
-    if 0 in start[:4]:
-        return _open_version4(path, dataset)
-    found = {v.name: v for v in mat5.variables(path) if v.name}
-    variable = found[choose(str(path), found, dataset)]
-    longest = max(variable.shape, default=0)
-    short = {k: v for k, v in found.items() if v.dtype != "O" and math.prod(v.shape) <= longest}
-    waves = wavelengths_among({k: _all_of(path, v) for k, v in short.items() if v != variable})
-    if variable.is_compressed:
-        return MatArray(path, variable.name, variable.values(path), wavelengths=waves)
-    return _in_file(path, variable, wavelengths=waves)
+        return hdf5.open_file(path, dataset, hdf5.MatlabArray)
+    from scipy.io import whosmat
+
+    found = {name: _Variable(shape, kind) for name, shape, kind in whosmat(path, appendmat=False)}
+    name = choose(str(path), found, dataset)
+    longest = max(found[name].shape, default=0)
+    short = [n for n, v in found.items() if v.dtype != "O" and math.prod(v.shape) <= longest]
+    _check_size(path, [found[n] for n in {name, *short}])
+    values = _loaded(path, [name, *short])
+    waves = wavelengths_among({n: values[n] for n in short if n != name})
+    return MatArray(path, name, values[name], wavelengths=waves)
 
 
-def create(target: Path, plan: Plan) -> ArrayWriter:
-    """A writer of a MATLAB file of the version of the source, 5 if that is something else."""
-    if isinstance(plan.source, hdf5.Hdf5Array) and plan.source.is_matlab:
-        return hdf5.create(target, plan)
-    return _MatWriter(target, plan)
+def _check_size(path: Path, variables: list[_Variable]) -> None:
+    """Raise if variables are announced that cannot be in a file of this size."""
+    needed = sum(math.prod(v.shape) for v in variables)
+    size = path.stat().st_size
+    if needed > _MAX_RATIO * size:
+        raise StoredArrayError(
+            f"{path} is damaged: it announces {needed} numbers, which its {size} bytes cannot hold."
+        )
 
 
-class _MatWriter(ArrayWriter):
-    """Keeps all values, and writes them between the other variables of the source at the end."""
-
-    def __init__(self, target: Path, plan: Plan) -> None:
-        super().__init__(target, plan.order)
-        self.dtype = plan.out_dtype
-        shape = tuple(plan.length(axis) for axis in self.order)
-        if math.prod(shape) * self.dtype.itemsize > _MAX_BYTES:
-            raise ValueError(
-                f"{target}: MATLAB files of this version hold 2 GiB at most, and "
-                f"{shape} {self.dtype} values need more; write .h5 or .npy instead."
-            )
-        self._plan = plan
-        self._values: NDArray[Any] = np.empty(shape, self.dtype, order="F")
-
-    def write(self, key: Key, values: NDArray[Any]) -> None:
-        """Keep rows of all bands."""
-        self._values[key] = values
-
-    def finish(self) -> None:
-        """Write the file."""
-        source = self._plan.source
-        name = (source.dataset or "cube").rpartition("/")[2]
-        with open(self.temporary, "xb") as file:
-            if source.format == "mat":
-                _write_like(file, Path(str(source.path)), name, self._values.reshape(source.shape))
-                return
-            header = _TEXT.ljust(124) + struct.pack("<H", 0x0100) + b"IM"
-            file.write(header[:116] + bytes(8) + header[124:])
-            mat5.write_variable(file, name, self._values, "<", compressed=False)
-            if self._plan.wavelengths is not None:
-                waves = self._plan.wavelengths.reshape(1, -1)
-                mat5.write_variable(file, "wavelength", waves, "<", compressed=False)
-
-    def release(self) -> None:
-        """Let the values go."""
-        self._values = np.empty(0)
-
-
-def _write_like(file: BinaryIO, source: Path, name: str, values: NDArray[Any]) -> None:
-    """Write a file with the variables of another, byte for byte, but for one."""
-    with open(source, "rb") as old:
-        header = old.read(mat5.HEADER_BYTES)
-        order = mat5.byte_order(header)
-        # Where MATLAB keeps what belongs to its objects, if there are any.
-        (subsystem,) = struct.unpack_from(order + "Q", header, 116)
-        file.write(header)
-        for variable in mat5.variables(source):
-            if variable.start == subsystem:
-                header = header[:116] + struct.pack(order + "Q", file.tell()) + header[124:]
-            if variable.name == name:
-                mat5.write_variable(file, name, values, order, variable.is_compressed)
-                continue
-            old.seek(variable.start)
-            _copy(old, file, variable.stop - variable.start)
-        file.seek(0)
-        file.write(header)
-
-
-def _copy(old: BinaryIO, new: BinaryIO, count: int) -> None:
-    while count > 0:
-        content = old.read(min(count, _COPIED_BYTES))
-        if not content:
-            raise OSError(f"{old.name} has been cut off")
-        new.write(content)
-        count -= len(content)
-
-
-def _in_file(path: Path, variable: mat5.Variable, **more: Any) -> MatFileArray:
-    steps = np.cumprod([variable.stored.itemsize, *variable.shape[:-1]], dtype=object)
-    array = MatFileArray(
-        path,
-        variable.shape,
-        variable.stored,
-        variable.start + variable.place,
-        tuple(int(step) for step in steps),
-        exact=False,
-        dataset=variable.name,
-        **more,
-    )
-    # MATLAB stores whole numbers in smaller types than those that they are.
-    array.dtype = variable.dtype
-    return array
-
-
-def _all_of(path: Path, variable: mat5.Variable) -> NDArray[Any]:
-    if variable.is_compressed or 0 in variable.shape:
-        return variable.values(path)
-    return _in_file(path, variable).read((slice(None),) * len(variable.shape))
-
-
-def _open_version4(path: Path, dataset: str | None) -> StoredArray:
-    """A matrix of the oldest version, which has no arrays of more dimensions."""
+def _loaded(path: Path, names: list[str]) -> dict[str, Any]:
+    """Variables as MATLAB has them: numbers in the dtype of their class, not as they are stored."""
     from scipy.io import loadmat
 
-    found = {name: np.asarray(v) for name, v in loadmat(path, appendmat=False).items()}
-    found = {name: v for name, v in found.items() if not name.startswith("__")}
-    name = choose(str(path), found, dataset)
-    array = MatArray(path, name, found[name])
-    array.format = "mat4"
-    return array
+    options = {"appendmat": False, "variable_names": names}
+    try:
+        stored = loadmat(path, **options)
+        with warnings.catch_warnings():
+            # It would drop imaginary parts: complex numbers are taken as they are stored.
+            warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
+            classed = loadmat(path, mat_dtype=True, **options)
+    except MemoryError as problem:
+        raise MemoryError(f"{path} does not fit into memory; save it with -v7.3.") from problem
+    return {n: stored[n] if np.iscomplexobj(stored[n]) else classed[n] for n in names}
+
+
+def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
+    """Write a file of the version of the source with its other variables, or of version 5."""
+    from scipy.io import savemat
+
+    source = target.source
+    if isinstance(source, hdf5.MatlabArray):
+        hdf5.save(target, values, place)
+        return
+    name = (source.dataset or "cube").rpartition("/")[2]
+    variables, is_compressed = {name: values}, False
+    if isinstance(source, MatArray):
+        path = Path(str(source.path))
+        variables = _others(path, name) | {name: values.reshape(source.shape)}
+        is_compressed = _is_compressed(path)
+    elif target.wavelengths is not None:
+        variables["wavelength"] = target.wavelengths.reshape(1, -1)
+    with open(place, "xb") as file:
+        savemat(file, variables, do_compression=is_compressed)
+
+
+def raw(target: Target) -> tuple[np.dtype[Any], bytes]:
+    """The dtype of the numbers and what stands before them, once they are known to fit."""
+    is_old = not isinstance(target.source, hdf5.MatlabArray)
+    if is_old and math.prod(target.shape) * target.out_dtype.itemsize > _MAX_BYTES:
+        raise ValueError(
+            f"{target.path}: MATLAB files of this version hold 2 GiB at most, and {target.shape} "
+            f"{target.out_dtype} values need more; write .h5 or .npy instead."
+        )
+    return target.out_dtype, b""
+
+
+def _others(path: Path, cube: str) -> dict[str, Any]:
+    """The variables of a file in their order, None for the cube."""
+    from scipy.io import whosmat
+    from scipy.io.matlab import MatlabFunction, MatlabOpaque
+
+    names = [name for name, _, _ in whosmat(path, appendmat=False)]
+    loaded = _loaded(path, [name for name in names if name != cube])
+    found = {name: loaded.get(name) for name in names}
+    lost = [n for n, v in found.items() if isinstance(v, MatlabFunction | MatlabOpaque)]
+    if lost:
+        warnings.warn(
+            f"{path} holds objects or functions of MATLAB that cannot be kept: {', '.join(lost)}.",
+            stacklevel=2,
+        )
+    return {name: values for name, values in found.items() if name not in lost}
+
+
+def _is_compressed(path: Path) -> bool:
+    """Whether the first variable of a file is compressed: it has the bytes of zlib."""
+    with open(path, "rb") as file:
+        file.seek(136)
+        try:
+            zlib.decompressobj().decompress(file.read(64))
+        except zlib.error:
+            return False
+    return True

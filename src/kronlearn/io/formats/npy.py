@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from kronlearn.io.formats.mapped import FileArray, RawWriter
-from kronlearn.io.formats.outputs import Plan
-from kronlearn.io.stored import StoredArrayError
+from kronlearn.io.formats.layout import Layout
+from kronlearn.io.formats.mapped import FileArray
+from kronlearn.io.stored import StoredArrayError, holds_one_array
+from kronlearn.io.writers import Target
 
-__all__ = ["NpyArray", "create", "open_file"]
-DESCRIPTION = "a NumPy array (.npy)"
+__all__ = ["NpyArray", "open_file", "raw", "save"]
 
 
 class NpyArray(FileArray):
@@ -23,8 +25,7 @@ class NpyArray(FileArray):
 
 def open_file(path: Path, dataset: str | None) -> NpyArray:
     """The array in an .npy file."""
-    if dataset is not None:
-        raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
+    holds_one_array(path, dataset)
     with open(path, "rb") as file:
         version = np.lib.format.read_magic(file)
         readers = {1: np.lib.format.read_array_header_1_0}
@@ -33,20 +34,24 @@ def open_file(path: Path, dataset: str | None) -> NpyArray:
         offset = file.tell()
     if dtype.kind not in "fiub":
         raise StoredArrayError(f"{path} holds {dtype} values; real numbers are needed.")
-    strides = None
-    if fortran and len(shape) > 1:
-        lengths = [dtype.itemsize, *shape[:-1]]
-        strides = tuple(int(step) for step in np.cumprod(lengths, dtype=object))
-    return NpyArray(path, shape, dtype, offset, strides)
+    return NpyArray(path, Layout.in_order(shape, dtype, offset, "F" if fortran else "C"))
 
 
-def create(target: Path, plan: Plan) -> RawWriter:
-    """A writer of an .npy file, in C order."""
-    shape = tuple(plan.length(axis) for axis in plan.order)
-    if plan.source.format == "npy":
-        shape = plan.source.shape
+def raw(target: Target) -> tuple[np.dtype[Any], bytes]:
+    """The dtype of the numbers in a file and what stands before them, in C order."""
+    is_npy = target.source.format == "npy"
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
-        header, {"descr": plan.out_dtype.str, "fortran_order": False, "shape": shape}
+        header,
+        {
+            "descr": target.out_dtype.str,
+            "fortran_order": False,
+            "shape": target.source.shape if is_npy else target.lengths,
+        },
     )
-    return RawWriter(target, plan, plan.order, plan.out_dtype, header.getvalue())
+    return target.out_dtype, header.getvalue()
+
+
+def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
+    """The file is complete as it was written row by row."""
+    os.rename(str(values.filename), place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 
-from kronlearn.io.formats.naming import BAND_NAMES, SPACE_NAMES
+from kronlearn.io.formats.conventions import BAND_NAMES, SPACE_NAMES
 from kronlearn.io.stored import StoredArray, StoredArrayError
 
 __all__ = ["BandAxis", "find_band_axis"]

@@ -1,0 +1,199 @@
+"""What names and attributes in files say: which array is meant, wavelengths, no data, packing."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.io.conversion import converted
+from kronlearn.io.stored import StoredArrayError
+
+__all__ = ["BAND_NAMES", "NOT_KEPT", "SPACE_NAMES", "Packing", "choose", "declared", "plain"]
+
+WAVELENGTH_NAMES = frozenset(
+    {"wavelength", "wavelengths", "wavelength_nm", "wavelengths_nm", "wl", "wvl", "lambda"}
+    | {"center_wavelength", "central_wavelength", "centre_wavelength"}
+)
+#: Names that the dimension of the bands goes by, in lower case.
+BAND_NAMES = WAVELENGTH_NAMES | frozenset(
+    {"band", "bands", "channel", "channels", "spectral", "spectrum", "spectra", "wave"}
+    | {"wavenumber", "frequency", "z"}
+)
+#: Names that the dimensions of an image go by.
+SPACE_NAMES = frozenset(
+    {"x", "y", "row", "rows", "col", "cols", "column", "columns", "line", "lines", "sample"}
+    | {"samples", "lat", "lon", "latitude", "longitude", "easting", "northing", "height", "width"}
+    | {"downtrack", "crosstrack"}
+)
+#: Attributes that are not true of other numbers or in another file.
+NOT_KEPT = {"scale_factor", "add_offset", "_Unsigned", "_FillValue", "missing_value", "nodata"}
+NOT_KEPT |= {"DIMENSION_LIST", "DIMENSION_LABELS", "REFERENCE_LIST", "CLASS", "NAME"}
+NOT_KEPT |= {"_Netcdf4Dimid", "_Netcdf4Coordinates"}
+
+_NODATA_NAMES = ("_FillValue", "missing_value", "nodata", "no_data", "Data_Ignore_Value")
+
+
+def choose(name: str, found: Mapping[str, Any], dataset: str | None) -> str:
+    """The name of the array that is meant among those of a container.
+
+    Parameters
+    ----------
+    name : str
+        Of the container, for messages.
+    found : dict of objects with shape and dtype
+    dataset : str or None
+        The name that was asked for.
+    """
+    numeric = {k: v for k, v in found.items() if np.dtype(v.dtype).kind in "fiub"}
+    listing = ", ".join(f"{k} {tuple(v.shape)}" for k, v in list(numeric.items())[:12])
+    listing = listing + (", …" if len(numeric) > 12 else "") or "none"
+    if dataset is not None:
+        name_inside = dataset.strip("/")
+        endings = [key for key in found if f"/{key}".endswith(f"/{name_inside}")]
+        if name_inside not in found and len(endings) != 1:
+            raise StoredArrayError(
+                f"{name} has no array {dataset!r}; its arrays of numbers are: {listing}."
+            )
+        return name_inside if name_inside in found else endings[0]
+    arrays = {k: v for k, v in numeric.items() if len(v.shape) >= 2 and math.prod(v.shape) > 0}
+    most = max((len(v.shape) for v in arrays.values()), default=0)
+    deepest = [k for k, v in arrays.items() if len(v.shape) == most]
+    if not deepest:
+        raise StoredArrayError(
+            f"{name} holds no array of numbers with two dimensions or more; its arrays of numbers "
+            f"are: {listing}."
+        )
+    if len(deepest) > 1:
+        raise StoredArrayError(
+            f"{name} holds several arrays that could be meant ({listing}); name one with dataset= "
+            "(for samples: kronlearn.io.stored.open_array(path, dataset=...))."
+        )
+    return deepest[0]
+
+
+def wavelengths_among(arrays: Mapping[str, Any]) -> NDArray[np.float64] | None:
+    """The 1-D array of numbers whose name says that it holds wavelengths."""
+    for name, values in arrays.items():
+        if name.rpartition("/")[2].lower() in WAVELENGTH_NAMES:
+            numbers = np.asarray(values)
+            numbers = numbers.reshape(-1) if 1 in numbers.shape else numbers
+            if numbers.ndim == 1 and numbers.dtype.kind in "fiu":
+                return numbers.astype(np.float64)
+    return None
+
+
+def plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
+    """Attributes as Python's own types, leaving out what has no such form (references, …)."""
+    result = {}
+    for name, value in attributes.items():
+        if isinstance(value, np.ndarray) and value.dtype.kind in "fiubUS":
+            value = value.reshape(-1)[0] if value.size == 1 else value.tolist()
+        if isinstance(value, np.generic) and value.dtype.kind in "fiubUS":
+            value = value.item()
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        if isinstance(value, str | int | float | bool | list | tuple | dict | None):
+            result[str(name)] = value
+    return result
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Values are ``scale · stored + offset``; missing ones are NaN.
+
+    The conventions are those of CF, section 8.1, and of xarray.
+    """
+
+    scale: float
+    offset: float
+    #: The stored number that means no data.
+    fill: float | int | None
+    #: The dtype in the file, or the unsigned one that the attribute _Unsigned makes of it.
+    stored: np.dtype[Any]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values: float32 where it holds all that the stored integers can be."""
+        small = self.stored.kind in "iu" and self.stored.itemsize <= 2
+        return np.dtype(np.float32 if small or self.stored == np.float32 else np.float64)
+
+    def unpack(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Values of stored numbers."""
+        numbers = numbers.astype(self.stored, copy=False)
+        values = self.scale * numbers.astype(np.float64) + self.offset
+        if self.fill is not None and not math.isnan(self.fill):
+            values[numbers == self.stored.type(self.fill)] = math.nan
+        return values.astype(self.dtype)
+
+    def pack(self, values: NDArray[Any], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
+        """Numbers to store in an array of this dtype, rounded and in range; NaN as no data."""
+        numbers = (values.astype(np.float64) - self.offset) / self.scale
+        numbers = converted(numbers, self.stored, self.fill, name)
+        return numbers.view(dtype.newbyteorder("="))
+
+
+def declared(
+    name: str, attributes: Mapping[str, Any], dtype: np.dtype[Any], scaled: bool = True
+) -> dict[str, Any]:
+    """``nodata`` and ``packing`` that the attributes of an array of this dtype describe.
+
+    Parameters
+    ----------
+    name : str
+        Of the array, for messages.
+    attributes : dict
+    dtype : dtype
+        Of the numbers in the file.
+    scaled : bool
+        Whether scale_factor and add_offset have the meaning that NetCDF gives them.
+    """
+    nodata = _nodata(name, attributes, dtype)
+    scale = _number(name, attributes, "scale_factor") if scaled else None
+    offset = _number(name, attributes, "add_offset") if scaled else None
+    if scale is None and offset is None:
+        return {"nodata": nodata}
+    scale = 1.0 if scale is None else float(scale)
+    if scale == 0 or not math.isfinite(scale):
+        raise StoredArrayError(f"{name}: scale_factor = {scale} makes no sense.")
+    native = dtype.newbyteorder("=")
+    if str(attributes.get("_Unsigned", "false")).lower() == "true" and native.kind == "i":
+        native = np.dtype(f"u{native.itemsize}")
+    fill = _nodata(name, attributes, native)
+    return {"nodata": nodata, "packing": Packing(scale, float(offset or 0.0), fill, native)}
+
+
+def _nodata(name: str, attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> float | int | None:
+    """The value that attributes declare to mean no data."""
+    for key in _NODATA_NAMES:
+        value = _number(name, attributes, key)
+        if value is not None:
+            wraps = dtype.kind == "u" and value < 0 and value == int(value)
+            return int(value) % (1 << 8 * dtype.itemsize) if wraps else value
+    return None
+
+
+def _number(name: str, attributes: Mapping[str, Any], key: str) -> float | int | None:
+    value = attributes.get(key)
+    if isinstance(value, list | tuple | np.ndarray):
+        value = value[0] if len(value) == 1 else None
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+        try:
+            # xarray's form for floats in Zarr version 3.
+            return float(struct.unpack("<d", base64.b64decode(value, validate=True))[0])
+        except (binascii.Error, struct.error):
+            raise StoredArrayError(f"{name}: {key} = {value[:40]!r} is not a number.") from None
+    return value.item() if isinstance(value, np.generic) else value

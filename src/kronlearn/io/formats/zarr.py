@@ -1,0 +1,216 @@
+"""Zarr, versions 2 and 3, in folders and zip files."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import struct
+import time
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.io.atomic import remove
+from kronlearn.io.formats.conventions import NOT_KEPT, choose, declared, plain, wavelengths_among
+from kronlearn.io.stored import Key, StoredArray, holds_one_array, need
+from kronlearn.io.writers import Target, blocks
+
+__all__ = ["ZarrArray", "check_replaceable", "open_file", "open_group", "save"]
+
+# The files of an array or group that are not its numbers.
+_METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
+_REMOVALS = 10
+
+
+class ZarrArray(StoredArray):
+    """An array of a Zarr store.
+
+    Parameters
+    ----------
+    array : zarr.Array
+    path : Path, optional
+        Of the store, where it was opened by its path.
+    siblings : dict of zarr.Array
+        Other arrays of the group; one may hold the wavelengths.
+    """
+
+    format = "zarr"
+
+    def __init__(
+        self, array: Any, path: Path | None = None, siblings: dict[str, Any] | None = None
+    ) -> None:
+        self.array = array
+        attributes = plain(array.attrs.asdict())
+        names = attributes.pop("_ARRAY_DIMENSIONS", None)
+        if array.metadata.zarr_format == 3:
+            names = array.metadata.dimension_names
+        elif names is not None and array.fill_value is not None:
+            # In version 2 this is where xarray keeps it; elsewhere it says nothing about data.
+            attributes.setdefault("_FillValue", array.fill_value.item())
+        root = getattr(array.store, "root", None)
+        if path is None and isinstance(root, Path):
+            # An array of a folder is opened again in other processes, wherever they work.
+            path = Path(os.path.abspath(root))
+        label = str(path) if path is not None else f"zarr.Array {array.store_path}"
+        dtype, longest = np.dtype(array.dtype), max(array.shape, default=0)
+        vectors = {k: v for k, v in (siblings or {}).items() if v.ndim == 1 and v.size <= longest}
+        super().__init__(
+            label,
+            array.shape,
+            dtype,
+            path=path,
+            dataset=array.path or None,
+            chunks=array.shards or array.chunks,
+            attributes=attributes,
+            axes=None if not names else tuple(str(name or "") for name in names),
+            wavelengths=wavelengths_among({k: v[...] for k, v in vectors.items()}),
+            **declared(label, attributes, dtype),
+        )
+
+    def _read(self, key: Key) -> NDArray[Any]:
+        return np.asarray(self.array[key])
+
+
+def open_file(path: Path, dataset: str | None) -> ZarrArray:
+    """The array of a Zarr store in a folder or a zip file."""
+    zarr = need("zarr", f"To read {path}")
+    with ExitStack() as resources:
+        # Zarr warns of other files in the folder, and of types that are not in its standard yet.
+        resources.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        files = resources.enter_context(ExitStack())
+        store: Any = path
+        if path.is_file():
+            store = zarr.storage.ZipStore(path, mode="r", read_only=True)
+            files.callback(store.close)
+        found = zarr.open(store, mode="r")
+        if hasattr(found, "members"):
+            arrays = _arrays(found)
+            array = ZarrArray(arrays[choose(str(path), arrays, dataset)], path, arrays)
+        else:
+            holds_one_array(path, dataset)
+            array = ZarrArray(found, path)
+        array.keep(files)
+        return array
+
+
+def open_group(group: Any, dataset: str | None) -> ZarrArray:
+    """The array of a group that is open already."""
+    arrays = _arrays(group)
+    name = choose(f"The zarr.Group {group.store_path}", arrays, dataset)
+    return ZarrArray(arrays[name], siblings=arrays)
+
+
+def check_replaceable(folder: Path) -> None:
+    """Raise if a folder that is to be replaced is not a Zarr store."""
+    if any(folder.iterdir()) and not any((folder / name).exists() for name in _METADATA):
+        raise FileExistsError(
+            f"{folder} is a folder that is not a Zarr store; give another name or remove it."
+        )
+
+
+def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
+    """Write a store like the source, or a new one of version 3; a zip file where that is named."""
+    need("zarr", f"To write {target.path}")
+    is_zip = target.path.suffix.lower() == ".zip"
+    folder = place.with_suffix(".folder") if is_zip else place
+    try:
+        _save_folder(target, values, folder)
+        if is_zip:
+            # Chunks are compressed already.
+            shutil.make_archive(str(place.with_suffix("")), "zip", folder)
+    except BaseException:
+        # Zarr's threads may still be writing to it after an error.
+        for _ in range(_REMOVALS):
+            remove(folder)
+            time.sleep(0.02)
+        raise
+    finally:
+        if is_zip:
+            remove(folder)
+
+
+def _save_folder(target: Target, values: np.memmap[Any, Any], folder: Path) -> None:
+    source, row_axis = target.source, target.order.index("row")
+    if isinstance(source, ZarrArray) and source.path is not None:
+        array, row_axis = _copied(target, source, folder), target.space[0]
+    else:
+        array = _new(target, folder)
+    rows = (array.shards or array.chunks)[row_axis]
+    for key, part in blocks(values.reshape(array.shape), row_axis, rows):
+        array[key] = target.packed(part, np.dtype(array.dtype))
+
+
+def _copied(target: Target, source: ZarrArray, folder: Path) -> Any:
+    """The array in a copy of its store, with another dtype where that is wanted."""
+    import zarr
+
+    if source.path is not None and source.path.is_dir():
+        shutil.copytree(source.path, folder)
+    else:
+        shutil.unpack_archive(str(source.path), folder, "zip")
+    inside, old = source.dataset or "", source.array
+    if target.dtype is None:
+        return zarr.open_array(folder, path=inside, mode="r+")
+    array = _create(
+        target,
+        folder,
+        inside,
+        {k: v for k, v in old.attrs.asdict().items() if k not in NOT_KEPT},
+        old.metadata.zarr_format,
+        shape=old.shape,
+        chunks=old.chunks,
+        shards=old.shards,
+        compressors=old.compressors or None,
+        dimension_names=getattr(old.metadata, "dimension_names", None),
+    )
+    with warnings.catch_warnings():
+        # Zarr warns that version 3 does not have this yet; the source has it all the same.
+        warnings.simplefilter("ignore")
+        top = zarr.open(folder, mode="r+")
+        if getattr(top.metadata, "consolidated_metadata", None) is not None:
+            zarr.consolidate_metadata(folder)
+    return array
+
+
+def _new(target: Target, folder: Path) -> Any:
+    """The array in a new store, with its coordinates."""
+    import zarr
+
+    source, coordinates = target.source, target.coordinates()
+    if coordinates:
+        group = zarr.create_group(folder)
+        for label, values in coordinates.items():
+            group.create_array(label, data=values, dimension_names=(label,))
+    name = source.dataset or "cube" if coordinates else ""
+    attributes = {k: v for k, v in source.attributes.items() if k not in NOT_KEPT}
+    names = target.axis_names()
+    return _create(target, folder, name, attributes, 3, shape=target.lengths, dimension_names=names)
+
+
+def _create(
+    target: Target, folder: Path, name: str, attributes: dict[str, Any], version: int, **more: Any
+) -> Any:
+    import zarr
+
+    nodata, dtype = target.nodata, target.out_dtype
+    if nodata is not None and version == 2 and "_ARRAY_DIMENSIONS" in attributes:
+        more["fill_value"] = nodata
+    elif nodata is not None and dtype.kind == "f":
+        # xarray's form, in which NaN is possible.
+        text = base64.b64encode(struct.pack("<d", nodata)).decode("ascii")
+        attributes = attributes | {"_FillValue": text}
+    elif nodata is not None:
+        attributes = attributes | {"_FillValue": int(nodata)}
+    more |= {"dtype": dtype, "attributes": attributes, "zarr_format": version}
+    return zarr.create_array(folder, name=name or None, overwrite=True, **more)
+
+
+def _arrays(group: Any) -> dict[str, Any]:
+    members = sorted(group.members(max_depth=None), key=lambda member: str(member[0]))
+    return {name: member for name, member in members if not hasattr(member, "members")}

@@ -1,0 +1,260 @@
+"""Cubes written to files row by row: a complete file in the end, or none."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.io import atomic
+from kronlearn.io.conversion import converted, fits
+from kronlearn.io.formats.layout import Layout
+from kronlearn.io.stored import KNOWN, Key, StoredArray, format_by_ending, module_of
+
+__all__ = ["CubeWriter", "Target", "blocks", "places_for", "writer_for"]
+
+_AXES = ("row", "column", "band")
+# How much is handed to a library at a time.
+_BLOCK_BYTES = 1 << 25
+_ENVI_ENDINGS = (".img", ".dat", ".raw", ".bin", ".bsq", ".bil", ".bip", ".envi")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A file or folder that is to be written, and what it is to hold."""
+
+    path: Path
+    #: What the cube was read from: its metadata are kept.
+    source: StoredArray
+    #: (rows, columns, bands).
+    shape: tuple[int, int, int]
+    #: The axes of rows and columns in the source, and that of the bands, if there is one.
+    space: tuple[int, int]
+    band_axis: int | None
+    #: None: as in the source.
+    dtype: np.dtype[Any] | None
+    nodata: float | int | None
+    wavelengths: NDArray[np.float64] | None
+
+    def __post_init__(self) -> None:
+        if self.nodata is None or fits(self.nodata, self.out_dtype):
+            return
+        if self.dtype is not None and not math.isnan(self.nodata):
+            raise ValueError(
+                f"{self.dtype} cannot hold {self.nodata}, the value that means no data in "
+                f"{self.source.name}; pass another dtype or nodata."
+            )
+        object.__setattr__(self, "nodata", None)
+
+    @property
+    def format(self) -> str:
+        """The format that its name stands for."""
+        named, ending = format_by_ending(self.path), self.path.suffix.lower()
+        if named is not None:
+            return named
+        if ending in _ENVI_ENDINGS or (self.source.format == "envi" and not ending):
+            return "envi"
+        if self.source.format == "image_folder" and not ending:
+            return "image_folder"
+        raise ValueError(f"{self.path} has no ending that names a known format: {KNOWN}.")
+
+    @property
+    def out_dtype(self) -> np.dtype[Any]:
+        """Of the values that are written."""
+        return self.source.dtype if self.dtype is None else self.dtype.newbyteorder("=")
+
+    @property
+    def axes(self) -> list[int]:
+        """The axes of the source that are rows, columns or bands."""
+        return sorted(axis for axis in (*self.space, self.band_axis) if axis is not None)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """What these axes are: "row", "column" and, if there is one, "band"."""
+        names = {self.space[0]: "row", self.space[1]: "column"}
+        return tuple(names.get(axis, "band") for axis in self.axes)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths of these axes."""
+        return tuple(self.shape[_AXES.index(axis)] for axis in self.order)
+
+    def in_order(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values (rows, columns, bands) with the axes of ``order``."""
+        values = values if "band" in self.order else values[..., 0]
+        return values.transpose([_AXES.index(axis) for axis in self.order])
+
+    def bands_first(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values with the axes of ``order`` as (bands, rows, columns)."""
+        if "band" not in self.order:
+            return values[None]
+        return values.transpose([self.order.index(axis) for axis in ("band", "row", "column")])
+
+    def packed(self, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Values as numbers for an array like the source's, of this dtype."""
+        packing = self.source.packing if self.dtype is None else None
+        return values if packing is None else packing.pack(values, dtype, str(self.path))
+
+    def axis_names(self) -> list[str]:
+        """Names for the axes of a new file: those of the source, or the usual ones."""
+        if self.source.axes is not None and len(self.source.axes) == len(self.axes):
+            return list(self.source.axes)
+        band = "band" if self.wavelengths is None else "wavelength"
+        return [{"row": "y", "column": "x", "band": band}[axis] for axis in self.order]
+
+    def coordinates(self) -> dict[str, NDArray[Any]]:
+        """Coordinates by the names of the axes of a new file, wavelengths for the bands."""
+        names, given = self.axis_names(), self.source.coordinates
+        found = {name: given[name] for name in names if name in given}
+        if self.wavelengths is not None and "band" in self.order:
+            found.setdefault(names[self.order.index("band")], self.wavelengths)
+        return found
+
+
+class CubeWriter:
+    """Takes the values of a cube by rows, and leaves a complete file or none.
+
+    Made by :meth:`kronlearn.io.cubes.Cube.create`; use it in a ``with`` block. Rows are collected in
+    a file beside the target, from which the module of the format makes the target in the end.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        #: Of the values that are written.
+        self.dtype = target.out_dtype
+        self._module = module_of(target.format)
+        dtype, header = (self.dtype, b"")
+        if hasattr(self._module, "raw"):
+            dtype, header = self._module.raw(target)
+        self._layout = Layout.in_order(target.lengths, dtype, len(header))
+        self._rows = atomic.beside(target.path)
+        self._moves = [(atomic.beside(place), place) for place in places_for(target)]
+        self._next_row = 0
+        with self._explaining():
+            self._descriptor = self._created(header)
+
+    def write(self, rows: slice, values: NDArray[Any]) -> None:
+        """Write the next rows.
+
+        Parameters
+        ----------
+        rows : slice
+            Starts where the last ones ended.
+        values : array of shape (rows, columns, bands)
+            Rounded and kept in range where the file holds integers; NaN becomes no data.
+        """
+        n_rows, n_columns, n_bands = self.target.shape
+        start, stop = rows.start or 0, n_rows if rows.stop is None else rows.stop
+        if start != self._next_row or values.shape != (stop - start, n_columns, n_bands):
+            raise ValueError(
+                f"rows {start} to {stop} with values of shape {values.shape} were given to write; "
+                f"rows from {self._next_row} on are next, of shape (rows, {n_columns}, {n_bands})."
+            )
+        if stop > n_rows:
+            raise ValueError(f"row {stop - 1} was given to write; there are {n_rows}.")
+        values = converted(values, self.dtype, self.target.nodata, str(self.target.path))
+        key = [slice(0, length) for length in self.target.lengths]
+        key[self.target.order.index("row")] = slice(start, stop)
+        with self._explaining():
+            self._layout.write(self._descriptor, tuple(key), self.target.in_order(values))
+        self._next_row = stop
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._descriptor)
+        try:
+            if kind is not None:
+                return
+            if self._next_row < self.target.shape[0]:
+                raise ValueError(
+                    f"{self.target.path}: {self._next_row} of {self.target.shape[0]} rows were "
+                    "written; the file is not kept."
+                )
+            with self._explaining():
+                layout = self._layout
+                values = np.memmap(self._rows, layout.dtype, "r", layout.offset, layout.shape)
+                self._module.save(self.target, values, *(temporary for temporary, _ in self._moves))
+                atomic.commit(self._moves)
+        finally:
+            atomic.remove(self._rows, *(temporary for temporary, _ in self._moves))
+
+    def _created(self, header: bytes) -> int:
+        """The file for the rows, if there is room for it."""
+        if shutil.disk_usage(self._rows.parent).free < self._layout.end:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        descriptor = os.open(self._rows, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            atomic.write_at(descriptor, header, 0)
+        except BaseException:
+            os.close(descriptor)
+            atomic.remove(self._rows)
+            raise
+        return descriptor
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as problem:
+            raise atomic.explained(problem, self.target.path) from problem
+
+
+def blocks(
+    values: NDArray[Any], axis: int, multiple_of: int = 1
+) -> Iterator[tuple[Key, NDArray[Any]]]:
+    """Keys and values of consecutive parts along an axis, whole chunks of so many entries.
+
+    Chunks that are written in parts would be read, decompressed and compressed again.
+    """
+    length = values.shape[axis]
+    step = max(1, _BLOCK_BYTES * length // values.nbytes // multiple_of) * multiple_of
+    for start in range(0, length, step):
+        part = slice(start, min(start + step, length))
+        key = tuple(part if i == axis else slice(0, n) for i, n in enumerate(values.shape))
+        yield key, values[key]
+
+
+def places_for(target: Target) -> list[Path]:
+    """The files or folders that a writer makes or replaces."""
+    module = module_of(target.format)
+    return module.places(target) if hasattr(module, "places") else [target.path]
+
+
+def writer_for(target: Target) -> CubeWriter:
+    """A writer in the format that the name of the target says."""
+    path, name = target.path, target.format
+    read = {os.path.realpath(file) for file in target.source.files}
+    replaced = read.intersection(map(os.path.realpath, places_for(target)))
+    if replaced and replaced != read:
+        # The header of an ENVI file, for one, would no longer belong to its numbers.
+        raise ValueError(
+            f"{path} would replace {replaced.pop()}, which the cube is read from, but not all of "
+            "its files; give another name."
+        )
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"The folder {path.parent} does not exist; create it first.")
+    writes_folder = name == "image_folder" or (name == "zarr" and path.suffix != ".zip")
+    if path.is_dir() and not writes_folder:
+        raise IsADirectoryError(f"{path} is a folder; give the name of a file.")
+    if path.is_file() and writes_folder:
+        raise NotADirectoryError(f"{path} is a file; a folder is to be written there.")
+    if path.is_dir():
+        module_of(name).check_replaceable(path)
+    return CubeWriter(target)
