@@ -20,7 +20,7 @@ from scipy.io import loadmat, netcdf_file
 
 from cube_files import BANDS_FIRST, KINDS, WAVELENGTHS, can_hold, cube_of, write_cube
 from kronlearn.io.cubes import open_cube
-from kronlearn.io.formats import mapped
+from kronlearn.io import writers
 from kronlearn.io.stored import StoredArrayError
 
 #: Where a kind is written to, by its ending.
@@ -602,7 +602,7 @@ FILL = """
 import errno, resource, signal, sys
 import numpy as np
 from kronlearn.io.cubes import open_cube
-from kronlearn.io.formats import mapped
+from kronlearn.io import writers
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 for source, target in zip(sys.argv[2::2], sys.argv[3::2], strict=True):
@@ -670,7 +670,7 @@ def test_a_full_disk_is_told_and_nothing_is_left(small_disk, tmp_path, rng):
 
 def test_a_disk_that_is_too_small_is_told_before_the_work(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=100)
-    monkeypatch.setattr(mapped.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(writers.shutil, "disk_usage", lambda path: usage)
     cube = open_cube(np.zeros((30, 40, 50)), band_axis=2)
     with pytest.raises(OSError, match=r"a\.npy could not be written: the disk is full") as caught:
         cube.create(tmp_path / "a.npy")

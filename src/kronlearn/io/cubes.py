@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kronlearn.io.band_axis import BandAxis, find_band_axis
 from kronlearn.io.conversion import converted, fits
 from kronlearn.io.stored import PathLike, StoredArray, StoredArrayError, open_array
-from kronlearn.io.writers import CubeWriter, Target, places_for, writer_for
+from kronlearn.io.writers import AXES, CubeWriter, Target, places_for, writer_for
 
 __all__ = ["Cube", "CubeWriter", "open_cube"]
 
@@ -43,6 +43,10 @@ class Cube:
     wavelengths : array of shape (bands,) or None
     band_axis : int or None
         The axis of the bands where it is stored; None for one band in two dimensions.
+    space : tuple of int
+        The axes of rows and columns where it is stored.
+    order : tuple of str
+        "row", "column" and, where it has an axis, "band" in the order in which they are stored.
     band_axis_reason : str
         How that axis was found.
     band_axis_is_guess : bool
@@ -53,7 +57,11 @@ class Cube:
         self.stored = stored
         self.band_axis, self.band_axis_reason = bands.axis, bands.reason
         self.band_axis_is_guess = bands.is_guess
-        self._space = bands.space
+        self.space = bands.space
+        places = {bands.space[0]: "row", bands.space[1]: "column"}
+        if bands.axis is not None:
+            places[bands.axis] = "band"
+        self.order = tuple(places[axis] for axis in sorted(places))
         self.dtype, self.name, self.attributes = stored.dtype, stored.name, stored.attributes
         self.nodata = stored.nodata if nodata is None else nodata
         lengths = stored.shape
@@ -82,13 +90,13 @@ class Cube:
             If the values are not there: the file was cut off, is damaged or cannot be read.
         """
         key = [slice(None)] * self.stored.ndim
-        key[self._space[0]] = rows
-        key[self._space[1]] = slice(None) if columns is None else columns
+        key[self.space[0]] = rows
+        key[self.space[1]] = slice(None) if columns is None else columns
         if self.band_axis is not None:
             key[self.band_axis] = slice(None) if bands is None else bands
         values = self.stored.read(tuple(key))
         last = () if self.band_axis is None else (self.band_axis,)
-        values = np.moveaxis(values, (*self._space, *last), range(-2 - len(last), 0))
+        values = np.moveaxis(values, (*self.space, *last), range(-2 - len(last), 0))
         # What is left in front are axes of length one.
         values = values.reshape(values.shape[-2 - len(last) :])
         if self.band_axis is None:
@@ -152,8 +160,8 @@ class Cube:
         if values.shape != self.shape:
             raise ValueError(f"values have shape {values.shape}; the cube has {self.shape}.")
         kept = self.dtype if dtype is None else np.dtype(dtype)
-        result = self._in_file_order(converted(values, kept, self.nodata, self.name))
-        return self.stored.like(result)
+        result = self.in_order(converted(values, kept, self.nodata, self.name))
+        return self.stored.like(np.ascontiguousarray(result).reshape(self.stored.shape))
 
     def create(self, path: PathLike, dtype: np.dtype[Any] | None = None) -> CubeWriter:
         """A file for new values of this cube: a context manager that takes them row by row.
@@ -205,24 +213,14 @@ class Cube:
         self.close()
 
     def _target(self, path: PathLike, dtype: Any = None) -> Target:
-        return Target(
-            # A link stays a link: what it leads to is replaced.
-            path=Path(os.path.realpath(path)),
-            source=self.stored,
-            shape=self.shape,
-            space=self._space,
-            band_axis=self.band_axis,
-            dtype=None if dtype is None else np.dtype(dtype),
-            nodata=self.nodata,
-            wavelengths=self.wavelengths,
-        )
+        # A link stays a link: what it leads to is replaced.
+        place = Path(os.path.realpath(path))
+        return Target(self, place, None if dtype is None else np.dtype(dtype))
 
-    def _in_file_order(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Values (rows, columns, bands) of the whole cube with the axes of the stored array."""
-        axes = [*self._space, self.band_axis]
-        order = np.argsort([axis for axis in axes if axis is not None])
+    def in_order(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values (rows, columns, bands) with the axes in the order of the stored array."""
         values = values if self.band_axis is not None else values[..., 0]
-        return np.ascontiguousarray(values.transpose(order)).reshape(self.stored.shape)
+        return values.transpose([AXES.index(axis) for axis in self.order])
 
     def _refuse(self, values: NDArray[Any], starts: list[int]) -> None:
         place = np.argwhere(~np.isfinite(values))[0]

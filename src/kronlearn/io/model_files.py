@@ -15,17 +15,18 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import stat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary
+from kronlearn.io.atomic import replace_file
 
 __all__ = [
     "ModelFileError",
@@ -41,19 +42,9 @@ FORMAT = "kronlearn model"
 VERSION = 1
 KINDS = ("dictionary", "checkpoint")
 
-# Far above what any model needs; keeps a damaged length from being believed.
+# Far above what any model needs.
 _MAX_HEADER_BYTES = 16 << 20
-_LENGTH_BYTES = 8
-_DTYPES = {
-    "BOOL": np.dtype(np.bool_),
-    "U8": np.dtype(np.uint8),
-    "I32": np.dtype(np.int32),
-    "U32": np.dtype(np.uint32),
-    "I64": np.dtype(np.int64),
-    "U64": np.dtype(np.uint64),
-    "F32": np.dtype(np.float32),
-    "F64": np.dtype(np.float64),
-}
+_DTYPES = ("bool", "uint8", "int32", "uint32", "int64", "uint64", "float32", "float64")
 
 PathLike = str | os.PathLike[str]
 
@@ -164,13 +155,13 @@ def write_file(
         text = json.dumps(envelope, allow_nan=False, default=_plain_number)
     except (TypeError, ValueError, RecursionError) as problem:
         raise ValueError(f"The header of a model file must be JSON: {problem}.") from problem
-    arrays = {name: _storable(array, name) for name, array in tensors.items()}
-    content = safetensors.numpy.save(arrays, metadata={"kronlearn": text})
-    if int.from_bytes(content[:_LENGTH_BYTES], "little") > _MAX_HEADER_BYTES:
+    if len(text) > _MAX_HEADER_BYTES:
         raise ValueError(
             f"The header of a model file may have {_MAX_HEADER_BYTES >> 20} MiB; store long lists "
             "as arrays."
         )
+    arrays = {name: _storable(array, name) for name, array in tensors.items()}
+    content = safetensors.numpy.save(arrays, metadata={"kronlearn": text})
     replace_file(Path(os.path.realpath(path)), content)
 
 
@@ -187,14 +178,19 @@ def read_file(path: PathLike, kind: str) -> tuple[dict[str, NDArray[Any]], dict[
     ModelFileError
         If the file is missing, damaged, of another kind or of an unknown version.
     """
-    content = _read_checked(Path(path))
+    _check_readable(Path(path))
     try:
-        tensors = safetensors.numpy.load(content)
+        # It compares the sizes and places of all tensors with the size of the file.
+        with safetensors.safe_open(path, framework="np") as file:
+            info = _info(path, (file.metadata() or {}).get("kronlearn"), kind)
+            # Copies, so that arrays are writable and do not keep the file mapped.
+            names = file.keys()
+            return {name: np.array(file.get_tensor(name)) for name in names}, info
+    except (ModelFileError, MemoryError):
+        raise
     except Exception as problem:
-        # Whatever the parser finds wrong (its own error, a KeyError, …) is the file's fault.
-        raise _error(path, f"is damaged: {problem}") from problem
-    # Copies, so that arrays are aligned, writable and do not keep the file's bytes alive.
-    return {name: np.array(array) for name, array in tensors.items()}, _info(path, content, kind)
+        # Whatever the library finds wrong (its own error, a KeyError, …) is the file's fault.
+        raise _error(path, f"is not a safetensors file, or is damaged: {problem}") from problem
 
 
 def _factor_name(mode: int) -> str:
@@ -224,107 +220,30 @@ def _plain_number(value: object) -> object:
 def _storable(array: NDArray[Any], name: str) -> NDArray[Any]:
     array = np.asarray(array, order="C")
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    if array.dtype not in _DTYPES.values():
-        allowed = ", ".join(dtype.name for dtype in _DTYPES.values())
+    if array.dtype.name not in _DTYPES:
+        allowed = ", ".join(_DTYPES)
         raise ValueError(f"Tensor {name!r} has dtype {array.dtype}; model files hold {allowed}.")
     return array
 
 
-def replace_file(target: Path, content: bytes) -> None:
-    """Write a file whole or not at all: beside its place first, then moved there in one step."""
-    if target.is_dir():
-        raise IsADirectoryError(f"{target} is a folder; give the name of a file.")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"The folder {target.parent} does not exist; create it first.")
-    # Not tempfile: its files are private to the user, and the model would stay so.
-    temporary = target.parent / f".kronlearn-{secrets.token_hex(8)}.tmp"
+def _check_readable(path: Path) -> None:
+    """Raise unless a path is that of a file."""
     try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except OSError as problem:
-        temporary.unlink(missing_ok=True)
-        # The name of the file that is wanted, not of the one beside it.
-        reason = problem.strerror or str(problem)
-        raise OSError(problem.errno, reason, str(target)) from problem
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if os.name == "posix":
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def _read_checked(path: Path) -> bytes:
-    """The bytes of a file whose header and size agree; only then is the whole of it read."""
-    try:
-        status = path.stat()
+        mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         raise ModelFileNotFoundError(f"{path} does not exist.") from None
-    if stat.S_ISDIR(status.st_mode):
+    if stat.S_ISDIR(mode):
         raise _error(path, "is a folder; give the name of a model file")
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(mode):
         raise _error(path, "is not a regular file")
-    with open(path, "rb") as file:
-        start = file.read(_LENGTH_BYTES)
-        length = int.from_bytes(start, "little")
-        if len(start) < _LENGTH_BYTES or not 2 <= length <= _MAX_HEADER_BYTES:
-            raise _error(path, "is not a safetensors file")
-        if _LENGTH_BYTES + length > status.st_size:
-            raise _error(path, "is not a safetensors file, or was cut off inside its header")
-        head = file.read(length)
-        data_bytes = _data_bytes(path, _safetensors_header(path, head))
-        expected = _LENGTH_BYTES + length + data_bytes
-        if expected != status.st_size:
-            raise _error(
-                path,
-                f"has {status.st_size} bytes where its header announces {expected}: it was cut "
-                "off or changed",
-            )
-        return start + head + file.read(data_bytes)
 
 
-def _safetensors_header(path: PathLike, head: bytes) -> dict[str, Any]:
-    try:
-        header = _parse_json(head.decode("utf-8"))
-    except (ValueError, RecursionError):
-        raise _error(path, "is not a safetensors file: its header cannot be read") from None
-    if not isinstance(header, dict):
-        raise _error(path, "is not a safetensors file: its header is no JSON object")
-    return header
-
-
-def _data_bytes(path: PathLike, header: dict[str, Any]) -> int:
-    """The number of bytes behind the header, from the tensors it announces."""
-    end = 0
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        dtype = entry.get("dtype") if isinstance(entry, dict) else None
-        offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-        if not isinstance(dtype, str) or dtype not in _DTYPES:
-            raise _error(path, f"holds a tensor of type {str(dtype)[:20]!r}, which no model has")
-        if not isinstance(offsets, list) or not all(type(o) is int for o in offsets):
-            raise _error(path, "is damaged: a tensor without a place in the file")
-        end = max([end, *offsets])
-    return end
-
-
-def _info(path: PathLike, content: bytes, kind: str) -> dict[str, Any]:
+def _info(path: PathLike, text: str | None, kind: str) -> dict[str, Any]:
     """The header that was written, once format, version and kind are the ones wanted."""
-    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
-    head = _safetensors_header(path, content[_LENGTH_BYTES : _LENGTH_BYTES + length])
-    metadata = head.get("__metadata__")
-    text = metadata.get("kronlearn") if isinstance(metadata, dict) else None
-    if not isinstance(text, str):
+    if text is None:
         raise _error(path, "is a safetensors file, but not a kronlearn model")
     try:
-        envelope = _parse_json(text)
+        envelope = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         raise _error(path, "is damaged: its kronlearn header cannot be read") from None
     if not isinstance(envelope, dict) or envelope.get("format") != FORMAT:
@@ -347,10 +266,5 @@ def _info(path: PathLike, content: bytes, kind: str) -> dict[str, Any]:
     return info
 
 
-def _parse_json(text: str) -> Any:
-    """The JSON value; ValueError also for NaN, Infinity and integers of thousands of digits."""
-
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")

@@ -27,6 +27,7 @@ Key = tuple[slice, ...]
 # The formats by their modules in ``formats``: what they are, the endings of their names, and the
 # first bytes of their files.
 _TIFF = (b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")
+_CLASSIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
 _FORMATS: dict[str, tuple[str, tuple[str, ...], tuple[bytes, ...]]] = {
     "npy": ("a NumPy array (.npy)", (".npy",), (b"\x93NUMPY",)),
     "hdf5": ("an HDF5 file (.h5)", (".h5", ".hdf5", ".he5", ".hdf"), (b"\x89HDF\r\n\x1a\n",)),

@@ -11,19 +11,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.io import atomic
 from kronlearn.io.conversion import converted, fits
-from kronlearn.io.formats.layout import Layout
+from kronlearn.io.formats.mapped import Layout
 from kronlearn.io.stored import KNOWN, Key, StoredArray, format_by_ending, module_of
 
-__all__ = ["CubeWriter", "Target", "blocks", "places_for", "writer_for"]
+if TYPE_CHECKING:
+    from kronlearn.io.cubes import Cube
 
-_AXES = ("row", "column", "band")
+__all__ = ["AXES", "CubeWriter", "Target", "blocks", "places_for", "writer_for"]
+
+#: The axes of a cube.
+AXES = ("row", "column", "band")
 # How much is handed to a library at a time.
 _BLOCK_BYTES = 1 << 25
 _ENVI_ENDINGS = (".img", ".dat", ".raw", ".bin", ".bsq", ".bil", ".bip", ".envi")
@@ -31,30 +35,30 @@ _ENVI_ENDINGS = (".img", ".dat", ".raw", ".bin", ".bsq", ".bil", ".bip", ".envi"
 
 @dataclass(frozen=True)
 class Target:
-    """A file or folder that is to be written, and what it is to hold."""
+    """A file or folder that new values of a cube are to be written to."""
 
+    cube: Cube
     path: Path
-    #: What the cube was read from: its metadata are kept.
-    source: StoredArray
-    #: (rows, columns, bands).
-    shape: tuple[int, int, int]
-    #: The axes of rows and columns in the source, and that of the bands, if there is one.
-    space: tuple[int, int]
-    band_axis: int | None
-    #: None: as in the source.
-    dtype: np.dtype[Any] | None
-    nodata: float | int | None
-    wavelengths: NDArray[np.float64] | None
+    #: None: as in the cube.
+    dtype: np.dtype[Any] | None = None
 
-    def __post_init__(self) -> None:
-        if self.nodata is None or fits(self.nodata, self.out_dtype):
-            return
-        if self.dtype is not None and not math.isnan(self.nodata):
+    @property
+    def source(self) -> StoredArray:
+        """What the cube is read from: its metadata are kept."""
+        return self.cube.stored
+
+    @property
+    def nodata(self) -> float | int | None:
+        """The value that means no data in the file, if it can hold one."""
+        nodata = self.cube.nodata
+        if nodata is None or fits(nodata, self.out_dtype):
+            return nodata
+        if self.dtype is not None and not math.isnan(nodata):
             raise ValueError(
-                f"{self.dtype} cannot hold {self.nodata}, the value that means no data in "
-                f"{self.source.name}; pass another dtype or nodata."
+                f"{self.dtype} cannot hold {nodata}, the value that means no data in "
+                f"{self.cube.name}; pass another dtype or nodata."
             )
-        object.__setattr__(self, "nodata", None)
+        return None
 
     @property
     def format(self) -> str:
@@ -74,31 +78,16 @@ class Target:
         return self.source.dtype if self.dtype is None else self.dtype.newbyteorder("=")
 
     @property
-    def axes(self) -> list[int]:
-        """The axes of the source that are rows, columns or bands."""
-        return sorted(axis for axis in (*self.space, self.band_axis) if axis is not None)
-
-    @property
-    def order(self) -> tuple[str, ...]:
-        """What these axes are: "row", "column" and, if there is one, "band"."""
-        names = {self.space[0]: "row", self.space[1]: "column"}
-        return tuple(names.get(axis, "band") for axis in self.axes)
-
-    @property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths of these axes."""
-        return tuple(self.shape[_AXES.index(axis)] for axis in self.order)
-
-    def in_order(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Values (rows, columns, bands) with the axes of ``order``."""
-        values = values if "band" in self.order else values[..., 0]
-        return values.transpose([_AXES.index(axis) for axis in self.order])
+        """The lengths of the axes of rows, columns and bands in the order of the source."""
+        return tuple(self.cube.shape[AXES.index(axis)] for axis in self.cube.order)
 
     def bands_first(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Values with the axes of ``order`` as (bands, rows, columns)."""
-        if "band" not in self.order:
+        """Values in the order of the source as (bands, rows, columns)."""
+        order = self.cube.order
+        if "band" not in order:
             return values[None]
-        return values.transpose([self.order.index(axis) for axis in ("band", "row", "column")])
+        return values.transpose([order.index(axis) for axis in ("band", "row", "column")])
 
     def packed(self, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Values as numbers for an array like the source's, of this dtype."""
@@ -107,25 +96,26 @@ class Target:
 
     def axis_names(self) -> list[str]:
         """Names for the axes of a new file: those of the source, or the usual ones."""
-        if self.source.axes is not None and len(self.source.axes) == len(self.axes):
-            return list(self.source.axes)
-        band = "band" if self.wavelengths is None else "wavelength"
-        return [{"row": "y", "column": "x", "band": band}[axis] for axis in self.order]
+        order, axes = self.cube.order, self.source.axes
+        if axes is not None and len(axes) == len(order):
+            return list(axes)
+        band = "band" if self.cube.wavelengths is None else "wavelength"
+        return [{"row": "y", "column": "x", "band": band}[axis] for axis in order]
 
     def coordinates(self) -> dict[str, NDArray[Any]]:
         """Coordinates by the names of the axes of a new file, wavelengths for the bands."""
         names, given = self.axis_names(), self.source.coordinates
         found = {name: given[name] for name in names if name in given}
-        if self.wavelengths is not None and "band" in self.order:
-            found.setdefault(names[self.order.index("band")], self.wavelengths)
+        if self.cube.wavelengths is not None and "band" in self.cube.order:
+            found.setdefault(names[self.cube.order.index("band")], self.cube.wavelengths)
         return found
 
 
 class CubeWriter:
     """Takes the values of a cube by rows, and leaves a complete file or none.
 
-    Made by :meth:`kronlearn.io.cubes.Cube.create`; use it in a ``with`` block. Rows are collected in
-    a file beside the target, from which the module of the format makes the target in the end.
+    Made by :meth:`kronlearn.io.cubes.Cube.create`; use it in a ``with`` block. Rows are collected
+    in a file beside the target, from which the module of the format makes the target in the end.
     """
 
     def __init__(self, target: Target) -> None:
@@ -139,6 +129,7 @@ class CubeWriter:
         self._layout = Layout.in_order(target.lengths, dtype, len(header))
         self._rows = atomic.beside(target.path)
         self._moves = [(atomic.beside(place), place) for place in places_for(target)]
+        self._nodata = target.nodata
         self._next_row = 0
         with self._explaining():
             self._descriptor = self._created(header)
@@ -153,7 +144,7 @@ class CubeWriter:
         values : array of shape (rows, columns, bands)
             Rounded and kept in range where the file holds integers; NaN becomes no data.
         """
-        n_rows, n_columns, n_bands = self.target.shape
+        n_rows, n_columns, n_bands = self.target.cube.shape
         start, stop = rows.start or 0, n_rows if rows.stop is None else rows.stop
         if start != self._next_row or values.shape != (stop - start, n_columns, n_bands):
             raise ValueError(
@@ -162,11 +153,11 @@ class CubeWriter:
             )
         if stop > n_rows:
             raise ValueError(f"row {stop - 1} was given to write; there are {n_rows}.")
-        values = converted(values, self.dtype, self.target.nodata, str(self.target.path))
+        values = converted(values, self.dtype, self._nodata, str(self.target.path))
         key = [slice(0, length) for length in self.target.lengths]
-        key[self.target.order.index("row")] = slice(start, stop)
+        key[self.target.cube.order.index("row")] = slice(start, stop)
         with self._explaining():
-            self._layout.write(self._descriptor, tuple(key), self.target.in_order(values))
+            self._layout.write(self._descriptor, tuple(key), self.target.cube.in_order(values))
         self._next_row = stop
 
     def __enter__(self) -> Self:
@@ -182,10 +173,11 @@ class CubeWriter:
         try:
             if kind is not None:
                 return
-            if self._next_row < self.target.shape[0]:
+            n_rows = self.target.cube.shape[0]
+            if self._next_row < n_rows:
                 raise ValueError(
-                    f"{self.target.path}: {self._next_row} of {self.target.shape[0]} rows were "
-                    "written; the file is not kept."
+                    f"{self.target.path}: {self._next_row} of {n_rows} rows were written; the file "
+                    "is not kept."
                 )
             with self._explaining():
                 layout = self._layout

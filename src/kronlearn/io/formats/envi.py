@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kronlearn.io.formats.layout import Layout
-from kronlearn.io.formats.mapped import FileArray
+from kronlearn.io.formats.mapped import FileArray, Layout
 from kronlearn.io.stored import StoredArrayError, holds_one_array
 from kronlearn.io.writers import Target
 
@@ -122,9 +121,9 @@ def save(target: Target, values: np.memmap[Any, Any], binary: Path, header: Path
     They are moved to their place first: a new header never stands beside old numbers.
     """
     os.rename(str(values.filename), binary)
-    source, order = target.source, target.order
+    source, order = target.source, target.cube.order
     codes = {np.dtype(name): code for code, name in _DTYPES.items()}
-    lengths = dict(zip(("row", "column", "band"), target.shape, strict=True))
+    lengths = dict(zip(("row", "column", "band"), target.cube.shape, strict=True))
     changed = {_LENGTHS[axis]: str(length) for axis, length in lengths.items()}
     changed |= {"header offset": "0", "file type": "ENVI Standard"}
     changed["data type"] = str(codes[values.dtype.newbyteorder("=")])
@@ -140,10 +139,10 @@ def save(target: Target, values: np.memmap[Any, Any], binary: Path, header: Path
 def _new_entries(target: Target) -> dict[str, str]:
     """Header fields for a cube from another format."""
     entries = {"description": f"{{{target.source.name.translate({123: 40, 125: 41})}}}"}
-    if target.wavelengths is not None:
+    if target.cube.wavelengths is not None:
         units = str(target.source.attributes.get("wavelength_units", "Unknown"))
         entries["wavelength units"] = units
-        entries["wavelength"] = f"{{{', '.join(map(_number, target.wavelengths))}}}"
+        entries["wavelength"] = f"{{{', '.join(map(_number, target.cube.wavelengths))}}}"
     return entries
 
 

@@ -88,8 +88,8 @@ def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
         with rasterio.open(place, "w", **_profile(target, source)) as file:
             if source is not None:
                 _copy_metadata(source, file)
-            elif target.wavelengths is not None:
-                for band, wavelength in enumerate(target.wavelengths, 1):
+            elif target.cube.wavelengths is not None:
+                for band, wavelength in enumerate(target.cube.wavelengths, 1):
                     file.update_tags(band, wavelength=repr(float(wavelength)))
             for (_, *window), part in blocks(bands, 1, int(file.block_shapes[0][0])):
                 file.write(part, window=tuple((p.start, p.stop) for p in window))
@@ -113,7 +113,7 @@ def _profile(target: Target, source: Any) -> dict[str, Any]:
         structure = source.tags(ns="IMAGE_STRUCTURE")
         if "PREDICTOR" in structure and target.dtype is None:
             profile["predictor"] = structure["PREDICTOR"]
-    rows, columns, bands = target.shape
+    rows, columns, bands = target.cube.shape
     profile |= {"driver": "GTiff", "dtype": target.out_dtype.name, "nodata": target.nodata}
     profile |= {"height": rows, "width": columns, "count": bands}
     return profile | {"BIGTIFF": "IF_SAFER", "NUM_THREADS": "ALL_CPUS"}

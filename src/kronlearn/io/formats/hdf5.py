@@ -112,14 +112,14 @@ def save(target: Target, values: np.memmap[Any, Any], place: Path, is_netcdf: bo
     A new file has a dimension for every axis where it is to be NetCDF.
     """
     h5py = need("h5py", f"To write {target.path}")
-    source, row_axis = target.source, target.order.index("row")
+    source, row_axis = target.source, target.cube.order.index("row")
     is_copy = isinstance(source, Hdf5Array) and source.is_at_rest
     if is_copy:
         shutil.copyfile(str(source.path), place)
     with _PatientFile(place) as content:
         with h5py.File(content, "r+" if is_copy else "w", track_order=True) as file:
             if is_copy:
-                array, row_axis = _copied(file, target), target.space[0]
+                array, row_axis = _copied(file, target), target.cube.space[0]
                 values = values.reshape(source.shape)
             else:
                 array = _new(file, target, is_netcdf)

@@ -98,7 +98,7 @@ def check_replaceable(folder: Path) -> None:
 
 def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
     """Write a folder with one image per band, named as those of the source."""
-    count, names = target.shape[2], target.source.attributes.get("files", [])
+    count, names = target.cube.shape[2], target.source.attributes.get("files", [])
     if len(names) != count or len(set(names)) < len(names):
         names = [f"band_{i + 1:0{len(str(count))}d}.tif" for i in range(count)]
     place.mkdir()

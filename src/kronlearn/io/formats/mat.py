@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -100,24 +99,22 @@ def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
         hdf5.save(target, values, place)
         return
     name = (source.dataset or "cube").rpartition("/")[2]
-    variables, is_compressed = {name: values}, False
+    variables = {name: values}
     if isinstance(source, MatArray):
-        path = Path(str(source.path))
-        variables = _others(path, name) | {name: values.reshape(source.shape)}
-        is_compressed = _is_compressed(path)
-    elif target.wavelengths is not None:
-        variables["wavelength"] = target.wavelengths.reshape(1, -1)
+        variables = _others(Path(str(source.path)), name) | {name: values.reshape(source.shape)}
+    elif target.cube.wavelengths is not None:
+        variables["wavelength"] = target.cube.wavelengths.reshape(1, -1)
     with open(place, "xb") as file:
-        savemat(file, variables, do_compression=is_compressed)
+        savemat(file, variables, do_compression=True)
 
 
 def raw(target: Target) -> tuple[np.dtype[Any], bytes]:
     """The dtype of the numbers and what stands before them, once they are known to fit."""
     is_old = not isinstance(target.source, hdf5.MatlabArray)
-    if is_old and math.prod(target.shape) * target.out_dtype.itemsize > _MAX_BYTES:
+    if is_old and math.prod(target.cube.shape) * target.out_dtype.itemsize > _MAX_BYTES:
         raise ValueError(
-            f"{target.path}: MATLAB files of this version hold 2 GiB at most, and {target.shape} "
-            f"{target.out_dtype} values need more; write .h5 or .npy instead."
+            f"{target.path}: MATLAB files of this version hold 2 GiB at most, and "
+            f"{target.cube.shape} {target.out_dtype} values need more; write .h5 or .npy instead."
         )
     return target.out_dtype, b""
 
@@ -137,14 +134,3 @@ def _others(path: Path, cube: str) -> dict[str, Any]:
             stacklevel=2,
         )
     return {name: values for name, values in found.items() if name not in lost}
-
-
-def _is_compressed(path: Path) -> bool:
-    """Whether the first variable of a file is compressed: it has the bytes of zlib."""
-    with open(path, "rb") as file:
-        file.seek(136)
-        try:
-            zlib.decompressobj().decompress(file.read(64))
-        except zlib.error:
-            return False
-    return True

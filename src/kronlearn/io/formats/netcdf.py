@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from kronlearn.io.formats import hdf5
 from kronlearn.io.formats.conventions import choose, declared, plain, wavelengths_among
-from kronlearn.io.formats.layout import Layout
-from kronlearn.io.formats.mapped import FileArray
+from kronlearn.io.formats.mapped import FileArray, Layout
 from kronlearn.io.stored import StoredArray, StoredArrayError
 from kronlearn.io.writers import Target, blocks
 
@@ -52,7 +51,7 @@ def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
     shutil.copyfile(str(source.path), place)
     descriptor = os.open(place, os.O_WRONLY)
     try:
-        for key, part in blocks(values.reshape(source.shape), target.space[0]):
+        for key, part in blocks(values.reshape(source.shape), target.cube.space[0]):
             numbers = target.packed(part, source.stored_dtype)
             source.layout.write(descriptor, key, numbers)
     finally:

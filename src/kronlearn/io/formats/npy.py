@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kronlearn.io.formats.layout import Layout
-from kronlearn.io.formats.mapped import FileArray
+from kronlearn.io.formats.mapped import FileArray, Layout
 from kronlearn.io.stored import StoredArrayError, holds_one_array
 from kronlearn.io.writers import Target
 

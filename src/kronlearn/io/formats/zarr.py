@@ -136,9 +136,9 @@ def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
 
 
 def _save_folder(target: Target, values: np.memmap[Any, Any], folder: Path) -> None:
-    source, row_axis = target.source, target.order.index("row")
+    source, row_axis = target.source, target.cube.order.index("row")
     if isinstance(source, ZarrArray) and source.path is not None:
-        array, row_axis = _copied(target, source, folder), target.space[0]
+        array, row_axis = _copied(target, source, folder), target.cube.space[0]
     else:
         array = _new(target, folder)
     rows = (array.shards or array.chunks)[row_axis]
