@@ -122,7 +122,9 @@ def real_array(Y: ArrayLike) -> NDArray[Any]:
         try:
             array = array.astype(np.float64)
         except (TypeError, ValueError) as error:
-            raise type(error)(
+            # Not the error's own class: its subclasses are made from other things than a text.
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(
                 f"Y has dtype {array.dtype}, which does not convert to numbers ({error}); "
                 "pass float32 or float64."
             ) from None

@@ -123,9 +123,8 @@ class CubeWriter:
         #: Of the values that are written.
         self.dtype = target.out_dtype
         self._module = module_of(target.format)
-        dtype, header = (self.dtype, b"")
-        if hasattr(self._module, "raw"):
-            dtype, header = self._module.raw(target)
+        # What cannot be is told before the work.
+        dtype, header = self._module.prepare(target)
         self._layout = Layout.in_order(target.lengths, dtype, len(header))
         self._rows = atomic.beside(target.path)
         self._moves = [(atomic.beside(place), place) for place in places_for(target)]

@@ -13,7 +13,7 @@ from kronlearn.io.formats.mapped import FileArray, Layout
 from kronlearn.io.stored import StoredArrayError, holds_one_array
 from kronlearn.io.writers import Target
 
-__all__ = ["EnviArray", "header_of", "open_file", "places", "raw", "save"]
+__all__ = ["EnviArray", "header_of", "open_file", "places", "prepare", "save"]
 
 _DTYPES = {1: "u1", 2: "i2", 3: "i4", 4: "f4", 5: "f8", 12: "u2", 13: "u4", 14: "i8", 15: "u8"}
 _ORDERS = {
@@ -105,8 +105,8 @@ def places(target: Target) -> list[Path]:
     return [path, header_of(path) or path.with_suffix(".hdr")]
 
 
-def raw(target: Target) -> tuple[np.dtype[Any], bytes]:
-    """The dtype of the numbers in a file and what stands before them."""
+def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
+    """The dtype in which rows are collected, and what stands before them."""
     source = target.source
     is_kept = isinstance(source, EnviArray) and target.dtype is None
     stored = source.stored_dtype if isinstance(source, EnviArray) and is_kept else target.out_dtype

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from kronlearn.io.formats import image_folder
 from kronlearn.io.formats.conventions import WAVELENGTH_NAMES
-from kronlearn.io.formats.tiff import check_tiff, quiet
+from kronlearn.io.formats.tiff import check_tiff, quiet, unwarned
 from kronlearn.io.stored import Key, StoredArray, StoredArrayError, holds_one_array, need
 from kronlearn.io.writers import Target, blocks
 
-__all__ = ["GeoTiffArray", "open_file", "save"]
+__all__ = ["GeoTiffArray", "open_file", "prepare", "save"]
 
 _LOSSY = ("jpeg", "webp", "jxl")
 
@@ -67,8 +67,7 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
     rasterio = need("rasterio", f"To read {path}")
     check_tiff(path)
     with ExitStack() as resources:
-        # Without the warning that a file has no place on Earth; not every cube has.
-        with quiet():
+        with quiet(), unwarned():
             file = resources.enter_context(rasterio.open(path, driver="GTiff"))
         if len(file.subdatasets) > 1:
             return image_folder.open_file(path, None)
@@ -79,12 +78,21 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
         return array
 
 
+def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
+    """The dtype in which rows are collected, and what stands before them."""
+    rasterio = need("rasterio", f"To write {target.path}")
+    if not rasterio.dtypes.check_dtype(target.out_dtype.name) or target.out_dtype == np.bool_:
+        raise ValueError(f"{target.path}: TIFF files hold no {target.out_dtype} numbers.")
+    return target.out_dtype, b""
+
+
 def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
     """Write a GeoTIFF like the source, or a tiled one if that is something else."""
-    rasterio = need("rasterio", f"To write {target.path}")
+    import rasterio
+
     source = target.source.file if isinstance(target.source, GeoTiffArray) else None
     bands = target.bands_first(values)
-    with quiet():
+    with quiet(), unwarned():
         with rasterio.open(place, "w", **_profile(target, source)) as file:
             if source is not None:
                 _copy_metadata(source, file)

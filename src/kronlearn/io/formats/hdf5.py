@@ -17,7 +17,7 @@ from kronlearn.io.formats.conventions import NOT_KEPT, choose, declared, plain, 
 from kronlearn.io.stored import Key, StoredArray, need
 from kronlearn.io.writers import Target, blocks
 
-__all__ = ["Hdf5Array", "MatlabArray", "open_file", "open_group", "save"]
+__all__ = ["Hdf5Array", "MatlabArray", "open_file", "open_group", "prepare", "save"]
 
 # HDF5 has 64 KiB for an attribute.
 _ATTRIBUTE_LENGTH = 2000
@@ -106,29 +106,32 @@ def open_group(group: Any, dataset: str | None) -> Hdf5Array:
     return Hdf5Array.of(found[choose(f"{group.file.filename}", found, dataset)])
 
 
+def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
+    """The dtype in which rows are collected, and what stands before them."""
+    need("h5py", f"To write {target.path}")
+    return target.out_dtype, b""
+
+
 def save(target: Target, values: np.memmap[Any, Any], place: Path, is_netcdf: bool = False) -> None:
     """Write a copy of the source with these values, where all else stays, or a new file.
 
     A new file has a dimension for every axis where it is to be NetCDF.
     """
-    h5py = need("h5py", f"To write {target.path}")
-    source, row_axis = target.source, target.cube.order.index("row")
+    import h5py
+
+    source, numbers, row_axis = target.source, np.asarray(values), target.cube.order.index("row")
     is_copy = isinstance(source, Hdf5Array) and source.is_at_rest
     if is_copy:
         shutil.copyfile(str(source.path), place)
+        numbers, row_axis = values.reshape(source.shape), target.cube.space[0]
+        if isinstance(source, MatlabArray):
+            numbers, row_axis = numbers.T, numbers.ndim - 1 - row_axis
     with _PatientFile(place) as content:
         with h5py.File(content, "r+" if is_copy else "w", track_order=True) as file:
-            if is_copy:
-                array, row_axis = _copied(file, target), target.cube.space[0]
-                values = values.reshape(source.shape)
-            else:
-                array = _new(file, target, is_netcdf)
-            if is_copy and isinstance(source, MatlabArray):
-                values, row_axis = values.T, values.ndim - 1 - row_axis
-            for key, part in blocks(
-                values, row_axis, array.chunks[row_axis] if array.chunks else 1
-            ):
-                array[key] = target.packed(part, array.dtype)
+            array = _copied(file, target) if is_copy else _new(file, target, is_netcdf)
+            rows = array.chunks[row_axis] if array.chunks else 1
+            for key, part in blocks(numbers, row_axis, rows):
+                array[key] = target.packed(part, array.dtype) if is_copy else part
                 content.check()
         content.check()
 

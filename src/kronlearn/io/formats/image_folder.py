@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.io.formats.tiff import check_tiff, quiet, tiff_file
+from kronlearn.io.formats.tiff import check_tiff, tiff_file, unwarned
 from kronlearn.io.stored import Key, StoredArray, StoredArrayError, holds_one_array
 from kronlearn.io.writers import Target
 
-__all__ = ["ImageBands", "check_replaceable", "open_file", "save"]
+__all__ = ["ImageBands", "check_replaceable", "open_file", "prepare", "save"]
 
 _TIFF = (".tif", ".tiff")
 _ENDINGS = (*_TIFF, ".png", ".bmp", ".jpg", ".jpeg", ".pgm", ".webp")
@@ -96,6 +96,11 @@ def check_replaceable(folder: Path) -> None:
         )
 
 
+def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
+    """The dtype in which rows are collected, and what stands before them."""
+    return target.out_dtype, b""
+
+
 def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
     """Write a folder with one image per band, named as those of the source."""
     count, names = target.cube.shape[2], target.source.attributes.get("files", [])
@@ -148,8 +153,9 @@ def _opened(file: Path) -> Any:
             return
         from PIL import Image
 
-        # Pillow warns of large images, which are what is expected here.
-        with quiet(), Image.open(file) as image:
+        with unwarned():
+            image = Image.open(file)
+        with image:
             yield image
     except (StoredArrayError, MemoryError):
         raise

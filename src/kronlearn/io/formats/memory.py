@@ -76,7 +76,7 @@ def wrap(thing: Any, dataset: str | None) -> StoredArray:
         return XarrayArray(thing[choose("The xarray.Dataset", found, dataset)])
     if kind in ("h5py.File", "h5py.Group", "zarr.Group"):
         module = module_of("zarr" if package == "zarr" else "hdf5")
-        return module.open_group(thing, dataset)  # type: ignore[no-any-return]
+        return module.open_group(thing, dataset)
     if dataset is not None:
         raise StoredArrayError(
             f"dataset={dataset!r} was given with a {kind}, which is one array; leave it out."
@@ -84,9 +84,9 @@ def wrap(thing: Any, dataset: str | None) -> StoredArray:
     if kind == "xarray.DataArray":
         return XarrayArray(thing)
     if kind == "zarr.Array":
-        return module_of("zarr").ZarrArray(thing)  # type: ignore[no-any-return]
+        return module_of("zarr").ZarrArray(thing)
     if kind == "h5py.Dataset":
-        return module_of("hdf5").Hdf5Array.of(thing)  # type: ignore[no-any-return]
+        return module_of("hdf5").Hdf5Array.of(thing)
     return ObjectArray(_array_like(thing, package, kind))
 
 

@@ -16,7 +16,7 @@ from kronlearn.io.formats.mapped import FileArray, Layout
 from kronlearn.io.stored import StoredArray, StoredArrayError
 from kronlearn.io.writers import Target, blocks
 
-__all__ = ["ClassicArray", "open_file", "save"]
+__all__ = ["ClassicArray", "open_file", "prepare", "save"]
 
 # A variable that may be wavelengths or coordinates has so many numbers at most.
 _SHORT = 1 << 16
@@ -40,6 +40,12 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
             "convert it with nccopy -k nc4."
         )
     return _open_classic(path, dataset)
+
+
+def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
+    """The dtype in which rows are collected, and what stands before them."""
+    is_classic = isinstance(target.source, ClassicArray) and target.dtype is None
+    return (target.out_dtype, b"") if is_classic else hdf5.prepare(target)
 
 
 def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:

@@ -13,7 +13,7 @@ from kronlearn.io.formats.mapped import FileArray, Layout
 from kronlearn.io.stored import StoredArrayError, holds_one_array
 from kronlearn.io.writers import Target
 
-__all__ = ["NpyArray", "open_file", "raw", "save"]
+__all__ = ["NpyArray", "open_file", "prepare", "save"]
 
 
 class NpyArray(FileArray):
@@ -36,8 +36,8 @@ def open_file(path: Path, dataset: str | None) -> NpyArray:
     return NpyArray(path, Layout.in_order(shape, dtype, offset, "F" if fortran else "C"))
 
 
-def raw(target: Target) -> tuple[np.dtype[Any], bytes]:
-    """The dtype of the numbers in a file and what stands before them, in C order."""
+def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
+    """The dtype in which rows are collected, and what stands before them."""
     is_npy = target.source.format == "npy"
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(

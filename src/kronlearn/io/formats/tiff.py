@@ -13,7 +13,7 @@ from typing import Any
 
 from kronlearn.io.stored import StoredArrayError
 
-__all__ = ["check_tiff", "quiet", "tiff_file"]
+__all__ = ["check_tiff", "quiet", "tiff_file", "unwarned"]
 
 # Whose logs are about a file's damage, which is part of an error or of no consequence.
 _LOGGERS = ("tifffile", "rasterio._env", "rasterio._err")
@@ -39,18 +39,24 @@ class _Heard(logging.Filter):
 
 @contextlib.contextmanager
 def quiet() -> Iterator[list[str]]:
-    """What libraries log as errors about a file while it lasts; no log or warning is shown."""
+    """What libraries log as errors about a file while it lasts; the user is shown no logs of it."""
     heard = _Heard()
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(heard)
+    try:
+        yield heard.errors
+    finally:
+        for name in _LOGGERS:
+            logging.getLogger(name).removeFilter(heard)
+
+
+@contextlib.contextmanager
+def unwarned() -> Iterator[None]:
+    """Without warnings, of images that are large or have no place on Earth, say; keep it short."""
     # Filters of warnings are everybody's: two threads must not put back each other's.
     with _WARNINGS, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in _LOGGERS:
-            logging.getLogger(name).addFilter(heard)
-        try:
-            yield heard.errors
-        finally:
-            for name in _LOGGERS:
-                logging.getLogger(name).removeFilter(heard)
+        yield
 
 
 @contextlib.contextmanager
@@ -63,7 +69,7 @@ def tiff_file(path: Path) -> Iterator[Any]:
 
 
 def check_tiff(path: Path) -> None:
-    """Raise if the pages of a file lead out of it or have fewer tiles than they need.
+    """Raise if the list of pages leads out of a file, or a page has too few tiles or strips.
 
     Readers just stop at such a page, and take missing tiles for zeros.
     """
@@ -71,24 +77,17 @@ def check_tiff(path: Path) -> None:
         try:
             with tiff_file(path) as file:
                 for page in file.pages:
-                    _check_tiles(path, page)
+                    found, needed = len(page.dataoffsets), math.prod(page.keyframe.chunked)
+                    if found < needed:
+                        raise StoredArrayError(
+                            f"{path} is cut off or damaged: it has {found} tiles or strips where "
+                            f"its {page.imagelength} × {page.imagewidth} pixels need {needed}."
+                        )
         except (StoredArrayError, MemoryError):
             raise
         except Exception as problem:
-            errors.append(str(problem))
-    if errors:
-        raise StoredArrayError(f"{path} is cut off or damaged: {errors[0]}.")
-
-
-def _check_tiles(path: Path, page: Any) -> None:
-    if page.is_tiled:
-        tiles = zip(
-            page.shaped[1:4], (page.tiledepth, page.tilelength, page.tilewidth), strict=True
-        )
-        needed = math.prod(-(-length // max(tile, 1)) for length, tile in tiles)
-        planes = page.samplesperpixel if page.planarconfig == 2 else 1
-        if len(page.dataoffsets) < needed * planes:
-            raise StoredArrayError(
-                f"{path} is cut off or damaged: it has {len(page.dataoffsets)} tiles where its "
-                f"{page.imagelength} × {page.imagewidth} pixels need {needed * planes}."
-            )
+            errors.append(f"TiffPages: {problem}")
+    # Other errors are about tags that say nothing about the pixels.
+    broken = [error for error in errors if "TiffPages" in error]
+    if broken:
+        raise StoredArrayError(f"{path} is cut off or damaged: {broken[0]}.")

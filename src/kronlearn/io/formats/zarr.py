@@ -8,6 +8,7 @@ import shutil
 import struct
 import time
 import warnings
+import zipfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from kronlearn.io.formats.conventions import NOT_KEPT, choose, declared, plain, 
 from kronlearn.io.stored import Key, StoredArray, holds_one_array, need
 from kronlearn.io.writers import Target, blocks
 
-__all__ = ["ZarrArray", "check_replaceable", "open_file", "open_group", "save"]
+__all__ = ["ZarrArray", "check_replaceable", "open_file", "open_group", "prepare", "save"]
 
 # The files of an array or group that are not its numbers.
 _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
@@ -114,16 +115,23 @@ def check_replaceable(folder: Path) -> None:
         )
 
 
+def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
+    """The dtype in which rows are collected, and what stands before them."""
+    need("zarr", f"To write {target.path}")
+    return target.out_dtype, b""
+
+
 def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
     """Write a store like the source, or a new one of version 3; a zip file where that is named."""
-    need("zarr", f"To write {target.path}")
     is_zip = target.path.suffix.lower() == ".zip"
     folder = place.with_suffix(".folder") if is_zip else place
     try:
         _save_folder(target, values, folder)
         if is_zip:
             # Chunks are compressed already.
-            shutil.make_archive(str(place.with_suffix("")), "zip", folder)
+            with zipfile.ZipFile(place, "x", zipfile.ZIP_STORED) as archive:
+                for file in filter(Path.is_file, sorted(folder.rglob("*"))):
+                    archive.write(file, file.relative_to(folder).as_posix())
     except BaseException:
         # Zarr's threads may still be writing to it after an error.
         for _ in range(_REMOVALS):
@@ -137,23 +145,25 @@ def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
 
 def _save_folder(target: Target, values: np.memmap[Any, Any], folder: Path) -> None:
     source, row_axis = target.source, target.cube.order.index("row")
-    if isinstance(source, ZarrArray) and source.path is not None:
-        array, row_axis = _copied(target, source, folder), target.cube.space[0]
+    is_copy = isinstance(source, ZarrArray) and source.path is not None
+    if is_copy:
+        array, row_axis = _copied(target, folder), target.cube.space[0]
     else:
         array = _new(target, folder)
     rows = (array.shards or array.chunks)[row_axis]
     for key, part in blocks(values.reshape(array.shape), row_axis, rows):
-        array[key] = target.packed(part, np.dtype(array.dtype))
+        array[key] = target.packed(part, np.dtype(array.dtype)) if is_copy else part
 
 
-def _copied(target: Target, source: ZarrArray, folder: Path) -> Any:
+def _copied(target: Target, folder: Path) -> Any:
     """The array in a copy of its store, with another dtype where that is wanted."""
     import zarr
 
-    if source.path is not None and source.path.is_dir():
+    source: Any = target.source
+    if source.path.is_dir():
         shutil.copytree(source.path, folder)
     else:
-        shutil.unpack_archive(str(source.path), folder, "zip")
+        shutil.unpack_archive(source.path, folder, "zip")
     inside, old = source.dataset or "", source.array
     if target.dtype is None:
         return zarr.open_array(folder, path=inside, mode="r+")
