@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -213,9 +212,7 @@ class Cube:
         self.close()
 
     def _target(self, path: PathLike, dtype: Any = None) -> Target:
-        # A link stays a link: what it leads to is replaced.
-        place = Path(os.path.realpath(path))
-        return Target(self, place, None if dtype is None else np.dtype(dtype))
+        return Target(self, Path(path), None if dtype is None else np.dtype(dtype))
 
     def in_order(self, values: NDArray[Any]) -> NDArray[Any]:
         """Values (rows, columns, bands) with the axes in the order of the stored array."""

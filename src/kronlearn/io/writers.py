@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -38,9 +39,15 @@ class Target:
     """A file or folder that new values of a cube are to be written to."""
 
     cube: Cube
-    path: Path
+    #: As it was given.
+    name: Path
     #: None: as in the cube.
     dtype: np.dtype[Any] | None = None
+
+    @cached_property
+    def path(self) -> Path:
+        """What is replaced: where the name is a link, what it leads to."""
+        return Path(os.path.realpath(self.name))
 
     @property
     def source(self) -> StoredArray:
@@ -116,12 +123,19 @@ class CubeWriter:
 
     Made by :meth:`kronlearn.io.cubes.Cube.create`; use it in a ``with`` block. Rows are collected
     in a file beside the target, from which the module of the format makes the target in the end.
+
+    Attributes
+    ----------
+    target : Path
+    shape : tuple of int
+        (rows, columns, bands).
+    dtype : dtype
+        Of the values in the file.
     """
 
     def __init__(self, target: Target) -> None:
-        self.target = target
-        #: Of the values that are written.
-        self.dtype = target.out_dtype
+        self.target, self.shape, self.dtype = target.name, target.cube.shape, target.out_dtype
+        self._target = target
         self._module = module_of(target.format)
         # What cannot be is told before the work.
         dtype, header = self._module.prepare(target)
@@ -143,7 +157,7 @@ class CubeWriter:
         values : array of shape (rows, columns, bands)
             Rounded and kept in range where the file holds integers; NaN becomes no data.
         """
-        n_rows, n_columns, n_bands = self.target.cube.shape
+        n_rows, n_columns, n_bands = self.shape
         start, stop = rows.start or 0, n_rows if rows.stop is None else rows.stop
         if start != self._next_row or values.shape != (stop - start, n_columns, n_bands):
             raise ValueError(
@@ -152,11 +166,11 @@ class CubeWriter:
             )
         if stop > n_rows:
             raise ValueError(f"row {stop - 1} was given to write; there are {n_rows}.")
-        values = converted(values, self.dtype, self._nodata, str(self.target.path))
-        key = [slice(0, length) for length in self.target.lengths]
-        key[self.target.cube.order.index("row")] = slice(start, stop)
+        values = converted(values, self.dtype, self._nodata, str(self.target))
+        key = [slice(0, length) for length in self._target.lengths]
+        key[self._target.cube.order.index("row")] = slice(start, stop)
         with self._explaining():
-            self._layout.write(self._descriptor, tuple(key), self.target.cube.in_order(values))
+            self._layout.write(self._descriptor, tuple(key), self._target.cube.in_order(values))
         self._next_row = stop
 
     def __enter__(self) -> Self:
@@ -169,19 +183,22 @@ class CubeWriter:
         traceback: TracebackType | None,
     ) -> None:
         os.close(self._descriptor)
+        temporaries = [temporary for temporary, _ in self._moves]
         try:
             if kind is not None:
                 return
-            n_rows = self.target.cube.shape[0]
+            n_rows = self.shape[0]
             if self._next_row < n_rows:
                 raise ValueError(
-                    f"{self.target.path}: {self._next_row} of {n_rows} rows were written; the file "
+                    f"{self.target}: {self._next_row} of {n_rows} rows were written; the file "
                     "is not kept."
                 )
             with self._explaining():
                 layout = self._layout
                 values = np.memmap(self._rows, layout.dtype, "r", layout.offset, layout.shape)
-                self._module.save(self.target, values, *(temporary for temporary, _ in self._moves))
+                self._module.save(
+                    self._target, values, *(temporary for temporary, _ in self._moves)
+                )
                 atomic.commit(self._moves)
         finally:
             atomic.remove(self._rows, *(temporary for temporary, _ in self._moves))
@@ -204,7 +221,7 @@ class CubeWriter:
         try:
             yield
         except OSError as problem:
-            raise atomic.explained(problem, self.target.path) from problem
+            raise atomic.explained(problem, self.target) from problem
 
 
 def blocks(
