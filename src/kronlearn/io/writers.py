@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -176,12 +175,7 @@ class CubeWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         os.close(self._descriptor)
         temporaries = [temporary for temporary, _ in self._moves]
         try:
@@ -196,12 +190,10 @@ class CubeWriter:
             with self._explaining():
                 layout = self._layout
                 values = np.memmap(self._rows, layout.dtype, "r", layout.offset, layout.shape)
-                self._module.save(
-                    self._target, values, *(temporary for temporary, _ in self._moves)
-                )
+                self._module.save(self._target, values, *temporaries)
                 atomic.commit(self._moves)
         finally:
-            atomic.remove(self._rows, *(temporary for temporary, _ in self._moves))
+            atomic.remove(self._rows, *temporaries)
 
     def _created(self, header: bytes) -> int:
         """The file for the rows, if there is room for it."""
