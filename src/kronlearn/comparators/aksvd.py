@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+from scipy import sparse
 
 from kronlearn import _native
-from kronlearn.comparators.atoms import samples_as_rows
 from kronlearn.comparators.learners import UnstructuredComparator
+from kronlearn.comparators.loops import CodesComparator
 from kronlearn.core.dictionary import Dictionary
-from kronlearn.core.engine import Codes
-from kronlearn.core.structures import FromCodes, Structure
-from kronlearn.io.arrays import ArraySource
+from kronlearn.core.instruction_sets import instruction_set
+from kronlearn.core.source import Source
 
 __all__ = ["AKSVD"]
 
 
-class AKSVD(UnstructuredComparator):
+@dataclass(eq=False, repr=False)
+class AKSVD(UnstructuredComparator, CodesComparator):
     """Approximate K-SVD (Rubinstein, Zibulevsky and Elad, 2008).
 
     For each atom d in turn, with E the samples that use it minus all other atoms, one per row, and
@@ -30,30 +33,7 @@ class AKSVD(UnstructuredComparator):
     or float64 are copied as such, all of them, for its duration. It runs in one thread; coding
     runs in ``n_jobs``.
 
-    Parameters
-    ----------
-    n_atoms : int
-        Number of atoms.
-    patch_shape : tuple of int, optional
-        ``(m_1, …, m_d)`` of samples given as rows; only the start depends on it.
-    n_nonzero_coefs : int, optional
-        The most nonzeros a sample may have.
-    tol : float, optional
-        The ℓ2 norm a sample's residual may have. At least one of the two is needed.
-    method : {"omp", "ols"}
-        The coder.
-    max_iter : int
-        Iterations.
-    init : {"dct", "data", "random"}, dictionary or array (n_features, n_atoms)
-        Start: perturbed cosines, random samples, noise, or your own.
-    random_state, n_jobs, verbose, time_budget, callback
-        As for :class:`kronlearn.KroneckerDictionaryLearning`.
-
-    Attributes
-    ----------
-    dictionary_ : KroneckerDictionary of one mode
-    history_, n_iter_, stop_reason_, patch_shape_
-        As for :class:`kronlearn.KroneckerDictionaryLearning`.
+    Parameters and attributes are those of all :class:`~kronlearn.comparators.learners.Comparator`.
 
     Examples
     --------
@@ -65,21 +45,13 @@ class AKSVD(UnstructuredComparator):
     ((24,), (300, 24))
     """
 
-    def _structure(self, dictionary: Dictionary) -> Structure:
-        return PowerIterations()
-
-
-class PowerIterations(FromCodes):
-    """Any unit columns, each updated by one power iteration."""
-
-    name = "aksvd"
-
-    def update(self, dictionary: Dictionary, source: ArraySource, codes: Codes) -> Dictionary:
-        """All atoms updated once, in order."""
-        assert codes.index is not None
-        assert codes.nonzeros is not None
-        assert codes.value is not None
-        atoms = np.array(dictionary.stacks[0][0].T, dtype=np.float64, order="C")
-        samples = samples_as_rows(source)
-        _native.sweep_atoms(samples, codes.index, codes.nonzeros, codes.value, atoms)
+    def _update(
+        self, source: Source, dictionary: Dictionary, codes: sparse.csr_array
+    ) -> Dictionary:
+        """All atoms updated once, in order, each by one power iteration."""
+        atoms = np.array(dictionary.stacks[0][0].T, order="C")
+        samples = source.read(0, len(source))
+        _native.sweep_atoms(
+            samples, codes.indptr, codes.indices, codes.data, atoms, instruction_set()
+        )
         return dictionary.with_stacks([atoms.T[None]])

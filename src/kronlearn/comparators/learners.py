@@ -1,10 +1,10 @@
-"""What the comparators share: code with OMP, update by the method's structure, again."""
+"""What the comparators share: their parameters, their start, and the plan to learn by moments."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,55 +13,97 @@ from sklearn.utils import check_random_state
 
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.init import STARTS, dct_factor, perturbation, starting_dictionary
-from kronlearn.core.plan import Plan, Progress
-from kronlearn.core.structures import Structure
+from kronlearn.core.loop import Plan
+from kronlearn.core.source import Source
+from kronlearn.core.structures import General, Structure
 from kronlearn.core.updates import canonical
-from kronlearn.io.arrays import ArraySource
-from kronlearn.learner import DictionaryLearner
-from kronlearn.parameters import check_common_parameters, check_count, positive_integers
+from kronlearn.learner import DictionaryLearner, Progress
+from kronlearn.parameters import (
+    check_common_parameters,
+    check_count,
+    check_number,
+    positive_integers,
+)
 
-__all__ = ["Comparator", "UnstructuredComparator"]
+__all__ = ["Comparator", "UnstructuredComparator", "check_nonnegative", "check_positive"]
 
 
+@dataclass(eq=False, repr=False)
 class Comparator(DictionaryLearner):
-    """A method that codes all samples afresh, then updates the dictionary, in every iteration."""
+    """A method that codes all samples afresh, then updates the dictionary, in every iteration.
 
-    def __init__(
-        self,
-        n_atoms: tuple[int, ...] | int = (16, 16),
-        patch_shape: tuple[int, ...] | None = None,
-        n_nonzero_coefs: int | None = 6,
-        tol: float | None = None,
-        method: str = "omp",
-        max_iter: int = 100,
-        init: Any = "dct",
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-        time_budget: float | None = None,
-        callback: Callable[[Progress], bool | None] | None = None,
-    ) -> None:
-        self.n_atoms = n_atoms
-        self.patch_shape = patch_shape
-        self.n_nonzero_coefs = n_nonzero_coefs
-        self.tol = tol
-        self.method = method
-        self.max_iter = max_iter
-        self.init = init
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
-        self.time_budget = time_budget
-        self.callback = callback
+    The fields of a comparator are the parameters of its estimator. A method whose update needs
+    moments only says which structure its dictionaries have.
 
-    @abstractmethod
+    Parameters
+    ----------
+    n_atoms : tuple of int or int
+        Columns of each factor; one number means the same for every mode. Of an unstructured
+        dictionary the number of atoms.
+    patch_shape : tuple of int, optional
+        ``(m_1, …, m_d)`` of samples given as rows; only the start of unstructured dictionaries
+        depends on it.
+    n_nonzero_coefs : int, optional
+        The most nonzeros a sample may have.
+    tol : float, optional
+        The ℓ2 norm a sample's residual may have. At least one of the two is needed.
+    method : {"omp", "ols", "exchange"}
+        The coder.
+    max_iter : int
+        The most iterations: passes over the samples, each followed by an update. One more pass
+        judges the last update.
+    init : {"dct", "data", "random"}, dictionary or list of factors
+        Start: perturbed cosines, directions of random samples, noise, or your own; an array
+        (n_features, n_atoms) will do for an unstructured dictionary.
+    random_state : int, RandomState or None
+        Seeds the start, and whatever else a method draws.
+    n_jobs : int or None
+        Threads that code; None means 1 unless a joblib context says otherwise, -1 all processors.
+    verbose : int
+        1 shows a progress bar.
+    time_budget : float, optional
+        Stop after the iteration in which this many seconds have passed.
+    callback : callable, optional
+        Called after each pass with an object that has ``iteration``, ``rmse``, ``seconds`` and
+        ``dictionary``; returning True stops the run.
+
+    Attributes
+    ----------
+    dictionary_ : KroneckerDictionary or KroneckerSumDictionary
+        The best one found.
+    factors_ : tuple of arrays (m_i, n_i), for one term
+    history_ : dict of lists
+        Entry t belongs to the dictionary after t iterations, the first to the start: its "rmse",
+        which is what ``score`` says of it, the "seconds" since the beginning, its "atoms_replaced"
+        and "mean_nonzeros". ``dictionary_`` is the one with the lowest RMSE or, with ``tol``, the
+        fewest nonzeros.
+    n_iter_ : int
+    stop_reason_ : str
+        "max_iter", "converged", "time_budget", "callback" or "interrupted".
+    patch_shape_ : tuple of int
+    """
+
+    n_atoms: Any = (16, 16)
+    patch_shape: tuple[int, ...] | None = None
+    n_nonzero_coefs: int | None = 6
+    tol: float | None = None
+    method: str = "omp"
+    max_iter: int = 100
+    init: Any = "dct"
+    random_state: Any = None
+    n_jobs: int | None = None
+    verbose: int = 0
+    time_budget: float | None = None
+    callback: Callable[[Progress], bool | None] | None = None
+
     def _structure(self, dictionary: Dictionary) -> Structure:
-        """How the method updates a dictionary; made anew for every run, so it may keep a state."""
+        """The family of the method's dictionaries, and how one is fitted to moments."""
+        return General()
 
     def _check_parameters(self) -> None:
         check_common_parameters(self)
 
-    def _start(self, source: ArraySource, n_atoms: tuple[int, ...]) -> Dictionary:
+    def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
         if isinstance(self.init, Dictionary) and self.init.n_terms > 1:
             raise ValueError(
                 f"init is a sum of {self.init.n_terms} Kronecker products; "
@@ -74,45 +116,17 @@ class Comparator(DictionaryLearner):
     def _plan(self, dictionary: Dictionary) -> Plan:
         return Plan(
             self._coder(dictionary),
-            structure=self._structure(dictionary),
-            monotone=False,
+            self._structure(dictionary),
             max_iter=self.max_iter,
             time_budget=self.time_budget,
         )
 
 
+@dataclass(eq=False, repr=False)
 class UnstructuredComparator(Comparator):
     """A method whose dictionary is any matrix (n_features, n_atoms) with unit columns."""
 
-    def __init__(
-        self,
-        n_atoms: Any = 256,
-        patch_shape: tuple[int, ...] | None = None,
-        n_nonzero_coefs: int | None = 6,
-        tol: float | None = None,
-        method: str = "omp",
-        max_iter: int = 100,
-        init: Any = "dct",
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-        time_budget: float | None = None,
-        callback: Callable[[Progress], bool | None] | None = None,
-    ) -> None:
-        super().__init__(
-            n_atoms,
-            patch_shape,
-            n_nonzero_coefs,
-            tol,
-            method,
-            max_iter,
-            init,
-            random_state,
-            n_jobs,
-            verbose,
-            time_budget,
-            callback,
-        )
+    n_atoms: Any = 256
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -128,23 +142,22 @@ class UnstructuredComparator(Comparator):
             sample_shape = positive_integers("patch_shape", self.patch_shape)
         return sample_shape, (int(self.n_atoms),)
 
-    def _start(self, source: ArraySource, n_atoms: tuple[int, ...]) -> Dictionary:
-        rng = check_random_state(self.random_state)
+    def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
+        m, n = source.n_features, n_atoms[0]
         if not isinstance(self.init, str):
-            return _given(self.init, source.n_features, n_atoms[0])
+            return _given(self.init, m, n)
         if self.init not in STARTS:
             raise ValueError(
                 f"init={self.init!r} does not exist; choose one of {', '.join(STARTS)}, or pass a "
                 "dictionary."
             )
-        noise = rng.standard_normal((source.n_features, n_atoms[0])) / np.sqrt(source.n_features)
+        rng = check_random_state(self.random_state)
+        noise = rng.standard_normal((m, n)) / np.sqrt(m)
         if self.init == "dct":
-            columns = cosines(source.patch_shape, n_atoms[0])
-            columns += perturbation(source.n_features, n_atoms[0]) * noise
+            columns = cosines(source.patch_shape, n) + perturbation(m, n) * noise
         elif self.init == "data":
-            rows = rng.randint(len(source), size=n_atoms[0])
-            samples = np.asarray(source.array[rows], dtype=np.float64)
-            columns = samples.reshape(n_atoms[0], -1).T + 1e-3 * noise
+            samples = source.take(rng.randint(len(source), size=n))
+            columns = samples.astype(np.float64).T + 1e-3 * noise
         else:
             columns = noise
         return KroneckerDictionary([canonical(columns, noise)[0]])
@@ -172,3 +185,21 @@ def _given(init: Any, n_features: int, n_atoms: int) -> Dictionary:
             f"n_atoms={n_atoms} and samples of {n_features} were asked for."
         )
     return KroneckerDictionary([init.to_dense().astype(np.float64)])
+
+
+def check_positive(learner: Any, *names: str) -> None:
+    """Raise unless these parameters are positive, finite numbers."""
+    for name in names:
+        value = getattr(learner, name)
+        check_number(name, value)
+        if not 0 < float(value) < math.inf:
+            raise ValueError(f"{name}={value} is not a positive, finite number.")
+
+
+def check_nonnegative(learner: Any, *names: str) -> None:
+    """Raise unless these parameters are zero or positive, finite numbers."""
+    for name in names:
+        value = getattr(learner, name)
+        check_number(name, value)
+        if not 0 <= float(value) < math.inf:
+            raise ValueError(f"{name}={value} is negative or not finite.")

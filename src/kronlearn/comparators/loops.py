@@ -1,126 +1,181 @@
-"""Learners whose iterations are not those of the learning loop, but that begin and end like it."""
+"""The loop of comparators in memory: those that need codes, or have iterations of their own."""
 
 from __future__ import annotations
 
+import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
+from scipy import sparse
 
+from kronlearn.blas import single_threaded_blas
 from kronlearn.comparators.learners import Comparator
+from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary
-from kronlearn.core.engine import Coder
-from kronlearn.core.plan import LearningState, Progress
-from kronlearn.core.structures import General, Structure
-from kronlearn.io.arrays import ArraySource
+from kronlearn.core.engine import Engine, worst_first
+from kronlearn.core.loop import Entry, Plan, State
+from kronlearn.core.replacement import MOST_REPLACED, replace_unused, unused_by_mode
+from kronlearn.core.source import Source
 from kronlearn.progress import progress_bar
 
-__all__ = ["LoopLearner", "Step"]
+__all__ = ["CodesComparator", "Judged", "LoopComparator", "by_atom", "errors"]
+
+# Errors are computed for about this many numbers at a time.
+_BLOCK_NUMBERS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Step:
-    """What an iteration ends with: a dictionary, and the history's entries, "rmse" among them.
+class Judged:
+    """A dictionary, and how well all samples, coded afresh with it, are represented.
 
-    ``memory`` is what else learning can go on from, never changed later.
+    ``residual`` is ``Σ‖y − ŷ‖²``; ``atoms_replaced`` atoms are new in the dictionary; ``columns``
+    are further entries of the history.
     """
 
     dictionary: Dictionary
-    entries: dict[str, float]
-    memory: Any = None
+    residual: float
+    nonzeros: int
+    atoms_replaced: int = 0
+    columns: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass
-class LoopState(LearningState):
-    """The state of a run, with the memory of the last finished iteration."""
-
-    memory: Any = None
-
-
-class LoopLearner(Comparator):
-    """A method with iterations of its own; the dictionary it hands out is the last one."""
-
-    _memory: Any
+class LoopComparator(Comparator):
+    """A method with iterations of its own, which begins, records and ends as all learners do."""
 
     @abstractmethod
-    def _steps(self, source: ArraySource, start: Dictionary, coder: Coder) -> Iterator[Step]:
-        """The iterations, endless, or until nothing is left to gain."""
+    def _dictionaries(self, engine: Engine, start: Dictionary, coder: Coder) -> Iterator[Judged]:
+        """The start and the dictionary of each iteration, each judged before the next is made.
 
-    def _structure(self, dictionary: Dictionary) -> Structure:
-        return General()
-
-    def fit(self, X: ArrayLike, y: Any = None) -> Any:
-        """Learn the dictionary from samples.
-
-        Parameters
-        ----------
-        X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
-        y : ignored
-
-        Raises
-        ------
-        KeyboardInterrupt
-            Again, if one came, with the last finished iteration as the fitted model.
+        Endless, or until nothing is left to gain.
         """
-        self._check_parameters()
-        source, n_atoms = self._source(X, reset=True)
-        check_squares(source)
-        start = self._start(source, n_atoms)
-        plan = self._plan(start)
-        state = LoopState(start, start, history={"rmse": [], "seconds": []})
-        try:
-            with progress_bar(self.verbose, self.max_iter) as advance:
-                self._advance(state, self._steps(source, start, plan.coder), source, advance)
-        except BaseException:
-            state.stop_reason = "interrupted"
-            raise
-        finally:
-            if state.iteration:
-                self._adopt(state, source, plan, fresh=True)
-                self._memory = state.memory
-        return self
 
-    def _advance(
+    def _learn(
         self,
-        state: LoopState,
-        steps: Iterator[Step],
-        source: ArraySource,
-        advance: Callable[[float], None],
-    ) -> None:
-        """Take steps until a reason to stop, and leave it in the state."""
+        engine: Engine,
+        state: State,
+        plan: Plan,
+        save: Callable[[State], None] | None = None,
+    ) -> State:
+        """Learn with a progress bar; whatever ends it, the best dictionary so far is adopted."""
         begin = time.perf_counter()
-        for step in islice(steps, self.max_iter):
-            seconds, rmse = time.perf_counter() - begin, step.entries["rmse"]
-            state.dictionary = state.best = step.dictionary
-            state.memory = step.memory
-            for name, value in {**step.entries, "seconds": seconds}.items():
-                state.history.setdefault(name, []).append(value)
-            advance(rmse)
-            if self.callback is not None:
-                dictionary = step.dictionary.astype(source.dtype)
-                if self.callback(Progress(state.iteration, rmse, seconds, dictionary)):
-                    state.stop_reason = "callback"
-                    return
-            if rmse == 0.0:
-                state.stop_reason = "converged"
-                return
-            if self.time_budget is not None and seconds >= self.time_budget:
-                state.stop_reason = "time_budget"
-                return
-        state.stop_reason = "max_iter" if state.iteration == self.max_iter else "converged"
+        dictionaries = self._dictionaries(engine, state.dictionary, plan.coder)
+        columns: dict[str, list[float]] = {}
+        reason: str | None = "interrupted"
+        try:
+            with single_threaded_blas(), progress_bar(self.verbose, plan.max_iter) as advance:
+                for judged in islice(dictionaries, plan.max_iter + 1):
+                    seconds = time.perf_counter() - begin
+                    state = _with_entry(state, judged, plan, engine.source, seconds)
+                    for name, value in judged.columns.items():
+                        columns.setdefault(name, []).append(value)
+                    if state.n_iterations:
+                        advance(state.history[-1].rmse)
+                    stop_reason = self._stop_reason(state, plan, engine.source)
+                    if stop_reason is not None:
+                        break
+            # Without a reason to stop the method has found nothing more to gain.
+            reason = stop_reason or "converged"
+        finally:
+            if state.history:
+                self._adopt(plan.handed_out(state.best), engine.source)
+                self._record(state.history)
+                self.history_ |= columns
+                self.n_iter_, self.stop_reason_ = state.n_iterations, reason
+                self._best = state.best
+        return state
+
+    def _stop_reason(self, state: State, plan: Plan, source: Source) -> str | None:
+        entry = state.history[-1]
+        if self._stops(state, plan, source):
+            return "callback"
+        if entry.rmse == 0.0:
+            return "converged"
+        if plan.time_budget is not None and entry.seconds >= plan.time_budget:
+            return "time_budget"
+        return "max_iter" if state.n_iterations == plan.max_iter else None
 
 
-def check_squares(source: ArraySource) -> None:
-    """Raise for samples that are not finite, or so large or so small that squares are lost."""
-    smallest = len(source) * float(np.finfo(source.dtype).tiny)
-    if source.energy < smallest and source.array.any():
-        remedy = " or pass float64" if source.dtype == np.float32 else ""
-        raise ValueError(
-            f"Y holds values too small to be squared in {source.dtype.name}; scale the data "
-            f"up{remedy}."
-        )
+def _with_entry(state: State, judged: Judged, plan: Plan, source: Source, seconds: float) -> State:
+    """The state after a dictionary was judged."""
+    entry = Entry(
+        math.sqrt(judged.residual / (len(source) * source.n_features)),
+        seconds,
+        judged.atoms_replaced,
+        judged.nonzeros / len(source),
+    )
+    goal = "rmse" if plan.coder.tol is None else "mean_nonzeros"
+    lowest = min((getattr(before, goal) for before in state.history), default=math.inf)
+    return replace(
+        state,
+        dictionary=judged.dictionary,
+        best=judged.dictionary if getattr(entry, goal) <= lowest else state.best,
+        passed=judged.dictionary,
+        history=(*state.history, entry),
+    )
+
+
+class CodesComparator(LoopComparator):
+    """A method whose update needs the codes of all samples, a CSR array in memory."""
+
+    @abstractmethod
+    def _update(
+        self, source: Source, dictionary: Dictionary, codes: sparse.csr_array
+    ) -> Dictionary:
+        """A better dictionary; the values of the codes, not their places, are changed with it."""
+
+    def _dictionaries(self, engine: Engine, start: Dictionary, coder: Coder) -> Iterator[Judged]:
+        source, dictionary, replaced = engine.source, start, 0
+        while True:
+            codes = engine.codes(dictionary, coder)
+            residuals = _squared_errors(source, dictionary, codes)
+            yield Judged(dictionary, float(residuals.sum()), codes.nnz, replaced)
+            used = np.bincount(codes.indices, minlength=codes.shape[1]) > 0
+            unused = unused_by_mode(used.reshape(dictionary.n_atoms))
+            updated = self._update(source, dictionary, codes)
+            worst = np.flatnonzero(residuals)
+            count = min(sum(map(len, unused)), MOST_REPLACED)
+            if count > 0:
+                _, worst = worst_first(residuals[worst], worst, count)
+            dictionary, replaced = replace_unused(updated, unused, worst, source, coder)
+
+
+def errors(
+    source: Source, dictionary: Dictionary, codes: sparse.csr_array
+) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    """Blocks of samples minus what their codes represent, ``(rows, (n, m_1·…·m_d))``."""
+    atoms = dictionary.to_dense().T.astype(np.float64)
+    step = max(1, _BLOCK_NUMBERS // source.n_features)
+    for start in range(0, len(source), step):
+        rows = slice(start, min(start + step, len(source)))
+        yield rows, source.read(rows.start, rows.stop) - codes[rows] @ atoms
+
+
+def _squared_errors(
+    source: Source, dictionary: Dictionary, codes: sparse.csr_array
+) -> NDArray[np.float64]:
+    """``‖y − ŷ‖²`` of every sample."""
+    parts = [np.einsum("ij,ij->i", left, left) for _, left in errors(source, dictionary, codes)]
+    return np.concatenate(parts)
+
+
+def by_atom(codes: sparse.csr_array) -> sparse.csc_array:
+    """Where the coefficients of each atom are: an array like the codes, of places in their data.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from scipy import sparse
+    >>> from kronlearn.comparators.loops import by_atom
+    >>> codes = sparse.csr_array(np.array([[0.0, 5.0, 6.0], [0.0, 0.0, 7.0]]))
+    >>> places = by_atom(codes)
+    >>> mine = slice(*places.indptr[2:4])
+    >>> codes.data[places.data[mine]].tolist(), places.indices[mine].tolist()
+    ([6.0, 7.0], [0, 1])
+    """
+    places = np.arange(codes.nnz)
+    return sparse.csr_array((places, codes.indices, codes.indptr), shape=codes.shape).tocsc()

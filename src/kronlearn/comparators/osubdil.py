@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
-from kronlearn.comparators.loops import LoopLearner, Step
+from kronlearn.blas import single_threaded_blas
+from kronlearn.comparators.learners import check_nonnegative
+from kronlearn.comparators.loops import Judged, LoopComparator
+from kronlearn.comparators.memory import RememberingDictionary
+from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary
-from kronlearn.core.engine import Coder, Codes
-from kronlearn.core.moments import ModeMoments
-from kronlearn.core.plan import LearningState, Progress
-from kronlearn.core.replacement import replace_unused
-from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
+from kronlearn.core.engine import Engine, Task
+from kronlearn.core.loop import Entry, Plan
+from kronlearn.core.moments import Moments
+from kronlearn.core.online import learn_batch
+from kronlearn.core.replacement import MOST_REPLACED, replace_unused
+from kronlearn.core.source import Source
+from kronlearn.core.structures import Structure
 from kronlearn.io.arrays import ArraySource
-from kronlearn.parameters import check_count, check_number
+from kronlearn.parameters import check_count
 
 __all__ = ["OSubDil"]
 
 
-class OSubDil(LoopLearner):
+@dataclass(eq=False, repr=False)
+class OSubDil(LoopComparator):
     """Online separable dictionary learning (Ghassemi, Shakeri, Sarwate and Bajwa, 2020).
 
     Every batch is coded with the present factors. Then, mode after mode, its sums
@@ -35,19 +41,14 @@ class OSubDil(LoopLearner):
     gradient steps of a fixed length, which depends on the scale of the data.
 
     ``fit`` goes through all samples ``max_iter`` times, each time in another random order; an
-    atom that a whole pass leaves unused is replaced by the direction of a badly represented sample.
-    ``partial_fit`` takes one batch.
+    atom that this leaves unused is replaced by the direction of a badly represented sample. What it
+    ends with is judged by one more pass over the samples. ``partial_fit`` takes one batch.
+
+    Parameters and attributes that are not here are those of all
+    :class:`~kronlearn.comparators.learners.Comparator`.
 
     Parameters
     ----------
-    n_atoms : tuple of int or int
-        Columns of each factor; one number means the same for every mode.
-    patch_shape : tuple of int, optional
-        ``(m_1, …, m_d)`` of samples given as rows.
-    n_nonzero_coefs : int, optional
-        The most nonzeros a sample may have.
-    tol : float, optional
-        The ℓ2 norm a sample's residual may have. At least one of the two is needed.
     batch_size : int
         Samples per batch of ``fit``; 1 as published.
     n_sweeps : int
@@ -57,27 +58,13 @@ class OSubDil(LoopLearner):
         al., 2010): after t batches number i counts ``(i/t)^forgetting``. 0 forgets nothing, as
         published; codes of early batches then hold the dictionary back. On image patches 5 to 50
         ended where learning from all samples at once does, 0 at a 6 to 8 % higher RMSE.
-    method : {"omp", "ols"}
-        The coder.
     max_iter : int
-        Passes through the samples.
-    init : {"dct", "data", "random"}, KroneckerDictionary or list of factors
-        Start: a perturbed overcomplete DCT, directions of random samples, noise, or your own.
-    random_state : int, RandomState or None
-        Seeds the start and the order of the samples.
-    n_jobs, verbose, time_budget, callback
-        As for :class:`kronlearn.KroneckerDictionaryLearning`. Batches below 1024 samples are coded
-        by one thread.
+        How often to go through the samples.
 
     Attributes
     ----------
-    dictionary_ : KroneckerDictionary
-        The last one.
-    history_ : dict of lists, one entry per pass or call of ``partial_fit``
-        "rmse": every batch with its own codes, after the update that it led to; "coding_rmse":
-        before that update; "seconds", "atoms_replaced", "mean_nonzeros".
-    n_iter_, stop_reason_, patch_shape_
-        As for :class:`kronlearn.KroneckerDictionaryLearning`.
+    history_ : dict of lists
+        ``partial_fit`` adds an entry with the RMSE that its batch had before the update.
 
     Examples
     --------
@@ -91,201 +78,139 @@ class OSubDil(LoopLearner):
     3
     """
 
-    _memory: Online
-
-    def __init__(
-        self,
-        n_atoms: tuple[int, ...] | int = (16, 16),
-        patch_shape: tuple[int, ...] | None = None,
-        n_nonzero_coefs: int | None = 6,
-        tol: float | None = None,
-        batch_size: int = 256,
-        n_sweeps: int = 5,
-        forgetting: float = 20.0,
-        method: str = "omp",
-        max_iter: int = 100,
-        init: Any = "dct",
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-        time_budget: float | None = None,
-        callback: Callable[[Progress], bool | None] | None = None,
-    ) -> None:
-        self.n_atoms = n_atoms
-        self.patch_shape = patch_shape
-        self.n_nonzero_coefs = n_nonzero_coefs
-        self.tol = tol
-        self.batch_size = batch_size
-        self.n_sweeps = n_sweeps
-        self.forgetting = forgetting
-        self.method = method
-        self.max_iter = max_iter
-        self.init = init
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
-        self.time_budget = time_budget
-        self.callback = callback
+    batch_size: int = 256
+    n_sweeps: int = 5
+    forgetting: float = 20.0
 
     def partial_fit(self, X: ArrayLike, y: Any = None) -> OSubDil:
         """Improve the dictionary with one batch of samples, however many there are.
 
-        No atoms are replaced. After ``fit`` it goes on from there.
+        No atoms are replaced. After ``fit`` it goes on from its best dictionary.
 
         Parameters
         ----------
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
         y : ignored
         """
-        begin = time.perf_counter()
         self._check_parameters()
         fitted = hasattr(self, "dictionary_")
         source, n_atoms = self._source(X, reset=not fitted)
-        source.energy  # noqa: B018  (raises for a sample that is not finite)
-        online = self._memory.copy() if fitted else Online(self._start(source, n_atoms))
-        plan = self._plan(online.dictionary)
-        codes = Codes.empty(len(source), plan.coder.width, source.dtype)
-        counts = self._add(online, source, plan.coder, codes)
-        state = LearningState(online.dictionary, online.dictionary, stop_reason="partial_fit")
-        if fitted:
-            state.history = self.history_
-        seconds = (state.history["seconds"] or [0.0])[-1] + time.perf_counter() - begin
-        for name, value in {**counts.entries(), "seconds": seconds}.items():
-            state.history[name].append(value)
-        self._adopt(state, source, plan, fresh=not fitted)
-        self._memory = online
+        present = self._best if fitted else self._start(source, n_atoms)
+        plan = self._plan(present)
+        with single_threaded_blas():
+            updated, entry = self._learn_batch(source, present, plan)
+        if not fitted:
+            self.history_, self.n_iter_ = {name: [] for name in Entry._fields}, 0
+        earlier = (self.history_["seconds"] or [0.0])[-1]
+        for name, value in entry._replace(seconds=earlier + entry.seconds)._asdict().items():
+            self.history_[name].append(value)
+        self._best = updated
+        self._adopt(plan.handed_out(updated), source)
+        self.n_iter_, self.stop_reason_ = self.n_iter_ + 1, "partial_fit"
         return self
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_count("batch_size", self.batch_size, 1)
         check_count("n_sweeps", self.n_sweeps, 1)
-        check_number("forgetting", self.forgetting)
-        if not 0 <= float(self.forgetting) < math.inf:
-            raise ValueError(
-                f"forgetting={self.forgetting} is not a nonnegative number; 0 forgets nothing."
-            )
+        check_nonnegative(self, "forgetting")
 
-    def _steps(self, source: ArraySource, start: Dictionary, coder: Coder) -> Iterator[Step]:
+    def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
+        start = super()._start(source, n_atoms)
+        shapes = [stack.shape[1:] for stack in start.stacks]
+        alpha = tuple(np.zeros((n, n)) for _, n in shapes)
+        beta = tuple(np.zeros((n, m)) for m, n in shapes)
+        used = tuple(np.zeros(n, bool) for _, n in shapes)
+        return RememberingDictionary(start, Sums(alpha, beta, used, 0))
+
+    def _structure(self, dictionary: Dictionary) -> Structure:
+        return Online(int(self.n_sweeps), float(self.forgetting))
+
+    def _dictionaries(self, engine: Engine, start: Dictionary, coder: Coder) -> Iterator[Judged]:
+        source, dictionary, replaced = engine.source, start, 0
         rng = check_random_state(self.random_state)
-        online = Online(start)
-        batch_size = min(int(self.batch_size), len(source))
-        room = Codes.empty(batch_size, coder.width, source.dtype, residuals=True)
-        residual2 = np.zeros(len(source), source.dtype)
+        plan = self._plan(start)
         while True:
-            counts = Counts(source.n_features)
+            n_worst = min(sum(dictionary.n_atoms), MOST_REPLACED)
+            found = engine.run(Task(dictionary, coder, n_worst=n_worst))
+            yield Judged(dictionary, found.residual, found.nonzeros, replaced)
             order = rng.permutation(len(source))
-            for first in range(0, len(source), batch_size):
+            for first in range(0, len(source), int(self.batch_size)):
                 # In ascending order they are read faster, and within a batch order means nothing.
-                rows = np.sort(order[first : first + batch_size])
-                batch = ArraySource(source.array[rows], source.patch_shape)
-                codes = room[: len(rows)]
-                counts.add(self._add(online, batch, coder, codes))
-                residual2[rows] = codes.residual2
-            counts.replaced = online.replace(Codes(residual2=residual2), source, coder)
-            yield Step(online.dictionary, counts.entries(), online.copy())
+                rows = np.sort(order[first : first + int(self.batch_size)])
+                batch = ArraySource(source.take(rows), source.patch_shape)
+                dictionary, _ = self._learn_batch(batch, dictionary, plan)
+            dictionary, replaced = _replaced(dictionary, found.worst, source, coder)
 
-    def _add(self, online: Online, batch: ArraySource, coder: Coder, codes: Codes) -> Counts:
-        threads = resolve_n_jobs(self.n_jobs)
-        engine = Threads(threads, default_block_size(batch))
-        return online.add(batch, coder, engine, codes, int(self.n_sweeps), float(self.forgetting))
-
-
-@dataclass
-class Counts:
-    """What was found about some samples; residuals are sums of squares."""
-
-    n_features: int
-    n_samples: int = 0
-    nonzeros: int = 0
-    coding_residual: float = 0.0
-    residual: float = 0.0
-    replaced: int = 0
-
-    def add(self, batch: Counts) -> None:
-        """Add what was found about other samples."""
-        self.n_samples += batch.n_samples
-        self.nonzeros += batch.nonzeros
-        self.coding_residual += batch.coding_residual
-        self.residual += batch.residual
-
-    def entries(self) -> dict[str, float]:
-        """Entries of the history."""
-        size = self.n_samples * self.n_features
-        return {
-            "rmse": math.sqrt(max(self.residual, 0.0) / size),
-            "coding_rmse": math.sqrt(self.coding_residual / size),
-            "atoms_replaced": self.replaced,
-            "mean_nonzeros": self.nonzeros / self.n_samples,
-        }
+    def _learn_batch(
+        self, batch: Source, dictionary: Dictionary, plan: Plan
+    ) -> tuple[Dictionary, Entry]:
+        """The dictionary after an update, and what is recorded of the batch."""
+        engine = self._engine(batch, None)
+        updated, _, entry = learn_batch(engine, dictionary, plan.coder, plan.structure, None, 1.0)
+        return updated, entry
 
 
-class Online:
-    """A dictionary, for each mode the sums α (n, n) and βᵀ (n, m), and which atoms were used."""
+@dataclass(frozen=True)
+class Sums:
+    """For each mode the sums α (n, n) and βᵀ (n, m), and which atoms were used; of all batches."""
 
-    def __init__(self, dictionary: Dictionary) -> None:
-        self.dictionary = dictionary
-        shapes = [stack.shape[1:] for stack in dictionary.stacks]
-        self.alpha = [np.zeros((n, n)) for _, n in shapes]
-        self.beta = [np.zeros((n, m)) for m, n in shapes]
-        self.used = [np.zeros(n, bool) for _, n in shapes]
-        self.n_batches = 0
+    alpha: tuple[NDArray[np.float64], ...]
+    beta: tuple[NDArray[np.float64], ...]
+    used: tuple[NDArray[np.bool_], ...]
+    n_batches: int
 
-    def copy(self) -> Online:
-        """What further batches to this one do not change."""
-        other = Online(self.dictionary)
-        other.alpha = [alpha.copy() for alpha in self.alpha]
-        other.beta = [beta.copy() for beta in self.beta]
-        other.used = [used.copy() for used in self.used]
-        other.n_batches = self.n_batches
-        return other
 
-    def add(
-        self,
-        batch: ArraySource,
-        coder: Coder,
-        engine: Threads,
-        codes: Codes,
-        n_sweeps: int,
-        forgetting: float,
-    ) -> Counts:
-        """Code a batch, add its sums, and update the factors, mode after mode."""
-        self.n_batches += 1
-        kept = (1.0 - 1.0 / self.n_batches) ** forgetting
-        coding = "fresh"
-        for mode, stack in enumerate(self.dictionary.stacks):
-            sums = ModeMoments.zeros(mode, stack)
-            found = engine.run(
-                batch, self.dictionary, coder, coding=coding, codes=codes, moments=sums
-            )
-            if mode == 0:
-                first, coding = found, "given"
-            self.alpha[mode] = kept * self.alpha[mode] + sums.p
-            self.beta[mode] = kept * self.beta[mode] + sums.c
-            self.used[mode] |= np.diagonal(sums.p) > 0
-            factor = coordinate_steps(stack[0], self.alpha[mode], self.beta[mode], n_sweeps)
-            self.dictionary = self.dictionary.with_stack(mode, factor[None])
-        return Counts(
-            batch.n_features,
-            len(batch),
-            first.nonzeros,
-            first.residual,
-            sums.squared_error(self.dictionary.stacks[-1]),
-        )
+class Online(Structure):
+    """Kronecker products fitted to the sums of all batches so far."""
 
-    def replace(self, codes: Codes, source: ArraySource, coder: Coder) -> int:
-        """Replace the atoms not used since this was called last; returns how many.
+    name = "osubdil"
+    replaces_unused = False
 
-        The sums of such an atom, from codes of long ago, are dropped.
-        """
-        unused = [np.flatnonzero(~used) for used in self.used]
-        self.dictionary, replaced = replace_unused(self.dictionary, unused, codes, source, coder)
-        for mode, atoms in enumerate(unused):
-            self.alpha[mode][atoms] = 0.0
-            self.alpha[mode][:, atoms] = 0.0
-            self.beta[mode][atoms] = 0.0
-            self.used[mode][:] = False
-        return replaced
+    def __init__(self, n_sweeps: int, forgetting: float) -> None:
+        self.n_sweeps, self.forgetting = n_sweeps, forgetting
+
+    def update(
+        self, dictionary: Dictionary, moments: Moments
+    ) -> tuple[Dictionary, NDArray[np.float64]]:
+        """The factors, mode after mode, after the sums of a batch were added."""
+        assert isinstance(dictionary, RememberingDictionary)
+        before = dictionary.memory
+        kept = (1.0 - 1.0 / (before.n_batches + 1)) ** self.forgetting
+        stacks = list(dictionary.stacks)
+        alpha, beta, used = [], [], []
+        for mode, stack in enumerate(stacks):
+            sums = moments.mode(stacks, mode)
+            alpha.append(kept * before.alpha[mode] + sums.p)
+            beta.append(kept * before.beta[mode] + sums.c)
+            used.append(before.used[mode] | (np.diagonal(sums.p) > 0))
+            stacks[mode] = coordinate_steps(stack[0], alpha[-1], beta[-1], self.n_sweeps)[None]
+        memory = Sums(tuple(alpha), tuple(beta), tuple(used), before.n_batches + 1)
+        updated = RememberingDictionary(dictionary.dictionary.with_stacks(stacks), memory)
+        return updated, np.ones(dictionary.n_codes)
+
+    def result(self, dictionary: Dictionary) -> Dictionary:
+        """The dictionary without the sums."""
+        assert isinstance(dictionary, RememberingDictionary)
+        return dictionary.dictionary
+
+
+def _replaced(
+    dictionary: Dictionary, worst: NDArray[np.int64], source: Source, coder: Coder
+) -> tuple[Dictionary, int]:
+    """The dictionary with atoms not used since the last call replaced, and how many those are.
+
+    The sums of such an atom, from codes of long ago, are dropped.
+    """
+    assert isinstance(dictionary, RememberingDictionary)
+    sums = dictionary.memory
+    unused = [np.flatnonzero(~used) for used in sums.used]
+    updated, replaced = replace_unused(dictionary.dictionary, unused, worst, source, coder)
+    alpha = tuple(a * np.outer(used, used) for a, used in zip(sums.alpha, sums.used, strict=True))
+    beta = tuple(b * used[:, None] for b, used in zip(sums.beta, sums.used, strict=True))
+    none = tuple(np.zeros_like(used) for used in sums.used)
+    memory = replace(sums, alpha=alpha, beta=beta, used=none)
+    return RememberingDictionary(updated, memory), replaced
 
 
 def coordinate_steps(

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
-from kronlearn.comparators.learners import Comparator
-from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.core.engine import Codes
-from kronlearn.core.structures import FromCodes, Structure
+from kronlearn.comparators.loops import CodesComparator
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.source import Source
 from kronlearn.core.updates import canonical
-from kronlearn.io.arrays import ArraySource
 
 __all__ = ["PairAKSVD"]
 
@@ -25,7 +25,8 @@ _SMALLEST_PIVOT = 1e-6
 _RANK_TOLERANCE = 1e-10
 
 
-class PairAKSVD(Comparator):
+@dataclass(eq=False, repr=False)
+class PairAKSVD(CodesComparator):
     """PairAK-SVD (Irofti and Dumitrescu, 2019): separable dictionaries atom by atom.
 
     For each atom of each factor in turn, with ``E_k`` sample k without that atom, unfolded along
@@ -38,30 +39,7 @@ class PairAKSVD(Comparator):
     ``C = Σ Y_k B X_kᵀ``, ``F = C_i − D P_i + P_ii d_i``. An update needs room for
     ``n_nonzero_coefs · max(m_i)`` numbers per sample; samples are read in order, in blocks.
 
-    Parameters
-    ----------
-    n_atoms : tuple of int or int
-        Columns of each factor; one number means the same for every mode.
-    patch_shape : tuple of int, optional
-        ``(m_1, …, m_d)`` of samples given as rows.
-    n_nonzero_coefs : int, optional
-        The most nonzeros a sample may have.
-    tol : float, optional
-        The ℓ2 norm a sample's residual may have. At least one of the two is needed.
-    method : {"omp", "ols"}
-        The coder.
-    max_iter : int
-        Iterations.
-    init : {"dct", "data", "random"}, KroneckerDictionary or list of factors
-        Start: a perturbed overcomplete DCT, directions of random samples, noise, or your own.
-    random_state, n_jobs, verbose, time_budget, callback
-        As for :class:`kronlearn.KroneckerDictionaryLearning`.
-
-    Attributes
-    ----------
-    dictionary_ : KroneckerDictionary
-    factors_, history_, n_iter_, stop_reason_, patch_shape_
-        As for :class:`kronlearn.KroneckerDictionaryLearning`.
+    Parameters and attributes are those of all :class:`~kronlearn.comparators.learners.Comparator`.
 
     Examples
     --------
@@ -73,30 +51,23 @@ class PairAKSVD(Comparator):
     ((6, 5), (300, 30))
     """
 
-    def _structure(self, dictionary: Dictionary) -> Structure:
-        return AtomByAtom()
-
-
-class AtomByAtom(FromCodes):
-    """Kronecker products whose factors are updated atom by atom, with their coefficients."""
-
-    name = "pair-aksvd"
-
-    def update(self, dictionary: Dictionary, source: ArraySource, codes: Codes) -> Dictionary:
+    def _update(
+        self, source: Source, dictionary: Dictionary, codes: sparse.csr_array
+    ) -> Dictionary:
         """All atoms of all modes updated once, in order."""
-        assert codes.index is not None
-        assert codes.nonzeros is not None
-        assert codes.value is not None
-        counted = np.arange(codes.index.shape[1]) < codes.nonzeros[:, None]
-        places = np.unravel_index(np.where(counted, codes.index, 0), dictionary.n_atoms)
-        x = np.where(counted, codes.value, 0.0).astype(np.float64, copy=False)
+        counts = np.diff(codes.indptr)
+        # Rows of one width: what does not count is zero.
+        counted = np.arange(counts.max()) < counts[:, None]
+        index, x = np.zeros(counted.shape, np.intp), np.zeros(counted.shape)
+        index[counted], x[counted] = codes.indices, codes.data
+        places = np.unravel_index(index, dictionary.n_atoms)
         factors = [stack[0].copy() for stack in dictionary.stacks]
         for mode in range(len(factors)):
             sweep = _Sweep(mode, factors, places, counted, source)
             for atom in range(dictionary.n_atoms[mode]):
                 sweep.update(atom, x)
-        codes.value[:] = x
-        return KroneckerDictionary(factors)
+        codes.data[:] = x[counted]
+        return dictionary.with_stacks([factor[None] for factor in factors])
 
 
 class _Sweep:
@@ -115,7 +86,7 @@ class _Sweep:
         factors: list[NDArray[np.float64]],
         places: Sequence[NDArray[np.intp]],
         counted: NDArray[np.bool_],
-        source: ArraySource,
+        source: Source,
     ) -> None:
         others = [other for other in range(len(factors)) if other != mode]
         self.factor, self.rows = factors[mode], places[mode]
@@ -191,24 +162,22 @@ def _images(
     mode: int,
     factors: Sequence[NDArray[np.float64]],
     places: Sequence[NDArray[np.intp]],
-    source: ArraySource,
+    source: Source,
 ) -> Iterator[tuple[slice, NDArray[np.float64]]]:
     """Blocks of samples times the partners of their coefficients, ``(rows, (block, s, m))``."""
     m, s = source.patch_shape[mode], places[mode].shape[1]
     columns = [np.ascontiguousarray(factor.T) for factor in factors]
     step = max(1, _BLOCK_NUMBERS // ((s + m) * source.n_features // m))
-    for block, samples in source.blocks(step):
-        for start in range(block.start, block.stop, step):
-            rows = slice(start, min(start + step, block.stop))
-            part = samples[rows.start - block.start : rows.stop - block.start]
-            partners = np.ones((len(part), s, 1))
-            for other, place in enumerate(places):
-                if other != mode:
-                    further = columns[other][place[rows]]
-                    partners = (partners[..., None] * further[:, :, None]).reshape(len(part), s, -1)
-            part = part.astype(np.float64, copy=False).reshape(-1, *source.patch_shape)
-            unfolded = np.moveaxis(part, 1 + mode, -1)
-            yield rows, partners @ unfolded.reshape(len(part), -1, m)
+    for start in range(0, len(source), step):
+        rows = slice(start, min(start + step, len(source)))
+        partners = np.ones((rows.stop - start, s, 1))
+        for other, place in enumerate(places):
+            if other != mode:
+                further = columns[other][place[rows]]
+                partners = (partners[..., None] * further[:, :, None]).reshape(len(further), s, -1)
+        samples = source.read(start, rows.stop).astype(np.float64, copy=False)
+        unfolded = np.moveaxis(samples.reshape(-1, *source.patch_shape), 1 + mode, -1)
+        yield rows, partners @ unfolded.reshape(len(samples), -1, m)
 
 
 def _solved(grams: NDArray[np.float64], slopes: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from kronlearn.comparators.loops import LoopLearner, Step
+from kronlearn.comparators.learners import check_nonnegative, check_positive
+from kronlearn.comparators.loops import Judged, LoopComparator
 from kronlearn.comparators.sedil_objective import Objective
 from kronlearn.comparators.spheres import geodesic, transport
+from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.core.engine import Coder
-from kronlearn.core.plan import Progress
-from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
+from kronlearn.core.engine import Engine, Task
+from kronlearn.core.source import Source
+from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.io.arrays import ArraySource
-from kronlearn.parameters import check_count, check_number
+from kronlearn.parameters import check_count
 
 __all__ = ["SeDiL"]
 
@@ -27,7 +29,8 @@ __all__ = ["SeDiL"]
 _GAIN, _SHORTER, _MEMORY, _TRIALS = 1e-2, 0.9, 0.8, 200
 
 
-class SeDiL(LoopLearner):
+@dataclass(eq=False, repr=False)
+class SeDiL(LoopComparator):
     """Separable dictionary learning (Hawe, Seibert and Kleinsteuber, 2013).
 
     Minimises over factors with unit columns and over dense codes x of N samples at once
@@ -48,16 +51,11 @@ class SeDiL(LoopLearner):
     here that needs dense codes: three arrays of ``N·n`` numbers in the samples' dtype (codes,
     gradient, direction), hence ``max_samples``.
 
+    Parameters and attributes that are not here are those of all
+    :class:`~kronlearn.comparators.learners.Comparator`.
+
     Parameters
     ----------
-    n_atoms : tuple of int or int
-        Columns of each factor; one number means the same for every mode.
-    patch_shape : tuple of int, optional
-        ``(m_1, …, m_d)`` of samples given as rows.
-    n_nonzero_coefs : int, optional
-        The most nonzeros a sample may have in ``transform`` and in the recorded RMSE.
-    tol : float, optional
-        The ℓ2 norm a sample's residual may have there. At least one of the two is needed.
     sparsity, coherence, sharpness : float
         λ, κ and μ.
     measure : {"abs", "square"}
@@ -67,27 +65,15 @@ class SeDiL(LoopLearner):
         None leaves the codes as they are, as published.
     max_samples : int or None
         Learn from at most so many samples, drawn at random; None means from all.
-    method : {"omp", "ols"}
-        The coder of ``transform`` and of the recorded RMSE.
-    max_iter : int
-        The most iterations.
-    init : {"dct", "data", "random"}, KroneckerDictionary or list of factors
-        Start: a perturbed overcomplete DCT, directions of random samples, noise, or your own.
-    random_state : int, RandomState or None
-        Seeds the start and the choice of samples.
-    n_jobs, verbose, time_budget, callback
-        As for :class:`kronlearn.KroneckerDictionaryLearning`.
+    n_nonzero_coefs, tol, method
+        Of the coder of ``transform`` and of the recorded RMSE alone.
 
     Attributes
     ----------
-    dictionary_ : KroneckerDictionary
-        The last one.
-    history_ : dict of lists, one entry per iteration
-        "objective"; "rmse" of the samples learned from, in their own scale, coded sparsely; "step",
-        the length of the line search's; "seconds" since the start.
-    n_iter_, stop_reason_, patch_shape_
-        As for :class:`kronlearn.KroneckerDictionaryLearning`; "converged" if the line search
-        finds nothing lower.
+    history_ : dict of lists
+        Also "objective", and "step", the length of the line search's.
+    stop_reason_ : str
+        "converged" if the line search finds nothing lower.
 
     Examples
     --------
@@ -99,45 +85,13 @@ class SeDiL(LoopLearner):
     ((300, 30), True)
     """
 
-    def __init__(
-        self,
-        n_atoms: tuple[int, ...] | int = (16, 16),
-        patch_shape: tuple[int, ...] | None = None,
-        n_nonzero_coefs: int | None = 6,
-        tol: float | None = None,
-        sparsity: float = 0.0135,
-        coherence: float = 0.0129,
-        sharpness: float = 100.0,
-        measure: str = "abs",
-        balance: float | None = 3.0,
-        max_samples: int | None = 20_000,
-        method: str = "omp",
-        max_iter: int = 300,
-        init: Any = "dct",
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-        time_budget: float | None = None,
-        callback: Callable[[Progress], bool | None] | None = None,
-    ) -> None:
-        self.n_atoms = n_atoms
-        self.patch_shape = patch_shape
-        self.n_nonzero_coefs = n_nonzero_coefs
-        self.tol = tol
-        self.sparsity = sparsity
-        self.coherence = coherence
-        self.sharpness = sharpness
-        self.measure = measure
-        self.balance = balance
-        self.max_samples = max_samples
-        self.method = method
-        self.max_iter = max_iter
-        self.init = init
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
-        self.time_budget = time_budget
-        self.callback = callback
+    sparsity: float = 0.0135
+    coherence: float = 0.0129
+    sharpness: float = 100.0
+    measure: str = "abs"
+    balance: float | None = 3.0
+    max_samples: int | None = 20_000
+    max_iter: int = 300
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -145,41 +99,37 @@ class SeDiL(LoopLearner):
             check_count("max_samples", self.max_samples, 1)
         if self.measure not in ("abs", "square"):
             raise ValueError(f"measure={self.measure!r} does not exist; choose abs or square.")
-        for name in ("sparsity", "coherence", "sharpness", "balance"):
-            value = getattr(self, name)
-            if value is None and name == "balance":
-                continue
-            check_number(name, value)
-            if not 0 <= float(value) < math.inf or (value == 0 and name == "balance"):
-                kind = "positive" if name == "balance" else "nonnegative"
-                raise ValueError(f"{name}={value} is not a {kind} number.")
+        check_nonnegative(self, "sparsity", "coherence", "sharpness")
+        if self.balance is not None:
+            check_positive(self, "balance")
 
-    def _steps(self, source: ArraySource, start: Dictionary, coder: Coder) -> Iterator[Step]:
-        if self.max_samples is not None and len(source) > self.max_samples:
-            rng = check_random_state(self.random_state)
-            rows = np.sort(rng.choice(len(source), int(self.max_samples), replace=False))
-            source = ArraySource(source.array[rows], source.patch_shape)
-        threads = resolve_n_jobs(self.n_jobs)
+    def _dictionaries(self, engine: Engine, start: Dictionary, coder: Coder) -> Iterator[Judged]:
         objective = Objective(
-            source,
+            self._chosen(engine.source),
             start.n_atoms,
             float(self.sparsity),
             float(self.coherence),
             float(self.sharpness),
             self.measure == "square",
             None if self.balance is None else float(self.balance),
-            threads,
+            resolve_n_jobs(self.n_jobs),
         )
-        engine = Threads(threads, default_block_size(source))
         descent = Descent(objective, list(start.coding_factors))
         more = True
         while more:
-            more = descent.advance()
             dictionary = KroneckerDictionary(descent.factors)
-            found = engine.run(source, dictionary, coder)
-            rmse = math.sqrt(found.residual / (len(source) * source.n_features))
-            entries = {"objective": descent.value, "rmse": rmse, "step": descent.taken}
-            yield Step(dictionary, entries)
+            found = engine.run(Task(dictionary, coder))
+            columns = {"objective": descent.value, "step": descent.taken}
+            yield Judged(dictionary, found.residual, found.nonzeros, columns=columns)
+            more = descent.advance()
+
+    def _chosen(self, source: Source) -> Source:
+        """The samples to learn from."""
+        if self.max_samples is None or len(source) <= self.max_samples:
+            return source
+        rng = check_random_state(self.random_state)
+        rows = np.sort(rng.choice(len(source), int(self.max_samples), replace=False))
+        return ArraySource(source.take(rows), source.patch_shape)
 
 
 class Descent:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.comparators.spheres import tangent
-from kronlearn.io.arrays import ArraySource
+from kronlearn.core.source import Source
 
 __all__ = ["Objective"]
 
@@ -37,7 +37,7 @@ class Objective:
 
     Parameters
     ----------
-    source : ArraySource
+    source : Source
         Samples, scaled to norm 1 here; those that are zero are left out.
     n_atoms : (n_1, …, n_d)
     sparsity, coherence, sharpness : float
@@ -61,7 +61,7 @@ class Objective:
 
     def __init__(
         self,
-        source: ArraySource,
+        source: Source,
         n_atoms: tuple[int, ...],
         sparsity: float,
         coherence: float,
@@ -80,21 +80,15 @@ class Objective:
         self.fidelity = 1.0 / (n_samples * scale**2)
         self.sparsity = sparsity / n_samples * source.n_features / self.n_codes
         self.sharpness = sharpness / (scale**2 if square else scale)
-        self.coherence = [2 * coherence / (n * n - n) if n > 1 else 0.0 for n in n_atoms]
+        # In a mode of size 1 all atoms are the same: there is nothing to keep apart.
+        self.coherence = [
+            2 * coherence / (n * n - n) if n > 1 and m > 1 else 0.0
+            for m, n in zip(source.patch_shape, n_atoms, strict=True)
+        ]
 
     def check_distinct(self, factors: Factors) -> None:
-        """Raise if two atoms of a mode are the same and the penalty on that infinite.
-
-        In a mode of size 1 they always are.
-        """
+        """Raise if two atoms of a mode are the same and the penalty on that infinite."""
         for mode, (factor, weight) in enumerate(zip(factors, self.coherence, strict=True)):
-            m, n = factor.shape
-            if weight > 0 and m == 1:
-                raise ValueError(
-                    f"Mode {mode} of the samples has size 1 and can have one atom only, not {n}: "
-                    "all would be the same but for their sign, which costs an infinite penalty; "
-                    "pass one atom for it, or coherence=0."
-                )
             products = np.abs(_inner_products(factor))
             if weight > 0 and products.max() > 1.0 - 1e-9:
                 first, second = np.unravel_index(products.argmax(), products.shape)
@@ -237,10 +231,12 @@ def _inner_products(factor: NDArray[np.float64]) -> NDArray[np.float64]:
     return gram
 
 
-def _unit_samples(source: ArraySource, n_codes: int) -> tuple[NDArray[Any], int]:
+def _unit_samples(source: Source, n_codes: int) -> tuple[NDArray[Any], int]:
     """The samples that are not zero, with norm 1, in blocks ``(K, m, B)``; and how many."""
     parts = []
-    for _, samples in source.blocks(1):
+    step = source.step(1)
+    for start in range(0, len(source), step):
+        samples = source.read(start, min(start + step, len(source)))
         largest = np.abs(samples).max(axis=1)
         # Divided by the largest entry first, squares neither over- nor underflow.
         part = samples[largest > 0].astype(np.float64) / largest[largest > 0, None]

@@ -1,4 +1,4 @@
-"""Low rank by nuclear norms: singular values shrunk, and dictionaries that know their norms.
+"""Low rank by nuclear norms: singular values shrunk, and matrices as sums of Kronecker products.
 
 SuKro and STARK fit a matrix D whose rearrangement has few singular values, and code with its
 columns scaled to norm 1. Scaled columns are no short sum of Kronecker products any more, so the
@@ -8,20 +8,20 @@ norms are kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from kronlearn.core.dictionary import KroneckerDictionary
-from kronlearn.core.factors import frozen
-from kronlearn.core.kronecker_sum import KroneckerSumDictionary, rearranged, restored
+from kronlearn.core.kronecker_sum import KroneckerSumDictionary, rearranged
 
 __all__ = [
     "VANISHED",
     "Modes",
-    "NormedDictionary",
+    "exact_sum",
+    "has_no_zeros",
     "ridge_parts",
     "singular_terms",
     "svt",
@@ -190,91 +190,37 @@ def singular_terms(
     return [part.T.reshape(-1, m, n) for part, m, n in zip(columns, *modes, strict=True)]
 
 
-class NormedDictionary(KroneckerDictionary):
-    """One matrix for samples of several modes, with unit columns that know what norm they had.
+def exact_sum(D: NDArray[np.float64], modes: Modes) -> KroneckerSumDictionary:
+    """A matrix of two modes as a sum of Kronecker products, min(m_1 n_1, m_2 n_2) of them.
+
+    Every term is a row or a column of the rearranged matrix. Other than of singular vectors nothing
+    cancels in their sum, so that of small columns beside large ones all digits are kept.
 
     Parameters
     ----------
-    D : array of shape (m_1·…·m_d, n_1·…·n_d)
-        Columns of any norm, none of them zero; of norm 1 if ``column_norms`` are given.
-    modes : (m_1, …, m_d), (n_1, …, n_d)
-        How the matrix is rearranged.
-    column_norms : array of shape (n_1·…·n_d,), optional
+    D : array of shape (m_1·m_2, n_1·n_2)
+        No column is zero.
+    modes : (m_1, m_2), (n_1, n_2)
 
     Examples
     --------
     >>> import numpy as np
-    >>> from kronlearn.comparators.shrinkage import NormedDictionary
-    >>> d = NormedDictionary(np.kron([[3.0], [4.0]], [[1.0], [0.0]]), ((2, 2), (1, 1)))
-    >>> d.factors[0].ravel().tolist(), d.column_norms.tolist()
-    ([0.6, 0.0, 0.8, 0.0], [5.0])
-    >>> d.kronecker_sum(1e-6)
-    KroneckerSumDictionary(n_terms=1, patch_shape=(2, 2), n_atoms=(1, 1), dtype=float64)
+    >>> from kronlearn.comparators.shrinkage import exact_sum
+    >>> exact_sum(np.diag([1.0, 2.0, 3.0, 4.0]), ((2, 2), (2, 2))).column_norms.tolist()
+    [1.0, 2.0, 3.0, 4.0]
     """
+    tensor = rearranged(D, *modes)
+    rows, columns = tensor.shape
+    scale = np.sqrt(np.abs(D).max())
+    parts = [scale * np.eye(min(rows, columns)), tensor / scale]
+    if rows > columns:
+        parts = [parts[1].T, parts[0]]
+    stacks = [part.reshape(-1, m, n) for part, m, n in zip(parts, *modes, strict=True)]
+    return KroneckerSumDictionary(zip(*stacks, strict=True))
 
-    __slots__ = ("column_norms", "modes")
 
-    column_norms: NDArray[np.float64]
-    modes: Modes
-
-    def __init__(
-        self, D: NDArray[Any], modes: Modes, column_norms: NDArray[np.float64] | None = None
-    ) -> None:
-        norms = np.linalg.norm(D, axis=0) if column_norms is None else np.array(column_norms)
-        super().__init__([D / norms if column_norms is None else D])
-        object.__setattr__(self, "column_norms", frozen([norms])[0])
-        object.__setattr__(self, "modes", modes)
-
-    def with_stacks(self, stacks: Sequence[NDArray[Any]]) -> NormedDictionary:
-        """A dictionary of other unit columns, an array ``(1, m, n)``, and the same norms."""
-        return NormedDictionary(stacks[0][0], self.modes, self.column_norms)
-
-    def rearranged(self) -> NDArray[Any]:
-        """The tensor ``(m_1 n_1, …, m_d n_d)`` of the columns with the norms they had."""
-        return rearranged(self.factors[0] * self.column_norms, *self.modes)
-
-    def kronecker_sum(self, tol: float) -> KroneckerSumDictionary:
-        """The shortest sum of Kronecker products that is this dictionary, but for a tolerance.
-
-        Of two modes only.
-
-        Parameters
-        ----------
-        tol : float
-            How far a column of the sum may be from the one with its norm here, as a fraction of
-            that norm.
-        """
-        tensor = self.rearranged()
-        u, values, vt = np.linalg.svd(tensor, full_matrices=False)
-        # Fewer terms leave out more of the matrix than all columns together may lack.
-        rank = terms_needed(values, tol)
-        missing = tensor - (u[:, :rank] * values[:rank]) @ vt[:rank]
-        while rank < len(values) and self._lacks_more(missing, tol):
-            missing -= np.outer(u[:, rank] * values[rank], vt[rank])
-            rank += 1
-        if rank < len(values):
-            stacks = singular_terms(u[:, :rank], values[:rank], vt[:rank], self.modes)
-        else:
-            stacks = self._exact_terms(tensor)
-        return KroneckerSumDictionary(zip(*stacks, strict=True))
-
-    def _lacks_more(self, missing: NDArray[np.float64], tol: float) -> bool:
-        """Whether some column, of a rearranged matrix, is larger than a fraction of ours."""
-        norms = np.linalg.norm(restored(missing, *self.modes), axis=0)
-        return bool((norms > tol * self.column_norms).any())
-
-    def _exact_terms(self, tensor: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-        """As many terms as are ever needed, each a row or a column of the rearranged matrix.
-
-        Other than of singular vectors nothing cancels in their sum, so that of small columns beside
-        large ones all digits are kept.
-        """
-        rows, columns = tensor.shape
-        scale = np.sqrt(self.column_norms.max())
-        parts = [scale * np.eye(min(rows, columns)), tensor / scale]
-        if rows > columns:
-            parts = [parts[1].T, parts[0]]
-        return [part.reshape(-1, m, n) for part, m, n in zip(parts, *self.modes, strict=True)]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return NormedDictionary, (self.factors[0], self.modes, self.column_norms)
+def has_no_zeros(stacks: Sequence[NDArray[np.float64]]) -> bool:
+    """Whether no column of a sum of Kronecker products vanishes beside the largest."""
+    total = sum(reduce(np.kron, term) for term in zip(*stacks, strict=True))
+    norms = np.linalg.norm(total, axis=0)
+    return bool(norms.min() > VANISHED * norms.max())

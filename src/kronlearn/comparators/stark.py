@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from kronlearn.comparators.learners import Comparator
+from kronlearn.comparators.learners import Comparator, check_positive
+from kronlearn.comparators.memory import RememberingDictionary
 from kronlearn.comparators.shrinkage import (
-    NormedDictionary,
+    Modes,
+    exact_sum,
     ridge_parts,
     svt,
     terms_needed,
@@ -20,17 +22,14 @@ from kronlearn.comparators.shrinkage import (
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary, rearranged, restored
 from kronlearn.core.moments import Moments
-from kronlearn.core.plan import Progress
-from kronlearn.core.structures import FromMoments, Structure
-from kronlearn.io.arrays import ArraySource
-from kronlearn.parameters import check_count, check_number
+from kronlearn.core.source import Source
+from kronlearn.core.structures import Structure
+from kronlearn.parameters import check_count
 
 __all__ = ["STARK"]
 
-# The relative error of a column of what is handed out.
-_ROUNDING = 1e-10
 
-
+@dataclass(eq=False, repr=False)
 class STARK(Comparator):
     """STARK (Ghassemi, Shakeri, Sarwate and Bajwa, 2017): low rank by a penalty.
 
@@ -46,16 +45,11 @@ class STARK(Comparator):
     much nothing is learned. The published λ does not scale as the squared error does: for grey
     levels 0 … 1 it weighs 16 times as much.
 
+    Parameters and attributes that are not here are those of all
+    :class:`~kronlearn.comparators.learners.Comparator`.
+
     Parameters
     ----------
-    n_atoms : tuple of int or int
-        Columns of each factor; one number means the same for every mode.
-    patch_shape : tuple of int, optional
-        ``(m_1, …, m_d)`` of samples given as rows.
-    n_nonzero_coefs : int, optional
-        The most nonzeros a sample may have.
-    tol : float, optional
-        The ℓ2 norm a sample's residual may have. At least one of the two is needed.
     penalty : float, optional
         λ; without it the published ``‖Y‖_F^1.5 / 10``.
     gamma_ratio : float
@@ -64,25 +58,15 @@ class STARK(Comparator):
         Steps of ADMM per update.
     rank_tol : float
         The fraction of the norm of D that ``n_terms_`` leaves out.
-    method : {"omp", "ols"}
-        The coder.
-    max_iter : int
-        Iterations.
-    init : {"dct", "data", "random"}, KroneckerDictionary or list of factors
-        Start: a perturbed overcomplete DCT, directions of random samples, noise, or your own.
-    random_state, n_jobs, verbose, time_budget, callback
-        As for :class:`kronlearn.KroneckerDictionaryLearning`.
 
     Attributes
     ----------
     dictionary_ : KroneckerSumDictionary of two modes, otherwise KroneckerDictionary of one
-        The D that coded best itself, to rounding. Written as a sum of Kronecker products it has up
-        to min(m_1 n_1, m_2 n_2) terms, which cost nothing: sums are used as one matrix.
+        The D that coded best. Written as a sum of Kronecker products it has as many terms as any
+        matrix needs, min(m_1 n_1, m_2 n_2), which cost nothing: sums are used as one matrix.
     n_terms_ : int
         The rank that was found, of at most two modes: how many Kronecker products are D, with the
         norms its columns had, but for ``rank_tol`` of its Frobenius norm.
-    history_, n_iter_, stop_reason_, patch_shape_
-        As for :class:`kronlearn.KroneckerDictionaryLearning`.
 
     Examples
     --------
@@ -94,52 +78,17 @@ class STARK(Comparator):
     ((6, 5), (300, 30))
     """
 
-    def __init__(
-        self,
-        n_atoms: tuple[int, ...] | int = (16, 16),
-        patch_shape: tuple[int, ...] | None = None,
-        n_nonzero_coefs: int | None = 6,
-        tol: float | None = None,
-        penalty: float | None = None,
-        gamma_ratio: float = 20.0,
-        n_steps: int = 10,
-        rank_tol: float = 0.01,
-        method: str = "omp",
-        max_iter: int = 100,
-        init: Any = "dct",
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-        time_budget: float | None = None,
-        callback: Callable[[Progress], bool | None] | None = None,
-    ) -> None:
-        self.n_atoms = n_atoms
-        self.patch_shape = patch_shape
-        self.n_nonzero_coefs = n_nonzero_coefs
-        self.tol = tol
-        self.penalty = penalty
-        self.gamma_ratio = gamma_ratio
-        self.n_steps = n_steps
-        self.rank_tol = rank_tol
-        self.method = method
-        self.max_iter = max_iter
-        self.init = init
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
-        self.time_budget = time_budget
-        self.callback = callback
+    penalty: float | None = None
+    gamma_ratio: float = 20.0
+    n_steps: int = 10
+    rank_tol: float = 0.01
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_count("n_steps", self.n_steps, 1)
-        for name in ("penalty", "gamma_ratio", "rank_tol"):
-            value = getattr(self, name)
-            if name == "penalty" and value is None:
-                continue
-            check_number(name, value)
-            if not 0 < float(value) < np.inf:
-                raise ValueError(f"{name}={value} is not a positive, finite number.")
+        check_positive(self, "gamma_ratio", "rank_tol")
+        if self.penalty is not None:
+            check_positive(self, "penalty")
 
     @property
     def n_terms_(self) -> int:
@@ -157,74 +106,79 @@ class STARK(Comparator):
         matrix = rearranged(D, dictionary.patch_shape, dictionary.n_atoms)
         return terms_needed(np.linalg.svd(matrix, compute_uv=False), float(self.rank_tol))
 
-    def _start(self, source: ArraySource, n_atoms: tuple[int, ...]) -> Dictionary:
-        start = super()._start(source, n_atoms)
-        return NormedDictionary(start.to_dense(), (start.patch_shape, start.n_atoms))
+    def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
+        D = super()._start(source, n_atoms).to_dense()
+        tensor = rearranged(D, source.patch_shape, n_atoms)
+        # The two unfoldings of a matrix are transposes of each other: one copy stands for both.
+        n_copies = 1 if len(n_atoms) == 2 else len(n_atoms)
+        copies, multipliers = (tensor,) * n_copies, (np.zeros_like(tensor),) * n_copies
+        admm = Admm((source.patch_shape, n_atoms), np.ones(D.shape[1]), copies, multipliers)
+        return RememberingDictionary(KroneckerDictionary([D]), admm)
 
     def _structure(self, dictionary: Dictionary) -> Structure:
-        assert isinstance(dictionary, NormedDictionary)
-        return LowRank(
-            dictionary,
-            None if self.penalty is None else float(self.penalty),
-            float(self.gamma_ratio),
-            int(self.n_steps),
-        )
+        return LowRank(self.penalty, float(self.gamma_ratio), int(self.n_steps))
 
 
-class LowRank(FromMoments):
-    """Matrices whose unfolded rearrangements have small nuclear norms.
+@dataclass(frozen=True)
+class Admm:
+    """Where ADMM ended.
 
-    ``copies`` are the low-rank W_k of ADMM and ``multipliers`` its A_k divided by γ, tensors like
-    R(D). The two unfoldings of a matrix are transposes of each other, so with two modes one copy
-    stands for both.
+    ``modes`` are (m_1, …, m_d) and (n_1, …, n_d), ``norms`` those that the columns of D had,
+    ``copies`` the low-rank W_k and ``multipliers`` the A_k divided by γ, tensors like R(D).
     """
 
+    modes: Modes
+    norms: NDArray[np.float64]
+    copies: tuple[NDArray[np.float64], ...]
+    multipliers: tuple[NDArray[np.float64], ...]
+
+
+class LowRank(Structure):
+    """Matrices whose unfolded rearrangements have small nuclear norms."""
+
     name = "stark"
-    keeps_fit = False
 
-    def __init__(
-        self,
-        start: NormedDictionary,
-        penalty: float | None,
-        gamma_ratio: float,
-        n_steps: int,
-    ) -> None:
+    def __init__(self, penalty: float | None, gamma_ratio: float, n_steps: int) -> None:
         self.penalty, self.gamma_ratio, self.n_steps = penalty, gamma_ratio, n_steps
-        self.modes = start.modes
-        n_modes = len(self.modes[0])
-        tensor = start.rearranged()
-        self.copies = [tensor] * (1 if n_modes == 2 else n_modes)
-        self.multipliers = [np.zeros_like(tensor) for _ in self.copies]
 
-    def update(self, dictionary: Dictionary, moments: Moments) -> Dictionary:
+    def update(
+        self, dictionary: Dictionary, moments: Moments
+    ) -> tuple[Dictionary, NDArray[np.float64]]:
         """The matrix after some steps of ADMM, from where the last update ended."""
-        assert isinstance(dictionary, NormedDictionary)
+        assert isinstance(dictionary, RememberingDictionary)
+        unscaled = np.ones(dictionary.n_codes)
         if moments.energy == 0:
-            return dictionary
-        columns, norms = unit_columns(self._minimised(moments), dictionary.factors[0])
-        return NormedDictionary(columns, self.modes, norms) if norms.any() else dictionary
+            return dictionary, unscaled
+        D, copies, multipliers = self._minimised(dictionary.memory, moments)
+        columns, norms = unit_columns(D, dictionary.coding_factors[0])
+        if not norms.any():
+            columns, norms = dictionary.coding_factors[0], dictionary.memory.norms
+        admm = Admm(dictionary.memory.modes, norms, copies, multipliers)
+        return RememberingDictionary(KroneckerDictionary([columns]), admm), unscaled
 
-    def _minimised(self, moments: Moments) -> NDArray[np.float64]:
-        weight = self.penalty
-        if weight is None:
-            weight = moments.energy**0.75 / 10
-        ridge = weight / self.gamma_ratio * len(self.modes[0])
-        fitted, kept = ridge_parts(moments.full_xx(), moments.full_xy(), ridge)
+    def _minimised(self, admm: Admm, moments: Moments) -> tuple[NDArray[np.float64], Any, Any]:
+        """The D, the copies and the multipliers that ADMM ends with."""
+        assert moments.xx is not None
+        weight = moments.energy**0.75 / 10 if self.penalty is None else float(self.penalty)
+        ridge = weight / self.gamma_ratio * len(admm.modes[0])
+        fitted, kept = ridge_parts(moments.xx, moments.xy, ridge)
+        copies, multipliers = list(admm.copies), list(admm.multipliers)
         for _ in range(self.n_steps):
-            pull = np.mean(self.multipliers, axis=0) + np.mean(self.copies, axis=0)
-            D = fitted + restored(pull, *self.modes) @ kept
-            tensor = rearranged(D, *self.modes)
-            for k, multiplier in enumerate(self.multipliers):
-                self.copies[k] = _shrunk(tensor - multiplier, k, self.gamma_ratio)
-                self.multipliers[k] = multiplier - (tensor - self.copies[k])
-        return D
+            pull = np.mean(multipliers, axis=0) + np.mean(copies, axis=0)
+            D = fitted + restored(pull, *admm.modes) @ kept
+            tensor = rearranged(D, *admm.modes)
+            for k, multiplier in enumerate(multipliers):
+                copies[k] = _shrunk(tensor - multiplier, k, self.gamma_ratio)
+                multipliers[k] = multiplier - (tensor - copies[k])
+        return D, tuple(copies), tuple(multipliers)
 
     def result(self, dictionary: Dictionary) -> Dictionary:
         """D; of two modes as the sum of Kronecker products that it is."""
-        assert isinstance(dictionary, NormedDictionary)
-        if len(self.modes[0]) == 2:
-            return dictionary.kronecker_sum(_ROUNDING)
-        return KroneckerDictionary(dictionary.factors)
+        assert isinstance(dictionary, RememberingDictionary)
+        admm = dictionary.memory
+        if len(admm.modes[0]) == 2:
+            return exact_sum(dictionary.coding_factors[0] * admm.norms, admm.modes)
+        return dictionary.dictionary
 
 
 def _shrunk(tensor: NDArray[np.float64], mode: int, threshold: float) -> NDArray[np.float64]:

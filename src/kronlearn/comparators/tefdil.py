@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import reduce
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from kronlearn.comparators.cp import cp_terms
-from kronlearn.comparators.learners import Comparator
-from kronlearn.comparators.shrinkage import VANISHED
-from kronlearn.core.dictionary import Dictionary
+from kronlearn.comparators.learners import Comparator, check_nonnegative
+from kronlearn.comparators.shrinkage import VANISHED, has_no_zeros
+from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.init import starting_dictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary, rearranged
 from kronlearn.core.moments import Moments
-from kronlearn.core.plan import Progress
 from kronlearn.core.replacement import unused_by_mode
-from kronlearn.core.structures import FromMoments, Structure
-from kronlearn.core.updates import canonical
-from kronlearn.io.arrays import ArraySource
-from kronlearn.parameters import check_count, check_number
+from kronlearn.core.source import Source
+from kronlearn.core.structures import Structure
+from kronlearn.parameters import check_count
 
 __all__ = ["TeFDiL"]
 
@@ -30,6 +27,7 @@ __all__ = ["TeFDiL"]
 _RANK_TOLERANCE = 1e-10
 
 
+@dataclass(eq=False, repr=False)
 class TeFDiL(Comparator):
     """TeFDiL (Ghassemi, Shakeri, Sarwate and Bajwa, 2020): sums of Kronecker products.
 
@@ -47,35 +45,21 @@ class TeFDiL(Comparator):
     present ones and the nearest sum is found again; if it has a column of zero even then, the
     dictionary stays what it was for that iteration.
 
+    Parameters and attributes that are not here are those of all
+    :class:`~kronlearn.comparators.learners.Comparator`.
+
     Parameters
     ----------
-    n_atoms : tuple of int or int
-        Columns of each factor; one number means the same for every mode.
-    patch_shape : tuple of int, optional
-        ``(m_1, …, m_d)`` of samples given as rows.
-    n_nonzero_coefs : int, optional
-        The most nonzeros a sample may have.
-    tol : float, optional
-        The ℓ2 norm a sample's residual may have. At least one of the two is needed.
     n_terms : int
         R: how many Kronecker products are summed.
     ridge : float
         ε.
-    method : {"omp", "ols"}
-        The coder.
-    max_iter : int
-        Iterations.
     init : {"dct", "data", "random"}, dictionary or list of factors
-        Start: a perturbed overcomplete DCT, directions of random samples, noise, or your own. It
-        may have fewer terms than R.
-    random_state, n_jobs, verbose, time_budget, callback
-        As for :class:`kronlearn.KroneckerDictionaryLearning`.
+        It may have fewer terms than R.
 
     Attributes
     ----------
     dictionary_ : KroneckerDictionary, or KroneckerSumDictionary for several terms
-    history_, n_iter_, stop_reason_, patch_shape_
-        As for :class:`kronlearn.KroneckerDictionaryLearning`.
 
     Examples
     --------
@@ -87,80 +71,57 @@ class TeFDiL(Comparator):
     (2, (300, 30))
     """
 
-    def __init__(
-        self,
-        n_atoms: tuple[int, ...] | int = (16, 16),
-        patch_shape: tuple[int, ...] | None = None,
-        n_nonzero_coefs: int | None = 6,
-        tol: float | None = None,
-        n_terms: int = 1,
-        ridge: float = 0.01,
-        method: str = "omp",
-        max_iter: int = 100,
-        init: Any = "dct",
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-        time_budget: float | None = None,
-        callback: Callable[[Progress], bool | None] | None = None,
-    ) -> None:
-        self.n_atoms = n_atoms
-        self.patch_shape = patch_shape
-        self.n_nonzero_coefs = n_nonzero_coefs
-        self.tol = tol
-        self.n_terms = n_terms
-        self.ridge = ridge
-        self.method = method
-        self.max_iter = max_iter
-        self.init = init
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
-        self.time_budget = time_budget
-        self.callback = callback
+    n_terms: int = 1
+    ridge: float = 0.01
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_count("n_terms", self.n_terms, 1)
-        check_number("ridge", self.ridge)
-        if not 0 <= float(self.ridge) < np.inf:
-            raise ValueError(f"ridge={self.ridge} is negative or not finite.")
+        check_nonnegative(self, "ridge")
 
-    def _start(self, source: ArraySource, n_atoms: tuple[int, ...]) -> Dictionary:
+    def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
         rng = check_random_state(self.random_state)
-        return starting_dictionary(self.init, source, n_atoms, rng, n_terms=self.n_terms)
+        start = starting_dictionary(self.init, source, n_atoms, rng, n_terms=self.n_terms)
+        # A sum even of one term: its factors keep the norms that the next decomposition needs.
+        return KroneckerSumDictionary(start.terms)
 
     def _structure(self, dictionary: Dictionary) -> Structure:
         return NearestSum(float(self.ridge))
 
 
-class NearestSum(FromMoments):
+class NearestSum(Structure):
     """Sums of Kronecker products near to a least-squares dictionary."""
 
     name = "tefdil"
-    keeps_fit = False
 
     def __init__(self, ridge: float) -> None:
         self.ridge = ridge
-        # The norms that the columns of a single term had: the next decomposition starts from them.
-        self.norms: list[NDArray[np.float64]] | None = None
 
-    def update(self, dictionary: Dictionary, moments: Moments) -> Dictionary:
-        """The nearest sum to the least-squares dictionary; atoms that no code uses stay."""
+    def update(
+        self, dictionary: Dictionary, moments: Moments
+    ) -> tuple[Dictionary, NDArray[np.float64]]:
+        """The nearest sum to the least-squares dictionary; atoms that no code uses stay.
+
+        If columns of that are zero, the sum nearest to a matrix with the present ones in their
+        place; if columns of that are, too, the present sum.
+        """
+        assert isinstance(dictionary, KroneckerSumDictionary)
         D = least_squares_dictionary(moments, self.ridge)
-        if isinstance(dictionary, KroneckerSumDictionary):
-            return _nearest_sum(D, dictionary, moments.used())
-        present = list(dictionary.stacks)
-        if self.norms is not None:
-            present = [stack * norms for stack, norms in zip(present, self.norms, strict=True)]
-        stacks = _nearest(D, present, unused_by_mode(moments.used()))
-        self.norms = []
-        for mode, (new, stack) in enumerate(zip(stacks, dictionary.stacks, strict=True)):
-            columns, scale = canonical(new[0], stack[0])
-            stacks[mode] = columns[None]
-            self.norms.append(np.abs(scale))
-            moments.rescale(mode, np.sign(scale))
-        return dictionary.with_stacks(stacks)
+        used = moments.used()
+        stacks = _nearest(D, dictionary.stacks, unused_by_mode(used))
+        if not has_no_zeros(stacks):
+            norms = np.linalg.norm(D, axis=0)
+            fitted = used.ravel() & (norms > VANISHED * norms.max())
+            D = np.where(fitted, D, dictionary.to_dense() * dictionary.column_norms)
+            stacks = _nearest(D, dictionary.stacks, [np.arange(0)] * used.ndim)
+        updated = dictionary.with_stacks(stacks) if has_no_zeros(stacks) else dictionary
+        return updated, np.ones(dictionary.n_codes)
+
+    def result(self, dictionary: Dictionary) -> Dictionary:
+        """The sum; a single term as the separable dictionary that it is."""
+        if dictionary.n_terms > 1:
+            return dictionary
+        return KroneckerDictionary(dictionary.coding_factors)
 
 
 def _nearest(
@@ -181,30 +142,10 @@ def _nearest(
     return stacks
 
 
-def _nearest_sum(
-    D: NDArray[np.float64], dictionary: KroneckerSumDictionary, used: NDArray[np.bool_]
-) -> KroneckerSumDictionary:
-    """The sum nearest to D, or near to both D and the dictionary if columns of that are zero."""
-    stacks = _nearest(D, dictionary.stacks, unused_by_mode(used))
-    if _has_no_zeros(stacks):
-        return dictionary.with_stacks(stacks)
-    norms = np.linalg.norm(D, axis=0)
-    fitted = used.ravel() & (norms > VANISHED * norms.max())
-    D = np.where(fitted, D, dictionary.to_dense() * dictionary.column_norms)
-    stacks = _nearest(D, dictionary.stacks, [np.arange(0)] * used.ndim)
-    return dictionary.with_stacks(stacks) if _has_no_zeros(stacks) else dictionary
-
-
-def _has_no_zeros(stacks: Sequence[NDArray[np.float64]]) -> bool:
-    """Whether no column of a sum of Kronecker products vanishes beside the largest."""
-    total = sum(reduce(np.kron, term) for term in zip(*stacks, strict=True))
-    norms = np.linalg.norm(total, axis=0)
-    return bool(norms.min() > VANISHED * norms.max())
-
-
 def least_squares_dictionary(moments: Moments, ridge: float) -> NDArray[np.float64]:
     """``S_xyᵀ (S_xx + ridge·‖S_xx‖_F I)⁻¹``, (n_features, n_codes)."""
-    xx, xy = moments.full_xx(), moments.full_xy()
+    assert moments.xx is not None
+    xx, xy = moments.xx, moments.xy
     # Squares of the sums may be too large or too small for a number. Codes of no samples are zero.
     size = np.abs(xx).max() or 1.0
     xx, xy = xx / size, xy / size

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
-from kronlearn.comparators.atoms import AtomCodes
-from kronlearn.comparators.learners import Comparator
-from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.core.engine import Codes
-from kronlearn.core.structures import FromCodes, Structure
-from kronlearn.io.arrays import ArraySource
+from kronlearn.comparators.loops import CodesComparator, by_atom
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.source import Source
 
 __all__ = ["TKSVD"]
 
@@ -20,7 +19,8 @@ __all__ = ["TKSVD"]
 _SWEEPS = 10
 
 
-class TKSVD(Comparator):
+@dataclass(eq=False, repr=False)
+class TKSVD(CodesComparator):
     """TKSVD (Fu, Gao, Sun and Hong, 2014): the atoms of a tuple and their coefficients together.
 
     For each tuple ``(i, j, …)`` of atoms that a code uses, in C order, the samples that use it
@@ -32,32 +32,7 @@ class TKSVD(Comparator):
 
     The whole dictionary is kept as a matrix ``(m_1·…·m_d, n_1·…·n_d)``.
 
-    Parameters
-    ----------
-    n_atoms : tuple of int or int
-        Columns of each factor; one number means the same for every mode.
-    patch_shape : tuple of int, optional
-        ``(m_1, …, m_d)`` of samples given as rows.
-    n_nonzero_coefs : int, optional
-        The most nonzeros a sample may have.
-    tol : float, optional
-        The ℓ2 norm a sample's residual may have. At least one of the two is needed.
-    method : {"omp", "ols"}
-        The coder.
-    max_iter : int
-        Iterations.
-    init : {"dct", "data", "random"}, KroneckerDictionary or list of factors
-        Start: a perturbed overcomplete DCT, directions of random samples, noise, or your own.
-    random_state, n_jobs, verbose, time_budget, callback
-        As for :class:`kronlearn.KroneckerDictionaryLearning`.
-
-    Attributes
-    ----------
-    dictionary_ : KroneckerDictionary
-        That of the iteration with the lowest error, which need not be the last; with ``tol`` that
-        of the last.
-    factors_, history_, n_iter_, stop_reason_, patch_shape_
-        As for :class:`kronlearn.KroneckerDictionaryLearning`.
+    Parameters and attributes are those of all :class:`~kronlearn.comparators.learners.Comparator`.
 
     Examples
     --------
@@ -69,39 +44,32 @@ class TKSVD(Comparator):
     ((6, 5), (300, 30))
     """
 
-    def _structure(self, dictionary: Dictionary) -> Structure:
-        return TupleByTuple()
-
-
-class TupleByTuple(FromCodes):
-    """Kronecker products whose factors are updated by one tuple of atoms after the other."""
-
-    name = "tksvd"
-
-    def update(self, dictionary: Dictionary, source: ArraySource, codes: Codes) -> Dictionary:
+    def _update(
+        self, source: Source, dictionary: Dictionary, codes: sparse.csr_array
+    ) -> Dictionary:
         """All tuples in use updated once, in C order; then signs made canonical."""
         n_atoms = dictionary.n_atoms
-        factors = [np.array(stack[0], dtype=np.float64) for stack in dictionary.stacks]
-        whole = np.ascontiguousarray(dictionary.to_dense().T, dtype=np.float64)
-        by_atom = AtomCodes(codes, len(whole))
-        used = by_atom.used()
+        factors = [np.array(stack[0]) for stack in dictionary.stacks]
+        whole = np.ascontiguousarray(dictionary.to_dense().T)
+        rows, places = codes.astype(np.float64), by_atom(codes)
+        used = np.diff(places.indptr) > 0
         for number in np.flatnonzero(used).tolist():
-            place = [int(i) for i in np.unravel_index(number, n_atoms)]
-            entries, samples = by_atom.of(number)
-            x = by_atom.data[entries]
-            without = source.array[samples].reshape(len(samples), -1).astype(np.float64)
-            without -= by_atom.rows[samples] @ whole
+            atoms_of = [int(i) for i in np.unravel_index(number, n_atoms)]
+            mine = slice(*places.indptr[number : number + 2])
+            entries, samples = places.data[mine], places.indices[mine]
+            x = rows.data[entries]
+            without = source.take(samples).astype(np.float64)
+            without -= rows[samples] @ whole
             without += np.outer(x, whole[number])
-            atoms = [factor[:, i] for factor, i in zip(factors, place, strict=True)]
-            atoms, by_atom.data[entries] = _rank_one(without, atoms, x)
-            for mode, i in enumerate(place):
+            atoms = [factor[:, i] for factor, i in zip(factors, atoms_of, strict=True)]
+            atoms, rows.data[entries] = _rank_one(without, atoms, x)
+            for mode, i in enumerate(atoms_of):
                 factors[mode][:, i] = atoms[mode]
-            for mode, i in enumerate(place):
+            for mode, i in enumerate(atoms_of):
                 _refresh(whole, factors, mode, i)
         factors, flips = _canonical_signs(factors, used.reshape(n_atoms))
-        by_atom.data *= flips[by_atom.rows.indices]
-        by_atom.write()
-        return KroneckerDictionary(factors)
+        codes.data[:] = rows.data * flips[rows.indices]
+        return dictionary.with_stacks([factor[None] for factor in factors])
 
 
 def _rank_one(
