@@ -27,20 +27,39 @@ _RANK_TOLERANCE = 1e-5
 
 
 def learn(update, Y, start, n_nonzero_coefs, n_iterations, dictionary=list):
-    """The dictionary after some iterations and the RMSE after each.
+    """The state after some iterations, and the RMSE of the start and of each iteration's dictionary.
 
-    An iteration codes all samples freshly by orthogonal matching pursuit and calls
-    ``update(Y, state, X)``, which returns the next state and the codes that belong to it.
-    ``dictionary(state)`` is the list of factors with unit columns to code with: the state itself
-    if it is one, ``[D]`` for a matrix.
+    Every dictionary is judged by coding all samples freshly by orthogonal matching pursuit; the
+    next one comes of ``update(Y, state, X)``, which returns the next state and the codes that
+    belong to it. ``dictionary(state)`` is the list of factors with unit columns to code with: the
+    state itself if it is one, ``[D]`` for a matrix.
     """
     state, rmse = start, []
-    for _ in range(n_iterations):
+    while True:
         X = reference.code(Y, dictionary(state), "omp", n_nonzero_coefs)
-        state, X = update(Y, state, X)
         left = reference.residuals(Y, dictionary(state), X)
-        rmse.append(np.sqrt(np.sum(left**2) / np.size(Y)))
-    return state, rmse
+        rmse.append(np.sqrt(np.mean(left**2)))
+        if len(rmse) > n_iterations:
+            return state, rmse
+        state, _ = update(Y, state, X)
+
+
+def planted(rng, patch_shape, n_atoms, n_samples=300, s=3, noise=0.1):
+    """Noisy sparse samples of one random dictionary, and another to start from."""
+    truth = reference.random_factors(rng, patch_shape, n_atoms)
+    Y = reference.sparse_samples(rng, truth, n_samples, s, noise=noise)
+    return Y, reference.random_factors(rng, patch_shape, n_atoms)
+
+
+def nearby(rng, factors, amount):
+    """Factors with Gaussian noise of a relative amount on every column, of norm 1 again."""
+    moved = [f + amount * rng.standard_normal(f.shape) / np.sqrt(len(f)) for f in factors]
+    return [factor / np.linalg.norm(factor, axis=0) for factor in moved]
+
+
+def recovered(found, truth):
+    """The share of true atoms that an atom, a column of a matrix, is within 8 degrees of."""
+    return np.mean(np.abs(found.T @ truth).max(axis=0) > 0.99)
 
 
 def canonical(column, fallback):

@@ -8,6 +8,7 @@ import pytest
 import reference
 import reference_comparators as rc
 import reference_comparators_sums as sums
+from kronlearn.blas import single_threaded_blas
 
 SHAPES = [
     pytest.param((8,), (12,), id="one mode"),
@@ -19,10 +20,17 @@ TERMS = [
     pytest.param((4, 3), (4, 4), 3, id="two modes, three terms"),
     pytest.param((3, 2, 4), (4, 3, 4), 2, id="three modes, two terms"),
 ]
-SEEDS = range(4)
+SEEDS = range(2)
 
 
-def problem(rng, patch_shape, n_atoms, n_samples=120, s=3):
+@pytest.fixture(autouse=True, scope="module")
+def _one_blas_thread():
+    """Small products wait for their threads far longer than they take on a busy machine."""
+    with single_threaded_blas():
+        yield
+
+
+def problem(rng, patch_shape, n_atoms, n_samples=80, s=3):
     """Noisy samples, another dictionary than theirs, and codes for it."""
     truth = reference.random_factors(rng, patch_shape, n_atoms)
     Y = reference.sparse_samples(rng, truth, n_samples, s, noise=0.1)
@@ -30,7 +38,7 @@ def problem(rng, patch_shape, n_atoms, n_samples=120, s=3):
     return Y, factors, reference.code(Y, factors, "omp", s)
 
 
-def sum_problem(rng, patch_shape, n_atoms, n_terms, n_samples=120, s=3):
+def sum_problem(rng, patch_shape, n_atoms, n_terms, n_samples=80, s=3):
     """As above, with the terms of a random Kronecker sum and codes for its unit columns."""
     Y, _, _ = problem(rng, patch_shape, n_atoms, n_samples, s)
     terms = [reference.random_factors(rng, patch_shape, n_atoms) for _ in range(n_terms)]
@@ -182,7 +190,7 @@ def test_tksvd_fits_a_single_tuple_at_its_best(rng):
 
 def test_tksvd_of_one_mode_with_many_sweeps_is_ksvd(rng):
     Y, (D,), X = problem(rng, (8,), (12,))
-    (new,), codes = rc.tksvd_update(Y, [D], X, n_sweeps=2000)
+    (new,), codes = rc.tksvd_update(Y, [D], X, n_sweeps=1000)
     expected, expected_codes = rc.ksvd_update(Y, D, X)
     np.testing.assert_allclose(new, expected, atol=1e-7)
     np.testing.assert_allclose(codes, expected_codes, atol=1e-7)
@@ -231,7 +239,7 @@ def test_osubdil_lowers_its_surrogate_and_the_error_of_its_first_batch(rng, patc
 def test_osubdil_lowers_its_surrogate_in_every_step_and_learns(rng):
     Y, factors, X = problem(rng, (4, 5), (6, 5))
     state = rc.osubdil_start(factors)
-    for batch in np.split(Y, 24):
+    for batch in np.split(Y, 16):
         old = state.factors
         state = rc.osubdil_step(state, batch, 3, n_passes=1)
         for D, new, alpha, beta in zip(old, *state, strict=True):
@@ -544,11 +552,11 @@ def test_stark_of_two_modes_ends_where_sukro_with_twice_the_weight_ends(rng):
     Y, factors, X = problem(rng, (4, 5), (6, 5))
     weight, penalty = 5.0, 5.0
     stark, _ = sums.stark_update(
-        Y, sums.stark_start(factors), X, (4, 5), (6, 5), weight, penalty, n_steps=3000
+        Y, sums.stark_start(factors), X, (4, 5), (6, 5), weight, penalty, n_steps=1500
     )
     alpha = 2 * weight / np.linalg.norm(rc.flat(Y), 2)
     sukro, _ = sums.sukro_admm_update(
-        Y, sums.sukro_admm_start(factors), X, (4, 5), (6, 5), alpha, 2 * penalty, 3000, 1e-12
+        Y, sums.sukro_admm_start(factors), X, (4, 5), (6, 5), alpha, 2 * penalty, 1500, 1e-12
     )
     np.testing.assert_allclose(stark.D, sukro.D, atol=1e-8)
     np.testing.assert_allclose(stark.W[0], stark.W[1], atol=1e-12)
@@ -572,7 +580,7 @@ def test_stark_of_three_modes_ends_at_the_minimum(rng):
 def test_stark_without_weight_ends_in_mod(rng):
     Y, factors, X = problem(rng, (3, 2, 2), (3, 3, 2))
     state, _ = sums.stark_update(
-        Y, sums.stark_start(factors), X, (3, 2, 2), (3, 3, 2), 0.0, 0.5, n_steps=2000
+        Y, sums.stark_start(factors), X, (3, 2, 2), (3, 3, 2), 0.0, 0.5, n_steps=1000
     )
     D, expected = rc.mod_update(Y, reference.dense(factors), X)
     np.testing.assert_allclose(X @ state.D.T, expected @ D.T, atol=1e-8)
@@ -598,7 +606,7 @@ def methods(rng, factors, Y):
         "SuKro": (
             partial(sums.sukro_admm_update, alpha=0.05, u=10.0, **shapes),
             sums.sukro_admm_start(factors),
-            lambda state: [sums.unit_columns(state.D)],
+            lambda state: [sums.unit_columns(sums.arrange(state.W, (4, 5), (6, 5)))],
         ),
         "STARK": (
             partial(sums.stark_update, weight=weight, penalty=penalty, **shapes),
@@ -623,10 +631,8 @@ def methods(rng, factors, Y):
     ],
 )
 def test_a_method_learns_in_four_iterations(rng, name):
-    Y, factors, X = problem(rng, (4, 5), (6, 5))
+    Y, factors, _ = problem(rng, (4, 5), (6, 5))
     update, start, dictionary = methods(rng, factors, Y)[name]
-    state, rmse = rc.learn(update, Y, start, 3, 4, dictionary)
-    assert len(rmse) == 4
-    codes = reference.code(Y, dictionary(state), "omp", 3)
-    before = error(Y, reference.dense(factors), X)
-    assert error(Y, reference.dense(dictionary(state)), codes) < 0.8 * before
+    _, rmse = rc.learn(update, Y, start, 3, 4, dictionary)
+    assert len(rmse) == 5
+    assert rmse[-1] ** 2 < 0.8 * rmse[0] ** 2

@@ -104,8 +104,21 @@ class SeDiL(LoopComparator):
             check_positive(self, "balance")
 
     def _dictionaries(self, engine: Engine, start: Dictionary, coder: Coder) -> Iterator[Judged]:
-        objective = Objective(
-            self._chosen(engine.source),
+        # The first pass names samples that are not finite.
+        found = engine.run(Task(start, coder))
+        descent = Descent(self._objective(engine.source, start), list(start.coding_factors))
+        dictionary = start
+        while True:
+            columns = {"objective": descent.value, "step": descent.taken}
+            yield Judged(dictionary, found.residual, found.nonzeros, columns=columns)
+            if not descent.advance():
+                return
+            dictionary = KroneckerDictionary(descent.factors)
+            found = engine.run(Task(dictionary, coder))
+
+    def _objective(self, source: Source, start: Dictionary) -> Objective:
+        return Objective(
+            self._chosen(source),
             start.n_atoms,
             float(self.sparsity),
             float(self.coherence),
@@ -114,14 +127,6 @@ class SeDiL(LoopComparator):
             None if self.balance is None else float(self.balance),
             resolve_n_jobs(self.n_jobs),
         )
-        descent = Descent(objective, list(start.coding_factors))
-        more = True
-        while more:
-            dictionary = KroneckerDictionary(descent.factors)
-            found = engine.run(Task(dictionary, coder))
-            columns = {"objective": descent.value, "step": descent.taken}
-            yield Judged(dictionary, found.residual, found.nonzeros, columns=columns)
-            more = descent.advance()
 
     def _chosen(self, source: Source) -> Source:
         """The samples to learn from."""

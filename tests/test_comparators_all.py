@@ -1,0 +1,377 @@
+"""What all comparators promise: scikit-learn's interface, one meaning of the history, same bits."""
+
+import time
+from inspect import signature
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import check_estimator
+
+import kronlearn as kl
+import reference
+import reference_comparators as rc
+from kronlearn import comparators
+from kronlearn.blas import single_threaded_blas
+from kronlearn.comparators import (
+    AKSVD,
+    KSVD,
+    MOD,
+    STARK,
+    TKSVD,
+    OSubDil,
+    PairAKSVD,
+    SeDiL,
+    SuKro,
+    TeFDiL,
+)
+
+UNSTRUCTURED = [AKSVD, KSVD, MOD]
+# Classes with their own parameters, for samples of shape (5, 4).
+CASES = {
+    "AK-SVD": (AKSVD, {"n_atoms": 42}),
+    "K-SVD": (KSVD, {"n_atoms": 42}),
+    "MOD": (MOD, {"n_atoms": 42}),
+    "STARK": (STARK, {}),
+    "TKSVD": (TKSVD, {}),
+    "OSubDil": (OSubDil, {"batch_size": 60}),
+    "PairAK-SVD": (PairAKSVD, {}),
+    "SeDiL": (SeDiL, {}),
+    "SuKro, two terms": (SuKro, {"n_terms": 2}),
+    "SuKro, penalty": (SuKro, {"alpha": 0.5}),
+    "TeFDiL": (TeFDiL, {}),
+    "TeFDiL, two terms": (TeFDiL, {"n_terms": 2}),
+}
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_blas_thread():
+    """Small products wait for their threads far longer than they take on a busy machine."""
+    with single_threaded_blas():
+        yield
+
+
+@pytest.fixture(name="Y")
+def samples(rng):
+    return rc.planted(rng, (5, 4), (7, 6), 120, noise=0.3)[0]
+
+
+def learner(case, **options):
+    """An estimator for samples of shape (5, 4)."""
+    method, own = CASES[case]
+    defaults = {"n_atoms": (7, 6), "n_nonzero_coefs": 3, "max_iter": 3, "n_jobs": 1}
+    return method(**(defaults | {"random_state": 0} | own | options))
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Samples of", "ignore:.*is not set:sklearn.exceptions.SkipTestWarning"
+)
+@pytest.mark.parametrize("name", comparators.__all__)
+def test_scikit_learn_finds_nothing_wrong(name):
+    n_atoms = 3 if getattr(comparators, name) in UNSTRUCTURED else (2, 3)
+    check_estimator(getattr(comparators, name)(n_atoms, max_iter=1))
+
+
+def test_every_comparator_is_tested_here_and_describes_its_parameters():
+    assert {method for method, _ in CASES.values()} == {
+        getattr(comparators, name) for name in comparators.__all__
+    }
+    common = signature(comparators.learners.Comparator).parameters
+    for method, _ in CASES.values():
+        assert "learners.Comparator`" in method.__doc__
+        for name in signature(method).parameters:
+            assert name in common or f"{name} :" in method.__doc__ or f"{name}," in method.__doc__
+
+
+# The history
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_score_is_the_lowest_entry_of_the_history(Y, case, dtype):
+    seen = []
+    model = learner(case, max_iter=6, callback=lambda told: seen.append(told))
+    model.fit(Y.astype(dtype))
+    rmse = model.history_["rmse"]
+    assert -model.score(Y.astype(dtype)) == pytest.approx(min(rmse), rel=1e-6)
+    assert model.dictionary_ == seen[int(np.argmin(rmse))].dictionary
+    assert model.dictionary_.dtype == model.transform(Y.astype(dtype)).dtype == dtype
+    assert [told.rmse for told in seen] == rmse
+    assert [told.iteration for told in seen] == list(range(7))
+    assert {len(column) for column in model.history_.values()} == {7}
+    assert {"rmse", "seconds", "atoms_replaced", "mean_nonzeros"} <= set(model.history_)
+    assert np.all(np.diff([0.0, *model.history_["seconds"]]) > 0)
+    assert (model.n_iter_, model.stop_reason_) == (6, "max_iter")
+    assert min(rmse[1:]) < rmse[0]
+
+
+@every_case
+def test_with_an_error_target_the_dictionary_is_that_with_the_fewest_nonzeros(Y, case):
+    model = learner(case, n_nonzero_coefs=None, tol=1.5, max_iter=5).fit(Y)
+    best = int(np.argmin(model.history_["mean_nonzeros"]))
+    assert best > 0
+    assert model.transform(Y).nnz / len(Y) == model.history_["mean_nonzeros"][best]
+    assert -model.score(Y) == pytest.approx(model.history_["rmse"][best], rel=1e-6)
+
+
+@every_case
+def test_the_start_is_the_first_entry(Y, case):
+    start = reference.random_factors(np.random.default_rng(3), (5, 4), (7, 6))
+    init = kl.KroneckerDictionary(start)
+    model = learner(case, init=init, max_iter=1).fit(Y)
+    X = reference.code(Y, start, "omp", 3)
+    rmse = np.sqrt(np.mean(reference.residuals(Y, start, X) ** 2))
+    assert model.history_["rmse"][0] == pytest.approx(rmse, rel=1e-10)
+
+
+@every_case
+def test_a_callback_can_stop_a_run(Y, case, capsys):
+    model = learner(case, callback=lambda told: told.iteration == 1, verbose=1).fit(Y)
+    assert (model.n_iter_, model.stop_reason_) == (1, "callback")
+    assert "learning" in capsys.readouterr().out
+
+
+@every_case
+def test_a_time_budget_ends_a_run(Y, case):
+    begin = time.perf_counter()
+    model = learner(case, max_iter=10**6, time_budget=0.02).fit(Y)
+    assert time.perf_counter() - begin < 5
+    assert model.stop_reason_ == "time_budget"
+    assert model.history_["seconds"][-1] >= 0.02 > ([0.0, *model.history_["seconds"]])[-2]
+
+
+@every_case
+def test_an_interruption_leaves_the_best_dictionary_so_far(Y, case):
+    def callback(told):
+        if told.iteration == 2:
+            raise KeyboardInterrupt
+
+    model = learner(case, callback=callback)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(Y)
+    assert model.stop_reason_ == "interrupted"
+    assert model.dictionary_ == learner(case, max_iter=model.n_iter_).fit(Y).dictionary_
+
+
+# Input and output
+
+
+@every_case
+def test_the_number_of_threads_changes_no_bit(rng, case):
+    Y = rng.standard_normal((1000, 5, 4)).astype(np.float32)
+    options = {"batch_size": 1000} if case == "OSubDil" else {}
+    one, two = (learner(case, n_jobs=n, max_iter=1, **options).fit(Y) for n in (1, 2))
+    assert one.dictionary_ == two.dictionary_
+    assert one.history_["rmse"] == two.history_["rmse"]
+
+
+@every_case
+def test_samples_may_be_read_only_in_any_order_or_integers(Y, case):
+    Y = np.round(20 * Y)
+    expected = learner(case, max_iter=1).fit(Y)
+    frozen = Y.copy()
+    frozen.setflags(write=False)
+    others = [frozen, np.asfortranarray(Y), np.repeat(Y, 2, axis=0)[::2], Y.astype(np.int16)]
+    for other in [*others, Y.astype(">f8"), Y.reshape(120, 20)]:
+        model = learner(case, max_iter=1, patch_shape=(5, 4)).fit(other)
+        assert model.dictionary_ == expected.dictionary_
+        assert model.history_["rmse"] == expected.history_["rmse"]
+    np.testing.assert_array_equal(frozen, Y)
+
+
+@every_case
+def test_codes_and_samples_have_the_shapes_of_what_was_fitted(Y, case):
+    model = learner(case, max_iter=1).fit(Y)
+    X = model.transform(Y)
+    assert X.shape == (120, 42)
+    assert np.diff(X.indptr).max() <= 3
+    assert model.inverse_transform(X).shape == (120, 5, 4)
+    error = np.sqrt(np.mean((Y - model.inverse_transform(X)) ** 2))
+    assert model.score(Y) == pytest.approx(-error)
+    rows = learner(case, max_iter=1, patch_shape=(5, 4)).fit(Y.reshape(120, 20))
+    assert rows.inverse_transform(rows.transform(Y.reshape(120, 20))).shape == (120, 20)
+
+
+@every_case
+def test_a_clone_learns_the_same(Y, case):
+    model = learner(case, tol=0.5, method="ols", time_budget=60.0, max_iter=1)
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    assert copy.fit(Y).dictionary_ == model.fit(Y).dictionary_ == model.fit(Y).dictionary_
+
+
+@every_case
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_samples_that_are_not_finite_are_refused(Y, case, value):
+    Y[17, 2, 1] = value
+    with pytest.raises(ValueError, match=r"(NaN|infinity) \(first in sample 17\)"):
+        learner(case).fit(Y)
+
+
+@every_case
+def test_samples_of_zeros_end_at_once_or_are_refused(case):
+    Y = np.zeros((30, 5, 4))
+    if case == "SeDiL":
+        with pytest.raises(ValueError, match="All samples are zero"):
+            learner(case).fit(Y)
+        return
+    model = learner(case).fit(Y)
+    assert (model.history_["rmse"], model.n_iter_) == ([0.0], 0)
+    assert model.stop_reason_ == "converged"
+
+
+@every_case
+@pytest.mark.parametrize("scale", [1e-100, 1e100])
+def test_samples_of_any_scale_can_be_learned_from(Y, case, scale):
+    # A penalty weighs differently against samples of another scale.
+    penalised = case in ("STARK", "SuKro, penalty")
+    model, scaled = (learner(case, max_iter=2).fit(c * Y) for c in (1.0, scale))
+    found, expected = (fitted.dictionary_.to_dense() for fitted in (scaled, model))
+    assert np.isfinite(found).all()
+    assert -scaled.score(scale * Y) == pytest.approx(min(scaled.history_["rmse"]), rel=1e-6)
+    if not penalised:
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+
+
+@every_case
+@pytest.mark.parametrize("n_samples", [1, 17])
+def test_few_equal_constant_or_partly_zero_samples_can_be_learned_from(rng, case, n_samples):
+    y = rng.standard_normal((1, 3, 2))
+    samples = [np.repeat(y, n_samples, axis=0), np.ones((n_samples, 3, 2), np.uint8)]
+    samples.append(rng.standard_normal((n_samples, 3, 2)))
+    samples[-1][1:] *= rng.random((n_samples - 1, 1, 1)) < 0.5
+    n_atoms = 12 if CASES[case][0] in UNSTRUCTURED else (4, 3)
+    for Y in samples:
+        for options in ({}, {"n_nonzero_coefs": None, "tol": 0.5}):
+            model = learner(case, n_atoms=n_atoms, max_iter=2, **options).fit(Y)
+            assert all(np.isfinite(values).all() for values in model.history_.values())
+            np.testing.assert_allclose(np.linalg.norm(model.dictionary_.to_dense(), axis=0), 1.0)
+
+
+@every_case
+def test_a_dictionary_with_fewer_atoms_than_nonzeros_is_no_error(Y, case):
+    n_atoms = 4 if CASES[case][0] in UNSTRUCTURED else (2, 2)
+    model = learner(case, n_atoms=n_atoms, n_nonzero_coefs=6).fit(Y)
+    assert np.diff(model.transform(Y).indptr).max() <= 4
+
+
+# Planted dictionaries
+
+
+@every_case
+def test_a_planted_dictionary_is_recovered_from_nearby(case):
+    # From random starts about 60 % are, as by the general method.
+    rng = np.random.default_rng(0)
+    truth = reference.random_factors(rng, (4, 4), (5, 5))
+    Y = reference.sparse_samples(rng, truth, 500, 2, noise=0.01)
+    start = kl.KroneckerDictionary(rc.nearby(rng, truth, 0.3))
+    options = {"n_atoms": 25 if CASES[case][0] in UNSTRUCTURED else (5, 5), "init": start}
+    max_iter = 300 if case == "SeDiL" else 15
+    share = 0.75 if case in ("SeDiL", "TKSVD") else 0.9
+    model = learner(case, n_nonzero_coefs=2, max_iter=max_iter, **options).fit(Y)
+    assert rc.recovered(start.to_dense(), reference.dense(truth)) < 0.2
+    assert rc.recovered(model.dictionary_.to_dense(), reference.dense(truth)) >= share
+
+
+# Parameters
+
+
+@pytest.mark.parametrize("case", ["AK-SVD", "OSubDil", "STARK"])
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"n_atoms": 0}, ValueError, r"n_atoms=0"),
+        ({"n_atoms": 2.5}, TypeError, r"n_atoms=2\.5 is not"),
+        ({"n_nonzero_coefs": 0}, ValueError, "n_nonzero_coefs=0 is not positive"),
+        ({"n_nonzero_coefs": None}, ValueError, "Neither n_nonzero_coefs nor tol"),
+        ({"tol": -1.0}, ValueError, "tol=-1 is not a residual norm"),
+        ({"method": "threshold"}, ValueError, "method='threshold' cannot be learned with"),
+        ({"max_iter": 0}, ValueError, "max_iter=0 is too small; pass at least 1"),
+        ({"init": "zeros"}, ValueError, "init='zeros' does not exist; choose one of dct"),
+        ({"time_budget": 0}, ValueError, "time_budget=0 is not a positive number"),
+        ({"callback": 3}, TypeError, "callback=3 is not a function"),
+    ],
+    ids=str,
+)
+def test_bad_common_parameters_are_refused_in_words(Y, case, options, error, words):
+    with pytest.raises(error, match=words):
+        learner(case, **options).fit(Y)
+
+
+@pytest.mark.parametrize(
+    ("case", "options", "error", "words"),
+    [
+        ("AK-SVD", {"n_atoms": (7, 6)}, TypeError, "one number of atoms, for example 42"),
+        ("STARK", {"penalty": 0}, ValueError, "penalty=0 is not a positive, finite number"),
+        ("STARK", {"penalty": "big"}, TypeError, "penalty='big' is not a number"),
+        ("STARK", {"gamma_ratio": -1}, ValueError, "gamma_ratio=-1 is not a positive, finite"),
+        ("STARK", {"rank_tol": np.nan}, ValueError, "rank_tol=nan is not a positive, finite"),
+        ("STARK", {"n_steps": 0}, ValueError, "n_steps=0 is too small; pass at least 1"),
+        ("STARK", {"n_atoms": (7, 6, 5)}, ValueError, "names 3 mode"),
+        ("OSubDil", {"batch_size": 0}, ValueError, "batch_size=0 is too small; pass at least 1"),
+        ("OSubDil", {"n_sweeps": 0}, ValueError, "n_sweeps=0 is too small"),
+        ("OSubDil", {"forgetting": -1}, ValueError, "forgetting=-1 is negative or not finite"),
+        ("OSubDil", {"forgetting": None}, TypeError, "forgetting=None is not a number"),
+        ("SeDiL", {"sparsity": -1.0}, ValueError, r"sparsity=-1\.0 is negative or not finite"),
+        ("SeDiL", {"coherence": "a"}, TypeError, "coherence='a' is not a number"),
+        ("SeDiL", {"sharpness": np.inf}, ValueError, "sharpness=inf is negative or not finite"),
+        ("SeDiL", {"balance": 0}, ValueError, "balance=0 is not a positive, finite number"),
+        ("SeDiL", {"measure": "cube"}, ValueError, "measure='cube' does not exist; choose abs or"),
+        ("SeDiL", {"max_samples": 0}, ValueError, "max_samples=0 is too small"),
+        (
+            "SuKro, two terms",
+            {"alpha": 1.0},
+            ValueError,
+            r"n_terms=2 and alpha=1\.0 are both given",
+        ),
+        ("SuKro, two terms", {"n_terms": 0}, ValueError, "n_terms=0 is too small; pass at least 1"),
+        ("SuKro, two terms", {"n_sweeps": 0}, ValueError, "n_sweeps=0 is too small"),
+        ("SuKro, two terms", {"sweep_tol": -0.1}, ValueError, r"sweep_tol=-0\.1 is negative"),
+        ("SuKro, penalty", {"n_steps": 0}, ValueError, "n_steps=0 is too small"),
+        ("SuKro, penalty", {"alpha": 0}, ValueError, "alpha=0 is not a positive, finite number"),
+        ("SuKro, penalty", {"u": -1.0}, ValueError, r"u=-1\.0 is not a positive, finite number"),
+        ("SuKro, penalty", {"step_tol": np.inf}, ValueError, "step_tol=inf is negative or not"),
+        ("TeFDiL", {"n_terms": 1.5}, TypeError, r"n_terms=1\.5 is not an integer"),
+        ("TeFDiL", {"ridge": -0.1}, ValueError, r"ridge=-0\.1 is negative or not finite"),
+    ],
+)
+def test_bad_parameters_of_a_method_are_refused_in_words(Y, case, options, error, words):
+    with pytest.raises(error, match=words):
+        learner(case, **options).fit(Y)
+
+
+@pytest.mark.parametrize("method", UNSTRUCTURED)
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"patch_shape": 5}, ValueError, r"samples of shape \(5,\) are needed"),
+        ({"patch_shape": (0, 3)}, ValueError, r"patch_shape=\(0, 3\) must hold positive integers"),
+        ({"patch_shape": "ab"}, TypeError, "patch_shape='ab' is not a tuple of integers"),
+        ({"init": np.eye(20, 40)}, ValueError, "init has 40 atoms .* n_atoms=42"),
+    ],
+    ids=str,
+)
+def test_unstructured_methods_check_shapes(Y, method, options, error, words):
+    init = {"init": reference.random_factors(np.random.default_rng(0), (20,), (40,))[0]}
+    options = init if "init" in options else options
+    with pytest.raises(error, match=words):
+        method(42, n_nonzero_coefs=3, **options).fit(Y)
+
+
+@pytest.mark.parametrize("init", ["data", "random"])
+@pytest.mark.parametrize("case", ["AK-SVD", "PairAK-SVD", "SuKro, penalty"])
+def test_other_starts_are_seeded(Y, case, init):
+    models = [learner(case, init=init, max_iter=1, random_state=seed).fit(Y) for seed in (0, 0, 1)]
+    assert models[0].history_["rmse"] == models[1].history_["rmse"]
+    assert models[0].history_["rmse"] != models[2].history_["rmse"]
+
+
+@pytest.mark.parametrize("case", ["TKSVD", "PairAK-SVD", "OSubDil", "SeDiL", "STARK"])
+def test_a_sum_of_products_is_no_start_for_one_but_its_first_term_is(rng, Y, case):
+    terms = [reference.random_factors(rng, (5, 4), (7, 6)) for _ in range(2)]
+    init = kl.KroneckerSumDictionary(terms)
+    words = "init is a sum of 2 Kronecker products; .* starts from one"
+    with pytest.raises(ValueError, match=words):
+        learner(case, init=init).fit(Y)
+    learner(case, init=kl.KroneckerDictionary.normalized(init.terms[0]), max_iter=1).fit(Y)

@@ -1,0 +1,252 @@
+"""AK-SVD, K-SVD, TKSVD and PairAK-SVD, which need codes: equal to their references."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import kronlearn as kl
+import reference
+import reference_comparators as rc
+from kronlearn import _native
+from kronlearn.blas import single_threaded_blas
+from kronlearn.comparators import AKSVD, KSVD, MOD, TKSVD, PairAKSVD
+from kronlearn.comparators.loops import by_atom
+from kronlearn.io.arrays import ArraySource
+
+SHAPES = [
+    pytest.param((8,), (12,), id="one mode"),
+    pytest.param((5, 4), (7, 6), id="two modes"),
+    pytest.param((3, 4, 3), (4, 4, 3), id="three modes"),
+]
+UNSTRUCTURED = [
+    pytest.param(AKSVD, rc.aksvd_update, id="AK-SVD"),
+    pytest.param(KSVD, rc.ksvd_update, id="K-SVD"),
+]
+SEPARABLE = [
+    pytest.param(TKSVD, rc.tksvd_update, id="TKSVD"),
+    pytest.param(PairAKSVD, rc.pair_aksvd_update, id="PairAK-SVD"),
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_blas_thread():
+    """Small products wait for their threads far longer than they take on a busy machine."""
+    with single_threaded_blas():
+        yield
+
+
+def last_dictionary(model, Y):
+    """The dictionary of the last iteration, which need not be the best; the model is fitted."""
+    seen = []
+    model.set_params(callback=lambda told: seen.append(told.dictionary)).fit(Y)
+    return seen[-1]
+
+
+def updated(method, Y, factors, X, dtype=np.float64):
+    """Factors and dense codes after an update."""
+    codes = sparse.csr_array(X.astype(dtype))
+    source = ArraySource(np.asarray(Y, dtype), Y.shape[1:])
+    dictionary = method()._update(source, kl.KroneckerDictionary(factors), codes)
+    return dictionary.factors, codes.toarray()
+
+
+def assert_updated_as(method, update, Y, factors, X, dtype=np.float64, atol=1e-9):
+    is_matrix = method in (AKSVD, KSVD)
+    wanted, wanted_codes = update(Y, factors[0] if is_matrix else factors, X)
+    found, codes = updated(method, Y, factors, X, dtype)
+    atol = atol if dtype == np.float64 else 1e-3
+    for factor, expected in zip(found, [wanted] if is_matrix else wanted, strict=True):
+        np.testing.assert_allclose(factor, expected, rtol=0, atol=atol)
+    np.testing.assert_allclose(codes, wanted_codes, rtol=0, atol=atol)
+
+
+def squared_error(Y, factors, X):
+    return np.sum(reference.residuals(Y, factors, X) ** 2)
+
+
+# Equality with the reference
+
+
+@pytest.mark.parametrize(
+    ("method", "update"), [*UNSTRUCTURED, pytest.param(MOD, rc.mod_update, id="MOD")]
+)
+def test_three_unstructured_iterations_equal_the_reference(rng, method, update):
+    Y, start = rc.planted(rng, (5, 4), (7, 6))
+    D = reference.dense(start)
+    expected, rmse = rc.learn(update, Y, D, 3, 3, dictionary=lambda D: [D])
+    model = method(42, n_nonzero_coefs=3, init=D, max_iter=3)
+    found = last_dictionary(model, Y)
+    assert sum(model.history_["atoms_replaced"]) == 0
+    np.testing.assert_allclose(model.history_["rmse"], rmse, rtol=1e-10)
+    np.testing.assert_allclose(found.factors[0], expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("method", "update"), SEPARABLE)
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_three_separable_iterations_equal_the_reference(rng, patch_shape, n_atoms, method, update):
+    Y, start = rc.planted(rng, patch_shape, n_atoms, 150)
+    expected, rmse = rc.learn(update, Y, start, 3, 3)
+    model = method(n_atoms, n_nonzero_coefs=3, init=start, max_iter=3)
+    found = last_dictionary(model, Y)
+    assert sum(model.history_["atoms_replaced"]) == 0
+    np.testing.assert_allclose(model.history_["rmse"], rmse, rtol=1e-10)
+    for factor, wanted in zip(found.factors, expected, strict=True):
+        np.testing.assert_allclose(factor, wanted, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("method", "update"), [*UNSTRUCTURED, *SEPARABLE])
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_an_update_changes_codes_of_any_number_of_nonzeros_as_the_reference_does(
+    rng, patch_shape, n_atoms, method, update, dtype
+):
+    if method in (AKSVD, KSVD):
+        patch_shape, n_atoms = (int(np.prod(patch_shape)),), (int(np.prod(n_atoms)),)
+    Y, factors = rc.planted(rng, patch_shape, n_atoms, 120)
+    X = np.zeros((120, np.prod(n_atoms)))
+    for k, x in enumerate(X):
+        chosen = rng.choice(len(x), k % 6, replace=False)
+        x[chosen] = rng.standard_normal(len(chosen))
+    X.reshape(120, *n_atoms)[:, 2] = 0  # an atom that nobody uses
+    # Rounding grows along the sweep of rank-1 fits.
+    assert_updated_as(method, update, Y, factors, X, dtype)
+    found, _ = updated(method, Y, factors, X, dtype)
+    np.testing.assert_array_equal(found[0][:, 2], factors[0][:, 2])
+
+
+@pytest.mark.parametrize("name", kl.instruction_sets())
+@pytest.mark.parametrize(("m", "n"), [(1, 2), (7, 9), (33, 20), (131, 12)])
+def test_a_sweep_of_aksvd_is_right_for_every_instruction_set_and_size(rng, name, m, n):
+    D = reference.random_factors(rng, (m,), (n,))[0]
+    Y = rng.standard_normal((90, m))
+    X = reference.code(Y, [D], "omp", min(m, 3))
+    codes, atoms = sparse.csr_array(X), np.ascontiguousarray(D.T)
+    _native.sweep_atoms(Y, codes.indptr, codes.indices, codes.data, atoms, name)
+    wanted_D, wanted_X = rc.aksvd_update(Y, D, X)
+    np.testing.assert_allclose(atoms.T, wanted_D, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(codes.toarray(), wanted_X, rtol=0, atol=1e-11)
+
+
+def test_pair_aksvd_changes_as_little_as_it_can_what_equal_atoms_leave_open(rng):
+    Y, factors = rc.planted(rng, (5, 4), (7, 6), 100)
+    factors[1][:, 3] = factors[1][:, 0]
+    X = np.zeros((100, 7, 6))
+    X[:, 2, [0, 3, 4]] = rng.standard_normal((100, 3))
+    X[:, 5, 1] = rng.standard_normal(100)
+    assert_updated_as(PairAKSVD, rc.pair_aksvd_update, Y, factors, X.reshape(100, -1))
+
+
+# What an update promises
+
+
+@pytest.mark.parametrize("method", [AKSVD, KSVD, PairAKSVD, TKSVD])
+def test_only_an_update_of_tksvd_can_raise_the_error(rng, method):
+    patch_shape, n_atoms = ((20,), (42,)) if method in (AKSVD, KSVD) else ((5, 4), (7, 6))
+    factors = reference.random_factors(rng, patch_shape, n_atoms)
+    Y = reference.sparse_samples(rng, factors, 120, 3, noise=0.1)
+    X = reference.code(Y, factors, "omp", 3)
+    new, codes = updated(method, Y, factors, X)
+    raised = squared_error(Y, new, codes) > squared_error(Y, factors, X)
+    assert raised == (method is TKSVD)
+
+
+def test_ksvd_of_one_atom_is_the_best_rank_one_approximation_and_aksvd_ends_there(rng):
+    Y = rng.standard_normal((50, 6)) * [5.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    options = {"n_nonzero_coefs": 1, "init": "random", "random_state": 0}
+    exact = KSVD(1, max_iter=1, **options).fit(Y)
+    values = np.linalg.svd(Y, compute_uv=False)
+    assert exact.history_["rmse"][1] == pytest.approx(np.sqrt(np.sum(values[1:] ** 2) / Y.size))
+    powers = AKSVD(1, max_iter=40, **options).fit(Y)
+    np.testing.assert_allclose(powers.factors_[0], exact.factors_[0], rtol=0, atol=1e-8)
+
+
+# Atoms that need care
+
+
+def test_tksvd_leaves_even_the_sign_of_atoms_alone_that_no_tuple_uses(rng):
+    factors = reference.random_factors(rng, (4, 3), (5, 4))
+    factors[0][:, 2] = -np.abs(factors[0][:, 2])
+    X = np.zeros((30, 5, 4))
+    X[np.arange(30), 0, rng.integers(3, size=30)] = rng.standard_normal(30)
+    found, _ = updated(TKSVD, rng.standard_normal((30, 4, 3)), factors, X.reshape(30, -1))
+    np.testing.assert_array_equal(found[0][:, 1:], factors[0][:, 1:])
+    np.testing.assert_array_equal(found[1][:, 3], factors[1][:, 3])
+    assert not np.array_equal(found[0][:, 0], factors[0][:, 0])
+
+
+def test_an_atom_stays_where_aksvd_sums_up_to_nothing(rng):
+    D = reference.random_factors(rng, (4,), (1,))[0]
+    y = rng.standard_normal(4)
+    (found,), X = updated(AKSVD, np.stack([y, -y]), [D], np.ones((2, 1)))
+    np.testing.assert_array_equal(found, D)
+    np.testing.assert_allclose(X[:, 0], [y @ D[:, 0], -y @ D[:, 0]], rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", [AKSVD, KSVD, TKSVD, PairAKSVD])
+def test_an_atom_stays_where_samples_are_zero(method):
+    D = np.array([[0.48], [0.6], [0.64], [0.0]])
+    (found,), X = updated(method, np.zeros((3, 4)), [D], np.ones((3, 1)))
+    np.testing.assert_array_equal(found, D)
+    np.testing.assert_allclose(X, 0, atol=1e-15)
+
+
+@pytest.mark.parametrize("method", [AKSVD, KSVD, PairAKSVD, TKSVD])
+def test_atoms_that_nobody_uses_are_replaced(rng, method):
+    truth = reference.random_factors(rng, (10,), (6,))
+    Y = reference.sparse_samples(rng, truth, 200, 2, noise=0.01)
+    start = np.repeat(reference.random_factors(rng, (10,), (3,))[0], 2, axis=1)
+    n_atoms = 6 if method in (AKSVD, KSVD) else (6,)
+    model = method(n_atoms, n_nonzero_coefs=2, init=[start], max_iter=20).fit(Y)
+    assert model.history_["atoms_replaced"][:2] == [0, 3]
+    assert min(model.history_["rmse"]) < 0.5 * model.history_["rmse"][0]
+
+
+# The parts
+
+
+def test_places_by_atom_are_those_of_the_samples(rng):
+    X = rng.standard_normal((50, 8)) * (rng.random((50, 8)) < 0.3)
+    codes = sparse.csr_array(X)
+    places = by_atom(codes)
+    for atom in range(8):
+        mine = slice(*places.indptr[atom : atom + 2])
+        np.testing.assert_array_equal(places.indices[mine], np.flatnonzero(X[:, atom]))
+        np.testing.assert_array_equal(codes.data[places.data[mine]], X[X[:, atom] != 0, atom])
+
+
+def test_pair_aksvd_needs_few_copies_of_the_samples(rng):
+    Y = rng.standard_normal((20000, 8, 8)).astype(np.float32)
+    start = kl.KroneckerDictionary(reference.random_factors(rng, (8, 8), (16, 16)))
+    index = np.sort(rng.integers(0, 64, (len(Y), 4)) + np.arange(0, 256, 64), axis=1)
+    starts = np.arange(0, 4 * len(Y) + 1, 4)
+    codes = sparse.csr_array((np.ones(index.size, np.float32), index.ravel(), starts), (20000, 256))
+    tracemalloc.start()
+    PairAKSVD()._update(ArraySource(Y, (8, 8)), start, codes)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * Y.nbytes
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"indices": np.full(4, 3, np.int32)}, "names an atom that does not exist"),
+        ({"indices": np.full(4, -1, np.int32)}, "names an atom that does not exist"),
+        ({"indptr": np.array([0, 1, 2, 3, 9], np.int32)}, "codes do not fit together"),
+        ({"indptr": np.array([1, 1, 2, 3, 4], np.int32)}, "codes do not fit together"),
+        ({"data": np.ones(3)}, "codes do not fit together"),
+        ({"samples": np.ones((4, 6))}, "samples do not fit the atoms"),
+    ],
+)
+def test_a_sweep_refuses_arrays_that_do_not_fit(change, words):
+    arrays = {
+        "samples": np.ones((4, 5)),
+        "indptr": np.arange(5, dtype=np.int32),
+        "indices": np.zeros(4, np.int32),
+        "data": np.ones(4),
+        "atoms": np.eye(3, 5),
+    }
+    with pytest.raises(ValueError, match=words):
+        _native.sweep_atoms(**(arrays | change))
