@@ -27,7 +27,7 @@ _RANK_TOLERANCE = 1e-5
 
 
 def learn(update, Y, start, n_nonzero_coefs, n_iterations, dictionary=list):
-    """The state after some iterations, and the RMSE of the start and of each iteration's dictionary.
+    """The state after some iterations, and the RMSE of the start and of every dictionary after.
 
     Every dictionary is judged by coding all samples freshly by orthogonal matching pursuit; the
     next one comes of ``update(Y, state, X)``, which returns the next state and the codes that
