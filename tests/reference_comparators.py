@@ -36,8 +36,9 @@ def learn(update, Y, start, n_nonzero_coefs, n_iterations, dictionary=list):
     """
     state, rmse = start, []
     while True:
-        X = reference.code(Y, dictionary(state), "omp", n_nonzero_coefs)
-        left = reference.residuals(Y, dictionary(state), X)
+        D = reference.dense(dictionary(state))
+        X = reference.code(Y, [D], "omp", n_nonzero_coefs)
+        left = reference.residuals(Y, [D], X)
         rmse.append(np.sqrt(np.mean(left**2)))
         if len(rmse) > n_iterations:
             return state, rmse
@@ -252,7 +253,7 @@ def osubdil_step(state, Y_batch, n_nonzero_coefs, n_passes=5):
     """
     factors, alpha, beta = (list(part) for part in state)
     Y_batch = np.asarray(Y_batch, dtype=np.float64)
-    X = reference.code(Y_batch, factors, "omp", n_nonzero_coefs)
+    X = reference.code(Y_batch, [reference.dense(factors)], "omp", n_nonzero_coefs)
     X = X.reshape(-1, *[factor.shape[1] for factor in factors])
     for mode in range(len(factors)):
         design = unfold(X, mode) @ dense_others(factors, mode).T

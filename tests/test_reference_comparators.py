@@ -35,7 +35,7 @@ def problem(rng, patch_shape, n_atoms, n_samples=80, s=3):
     truth = reference.random_factors(rng, patch_shape, n_atoms)
     Y = reference.sparse_samples(rng, truth, n_samples, s, noise=0.1)
     factors = reference.random_factors(rng, patch_shape, n_atoms)
-    return Y, factors, reference.code(Y, factors, "omp", s)
+    return Y, factors, reference.code(Y, [reference.dense(factors)], "omp", s)
 
 
 def sum_problem(rng, patch_shape, n_atoms, n_terms, n_samples=80, s=3):
@@ -552,11 +552,11 @@ def test_stark_of_two_modes_ends_where_sukro_with_twice_the_weight_ends(rng):
     Y, factors, X = problem(rng, (4, 5), (6, 5))
     weight, penalty = 5.0, 5.0
     stark, _ = sums.stark_update(
-        Y, sums.stark_start(factors), X, (4, 5), (6, 5), weight, penalty, n_steps=1500
+        Y, sums.stark_start(factors), X, (4, 5), (6, 5), weight, penalty, n_steps=1000
     )
     alpha = 2 * weight / np.linalg.norm(rc.flat(Y), 2)
     sukro, _ = sums.sukro_admm_update(
-        Y, sums.sukro_admm_start(factors), X, (4, 5), (6, 5), alpha, 2 * penalty, 1500, 1e-12
+        Y, sums.sukro_admm_start(factors), X, (4, 5), (6, 5), alpha, 2 * penalty, 1000, 1e-12
     )
     np.testing.assert_allclose(stark.D, sukro.D, atol=1e-8)
     np.testing.assert_allclose(stark.W[0], stark.W[1], atol=1e-12)
