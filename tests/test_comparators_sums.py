@@ -343,14 +343,6 @@ def outer_sum(columns):
     return np.einsum(",".join(f"{c}r" for c in letters) + f"->{letters}", *columns)
 
 
-def test_the_leading_pair_is_found_where_power_iteration_is_slow_or_starts_from_zero(rng):
-    U, _ = np.linalg.qr(rng.standard_normal((6, 6)))
-    T = (U * [1, 1 - 1e-7, 0.5, 0.1, 0, 0]) @ U.T
-    for start in (np.ones(6), np.zeros(6)):
-        left, right = cp_terms(T, [np.zeros((6, 1)), start[:, None]])
-        np.testing.assert_allclose(left @ right.T, np.outer(U[:, 0], U[:, 0]), atol=1e-6)
-
-
 @pytest.mark.parametrize("sizes", [(4, 5), (4, 5, 3)], ids=str)
 def test_cp_terms_of_zeros_vanish(sizes):
     for part in cp_terms(np.zeros(sizes), [np.ones((size, 2)) for size in sizes]):

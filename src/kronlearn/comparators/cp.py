@@ -45,12 +45,11 @@ def cp_terms(
     >>> bool(np.allclose(np.einsum("ar,br,cr->abc", *found), tensor, atol=1e-3))
     True
     """
-    columns = [np.array(part, np.float64) for part in start]
-    r = columns[0].shape[1]
+    r = start[0].shape[1]
     if tensor.ndim == 2:
-        columns = _leading_pair(tensor, columns[1][:, 0]) if r == 1 else _leading_pairs(tensor, r)
+        columns = _leading_pairs(tensor, r)
     else:
-        columns = _alternating(tensor, columns, n_sweeps, tol)
+        columns = _alternating(tensor, list(start), n_sweeps, tol)
     norms = np.stack([np.linalg.norm(part, axis=0) for part in columns])
     size = np.prod(norms, axis=0) ** (1 / len(columns))
     return [
@@ -64,24 +63,6 @@ def _leading_pairs(matrix: NDArray[np.float64], r: int) -> list[NDArray[np.float
     columns = [u * values, vt.T]
     missing = max(0, r - len(values))
     return [np.pad(part, ((0, 0), (0, missing)))[:, :r] for part in columns]
-
-
-def _leading_pair(
-    matrix: NDArray[np.float64], start: NDArray[np.float64]
-) -> list[NDArray[np.float64]]:
-    """The leading singular pair by power iteration, or by decomposition if that takes long."""
-    right = start / (np.linalg.norm(start) or 1.0)
-    for _ in range(300):
-        left = matrix @ right
-        pulled = matrix.T @ left
-        norm = np.linalg.norm(pulled)
-        if norm == 0:
-            break
-        change = np.abs(pulled / norm - right).max()
-        right = pulled / norm
-        if change < 1e-14:
-            return [(matrix @ right)[:, None], right[:, None]]
-    return _leading_pairs(matrix, 1)
 
 
 def _alternating(

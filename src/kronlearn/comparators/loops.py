@@ -7,7 +7,6 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,10 +64,10 @@ class LoopComparator(Comparator):
         begin = time.perf_counter()
         dictionaries = self._dictionaries(engine, state.dictionary, plan.coder)
         columns: dict[str, list[float]] = {}
-        reason: str | None = "interrupted"
+        reason, stop_reason = "interrupted", None
         try:
             with single_threaded_blas(), progress_bar(self.verbose, plan.max_iter) as advance:
-                for judged in islice(dictionaries, plan.max_iter + 1):
+                for judged in dictionaries:
                     seconds = time.perf_counter() - begin
                     state = _with_entry(state, judged, plan, engine.source, seconds)
                     for name, value in judged.columns.items():

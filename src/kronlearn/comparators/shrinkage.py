@@ -49,17 +49,6 @@ def svt(matrix: NDArray[Any], threshold: float) -> tuple[NDArray[Any], int]:
 
     The minimiser of ``½‖W − matrix‖² + threshold·‖W‖_*``.
 
-    Parameters
-    ----------
-    matrix : array of shape (p, q)
-    threshold : float
-
-    Returns
-    -------
-    shrunk : array of shape (p, q)
-    rank : int
-        Number of singular values above the threshold.
-
     Examples
     --------
     >>> import numpy as np
@@ -93,20 +82,9 @@ def ridge_parts(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """What the minimiser of ``½‖Y − D X‖² + ridge/2·‖D − P‖²`` is made of, for any P.
 
-    Parameters
-    ----------
-    xx : array of shape (n, n)
-        ``X Xᵀ``.
-    xy : array of shape (n, m)
-        ``X Yᵀ``.
-    ridge : float
-        Positive. However small, P is what D is where the codes say nothing.
-
-    Returns
-    -------
-    fitted : array of shape (m, n)
-    kept : array of shape (n, n)
-        ``D = fitted + P @ kept``.
+    ``xx`` (n, n) is ``X Xᵀ`` and ``xy`` (n, m) ``X Yᵀ``. Returns ``fitted`` (m, n) and ``kept``
+    (n, n): ``D = fitted + P @ kept``. However small the ridge, P is what D is where the codes say
+    nothing.
 
     Examples
     --------
@@ -133,24 +111,10 @@ def ridge_parts(
 def unit_columns(
     D: NDArray[np.float64], present: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The columns of a matrix scaled to norm 1, and the norms they had.
+    """The columns of a matrix (m, n) scaled to norm 1, and the norms they had.
 
     A column that has vanished, of norm :data:`VANISHED` times the largest at most, is the present
     one, and is said to have that norm. If all have, the norms are 0.
-
-    Parameters
-    ----------
-    D : array of shape (m, n)
-    present : array of shape (m, n)
-        Unit columns.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from kronlearn.comparators.shrinkage import unit_columns
-    >>> columns, norms = unit_columns(np.diag([5.0, 0.0]), np.eye(2)[::-1])
-    >>> columns.tolist(), norms.tolist()
-    ([[1.0, 1.0], [0.0, 0.0]], [5.0, 5e-08])
     """
     norms = np.linalg.norm(D, axis=0)
     if norms.max() < _SMALLEST_MATRIX:
@@ -162,13 +126,7 @@ def unit_columns(
 
 
 def terms_needed(values: NDArray[np.float64], tol: float) -> int:
-    """How many singular values, in falling order, are the matrix but for a tolerance.
-
-    Parameters
-    ----------
-    values : array of shape (r,)
-    tol : float
-        The Frobenius norm that may be left out, as a fraction of the matrix's.
+    """How many singular values, in falling order, are the matrix but for a fraction of its norm.
 
     Examples
     --------
@@ -191,23 +149,11 @@ def singular_terms(
 
 
 def exact_sum(D: NDArray[np.float64], modes: Modes) -> KroneckerSumDictionary:
-    """A matrix of two modes as a sum of Kronecker products, min(m_1 n_1, m_2 n_2) of them.
+    """A matrix (m_1·m_2, n_1·n_2) as a sum of min(m_1 n_1, m_2 n_2) Kronecker products.
 
     Every term is a row or a column of the rearranged matrix. Other than of singular vectors nothing
-    cancels in their sum, so that of small columns beside large ones all digits are kept.
-
-    Parameters
-    ----------
-    D : array of shape (m_1·m_2, n_1·n_2)
-        No column is zero.
-    modes : (m_1, m_2), (n_1, n_2)
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from kronlearn.comparators.shrinkage import exact_sum
-    >>> exact_sum(np.diag([1.0, 2.0, 3.0, 4.0]), ((2, 2), (2, 2))).column_norms.tolist()
-    [1.0, 2.0, 3.0, 4.0]
+    cancels in their sum, so that of small columns beside large ones all digits are kept. No column
+    may be zero.
     """
     tensor = rearranged(D, *modes)
     rows, columns = tensor.shape

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from kronlearn.comparators.loops import CodesComparator, by_atom
-from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.source import Source
 
 __all__ = ["TKSVD"]
@@ -50,7 +50,7 @@ class TKSVD(CodesComparator):
         """All tuples in use updated once, in C order; then signs made canonical."""
         n_atoms = dictionary.n_atoms
         factors = [np.array(stack[0]) for stack in dictionary.stacks]
-        whole = np.ascontiguousarray(dictionary.to_dense().T)
+        whole = _whole(factors)
         rows, places = codes.astype(np.float64), by_atom(codes)
         used = np.diff(places.indptr) > 0
         for number in np.flatnonzero(used).tolist():
@@ -65,11 +65,15 @@ class TKSVD(CodesComparator):
             atoms, rows.data[entries] = _rank_one(without, atoms, x)
             for mode, i in enumerate(atoms_of):
                 factors[mode][:, i] = atoms[mode]
-            for mode, i in enumerate(atoms_of):
-                _refresh(whole, factors, mode, i)
+            whole = _whole(factors)
         factors, flips = _canonical_signs(factors, used.reshape(n_atoms))
         codes.data[:] = rows.data * flips[rows.indices]
         return dictionary.with_stacks([factor[None] for factor in factors])
+
+
+def _whole(factors: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The whole dictionary, an atom per row (n_1·…·n_d, m_1·…·m_d)."""
+    return np.ascontiguousarray(KroneckerDictionary(factors).to_dense().T)
 
 
 def _rank_one(
@@ -106,19 +110,6 @@ def _contracted(
     for atom in atoms[:mode]:
         tensor = atom @ tensor.reshape(len(atom), -1)
     return tensor.reshape(-1)
-
-
-def _refresh(
-    whole: NDArray[np.float64], factors: Sequence[NDArray[np.float64]], mode: int, i: int
-) -> None:
-    """Compute those rows of the whole dictionary (n, m) that use atom i of a mode."""
-    columns = np.ones((1, 1))
-    for other, factor in enumerate(factors):
-        part = factor[:, i : i + 1] if other == mode else factor
-        columns = np.asarray(np.kron(columns, part), dtype=np.float64)
-    rows = whole.reshape(*(factor.shape[1] for factor in factors), -1)
-    place = (slice(None),) * mode + (slice(i, i + 1),)
-    rows[place] = columns.T.reshape(rows[place].shape)
 
 
 def _canonical_signs(
