@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
-from kronlearn.coding import METHODS, check_method
+from kronlearn.core.coder import METHODS, check_method
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
@@ -71,7 +71,7 @@ def denoise(
     stages: int = 2,
     stride: int | Sequence[int] | None = None,
     method: str | None = None,
-    max_iter: int = 6,
+    max_iter: int = 8,
     random_state: Any = 0,
     n_jobs: int | None = None,
     device: str = "cpu",
