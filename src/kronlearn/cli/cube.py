@@ -167,8 +167,8 @@ def learn(request: Learning, output: Output) -> bool:
         **fitted_entry(model),
         "seconds": float(model.history_["seconds"][-1]),
     }
-    info = {**record, "kronlearn_version": kl.__version__}
-    info["history"] = thinned_history(model.history_)
+    history = thinned_history(model.history_)
+    info = {**record, "kronlearn_version": kl.__version__, "history": history}
     save_dictionary(model.dictionary_, request.output, info=info)
     output.say(
         facts_table(

@@ -131,8 +131,10 @@ def draw_samples(
             f"{n_samples} patches of {m} × {m} pixels and {n_held_out} others were asked for; the "
             f"images have {len(patches)}."
         )
-    order = np.random.default_rng([m, draw]).permutation(len(patches))
-    drawn = patches[order[: n_samples + n_held_out]]
+    rng = np.random.default_rng([m, draw])
+    chosen = rng.choice(len(patches), n_samples, replace=False)
+    others = np.delete(np.arange(len(patches)), chosen)
+    drawn = patches[[*chosen, *rng.choice(others, n_held_out, replace=False)]]
     drawn = drawn - drawn.mean(axis=(1, 2), keepdims=True, dtype=np.float64).astype(np.float32)
     return drawn[:n_samples], drawn[n_samples:]
 
@@ -177,17 +179,17 @@ def _run(
         start = time.perf_counter()
         estimator.fit(samples)
         seconds = time.perf_counter() - start
-    errors = (
-        *(_error(part, estimator.dictionary_, setting.s) for part in (samples, held_out)),
-        *(-estimator.score(part) for part in (samples, held_out)),
-    )
+    train, others = (_error(part, estimator.dictionary_, setting.s) for part in (samples, held_out))
     return Result(
         cell,
         method.size(setting.m, setting.n),
         checksum,
         _rounded(seconds),
         _rounded(float(np.median(np.diff(estimator.history_["seconds"])))),
-        *map(_rounded, errors),
+        _rounded(train),
+        _rounded(others),
+        _rounded(-estimator.score(samples)),
+        _rounded(-estimator.score(held_out)),
         tuple(_rounded(_error(held_out, each, setting.s)) for each in dictionaries),
     )
 

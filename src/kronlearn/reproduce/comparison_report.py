@@ -131,8 +131,8 @@ def _about(found: Means, data: Data) -> str:
     text = (
         f"Patches that do not overlap of {', '.join(data.images)}, without their means, in "
         f"float32: {samples}, and a third as many held out; {iterations} iterations; mean ± "
-        f"standard deviation over {over}. Every method learns from the same samples and the same start, on one thread "
-        f"({data.machine})."
+        f"standard deviation over {over}. Every method learns from the same samples and the same "
+        f"start, on one thread ({data.machine})."
     )
     if not data.of_the_paper:
         text += (
@@ -287,8 +287,8 @@ def _sums(found: Means) -> str:
     heading = ["setting", "1 term", "2 terms", "4 terms", "AK-SVD n²"]
     heading += ["2 close", "4 close", "2 take", "4 take"]
     note = (
-        "Sums of Kronecker products: RMSE of held-out samples, how much of the gap between one term "
-        "and AK-SVD with as many atoms they close, and their time in units of one term's:"
+        "Sums of Kronecker products: RMSE of held-out samples, how much of the gap between one "
+        "term and AK-SVD with as many atoms they close, and their time in units of one term's:"
     )
     return f"{note}\n\n" + _table(heading, rows)
 
