@@ -128,8 +128,8 @@ def draw_samples(
     n_held_out = n_samples // 3
     if n_samples + n_held_out > len(patches):
         raise ValueError(
-            f"{n_samples} patches of {m} × {m} pixels and {n_held_out} others were asked for; the "
-            f"images have {len(patches)}."
+            f"{n_samples} patches of {m} × {m} pixels and {n_held_out} held-out ones were asked "
+            f"for; the images have {len(patches)}."
         )
     rng = np.random.default_rng([m, draw])
     chosen = rng.choice(len(patches), n_samples, replace=False)
@@ -173,8 +173,10 @@ def _run(
 ) -> Result:
     setting, method = cell.setting, METHODS[cell.method]
     estimator = method.learner(samples, setting.n, setting.s, setting.iterations, cell.draw)
-    dictionaries: list[Any] = []
-    estimator.set_params(callback=lambda state: dictionaries.append(state.dictionary))
+    dictionaries = {0: estimator.init}
+    estimator.set_params(
+        callback=lambda state: dictionaries.update({state.iteration: state.dictionary})
+    )
     with threadpool_limits(limits=1):
         start = time.perf_counter()
         estimator.fit(samples)
@@ -190,7 +192,7 @@ def _run(
         _rounded(others),
         _rounded(-estimator.score(samples)),
         _rounded(-estimator.score(held_out)),
-        tuple(_rounded(_error(held_out, each, setting.s)) for each in dictionaries),
+        tuple(_rounded(_error(held_out, each, setting.s)) for each in dictionaries.values()),
     )
 
 

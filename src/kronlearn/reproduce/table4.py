@@ -203,9 +203,11 @@ def write_patches(
     try:
         write(place, cube, told())
         os.replace(place, file)
-    except BaseException:
+    except OSError as problem:
+        text = f"{file} could not be written: {problem.strerror}"
+        raise OSError(problem.errno, text) from None
+    finally:
         place.unlink(missing_ok=True)
-        raise
 
 
 def _write_npy(place: Path, cube: LargeCube, strips: Iterable[NDArray[np.float32]]) -> None:
