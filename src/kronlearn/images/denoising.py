@@ -113,7 +113,7 @@ def denoise(
         1 leaves out the groups: faster, 0.3 to 1 dB worse.
     stride : int or one for each spatial axis, optional
         Pixels from patch to patch in the first stage; 1 by default, 2 for large patches.
-    method : {"ols", "omp", "threshold"}, optional
+    method : {"ols", "omp", "exchange", "threshold"}, optional
         The coder; by default "threshold" for orthonormal factors, otherwise "ols".
     max_iter : int
         Iterations of learning.
