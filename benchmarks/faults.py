@@ -229,13 +229,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         problems = Problems(Path(folder) / "samples.npy")
         np.save(problems.path, image_like(N_SAMPLES, 8))
-        for name in [*FAULTS, "driver killed"]:
+        for k, name in enumerate([*FAULTS, "driver killed"]):
             if options.only not in name:
                 continue
+            # Few runs, too, see different cases.
+            numbers = range(k * options.runs, (k + 1) * options.runs)
             if name in FAULTS:
-                runs = [run_with_fault(problems, name, k, rng) for k in range(options.runs)]
+                runs = [run_with_fault(problems, name, number, rng) for number in numbers]
             else:
-                runs = [run_with_driver_killed(problems, k, rng) for k in range(options.runs)]
+                runs = [run_with_driver_killed(problems, number, rng) for number in numbers]
             rows.append(summary(name, runs))
             print("  ".join(f"{key}: {value}" for key, value in rows[-1].items()), flush=True)
     with open(options.csv, "w", newline="") as file:
