@@ -183,7 +183,8 @@ def test_images_are_cut_into_patches_without_their_means(tmp_path, image):
     assert record["samples"] == 2 * 5 * 3
     assert record["patch_shape"] == [8, 8]
     assert record["n_atoms"] == [16, 16]
-    assert len(record["history"]["rmse"]) == record["iterations"]
+    assert len(record["history"]["rmse"]) == record["iterations"] + 1
+    assert record["rmse"] == min(record["history"]["rmse"])
     overlapping = succeeds(
         *("learn", image, "-o", output, "--patch", "4x6", "--stride", 2, "--max-iter", 1),
         *("--json", "--overwrite"),
@@ -267,7 +268,7 @@ def test_a_model_remembers_how_it_was_learned(tmp_path, patches):
     options = ["-s", 3, "--max-iter", 5, "--seed", 0]
     record = json.loads(succeeds("learn", patches, "-o", output, *options, "--json").stdout)
     info = read_file(output, "dictionary")[1]
-    assert info["history"]["iteration"] == [1, 2, 3, 4, 5]
+    assert info["history"]["iteration"] == [0, 1, 2, 3, 4, 5]
     assert info["history"]["rmse"] == pytest.approx(record["history"]["rmse"], rel=1e-4)
     codes = kl.sparse_code(np.load(patches), kl.load_dictionary(output), 3, method="ols")
     counts = np.bincount(codes.indices, minlength=96).reshape(8, 12)
@@ -278,15 +279,28 @@ def test_a_model_remembers_how_it_was_learned(tmp_path, patches):
     }
 
 
+@pytest.mark.parametrize("tol", [None, 1.5])
+def test_the_reported_error_is_that_of_the_dictionary_that_was_saved(tmp_path, patches, tol):
+    options = ["-s", 6, "--max-iter", 5, "--seed", 0, "--method", "omp"]
+    options += [] if tol is None else ["--tol", tol]
+    output = tmp_path / "out"
+    record = json.loads(succeeds("learn", patches, "-o", output, *options, "--json").stdout)
+    samples, dictionary = np.load(patches), kl.load_dictionary(output)
+    codes = kl.sparse_code(samples, dictionary, 6, tol)
+    rmse = np.sqrt(np.mean((samples - dictionary.reconstruct(codes)) ** 2))
+    assert record["rmse"] == pytest.approx(rmse, rel=1e-6)
+    assert record["mean_nonzeros"] == codes.nnz / len(samples)
+
+
 def test_a_long_history_is_thinned():
     n = 5000
     numbers = list(np.linspace(3, 1, n))
     history = {"rmse": numbers, "mean_nonzeros": [6] * n, "seconds": numbers, "other": [0] * n}
     thin = thinned_history(history)
     assert set(thin) == {"iteration", "rmse", "mean_nonzeros", "seconds"}
-    assert (thin["iteration"][0], thin["iteration"][-1]) == (1, n)
+    assert (thin["iteration"][0], thin["iteration"][-1]) == (0, n - 1)
     assert len(thin["rmse"]) == len(thin["iteration"]) <= 200
-    chosen = [numbers[i - 1] for i in thin["iteration"]]
+    chosen = [numbers[i] for i in thin["iteration"]]
     assert thin["rmse"] == pytest.approx(chosen, rel=1e-4)
     assert history_in({"history": thin}) == thin
 

@@ -152,7 +152,9 @@ def test_learning_with_three_modes_reports_to_programs(cube):
     )
     patches = CubePatches(open_cube(cube, band_axis=2), (8, 8, 4))
     assert record["samples"] == len(patches)
-    assert record["iterations"] == len(record["history"]["rmse"]) == 2
+    assert (record["iterations"], record["method"]) == (2, "ols")
+    assert len(record["history"]["rmse"]) == 3
+    assert record["rmse"] == min(record["history"]["rmse"])
     assert load_dictionary("m.safetensors").n_atoms == (8, 8, 4)
 
 

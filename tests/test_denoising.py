@@ -529,7 +529,7 @@ def test_full_tells_what_was_done():
     assert isinstance(found.sigma, float)
     assert found.sigma == kl.images.estimate_sigma(noisy)
     assert isinstance(found.dictionary, kl.KroneckerDictionary)
-    assert len(found.history["rmse"]) == 2
+    assert len(found.history["rmse"]) == 3
     assert json.loads(json.dumps(found.settings))["patch_size"] == [8, 8]
     assert list(found.seconds) == ["noise", "learning", "coding", "similar patches"]
     assert all(seconds >= 0 for seconds in found.seconds.values())

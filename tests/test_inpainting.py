@@ -401,7 +401,7 @@ def test_full_tells_what_was_done():
     np.testing.assert_array_equal(found.image, again)
     assert found.dictionary.patch_shape == (6, 5)
     assert found.dictionary.n_atoms == (7, 7)
-    assert len(found.history["rmse"]) == 2
+    assert len(found.history["rmse"]) == 3
     settings = json.loads(json.dumps(found.settings))
     assert settings["max_iter"] == 2
     assert settings["patch_size"] == [6, 5]

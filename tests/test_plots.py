@@ -134,7 +134,7 @@ def test_a_dictionary_is_drawn_where_it_is_asked_for(tmp_path):
 def test_convergence_is_drawn_against_iterations_and_seconds():
     display = ConvergenceDisplay.from_history(HISTORY, name="first")
     by_iteration, by_seconds = (ax.lines[0] for ax in display.axes_)
-    assert by_iteration.get_xdata().tolist() == [1, 2, 3]
+    assert by_iteration.get_xdata().tolist() == [0, 1, 2]
     assert by_seconds.get_xdata().tolist() == HISTORY["seconds"]
     assert by_iteration.get_ydata().tolist() == HISTORY["rmse"]
     again = ConvergenceDisplay.from_history(HISTORY, name="second", axes=display.axes_)
@@ -155,8 +155,8 @@ def test_convergence_of_an_estimator_is_that_of_its_history():
 
 
 def test_a_thinned_history_is_drawn_at_its_iterations():
-    display = ConvergenceDisplay.from_history({**HISTORY, "iteration": [1, 50, 100]})
-    assert display.axes_[0].lines[0].get_xdata().tolist() == [1, 50, 100]
+    display = ConvergenceDisplay.from_history({**HISTORY, "iteration": [0, 50, 100]})
+    assert display.axes_[0].lines[0].get_xdata().tolist() == [0, 50, 100]
 
 
 def test_nonzeros_are_drawn_if_asked_for():

@@ -51,7 +51,7 @@ def made_up(
     engines: tuple[str, ...] = ("threads", "dask", "processes"),
 ) -> list[scaling.Result]:
     return [
-        scaling.Result(run, "made up", 1, Found(seconds(run), 1.0, 0.5, 10**8, 4000, 900), machine)
+        scaling.Result(run, "made up", 1, Found(seconds(run), 1.0, 0.5, 10**8), machine)
         for run in scaling.runs(settings, engines, processors, 2)
     ]
 
@@ -250,7 +250,7 @@ def test_runs_that_the_csv_file_holds_are_not_repeated(
 
     def counted(given: Job) -> Found:
         asked.append(given)
-        return Found(0.1234567, 1 / 3, None if given.engine == "processes" else 0.5, 7, None)
+        return Found(0.1234567, 1 / 3, None if given.engine == "processes" else 0.5, 7)
 
     monkeypatch.setattr(scaling, "measure", counted)
     file = tmp_path / "table.csv"
@@ -302,7 +302,6 @@ def test_speedups_are_taken_within_a_round():
         assert point.speedup == dict.fromkeys(("threads", "dask", "processes"), point.processors)
         assert (point.dask_share, point.ceiling_share, point.rounds) == (1, 1, 2)
     assert found[1].found["threads"].seconds_per_iteration == pytest.approx(0.75)
-    assert found[1].found["dask"].sent_bytes == 4000
 
 
 def test_what_was_aimed_at_holds_or_is_missed_as_the_numbers_say():
@@ -317,17 +316,17 @@ def test_what_was_aimed_at_holds_or_is_missed_as_the_numbers_say():
         return 1.0 / run.processors
 
     good = verdicts(fast)
-    assert len(good) == 7
+    assert len(good) == 8
     assert all(good.values())
 
     def slow(run: scaling.Run) -> float:
-        """12 times as fast with 16, Dask at 85 % of the threads, 3 s with two threads."""
-        return {1: 3.2, 2: 3.0, 16: 3.2 / 12}[run.processors] / (1 - 0.15 * (run.engine == "dask"))
+        """12 times as fast with 16, Dask at half the threads' speed, 3 s with two threads."""
+        return {1: 3.2, 2: 3.0, 16: 3.2 / 12}[run.processors] * (1 + (run.engine == "dask"))
 
     bad = verdicts(slow)
     assert set(bad) == set(good)
     missed = [text for text, held in bad.items() if not held]
-    assert len(missed) == 6
+    assert len(missed) == 7
     assert any(text.startswith("Learning from 3,913,140") for text in set(bad) - set(missed))
 
     def shared(run: scaling.Run) -> float:
@@ -352,7 +351,7 @@ def test_a_report_has_every_machine_and_the_papers_numbers():
         *(" 0.125 ", " 12.00 ", " 100% ", " 0.125 ", " 12.00 ", " 100% ", " 12.00 ", " 100% "),
         " 2.6 ",
     ]
-    assert "| general | 8 | 2 | threads | 1 | 0.5 | 100 | 4,000 | 900 |" in text
+    assert "| general | 8 | 2 | threads | 1 | 0.5 | 100 |" in text
     assert "217 (orthonormal, m = 8)" in text
     assert "**missed**" not in text
     figure = scaling_report.picture("table2", results)
@@ -371,21 +370,12 @@ def test_threads_find_the_same_however_many_and_processes_have_a_speed(patches: 
     assert ceiling.rmse is None
 
 
-def test_dask_workers_find_what_threads_find_and_send_as_much_for_more_samples(
-    tmp_path: Path, rng: np.random.Generator
-):
-    few, many = tmp_path / "few.npy", tmp_path / "many.npy"
-    samples = rng.standard_normal((15000, 8, 8)).astype(np.float32)
-    np.save(few, samples[:5000])
-    np.save(many, samples)
-    threads, dask = (measure(job(few, engine, 2)) for engine in ("threads", "dask"))
-    assert dask.rmse == threads.rmse
-    assert threads.sent_bytes is None
-    more = measure(job(many, "dask", 2, streamed=False))
-    assert dask.sent_bytes is not None
-    assert more.sent_bytes == pytest.approx(dask.sent_bytes, rel=0.1)
-    # The full moments of 64 atoms in float64, a triangle and a square, and not much besides.
-    assert 8 * (64 * 65 / 2 + 64**2) < dask.sent_bytes < 60000
+def test_dask_workers_find_what_threads_find(tmp_path: Path, rng: np.random.Generator):
+    file = tmp_path / "samples.npy"
+    np.save(file, rng.standard_normal((5000, 8, 8)).astype(np.float32))
+    threads = measure(job(file, "threads", 2))
+    for streamed in (True, False):
+        assert measure(job(file, "dask", 2, streamed=streamed)).rmse == threads.rmse
 
 
 def test_a_measurement_that_fails_says_why(tmp_path: Path):
@@ -435,7 +425,7 @@ def test_the_commands_measure_and_write_and_go_on(
 
     def counted(given: Job) -> Found:
         asked.append(given)
-        return Found(1.0 / given.processors, 3.0, 0.5, 10**7, 1)
+        return Found(1.0 / given.processors, 3.0, 0.5, 10**7)
 
     monkeypatch.setattr(scaling, "measure", counted)
     place = tmp_path / "out"

@@ -5,7 +5,6 @@ Those modules are imported when their command runs, so that ``kronlearn --help``
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +17,8 @@ from kronlearn.cli.options import (
     DeviceName,
     Jobs,
     Json,
+    Method,
+    MethodName,
     Overwrite,
     Quick,
     Quiet,
@@ -65,13 +66,6 @@ def kronlearn(
         context.command.show_traceback = show_traceback
     if context.invoked_subcommand is None:
         print(context.get_help())
-
-
-class Method(StrEnum):
-    """Coders for general factors."""
-
-    ols = "ols"
-    omp = "omp"
 
 
 @app.command()
@@ -163,9 +157,6 @@ Terms = Annotated[
         metavar="R",
         help="Kronecker products to sum, for general factors; more are slower and closer.",
     ),
-]
-MethodName = Annotated[
-    Method, typer.Option(metavar="NAME", help="Coding for general factors: ols or omp.")
 ]
 MaxIter = Annotated[int, typer.Option(metavar="N", help="Iterations at most.")]
 TimeBudget = Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop after this long.")]

@@ -12,6 +12,8 @@ from kronlearn.cli.options import (
     DeviceName,
     Jobs,
     Json,
+    Method,
+    MethodName,
     Overwrite,
     Quick,
     Quiet,
@@ -127,6 +129,7 @@ def learn(
         bool, typer.Option("--remove-means", help="Each patch loses its mean first.")
     ] = False,
     structure: StructureName = Structure.general,
+    method: MethodName = Method.ols,
     max_iter: Annotated[int, typer.Option(min=1, metavar="N", help="Iterations at most.")] = 30,
     time_budget: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Stop after this long.")
@@ -165,6 +168,7 @@ def learn(
         tol=tol,
         remove_means=remove_means,
         structure=structure.value,
+        method=method.value,
         max_iter=max_iter,
         time_budget=time_budget,
         checkpoint=checkpoint,

@@ -89,7 +89,7 @@ def table1(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure the times of separable and other methods: Table I.
+    """Measure the times and errors of separable and other methods: Table I.
 
     Writes table1.md and table1.png, with the paper's seconds beside, and comparison.csv. Goes on
     where it was interrupted: what comparison.csv holds is not run again. These are also the runs of
@@ -108,7 +108,7 @@ def figure1(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Follow the RMSE of separable and other methods over the iterations: Figure 1.
+    """Follow the RMSE of held-out samples over the iterations, for all methods: Figure 1.
 
     Writes figure1.md and figure1.png, and comparison.csv. Goes on where it was interrupted: what
     comparison.csv holds is not run again. These are also the runs of table1.
@@ -126,7 +126,7 @@ def figure2(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare the RMSE of separable and other methods for 8, 16 and 24 atoms per mode: Figure 2.
+    """Compare the RMSE of held-out samples for 8, 16 and 24 atoms per mode: Figure 2.
 
     Writes figure2.md and figure2.png, and comparison.csv. Goes on where it was interrupted: what
     comparison.csv holds is not run again.

@@ -89,7 +89,7 @@ def _learning(cube: Values, max_iter: int, output: Output) -> Rows:
                     "patch": patch,
                     "nonzeros": nonzeros,
                     "nonzeros_per_64": nonzeros * 64 / np.prod(patch),
-                    "rmse": float(model.history_["rmse"][-1]),
+                    "rmse": min(model.history_["rmse"]),
                     "seconds": float(model.history_["seconds"][-1]),
                 }
             )

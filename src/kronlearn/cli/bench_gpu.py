@@ -1,4 +1,4 @@
-"""``kronlearn bench gpu``: learning and coding on this machine's card, beside its processor."""
+"""``kronlearn bench gpu``: learning and coding on this machine's GPU, beside its processor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kronlearn.cli.bench_coding import perturbed_dct
 from kronlearn.cli.devices import use_device
 from kronlearn.cli.output import Output
 from kronlearn.cli.timing import interleaved, machine
-from kronlearn.engines import selection
+from kronlearn.cuda.device import card
 
 __all__ = [
     "CASES",
@@ -56,8 +56,8 @@ CASES = (
     Case("E", 8_000, 32, 32, 8),
 )
 _QUICK_SAMPLES = 400
-# The paper's method, beside the defaults.
-_PLAIN: dict[str, Any] = {"method": "omp", "monotone": False}
+# The paper's coder, beside the default one.
+_PLAIN: dict[str, Any] = {"method": "omp"}
 # The processor takes longer: fewer iterations of it are enough for a median.
 _ITERATIONS, _ITERATIONS_OF_PROCESSOR = 40, 4
 # Torch tensors of about this many numbers are what batched-omp works with at a time.
@@ -76,12 +76,12 @@ def cases_named(names: Sequence[str]) -> list[Case]:
 
 
 def run(cases: Sequence[Case], repetitions: int, quick: bool, output: Output) -> None:
-    """Time every case on the card and on all cores, and print the table."""
+    """Time every case on the GPU and on all cores, and print the table."""
     use_device("cuda", output, "bench gpu", "bench learning needs none")
-    card = selection.card()
-    facts = {"card": _card_name(card), **machine()}
+    gpu = card()
+    facts = {"GPU": _gpu_name(gpu), **machine()}
     output.say(", ".join(f"{name} {value}" for name, value in facts.items()))
-    output.say("float32; samples lie on the card, or for the processor, on all cores, in memory.")
+    output.say("float32; samples lie on the GPU, or for the processor, on all cores, in memory.")
     if quick:
         output.say("A quick run: too few samples for the times to mean much.")
     if competitor() is None:
@@ -90,9 +90,9 @@ def run(cases: Sequence[Case], repetitions: int, quick: bool, output: Output) ->
     for case in cases:
         few = replace(case, samples=min(case.samples, _QUICK_SAMPLES)) if quick else case
         samples = image_like(few.samples, few.m)
-        on_card = card.upload(samples)
-        row = _learning(few, samples, on_card, quick, output)
-        runs, times = coders(few, card, on_card), 1 if quick else repetitions
+        on_gpu = gpu.upload(samples)
+        row = _learning(few, samples, on_gpu, quick, output)
+        runs, times = coders(few, gpu, on_gpu), 1 if quick else repetitions
         seconds = interleaved(runs, times, output, f"{few.name}, coding")
         row |= {f"{name} ms": 1e3 * value for name, value in seconds.items()}
         rows.append(row)
@@ -132,7 +132,7 @@ def milliseconds(model: kl.KroneckerDictionaryLearning) -> float:
 
 
 def _learning(
-    case: Case, samples: NDArray[np.float32], on_card: Any, quick: bool, output: Output
+    case: Case, samples: NDArray[np.float32], on_gpu: Any, quick: bool, output: Output
 ) -> dict[str, Any]:
     """Milliseconds of an iteration, and how well both do after the same number of them."""
     iterations = _ITERATIONS_OF_PROCESSOR if quick else _ITERATIONS
@@ -141,47 +141,47 @@ def _learning(
     found |= {"m": case.m, "n": case.n, "s": case.s, "structure": case.structure}
     with output.progress(f"{case.name}, learning", 6) as advance:
         for name, settings in (("plain", _PLAIN), ("defaults", {})):
-            # The first fit compiles kernels, and says how well the card does.
-            early = learner(case, device="cuda", **settings, **few).fit(on_card)
+            # The first fit compiles kernels, and says how well the GPU does.
+            early = learner(case, device="cuda", **settings, **few).fit(on_gpu)
             advance()
-            late = learner(case, device="cuda", **settings, max_iter=iterations).fit(on_card)
+            late = learner(case, device="cuda", **settings, max_iter=iterations).fit(on_gpu)
             advance()
             processor = learner(case, n_jobs=-1, **settings, **few).fit(samples)
             advance()
             found[f"{name} ms"] = milliseconds(late)
             found[f"{name} processor ms"] = milliseconds(processor)
-            found[f"{name} rmse"] = early.history_["rmse"][-1]
-            found[f"{name} processor rmse"] = processor.history_["rmse"][-1]
+            found[f"{name} rmse"] = min(early.history_["rmse"])
+            found[f"{name} processor rmse"] = min(processor.history_["rmse"])
     return found
 
 
-def coders(case: Case, card: Any, on_card: Any) -> dict[str, Callable[[], Any]]:
-    """What codes the samples of a case alone, samples and codes on the card, by name."""
+def coders(case: Case, gpu: Any, on_gpu: Any) -> dict[str, Callable[[], Any]]:
+    """What codes the samples of a case alone, samples and codes on the GPU, by name."""
     dictionary = perturbed_dct((case.m, case.m), (case.n, case.n))
     if case.structure == "orthonormal":
         dictionary = kl.KroneckerDictionary([np.linalg.qr(f)[0] for f in dictionary.factors])
     method = "threshold" if case.structure == "orthonormal" else "omp"
 
     def ours() -> None:
-        codes = kl.sparse_code(on_card, dictionary, case.s, method=method, device="cuda")
+        codes = kl.sparse_code(on_gpu, dictionary, case.s, method=method, device="cuda")
         # One number of them: it is there when they all are.
-        card.download(codes.data[:1])
+        gpu.download(codes.data[:1])
 
     runs: dict[str, Callable[[], Any]] = {"coding": ours}
     module = competitor()
     if module is not None and method == "omp":
-        runs["batched-omp"] = partial(_batched_omp, module, dictionary, case, on_card)
+        runs["batched-omp"] = partial(_batched_omp, module, dictionary, case, on_gpu)
     return runs
 
 
-def _batched_omp(module: str, dictionary: Any, case: Case, on_card: Any) -> None:
+def _batched_omp(module: str, dictionary: Any, case: Case, on_gpu: Any) -> None:
     """Code all samples by batched-omp, as many at a time as its intermediates allow."""
     torch = import_module("torch")
     with warnings.catch_warnings():
         # The earlier name is still a package of its own, which warns that it is.
         warnings.simplefilter("ignore", DeprecationWarning)
         run_omp = import_module(module).run_omp
-    samples = torch.from_dlpack(on_card).reshape(len(on_card), -1)
+    samples = torch.from_dlpack(on_gpu).reshape(len(on_gpu), -1)
     atoms = torch.as_tensor(dictionary.to_dense(), device=samples.device)
     step = max(1, _NUMBERS_AT_A_TIME // (case.s * dictionary.n_codes))
     for start in range(0, len(samples), step):
@@ -190,15 +190,15 @@ def _batched_omp(module: str, dictionary: Any, case: Case, on_card: Any) -> None
     torch.cuda.synchronize()
 
 
-def _card_name(card: Any) -> str:
-    runtime = card.xp.cuda.runtime
-    return str(runtime.getDeviceProperties(card.xp.cuda.Device().id)["name"].decode())
+def _gpu_name(gpu: Any) -> str:
+    runtime = gpu.xp.cuda.runtime
+    return str(runtime.getDeviceProperties(gpu.xp.cuda.Device().id)["name"].decode())
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table(title="Milliseconds per iteration, and of coding alone", title_justify="left")
     headings = ("case", "samples", "m, n, s", "omp", "processor", "ratio", "defaults", "processor")
-    for heading in (*headings, "ratio", "RMSE, card / processor", "coding", "batched-omp"):
+    for heading in (*headings, "ratio", "RMSE, GPU / processor", "coding", "batched-omp"):
         table.add_column(heading, justify="left" if heading == "case" else "right")
     for row in rows:
         cells = [f"{row['case']}, {row['structure']}", f"{row['samples']:,}"]

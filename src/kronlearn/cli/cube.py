@@ -15,7 +15,7 @@ from kronlearn.cli.options import parse_numbers
 from kronlearn.cli.output import Output, facts_table, times
 from kronlearn.cli.places import check_places
 from kronlearn.cli.quality import plain_quality
-from kronlearn.cli.record import thinned_history
+from kronlearn.cli.record import fitted_entry, thinned_history
 from kronlearn.hyperspectral import CubePatches, compare, estimate_noise
 from kronlearn.hyperspectral import denoise as denoise_cube
 from kronlearn.hyperspectral.learning import default_atoms
@@ -58,6 +58,7 @@ class Learning:
     tol: float | None
     remove_means: bool
     structure: str
+    method: str
     max_iter: int
     time_budget: float | None
     checkpoint: Path | None
@@ -134,6 +135,7 @@ def learn(request: Learning, output: Output) -> bool:
         n_nonzero_coefs=_sparsity(request),
         tol=request.tol,
         structure=request.structure,
+        method=request.method,
         max_iter=request.max_iter,
         random_state=request.seed,
         n_jobs=request.n_jobs,
@@ -142,8 +144,8 @@ def learn(request: Learning, output: Output) -> bool:
         checkpoint=request.checkpoint,
     )
     interrupted = False
-    with output.progress("Learning", request.max_iter) as advance:
-        model.set_params(callback=lambda state: advance(f"RMSE {state.rmse:.5g}"))
+    with output.learning("Learning", request.max_iter) as callback:
+        model.set_params(callback=callback)
         try:
             model.fit(patches)
         except KeyboardInterrupt:
@@ -156,16 +158,17 @@ def learn(request: Learning, output: Output) -> bool:
         "samples": len(patches),
         "remove_means": request.remove_means,
         "structure": request.structure,
+        "method": "threshold" if request.structure == "orthonormal" else request.method,
         "n_nonzero_coefs": model.n_nonzero_coefs,
         "tol": request.tol,
         "seed": request.seed,
         "iterations": model.n_iter_,
         "stop_reason": "interrupted" if interrupted else model.stop_reason_,
-        "rmse": float(model.history_["rmse"][-1]),
+        **fitted_entry(model),
         "seconds": float(model.history_["seconds"][-1]),
     }
-    info = {**record, "kronlearn_version": kl.__version__}
-    info["history"] = thinned_history(model.history_)
+    history = thinned_history(model.history_)
+    info = {**record, "kronlearn_version": kl.__version__, "history": history}
     save_dictionary(model.dictionary_, request.output, info=info)
     output.say(
         facts_table(

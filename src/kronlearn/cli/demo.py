@@ -89,7 +89,7 @@ def _learn(
     seed: int,
     output: Output,
 ) -> Any:
-    with output.progress(f"Learning, {structure}", max_iter) as advance:
+    with output.learning(f"Learning, {structure}", max_iter) as callback:
         return kl.KroneckerDictionaryLearning(
             n_atoms=n_atoms,
             n_nonzero_coefs=SPARSITY,
@@ -97,7 +97,7 @@ def _learn(
             max_iter=max_iter,
             random_state=seed,
             n_jobs=n_jobs,
-            callback=lambda state: advance(f"RMSE {state.rmse:.4f}"),
+            callback=callback,
         ).fit(samples)
 
 

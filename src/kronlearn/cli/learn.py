@@ -15,7 +15,7 @@ from kronlearn.cli import patches
 from kronlearn.cli.devices import use_device
 from kronlearn.cli.output import Output, facts_table, times
 from kronlearn.cli.places import check_places
-from kronlearn.cli.record import atom_usage, thinned_history
+from kronlearn.cli.record import atom_usage, fitted_entry, thinned_history
 from kronlearn.io.model_files import save_dictionary
 
 __all__ = ["SAMPLES", "Request", "run"]
@@ -73,8 +73,8 @@ def run(request: Request, output: Output) -> bool:
     )
     samples = _samples(request, paths, output)
     model = _estimator(request, samples.shape[1:])
-    with output.progress("Learning", request.max_iter) as advance:
-        model.set_params(callback=lambda state: advance(f"RMSE {state.rmse:.5g}"))
+    with output.learning("Learning", request.max_iter) as callback:
+        model.set_params(callback=callback)
         interrupted = not _fit(model, samples)
     record = _record(request, model, len(samples))
     if interrupted:
@@ -249,8 +249,7 @@ def _record(request: Request, model: Any, n_samples: int) -> dict[str, Any]:
         "inputs": [path.name for path in request.inputs[:_MAX_NAMES]],
         "iterations": model.n_iter_,
         "stop_reason": model.stop_reason_,
-        "rmse": float(history["rmse"][-1]),
-        "mean_nonzeros": float(history["mean_nonzeros"][-1]),
+        **fitted_entry(model),
         "atoms_replaced": int(sum(history["atoms_replaced"])),
         "seconds": float(history["seconds"][-1]),
         "kronlearn_version": kl.__version__,

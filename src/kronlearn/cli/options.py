@@ -14,6 +14,8 @@ __all__ = [
     "DeviceName",
     "Jobs",
     "Json",
+    "Method",
+    "MethodName",
     "Overwrite",
     "Quick",
     "Quiet",
@@ -32,6 +34,14 @@ class Structure(StrEnum):
     orthonormal = "orthonormal"
 
 
+class Method(StrEnum):
+    """Coders for general factors."""
+
+    ols = "ols"
+    omp = "omp"
+    exchange = "exchange"
+
+
 class Device(StrEnum):
     """Where samples are coded and summed."""
 
@@ -41,6 +51,12 @@ class Device(StrEnum):
 
 StructureName = Annotated[
     Structure, typer.Option(metavar="NAME", help="Factors: general or orthonormal.")
+]
+MethodName = Annotated[
+    Method,
+    typer.Option(
+        metavar="NAME", help="Coding for general factors: ols, omp (faster) or exchange (closer)."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]

@@ -74,6 +74,18 @@ class Output:
             yield lambda note="": bar.update(task, advance=1, note=note)
 
     @contextmanager
+    def learning(self, description: str, max_iter: int) -> Iterator[Callable[[Any], None]]:
+        """A progress bar for learning; yields the callback of the estimator that moves it."""
+        with self.progress(description, max_iter) as advance:
+
+            def after_pass(state: Any) -> None:
+                # The first pass, of iteration 0, judges the start.
+                if state.iteration:
+                    advance(f"RMSE {state.rmse:.5g}")
+
+            yield after_pass
+
+    @contextmanager
     def stages(self, description: str) -> Iterator[Callable[[str, float], None]]:
         """A bar for work in stages; call what it yields with a stage and the fraction done."""
         bar = Progress(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import kronlearn as kl
 from kronlearn.core.dictionary import Dictionary
 
-__all__ = ["atom_usage", "history_in", "thinned_history", "usage_in"]
+__all__ = ["atom_usage", "fitted_entry", "history_in", "thinned_history", "usage_in"]
 
 # Iterations that a model file remembers; a curve through more looks the same.
 _MAX_POINTS = 200
@@ -23,12 +23,21 @@ _MAX_CODED = 20_000
 _CURVES = ("rmse", "mean_nonzeros", "seconds")
 
 
+def fitted_entry(model: Any) -> dict[str, float]:
+    """RMSE and nonzeros per sample of the dictionary that a fitted model has: its best one."""
+    history = model.history_
+    goal = history["rmse" if model.tol is None else "mean_nonzeros"]
+    # Of equally good ones the estimator takes the last.
+    best = len(goal) - 1 - int(np.argmin(goal[::-1]))
+    return {name: float(history[name][best]) for name in ("rmse", "mean_nonzeros")}
+
+
 def thinned_history(history: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """RMSE, nonzeros and seconds of at most 200 iterations, the first and the last among them."""
-    n_iterations = len(history["rmse"])
-    chosen = np.unique(np.linspace(0, n_iterations - 1, min(n_iterations, _MAX_POINTS)).astype(int))
+    """RMSE, nonzeros and seconds of at most 200 iterations, from the start (0) to the last."""
+    n_points = len(history["rmse"])
+    chosen = np.unique(np.linspace(0, n_points - 1, min(n_points, _MAX_POINTS)).astype(int))
     curves = {name: [_rounded(history[name][i]) for i in chosen] for name in _CURVES}
-    return {"iteration": [int(i) + 1 for i in chosen], **curves}
+    return {"iteration": chosen.tolist(), **curves}
 
 
 def history_in(info: Mapping[str, Any]) -> dict[str, list[float]] | None:

@@ -62,7 +62,7 @@ def run_comparison(
     if quick:
         output.say("A quick run is too short, and has too few samples, for conclusions.")
     output.say(f"Written to {place}: comparison.csv, {experiment}.md and {experiment}.png.")
-    output.finish(_record(data, draws, found, comparison_report.claims(experiment, found)))
+    output.finish(_record(data, draws, found, comparison_report.claims(found)))
 
 
 def _images(folder: Path | None) -> tuple[Data, list[NDArray[np.float32]]]:
@@ -100,7 +100,7 @@ def _table(title: str, found: Means) -> Table:
     table = Table(title=title, title_justify="left")
     for heading in ("setting", "method"):
         table.add_column(heading)
-    for heading in ("atoms", "RMSE", "afresh by OMP", "by OLS", "seconds"):
+    for heading in ("atoms", "RMSE, held out", "learned from", "own coder", "seconds"):
         table.add_column(heading, justify="right")
     previous = None
     for setting, method in _in_order(found):
@@ -109,9 +109,10 @@ def _table(title: str, found: Means) -> Table:
             "" if setting == previous else str(setting),
             method,
             entry.atoms,
-            f"{entry.rmse:.3f} ± {entry.rmse_sd:.3f}" if entry.draws > 1 else f"{entry.rmse:.3f}",
-            f"{entry.omp_rmse:.3f}",
-            f"{entry.ols_rmse:.3f}",
+            f"{entry.held_out_rmse:.3f}"
+            + (f" ± {entry.held_out_rmse_sd:.3f}" if entry.draws > 1 else ""),
+            f"{entry.train_rmse:.3f}",
+            f"{entry.own_held_out_rmse:.3f}",
             comparison_report.seconds(entry),
         )
         previous = setting

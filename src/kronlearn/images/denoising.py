@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
-from kronlearn.coding import METHODS, check_method
+from kronlearn.core.coder import METHODS, check_method
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
@@ -71,7 +71,7 @@ def denoise(
     stages: int = 2,
     stride: int | Sequence[int] | None = None,
     method: str | None = None,
-    max_iter: int = 6,
+    max_iter: int = 8,
     random_state: Any = 0,
     n_jobs: int | None = None,
     device: str = "cpu",
@@ -113,7 +113,7 @@ def denoise(
         1 leaves out the groups: faster, 0.3 to 1 dB worse.
     stride : int or one for each spatial axis, optional
         Pixels from patch to patch in the first stage; 1 by default, 2 for large patches.
-    method : {"ols", "omp", "threshold"}, optional
+    method : {"ols", "omp", "exchange", "threshold"}, optional
         The coder; by default "threshold" for orthonormal factors, otherwise "ols".
     max_iter : int
         Iterations of learning.

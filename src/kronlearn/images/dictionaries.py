@@ -190,8 +190,6 @@ def learn(
         n_nonzero_coefs=choice.max_nonzeros,
         tol=tol,
         max_iter=max_iter,
-        n_refits=1,
-        monotone=False,
         n_terms=choice.n_terms,
         random_state=seed,
         n_jobs=workers.n_threads,

@@ -183,7 +183,6 @@ def learned_dictionary(
         tol=residual_tolerance(target.layout, step),
         structure="orthonormal" if n_atoms is None else "general",
         max_iter=_ITERATIONS,
-        n_refits=1,
         random_state=random_state,
         n_jobs=target.n_jobs,
         device=target.device,

@@ -70,7 +70,7 @@ def inpaint(
     n_atoms: int | Sequence[int] | None = None,
     n_terms: int = 1,
     stages: int = 2,
-    max_iter: int = 6,
+    max_iter: int = 8,
     random_state: Any = 0,
     n_jobs: int | None = None,
     device: str = "cpu",

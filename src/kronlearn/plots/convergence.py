@@ -24,8 +24,9 @@ class ConvergenceDisplay:
     Parameters
     ----------
     history : mapping with "rmse" and "seconds"
-        One number per iteration each, as in ``KroneckerDictionaryLearning.history_``. With
-        "iteration" too, the iterations that the numbers belong to; otherwise all from the first.
+        One number for the start and one per iteration each, as in
+        ``KroneckerDictionaryLearning.history_``. With "iteration" too, the iterations that the
+        numbers belong to; otherwise 0, 1, 2 and so on.
     name : str, optional
         For the legend.
     quantity : {"rmse", "mean_nonzeros"}
@@ -124,9 +125,9 @@ class ConvergenceDisplay:
         if len(axes) != 2:
             raise ValueError(f"axes has {len(axes)} entries; pass two, for iterations and seconds.")
         values = np.asarray(self.history[self.quantity], dtype=np.float64)
-        iterations = self.history.get("iteration", np.arange(1, len(values) + 1))
+        iterations = self.history.get("iteration", np.arange(len(values)))
         seconds = np.asarray(self.history["seconds"], dtype=np.float64)
-        self._draw(axes[0], iterations, values, "iteration")
+        self._draw(axes[0], iterations, values, "iterations")
         self._draw(axes[1], seconds, values, "seconds")
         axes[0].set_ylabel(_LABELS[self.quantity])
         axes[0].locator_params(axis="x", integer=True)

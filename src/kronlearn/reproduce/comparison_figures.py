@@ -69,21 +69,21 @@ def _draw_curves(axes: list[Axes], found: Means) -> None:
         last, early = [], []
         for setting, method in _at(found, 8, s, n):
             entry = found[setting, method.name]
-            iterations = np.arange(1, len(entry.curve) + 1)
+            iterations = np.arange(len(entry.curve))
             low, high = entry.curve - entry.curve_sd, entry.curve + entry.curve_sd
             ax.fill_between(iterations, low, high, color=method.color, alpha=0.15, lw=0)
             ax.plot(iterations, entry.curve, **_line(method))
             last.append(low[-1])
             early.append(np.max(entry.curve[min(2, len(entry.curve) - 1) :]))
         ax.set_title(f"8 × 8 patches, n = {n}, s = {s}", fontsize="medium")
-        ax.set_xlabel("iteration")
+        ax.set_xlabel("iterations")
         ax.locator_params(axis="x", integer=True)
         if last:
             # The first iterations, and some methods for long, are far above all the others.
             highest = min(max(early), 1.4 * float(np.median(last)))
             margin = 0.05 * (highest - min(last))
             ax.set_ylim(min(last) - margin, highest + margin)
-    axes[0].set_ylabel("RMSE")
+    axes[0].set_ylabel("RMSE, held-out samples")
 
 
 def _draw_sizes(axes: list[Axes], found: Means) -> None:
@@ -97,8 +97,8 @@ def _draw_sizes(axes: list[Axes], found: Means) -> None:
             shift = 0.15 * (place - (len(methods) - 1) / 2)
             ax.errorbar(
                 [n + shift for n, _ in entries],
-                [entry.rmse for _, entry in entries],
-                [entry.rmse_sd for _, entry in entries],
+                [entry.held_out_rmse for _, entry in entries],
+                [entry.held_out_rmse_sd for _, entry in entries],
                 marker=method.marker,
                 ms=5,
                 capsize=2,
@@ -107,7 +107,7 @@ def _draw_sizes(axes: list[Axes], found: Means) -> None:
         ax.set_title(f"{m} × {m} patches, s = {s}", fontsize="medium")
         ax.set_xlabel("n")
         ax.set_xticks(sorted({at.n for at, _ in pairs}))
-    axes[0].set_ylabel("RMSE")
+    axes[0].set_ylabel("RMSE, held-out samples")
 
 
 def _draw_times(axes: list[Axes], found: Means) -> None:

@@ -58,17 +58,14 @@ class Found:
 
     ``seconds_per_iteration`` is the median of the iterations after the first tenth of them, and
     ``seconds`` the time of the whole fit. ``peak_bytes`` is what all processes together held at
-    most, each beyond what it held before the fit. ``sent_bytes`` and ``received_bytes`` are what a
-    worker sends and receives in an iteration, on average over both. What does not apply, or cannot
-    be measured here, is None.
+    most, each beyond what it held before the fit. What does not apply, or cannot be measured, is
+    None.
     """
 
     seconds_per_iteration: float
     seconds: float
     rmse: float | None = None
     peak_bytes: int | None = None
-    sent_bytes: int | None = None
-    received_bytes: int | None = None
 
 
 def stored_samples(file: str | os.PathLike[str]) -> Any:
@@ -169,20 +166,13 @@ def _fitted(
     model.fit(samples)
     seconds = time.perf_counter() - start
     growth = [b[1] - a[0] for a, b in zip(before, held(), strict=True) if a and b]
-    steps = np.diff(model.history_["seconds"], prepend=0.0)
+    steps = np.diff(model.history_["seconds"])
     warm_up = -(-len(steps) // 10) if len(steps) > 1 else 0
-    sent = received = None
-    if model.traffic_ is not None:
-        # One message to and from each worker makes an iteration.
-        totals = model.traffic_.bytes_in, model.traffic_.bytes_out
-        sent, received = (round(total / model.traffic_.messages) for total in totals)
     return Found(
         float(np.median(steps[warm_up:])),
         seconds,
-        float(model.history_["rmse"][-1]),
+        float(min(model.history_["rmse"])),
         max(0, sum(growth)) if growth else None,
-        sent,
-        received,
     )
 
 

@@ -94,12 +94,12 @@ class Method:
         )
 
 
-_PLAIN = {"method": "omp", "monotone": False, "n_refits": 0}
 _ORTHONORMAL = {"structure": "orthonormal"}
 
 _TABLE = (
     Method("default", "one term", _OURS, "#c0392b", "o"),
-    Method("general", "one term", _OURS, "#1f5fa8", "s", _PLAIN),
+    Method("general", "one term", _OURS, "#1f5fa8", "s", {"method": "omp"}),
+    Method("exchange", "one term", _OURS, "#d4508f", "X", {"method": "exchange"}),
     Method("orthonormal", "one term", _OURS, "#5a9e5a", "D", _ORTHONORMAL, _square_at_most),
     Method("sum2", "sum", _OURS, "#e67e22", "^", {"n_terms": 2}),
     Method("sum4", "sum", _OURS, "#f0b429", "v", {"n_terms": 4}),
@@ -118,6 +118,7 @@ _TABLE = (
 
 #: All methods by name, in the order of tables and legends. "general" and "orthonormal" are the two
 #: that the paper proposes; with n > m the orthonormal one has m atoms per mode, as it must.
+#: "exchange" is the default with the coder of that name.
 METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
 
 #: Those that are run unless others are asked for: this library's, the paper's, and AK-SVD with as

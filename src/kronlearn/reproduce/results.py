@@ -1,11 +1,17 @@
-"""One page for all experiments that lie in a folder."""
+"""Results as csv files that grow line by line, and one page for all experiments of a folder."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
-__all__ = ["EXPERIMENTS", "join"]
+__all__ = ["EXPERIMENTS", "append_row", "join", "read_rows"]
+
+Parsed = TypeVar("Parsed")
 
 EXPERIMENTS = ("table1", "figure1", "figure2", "table2", "table3", "table4")
 
@@ -13,6 +19,40 @@ _INTRODUCTION = """# The paper's experiments, run again
 
 C. Rusu and P. Irofti, "Efficient and Parallel Separable Dictionary Learning", 2020 (arXiv
 2007.03800). Each section is written by `kronlearn reproduce` from the csv file beside it."""
+
+
+def append_row(file: Path, columns: Sequence[str], values: Iterable[Any]) -> None:
+    """Add a line to a csv file, under a line with the columns' names if it is new."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if not file.exists() or file.stat().st_size == 0:
+        writer.writerow(columns)
+    writer.writerow(values)
+    # In one piece: an interruption leaves the whole line or none of it.
+    with file.open("a", newline="", encoding="utf-8") as stream:
+        stream.write(text.getvalue())
+
+
+def read_rows(
+    file: Path, columns: Sequence[str], parse: Callable[[list[str]], Parsed]
+) -> list[Parsed]:
+    """What the lines of a csv file with these columns stand for."""
+    try:
+        text = file.read_text("utf-8")
+    except UnicodeDecodeError:
+        text = "?"
+    rows = list(csv.reader(text.splitlines()))
+    if rows and rows[0] != list(columns):
+        raise ValueError(f"{file} does not hold results of this experiment; give another folder.")
+    parsed = []
+    for number, row in enumerate(rows[1:], start=2):
+        try:
+            parsed.append(parse(row))
+        except ValueError:
+            raise ValueError(f"Line {number} of {file} cannot be read; remove it.") from None
+    if rows and not text.endswith("\n"):
+        raise ValueError(f"Line {len(rows)} of {file} is not complete; remove it.")
+    return parsed
 
 
 def join(folder: Path) -> str:

@@ -6,8 +6,6 @@ numpy and the core of this library are needed, and Dask where Dask is measured.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import platform
 import re
@@ -22,6 +20,7 @@ import numpy as np
 
 from kronlearn.core.instruction_sets import instruction_set
 from kronlearn.reproduce.measurement import ENGINES, Found, Job, measure, stored_samples
+from kronlearn.reproduce.results import append_row, read_rows
 
 __all__ = [
     "Machine",
@@ -206,37 +205,15 @@ _TYPES = {
 
 
 def _append(file: Path, result: Result) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    if not file.exists() or file.stat().st_size == 0:
-        writer.writerow(_TYPES)
     parts = (result.run, result.found, result.machine)
     run_, found, machine = ([*asdict(part).values()] for part in parts)
     # The csv module writes nothing for None, and as many digits of a number as it has.
-    writer.writerow([*run_, result.data, result.checksum, *found, *machine])
-    # In one piece: an interruption leaves the whole line or none of it.
-    with file.open("a", newline="", encoding="utf-8") as stream:
-        stream.write(text.getvalue())
+    append_row(file, list(_TYPES), [*run_, result.data, result.checksum, *found, *machine])
 
 
 def read_results(file: Path) -> list[Result]:
     """The results in a csv file that :func:`run` wrote."""
-    try:
-        text = file.read_text("utf-8")
-    except UnicodeDecodeError:
-        text = "?"
-    rows = list(csv.reader(text.splitlines()))
-    if rows and rows[0] != list(_TYPES):
-        raise ValueError(f"{file} does not hold results of this table; give another folder.")
-    results = []
-    for number, row in enumerate(rows[1:], start=2):
-        try:
-            results.append(_parsed(row))
-        except ValueError:
-            raise ValueError(f"Line {number} of {file} cannot be read; remove it.") from None
-    if rows and not text.endswith("\n"):
-        raise ValueError(f"Line {len(rows)} of {file} is not complete; remove it.")
-    return results
+    return read_rows(file, list(_TYPES), _parsed)
 
 
 def _parsed(row: list[str]) -> Result:

@@ -157,7 +157,7 @@ def _text(value: float | None, form: str) -> str:
 
 
 def _needs(found: Sequence[Point]) -> str:
-    """Seconds of the whole fit, RMSE, memory and bytes sent, by engine."""
+    """Seconds of the whole fit, RMSE and memory, by engine."""
     rows = []
     for point in found:
         for engine, measured in point.found.items():
@@ -170,15 +170,12 @@ def _needs(found: Sequence[Point]) -> str:
                     _text(measured.seconds, ".3g"),
                     _text(measured.rmse, ".5g"),
                     _text(peak, ".0f"),
-                    _text(measured.sent_bytes, ",.0f"),
-                    _text(measured.received_bytes, ",.0f"),
                 ]
             )
-    heading = ("method", "m", "p", "engine", "fit, s", "RMSE", "memory, MB", "sent", "received")
+    heading = ("method", "m", "p", "engine", "fit, s", "RMSE", "memory, MB")
     return (
         "Memory is what all processes together hold at most beyond what they held before the fit "
-        "(imports, and samples that are in memory); sent is what a worker sends in an iteration."
-        "\n\n" + _table(heading, rows)
+        "(imports, and samples that are in memory).\n\n" + _table(heading, rows)
     )
 
 

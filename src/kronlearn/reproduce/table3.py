@@ -6,7 +6,6 @@ patches coded by OMP to a residual of 1.15 σ √64 with at most 32 atoms, and a
 
 from __future__ import annotations
 
-import csv
 import math
 import time
 import zlib
@@ -26,6 +25,7 @@ from kronlearn.images.aggregation import Averager
 from kronlearn.images.denoising import denoise
 from kronlearn.images.dictionaries import draw_patches
 from kronlearn.reproduce.published import IMAGES, SIGMAS
+from kronlearn.reproduce.results import append_row, read_rows
 
 __all__ = ["METHODS", "Cell", "Result", "cells", "read_results", "run"]
 
@@ -140,10 +140,8 @@ def _by_the_paper(noisy: NDArray[np.float32], cell: Cell, n_threads: int) -> NDA
         n_nonzero_coefs=_SPARSITY,
         structure="orthonormal" if orthonormal else "general",
         method="omp" if cell.method == "swapped" else "ols",
-        monotone=cell.method != "swapped",
         init="random" if cell.method == "swapped" else "dct",
         max_iter=_ITERATIONS,
-        n_refits=1,
         random_state=cell.draw,
         n_jobs=n_threads,
     ).fit(samples)
@@ -158,32 +156,20 @@ def _by_the_paper(noisy: NDArray[np.float32], cell: Cell, n_threads: int) -> NDA
     )
 
 
+_COLUMNS = [field.name for field in fields(Result)]
+
+
 def _append(file: Path, result: Result) -> None:
-    new = not file.exists() or file.stat().st_size == 0
-    with file.open("a", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        if new:
-            writer.writerow(field.name for field in fields(Result))
-        writer.writerow(
-            f"{value:.4f}" if isinstance(value, float) else value
-            for value in asdict(result).values()
-        )
+    values = asdict(result).values()
+    append_row(file, _COLUMNS, (f"{v:.4f}" if isinstance(v, float) else v for v in values))
 
 
 def read_results(file: Path) -> list[Result]:
     """The results in a csv file that :func:`run` wrote."""
-    names = [field.name for field in fields(Result)]
-    with file.open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.reader(stream))
-    if rows and rows[0] != names:
-        raise ValueError(f"{file} does not hold results of this table; give another folder.")
-    results = []
-    for number, row in enumerate(rows[1:], start=2):
-        try:
-            image, sigma, draw, method, checksum, *numbers = row
-            psnr, ssim, seconds = map(float, numbers)
-            cell = (image, int(sigma), int(draw), method)
-            results.append(Result(*cell, int(checksum), psnr, ssim, seconds))
-        except ValueError:
-            raise ValueError(f"Line {number} of {file} cannot be read; remove it.") from None
-    return results
+    return read_rows(file, _COLUMNS, _parsed)
+
+
+def _parsed(row: list[str]) -> Result:
+    image, sigma, draw, method, checksum, *numbers = row
+    psnr, ssim, seconds = map(float, numbers)
+    return Result(image, int(sigma), int(draw), method, int(checksum), psnr, ssim, seconds)

@@ -8,6 +8,8 @@ and varied so that no patch is the repeat of another.
 from __future__ import annotations
 
 import math
+import os
+import secrets
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cli.places import write_whole
 from kronlearn.reproduce.measurement import stored_samples
 from kronlearn.reproduce.scaling import Patches, Setting
 
@@ -198,7 +199,15 @@ def write_patches(
             yield strip
             on_share(number / cube.n_strips)
 
-    write_whole(file, lambda place: write(place, cube, told()), overwrite=False)
+    place = file.with_name(f".kronlearn-{secrets.token_hex(8)}{file.suffix}")
+    try:
+        write(place, cube, told())
+        os.replace(place, file)
+    except OSError as problem:
+        text = f"{file} could not be written: {problem.strerror}"
+        raise OSError(problem.errno, text) from None
+    finally:
+        place.unlink(missing_ok=True)
 
 
 def _write_npy(place: Path, cube: LargeCube, strips: Iterable[NDArray[np.float32]]) -> None:
