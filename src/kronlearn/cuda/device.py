@@ -17,12 +17,16 @@ from numpy.typing import NDArray
 from kronlearn.core.source import Source
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.streaming import streamed
+from kronlearn.io.device_arrays import cupy
 
-__all__ = ["Card", "card"]
+__all__ = ["Card", "card", "include_options", "kernel_texts"]
 
 logger = logging.getLogger(__name__)
 
 _KERNELS = Path(__file__).parent / "kernels"
+# Where the kernels' files are, and those that they share with the native code: an installed package
+# has these among the kernels, a source tree where the native code is.
+_FOLDERS = (_KERNELS, Path(__file__).parents[3] / "native")
 _TEAM = 32
 _TEAMS_PER_BLOCK = 4
 
@@ -37,36 +41,17 @@ def card() -> Card:
     RuntimeError
         If there is no graphics card, or its driver does not answer.
     """
-    cupy = _cupy()
-    return _card(cupy, int(cupy.cuda.Device().id))
+    return _current()
+
+
+def _current() -> Card:
+    return _card(int(cupy().cuda.Device().id))
 
 
 @cache
-def _cupy() -> Any:
-    """CuPy, where there is a card for it."""
-    try:
-        import cupy
-    except ImportError as problem:
-        raise ImportError(
-            f'device="cuda" needs CuPy, which cannot be imported ({problem}): '
-            "pip install 'kronlearn[cuda]'."
-        ) from None
-    try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as problem:
-        raise RuntimeError(
-            f'device="cuda" needs an NVIDIA graphics card and its driver ({problem}); pass '
-            'device="cpu".'
-        ) from None
-    if count == 0:
-        raise RuntimeError('device="cuda" found no graphics card; pass device="cpu".')
-    return cupy
-
-
-@cache
-def _card(cupy: Any, device: int) -> Card:
+def _card(device: int) -> Card:
     """The same for the same card: what is kept on one is of no use to another."""
-    return Card(cupy)
+    return Card(cupy())
 
 
 class Card:
@@ -192,21 +177,30 @@ def _function(card: Card, file: str, kernel: str, options: tuple[str, ...]) -> A
     return _module(card, file, options).get_function(kernel)
 
 
-def _digest(file: str) -> str:
-    """Of a file and what it includes: CuPy finds kept kernels by the text of the file alone."""
-    texts: dict[str, bytes] = {}
+def kernel_texts(file: str) -> dict[str, str]:
+    """The texts of a file and of all that it includes, by their names."""
+    texts: dict[str, str] = {}
     left = [file]
     while left:
         name = left.pop()
         if name not in texts:
-            texts[name] = (_KERNELS / name).read_bytes()
-            left += re.findall(r'^#include "(.+)"', texts[name].decode(), re.MULTILINE)
-    return hashlib.sha256(b"\0".join(texts[name] for name in sorted(texts))).hexdigest()
+            path = next(folder / name for folder in _FOLDERS if (folder / name).exists())
+            texts[name] = path.read_text("utf-8")
+            left += re.findall(r'^#include "(.+)"', texts[name], re.MULTILINE)
+    return texts
+
+
+def include_options() -> tuple[str, ...]:
+    """What tells a compiler where the files are that kernels include."""
+    return tuple(f"-I{folder}" for folder in _FOLDERS)
 
 
 @cache
 def _module(card: Card, file: str, options: tuple[str, ...]) -> Any:
     """The kernels of a file, compiled for a card; CuPy keeps them on disk."""
     logger.info("Compiling %s for this graphics card; the result is kept.", file)
-    source = (_KERNELS / file).read_text("utf-8") + f"\n// {_digest(file)}\n"
-    return card.xp.RawModule(code=source, options=("-std=c++17", f"-I{_KERNELS}", *options))
+    texts = kernel_texts(file)
+    # CuPy finds kept kernels by the text of the file alone.
+    digest = hashlib.sha256("\0".join(texts[name] for name in sorted(texts)).encode()).hexdigest()
+    source = f"{texts[file]}\n// {digest}\n"
+    return card.xp.RawModule(code=source, options=("-std=c++17", *include_options(), *options))

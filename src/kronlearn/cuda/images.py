@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.cuda.device import Card
-from kronlearn.cuda.exchange import adopted, is_on_card
 from kronlearn.cuda.group_passes import Shrinkage
 from kronlearn.cuda.image_passes import Coding, Tell
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.slabs import Axis, Grid, PlacedArray
 from kronlearn.cuda.tables import card_tables
 from kronlearn.cuda.tasks import METHODS
+from kronlearn.io.device_arrays import adopted, is_on_gpu
 
 __all__ = ["CardImages"]
 
@@ -239,7 +239,7 @@ class CardImages:
         return placed
 
     def _array(self, name: str, array: Any) -> PlacedArray:
-        on_card = is_on_card(array)
+        on_card = is_on_gpu(array)
         if on_card:
             array = adopted(self.card.xp, array)
         if array.dtype != self.dtype or not array.flags.c_contiguous:

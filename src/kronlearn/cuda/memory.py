@@ -18,9 +18,8 @@ def memory_limit(n_bytes: int) -> Iterator[None]:
 
     Samples take half of it at most, passes over images as much; what does not fit is sent a part
     at a time. Without a limit all memory that is free counts. Arrays that lie on the card already,
-    and results that are to lie there, do not count, nor do codes of all samples that learning
-    keeps. Limits change no result of coding, and of learning and denoising only how sums are
-    rounded.
+    and results that are to lie there, do not count, nor do the codes of an iteration. Limits change
+    no result of coding, and of learning and denoising only how sums are rounded.
 
     Examples
     --------

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.core.engine import Coder
+from kronlearn.core.coder import Coder
 from kronlearn.cuda.device import Card
+from kronlearn.cuda.tasks import METHODS
 
 __all__ = ["LaneKernels", "QuickKernels", "TileKernels", "quick_kernels"]
 
@@ -74,7 +75,7 @@ class TileKernels(QuickKernels):
     @staticmethod
     def suit(sizes: Sequence[tuple[int, int]], method: str) -> bool:
         """Whether the kernels are made for this."""
-        return list(sizes) == [(8, 8), (8, 8)]
+        return list(sizes) == [(8, 8), (8, 8)] and method in METHODS
 
     def choose(self, size: tuple[int, int], coder: Coder) -> None:
         """Pursuit, or the largest coefficients of orthonormal atoms."""

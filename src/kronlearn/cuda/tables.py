@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kronlearn.cuda.device import Card
 
-__all__ = ["SHAPE", "CardTables", "Tables", "card_tables"]
+__all__ = ["SHAPE", "CardTables", "Tables", "card_tables", "shape_of"]
 
 _MOST_MODES = 16
 # Dictionaries whose tables are kept on the card for the next call.
@@ -47,24 +47,29 @@ class Tables:
     @classmethod
     def of(cls, factors: Sequence[NDArray[Any]]) -> Tables:
         """The tables of a Kronecker product of factors ``(m_i, n_i)``."""
-        if len(factors) > _MOST_MODES:
-            raise ValueError(f"On a graphics card there are at most {_MOST_MODES} modes.")
         exact = [np.asarray(factor, np.float64) for factor in factors]
         lengths = [np.linalg.norm(factor, axis=0) for factor in exact]
         unit = [f / np.where(n > 0, n, 1.0) for f, n in zip(exact, lengths, strict=True)]
         split = _split([factor.shape[1] for factor in factors])
         sides = [_product(part, (1, 1)) for part in (unit[:split], unit[split:])]
         norms = [_product(part, (1,)) for part in (lengths[:split], lengths[split:])]
-        (m1, n1), (m2, n2) = (side.shape for side in sides)
-        shape = np.zeros((), SHAPE)
-        shape["n_modes"] = len(factors)
-        for name, size in (("m1", m1), ("n1", n1), ("m2", m2), ("n2", n2)):
-            shape[name] = size
-        for axis, name in enumerate("mn"):
-            shape[name][: len(factors)] = [factor.shape[axis] for factor in factors]
         parts = [*unit, *(f * f for f in unit), *(s.T @ s for s in sides), *(s.T for s in sides)]
         numbers = np.concatenate([part.ravel() for part in parts])
-        return cls(shape, numbers, (norms[0], norms[1]))
+        return cls(shape_of(factors), numbers, (norms[0], norms[1]))
+
+
+def shape_of(factors: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The struct Shape of factors ``(m_i, n_i)``: their sizes, and those of both sides."""
+    if len(factors) > _MOST_MODES:
+        raise ValueError(f"On a graphics card there are at most {_MOST_MODES} modes.")
+    shape = np.zeros((), SHAPE)
+    shape["n_modes"] = len(factors)
+    split = _split([factor.shape[1] for factor in factors])
+    for axis, name in enumerate("mn"):
+        sizes = [factor.shape[axis] for factor in factors]
+        shape[name][: len(factors)] = sizes
+        shape[f"{name}1"], shape[f"{name}2"] = math.prod(sizes[:split]), math.prod(sizes[split:])
+    return shape
 
 
 class CardTables:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +21,11 @@ MOST_DOUBTFUL = 4096
 _THREADS = 256
 # Numbers that a block adds up at a time.
 _AT_A_TIME = 32
-# Of the flags of an iteration, the one that says that it is done, but has raised the error.
-_ROSE = 16
 
 _POINTERS = (
     *("partial", "partial_counts", "further", "further_counts", "sums", "counts"),
-    *("single_tables", "double_tables", "history", "all_factors", "last_error"),
-    *("iteration", "doubtful_count", "arrived", "stopped", "unscaled"),
+    *("single_tables", "double_tables", "history", "all_factors", "iteration"),
+    *("doubtful_count", "arrived", "stopped", "unscaled"),
 )
 
 #: The struct Update of the kernels.
@@ -44,18 +41,15 @@ _UPDATE = np.dtype(
 
 @dataclass(frozen=True)
 class Made:
-    """What one iteration made: factors, ``Σ‖y − ŷ‖²`` after and before the update, nonzeros.
+    """What one iteration made: new factors, and ``Σ‖y − ŷ‖²`` and nonzeros with the old ones.
 
-    ``failed`` says that the iteration has to be done by the processor, ``rose`` that the error is
-    larger than that of the iteration before; nothing was done after either.
+    ``failed`` says that the iteration has to be done by the processor; nothing was done after it.
     """
 
     factors: list[NDArray[np.float64]]
-    squared_error: float
     residual: float
     nonzeros: int
     failed: bool
-    rose: bool
 
 
 class DeviceUpdate:
@@ -70,7 +64,7 @@ class DeviceUpdate:
     dictionary : KroneckerDictionary
     orthonormal : bool
     kept : int
-        How many iterations' results are kept on the card.
+        How many iterations' results are kept on the card: no more may follow each other.
     rows : int
         How many blocks add up sums for it.
     scale : float
@@ -115,14 +109,12 @@ class DeviceUpdate:
         self.sums, self.counts = xp.zeros(numbers), xp.zeros(4)
         size = Tables.of(dictionary.factors).numbers.size
         self.single_tables, self.double_tables = xp.zeros(size, np.float32), xp.zeros(size)
-        self.history = xp.zeros((kept, 4))
+        self.history = xp.zeros((kept, 3))
         self.all_factors = xp.zeros((kept, 2 * m * n))
-        self.last_error = xp.zeros(1)
         self.iteration, self.doubtful_count = xp.zeros(1, np.int32), xp.zeros(1, np.int32)
         self.arrived, self.stopped = xp.zeros(1, np.int32), xp.zeros(1, np.int32)
         self.unscaled = xp.zeros((m, n), np.float32)
         self.blocks = 1 + min(numbers // _AT_A_TIME, 2 * card.n_multiprocessors)
-        self.seen = 0
         self.task = np.zeros((), _UPDATE)
         values = {"orthonormal": orthonormal, "kept": kept, "rows": rows}
         values |= {"most_doubtful": MOST_DOUBTFUL, "factor": scale**-2.0}
@@ -132,18 +124,13 @@ class DeviceUpdate:
         needs = xp.zeros(1, np.int32)
         card.launch_blocks(self.file, "update_needs", 1, 1, needs, options=self.options)
         self.shared_bytes = int(needs[0])
-        self.begin_with(dictionary.factors)
 
-    def begin_with(self, factors: Sequence[NDArray[Any]]) -> None:
-        """Go on from these factors; what was made before is forgotten."""
-        self.seen = int(self.card.download(self.iteration)[0])
+    def begin(self, factors: Sequence[NDArray[Any]]) -> None:
+        """Get ready for iterations from these factors on."""
         exact = np.concatenate([np.asarray(factor, np.float64).ravel() for factor in factors])
         self.double_tables[: exact.size] = self.card.upload(exact)
         self._launch("tabulate", 1)
-
-    def begin(self, last_error: float | None) -> None:
-        """Get ready for iterations, whose errors matter if that of the last one is given."""
-        self.last_error.fill(math.nan if last_error is None else last_error)
+        self.iteration.fill(0)
         self.stopped.fill(0)
 
     def stop(self) -> None:
@@ -155,13 +142,11 @@ class DeviceUpdate:
         self._launch(kernel, self.blocks)
 
     def made(self) -> list[Made]:
-        """What was made since the last look, at most ``kept`` iterations; waits for it."""
+        """What was made since :meth:`begin`, at most ``kept`` iterations; waits for it."""
         history = self.card.download(self.history)
         factors = self.card.download(self.all_factors)
-        now = int(self.card.download(self.iteration)[0])
-        rows = [number % self.kept for number in range(self.seen, now)]
-        self.seen = now
-        return [self._made(history[row], factors[row]) for row in rows]
+        count = int(self.card.download(self.iteration)[0])
+        return [self._made(history[row], factors[row]) for row in range(count)]
 
     def _launch(self, kernel: str, blocks: int) -> None:
         shared, options = self.shared_bytes, self.options
@@ -171,6 +156,5 @@ class DeviceUpdate:
 
     def _made(self, numbers: NDArray[np.float64], entries: NDArray[np.float64]) -> Made:
         factors = list(entries.reshape(2, *self.shape))
-        error, residual, nonzeros, flag = numbers.tolist()
-        failed, rose = bool(int(flag) & ~_ROSE), bool(int(flag) & _ROSE)
-        return Made(factors, error, residual, int(nonzeros), failed, rose)
+        residual, nonzeros, flag = numbers.tolist()
+        return Made(factors, residual, int(nonzeros), bool(flag))

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.cuda.device import Card
-from kronlearn.cuda.exchange import is_on_card
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
+from kronlearn.io.device_arrays import is_on_gpu
 from kronlearn.parameters import check_count
 
 __all__ = ["Choice", "choose", "default_patch", "draw_patches", "learn", "sizes_per_axis"]
@@ -133,7 +133,7 @@ def draw_patches(
     of planes on a card, of which all is known, stay there, in the order of their places.
     """
     axes = tuple(range(1, planes.ndim))
-    if is_on_card(planes):
+    if is_on_gpu(planes):
         assert card is not None
         return _drawn_on(card, planes, patch, n_samples, rng)
     windows = np.lib.stride_tricks.sliding_window_view(planes, patch, axes)

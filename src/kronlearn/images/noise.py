@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.core.init import dct_factor
 from kronlearn.cuda.device import Card, card
-from kronlearn.cuda.exchange import is_on_card
 from kronlearn.cuda.pixels import Contents, Pixels
 from kronlearn.images.planes import contents_of, contiguous, image_array, knows, place_of
+from kronlearn.io.device_arrays import is_on_gpu
 
 __all__ = ["estimate_sigma", "sigma_of_channel"]
 
@@ -58,7 +58,7 @@ def estimate_sigma(
     >>> abs(kl.images.estimate_sigma(noisy) - 20) < 1
     True
     """
-    there = card() if is_on_card(image) else None
+    there = card() if is_on_gpu(image) else None
     channels = image_array(image, channel_axis, there)
     contents = contents_of(channels, there)
     found = tuple(map(sigma_of_channel, channels, contents, [there] * len(contents)))

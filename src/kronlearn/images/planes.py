@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.cuda.device import Card
-from kronlearn.cuda.exchange import adopted, is_on_card, returned_as
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.pixels import KINDS, Contents, Pixels
+from kronlearn.io.device_arrays import adopted, is_on_gpu, returned_as
 
 __all__ = [
     "Planes",
@@ -45,7 +45,7 @@ def image_array(
     With a card it lies there, unless it is a large one in the memory of the processor, or one of a
     dtype that cards do not have (half or extended precision, another order of bytes).
     """
-    if is_on_card(image):
+    if is_on_gpu(image):
         if card is None:
             raise ValueError(
                 'image is on a graphics card; pass device="cuda", or a copy of it in memory.'
@@ -96,7 +96,7 @@ def contents_of(channels: NDArray[Any], card: Card | None = None) -> list[Conten
 
 def knows(channels: NDArray[Any]) -> bool:
     """Whether channels lie on a card and kernels know what kind of pixels they have."""
-    return channels.dtype in KINDS and is_on_card(channels)
+    return channels.dtype in KINDS and is_on_gpu(channels)
 
 
 def _check_finite(channels: NDArray[Any]) -> None:
@@ -117,9 +117,9 @@ def returned(given: Any, image: NDArray[Any], card: Card | None) -> Any:
     """An image where the one that was given is, and as an array of the same library there."""
     if card is None:
         return image
-    if is_on_card(given):
-        return returned_as(given, image if is_on_card(image) else card.upload(image))
-    return _downloaded(card, image) if is_on_card(image) else image
+    if is_on_gpu(given):
+        return returned_as(given, image if is_on_gpu(image) else card.upload(image))
+    return _downloaded(card, image) if is_on_gpu(image) else image
 
 
 def _downloaded(card: Card, image: Any) -> NDArray[Any]:
@@ -134,14 +134,14 @@ def _downloaded(card: Card, image: Any) -> NDArray[Any]:
 
 def in_memory(image: Any, card: Card | None) -> Any:
     """An image in the memory of the processor; one on a card is copied."""
-    if card is None or not is_on_card(image):
+    if card is None or not is_on_gpu(image):
         return image
     return card.download(adopted(card.xp, image))
 
 
 def place_of(array: NDArray[Any], card: Card | None) -> Any:
     """The functions for an array: those of NumPy, or of a card that it lies on."""
-    return card.xp if card is not None and is_on_card(array) else np
+    return card.xp if card is not None and is_on_gpu(array) else np
 
 
 def contiguous(array: NDArray[Any]) -> NDArray[Any]:
@@ -196,7 +196,7 @@ class Planes:
         """
         if card is not None and knows(channels):
             return cls._from_known(channels, scales, which, card, contents)
-        if is_on_card(channels):
+        if is_on_gpu(channels):
             exact = [channels[k].astype(np.float64) for k in which]
             means = [float(values.mean()) for values in exact]
             parts = zip(exact, means, scales, strict=True)
