@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from emulated_card import COMPILER, EmulatedCard
+import emulated_card
+from emulated_card import COMPILER, ArraysOnCard, EmulatedCard
 from kronlearn.cuda.device import card as real_card
 
 # In the background of a shell interrupts are ignored; some tests send them.
@@ -20,8 +21,24 @@ settings.register_profile(
 )
 settings.load_profile("kronlearn")
 
-# Whoever asks for the card.
-ASKING = ("engines.selection", "engines.workers", "images.noise", "sources.stored_samples")
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep compiled kernels where pytest is told to keep things, if it is."""
+    folder = config.getini("cache_dir")
+    if folder != ".pytest_cache":
+        emulated_card.CACHE = config.rootpath / folder / "kernels"
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begin to compile kernels while other tests run."""
+    tests = [item.path.name for item in session.items]
+    if COMPILER and any(name.startswith("test_cuda") for name in tests):
+        emulated_card.compile_ahead()
+
+
+def pytest_sessionfinish() -> None:
+    """Leave kernels that no test waited for."""
+    emulated_card.stop_compiling()
 
 
 @pytest.fixture
@@ -31,13 +48,12 @@ def rng():
 
 
 @pytest.fixture(scope="module", params=["emulated", "cuda"])
-def card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def card(request: pytest.FixtureRequest) -> Any:
     """A graphics card if there is one, and one that is emulated: as the module's EMULATED says."""
     if request.param == "emulated":
         if COMPILER is None:
             pytest.skip("no C++ compiler is at hand")
-        kind = getattr(request.module, "EMULATED", EmulatedCard)
-        return kind(tmp_path_factory.mktemp("kernels"))
+        return getattr(request.module, "EMULATED", EmulatedCard)()
     try:
         return real_card()
     except (ImportError, RuntimeError) as problem:
@@ -47,6 +63,7 @@ def card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture
 def on_card(card: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The card, which ``device="cuda"`` means then."""
-    for place in ASKING:
-        monkeypatch.setattr(f"kronlearn.{place}.card", lambda: card)
+    monkeypatch.setattr("kronlearn.cuda.device._current", lambda: card)
+    if isinstance(card, EmulatedCard):
+        monkeypatch.setattr("kronlearn.io.device_arrays.cupy", ArraysOnCard)
     return card

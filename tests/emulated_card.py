@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pytest
 
-import kronlearn
-from kronlearn.cuda.exchange import is_on_card
+from kronlearn.cuda.device import include_options, kernel_texts
+from kronlearn.io.device_arrays import is_on_gpu
 
-KERNELS = Path(kronlearn.__file__).parent / "cuda" / "kernels"
-EMULATION = Path(__file__).with_name("cuda_emulation.hpp")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
+HERE = Path(__file__).parent
+#: Compiled kernels by what they are made of; conftest.py takes pytest's folder if one is set.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kronlearn-tests"
+# Kernels that nobody has used for so many seconds are forgotten.
+_KEPT_FOR = 30 * 86400
 
+_ENVIRONMENT = dict(os.environ)
+_EMULATION = ("cuda_emulation.hpp", "cuda_matrices.hpp")
+# Kernels are not written for strict aliasing, which CUDA does not assume either.
+_OPTIONS = ("-std=c++17", "-O1", "-fno-strict-aliasing", "-w", "-shared", "-fPIC")
 
 _WITH_WARPS = """
-#include <utility>
-#include "{emulation}"
+#include "cuda_emulation.hpp"
 #include "{file}"
 template <class... P, size_t... I>
 void call(void (*kernel)(P...), unsigned blocks, unsigned threads, size_t shared, void** arguments,
@@ -44,23 +54,103 @@ void call(void (*kernel)(P...), unsigned blocks, unsigned threads, size_t shared
 """
 
 
-class EmulatedCard:
-    """What :class:`kronlearn.cuda.device.Card` offers, with teams of one thread.
+def digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
-    Parameters
-    ----------
-    folder : path
-        For the compiled kernels.
+
+def _sized(file: str, **sizes: int) -> tuple[str, tuple[str, ...], bool]:
+    return file, tuple(f"-DKRONLEARN_{name}={size}" for name, size in sizes.items()), True
+
+
+_SHARED = 227 * 1024
+# What the tests that are not slow compile, about in the order in which they need it.
+_NEEDED = (
+    *((f"{name}.cu", (), False) for name in ("coder", "codes", "block_sums")),
+    *(_sized("pursuit_pairs.cu", WIDTH=s, OLS=ols) for s, ols in ((4, 0), (4, 1), (15, 0))),
+    _sized("pursuit_lanes.cu", M=8, N=16, WIDTH=6, OLS=0, SHARED=_SHARED),
+    _sized("pursuit_lanes.cu", M=8, N=16, WIDTH=5, OLS=1, SHARED=_SHARED),
+    *(_sized("threshold_fused.cu", WIDTH=s) for s in (5, 16)),
+    *(_sized(f"{name}.cu", M=8, N=8) for name in ("full_updates", "settle")),
+    *((f"{name}.cu", (), False) for name in ("code_small", "code_single", "add_patches")),
+    *((f"{name}.cu", (), False) for name in ("recode", "code_double", "pixels")),
+    *((f"shrink_{name}.cu", (), False) for name in ("small", "single", "double")),
+    *(_sized(f"{name}.cu") for name in ("block_sums", "code_single", "recode", "code_small")),
+    *(_sized(f"{name}.cu") for name in ("add_patches", "shrink_single", "shrink_small")),
+    *(_sized(f"{name}.cu") for name in ("pixels", "noise", "group_sums", "chunk_sums")),
+    _sized("pursuit_lanes.cu", M=32, N=32, WIDTH=8, OLS=1, SHARED=_SHARED),
+    *(_sized(f"{name}.cu", M=8, N=16) for name in ("mode_updates", "settle")),
+)
+_ahead = ThreadPoolExecutor(1)
+_compiling: dict[Any, Future[ctypes.CDLL]] = {}
+
+
+def compile_ahead() -> None:
+    """Compile what the tests need in the background, one after the other."""
+    for key in _NEEDED:
+        _compiling[key] = _ahead.submit(_compiled, *key)
+
+
+def stop_compiling() -> None:
+    """Leave what has not begun."""
+    _ahead.shutdown(wait=False, cancel_futures=True)
+
+
+def compiled(file: str, options: tuple[str, ...] = (), with_warps: bool = False) -> ctypes.CDLL:
+    """The kernels of a file for the processor, one thread per team, or with all of their threads.
+
+    What was compiled before is found again by all that it was made of.
     """
+    ahead = _compiling.get((file, options, with_warps))
+    if ahead is None or ahead.cancel():
+        return _compiled(file, options, with_warps)
+    return ahead.result()
 
-    xp = np
+
+@cache
+def _compiled(file: str, options: tuple[str, ...], with_warps: bool) -> ctypes.CDLL:
+    assert COMPILER is not None
+    texts = kernel_texts(file)
+    source = f'#include "{file}"\n'
+    if with_warps:
+        kernels = re.findall(r"^KRONLEARN_KERNEL.*?\s(\w+)\(", _plain(texts[file]), re.M | re.S)
+        calls = "".join(f"KRONLEARN_CALL({kernel})\n" for kernel in kernels)
+        source = _WITH_WARPS.format(file=file, calls=calls)
+        texts |= {name: (HERE / name).read_text() for name in _EMULATION}
+    command = [COMPILER, *_OPTIONS, *options, f"-I{HERE}", *include_options(), "-x", "c++"]
+    own = digest(source, *command, *(texts[name] for name in sorted(texts)))
+    built = CACHE / f"{Path(file).stem}-{own[:32]}.so"
+    if built.exists():
+        os.utime(built)
+    else:
+        _compile(command, source, built)
+    return ctypes.CDLL(str(built))
+
+
+def _plain(text: str) -> str:
+    """Without what may stand between a kernel's type and its name."""
+    return re.sub(r"__launch_bounds__\([^()]*\)|KRONLEARN_BLOCKS\(\d\)", "", text)
+
+
+def _compile(command: list[str], source: str, built: Path) -> None:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    for old in CACHE.glob("*.so"):
+        if time.time() - old.stat().st_mtime > _KEPT_FOR:
+            old.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        text, made = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
+        text.write_text(source)
+        # Not the environment of the moment, which a test may be changing in another thread.
+        subprocess.run([*command, str(text), "-o", str(made)], check=True, env=_ENVIRONMENT)
+        made.replace(built)
+
+
+class EmulatedCard:
+    """What :class:`kronlearn.cuda.device.Card` offers, with teams of one thread."""
+
+    xp: Any = np
     n_teams = 1
     n_multiprocessors = 1
     shared_memory = 227 * 1024
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.libraries: dict[str, ctypes.CDLL] = {}
 
     def upload(self, array: Any) -> Any:
         return np.array(array)
@@ -83,12 +173,8 @@ class EmulatedCard:
             yield rows, self.upload(source.read(rows.start, rows.stop))
 
     def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
-        if file not in self.libraries:
-            built = self.folder / f"{file}.so"
-            command = [COMPILER, "-std=c++17", "-O1", "-shared", "-fPIC", "-x", "c++"]
-            subprocess.run([*command, str(KERNELS / file), "-o", str(built)], check=True)
-            self.libraries[file] = ctypes.CDLL(str(built))
-        getattr(self.libraries[file], kernel)(*map(_passed, arguments))
+        """Run a kernel with teams of one thread."""
+        getattr(compiled(file), kernel)(*map(_passed, arguments))
 
     def launch_blocks(
         self,
@@ -101,24 +187,10 @@ class EmulatedCard:
         shared: int = 0,
     ) -> None:
         """Run a kernel with all of its threads, and 32 of them in a warp."""
-        name = "".join([file, *options]).replace("=", "_")
-        if name not in self.libraries:
-            self.libraries[name] = self._with_warps(file, name, options)
         holders = [_passed(argument) for argument in arguments]
         addresses = (ctypes.c_void_p * len(holders))(*(ctypes.addressof(h) for h in holders))
-        call = getattr(self.libraries[name], f"call_{kernel}")
+        call = getattr(compiled(file, options, with_warps=True), f"call_{kernel}")
         call(ctypes.c_uint(blocks), ctypes.c_uint(threads), ctypes.c_size_t(shared), addresses)
-
-    def _with_warps(self, file: str, name: str, options: tuple[str, ...]) -> ctypes.CDLL:
-        text = (KERNELS / file).read_text()
-        text = re.sub(r"__launch_bounds__\([^()]*\)", "", text)
-        kernels = re.findall(r"KRONLEARN_KERNEL void\s+(\w+)\(", text)
-        calls = "".join(f"KRONLEARN_CALL({kernel})\n" for kernel in kernels)
-        source, built = self.folder / f"{name}.cpp", self.folder / f"{name}.so"
-        source.write_text(_WITH_WARPS.format(emulation=EMULATION, file=KERNELS / file, calls=calls))
-        command = [COMPILER, "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", *options]
-        subprocess.run([*command, str(source), "-o", str(built)], check=True)
-        return ctypes.CDLL(str(built))
 
     def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         return enqueue
@@ -131,6 +203,17 @@ class EmulatedCard:
         return finished
 
 
+class WarpCard(EmulatedCard):
+    """An emulated card whose teams are 32 threads each, as on a real one; slow."""
+
+    n_teams = 4
+
+    def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
+        """Run a kernel with two teams a block: they share what is shared within one."""
+        blocks, threads = 1 if n_teams <= 2 else 2, 64 if n_teams > 1 else 32
+        self.launch_blocks(file, kernel, blocks, threads, *arguments)
+
+
 class OnEmulatedCard(np.ndarray):
     """An array that says of itself that it lies on a card."""
 
@@ -139,7 +222,7 @@ class OnEmulatedCard(np.ndarray):
         return dict(self.__array_interface__)
 
 
-class _Arrays:
+class ArraysOnCard:
     """NumPy, whose arrays say of themselves that they lie on a card."""
 
     ndarray = OnEmulatedCard
@@ -150,6 +233,10 @@ class _Arrays:
             return found
         return lambda *given, **options: _there(found(*given, **options))
 
+    def asnumpy(self, array: Any) -> np.ndarray:
+        assert is_on_gpu(array)
+        return np.array(array).view(np.ndarray)
+
 
 def _there(array: Any) -> Any:
     return array.view(OnEmulatedCard) if isinstance(array, np.ndarray) else array
@@ -158,16 +245,15 @@ def _there(array: Any) -> Any:
 class ArrayCard(EmulatedCard):
     """An emulated card that tells its arrays from others; ``left`` counts numbers that left it."""
 
-    xp = _Arrays()
+    xp = ArraysOnCard()
     left = 0
 
     def upload(self, array: Any) -> Any:
         return _there(np.array(array))
 
     def download(self, array: Any) -> Any:
-        assert is_on_card(array)
         self.left += array.size
-        return np.array(array).view(np.ndarray)
+        return self.xp.asnumpy(array)
 
 
 def aligned(a: np.ndarray) -> np.ndarray:
@@ -179,25 +265,10 @@ def aligned(a: np.ndarray) -> np.ndarray:
     return copy
 
 
-def pointer(a: np.ndarray | None) -> Any:
-    return None if a is None else ctypes.c_void_p(a.ctypes.data)
-
-
-def compiled(source: str, folder: Path, name: str) -> ctypes.CDLL:
-    """A library made of C++ that includes the emulation and kernels."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++ to compile kernels for the processor with")
-    (folder / f"{name}.cpp").write_text(source)
-    # Kernels are not written for strict aliasing, which CUDA does not assume either.
-    options = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"]
-    command = [compiler, *options, "-pthread", f"{name}.cpp", "-o", f"{name}.so"]
-    subprocess.run(command, cwd=folder, check=True)
-    return ctypes.CDLL(folder / f"{name}.so")
-
-
 def _passed(argument: Any) -> Any:
     """A number or a struct by value, an array as a pointer."""
+    if argument is None:
+        return ctypes.c_void_p(0)
     if isinstance(argument, np.generic):
         return {4: ctypes.c_int32, 8: ctypes.c_int64}[argument.nbytes](int(argument))
     if argument.dtype.names is None:

@@ -9,6 +9,7 @@ import pytest
 
 import kronlearn as kl
 from emulated_card import ArrayCard
+from kronlearn.core.init import dct_factor
 from kronlearn.cuda.pixels import KINDS, Pixels
 from test_cuda_images import picture
 
@@ -20,7 +21,7 @@ def noisy_picture(rng: Any, shape: Any, dtype: Any = np.float64) -> Any:
     return image.clip(0, 255).astype(dtype) if np.dtype(dtype).kind in "iu" else image.astype(dtype)
 
 
-DICTIONARY = kl.KroneckerDictionary([kl.starts.dct_factor(8, 16)] * 2)
+DICTIONARY = kl.KroneckerDictionary([dct_factor(8, 16)] * 2)
 
 
 @pytest.mark.parametrize("stages", [1, 2])

@@ -10,9 +10,9 @@ import pytest
 import kronlearn as kl
 import reference
 from emulated_card import OnEmulatedCard
+from kronlearn.core.coder import native_dictionary
 from kronlearn.core.init import dct_factor
 from kronlearn.cuda.images import CardImages
-from kronlearn.engines.threads import native_dictionary
 from test_image_passes import (
     CODINGS,
     DTYPES,
@@ -327,15 +327,20 @@ def test_what_a_card_cannot_do_is_said(card):
 # Whole methods
 
 
+def without_threads(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a pass that are not about how a processor does it."""
+    return {k: v for k, v in options.items() if k not in ("threads", "instruction_set")}
+
+
 def average_on(card: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the passes of denoising and inpainting run on this card."""
 
     class Images(CardImages):
-        def code_image(self, *arguments: Any, threads: int = 1, **options: Any) -> None:
-            super().code_image(*arguments, **options)
+        def code_image(self, *arguments: Any, **options: Any) -> None:
+            super().code_image(*arguments, **without_threads(options))
 
-        def shrink_image(self, *arguments: Any, threads: int = 1, **options: Any) -> None:
-            super().shrink_image(*arguments, **options)
+        def shrink_image(self, *arguments: Any, **options: Any) -> None:
+            super().shrink_image(*arguments, **without_threads(options))
 
     monkeypatch.setattr(
         "kronlearn.images.aggregation.native_dictionary",

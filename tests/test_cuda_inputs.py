@@ -14,9 +14,9 @@ import reference
 from emulated_card import ArrayCard, OnEmulatedCard
 from kronlearn.core.init import dct_factor
 from kronlearn.cuda.device import Card
-from kronlearn.cuda.exchange import adopted, is_on_card, returned_as
 from kronlearn.cuda.streaming import streamed
 from kronlearn.io.arrays import ArraySource
+from kronlearn.io.device_arrays import adopted, is_on_gpu, returned_as
 from test_cuda_images import picture
 
 EMULATED = ArrayCard
@@ -239,7 +239,7 @@ def cupy_on(device: int, current: int = 0) -> Any:
     ],
 )
 def test_it_is_known_where_an_array_lies(array, expected):
-    assert is_on_card(array) is expected
+    assert is_on_gpu(array) is expected
 
 
 def test_arrays_are_taken_by_whatever_they_offer():
@@ -250,7 +250,7 @@ def test_arrays_are_taken_by_whatever_they_offer():
 
 
 def test_arrays_of_another_card_are_an_error():
-    with pytest.raises(ValueError, match=r"on graphics card 1, and the current one is 0"):
+    with pytest.raises(ValueError, match=r"on GPU 1, and the current one is 0"):
         adopted(cupy_on(1), Tensor())
 
 
