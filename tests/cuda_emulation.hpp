@@ -1,4 +1,4 @@
-// Runs CUDA kernels on a processor, to test them where there is no graphics card.
+// Runs CUDA kernels on a processor, to test them where there is no GPU.
 //
 // Included before a .cu file, it gives g++ what nvcc provides by itself. The CUDA threads of a block are
 // fibers that take turns at barriers, and blocks run one after the other; with -fsanitize=thread (and

@@ -1,4 +1,4 @@
-"""Runs the fused kernels of graphics cards on the processor, by emulation."""
+"""Runs the fused kernels of GPUs on the processor, by emulation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulated_card import EmulatedCard, aligned
+from emulated_gpu import EmulatedGpu, aligned
 from kronlearn.core.coder import Coder
 from kronlearn.cuda.quick import TileKernels
 from kronlearn.cuda.tables import Tables
@@ -15,12 +15,12 @@ from reference import dense
 
 NO_BAD_SAMPLE = 1 << 62
 
-CARD = EmulatedCard()
+GPU = EmulatedGpu()
 
 
 def kernels(method: str, width: int) -> TileKernels:
     """The fused kernels of a method, compiled for so many nonzeros."""
-    return TileKernels(CARD, [(8, 8)] * 2, Coder(method, width))  # type: ignore[arg-type]
+    return TileKernels(GPU, [(8, 8)] * 2, Coder(method, width))  # type: ignore[arg-type]
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from emulated_card import EmulatedCard, aligned
+from emulated_gpu import EmulatedGpu, aligned
 from kronlearn.core.coder import Coder
 from kronlearn.cuda.quick import LaneKernels
 from kronlearn.cuda.tables import Tables
@@ -15,13 +15,13 @@ from kronlearn.cuda.tasks import METHODS, new_task
 
 NO_BAD_SAMPLE = 1 << 62
 UNTOUCHED = 99
-CARD = EmulatedCard()
+GPU = EmulatedGpu()
 
 
 def kernels(case: tuple[int, int, int, str]) -> LaneKernels:
     """The kernels for entries and atoms of a side, nonzeros and a method."""
     m, n, width, method = case
-    return LaneKernels(CARD, [(m, n)] * 2, Coder(method, width))  # type: ignore[arg-type]
+    return LaneKernels(GPU, [(m, n)] * 2, Coder(method, width))  # type: ignore[arg-type]
 
 
 @dataclass

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from kronlearn.core.plan import LearningState
 from sklearn.base import clone
 from threadpoolctl import threadpool_limits
 
@@ -16,7 +17,6 @@ from kronlearn.comparators.sukro import NuclearNorm, RelaxedDictionary
 from kronlearn.core.kronecker_sum import rearranged
 from kronlearn.core.loop import learn
 from kronlearn.core.moments import Moments
-from kronlearn.core.plan import LearningState
 from kronlearn.engines.threads import Threads
 from kronlearn.io.arrays import ArraySource
 

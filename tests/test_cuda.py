@@ -1,4 +1,4 @@
-"""The engine of a graphics card, on a card if there is one and emulated on the processor always."""
+"""The engine of a GPU, on a GPU if there is one and emulated on the processor always."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 import kronlearn as kl
 import reference
-from emulated_card import COMPILER, WarpCard
+from emulated_gpu import COMPILER, WarpGpu
 from kronlearn.core.coder import Coder
 from kronlearn.core.engine import PassSums, Task
 from kronlearn.core.moments import ModeMoments
 from kronlearn.cuda.block_sums import BlockSums
-from kronlearn.cuda.codes import CardCodes
+from kronlearn.cuda.codes import GpuCodes
 from kronlearn.cuda.engine import Cuda
 from kronlearn.engines.threads import Threads
 from kronlearn.io import device_arrays
@@ -77,7 +77,7 @@ def assert_same_codes(
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("shape", SHAPES[:-1], ids=str)
-def test_codes_are_those_of_the_processor(on_card, rng, shape, method, dtype):
+def test_codes_are_those_of_the_processor(on_gpu, rng, shape, method, dtype):
     if shape == SHAPES[1] and method == "ols":
         shape = (*shape[:2], 5)
     source, dictionary = problem(rng, shape, dtype)
@@ -87,7 +87,7 @@ def test_codes_are_those_of_the_processor(on_card, rng, shape, method, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("method", METHODS)
-def test_weighted_codes_are_those_of_the_processor(on_card, rng, method, dtype):
+def test_weighted_codes_are_those_of_the_processor(on_gpu, rng, method, dtype):
     source, dictionary = problem(rng, ((8, 8), (9, 10), 5), dtype)
     weights = rng.random(source.array.shape) * (rng.random(source.array.shape) < 0.8)
     source.array[weights == 0] = np.nan
@@ -98,7 +98,7 @@ def test_weighted_codes_are_those_of_the_processor(on_card, rng, method, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("tol", [None, 3.0])
 @pytest.mark.parametrize("n_atoms", [(8, 6), (8, 8)])
-def test_thresholded_codes_are_those_of_the_processor(on_card, rng, n_atoms, tol, dtype):
+def test_thresholded_codes_are_those_of_the_processor(on_gpu, rng, n_atoms, tol, dtype):
     factors = [np.linalg.qr(rng.standard_normal((8, n)))[0] for n in n_atoms]
     dictionary = kl.KroneckerDictionary(factors)
     samples = rng.standard_normal((200, 8, 8)) * np.logspace(-3, 6, 200)[:, None, None]
@@ -109,7 +109,7 @@ def test_thresholded_codes_are_those_of_the_processor(on_card, rng, n_atoms, tol
     np.testing.assert_allclose(found.data, expected.data, rtol=1e-3)
 
 
-def test_exchange_is_left_to_the_processor(on_card, rng):
+def test_exchange_is_left_to_the_processor(on_gpu, rng):
     source, dictionary = problem(rng, SHAPES[0], np.float64)
     with pytest.raises(ValueError, match='method="exchange" runs on the processor only'):
         Cuda(source, BLOCK).codes(dictionary, Coder("exchange", 4))
@@ -117,12 +117,12 @@ def test_exchange_is_left_to_the_processor(on_card, rng):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("fewest", [0, 5])
-def test_codes_are_packed_as_a_sparse_matrix_has_them(card, rng, fewest, dtype):
+def test_codes_are_packed_as_a_sparse_matrix_has_them(gpu, rng, fewest, dtype):
     nonzeros = rng.integers(fewest, 6, 70).astype(np.int32)
     index = rng.integers(0, 30, (70, 5)).astype(np.int32)
     value = rng.standard_normal((70, 5)).astype(dtype)
-    parts = map(card.upload, (index, nonzeros, value, np.zeros(70)))
-    data, indices, starts = map(card.download, CardCodes(card, *parts).packed())
+    parts = map(gpu.upload, (index, nonzeros, value, np.zeros(70)))
+    data, indices, starts = map(gpu.download, GpuCodes(gpu, *parts).packed())
     used = np.arange(5) < nonzeros[:, None]
     np.testing.assert_array_equal(starts, np.concatenate([[0], np.cumsum(nonzeros)]))
     np.testing.assert_array_equal(indices, index[used])
@@ -151,7 +151,7 @@ def assert_same_sums(task: Task, found: Any, expected: Any, dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_sums_are_those_of_the_processor(on_card, rng, shape, dtype, monkeypatch):
+def test_sums_are_those_of_the_processor(on_gpu, rng, shape, dtype, monkeypatch):
     # Blocks are summed in several parts, and a few blocks at a time.
     monkeypatch.setattr("kronlearn.cuda.block_sums._FEWEST_OF_PART", 20)
     monkeypatch.setattr("kronlearn.cuda.block_sums._MOST_BYTES", 1 << 18)
@@ -169,7 +169,7 @@ def test_sums_are_those_of_the_processor(on_card, rng, shape, dtype, monkeypatch
 
 
 @pytest.mark.parametrize("sums", ["mode", "mode-xy"])
-def test_codes_of_a_pass_are_summed_by_later_ones(on_card, rng, sums):
+def test_codes_of_a_pass_are_summed_by_later_ones(on_gpu, rng, sums):
     source, dictionary = problem(rng, SHAPES[2], np.float32)
     engines = Cuda(source, BLOCK), Threads(source, 1, BLOCK)
     task = Task(dictionary, Coder("omp", 4), sums, 0, keeps_codes=True)
@@ -183,7 +183,7 @@ def test_codes_of_a_pass_are_summed_by_later_ones(on_card, rng, sums):
     assert_same_sums(task, found, expected, np.float32)
 
 
-def test_sums_have_the_same_bits_however_blocks_are_shared_out(on_card, rng):
+def test_sums_have_the_same_bits_however_blocks_are_shared_out(on_gpu, rng):
     source, dictionary = problem(rng, SHAPES[2], np.float32, 5 * BLOCK - 9)
     task = Task(dictionary, Coder("ols", 4), "full", n_worst=7)
     totals, worst = [], []
@@ -210,15 +210,15 @@ def test_the_threads_of_a_team_sum_what_one_sums(rng, sums):
     threads, tree = Threads(source, 1, BLOCK), task.tree(4)
     given = threads.run(Task(dictionary, Coder("omp", 4), keeps_codes=True)).codes
     parts = given.index, given.nonzeros, given.value, np.zeros(len(source), np.float32)
-    card: Any = WarpCard()
-    sums_of_blocks = BlockSums(card, task, tree, BLOCK, given=True)
-    sums_of_blocks.add(source.read(0, len(source)), CardCodes(card, *parts), 0)
+    gpu: Any = WarpGpu()
+    sums_of_blocks = BlockSums(gpu, task, tree, BLOCK, given=True)
+    sums_of_blocks.add(source.read(0, len(source)), GpuCodes(gpu, *parts), 0)
     found = PassSums.of_tree(tree, len(source), np.empty(0, np.int64))
     assert_same_sums(task, found, threads.run(task, given), np.float32)
 
 
 @pytest.mark.parametrize("n_worst", [1, 5, 500])
-def test_the_largest_residuals_are_found(on_card, rng, n_worst):
+def test_the_largest_residuals_are_found(on_gpu, rng, n_worst):
     # Orthonormal atoms leave over the entries that are not taken; many samples are alike.
     Y = np.zeros((150, 4, 4), np.float32)
     Y[:, 0, 0], Y[:, 1, 1] = 9.0, rng.integers(0, 4, 150)
@@ -233,7 +233,7 @@ def test_the_largest_residuals_are_found(on_card, rng, n_worst):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_samples_that_are_zero_constant_or_tiny(on_card, rng, method):
+def test_samples_that_are_zero_constant_or_tiny(on_gpu, rng, method):
     Y = rng.standard_normal((40, 8, 8)).astype(np.float32)
     Y[3], Y[4], Y[5] = 0, 1, Y[5] * 1e-25
     source = ArraySource(Y, (8, 8))
@@ -248,7 +248,7 @@ def test_samples_that_are_zero_constant_or_tiny(on_card, rng, method):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
-def test_a_sample_that_is_not_finite_is_named(on_card, rng, bad):
+def test_a_sample_that_is_not_finite_is_named(on_gpu, rng, bad):
     Y = rng.standard_normal((40, 8, 8)).astype(np.float32)
     Y[17, 2, 3] = Y[30, 0, 0] = bad
     source = ArraySource(Y, (8, 8))
@@ -272,7 +272,7 @@ def test_a_sample_that_is_not_finite_is_named(on_card, rng, bad):
     ],
     ids=str,
 )
-def test_learning_ends_where_the_processor_does(on_card, rng, settings):
+def test_learning_ends_where_the_processor_does(on_gpu, rng, settings):
     Y = image_like(rng, 200)
     options = {"n_atoms": (8, 8), "n_nonzero_coefs": 4, "max_iter": 4, "random_state": 0} | settings
     expected = kl.KroneckerDictionaryLearning(**options).fit(Y)
@@ -288,7 +288,7 @@ def test_learning_ends_where_the_processor_does(on_card, rng, settings):
         assert -found.score(Y) == pytest.approx(min(rmse), rel=1e-6)
 
 
-def test_partial_fit_and_transform(on_card, rng):
+def test_partial_fit_and_transform(on_gpu, rng):
     Y = image_like(rng, 400)
     models = [
         kl.KroneckerDictionaryLearning(8, n_nonzero_coefs=4, random_state=0, device=device)
@@ -312,7 +312,7 @@ def image_like(rng: np.random.Generator, count: int) -> np.ndarray:
     return (4 * smooth + 30 * edges).astype(np.float32)
 
 
-def test_without_a_card_it_is_said_what_to_install(monkeypatch):
+def test_without_a_gpu_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     device_arrays.cupy.cache_clear()
     with pytest.raises(ImportError, match=r"pip install 'kronlearn\[cuda\]'"):
@@ -321,7 +321,7 @@ def test_without_a_card_it_is_said_what_to_install(monkeypatch):
         kl.sparse_code(np.eye(4)[None], [np.eye(4)] * 2, 2, device="tpu")
 
 
-def test_coding_on_the_processor_imports_nothing_of_the_card():
+def test_coding_on_the_processor_imports_nothing_of_the_gpu():
     code = (
         "import sys, numpy as np, kronlearn as kl;"
         "kl.sparse_code(np.eye(4)[None], [np.eye(4)] * 2, 2);"
@@ -331,7 +331,7 @@ def test_coding_on_the_processor_imports_nothing_of_the_card():
 
 
 @pytest.mark.parametrize("settings", [{}, {"stages": 1}, {"n_terms": 2, "stages": 1}], ids=str)
-def test_images_are_denoised_as_by_the_processor(on_card, rng, settings):
+def test_images_are_denoised_as_by_the_processor(on_gpu, rng, settings):
     y, x = np.mgrid[:40, :36]
     clean = (100 + 50 * np.sin(y / 5) + 40 * (x > 17)).astype(np.float32)
     noisy = clean + rng.normal(0, 10, clean.shape).astype(np.float32)

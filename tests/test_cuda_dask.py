@@ -1,4 +1,4 @@
-"""Dask workers with graphics cards: real ones if there is one, emulated always."""
+"""Dask workers with GPUs: real ones if there is one, emulated always."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import kronlearn as kl
-from emulated_card import EmulatedCard
+from emulated_gpu import EmulatedGpu
 
 #: Sums of all kinds: full moments, one mode after the other, S_xy alone.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -26,8 +26,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
-class SharedCard(EmulatedCard):
-    """An emulated card that several workers use, one at a time."""
+class SharedGpu(EmulatedGpu):
+    """An emulated GPU that several workers use, one at a time."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -37,16 +37,16 @@ class SharedCard(EmulatedCard):
             super().launch(*arguments)
 
 
-EMULATED = SharedCard
+EMULATED = SharedGpu
 
 
 @pytest.fixture
-def workers(on_card: Any) -> Callable[[int], AbstractContextManager[None]]:
-    """A cluster of so many workers that share the card, each in a process of its own if real."""
+def workers(on_gpu: Any) -> Callable[[int], AbstractContextManager[None]]:
+    """A cluster of so many workers that share the GPU, each in a process of its own if real."""
 
     @contextmanager
     def started(count: int) -> Iterator[None]:
-        real = not isinstance(on_card, EmulatedCard)
+        real = not isinstance(on_gpu, EmulatedGpu)
         options = {"processes": real, "threads_per_worker": 1, "dashboard_address": ":0"}
         with LocalCluster(n_workers=count, **options) as cluster, Client(cluster):
             yield
@@ -71,7 +71,7 @@ def bits(found: Any) -> tuple[bytes, ...]:
     return (rmse, *(np.ascontiguousarray(factor).tobytes() for factor in found.factors_))
 
 
-def test_workers_with_cards_end_with_the_same_bits_whatever_their_number(workers: Any) -> None:
+def test_workers_with_gpus_end_with_the_same_bits_whatever_their_number(workers: Any) -> None:
     samples = image_like(1000)
     found: dict[str, list[Any]] = {name: [] for name in SETTINGS}
     for count in (1, 3):
@@ -83,11 +83,11 @@ def test_workers_with_cards_end_with_the_same_bits_whatever_their_number(workers
         assert all(bits(first) == bits(other) for other in others), name
         alone = model(engine="threads", device="cpu", **settings).fit(samples)
         np.testing.assert_allclose(first.history_["rmse"], alone.history_["rmse"], rtol=1e-3)
-        on_one_card = model(engine="auto", **settings).fit(samples)
-        assert bits(on_one_card) == bits(first), name
+        on_one_gpu = model(engine="auto", **settings).fit(samples)
+        assert bits(on_one_gpu) == bits(first), name
 
 
-def test_workers_with_cards_read_files_and_lazy_arrays(workers: Any, tmp_path: Path) -> None:
+def test_workers_with_gpus_read_files_and_lazy_arrays(workers: Any, tmp_path: Path) -> None:
     samples = image_like(600)
     np.save(tmp_path / "samples.npy", samples)
     with workers(2):
@@ -110,11 +110,11 @@ def test_a_sample_that_is_not_finite_is_named(workers: Any) -> None:
         model().fit(samples)
 
 
-def test_a_worker_without_a_card_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_card() -> None:
+def test_a_worker_without_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_gpu() -> None:
         raise RuntimeError('device="cuda" found no GPU; pass device="cpu".')
 
-    monkeypatch.setattr("kronlearn.cuda.device._current", no_card)
+    monkeypatch.setattr("kronlearn.cuda.device._current", no_gpu)
     options = {"processes": False, "threads_per_worker": 1, "dashboard_address": ":0"}
     with (
         LocalCluster(n_workers=1, **options) as cluster,

@@ -1,4 +1,4 @@
-"""The fused kernels of graphics cards, run on the processor by tests/cuda_emulation.hpp.
+"""The fused kernels of GPUs, run on the processor by tests/cuda_emulation.hpp.
 
 They code tiles of 128 samples of 8 × 8 and add up moments at once; they must agree with
 ``sparse_code`` and with sums in float64.
@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import emulated_card
+import emulated_gpu
 import kronlearn as kl
-from emulated_card import digest
+from emulated_gpu import digest
 from fused_kernels import (
     Result,
     all_kinds,
@@ -279,7 +279,7 @@ def compiling():
 
     def compile_(file):
         texts = kernel_texts(file)
-        done = emulated_card.CACHE / f"{digest(version, *texts.values())}.compiled"
+        done = emulated_gpu.CACHE / f"{digest(version, *texts.values())}.compiled"
         if done.exists():
             return ""
         command = [compiler, "-std=c++17", "-arch=sm_90", "-cubin", *include_options()]

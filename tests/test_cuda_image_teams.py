@@ -1,4 +1,4 @@
-"""Passes over images by teams of 32 threads, as a card has them, emulated on the processor."""
+"""Passes over images by teams of 32 threads, as a GPU has them, emulated on the processor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import reference
-from emulated_card import COMPILER, WarpCard
+from emulated_gpu import COMPILER, WarpGpu
 from kronlearn.cuda.pixels import Pixels
 from test_cuda_images import ROUNDING, assert_same_sums, axes_of, coded, shrunk
 from test_image_passes import METHODS
@@ -20,7 +20,7 @@ PRECISIONS = [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)]
 def warps() -> Any:
     if COMPILER is None:
         pytest.skip("no C++ compiler is at hand")
-    return WarpCard()
+    return WarpGpu()
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
@@ -48,7 +48,7 @@ def test_teams_of_many_threads_code_the_usual_shapes(warps, rng, n, method, tol)
     assert_same_sums(coded(warps, *settings), coded(None, *settings), np.float32)
 
 
-def test_teams_whose_scratch_is_in_the_memory_of_the_card(warps, rng):
+def test_teams_whose_scratch_is_in_the_memory_of_the_gpu(warps, rng):
     image = rng.standard_normal((20, 21)).astype(np.float32)
     factors = reference.random_factors(rng, (20, 20), (21, 21))
     settings = (image, factors, axes_of(image.shape, (20, 20), (1, 1)), "omp", 3, -1.0)

@@ -1,4 +1,4 @@
-"""The kernels of graphics cards for 16 × 16 and 32 × 32 atoms, run on the processor by emulation.
+"""The kernels of GPUs for 16 × 16 and 32 × 32 atoms, run on the processor by emulation.
 
 They code samples with several lanes each and add up the moments of one mode; they must agree with
 ``sparse_code`` and with sums in float64.
@@ -11,7 +11,7 @@ import pytest
 
 import kronlearn as kl
 import reference
-from emulated_card import aligned
+from emulated_gpu import aligned
 from lane_kernels import Run, kernels
 from reference import dense
 

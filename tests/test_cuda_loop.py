@@ -1,4 +1,4 @@
-"""Iterations that a graphics card does on its own, and how passes and they take over."""
+"""Iterations that a GPU does on its own, and how passes and they take over."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import kronlearn as kl
-from emulated_card import EmulatedCard
+from emulated_gpu import EmulatedGpu
 from kronlearn.core.coder import Coder
 from kronlearn.core.engine import Iterated, Task
 from kronlearn.cuda.engine import Cuda
 from kronlearn.cuda.iterations import Iterations
 from kronlearn.io.arrays import ArraySource
 
-#: All that the card does on its own; numbers of nonzeros are those that other tests compile.
+#: All that the GPU does on its own; numbers of nonzeros are those that other tests compile.
 KINDS = [
     {"n_atoms": 8, "method": "omp", "n_nonzero_coefs": 4},
     {"n_atoms": 8, "structure": "orthonormal", "n_nonzero_coefs": 5},
@@ -27,7 +27,7 @@ KINDS = [
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """How many iterations the card is asked to do on its own, and how many it did."""
+    """How many iterations the GPU is asked to do on its own, and how many it did."""
     asked: list[tuple[int, int]] = []
     run = Iterations.run
 
@@ -59,8 +59,8 @@ def fitted(Y: np.ndarray, device: str = "cuda", **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=str)
-def test_iterations_end_where_the_processor_does(on_card, runs, rng, settings):
-    emulated = isinstance(on_card, EmulatedCard)
+def test_iterations_end_where_the_processor_does(on_gpu, runs, rng, settings):
+    emulated = isinstance(on_gpu, EmulatedGpu)
     Y = image_like(rng, 160 if emulated else 20000)
     settings = settings | {"max_iter": 4 if emulated else 20}
     expected, found = (fitted(Y, device, **settings) for device in ("cpu", "cuda"))
@@ -71,13 +71,13 @@ def test_iterations_end_where_the_processor_does(on_card, runs, rng, settings):
     assert found.history_["mean_nonzeros"] == expected.history_["mean_nonzeros"]
     assert np.all(np.diff(found.history_["seconds"]) >= 0)
     assert -found.score(Y) == pytest.approx(rmse.min(), rel=1e-6)
-    # Samples that single precision is not trusted with are no reason to leave the card; an atom
+    # Samples that single precision is not trusted with are no reason to leave the GPU; an atom
     # that is not used at first may be.
     assert sum(done for _, done in runs) >= found.n_iter_ - 1
 
 
 @pytest.mark.parametrize("settings", KINDS[:3:2], ids=str)
-def test_iterations_have_the_same_bits_in_every_run(on_card, rng, settings):
+def test_iterations_have_the_same_bits_in_every_run(on_gpu, rng, settings):
     Y = image_like(rng, 160)
     one, other = (fitted(Y, **settings, max_iter=3) for _ in range(2))
     assert one.history_["rmse"] == other.history_["rmse"]
@@ -86,7 +86,7 @@ def test_iterations_have_the_same_bits_in_every_run(on_card, rng, settings):
 
 
 @pytest.mark.parametrize("settings", KINDS[:3:2], ids=str)
-def test_iterations_are_a_function_of_the_dictionary(on_card, rng, settings):
+def test_iterations_are_a_function_of_the_dictionary(on_gpu, rng, settings):
     source = ArraySource(image_like(rng, 160), (8, 8))
     coder = Coder("omp", settings["n_nonzero_coefs"])
     start = kl.KroneckerDictionary.normalized(rng.standard_normal((2, 8, settings["n_atoms"])))
@@ -103,7 +103,7 @@ def test_iterations_are_a_function_of_the_dictionary(on_card, rng, settings):
         assert found.nonzeros == passed.nonzeros
 
 
-def test_kinds_without_kernels_are_left_to_passes(on_card, rng):
+def test_kinds_without_kernels_are_left_to_passes(on_gpu, rng):
     Y = image_like(rng, 60)
     engine = Cuda(ArraySource(Y, (8, 8)), 64)
     square = kl.KroneckerDictionary.normalized(rng.standard_normal((2, 8, 8)))
@@ -119,7 +119,7 @@ def test_kinds_without_kernels_are_left_to_passes(on_card, rng):
     assert double.iterations(square, Coder("omp", 4), False, 2) is None
 
 
-def test_an_atom_that_is_not_used_is_replaced(on_card, runs, rng):
+def test_an_atom_that_is_not_used_is_replaced(on_gpu, runs, rng):
     # The last left atom is none of any sample's.
     Y = image_like(rng, 150)
     Y[:, -1] = 0
@@ -131,7 +131,7 @@ def test_an_atom_that_is_not_used_is_replaced(on_card, runs, rng):
     np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=5e-3)
 
 
-def test_passes_and_the_card_take_over_from_each_other(on_card, rng, monkeypatch):
+def test_passes_and_the_gpu_take_over_from_each_other(on_gpu, rng, monkeypatch):
     Y = image_like(rng, 160)
     settings = {"method": "omp", "max_iter": 6}
     expected = fitted(Y, "cpu", **settings)
@@ -147,15 +147,15 @@ def test_passes_and_the_card_take_over_from_each_other(on_card, rng, monkeypatch
     np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=2e-3)
 
 
-def test_samples_that_are_not_finite_are_named(on_card, rng):
+def test_samples_that_are_not_finite_are_named(on_gpu, rng):
     Y = image_like(rng, 50)
     Y[17, 2, 3] = np.nan
     with pytest.raises(ValueError, match="sample 17"):
         fitted(Y, method="omp")
 
 
-def test_a_time_budget_ends_where_the_iterations_do_that_are_in_it(on_card, runs, rng, monkeypatch):
-    replayed, late = type(on_card).replayed, [0.0]
+def test_a_time_budget_ends_where_the_iterations_do_that_are_in_it(on_gpu, runs, rng, monkeypatch):
+    replayed, late = type(on_gpu).replayed, [0.0]
 
     def slowly(self: Any, works: list[Any]) -> list[float]:
         """As if every iteration took 100 seconds more."""
@@ -165,7 +165,7 @@ def test_a_time_budget_ends_where_the_iterations_do_that_are_in_it(on_card, runs
             finished.append(end + late[0])
         return finished
 
-    monkeypatch.setattr(type(on_card), "replayed", slowly)
+    monkeypatch.setattr(type(on_gpu), "replayed", slowly)
     settings = {"method": "omp", "max_iter": 100, "time_budget": 750.0}
     found = fitted(image_like(rng, 100), **settings)
     assert found.stop_reason_ == "time_budget"

@@ -1,4 +1,4 @@
-"""Updates of dictionaries on a graphics card, and samples that it codes again."""
+"""Updates of dictionaries on a GPU, and samples that it codes again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kronlearn.core.coder import Coder
 from kronlearn.core.engine import PassSums, Task
 from kronlearn.core.moments import ModeMoments, Moments
 from kronlearn.core.structures import General, Orthonormal
-from kronlearn.cuda.codes import CardCodes
+from kronlearn.cuda.codes import GpuCodes
 from kronlearn.cuda.settling import Settling
 from kronlearn.cuda.tables import Tables
 from kronlearn.cuda.tasks import METHODS, new_task
@@ -37,15 +37,15 @@ def samples_of(rng: np.random.Generator, m: int, count: int) -> ArraySource:
 
 def give(update: DeviceUpdate, sums: list[np.ndarray], found: PassSums) -> None:
     """Pass sums in double precision as those of a single sample that no block has in its own."""
-    card = update.card
+    gpu = update.gpu
     counts = [found.energy, found.residual, found.code_energy, float(found.nonzeros)]
-    update.further[...] = card.upload(np.concatenate([part.ravel() for part in sums]))
-    update.further_counts[...] = card.upload(np.array(counts))
+    update.further[...] = gpu.upload(np.concatenate([part.ravel() for part in sums]))
+    update.further_counts[...] = gpu.upload(np.array(counts))
     update.doubtful_count.fill(1)
 
 
 @pytest.mark.parametrize("structure", [General, Orthonormal])
-def test_updates_from_full_moments_are_those_of_the_processor(card, rng, structure):
+def test_updates_from_full_moments_are_those_of_the_processor(gpu, rng, structure):
     dictionary = dictionary_of(rng, 8, 8)
     if structure is Orthonormal:
         dictionary = kl.KroneckerDictionary([np.linalg.qr(f)[0] for f in dictionary.factors])
@@ -53,22 +53,22 @@ def test_updates_from_full_moments_are_those_of_the_processor(card, rng, structu
     task = Task(dictionary, coder, "full" if structure is General else "xy")
     found = Threads(samples_of(rng, 8, 3000)).run(task)
     moments = Moments.of_pass(task, found)
-    update = DeviceUpdate(card, dictionary, structure is Orthonormal, kept=4, rows=3)
+    update = DeviceUpdate(gpu, dictionary, structure is Orthonormal, kept=4, rows=3)
     update.begin(dictionary.factors)
     give(update, [moments.xy] if moments.xx is None else [moments.xx, moments.xy], found)
     update.run("update_both")
     [made] = update.made()
     expected, _ = structure().update(dictionary, moments)
     assert_made(made, expected, found)
-    assert_tables(card, update, expected)
-    assert int(card.download(update.doubtful_count)[0]) == 0
+    assert_tables(gpu, update, expected)
+    assert int(gpu.download(update.doubtful_count)[0]) == 0
 
 
 @pytest.mark.parametrize(("m", "n"), SIZES)
-def test_updates_mode_by_mode_are_those_of_the_processor(card, rng, m, n):
+def test_updates_mode_by_mode_are_those_of_the_processor(gpu, rng, m, n):
     dictionary, coder, structure = dictionary_of(rng, m, n), Coder("omp", 6), General()
     threads = Threads(samples_of(rng, m, 600))
-    update = DeviceUpdate(card, dictionary, False, kept=4, rows=3)
+    update = DeviceUpdate(gpu, dictionary, False, kept=4, rows=3)
     update.begin(dictionary.factors)
     expected: Any = dictionary
     scales = [np.ones(n), np.ones(n)]
@@ -83,15 +83,15 @@ def test_updates_mode_by_mode_are_those_of_the_processor(card, rng, m, n):
             first = found
             give(update, [rows], found)
         else:
-            update.partial[0] = card.upload(rows.astype(np.float32).ravel())
+            update.partial[0] = gpu.upload(rows.astype(np.float32).ravel())
             rest = rows - rows.astype(np.float32)
-            update.partial[2] = card.upload(rest.astype(np.float32).ravel())
+            update.partial[2] = gpu.upload(rest.astype(np.float32).ravel())
         update.run(kernel)
         stack, scales[mode] = structure.solve(expected.stacks[mode], sums)
         expected = expected.with_stack(mode, stack)
     [made] = update.made()
     assert_made(made, expected, first)
-    assert_tables(card, update, expected)
+    assert_tables(gpu, update, expected)
 
 
 def assert_made(made: Made, expected: Any, found: PassSums) -> None:
@@ -101,19 +101,19 @@ def assert_made(made: Made, expected: Any, found: PassSums) -> None:
     assert (made.residual, made.nonzeros) == (found.residual, found.nonzeros)
 
 
-def assert_tables(card: Any, update: DeviceUpdate, expected: Any) -> None:
+def assert_tables(gpu: Any, update: DeviceUpdate, expected: Any) -> None:
     """The tables are those of the new dictionary."""
     numbers = Tables.of(expected.factors).numbers
-    np.testing.assert_allclose(card.download(update.double_tables), numbers, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(card.download(update.single_tables), numbers, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(gpu.download(update.double_tables), numbers, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(gpu.download(update.single_tables), numbers, rtol=0, atol=1e-6)
 
 
-def test_atoms_that_no_code_uses_are_left_to_the_processor(card, rng):
+def test_atoms_that_no_code_uses_are_left_to_the_processor(gpu, rng):
     dictionary = dictionary_of(rng, 8, 16)
-    update = DeviceUpdate(card, dictionary, False, kept=4, rows=3)
+    update = DeviceUpdate(gpu, dictionary, False, kept=4, rows=3)
     update.begin(dictionary.factors)
     P = np.diag(np.arange(16.0))
-    update.further[...] = card.upload(
+    update.further[...] = gpu.upload(
         np.concatenate([P, rng.standard_normal((16, 8))], axis=1).ravel()
     )
     update.doubtful_count.fill(1)
@@ -121,8 +121,8 @@ def test_atoms_that_no_code_uses_are_left_to_the_processor(card, rng):
         update.run(kernel)
     [made] = update.made()
     assert made.failed
-    assert int(card.download(update.stopped)[0]) == 1
-    assert int(card.download(update.doubtful_count)[0]) == 0
+    assert int(gpu.download(update.stopped)[0]) == 1
+    assert int(gpu.download(update.doubtful_count)[0]) == 0
 
 
 @pytest.mark.parametrize("in_place", [True, False])
@@ -135,9 +135,7 @@ def test_atoms_that_no_code_uses_are_left_to_the_processor(card, rng):
         pytest.param(32, 32, "ols", marks=pytest.mark.slow),
     ],
 )
-def test_settled_samples_have_the_codes_and_sums_of_the_processor(
-    card, rng, m, n, method, in_place
-):
+def test_settled_samples_have_the_codes_and_sums_of_the_processor(gpu, rng, m, n, method, in_place):
     if n > 8 and not in_place:
         pytest.skip("sums of the right mode read all codes")
     dictionary, width = dictionary_of(rng, m, n), 5
@@ -146,7 +144,7 @@ def test_settled_samples_have_the_codes_and_sums_of_the_processor(
     Y = rng.standard_normal((40, m, m)).astype(np.float32)
     chosen = rng.permutation(40)[:19].astype(np.int32)
     results = [
-        settled(card, Y, dictionary, method, order, in_place) for order in (chosen, np.sort(chosen))
+        settled(gpu, Y, dictionary, method, order, in_place) for order in (chosen, np.sort(chosen))
     ]
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -169,34 +167,34 @@ def test_settled_samples_have_the_codes_and_sums_of_the_processor(
 
 
 def settled(
-    card: Any, Y: np.ndarray, dictionary: Any, method: str, order: np.ndarray, in_place: bool
+    gpu: Any, Y: np.ndarray, dictionary: Any, method: str, order: np.ndarray, in_place: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sums, counts and supports, in the order of the samples, of some that are on a list."""
-    samples, ones = card.upload(Y.reshape(len(Y), -1)), card.upload(np.ones(32))
-    doubtful = card.upload(order)
-    update = DeviceUpdate(card, dictionary, method == "threshold", kept=4, rows=1)
+    samples, ones = gpu.upload(Y.reshape(len(Y), -1)), gpu.upload(np.ones(32))
+    doubtful = gpu.upload(order)
+    update = DeviceUpdate(gpu, dictionary, method == "threshold", kept=4, rows=1)
     update.begin(dictionary.factors)
     update.doubtful_count.fill(len(order))
-    bad = card.upload(np.array([1 << 62]))
+    bad = gpu.upload(np.array([1 << 62]))
     task = new_task(
         shape=Tables.of(dictionary.factors).shape,
         method=METHODS[method],
         width=5,
         count=len(Y),
-        samples=card.address(samples),
-        norms1=card.address(ones),
-        norms2=card.address(ones),
-        doubtful=card.address(doubtful),
-        doubtful_count=card.address(update.doubtful_count),
-        stopped=card.address(update.stopped),
-        first_bad=card.address(bad),
+        samples=gpu.address(samples),
+        norms1=gpu.address(ones),
+        norms2=gpu.address(ones),
+        doubtful=gpu.address(doubtful),
+        doubtful_count=gpu.address(update.doubtful_count),
+        stopped=gpu.address(update.stopped),
+        first_bad=gpu.address(bad),
     )
-    codes = CardCodes.empty(card, len(Y), 5, np.float32)
+    codes = GpuCodes.empty(gpu, len(Y), 5, np.float32)
     if in_place:
-        for name, place in codes.addresses(card.address).items():
+        for name, place in codes.addresses(gpu.address).items():
             task[name] = place
-    settling = Settling(card, update, task)
+    settling = Settling(gpu, update, task)
     settling.run(task)
     index = codes.index[np.sort(order)] if in_place else settling.codes.index[np.argsort(order)]
     arrays = update.further, update.further_counts, index
-    return tuple(card.download(array) for array in arrays)
+    return tuple(gpu.download(array) for array in arrays)

@@ -1,4 +1,4 @@
-"""Codes samples on the card."""
+"""Codes samples on the GPU."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 from kronlearn.core.coder import Coder
 from kronlearn.core.engine import Task
 from kronlearn.core.source import Source, check_finite
-from kronlearn.cuda.codes import CardCodes
-from kronlearn.cuda.device import Card
+from kronlearn.cuda.codes import GpuCodes
+from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.quick import quick_kernels
-from kronlearn.cuda.tables import SHAPE, card_tables
+from kronlearn.cuda.tables import SHAPE, gpu_tables
 from kronlearn.cuda.tasks import METHODS, NO_SAMPLE, check_method, new_task
 
 __all__ = ["ChunkCoder"]
@@ -26,30 +26,30 @@ class ChunkCoder:
 
     Parameters
     ----------
-    card : Card
+    gpu : Gpu
     task : Task
     source : Source
     first : int
         The number of the source's first sample among all samples, which errors name.
     """
 
-    def __init__(self, card: Card, task: Task, source: Source, first: int = 0) -> None:
+    def __init__(self, gpu: Gpu, task: Task, source: Source, first: int = 0) -> None:
         check_method(task.coder.method)
-        self.card, self.task, self.source, self.first = card, task, source, first
+        self.gpu, self.task, self.source, self.first = gpu, task, source, first
         self.dtype = source.dtype
-        self.quick = quick_kernels(card, task.factors, self.dtype, task.coder)
-        self.tables = card_tables(card, task.factors)
+        self.quick = quick_kernels(gpu, task.factors, self.dtype, task.coder)
+        self.tables = gpu_tables(gpu, task.factors)
         #: The number of the first sample that is not finite.
-        self.bad = card.xp.full(1, NO_SAMPLE, np.int64)
+        self.bad = gpu.xp.full(1, NO_SAMPLE, np.int64)
 
-    def code(self, rows: slice, samples: Any, codes: CardCodes) -> None:
+    def code(self, rows: slice, samples: Any, codes: GpuCodes) -> None:
         """Code consecutive samples of the source into codes of their own."""
-        xp, count = self.card.xp, len(samples)
+        xp, count = self.gpu.xp, len(samples)
         single = self.dtype == np.float32
-        targets = _targets(self.card, self.task.coder, rows, self.dtype)
+        targets = _targets(self.gpu, self.task.coder, rows, self.dtype)
         doubtful = xp.empty(count if single else 0, np.int32)
         doubtful_count = xp.zeros(1, np.int32)
-        address = self.card.address
+        address = self.gpu.address
         values: dict[str, Any] = {
             "shape": self.tables.shape,
             "method": METHODS[self.task.coder.method],
@@ -75,8 +75,8 @@ class ChunkCoder:
         self._launch("recode_float32", values | places, count)
 
     def check(self) -> None:
-        """Raise if a sample that was coded is not finite; waits for the card."""
-        bad = int(self.card.download(self.bad)[0])
+        """Raise if a sample that was coded is not finite; waits for the GPU."""
+        bad = int(self.gpu.download(self.bad)[0])
         if bad != NO_SAMPLE:
             check_finite(self.source.read(bad, bad + 1), self.first + bad, self.source.name)
 
@@ -84,30 +84,30 @@ class ChunkCoder:
         task = new_task(**values)
         tables = self.tables.numbers[_SINGLE if kind == "float32" else _DOUBLE]
         width, weighted = int(task["width"]), bool(task["weights"])
-        size = _scratch_size(self.card, kind, task["shape"].tobytes(), width, weighted)
-        teams = min(self.card.n_teams, count)
-        scratch = self.card.xp.empty(size * teams, tables.dtype)
-        task["scratch"], task["scratch_size"] = self.card.address(scratch), size
+        size = _scratch_size(self.gpu, kind, task["shape"].tobytes(), width, weighted)
+        teams = min(self.gpu.n_teams, count)
+        scratch = self.gpu.xp.empty(size * teams, tables.dtype)
+        task["scratch"], task["scratch_size"] = self.gpu.address(scratch), size
         kernel = kind if kind.startswith("recode") else f"code_{kind}"
-        self.card.launch("coder.cu", kernel, teams, task, tables)
+        self.gpu.launch("coder.cu", kernel, teams, task, tables)
 
 
 @lru_cache(256)
-def _scratch_size(card: Card, kind: str, shape: bytes, width: int, weighted: bool) -> int:
+def _scratch_size(gpu: Gpu, kind: str, shape: bytes, width: int, weighted: bool) -> int:
     """Numbers that a team needs for itself, as the kernel counts them."""
-    numbers = card.xp.zeros(1, np.int64)
+    numbers = gpu.xp.zeros(1, np.int64)
     task = new_task(shape=np.frombuffer(shape, SHAPE)[0], width=width, weights=int(weighted))
-    card.launch("coder.cu", f"scratch_{kind}", 1, task, numbers)
-    return int(card.download(numbers)[0])
+    gpu.launch("coder.cu", f"scratch_{kind}", 1, task, numbers)
+    return int(gpu.download(numbers)[0])
 
 
-def _targets(card: Card, coder: Coder, rows: slice, dtype: np.dtype[Any]) -> dict[str, Any]:
+def _targets(gpu: Gpu, coder: Coder, rows: slice, dtype: np.dtype[Any]) -> dict[str, Any]:
     targets: dict[str, Any] = {}
     if coder.tol is not None:
         if np.ndim(coder.tol) == 0:
             targets["tol"] = float(coder.tol)
         else:
-            targets["tols"] = card.upload(np.ascontiguousarray(np.asarray(coder.tol)[rows], dtype))
+            targets["tols"] = gpu.upload(np.ascontiguousarray(np.asarray(coder.tol)[rows], dtype))
     if coder.weights is not None:
-        targets["weights"] = card.upload(np.ascontiguousarray(coder.weights[rows], dtype))
+        targets["weights"] = gpu.upload(np.ascontiguousarray(coder.weights[rows], dtype))
     return targets

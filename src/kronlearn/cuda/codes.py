@@ -1,4 +1,4 @@
-"""Codes on the card."""
+"""Codes on the GPU."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.device import Card, card
+from kronlearn.cuda.device import Gpu, current_gpu
 
-__all__ = ["CardCodes"]
+__all__ = ["GpuCodes"]
 
 # CuPy numbers the entries of a sparse matrix with 32 bits.
 _MOST_ENTRIES = 2**31 - 1
@@ -20,25 +20,25 @@ _PARTS = ("index", "nonzeros", "value", "residual2")
 
 
 @dataclass(frozen=True)
-class CardCodes:
+class GpuCodes:
     """Codes of fixed width: of row k the first ``nonzeros[k]`` entries count, indices ascending.
 
     ``index``, ``value`` are (N, width), ``nonzeros`` and ``residual2`` (the squared norms of the
     residuals) are (N,).
     """
 
-    card: Card
+    gpu: Gpu
     index: Any
     nonzeros: Any
     value: Any
     residual2: Any
 
     @classmethod
-    def empty(cls, card: Card, n_samples: int, width: int, dtype: Any) -> CardCodes:
+    def empty(cls, gpu: Gpu, n_samples: int, width: int, dtype: Any) -> GpuCodes:
         """Memory for the codes of N samples."""
-        xp = card.xp
+        xp = gpu.xp
         return cls(
-            card,
+            gpu,
             xp.zeros((n_samples, width), np.int32),
             xp.zeros(n_samples, np.int32),
             xp.zeros((n_samples, width), dtype),
@@ -47,10 +47,10 @@ class CardCodes:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Codes go to another process by way of the memory of the processor."""
-        return _received, tuple(self.card.download(getattr(self, part)) for part in _PARTS)
+        return _received, tuple(self.gpu.download(getattr(self, part)) for part in _PARTS)
 
-    def __getitem__(self, rows: slice) -> CardCodes:
-        return CardCodes(self.card, *(getattr(self, part)[rows] for part in _PARTS))
+    def __getitem__(self, rows: slice) -> GpuCodes:
+        return GpuCodes(self.gpu, *(getattr(self, part)[rows] for part in _PARTS))
 
     def addresses(self, address: Callable[[Any], int]) -> dict[str, int]:
         """Where the parts are, by the names that the kernels have for them."""
@@ -61,10 +61,10 @@ class CardCodes:
 
         Where all are of full width, nothing is copied.
         """
-        xp, (count, width) = self.card.xp, self.index.shape
+        xp, (count, width) = self.gpu.xp, self.index.shape
         starts = xp.zeros(count + 1, np.int64)
         xp.cumsum(self.nonzeros, out=starts[1:])
-        entries = int(self.card.download(starts[-1:])[0])
+        entries = int(self.gpu.download(starts[-1:])[0])
         if entries > _MOST_ENTRIES:
             raise ValueError(
                 f"The codes have {entries} nonzeros, and a sparse matrix of CuPy has at most "
@@ -73,14 +73,14 @@ class CardCodes:
         value, index = self.value.ravel(), self.index.ravel()
         if entries < count * width:
             value, index = xp.empty(entries, value.dtype), xp.empty(entries, np.int32)
-            teams = min(16 * self.card.n_teams, -(-count * width // 32))
+            teams = min(16 * self.gpu.n_teams, -(-count * width // 32))
             sizes = np.int64(count), np.int32(width)
             arrays = self.index, self.value, starts, *sizes, index, value
-            self.card.launch("codes.cu", f"pack_{value.dtype.name}", teams, *arrays)
+            self.gpu.launch("codes.cu", f"pack_{value.dtype.name}", teams, *arrays)
         return value, index, starts
 
 
-def _received(*parts: NDArray[Any]) -> CardCodes:
-    """Codes from the memory of the processor, on the current card."""
-    here = card()
-    return CardCodes(here, *map(here.upload, parts))
+def _received(*parts: NDArray[Any]) -> GpuCodes:
+    """Codes from the memory of the processor, on the current GPU."""
+    here = current_gpu()
+    return GpuCodes(here, *map(here.upload, parts))

@@ -1,4 +1,4 @@
-"""The graphics card: arrays on it, and kernels that are compiled for it at their first use."""
+"""The GPU: arrays on it, and kernels that are compiled for it at their first use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.streaming import streamed
 from kronlearn.io.device_arrays import cupy
 
-__all__ = ["Card", "card", "include_options", "kernel_texts"]
+__all__ = ["Gpu", "current_gpu", "include_options", "kernel_texts"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,36 +31,36 @@ _TEAM = 32
 _TEAMS_PER_BLOCK = 4
 
 
-def card() -> Card:
-    """The current graphics card.
+def current_gpu() -> Gpu:
+    """The current GPU.
 
     Raises
     ------
     ImportError
         If CuPy is not installed.
     RuntimeError
-        If there is no graphics card, or its driver does not answer.
+        If there is no GPU, or its driver does not answer.
     """
     return _current()
 
 
-def _current() -> Card:
-    return _card(int(cupy().cuda.Device().id))
+def _current() -> Gpu:
+    return _gpu(int(cupy().cuda.Device().id))
 
 
 @cache
-def _card(device: int) -> Card:
-    """The same for the same card: what is kept on one is of no use to another."""
-    return Card(cupy())
+def _gpu(device: int) -> Gpu:
+    """The same for the same GPU: what is kept on one is of no use to another."""
+    return Gpu(cupy())
 
 
-class Card:
-    """The current graphics card, through CuPy.
+class Gpu:
+    """The current GPU, through CuPy.
 
     Attributes
     ----------
     xp : module
-        CuPy: the functions of NumPy for arrays on the card.
+        CuPy: the functions of NumPy for arrays on the GPU.
     """
 
     def __init__(self, cupy: Any) -> None:
@@ -68,7 +68,7 @@ class Card:
 
     @cached_property
     def n_multiprocessors(self) -> int:
-        """How many multiprocessors the card has."""
+        """How many multiprocessors the GPU has."""
         return int(self._properties["multiProcessorCount"])
 
     @cached_property
@@ -87,7 +87,7 @@ class Card:
         return self.n_multiprocessors * 16
 
     def upload(self, array: NDArray[Any]) -> Any:
-        """A copy of an array on the card."""
+        """A copy of an array on the GPU."""
         return self.xp.asarray(array)
 
     def download(self, array: Any) -> NDArray[Any]:
@@ -99,7 +99,7 @@ class Card:
         return int(array.data.ptr)
 
     def finish(self) -> None:
-        """Wait until everything that was asked of the card is done."""
+        """Wait until everything that was asked of the GPU is done."""
         self.xp.cuda.get_current_stream().synchronize()
 
     def free_memory(self) -> int:
@@ -173,8 +173,8 @@ def _plain(argument: Any) -> Any:
 
 
 @cache
-def _function(card: Card, file: str, kernel: str, options: tuple[str, ...]) -> Any:
-    return _module(card, file, options).get_function(kernel)
+def _function(gpu: Gpu, file: str, kernel: str, options: tuple[str, ...]) -> Any:
+    return _module(gpu, file, options).get_function(kernel)
 
 
 def kernel_texts(file: str) -> dict[str, str]:
@@ -196,11 +196,11 @@ def include_options() -> tuple[str, ...]:
 
 
 @cache
-def _module(card: Card, file: str, options: tuple[str, ...]) -> Any:
-    """The kernels of a file, compiled for a card; CuPy keeps them on disk."""
-    logger.info("Compiling %s for this graphics card; the result is kept.", file)
+def _module(gpu: Gpu, file: str, options: tuple[str, ...]) -> Any:
+    """The kernels of a file, compiled for a GPU; CuPy keeps them on disk."""
+    logger.info("Compiling %s for this GPU; the result is kept.", file)
     texts = kernel_texts(file)
     # CuPy finds kept kernels by the text of the file alone.
     digest = hashlib.sha256("\0".join(texts[name] for name in sorted(texts)).encode()).hexdigest()
     source = f"{texts[file]}\n// {digest}\n"
-    return card.xp.RawModule(code=source, options=("-std=c++17", *include_options(), *options))
+    return gpu.xp.RawModule(code=source, options=("-std=c++17", *include_options(), *options))

@@ -1,4 +1,4 @@
-"""The engine of one graphics card."""
+"""The engine of one GPU."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kronlearn.core.engine import Engine, Iterated, PassSums, Task
 from kronlearn.core.source import Source
 from kronlearn.cuda.block_sums import BlockSums
 from kronlearn.cuda.coder import ChunkCoder
-from kronlearn.cuda.codes import CardCodes
-from kronlearn.cuda.device import card
+from kronlearn.cuda.codes import GpuCodes
+from kronlearn.cuda.device import current_gpu
 from kronlearn.cuda.iterations import Iterations, iterations_for
-from kronlearn.cuda.samples import CardSamples
+from kronlearn.cuda.samples import GpuSamples
 from kronlearn.cuda.worst import WorstSamples
 from kronlearn.io.device_arrays import DeviceSource
 
@@ -28,38 +28,38 @@ _BLOCK_SIZE = 4096
 
 
 class Cuda(Engine):
-    """Codes samples and adds up moments on the current graphics card.
+    """Codes samples and adds up moments on the current GPU.
 
     Parameters
     ----------
     source : Source
     block_size : int, optional
         Samples per summed block, by default 4096: with the same one, sums have the same bits
-        however the blocks are shared out, on cards of one kind.
+        however the blocks are shared out, on GPUs of one kind.
     memory : int, optional
-        Bytes that samples may take on the card; by default half of what is free. Those that do not
+        Bytes that samples may take on the GPU; by default half of what is free. Those that do not
         fit are sent chunk by chunk in every pass.
     """
 
     def __init__(
         self, source: Source, block_size: int | None = None, memory: int | None = None
     ) -> None:
-        self.card, self.source = card(), source
+        self.gpu, self.source = current_gpu(), source
         self.block_size = block_size or _BLOCK_SIZE
-        memory = memory or self.card.free_memory() // 2
-        self.samples = CardSamples(self.card, source, memory, self.block_size)
+        memory = memory or self.gpu.free_memory() // 2
+        self.samples = GpuSamples(self.gpu, source, memory, self.block_size)
         # The kernels and the memory of the iterations that were asked for last.
         self._iterations: dict[Any, Iterations | None] = {}
 
-    def run(self, task: Task, codes: CardCodes | None = None) -> PassSums:
+    def run(self, task: Task, codes: GpuCodes | None = None) -> PassSums:
         """One pass over the samples; with ``codes`` the sums of these, and nothing is coded."""
         tree = task.tree(-(-len(self.source) // self.block_size))
         (_, worst), kept = self.add(task, tree, codes)
         return PassSums.of_tree(tree, len(self.source), worst, kept)
 
     def add(
-        self, task: Task, tree: Any, codes: CardCodes | None = None, first: int = 0
-    ) -> tuple[tuple[NDArray[np.float64], NDArray[np.int64]], CardCodes | None]:
+        self, task: Task, tree: Any, codes: GpuCodes | None = None, first: int = 0
+    ) -> tuple[tuple[NDArray[np.float64], NDArray[np.int64]], GpuCodes | None]:
         """Add the sums of all samples to a tree, of which they may be a part.
 
         ``first``, a multiple of the block size, is the number of the source's first sample among
@@ -69,9 +69,9 @@ class Cuda(Engine):
         given, kept = codes is not None, codes
         if kept is None and task.keeps_codes:
             kept = self._empty_codes(len(self.source), task)
-        worst = WorstSamples(self.card, 0 if given else task.n_worst)
-        sums = BlockSums(self.card, task, tree, self.block_size, given)
-        coder = None if given else ChunkCoder(self.card, task, self.source, first)
+        worst = WorstSamples(self.gpu, 0 if given else task.n_worst)
+        sums = BlockSums(self.gpu, task, tree, self.block_size, given)
+        coder = None if given else ChunkCoder(self.gpu, task, self.source, first)
         for rows, samples in self.samples.chunks():
             own = self._empty_codes(len(samples), task) if kept is None else kept[rows]
             if coder is not None:
@@ -92,14 +92,14 @@ class Cuda(Engine):
         if kind not in self._iterations:
             self._iterations.clear()
             settings = dictionary, coder, orthonormal
-            self._iterations[kind] = iterations_for(self.card, self.samples, *settings)
+            self._iterations[kind] = iterations_for(self.gpu, self.samples, *settings)
         found = self._iterations[kind]
         return None if found is None else found.run(dictionary, count)
 
     def codes(self, dictionary: Dictionary, coder: Coder) -> Any:
         """The codes ``(N, n_codes)`` of all samples.
 
-        A ``csr_matrix`` of CuPy for samples that lie on the card, otherwise a ``csr_array``.
+        A ``csr_matrix`` of CuPy for samples that lie on the GPU, otherwise a ``csr_array``.
         """
         task, shape = Task(dictionary, coder), (len(self.source), dictionary.n_codes)
         if isinstance(self.source, DeviceSource):
@@ -110,7 +110,7 @@ class Cuda(Engine):
                 pass
             value, index, starts = whole.packed()
             return csr_matrix((value, index, starts.astype(np.int32)), shape=shape)
-        chunks = [tuple(map(self.card.download, c.packed())) for c in self._coded(task)]
+        chunks = [tuple(map(self.gpu.download, c.packed())) for c in self._coded(task)]
         values, indices, starts = (list(parts) for parts in zip(*chunks, strict=True))
         counts = np.concatenate([np.diff(part) for part in starts])
         ends = np.concatenate([[0], np.cumsum(counts)])
@@ -120,17 +120,17 @@ class Cuda(Engine):
         found.has_sorted_indices = found.has_canonical_format = True
         return found
 
-    def _coded(self, task: Task, codes: CardCodes | None = None) -> Iterator[CardCodes]:
+    def _coded(self, task: Task, codes: GpuCodes | None = None) -> Iterator[GpuCodes]:
         """The codes of chunk after chunk, parts of ``codes`` if there are any."""
-        coder = ChunkCoder(self.card, task, self.source)
+        coder = ChunkCoder(self.gpu, task, self.source)
         for rows, samples in self.samples.chunks():
             own = self._empty_codes(len(samples), task) if codes is None else codes[rows]
             coder.code(rows, samples, own)
             yield own
         coder.check()
 
-    def _empty_codes(self, count: int, task: Task) -> CardCodes:
-        return CardCodes.empty(self.card, count, task.coder.width, self.source.dtype)
+    def _empty_codes(self, count: int, task: Task) -> GpuCodes:
+        return GpuCodes.empty(self.gpu, count, task.coder.width, self.source.dtype)
 
 
 def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Iterations that run on the card without a look from the processor."""
+"""Iterations that run on the GPU without a look from the processor."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.engine import Iterated
 from kronlearn.cuda.chunk_sums import PARTS, ChunkSums
-from kronlearn.cuda.codes import CardCodes
-from kronlearn.cuda.device import Card
+from kronlearn.cuda.codes import GpuCodes
+from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.quick import LaneKernels, TileKernels, quick_kernels
-from kronlearn.cuda.samples import CardSamples
+from kronlearn.cuda.samples import GpuSamples
 from kronlearn.cuda.settling import Settling
 from kronlearn.cuda.tables import shape_of
 from kronlearn.cuda.tasks import METHODS, NO_SAMPLE, new_task
@@ -38,14 +38,14 @@ _MOST_SCALE = 2.0**60
 
 
 class Iterations(ABC):
-    """Iterations of coding, sums and updates that one kernel after the other does on the card.
+    """Iterations of coding, sums and updates that one kernel after the other does on the GPU.
 
-    Samples that are not all on the card are coded and added up as they come, chunk by chunk.
+    Samples that are not all on the GPU are coded and added up as they come, chunk by chunk.
 
     Parameters
     ----------
     kernels : QuickKernels
-    samples : CardSamples
+    samples : GpuSamples
     scale : float
         A power of two; times it, no entry of a sample is above 1024.
     dictionary : KroneckerDictionary
@@ -63,47 +63,47 @@ class Iterations(ABC):
     def __init__(
         self,
         kernels: Any,
-        samples: CardSamples,
+        samples: GpuSamples,
         scale: float,
         dictionary: KroneckerDictionary,
         coder: Coder,
         orthonormal: bool,
     ) -> None:
         self.kernels, self.samples, self.width = kernels, samples, coder.width
-        card = self.card = kernels.card
-        xp = card.xp
+        gpu = self.gpu = kernels.gpu
+        xp = gpu.xp
         #: The most samples that kernels are given at a time.
         self.at_once = len(samples.source) if samples.array is not None else samples.longest
         sums_scale = scale if self.scales_sums else 1.0
-        rows, settings = kernels.blocks(self.at_once), (card, dictionary, orthonormal, MOST_AT_ONCE)
+        rows, settings = kernels.blocks(self.at_once), (gpu, dictionary, orthonormal, MOST_AT_ONCE)
         self.chunk_sums: ChunkSums | None = None
         if samples.array is not None:
             self.update = DeviceUpdate(*settings, rows, sums_scale)
             self.partial, self.partial_counts = self.update.partial, self.update.partial_counts
         else:
             self.update = DeviceUpdate(*settings, PARTS, sums_scale)
-            self.chunk_sums = ChunkSums(card, self.update, rows, sums_scale)
+            self.chunk_sums = ChunkSums(gpu, self.update, rows, sums_scale)
             self.partial = self.chunk_sums.partial
             self.partial_counts = self.chunk_sums.partial_counts
         self.norms = xp.ones(max(dictionary.n_atoms))
         self.bad = xp.full(1, NO_SAMPLE, np.int64)
         self.doubtful = xp.empty(self.at_once, np.int32)
-        self.codes: CardCodes | None = None
+        self.codes: GpuCodes | None = None
         if self.needs_codes:
-            self.codes = CardCodes.empty(card, len(samples.source), coder.width, np.float32)
+            self.codes = GpuCodes.empty(gpu, len(samples.source), coder.width, np.float32)
         self.task = new_task(
             shape=shape_of(dictionary.factors),
             method=METHODS[coder.method],
             width=coder.width,
             scale=scale,
-            norms1=card.address(self.norms),
-            norms2=card.address(self.norms),
-            doubtful=card.address(self.doubtful),
-            doubtful_count=card.address(self.update.doubtful_count),
-            stopped=card.address(self.update.stopped),
-            first_bad=card.address(self.bad),
+            norms1=gpu.address(self.norms),
+            norms2=gpu.address(self.norms),
+            doubtful=gpu.address(self.doubtful),
+            doubtful_count=gpu.address(self.update.doubtful_count),
+            stopped=gpu.address(self.update.stopped),
+            first_bad=gpu.address(self.bad),
         )
-        self.settling = Settling(card, self.update, self.task)
+        self.settling = Settling(gpu, self.update, self.task)
 
     @abstractmethod
     def sum_for(self, update: str, task: NDArray[Any]) -> None:
@@ -114,7 +114,7 @@ class Iterations(ABC):
         if self.chunk_sums is None:
             works = [self._recorded] * min(count, MOST_AT_ONCE)
             self.update.begin(dictionary.coding_factors)
-            finished = self.card.replayed(works)
+            finished = self.gpu.replayed(works)
         else:
             # Samples take long to come: there is nothing to gain from more than one.
             self.update.begin(dictionary.coding_factors)
@@ -129,11 +129,11 @@ class Iterations(ABC):
 
     @cached_property
     def _recorded(self) -> Any:
-        """An iteration over samples that lie on the card, to be replayed."""
+        """An iteration over samples that lie on the GPU, to be replayed."""
         task = self._task(slice(0, len(self.samples.source)), self.samples.array)
         # The recording is not to change anything.
         self.update.stop()
-        return self.card.recorded(partial(self._iterate, task))
+        return self.gpu.recorded(partial(self._iterate, task))
 
     def _iterate(self, task: NDArray[Any]) -> None:
         for update in self.updates:
@@ -145,7 +145,7 @@ class Iterations(ABC):
         for update in self.updates:
             self._sum_chunks(update)
             self.update.run(update)
-        self.card.finish()
+        self.gpu.finish()
         return time.perf_counter()
 
     def _sum_chunks(self, update: str) -> None:
@@ -159,7 +159,7 @@ class Iterations(ABC):
 
     def _task(self, rows: slice, samples: Any) -> NDArray[Any]:
         """What is done in an iteration with some of the samples."""
-        task, address = self.task.copy(), self.card.address
+        task, address = self.task.copy(), self.gpu.address
         task["first"], task["count"] = rows.start, rows.stop - rows.start
         task["samples"] = address(samples)
         if self.codes is not None:
@@ -198,12 +198,12 @@ class SumsByMode(Iterations):
 
 
 def iterations_for(
-    card: Card, samples: CardSamples, dictionary: Dictionary, coder: Coder, orthonormal: bool
+    gpu: Gpu, samples: GpuSamples, dictionary: Dictionary, coder: Coder, orthonormal: bool
 ) -> Iterations | None:
     """What runs iterations of this kind, or None."""
     if not isinstance(dictionary, KroneckerDictionary) or coder.tol is not None:
         return None
-    kernels = quick_kernels(card, dictionary.factors, samples.source.dtype, coder)
+    kernels = quick_kernels(gpu, dictionary.factors, samples.source.dtype, coder)
     if kernels is None or orthonormal != (coder.method == "threshold"):
         return None
     scale = _scale(samples.largest())

@@ -47,7 +47,7 @@ def new_task(**values: Any) -> NDArray[Any]:
 
 
 def check_method(method: str) -> None:
-    """Raise unless a graphics card has kernels for a method."""
+    """Raise unless a GPU has kernels for a method."""
     if method not in METHODS:
         raise ValueError(
             f'method="{method}" runs on the processor only; pass device="cpu", or one of the '

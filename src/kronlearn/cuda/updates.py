@@ -1,4 +1,4 @@
-"""New factors of two like modes from sums on the card, without a look from the processor."""
+"""New factors of two like modes from sums on the GPU, without a look from the processor."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.dictionary import KroneckerDictionary
-from kronlearn.cuda.device import Card
+from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.tables import Tables
 
 __all__ = ["MOST_DOUBTFUL", "DeviceUpdate", "Made"]
 
-#: The most samples of a pass that are coded again in double precision on the card.
+#: The most samples of a pass that are coded again in double precision on the GPU.
 MOST_DOUBTFUL = 4096
 
 _THREADS = 256
@@ -53,18 +53,18 @@ class Made:
 
 
 class DeviceUpdate:
-    """Updates a dictionary of two modes of the same size on the card.
+    """Updates a dictionary of two modes of the same size on the GPU.
 
     Of 8 × 8 atoms and 8 × 8 samples both modes are updated from full moments, of orthonormal ones
     from ``S_xy`` alone; of others one mode after the other from its sums ``P`` and ``C``.
 
     Parameters
     ----------
-    card : Card
+    gpu : Gpu
     dictionary : KroneckerDictionary
     orthonormal : bool
     kept : int
-        How many iterations' results are kept on the card: no more may follow each other.
+        How many iterations' results are kept on the GPU: no more may follow each other.
     rows : int
         How many blocks add up sums for it.
     scale : float
@@ -72,29 +72,29 @@ class DeviceUpdate:
 
     Attributes
     ----------
-    partial, partial_counts : arrays on the card
+    partial, partial_counts : arrays on the GPU
         Where blocks leave their sums (rows, numbers) and the four numbers of a pass (rows, 4).
-    further, further_counts : arrays on the card
+    further, further_counts : arrays on the GPU
         The same of samples that no block has in its sums, wherever ``doubtful_count`` is not zero.
-    doubtful_count, stopped : arrays on the card, of one int32
+    doubtful_count, stopped : arrays on the GPU, of one int32
         How many samples are left out of the blocks' sums; whether nothing is to be done any more.
-    single_tables, double_tables : arrays on the card
+    single_tables, double_tables : arrays on the GPU
         Tables of the present dictionary.
-    unscaled : array on the card
+    unscaled : array on the GPU
         Between both modes, the left factor to which the codes belong.
     """
 
     def __init__(
         self,
-        card: Card,
+        gpu: Gpu,
         dictionary: KroneckerDictionary,
         orthonormal: bool,
         kept: int,
         rows: int,
         scale: float = 1.0,
     ) -> None:
-        self.card, self.kept = card, kept
-        (m, n), xp = dictionary.factors[0].shape, card.xp
+        self.gpu, self.kept = gpu, kept
+        (m, n), xp = dictionary.factors[0].shape, gpu.xp
         self.shape = m, n
         self.file = "full_updates.cu" if m == n == 8 else "mode_updates.cu"
         self.options = f"-DKRONLEARN_M={m}", f"-DKRONLEARN_N={n}"
@@ -114,21 +114,21 @@ class DeviceUpdate:
         self.iteration, self.doubtful_count = xp.zeros(1, np.int32), xp.zeros(1, np.int32)
         self.arrived, self.stopped = xp.zeros(1, np.int32), xp.zeros(1, np.int32)
         self.unscaled = xp.zeros((m, n), np.float32)
-        self.blocks = 1 + min(numbers // _AT_A_TIME, 2 * card.n_multiprocessors)
+        self.blocks = 1 + min(numbers // _AT_A_TIME, 2 * gpu.n_multiprocessors)
         self.task = np.zeros((), _UPDATE)
         values = {"orthonormal": orthonormal, "kept": kept, "rows": rows}
         values |= {"most_doubtful": MOST_DOUBTFUL, "factor": scale**-2.0}
-        values |= {name: card.address(getattr(self, name)) for name in _POINTERS}
+        values |= {name: gpu.address(getattr(self, name)) for name in _POINTERS}
         for name, value in values.items():
             self.task[name] = value
         needs = xp.zeros(1, np.int32)
-        card.launch_blocks(self.file, "update_needs", 1, 1, needs, options=self.options)
+        gpu.launch_blocks(self.file, "update_needs", 1, 1, needs, options=self.options)
         self.shared_bytes = int(needs[0])
 
     def begin(self, factors: Sequence[NDArray[Any]]) -> None:
         """Get ready for iterations from these factors on."""
         exact = np.concatenate([np.asarray(factor, np.float64).ravel() for factor in factors])
-        self.double_tables[: exact.size] = self.card.upload(exact)
+        self.double_tables[: exact.size] = self.gpu.upload(exact)
         self._launch("tabulate", 1)
         self.iteration.fill(0)
         self.stopped.fill(0)
@@ -143,14 +143,14 @@ class DeviceUpdate:
 
     def made(self) -> list[Made]:
         """What was made since :meth:`begin`, at most ``kept`` iterations; waits for it."""
-        history = self.card.download(self.history)
-        factors = self.card.download(self.all_factors)
-        count = int(self.card.download(self.iteration)[0])
+        history = self.gpu.download(self.history)
+        factors = self.gpu.download(self.all_factors)
+        count = int(self.gpu.download(self.iteration)[0])
         return [self._made(history[row], factors[row]) for row in range(count)]
 
     def _launch(self, kernel: str, blocks: int) -> None:
         shared, options = self.shared_bytes, self.options
-        self.card.launch_blocks(
+        self.gpu.launch_blocks(
             self.file, kernel, blocks, _THREADS, self.task, options=options, shared=shared
         )
 

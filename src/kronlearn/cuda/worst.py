@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.engine import worst_first
-from kronlearn.cuda.device import Card
+from kronlearn.cuda.device import Gpu
 
 __all__ = ["WorstSamples"]
 
@@ -18,7 +18,7 @@ class WorstSamples:
 
     Parameters
     ----------
-    card : Card
+    gpu : Gpu
     count : int
         The most that are kept.
 
@@ -30,18 +30,18 @@ class WorstSamples:
         The numbers of these samples.
     """
 
-    def __init__(self, card: Card, count: int) -> None:
-        self.card, self.count = card, count
+    def __init__(self, gpu: Gpu, count: int) -> None:
+        self.gpu, self.count = gpu, count
         self.residual2: NDArray[np.float64] = np.empty(0)
         self.samples: NDArray[np.int64] = np.empty(0, np.int64)
 
     def add(self, residual2: Any, first: int) -> None:
-        """Consider the squared residuals on the card of the samples from number ``first`` on."""
+        """Consider the squared residuals on the GPU of the samples from number ``first`` on."""
         if not self.count:
             return
-        order = self.card.xp.argsort(-residual2, kind="stable")[: self.count]
-        found = self.card.download(residual2[order]).astype(np.float64)
-        numbers = self.card.download(order).astype(np.int64) + first
+        order = self.gpu.xp.argsort(-residual2, kind="stable")[: self.count]
+        found = self.gpu.download(residual2[order]).astype(np.float64)
+        numbers = self.gpu.download(order).astype(np.int64) + first
         self.residual2, self.samples = worst_first(
             np.concatenate([self.residual2, found[found > 0]]),
             np.concatenate([self.samples, numbers[found > 0]]),

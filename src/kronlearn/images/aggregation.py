@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kronlearn.core.init import dct_factor
 from kronlearn.core.instruction_sets import instruction_set
-from kronlearn.cuda.images import CardImages
+from kronlearn.cuda.images import GpuImages
 from kronlearn.engines.threads import native_dictionary
 from kronlearn.engines.workers import Workers
 from kronlearn.images.dictionaries import default_patch
@@ -123,7 +123,7 @@ class Averager:
     def _dictionary(self, factors: Factors, dtype: Any) -> Any:
         if self.workers.card is None:
             return native_dictionary(factors, dtype)
-        return CardImages(self.workers.card, factors, dtype)
+        return GpuImages(self.workers.card, factors, dtype)
 
     def _is_on_gpu(self, image: Image) -> bool:
         return self.workers.card is not None and is_on_gpu(image)

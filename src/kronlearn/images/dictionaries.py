@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.cuda.device import Card
+from kronlearn.cuda.device import Gpu
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.io.device_arrays import is_on_gpu
@@ -124,7 +124,7 @@ def draw_patches(
     n_samples: int,
     rng: np.random.Generator,
     known: NDArray[np.bool_] | None = None,
-    card: Card | None = None,
+    card: Gpu | None = None,
 ) -> NDArray[np.float32]:
     """Patches (N, *patch) without their means from random places of planes (C, *spatial).
 
@@ -156,7 +156,7 @@ def draw_patches(
 
 
 def _drawn_on(
-    card: Card,
+    card: Gpu,
     planes: NDArray[np.float32],
     patch: tuple[int, ...],
     n_samples: int,

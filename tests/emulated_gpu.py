@@ -1,4 +1,4 @@
-"""A graphics card that is none: arrays of NumPy, and the kernels compiled for the processor."""
+"""A GPU that is none: arrays of NumPy, and the kernels compiled for the processor."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ def _compile(command: list[str], source: str, built: Path) -> None:
         made.replace(built)
 
 
-class EmulatedCard:
-    """What :class:`kronlearn.cuda.device.Card` offers, with teams of one thread."""
+class EmulatedGpu:
+    """What :class:`kronlearn.cuda.device.Gpu` offers, with teams of one thread."""
 
     xp: Any = np
     n_teams = 1
@@ -203,8 +203,8 @@ class EmulatedCard:
         return finished
 
 
-class WarpCard(EmulatedCard):
-    """An emulated card whose teams are 32 threads each, as on a real one; slow."""
+class WarpGpu(EmulatedGpu):
+    """An emulated GPU whose teams are 32 threads each, as on a real one; slow."""
 
     n_teams = 4
 
@@ -214,18 +214,18 @@ class WarpCard(EmulatedCard):
         self.launch_blocks(file, kernel, blocks, threads, *arguments)
 
 
-class OnEmulatedCard(np.ndarray):
-    """An array that says of itself that it lies on a card."""
+class OnEmulatedGpu(np.ndarray):
+    """An array that says of itself that it lies on a GPU."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return dict(self.__array_interface__)
 
 
-class ArraysOnCard:
-    """NumPy, whose arrays say of themselves that they lie on a card."""
+class ArraysOnGpu:
+    """NumPy, whose arrays say of themselves that they lie on a GPU."""
 
-    ndarray = OnEmulatedCard
+    ndarray = OnEmulatedGpu
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(np, name)
@@ -239,13 +239,13 @@ class ArraysOnCard:
 
 
 def _there(array: Any) -> Any:
-    return array.view(OnEmulatedCard) if isinstance(array, np.ndarray) else array
+    return array.view(OnEmulatedGpu) if isinstance(array, np.ndarray) else array
 
 
-class ArrayCard(EmulatedCard):
-    """An emulated card that tells its arrays from others; ``left`` counts numbers that left it."""
+class ArrayGpu(EmulatedGpu):
+    """An emulated GPU that tells its arrays from others; ``left`` counts numbers that left it."""
 
-    xp = ArraysOnCard()
+    xp = ArraysOnGpu()
     left = 0
 
     def upload(self, array: Any) -> Any:
@@ -257,7 +257,7 @@ class ArrayCard(EmulatedCard):
 
 
 def aligned(a: np.ndarray) -> np.ndarray:
-    """A copy that starts at a multiple of 16 bytes, as memory on a graphics card does."""
+    """A copy that starts at a multiple of 16 bytes, as memory on a GPU does."""
     room = np.empty(a.nbytes + 16, np.uint8)
     first = -room.ctypes.data % 16
     copy = room[first : first + a.nbytes].view(a.dtype).reshape(a.shape)
