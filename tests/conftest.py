@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from emulated_card import COMPILER, EmulatedCard
-from kronlearn.cuda.device import card as real_card
+import emulated_gpu
+from emulated_gpu import COMPILER, ArraysOnGpu, EmulatedGpu
+from kronlearn.cuda.device import current_gpu as real_gpu
 
 # In the background of a shell interrupts are ignored; some tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -20,8 +21,24 @@ settings.register_profile(
 )
 settings.load_profile("kronlearn")
 
-# Whoever asks for the card.
-ASKING = ("engines.selection", "engines.workers", "images.noise", "sources.stored_samples")
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep compiled kernels where pytest is told to keep things, if it is."""
+    folder = config.getini("cache_dir")
+    if folder != ".pytest_cache":
+        emulated_gpu.CACHE = config.rootpath / folder / "kernels"
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begin to compile kernels while other tests run."""
+    tests = [item.path.name for item in session.items]
+    if COMPILER and any(name.startswith("test_cuda") for name in tests):
+        emulated_gpu.compile_ahead()
+
+
+def pytest_sessionfinish() -> None:
+    """Leave kernels that no test waited for."""
+    emulated_gpu.stop_compiling()
 
 
 @pytest.fixture
@@ -31,22 +48,22 @@ def rng():
 
 
 @pytest.fixture(scope="module", params=["emulated", "cuda"])
-def card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A graphics card if there is one, and one that is emulated: as the module's EMULATED says."""
+def gpu(request: pytest.FixtureRequest) -> Any:
+    """A GPU if there is one, and one that is emulated: as the module's EMULATED says."""
     if request.param == "emulated":
         if COMPILER is None:
             pytest.skip("no C++ compiler is at hand")
-        kind = getattr(request.module, "EMULATED", EmulatedCard)
-        return kind(tmp_path_factory.mktemp("kernels"))
+        return getattr(request.module, "EMULATED", EmulatedGpu)()
     try:
-        return real_card()
+        return real_gpu()
     except (ImportError, RuntimeError) as problem:
-        pytest.skip(f"no graphics card: {problem}")
+        pytest.skip(f"no GPU: {problem}")
 
 
 @pytest.fixture
-def on_card(card: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The card, which ``device="cuda"`` means then."""
-    for place in ASKING:
-        monkeypatch.setattr(f"kronlearn.{place}.card", lambda: card)
-    return card
+def on_gpu(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The GPU, which ``device="cuda"`` means then."""
+    monkeypatch.setattr("kronlearn.cuda.device._current", lambda: gpu)
+    if isinstance(gpu, EmulatedGpu):
+        monkeypatch.setattr("kronlearn.io.device_arrays.cupy", ArraysOnGpu)
+    return gpu

@@ -1,8 +1,8 @@
-// Runs CUDA kernels on a processor, to test them where there is no graphics card.
+// Runs CUDA kernels on a processor, to test them where there is no GPU.
 //
-// Included before a .cu file, it gives g++ (C++20) what nvcc provides by itself. The CUDA threads of a block
-// are fibers that take turns at barriers, and blocks run one after the other; with -fsanitize=thread they are
-// threads, so that a missing __syncthreads is a race that is seen. What threads exchange goes through
+// Included before a .cu file, it gives g++ what nvcc provides by itself. The CUDA threads of a block are
+// fibers that take turns at barriers, and blocks run one after the other; with -fsanitize=thread (and
+// -std=c++20) they are threads, so that a missing __syncthreads is a race that is seen. What threads exchange goes through
 // barriers; shared memory starts as NaN in every block; asynchronous copies happen when they are waited for,
 // not before. All 32 lanes of a warp must take part in whatever a warp does together. One launch at a time.
 #pragma once
@@ -23,7 +23,6 @@
 #define KRONLEARN_OWN thread_local
 #else
 #include <csetjmp>
-#include <functional>
 #include <ucontext.h>
 #define KRONLEARN_OWN
 #endif
@@ -39,6 +38,7 @@
 #define __constant__ static
 #define __shared__ static
 #define __forceinline__ inline
+#define __grid_constant__
 #define __launch_bounds__(...)
 
 namespace emulation {
@@ -225,7 +225,8 @@ struct Fiber {
 inline std::vector<Fiber> fibers;
 inline size_t running;
 inline jmp_buf home;
-inline std::function<void(unsigned)> body;
+inline void (*body)(const void* run, unsigned thread);
+inline const void* body_run;
 
 inline void let_others_run() {
   Fiber& fiber = fibers[running];
@@ -243,13 +244,15 @@ inline void go_on(Fiber& fiber, bool begins) {
 }
 
 inline void run_one() {
-  body(unsigned(running));
+  body(body_run, unsigned(running));
   fibers[running].done = something_happened = true;
   let_others_run();
 }
 
-inline void run_together(unsigned threads, std::function<void(unsigned)> run) {
-  body = std::move(run);
+template <class Run>
+void run_together(unsigned threads, const Run& run) {
+  body = [](const void* given, unsigned thread) { (*static_cast<const Run*>(given))(thread); };
+  body_run = &run;
   fibers = std::vector<Fiber>(threads);
   for (Fiber& fiber : fibers) {
     getcontext(&fiber.start);
@@ -332,6 +335,7 @@ inline bool __all_sync(unsigned mask, bool vote) {
   return __ballot_sync(mask, vote) == 0xffffffffu;
 }
 
+#if defined(__SANITIZE_THREAD__)
 template <class T>
 T atomicAdd(T* to, T value) {
   return std::atomic_ref<T>(*to).fetch_add(value);
@@ -343,6 +347,28 @@ T atomicMin(T* to, T value) {
   while (value < old && !least.compare_exchange_weak(old, value)) {
   }
   return old;
+}
+#else
+// Fibers take turns at barriers only.
+template <class T>
+T atomicAdd(T* to, T value) {
+  const T old = *to;
+  *to = old + value;
+  return old;
+}
+template <class T>
+T atomicMin(T* to, T value) {
+  const T old = *to;
+  if (value < old) *to = value;
+  return old;
+}
+#endif
+inline unsigned __reduce_min_sync(unsigned mask, unsigned x) {
+  for (int o = 16; o > 0; o /= 2) {
+    const unsigned other = __shfl_xor_sync(mask, x, o);
+    x = other < x ? other : x;
+  }
+  return x;
 }
 
 struct alignas(8) float2 {
@@ -364,6 +390,20 @@ inline float __uint_as_float(unsigned bits) {
   std::memcpy(&x, &bits, sizeof(x));
   return x;
 }
+inline long long __double_as_longlong(double x) {
+  long long bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+inline double __longlong_as_double(long long bits) {
+  double x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline double __dmul_rn(double x, double y) { return x * y; }
+inline float __fdividef(float x, float y) { return x / y; }
+inline long long __double2ll_rn(double x) { return std::llrint(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }

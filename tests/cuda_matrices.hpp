@@ -1,4 +1,4 @@
-// What the matrix instructions of a graphics card do, for cuda_emulation.hpp: numbers in half precision,
+// What the matrix instructions of a GPU do, for cuda_emulation.hpp: numbers in half precision,
 // matrices across the lanes of a warp.
 #pragma once
 
@@ -66,7 +66,7 @@ inline void load_transposed(unsigned* to, const void* row) {
 // c += A B of matrices (16, kDepth) and (kDepth, 8), of which a word holds kDepth / 8 neighbours along the
 // depth. With g = lane / 4, t = lane % 4 and the t-th word of a half of the depth, a lane holds A at (g, t),
 // (g + 8, t) and the same in the other half, B at (t, g) in both halves, and C at (g, 2t), (g, 2t + 1),
-// (g + 8, 2t), (g + 8, 2t + 1). Sums are rounded once, to nearest; a graphics card cuts them off.
+// (g + 8, 2t), (g + 8, 2t + 1). Sums are rounded once, to nearest; a GPU cuts them off.
 template <int kDepth, class Number>
 void multiply(float* c, const unsigned* a, unsigned b0, unsigned b1, Number number) {
   constexpr int kEach = kDepth / 8, kHalf = kDepth / 2;

@@ -1,45 +1,26 @@
-"""Runs the fused kernels of graphics cards on the processor, by emulation."""
+"""Runs the fused kernels of GPUs on the processor, by emulation."""
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 
-from emulated_card import EMULATION, KERNELS, aligned, compiled, pointer
+from emulated_gpu import EmulatedGpu, aligned
+from kronlearn.core.coder import Coder
+from kronlearn.cuda.quick import TileKernels
 from kronlearn.cuda.tables import Tables
-from kronlearn.cuda.tasks import METHODS, TASK, WORK, new_task
+from kronlearn.cuda.tasks import METHODS, new_task
 from reference import dense
 
 NO_BAD_SAMPLE = 1 << 62
 
-LAUNCHERS = """
-#define KRONLEARN_WIDTH {width}
-#define KRONLEARN_OLS {ols}
-#include "{emulation}"
-#include "{kernel}"
-
-extern "C" void needs(int* needs) {{ emulation::launch(fused_needs, 1, 1, 0, needs); }}
-extern "C" void code(unsigned grid, unsigned threads, unsigned shared_bytes,
-                     const kronlearn::Task<float>* task, const float* tables, float* partial,
-                     double* partial_counts) {{
-  emulation::launch(code_and_sum, grid, threads, shared_bytes, *task, tables, partial,
-                    partial_counts);
-}}
-"""
+GPU = EmulatedGpu()
 
 
-@cache
-def built(method: str, width: int, folder: Path) -> ctypes.CDLL:
-    """The kernels compiled for the processor."""
-    name = "threshold_fused" if method == "threshold" else "pursuit_pairs"
-    source = LAUNCHERS.format(
-        width=width, ols=int(method == "ols"), emulation=EMULATION, kernel=KERNELS / f"{name}.cu"
-    )
-    return compiled(source, folder, f"{method}{width}")
+def kernels(method: str, width: int) -> TileKernels:
+    """The fused kernels of a method, compiled for so many nonzeros."""
+    return TileKernels(GPU, [(8, 8)] * 2, Coder(method, width))  # type: ignore[arg-type]
 
 
 @dataclass
@@ -49,7 +30,6 @@ class Result:
     X: np.ndarray
     nonzeros: np.ndarray
     residual2: np.ndarray
-    energy: np.ndarray
     sure: np.ndarray
     first_bad: int
     xx: np.ndarray
@@ -57,13 +37,6 @@ class Result:
     counts: np.ndarray
     rounded: np.ndarray  # X as it is in the sums
     support: np.ndarray  # where X has entries, zero or not
-
-
-def needs(library):
-    """Threads and bytes of shared memory per block, and blocks per multiprocessor."""
-    numbers = np.zeros(3, np.int32)
-    library.needs(pointer(numbers))
-    return numbers.tolist()
 
 
 def scale_of(Y):
@@ -77,17 +50,14 @@ def halves(X, scale):
     return (X * scale).astype(np.float32).astype(np.float16).astype(np.float64) / scale
 
 
-class Room:
+class Outputs:
     """Where a kernel writes codes of N samples and what it says of them; nothing is there yet."""
 
-    def __init__(self, N, width, previous):
+    def __init__(self, N, width):
         self.index, self.value = (np.full((N, width), 99, kind) for kind in (np.int32, np.float32))
         self.nonzeros, self.residual2 = np.full(N, -1, np.int32), np.full(N, -1, np.float32)
-        self.energy, self.first_bad = np.full(N, -1.0), np.array([NO_BAD_SAMPLE])
+        self.first_bad = np.array([NO_BAD_SAMPLE])
         self.doubtful, self.doubtful_count = np.zeros(N, np.int32), np.zeros(1, np.int32)
-        if previous is not None:
-            self.nonzeros[:] = (previous != 0).sum(axis=1)
-            self.index[:] = np.argsort(previous == 0, axis=1, kind="stable")[:, :width]
 
     def named(self, *names):
         return {name: getattr(self, name) for name in names}
@@ -95,27 +65,25 @@ class Room:
     @property
     def sure(self):
         """The samples that were coded, and not left to double precision."""
-        sure = np.ones(len(self.energy), bool)
+        sure = np.ones(len(self.nonzeros), bool)
         sure[self.doubtful[: self.doubtful_count[0]]] = False
         return sure
 
-    def dense(self, values):
+    def dense(self):
         """Codes (N, 64), and where they have entries."""
-        N = len(self.energy)
+        N = len(self.nonzeros)
         X, supports = np.zeros((N, 64)), np.zeros((N, 64), bool)
         for k in np.flatnonzero(self.sure & (self.nonzeros >= 0)):
             support = self.index[k, : self.nonzeros[k]]
             assert (np.diff(support) > 0).all()
             assert not self.index[k, self.nonzeros[k] :].any()
             supports[k, support] = True
-            if values:
-                assert not self.value[k, self.nonzeros[k] :].any()
-                X[k, support] = self.value[k, : self.nonzeros[k]]
+            assert not self.value[k, self.nonzeros[k] :].any()
+            X[k, support] = self.value[k, : self.nonzeros[k]]
         return X, supports
 
 
 def run(
-    library,
     Y,
     factors,
     width,
@@ -127,27 +95,20 @@ def run(
     sums=True,
     scale=None,
     stopped=None,
-    previous=None,
-    work="fresh",
-    half=-1,
-    values=True,
 ):
-    """Codes samples with a fused kernel, in blocks that take turns; ``previous`` are codes."""
+    """Codes samples with a fused kernel, in blocks that take turns."""
     N, scale = len(Y), scale_of(Y) if scale is None else scale
-    tables, room = Tables.of(factors), Room(N, width, previous)
+    tables, outputs = Tables.of(factors), Outputs(N, width)
     samples = aligned(np.asarray(Y, np.float32).reshape(N, 64))
     tols = np.asarray(tol, np.float32) if np.ndim(tol) else None
     given = {"samples": samples, "norms1": tables.norms[0], "norms2": tables.norms[1]}
-    given |= room.named("doubtful", "doubtful_count", "first_bad")
+    given |= outputs.named("doubtful", "doubtful_count", "first_bad")
     if codes:
-        given |= room.named("index", "nonzeros", "residual2", "energy")
-        given |= room.named("value") if values else {}
+        given |= outputs.named("index", "nonzeros", "residual2", "value")
     given |= {name: x for name, x in (("tols", tols), ("stopped", stopped)) if x is not None}
     task = new_task(
         shape=tables.shape,
         method=METHODS[method],
-        work=WORK[work],
-        half=half,
         width=width,
         count=N,
         tol=-1.0 if tol is None or tols is not None else tol,
@@ -155,19 +116,18 @@ def run(
         scale=scale,
         **{name: array.ctypes.data for name, array in given.items()},
     )
-    assert TASK.itemsize % 8 == 0
     parts = 1 if method == "threshold" else 2
     partial = np.full((grid, parts, 64, 64), np.nan, np.float32) if sums else None
     partial_counts = np.full((grid, 4), np.nan) if sums else None
-    threads, shared_bytes, _ = needs(library)
+    made = kernels(method, width)
     arrays = task, tables.numbers.astype(np.float32), partial, partial_counts
-    library.code(grid, threads, shared_bytes, *map(pointer, arrays))
-    X, supports = room.dense(values)
-    sure = room.sure
-    if codes and previous is None:
-        assert (room.index[~sure] == 99).all()
-        assert (room.nonzeros[~sure] == -1).all()
-    found = room.nonzeros, room.residual2, room.energy, sure, int(room.first_bad[0])
+    made.launch("code_and_sum", grid, made.threads, made.shared_bytes, *arrays)
+    X, supports = outputs.dense()
+    sure = outputs.sure
+    if codes:
+        assert (outputs.index[~sure] == 99).all()
+        assert (outputs.nonzeros[~sure] == -1).all()
+    found = outputs.nonzeros, outputs.residual2, sure, int(outputs.first_bad[0])
     totals = summed(partial, partial_counts, tables, scale)
     return Result(X, *found, *totals, halves(X, scale), supports)
 

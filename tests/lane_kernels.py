@@ -2,60 +2,26 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from emulated_card import EMULATION, KERNELS, aligned, compiled, pointer
+from emulated_gpu import EmulatedGpu, aligned
+from kronlearn.core.coder import Coder
+from kronlearn.cuda.quick import LaneKernels
 from kronlearn.cuda.tables import Tables
-from kronlearn.cuda.tasks import METHODS, TASK, new_task
+from kronlearn.cuda.tasks import METHODS, new_task
 
 NO_BAD_SAMPLE = 1 << 62
 UNTOUCHED = 99
-LAUNCHERS = """
-#define KRONLEARN_M {m}
-#define KRONLEARN_N {n}
-#define KRONLEARN_WIDTH {width}
-#define KRONLEARN_OLS {ols}
-#include "{emulation}"
-#include "{kernel}"
-
-extern "C" void needs(int* numbers) {{ emulation::launch(lanes_need, 1, 1, 0, numbers); }}
-extern "C" void code(unsigned grid, unsigned warps, const kronlearn::Task<float>* task,
-                     const float* tables, float* partial, double* partial_counts) {{
-  int numbers[6];
-  needs(numbers);
-  const unsigned bytes = numbers[1] + warps * numbers[2];
-  emulation::launch(code_and_sum_left, grid, 32 * warps, bytes, *task, tables, partial,
-                    partial_counts);
-}}
-extern "C" void sum(unsigned grid, unsigned warps, const kronlearn::Task<float>* task,
-                    const float* factor, float* partial) {{
-  int numbers[6];
-  needs(numbers);
-  const unsigned bytes = numbers[4] + warps * numbers[5];
-  emulation::launch(sum_right, grid, 32 * warps, bytes, *task, factor, partial);
-}}
-"""
+GPU = EmulatedGpu()
 
 
-@cache
-def built(case: tuple[int, int, int, str], folder: Path) -> ctypes.CDLL:
-    """The kernels compiled for the processor."""
+def kernels(case: tuple[int, int, int, str]) -> LaneKernels:
+    """The kernels for entries and atoms of a side, nonzeros and a method."""
     m, n, width, method = case
-    source = LAUNCHERS.format(
-        m=m,
-        n=n,
-        width=width,
-        ols=int(method == "ols"),
-        emulation=EMULATION,
-        kernel=KERNELS / "pursuit_lanes.cu",
-    )
-    return compiled(source, folder, f"lanes_{m}_{n}_{width}_{method}")
+    return LaneKernels(GPU, [(m, n)] * 2, Coder(method, width))  # type: ignore[arg-type]
 
 
 @dataclass
@@ -71,7 +37,6 @@ class Sums:
 class Run:
     """Samples, and what the kernels make of them; ``sure`` are those that they code themselves."""
 
-    library: ctypes.CDLL
     case: tuple[int, int, int, str]
     Y: np.ndarray
     factors: list[np.ndarray]
@@ -94,14 +59,13 @@ class Run:
             "value": np.full((N, width), UNTOUCHED, np.float32),
             "nonzeros": np.full(N, UNTOUCHED, np.int32),
             "residual2": np.full(N, UNTOUCHED, np.float32),
-            "energy": np.full(N, -1.0),
             "first_bad": np.array([NO_BAD_SAMPLE]),
         }
         if np.ndim(self.tol):
             self.arrays["tols"] = np.asarray(self.tol, np.float32)
 
-    def task(self, **given: Any) -> np.ndarray:
-        assert TASK.itemsize % 8 == 0
+    @property
+    def task(self) -> np.ndarray:
         addresses = {name: array.ctypes.data for name, array in self.arrays.items()}
         values = {
             "shape": self.tables.shape,
@@ -111,18 +75,16 @@ class Run:
             "tol": -1.0 if self.tol is None or np.ndim(self.tol) else self.tol,
             "first": 1000,
         }
-        return new_task(**(values | addresses | given))
+        return new_task(**(values | addresses))
 
-    def code(self, **given: Any) -> Sums:
-        """Codes all samples, as a task with these values says."""
+    def code(self) -> Sums:
+        """Codes all samples."""
         _, n, _, _ = self.case
         self.before = {name: array.copy() for name, array in self.arrays.items()}
         self.arrays["doubtful_count"][:] = 0
         partial, partial_counts = self._partial(), np.full((self.grid, 4), np.nan)
         tables = aligned(self.tables.numbers.astype(np.float32))
-        task = self.task(**given)
-        arguments = pointer(task), pointer(tables), pointer(partial), pointer(partial_counts)
-        self.library.code(self.grid, self.warps, *arguments)
+        self.launch("code_and_sum_left", self.task, tables, partial, partial_counts)
         count = self.arrays["doubtful_count"][0]
         self.sure = np.ones(len(self.Y), bool)
         self.sure[self.arrays["doubtful"][:count]] = False
@@ -147,30 +109,20 @@ class Run:
         _, n, _, _ = self.case
         self.arrays["index"][~self.sure] = self.arrays["value"][~self.sure] = 0
         partial, factor = self._partial(), np.ascontiguousarray(factor, np.float32)
-        arguments = pointer(self.task()), pointer(factor), pointer(partial)
-        self.library.sum(self.grid, self.warps, *arguments)
+        self.launch("sum_right", self.task, factor, partial)
         total = partial.sum(axis=0, dtype=np.float64)
         return Sums(total[:, :n], total[:, n:])
+
+    def launch(self, kernel: str, *arguments: Any) -> None:
+        """Runs a kernel with as many blocks and warps as this run has."""
+        made = kernels(self.case)
+        needs = made.coding_needs if kernel == "code_and_sum_left" else made.summing_needs
+        shared = needs[1] + self.warps * needs[2]
+        made.launch(kernel, self.grid, 32 * self.warps, shared, *arguments)
 
     def _partial(self) -> np.ndarray:
         m, n, _, _ = self.case
         return np.full((self.grid, n, n + m), np.nan, np.float32)
-
-    def remember(self, supports: np.ndarray) -> None:
-        """Previous codes with these supports, boolean ``(N, atoms)``, of whatever values."""
-        width = self.case[2]
-        nonzeros = supports.sum(axis=1).astype(np.int32)
-        index = np.argsort(~supports, axis=1, kind="stable")[:, :width].astype(np.int32)
-        index[np.arange(width) >= nonzeros[:, None]] = 0
-        self.arrays |= {"index": index, "nonzeros": nonzeros}
-
-    @property
-    def supports(self) -> np.ndarray:
-        """Where codes have entries, zero ones among them."""
-        where = np.zeros((len(self.Y), self.case[1] ** 2), bool)
-        for k, s in enumerate(self.arrays["nonzeros"]):
-            where[k, self.arrays["index"][k, :s]] = True
-        return where
 
     @property
     def dense_codes(self) -> np.ndarray:

@@ -15,17 +15,17 @@ from typing import Any
 import dask
 import dask.array as da
 import distributed.client
+import kronlearn.engines.cluster as engine
 import numpy as np
 import pytest
 import xarray as xr
 import zarr
 from distributed import Client, LocalCluster
-from scipy import sparse
-
-import kronlearn.engines.cluster as engine
-from cluster import DaskCluster, at_most, bits, free_port, image_like, model, until
 from kronlearn.engines.host import Host
 from kronlearn.engines.wires import Wires
+from scipy import sparse
+
+from cluster import DaskCluster, at_most, bits, free_port, image_like, model, until
 from kronlearn.io.samples import open_samples
 
 N = 5000

@@ -1,4 +1,4 @@
-"""Images that lie on a card are denoised, on a real one and emulated on the processor."""
+"""Images that lie on a GPU are denoised, on a real one and emulated on the processor."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import kronlearn as kl
-from emulated_card import ArrayCard
+from emulated_gpu import ArrayGpu
+from kronlearn.core.init import dct_factor
 from kronlearn.cuda.pixels import KINDS, Pixels
 from test_cuda_images import picture
 
-EMULATED = ArrayCard
+EMULATED = ArrayGpu
 
 
 def noisy_picture(rng: Any, shape: Any, dtype: Any = np.float64) -> Any:
@@ -20,7 +21,7 @@ def noisy_picture(rng: Any, shape: Any, dtype: Any = np.float64) -> Any:
     return image.clip(0, 255).astype(dtype) if np.dtype(dtype).kind in "iu" else image.astype(dtype)
 
 
-DICTIONARY = kl.KroneckerDictionary([kl.starts.dct_factor(8, 16)] * 2)
+DICTIONARY = kl.KroneckerDictionary([dct_factor(8, 16)] * 2)
 
 
 @pytest.mark.parametrize("stages", [1, 2])
@@ -34,16 +35,16 @@ DICTIONARY = kl.KroneckerDictionary([kl.starts.dct_factor(8, 16)] * 2)
         ((30, 29), None, np.float16),
     ],
 )
-def test_images_on_the_card_are_denoised_as_on_the_processor(
-    on_card, rng, shape, channel_axis, dtype, stages
+def test_images_on_the_gpu_are_denoised_as_on_the_processor(
+    on_gpu, rng, shape, channel_axis, dtype, stages
 ):
     image = noisy_picture(rng, shape, dtype)
     options = {"channel_axis": channel_axis, "dictionary": DICTIONARY, "stages": stages}
     expected = kl.images.denoise(image, 15.0, **options)
-    for given in (image, on_card.upload(image)):
+    for given in (image, on_gpu.upload(image)):
         found = kl.images.denoise(given, 15.0, device="cuda", **options)
         assert type(found) is type(given)
-        found = found if given is image else on_card.download(found)
+        found = found if given is image else on_gpu.download(found)
         assert found.dtype == dtype
         difference = np.abs(found.astype(np.float64) - expected)
         # In single precision near ties may go the other way.
@@ -51,43 +52,43 @@ def test_images_on_the_card_are_denoised_as_on_the_processor(
         assert difference.max() < 5
 
 
-def test_a_channel_without_noise_is_left_as_it_is(on_card, rng):
+def test_a_channel_without_noise_is_left_as_it_is(on_gpu, rng):
     image = noisy_picture(rng, (30, 25, 2), np.float32)
     options = {"channel_axis": -1, "dictionary": DICTIONARY}
-    given = on_card.upload(image)
-    found = on_card.download(kl.images.denoise(given, [15.0, 0.0], device="cuda", **options))
+    given = on_gpu.upload(image)
+    found = on_gpu.download(kl.images.denoise(given, [15.0, 0.0], device="cuda", **options))
     np.testing.assert_array_equal(found[..., 1], image[..., 1])
     assert np.abs(found[..., 0] - image[..., 0]).mean() > 1
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_pixels_that_are_not_finite_are_an_error(on_card, rng, bad):
+def test_pixels_that_are_not_finite_are_an_error(on_gpu, rng, bad):
     image = noisy_picture(rng, (20, 20), np.float32)
     image[3, 4] = bad
     with pytest.raises(ValueError, match="image contains NaN or infinity"):
-        kl.images.denoise(on_card.upload(image), 15.0, device="cuda", dictionary=DICTIONARY)
+        kl.images.denoise(on_gpu.upload(image), 15.0, device="cuda", dictionary=DICTIONARY)
 
 
 @pytest.mark.parametrize("kind", [*KINDS], ids=str)
-def test_pixels_of_any_kind_become_planes_and_back(card, rng, kind):
+def test_pixels_of_any_kind_become_planes_and_back(gpu, rng, kind):
     image = rng.normal(60, 20, (2, 17, 19)).clip(0, 127).astype(kind)
-    pixels = Pixels(card, card.upload(image))
+    pixels = Pixels(gpu, gpu.upload(image))
     for found, channel in zip(pixels.contents(), image, strict=True):
         assert (found.low, found.high) == (channel.min(), channel.max())
         assert found.mean == pytest.approx(channel.mean(dtype=np.float64), rel=1e-14)
         assert found.is_finite
-    plane = card.xp.empty((17, 19), np.float32)
+    plane = gpu.xp.empty((17, 19), np.float32)
     pixels.to_plane(1, 60.0, 2.0, plane)
     np.testing.assert_array_equal(
-        card.download(plane), ((image[1].astype(np.float64) - 60.0) / 2.0).astype(np.float32)
+        gpu.download(plane), ((image[1].astype(np.float64) - 60.0) / 2.0).astype(np.float32)
     )
-    target = card.upload(np.zeros_like(image))
-    Pixels(card, target).from_plane(1, 60.0, 200.0, plane)
-    wanted = card.download(plane).astype(np.float64) * 200.0 + 60.0
+    target = gpu.upload(np.zeros_like(image))
+    Pixels(gpu, target).from_plane(1, 60.0, 200.0, plane)
+    wanted = gpu.download(plane).astype(np.float64) * 200.0 + 60.0
     if kind.kind in "iu":
         limits = np.iinfo(kind)
         wanted = np.rint(wanted).clip(limits.min, limits.max)
-    made = card.download(target)
+    made = gpu.download(target)
     np.testing.assert_array_equal(made[1], wanted.astype(kind))
     assert not made[0].any()
 
@@ -108,8 +109,8 @@ def patterned(rng: Any, what: str) -> Any:
 @pytest.mark.parametrize(
     "what", ["noisy", "cut off", "many ties", "hardly any patches", "constant"]
 )
-def test_the_noise_of_images_on_the_card_is_that_of_others(on_card, rng, what):
+def test_the_noise_of_images_on_the_gpu_is_that_of_others(on_gpu, rng, what):
     image = patterned(rng, what)
     expected = kl.images.estimate_sigma(image)
-    found = kl.images.estimate_sigma(on_card.upload(image))
+    found = kl.images.estimate_sigma(on_gpu.upload(image))
     assert found == pytest.approx(expected, rel=1e-6)

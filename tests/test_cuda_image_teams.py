@@ -1,95 +1,29 @@
-"""Passes over images by teams of 32 threads, as a card has them, emulated on the processor."""
+"""Passes over images by teams of 32 threads, as a GPU has them, emulated on the processor."""
 
 from __future__ import annotations
 
-import ctypes
-import re
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import reference
-from emulated_card import COMPILER, KERNELS, EmulatedCard, _passed
+from emulated_gpu import COMPILER, WarpGpu
 from kronlearn.cuda.pixels import Pixels
-from test_cuda_images import NAMES, ROUNDING, assert_same_sums, axes_of, coded, shrunk
-from test_image_passes import DTYPES, METHODS
+from test_cuda_images import ROUNDING, assert_same_sums, axes_of, coded, shrunk
+from test_image_passes import METHODS
 
-
-class WarpCard(EmulatedCard):
-    """An emulated card whose teams are 32 threads each, as on a real one; slow."""
-
-    def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
-        if file not in self.libraries:
-            self.libraries[file] = ctypes.CDLL(str(_with_threads(self.folder, file)))
-        # Two teams a block: they share what is shared within one.
-        blocks = 1 if n_teams <= 2 else 2
-        threads = 64 if n_teams > 1 else 32
-        launch = getattr(self.libraries[file], f"launch_{kernel}")
-        launch(ctypes.c_uint(blocks), ctypes.c_uint(threads), *map(_passed, arguments))
-
-
-def _with_threads(folder: Path, file: str) -> Path:
-    """A library that runs the kernels of a file, each with a function that launches it."""
-    kernels = re.findall(
-        r"KRONLEARN_KERNEL(?: KRONLEARN_BLOCKS\(\d\))? void (\w+)\((.*?)\) {",
-        (KERNELS / file).read_text("utf-8"),
-        re.DOTALL,
-    )
-    emulation = Path(__file__).with_name("cuda_emulation.hpp")
-    lines = [
-        "#include <algorithm>",
-        "#include <bit>",
-        f'#include "{emulation}"',
-        *MISSING,
-        f'#include "{KERNELS / file}"',
-    ]
-    for name, parameters in kernels:
-        names = ", ".join(re.findall(r"(\w+)(?:,|$)", parameters))
-        lines.append(
-            f'extern "C" void launch_{name}(unsigned blocks, unsigned threads, {parameters}) '
-            f"{{ emulation::launch({name}, blocks, threads, 0, {names}); }}"
-        )
-    source, built = folder / f"{file}.cpp", folder / f"{file}.threads.so"
-    source.write_text("\n".join(lines))
-    assert COMPILER is not None
-    command = [COMPILER, "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread"]
-    subprocess.run([*command, str(source), "-o", str(built)], check=True)
-    return built
-
-
-# What the emulation does not have.
-MISSING = [
-    "#include <algorithm>",
-    "#include <bit>",
-    "#define __grid_constant__",
-    "inline float __fmul_rn(float x, float y) { return x * y; }",
-    "inline double __dmul_rn(double x, double y) { return x * y; }",
-    "inline long long __double2ll_rn(double x) { return std::llrint(x); }",
-    "inline long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }",
-    "inline double __longlong_as_double(long long x) { return std::bit_cast<double>(x); }",
-    "inline float __fdividef(float x, float y) { return x / y; }",
-    """
-    inline unsigned __reduce_min_sync(unsigned mask, unsigned x) {
-      for (int o = 16; o > 0; o /= 2) x = std::min(x, __shfl_xor_sync(mask, x, o));
-      return x;
-    }
-    """,
-]
+PRECISIONS = [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")
-def warps(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def warps() -> Any:
     if COMPILER is None:
         pytest.skip("no C++ compiler is at hand")
-    made = WarpCard(tmp_path_factory.mktemp("threads"))
-    made.n_teams = 4
-    return made
+    return WarpGpu()
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
+@pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("method", [*METHODS, "known"])
 def test_teams_of_many_threads_code_as_one_does(warps, rng, method, dtype):
     image = rng.standard_normal((7, 9)).astype(dtype)
@@ -114,14 +48,14 @@ def test_teams_of_many_threads_code_the_usual_shapes(warps, rng, n, method, tol)
     assert_same_sums(coded(warps, *settings), coded(None, *settings), np.float32)
 
 
-def test_teams_whose_scratch_is_in_the_memory_of_the_card(warps, rng):
-    image = rng.standard_normal((20, 21))
+def test_teams_whose_scratch_is_in_the_memory_of_the_gpu(warps, rng):
+    image = rng.standard_normal((20, 21)).astype(np.float32)
     factors = reference.random_factors(rng, (20, 20), (21, 21))
     settings = (image, factors, axes_of(image.shape, (20, 20), (1, 1)), "omp", 3, -1.0)
-    assert_same_sums(coded(warps, *settings), coded(None, *settings), np.float64)
+    assert_same_sums(coded(warps, *settings), coded(None, *settings), np.float32)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
+@pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize(
     ("shape", "patch", "group", "window"),
     [

@@ -1,4 +1,4 @@
-"""Passes over images, on a card if there is one and emulated on the processor always."""
+"""Passes over images, on a GPU if there is one and emulated on the processor always."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 import kronlearn as kl
 import reference
-from emulated_card import OnEmulatedCard
+from emulated_gpu import OnEmulatedGpu
+from kronlearn.core.coder import native_dictionary
 from kronlearn.core.init import dct_factor
-from kronlearn.cuda.images import CardImages
-from kronlearn.engines.threads import native_dictionary
+from kronlearn.cuda.images import GpuImages
 from test_image_passes import (
     CODINGS,
     DTYPES,
@@ -29,9 +29,9 @@ NAMES = ["float64", "float32"]
 ROUNDING = {np.float64: 1e-11, np.float32: 2e-5}
 
 
-def put_on(card: Any, array: Any) -> Any:
-    there = card.upload(array)
-    return there.view(OnEmulatedCard) if isinstance(there, np.ndarray) else there
+def put_on(gpu: Any, array: Any) -> Any:
+    there = gpu.upload(array)
+    return there.view(OnEmulatedGpu) if isinstance(there, np.ndarray) else there
 
 
 def axes_of(shape: Any, patch: Any, stride: Any, window: Any = None) -> list[Any]:
@@ -39,33 +39,33 @@ def axes_of(shape: Any, patch: Any, stride: Any, window: Any = None) -> list[Any
 
 
 def coded(
-    card: Any,
+    gpu: Any,
     image: Any,
     factors: Any,
     axes: Any,
     *settings: Any,
     memory: int | None = None,
-    on_card: bool = False,
+    on_gpu: bool = False,
     known: Any = None,
     **options: Any,
 ) -> tuple[Any, Any]:
-    """Numerator and denominator; those of the native code without a card."""
+    """Numerator and denominator; those of the native code without a GPU."""
     sums = [np.zeros_like(image), np.zeros_like(image)]
-    if card is None:
+    if gpu is None:
         made = native_dictionary(factors, image.dtype)
         made.code_image(image, *sums, axes, *settings, known=known, **options)
         return sums[0], sums[1]
-    images = CardImages(card, factors, image.dtype, memory)
-    if on_card:
+    images = GpuImages(gpu, factors, image.dtype, memory)
+    if on_gpu:
         image, known, *sums = (
-            None if array is None else put_on(card, array) for array in (image, known, *sums)
+            None if array is None else put_on(gpu, array) for array in (image, known, *sums)
         )
     images.code_image(image, *sums, axes, *settings, known=known, **options)
-    return card.download(sums[0]), card.download(sums[1])
+    return gpu.download(sums[0]), gpu.download(sums[1])
 
 
 def shrunk(
-    card: Any,
+    gpu: Any,
     planes: Any,
     guide: Any,
     patch: Any,
@@ -74,30 +74,29 @@ def shrunk(
     window: Any,
     noise: float = 2.0,
     memory: int | None = None,
-    on_card: bool = False,
+    on_gpu: bool = False,
     progress: Any = None,
 ) -> tuple[Any, Any]:
-    """Numerator and denominator; those of the native code without a card."""
+    """Numerator and denominator; those of the native code without a GPU."""
     factors = [dct_factor(m, m) for m in (group, *patch)]
     axes = axes_of(planes.shape[1:], patch, stride, window)
     taper = np.ascontiguousarray(taper_of(patch), planes.dtype)
     arrays = [planes, guide, np.zeros_like(planes), np.zeros_like(planes)]
     settings = (axes, group, noise, taper)
-    if card is None:
+    if gpu is None:
         analysis, synthesis = (
             native_dictionary(part, planes.dtype) for part in (factors, [f.T for f in factors])
         )
     else:
         analysis, synthesis = (
-            CardImages(card, part, planes.dtype, memory)
-            for part in (factors, [f.T for f in factors])
+            GpuImages(gpu, part, planes.dtype, memory) for part in (factors, [f.T for f in factors])
         )
-        if on_card:
-            arrays = [put_on(card, array) for array in arrays]
+        if on_gpu:
+            arrays = [put_on(gpu, array) for array in arrays]
     analysis.shrink_image(synthesis, *arrays, *settings, progress=progress)
-    if card is None:
+    if gpu is None:
         return arrays[2], arrays[3]
-    return card.download(arrays[2]), card.download(arrays[3])
+    return gpu.download(arrays[2]), gpu.download(arrays[3])
 
 
 def assert_same_sums(found: Any, expected: Any, dtype: Any) -> None:
@@ -118,21 +117,21 @@ def assert_same_sums(found: Any, expected: Any, dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("case", CODINGS, ids=named)
-def test_coded_images_are_those_of_the_processor(card, case, method, dtype):
+def test_coded_images_are_those_of_the_processor(gpu, case, method, dtype):
     shape, patch, _, stride, width = case
     factors, image, _, tol = image_to_code(case, method)
     image, axes = image.astype(dtype), axes_of(shape, patch, stride)
     for target, favour in ((tol, True), (tol, False), (-1.0, True)):
         settings = (image, factors, axes, method, width, target)
         expected = coded(None, *settings, favour_sparse=favour)
-        found = coded(card, *settings, favour_sparse=favour)
+        found = coded(gpu, *settings, favour_sparse=favour)
         assert_same_sums(found, expected, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
 @pytest.mark.parametrize("method", ["omp", "ols"])
 @pytest.mark.parametrize("case", CODINGS, ids=named)
-def test_images_coded_by_weights_are_those_of_the_processor(card, case, method, dtype):
+def test_images_coded_by_weights_are_those_of_the_processor(gpu, case, method, dtype):
     shape, patch, _, stride, width = case
     factors, image, known, tol = image_to_code(case, method)
     known = known.astype(dtype)
@@ -141,26 +140,26 @@ def test_images_coded_by_weights_are_those_of_the_processor(card, case, method, 
     for target in (tol, -1.0):
         settings = (image, factors, axes_of(shape, patch, stride), method, width, target)
         expected = coded(None, *settings, known=known)
-        assert_same_sums(coded(card, *settings, known=known), expected, dtype)
+        assert_same_sums(coded(gpu, *settings, known=known), expected, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
 @pytest.mark.parametrize("case", [CODINGS[k] for k in (0, 4, 7, 8, 13)], ids=named)
-def test_images_coded_in_bands_have_the_same_bits(card, case, masked, dtype):
+def test_images_coded_in_bands_have_the_same_bits(gpu, case, masked, dtype):
     shape, patch, _, stride, width = case
     factors, image, known, tol = image_to_code(case, "omp")
     settings = (image.astype(dtype), factors, axes_of(shape, patch, stride), "omp", width, tol)
     weights = known.astype(dtype) if masked else None
-    whole = coded(card, *settings, known=weights)
-    again = coded(card, *settings, known=weights, on_card=True)
+    whole = coded(gpu, *settings, known=weights)
+    again = coded(gpu, *settings, known=weights, on_gpu=True)
     np.testing.assert_array_equal(again, whole)
     pieces = []
     for memory in (1, 1 << 17, 1 << 18, 1 << 22):
         shares: list[float] = []
         options = {"known": weights, "memory": memory, "progress": shares.append}
-        for on_card in (False, True):
-            cut = coded(card, *settings, on_card=on_card, **options)
+        for on_gpu in (False, True):
+            cut = coded(gpu, *settings, on_gpu=on_gpu, **options)
             np.testing.assert_array_equal(cut, whole)
         pieces.append(len(shares) // 2)
         assert shares == sorted(shares[: pieces[-1]]) * 2
@@ -173,12 +172,12 @@ def test_images_coded_in_bands_have_the_same_bits(card, case, masked, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("value", [0.0, 0.1, -3.5, 1e-25])
-def test_constant_images_are_coded_as_on_the_processor(card, value, method, dtype):
+def test_constant_images_are_coded_as_on_the_processor(gpu, value, method, dtype):
     image = np.full((20, 17), value, dtype)
     factors = [dct_factor(5, 5), dct_factor(5, 5)]
     for tol in (-1.0, 0.1):
         settings = (image, factors, axes_of((20, 17), (5, 5), (2, 3)), method, 4, tol)
-        expected, found = coded(None, *settings), coded(card, *settings)
+        expected, found = coded(None, *settings), coded(gpu, *settings)
         np.testing.assert_allclose(
             found[0] / found[1], expected[0] / expected[1], rtol=10 * np.finfo(dtype).eps
         )
@@ -190,16 +189,16 @@ def test_constant_images_are_coded_as_on_the_processor(card, value, method, dtyp
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_pixels_that_are_not_finite_spoil_what_they_spoil_on_the_processor(
-    card, rng, bad, method, dtype
+    gpu, rng, bad, method, dtype
 ):
     image = rng.standard_normal((20, 17)).astype(dtype)
     image[9, 4] = bad
     factors = reference.orthonormal_factors(rng, (5, 4))
     settings = (image, factors, axes_of((20, 17), (5, 4), (2, 3)), method, 4, 0.5)
-    assert_same_sums(coded(card, *settings), coded(None, *settings), dtype)
+    assert_same_sums(coded(gpu, *settings), coded(None, *settings), dtype)
 
 
-def test_images_of_single_precision_are_coded_in_double_where_they_need_it(card, rng):
+def test_images_of_single_precision_are_coded_in_double_where_they_need_it(gpu, rng):
     # Squares of these are too small for single precision; those targets cannot be met in it.
     image = rng.standard_normal((24, 20)).astype(np.float32)
     factors = reference.random_factors(rng, (5, 4), (6, 6))
@@ -207,28 +206,28 @@ def test_images_of_single_precision_are_coded_in_double_where_they_need_it(card,
     for scale, tol in ((1e-22, -1.0), (1e-22, 1e-22), (1.0, 1e-6)):
         settings = ((image * scale).astype(np.float32), factors, axes, "ols", 8, tol)
         expected = coded(None, *settings)
-        for found, wanted in zip(coded(card, *settings), expected, strict=True):
+        for found, wanted in zip(coded(gpu, *settings), expected, strict=True):
             error = np.abs(found - wanted)
             assert np.quantile(error, 0.9) <= 1e-4 * np.abs(wanted).max()
 
 
-def test_sums_are_added_to_what_is_there(card, rng):
+def test_sums_are_added_to_what_is_there(gpu, rng):
     image = rng.standard_normal((12, 10))
     factors = reference.orthonormal_factors(rng, (4, 3))
     settings = (axes_of((12, 10), (4, 3), (2, 2)), "omp", 3, -1.0)
-    expected = coded(card, image, factors, *settings)
+    expected = coded(gpu, image, factors, *settings)
     sums = [np.ones_like(image), np.full_like(image, 2.0)]
-    CardImages(card, factors, np.float64).code_image(image, *sums, *settings)
+    GpuImages(gpu, factors, np.float64).code_image(image, *sums, *settings)
     np.testing.assert_allclose(sums, [expected[0] + 1, expected[1] + 2], rtol=1e-12, atol=1e-12)
 
 
-def test_images_may_lie_on_the_card_and_sums_not(card, rng):
+def test_images_may_lie_on_the_gpu_and_sums_not(gpu, rng):
     image = rng.standard_normal((12, 10))
     factors = reference.orthonormal_factors(rng, (4, 3))
     settings = (axes_of((12, 10), (4, 3), (2, 2)), "omp", 3, -1.0)
-    expected = coded(card, image, factors, *settings)
+    expected = coded(gpu, image, factors, *settings)
     sums = [np.zeros_like(image), np.zeros_like(image)]
-    CardImages(card, factors, np.float64).code_image(put_on(card, image), *sums, *settings)
+    GpuImages(gpu, factors, np.float64).code_image(put_on(gpu, image), *sums, *settings)
     np.testing.assert_array_equal(sums, expected)
 
 
@@ -238,10 +237,10 @@ def test_images_may_lie_on_the_card_and_sums_not(card, rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
 @pytest.mark.parametrize("most", [9, 1, 0], ids=["many values", "zeros and ones", "constant"])
 @pytest.mark.parametrize("case", SHRINKAGES, ids=named)
-def test_shrunk_groups_are_those_of_the_processor(card, case, most, dtype):
+def test_shrunk_groups_are_those_of_the_processor(gpu, case, most, dtype):
     planes, guide = (array.astype(dtype) for array in planes_to_shrink(case, most))
     expected = shrunk(None, planes, guide, *case[2:])
-    for found, wanted in zip(shrunk(card, planes, guide, *case[2:]), expected, strict=True):
+    for found, wanted in zip(shrunk(gpu, planes, guide, *case[2:]), expected, strict=True):
         assert found.dtype == dtype
         atol = ROUNDING[dtype] * np.abs(wanted).max()
         np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
@@ -249,26 +248,26 @@ def test_shrunk_groups_are_those_of_the_processor(card, case, most, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
 @pytest.mark.parametrize("case", [SHRINKAGES[k] for k in (2, 3, 4, 5, 15, 16, 17, 18)], ids=named)
-def test_groups_shrunk_in_bands_have_the_same_bits(card, case, dtype):
+def test_groups_shrunk_in_bands_have_the_same_bits(gpu, case, dtype):
     planes, guide = (array.astype(dtype) for array in planes_to_shrink(case))
-    whole = shrunk(card, planes, guide, *case[2:])
+    whole = shrunk(gpu, planes, guide, *case[2:])
     for memory in (1, 60 * planes.nbytes, 90 * planes.nbytes):
-        for on_card in (False, True):
-            cut = shrunk(card, planes, guide, *case[2:], memory=memory, on_card=on_card)
+        for on_gpu in (False, True):
+            cut = shrunk(gpu, planes, guide, *case[2:], memory=memory, on_gpu=on_gpu)
             np.testing.assert_array_equal(cut, whole)
     shares: list[float] = []
-    shrunk(card, planes, guide, *case[2:], memory=1, progress=shares.append)
+    shrunk(gpu, planes, guide, *case[2:], memory=1, progress=shares.append)
     assert len(shares) > 1
     assert shares[-1] == 1.0
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
 @pytest.mark.parametrize("scale", [2.0**-40, 2.0**-10, 2.0**40])
-def test_groups_may_be_of_any_magnitude(card, rng, scale, dtype):
+def test_groups_may_be_of_any_magnitude(gpu, rng, scale, dtype):
     guide = rng.integers(0, 9, (2, 20, 18)).astype(dtype)
     planes = (guide + rng.standard_normal(guide.shape)).astype(dtype) * dtype(scale)
     settings = (planes, guide * dtype(scale), (5, 4), 4, (2, 2), (6, 6), 1.0 * scale)
-    for found, wanted in zip(shrunk(card, *settings), shrunk(None, *settings), strict=True):
+    for found, wanted in zip(shrunk(gpu, *settings), shrunk(None, *settings), strict=True):
         atol = ROUNDING[dtype] * np.abs(wanted).max()
         np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
 
@@ -278,17 +277,17 @@ def test_groups_may_be_of_any_magnitude(card, rng, scale, dtype):
 
 @pytest.mark.parametrize("name", ["planes", "guide"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_groups_that_are_not_finite_are_an_error(card, rng, bad, name):
+def test_groups_that_are_not_finite_are_an_error(gpu, rng, bad, name):
     arrays = {"planes": rng.standard_normal((1, 12, 12)), "guide": rng.standard_normal((1, 12, 12))}
     arrays[name][0, 5, 5] = bad
     with pytest.raises(ValueError, match="image contains NaN or infinity"):
-        shrunk(card, arrays["planes"], arrays["guide"], (4, 4), 4, (2, 2), (2, 2))
+        shrunk(gpu, arrays["planes"], arrays["guide"], (4, 4), 4, (2, 2), (2, 2))
 
 
-def test_no_noise_at_all_is_an_error_where_it_divides_zero_by_zero(card, rng):
+def test_no_noise_at_all_is_an_error_where_it_divides_zero_by_zero(gpu, rng):
     planes = rng.standard_normal((1, 12, 12))
     with pytest.raises(ValueError, match=r"not finite.*noise=0\.0 too small"):
-        shrunk(card, planes, np.zeros_like(planes), (4, 4), 4, (2, 2), (2, 2), 0.0)
+        shrunk(gpu, planes, np.zeros_like(planes), (4, 4), 4, (2, 2), (2, 2), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -305,17 +304,17 @@ def test_no_noise_at_all_is_an_error_where_it_divides_zero_by_zero(card, rng):
         ([(9, 8, 1, 0), (9, 8, 1, 0)], {"known": np.ones(80)}, "has 80 entries; expected 81"),
     ],
 )
-def test_errors_are_those_of_the_processor(card, axes, options, message):
+def test_errors_are_those_of_the_processor(gpu, axes, options, message):
     image = np.zeros((9, 9))
     settings = {"method": "omp", "width": 3, "tol": -1.0} | options
     factors = [dct_factor(8, 8)] * 2
-    for made in (native_dictionary(factors, np.float64), CardImages(card, factors, np.float64)):
+    for made in (native_dictionary(factors, np.float64), GpuImages(gpu, factors, np.float64)):
         with pytest.raises(ValueError, match=message):
             made.code_image(image, image.copy(), image.copy(), axes, **settings)
 
 
-def test_what_a_card_cannot_do_is_said(card):
-    images = CardImages(card, [np.eye(1)], np.float64)
+def test_what_a_gpu_cannot_do_is_said(gpu):
+    images = GpuImages(gpu, [np.eye(1)], np.float64)
     image = np.zeros((1,) * 17)
     with pytest.raises(ValueError, match="at most 16 axes, not 17"):
         images.code_image(image, image, image, [(1, 1, 1, 0)] * 17, "omp", 1, -1.0)
@@ -327,19 +326,24 @@ def test_what_a_card_cannot_do_is_said(card):
 # Whole methods
 
 
-def average_on(card: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the passes of denoising and inpainting run on this card."""
+def without_threads(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a pass that are not about how a processor does it."""
+    return {k: v for k, v in options.items() if k not in ("threads", "instruction_set")}
 
-    class Images(CardImages):
-        def code_image(self, *arguments: Any, threads: int = 1, **options: Any) -> None:
-            super().code_image(*arguments, **options)
 
-        def shrink_image(self, *arguments: Any, threads: int = 1, **options: Any) -> None:
-            super().shrink_image(*arguments, **options)
+def average_on(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the passes of denoising and inpainting run on this GPU."""
+
+    class Images(GpuImages):
+        def code_image(self, *arguments: Any, **options: Any) -> None:
+            super().code_image(*arguments, **without_threads(options))
+
+        def shrink_image(self, *arguments: Any, **options: Any) -> None:
+            super().shrink_image(*arguments, **without_threads(options))
 
     monkeypatch.setattr(
         "kronlearn.images.aggregation.native_dictionary",
-        lambda factors, dtype: Images(card, factors, dtype),
+        lambda factors, dtype: Images(gpu, factors, dtype),
     )
 
 
@@ -353,11 +357,11 @@ def picture(shape: Any) -> Any:
 @pytest.mark.parametrize(
     ("shape", "channel_axis"), [((40, 33), None), ((30, 25, 3), -1), ((9, 20, 17), None)]
 )
-def test_denoised_images_are_those_of_the_processor(card, monkeypatch, rng, shape, channel_axis):
+def test_denoised_images_are_those_of_the_processor(gpu, monkeypatch, rng, shape, channel_axis):
     image = picture(shape) + 15 * rng.standard_normal(shape)
     options = {"channel_axis": channel_axis, "max_iter": 2}
     expected = kl.images.denoise(image, **options)
-    average_on(card, monkeypatch)
+    average_on(gpu, monkeypatch)
     found = kl.images.denoise(image, **options)
     # In single precision near ties may go the other way.
     assert np.quantile(np.abs(found - expected), 0.9) < 0.01
@@ -367,10 +371,10 @@ def test_denoised_images_are_those_of_the_processor(card, monkeypatch, rng, shap
         kl.images.denoise(image, **options)
 
 
-def test_inpainted_images_are_those_of_the_processor(card, monkeypatch, rng):
+def test_inpainted_images_are_those_of_the_processor(gpu, monkeypatch, rng):
     image = picture((30, 26))
     image[rng.random(image.shape) < 0.4] = np.nan
     expected = kl.images.inpaint(image, max_iter=2)
-    average_on(card, monkeypatch)
+    average_on(gpu, monkeypatch)
     found = kl.images.inpaint(image, max_iter=2)
     assert np.sqrt(np.mean((found - expected) ** 2)) < 1.0

@@ -1,4 +1,4 @@
-"""Arrays that lie on a card: taken without a copy, and results where the input is."""
+"""Arrays that lie on a GPU: taken without a copy, and results where the input is."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 
 import kronlearn as kl
 import reference
-from emulated_card import ArrayCard, OnEmulatedCard
+from emulated_gpu import ArrayGpu, OnEmulatedGpu
 from kronlearn.core.init import dct_factor
-from kronlearn.cuda.device import Card
-from kronlearn.cuda.exchange import adopted, is_on_card, returned_as
+from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.streaming import streamed
 from kronlearn.io.arrays import ArraySource
+from kronlearn.io.device_arrays import adopted, is_on_gpu, returned_as
 from test_cuda_images import picture
 
-EMULATED = ArrayCard
+EMULATED = ArrayGpu
 
 
 # Images
@@ -27,77 +27,77 @@ EMULATED = ArrayCard
 
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
-def test_images_on_the_card_are_denoised_there(on_card, rng, dtype, stages):
+def test_images_on_the_gpu_are_denoised_there(on_gpu, rng, dtype, stages):
     clean = picture((80, 70))
     noisy = np.clip(clean + rng.normal(0, 10, clean.shape), 0, 255).astype(dtype)
     options = {"sigma": 10.0, "stages": stages, "dictionary": [dct_factor(8, 16)] * 2}
-    given = on_card.upload(noisy)
-    before = getattr(on_card, "left", 0)
+    given = on_gpu.upload(noisy)
+    before = getattr(on_gpu, "left", 0)
     found = kl.images.denoise(given, **options, device="cuda")
     assert type(found) is type(given)
     assert found.dtype == dtype
     # Neither the image nor patches of it.
-    assert getattr(on_card, "left", 0) - before < noisy.size
+    assert getattr(on_gpu, "left", 0) - before < noisy.size
     expected = kl.images.denoise(noisy, **options)
-    assert np.std(on_card.download(found).astype(float) - expected) < 0.5
+    assert np.std(on_gpu.download(found).astype(float) - expected) < 0.5
     again = kl.images.denoise(noisy, **options, device="cuda")
     assert type(again) is np.ndarray
-    np.testing.assert_array_equal(again, on_card.download(found))
+    np.testing.assert_array_equal(again, on_gpu.download(found))
 
 
 @pytest.mark.parametrize(
     ("shape", "axis"), [((30, 26, 3), -1), ((3, 30, 26), 0), ((9, 20, 17), None)]
 )
-def test_all_of_denoising_happens_on_the_card(on_card, rng, shape, axis):
+def test_all_of_denoising_happens_on_the_gpu(on_gpu, rng, shape, axis):
     clean = picture(shape)
     noisy = clean + rng.normal(0, 15, shape)
     options = {"channel_axis": axis, "max_iter": 2}
-    given = on_card.upload(noisy)
+    given = on_gpu.upload(noisy)
     found = kl.images.denoise(given, **options, device="cuda", full=True)
     expected = kl.images.denoise(noisy, **options, full=True)
     np.testing.assert_allclose(found.sigma, expected.sigma, rtol=1e-6)
     assert type(found.image) is type(given)
-    error, wanted = np.std(on_card.download(found.image) - clean), np.std(expected.image - clean)
+    error, wanted = np.std(on_gpu.download(found.image) - clean), np.std(expected.image - clean)
     assert error == pytest.approx(wanted, rel=0.05)
 
 
-def test_noise_is_estimated_where_the_image_is(on_card, rng):
+def test_noise_is_estimated_where_the_image_is(on_gpu, rng):
     image = picture((70, 64)) + rng.normal(0, 5, (70, 64))
-    found = kl.images.estimate_sigma(on_card.upload(image))
+    found = kl.images.estimate_sigma(on_gpu.upload(image))
     assert found == pytest.approx(kl.images.estimate_sigma(image), rel=1e-6)
 
 
-def test_images_on_the_card_are_inpainted(on_card, rng):
+def test_images_on_the_gpu_are_inpainted(on_gpu, rng):
     image = picture((30, 26))
     missing = rng.random(image.shape) < 0.3
-    given = on_card.upload(image)
-    found = kl.images.inpaint(given, on_card.upload(missing), max_iter=2, device="cuda")
+    given = on_gpu.upload(image)
+    found = kl.images.inpaint(given, on_gpu.upload(missing), max_iter=2, device="cuda")
     assert type(found) is type(given)
-    filled = on_card.download(found)
+    filled = on_gpu.download(found)
     np.testing.assert_array_equal(filled[~missing], image[~missing])
     expected = kl.images.inpaint(image, missing, max_iter=2)
     assert np.std(filled - image) < 1.2 * np.std(expected - image) + 0.5
 
 
-def test_cubes_on_the_card_are_denoised(on_card, rng):
+def test_cubes_on_the_gpu_are_denoised(on_gpu, rng):
     clean = np.add.outer(np.arange(20), np.arange(24))[..., None] * rng.random(6)
     noisy = clean + rng.normal(0, 2, clean.shape)
-    given = on_card.upload(noisy)
+    given = on_gpu.upload(noisy)
     found = kl.hyperspectral.denoise(given, device="cuda")
     assert type(found) is type(given)
     expected = kl.hyperspectral.denoise(noisy)
-    np.testing.assert_allclose(on_card.download(found), expected, atol=0.05)
+    np.testing.assert_allclose(on_gpu.download(found), expected, atol=0.05)
 
 
-def test_images_on_the_card_are_coded(on_card):
+def test_images_on_the_gpu_are_coded(on_gpu):
     image = picture((32, 32)).astype(np.uint8)
-    found = kl.images.code(on_card.upload(image), psnr=30, n_atoms=12, device="cuda")
+    found = kl.images.code(on_gpu.upload(image), psnr=30, n_atoms=12, device="cuda")
     assert kl.images.decode(found.to_bytes()).shape == image.shape
     assert found.psnr >= 30
 
 
 @pytest.mark.parametrize("dtype", [">f4", ">u2", "f2", "g"])
-def test_images_of_dtypes_that_cards_do_not_have_keep_them(on_card, rng, dtype):
+def test_images_of_dtypes_that_gpus_do_not_have_keep_them(on_gpu, rng, dtype):
     noisy = (picture((40, 36)) + rng.normal(0, 10, (40, 36))).clip(0, 255).astype(dtype)
     options = {"sigma": 10.0, "stages": 1, "dictionary": [dct_factor(8, 16)] * 2}
     found = kl.images.denoise(noisy, **options, device="cuda")
@@ -107,13 +107,13 @@ def test_images_of_dtypes_that_cards_do_not_have_keep_them(on_card, rng, dtype):
     )
 
 
-def test_images_on_the_card_need_the_card(on_card):
-    given = on_card.upload(picture((12, 12)))
-    with pytest.raises(ValueError, match='image is on a graphics card; pass device="cuda"'):
+def test_images_on_the_gpu_need_the_gpu(on_gpu):
+    given = on_gpu.upload(picture((12, 12)))
+    with pytest.raises(ValueError, match='image is on a GPU; pass device="cuda"'):
         kl.images.denoise(given)
 
 
-def test_large_images_stay_in_memory(on_card, rng):
+def test_large_images_stay_in_memory(on_gpu, rng):
     noisy = picture((40, 36)) + rng.normal(0, 10, (40, 36))
     options = {"sigma": 10.0, "dictionary": [dct_factor(8, 16)] * 2}
     expected = kl.images.denoise(noisy, **options, device="cuda")
@@ -126,21 +126,21 @@ def test_large_images_stay_in_memory(on_card, rng):
 # Samples
 
 
-def test_codes_of_samples_on_the_card_are_there(on_card, rng):
+def test_codes_of_samples_on_the_gpu_are_there(on_gpu, rng):
     pytest.importorskip("cupyx", reason="codes are matrices of CuPy")
     factors = reference.random_factors(rng, (5, 4), (6, 7))
     Y = rng.standard_normal((50, 5, 4))
-    found = kl.sparse_code(on_card.upload(Y), factors, 3, device="cuda")
+    found = kl.sparse_code(on_gpu.upload(Y), factors, 3, device="cuda")
     expected = kl.sparse_code(Y, factors, 3)
-    np.testing.assert_allclose(on_card.download(found.todense()), expected.toarray(), atol=1e-9)
+    np.testing.assert_allclose(on_gpu.download(found.todense()), expected.toarray(), atol=1e-9)
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 4])
-def test_samples_on_the_card_may_begin_anywhere(on_card, rng, offset):
+def test_samples_on_the_gpu_may_begin_anywhere(on_gpu, rng, offset):
     dictionary = [dct_factor(8, 8)] * 2
     Y = rng.standard_normal((150, 8, 8)).astype(np.float32)
-    room = on_card.upload(np.zeros(offset + Y.size, np.float32))
-    room[offset:] = on_card.upload(Y.ravel())
+    room = on_gpu.upload(np.zeros(offset + Y.size, np.float32))
+    room[offset:] = on_gpu.upload(Y.ravel())
     model = kl.KroneckerDictionaryLearning(
         8, n_nonzero_coefs=4, init=dictionary, max_iter=2, method="omp", device="cuda"
     )
@@ -152,25 +152,25 @@ def test_samples_on_the_card_may_begin_anywhere(on_card, rng, offset):
     ("shape", "message"),
     [((0, 4, 4), "0 sample"), ((5, 0), "0 feature"), ((16,), "an array of samples")],
 )
-def test_samples_on_the_card_that_are_none_are_refused(on_card, shape, message):
+def test_samples_on_the_gpu_that_are_none_are_refused(on_gpu, shape, message):
     with pytest.raises(ValueError, match=message):
-        kl.sparse_code(on_card.upload(np.zeros(shape)), [np.eye(4)] * 2, 2, device="cuda")
+        kl.sparse_code(on_gpu.upload(np.zeros(shape)), [np.eye(4)] * 2, 2, device="cuda")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_samples_on_the_card_are_learned_from(on_card, rng, dtype):
+def test_samples_on_the_gpu_are_learned_from(on_gpu, rng, dtype):
     Y = reference.sparse_samples(rng, reference.random_factors(rng, (5, 4), (6, 6)), 300, 2)
     settings = {"n_nonzero_coefs": 2, "max_iter": 4, "random_state": 0}
-    given = on_card.upload(Y.astype(dtype))
+    given = on_gpu.upload(Y.astype(dtype))
     found = kl.KroneckerDictionaryLearning(6, **settings, device="cuda").fit(given)
     expected = kl.KroneckerDictionaryLearning(6, **settings).fit(Y.astype(dtype))
     np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=1e-3)
 
 
-def test_tensors_of_pytorch_are_taken_and_given(on_card, rng):
+def test_tensors_of_pytorch_are_taken_and_given(on_gpu, rng):
     torch = pytest.importorskip("torch")
-    if isinstance(on_card, ArrayCard) or not torch.cuda.is_available():
-        pytest.skip("PyTorch has no graphics card")
+    if isinstance(on_gpu, ArrayGpu) or not torch.cuda.is_available():
+        pytest.skip("PyTorch has no GPU")
     noisy = (picture((64, 60)) + rng.normal(0, 10, (64, 60))).astype(np.float32)
     options = {"sigma": 10.0, "dictionary": [dct_factor(8, 16)] * 2}
     given = torch.tensor(noisy, device="cuda", requires_grad=True)
@@ -235,11 +235,11 @@ def cupy_on(device: int, current: int = 0) -> Any:
         (Tensor(2), True),
         (Tensor(13), True),
         (Tensor(2, requires_grad=True, by_interface=True), True),
-        (np.zeros(3).view(OnEmulatedCard), True),
+        (np.zeros(3).view(OnEmulatedGpu), True),
     ],
 )
 def test_it_is_known_where_an_array_lies(array, expected):
-    assert is_on_card(array) is expected
+    assert is_on_gpu(array) is expected
 
 
 def test_arrays_are_taken_by_whatever_they_offer():
@@ -249,8 +249,8 @@ def test_arrays_are_taken_by_whatever_they_offer():
     assert not found.of.requires_grad
 
 
-def test_arrays_of_another_card_are_an_error():
-    with pytest.raises(ValueError, match=r"on graphics card 1, and the current one is 0"):
+def test_arrays_of_another_gpu_are_an_error():
+    with pytest.raises(ValueError, match=r"on GPU 1, and the current one is 0"):
         adopted(cupy_on(1), Tensor())
 
 
@@ -275,14 +275,14 @@ def test_a_limit_is_all_the_memory_there_is():
     cupy = SimpleNamespace(
         cuda=SimpleNamespace(runtime=runtime), get_default_memory_pool=lambda: pool
     )
-    card = Card(cupy)
-    assert card.free_memory() == 1020
+    gpu = Gpu(cupy)
+    assert gpu.free_memory() == 1020
     with kl.cuda.memory_limit(500):
-        assert card.free_memory() == 500
+        assert gpu.free_memory() == 500
         with kl.cuda.memory_limit(5000):
-            assert card.free_memory() == 1020
-        assert card.free_memory() == 500
-    assert card.free_memory() == 1020
+            assert gpu.free_memory() == 1020
+        assert gpu.free_memory() == 500
+    assert gpu.free_memory() == 1020
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_limits_are_numbers_of_bytes(limit, problem):
 
 
 class Copied(np.ndarray):
-    """An array on a card that can be copied to."""
+    """An array on a GPU that can be copied to."""
 
     def set(self, array: Any, stream: Any) -> None:
         self[...] = array

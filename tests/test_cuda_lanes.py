@@ -1,4 +1,4 @@
-"""The kernels of graphics cards for 16 × 16 and 32 × 32 atoms, run on the processor by emulation.
+"""The kernels of GPUs for 16 × 16 and 32 × 32 atoms, run on the processor by emulation.
 
 They code samples with several lanes each and add up the moments of one mode; they must agree with
 ``sparse_code`` and with sums in float64.
@@ -11,27 +11,17 @@ import pytest
 
 import kronlearn as kl
 import reference
-from emulated_card import aligned, pointer
-from kronlearn.cuda.tasks import WORK
-from lane_kernels import Run, built
-from reference import dense, refit_codes
+from emulated_gpu import aligned
+from lane_kernels import Run, kernels
+from reference import dense
 
 #: Entries and atoms of a side, nonzeros, method.
-CASES = [
-    (8, 16, 6, "omp"),
-    (8, 16, 5, "ols"),
-    (16, 16, 12, "omp"),
-    (16, 32, 16, "omp"),
-    (32, 32, 8, "ols"),
+SMALL, SMALL_OLS, LARGE = (8, 16, 6, "omp"), (8, 16, 5, "ols"), (32, 32, 8, "ols")
+MIDDLE = [
+    pytest.param((16, 16, 12, "omp"), marks=pytest.mark.slow),
+    pytest.param((16, 32, 16, "omp"), marks=pytest.mark.slow),
 ]
-SMALL = CASES[0]
-
-
-@pytest.fixture(scope="module")
-def build(tmp_path_factory):
-    """Compiles the kernels, once for every case."""
-    folder = tmp_path_factory.mktemp("lanes")
-    return lambda case: built(case, folder)
+CASES = [SMALL, SMALL_OLS, LARGE, *MIDDLE]
 
 
 def random_factors(rng, m, n):
@@ -129,11 +119,11 @@ def check_sums(sums, run, side, factor, rows):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_codes_and_sums_agree_with_the_processor(build, rng, case):
+def test_codes_and_sums_agree_with_the_processor(rng, case):
     m, n, width, method = case
     factors = random_factors(rng, m, n)
-    Y = all_kinds(rng, m, factors, 65 if m < 32 else 25)
-    run = Run(build(case), case, Y, factors)
+    Y = all_kinds(rng, m, factors, 65 if m < 32 else 9)
+    run = Run(case, Y, factors)
     sums = run.code()
     expected = kl.sparse_code(Y, factors, n_nonzero_coefs=width, method=method).toarray()
     size = np.linalg.norm(Y.reshape(len(Y), -1).astype(np.float64), axis=1)
@@ -151,21 +141,20 @@ def test_codes_and_sums_agree_with_the_processor(build, rng, case):
     assert (np.abs(X[same] - expected[same]).max(axis=1) <= 1e-3 * size[same]).all()
     given = np.sqrt(run.arrays["residual2"][run.sure].astype(np.float64))
     assert (np.abs(given - norms[run.sure]) <= 1e-3 * (norms + size)[run.sure]).all()
-    np.testing.assert_allclose(run.arrays["energy"][run.sure], size[run.sure] ** 2, rtol=1e-6)
 
     check_sums(sums, run, "left", factors[1], run.sure)
     moved = factors[0] * rng.uniform(0.5, 2.0, n).astype(np.float32)
     check_sums(run.sum_right(moved), run, "right", moved, run.sure)
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[3]], ids=str)
+@pytest.mark.parametrize("case", [SMALL, SMALL_OLS, MIDDLE[1]], ids=str)
 @pytest.mark.parametrize("each", [False, True])
-def test_coding_stops_at_an_error_target(build, rng, case, each):
+def test_coding_stops_at_an_error_target(rng, case, each):
     m, n, width, method = case
     factors = random_factors(rng, m, n)
     Y = all_kinds(rng, m, factors, 13)
     tol = rng.uniform(0.3, 6.0, len(Y)).astype(np.float32) if each else 4.0
-    run = Run(build(case), case, Y, factors, tol)
+    run = Run(case, Y, factors, tol)
     sums = run.code()
     expected = kl.sparse_code(Y, factors, n_nonzero_coefs=width, tol=tol, method=method).toarray()
     clear = run.sure & (leads(Y, factors, case) > 3e-6)
@@ -175,45 +164,44 @@ def test_coding_stops_at_an_error_target(build, rng, case, each):
     check_sums(sums, run, "left", factors[1], run.sure)
 
 
-def test_what_single_precision_cannot_decide_is_left_to_double(build, rng):
+def test_what_single_precision_cannot_decide_is_left_to_double(rng):
     factors = random_factors(rng, 8, 16)
     Y = all_kinds(rng, 8, factors, 13)
     size = np.linalg.norm(Y.reshape(len(Y), -1), axis=1)
-    run = Run(build(SMALL), SMALL, Y, factors, 1e-5 * size)
+    run = Run(SMALL, Y, factors, 1e-5 * size)
     sums = run.code()
     np.testing.assert_array_equal(run.sure, size == 0)
     for total in (sums.P, sums.C, sums.counts):
         assert not total.any()
 
 
-def test_atoms_that_are_nearly_the_same_are_left_to_double(build, rng):
-    case = CASES[1]
+def test_atoms_that_are_nearly_the_same_are_left_to_double(rng):
+    case = SMALL_OLS
     factors = random_factors(rng, 8, 16)
     first, aside = np.linalg.qr(factors[0][:, [3, 7]])[0].T
     factors[0][:, 3], factors[0][:, 12] = first, first + 0.01 * aside
     # Its second part is in the direction in which the two differ: OLS takes both.
     y = np.outer(10.0 * first + 2.0 * aside, factors[1][:, 5])
     Y = np.stack([y, np.outer(factors[0][:, 1], factors[1][:, 2]), y]).astype(np.float32)
-    run = Run(build(case), case, Y, factors)
+    run = Run(case, Y, factors)
     sums = run.code()
     np.testing.assert_array_equal(run.sure[[0, 2]], False)
     check_sums(sums, run, "left", factors[1], run.sure)
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=str)
-def test_bad_samples_are_reported_and_contribute_nothing(build, rng, case):
+@pytest.mark.parametrize("case", [SMALL, LARGE], ids=str)
+def test_bad_samples_are_reported_and_contribute_nothing(rng, case):
     m, n, width, method = case
     factors = random_factors(rng, m, n)
     Y = rng.standard_normal((21, m, m)).astype(np.float32)
     bad = [3, 4, 13, 20]
     Y[20, 0, 0], Y[3, 2, 1], Y[13, 7, 7], Y[4] = np.nan, np.inf, -np.inf, 1e30
-    run = Run(build(case), case, Y, factors)
+    run = Run(case, Y, factors)
     sums = run.code()
     assert run.arrays["first_bad"][0] == 1003
     assert not run.dense_codes[bad].any()
     assert (run.arrays["nonzeros"][bad] == 0).all()
     assert (run.arrays["residual2"][bad] == 0).all()
-    assert not np.isfinite(run.arrays["energy"][bad]).any()
     good = np.delete(np.arange(len(Y)), bad)
     check_sums(sums, run, "left", factors[1], good)
     assert run.sure.all()
@@ -222,12 +210,12 @@ def test_bad_samples_are_reported_and_contribute_nothing(build, rng, case):
     np.testing.assert_allclose(run.dense_codes[good], expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("case", [(16, 16, 12, "omp"), (32, 32, 8, "ols")], ids=str)
-def test_of_equal_correlations_the_first_atom_wins(build, rng, case):
+@pytest.mark.parametrize("case", [MIDDLE[0], LARGE], ids=str)
+def test_of_equal_correlations_the_first_atom_wins(rng, case):
     # Entries of equal magnitude: with unit vectors for atoms, correlations are those exactly.
     m, _, width, _ = case
     Y = rng.choice(np.array([-2.0, -1.0, 0.0, 1.0, 2.0], np.float32), (11, m, m))
-    run = Run(build(case), case, Y, [np.eye(m, dtype=np.float32)] * 2)
+    run = Run(case, Y, [np.eye(m, dtype=np.float32)] * 2)
     run.code()
     assert run.sure.all()
     for y, x in zip(Y.reshape(len(Y), -1), run.dense_codes, strict=True):
@@ -237,12 +225,12 @@ def test_of_equal_correlations_the_first_atom_wins(build, rng, case):
         np.testing.assert_array_equal(x, kept)
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[1]], ids=str)
-def test_of_duplicate_atoms_only_the_first_is_used(build, rng, case):
+@pytest.mark.parametrize("case", [SMALL, SMALL_OLS], ids=str)
+def test_of_duplicate_atoms_only_the_first_is_used(rng, case):
     factors = random_factors(rng, 8, 16)
     factors[0][:, 13], factors[1][:, 9] = factors[0][:, 2], factors[1][:, 8]
     factors[1][:, 15] = factors[1][:, 0]
-    run = Run(build(case), case, all_kinds(rng, 8, factors, 20), factors)
+    run = Run(case, all_kinds(rng, 8, factors, 20), factors)
     run.code()
     X = run.dense_codes.reshape(-1, 16, 16)
     assert not X[:, 13].any()
@@ -250,12 +238,12 @@ def test_of_duplicate_atoms_only_the_first_is_used(build, rng, case):
     assert run.sure.sum() > 30
 
 
-def test_codes_and_sums_are_of_the_factors_as_given(build, rng):
+def test_codes_and_sums_are_of_the_factors_as_given(rng):
     factors = random_factors(rng, 8, 16)
     Y = rng.standard_normal((43, 8, 8)).astype(np.float32)
     lengths = [2.0 ** rng.integers(-3, 4, 16) for _ in range(2)]
     scaled = [factor * length for factor, length in zip(factors, lengths, strict=True)]
-    unit, run = (Run(build(SMALL), SMALL, Y, given) for given in (factors, scaled))
+    unit, run = (Run(SMALL, Y, given) for given in (factors, scaled))
     sums = unit.code(), run.code()
     np.testing.assert_allclose(run.dense_codes * np.kron(*lengths), unit.dense_codes, rtol=1e-5)
     np.testing.assert_allclose(sums[1].P * np.outer(lengths[0], lengths[0]), sums[0].P, atol=1e-4)
@@ -264,11 +252,11 @@ def test_codes_and_sums_are_of_the_factors_as_given(build, rng):
     np.testing.assert_allclose(sums[1].counts[2], np.sum(run.dense_codes**2.0), rtol=1e-6)
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[3]], ids=str)
-def test_sums_have_the_same_bits_in_every_run(build, rng, case):
+@pytest.mark.parametrize("case", [SMALL, MIDDLE[1]], ids=str)
+def test_sums_have_the_same_bits_in_every_run(rng, case):
     factors = random_factors(rng, case[0], case[1])
     Y = all_kinds(rng, case[0], factors, 13)
-    runs = [Run(build(case), case, Y, factors) for _ in range(2)]
+    runs = [Run(case, Y, factors) for _ in range(2)]
     coded = [run.code() for run in runs]
     summed = [run.sum_right(factors[0]) for run in runs]
     for first, second in (coded, summed):
@@ -276,90 +264,15 @@ def test_sums_have_the_same_bits_in_every_run(build, rng, case):
             np.testing.assert_array_equal(total, getattr(second, name))
 
 
-def previous_supports(rng, Y, factors, case):
-    """Supports of which some are better than a pursuit's, some worse, and some empty."""
-    _, n, width, _ = case
-    better = kl.sparse_code(Y, factors, n_nonzero_coefs=width, method="ols").toarray() != 0
-    supports = np.zeros((len(Y), n * n), bool)
-    for k, support in enumerate(supports):
-        if k % 3 == 1:
-            support[rng.choice(n * n, rng.integers(1, width + 1), replace=False)] = True
-        elif k % 13 and Y[k].any():
-            support[better[k]] = True
-    return supports
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_previous_supports_are_kept_where_they_are_better(build, rng, case):
-    m, n, width, method = case
-    factors = random_factors(rng, m, n)
-    Y = all_kinds(rng, m, factors, 40 if m < 32 else 15)
-    before = previous_supports(rng, Y, factors, case)
-    run = Run(build(case), case, Y, factors)
-    run.remember(before)
-    sums = run.code(work=WORK["keep better"])
-    fresh = kl.sparse_code(Y, factors, n_nonzero_coefs=width, method=method).toarray()
-    refitted = refit_codes(Y, factors, before.astype(np.float64))
-    size = np.linalg.norm(Y.reshape(len(Y), -1).astype(np.float64), axis=1)
-    X = run.dense_codes
-    norms = [residual_norms(Y, factors, codes) for codes in (X, fresh, refitted)]
-    clear = run.sure & (leads(Y, factors, case) > 3e-6) & (size > 0)
-    assert clear.sum() > 0.3 * len(Y)
-    some = before.any(axis=1)
-    least = np.where(some, np.minimum(norms[1], norms[2]), norms[1])
-    assert (norms[0] <= least + 1e-3 * norms[1] + 1e-6 * size)[clear].all()
-    was_better = some & (norms[2] < norms[1] - 1e-3 * size)
-    was_worse = norms[2] > norms[1] + 1e-2 * size
-    for rows, codes in ((clear & was_better, refitted), (clear & was_worse, fresh)):
-        assert same_supports(X, codes, Y)[rows].all()
-        assert (np.abs(X - codes).max(axis=1) <= 1e-3 * size)[rows].all()
-    assert (clear & was_worse).sum() > 5
-    assert (clear & was_better).sum() > 5 or method == "ols"
-    given = np.sqrt(run.arrays["residual2"][run.sure].astype(np.float64))
-    assert (np.abs(given - norms[0][run.sure]) <= 1e-3 * (norms[0] + size)[run.sure]).all()
-    check_sums(sums, run, "left", factors[1], run.sure)
-
-
-@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=str)
-@pytest.mark.parametrize("half", [0, 1])
-def test_halves_take_turns(build, rng, case, half):
-    m, n, _, _ = case
-    factors = random_factors(rng, m, n)
-    Y = all_kinds(rng, m, factors, 21)
-    before = previous_supports(rng, Y, factors, case)
-    run, alone, refits = (Run(build(case), case, Y, factors) for _ in range(3))
-    for each in (run, alone, refits):
-        each.remember(before)
-    sums = run.code(work=WORK["keep better"], half=half)
-    alone.code(work=WORK["keep better"])
-    refits.code(work=WORK["refit"])
-    # Samples are numbered from 1000 on.
-    turn = (1000 + np.arange(len(Y))) // 256 % 2 == half
-    assert 15 < turn.sum() < len(Y) - 15
-    rows = turn & run.sure
-    np.testing.assert_array_equal(rows, turn & alone.sure)
-    np.testing.assert_array_equal(run.dense_codes[rows], alone.dense_codes[rows])
-    rest = ~turn & run.sure
-    np.testing.assert_array_equal(rest, ~turn & refits.sure)
-    np.testing.assert_array_equal(run.supports[rest], before[rest])
-    np.testing.assert_array_equal(run.dense_codes[rest], refits.dense_codes[rest])
-    refitted = refit_codes(Y[rest], factors, before[rest].astype(np.float64))
-    size = np.linalg.norm(Y[rest].reshape(rest.sum(), -1), axis=1, keepdims=True)
-    assert (np.abs(run.dense_codes[rest] - refitted) <= 1e-4 * size).all()
-    check_sums(sums, run, "left", factors[1], run.sure)
-
-
-def test_nothing_is_done_once_iterations_have_stopped(build, rng):
+def test_nothing_is_done_once_iterations_have_stopped(rng):
     factors = random_factors(rng, 8, 16)
-    run = Run(build(SMALL), SMALL, all_kinds(rng, 8, factors, 13), factors)
+    run = Run(SMALL, all_kinds(rng, 8, factors, 13), factors)
     run.arrays["stopped"] = np.array([1], np.int32)
     partial, partial_counts = np.full((3, 16, 24), np.nan, np.float32), np.full((3, 4), np.nan)
     before = {name: array.copy() for name, array in run.arrays.items()}
-    task, tables = run.task(), aligned(run.tables.numbers.astype(np.float32))
-    first = 3, 2, pointer(task)
-    run.library.code(*first, pointer(tables), pointer(partial), pointer(partial_counts))
-    factor = np.ascontiguousarray(factors[0])
-    run.library.sum(*first, pointer(factor), pointer(partial))
+    tables = aligned(run.tables.numbers.astype(np.float32))
+    run.launch("code_and_sum_left", run.task, tables, partial, partial_counts)
+    run.launch("sum_right", run.task, np.ascontiguousarray(factors[0]), partial)
     assert np.isnan(partial).all()
     assert np.isnan(partial_counts).all()
     for name, array in before.items():
@@ -367,9 +280,8 @@ def test_nothing_is_done_once_iterations_have_stopped(build, rng):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_blocks_fit_a_multiprocessor(build, case):
-    numbers = np.zeros(6, np.int32)
-    build(case).needs(pointer(numbers))
-    for warps, fixed, each in numbers.reshape(2, 3):
+def test_blocks_fit_a_multiprocessor(case):
+    made = kernels(case)
+    for warps, fixed, each in (made.coding_needs, made.summing_needs):
         assert warps >= 6
         assert fixed + warps * each <= 227 * 1024

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from kronlearn.engines.sharing import Span, shared_out, split, uncovered
 
 worker_weights = st.dictionaries(

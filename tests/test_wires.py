@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
 from kronlearn.engines.host import Host
 from kronlearn.engines.wires import Wires, WireServer
 

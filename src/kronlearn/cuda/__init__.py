@@ -1,4 +1,4 @@
-"""Coding and learning on a graphics card, through CuPy (the extra ``cuda``)."""
+"""Coding and learning on a GPU, through CuPy (the extra ``cuda``)."""
 
 from kronlearn.cuda.memory import memory_limit
 

@@ -1,10 +1,10 @@
-"""Sums over samples that come to the card chunk by chunk."""
+"""Sums over samples that come to the GPU chunk by chunk."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from kronlearn.cuda.device import Card
+from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.updates import MOST_DOUBTFUL, DeviceUpdate
 
 __all__ = ["PARTS", "ChunkSums"]
@@ -37,7 +37,7 @@ class ChunkSums:
 
     Parameters
     ----------
-    card : Card
+    gpu : Gpu
     update : DeviceUpdate
         Which gets the sums.
     rows : int
@@ -47,12 +47,12 @@ class ChunkSums:
 
     Attributes
     ----------
-    partial, partial_counts : arrays on the card
+    partial, partial_counts : arrays on the GPU
         Where these blocks leave them.
     """
 
-    def __init__(self, card: Card, update: DeviceUpdate, rows: int, scale: float = 1.0) -> None:
-        self.card, xp = card, card.xp
+    def __init__(self, gpu: Gpu, update: DeviceUpdate, rows: int, scale: float = 1.0) -> None:
+        self.gpu, xp = gpu, gpu.xp
         numbers = update.partial.shape[1]
         self.partial, self.partial_counts = (
             xp.zeros((rows, numbers), np.float32),
@@ -63,10 +63,10 @@ class ChunkSums:
         self.most, self.arrived = xp.zeros(1, np.int32), xp.zeros(1, np.int32)
         self.doubtful_count, self.stopped = update.doubtful_count, update.stopped
         self.sums, self.counts = update.partial, update.partial_counts
-        self.blocks = 1 + min(numbers // _AT_A_TIME, 2 * card.n_multiprocessors)
+        self.blocks = 1 + min(numbers // _AT_A_TIME, 2 * gpu.n_multiprocessors)
         self.task = np.zeros((), _CHUNK_SUMS)
         values = {"numbers": numbers, "most_doubtful": MOST_DOUBTFUL, "factor": scale**2.0}
-        values |= {name: card.address(getattr(self, name)) for name in _POINTERS}
+        values |= {name: gpu.address(getattr(self, name)) for name in _POINTERS}
         for name, value in values.items():
             self.task[name] = value
 
@@ -80,4 +80,4 @@ class ChunkSums:
         task["rows"], task["begins"], task["ends"] = rows, begins, ends
         if not of_coding:
             task["partial_counts"] = 0
-        self.card.launch_blocks("chunk_sums.cu", "add_chunk", self.blocks, _THREADS, task)
+        self.gpu.launch_blocks("chunk_sums.cu", "add_chunk", self.blocks, _THREADS, task)

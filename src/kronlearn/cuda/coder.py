@@ -1,20 +1,20 @@
-"""Codes samples on the card."""
+"""Codes samples on the GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from kronlearn.core.engine import Coder, Task
+from kronlearn.core.coder import Coder
+from kronlearn.core.engine import Task
 from kronlearn.core.source import Source, check_finite
-from kronlearn.cuda.codes import CardCodes
-from kronlearn.cuda.device import Card
+from kronlearn.cuda.codes import GpuCodes
+from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.quick import quick_kernels
-from kronlearn.cuda.tables import SHAPE, CardTables, card_tables
-from kronlearn.cuda.tasks import METHODS, NO_SAMPLE, WORK, new_task
+from kronlearn.cuda.tables import SHAPE, gpu_tables
+from kronlearn.cuda.tasks import METHODS, NO_SAMPLE, check_method, new_task
 
 __all__ = ["ChunkCoder"]
 
@@ -26,81 +26,46 @@ class ChunkCoder:
 
     Parameters
     ----------
-    card : Card
+    gpu : Gpu
     task : Task
     source : Source
-    number : int
-        Of the first sample of the source among all samples of the run.
+    first : int
+        The number of the source's first sample among all samples, which errors name.
     """
 
-    def __init__(self, card: Card, task: Task, source: Source, number: int) -> None:
-        self.card, self.task = card, task
-        self.source, self.number, self.dtype = source, number, source.dtype
-        self.quick = None
-        if task.coding != "given" and (task.coder.method != "threshold" or not task.looks_back):
-            self.quick = quick_kernels(card, task.factors, self.dtype, task.coder)
+    def __init__(self, gpu: Gpu, task: Task, source: Source, first: int = 0) -> None:
+        check_method(task.coder.method)
+        self.gpu, self.task, self.source, self.first = gpu, task, source, first
+        self.dtype = source.dtype
+        self.quick = quick_kernels(gpu, task.factors, self.dtype, task.coder)
+        self.tables = gpu_tables(gpu, task.factors)
         #: The number of the first sample that is not finite.
-        self.bad = card.xp.full(1, NO_SAMPLE, np.int64)
+        self.bad = gpu.xp.full(1, NO_SAMPLE, np.int64)
 
-    @cached_property
-    def tables(self) -> CardTables:
-        """The tables of the dictionary; given codes need none."""
-        return card_tables(self.card, self.task.factors)
-
-    def passed(
-        self, chunks: Iterable[tuple[slice, Any]], codes: CardCodes | None
-    ) -> Iterator[tuple[slice, Any, CardCodes, Any]]:
-        """Code chunk after chunk as the task says, into ``codes`` if there are any.
-
-        Yields the rows of every chunk, its samples, their codes, and ``‖y‖²`` of each sample, or
-        None where codes are given.
-        """
-        for rows, samples in chunks:
-            if codes is None:
-                width = self.task.coder.width
-                own = CardCodes.empty(self.card, len(samples), width, self.dtype)
-            else:
-                own = codes[rows]
-            energy = None
-            if self.task.coding != "given":
-                energy = self._code(samples, own, self.number + rows.start)
-            yield rows, samples, own, energy
-        bad = int(self.card.download(self.bad)[0])
-        if bad != NO_SAMPLE:
-            sample = bad - self.number
-            check_finite(self.source.read(sample, sample + 1), bad, self.source.name)
-
-    def _code(self, samples: Any, codes: CardCodes, first: int) -> Any:
-        """Code consecutive samples into codes of their own; returns ``‖y‖²`` of each (float64).
-
-        ``first`` is the number of the first sample.
-        """
-        xp, count = self.card.xp, len(samples)
+    def code(self, rows: slice, samples: Any, codes: GpuCodes) -> None:
+        """Code consecutive samples of the source into codes of their own."""
+        xp, count = self.gpu.xp, len(samples)
         single = self.dtype == np.float32
-        energy = xp.empty(count, np.float64)
-        targets = _targets(self.card, self.task.coder, slice(first, first + count), self.dtype)
+        targets = _targets(self.gpu, self.task.coder, rows, self.dtype)
         doubtful = xp.empty(count if single else 0, np.int32)
         doubtful_count = xp.zeros(1, np.int32)
-        address = self.card.address
+        address = self.gpu.address
         values: dict[str, Any] = {
             "shape": self.tables.shape,
             "method": METHODS[self.task.coder.method],
-            "work": WORK["keep better" if self.task.keep_better else self.task.coding],
             "width": self.task.coder.width,
-            "half": -1 if self.task.half is None else self.task.half,
-            "first": first,
+            "first": rows.start,
             "count": count,
             "samples": address(samples),
             "norms1": address(self.tables.norms[0]),
             "norms2": address(self.tables.norms[1]),
-            "energy": address(energy),
             "first_bad": address(self.bad),
             **codes.addresses(address),
             **{name: part if name == "tol" else address(part) for name, part in targets.items()},
         }
         if not single:
             self._launch("float64", values, count)
-            return energy
+            return
         places = {"doubtful": address(doubtful), "doubtful_count": address(doubtful_count)}
         if self.quick is not None:
             self.quick.code(new_task(**values, **places, scale=0.0), self.tables.numbers[_SINGLE])
@@ -108,36 +73,41 @@ class ChunkCoder:
             self._launch("float32", values | places, count)
         places = {"list": address(doubtful), "list_count": address(doubtful_count)}
         self._launch("recode_float32", values | places, count)
-        return energy
+
+    def check(self) -> None:
+        """Raise if a sample that was coded is not finite; waits for the GPU."""
+        bad = int(self.gpu.download(self.bad)[0])
+        if bad != NO_SAMPLE:
+            check_finite(self.source.read(bad, bad + 1), self.first + bad, self.source.name)
 
     def _launch(self, kind: str, values: dict[str, Any], count: int) -> None:
         task = new_task(**values)
         tables = self.tables.numbers[_SINGLE if kind == "float32" else _DOUBLE]
         width, weighted = int(task["width"]), bool(task["weights"])
-        size = _scratch_size(self.card, kind, task["shape"].tobytes(), width, weighted)
-        teams = min(self.card.n_teams, count)
-        scratch = self.card.xp.empty(size * teams, tables.dtype)
-        task["scratch"], task["scratch_size"] = self.card.address(scratch), size
+        size = _scratch_size(self.gpu, kind, task["shape"].tobytes(), width, weighted)
+        teams = min(self.gpu.n_teams, count)
+        scratch = self.gpu.xp.empty(size * teams, tables.dtype)
+        task["scratch"], task["scratch_size"] = self.gpu.address(scratch), size
         kernel = kind if kind.startswith("recode") else f"code_{kind}"
-        self.card.launch("coder.cu", kernel, teams, task, tables)
+        self.gpu.launch("coder.cu", kernel, teams, task, tables)
 
 
 @lru_cache(256)
-def _scratch_size(card: Card, kind: str, shape: bytes, width: int, weighted: bool) -> int:
+def _scratch_size(gpu: Gpu, kind: str, shape: bytes, width: int, weighted: bool) -> int:
     """Numbers that a team needs for itself, as the kernel counts them."""
-    numbers = card.xp.zeros(1, np.int64)
+    numbers = gpu.xp.zeros(1, np.int64)
     task = new_task(shape=np.frombuffer(shape, SHAPE)[0], width=width, weights=int(weighted))
-    card.launch("coder.cu", f"scratch_{kind}", 1, task, numbers)
-    return int(card.download(numbers)[0])
+    gpu.launch("coder.cu", f"scratch_{kind}", 1, task, numbers)
+    return int(gpu.download(numbers)[0])
 
 
-def _targets(card: Card, coder: Coder, rows: slice, dtype: np.dtype[Any]) -> dict[str, Any]:
+def _targets(gpu: Gpu, coder: Coder, rows: slice, dtype: np.dtype[Any]) -> dict[str, Any]:
     targets: dict[str, Any] = {}
     if coder.tol is not None:
         if np.ndim(coder.tol) == 0:
             targets["tol"] = float(coder.tol)
         else:
-            targets["tols"] = card.upload(np.ascontiguousarray(np.asarray(coder.tol)[rows], dtype))
+            targets["tols"] = gpu.upload(np.ascontiguousarray(np.asarray(coder.tol)[rows], dtype))
     if coder.weights is not None:
-        targets["weights"] = card.upload(np.ascontiguousarray(coder.weights[rows], dtype))
+        targets["weights"] = gpu.upload(np.ascontiguousarray(coder.weights[rows], dtype))
     return targets

@@ -1,4 +1,4 @@
-"""The graphics card: arrays on it, and kernels that are compiled for it at their first use."""
+"""The GPU: arrays on it, and kernels that are compiled for it at their first use."""
 
 from __future__ import annotations
 
@@ -17,65 +17,50 @@ from numpy.typing import NDArray
 from kronlearn.core.source import Source
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.streaming import streamed
+from kronlearn.io.device_arrays import cupy
 
-__all__ = ["Card", "card"]
+__all__ = ["Gpu", "current_gpu", "include_options", "kernel_texts"]
 
 logger = logging.getLogger(__name__)
 
 _KERNELS = Path(__file__).parent / "kernels"
+# Where the kernels' files are, and those that they share with the native code: an installed package
+# has these among the kernels, a source tree where the native code is.
+_FOLDERS = (_KERNELS, Path(__file__).parents[3] / "native")
 _TEAM = 32
 _TEAMS_PER_BLOCK = 4
 
 
-def card() -> Card:
-    """The current graphics card.
+def current_gpu() -> Gpu:
+    """The current GPU.
 
     Raises
     ------
     ImportError
         If CuPy is not installed.
     RuntimeError
-        If there is no graphics card, or its driver does not answer.
+        If there is no GPU, or its driver does not answer.
     """
-    cupy = _cupy()
-    return _card(cupy, int(cupy.cuda.Device().id))
+    return _current()
+
+
+def _current() -> Gpu:
+    return _gpu(int(cupy().cuda.Device().id))
 
 
 @cache
-def _cupy() -> Any:
-    """CuPy, where there is a card for it."""
-    try:
-        import cupy
-    except ImportError as problem:
-        raise ImportError(
-            f'device="cuda" needs CuPy, which cannot be imported ({problem}): '
-            "pip install 'kronlearn[cuda]'."
-        ) from None
-    try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as problem:
-        raise RuntimeError(
-            f'device="cuda" needs an NVIDIA graphics card and its driver ({problem}); pass '
-            'device="cpu".'
-        ) from None
-    if count == 0:
-        raise RuntimeError('device="cuda" found no graphics card; pass device="cpu".')
-    return cupy
+def _gpu(device: int) -> Gpu:
+    """The same for the same GPU: what is kept on one is of no use to another."""
+    return Gpu(cupy())
 
 
-@cache
-def _card(cupy: Any, device: int) -> Card:
-    """The same for the same card: what is kept on one is of no use to another."""
-    return Card(cupy)
-
-
-class Card:
-    """The current graphics card, through CuPy.
+class Gpu:
+    """The current GPU, through CuPy.
 
     Attributes
     ----------
     xp : module
-        CuPy: the functions of NumPy for arrays on the card.
+        CuPy: the functions of NumPy for arrays on the GPU.
     """
 
     def __init__(self, cupy: Any) -> None:
@@ -83,7 +68,7 @@ class Card:
 
     @cached_property
     def n_multiprocessors(self) -> int:
-        """How many multiprocessors the card has."""
+        """How many multiprocessors the GPU has."""
         return int(self._properties["multiProcessorCount"])
 
     @cached_property
@@ -102,7 +87,7 @@ class Card:
         return self.n_multiprocessors * 16
 
     def upload(self, array: NDArray[Any]) -> Any:
-        """A copy of an array on the card."""
+        """A copy of an array on the GPU."""
         return self.xp.asarray(array)
 
     def download(self, array: Any) -> NDArray[Any]:
@@ -114,7 +99,7 @@ class Card:
         return int(array.data.ptr)
 
     def finish(self) -> None:
-        """Wait until everything that was asked of the card is done."""
+        """Wait until everything that was asked of the GPU is done."""
         self.xp.cuda.get_current_stream().synchronize()
 
     def free_memory(self) -> int:
@@ -188,25 +173,34 @@ def _plain(argument: Any) -> Any:
 
 
 @cache
-def _function(card: Card, file: str, kernel: str, options: tuple[str, ...]) -> Any:
-    return _module(card, file, options).get_function(kernel)
+def _function(gpu: Gpu, file: str, kernel: str, options: tuple[str, ...]) -> Any:
+    return _module(gpu, file, options).get_function(kernel)
 
 
-def _digest(file: str) -> str:
-    """Of a file and what it includes: CuPy finds kept kernels by the text of the file alone."""
-    texts: dict[str, bytes] = {}
+def kernel_texts(file: str) -> dict[str, str]:
+    """The texts of a file and of all that it includes, by their names."""
+    texts: dict[str, str] = {}
     left = [file]
     while left:
         name = left.pop()
         if name not in texts:
-            texts[name] = (_KERNELS / name).read_bytes()
-            left += re.findall(r'^#include "(.+)"', texts[name].decode(), re.MULTILINE)
-    return hashlib.sha256(b"\0".join(texts[name] for name in sorted(texts))).hexdigest()
+            path = next(folder / name for folder in _FOLDERS if (folder / name).exists())
+            texts[name] = path.read_text("utf-8")
+            left += re.findall(r'^#include "(.+)"', texts[name], re.MULTILINE)
+    return texts
+
+
+def include_options() -> tuple[str, ...]:
+    """What tells a compiler where the files are that kernels include."""
+    return tuple(f"-I{folder}" for folder in _FOLDERS)
 
 
 @cache
-def _module(card: Card, file: str, options: tuple[str, ...]) -> Any:
-    """The kernels of a file, compiled for a card; CuPy keeps them on disk."""
-    logger.info("Compiling %s for this graphics card; the result is kept.", file)
-    source = (_KERNELS / file).read_text("utf-8") + f"\n// {_digest(file)}\n"
-    return card.xp.RawModule(code=source, options=("-std=c++17", f"-I{_KERNELS}", *options))
+def _module(gpu: Gpu, file: str, options: tuple[str, ...]) -> Any:
+    """The kernels of a file, compiled for a GPU; CuPy keeps them on disk."""
+    logger.info("Compiling %s for this GPU; the result is kept.", file)
+    texts = kernel_texts(file)
+    # CuPy finds kept kernels by the text of the file alone.
+    digest = hashlib.sha256("\0".join(texts[name] for name in sorted(texts)).encode()).hexdigest()
+    source = f"{texts[file]}\n// {digest}\n"
+    return gpu.xp.RawModule(code=source, options=("-std=c++17", *include_options(), *options))

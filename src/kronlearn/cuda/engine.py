@@ -1,98 +1,137 @@
-"""The engine of one graphics card."""
+"""The engine of one GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary
-from kronlearn.core.engine import (
-    MOST_AT_ONCE,
-    Coder,
-    Codes,
-    Course,
-    Engine,
-    Iterated,
-    Task,
-)
+from kronlearn.core.engine import Engine, Iterated, PassSums, Task
 from kronlearn.core.source import Source
-from kronlearn.cuda.ahead import Ahead, ahead_for
+from kronlearn.cuda.block_sums import BlockSums
 from kronlearn.cuda.coder import ChunkCoder
-from kronlearn.cuda.codes import CardCodes
-from kronlearn.cuda.device import Card
-from kronlearn.cuda.samples import CardSamples
-from kronlearn.cuda.sums import CardSums
+from kronlearn.cuda.codes import GpuCodes
+from kronlearn.cuda.device import current_gpu
+from kronlearn.cuda.iterations import Iterations, iterations_for
+from kronlearn.cuda.samples import GpuSamples
+from kronlearn.cuda.worst import WorstSamples
+from kronlearn.io.device_arrays import DeviceSource
 
 __all__ = ["Cuda"]
 
+_BLOCK_SIZE = 4096
+
 
 class Cuda(Engine):
-    """Codes samples and adds up moments on a graphics card.
+    """Codes samples and adds up moments on the current GPU.
 
     Parameters
     ----------
-    card : Card
     source : Source
-    block_size : int
+    block_size : int, optional
+        Samples per summed block, by default 4096: with the same one, sums have the same bits
+        however the blocks are shared out, on GPUs of one kind.
     memory : int, optional
-        Bytes that samples may take on the card; by default half of what is free. Those that do not
+        Bytes that samples may take on the GPU; by default half of what is free. Those that do not
         fit are sent chunk by chunk in every pass.
     """
 
     def __init__(
-        self, card: Card, source: Source, block_size: int, memory: int | None = None
+        self, source: Source, block_size: int | None = None, memory: int | None = None
     ) -> None:
-        self.card, self.source, self.block_size = card, source, block_size
-        self._ahead: Ahead | None = None
-        self._asked = False
-        self.samples = CardSamples(card, source, memory or card.free_memory() // 2)
+        self.gpu, self.source = current_gpu(), source
+        self.block_size = block_size or _BLOCK_SIZE
+        memory = memory or self.gpu.free_memory() // 2
+        self.samples = GpuSamples(self.gpu, source, memory, self.block_size)
+        # The kernels and the memory of the iterations that were asked for last.
+        self._iterations: dict[Any, Iterations | None] = {}
 
-    def room(self, source: Source, width: int, **parts: bool) -> CardCodes:
-        """Room for the codes of a source, on the card."""
-        return CardCodes.empty(self.card, len(source), width, source.dtype)
+    def run(self, task: Task, codes: GpuCodes | None = None) -> PassSums:
+        """One pass over the samples; with ``codes`` the sums of these, and nothing is coded."""
+        tree = task.tree(-(-len(self.source) // self.block_size))
+        (_, worst), kept = self.add(task, tree, codes)
+        return PassSums.of_tree(tree, len(self.source), worst, kept)
 
-    def adopted(self, codes: Codes) -> CardCodes:
-        """A copy of the codes on the card."""
-        return CardCodes.copied(self.card, codes, self.source.dtype)
+    def add(
+        self, task: Task, tree: Any, codes: GpuCodes | None = None, first: int = 0
+    ) -> tuple[tuple[NDArray[np.float64], NDArray[np.int64]], GpuCodes | None]:
+        """Add the sums of all samples to a tree, of which they may be a part.
 
-    def ahead(
-        self, source: Source, dictionary: Dictionary, coder: Coder, course: Course
+        ``first``, a multiple of the block size, is the number of the source's first sample among
+        all samples of the tree. Returns the largest squared residuals and whose they are, by these
+        numbers, and the codes if the task keeps them.
+        """
+        given, kept = codes is not None, codes
+        if kept is None and task.keeps_codes:
+            kept = self._empty_codes(len(self.source), task)
+        worst = WorstSamples(self.gpu, 0 if given else task.n_worst)
+        sums = BlockSums(self.gpu, task, tree, self.block_size, given)
+        coder = None if given else ChunkCoder(self.gpu, task, self.source, first)
+        for rows, samples in self.samples.chunks():
+            own = self._empty_codes(len(samples), task) if kept is None else kept[rows]
+            if coder is not None:
+                coder.code(rows, samples, own)
+            sums.add(samples, own, (first + rows.start) // self.block_size)
+            worst.add(own.residual2, first + rows.start)
+        if coder is not None:
+            coder.check()
+        return (worst.residual2, worst.samples), kept if task.keeps_codes else None
+
+    def iterations(
+        self, dictionary: Dictionary, coder: Coder, orthonormal: bool, count: int
     ) -> list[Iterated] | None:
-        """Iterations without a look from the processor, where there are kernels for them."""
-        if not self._asked:
-            self._asked = True
-            self._ahead = ahead_for(
-                self.card, self.samples, dictionary, coder, course.orthonormal, MOST_AT_ONCE
-            )
-        if self._ahead is None:
-            return None
-        return self._ahead.run(dictionary, course)
+        """Up to so many iterations without a look from the processor, where there are kernels."""
+        shapes = tuple(factor.shape for factor in dictionary.coding_factors)
+        plain = coder.tol is None and coder.weights is None
+        kind = shapes, dictionary.n_terms, coder.method, coder.width, plain, orthonormal
+        if kind not in self._iterations:
+            self._iterations.clear()
+            settings = dictionary, coder, orthonormal
+            self._iterations[kind] = iterations_for(self.gpu, self.samples, *settings)
+        found = self._iterations[kind]
+        return None if found is None else found.run(dictionary, count)
 
-    def coded(self, source: Source, task: Task) -> Iterator[Codes]:
-        """The codes of consecutive samples, chunk after chunk, in the memory of the processor."""
-        for _, _, codes, _ in self._passed(source, task, None):
-            yield codes.gathered()
+    def codes(self, dictionary: Dictionary, coder: Coder) -> Any:
+        """The codes ``(N, n_codes)`` of all samples.
 
-    def coded_matrix(self, source: Source, task: Task) -> Any:
-        """The codes as a ``csr_matrix`` of CuPy, on the card."""
-        from cupyx.scipy import sparse
+        A ``csr_matrix`` of CuPy for samples that lie on the GPU, otherwise a ``csr_array``.
+        """
+        task, shape = Task(dictionary, coder), (len(self.source), dictionary.n_codes)
+        if isinstance(self.source, DeviceSource):
+            from cupyx.scipy.sparse import csr_matrix
 
-        codes = self.room(source, task.coder.width)
-        for _ in self._passed(source, task, codes):
-            pass
-        return sparse.csr_matrix(codes.packed(), shape=(len(source), task.dictionary.n_codes))
+            whole = self._empty_codes(len(self.source), task)
+            for _ in self._coded(task, whole):
+                pass
+            value, index, starts = whole.packed()
+            return csr_matrix((value, index, starts.astype(np.int32)), shape=shape)
+        chunks = [tuple(map(self.gpu.download, c.packed())) for c in self._coded(task)]
+        values, indices, starts = (list(parts) for parts in zip(*chunks, strict=True))
+        counts = np.concatenate([np.diff(part) for part in starts])
+        ends = np.concatenate([[0], np.cumsum(counts)])
+        kind = np.int32 if ends[-1] < 2**31 else np.int64
+        arrays = _joined(values), _joined(indices).astype(kind, copy=False), ends.astype(kind)
+        found = sparse.csr_array(arrays, shape=shape)
+        found.has_sorted_indices = found.has_canonical_format = True
+        return found
 
-    def summed(self, source: Source, task: Task, codes: CardCodes | None) -> CardSums:
-        """The sums over all samples, chunk after chunk."""
-        sums = CardSums(self.card, task)
-        for _, samples, own, energy in self._passed(source, task, codes):
-            sums.add(samples, own, energy)
-        return sums
+    def _coded(self, task: Task, codes: GpuCodes | None = None) -> Iterator[GpuCodes]:
+        """The codes of chunk after chunk, parts of ``codes`` if there are any."""
+        coder = ChunkCoder(self.gpu, task, self.source)
+        for rows, samples in self.samples.chunks():
+            own = self._empty_codes(len(samples), task) if codes is None else codes[rows]
+            coder.code(rows, samples, own)
+            yield own
+        coder.check()
 
-    def _passed(
-        self, source: Source, task: Task, codes: CardCodes | None
-    ) -> Iterator[tuple[slice, Any, CardCodes, Any]]:
-        """Pass over the samples; yields what :meth:`ChunkCoder.passed` does."""
-        assert source is self.source
-        coder = ChunkCoder(self.card, task, source, 0)
-        return coder.passed(self.samples.chunks(), codes)
+    def _empty_codes(self, count: int, task: Task) -> GpuCodes:
+        return GpuCodes.empty(self.gpu, count, task.coder.width, self.source.dtype)
+
+
+def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -1,4 +1,4 @@
-"""The pass over the overlapping patches of an image that shrinks groups of them on a card."""
+"""The pass over the overlapping patches of an image that shrinks groups of them on a GPU."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.device import Card
+from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.image_passes import Scratch, Tell, pointers
 from kronlearn.cuda.slabs import GRID, Grid, PlacedArray, largest_of, places_on, sums_instead
 from kronlearn.cuda.tables import SHAPE
 
 if TYPE_CHECKING:
-    from kronlearn.cuda.images import CardImages
+    from kronlearn.cuda.images import GpuImages
 
 __all__ = ["Shrinkage"]
 
 _FILE = "group_sums.cu"
 # Bits of a fixed-point sum, without its sign and one to spare.
 _SUM_BITS = 62
-# Pixels of a window, with four more rows, that there is room for near the teams of a card.
+# Pixels of a window, with four more rows, that there is room for near the teams of a GPU.
 _WINDOW_PIXELS = 2544
 # Weights of the pixels of a patch that the faster kernel takes: it has them as integers by a unit.
 _LEAST_TAPER, _TAPER_UNIT = 1 / 64, 2**20
@@ -48,28 +48,28 @@ _SHRINKAGE = np.dtype(
 class Shrinkage:
     """A pass in which groups of similar patches are shrunk.
 
-    ``arrays`` are image, guide, and numerator and denominator or, if all lie on the card, the
+    ``arrays`` are image, guide, and numerator and denominator or, if all lie on the GPU, the
     average.
     """
 
     def __init__(
         self,
-        owner: CardImages,
-        synthesis: CardImages,
+        owner: GpuImages,
+        synthesis: GpuImages,
         grid: Grid,
         arrays: dict[str, PlacedArray],
         group: int,
         noise: float,
         taper: NDArray[Any],
     ) -> None:
-        self.owner, self.card, self.grid, self.arrays = owner, owner.card, grid, arrays
+        self.owner, self.gpu, self.grid, self.arrays = owner, owner.gpu, grid, arrays
         self.planes = arrays["image"].array.size // grid.pixels
         weight, room = self._bits(synthesis, group, float(np.abs(taper).max()))
         self.kernel = self._kernel(group, taper)
         self.spreads = self.kernel == "shrink_float32_8"
         if self.spreads:
             taper = (np.rint(taper * _TAPER_UNIT) / _TAPER_UNIT).astype(owner.dtype)
-        self.taper = _uploaded(owner.card, owner.dtype, taper.tobytes())
+        self.taper = _uploaded(owner.gpu, owner.dtype, taper.tobytes())
         self.task = np.zeros((), _SHRINKAGE)
         values = {
             "shape": owner.tables.shape,
@@ -78,14 +78,14 @@ class Shrinkage:
             "noise": noise,
             "room": room,
             "weight_scale": _scale(_SUM_BITS - weight),
-            "analysis": self.card.address(owner.tables.numbers[owner.dtype]),
-            "synthesis": self.card.address(synthesis.tables.numbers[owner.dtype]),
-            "taper": self.card.address(self.taper),
+            "analysis": self.gpu.address(owner.tables.numbers[owner.dtype]),
+            "synthesis": self.gpu.address(synthesis.tables.numbers[owner.dtype]),
+            "taper": self.gpu.address(self.taper),
         }
         for name, value in values.items():
             self.task[name] = value
 
-    def _bits(self, synthesis: CardImages, group: int, most: float) -> tuple[int, int]:
+    def _bits(self, synthesis: GpuImages, group: int, most: float) -> tuple[int, int]:
         """Bits before the point of sums of weights, and those that remain for the largest pixel.
 
         ``most`` is the largest weight of a pixel in a patch.
@@ -120,7 +120,7 @@ class Shrinkage:
                 progress(1.0)
         else:
             notes = self._run_bands(scratch, together, progress)
-        found = self.card.download(notes)
+        found = self.gpu.download(notes)
         _check_finite((-found[:2]).view(np.float64).tolist())
         if found[2]:
             raise ValueError(
@@ -129,33 +129,33 @@ class Shrinkage:
             )
 
     def _run_whole(self, scratch: Scratch) -> Any:
-        """Make the average of all patches at once; nothing waits for the card."""
+        """Make the average of all patches at once; nothing waits for the GPU."""
         size, starts = self.arrays["image"].array.size, self.grid.starts[self.grid.band]
         arrays = ("sums", "weights", "patch_weights")[: 2 + self.spreads]
-        sums = self.card.xp.zeros(len(arrays) * size + 3, np.int64)
-        first = self.card.address(sums)
+        sums = self.gpu.xp.zeros(len(arrays) * size + 3, np.int64)
+        first = self.gpu.address(sums)
         for number, name in enumerate((*arrays, "notes")):
             self.task[name] = first + 8 * number * size
-        self.task["average"] = self.card.address(self.arrays["average"].array)
+        self.task["average"] = self.gpu.address(self.arrays["average"].array)
         self._enter_slab(
             {name: self.arrays[name].array for name in ("image", "guide")}, self._rows(0, starts)
         )
-        teams = min(-(-size // 32), 16 * self.card.n_teams)
+        teams = min(-(-size // 32), 16 * self.gpu.n_teams)
         kind = self.owner.dtype
-        self.card.launch(_FILE, f"measure_{kind}", min(teams, self.card.n_teams), self.task)
+        self.gpu.launch(_FILE, f"measure_{kind}", min(teams, self.gpu.n_teams), self.task)
         self._shrink(self.task, scratch, 0, starts)
-        self.card.launch(_FILE, f"average_{kind}", teams, self.task)
+        self.gpu.launch(_FILE, f"average_{kind}", teams, self.task)
         return sums[len(arrays) * size :]
 
     def _run_bands(self, scratch: Scratch, together: int, progress: Tell) -> Any:
         """Add the sums of all patches up, some of them at a time."""
-        card, grid = self.card, self.grid
+        gpu, grid = self.gpu, self.grid
         average = sums_instead(self.arrays) if "average" in self.arrays else None
         magnitudes = largest_of(self.arrays["image"], self.arrays["guide"])
         _check_finite(magnitudes)
         bits = np.array([*magnitudes, 0.0]).view(np.int64)
-        notes = card.upload(-bits)
-        self.task["notes"] = card.address(notes)
+        notes = gpu.upload(-bits)
+        self.task["notes"] = gpu.address(notes)
         scale = _scale(int(self.task["room"]) - _bits(magnitudes[0]))
         n_starts = grid.starts[grid.band]
         before: dict[str, Any] | None = None
@@ -166,7 +166,7 @@ class Shrinkage:
             sums = self._sums(rows, before, low)
             slabs = {name: self.arrays[name].slab(grid, rows) for name in ("image", "guide")} | sums
             if self.spreads:
-                slabs["patch_weights"] = card.xp.zeros_like(sums["weights"])
+                slabs["patch_weights"] = gpu.xp.zeros_like(sums["weights"])
             self._enter_slab(slabs, rows)
             self._shrink(self.task, scratch, start, end)
             # Later bands do not reach above their own slab.
@@ -177,25 +177,25 @@ class Shrinkage:
                 progress(end / n_starts)
         if average is not None:
             made = (self.arrays[name].array for name in ("numerator", "denominator"))
-            card.xp.divide(*made, average)
+            gpu.xp.divide(*made, average)
         return notes
 
     def _enter_slab(self, slabs: dict[str, Any], rows: tuple[int, int]) -> None:
         """Enter in the task what a band has."""
         self.task["grid"] = self.grid.described(rows)
         self.task["pixels"] = slabs["image"].size // self.planes
-        self.task["places"] = self.card.address(places_on(self.card, self.grid, rows))
+        self.task["places"] = self.gpu.address(places_on(self.gpu, self.grid, rows))
         for name, array in slabs.items():
-            self.task[name] = self.card.address(array)
+            self.task[name] = self.gpu.address(array)
 
     def _shrink(self, task: NDArray[Any], scratch: Scratch, start: int, end: int) -> None:
         """Shrink the groups of patches from one start along the band axis to another."""
         per_start = self.grid.per_start
         task["first"], task["count"] = start * per_start, (end - start) * per_start
-        self.card.launch(scratch.file, scratch.kind, min(scratch.teams, int(task["count"])), task)
+        self.gpu.launch(scratch.file, scratch.kind, min(scratch.teams, int(task["count"])), task)
         if self.spreads:
-            teams = min(-(-self.planes * int(task["pixels"]) // 32), 16 * self.card.n_teams)
-            self.card.launch(scratch.file, "spread_float32_8", teams, task)
+            teams = min(-(-self.planes * int(task["pixels"]) // 32), 16 * self.gpu.n_teams)
+            self.gpu.launch(scratch.file, "spread_float32_8", teams, task)
 
     def _kernel(self, group: int, taper: NDArray[Any]) -> str:
         """The kernel that shrinks; there is a faster one for the usual groups in usual windows."""
@@ -238,7 +238,7 @@ class Shrinkage:
         along = (slice(None),) * (1 + self.grid.band)
         sums = {}
         for name in ("sums", "weights"):
-            sums[name] = self.card.xp.zeros((self.planes, *self.grid.slab(rows)), np.int64)
+            sums[name] = self.gpu.xp.zeros((self.planes, *self.grid.slab(rows)), np.int64)
             if before is not None:
                 left = before[name][(*along, slice(rows[0] - low, None))]
                 sums[name][(*along, slice(0, left.shape[1 + self.grid.band]))] = left
@@ -257,9 +257,9 @@ class Shrinkage:
 
 
 @lru_cache(16)
-def _uploaded(card: Card, dtype: np.dtype[Any], numbers: bytes) -> Any:
-    """An array on the card, the same for the same bytes."""
-    return card.upload(np.frombuffer(numbers, dtype))
+def _uploaded(gpu: Gpu, dtype: np.dtype[Any], numbers: bytes) -> Any:
+    """An array on the GPU, the same for the same bytes."""
+    return gpu.upload(np.frombuffer(numbers, dtype))
 
 
 def _check_finite(magnitudes: list[float]) -> None:

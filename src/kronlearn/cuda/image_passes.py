@@ -1,4 +1,4 @@
-"""The pass over the overlapping patches of an image that codes them on a card."""
+"""The pass over the overlapping patches of an image that codes them on a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kronlearn.cuda.tables import SHAPE
 from kronlearn.cuda.tasks import METHODS
 
 if TYPE_CHECKING:
-    from kronlearn.cuda.images import CardImages
+    from kronlearn.cuda.images import GpuImages
 
 __all__ = ["Coding", "Scratch", "Tell", "pointers"]
 
@@ -63,7 +63,7 @@ class Scratch:
 
     Parameters
     ----------
-    owner : CardImages
+    owner : GpuImages
     kind : str
         The name of the kernel.
     task : struct
@@ -76,63 +76,63 @@ class Scratch:
 
     def __init__(
         self,
-        owner: CardImages,
+        owner: GpuImages,
         kind: str,
         task: NDArray[Any],
         dtype: Any,
         deciding: tuple[Any, ...],
     ) -> None:
-        self.card, self.kind, self.dtype = owner.card, kind, np.dtype(dtype)
+        self.gpu, self.kind, self.dtype = owner.gpu, kind, np.dtype(dtype)
         self.file = _FILES[kind]
         known = owner.tables.scratch
         if (kind, deciding) not in known:
-            numbers = self.card.xp.zeros(2, np.int64)
-            self.card.launch(self.file, f"scratch_{kind}", 1, task, numbers)
-            size, far = self.card.download(numbers).tolist()
+            numbers = self.gpu.xp.zeros(2, np.int64)
+            self.gpu.launch(self.file, f"scratch_{kind}", 1, task, numbers)
+            size, far = self.gpu.download(numbers).tolist()
             known[kind, deciding] = size, bool(far)
         self.size, self.far = known[kind, deciding]
 
     @property
     def useful(self) -> int:
-        """Bytes of the card's memory that are of use."""
-        return -(-self.card.n_teams // 4) * 4 * self.size * self.dtype.itemsize if self.far else 0
+        """Bytes of the GPU's memory that are of use."""
+        return -(-self.gpu.n_teams // 4) * 4 * self.size * self.dtype.itemsize if self.far else 0
 
     def take(self, memory: int) -> None:
-        """Take it, up to so many bytes of the card's memory."""
+        """Take it, up to so many bytes of the GPU's memory."""
         # Multiprocessors have it. More teams than run at a time even out what they have to do.
-        self.teams = 16 * self.card.n_teams
+        self.teams = 16 * self.gpu.n_teams
         if self.far:
             # Teams come in blocks of four.
             affordable = memory // (self.size * self.dtype.itemsize) // 4 * 4
-            self.teams = max(4, min(-(-self.card.n_teams // 4) * 4, affordable))
-        self.memory = self.card.xp.empty(self.size * self.teams if self.far else 0, self.dtype)
+            self.teams = max(4, min(-(-self.gpu.n_teams // 4) * 4, affordable))
+        self.memory = self.gpu.xp.empty(self.size * self.teams if self.far else 0, self.dtype)
 
     def enter(self, task: NDArray[Any]) -> None:
         """Enter it in a task."""
-        task["scratch"], task["scratch_size"] = self.card.address(self.memory), self.size
+        task["scratch"], task["scratch_size"] = self.gpu.address(self.memory), self.size
 
 
 class Coding:
     """A pass in which every patch becomes its sparse approximation.
 
     ``arrays`` are the image, if there are weights known, and numerator and denominator or, for an
-    image on the card, the average; ``settings`` go to the kernels as they are.
+    image on the GPU, the average; ``settings`` go to the kernels as they are.
     """
 
     def __init__(
         self,
-        owner: CardImages,
+        owner: GpuImages,
         grid: Grid,
         arrays: dict[str, PlacedArray],
         settings: dict[str, Any],
     ) -> None:
-        self.owner, self.card, self.grid, self.arrays = owner, owner.card, grid, arrays
+        self.owner, self.gpu, self.grid, self.arrays = owner, owner.gpu, grid, arrays
         self.settings = settings
         self.single = owner.dtype == np.float32 and "known" not in arrays
 
     def run(self, progress: Tell) -> None:
         """Go through all patches, some at a time."""
-        xp = self.card.xp
+        xp = self.gpu.xp
         task = np.zeros((), _CODING)
         task["shape"], task["grid"] = self.owner.tables.shape, self.grid.described((0, 1))
         # Weighted patches need other scratch.
@@ -156,7 +156,7 @@ class Coding:
             "weights": xp.empty(most, self.owner.dtype),
         }
         for name, array in room.items():
-            task[name] = self.card.address(array)
+            task[name] = self.gpu.address(array)
         # Patches that a coder leaves to the next one.
         left = xp.empty((2, most), np.int32) if self.single else None
         for first, stop in pieces:
@@ -219,14 +219,14 @@ class Coding:
         per_start = self.grid.per_start
         rows = self.grid.rows(first // per_start, (stop - 1) // per_start)
         slabs = {name: array.slab(self.grid, rows) for name, array in self.arrays.items()}
-        places = places_on(self.card, self.grid, rows)
-        task["grid"], task["places"] = self.grid.described(rows), self.card.address(places)
+        places = places_on(self.gpu, self.grid, rows)
+        task["grid"], task["places"] = self.grid.described(rows), self.gpu.address(places)
         task["first"], task["count"], task["pixels"] = first, stop - first, slabs["image"].size
         for name, slab in slabs.items():
-            task[name] = self.card.address(slab)
+            task[name] = self.gpu.address(slab)
         self._code(task, coders, left)
-        teams = min(-(-slabs["image"].size // 32), 16 * self.card.n_teams)
-        self.card.launch("add_patches.cu", f"add_{self.owner.dtype}", teams, task)
+        teams = min(-(-slabs["image"].size // 32), 16 * self.gpu.n_teams)
+        self.gpu.launch("add_patches.cu", f"add_{self.owner.dtype}", teams, task)
         for name in ("numerator", "denominator"):
             if name in self.arrays:
                 self.arrays[name].put(self.grid, rows, slabs[name])
@@ -237,18 +237,18 @@ class Coding:
         screens = coders[0].file == "code_small.cu"
         lists: list[tuple[int, int]] = []
         if left is not None:
-            counts = self.card.xp.zeros(2, np.int32)
-            starts = [self.card.address(array) for array in (left, counts)]
+            counts = self.gpu.xp.zeros(2, np.int32)
+            starts = [self.gpu.address(array) for array in (left, counts)]
             lists = [(starts[0] + 4 * k * left.shape[1], starts[1] + 4 * k) for k in range(2)]
             # Without a screen there is one list less.
             lists = lists if screens else lists[:1]
         if screens:
             own["doubtful"], own["doubtful_count"] = lists[0]
-            teams = min(-(-count // 32), 16 * self.card.n_teams)
-            self.card.launch("code_small.cu", "screen_float32", teams, own)
+            teams = min(-(-count // 32), 16 * self.gpu.n_teams)
+            self.gpu.launch("code_small.cu", "screen_float32", teams, own)
         for number, coder in enumerate(coders, start=int(screens)):
             coder.enter(own)
             own["list"], own["list_count"] = lists[number - 1] if number else (0, 0)
             own["doubtful"], own["doubtful_count"] = (lists[number:] or [(0, 0)])[0]
             tables = self.owner.tables.numbers[coder.dtype]
-            self.card.launch(coder.file, coder.kind, min(coder.teams, count), own, tables)
+            self.gpu.launch(coder.file, coder.kind, min(coder.teams, count), own, tables)

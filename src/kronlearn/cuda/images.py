@@ -1,6 +1,6 @@
-"""Passes over the overlapping patches of an image on a card, as the native code has them.
+"""Passes over the overlapping patches of an image on a GPU, as the native code has them.
 
-Patches are cut out on the card and exist only for a part of the image at a time. What they become
+Patches are cut out on the GPU and exist only for a part of the image at a time. What they become
 is added up in an order, or in a way, that does not depend on how the image is cut: results have the
 same bits in every run and with any limit on the memory.
 """
@@ -14,44 +14,44 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.device import Card
-from kronlearn.cuda.exchange import adopted, is_on_card
+from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.group_passes import Shrinkage
 from kronlearn.cuda.image_passes import Coding, Tell
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.slabs import Axis, Grid, PlacedArray
-from kronlearn.cuda.tables import card_tables
+from kronlearn.cuda.tables import gpu_tables
 from kronlearn.cuda.tasks import METHODS
+from kronlearn.io.device_arrays import adopted, is_on_gpu
 
-__all__ = ["CardImages"]
+__all__ = ["GpuImages"]
 
-# More memory than this does not make passes faster; this much is free on any card that is of use.
+# More memory than this does not make passes faster; this much is free on any GPU that is of use.
 _USEFUL_MEMORY, _SMALL_MEMORY = 1 << 30, 1 << 29
 
 
-class CardImages:
-    """What a native dictionary does with images, on a card.
+class GpuImages:
+    """What a native dictionary does with images, on a GPU.
 
-    Images, weights and sums may be arrays of NumPy or on the card, of the dictionary's dtype.
+    Images, weights and sums may be arrays of NumPy or on the GPU, of the dictionary's dtype.
 
     Parameters
     ----------
-    card : Card
+    gpu : Gpu
     factors : matrices (m_i, n_i) with unit-norm columns
     dtype : float32 or float64
         Of the images.
     memory : int, optional
-        Bytes that a pass may take on the card besides arrays that lie there already; by default
+        Bytes that a pass may take on the GPU besides arrays that lie there already; by default
         half of what is free, and no more than is of use. Images that need more are worked on in
         bands. The thinnest possible band, one patch or window high, is taken whatever it needs.
     """
 
     def __init__(
-        self, card: Card, factors: Sequence[NDArray[Any]], dtype: Any, memory: int | None = None
+        self, gpu: Gpu, factors: Sequence[NDArray[Any]], dtype: Any, memory: int | None = None
     ) -> None:
-        self.card, self.factors, self.dtype = card, list(factors), np.dtype(dtype)
+        self.gpu, self.factors, self.dtype = gpu, list(factors), np.dtype(dtype)
         self._memory = memory
-        self.tables = card_tables(card, self.factors)
+        self.tables = gpu_tables(gpu, self.factors)
         self.features = math.prod(factor.shape[0] for factor in self.factors)
         self.atoms = math.prod(factor.shape[1] for factor in self.factors)
 
@@ -104,8 +104,8 @@ class CardImages:
         favour_sparse: bool = True,
         progress: Tell = None,
     ) -> Any:
-        """The average of what patches become, numerator by denominator, of an image on the card."""
-        average = self.card.xp.empty_like(image)
+        """The average of what patches become, numerator by denominator, of an image on the GPU."""
+        average = self.gpu.xp.empty_like(image)
         settings = (method, width, tol, known, favour_sparse)
         self._code(axes, {"image": image, "average": average}, *settings, progress)
         return average
@@ -143,7 +143,7 @@ class CardImages:
 
     def shrink_image(
         self,
-        synthesis: CardImages,
+        synthesis: GpuImages,
         image: Any,
         guide: Any,
         numerator: Any,
@@ -161,7 +161,7 @@ class CardImages:
 
         Parameters
         ----------
-        synthesis : CardImages
+        synthesis : GpuImages
             The dictionary of the factors transposed.
         image, guide, numerator, denominator : arrays of shape (planes, *sizes of the axes)
             Similar patches are found on the first plane of the guide, an estimate of the image.
@@ -181,7 +181,7 @@ class CardImages:
 
     def shrink_average(
         self,
-        synthesis: CardImages,
+        synthesis: GpuImages,
         image: Any,
         guide: Any,
         axes: Sequence[Axis],
@@ -190,15 +190,15 @@ class CardImages:
         taper: NDArray[Any],
         progress: Tell = None,
     ) -> Any:
-        """The average of shrunk patches, numerator by denominator, of planes on the card."""
-        average = self.card.xp.empty_like(image)
+        """The average of shrunk patches, numerator by denominator, of planes on the GPU."""
+        average = self.gpu.xp.empty_like(image)
         given = {"image": image, "average": average}
         self._shrink(synthesis, axes, given, guide, group, noise, taper, progress)
         return average
 
     def _shrink(
         self,
-        synthesis: CardImages,
+        synthesis: GpuImages,
         axes: Sequence[Axis],
         given: dict[str, Any],
         guide: Any,
@@ -216,7 +216,7 @@ class CardImages:
         if group < 1 or not square or not fits or not alike:
             raise ValueError("groups do not fit the dictionary")
         if grid.candidates >= 2**31:
-            raise ValueError("On a graphics card a window has at most 2³¹ − 1 patches.")
+            raise ValueError("On a GPU a window has at most 2³¹ − 1 patches.")
         Shrinkage(self, synthesis, grid, arrays, group, noise, taper).run(progress)
 
     def memory_for(self, needed: int) -> int:
@@ -226,7 +226,7 @@ class CardImages:
         if needed <= _SMALL_MEMORY and current_limit() is None:
             # To ask how much is free takes as long as such a pass.
             return needed
-        return min(self.card.free_memory() // 2, _USEFUL_MEMORY)
+        return min(self.gpu.free_memory() // 2, _USEFUL_MEMORY)
 
     def _arrays(self, grid: Grid, **arrays: Any) -> dict[str, PlacedArray]:
         """Arrays whose size is that of the axes, or a multiple of it."""
@@ -239,12 +239,12 @@ class CardImages:
         return placed
 
     def _array(self, name: str, array: Any) -> PlacedArray:
-        on_card = is_on_card(array)
-        if on_card:
-            array = adopted(self.card.xp, array)
+        on_gpu = is_on_gpu(array)
+        if on_gpu:
+            array = adopted(self.gpu.xp, array)
         if array.dtype != self.dtype or not array.flags.c_contiguous:
             raise TypeError(
                 f"{name} must be C-contiguous {self.dtype}; it is {array.dtype}, "
                 f"C-contiguous: {array.flags.c_contiguous}."
             )
-        return PlacedArray(self.card, array, on_card)
+        return PlacedArray(self.gpu, array, on_gpu)

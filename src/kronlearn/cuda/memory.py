@@ -1,4 +1,4 @@
-"""How much memory of a graphics card may be taken."""
+"""How much memory of a GPU may be taken."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ _limit: ContextVar[int | None] = ContextVar("kronlearn_memory_limit", default=No
 
 @contextmanager
 def memory_limit(n_bytes: int) -> Iterator[None]:
-    """Within this context no more of a card's memory is counted on than so many bytes.
+    """Within this context no more of a GPU's memory is counted on than so many bytes.
 
     Samples take half of it at most, passes over images as much; what does not fit is sent a part
-    at a time. Without a limit all memory that is free counts. Arrays that lie on the card already,
-    and results that are to lie there, do not count, nor do codes of all samples that learning
-    keeps. Limits change no result of coding, and of learning and denoising only how sums are
-    rounded.
+    at a time. Without a limit all memory that is free counts. Arrays that lie on the GPU already,
+    and results that are to lie there, do not count, nor do the codes of an iteration. Limits change
+    no result of coding, and of learning and denoising only how sums are rounded.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Images of any kind that lie on a card: what is in them, and planes of floats made of them."""
+"""Images of any kind that lie on a GPU: what is in them, and planes of floats made of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.init import dct_factor
-from kronlearn.cuda.device import Card
+from kronlearn.cuda.device import Gpu
 
 __all__ = ["KINDS", "Contents", "Pixels"]
 
@@ -23,7 +23,7 @@ KINDS = {
 }
 
 _FILE, _NOISE = "pixels.cu", "noise.cu"
-# Parts that a channel is looked at in: sums have the same bits on every card.
+# Parts that a channel is looked at in: sums have the same bits on every GPU.
 _PARTS = 1024
 # Threads of the block that finds a median, and of those that work in teams of 32.
 _CROWD, _TEAMS = 1024, 128
@@ -63,10 +63,10 @@ class Contents:
 
 
 class Pixels:
-    """What kernels do with the channels (C, *spatial) of an image on a card, in C order."""
+    """What kernels do with the channels (C, *spatial) of an image on a GPU, in C order."""
 
-    def __init__(self, card: Card, channels: Any) -> None:
-        self.card, self.channels = card, channels
+    def __init__(self, gpu: Gpu, channels: Any) -> None:
+        self.gpu, self.channels = gpu, channels
         self.count = channels[0].size
         self.task = np.zeros((), _PIXELS)
         self.task["kind"], self.task["parts"] = KINDS[channels.dtype], _PARTS
@@ -77,12 +77,12 @@ class Pixels:
     def contents(self) -> list[Contents]:
         """What is in the channels."""
         n_channels = len(self.channels)
-        found = self.card.xp.empty((n_channels, _PARTS, 4), np.float64)
+        found = self.gpu.xp.empty((n_channels, _PARTS, 4), np.float64)
         task = self._of(0)
-        task["found"] = self.card.address(found)
-        teams = min(n_channels * _PARTS, 16 * self.card.n_teams)
-        self.card.launch(_FILE, "look", teams, task, np.int32(n_channels))
-        parts = self.card.download(found)
+        task["found"] = self.gpu.address(found)
+        teams = min(n_channels * _PARTS, 16 * self.gpu.n_teams)
+        self.gpu.launch(_FILE, "look", teams, task, np.int32(n_channels))
+        parts = self.gpu.download(found)
         lows, highs = parts[..., 0].min(axis=1), parts[..., 1].max(axis=1)
         with np.errstate(over="ignore", invalid="ignore"):
             means = (parts[..., 2] / self.count).sum(axis=1)
@@ -100,15 +100,15 @@ class Pixels:
 
     def _convert(self, kernel: str, number: int, mean: float, scale: float, plane: Any) -> None:
         task = self._of(number)
-        task["mean"], task["scale"], task["plane"] = mean, scale, self.card.address(plane)
-        teams = min(-(-self.count // 32), 16 * self.card.n_teams)
-        self.card.launch(_FILE, kernel, teams, task)
+        task["mean"], task["scale"], task["plane"] = mean, scale, self.gpu.address(plane)
+        teams = min(-(-self.count // 32), 16 * self.gpu.n_teams)
+        self.gpu.launch(_FILE, kernel, teams, task)
 
     def _of(self, number: int) -> NDArray[Any]:
         """The task for a channel."""
         task = self.task.copy()
         size = self.channels.dtype.itemsize
-        task["pixels"] = self.card.address(self.channels) + number * self.count * size
+        task["pixels"] = self.gpu.address(self.channels) + number * self.count * size
         return task
 
     def middle_magnitude(
@@ -119,7 +119,7 @@ class Pixels:
         The channel has two axes. ``uses`` (8, 8) numbers high frequencies, low ones are −1, others
         −2; ``shares`` are those of patches that are quiet, and that suffice.
         """
-        xp, address = self.card.xp, self.card.address
+        xp, address = self.gpu.xp, self.gpu.address
         height, width = self.channels.shape[1:]
         rows, columns = (-(-(size - 7) // stride) for size in (height, width))
         count, highs = rows * columns, int(uses.max()) + 1
@@ -130,7 +130,7 @@ class Pixels:
             "kinds": xp.empty(count, np.int32),
             "found": xp.zeros(3, np.int64),
         }
-        factor, roles = _cosines(self.card, uses.astype(np.int32).tobytes())
+        factor, roles = _cosines(self.gpu, uses.astype(np.int32).tobytes())
         task = np.zeros((), _NOISE_TASK)
         values = {
             "pixels": int(self._of(number)["pixels"]),
@@ -150,10 +150,10 @@ class Pixels:
         }
         for name, value in values.items():
             task[name] = value
-        blocks = min(-(-count // 4), 4 * self.card.n_teams)
-        self.card.launch_blocks(_NOISE, "noise_patches", blocks, _TEAMS, task)
-        self.card.launch_blocks(_NOISE, "noise_level", 1, _CROWD, task)
-        middle, next_one, patches = self.card.download(room["found"]).tolist()
+        blocks = min(-(-count // 4), 4 * self.gpu.n_teams)
+        self.gpu.launch_blocks(_NOISE, "noise_patches", blocks, _TEAMS, task)
+        self.gpu.launch_blocks(_NOISE, "noise_level", 1, _CROWD, task)
+        middle, next_one, patches = self.gpu.download(room["found"]).tolist()
         if not patches:
             return 0.0
         both = np.array([middle, next_one], np.int32).view(np.float32).astype(np.float64)
@@ -162,9 +162,9 @@ class Pixels:
 
 
 @lru_cache(4)
-def _cosines(card: Card, uses: bytes) -> tuple[Any, Any]:
-    """The factor of 8 × 8 patches and how frequencies are used, on the card."""
-    return card.upload(dct_factor(8, 8)), card.upload(np.frombuffer(uses, np.int32))
+def _cosines(gpu: Gpu, uses: bytes) -> tuple[Any, Any]:
+    """The factor of 8 × 8 patches and how frequencies are used, on the GPU."""
+    return gpu.upload(dct_factor(8, 8)), gpu.upload(np.frombuffer(uses, np.int32))
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:

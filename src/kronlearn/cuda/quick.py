@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.core.engine import Coder
-from kronlearn.cuda.device import Card
+from kronlearn.core.coder import Coder
+from kronlearn.cuda.device import Gpu
+from kronlearn.cuda.tasks import METHODS
 
 __all__ = ["LaneKernels", "QuickKernels", "TileKernels", "quick_kernels"]
 
 _MOST_NONZEROS = 16
 # Samples that a block of the kernels for 8 × 8 atoms takes at a time.
 _TILE = 128
-# Bytes of shared memory that a block can have on the cards that the kernels are made for.
+# Bytes of shared memory that a block can have on the GPUs that the kernels are made for.
 _LEAST_SHARED = 160 * 1024
 _NOWHERE = np.uint64(0)
 
@@ -28,7 +29,7 @@ class QuickKernels(ABC):
 
     Parameters
     ----------
-    card : Card
+    gpu : Gpu
     sizes : pair of (m, n)
         Of both factors.
     coder : Coder
@@ -38,8 +39,8 @@ class QuickKernels(ABC):
     file: str
     options: tuple[str, ...]
 
-    def __init__(self, card: Card, sizes: Sequence[tuple[int, int]], coder: Coder) -> None:
-        self.card = card
+    def __init__(self, gpu: Gpu, sizes: Sequence[tuple[int, int]], coder: Coder) -> None:
+        self.gpu = gpu
         self.choose(sizes[0], coder)
 
     @staticmethod
@@ -63,7 +64,7 @@ class QuickKernels(ABC):
 
     def launch(self, kernel: str, blocks: int, threads: int, shared: int, *arguments: Any) -> None:
         """Enqueue a kernel of the file."""
-        self.card.launch_blocks(
+        self.gpu.launch_blocks(
             self.file, kernel, blocks, threads, *arguments, options=self.options, shared=shared
         )
 
@@ -74,7 +75,7 @@ class TileKernels(QuickKernels):
     @staticmethod
     def suit(sizes: Sequence[tuple[int, int]], method: str) -> bool:
         """Whether the kernels are made for this."""
-        return list(sizes) == [(8, 8), (8, 8)]
+        return list(sizes) == [(8, 8), (8, 8)] and method in METHODS
 
     def choose(self, size: tuple[int, int], coder: Coder) -> None:
         """Pursuit, or the largest coefficients of orthonormal atoms."""
@@ -83,12 +84,12 @@ class TileKernels(QuickKernels):
         if coder.method != "threshold":
             self.file = "pursuit_pairs.cu"
             self.options += (f"-DKRONLEARN_OLS={int(coder.method == 'ols')}",)
-        needs = _needs(self.card, self.file, self.options, "fused_needs", 3)
+        needs = _needs(self.gpu, self.file, self.options, "fused_needs", 3)
         self.threads, self.shared_bytes, each = needs
-        self.most_blocks = each * self.card.n_multiprocessors
+        self.most_blocks = each * self.gpu.n_multiprocessors
 
     def blocks(self, count: int) -> int:
-        """As many as the card has room for, or fewer: one for every tile."""
+        """As many as the GPU has room for, or fewer: one for every tile."""
         return min(-(-count // _TILE), self.most_blocks)
 
     def code(
@@ -113,15 +114,15 @@ class LaneKernels(QuickKernels):
     def choose(self, size: tuple[int, int], coder: Coder) -> None:
         """Pursuit for this size."""
         sizes = {"M": size[0], "N": size[1], "WIDTH": coder.width}
-        sizes |= {"OLS": int(coder.method == "ols"), "SHARED": self.card.shared_memory}
+        sizes |= {"OLS": int(coder.method == "ols"), "SHARED": self.gpu.shared_memory}
         self.file = "pursuit_lanes.cu"
         self.options = tuple(f"-DKRONLEARN_{name}={value}" for name, value in sizes.items())
-        needs = _needs(self.card, self.file, self.options, "lanes_need", 6)
+        needs = _needs(self.gpu, self.file, self.options, "lanes_need", 6)
         self.coding_needs, self.summing_needs = needs[:3], needs[3:]
 
     def blocks(self, count: int) -> int:
         """One for every multiprocessor."""
-        return self.card.n_multiprocessors
+        return self.gpu.n_multiprocessors
 
     def code(
         self, task: NDArray[Any], tables: Any, partial: Any = _NOWHERE, counts: Any = _NOWHERE
@@ -141,25 +142,25 @@ class LaneKernels(QuickKernels):
 
 
 def quick_kernels(
-    card: Card, factors: Sequence[NDArray[Any]], dtype: np.dtype[Any], coder: Coder
+    gpu: Gpu, factors: Sequence[NDArray[Any]], dtype: np.dtype[Any], coder: Coder
 ) -> TileKernels | LaneKernels | None:
     """Those that suit these factors, samples and codes, or None."""
-    if dtype != np.float32 or card.shared_memory < _LEAST_SHARED:
+    if dtype != np.float32 or gpu.shared_memory < _LEAST_SHARED:
         return None
     if coder.width > _MOST_NONZEROS or coder.weights is not None:
         return None
     sizes = [factor.shape for factor in factors]
     for kind in (TileKernels, LaneKernels):
         if kind.suit(sizes, coder.method):
-            return kind(card, sizes, coder)
+            return kind(gpu, sizes, coder)
     return None
 
 
 @lru_cache(64)
 def _needs(
-    card: Card, file: str, options: tuple[str, ...], kernel: str, count: int
+    gpu: Gpu, file: str, options: tuple[str, ...], kernel: str, count: int
 ) -> tuple[int, ...]:
     """What the kernels of a file say that they need."""
-    needs = card.xp.zeros(count, np.int32)
-    card.launch_blocks(file, kernel, 1, 1, needs, options=options)
-    return tuple(card.download(needs).tolist())
+    needs = gpu.xp.zeros(count, np.int32)
+    gpu.launch_blocks(file, kernel, 1, 1, needs, options=options)
+    return tuple(gpu.download(needs).tolist())

@@ -1,4 +1,4 @@
-"""Samples on the card: all of them if they fit, otherwise a chunk after the other."""
+"""Samples on the GPU: all of them if they fit, otherwise a chunk after the other."""
 
 from __future__ import annotations
 
@@ -6,82 +6,42 @@ from collections.abc import Iterator
 from itertools import cycle
 from typing import Any
 
-from kronlearn.core.source import Source, sample_dtype
-from kronlearn.cuda.device import Card
-from kronlearn.cuda.exchange import adopted
+from kronlearn.core.source import Source
+from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.streaming import SLOTS
-from kronlearn.io.arrays import check_shape, check_size
+from kronlearn.io.device_arrays import DeviceSource
 
-__all__ = ["CardSamples", "CardSource"]
+__all__ = ["GpuSamples"]
 
 # Chunks are no longer than this many numbers: what is made of one besides is as large or larger.
 # Those that are sent are shorter, for the first one is waited for.
 _MOST_NUMBERS, _NUMBERS_SENT = 1 << 26, 1 << 23
-# Kernels read samples in pieces of so many bytes.
-_ALIGNMENT = 16
 
 
-class CardSource(Source):
-    """Samples of an array that lies on the card.
-
-    Parameters
-    ----------
-    card : Card
-    array : array of CuPy, PyTorch or another library, of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
-        Used as it lies there if it is C-contiguous float32 or float64 and begins at a multiple of
-        16 bytes, otherwise copied.
-    patch_shape : tuple of int
-    """
-
-    def __init__(self, card: Card, array: Any, patch_shape: tuple[int, ...]) -> None:
-        self.card, self.patch_shape = card, patch_shape
-        array = adopted(card.xp, array)
-        check_size(array.shape)
-        check_shape(array.shape, patch_shape)
-        if array.dtype.kind not in "fiub":
-            raise ValueError(f"Y has dtype {array.dtype}; pass float32 or float64.")
-        self.dtype = sample_dtype(array.dtype)
-        self.is_rows = array.ndim == 2
-        rows = array.reshape(len(array), -1)
-        self.array = card.xp.ascontiguousarray(rows, dtype=self.dtype)
-        if card.address(self.array) % _ALIGNMENT:
-            self.array = self.array.copy()
-
-    def __len__(self) -> int:
-        return int(self.array.shape[0])
-
-    def read(self, start: int, stop: int) -> Any:
-        """Consecutive samples, copied to the memory of the processor."""
-        return self.card.download(self.array[start:stop])
-
-    def take(self, rows: Any) -> Any:
-        """Some samples, copied to the memory of the processor."""
-        return self.card.download(self.array[self.card.upload(rows)])
-
-
-class CardSamples:
-    """The samples of a source as arrays on the card.
+class GpuSamples:
+    """The samples of a source as arrays on the GPU, in chunks of whole blocks.
 
     Of those that do not fit, some chunks stay there and the others are sent in every pass.
 
     Parameters
     ----------
-    card : Card
+    gpu : Gpu
     source : Source
     memory : int
-        Bytes that samples may take on the card.
+        Bytes that samples may take on the GPU; a few blocks are taken whatever they need.
+    block_size : int
     """
 
-    def __init__(self, card: Card, source: Source, memory: int) -> None:
-        self.card, self.source = card, source
+    def __init__(self, gpu: Gpu, source: Source, memory: int, block_size: int) -> None:
+        self.gpu, self.source, self.block_size = gpu, source, block_size
         self.array: Any = None
         size = len(source) * source.n_features * source.dtype.itemsize
         numbers = memory // source.dtype.itemsize
-        if isinstance(source, CardSource):
+        if isinstance(source, DeviceSource):
             self.array = source.array
         elif size <= memory:
-            self.array = card.xp.empty((len(source), source.n_features), source.dtype)
-            for rows, chunk in card.stream(source, self._pieces(_NUMBERS_SENT)):
+            self.array = gpu.xp.empty((len(source), source.n_features), source.dtype)
+            for rows, chunk in gpu.stream(source, self._pieces(_NUMBERS_SENT)):
                 self.array[rows] = chunk
         most = _NUMBERS_SENT if self.array is None else _MOST_NUMBERS
         self.pieces = self._pieces(min(most, numbers // 4))
@@ -106,22 +66,22 @@ class CardSamples:
 
     def largest(self) -> float:
         """The largest magnitude of all numbers, NaN if one of them is."""
-        xp = self.card.xp
+        xp = self.gpu.xp
         found = xp.zeros(1, self.source.dtype)
         for _, chunk in self.chunks():
             for extreme in (chunk.min(), chunk.max()):
                 xp.maximum(found, abs(extreme), out=found)
-        return float(self.card.download(found)[0])
+        return float(self.gpu.download(found)[0])
 
     def _first_chunks(self) -> Iterator[tuple[slice, Any]]:
         """All of them from the source; some are copied, to stay."""
-        for number, (rows, chunk) in enumerate(self.card.stream(self.source, self.pieces)):
+        for number, (rows, chunk) in enumerate(self.gpu.stream(self.source, self.pieces)):
             if number in self._staying:
                 self._kept[number] = chunk.copy()
             yield rows, chunk
         sent = [rows for number, rows in enumerate(self.pieces) if number not in self._staying]
         # From one pass to the next the first ones are on their way already.
-        self._coming = self.card.stream(self.source, cycle(sent))
+        self._coming = self.gpu.stream(self.source, cycle(sent))
 
     def _further_chunks(self) -> Iterator[tuple[slice, Any]]:
         # A pass that is broken off leaves nothing to go on with.
@@ -132,12 +92,13 @@ class CardSamples:
         self._coming = coming
 
     def _chosen(self, numbers: int) -> set[int]:
-        """The numbers of chunks that stay on the card, spread evenly among the others."""
+        """The numbers of chunks that stay on the GPU, spread evenly among the others."""
         most = numbers // (self.longest * self.source.n_features) - SLOTS
         count, staying = len(self.pieces), min(max(most, 0), len(self.pieces) - 1)
         return {number for number in range(count) if number * staying % count < staying}
 
     def _pieces(self, numbers: int) -> list[slice]:
-        step = max(1, numbers // self.source.n_features)
+        blocks = max(1, numbers // (self.source.n_features * self.block_size))
+        step = blocks * self.block_size
         count = len(self.source)
         return [slice(start, min(start + step, count)) for start in range(0, count, step)]

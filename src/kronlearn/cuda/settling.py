@@ -1,4 +1,4 @@
-"""Samples that single precision is not trusted with: coded again on the card, and added up."""
+"""Samples that single precision is not trusted with: coded again on the GPU, and added up."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.codes import CardCodes
-from kronlearn.cuda.device import Card
+from kronlearn.cuda.codes import GpuCodes
+from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.updates import MOST_DOUBTFUL, DeviceUpdate
 
 __all__ = ["Settling"]
@@ -31,26 +31,26 @@ class Settling:
 
     Parameters
     ----------
-    card : Card
+    gpu : Gpu
     update : DeviceUpdate
         Which gets the sums.
     task : struct Task
         How samples are coded, with the list of doubtful ones.
     """
 
-    def __init__(self, card: Card, update: DeviceUpdate, task: NDArray[Any]) -> None:
-        self.card, self.update = card, update
-        xp, self.blocks = card.xp, card.n_multiprocessors
-        self.codes = CardCodes.empty(card, MOST_DOUBTFUL, int(task["width"]), np.float32)
+    def __init__(self, gpu: Gpu, update: DeviceUpdate, task: NDArray[Any]) -> None:
+        self.gpu, self.update = gpu, update
+        xp, self.blocks = gpu.xp, gpu.n_multiprocessors
+        self.codes = GpuCodes.empty(gpu, MOST_DOUBTFUL, int(task["width"]), np.float32)
         self.arrived = xp.zeros(1, np.int32)
         needs = xp.zeros(2, np.int64)
-        card.launch_blocks(_FILE, "settle_needs", 1, 1, task, needs, options=update.options)
-        fixed, each = card.download(needs).tolist()
+        gpu.launch_blocks(_FILE, "settle_needs", 1, 1, task, needs, options=update.options)
+        fixed, each = gpu.download(needs).tolist()
         self.shared_bytes = fixed + MOST_DOUBTFUL * each
 
     def run(self, task: NDArray[Any]) -> None:
         """Enqueue it; codes go to where the task says, or are forgotten."""
-        address, in_place = self.card.address, bool(task["index"])
+        address, in_place = self.gpu.address, bool(task["index"])
         task = task.copy()
         task["list"], task["list_count"] = task["doubtful"], task["doubtful_count"]
         task["doubtful"] = task["doubtful_count"] = 0
@@ -62,7 +62,7 @@ class Settling:
         settling["arrived"] = address(self.arrived)
         settling["sums"] = address(self.update.further)
         settling["counts"] = address(self.update.further_counts)
-        self.card.launch_blocks(
+        self.gpu.launch_blocks(
             _FILE,
             "settle",
             self.blocks,

@@ -1,4 +1,4 @@
-"""Where the patches of an image are, and the slabs of it that are worked on on a card."""
+"""Where the patches of an image are, and the slabs of it that are worked on on a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.device import Card
+from kronlearn.cuda.device import Gpu
 
 __all__ = ["GRID", "Axis", "Grid", "PlacedArray", "largest_of", "places_on", "sums_instead"]
 
@@ -55,12 +55,10 @@ class Grid:
         if not axes:
             raise ValueError("image, numerator and denominator do not fit the axes")
         if len(axes) > _MOST_AXES:
-            raise ValueError(
-                f"On a graphics card images have at most {_MOST_AXES} axes, not {len(axes)}."
-            )
+            raise ValueError(f"On a GPU images have at most {_MOST_AXES} axes, not {len(axes)}.")
         longest = max(size + window for size, _, _, window in axes)
         if longest > _MOST_NUMBER or math.prod(axis[1] for axis in axes) > _MOST_NUMBER:
-            raise ValueError("On a graphics card an axis or a patch has at most 2³¹ − 1 pixels.")
+            raise ValueError("On a GPU an axis or a patch has at most 2³¹ − 1 pixels.")
         sizes = [axis[0] for axis in axes]
         return cls(tuple(axes), sizes.index(max(sizes)))
 
@@ -137,9 +135,9 @@ def _described(grid: Grid, rows: tuple[int, int]) -> NDArray[Any]:
 
 
 @lru_cache(64)
-def places_on(card: Card, grid: Grid, rows: tuple[int, int]) -> Any:
-    """What :meth:`Grid.places` gives, on the card; it stays there for the next image."""
-    return card.upload(grid.places(rows))
+def places_on(gpu: Gpu, grid: Grid, rows: tuple[int, int]) -> Any:
+    """What :meth:`Grid.places` gives, on the GPU; it stays there for the next image."""
+    return gpu.upload(grid.places(rows))
 
 
 def _steps(shape: Sequence[int]) -> list[int]:
@@ -149,11 +147,11 @@ def _steps(shape: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class PlacedArray:
-    """An array (planes, *sizes) of NumPy or ``on_card``, of which the card works on slabs."""
+    """An array (planes, *sizes) of NumPy or ``on_gpu``, of which the GPU works on slabs."""
 
-    card: Card
+    gpu: Gpu
     array: Any
-    on_card: bool
+    on_gpu: bool
 
     def view(self, grid: Grid, rows: tuple[int, int]) -> Any:
         """Some rows along the band axis, where they are: (planes, *sizes of the slab)."""
@@ -161,21 +159,21 @@ class PlacedArray:
         return whole[(slice(None),) * (1 + grid.band) + (slice(*rows),)]
 
     def slab(self, grid: Grid, rows: tuple[int, int]) -> Any:
-        """Some rows along the band axis, on the card: themselves or a copy."""
-        if self.on_card and self._is_whole(grid, rows):
+        """Some rows along the band axis, on the GPU: themselves or a copy."""
+        if self.on_gpu and self._is_whole(grid, rows):
             return self.array
         view = self.view(grid, rows)
-        if self.on_card:
-            return self.card.xp.ascontiguousarray(view)
-        return self.card.upload(np.ascontiguousarray(view))
+        if self.on_gpu:
+            return self.gpu.xp.ascontiguousarray(view)
+        return self.gpu.upload(np.ascontiguousarray(view))
 
     def put(self, grid: Grid, rows: tuple[int, int], slab: Any) -> None:
         """Write back what :meth:`slab` gave."""
-        if self.on_card and self._is_whole(grid, rows):
+        if self.on_gpu and self._is_whole(grid, rows):
             return
         view = self.view(grid, rows)
-        if not self.on_card:
-            view[...] = self.card.download(slab)
+        if not self.on_gpu:
+            view[...] = self.gpu.download(slab)
         elif not view.flags.c_contiguous:
             view[...] = slab
 
@@ -184,20 +182,20 @@ class PlacedArray:
 
 
 def sums_instead(arrays: dict[str, PlacedArray]) -> Any:
-    """Replace the average, which lies on the card and is returned, by the two sums for it."""
+    """Replace the average, which lies on the GPU and is returned, by the two sums for it."""
     average = arrays.pop("average")
     for name in ("numerator", "denominator"):
-        zeros = average.card.xp.zeros_like(average.array)
-        arrays[name] = PlacedArray(average.card, zeros, on_card=True)
+        zeros = average.gpu.xp.zeros_like(average.array)
+        arrays[name] = PlacedArray(average.gpu, zeros, on_gpu=True)
     return average.array
 
 
 def largest_of(*arrays: PlacedArray) -> list[float]:
     """The largest magnitude in each array; NaN or infinity if there is one."""
     ends = [part for a in arrays for part in (-a.array.min(), a.array.max())]
-    if all(a.on_card for a in arrays):
-        # One look for all: the card need not wait between them.
-        ends = arrays[0].card.download(arrays[0].card.xp.stack(ends)).tolist()
+    if all(a.on_gpu for a in arrays):
+        # One look for all: the GPU need not wait between them.
+        ends = arrays[0].gpu.download(arrays[0].gpu.xp.stack(ends)).tolist()
     return [
         math.nan if math.isnan(low) else max(float(low), float(high))
         for low, high in zip(ends[::2], ends[1::2], strict=True)

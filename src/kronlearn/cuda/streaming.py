@@ -1,4 +1,4 @@
-"""Samples that do not fit on the card: sent chunk by chunk, while the one before is worked on."""
+"""Samples that do not fit on the GPU: sent chunk by chunk, while the one before is worked on."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["SLOTS", "streamed"]
 
 #: Chunks that are on their way or worked on at the same time.
 SLOTS = 3
-# Threads that copy samples into memory that cards can read.
+# Threads that copy samples into memory that GPUs can read.
 _READERS = min(8, os.cpu_count() or 1)
 
-#: Of the sources that were streamed: the samples as an array that the card can read from, or None.
+#: Of the sources that were streamed: the samples as an array that the GPU can read from, or None.
 _streamed: weakref.WeakKeyDictionary[Source, NDArray[Any] | None] = weakref.WeakKeyDictionary()
 
 
@@ -33,14 +33,14 @@ class _Slot:
     """Room for one chunk on both sides, and how far it has come."""
 
     pinned: NDArray[Any] | None
-    on_card: Any
+    on_gpu: Any
     sent: Any
     used: Any
     readings: Sequence[Future[None]] = ()
 
 
 def streamed(xp: Any, source: Source, pieces: Iterable[slice]) -> Iterator[tuple[slice, Any]]:
-    """Chunks of a source on the card, each valid until the next is asked for.
+    """Chunks of a source on the GPU, each valid until the next is asked for.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def streamed(xp: Any, source: Source, pieces: Iterable[slice]) -> Iterator[tuple
             count = rows.stop - rows.start
             chunk = direct[rows] if direct is not None else slot.pinned[:count]  # type: ignore[index]
             copying.wait_event(slot.used)
-            slot.on_card[:count].set(chunk, stream=copying)
+            slot.on_gpu[:count].set(chunk, stream=copying)
             slot.sent.record(copying)
             sent.append((slot, rows))
 
@@ -99,7 +99,7 @@ def streamed(xp: Any, source: Source, pieces: Iterable[slice]) -> Iterator[tuple
                 send()
                 working = xp.cuda.get_current_stream()
                 working.wait_event(slot.sent)
-                yield rows, slot.on_card[: rows.stop - rows.start]
+                yield rows, slot.on_gpu[: rows.stop - rows.start]
                 slot.used.record(working)
         finally:
             # Neither side of a copy may go away before it has ended.
@@ -138,7 +138,7 @@ def _read(
 
 
 def _pinned(xp: Any, source: Source) -> NDArray[Any] | None:
-    """All samples as an array that the card can read from, if they are in memory as they are.
+    """All samples as an array that the GPU can read from, if they are in memory as they are.
 
     That takes longer than to copy them once: it is done when they are sent again, and holds as
     long as the source exists.

@@ -1,4 +1,4 @@
-"""A dictionary as the kernels of graphics cards want it: its shape, and tables of its entries."""
+"""A dictionary as the kernels of GPUs want it: its shape, and tables of its entries."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.device import Card
+from kronlearn.cuda.device import Gpu
 
-__all__ = ["SHAPE", "CardTables", "Tables", "card_tables"]
+__all__ = ["SHAPE", "GpuTables", "Tables", "gpu_tables", "shape_of"]
 
 _MOST_MODES = 16
-# Dictionaries whose tables are kept on the card for the next call.
+# Dictionaries whose tables are kept on the GPU for the next call.
 _KEPT = 16
 
 #: The struct Shape of the kernels.
@@ -47,28 +47,33 @@ class Tables:
     @classmethod
     def of(cls, factors: Sequence[NDArray[Any]]) -> Tables:
         """The tables of a Kronecker product of factors ``(m_i, n_i)``."""
-        if len(factors) > _MOST_MODES:
-            raise ValueError(f"On a graphics card there are at most {_MOST_MODES} modes.")
         exact = [np.asarray(factor, np.float64) for factor in factors]
         lengths = [np.linalg.norm(factor, axis=0) for factor in exact]
         unit = [f / np.where(n > 0, n, 1.0) for f, n in zip(exact, lengths, strict=True)]
         split = _split([factor.shape[1] for factor in factors])
         sides = [_product(part, (1, 1)) for part in (unit[:split], unit[split:])]
         norms = [_product(part, (1,)) for part in (lengths[:split], lengths[split:])]
-        (m1, n1), (m2, n2) = (side.shape for side in sides)
-        shape = np.zeros((), SHAPE)
-        shape["n_modes"] = len(factors)
-        for name, size in (("m1", m1), ("n1", n1), ("m2", m2), ("n2", n2)):
-            shape[name] = size
-        for axis, name in enumerate("mn"):
-            shape[name][: len(factors)] = [factor.shape[axis] for factor in factors]
         parts = [*unit, *(f * f for f in unit), *(s.T @ s for s in sides), *(s.T for s in sides)]
         numbers = np.concatenate([part.ravel() for part in parts])
-        return cls(shape, numbers, (norms[0], norms[1]))
+        return cls(shape_of(factors), numbers, (norms[0], norms[1]))
 
 
-class CardTables:
-    """The tables of a dictionary on a card.
+def shape_of(factors: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The struct Shape of factors ``(m_i, n_i)``: their sizes, and those of both sides."""
+    if len(factors) > _MOST_MODES:
+        raise ValueError(f"On a GPU there are at most {_MOST_MODES} modes.")
+    shape = np.zeros((), SHAPE)
+    shape["n_modes"] = len(factors)
+    split = _split([factor.shape[1] for factor in factors])
+    for axis, name in enumerate("mn"):
+        sizes = [factor.shape[axis] for factor in factors]
+        shape[name][: len(factors)] = sizes
+        shape[f"{name}1"], shape[f"{name}2"] = math.prod(sizes[:split]), math.prod(sizes[split:])
+    return shape
+
+
+class GpuTables:
+    """The tables of a dictionary on a GPU.
 
     Attributes
     ----------
@@ -80,17 +85,17 @@ class CardTables:
     growth : float
         By how much the factors, with unit-norm columns, may enlarge the norm of a sample.
     scratch : dict
-        Numbers of scratch that kernels need, and whether in the memory of the card.
+        Numbers of scratch that kernels need, and whether in the memory of the GPU.
     """
 
-    def __init__(self, card: Card, factors: Sequence[NDArray[np.float64]]) -> None:
+    def __init__(self, gpu: Gpu, factors: Sequence[NDArray[np.float64]]) -> None:
         tables = Tables.of(factors)
         self.factors, self.shape = factors, tables.shape
         self.numbers = {
-            np.dtype(kind): card.upload(tables.numbers.astype(kind))
+            np.dtype(kind): gpu.upload(tables.numbers.astype(kind))
             for kind in (np.float32, np.float64)
         }
-        self.norms = [card.upload(norm) for norm in tables.norms]
+        self.norms = [gpu.upload(norm) for norm in tables.norms]
         self.scratch: dict[Any, tuple[int, bool]] = {}
 
     @cached_property
@@ -101,15 +106,15 @@ class CardTables:
         )
 
 
-def card_tables(card: Card, factors: Sequence[NDArray[Any]]) -> CardTables:
+def gpu_tables(gpu: Gpu, factors: Sequence[NDArray[Any]]) -> GpuTables:
     """The tables of factors; the same ones for the same shapes and entries."""
     entries = [(f.shape, np.asarray(f, np.float64).tobytes()) for f in factors]
-    return _card_tables(card, *entries)
+    return _gpu_tables(gpu, *entries)
 
 
 @lru_cache(_KEPT)
-def _card_tables(card: Card, *factors: tuple[tuple[int, int], bytes]) -> CardTables:
-    return CardTables(card, [np.frombuffer(entries).reshape(shape) for shape, entries in factors])
+def _gpu_tables(gpu: Gpu, *factors: tuple[tuple[int, int], bytes]) -> GpuTables:
+    return GpuTables(gpu, [np.frombuffer(entries).reshape(shape) for shape, entries in factors])
 
 
 def _product(parts: Sequence[NDArray[np.float64]], empty: tuple[int, ...]) -> NDArray[np.float64]:

@@ -9,24 +9,23 @@ from numpy.typing import NDArray
 
 from kronlearn.cuda.tables import SHAPE
 
-__all__ = ["METHODS", "NO_SAMPLE", "TASK", "WORK", "new_task"]
+__all__ = ["METHODS", "NO_SAMPLE", "TASK", "check_method", "new_task"]
 
 METHODS = {"omp": 0, "ols": 1, "threshold": 2}
-WORK = {"fresh": 0, "refit": 1, "keep better": 2}
 #: The number of the first sample that is not finite, before one is found.
 NO_SAMPLE = np.iinfo(np.int64).max
 
 _POINTERS = (
     *("samples", "weights", "tols", "norms1", "norms2", "list", "list_count"),
     *("doubtful", "doubtful_count", "index", "value", "nonzeros", "residual2"),
-    *("energy", "first_bad", "stopped", "scratch"),
+    *("first_bad", "stopped", "scratch"),
 )
 
 #: The struct Task of the kernels; pointers are integers.
 TASK = np.dtype(
     [
         ("shape", SHAPE),
-        *((name, np.int32) for name in ("method", "work", "width", "half")),
+        *((name, np.int32) for name in ("method", "width")),
         ("first", np.int64),
         ("count", np.int64),
         ("tol", np.float64),
@@ -39,9 +38,18 @@ TASK = np.dtype(
 
 
 def new_task(**values: Any) -> NDArray[Any]:
-    """A task with these values; what is not given is zero, or no halves, or no error target."""
+    """A task with these values; what is not given is zero, or no error target."""
     task = np.zeros((), TASK)
-    task["half"], task["tol"], task["scale"] = -1, -1.0, 1.0
+    task["tol"], task["scale"] = -1.0, 1.0
     for name, value in values.items():
         task[name] = value
     return task
+
+
+def check_method(method: str) -> None:
+    """Raise unless a GPU has kernels for a method."""
+    if method not in METHODS:
+        raise ValueError(
+            f'method="{method}" runs on the processor only; pass device="cpu", or one of the '
+            f"methods {', '.join(METHODS)}."
+        )

@@ -1,8 +1,7 @@
-"""New factors of two like modes from sums on the card, without a look from the processor."""
+"""New factors of two like modes from sums on the GPU, without a look from the processor."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,24 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.dictionary import KroneckerDictionary
-from kronlearn.cuda.device import Card
+from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.tables import Tables
 
 __all__ = ["MOST_DOUBTFUL", "DeviceUpdate", "Made"]
 
-#: The most samples of a pass that are coded again in double precision on the card.
+#: The most samples of a pass that are coded again in double precision on the GPU.
 MOST_DOUBTFUL = 4096
 
 _THREADS = 256
 # Numbers that a block adds up at a time.
 _AT_A_TIME = 32
-# Of the flags of an iteration, the one that says that it is done, but has raised the error.
-_ROSE = 16
 
 _POINTERS = (
     *("partial", "partial_counts", "further", "further_counts", "sums", "counts"),
-    *("single_tables", "double_tables", "history", "all_factors", "last_error"),
-    *("iteration", "doubtful_count", "arrived", "stopped", "unscaled"),
+    *("single_tables", "double_tables", "history", "all_factors", "iteration"),
+    *("doubtful_count", "arrived", "stopped", "unscaled"),
 )
 
 #: The struct Update of the kernels.
@@ -44,33 +41,30 @@ _UPDATE = np.dtype(
 
 @dataclass(frozen=True)
 class Made:
-    """What one iteration made: factors, ``Σ‖y − ŷ‖²`` after and before the update, nonzeros.
+    """What one iteration made: new factors, and ``Σ‖y − ŷ‖²`` and nonzeros with the old ones.
 
-    ``failed`` says that the iteration has to be done by the processor, ``rose`` that the error is
-    larger than that of the iteration before; nothing was done after either.
+    ``failed`` says that the iteration has to be done by the processor; nothing was done after it.
     """
 
     factors: list[NDArray[np.float64]]
-    squared_error: float
     residual: float
     nonzeros: int
     failed: bool
-    rose: bool
 
 
 class DeviceUpdate:
-    """Updates a dictionary of two modes of the same size on the card.
+    """Updates a dictionary of two modes of the same size on the GPU.
 
     Of 8 × 8 atoms and 8 × 8 samples both modes are updated from full moments, of orthonormal ones
     from ``S_xy`` alone; of others one mode after the other from its sums ``P`` and ``C``.
 
     Parameters
     ----------
-    card : Card
+    gpu : Gpu
     dictionary : KroneckerDictionary
     orthonormal : bool
     kept : int
-        How many iterations' results are kept on the card.
+        How many iterations' results are kept on the GPU: no more may follow each other.
     rows : int
         How many blocks add up sums for it.
     scale : float
@@ -78,29 +72,29 @@ class DeviceUpdate:
 
     Attributes
     ----------
-    partial, partial_counts : arrays on the card
+    partial, partial_counts : arrays on the GPU
         Where blocks leave their sums (rows, numbers) and the four numbers of a pass (rows, 4).
-    further, further_counts : arrays on the card
+    further, further_counts : arrays on the GPU
         The same of samples that no block has in its sums, wherever ``doubtful_count`` is not zero.
-    doubtful_count, stopped : arrays on the card, of one int32
+    doubtful_count, stopped : arrays on the GPU, of one int32
         How many samples are left out of the blocks' sums; whether nothing is to be done any more.
-    single_tables, double_tables : arrays on the card
+    single_tables, double_tables : arrays on the GPU
         Tables of the present dictionary.
-    unscaled : array on the card
+    unscaled : array on the GPU
         Between both modes, the left factor to which the codes belong.
     """
 
     def __init__(
         self,
-        card: Card,
+        gpu: Gpu,
         dictionary: KroneckerDictionary,
         orthonormal: bool,
         kept: int,
         rows: int,
         scale: float = 1.0,
     ) -> None:
-        self.card, self.kept = card, kept
-        (m, n), xp = dictionary.factors[0].shape, card.xp
+        self.gpu, self.kept = gpu, kept
+        (m, n), xp = dictionary.factors[0].shape, gpu.xp
         self.shape = m, n
         self.file = "full_updates.cu" if m == n == 8 else "mode_updates.cu"
         self.options = f"-DKRONLEARN_M={m}", f"-DKRONLEARN_N={n}"
@@ -115,35 +109,28 @@ class DeviceUpdate:
         self.sums, self.counts = xp.zeros(numbers), xp.zeros(4)
         size = Tables.of(dictionary.factors).numbers.size
         self.single_tables, self.double_tables = xp.zeros(size, np.float32), xp.zeros(size)
-        self.history = xp.zeros((kept, 4))
+        self.history = xp.zeros((kept, 3))
         self.all_factors = xp.zeros((kept, 2 * m * n))
-        self.last_error = xp.zeros(1)
         self.iteration, self.doubtful_count = xp.zeros(1, np.int32), xp.zeros(1, np.int32)
         self.arrived, self.stopped = xp.zeros(1, np.int32), xp.zeros(1, np.int32)
         self.unscaled = xp.zeros((m, n), np.float32)
-        self.blocks = 1 + min(numbers // _AT_A_TIME, 2 * card.n_multiprocessors)
-        self.seen = 0
+        self.blocks = 1 + min(numbers // _AT_A_TIME, 2 * gpu.n_multiprocessors)
         self.task = np.zeros((), _UPDATE)
         values = {"orthonormal": orthonormal, "kept": kept, "rows": rows}
         values |= {"most_doubtful": MOST_DOUBTFUL, "factor": scale**-2.0}
-        values |= {name: card.address(getattr(self, name)) for name in _POINTERS}
+        values |= {name: gpu.address(getattr(self, name)) for name in _POINTERS}
         for name, value in values.items():
             self.task[name] = value
         needs = xp.zeros(1, np.int32)
-        card.launch_blocks(self.file, "update_needs", 1, 1, needs, options=self.options)
+        gpu.launch_blocks(self.file, "update_needs", 1, 1, needs, options=self.options)
         self.shared_bytes = int(needs[0])
-        self.begin_with(dictionary.factors)
 
-    def begin_with(self, factors: Sequence[NDArray[Any]]) -> None:
-        """Go on from these factors; what was made before is forgotten."""
-        self.seen = int(self.card.download(self.iteration)[0])
+    def begin(self, factors: Sequence[NDArray[Any]]) -> None:
+        """Get ready for iterations from these factors on."""
         exact = np.concatenate([np.asarray(factor, np.float64).ravel() for factor in factors])
-        self.double_tables[: exact.size] = self.card.upload(exact)
+        self.double_tables[: exact.size] = self.gpu.upload(exact)
         self._launch("tabulate", 1)
-
-    def begin(self, last_error: float | None) -> None:
-        """Get ready for iterations, whose errors matter if that of the last one is given."""
-        self.last_error.fill(math.nan if last_error is None else last_error)
+        self.iteration.fill(0)
         self.stopped.fill(0)
 
     def stop(self) -> None:
@@ -155,22 +142,19 @@ class DeviceUpdate:
         self._launch(kernel, self.blocks)
 
     def made(self) -> list[Made]:
-        """What was made since the last look, at most ``kept`` iterations; waits for it."""
-        history = self.card.download(self.history)
-        factors = self.card.download(self.all_factors)
-        now = int(self.card.download(self.iteration)[0])
-        rows = [number % self.kept for number in range(self.seen, now)]
-        self.seen = now
-        return [self._made(history[row], factors[row]) for row in rows]
+        """What was made since :meth:`begin`, at most ``kept`` iterations; waits for it."""
+        history = self.gpu.download(self.history)
+        factors = self.gpu.download(self.all_factors)
+        count = int(self.gpu.download(self.iteration)[0])
+        return [self._made(history[row], factors[row]) for row in range(count)]
 
     def _launch(self, kernel: str, blocks: int) -> None:
         shared, options = self.shared_bytes, self.options
-        self.card.launch_blocks(
+        self.gpu.launch_blocks(
             self.file, kernel, blocks, _THREADS, self.task, options=options, shared=shared
         )
 
     def _made(self, numbers: NDArray[np.float64], entries: NDArray[np.float64]) -> Made:
         factors = list(entries.reshape(2, *self.shape))
-        error, residual, nonzeros, flag = numbers.tolist()
-        failed, rose = bool(int(flag) & ~_ROSE), bool(int(flag) & _ROSE)
-        return Made(factors, error, residual, int(nonzeros), failed, rose)
+        residual, nonzeros, flag = numbers.tolist()
+        return Made(factors, residual, int(nonzeros), bool(flag))

@@ -28,9 +28,9 @@ def check_device(device: str) -> None:
     """Raise unless there is such a device here."""
     check_name("device", device, DEVICES)
     if device == "cuda":
-        from kronlearn.cuda.device import card
+        from kronlearn.cuda.device import current_gpu
 
-        card()
+        current_gpu()
 
 
 def local_engine(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kronlearn.cuda.device import Card, card
+from kronlearn.cuda.device import Gpu, current_gpu
 from kronlearn.engines.selection import check_device
 from kronlearn.engines.threads import resolve_n_jobs
 
@@ -16,13 +16,13 @@ class Workers:
     """Threads of this process, and a graphics card if there is one to be used."""
 
     n_threads: int = 1
-    card: Card | None = None
+    card: Gpu | None = None
 
     @classmethod
     def of(cls, n_jobs: int | None, device: str) -> Workers:
         """As ``n_jobs`` and ``device`` say it."""
         check_device(device)
-        return cls(resolve_n_jobs(n_jobs), card() if device == "cuda" else None)
+        return cls(resolve_n_jobs(n_jobs), current_gpu() if device == "cuda" else None)
 
     @property
     def device(self) -> str:

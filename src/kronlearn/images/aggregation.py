@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from kronlearn.core.init import dct_factor
 from kronlearn.core.instruction_sets import instruction_set
-from kronlearn.cuda.exchange import is_on_card
-from kronlearn.cuda.images import CardImages
+from kronlearn.cuda.images import GpuImages
 from kronlearn.engines.threads import native_dictionary
 from kronlearn.engines.workers import Workers
 from kronlearn.images.dictionaries import default_patch
 from kronlearn.images.planes import contiguous
+from kronlearn.io.device_arrays import is_on_gpu
 
 __all__ = ["Averager", "overlapping", "similar_patches"]
 
@@ -72,7 +72,7 @@ class Averager:
         axes = self._axes(image, [0] * image.ndim)
         target = -1.0 if tol is None else tol
         options = {"known": known, "favour_sparse": favour_sparse, "progress": self.on_share}
-        if self._is_on_card(image):
+        if self._is_on_gpu(image):
             return dictionary.code_average(image, axes, method, width, target, **options)
         sums, weights = np.zeros_like(image), np.zeros_like(image)
         settings = (axes, method, width, target)
@@ -104,7 +104,7 @@ class Averager:
         )
         taper = _taper(self.patch).astype(planes.dtype)
         settings = (self._axes(planes[0], window), group, noise, taper)
-        if self._is_on_card(planes):
+        if self._is_on_gpu(planes):
             progress = self.on_share
             return analysis.shrink_average(synthesis, planes, guide, *settings, progress=progress)
         sums, weights = np.zeros_like(planes), np.zeros_like(planes)
@@ -123,10 +123,10 @@ class Averager:
     def _dictionary(self, factors: Factors, dtype: Any) -> Any:
         if self.workers.card is None:
             return native_dictionary(factors, dtype)
-        return CardImages(self.workers.card, factors, dtype)
+        return GpuImages(self.workers.card, factors, dtype)
 
-    def _is_on_card(self, image: Image) -> bool:
-        return self.workers.card is not None and is_on_card(image)
+    def _is_on_gpu(self, image: Image) -> bool:
+        return self.workers.card is not None and is_on_gpu(image)
 
     def _axes(self, image: Image, window: Sequence[int]) -> list[tuple[int, int, int, int]]:
         return list(zip(image.shape, self.patch, self.stride, window, strict=True))

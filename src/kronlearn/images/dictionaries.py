@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.cuda.device import Card
-from kronlearn.cuda.exchange import is_on_card
+from kronlearn.cuda.device import Gpu
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
+from kronlearn.io.device_arrays import is_on_gpu
 from kronlearn.parameters import check_count
 
 __all__ = ["Choice", "choose", "default_patch", "draw_patches", "learn", "sizes_per_axis"]
@@ -124,7 +124,7 @@ def draw_patches(
     n_samples: int,
     rng: np.random.Generator,
     known: NDArray[np.bool_] | None = None,
-    card: Card | None = None,
+    card: Gpu | None = None,
 ) -> NDArray[np.float32]:
     """Patches (N, *patch) without their means from random places of planes (C, *spatial).
 
@@ -133,7 +133,7 @@ def draw_patches(
     of planes on a card, of which all is known, stay there, in the order of their places.
     """
     axes = tuple(range(1, planes.ndim))
-    if is_on_card(planes):
+    if is_on_gpu(planes):
         assert card is not None
         return _drawn_on(card, planes, patch, n_samples, rng)
     windows = np.lib.stride_tricks.sliding_window_view(planes, patch, axes)
@@ -156,7 +156,7 @@ def draw_patches(
 
 
 def _drawn_on(
-    card: Card,
+    card: Gpu,
     planes: NDArray[np.float32],
     patch: tuple[int, ...],
     n_samples: int,

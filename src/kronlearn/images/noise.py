@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.core.init import dct_factor
-from kronlearn.cuda.device import Card, card
-from kronlearn.cuda.exchange import is_on_card
+from kronlearn.cuda.device import Gpu, current_gpu
 from kronlearn.cuda.pixels import Contents, Pixels
 from kronlearn.images.planes import contents_of, contiguous, image_array, knows, place_of
+from kronlearn.io.device_arrays import is_on_gpu
 
 __all__ = ["estimate_sigma", "sigma_of_channel"]
 
@@ -58,14 +58,14 @@ def estimate_sigma(
     >>> abs(kl.images.estimate_sigma(noisy) - 20) < 1
     True
     """
-    there = card() if is_on_card(image) else None
+    there = current_gpu() if is_on_gpu(image) else None
     channels = image_array(image, channel_axis, there)
     contents = contents_of(channels, there)
     found = tuple(map(sigma_of_channel, channels, contents, [there] * len(contents)))
     return found[0] if channel_axis is None else found
 
 
-def sigma_of_channel(channel: NDArray[Any], contents: Contents, card: Card | None = None) -> float:
+def sigma_of_channel(channel: NDArray[Any], contents: Contents, card: Gpu | None = None) -> float:
     """The standard deviation of white noise in one channel, which is finite."""
     plane = np.squeeze(channel)
     if plane.size < 2:
@@ -84,7 +84,7 @@ def sigma_of_channel(channel: NDArray[Any], contents: Contents, card: Card | Non
 
 
 def _found_by_kernels(
-    card: Card, plane: NDArray[Any], contents: Contents, frequency: NDArray[np.float64]
+    card: Gpu, plane: NDArray[Any], contents: Contents, frequency: NDArray[np.float64]
 ) -> float:
     """What :func:`_found` finds, of a plane on a card with patches of 8 × 8 pixels."""
     uses = np.where(frequency >= _HIGH, np.cumsum(frequency >= _HIGH).reshape(8, 8) - 1, -2)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.cuda.device import Card
-from kronlearn.cuda.exchange import adopted, is_on_card, returned_as
+from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.pixels import KINDS, Contents, Pixels
+from kronlearn.io.device_arrays import adopted, is_on_gpu, returned_as
 
 __all__ = [
     "Planes",
@@ -38,17 +38,17 @@ _MOST_PINNED = 1 << 26
 
 
 def image_array(
-    image: ArrayLike, channel_axis: int | None, card: Card | None = None
+    image: ArrayLike, channel_axis: int | None, card: Gpu | None = None
 ) -> NDArray[Any]:
     """The image as an array of real numbers (C, *spatial); a grey image has one channel.
 
     With a card it lies there, unless it is a large one in the memory of the processor, or one of a
     dtype that cards do not have (half or extended precision, another order of bytes).
     """
-    if is_on_card(image):
+    if is_on_gpu(image):
         if card is None:
             raise ValueError(
-                'image is on a graphics card; pass device="cuda", or a copy of it in memory.'
+                'image is on a GPU; pass device="cuda", or a copy of it in memory.'
             )
         return _channels(adopted(card.xp, image), channel_axis)
     if isinstance(image, np.ma.MaskedArray) and np.ma.is_masked(image):
@@ -81,7 +81,7 @@ def _channels(array: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
     return array[None] if channel_axis is None else np.moveaxis(array, channel_axis, 0)
 
 
-def contents_of(channels: NDArray[Any], card: Card | None = None) -> list[Contents]:
+def contents_of(channels: NDArray[Any], card: Gpu | None = None) -> list[Contents]:
     """What is in channels (C, *spatial), which must be finite."""
     if knows(channels):
         assert card is not None
@@ -96,7 +96,7 @@ def contents_of(channels: NDArray[Any], card: Card | None = None) -> list[Conten
 
 def knows(channels: NDArray[Any]) -> bool:
     """Whether channels lie on a card and kernels know what kind of pixels they have."""
-    return channels.dtype in KINDS and is_on_card(channels)
+    return channels.dtype in KINDS and is_on_gpu(channels)
 
 
 def _check_finite(channels: NDArray[Any]) -> None:
@@ -113,16 +113,16 @@ def as_image(channels: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
     return contiguous(np.moveaxis(channels, 0, channel_axis))
 
 
-def returned(given: Any, image: NDArray[Any], card: Card | None) -> Any:
+def returned(given: Any, image: NDArray[Any], card: Gpu | None) -> Any:
     """An image where the one that was given is, and as an array of the same library there."""
     if card is None:
         return image
-    if is_on_card(given):
-        return returned_as(given, image if is_on_card(image) else card.upload(image))
-    return _downloaded(card, image) if is_on_card(image) else image
+    if is_on_gpu(given):
+        return returned_as(given, image if is_on_gpu(image) else card.upload(image))
+    return _downloaded(card, image) if is_on_gpu(image) else image
 
 
-def _downloaded(card: Card, image: Any) -> NDArray[Any]:
+def _downloaded(card: Gpu, image: Any) -> NDArray[Any]:
     """A copy in the memory of the processor."""
     allocate = getattr(getattr(card.xp, "cuda", None), "alloc_pinned_memory", None)
     if allocate is None or image.nbytes > _MOST_PINNED:
@@ -132,16 +132,16 @@ def _downloaded(card: Card, image: Any) -> NDArray[Any]:
     return np.array(image.get(out=pinned))
 
 
-def in_memory(image: Any, card: Card | None) -> Any:
+def in_memory(image: Any, card: Gpu | None) -> Any:
     """An image in the memory of the processor; one on a card is copied."""
-    if card is None or not is_on_card(image):
+    if card is None or not is_on_gpu(image):
         return image
     return card.download(adopted(card.xp, image))
 
 
-def place_of(array: NDArray[Any], card: Card | None) -> Any:
+def place_of(array: NDArray[Any], card: Gpu | None) -> Any:
     """The functions for an array: those of NumPy, or of a card that it lies on."""
-    return card.xp if card is not None and is_on_card(array) else np
+    return card.xp if card is not None and is_on_gpu(array) else np
 
 
 def contiguous(array: NDArray[Any]) -> NDArray[Any]:
@@ -176,7 +176,7 @@ class Planes:
     scales: Sequence[float]
     basis: NDArray[np.float64]
     #: What the pixels lie on; None if they are in the memory of the processor.
-    card: Card | None = None
+    card: Gpu | None = None
 
     @classmethod
     def from_channels(
@@ -185,7 +185,7 @@ class Planes:
         scales: Sequence[float],
         which: Sequence[int],
         known: NDArray[np.bool_] | None = None,
-        card: Card | None = None,
+        card: Gpu | None = None,
         contents: Sequence[Contents] | None = None,
     ) -> Planes:
         """Planes of ``which`` channels of (C, *spatial), with one positive scale for each of those.
@@ -196,7 +196,7 @@ class Planes:
         """
         if card is not None and knows(channels):
             return cls._from_known(channels, scales, which, card, contents)
-        if is_on_card(channels):
+        if is_on_gpu(channels):
             exact = [channels[k].astype(np.float64) for k in which]
             means = [float(values.mean()) for values in exact]
             parts = zip(exact, means, scales, strict=True)
@@ -222,7 +222,7 @@ class Planes:
         channels: NDArray[Any],
         scales: Sequence[float],
         which: Sequence[int],
-        card: Card,
+        card: Gpu,
         contents: Sequence[Contents] | None,
     ) -> Planes:
         """Planes of channels whose kind of pixels kernels know."""
@@ -241,7 +241,7 @@ class Planes:
         which: Sequence[int],
         means: list[float],
         scales: Sequence[float],
-        card: Card | None,
+        card: Gpu | None,
     ) -> Planes:
         """Planes of pixels, used up, that are not turned yet."""
         basis = np.eye(len(pixels))
@@ -294,7 +294,7 @@ def _blocks(arrays: list[NDArray[Any]], dtypes: list[Any]) -> Iterator[tuple[NDA
         yield from blocks
 
 
-def _principal_components(pixels: NDArray[np.float32], card: Card | None) -> NDArray[np.float64]:
+def _principal_components(pixels: NDArray[np.float32], card: Gpu | None) -> NDArray[np.float64]:
     """An orthonormal basis (C, C) in which the planes are uncorrelated, strongest first."""
     flat, step = pixels.reshape(len(pixels), -1), _BLOCK if card is None else _CARD_BLOCK
     covariance = place_of(pixels, card).zeros((len(flat), len(flat)))
@@ -309,7 +309,7 @@ def _principal_components(pixels: NDArray[np.float32], card: Card | None) -> NDA
     return np.asarray(vectors * signs)
 
 
-def _rotate(pixels: NDArray[np.float32], matrix: NDArray[np.float64], card: Card | None) -> None:
+def _rotate(pixels: NDArray[np.float32], matrix: NDArray[np.float64], card: Gpu | None) -> None:
     """pixels (C, …) becomes matrix · pixels, a block at a time."""
     flat, step = pixels.reshape(len(pixels), -1), _BLOCK if card is None else _CARD_BLOCK
     rotation = place_of(pixels, card).asarray(matrix.astype(np.float32))

@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.core.source import BLOCK_NUMBERS, Source, sample_dtype
-from kronlearn.cuda.device import card
-from kronlearn.cuda.exchange import is_on_card
-from kronlearn.cuda.samples import CardSource
 from kronlearn.io.arrays import ArraySource, check_shape, real_array
+from kronlearn.io.device_arrays import DeviceSource, is_on_gpu
 from kronlearn.io.formats.mapped import FileArray
 from kronlearn.io.stored import StoredArray, open_array
 
@@ -73,7 +71,7 @@ def open_samples(Y: Any) -> Samples:
     Y : array, path, lazy array or Source
         Paths and arrays of Zarr, h5py, Dask and xarray are read in blocks.
     """
-    if isinstance(Y, Source) or is_on_card(Y):
+    if isinstance(Y, Source) or is_on_gpu(Y):
         return Y
     lazy = type(Y).__module__.split(".")[0] in _LAZY
     if not lazy and not isinstance(Y, str | os.PathLike | StoredArray):
@@ -94,8 +92,8 @@ def source_of(samples: Samples | ArrayLike, patch_shape: tuple[int, ...]) -> Sou
                 f"The samples have shape {samples.patch_shape}; {patch_shape} is needed."
             )
         return samples
-    if is_on_card(samples):
-        return CardSource(card(), samples, patch_shape)
+    if is_on_gpu(samples):
+        return DeviceSource(samples, patch_shape)
     if isinstance(samples, StoredArray):
         return StoredSource(samples, patch_shape)
     return ArraySource(samples, patch_shape)

@@ -1,12 +1,12 @@
-// Sums over blocks of coded samples. Each block is summed by one team in the order of its samples, in double
-// precision, so its sums have the same bits wherever, and together with whatever others, it is summed.
+// Sums over the parts of blocks of coded samples. Each part is summed by one team in the order of its samples,
+// in double precision, so its sums have the same bits wherever, and together with whatever others, it is summed.
 #include "dictionary.cuh"
 
 namespace kronlearn {
 
 enum Kind { kNone, kXy, kFull, kModeXy, kMode };
 
-// Σ‖y‖², Σ‖y − ŷ‖², Σ‖x‖² and the nonzeros come before all other sums of a block.
+// Σ‖y‖², Σ‖y − ŷ‖², Σ‖x‖² and the nonzeros come before all other sums of a part.
 constexpr int kCounts = 4;
 // Sums of so many atoms are read before any is written: the atoms of a code differ, so their loads need not
 // wait for each other.
@@ -16,15 +16,17 @@ struct BlockTask {
   Shape shape;
   int kind, mode, width;
   int has_residuals;  // whether residual2 is that of these codes
-  int64 count, block_size;
-  int64 numbers;                            // per block
+  int64 count, block_size, part_size;       // in samples; the last part of a block may be shorter
+  int64 numbers;                            // per part
   const void *samples, *value, *residual2;  // (count, features), (count, width), (count)
   const int *index, *nonzeros;              // (count, width), (count)
   const double* factors;                    // (m, n) of all modes, one after the other
-  double* sums;                             // (blocks, numbers), zeros before
+  double* sums;                             // (blocks, parts of a block, numbers), zeros before
   double* scratch;                          // per team: n of the mode times the features of all others
   int* rows;                                // per team: n of the mode
 };
+
+KRONLEARN_DEVICE int64 smaller(int64 a, int64 b) { return a < b ? a : b; }
 
 // One code, and the sample that it is of.
 template <class S>
@@ -149,14 +151,14 @@ KRONLEARN_DEVICE void add_mode(const BlockTask& task, const Team& team, const Mo
 }
 
 template <class S>
-KRONLEARN_DEVICE void sum_block(const BlockTask& task, const Team& team, int64 block, int64 number) {
+KRONLEARN_DEVICE void sum_part(const BlockTask& task, const Team& team, int64 block, int64 part, double* sums) {
   const Modes modes(task.shape, task.mode < 0 ? 0 : task.mode);
   const int m = task.shape.features();
-  double* sums = task.sums + block * task.numbers;
-  double* z = task.scratch + number * modes.n * modes.others;
-  int* rows = task.rows + number * modes.n;
-  const int64 first = block * task.block_size;
-  const int64 stop = first + task.block_size < task.count ? first + task.block_size : task.count;
+  double* z = task.scratch + first_team() * modes.n * modes.others;
+  int* rows = task.rows + first_team() * modes.n;
+  const int64 first = block * task.block_size + part * task.part_size;
+  const int64 end = smaller(task.count, (block + 1) * task.block_size);
+  const int64 stop = smaller(end, first + task.part_size);
   double energy = 0, residual = 0, code_energy = 0, nonzeros = 0;
   for (int64 k = first; k < stop; ++k) {
     const Coded<S> code{static_cast<const S*>(task.samples) + k * m,
@@ -184,14 +186,15 @@ KRONLEARN_DEVICE void sum_block(const BlockTask& task, const Team& team, int64 b
 }
 
 template <class S>
-KRONLEARN_DEVICE void sum_blocks(const BlockTask& task) {
+KRONLEARN_DEVICE void sum_parts(const BlockTask& task) {
   const Team team;
   const int64 blocks = (task.count + task.block_size - 1) / task.block_size;
-  for (int64 block = first_team(); block < blocks; block += n_teams())
-    sum_block<S>(task, team, block, first_team());
+  const int64 parts = (task.block_size + task.part_size - 1) / task.part_size;
+  for (int64 p = first_team(); p < blocks * parts; p += n_teams())
+    sum_part<S>(task, team, p / parts, p % parts, task.sums + p * task.numbers);
 }
 
 }  // namespace kronlearn
 
-KRONLEARN_KERNEL void block_sums_float32(kronlearn::BlockTask task) { kronlearn::sum_blocks<float>(task); }
-KRONLEARN_KERNEL void block_sums_float64(kronlearn::BlockTask task) { kronlearn::sum_blocks<double>(task); }
+KRONLEARN_KERNEL void block_sums_float32(kronlearn::BlockTask task) { kronlearn::sum_parts<float>(task); }
+KRONLEARN_KERNEL void block_sums_float64(kronlearn::BlockTask task) { kronlearn::sum_parts<double>(task); }

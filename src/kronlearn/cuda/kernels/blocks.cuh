@@ -115,15 +115,4 @@ KRONLEARN_DEVICE double sum_lanes(double x) {
   return x;
 }
 
-// Over all threads of a block; thread 0 has the sum.
-KRONLEARN_DEVICE double sum_block(double x) {
-  __shared__ double parts[kWarpsOfBlock];
-  x = sum_lanes<1, 32>(x);
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
-  __syncthreads();
-  x = 0;
-  for (int w = 0; w < kWarpsOfBlock; ++w) x += parts[w];
-  return x;
-}
-
 }  // namespace kronlearn

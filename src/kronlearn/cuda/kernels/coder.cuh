@@ -24,11 +24,8 @@ class Coder {
     pursuit_.m = arena.take(square);
     pursuit_.c = arena.take(width);
     pursuit_.w = arena.take(width);
-    refit_ = {pursuit_.m, pursuit_.c, pursuit_.w};
-    now_.value = arena.take(width);
-    previous_.value = arena.take(width);
-    now_.atom = reinterpret_cast<int*>(arena.take(width));
-    previous_.atom = reinterpret_cast<int*>(arena.take(width));
+    code_.value = arena.take(width);
+    code_.atom = reinterpret_cast<int*>(arena.take(width));
     if (!task.weights) return;
     weighted_.alpha = pursuit_.alpha;
     weighted_.nu = pursuit_.nu;
@@ -42,30 +39,22 @@ class Coder {
     weighted_.correlate = correlate_;
   }
 
-  // `row` is where the sample's code is and goes.
+  // `row` is where the sample's code goes.
   KRONLEARN_DEVICE void code(int64 k, int64 row) {
     bool doubtful = load(k);
-    if (team_.lane == 0 && task_.energy) task_.energy[row] = double(energy_) * double(largest_weight_);
     if (!is_finite(energy_)) {
       if (team_.lane == 0) lower(task_.first_bad, task_.first + k);
       energy_ = T(0);
       for (int e = team_.lane; e < s_.features(); e += Team::kSize) y_[e] = T(0);
       team_.sync();
     }
-    const int64 run = (task_.first + k) / kRun;
-    const bool refits = task_.work == kRefit || (task_.half >= 0 && run % 2 != task_.half);
-    bool keeps = refits;
-    if (!doubtful && !refits) doubtful = code_afresh();
-    if (!doubtful && (refits || task_.work == kKeepBetter)) {
-      doubtful = refit_previous(k, row);
-      keeps = refits || previous_is_better();
-    }
+    if (!doubtful) doubtful = pursue();
     // Weighted samples are not coded again: their pursuit is the more stable one.
     if (doubtful && task_.doubtful && !task_.weights) {
       if (team_.lane == 0) task_.doubtful[take_ticket(task_.doubtful_count)] = int(k);
       return;
     }
-    write(row, keeps ? Code<T>(previous_) : Code<T>(now_));
+    write(row);
   }
 
  private:
@@ -107,7 +96,8 @@ class Coder {
     team_.sync();
   }
 
-  KRONLEARN_DEVICE bool code_afresh() {
+  // Returns whether single precision is in doubt.
+  KRONLEARN_DEVICE bool pursue() {
     const int width = task_.width;
     if (task_.weights) {
       for (int e = team_.lane; e < s_.features(); e += Team::kSize) {
@@ -115,50 +105,21 @@ class Coder {
         weighted_.z[e] = weighted_.root[e] * y_[e];
       }
       team_.sync();
-      pursue_weighted(team_, s_, tables_, task_.method == kOls, weighted_, energy_, tol2_, width,
-                      now_);
+      pursue_weighted(team_, s_, tables_, task_.method == kOls, weighted_, energy_, tol2_, width, code_);
       return false;
     }
     correlate(team_, s_, tables_.factors, y_, pursuit_.alpha, correlate_);
     if (task_.method == kThreshold) {
-      threshold(team_, s_, pursuit_.alpha, energy_, tol2_, width, now_);
+      threshold(team_, s_, pursuit_.alpha, energy_, tol2_, width, code_);
       return false;
     }
     if (task_.method == kOls)
-      return Pursuit<T, true>(team_, s_, tables_, pursuit_, y_, energy_, tol2_, width, now_).run();
-    return Pursuit<T, false>(team_, s_, tables_, pursuit_, y_, energy_, tol2_, width, now_).run();
+      return Pursuit<T, true>(team_, s_, tables_, pursuit_, y_, energy_, tol2_, width, code_).run();
+    return Pursuit<T, false>(team_, s_, tables_, pursuit_, y_, energy_, tol2_, width, code_).run();
   }
 
-  // Least squares on the previous support.
-  KRONLEARN_DEVICE bool refit_previous(int64 k, int64 row) {
-    const T *y = y_, *weights = nullptr;
-    if (task_.weights) {
-      load_weights(task_.weights + k * s_.features());
-      for (int e = team_.lane; e < s_.features(); e += Team::kSize)
-        weighted_.t[e] = weighted_.root[e] * y_[e];
-      y = weighted_.t;
-      weights = weighted_.root;
-    }
-    previous_.nonzeros = task_.nonzeros[row];
-    for (int l = team_.lane; l < previous_.nonzeros; l += Team::kSize)
-      previous_.atom[l] = task_.index[row * task_.width + l];
-    team_.sync();
-    return refit(team_, s_, tables_, refit_, y, weights, energy_, task_.width, previous_) && !weights;
-  }
-
-  // By their errors, one within rounding counting as better, for the error must not rise; or, where an
-  // error target is met, by their number of nonzeros first.
-  KRONLEARN_DEVICE bool previous_is_better() const {
-    const bool closer =
-        previous_.residual2 <= now_.residual2 + energy_ * kRoundingOfErrors<T>;
-    const bool met = now_.residual2 <= tol2_, still_met = previous_.residual2 <= tol2_;
-    const bool sparser = previous_.nonzeros < now_.nonzeros ||
-                         (previous_.nonzeros == now_.nonzeros && closer);
-    if (previous_.nonzeros == 0) return false;
-    return met ? still_met && sparser : still_met || closer;
-  }
-
-  KRONLEARN_DEVICE void write(int64 row, const Code<T>& code) {
+  KRONLEARN_DEVICE void write(int64 row) {
+    const Code<T>& code = code_;
     const int width = task_.width;
     int* index = task_.index + row * width;
     S* value = task_.value + row * width;
@@ -187,9 +148,8 @@ class Coder {
   const Tables<T> tables_;
   T *y_, *correlate_;
   PursuitScratch<T> pursuit_;
-  RefitScratch<T> refit_;
   WeightedScratch<T> weighted_;
-  Code<T> now_, previous_;
+  Code<T> code_;
   T energy_, tol2_, largest_weight_;
 };
 

@@ -1,18 +1,7 @@
-// Codes of fixed width in other forms: rows of a dense matrix, whose products with themselves and with the
-// samples are the moments, and one after the other without gaps, as a sparse matrix has them.
+// Codes of fixed width one after the other without gaps, as a sparse matrix has them.
 #include "team.cuh"
 
 namespace kronlearn {
-
-// dense (count, atoms) holds zeros before.
-template <class S>
-KRONLEARN_DEVICE void densify(const int* index, const S* value, const int* nonzeros, int64 count, int width,
-                              int atoms, double* dense) {
-  const Team team;
-  for (int64 k = first_team(); k < count; k += n_teams())
-    for (int l = team.lane; l < nonzeros[k]; l += Team::kSize)
-      dense[k * atoms + index[k * width + l]] = double(value[k * width + l]);
-}
 
 // The code of sample k goes to the places from starts[k] on.
 template <class S>
@@ -29,14 +18,6 @@ KRONLEARN_DEVICE void pack(const int* index, const S* value, const int64* starts
 
 }  // namespace kronlearn
 
-KRONLEARN_KERNEL void densify_float32(const int* index, const float* value, const int* nonzeros,
-                                      kronlearn::int64 count, int width, int atoms, double* dense) {
-  kronlearn::densify(index, value, nonzeros, count, width, atoms, dense);
-}
-KRONLEARN_KERNEL void densify_float64(const int* index, const double* value, const int* nonzeros,
-                                      kronlearn::int64 count, int width, int atoms, double* dense) {
-  kronlearn::densify(index, value, nonzeros, count, width, atoms, dense);
-}
 KRONLEARN_KERNEL void pack_float32(const int* index, const float* value, const kronlearn::int64* starts,
                                    kronlearn::int64 count, int width, int* indices, float* data) {
   kronlearn::pack(index, value, starts, count, width, indices, data);

@@ -152,7 +152,6 @@ class FullUpdater : Updater {
 
   KRONLEARN_DEVICE void take_polar_factor(int mode) const {
     for (int e = threadIdx.x; e < kN * kRow; e += kBlock) m_.atoms[mode][e] = m_.unscaled[e];
-    if (threadIdx.x < kN) m_.scale[threadIdx.x] = 1.0;
     __syncthreads();
   }
 

@@ -216,7 +216,7 @@ class PatchCoder {
 // Bytes of scratch that a team has in the memory of a multiprocessor.
 constexpr int kNearBytes = 8192;
 
-// Whether so much scratch is there, and not in the memory of the card.
+// Whether so much scratch is there, and not in the memory of the GPU.
 template <class T>
 KRONLEARN_DEVICE bool is_near(int64 size) {
   return Team::kSize > 1 && size * int64(sizeof(T)) <= kNearBytes;

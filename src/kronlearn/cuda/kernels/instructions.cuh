@@ -1,4 +1,4 @@
-// Instructions of graphics cards that C++ has no words for.
+// Instructions of GPUs that C++ has no words for.
 #pragma once
 
 #include "team.cuh"

@@ -85,17 +85,6 @@ struct LaneCode {
   float x[kWidth];
   int nonzeros = 0;
   float residual2 = 0;
-
-  // Entry by entry, for what is copied as a whole is put into memory.
-  KRONLEARN_DEVICE void take_if(bool wanted, const LaneCode& other) {
-#pragma unroll
-    for (int l = 0; l < kWidth; ++l) {
-      atom[l] = wanted ? other.atom[l] : atom[l];
-      x[l] = wanted ? other.x[l] : x[l];
-    }
-    nonzeros = wanted ? other.nonzeros : nonzeros;
-    residual2 = wanted ? other.residual2 : residual2;
-  }
 };
 
 // Loops over earlier atoms have bounds that are known when compiled, and end early: arrays whose every index
@@ -210,25 +199,5 @@ class Basis {
   int* const selected_;
   unsigned picked_[kWidth];  // of selected atoms, both offsets in bytes, 16 bits each
 };
-
-// Least squares on a given support, count atoms; those that depend on earlier ones get coefficient zero.
-// Returns whether single precision is in doubt.
-KRONLEARN_DEVICE bool refit(Basis& basis, float energy, const int* atoms, int count, LaneCode& code) {
-  float residual2 = energy, weakest = 1;
-  basis.clear();
-#pragma unroll 1
-  for (int k = 0; k < kWidth; ++k) {
-    const bool given = k < count;
-    if (!__any_sync(kAllLanes, given)) break;
-    const unsigned atom = given ? atoms[k] : 0;
-    const float norm2 = basis.orthogonalise(k, atom);
-    if (given) weakest = fminf(weakest, norm2);
-    basis.append(k, atom, given && norm2 > kSmallestNorm2<float> * 0.1f, norm2);
-    residual2 = fmaf(-basis.a, basis.a, residual2);
-  }
-  basis.finish(count, code);
-  code.residual2 = fmaxf(residual2, 0.0f);
-  return weakest < kTrustedNorm2;
-}
 
 }  // namespace kronlearn::lanes

@@ -66,7 +66,6 @@ struct Outcome {
 KRONLEARN_DEVICE void report(const Task<float>& task, int64 k, const Outcome& sample, int nonzeros,
                              float residual2) {
   if (!sample.exists) return;
-  if (task.energy) task.energy[k] = sample.energy;
   if (!sample.good) lower(task.first_bad, task.first + k);
   if (sample.doubtful) {
     task.doubtful[take_ticket(task.doubtful_count)] = int(k);

@@ -65,19 +65,6 @@ class PairPursuit {
     fit_.doubtful |= !(weakest_ >= kTrustedNorm2);
   }
 
-  // Fits the coefficients of count atoms, whose words are among the picks; of atoms that depend on earlier
-  // ones they are zero.
-  KRONLEARN_DEVICE void refit(bool active, int count) {
-    start(active && count > 0);
-    fit_.doubtful = false;
-#pragma unroll 1
-    for (int k = 0; k < kWidth; k += 2) {
-      if (!refit_one<0>(k, count)) break;
-      if (k + 1 == kWidth || !refit_one<1>(k + 1, count)) break;
-    }
-    fit_.residual2 = fmaxf(fit_.residual2, 0.0f);
-  }
-
   // ‖y − Dx‖² from the sample itself where the running residual is suspect; single precision is doubted where
   // the two differ.
   KRONLEARN_DEVICE void check_residual(const float* y) {
@@ -129,7 +116,7 @@ class PairPursuit {
     const bool last = k + 1 == kWidth;
     const float scale = a_ * rho_;
     if (!kOls && !last) add_term(word, -scale);
-    store<true, kParity>(k, word);
+    store<kParity>(k, word);
     __syncwarp();
     if (kOls || last) add_to_code();
     if (last) return false;
@@ -139,21 +126,6 @@ class PairPursuit {
       update_both<kParity, 0>(k, word);
       update_both<kParity, 4>(k, word);
     }
-    return true;
-  }
-
-  // Fits another atom; false if the warp needs no other.
-  template <int kParity>
-  KRONLEARN_DEVICE bool refit_one(int k, int count) {
-    if (!__any_sync(kAllLanes, active_)) return false;
-    const unsigned word = picks().any(k);
-    const float norm2 = orthogonalise<kParity>(k, atom_of(word));
-    fit_.doubtful |= active_ && norm2 < kTrustedNorm2;
-    advance(active_ && norm2 > kSmallestNorm2<float> * 0.1f, norm2);
-    fit_.nonzeros += active_;
-    active_ = active_ && k + 1 < count;
-    add_to_code();
-    store<false, kParity>(k, word);
     return true;
   }
 
@@ -257,17 +229,16 @@ class PairPursuit {
     fit_.residual2 = fmaf(-a_, a_, fit_.residual2);
   }
 
-  // Stores what is known of the new atom: its word unless it is there already, row k of M, and its
-  // coefficient. k is kFrom or one of the next few, two apart, and is known when compiled once all others are
-  // ruled out.
-  template <bool kNew, int kFrom, int kTo = (kWidth - 1 - kFrom) / 2 * 2 + kFrom>
+  // Stores what is known of the new atom: its word, row k of M, and its coefficient. k is kFrom or one of the
+  // next few, two apart, and is known when compiled once all others are ruled out.
+  template <int kFrom, int kTo = (kWidth - 1 - kFrom) / 2 * 2 + kFrom>
   KRONLEARN_DEVICE void store(int k, unsigned word) {
     if constexpr (kFrom < kTo) {
       constexpr int kMiddle = kFrom + (kTo - kFrom) / 4 * 2;
       if (k <= kMiddle)
-        store<kNew, kFrom, kMiddle>(k, word);
+        store<kFrom, kMiddle>(k, word);
       else
-        store<kNew, kMiddle + 2, kTo>(k, word);
+        store<kMiddle + 2, kTo>(k, word);
     } else {
       const bool mine = half() == kFrom % 2;
       if constexpr (0 < kFrom && kFrom < kWidth - 1) {
@@ -278,7 +249,7 @@ class PairPursuit {
         triangle().store(kFrom, u, rho_);
         if (mine) triangle().diagonal(kFrom) = -rho_;
       }
-      if (kNew && mine) picks().own(kFrom / 2) = word;
+      if (mine) picks().own(kFrom / 2) = word;
       x_[kFrom / 2] = mine ? a_ * rho_ : x_[kFrom / 2];
       keep_apart();
     }

@@ -122,7 +122,7 @@ KRONLEARN_DEVICE Best<double> best_of(Team team, Best<double> own) { return team
 // Teams of a block.
 constexpr int kTeams = 4;
 
-// Tells how many numbers of scratch a team needs, and whether the card's memory is needed for them.
+// Tells how many numbers of scratch a team needs, and whether the GPU's memory is needed for them.
 KRONLEARN_DEVICE void tell(int64 size, bool far, int64* numbers) {
   if (first_team() > 0 || Team{}.lane > 0) return;
   numbers[0] = size;

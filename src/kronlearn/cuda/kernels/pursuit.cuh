@@ -2,7 +2,7 @@
 // native/pursuit/pursuit.hpp has them: neither the Kronecker dictionary nor its Gram matrix is ever formed.
 #pragma once
 
-#include "refit.cuh"
+#include "code.cuh"
 
 namespace kronlearn {
 

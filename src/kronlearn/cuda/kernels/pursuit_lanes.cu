@@ -12,18 +12,16 @@
 
 namespace kronlearn::lanes {
 
-// The codes of a warp's samples: atoms in the order of selection, and what was there before. Once M is no
-// longer needed, atoms and values as they are written take its place.
+// The codes of a warp's samples: atoms in the order of selection. Once M is no longer needed, atoms and
+// values as they are written take its place.
 struct Lists {
-  static constexpr int kWritten = kSamples * kWidth, kNumbers = (2 * kWritten + kSamples + 3) / 4 * 4;
+  static constexpr int kWritten = kSamples * kWidth, kNumbers = (kWritten + 3) / 4 * 4;
   static_assert(2 * kWritten <= Triangle::kNumbers);
-  int *selected, *previous, *previous_nonzeros, *atom;
+  int *selected, *atom;
   float* value;
 
   KRONLEARN_DEVICE Lists(float* numbers, float* triangle)
       : selected(reinterpret_cast<int*>(numbers)),
-        previous(selected + kWritten),
-        previous_nonzeros(previous + kWritten),
         atom(reinterpret_cast<int*>(triangle)),
         value(triangle + kWritten) {}
 };
@@ -67,16 +65,6 @@ struct CodingMemory {
   }
 };
 
-// Starts to copy a number to shared memory.
-KRONLEARN_DEVICE void copy_number(int* to, const int* from) {
-#if defined(KRONLEARN_EMULATED)
-  emulation::copy_async(to, from, 4);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from) : "memory");
-#endif
-}
-
 // A warp on its way through its tiles.
 class TileCoder {
  public:
@@ -88,20 +76,13 @@ class TileCoder {
         samples_(of_warp() + ModeSums::kNumbers),
         triangle_(samples_ + kTileNumbers, lane_.sample),
         lists_(samples_ + kTileNumbers + Triangle::kNumbers, samples_ + kTileNumbers),
-        exchange_(samples_ + kTileNumbers + Triangle::kNumbers + Lists::kNumbers),
-        looks_back_(task.work != kFresh || task.half >= 0) {
+        exchange_(samples_ + kTileNumbers + Triangle::kNumbers + Lists::kNumbers) {
     sums_.clear();
     counts_.clear();
   }
 
   KRONLEARN_DEVICE void start_copying(int tile, int size) const {
     lanes::start_copying(task_.samples, tile, size, samples_);
-    if (!looks_back_) return;
-    const int* index = task_.index + int64(tile) * Lists::kWritten;
-    const int* nonzeros = task_.nonzeros + int64(tile) * kSamples;
-    const int own = lane_.number;
-    for (int e = own; e < size * kWidth; e += 32) copy_number(lists_.previous + e, index + e);
-    if (own < size) copy_number(lists_.previous_nonzeros + own, nonzeros + own);
   }
 
   // Codes a tile that has been copied; start_next is called once its samples are no longer needed.
@@ -115,7 +96,6 @@ class TileCoder {
     const bool doubtful = code_sample(k, exists && good && !small, good ? energy : 0.0f, code) || small;
     const bool left = task_.doubtful && exists && doubtful, written = exists && !left;
     if (exists && lane_.member == 0) {
-      if (task_.energy) task_.energy[k] = energy;
       if (!good) lower(task_.first_bad, task_.first + k);
       if (left) task_.doubtful[take_ticket(task_.doubtful_count)] = int(k);
       if (written && task_.nonzeros) task_.nonzeros[k] = code.nonzeros;
@@ -175,27 +155,13 @@ class TileCoder {
   // Returns whether single precision is in doubt.
   KRONLEARN_DEVICE bool code_sample(int64 k, bool wanted, float energy, LaneCode& code) const {
     const float tol2 = target2(task_, k, wanted);
-    const int64 run = (task_.first + k) / kRun;
-    const bool refits = task_.work == kRefit || (task_.half >= 0 && int(run % 2) != task_.half);
     Correlator(memory_.atoms1, memory_.atoms2, samples_).run(exchange_);
     const float* correlations = exchange_ + lane_.sample * Correlations::kSize;
     Basis basis(lane_, Grams(memory_.grams), triangle_, correlations,
                 lists_.selected + lane_.sample * kWidth);
     LanePursuit pursuit(lane_, basis, correlations, energy, tol2);
-    bool doubtful = pursuit.run(wanted && !refits, code);
-    doubtful |= check_residual(pursuit.suspect(), energy, tol2, code);
-    if (!looks_back_) return doubtful;
-
-    LaneCode before;
-    const bool read = wanted && (refits || task_.work == kKeepBetter);
-    const int count = read ? lists_.previous_nonzeros[lane_.sample] : 0;
-    doubtful |= refit(basis, energy, lists_.previous + lane_.sample * kWidth, count, before);
-    // Where the new one's residual was suspect, both must be of the same kind.
-    const bool suspect = count > 0 && (pursuit.suspect() ||
-                                       before.residual2 < energy * kSuspectResidual2<float>);
-    doubtful |= check_residual(suspect, energy, tol2, before);
-    code.take_if(read && (refits || is_better(before, code, energy, tol2)), before);
-    return doubtful;
+    const bool doubtful = pursuit.run(wanted, code);
+    return check_residual(pursuit.suspect(), energy, tol2, code) || doubtful;
   }
 
   // Residuals that are suspect are computed from the samples; single precision is doubted where both differ.
@@ -210,17 +176,6 @@ class TileCoder {
     }
     code.residual2 = fmaxf(code.residual2, 0.0f);
     return doubtful;
-  }
-
-  // As Coder::previous_is_better has it.
-  KRONLEARN_DEVICE static bool is_better(const LaneCode& before, const LaneCode& now, float energy,
-                                         float tol2) {
-    const bool closer = before.residual2 <= now.residual2 + energy * kRoundingOfErrors<float>;
-    const bool met = now.residual2 <= tol2, still_met = before.residual2 <= tol2;
-    const bool sparser =
-        before.nonzeros < now.nonzeros || (before.nonzeros == now.nonzeros && closer);
-    if (before.nonzeros == 0) return false;
-    return met ? still_met && sparser : still_met || closer;
   }
 
   // Puts a code on the lists, in ascending order and of the factors as they were, not of unit-norm atoms.
@@ -278,7 +233,6 @@ class TileCoder {
   const Triangle triangle_;
   const Lists lists_;
   float* const exchange_;
-  const bool looks_back_;  // to previous codes
 };
 
 KRONLEARN_DEVICE void code_tiles(const Task<float>& task, const float* tables, float* partial,
@@ -318,9 +272,9 @@ KRONLEARN_DEVICE void code_tiles(const Task<float>& task, const float* tables, f
 
 }  // namespace kronlearn::lanes
 
-// Codes all samples of a task. Nothing is written to what is null: index, value, nonzeros, residual2 and
-// energy in the task; sums of the left mode, partial (blocks, n, n + m), of unit-norm atoms; counts,
-// partial_counts (blocks, 4). Previous codes, where they are asked for, are read from index and nonzeros.
+// Codes all samples of a task. Nothing is written to what is null: index, value, nonzeros and residual2 in
+// the task; sums of the left mode, partial (blocks, n, n + m), of unit-norm atoms; counts,
+// partial_counts (blocks, 4).
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::lanes::CodingMemory::kWarps * 32, 1)
     code_and_sum_left(kronlearn::Task<float> task, const float* tables, float* partial,
                       double* partial_counts) {

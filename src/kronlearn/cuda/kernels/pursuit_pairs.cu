@@ -2,9 +2,6 @@
 // samples of 8 × 8 in single precision, two lanes per sample, and the sums of a dictionary update on the way;
 // at most KRONLEARN_WIDTH nonzeros, 1 to 16. Both are fixed when compiled.
 //
-// Where the task asks for that, previous supports are refitted, or kept where they are better: index and
-// nonzeros hold them before and the new ones afterwards.
-//
 // The host gives samples aligned to 16 bytes, what fused_needs says, and a grid of no more blocks than tiles;
 // sums have the same bits whenever the grid is the same. Weights and lists are not looked at.
 #include "pair_pursuit.cuh"
@@ -71,46 +68,6 @@ KRONLEARN_DEVICE float correlate_half(const float* y, unsigned char* memory, flo
     }
   }
   return pair_sum(energy);
-}
-
-// ---------------------------------------------------------------- previous codes
-
-// What is done with a sample.
-struct Request {
-  bool refits;    // its previous support is refitted and nothing else
-  bool compares;  // it is coded, and its previous support kept where that is better
-
-  KRONLEARN_DEVICE Request(const Task<float>& task, int64 k)
-      : refits(task.work == kRefit || (task.half >= 0 && (task.first + k) / kRun % 2 != task.half)),
-        compares(!refits && task.work == kKeepBetter) {}
-};
-
-// What a sample's code was before, refitted. Not in registers: these are short until it is wanted again.
-struct Previous {
-  volatile float x[kOwn];
-  volatile float residual2;
-  volatile int nonzeros;
-  volatile bool doubtful;
-
-  KRONLEARN_DEVICE void keep(const PairPursuit& pursuit) {
-#pragma unroll
-    for (int q = 0; q < kOwn; ++q) x[q] = pursuit.x(q);
-    residual2 = pursuit.fit().residual2;
-    nonzeros = pursuit.fit().nonzeros;
-    doubtful = pursuit.fit().doubtful;
-  }
-};
-
-// By their errors, one within rounding counting as better, for the error must not rise; or, where an error
-// target is met, by their number of nonzeros first.
-KRONLEARN_DEVICE bool is_better(const Previous& previous, const Fit& now, float energy, float tol2) {
-  const int nonzeros = previous.nonzeros;
-  const float residual2 = previous.residual2;
-  const bool closer = residual2 <= now.residual2 + energy * kRoundingOfErrors<float>;
-  const bool met = now.residual2 <= tol2, still_met = residual2 <= tol2;
-  const bool sparser = nonzeros < now.nonzeros || (nonzeros == now.nonzeros && closer);
-  if (nonzeros == 0) return false;
-  return met ? still_met && sparser : still_met || closer;
 }
 
 // ---------------------------------------------------------------- codes
@@ -189,8 +146,7 @@ class TileCoder {
         first_(memory + Memory::kFirst),
         outbox_(memory + Memory::kOutbox),
         sums_(partial ? partial + int64(blockIdx.x) * PairSums::kNumbers : nullptr),
-        scale_(float(task.scale)),
-        has_previous_(task.work != kFresh || task.half >= 0) {}
+        scale_(float(task.scale)) {}
 
   // Codes a tile and adds to the sums, where there are any, and to counts, where they are wanted.
   KRONLEARN_DEVICE void run(int64 tile, bool sums_wanted, bool counts_wanted) {
@@ -198,18 +154,20 @@ class TileCoder {
     load(tile);
     const float tol2 = target2(task_, k, k < task_.count);
     Outcome sample = correlate(k);
-    const Request request(task_, k);
-    Previous previous;
     PairPursuit pursuit(memory_, sample.energy, tol2, task_.tols || task_.tol >= 0);
-    if (has_previous_) refit(k, sample.counted() && (request.refits || request.compares), pursuit, previous);
     first_.load(pursuit.alpha);
-    pursuit.select(sample.counted() && !request.refits);
+    pursuit.select(sample.counted());
     __syncthreads();
     if constexpr (!Memory::kKeepsSamples) load(tile);
     pursuit.check_residual(own_sample());
 
+    const Fit fit = pursuit.fit();
     OwnCode code;
-    const Fit fit = choose(k, request, sample.energy, tol2, pursuit, previous, code);
+#pragma unroll
+    for (int q = 0; q < kOwn; ++q) {
+      code.x[q] = pursuit.x(q);
+      code.atom[q] = atom_of(picks_.own(q));
+    }
     const bool too_large = sums_wanted && code.is_larger_than(kLargestCode / scale_);
     sample.doubtful |= task_.doubtful && sample.exists && (fit.doubtful || too_large);
     const bool counted = sample.counted();
@@ -247,60 +205,13 @@ class TileCoder {
     first_.store(alpha);
     Outcome sample{k < task_.count, is_finite(energy), false, energy};
     sample.doubtful = task_.doubtful && sample.exists && underflows(own_sample(), energy);
-    if (const int64 later = k + int64(gridDim.x) * kTile; later < task_.count) prefetch_sample(later);
+    if (const int64 later = k + int64(gridDim.x) * kTile; later < task_.count)
+      prefetch(task_.samples + later * kSize + kSize / 2 * own_half());
     if constexpr (Memory::kKeepsSamples)
       __syncwarp();
     else
       __syncthreads();
     return sample;
-  }
-
-  // Half of a sample, and one of the two things that are known of its previous support.
-  KRONLEARN_DEVICE void prefetch_sample(int64 k) const {
-    prefetch(task_.samples + k * kSize + kSize / 2 * own_half());
-    if (!has_previous_) return;
-    const int* known = own_half() == 0 ? task_.index + k * kWidth : task_.nonzeros + k;
-    prefetch(reinterpret_cast<const float*>(known));
-  }
-
-  // Loads the words of the lane's own atoms of the sample's previous support; the first atom stands for none.
-  KRONLEARN_DEVICE void load_support(int64 k, int nonzeros) const {
-    const unsigned gram1 = shared_address(memory_ + Memory::kGram1);
-#pragma unroll
-    for (int q = 0; q < kOwn; ++q) {
-      const int l = 2 * q + own_half();
-      picks_.own(q) = atom_word(l < nonzeros ? unsigned(task_.index[k * kWidth + l]) : 0u, gram1);
-    }
-  }
-
-  KRONLEARN_DEVICE void refit(int64 k, bool wanted, PairPursuit& pursuit, Previous& previous) const {
-    const int nonzeros = wanted ? task_.nonzeros[k] : 0;
-    load_support(k, nonzeros);
-    __syncwarp();
-    pursuit.refit(wanted, nonzeros);
-    previous.keep(pursuit);
-    __syncwarp();
-  }
-
-  KRONLEARN_DEVICE Fit choose(int64 k, Request request, float energy, float tol2, const PairPursuit& pursuit,
-                              const Previous& previous, OwnCode& code) const {
-    Fit fit = pursuit.fit();
-#pragma unroll
-    for (int q = 0; q < kOwn; ++q) code.x[q] = pursuit.x(q);
-    if (has_previous_) {
-      __syncwarp();
-      fit.doubtful |= previous.doubtful;
-      if (request.refits || (request.compares && is_better(previous, fit, energy, tol2))) {
-        fit.nonzeros = previous.nonzeros;
-        fit.residual2 = previous.residual2;
-#pragma unroll
-        for (int q = 0; q < kOwn; ++q) code.x[q] = previous.x[q];
-        load_support(k, fit.nonzeros);
-      }
-    }
-#pragma unroll
-    for (int q = 0; q < kOwn; ++q) code.atom[q] = atom_of(picks_.own(q));
-    return fit;
   }
 
   // Zero times NaN would not be zero: samples that are not finite are cleared.
@@ -321,7 +232,6 @@ class TileCoder {
   const PairOutbox outbox_;
   const PairSums sums_;
   const float scale_;
-  const bool has_previous_;
 };
 
 KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* tables, float* partial,
@@ -339,7 +249,7 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
 }  // namespace kronlearn::pairs
 
 // Codes all samples of a task. Nothing is written to what is null: index, value (without which index may be),
-// nonzeros, residual2 and energy in the task; sums, partial (blocks, 2, 64, 64), of unit-norm atoms and times
+// nonzeros and residual2 in the task; sums, partial (blocks, 2, 64, 64), of unit-norm atoms and times
 // the square of the task's scale; counts, partial_counts (blocks, 4).
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::pairs::kThreads, 2)
     code_and_sum(kronlearn::Task<float> task, const float* tables, float* partial,

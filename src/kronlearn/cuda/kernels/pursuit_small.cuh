@@ -1,7 +1,7 @@
 // The pursuit of pursuit.cuh for patches of kM × kM pixels and kN × kN atoms, both known when compiled: what
 // changes about an atom stays in the registers of one thread.
 //
-// A thread has kRows rows of kColumns atoms; on a graphics card it is one column, and 32 / kN threads share
+// A thread has kRows rows of kColumns atoms; on a GPU it is one column, and 32 / kN threads share
 // one.
 #pragma once
 

@@ -6,19 +6,12 @@
 namespace kronlearn {
 
 enum Method { kOmp, kOls, kThreshold };
-// What is done with a sample: code it, refit the coefficients on its previous support, or code it and keep
-// the previous support where that is better.
-enum Work { kFresh, kRefit, kKeepBetter };
-
-// Samples that are coded afresh or refitted together when halves take turns.
-constexpr int64 kRun = 256;
 
 // S is the type of what is stored, the kernel's T that of the arithmetic.
 template <class S>
 struct Task {
   Shape shape;
-  int method, work, width;
-  int half;       // 0 or 1: only these runs of samples are coded, others refitted; −1: no halves
+  int method, width;
   int64 first;  // the number among all samples of the first of these
   int64 count;
   double tol;  // the ℓ2 norm a residual may have, used where tols is null; negative: none
@@ -33,7 +26,6 @@ struct Task {
   S* value;        // (count, width)
   int* nonzeros;   // (count)
   S* residual2;    // (count)
-  double* energy;  // (count): ‖y‖²
   int64* first_bad;  // lowered to the first sample that is NaN, infinite or too large
   const int* stopped;  // null, or not zero where nothing is to be done: an iteration before went wrong
   void* scratch;       // scratch_size numbers per team

@@ -1,6 +1,6 @@
-// A team: the threads that code one sample together. On a graphics card it is a warp, or a block where a file
+// A team: the threads that code one sample together. On a GPU it is a warp, or a block where a file
 // says so (KRONLEARN_TEAM: its threads); compiled for a processor it is a single thread, which is how the
-// kernels are tested where there is no card.
+// kernels are tested where there is no GPU.
 #pragma once
 
 #if !defined(KRONLEARN_TEAM)

@@ -1,7 +1,7 @@
 // Coding with orthonormal factors: the largest correlations are the best code of their number.
 #pragma once
 
-#include "refit.cuh"
+#include "code.cuh"
 
 namespace kronlearn {
 

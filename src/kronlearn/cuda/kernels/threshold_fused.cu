@@ -307,8 +307,8 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
 
 }  // namespace kronlearn
 
-// Codes all samples of a task afresh. Nothing is written to what is null: index, value, nonzeros, residual2
-// and energy in the task; sums, times the square of the task's scale, partial (blocks, 64, 64); counts,
+// Codes all samples of a task. Nothing is written to what is null: index, value, nonzeros and
+// residual2 in the task; sums, times the square of the task's scale, partial (blocks, 64, 64); counts,
 // partial_counts (blocks, 4). Without sums the scale may be zero: every sample has its own then.
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kThreads, kronlearn::kBlocksEach)
     code_and_sum(kronlearn::Task<float> task, const float* tables, float* partial,

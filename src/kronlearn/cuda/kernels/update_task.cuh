@@ -20,14 +20,12 @@ static_assert((kM == 8 || kM == 16 || kM == 32) && (kN == 8 || kN == 16 || kN ==
 constexpr bool kFull = kM == 8 && kN == 8;
 constexpr int kSize = 64 * 64;
 
-// Why an iteration has to be done again on the processor; after one that has raised the error nothing is done
-// either.
+// Why an iteration has to be done again on the processor.
 enum Flag {
   kUnsafePivot = 1,
   kUnusedAtoms = 2,
   kNoPolarFactor = 4,
   kDoubtful = 8,
-  kRose = 16,
 };
 
 struct Update {
@@ -43,9 +41,8 @@ struct Update {
   double* counts;         // Σ‖y‖², Σ‖y − ŷ‖², Σ‖x‖², nonzeros
   float* single_tables;   // as the struct Tables lays them out
   double* double_tables;
-  double* history;        // (kept, 4): squared error after the update and before, nonzeros, flags
+  double* history;        // (kept, 3): Σ‖y − ŷ‖² and nonzeros of the codes, flags
   double* all_factors;    // (kept, 2 m n)
-  double* last_error;     // that of the iteration before; NaN if it does not matter
   int* iteration;         // how many there have been
   int* doubtful_count;    // samples that single precision was not trusted with; zero afterwards
   int* arrived;           // blocks; zero before and afterwards

@@ -20,10 +20,9 @@ struct Memory {
   double moments[kFull ? 2 * kSize : 2];  // S_xx and S_xy
   double atoms[2][kN * kRow];             // the left and the right ones, as rows
   double unscaled[kN * kRow];             // a mode's new atoms before they are made of unit norm
-  double scale[kN];
   double gram[kN * kN];
   double p[kN * kN], c[kN * kM];
-  double counts[4], last_error;
+  double counts[4];
   int iteration, flag;
 };
 
@@ -47,10 +46,7 @@ class Updater {
   KRONLEARN_DEVICE void begin(bool doubtful) const {
     const double* factors = u_.double_tables;
     if (threadIdx.x < 4) m_.counts[threadIdx.x] = fresh(u_.counts + threadIdx.x);
-    if (threadIdx.x == 0) {
-      m_.last_error = *u_.last_error;
-      m_.iteration = *u_.iteration;
-    }
+    if (threadIdx.x == 0) m_.iteration = *u_.iteration;
 #pragma unroll 8
     for (int e = threadIdx.x; e < 2 * kM * kN; e += kBlock) {
       const int mode = e / (kM * kN), r = e % (kM * kN) / kN, i = e % kN;
@@ -91,8 +87,8 @@ class Updater {
     return true;
   }
 
-  // The new atoms of unit norm with their largest entries positive, and what their codes are multiplied by;
-  // those that are zero or not finite stay what they were.
+  // The new atoms of unit norm with their largest entries positive; those that are zero or not finite stay
+  // what they were.
   KRONLEARN_DEVICE void adopt(int mode) const {
     const int i = threadIdx.x / kOfAtom, part = threadIdx.x % kOfAtom;
     double* d = m_.atoms[mode] + i * kRow;
@@ -120,7 +116,6 @@ class Updater {
       else
         u[r] = d[r];
     }
-    if (part == 0) m_.scale[i] = good ? largest * norm : 1.0;
     __syncthreads();
   }
 
@@ -137,11 +132,9 @@ class Updater {
     for (int e = threadIdx.x; e < kN * kN; e += kBlock) put(4 * kM * kN + mode * kN * kN + e, m_.gram[e]);
   }
 
-  // Says what was made, with P, C and the Gram matrix of the right mode.
+  // Says what was made.
   KRONLEARN_DEVICE void finish() const {
     __syncthreads();
-    const bool fine = m_.flag == 0;
-    const double error = fine ? squared_error() : 0.0;
     const int row = m_.iteration % u_.kept;
     for (int e = threadIdx.x; e < 2 * kM * kN; e += kBlock) {
       const int mode = e / (kM * kN), r = e % (kM * kN) / kN, i = e % kN;
@@ -149,14 +142,11 @@ class Updater {
     }
     __syncthreads();
     if (threadIdx.x != 0) return;
-    const double before = m_.last_error;
-    const int flag = m_.flag | (fine && error > before ? kRose : 0);
-    if (before == before) *u_.last_error = error;
-    const double numbers[4] = {error, m_.counts[1], m_.counts[3], double(flag)};
-    for (int e = 0; e < 4; ++e) u_.history[4 * row + e] = numbers[e];
+    const double numbers[3] = {m_.counts[1], m_.counts[3], double(m_.flag)};
+    for (int e = 0; e < 3; ++e) u_.history[3 * row + e] = numbers[e];
     *u_.iteration = m_.iteration + 1;
     *u_.doubtful_count = 0;
-    if (flag) *u_.stopped = 1;
+    if (m_.flag) *u_.stopped = 1;
   }
 
   // gram = atoms atomsᵀ
@@ -245,18 +235,6 @@ class Updater {
 #pragma unroll
     for (int h = 0; h < kEach; ++h)
       if (part + h * kOfAtom < kColumns) row[part + h * kOfAtom] = own[h];
-  }
-
-  // Σ‖y‖² − 2 ⟨C, U⟩ + ⟨P, U Uᵀ⟩ with the new atoms U unscaled; of orthonormal ones the last is Σ‖x‖².
-  KRONLEARN_DEVICE double squared_error() const {
-    double sum = 0;
-    for (int e = threadIdx.x; e < kN * kM; e += kBlock)
-      sum -= 2.0 * m_.c[e] * m_.unscaled[e / kM * kRow + e % kM];
-    if (!u_.orthonormal)
-      for (int e = threadIdx.x; e < kN * kN; e += kBlock)
-        sum += m_.p[e] * m_.gram[e] * (m_.scale[e / kN] * m_.scale[e % kN]);
-    const double fitted = sum_block(sum);
-    return m_.counts[0] + fitted + (u_.orthonormal ? m_.counts[2] : 0.0);
   }
 
   KRONLEARN_DEVICE void put(int place, double x) const {

@@ -2,7 +2,7 @@
 // selected atoms √w∘d are orthonormalised in sample space, as native/pursuit/weighted.hpp has it.
 #pragma once
 
-#include "refit.cuh"
+#include "code.cuh"
 
 namespace kronlearn {
 

@@ -1,0 +1,134 @@
+"""Arrays that lie on a GPU: told from others, taken and given without a copy, and read as samples.
+
+Nothing here imports CuPy before an array on a GPU is met, or one is asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import Any
+
+from numpy.typing import NDArray
+
+from kronlearn.core.source import Source, sample_dtype
+from kronlearn.io.arrays import check_shape, check_size
+
+__all__ = ["DeviceSource", "adopted", "cupy", "is_on_gpu", "returned_as"]
+
+# What DLPack calls memory of a GPU, and memory that a GPU and the processor share.
+_CUDA, _CUDA_MANAGED = 2, 13
+# Kernels read samples in pieces of so many bytes.
+_ALIGNMENT = 16
+
+
+def is_on_gpu(array: Any) -> bool:
+    """Whether an array of CuPy, PyTorch or another library lies in the memory of a GPU."""
+    try:
+        if hasattr(array, "__cuda_array_interface__"):
+            return True
+    except RuntimeError:
+        # PyTorch says so of tensors on a GPU that require gradients.
+        return True
+    ask = getattr(array, "__dlpack_device__", None)
+    return ask is not None and ask()[0] in (_CUDA, _CUDA_MANAGED)
+
+
+@cache
+def cupy() -> Any:
+    """CuPy, where there is a GPU for it.
+
+    Raises
+    ------
+    ImportError
+        If CuPy is not installed.
+    RuntimeError
+        If there is no GPU, or its driver does not answer.
+    """
+    try:
+        import cupy
+    except ImportError as problem:
+        raise ImportError(
+            f'device="cuda" needs CuPy, which cannot be imported ({problem}): '
+            "pip install 'kronlearn[cuda]'."
+        ) from None
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as problem:
+        raise RuntimeError(
+            f'device="cuda" needs an NVIDIA GPU and its driver ({problem}); pass device="cpu".'
+        ) from None
+    if count == 0:
+        raise RuntimeError('device="cuda" found no GPU; pass device="cpu".')
+    return cupy
+
+
+def adopted(xp: Any, array: Any) -> Any:
+    """An array on the GPU as one of CuPy, ``xp``, that shares its memory."""
+    if isinstance(array, xp.ndarray):
+        found = array
+    else:
+        if getattr(array, "requires_grad", False):
+            array = array.detach()
+        by_interface = hasattr(array, "__cuda_array_interface__")
+        found = xp.asarray(array) if by_interface else xp.from_dlpack(array)
+    own = getattr(getattr(found, "device", None), "id", None)
+    if own is not None and own != xp.cuda.Device().id:
+        raise ValueError(
+            f"An array lies on GPU {own}, and the current one is {xp.cuda.Device().id}: "
+            f"use cupy.cuda.Device({own}).use() before."
+        )
+    return found
+
+
+def returned_as(given: Any, result: Any) -> Any:
+    """A result of CuPy as an array of the library of what was given, which lies on the GPU too."""
+    library = sys.modules.get(type(given).__module__.partition(".")[0])
+    if isinstance(given, type(result)) or not hasattr(library, "from_dlpack"):
+        return result
+    return library.from_dlpack(result)  # type: ignore[union-attr]
+
+
+class DeviceSource(Source):
+    """Samples of an array that lies on a GPU.
+
+    Parameters
+    ----------
+    array : array of CuPy, PyTorch or another library, of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
+        Used as it lies there if it is C-contiguous float32 or float64 and begins at a multiple of
+        16 bytes, otherwise copied.
+    patch_shape : tuple of int
+
+    Attributes
+    ----------
+    array : array of CuPy of shape (N, m_1·…·m_d)
+    """
+
+    device = "cuda"
+
+    def __init__(self, array: Any, patch_shape: tuple[int, ...]) -> None:
+        self.xp, self.patch_shape = cupy(), patch_shape
+        array = adopted(self.xp, array)
+        check_size(array.shape)
+        check_shape(array.shape, patch_shape)
+        if array.dtype.kind not in "fiub":
+            raise ValueError(f"Y has dtype {array.dtype}; pass float32 or float64.")
+        self.dtype = sample_dtype(array.dtype)
+        self.is_rows = array.ndim == 2
+        rows = array.reshape(len(array), -1)
+        self.array = self.xp.ascontiguousarray(rows, dtype=self.dtype)
+        if self.array.__cuda_array_interface__["data"][0] % _ALIGNMENT:
+            self.array = self.array.copy()
+
+    def __len__(self) -> int:
+        return int(self.array.shape[0])
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Consecutive samples, copied to the memory of the processor."""
+        copy: NDArray[Any] = self.xp.asnumpy(self.array[start:stop])
+        return copy
+
+    def take(self, rows: Any) -> NDArray[Any]:
+        """Some samples, copied to the memory of the processor."""
+        copy: NDArray[Any] = self.xp.asnumpy(self.array[self.xp.asarray(rows)])
+        return copy

@@ -1,0 +1,278 @@
+"""A GPU that is none: arrays of NumPy, and the kernels compiled for the processor."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from kronlearn.cuda.device import include_options, kernel_texts
+from kronlearn.io.device_arrays import is_on_gpu
+
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+HERE = Path(__file__).parent
+#: Compiled kernels by what they are made of; conftest.py takes pytest's folder if one is set.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kronlearn-tests"
+# Kernels that nobody has used for so many seconds are forgotten.
+_KEPT_FOR = 30 * 86400
+
+_ENVIRONMENT = dict(os.environ)
+_EMULATION = ("cuda_emulation.hpp", "cuda_matrices.hpp")
+# Kernels are not written for strict aliasing, which CUDA does not assume either.
+_OPTIONS = ("-std=c++17", "-O1", "-fno-strict-aliasing", "-w", "-shared", "-fPIC")
+
+_WITH_WARPS = """
+#include "cuda_emulation.hpp"
+#include "{file}"
+template <class... P, size_t... I>
+void call(void (*kernel)(P...), unsigned blocks, unsigned threads, size_t shared, void** arguments,
+          std::index_sequence<I...>) {{
+  emulation::launch(kernel, blocks, threads, shared, *static_cast<P*>(arguments[I])...);
+}}
+template <class... P>
+void call(void (*kernel)(P...), unsigned blocks, unsigned threads, size_t shared, void** given) {{
+  call(kernel, blocks, threads, shared, given, std::index_sequence_for<P...>());
+}}
+#define KRONLEARN_CALL(name) \\
+  extern "C" void call_##name(unsigned b, unsigned t, size_t s, void** a) {{ \\
+    call(name, b, t, s, a);                                                 \\
+  }}
+{calls}
+"""
+
+
+def digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+def _sized(file: str, **sizes: int) -> tuple[str, tuple[str, ...], bool]:
+    return file, tuple(f"-DKRONLEARN_{name}={size}" for name, size in sizes.items()), True
+
+
+_SHARED = 227 * 1024
+# What the tests that are not slow compile, about in the order in which they need it.
+_NEEDED = (
+    *((f"{name}.cu", (), False) for name in ("coder", "codes", "block_sums")),
+    *(_sized("pursuit_pairs.cu", WIDTH=s, OLS=ols) for s, ols in ((4, 0), (4, 1), (15, 0))),
+    _sized("pursuit_lanes.cu", M=8, N=16, WIDTH=6, OLS=0, SHARED=_SHARED),
+    _sized("pursuit_lanes.cu", M=8, N=16, WIDTH=5, OLS=1, SHARED=_SHARED),
+    *(_sized("threshold_fused.cu", WIDTH=s) for s in (5, 16)),
+    *(_sized(f"{name}.cu", M=8, N=8) for name in ("full_updates", "settle")),
+    *((f"{name}.cu", (), False) for name in ("code_small", "code_single", "add_patches")),
+    *((f"{name}.cu", (), False) for name in ("recode", "code_double", "pixels")),
+    *((f"shrink_{name}.cu", (), False) for name in ("small", "single", "double")),
+    *(_sized(f"{name}.cu") for name in ("block_sums", "code_single", "recode", "code_small")),
+    *(_sized(f"{name}.cu") for name in ("add_patches", "shrink_single", "shrink_small")),
+    *(_sized(f"{name}.cu") for name in ("pixels", "noise", "group_sums", "chunk_sums")),
+    _sized("pursuit_lanes.cu", M=32, N=32, WIDTH=8, OLS=1, SHARED=_SHARED),
+    *(_sized(f"{name}.cu", M=8, N=16) for name in ("mode_updates", "settle")),
+)
+_ahead = ThreadPoolExecutor(1)
+_compiling: dict[Any, Future[ctypes.CDLL]] = {}
+
+
+def compile_ahead() -> None:
+    """Compile what the tests need in the background, one after the other."""
+    for key in _NEEDED:
+        _compiling[key] = _ahead.submit(_compiled, *key)
+
+
+def stop_compiling() -> None:
+    """Leave what has not begun."""
+    _ahead.shutdown(wait=False, cancel_futures=True)
+
+
+def compiled(file: str, options: tuple[str, ...] = (), with_warps: bool = False) -> ctypes.CDLL:
+    """The kernels of a file for the processor, one thread per team, or with all of their threads.
+
+    What was compiled before is found again by all that it was made of.
+    """
+    ahead = _compiling.get((file, options, with_warps))
+    if ahead is None or ahead.cancel():
+        return _compiled(file, options, with_warps)
+    return ahead.result()
+
+
+@cache
+def _compiled(file: str, options: tuple[str, ...], with_warps: bool) -> ctypes.CDLL:
+    assert COMPILER is not None
+    texts = kernel_texts(file)
+    source = f'#include "{file}"\n'
+    if with_warps:
+        kernels = re.findall(r"^KRONLEARN_KERNEL.*?\s(\w+)\(", _plain(texts[file]), re.M | re.S)
+        calls = "".join(f"KRONLEARN_CALL({kernel})\n" for kernel in kernels)
+        source = _WITH_WARPS.format(file=file, calls=calls)
+        texts |= {name: (HERE / name).read_text() for name in _EMULATION}
+    command = [COMPILER, *_OPTIONS, *options, f"-I{HERE}", *include_options(), "-x", "c++"]
+    own = digest(source, *command, *(texts[name] for name in sorted(texts)))
+    built = CACHE / f"{Path(file).stem}-{own[:32]}.so"
+    if built.exists():
+        os.utime(built)
+    else:
+        _compile(command, source, built)
+    return ctypes.CDLL(str(built))
+
+
+def _plain(text: str) -> str:
+    """Without what may stand between a kernel's type and its name."""
+    return re.sub(r"__launch_bounds__\([^()]*\)|KRONLEARN_BLOCKS\(\d\)", "", text)
+
+
+def _compile(command: list[str], source: str, built: Path) -> None:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    for old in CACHE.glob("*.so"):
+        if time.time() - old.stat().st_mtime > _KEPT_FOR:
+            old.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        text, made = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
+        text.write_text(source)
+        # Not the environment of the moment, which a test may be changing in another thread.
+        subprocess.run([*command, str(text), "-o", str(made)], check=True, env=_ENVIRONMENT)
+        made.replace(built)
+
+
+class EmulatedGpu:
+    """What :class:`kronlearn.cuda.device.Gpu` offers, with teams of one thread."""
+
+    xp: Any = np
+    n_teams = 1
+    n_multiprocessors = 1
+    shared_memory = 227 * 1024
+
+    def upload(self, array: Any) -> Any:
+        return np.array(array)
+
+    def download(self, array: Any) -> Any:
+        return np.array(array)
+
+    def address(self, array: Any) -> int:
+        assert array.flags.c_contiguous
+        return int(array.ctypes.data)
+
+    def finish(self) -> None:
+        pass
+
+    def free_memory(self) -> int:
+        return 1 << 30
+
+    def stream(self, source: Any, pieces: Any) -> Any:
+        for rows in pieces:
+            yield rows, self.upload(source.read(rows.start, rows.stop))
+
+    def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
+        """Run a kernel with teams of one thread."""
+        getattr(compiled(file), kernel)(*map(_passed, arguments))
+
+    def launch_blocks(
+        self,
+        file: str,
+        kernel: str,
+        blocks: int,
+        threads: int,
+        *arguments: Any,
+        options: tuple[str, ...] = (),
+        shared: int = 0,
+    ) -> None:
+        """Run a kernel with all of its threads, and 32 of them in a warp."""
+        holders = [_passed(argument) for argument in arguments]
+        addresses = (ctypes.c_void_p * len(holders))(*(ctypes.addressof(h) for h in holders))
+        call = getattr(compiled(file, options, with_warps=True), f"call_{kernel}")
+        call(ctypes.c_uint(blocks), ctypes.c_uint(threads), ctypes.c_size_t(shared), addresses)
+
+    def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        return enqueue
+
+    def replayed(self, works: list[Callable[[], None]]) -> list[float]:
+        finished = []
+        for work in works:
+            work()
+            finished.append(time.perf_counter())
+        return finished
+
+
+class WarpGpu(EmulatedGpu):
+    """An emulated GPU whose teams are 32 threads each, as on a real one; slow."""
+
+    n_teams = 4
+
+    def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
+        """Run a kernel with two teams a block: they share what is shared within one."""
+        blocks, threads = 1 if n_teams <= 2 else 2, 64 if n_teams > 1 else 32
+        self.launch_blocks(file, kernel, blocks, threads, *arguments)
+
+
+class OnEmulatedGpu(np.ndarray):
+    """An array that says of itself that it lies on a GPU."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return dict(self.__array_interface__)
+
+
+class ArraysOnGpu:
+    """NumPy, whose arrays say of themselves that they lie on a GPU."""
+
+    ndarray = OnEmulatedGpu
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(np, name)
+        if isinstance(found, type | ModuleType) or not callable(found):
+            return found
+        return lambda *given, **options: _there(found(*given, **options))
+
+    def asnumpy(self, array: Any) -> np.ndarray:
+        assert is_on_gpu(array)
+        return np.array(array).view(np.ndarray)
+
+
+def _there(array: Any) -> Any:
+    return array.view(OnEmulatedGpu) if isinstance(array, np.ndarray) else array
+
+
+class ArrayGpu(EmulatedGpu):
+    """An emulated GPU that tells its arrays from others; ``left`` counts numbers that left it."""
+
+    xp = ArraysOnGpu()
+    left = 0
+
+    def upload(self, array: Any) -> Any:
+        return _there(np.array(array))
+
+    def download(self, array: Any) -> Any:
+        self.left += array.size
+        return self.xp.asnumpy(array)
+
+
+def aligned(a: np.ndarray) -> np.ndarray:
+    """A copy that starts at a multiple of 16 bytes, as memory on a GPU does."""
+    room = np.empty(a.nbytes + 16, np.uint8)
+    first = -room.ctypes.data % 16
+    copy = room[first : first + a.nbytes].view(a.dtype).reshape(a.shape)
+    copy[...] = a
+    return copy
+
+
+def _passed(argument: Any) -> Any:
+    """A number or a struct by value, an array as a pointer."""
+    if argument is None:
+        return ctypes.c_void_p(0)
+    if isinstance(argument, np.generic):
+        return {4: ctypes.c_int32, 8: ctypes.c_int64}[argument.nbytes](int(argument))
+    if argument.dtype.names is None:
+        return ctypes.c_void_p(argument.ctypes.data)
+    words = argument.dtype.itemsize // 8
+    struct = type("Struct", (ctypes.Structure,), {"_fields_": [("words", ctypes.c_uint64 * words)]})
+    return struct.from_buffer_copy(argument.tobytes())
