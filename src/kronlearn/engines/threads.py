@@ -176,7 +176,7 @@ def pass_over(
             raise
     if not_finite >= 0:
         sample = start + not_finite
-        check_finite(source.read(sample, sample + 1), first + not_finite, source.name)
+        check_finite(source.read(sample, sample + 1), source.first + sample, source.name)
     return residuals, samples
 
 
