@@ -122,6 +122,7 @@ class Cluster(Engine):
             source.name,
         )
         self.partitions = self._held_partitions()
+        self.done: list[Future] = []
 
     def run(self, task: Task, codes: HeldCodes | None = None) -> PassSums:
         """One pass over all partitions; a task each, and a tree of tasks that adds their sums."""
@@ -133,7 +134,7 @@ class Cluster(Engine):
 
     def close(self) -> None:
         """Let go of the samples that workers hold for this engine."""
-        _release([partition.samples for partition in self.partitions])
+        _release([*self.done, *(partition.samples for partition in self.partitions)])
 
     def _run(self, task: Task, codes: HeldCodes | None) -> PassSums:
         parts = self._mapped("kronlearn-pass", _pass, task, codes and codes.parts)
@@ -148,6 +149,9 @@ class Cluster(Engine):
                 groups = [sums[i : i + _FAN_IN] for i in range(0, len(sums), _FAN_IN)]
                 sums = self._map("kronlearn-add", _added, groups, task=task, setting=self.setting)
                 made += sums
+            # A client sends messages every 10 ms at most: released at the end of a pass, futures
+            # would hold up the next one.
+            _release(self.done)
             total = _result(sums[0], parts)
         except BaseException:
             _release(made)
@@ -155,7 +159,7 @@ class Cluster(Engine):
         tree = task.tree(self.setting.n_blocks)
         _add_nodes(tree, total)
         kept = HeldCodes(task, parts) if task.keeps_codes else None
-        _release(made[len(parts) if kept else 0 :])
+        self.done = made[len(parts) if kept else 0 :]
         return PassSums.of_tree(tree, len(self.source), total.worst[1], kept)
 
     def _codes(self, task: Task) -> sparse.csr_array:
