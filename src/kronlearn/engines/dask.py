@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any, TypeVar
 
@@ -23,7 +24,13 @@ from kronlearn.core.engine import Engine, PassSums, Task, worst_first
 from kronlearn.core.instruction_sets import instruction_set, use_instruction_set
 from kronlearn.core.source import Source
 from kronlearn.engines.selection import local_engine
-from kronlearn.engines.threads import Codes, default_block_size, pass_over, resolve_n_jobs
+from kronlearn.engines.threads import (
+    Codes,
+    Threads,
+    default_block_size,
+    pass_over,
+    resolve_n_jobs,
+)
 from kronlearn.io.arrays import ArraySource
 from kronlearn.io.samples import dask_array
 
@@ -44,8 +51,8 @@ _T = TypeVar("_T")
 class Partition:
     """The samples from number ``start`` to ``stop``, whole blocks, and who holds them.
 
-    ``samples`` is an array or a source that is only these. Where Dask cannot make it again, since
-    this process ``scattered`` it, it is lost with its worker.
+    ``samples`` is an array, a source or a GpuPartition of these alone. Where Dask cannot make it
+    again, since this process ``scattered`` it, it is lost with its worker.
     """
 
     samples: Future
@@ -66,12 +73,13 @@ class HeldCodes:
 class Part:
     """What a pass over a partition found: nodes of the tree of sums, and the worst samples.
 
-    ``nodes`` are levels (k,), indices (k,) and sums (k, size); ``worst`` residuals and numbers.
+    ``nodes`` are levels (k,), indices (k,) and sums (k, size); ``worst`` residuals and numbers;
+    ``codes`` what a task that keeps them leaves where they were made.
     """
 
     nodes: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
     worst: tuple[NDArray[np.float64], NDArray[np.int64]]
-    codes: Codes | None = None
+    codes: Any = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,27 @@ class Setting:
     name: str
 
 
+class GpuPartition:
+    """A partition that a worker keeps on its GPU; another worker that it is sent to loads it anew.
+
+    Parameters
+    ----------
+    source : Source
+    block_size : int
+    """
+
+    def __init__(self, source: Source, block_size: int) -> None:
+        self.source, self.block_size = source, block_size
+
+    @cached_property
+    def engine(self) -> Any:
+        """The engine of this worker's GPU for these samples."""
+        return local_engine(self.source, None, "cuda", self.block_size)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"source": self.source, "block_size": self.block_size}
+
+
 class Cluster(Engine):
     """Runs passes on the workers of a Dask cluster.
 
@@ -97,7 +126,7 @@ class Cluster(Engine):
         Arrays in memory are scattered; chunks of a Dask array stay where they are; anything else is
         opened by the workers.
     n_jobs : int or None
-        Threads of a task; None: one, for Dask runs as many tasks as a worker has threads.
+        Threads of a task; None or -1: one, for Dask runs as many tasks as a worker has threads.
     device : {"cpu", "cuda"}
     block_size : int, optional
     """
@@ -116,7 +145,7 @@ class Cluster(Engine):
             source.patch_shape,
             -(-len(source) // self.block_size),
             self.block_size,
-            1 if n_jobs is None else resolve_n_jobs(n_jobs),
+            1 if n_jobs is None or n_jobs < 0 else resolve_n_jobs(n_jobs),
             device,
             instruction_set(),
             source.name,
@@ -137,7 +166,7 @@ class Cluster(Engine):
         _release([*self.done, *(partition.samples for partition in self.partitions)])
 
     def _run(self, task: Task, codes: HeldCodes | None) -> PassSums:
-        parts = self._mapped("kronlearn-pass", _pass, task, codes and codes.parts)
+        parts = self._mapped("kronlearn-pass", _pass, task, codes.parts if codes else None)
         made = list(parts)
         try:
             sums = parts
@@ -222,8 +251,15 @@ class Cluster(Engine):
         if isinstance(self.source, ArraySource):
             return self._scattered(self.source, spans)
         opened = self._map("kronlearn-open", _opened, [self.source]) * len(spans)
-        parts = self._map("kronlearn-samples", _part, opened, spans)
-        return [Partition(part, *span) for part, span in zip(parts, spans, strict=True)]
+        return self._partitions(self._map("kronlearn-samples", _part, opened, spans), spans)
+
+    def _partitions(
+        self, samples: list[Future], spans: list[tuple[int, int]], scattered: bool = False
+    ) -> list[Partition]:
+        if self.setting.device == "cuda":
+            firsts = [start for start, _ in spans]
+            samples = self._map("kronlearn-gpu", _on_gpu, samples, firsts, setting=self.setting)
+        return [Partition(s, *span, scattered) for s, span in zip(samples, spans, strict=True)]
 
     def _blocks_per_partition(self) -> int:
         """How many blocks a partition has, unless it is at an edge.
@@ -244,9 +280,8 @@ class Cluster(Engine):
             # An adaptive cluster has workers when there are tasks.
             self._map("kronlearn-start", _opened, [None])[0].result()
         arrays = self.client.scatter([source.array[a:b] for a, b in spans], hash=False)
-        pieces = [[(array, 0, stop - start)] for array, (start, stop) in zip(arrays, spans)]
-        samples = self._map("kronlearn-samples", _joined, pieces)
-        return [Partition(s, *span, scattered=True) for s, span in zip(samples, spans, strict=True)]
+        pieces = [[(a, 0, stop - start)] for a, (start, stop) in zip(arrays, spans, strict=True)]
+        return self._partitions(self._map("kronlearn-samples", _joined, pieces), spans, True)
 
     def _scatter_lost(self) -> None:
         """Scatter samples anew that were lost."""
@@ -277,13 +312,13 @@ class Cluster(Engine):
         pieces, spans = [], []
         for start, stop in _spans_in_chunks(ends, self.block_size, step):
             parts = []
-            for k in range(*np.searchsorted(ends, [start, stop - 1], "right") + [0, 1]):
+            first, last = np.searchsorted(ends, [start, stop - 1], "right")
+            for k in range(first, last + 1):
                 begin, end = int(ends[k]) - whole.chunks[0][k], int(ends[k])
                 parts.append((chunks[k], max(start, begin) - begin, min(stop, end) - begin))
             pieces.append(parts)
             spans.append((start, stop))
-        samples = self._map("kronlearn-samples", _joined, pieces)
-        return [Partition(s, *span) for s, span in zip(samples, spans, strict=True)]
+        return self._partitions(self._map("kronlearn-samples", _joined, pieces), spans)
 
 
 def _spans_in_chunks(
@@ -368,13 +403,18 @@ def _source(samples: Source | NDArray[Any], first: int, setting: Setting) -> Sou
     return source
 
 
-def _pass(
-    samples: Source | NDArray[Any], first: int, task: Task, given: Part | None, setting: Setting
-) -> Part:
+def _on_gpu(samples: Source | NDArray[Any], first: int, setting: Setting) -> GpuPartition:
+    return GpuPartition(_source(samples, first, setting), setting.block_size)
+
+
+def _pass(samples: Any, first: int, task: Task, given: Part | None, setting: Setting) -> Part:
     """A pass over a partition, whose first sample has a number."""
-    source = _source(samples, first, setting)
     tree = task.tree(setting.n_blocks)
     codes = None if given is None else given.codes
+    if isinstance(samples, GpuPartition):
+        worst, codes = samples.engine.add(task, tree, codes, first)
+        return Part(tree.nodes(), worst, codes)
+    source = _source(samples, first, setting)
     if task.keeps_codes:
         codes = Codes.empty(len(source), task.coder.width, source.dtype)
     with use_instruction_set(setting.instruction_set):
@@ -391,14 +431,15 @@ def _pass(
     return Part(tree.nodes(), worst, codes if task.keeps_codes else None)
 
 
-def _codes(
-    samples: Source | NDArray[Any], first: int, task: Task, given: None, setting: Setting
-) -> sparse.csr_array:
-    """The codes of a partition."""
+def _codes(samples: Any, first: int, task: Task, given: None, setting: Setting) -> Any:
+    """The codes of a partition, a CSR array."""
+    if isinstance(samples, GpuPartition):
+        return samples.engine.codes(task.dictionary, task.coder)
     source = _source(samples, first, setting)
     with use_instruction_set(setting.instruction_set):
-        engine = local_engine(source, setting.n_threads, setting.device, setting.block_size)
-        return engine.codes(task.dictionary, task.coder)
+        return Threads(source, setting.n_threads, setting.block_size).codes(
+            task.dictionary, task.coder
+        )
 
 
 def _without_codes(part: Part) -> Part:

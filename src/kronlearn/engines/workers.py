@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from kronlearn.cuda.device import Card, card
 from kronlearn.engines.selection import check_device
 from kronlearn.engines.threads import resolve_n_jobs
+
+if TYPE_CHECKING:
+    from kronlearn.cuda.device import Card
 
 __all__ = ["Workers"]
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Threads of this process, and a graphics card if there is one to be used."""
+    """Threads of this process, and a GPU if there is one to be used."""
 
     n_threads: int = 1
     card: Card | None = None
@@ -22,7 +25,11 @@ class Workers:
     def of(cls, n_jobs: int | None, device: str) -> Workers:
         """As ``n_jobs`` and ``device`` say it."""
         check_device(device)
-        return cls(resolve_n_jobs(n_jobs), card() if device == "cuda" else None)
+        if device == "cpu":
+            return cls(resolve_n_jobs(n_jobs))
+        from kronlearn.cuda.device import card
+
+        return cls(resolve_n_jobs(n_jobs), card())
 
     @property
     def device(self) -> str:
