@@ -7,6 +7,7 @@ be computed again; they are scattered anew, and the pass is run again.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +19,7 @@ from distributed import CancelledError, Client, Future, wait
 from numpy.typing import NDArray
 from scipy import sparse
 
+import kronlearn
 from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import Engine, PassSums, Task, worst_first
@@ -139,6 +141,7 @@ class Cluster(Engine):
         device: str = "cpu",
         block_size: int | None = None,
     ) -> None:
+        _check_versions(client)
         self.client, self.source = client, source
         self.block_size = block_size or default_block_size(source)
         self.setting = Setting(
@@ -230,11 +233,6 @@ class Cluster(Engine):
                 self._scatter_lost()
                 if codes is not None:
                     self._code_lost(codes)
-            except ImportError as problem:
-                raise RuntimeError(
-                    f"A worker of the Dask cluster cannot import what it needs ({problem}); "
-                    "install the same version of kronlearn on all workers and the scheduler."
-                ) from problem
         raise RuntimeError(
             f"Workers were lost {_MOST_ATTEMPTS} times in a row, and samples with them; see their "
             "logs for the reason."
@@ -250,7 +248,8 @@ class Cluster(Engine):
         spans = list(pairwise(bounds))
         if isinstance(self.source, ArraySource):
             return self._scattered(self.source, spans)
-        opened = self._map("kronlearn-open", _opened, [self.source]) * len(spans)
+        # As bytes, since the scheduler unpickles tasks, and does not have the files of workers.
+        opened = self._map("kronlearn-open", pickle.loads, [pickle.dumps(self.source)]) * len(spans)
         return self._partitions(self._map("kronlearn-samples", _part, opened, spans), spans)
 
     def _partitions(
@@ -278,7 +277,7 @@ class Cluster(Engine):
         """Partitions of an array in memory, sent to workers."""
         if not self.client.nthreads():
             # An adaptive cluster has workers when there are tasks.
-            self._map("kronlearn-start", _opened, [None])[0].result()
+            self._map("kronlearn-start", str, ["a worker"])[0].result()
         arrays = self.client.scatter([source.array[a:b] for a, b in spans], hash=False)
         pieces = [[(a, 0, stop - start)] for a, (start, stop) in zip(arrays, spans, strict=True)]
         return self._partitions(self._map("kronlearn-samples", _joined, pieces), spans, True)
@@ -344,9 +343,26 @@ def _spans_in_chunks(
             yield int(firsts[some[0]]), min(int(firsts[some[-1]]) + block_size, n)
 
 
+def _check_versions(client: Client) -> None:
+    """Raise unless all workers can import this version of kronlearn.
+
+    One that cannot does not even understand its tasks: it ends, and so does the next.
+    """
+    version = kronlearn.__version__
+    found = client.run(eval, "__import__('kronlearn').__version__", on_error="return")
+    for worker, answer in found.items():
+        if answer != version:
+            raise RuntimeError(
+                f"The Dask worker {worker} does not have kronlearn {version}, but this: {answer}. "
+                "Install the same version for all workers and the scheduler."
+            )
+
+
 def _of_partition(task: Task, partition: Partition) -> Task:
     """The task with error targets and weights of the partition's samples alone."""
-    if np.ndim(task.coder.tol or 0) == 0 and task.coder.weights is None:
+    tol, weights = task.coder.tol, task.coder.weights
+    if (tol is None or np.ndim(tol) == 0) and weights is None:
+        # One object for all partitions is sent once.
         return task
     return replace(task, coder=task.coder.of_rows(slice(partition.start, partition.stop)))
 
@@ -372,11 +388,6 @@ def _result(future: Future, parts: list[Future]) -> Any:
 
 
 # What follows is run by workers.
-
-
-def _opened(source: Source | None) -> Source | None:
-    """What it is given: a source is opened where it is unpickled."""
-    return source
 
 
 def _part(source: Source, span: tuple[int, int]) -> Source:
