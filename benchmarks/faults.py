@@ -1,7 +1,6 @@
-"""The fault table: fits during which workers die, freeze or come, networks fail, disks fill up.
+"""The fault table: fits during which workers die, freeze or come, or the driver is killed.
 
-Every fit must end with the bits of one that nothing happened to. Cuts of the network and full disks
-need root; without it they are left out.
+Every fit must end with the bits of one that nothing happened to.
 
     python benchmarks/faults.py [--runs 10] [--seed 0] [--only NAME] [--csv benchmarks/faults.csv]
 """
@@ -11,7 +10,6 @@ from __future__ import annotations
 import argparse
 import csv
 import logging
-import os
 import statistics
 import sys
 import tempfile
@@ -22,22 +20,20 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
-from cluster import DaskCluster
+from cluster import cluster_of
 from fault_runs import (
     FAULTS,
+    IMPATIENT,
     N_WORKERS,
-    Fault,
+    Act,
     Problems,
     Run,
-    fit_with_disk_full,
     fit_with_driver_killed,
     fit_with_fault,
-    networks_possible,
-    runs_with_cuts,
-    small_disk,
+    restore,
 )
 
-COLUMNS = ("fault", "runs", "same_bits", "median_seconds", "workers_lost", "steps_repeated")
+COLUMNS = ("fault", "runs", "same_bits", "median_seconds")
 
 
 def main() -> int:
@@ -66,14 +62,10 @@ def table(folder: Path, count: int, seed: int, only: str) -> Iterator[tuple[str,
     rng = np.random.default_rng(seed)
     problems = Problems(folder)
     makers: dict[str, Callable[[], list[Run]]] = {
-        name: lambda fault=fault: _with_workers(folder, problems, fault, count, rng)
-        for name, fault in FAULTS.items()
+        name: lambda act=act: _with_workers(problems, act, count, rng)
+        for name, act in FAULTS.items()
     }
     makers["driver killed"] = lambda: _with_driver_killed(folder, problems, count, rng)
-    if networks_possible():
-        makers["network to a worker cut"] = lambda: runs_with_cuts(folder, count, seed)
-    if os.geteuid() == 0:
-        makers["disk full"] = lambda: _with_disk_full(folder, problems, count, rng)
     for name, make in makers.items():
         if only in name:
             yield name, make()
@@ -86,36 +78,23 @@ def summary(name: str, runs: list[Run]) -> dict[str, str | int | float]:
         "runs": len(runs),
         "same_bits": sum(run.same_bits for run in runs),
         "median_seconds": round(statistics.median(run.seconds for run in runs), 2),
-        "workers_lost": sum(run.workers_lost for run in runs),
-        "steps_repeated": sum(run.steps_repeated for run in runs),
     }
 
 
-def _with_workers(
-    folder: Path, problems: Problems, fault: Fault, count: int, rng: np.random.Generator
-) -> list[Run]:
+def _with_workers(problems: Problems, act: Act, count: int, rng: np.random.Generator) -> list[Run]:
     runs = []
-    with DaskCluster(folder, [1] * N_WORKERS, nanny=fault.nanny) as cluster:
+    with cluster_of(N_WORKERS, IMPATIENT) as client:
         for _ in range(count):
-            runs.append(fit_with_fault(cluster, problems, fault, rng))
-            cluster.restore(N_WORKERS)
+            runs.append(fit_with_fault(client, problems, act, rng))
+            restore(client)
     return runs
 
 
 def _with_driver_killed(
     folder: Path, problems: Problems, count: int, rng: np.random.Generator
 ) -> list[Run]:
-    with DaskCluster(folder, [1] * N_WORKERS) as cluster:
-        return [fit_with_driver_killed(cluster, problems, folder, rng) for _ in range(count)]
-
-
-def _with_disk_full(
-    folder: Path, problems: Problems, count: int, rng: np.random.Generator
-) -> list[Run]:
-    place = folder / "disk"
-    place.mkdir()
-    with DaskCluster(folder, [1] * N_WORKERS), small_disk(place, 100) as disk:
-        return [fit_with_disk_full(problems, disk, rng) for _ in range(count)]
+    with cluster_of(N_WORKERS) as client:
+        return [fit_with_driver_killed(client, problems, folder, rng) for _ in range(count)]
 
 
 if __name__ == "__main__":

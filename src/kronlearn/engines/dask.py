@@ -351,7 +351,8 @@ def _check_versions(client: Client) -> None:
     version = kronlearn.__version__
     found = client.run(eval, "__import__('kronlearn').__version__", on_error="return")
     for worker, answer in found.items():
-        if answer != version:
+        # A worker that has just been lost is none of those that have to answer.
+        if answer != version and not isinstance(answer, OSError):
             raise RuntimeError(
                 f"The Dask worker {worker} does not have kronlearn {version}, but this: {answer}. "
                 "Install the same version for all workers and the scheduler."
