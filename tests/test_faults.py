@@ -1,58 +1,93 @@
-"""Faults: workers killed, frozen, added or cut off, a driver killed, a disk full: the same bits."""
+"""Faults: workers killed, frozen or added, a driver killed, a disk full: the same bits."""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from distributed import Client
 
-import kronlearn.estimators
-from cluster import DaskCluster, MidIteration, at_most, bits, image_like, model
+from cluster import at_most, bits, cluster_of, image_like, kill, model, process_ids, until
 from fault_runs import (
     FAULTS,
+    IMPATIENT,
     N_WORKERS,
-    Fault,
     Problems,
-    add_one,
     fill,
-    fit_with_disk_full,
     fit_with_driver_killed,
     fit_with_fault,
-    freeze,
-    impatient,
-    kill_one,
-    networks_possible,
-    runs_with_cuts,
+    restore,
     small_disk,
 )
-from kronlearn.engines import workforce
+from kronlearn.core.coder import Coder
+from kronlearn.core.dictionary import KroneckerDictionary
+from kronlearn.core.engine import Task
+from kronlearn.core.init import dct_factor
+from kronlearn.engines.dask import Cluster
+from kronlearn.engines.threads import Threads
+from kronlearn.io.arrays import ArraySource
 
-REPETITIONS = 10
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
 SETTINGS: dict[str, Any] = {"n_nonzero_coefs": 4, "max_iter": 6, "n_atoms": (6, 6)}
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
-    with DaskCluster(tmp_path_factory.mktemp("dask"), [1] * N_WORKERS) as running:
+def client() -> Iterator[Client]:
+    with cluster_of(2, IMPATIENT) as running:
         yield running
 
 
-@pytest.fixture
-def cluster(shared: DaskCluster) -> Iterator[DaskCluster]:
-    """Three workers, whatever the test before has done to them."""
-    shared.restore(N_WORKERS)
-    with at_most(100), impatient():
-        yield shared
-
-
 @pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> Problems:
-    return Problems(tmp_path_factory.mktemp("few"), n_samples=30_000, max_iter=8)
+def samples() -> np.ndarray:
+    return image_like(20_000, side=6)
+
+
+def by_threads(samples: np.ndarray, **settings: Any) -> dict[str, bytes]:
+    return bits(model(**SETTINGS | settings | {"engine": "threads"}).fit(samples))
+
+
+def test_samples_that_went_with_a_worker_are_sent_again(
+    client: Client, samples: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scattered, scatter = [], client.scatter
+
+    def counting(data: list[np.ndarray], **options: Any) -> Any:
+        scattered.append(len(data))
+        return scatter(data, **options)
+
+    monkeypatch.setattr(client, "scatter", counting)
+
+    def callback(progress: Any) -> None:
+        if progress.iteration == 1:
+            threading.Timer(0.01, kill, process_ids(client)[:1]).start()
+
+    with at_most(30):
+        fitted = model(**SETTINGS, callback=callback).fit(samples)
+    assert bits(fitted) == by_threads(samples)
+    assert scattered[:2] == [2, 1]
+    until(lambda: len(client.nthreads()) == 2)
+
+
+def test_codes_that_went_with_a_worker_are_made_again(client: Client, samples: np.ndarray) -> None:
+    source = ArraySource(samples, (6, 6))
+    dictionary = KroneckerDictionary([dct_factor(6, 8)] * 2)
+    coding = Task(dictionary, Coder("omp", 3), "mode", 0, keeps_codes=True)
+    summing = Task(dictionary, Coder("omp", 3), "mode", 1)
+    threads = Threads(source, 2, 512)
+    wanted = threads.run(summing, threads.run(coding).codes)
+    cluster = Cluster(client, source, block_size=512)
+    with at_most(30):
+        codes = cluster.run(coding).codes
+        kill(process_ids(client)[0])
+        found = cluster.run(summing, codes)
+    cluster.close()
+    assert np.array_equal(found.sums, wanted.sums)
+    until(lambda: len(client.nthreads()) == 2)
 
 
 @pytest.fixture(scope="module")
@@ -61,122 +96,56 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Problems:
     return Problems(tmp_path_factory.mktemp("many"))
 
 
-@pytest.fixture(scope="module")
-def samples() -> np.ndarray:
-    return image_like(20_000, side=6)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fit_survives_every_time(many: Problems, rng: np.random.Generator, name: str) -> None:
+    with cluster_of(N_WORKERS, IMPATIENT) as client:
+        for _ in range(10):
+            assert fit_with_fault(client, many, FAULTS[name], rng).same_bits
+            restore(client)
 
 
-def undisturbed(samples: np.ndarray, **settings: Any) -> dict[str, bytes]:
-    return bits(model(**SETTINGS | settings | {"engine": "threads"}).fit(samples))
-
-
-@pytest.mark.parametrize(
-    ("fault", "lost"),
-    [(Fault(kill_one), 1), (Fault(add_one, awaited=True), 0), (Fault(freeze(1.5, 1.6)), 1)],
-    ids=["killed", "added", "frozen"],
-)
-def test_a_fit_survives(
-    cluster: DaskCluster, few: Problems, rng: np.random.Generator, fault: Fault, lost: int
+@pytest.mark.slow
+def test_a_fit_goes_on_after_its_driver_was_killed(
+    many: Problems, tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    run = fit_with_fault(cluster, few, fault, rng)
-    assert run.same_bits
-    # On a busy machine another worker may be given up too.
-    assert run.workers_lost >= lost
+    with cluster_of(N_WORKERS) as client:
+        for _ in range(10):
+            assert fit_with_driver_killed(client, many, tmp_path, rng).same_bits
 
 
-@pytest.mark.parametrize("act", ["kill", "freeze"])
-def test_a_worker_lost_after_the_last_pass_is_not_missed(
-    cluster: DaskCluster, samples: np.ndarray, act: str
+@pytest.mark.slow
+def test_an_interrupt_in_the_middle_of_a_pass_leaves_no_tasks(
+    client: Client, many: Problems
 ) -> None:
-    def callback(progress: Any) -> None:
-        if progress.iteration == SETTINGS["max_iter"]:
-            getattr(cluster, act)(cluster.alive[0])
-
-    fitted = model(**SETTINGS, callback=callback).fit(samples)
-    assert bits(fitted) == undisturbed(samples)
-
-
-def test_codes_lost_before_a_checkpoint_are_made_again_for_it(
-    cluster: DaskCluster, samples: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save = kronlearn.estimators.save_state
-
-    def kill_and_save(path: Any, state: Any, problem: Any) -> None:
-        if state.iteration == 3:
-            cluster.kill(cluster.alive[0])
-        save(path, state, problem)
-
-    monkeypatch.setattr(kronlearn.estimators, "save_state", kill_and_save)
-    kept = {"checkpoint": tmp_path / "run.safetensors", "checkpoint_every": 1}
-    assert bits(model(**SETTINGS, **kept).fit(samples)) == undisturbed(samples)
-    model(**SETTINGS | kept | {"max_iter": 3, "checkpoint": tmp_path / "other"}).fit(samples)
-    resumed = model(**SETTINGS | kept | {"checkpoint": tmp_path / "other"}).fit(samples)
-    assert bits(resumed) == undisturbed(samples)
-
-
-def test_a_worker_lost_right_after_a_resumption_is_replaced(
-    cluster: DaskCluster, samples: np.ndarray, tmp_path: Path, rng: np.random.Generator
-) -> None:
-    kept = {"checkpoint": tmp_path / "run.safetensors", "checkpoint_every": 1}
-    model(**SETTINGS | kept | {"max_iter": 3}).fit(samples)
-    fault = MidIteration(4, lambda: kill_one(cluster, rng), rng)
-    resumed = model(**SETTINGS, **kept, callback=fault).fit(samples)
-    fault.finish()
-    assert bits(resumed) == undisturbed(samples)
-
-
-def test_workers_may_die_one_after_the_other_until_one_is_left(
-    cluster: DaskCluster, samples: np.ndarray
-) -> None:
-    def callback(progress: Any) -> None:
-        if progress.iteration in (2, 4):
-            cluster.kill(cluster.alive[0])
-
-    fitted = model(**SETTINGS, callback=callback).fit(samples)
-    assert bits(fitted) == undisturbed(samples)
-    assert fitted.traffic_.workers_lost >= 2
-
-
-def test_without_any_worker_a_fit_ends_with_an_error(
-    cluster: DaskCluster, samples: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workforce, "PATIENCE", 0.3)
-
     def callback(progress: Any) -> None:
         if progress.iteration == 2:
-            for worker in cluster.alive:
-                cluster.kill(worker)
+            threading.Timer(0.02, os.kill, (os.getpid(), 2)).start()
 
-    learner = model(**SETTINGS, callback=callback)
-    with pytest.raises(RuntimeError, match="No Dask worker has answered"):
-        learner.fit(samples)
-    assert (learner.n_iter_, learner.stop_reason_) == (2, "interrupted")
-    cluster.restore(N_WORKERS)
-    assert bits(model(**SETTINGS).fit(samples)) == undisturbed(samples)
-
-
-def test_a_worker_that_cannot_import_kronlearn_is_told_of_and_then_left_out(
-    samples: np.ndarray, tmp_path: Path
-) -> None:
-    package = tmp_path / "without" / "kronlearn"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("raise ImportError('no kronlearn here')\n")
-    without = ["env", f"PYTHONPATH={package.parent}"]
-    with DaskCluster(tmp_path, [1, 1], prefixes=[[], without]) as cluster, at_most(60):
-        with pytest.raises(RuntimeError, match=r"no kronlearn here.*install the same version"):
-            model(**SETTINGS).fit(samples)
-        cluster.kill(cluster.workers[1])
-        assert bits(model(**SETTINGS).fit(samples)) == undisturbed(samples)
+    learner = model(max_iter=50, n_nonzero_coefs=16, callback=callback)
+    with pytest.raises(KeyboardInterrupt):
+        learner.fit(many.array)
+    assert learner.stop_reason_ == "interrupted"
+    until(lambda: not any(client.processing().values()))
 
 
 @ROOT
 def test_a_full_disk_is_told_of_and_the_last_checkpoint_is_good(
-    cluster: DaskCluster, few: Problems, tmp_path: Path, rng: np.random.Generator
+    samples: np.ndarray, tmp_path: Path
 ) -> None:
-    with small_disk(tmp_path, 16) as disk:
-        run = fit_with_disk_full(few, disk, rng)
-    assert run.same_bits
-    assert str(tmp_path / "run.safetensors") in run.error
+    with small_disk(tmp_path, 1) as disk:
+        checkpoint, filler = disk / "run.safetensors", disk / "filler"
+
+        def callback(progress: Any) -> None:
+            if progress.iteration == 3:
+                fill(filler)
+
+        kept = {"engine": "threads", "checkpoint": checkpoint, "checkpoint_every": 1}
+        with pytest.raises(OSError, match=r"run\.safetensors"):
+            model(**SETTINGS | kept, callback=callback).fit(samples)
+        filler.unlink()
+        assert [file.name for file in disk.iterdir()] == [checkpoint.name]
+        assert bits(model(**SETTINGS | kept).fit(samples)) == by_threads(samples)
 
 
 @ROOT
@@ -186,74 +155,8 @@ def test_a_dictionary_on_a_full_disk_stays_as_it_was(samples: np.ndarray, tmp_pa
         path = disk / "dictionary.safetensors"
         first.dictionary_.save(path)
         before = path.read_bytes()
-        fill(disk / "filler", 0)
+        fill(disk / "filler")
         with pytest.raises(OSError, match=r"dictionary\.safetensors"):
             second.dictionary_.save(path)
         assert path.read_bytes() == before
         assert sorted(file.name for file in disk.iterdir()) == [path.name, "filler"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fit_survives_every_time(
-    many: Problems, tmp_path: Path, rng: np.random.Generator, name: str
-) -> None:
-    fault = FAULTS[name]
-    with DaskCluster(tmp_path, [1] * N_WORKERS, nanny=fault.nanny) as cluster:
-        for _ in range(REPETITIONS):
-            assert fit_with_fault(cluster, many, fault, rng).same_bits
-            cluster.restore(N_WORKERS)
-
-
-@pytest.mark.slow
-def test_a_fit_survives_cuts_of_the_network(tmp_path: Path) -> None:
-    if not networks_possible():
-        pytest.skip("needs root and the command ip to make network namespaces")
-    runs = runs_with_cuts(tmp_path, REPETITIONS, seed=0)
-    assert all(run.same_bits for run in runs)
-    # Every other cut lasts longer than the patience.
-    assert sum(run.workers_lost for run in runs) >= REPETITIONS // 2
-
-
-@pytest.mark.slow
-def test_a_fit_goes_on_after_its_driver_was_killed(
-    shared: DaskCluster, many: Problems, tmp_path: Path, rng: np.random.Generator
-) -> None:
-    shared.restore(N_WORKERS)
-    for _ in range(REPETITIONS):
-        assert fit_with_driver_killed(shared, many, tmp_path, rng).same_bits
-
-
-@ROOT
-@pytest.mark.slow
-def test_a_fit_goes_on_after_its_disk_was_full(
-    shared: DaskCluster, few: Problems, tmp_path: Path, rng: np.random.Generator
-) -> None:
-    shared.restore(N_WORKERS)
-    with small_disk(tmp_path, 16) as disk:
-        for _ in range(REPETITIONS):
-            assert fit_with_disk_full(few, disk, rng).same_bits
-
-
-@pytest.mark.slow
-def test_a_busy_worker_is_not_taken_for_a_lost_one(
-    shared: DaskCluster, many: Problems, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared.restore(1)
-    monkeypatch.setattr(workforce, "PATIENCE", 1.0)
-    settings = {"n_atoms": (32, 32), "n_nonzero_coefs": 32, "max_iter": 1}
-    fitted = model(**settings).fit(many.array)
-    assert fitted.history_["seconds"][0] > 2.5
-    assert fitted.traffic_.workers_lost == 0
-
-
-@pytest.mark.slow
-def test_without_its_scheduler_a_fit_ends_with_an_error(
-    many: Problems, tmp_path: Path, rng: np.random.Generator
-) -> None:
-    with DaskCluster(tmp_path) as cluster:
-        fault = MidIteration(2, cluster.scheduler.kill, rng)
-        learner = model(**many.settings(0) | {"max_iter": 200}, callback=fault)
-        with at_most(200), pytest.raises(OSError, match="connect"):
-            learner.fit(many.path)
-        assert learner.n_iter_ >= 2

@@ -20,8 +20,9 @@ from kronlearn.core.engine import Engine, Task, full_moment_numbers
 from kronlearn.core.iteration import uses_full_moments
 from kronlearn.core.loop import Entry, Plan, State, learn
 from kronlearn.core.source import Source
+from kronlearn.engines.lazy import has_unknown_length, lazy_codes, lazy_samples
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
-from kronlearn.io.arrays import real_array
+from kronlearn.io.arrays import check_shape, real_array
 from kronlearn.io.samples import Samples, dask_array, source_of
 from kronlearn.parameters import mode_sizes
 from kronlearn.progress import progress_bar
@@ -97,11 +98,14 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         -------
         csr_array of shape (N, n_codes), or for a Dask array a lazy one whose chunks are such
         """
-        source, coder = self._coding(X)
-        lazy = dask_array(source)
+        check_is_fitted(self, "dictionary_")
+        if has_unknown_length(X):
+            check_shape(X.shape, self.patch_shape_)
+            lazy, coder = X, self._coder(self.dictionary_)
+        else:
+            source, coder = self._coding(X)
+            lazy = dask_array(source)
         if lazy is not None:
-            from kronlearn.engines.lazy import lazy_codes
-
             return lazy_codes(lazy, self.dictionary_, coder, getattr(self, "device", "cpu"))
         engine = self._engine(source, None)
         try:
@@ -125,8 +129,6 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         n_features = math.prod(self.patch_shape_)
         sample_shape = (n_features,) if self._rows else self.patch_shape_
         if type(X).__module__.startswith("dask"):
-            from kronlearn.engines.lazy import lazy_samples
-
             return lazy_samples(X, self.dictionary_, sample_shape)
         return self.dictionary_.reconstruct(X).reshape(-1, *sample_shape)
 

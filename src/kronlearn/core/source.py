@@ -41,8 +41,9 @@ class Source(ABC):
     dtype: np.dtype[Any]
     is_rows: bool = False
     device: str = "cpu"
-    #: What errors call it.
+    #: What errors call it, and its first sample.
     name: str = "Y"
+    first: int = 0
 
     @abstractmethod
     def __len__(self) -> int:
@@ -93,24 +94,25 @@ class _Part(Source):
     """Consecutive samples of a source."""
 
     def __init__(self, source: Source, start: int, stop: int) -> None:
-        self.source, self.first, self.n_samples = source, start, stop - start
+        self.source, self.start, self.n_samples = source, start, stop - start
         self.patch_shape, self.dtype = source.patch_shape, source.dtype
-        self.is_rows, self.device, self.name = source.is_rows, source.device, source.name
+        self.is_rows, self.device = source.is_rows, source.device
+        self.name, self.first = source.name, source.first + start
 
     def __len__(self) -> int:
         return self.n_samples
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Consecutive samples of the part."""
-        return self.source.read(self.first + start, self.first + stop)
+        return self.source.read(self.start + start, self.start + stop)
 
     def whole(self, start: int, stop: int) -> NDArray[Any] | None:
         """As the source has them."""
-        return self.source.whole(self.first + start, self.first + stop)
+        return self.source.whole(self.start + start, self.start + stop)
 
     def file(self, start: int) -> tuple[int, int] | None:
         """As the source has them."""
-        return self.source.file(self.first + start)
+        return self.source.file(self.start + start)
 
     def step(self, multiple_of: int) -> int:
         """As the source has it."""

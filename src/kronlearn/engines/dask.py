@@ -7,68 +7,81 @@ be computed again; they are scattered anew, and the pass is run again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Any
+from functools import cached_property
+from itertools import groupby, pairwise
+from typing import Any, TypeVar
 
 import numpy as np
-from distributed import Client, Future, wait
+from distributed import CancelledError, Client, Future, wait
 from numpy.typing import NDArray
 from scipy import sparse
 
+import kronlearn
 from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import Engine, PassSums, Task, worst_first
-from kronlearn.core.instruction_sets import (
-    instruction_set,
-    instruction_sets,
-    use_instruction_set,
-)
+from kronlearn.core.instruction_sets import instruction_set, use_instruction_set
 from kronlearn.core.source import Source
 from kronlearn.engines.selection import local_engine
-from kronlearn.engines.threads import Codes, default_block_size, pass_over, resolve_n_jobs
+from kronlearn.engines.threads import (
+    Codes,
+    Threads,
+    default_block_size,
+    pass_over,
+    resolve_n_jobs,
+)
 from kronlearn.io.arrays import ArraySource
 from kronlearn.io.samples import dask_array
 
 __all__ = ["Cluster"]
 
 # So many partial sums are added by one task.
-_FAN_IN = 8
-# Blocks that no chunk of a Dask array holds as a whole are put together, so many at a time.
-_GATHERED_BLOCKS = 64
-# Without workers to count, the samples are cut into so many partitions.
+_FAN_IN = 16
+# Without workers to count, or if partitions still have some size then, there are so many of them.
 _PARTITIONS = 16
-# How often lost samples are scattered anew before it is taken for more than bad luck.
+_PARTITION_BYTES = 1 << 25
+# How often a pass is run again because samples were lost before it is taken for more than bad luck.
 _MOST_ATTEMPTS = 20
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Consecutive blocks of samples, and where a worker finds them.
+    """The samples from number ``start`` to ``stop``, whole blocks, and who holds them.
 
-    ``samples`` is an array that Dask holds, or a source that a worker opens itself; the partition
-    is its rows from ``start`` to ``stop``. ``first`` is the number of the first one among all
-    samples. Samples that were ``scattered`` are lost with their worker.
+    ``samples`` is an array, a source or a GpuPartition of these alone. Where Dask cannot make it
+    again, since this process ``scattered`` it, it is lost with its worker.
     """
 
-    samples: Future | Source
+    samples: Future
     start: int
     stop: int
-    first: int
     scattered: bool = False
+
+
+@dataclass(frozen=True)
+class HeldCodes:
+    """The codes of a pass with a task, held by workers: a future of a Part for each partition."""
+
+    task: Task
+    parts: list[Future]
 
 
 @dataclass(frozen=True)
 class Part:
     """What a pass over a partition found: nodes of the tree of sums, and the worst samples.
 
-    ``nodes`` are levels (k,), indices (k,) and sums (k, size); ``worst`` residuals and numbers.
+    ``nodes`` are levels (k,), indices (k,) and sums (k, size); ``worst`` residuals and numbers;
+    ``codes`` what a task that keeps them leaves where they were made.
     """
 
     nodes: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
     worst: tuple[NDArray[np.float64], NDArray[np.int64]]
-    codes: Codes | None = None
+    codes: Any = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +97,27 @@ class Setting:
     name: str
 
 
+class GpuPartition:
+    """A partition that a worker keeps on its GPU; another worker that it is sent to loads it anew.
+
+    Parameters
+    ----------
+    source : Source
+    block_size : int
+    """
+
+    def __init__(self, source: Source, block_size: int) -> None:
+        self.source, self.block_size = source, block_size
+
+    @cached_property
+    def engine(self) -> Any:
+        """The engine of this worker's GPU for these samples."""
+        return local_engine(self.source, None, "cuda", self.block_size)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"source": self.source, "block_size": self.block_size}
+
+
 class Cluster(Engine):
     """Runs passes on the workers of a Dask cluster.
 
@@ -94,7 +128,7 @@ class Cluster(Engine):
         Arrays in memory are scattered; chunks of a Dask array stay where they are; anything else is
         opened by the workers.
     n_jobs : int or None
-        Threads of a task; None: one, for Dask runs as many tasks as a worker has threads.
+        Threads of a task; None or -1: one, for Dask runs as many tasks as a worker has threads.
     device : {"cpu", "cuda"}
     block_size : int, optional
     """
@@ -107,193 +141,292 @@ class Cluster(Engine):
         device: str = "cpu",
         block_size: int | None = None,
     ) -> None:
+        _check_versions(client)
         self.client, self.source = client, source
         self.block_size = block_size or default_block_size(source)
         self.setting = Setting(
             source.patch_shape,
             -(-len(source) // self.block_size),
             self.block_size,
-            1 if n_jobs is None else resolve_n_jobs(n_jobs),
+            1 if n_jobs is None or n_jobs < 0 else resolve_n_jobs(n_jobs),
             device,
-            _common_instruction_set(client),
+            instruction_set(),
             source.name,
         )
-        lazy = dask_array(source)
-        if lazy is not None:
-            self.partitions = list(_of_chunks(client, lazy, self.block_size))
-        else:
-            self.partitions = self._cut()
+        self.partitions = self._held_partitions()
+        self.done: list[Future] = []
 
-    def run(self, task: Task, codes: list[Future] | None = None) -> PassSums:
+    def run(self, task: Task, codes: HeldCodes | None = None) -> PassSums:
         """One pass over all partitions; a task each, and a tree of tasks that adds their sums."""
-        return self._repeated(lambda: self._run(task, codes))
+        return self._repeated(lambda: self._run(task, codes), codes)
 
     def codes(self, dictionary: Dictionary, coder: Coder) -> sparse.csr_array:
         """The codes of all samples, made by the workers and put together here."""
-        return self._repeated(lambda: self._codes(dictionary, coder))
+        return self._repeated(lambda: self._codes(Task(dictionary, coder)))
 
     def close(self) -> None:
         """Let go of the samples that workers hold for this engine."""
-        self.partitions = []
+        _release([*self.done, *(partition.samples for partition in self.partitions)])
 
-    def _run(self, task: Task, codes: list[Future] | None) -> PassSums:
-        parts = self._mapped("kronlearn-pass", _pass, task, codes)
-        sums = parts
-        if task.keeps_codes:
-            # Codes stay with the worker that made them.
-            sums = self.client.map(_without_codes, parts, key="kronlearn-sums", pure=False)
-        while len(sums) > 1:
-            groups = [sums[i : i + _FAN_IN] for i in range(0, len(sums), _FAN_IN)]
-            same = [task] * len(groups), [self.setting] * len(groups)
-            sums = self.client.map(_added, groups, *same, key="kronlearn-add", pure=False)
-        total = sums[0].result()
+    def _run(self, task: Task, codes: HeldCodes | None) -> PassSums:
+        parts = self._mapped("kronlearn-pass", _pass, task, codes.parts if codes else None)
+        made = list(parts)
+        try:
+            sums = parts
+            if task.keeps_codes:
+                # Codes stay with the worker that made them.
+                sums = self._map("kronlearn-sums", _without_codes, parts)
+                made += sums
+            while len(sums) > 1:
+                groups = [sums[i : i + _FAN_IN] for i in range(0, len(sums), _FAN_IN)]
+                sums = self._map("kronlearn-add", _added, groups, task=task, setting=self.setting)
+                made += sums
+            # A client sends messages every 10 ms at most: released at the end of a pass, futures
+            # would hold up the next one.
+            _release(self.done)
+            total = _result(sums[0], parts)
+        except BaseException:
+            _release(made)
+            raise
         tree = task.tree(self.setting.n_blocks)
         _add_nodes(tree, total)
-        worst = total.worst[1]
-        return PassSums.of_tree(tree, len(self.source), worst, parts if task.keeps_codes else None)
+        kept = HeldCodes(task, parts) if task.keeps_codes else None
+        self.done = made[len(parts) if kept else 0 :]
+        return PassSums.of_tree(tree, len(self.source), total.worst[1], kept)
 
-    def _codes(self, dictionary: Dictionary, coder: Coder) -> sparse.csr_array:
-        parts = self._mapped("kronlearn-codes", _codes, Task(dictionary, coder), None)
-        return sparse.vstack(self.client.gather(parts), format="csr")
+    def _codes(self, task: Task) -> sparse.csr_array:
+        parts = self._mapped("kronlearn-codes", _codes, task, None)
+        try:
+            return sparse.vstack([_result(part, parts) for part in parts], format="csr")
+        finally:
+            _release(parts)
 
     def _mapped(
-        self, name: str, function: Any, task: Task, codes: list[Future] | None
+        self,
+        name: str,
+        function: Any,
+        task: Task,
+        codes: list[Future] | None,
+        which: Sequence[int] | None = None,
     ) -> list[Future]:
-        """A task for every partition."""
-        ranges = [(p.start, p.stop, p.first) for p in self.partitions]
-        tasks = [_of_partition(task, p) for p in self.partitions]
-        settings = [self.setting] * len(tasks)
-        samples = [p.samples for p in self.partitions]
+        """A task for every partition, or for some."""
+        partitions = self.partitions if which is None else [self.partitions[k] for k in which]
+        samples = [partition.samples for partition in partitions]
+        tasks = [_of_partition(task, partition) for partition in partitions]
+        firsts = [partition.start for partition in partitions]
         given = [None] * len(tasks) if codes is None else codes
-        futures: list[Future] = self.client.map(
-            function, samples, ranges, tasks, settings, given, key=name, pure=False
-        )
+        return self._map(name, function, samples, firsts, tasks, given, setting=self.setting)
+
+    def _map(self, name: str, function: Any, *arguments: list[Any], **same: Any) -> list[Future]:
+        """A task for every set of arguments, under a name that the dashboard shows."""
+        futures: list[Future] = self.client.map(function, *arguments, key=name, pure=False, **same)
         return futures
 
-    def _cut(self) -> list[Partition]:
-        """Partitions of equal numbers of blocks.
-
-        Their number is a power of two, so that most are one node of the tree of sums: as many as
-        the cluster has threads or, if these are not a power of two, four times as many or more.
-        """
-        threads = sum(self.client.nthreads().values()) // self.setting.n_threads or _PARTITIONS
-        wanted = threads if threads.bit_count() == 1 else 4 * threads
-        n_blocks = self.setting.n_blocks
-        step = -(-n_blocks // (1 << (wanted - 1).bit_length()))
-        bounds = [
-            (start * self.block_size, min((start + step) * self.block_size, len(self.source)))
-            for start in range(0, n_blocks, step)
-        ]
-        if not isinstance(self.source, ArraySource):
-            return [Partition(self.source, start, stop, start) for start, stop in bounds]
-        arrays = self.client.scatter([self.source.array[a:b] for a, b in bounds], hash=False)
-        return [
-            Partition(array, 0, stop - start, start, scattered=True)
-            for array, (start, stop) in zip(arrays, bounds, strict=True)
-        ]
-
-    def _repeated(self, work: Any) -> Any:
+    def _repeated(self, work: Callable[[], _T], codes: HeldCodes | None = None) -> _T:
         """The result of some work, again if samples that it needed went with their worker."""
         for _ in range(_MOST_ATTEMPTS):
             try:
                 return work()
-            except BaseException:
-                if not self._scatter_lost():
-                    raise
+            except CancelledError:
+                # What is left cannot be computed again: not what was scattered, nor what was made
+                # of it.
+                self._scatter_lost()
+                if codes is not None:
+                    self._code_lost(codes)
         raise RuntimeError(
             f"Workers were lost {_MOST_ATTEMPTS} times in a row, and samples with them; see their "
             "logs for the reason."
         )
 
-    def _scatter_lost(self) -> bool:
-        """Scatter samples anew that were lost; whether there were any."""
-        wait([p.samples for p in self.partitions if isinstance(p.samples, Future)], timeout=0)
-        lost = [
-            k
-            for k, p in enumerate(self.partitions)
-            if p.scattered and isinstance(p.samples, Future) and p.samples.status != "finished"
-        ]
-        if not lost:
-            return False
-        assert isinstance(self.source, ArraySource)
-        for k in lost:
-            p = self.partitions[k]
-            array = self.source.array[p.first : p.first + p.stop]
-            samples = self.client.scatter(array, hash=False)
-            self.partitions[k] = replace(p, samples=samples)
-        return True
+    def _held_partitions(self) -> list[Partition]:
+        """The samples, held by workers in partitions."""
+        step = self._blocks_per_partition()
+        lazy = dask_array(self.source)
+        if lazy is not None:
+            return self._of_chunks(lazy, step)
+        bounds = [*range(0, len(self.source), step * self.block_size), len(self.source)]
+        spans = list(pairwise(bounds))
+        if isinstance(self.source, ArraySource):
+            return self._scattered(self.source, spans)
+        # As bytes, since the scheduler unpickles tasks, and does not have the files of workers.
+        opened = self._map("kronlearn-open", pickle.loads, [pickle.dumps(self.source)]) * len(spans)
+        return self._partitions(self._map("kronlearn-samples", _part, opened, spans), spans)
+
+    def _partitions(
+        self, samples: list[Future], spans: list[tuple[int, int]], scattered: bool = False
+    ) -> list[Partition]:
+        if self.setting.device == "cuda":
+            firsts = [start for start, _ in spans]
+            samples = self._map("kronlearn-gpu", _on_gpu, samples, firsts, setting=self.setting)
+        return [Partition(s, *span, scattered) for s, span in zip(samples, spans, strict=True)]
+
+    def _blocks_per_partition(self) -> int:
+        """How many blocks a partition has, unless it is at an edge.
+
+        The number of partitions is a power of two, so that most are one node of the tree of sums:
+        as many as the cluster has threads or, if that is none, enough for all of them to end
+        together; more if much is to be done, since workers may come.
+        """
+        threads = sum(self.client.nthreads().values()) // self.setting.n_threads or _PARTITIONS
+        wanted = threads if threads.bit_count() == 1 else 4 * threads
+        size = len(self.source) * self.source.n_features * self.source.dtype.itemsize
+        wanted = max(wanted, min(_PARTITIONS, size // _PARTITION_BYTES))
+        return -(-self.setting.n_blocks // (1 << (wanted - 1).bit_length()))
+
+    def _scattered(self, source: ArraySource, spans: list[tuple[int, int]]) -> list[Partition]:
+        """Partitions of an array in memory, sent to workers."""
+        if not self.client.nthreads():
+            # An adaptive cluster has workers when there are tasks.
+            self._map("kronlearn-start", str, ["a worker"])[0].result()
+        arrays = self.client.scatter([source.array[a:b] for a, b in spans], hash=False)
+        pieces = [[(a, 0, stop - start)] for a, (start, stop) in zip(arrays, spans, strict=True)]
+        return self._partitions(self._map("kronlearn-samples", _joined, pieces), spans, True)
+
+    def _scatter_lost(self) -> None:
+        """Scatter samples anew that were lost."""
+        lost = [k for k, p in enumerate(self.partitions) if p.scattered and p.samples.cancelled()]
+        if lost:
+            assert isinstance(self.source, ArraySource)
+            spans = [(self.partitions[k].start, self.partitions[k].stop) for k in lost]
+            for k, partition in zip(lost, self._scattered(self.source, spans), strict=True):
+                self.partitions[k] = partition
+
+    def _code_lost(self, codes: HeldCodes) -> None:
+        """Code samples anew whose codes were lost."""
+        lost = [k for k, part in enumerate(codes.parts) if part.cancelled()]
+        if lost:
+            again = self._mapped("kronlearn-pass", _pass, codes.task, None, lost)
+            for k, part in zip(lost, again, strict=True):
+                codes.parts[k] = part
+
+    def _of_chunks(self, array: Any, step: int) -> list[Partition]:
+        """Partitions of a Dask array.
+
+        Blocks that lie in a large chunk stay there. What reaches over the edges of chunks, or lies
+        in small ones, is put together by tasks.
+        """
+        whole = array.rechunk(dict.fromkeys(range(1, array.ndim), -1))
+        chunks = self.client.compute(whole.to_delayed().ravel().tolist())
+        ends = np.cumsum(whole.chunks[0])
+        pieces, spans = [], []
+        for start, stop in _spans_in_chunks(ends, self.block_size, step):
+            parts = []
+            first, last = np.searchsorted(ends, [start, stop - 1], "right")
+            for k in range(first, last + 1):
+                begin, end = int(ends[k]) - whole.chunks[0][k], int(ends[k])
+                parts.append((chunks[k], max(start, begin) - begin, min(stop, end) - begin))
+            pieces.append(parts)
+            spans.append((start, stop))
+        return self._partitions(self._map("kronlearn-samples", _joined, pieces), spans)
 
 
-def _of_chunks(client: Client, array: Any, block_size: int) -> Iterator[Partition]:
-    """Partitions of a Dask array whose chunks stay where they are.
+def _spans_in_chunks(
+    ends: NDArray[np.int64], block_size: int, step: int
+) -> Iterator[tuple[int, int]]:
+    """Consecutive spans of whole blocks, of about ``step`` blocks where chunks are large.
 
-    A partition is all blocks that lie in one chunk. Blocks that reach over the edge of a chunk are
-    put together, by tasks.
+    Parameters
+    ----------
+    ends : array of shape (n_chunks,)
+        Where the chunks end.
     """
-    whole = array.rechunk(dict.fromkeys(range(1, array.ndim), -1))
-    chunks = client.compute(whole.to_delayed().ravel().tolist())
-    ends = np.cumsum(whole.chunks[0])
     n = int(ends[-1])
     firsts = np.arange(0, n, block_size)
-    lasts = np.minimum(firsts + block_size, n) - 1
-    home = np.searchsorted(ends, firsts, side="right")
-    straddles = home != np.searchsorted(ends, lasts, side="right")
-    # Runs of blocks with the same key: a chunk, or a number of blocks that lie in none.
-    keys = np.where(straddles, -1 - np.arange(len(home)) // _GATHERED_BLOCKS, home)
-    for key, run in groupby(range(len(keys)), keys.__getitem__):
+    home = np.searchsorted(ends, firsts, "right")
+    inside = home == np.searchsorted(ends, np.minimum(firsts + block_size, n) - 1, "right")
+    is_large = 2 * np.bincount(home[inside], minlength=len(ends)) >= step
+    keys = np.where(inside & is_large[home], home, -1)
+    for _, run in groupby(range(len(keys)), keys.__getitem__):
         blocks = list(run)
-        start, stop = int(firsts[blocks[0]]), int(lasts[blocks[-1]]) + 1
-        if key >= 0:
-            begin = int(ends[key - 1]) if key else 0
-            yield Partition(chunks[key], start - begin, stop - begin, start)
-            continue
-        pieces, ranges = [], []
-        for chunk in range(int(home[blocks[0]]), int(np.searchsorted(ends, stop - 1, "right")) + 1):
-            begin = int(ends[chunk - 1]) if chunk else 0
-            pieces.append(chunks[chunk])
-            ranges.append((max(start - begin, 0), min(stop, int(ends[chunk])) - begin))
-        gathered = client.submit(_gathered, pieces, ranges, key=None, pure=False)
-        yield Partition(gathered, 0, stop - start, start)
+        count = max(1, round(len(blocks) / step))
+        for some in np.array_split(blocks, count):
+            yield int(firsts[some[0]]), min(int(firsts[some[-1]]) + block_size, n)
 
 
-def _gathered(pieces: list[NDArray[Any]], ranges: list[tuple[int, int]]) -> NDArray[Any]:
-    """Rows of some chunks, one behind the other."""
-    rows = [piece[a:b] for piece, (a, b) in zip(pieces, ranges, strict=True)]
-    return np.concatenate(rows)
+def _check_versions(client: Client) -> None:
+    """Raise unless all workers can import this version of kronlearn.
 
-
-def _common_instruction_set(client: Client) -> str:
-    """The best instruction set that this process and all workers have, up to the one in use."""
-    names = instruction_sets()
-    wanted = names[: names.index(instruction_set()) + 1]
-    found = client.run(instruction_sets)
-    return [name for name in wanted if all(name in sets for sets in found.values())][-1]
+    One that cannot does not even understand its tasks: it ends, and so does the next.
+    """
+    version = kronlearn.__version__
+    found = client.run(eval, "__import__('kronlearn').__version__", on_error="return")
+    for worker, answer in found.items():
+        # A worker that has just been lost is none of those that have to answer.
+        if answer != version and not isinstance(answer, OSError):
+            raise RuntimeError(
+                f"The Dask worker {worker} does not have kronlearn {version}, but this: {answer}. "
+                "Install the same version for all workers and the scheduler."
+            )
 
 
 def _of_partition(task: Task, partition: Partition) -> Task:
     """The task with error targets and weights of the partition's samples alone."""
-    rows = slice(partition.first, partition.first + partition.stop - partition.start)
-    return replace(task, coder=task.coder.of_rows(rows))
+    tol, weights = task.coder.tol, task.coder.weights
+    if (tol is None or np.ndim(tol) == 0) and weights is None:
+        # One object for all partitions is sent once.
+        return task
+    return replace(task, coder=task.coder.of_rows(slice(partition.start, partition.stop)))
 
 
-def _source(samples: Any, rows: tuple[int, int, int], setting: Setting) -> Source:
-    """A partition's samples as a source of their own."""
-    start, stop, _ = rows
+def _release(futures: list[Future]) -> None:
+    """Let Dask forget what nobody will ask for, and not run what it has not begun."""
+    for future in futures:
+        future.release()
+
+
+def _result(future: Future, parts: list[Future]) -> Any:
+    """A result; or the error of the first of some parts, which threads would meet first."""
+    try:
+        return future.result()
+    except CancelledError:
+        raise
+    except Exception:
+        wait(parts)
+        for part in parts:
+            if part.status == "error":
+                part.result()
+        raise
+
+
+# What follows is run by workers.
+
+
+def _part(source: Source, span: tuple[int, int]) -> Source:
+    return source.part(*span)
+
+
+def _joined(pieces: list[tuple[NDArray[Any], int, int]]) -> NDArray[Any]:
+    """Rows of some arrays, one behind the other; a view where that is possible."""
+    rows = [_aligned(array[start:stop]) for array, start, stop in pieces]
+    return rows[0] if len(rows) == 1 else np.concatenate(rows)
+
+
+def _aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """An array, moved if it lies misaligned in the message that it came in."""
+    return array if array.flags.aligned else np.array(array)
+
+
+def _source(samples: Source | NDArray[Any], first: int, setting: Setting) -> Source:
+    """A partition's samples as a source."""
     if isinstance(samples, Source):
-        return samples.part(start, stop)
-    part = samples[start:stop]
-    # Arrays may lie misaligned in the message that they came in.
-    return ArraySource(part if part.flags.aligned else np.array(part), setting.patch_shape)
+        return samples
+    source = ArraySource(_aligned(samples), setting.patch_shape)
+    source.name, source.first = setting.name, first
+    return source
 
 
-def _pass(
-    samples: Any, rows: tuple[int, int, int], task: Task, setting: Setting, given: Part | None
-) -> Part:
-    """A pass over a partition."""
-    source = _source(samples, rows, setting)
-    source.name = setting.name
+def _on_gpu(samples: Source | NDArray[Any], first: int, setting: Setting) -> GpuPartition:
+    return GpuPartition(_source(samples, first, setting), setting.block_size)
+
+
+def _pass(samples: Any, first: int, task: Task, given: Part | None, setting: Setting) -> Part:
+    """A pass over a partition, whose first sample has a number."""
     tree = task.tree(setting.n_blocks)
     codes = None if given is None else given.codes
+    if isinstance(samples, GpuPartition):
+        worst, codes = samples.engine.add(task, tree, codes, first)
+        return Part(tree.nodes(), worst, codes)
+    source = _source(samples, first, setting)
     if task.keeps_codes:
         codes = Codes.empty(len(source), task.coder.width, source.dtype)
     with use_instruction_set(setting.instruction_set):
@@ -303,21 +436,22 @@ def _pass(
             tree,
             setting.n_threads,
             setting.block_size,
-            first=rows[2],
+            first=first,
             codes=codes,
             given=given is not None,
         )
     return Part(tree.nodes(), worst, codes if task.keeps_codes else None)
 
 
-def _codes(
-    samples: Any, rows: tuple[int, int, int], task: Task, setting: Setting, given: None
-) -> sparse.csr_array:
-    """The codes of a partition."""
-    source = _source(samples, rows, setting)
+def _codes(samples: Any, first: int, task: Task, given: None, setting: Setting) -> Any:
+    """The codes of a partition, a CSR array."""
+    if isinstance(samples, GpuPartition):
+        return samples.engine.codes(task.dictionary, task.coder)
+    source = _source(samples, first, setting)
     with use_instruction_set(setting.instruction_set):
-        engine = local_engine(source, setting.n_threads, setting.device, setting.block_size)
-        return engine.codes(task.dictionary, task.coder)
+        return Threads(source, setting.n_threads, setting.block_size).codes(
+            task.dictionary, task.coder
+        )
 
 
 def _without_codes(part: Part) -> Part:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from kronlearn.core.source import sample_dtype
 from kronlearn.engines.selection import local_engine
 from kronlearn.io.arrays import ArraySource
 
-__all__ = ["lazy_codes", "lazy_samples"]
+__all__ = ["has_unknown_length", "lazy_codes", "lazy_samples"]
 
 
 def lazy_codes(samples: Any, dictionary: Dictionary, coder: Coder, device: str = "cpu") -> Any:
@@ -32,6 +33,11 @@ def lazy_codes(samples: Any, dictionary: Dictionary, coder: Coder, device: str =
         chunks=(whole.chunks[0], (dictionary.n_codes,)),
         meta=sparse.csr_array((0, dictionary.n_codes), dtype=dtype),
     )
+
+
+def has_unknown_length(samples: Any) -> bool:
+    """Whether samples are a Dask array that does not know how many they are."""
+    return type(samples).__module__.startswith("dask.array") and math.isnan(samples.shape[0])
 
 
 def lazy_samples(codes: Any, dictionary: Dictionary, sample_shape: tuple[int, ...]) -> Any:
@@ -59,11 +65,10 @@ def _codes(
     if len(block) == 0:
         return sparse.csr_array((0, dictionary.n_codes), dtype=sample_dtype(block.dtype))
     source = ArraySource(block, dictionary.patch_shape)
-    try:
-        return local_engine(source, 1, device).codes(dictionary, coder)
-    except ValueError as problem:
-        first = block_info[0]["array-location"][0][0]
-        raise ValueError(f"{problem} Its chunk begins with sample {first}.") from None
+    first = block_info[0]["array-location"][0][0]
+    if not math.isnan(first):
+        source.first = first
+    return local_engine(source, 1, device).codes(dictionary, coder)
 
 
 def _samples(block: Any, dictionary: Dictionary, sample_shape: tuple[int, ...]) -> NDArray[Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kronlearn.core.engine import Engine
 from kronlearn.core.source import Source
-from kronlearn.engines.threads import Threads, resolve_n_jobs
+from kronlearn.engines.threads import Threads, dask_backend, resolve_n_jobs
 from kronlearn.io.samples import dask_array
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ def select_engine(
     backend is Dask.
     """
     client = None
-    if name == "dask" or (
-        name == "auto" and (dask_array(source) is not None or _joblib_uses_dask())
-    ):
+    if name == "dask" or (name == "auto" and dask_array(source) is not None):
         client = _active_client(needed=name == "dask")
+    elif name == "auto":
+        client = _client_of_joblib()
     if client is None:
         return local_engine(source, n_jobs, device, block_size)
     if source.device != "cpu":
@@ -78,12 +78,18 @@ def select_engine(
     return Cluster(client, source, n_jobs, device, block_size)
 
 
-def _joblib_uses_dask() -> bool:
-    """Whether a ``joblib.parallel_config("dask")`` context is active, and not inside a worker."""
-    from joblib.parallel import get_active_backend
+def _client_of_joblib() -> Client | None:
+    """The client of a ``joblib.parallel_config("dask")`` context, but not inside a task."""
+    backend = dask_backend()
+    if backend is None:
+        return None
+    from distributed import get_worker
 
-    backend, _ = get_active_backend()
-    return type(backend).__name__ == "DaskDistributedBackend" and backend.nesting_level == 0
+    try:
+        get_worker()
+    except ValueError:
+        return backend.client
+    return None
 
 
 def _active_client(needed: bool) -> Client | None:
@@ -97,7 +103,7 @@ def _active_client(needed: bool) -> Client | None:
             "pip install 'kronlearn[dask]'."
         ) from None
     try:
-        return get_client()
+        client = get_client()
     except ValueError:
         if not needed:
             return None
@@ -105,3 +111,9 @@ def _active_client(needed: bool) -> Client | None:
             'engine="dask" needs an active client; create one first, for example '
             "client = dask.distributed.Client()."
         ) from None
+    if client.asynchronous:
+        raise ValueError(
+            "The active Dask client is asynchronous, and a fit waits for its results; create one "
+            "with asynchronous=False."
+        )
+    return client

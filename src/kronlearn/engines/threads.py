@@ -18,7 +18,14 @@ from kronlearn.core.instruction_sets import instruction_set
 from kronlearn.core.source import Source, check_finite
 from kronlearn.io.feed import Feed
 
-__all__ = ["Codes", "Threads", "default_block_size", "pass_over", "resolve_n_jobs"]
+__all__ = [
+    "Codes",
+    "Threads",
+    "dask_backend",
+    "default_block_size",
+    "pass_over",
+    "resolve_n_jobs",
+]
 
 # The most samples that are coded side by side.
 _LANES = 16
@@ -176,7 +183,7 @@ def pass_over(
             raise
     if not_finite >= 0:
         sample = start + not_finite
-        check_finite(source.read(sample, sample + 1), first + not_finite, source.name)
+        check_finite(source.read(sample, sample + 1), source.first + sample, source.name)
     return residuals, samples
 
 
@@ -236,8 +243,20 @@ def resolve_n_jobs(n_jobs: int | None) -> int:
         return min(int(n_jobs), _MOST_THREADS)
     import joblib
 
-    wanted = joblib.effective_n_jobs(n_jobs)
+    if dask_backend() is None:
+        wanted = joblib.effective_n_jobs(n_jobs)
+    else:
+        # The context speaks of the cores of a cluster, not of threads of this process.
+        wanted = 1 if n_jobs is None else joblib.cpu_count() + 1 + n_jobs
     limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if limit.isdigit() and int(limit) > 0:
         wanted = min(wanted, int(limit))
     return max(1, wanted)
+
+
+def dask_backend() -> Any:
+    """The backend of a ``joblib.parallel_config("dask")`` context, or None outside of one."""
+    from joblib.parallel import get_active_backend
+
+    backend, _ = get_active_backend()
+    return backend if type(backend).__name__ == "DaskDistributedBackend" else None

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from kronlearn.cuda.device import Gpu, current_gpu
 from kronlearn.engines.selection import check_device
 from kronlearn.engines.threads import resolve_n_jobs
+
+if TYPE_CHECKING:
+    from kronlearn.cuda.device import Gpu
 
 __all__ = ["Workers"]
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Threads of this process, and a graphics card if there is one to be used."""
+    """Threads of this process, and a GPU if there is one to be used."""
 
     n_threads: int = 1
-    card: Gpu | None = None
+    gpu: Gpu | None = None
 
     @classmethod
     def of(cls, n_jobs: int | None, device: str) -> Workers:
         """As ``n_jobs`` and ``device`` say it."""
         check_device(device)
-        return cls(resolve_n_jobs(n_jobs), current_gpu() if device == "cuda" else None)
+        if device == "cpu":
+            return cls(resolve_n_jobs(n_jobs))
+        from kronlearn.cuda.device import current_gpu
+
+        return cls(resolve_n_jobs(n_jobs), current_gpu())
 
     @property
     def device(self) -> str:
         """Where samples are coded: "cuda" or "cpu"."""
-        return "cpu" if self.card is None else "cuda"
+        return "cpu" if self.gpu is None else "cuda"

@@ -53,7 +53,7 @@ class StoredArrayError(ValueError):
     """An array that cannot be read: its file is damaged, cut off, of another kind, ambiguous."""
 
 
-class StoredArrayNotFoundError(StoredArrayError, FileNotFoundError):
+class StoredArrayNotFoundError(FileNotFoundError, StoredArrayError):
     """A file or folder that does not exist."""
 
 
