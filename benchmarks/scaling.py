@@ -139,8 +139,12 @@ def model(rows: list[Row]) -> None:
     for structure in PROBLEMS:
         fitted = Model(rows, structure)
         busy = max(fitted.per_sample)
-        print(f"\n{structure}: {1e6 * fitted.per_sample[1]:.3f} µs per sample on one thread alone, ")
-        print(f"  {1e6 * fitted.per_sample[busy]:.3f} with {busy} busy; Dask {1e3 * fitted.a:.1f} ms")
+        print(
+            f"\n{structure}: {1e6 * fitted.per_sample[1]:.3f} µs per sample on one thread alone, "
+        )
+        print(
+            f"  {1e6 * fitted.per_sample[busy]:.3f} with {busy} busy; Dask {1e3 * fitted.a:.1f} ms"
+        )
         print(f"  per pass and {1e3 * fitted.b:.2f} ms per partition")
         print("  workers     samples  partitions  measured     model  simulated")
         for what, kind, w, n, p, seconds in rows:

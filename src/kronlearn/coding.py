@@ -36,7 +36,7 @@ def sparse_code(
     ----------
     Y : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
         Samples: an array, a lazy array (Zarr, h5py, Dask, xarray) or the path of a file with one.
-        With ``device="cuda"`` also an array on the graphics card, of CuPy, PyTorch or anything
+        With ``device="cuda"`` also an array on the GPU, of CuPy, PyTorch or anything
         else that speaks DLPack, which is not copied. float32 is coded in float32, everything else
         in float64.
     dictionary : KroneckerDictionary, KroneckerSumDictionary or list of factors
@@ -62,13 +62,13 @@ def sparse_code(
     block_size : int, optional
         Samples a thread takes at a time. Changes no result.
     device : {"cpu", "cuda"}
-        "cuda" codes on an NVIDIA graphics card (``pip install 'kronlearn[cuda]'``).
+        "cuda" codes on an NVIDIA GPU (``pip install 'kronlearn[cuda]'``).
 
     Returns
     -------
     csr_array of shape (N, n_1·…·n_d)
         Column indices ascending in each row, in C order over the modes. A ``csr_matrix`` of CuPy
-        where Y is on the card, of whatever library.
+        where Y is on the GPU, of whatever library.
 
     Examples
     --------

@@ -305,7 +305,7 @@ def bench_gpu(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare learning on a graphics card with the processor, and coding with batched-omp."""
+    """Compare learning on a GPU with the processor, and coding with batched-omp."""
     from kronlearn.cli.bench_gpu import cases_named, run
     from kronlearn.cli.output import Output
 

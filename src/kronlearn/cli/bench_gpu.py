@@ -20,7 +20,7 @@ from kronlearn.cli.bench_coding import perturbed_dct
 from kronlearn.cli.devices import use_device
 from kronlearn.cli.output import Output
 from kronlearn.cli.timing import interleaved, machine
-from kronlearn.cuda.device import card
+from kronlearn.cuda.device import current_gpu
 
 __all__ = [
     "CASES",
@@ -78,7 +78,7 @@ def cases_named(names: Sequence[str]) -> list[Case]:
 def run(cases: Sequence[Case], repetitions: int, quick: bool, output: Output) -> None:
     """Time every case on the GPU and on all cores, and print the table."""
     use_device("cuda", output, "bench gpu", "bench learning needs none")
-    gpu = card()
+    gpu = current_gpu()
     facts = {"GPU": _gpu_name(gpu), **machine()}
     output.say(", ".join(f"{name} {value}" for name, value in facts.items()))
     output.say("float32; samples lie on the GPU, or for the processor, on all cores, in memory.")

@@ -1,4 +1,4 @@
-"""``--device``: whether there is a card, and word of the kernels that are prepared for it."""
+"""``--device``: whether there is a GPU, and word of the kernels that are prepared for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kronlearn.engines.selection import check_device
 __all__ = ["use_device"]
 
 _PREPARING = (
-    "Preparing kernels for this graphics card: at their first use they are compiled, which takes "
+    "Preparing kernels for this GPU: at their first use they are compiled, which takes "
     "some seconds, and kept on disk."
 )
 
@@ -29,7 +29,7 @@ def use_device(
         "cpu" or "cuda".
     output : Output
     named : str
-        What in the command asks for a card.
+        What in the command asks for a GPU.
     otherwise : str
         What can be done without one.
 

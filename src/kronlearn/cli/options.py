@@ -66,9 +66,7 @@ Jobs = Annotated[
         "--n-jobs", "-j", metavar="N", help="Threads; -1 for all cores.", show_default="1"
     ),
 ]
-DeviceName = Annotated[
-    Device, typer.Option(metavar="NAME", help="cpu, or cuda for an NVIDIA graphics card.")
-]
+DeviceName = Annotated[Device, typer.Option(metavar="NAME", help="cpu, or cuda for an NVIDIA GPU.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Little data, few repetitions.")]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", "-f", help="Replace files that exist already.")

@@ -71,7 +71,7 @@ def denoise(
     ----------
     cube : array, path or Cube
         Anything that :func:`kronlearn.io.cubes.open_cube` takes, and so are ``band_axis``,
-        ``dataset`` and ``nodata``. With ``device="cuda"`` an array may lie on the graphics card:
+        ``dataset`` and ``nodata``. With ``device="cuda"`` an array may lie on the GPU:
         it is copied to memory, and the result back.
     sigma : float or one for each band, optional
         The standard deviation of the noise in the cube's own units; estimated if not given, see
@@ -82,7 +82,7 @@ def denoise(
     n_jobs : int or None
         Threads; -1 for all processors. The result has the same bits for any number.
     device : {"cpu", "cuda"}
-        "cuda" denoises on an NVIDIA graphics card (``pip install 'kronlearn[cuda]'``).
+        "cuda" denoises on an NVIDIA GPU (``pip install 'kronlearn[cuda]'``).
     progress : callable, optional
         Called with the name of a stage and the share of it that is done, between 0 and 1.
     full : bool
@@ -107,7 +107,7 @@ def denoise(
     """
     log = Stages(progress)
     workers = Workers.of(n_jobs, device)
-    opened = open_cube(in_memory(cube, workers.card), band_axis, dataset, nodata)
+    opened = open_cube(in_memory(cube, workers.gpu), band_axis, dataset, nodata)
     given = None if sigma is None else _given_sigma(sigma, opened)
     # The products of BLAS round as the number of its threads says.
     with threadpool_limits(1, "blas"), _target(opened, out) as target:
@@ -130,7 +130,7 @@ def denoise(
                 if on_share is not None:
                     on_share(rows.stop / opened.shape[0])
     if isinstance(target, _Array):
-        result = returned(cube, opened.like(target.values), workers.card)
+        result = returned(cube, opened.like(target.values), workers.gpu)
     else:
         result = target.target
     done = DenoisedCube(result, sigmas, subspace.n_planes, log.seconds)

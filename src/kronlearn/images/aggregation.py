@@ -42,7 +42,7 @@ class Averager:
     ``patch`` and ``stride`` have one number for every axis of the image; the last patch along an
     axis touches its end. The image is worked on in bands whose sums are added in order, so results
     have the same bits for any number of threads. ``on_share`` is told now and then which share is
-    done. With a card it does the work: images may lie on it, and results lie where the image
+    done. With a GPU it does the work: images may lie on it, and results lie where the image
     does.
     """
 
@@ -116,17 +116,17 @@ class Averager:
 
     @property
     def _threads(self) -> dict[str, Any]:
-        if self.workers.card is not None:
+        if self.workers.gpu is not None:
             return {}
         return {"threads": self.workers.n_threads, "instruction_set": instruction_set()}
 
     def _dictionary(self, factors: Factors, dtype: Any) -> Any:
-        if self.workers.card is None:
+        if self.workers.gpu is None:
             return native_dictionary(factors, dtype)
-        return GpuImages(self.workers.card, factors, dtype)
+        return GpuImages(self.workers.gpu, factors, dtype)
 
     def _is_on_gpu(self, image: Image) -> bool:
-        return self.workers.card is not None and is_on_gpu(image)
+        return self.workers.gpu is not None and is_on_gpu(image)
 
     def _axes(self, image: Image, window: Sequence[int]) -> list[tuple[int, int, int, int]]:
         return list(zip(image.shape, self.patch, self.stride, window, strict=True))

@@ -91,7 +91,7 @@ def code(
     n_jobs : int or None
         Threads for learning and sparse coding. The file has the same bits for any number.
     device : {"cpu", "cuda"}
-        "cuda" learns, and codes with general dictionaries, on an NVIDIA graphics card
+        "cuda" learns, and codes with general dictionaries, on an NVIDIA GPU
         (``pip install 'kronlearn[cuda]'``).
     progress : callable, optional
         Called as ``progress(stage, share)`` with "search", "learn" and "code".
@@ -111,7 +111,7 @@ def code(
     (512, 512)
     """
     workers = Workers.of(n_jobs, device)
-    image = in_memory(image, workers.card)
+    image = in_memory(image, workers.gpu)
     pixels = image_array(image, channel_axis)
     if pixels.dtype.itemsize > 8 or np.ndim(image) > MAX_AXES or len(pixels) > MAX_CHANNELS:
         raise ValueError(

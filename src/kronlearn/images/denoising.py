@@ -89,7 +89,7 @@ def denoise(
     ----------
     image : array with any number of spatial axes, of any integer or floating dtype
         Grey images, colour images (with ``channel_axis``), stacks and volumes. With
-        ``device="cuda"`` it may lie on the graphics card, as an array of CuPy, a tensor of PyTorch
+        ``device="cuda"`` it may lie on the GPU, as an array of CuPy, a tensor of PyTorch
         or anything that speaks DLPack: nothing is copied, and the result lies there too.
     sigma : float or one for each channel, optional
         The standard deviation of the noise in the image's own units; estimated if not given.
@@ -122,7 +122,7 @@ def denoise(
     n_jobs : int or None
         Threads; -1 for all processors. The result has the same bits for any number.
     device : {"cpu", "cuda"}
-        "cuda" learns and codes on an NVIDIA graphics card (``pip install 'kronlearn[cuda]'``).
+        "cuda" learns and codes on an NVIDIA GPU (``pip install 'kronlearn[cuda]'``).
     progress : callable, optional
         Called with the name of a stage and the share of it that is done, between 0 and 1.
     full : bool
@@ -146,8 +146,8 @@ def denoise(
     """
     workers = Workers.of(n_jobs, device)
     # Nobody else asks how long stages take.
-    log = Stages(progress, workers.card.finish if full and workers.card is not None else None)
-    channels = image_array(image, channel_axis, workers.card)
+    log = Stages(progress, workers.gpu.finish if full and workers.gpu is not None else None)
+    channels = image_array(image, channel_axis, workers.gpu)
     shape = channels.shape[1:]
     if stages not in (1, 2):
         raise ValueError(f"stages={stages!r} does not exist; pass 1 or 2.")
@@ -157,18 +157,18 @@ def denoise(
     if choice.dictionary is None:
         seed = int(check_random_state(random_state).randint(2**31 - 1))
     with log.stage("noise"):
-        contents = contents_of(channels, workers.card)
+        contents = contents_of(channels, workers.gpu)
         ranges = [(found.low, found.high) for found in contents]
         if sigma is None:
-            cards = [workers.card] * len(channels)
-            sigmas = list(map(sigma_of_channel, channels, contents, cards))
+            gpus = [workers.gpu] * len(channels)
+            sigmas = list(map(sigma_of_channel, channels, contents, gpus))
         else:
             sigmas = _given_sigmas(sigma, ranges, channels[0].size, channel_axis)
     noisy = [k for k, s in enumerate(sigmas) if _is_noisy(channels[k], s, ranges[k])]
     dictionary, history, settings = None, None, {}
     if noisy:
         scales = [sigmas[k] for k in noisy]
-        planes = Planes.from_channels(channels, scales, noisy, card=workers.card, contents=contents)
+        planes = Planes.from_channels(channels, scales, noisy, gpu=workers.gpu, contents=contents)
         if patch_size is None and choice.dictionary is None and _drowned(planes):
             choice = choose(shape, None, None, n_atoms, _LARGE_PATCH_PIXELS, n_terms)
             how = _How(choice, gain, stride, method)
@@ -184,11 +184,11 @@ def denoise(
     if len(noisy) < len(channels):
         result = channels.copy()
     else:
-        result = place_of(channels, workers.card).empty(channels.shape, channels.dtype)
+        result = place_of(channels, workers.gpu).empty(channels.shape, channels.dtype)
     if noisy:
         planes.restore(estimate, result)
     denoised = Denoised(
-        returned(image, as_image(result, channel_axis), workers.card),
+        returned(image, as_image(result, channel_axis), workers.gpu),
         sigmas[0] if channel_axis is None else tuple(sigmas),
         dictionary,
         history,
@@ -262,7 +262,7 @@ def _learn(
             how.choice.patch_size,
             max(1, most),
             np.random.default_rng(seed),
-            card=workers.card,
+            gpu=workers.gpu,
         )
         return learn(
             samples,

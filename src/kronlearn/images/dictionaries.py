@@ -124,18 +124,18 @@ def draw_patches(
     n_samples: int,
     rng: np.random.Generator,
     known: NDArray[np.bool_] | None = None,
-    card: Gpu | None = None,
+    gpu: Gpu | None = None,
 ) -> NDArray[np.float32]:
     """Patches (N, *patch) without their means from random places of planes (C, *spatial).
 
     Of twice as many those are kept of which most pixels are ``known`` (spatial), if that is given.
     Neighbours have about the same energy: coded side by side, they take about equally long. Those
-    of planes on a card, of which all is known, stay there, in the order of their places.
+    of planes on a GPU, of which all is known, stay there, in the order of their places.
     """
     axes = tuple(range(1, planes.ndim))
     if is_on_gpu(planes):
-        assert card is not None
-        return _drawn_on(card, planes, patch, n_samples, rng)
+        assert gpu is not None
+        return _drawn_on(gpu, planes, patch, n_samples, rng)
     windows = np.lib.stride_tricks.sliding_window_view(planes, patch, axes)
     places = windows.shape[: planes.ndim]
     total = math.prod(places)
@@ -156,20 +156,20 @@ def draw_patches(
 
 
 def _drawn_on(
-    card: Gpu,
+    gpu: Gpu,
     planes: NDArray[np.float32],
     patch: tuple[int, ...],
     n_samples: int,
     rng: np.random.Generator,
 ) -> NDArray[np.float32]:
-    """Patches (N, *patch) without their means from random places of planes on a card."""
+    """Patches (N, *patch) without their means from random places of planes on a GPU."""
     places = (len(planes), *(n - m + 1 for n, m in zip(planes.shape[1:], patch, strict=True)))
     total = math.prod(places)
     drawn = np.sort(rng.choice(total, min(n_samples, total), replace=False, shuffle=False))
     corners = np.ravel_multi_index(np.unravel_index(drawn, places), planes.shape)
     offsets = tuple(np.indices((1, *patch)).reshape(len(places), -1))
     inside = np.ravel_multi_index(offsets, planes.shape)
-    samples = planes.reshape(-1)[card.upload(corners)[:, None] + card.upload(inside)]
+    samples = planes.reshape(-1)[gpu.upload(corners)[:, None] + gpu.upload(inside)]
     samples -= samples.mean(axis=1, keepdims=True)
     return samples.reshape(-1, *patch)
 

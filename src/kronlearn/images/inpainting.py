@@ -87,7 +87,7 @@ def inpaint(
     Parameters
     ----------
     image : array with any number of spatial axes, of any integer or floating dtype
-        With ``device="cuda"`` it may lie on the graphics card; the result then does, too.
+        With ``device="cuda"`` it may lie on the GPU; the result then does, too.
     mask : boolean array of the image's spatial shape or of the image's shape, optional
         True where a pixel is missing, as in scikit-image; what is there may be anything. By default
         the pixels that are NaN or infinite.
@@ -113,7 +113,7 @@ def inpaint(
     n_jobs : int or None
         Threads; -1 for all processors. The result has the same bits for any number.
     device : {"cpu", "cuda"}
-        "cuda" learns and codes on an NVIDIA graphics card (``pip install 'kronlearn[cuda]'``).
+        "cuda" learns and codes on an NVIDIA GPU (``pip install 'kronlearn[cuda]'``).
     progress : callable, optional
         Called with the name of a stage and the share of it that is done, between 0 and 1.
     full : bool
@@ -137,14 +137,14 @@ def inpaint(
     """
     log = Stages(progress)
     workers = Workers.of(n_jobs, device)
-    channels = image_array(in_memory(image, workers.card), channel_axis)
+    channels = image_array(in_memory(image, workers.gpu), channel_axis)
     if stages not in (1, 2):
         raise ValueError(f"stages={stages!r} does not exist; pass 1 or 2.")
     shape = channels.shape[1:]
     first = choose(shape, dictionary, None, None, _FIRST_PATCH_PIXELS)
     choice = choose(shape, dictionary, patch_size, n_atoms, _PATCH_PIXELS, n_terms)
     seed = int(check_random_state(random_state).randint(2**31 - 1))
-    missing = _missing(channels, in_memory(mask, workers.card), channel_axis)
+    missing = _missing(channels, in_memory(mask, workers.gpu), channel_axis)
     result = None
     last = _Inpainting(log, workers)
     for part in _parts(missing):
@@ -164,7 +164,7 @@ def inpaint(
             np.clip(result[k], known.min(), known.max(), out=result[k], where=gone)
     filled = as_image(channels.copy() if result is None else result, channel_axis)
     inpainted = Inpainted(
-        returned(image, filled, workers.card),
+        returned(image, filled, workers.gpu),
         last.dictionary,
         last.history,
         {
@@ -237,10 +237,10 @@ class _Inpainting:
                 )
             self.dictionary, self.history = model.dictionary_, model.history_
         with self.log.stage("similar patches") as on_share:
-            card = self.workers.card
-            # Small ones stay on the card for all steps.
-            working = image_array(planes, 0, card)
-            missing = place_of(working, card).asarray(~known)
+            gpu = self.workers.gpu
+            # Small ones stay on the GPU for all steps.
+            working = image_array(planes, 0, gpu)
+            missing = place_of(working, gpu).asarray(~known)
             for step, noise in enumerate(np.geomspace(_FADE_FROM, _FADE_TO, _STEPS)):
                 tell = part_of(on_share, step, _STEPS)
                 change = self._denoised(working, choice, float(noise), tell)
@@ -248,7 +248,7 @@ class _Inpainting:
                 change *= _RELAXATION
                 change *= missing
                 working += change
-            planes[...] = in_memory(working, card)
+            planes[...] = in_memory(working, gpu)
 
     def _denoised(
         self,

@@ -41,7 +41,7 @@ def estimate_sigma(
     Parameters
     ----------
     image : array with any number of spatial axes, of any real dtype
-        Where it lies on a graphics card, the card does the work.
+        Where it lies on a GPU, the GPU does the work.
     channel_axis : int, optional
         The axis of the channels, if there is one.
 
@@ -65,7 +65,7 @@ def estimate_sigma(
     return found[0] if channel_axis is None else found
 
 
-def sigma_of_channel(channel: NDArray[Any], contents: Contents, card: Gpu | None = None) -> float:
+def sigma_of_channel(channel: NDArray[Any], contents: Contents, gpu: Gpu | None = None) -> float:
     """The standard deviation of white noise in one channel, which is finite."""
     plane = np.squeeze(channel)
     if plane.size < 2:
@@ -74,23 +74,23 @@ def sigma_of_channel(channel: NDArray[Any], contents: Contents, card: Gpu | None
     shape = tuple(min(size, length) for length in plane.shape)
     frequency = sum(np.ix_(*(np.arange(m) / m for m in shape)))
     frequency = frequency / np.max(frequency)
-    if card is not None and knows(plane) and shape == (8, 8):
-        found = _found_by_kernels(card, plane, contents, frequency)
+    if gpu is not None and knows(plane) and shape == (8, 8):
+        found = _found_by_kernels(gpu, plane, contents, frequency)
     else:
-        found = _found(plane, shape, frequency, place_of(channel, card))
+        found = _found(plane, shape, frequency, place_of(channel, gpu))
     # What rounding leaves of a constant is no noise.
     rounding = 1e-12 * max(abs(contents.low), abs(contents.high))
     return found if found > rounding else 0.0
 
 
 def _found_by_kernels(
-    card: Gpu, plane: NDArray[Any], contents: Contents, frequency: NDArray[np.float64]
+    gpu: Gpu, plane: NDArray[Any], contents: Contents, frequency: NDArray[np.float64]
 ) -> float:
-    """What :func:`_found` finds, of a plane on a card with patches of 8 × 8 pixels."""
+    """What :func:`_found` finds, of a plane on a GPU with patches of 8 × 8 pixels."""
     uses = np.where(frequency >= _HIGH, np.cumsum(frequency >= _HIGH).reshape(8, 8) - 1, -2)
     uses[(frequency > 0) & (frequency < _LOW)] = -1
     stride = _stride([size - 7 for size in plane.shape])
-    pixels = Pixels(card, contiguous(plane)[None])
+    pixels = Pixels(gpu, contiguous(plane)[None])
     middle = pixels.middle_magnitude(0, contents, uses, stride, (_QUIET, _ENOUGH))
     return middle / _MEDIAN_MAGNITUDE
 

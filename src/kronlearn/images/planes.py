@@ -27,30 +27,26 @@ __all__ = [
     "returned",
 ]
 
-# Pixels that are converted at a time, by the processor and by a card.
+# Pixels that are converted at a time, by the processor and by a GPU.
 _BLOCK, _CARD_BLOCK = 1 << 16, 1 << 22
-# Images of more numbers stay in the memory of the processor and are sent to a card part by part;
+# Images of more numbers stay in the memory of the processor and are sent to a GPU part by part;
 # bytes that it takes for a number of one that is not.
 _MOST_ON_CARD = 1 << 24
 _BYTES_ON_CARD = 64
-# Bytes of the largest image that comes back from a card through memory that is kept for it.
+# Bytes of the largest image that comes back from a GPU through memory that is kept for it.
 _MOST_PINNED = 1 << 26
 
 
-def image_array(
-    image: ArrayLike, channel_axis: int | None, card: Gpu | None = None
-) -> NDArray[Any]:
+def image_array(image: ArrayLike, channel_axis: int | None, gpu: Gpu | None = None) -> NDArray[Any]:
     """The image as an array of real numbers (C, *spatial); a grey image has one channel.
 
-    With a card it lies there, unless it is a large one in the memory of the processor, or one of a
-    dtype that cards do not have (half or extended precision, another order of bytes).
+    With a GPU it lies there, unless it is a large one in the memory of the processor, or one of a
+    dtype that GPUs do not have (half or extended precision, another order of bytes).
     """
     if is_on_gpu(image):
-        if card is None:
-            raise ValueError(
-                'image is on a GPU; pass device="cuda", or a copy of it in memory.'
-            )
-        return _channels(adopted(card.xp, image), channel_axis)
+        if gpu is None:
+            raise ValueError('image is on a GPU; pass device="cuda", or a copy of it in memory.')
+        return _channels(adopted(gpu.xp, image), channel_axis)
     if isinstance(image, np.ma.MaskedArray) and np.ma.is_masked(image):
         raise ValueError(
             "image is a masked array; pass image.filled(0), to inpaint with mask=image.mask."
@@ -58,9 +54,9 @@ def image_array(
     channels = _channels(np.asarray(image), channel_axis)
     limit = current_limit()
     most = _MOST_ON_CARD if limit is None else min(_MOST_ON_CARD, limit // _BYTES_ON_CARD)
-    if card is None or channels.size > most or channels.dtype not in KINDS:
+    if gpu is None or channels.size > most or channels.dtype not in KINDS:
         return channels
-    return card.upload(channels)
+    return gpu.upload(channels)
 
 
 def _channels(array: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
@@ -81,11 +77,11 @@ def _channels(array: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
     return array[None] if channel_axis is None else np.moveaxis(array, channel_axis, 0)
 
 
-def contents_of(channels: NDArray[Any], card: Gpu | None = None) -> list[Contents]:
+def contents_of(channels: NDArray[Any], gpu: Gpu | None = None) -> list[Contents]:
     """What is in channels (C, *spatial), which must be finite."""
     if knows(channels):
-        assert card is not None
-        found = Pixels(card, contiguous(channels)).contents()
+        assert gpu is not None
+        found = Pixels(gpu, contiguous(channels)).contents()
         if not all(contents.is_finite for contents in found):
             _check_finite(channels)
         return found
@@ -95,7 +91,7 @@ def contents_of(channels: NDArray[Any], card: Gpu | None = None) -> list[Content
 
 
 def knows(channels: NDArray[Any]) -> bool:
-    """Whether channels lie on a card and kernels know what kind of pixels they have."""
+    """Whether channels lie on a GPU and kernels know what kind of pixels they have."""
     return channels.dtype in KINDS and is_on_gpu(channels)
 
 
@@ -113,35 +109,35 @@ def as_image(channels: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
     return contiguous(np.moveaxis(channels, 0, channel_axis))
 
 
-def returned(given: Any, image: NDArray[Any], card: Gpu | None) -> Any:
+def returned(given: Any, image: NDArray[Any], gpu: Gpu | None) -> Any:
     """An image where the one that was given is, and as an array of the same library there."""
-    if card is None:
+    if gpu is None:
         return image
     if is_on_gpu(given):
-        return returned_as(given, image if is_on_gpu(image) else card.upload(image))
-    return _downloaded(card, image) if is_on_gpu(image) else image
+        return returned_as(given, image if is_on_gpu(image) else gpu.upload(image))
+    return _downloaded(gpu, image) if is_on_gpu(image) else image
 
 
-def _downloaded(card: Gpu, image: Any) -> NDArray[Any]:
+def _downloaded(gpu: Gpu, image: Any) -> NDArray[Any]:
     """A copy in the memory of the processor."""
-    allocate = getattr(getattr(card.xp, "cuda", None), "alloc_pinned_memory", None)
+    allocate = getattr(getattr(gpu.xp, "cuda", None), "alloc_pinned_memory", None)
     if allocate is None or image.nbytes > _MOST_PINNED:
-        return card.download(image)
-    # On its way through memory that the card writes to at its full speed; CuPy keeps it for later.
+        return gpu.download(image)
+    # On its way through memory that the GPU writes to at its full speed; CuPy keeps it for later.
     pinned = np.frombuffer(allocate(image.nbytes), image.dtype, image.size).reshape(image.shape)
     return np.array(image.get(out=pinned))
 
 
-def in_memory(image: Any, card: Gpu | None) -> Any:
-    """An image in the memory of the processor; one on a card is copied."""
-    if card is None or not is_on_gpu(image):
+def in_memory(image: Any, gpu: Gpu | None) -> Any:
+    """An image in the memory of the processor; one on a GPU is copied."""
+    if gpu is None or not is_on_gpu(image):
         return image
-    return card.download(adopted(card.xp, image))
+    return gpu.download(adopted(gpu.xp, image))
 
 
-def place_of(array: NDArray[Any], card: Gpu | None) -> Any:
-    """The functions for an array: those of NumPy, or of a card that it lies on."""
-    return card.xp if card is not None and is_on_gpu(array) else np
+def place_of(array: NDArray[Any], gpu: Gpu | None) -> Any:
+    """The functions for an array: those of NumPy, or of a GPU that it lies on."""
+    return gpu.xp if gpu is not None and is_on_gpu(array) else np
 
 
 def contiguous(array: NDArray[Any]) -> NDArray[Any]:
@@ -176,7 +172,7 @@ class Planes:
     scales: Sequence[float]
     basis: NDArray[np.float64]
     #: What the pixels lie on; None if they are in the memory of the processor.
-    card: Gpu | None = None
+    gpu: Gpu | None = None
 
     @classmethod
     def from_channels(
@@ -185,25 +181,25 @@ class Planes:
         scales: Sequence[float],
         which: Sequence[int],
         known: NDArray[np.bool_] | None = None,
-        card: Gpu | None = None,
+        gpu: Gpu | None = None,
         contents: Sequence[Contents] | None = None,
     ) -> Planes:
         """Planes of ``which`` channels of (C, *spatial), with one positive scale for each of those.
 
         Pixels that are not ``known`` (spatial) become zero; the others must be finite. Planes lie
-        where the channels do, on ``card`` or not; all pixels of those on a card are known.
+        where the channels do, on ``gpu`` or not; all pixels of those on a GPU are known.
         ``contents`` are those of all channels, if they are at hand.
         """
-        if card is not None and knows(channels):
-            return cls._from_known(channels, scales, which, card, contents)
+        if gpu is not None and knows(channels):
+            return cls._from_known(channels, scales, which, gpu, contents)
         if is_on_gpu(channels):
             exact = [channels[k].astype(np.float64) for k in which]
             means = [float(values.mean()) for values in exact]
             parts = zip(exact, means, scales, strict=True)
-            pixels = place_of(channels, card).stack(
+            pixels = place_of(channels, gpu).stack(
                 [((values - mean) / scale).astype(np.float32) for values, mean, scale in parts]
             )
-            return cls._rotated(pixels, which, means, scales, card)
+            return cls._rotated(pixels, which, means, scales, gpu)
         pixels = np.empty((len(which), *channels.shape[1:]), np.float32)
         means = []
         for plane, k, scale in zip(pixels, which, scales, strict=True):
@@ -222,17 +218,17 @@ class Planes:
         channels: NDArray[Any],
         scales: Sequence[float],
         which: Sequence[int],
-        card: Gpu,
+        gpu: Gpu,
         contents: Sequence[Contents] | None,
     ) -> Planes:
         """Planes of channels whose kind of pixels kernels know."""
-        source = Pixels(card, contiguous(channels))
+        source = Pixels(gpu, contiguous(channels))
         found = source.contents() if contents is None else contents
         means = [float(found[k].mean) for k in which]  # type: ignore[arg-type]
-        pixels = card.xp.empty((len(which), *channels.shape[1:]), np.float32)
+        pixels = gpu.xp.empty((len(which), *channels.shape[1:]), np.float32)
         for plane, k, mean, scale in zip(pixels, which, means, scales, strict=True):
             source.to_plane(k, mean, scale, plane)
-        return cls._rotated(pixels, which, means, scales, card)
+        return cls._rotated(pixels, which, means, scales, gpu)
 
     @classmethod
     def _rotated(
@@ -241,14 +237,14 @@ class Planes:
         which: Sequence[int],
         means: list[float],
         scales: Sequence[float],
-        card: Gpu | None,
+        gpu: Gpu | None,
     ) -> Planes:
         """Planes of pixels, used up, that are not turned yet."""
         basis = np.eye(len(pixels))
         if len(pixels) > 1:
-            basis = _principal_components(pixels, card)
-            _rotate(pixels, basis.T, card)
-        return cls(pixels, which, means, scales, basis, card)
+            basis = _principal_components(pixels, gpu)
+            _rotate(pixels, basis.T, gpu)
+        return cls(pixels, which, means, scales, basis, gpu)
 
     def restore(
         self,
@@ -259,17 +255,17 @@ class Planes:
         """Write planes, which are used up, into the channels (C, *spatial) they came from.
 
         Integers are rounded and kept in range. Only pixels ``where`` (spatial) are written; of
-        planes on a card, all.
+        planes on a GPU, all.
         """
         if len(pixels) > 1:
-            _rotate(pixels, self.basis, self.card)
-        if self.card is not None and knows(channels) and channels.flags.c_contiguous:
-            target, parts = Pixels(self.card, channels), zip(pixels, self.which, strict=True)
+            _rotate(pixels, self.basis, self.gpu)
+        if self.gpu is not None and knows(channels) and channels.flags.c_contiguous:
+            target, parts = Pixels(self.gpu, channels), zip(pixels, self.which, strict=True)
             for (plane, k), mean, scale in zip(parts, self.means, self.scales, strict=True):
                 target.from_plane(k, mean, scale, plane)
             return
         for plane, k, mean, scale in zip(pixels, self.which, self.means, self.scales, strict=True):
-            if self.card is not None:
+            if self.gpu is not None:
                 exact = in_range(plane.astype(np.float64) * scale + mean, channels.dtype)
                 channels[k] = exact
                 continue
@@ -294,25 +290,25 @@ def _blocks(arrays: list[NDArray[Any]], dtypes: list[Any]) -> Iterator[tuple[NDA
         yield from blocks
 
 
-def _principal_components(pixels: NDArray[np.float32], card: Gpu | None) -> NDArray[np.float64]:
+def _principal_components(pixels: NDArray[np.float32], gpu: Gpu | None) -> NDArray[np.float64]:
     """An orthonormal basis (C, C) in which the planes are uncorrelated, strongest first."""
-    flat, step = pixels.reshape(len(pixels), -1), _BLOCK if card is None else _CARD_BLOCK
-    covariance = place_of(pixels, card).zeros((len(flat), len(flat)))
+    flat, step = pixels.reshape(len(pixels), -1), _BLOCK if gpu is None else _CARD_BLOCK
+    covariance = place_of(pixels, gpu).zeros((len(flat), len(flat)))
     for start in range(0, flat.shape[1], step):
         block = flat[:, start : start + step].astype(np.float64)
         # Not a BLAS product: its rounding depends on the number of threads.
         covariance += np.einsum("ip,jp->ij", block, block)
-    if card is not None:
-        covariance = card.download(covariance)
+    if gpu is not None:
+        covariance = gpu.download(covariance)
     vectors = np.linalg.eigh(covariance)[1][:, ::-1]
     signs = np.sign(vectors[np.abs(vectors).argmax(axis=0), range(len(flat))])
     return np.asarray(vectors * signs)
 
 
-def _rotate(pixels: NDArray[np.float32], matrix: NDArray[np.float64], card: Gpu | None) -> None:
+def _rotate(pixels: NDArray[np.float32], matrix: NDArray[np.float64], gpu: Gpu | None) -> None:
     """pixels (C, …) becomes matrix · pixels, a block at a time."""
-    flat, step = pixels.reshape(len(pixels), -1), _BLOCK if card is None else _CARD_BLOCK
-    rotation = place_of(pixels, card).asarray(matrix.astype(np.float32))
+    flat, step = pixels.reshape(len(pixels), -1), _BLOCK if gpu is None else _CARD_BLOCK
+    rotation = place_of(pixels, gpu).asarray(matrix.astype(np.float32))
     for start in range(0, flat.shape[1], step):
         block = flat[:, start : start + step]
         flat[:, start : start + step] = np.einsum("ij,jp->ip", rotation, block)

@@ -16,7 +16,7 @@ class Stages:
     """Times stages and tells of their progress.
 
     ``seconds`` holds the time of every stage so far, by name; ``finish`` is called before one
-    ends, to wait for a card.
+    ends, to wait for a GPU.
     """
 
     def __init__(
