@@ -3,9 +3,9 @@
     python benchmarks/scaling.py measure [--workers 1,2,4,8,16] [--samples 4000000]
     python benchmarks/scaling.py model
 
-``measure`` times passes over 8 × 8 patches with threads and with Dask workers of one thread each, and
-passes over hardly any samples in many partitions; it writes benchmarks/scaling.csv. ``model`` fits
-the cost of tasks to that, compares the model with the passes that were measured and with a
+``measure`` times passes over 8 × 8 patches with threads and with Dask workers of one thread each,
+and passes over hardly any samples in many partitions; it writes benchmarks/scaling.csv. ``model``
+fits the cost of tasks to that, compares the model with the passes that were measured and with a
 simulation of the tree of additions, and prints what it says of more samples and workers.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import heapq
+import math
 import statistics
 import time
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ COLUMNS = ("what", "structure", "workers", "samples", "partitions", "seconds")
 #: Structure, atoms per mode, nonzeros.
 PROBLEMS = {"general": (16, 6), "orthonormal": (8, 6)}
 REPEATS = 7
+#: Passes over hardly any samples have so many partitions.
+TASKS = (16, 64, 256, 1024)
 Row = tuple[str, str, int, int, int, float]
 
 
@@ -62,30 +65,34 @@ def measure(workers: list[int], n_samples: int) -> Iterator[Row]:
     from kronlearn.engines.threads import Threads
     from kronlearn.io.arrays import ArraySource
 
+    class BlockByBlock(Cluster):
+        """A cluster whose partitions are single blocks."""
+
+        def _blocks_per_partition(self) -> int:
+            return 1
+
     rng = np.random.default_rng(0)
     samples = rng.standard_normal((n_samples, 8, 8), dtype=np.float32).cumsum(axis=1)
     source = ArraySource(samples, (8, 8))
-    for structure in PROBLEMS:
-        task = task_of(structure)
+    tasks = {structure: task_of(structure) for structure in PROBLEMS}
+    for structure, task in tasks.items():
         for n in workers:
             seconds = median_time(lambda n=n, task=task: Threads(source, n).run(task))
             yield "threads", structure, n, n_samples, 0, seconds
     for n in workers:
-        with LocalCluster(n, threads_per_worker=1, dashboard_address=None) as cluster:
-            with Client(cluster) as client:
-                for structure in PROBLEMS:
-                    task = task_of(structure)
-                    engine = Cluster(client, source)
+        local = LocalCluster(n, threads_per_worker=1, dashboard_address=None)
+        with local as cluster, Client(cluster) as client:
+            for structure, task in tasks.items():
+                engine = Cluster(client, source)
+                seconds = median_time(lambda e=engine, task=task: e.run(task))
+                engine.close()
+                yield "dask", structure, n, n_samples, len(engine.partitions), seconds
+                for parts in TASKS:
+                    few = ArraySource(samples[: 16 * parts], (8, 8))
+                    engine = BlockByBlock(client, few, block_size=16)
                     seconds = median_time(lambda e=engine, task=task: e.run(task))
-                    parts = len(engine.partitions)
                     engine.close()
-                    yield "dask", structure, n, n_samples, parts, seconds
-                    for parts in (16, 64, 256, 1024):
-                        few = ArraySource(samples[: 16 * parts], (8, 8))
-                        engine = Cluster(client, few, block_size=16, n_partitions=parts)
-                        seconds = median_time(lambda e=engine, task=task: e.run(task))
-                        engine.close()
-                        yield "tasks", structure, n, 16 * parts, parts, seconds
+                    yield "tasks", structure, n, 16 * parts, parts, seconds
 
 
 class Model:
@@ -103,35 +110,45 @@ class Model:
             w: seconds * w / n for what, _, w, n, _, seconds in own if what == "threads"
         }
         few = [(p, seconds) for what, _, w, _, p, seconds in own if what == "tasks" and w == most]
-        self.b, self.a = np.polyfit(*zip(*few, strict=True), 1)
+        # Relative errors count: the pass of few tasks is to be met as well as that of many.
+        partitions, seconds = map(np.array, zip(*few, strict=True))
+        self.b, self.a = np.polyfit(partitions, seconds, 1, w=1 / seconds)
 
-    def seconds(self, n_samples: float, workers: int, partitions: int, busy: int) -> float:
-        """A pass, on machines with ``busy`` threads."""
-        return self.a + self.b * partitions + n_samples * self.per_sample[busy] / workers
+    def seconds(self, n_samples: float, n_threads: int, partitions: int, busy: int) -> float:
+        """A pass of so many threads, on machines with ``busy`` of them."""
+        return self.a + self.b * partitions + n_samples * self.per_sample[busy] / n_threads
 
-    def simulated(self, n_samples: float, workers: int, partitions: int, busy: int) -> float:
-        """A pass, event by event: a scheduler that handles one task at a time, workers, a tree.
+    def simulated(self, n_samples: float, n_threads: int, partitions: int, busy: int) -> float:
+        """The same, event by event: a scheduler with one thing at a time, workers, and a tree.
 
-        Half of a partition's cost is the scheduler's when its pass is handed out, half when its
-        sums come in; an addition costs an eighth of that per input and latency of its own.
+        The scheduler takes half of a partition's cost to hand its pass out and half when its sums
+        are added; an addition of 16 sums waits for the last of them, and for a part of ``a``.
         """
-        fan_in, latency = 8, self.a / 4
-        each = n_samples / partitions * self.per_sample[busy]
-        clock, free, done = 0.0, [0.0] * workers, []
+        workers = min(n_threads, partitions)
+        each = n_samples * self.per_sample[busy] / partitions * workers / n_threads
+        levels = max(1, math.ceil(math.log(partitions, FAN_IN)))
+        latency = self.a / (levels + 1)
+        clock, free, sums = 0.0, [0.0] * workers, []
         for _ in range(partitions):
             clock += self.b / 2
-            start = max(clock, heapq.heappop(free))
-            heapq.heappush(free, start + each)
-            done.append(start + each)
-        level = sorted(done)
-        while len(level) > 1:
-            joined = []
-            for first in range(0, len(level), fan_in):
-                group = level[first : first + fan_in]
+            finished = max(clock, heapq.heappop(free)) + each
+            heapq.heappush(free, finished)
+            sums.append(finished)
+        while len(sums) > 1:
+            sums.sort()
+            added = []
+            for first in range(0, len(sums), FAN_IN):
+                group = sums[first : first + FAN_IN]
                 clock = max(clock, group[-1]) + self.b / 2 * len(group)
-                joined.append(clock + latency)
-            level = joined
-        return level[0] + latency
+                added.append(clock + latency)
+            sums = added
+        return sums[0] + latency
+
+
+#: Sums that one task adds up, as the engine has it.
+FAN_IN = 16
+#: Threads and partitions that the model is asked about: tasks of one thread, or of 16.
+LARGER = ((16, 16), (1024, 1024), (1024, 4096), (1024, 64))
 
 
 def model(rows: list[Row]) -> None:
@@ -139,24 +156,20 @@ def model(rows: list[Row]) -> None:
     for structure in PROBLEMS:
         fitted = Model(rows, structure)
         busy = max(fitted.per_sample)
+        alone, together = (1e6 * fitted.per_sample[w] for w in (1, busy))
         print(
-            f"\n{structure}: {1e6 * fitted.per_sample[1]:.3f} µs per sample on one thread alone, "
+            f"\n{structure}: {alone:.3f} µs per sample on one thread, {together:.3f} with {busy};"
         )
-        print(
-            f"  {1e6 * fitted.per_sample[busy]:.3f} with {busy} busy; Dask {1e3 * fitted.a:.1f} ms"
-        )
-        print(f"  per pass and {1e3 * fitted.b:.2f} ms per partition")
-        print("  workers     samples  partitions  measured     model  simulated")
+        print(f"  Dask: {1e3 * fitted.a:.1f} ms per pass, {1e3 * fitted.b:.2f} ms per partition")
+        print("  threads   samples  partitions  measured     model  simulated   (seconds)")
         for what, kind, w, n, p, seconds in rows:
-            if what != "dask" or kind != structure:
-                continue
-            parts = fitted.seconds(n, w, p, w), fitted.simulated(n, w, p, w)
-            print(f"  {w:7d} {n:11.3g} {p:11d} {seconds:9.3f} {parts[0]:9.3f} {parts[1]:10.3f}")
+            if what == "dask" and kind == structure:
+                found = fitted.seconds(n, w, p, w), fitted.simulated(n, w, p, w)
+                print(f"  {w:7d} {n:9.3g} {p:11d} {seconds:9.3f} {found[0]:9.3f} {found[1]:10.3f}")
         for n in (1e9, 1e10, 1e11, 1e12):
-            for w, p in ((16, 16), (1000, 1000), (1000, 4000), (1000, 63)):
-                threads = w if p != 63 else 1008
-                parts = fitted.seconds(n, threads, p, busy), fitted.simulated(n, min(w, p), p, busy)
-                print(f"  {w:7d} {n:11.3g} {p:11d} {'':9} {parts[0]:9.3f} {parts[1]:10.3f}")
+            for w, p in LARGER:
+                found = fitted.seconds(n, w, p, busy), fitted.simulated(n, w, p, busy)
+                print(f"  {w:7d} {n:9.3g} {p:11d} {'':9} {found[0]:9.3f} {found[1]:10.3f}")
 
 
 def main() -> None:
