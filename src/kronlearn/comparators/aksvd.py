@@ -33,7 +33,7 @@ class AKSVD(UnstructuredComparator, CodesComparator):
     or float64 are copied as such, all of them, for its duration. It runs in one thread; coding
     runs in ``n_jobs``.
 
-    Parameters and attributes are those of all :class:`~kronlearn.comparators.learners.Comparator`.
+    Parameters and attributes are described in :class:`~kronlearn.comparators.learners.Comparator`.
 
     Examples
     --------

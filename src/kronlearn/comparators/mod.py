@@ -16,7 +16,7 @@ class MOD(UnstructuredComparator):
     The least-squares update of one mode, so the general method with a single factor. For given
     codes the update never raises the error; coding may.
 
-    Parameters and attributes are those of all :class:`~kronlearn.comparators.learners.Comparator`.
+    Parameters and attributes are described in :class:`~kronlearn.comparators.learners.Comparator`.
 
     Examples
     --------

@@ -44,7 +44,7 @@ class OSubDil(LoopComparator):
     atom that this leaves unused is replaced by the direction of a badly represented sample. What it
     ends with is judged by one more pass over the samples. ``partial_fit`` takes one batch.
 
-    Parameters and attributes that are not here are those of all
+    Parameters and attributes that are not listed here are described in
     :class:`~kronlearn.comparators.learners.Comparator`.
 
     Parameters

@@ -51,7 +51,7 @@ class SeDiL(LoopComparator):
     here that needs dense codes: three arrays of ``N·n`` numbers in the samples' dtype (codes,
     gradient, direction), hence ``max_samples``.
 
-    Parameters and attributes that are not here are those of all
+    Parameters and attributes that are not listed here are described in
     :class:`~kronlearn.comparators.learners.Comparator`.
 
     Parameters

@@ -45,7 +45,7 @@ class STARK(Comparator):
     much nothing is learned. The published λ does not scale as the squared error does: for grey
     levels 0 … 1 it weighs 16 times as much.
 
-    Parameters and attributes that are not here are those of all
+    Parameters and attributes that are not listed here are described in
     :class:`~kronlearn.comparators.learners.Comparator`.
 
     Parameters

@@ -57,7 +57,7 @@ class SuKro(Comparator):
     patches of 8 × 8 such gray levels, 6 nonzeros and 16 × 16 atoms, 548 and 150 left one term, 50
     three and 20 eleven. The same penalty per sample needs an ``alpha`` that grows with √N.
 
-    Parameters and attributes that are not here are those of all
+    Parameters and attributes that are not listed here are described in
     :class:`~kronlearn.comparators.learners.Comparator`.
 
     Parameters

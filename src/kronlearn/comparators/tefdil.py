@@ -45,7 +45,7 @@ class TeFDiL(Comparator):
     present ones and the nearest sum is found again; if it has a column of zero even then, the
     dictionary stays what it was for that iteration.
 
-    Parameters and attributes that are not here are those of all
+    Parameters and attributes that are not listed here are described in
     :class:`~kronlearn.comparators.learners.Comparator`.
 
     Parameters

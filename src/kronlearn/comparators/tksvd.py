@@ -32,7 +32,7 @@ class TKSVD(CodesComparator):
 
     The whole dictionary is kept as a matrix ``(m_1·…·m_d, n_1·…·n_d)``.
 
-    Parameters and attributes are those of all :class:`~kronlearn.comparators.learners.Comparator`.
+    Parameters and attributes are described in :class:`~kronlearn.comparators.learners.Comparator`.
 
     Examples
     --------
