@@ -1,5 +1,5 @@
-// When single precision is trusted, and when a direction or a correlation is no more than rounding: the same
-// on processors and on graphics cards.
+// When single precision is trusted, and when a direction, a correlation or a gain is no more than rounding: the
+// same on CPUs and on GPUs.
 #pragma once
 
 namespace kronlearn {
@@ -15,6 +15,9 @@ constexpr float kTrustedTarget2 = 1e-6f;
 constexpr float kTrustedDifference = 1e-5f;
 // Squares below this are not trusted to single precision either.
 constexpr float kSmallestEnergy = 1e-30f;
+// The same for either precision; a sample that is too small for double precision is scaled before it is coded.
+template <class T>
+constexpr T kLeastEnergy = sizeof(T) == 4 ? T(kSmallestEnergy) : T(1e-280);
 // Where an atom of less than kSuspectNorm2 was selected, or the residual has fallen below this fraction of
 // the energy, the residual is computed from the sample.
 template <class T>
@@ -27,7 +30,10 @@ constexpr T kSuspectLeftover2 = sizeof(T) == 4 ? T(1e-3) : T(1e-10);
 // Correlations below this fraction of the sample's norm are rounding.
 template <class T>
 constexpr T kNoCorrelation = sizeof(T) == 4 ? T(2e-6) : T(1e-13);
-// Previous supports whose errors are larger by no more than this fraction of the energy count as better.
+// An exchange of atoms has to lower the squared residual by more than this fraction of it.
+template <class T>
+constexpr T kSmallestExchange = sizeof(T) == 4 ? T(1e-5) : T(1e-11);
+// Errors that differ by no more than this fraction of the energy are the same to rounding.
 template <class T>
 constexpr T kRoundingOfErrors = sizeof(T) == 4 ? T(1e-6) : T(1e-14);
 
