@@ -3,7 +3,7 @@
 // With a support S, K = (A_SᵀA_S)⁻¹, coefficients x, residual correlations α = Dᵀr, B = K A_SᵀD and
 // ν_j = ‖d_j‖² − Σ_i B_ij ⟨d_i, d_j⟩, what the support does not span of atom j: to take atom i out costs
 // x_i² / K_ii, and atom j in its place gains (α_j + x_i B_ij / K_ii)² / (ν_j + B_ij² / K_ii). With rows of B and
-// coefficients divided by √K_ii, written b and z, that is a gain of (α_j + z_i b_ij)² / (ν_j + b_ij²) − z_i².
+// coefficients divided by √K_ii, written b and z, the exchange gains (α_j + z_i b_ij)² / (ν_j + b_ij²) − z_i².
 //
 // A round makes the best exchange of every lane's sample, or finds that none helps. Samples wait for rounds
 // in a queue, so that no lane idles while others still exchange.
@@ -18,19 +18,20 @@ namespace kronlearn::KRONLEARN_SET {
 // The supports that are tried next, of the samples of a tile.
 template <class T>
 struct Trials {
-  int64_t tile;
-  int32_t* index;     // (tile, width)
-  T* value;           // (tile, width): coefficients, near enough to be refined
-  int32_t* nonzeros;  // (tile)
-  int32_t* rounds;    // (tile): how many this sample has had
-  int32_t* met;       // (tile): whether a support of this sample has met its error target
-  T* residual2;       // (tile): that of the support before the last exchange
-  int64_t* queue;     // (tile)
+  int64_t tile, stride;  // samples; width rounded up to whole vectors
+  IntScalar<T>* index;   // (tile, stride)
+  T* value;              // (tile, stride): coefficients, near enough to be refined
+  int32_t* nonzeros;     // (tile)
+  int32_t* rounds;       // (tile): how many this sample has had
+  int32_t* met;          // (tile): whether a support of this sample has met its error target
+  T* residual2;          // (tile): that of the support before the last exchange
+  int64_t* queue;        // (tile)
 
   Trials(const CodingTask<T>& task, Arena<T>& arena) {
     tile = tile_of(task.dictionary.atoms(), task.width);
-    index = array<int32_t>(arena, tile * task.width);
-    value = array<T>(arena, tile * task.width);
+    stride = round_up(task.width, kLanes<T>);
+    index = array<IntScalar<T>>(arena, tile * stride);
+    value = array<T>(arena, tile * stride);
     nonzeros = array<int32_t>(arena, tile);
     rounds = array<int32_t>(arena, tile);
     met = array<int32_t>(arena, tile);
@@ -52,34 +53,37 @@ template <class T>
 struct ExchangeScratch {
   Vec<T>* alpha;             // padded atoms: residual correlations
   Vec<T>* m;                 // (stride, stride), see inverse.hpp
-  Vec<T>* k;                 // (slots, slots): K, every row divided by √K_ii
-  Vec<T>*root, *reciprocal;  // (width): √K_ii and its reciprocal
-  Vec<T>*z, *cost;           // (width): x_i / √K_ii and its square, infinite where a slot is empty
-  Vec<T>*a, *c, *w;          // (stride): correlations left at the support, and temporaries
-  Vec<T>* h;                 // (slots, slots, kRows): K times one panel of g1
-  Vec<T>* own;               // (slots, kRows): that panel times √K_ii
-  Vec<T>* b;                 // (slots, kRows · kCols): b of one tile
+  Vec<T>* k;                 // (slots, slots): K
+  Vec<T>* reciprocal;        // (width): 1 / √K_ii, zero where a slot is empty
+  Vec<T>*z, *cost;           // (width): x_i / √K_ii, and its square, infinite where a slot is empty
+  Vec<T>* price;             // (width): the cost where exchanges are wanted, elsewhere infinite
+  Vec<T>*scale, *unscale;    // (width): 2 z_i / √K_ii and its reciprocal
+  Vec<T>*c, *w;              // (stride): temporaries
+  Vec<T>* h;                 // (slots, slots, kRows): K, rows scaled, times one panel of g1
+  Vec<T>* own;               // (slots, kRows): that panel, unscaled
+  Vec<T>* s;                 // (slots, kRows · kCols): 2 z b of one tile
   Vec<T>* residual;          // features + m1 + m2
   Vec<T>* correlate;
   Int<T>*row, *col;  // (width): the two sides of the support's atoms
 
   template <class Shape>
-  ExchangeScratch(const CodingTask<T>& task, const Shape& s, Arena<T>& arena) {
+  ExchangeScratch(const CodingTask<T>& task, const Shape& shape, Arena<T>& arena) {
     const DictionaryView<T>& d = task.dictionary;
     const int64_t width = task.width, stride = round_up(task.width, 4);
-    alpha = arena.vectors((int64_t)s.n1p * s.n2p);
+    alpha = arena.vectors((int64_t)shape.n1p * shape.n2p);
     m = arena.vectors(stride * stride);
     k = arena.vectors(width * width);
-    root = arena.vectors(width);
     reciprocal = arena.vectors(width);
     z = arena.vectors(width);
     cost = arena.vectors(width);
-    a = arena.vectors(stride);
+    price = arena.vectors(width);
+    scale = arena.vectors(width);
+    unscale = arena.vectors(width);
     c = arena.vectors(stride);
     w = arena.vectors(stride);
     h = arena.vectors(width * width * Shape::kRows);
     own = arena.vectors(width * Shape::kRows);
-    b = arena.vectors(width * Shape::kRows * Shape::kCols);
+    s = arena.vectors(width * Shape::kRows * Shape::kCols);
     residual = arena.vectors(d.features() + d.left.m + d.right.m);
     correlate = arena.vectors(correlate_scratch(d));
     row = arena.integers(width);
@@ -136,8 +140,8 @@ class Exchange {
       trials_.rounds[t] = trials_.met[t] = 0;
       trials_.residual2[t] = T(__builtin_inf());
       for (int l = 0; l < width_; ++l) {
-        trials_.index[t * width_ + l] = task_.index[k * width_ + l];
-        trials_.value[t * width_ + l] = task_.value[k * width_ + l];
+        trials_.index[t * trials_.stride + l] = task_.index[k * width_ + l];
+        trials_.value[t * trials_.stride + l] = task_.value[k * width_ + l];
       }
       enqueue(t);
     }
@@ -175,7 +179,8 @@ class Exchange {
     const Int<T> sound = state.active & ~state.doubtful & ~dependent;
     const Int<T> met = sound & (r2 <= state.tol2);
     const Int<T> better = sound & ~met & (r2 < before);
-    BestExchange<T> best = nothing_better(state, better);
+    price(state, better);
+    BestExchange<T> best = none_yet(state);
     if (any<T>(better)) find_exchanges(state, best);
     const Int<T> shrinks = met & (state.out.nonzeros > 1);
     if (any<T>(shrinks)) find_cheapest(state, shrinks, best);
@@ -191,27 +196,22 @@ class Exchange {
   void load_trials(LaneState<T>& state) {
     LaneCodes<T>& out = state.out;
     alignas(64) IntScalar<T> counts[kLanes<T>];
-    const int32_t* index[kLanes<T>];
-    const T* value[kLanes<T>];
+    const T *index[kLanes<T>], *value[kLanes<T>];
     out.slots = 0;
     for (int l = 0; l < kLanes<T>; ++l) {
       const int64_t t = trial(l);
       counts[l] = trials_.nonzeros[t];
       if (trials_.nonzeros[t] > out.slots) out.slots = trials_.nonzeros[t];
-      index[l] = trials_.index + t * width_;
-      value[l] = trials_.value + t * width_;
+      index[l] = reinterpret_cast<const T*>(trials_.index) + t * trials_.stride;
+      value[l] = trials_.value + t * trials_.stride;
     }
     __builtin_memcpy(&out.nonzeros, counts, sizeof out.nonzeros);
+    load_transposed<T>(index, out.slots, true, reinterpret_cast<Vec<T>*>(out.index));
+    load_transposed<T>(value, out.slots, true, out.value);
     for (int t = 0; t < out.slots; ++t) {
-      Int<T> i;
-      Vec<T> x;
-      for (int l = 0; l < kLanes<T>; ++l) {
-        i[l] = index[l][t];
-        x[l] = value[l][t];
-      }
       const Int<T> used = out.nonzeros > t;
-      out.index[t] = used ? i : Int<T>{};
-      out.value[t] = used ? x : Vec<T>{};
+      out.index[t] = used ? out.index[t] : Int<T>{};
+      out.value[t] = used ? out.value[t] : Vec<T>{};
       divide<T>(out.index[t], task_.dictionary.right.n, k_.row[t], k_.col[t]);
     }
   }
@@ -237,9 +237,9 @@ class Exchange {
     return dependent;
   }
 
-  // K = MᵀM, every row divided by √K_ii. Rows of empty slots are zero.
+  // K = MᵀM. Rows of empty slots are zero.
   void multiply_inverse(int slots) {
-    for (int i = 0; i < slots; ++i)
+    for (int i = 0; i < slots; ++i) {
       for (int l = 0; l <= i; ++l) {
         Vec<T> sum{};
         for (int t = i; t < slots; ++t) {
@@ -248,16 +248,13 @@ class Exchange {
         }
         k_.k[(int64_t)i * slots + l] = k_.k[(int64_t)l * slots + i] = sum;
       }
-    for (int i = 0; i < slots; ++i) {
-      Vec<T>* row = k_.k + (int64_t)i * slots;
-      const Int<T> used = row[i] > T(0);
-      k_.root[i] = sqrt_of<T>(row[i]);
-      k_.reciprocal[i] = used ? T(1) / (used ? k_.root[i] : splat<T>(1)) : Vec<T>{};
-      for (int l = 0; l < slots; ++l) row[l] *= k_.reciprocal[i];
+      const Vec<T> own = k_.k[(int64_t)i * slots + i];
+      const Int<T> used = own > T(0);
+      k_.reciprocal[i] = used ? T(1) / sqrt_of<T>(used ? own : splat<T>(1)) : Vec<T>{};
     }
   }
 
-  // Residual, its correlations α and the coefficients that are best to the last bit: x += K α_S.
+  // Residual, its correlations α, and the coefficients once more: x += K α_S.
   void refine(LaneState<T>& state) {
     LaneCodes<T>& out = state.out;
     const int features = task_.dictionary.features(), slots = out.slots;
@@ -272,19 +269,31 @@ class Exchange {
     correlate<T>(s_, task_.dictionary, r, k_.alpha, k_.correlate);
     pad_rows<T>(s_, k_.alpha);
     for (int l = 0; l < slots; ++l)
-      k_.a[l] = pick<T>(k_.alpha, offset_of(out.index[l], k_.row[l], k_.col[l]));
+      k_.c[l] = pick<T>(k_.alpha, offset_of(out.index[l], k_.row[l], k_.col[l]));
     for (int l = 0; l < slots; ++l) {
       Vec<T> step{};
-      for (int t = 0; t < slots; ++t) step += k_.k[(int64_t)l * slots + t] * k_.a[t];
-      step *= k_.root[l];
+      for (int t = 0; t < slots; ++t) step += k_.k[(int64_t)l * slots + t] * k_.c[t];
       out.value[l] += step;
-      r2 -= step * k_.a[l];
-      const Int<T> used = out.nonzeros > l;
-      k_.z[l] = out.value[l] * k_.reciprocal[l];
-      k_.cost[l] = used ? k_.z[l] * k_.z[l] : splat<T>(__builtin_inf());
+      r2 -= step * k_.c[l];
     }
-    for (int l = 0; l < slots; ++l) k_.a[l] *= k_.root[l];
     out.residual2 = max_of(r2, Vec<T>{});
+  }
+
+  // What it costs to take out each atom.
+  void price(const LaneState<T>& state, Int<T> wanted) {
+    const LaneCodes<T>& out = state.out;
+    const Vec<T> never = splat<T>(__builtin_inf());
+    // Less is rounding, and would not do as a divisor.
+    const Vec<T> least = sqrt_of<T>(state.energy) * kNoCorrelation<T>;
+    for (int l = 0; l < out.slots; ++l) {
+      const Int<T> used = k_.reciprocal[l] > T(0);
+      const Vec<T> z = out.value[l] * k_.reciprocal[l];
+      k_.z[l] = abs_of<T>(z) > least ? z : least;
+      k_.cost[l] = used ? k_.z[l] * k_.z[l] : never;
+      k_.price[l] = wanted ? k_.cost[l] : never;
+      k_.scale[l] = T(2) * k_.z[l] * k_.reciprocal[l];
+      k_.unscale[l] = used ? T(1) / (used ? k_.scale[l] : never) : Vec<T>{};
+    }
   }
 
   // The place of an atom in the padded matrix of atoms.
@@ -292,12 +301,9 @@ class Exchange {
     return Gram::kWeighted ? atom : row * (int)s_.n2p + col;
   }
 
-  // No exchange yet, and none to be found but in the lanes given.
-  BestExchange<T> nothing_better(LaneState<T>& state, Int<T> lanes) {
+  static BestExchange<T> none_yet(const LaneState<T>& state) {
     const Vec<T> margin = max_of(state.out.residual2 * kSmallestExchange<T>,
                                  state.energy * (kNoCorrelation<T> * kNoCorrelation<T>));
-    for (int l = 0; l < state.out.slots; ++l)
-      k_.w[l] = lanes ? k_.cost[l] : splat<T>(__builtin_inf());
     const Int<T> none = splat_int<T>(-1);
     return {margin, splat<T>(1), margin * T(0.5), margin, none, none, none};
   }
@@ -312,69 +318,69 @@ class Exchange {
     }
   }
 
-  // h = K times a panel of g1, own = √K_ii times it.
+  // h and own for a panel of g1.
   void prepare_panel(int i, int slots) {
     const Vec<T>* g1 = gram_.g1() + (int64_t)i * width_;
     Vec<T>* h = k_.h;
     for (int l = 0; l < slots; ++l) {
       const Vec<T>* k = k_.k + (int64_t)l * slots;
 #pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) k_.own[l * R + r] = k_.root[l] * g1[l * R + r];
-      for (int t = 0; t < slots; ++t, h += R)
+      for (int r = 0; r < R; ++r) k_.own[l * R + r] = k_.unscale[l] * g1[l * R + r];
+      for (int t = 0; t < slots; ++t, h += R) {
+        const Vec<T> f = k_.scale[l] * k[t];
 #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) h[r] = k[t] * g1[t * R + r];
+        for (int r = 0; r < R; ++r) h[r] = f * g1[t * R + r];
+      }
     }
   }
 
-  // Gains of all exchanges for the atoms of a tile. f = (α + z b)² − (z² + e)(ν + b²) is positive where an
-  // exchange gains more than e, and needs no division; where any is, the tile is looked at again.
+  // Looks for exchanges that bring in an atom of this tile. One that gains more than e has
+  // (α + z b)² > (z² + e)(ν + b²), so that α² − e ν + α · 2 z b − z² ν > 0: no division, and false for almost all.
   __attribute__((noinline)) void find_in_tile(const LaneState<T>& state, int i, int j,
                                               BestExchange<T>& best) {
     const int slots = state.out.slots;
     const int64_t offset = (int64_t)i * s_.n2p + j;
     Vec<T> alpha[kTile], nu[kTile], level[kTile];
-    project_tile(offset, j, slots, alpha, nu);
-    const Vec<T> enough = best.enough;
+    project_tile(offset, j, slots, nu);
 #pragma GCC unroll 16
     for (int e = 0; e < kTile; ++e) {
+      alpha[e] = k_.alpha[place(offset, e)];
       nu[e] = max_of(nu[e], splat<T>(kSmallestNorm2<T>));
-      level[e] = alpha[e] * alpha[e] - enough * nu[e];
+      level[e] = alpha[e] * alpha[e] - best.enough * nu[e];
     }
     for (int l = 0; l < slots; ++l) {
-      const Vec<T>* b = k_.b + (int64_t)l * kTile;
-      const Vec<T> twice = k_.z[l] + k_.z[l], cost = k_.w[l];
+      const Vec<T>* s = k_.s + (int64_t)l * kTile;
+      const Vec<T> price = k_.price[l];
       Vec<T> largest = splat<T>(-1);
 #pragma GCC unroll 16
-      for (int e = 0; e < kTile; ++e) {
-        const Vec<T> slope = twice * alpha[e] - enough * b[e];
-        largest = max_of(largest, level[e] - cost * nu[e] + b[e] * slope);
-      }
+      for (int e = 0; e < kTile; ++e)
+        largest = max_of(largest, level[e] + alpha[e] * s[e] - price * nu[e]);
       if (any<T>(largest >= T(0))) compare(state, l, offset, alpha, nu, best);
     }
   }
 
-  // α, ν and b of a tile.
-  KRONLEARN_INLINE void project_tile(int64_t offset, int j, int slots, Vec<T>* alpha, Vec<T>* nu) {
+  // The offset of an atom of a tile.
+  KRONLEARN_INLINE int64_t place(int64_t offset, int e) const {
+    return offset + e / C * s_.n2p + e % C;
+  }
+
+  // ν and s = 2 z b of a tile.
+  KRONLEARN_INLINE void project_tile(int64_t offset, int j, int slots, Vec<T>* nu) {
 #pragma GCC unroll 16
-    for (int e = 0; e < kTile; ++e) {
-      const int64_t p = offset + e / C * s_.n2p + e % C;
-      alpha[e] = k_.alpha[p];
-      nu[e] = gram_.norm2_at(p);
-    }
+    for (int e = 0; e < kTile; ++e) nu[e] = gram_.norm2_at(place(offset, e));
     const Vec<T>*g2 = gram_.g2() + (int64_t)j * width_, *h = k_.h;
     for (int l = 0; l < slots; ++l) {
-      Vec<T> b[kTile] = {};
+      Vec<T> s[kTile] = {};
       const Vec<T>* g = g2;
       for (int t = 0; t < slots; ++t, h += R, g += C) {
 #pragma GCC unroll 16
-        for (int e = 0; e < kTile; ++e) b[e] += h[e / C] * g[e % C];
+        for (int e = 0; e < kTile; ++e) s[e] += h[e / C] * g[e % C];
       }
       g = g2 + l * C;
 #pragma GCC unroll 16
       for (int e = 0; e < kTile; ++e) {
-        k_.b[(int64_t)l * kTile + e] = b[e];
-        nu[e] -= b[e] * (k_.own[l * R + e / C] * g[e % C]);
-        alpha[e] -= k_.a[l] * b[e];
+        k_.s[(int64_t)l * kTile + e] = s[e];
+        nu[e] -= s[e] * (k_.own[l * R + e / C] * g[e % C]);
       }
     }
   }
@@ -384,13 +390,13 @@ class Exchange {
   __attribute__((noinline)) void compare(const LaneState<T>& state, int slot, int64_t offset,
                                          const Vec<T>* alpha, const Vec<T>* nu,
                                          BestExchange<T>& best) {
-    const Vec<T>* b = k_.b + (int64_t)slot * kTile;
-    const Vec<T> z = k_.z[slot], cost = k_.w[slot];
+    const Vec<T>* s = k_.s + (int64_t)slot * kTile;
+    const Vec<T> z = k_.z[slot], price = k_.price[slot], half = T(0.5) / z;
     const Int<T> removed = state.out.index[slot];
     for (int e = 0; e < kTile; ++e) {
-      const Int<T> atom = splat_int<T>(IntScalar<T>(offset + e / C * s_.n2p + e % C));
-      const Vec<T> norm2 = nu[e] + b[e] * b[e], u = alpha[e] + z * b[e];
-      const Vec<T> gain = u * u - cost * norm2;
+      const Int<T> atom = splat_int<T>(IntScalar<T>(place(offset, e)));
+      const Vec<T> b = half * s[e], norm2 = nu[e] + b * b, u = alpha[e] + z * b;
+      const Vec<T> gain = u * u - price * norm2;
       const Vec<T> here = gain * best.norm2, there = best.gain * norm2;
       const Int<T> lower =
           (atom < best.offset) | ((atom == best.offset) & (removed < best.removed));
@@ -421,50 +427,54 @@ class Exchange {
     best.slot = lanes ? slot : best.slot;
   }
 
-  // The supports to be tried next: one atom taken out and, unless a lane shrinks, another in its place.
+  // The supports to be tried next: one atom taken out and, unless a lane shrinks, another in its place. What is
+  // left for lanes that do not move means nothing.
   void move(const LaneState<T>& state, const BestExchange<T>& best, Int<T> shrinks) {
     const LaneCodes<T>& out = state.out;
     const int slots = out.slots;
-    const Int<T> slot = max_of(best.slot, Int<T>{});
+    const Int<T> slot = max_of(best.slot, Int<T>{}), offset = max_of(best.offset, Int<T>{});
     Int<T> i, j;
-    split_atom(max_of(best.offset, Int<T>{}), i, j);
-    const Vec<T> x = pick<T>(out.value, slot), reciprocal = pick<T>(k_.reciprocal, slot);
-    Vec<T> nu = gram_.norm2(i, j), alpha = pick<T>(k_.alpha, max_of(best.offset, Int<T>{}));
+    split_atom(offset, i, j);
+    Vec<T> nu = gram_.norm2(i, j);
     for (int l = 0; l < slots; ++l) k_.c[l] = gram_.entry(l, i, j, k_.row, k_.col);
     for (int l = 0; l < slots; ++l) {
       Vec<T> b{};
       for (int t = 0; t < slots; ++t) b += k_.k[(int64_t)l * slots + t] * k_.c[t];
-      alpha -= k_.a[l] * b;
-      k_.w[l] = b * k_.root[l];
-      nu -= k_.w[l] * k_.c[l];
+      k_.w[l] = b;
+      nu -= b * k_.c[l];
     }
-    const Vec<T> whole = pick<T>(k_.w, slot), b = whole * reciprocal;
-    const Vec<T> norm2 = max_of(nu + b * b, splat<T>(kSmallestNorm2<T>));
-    const Vec<T> added = shrinks ? Vec<T>{} : (alpha + x * reciprocal * b) / norm2;
+    const Vec<T> x = pick<T>(out.value, slot), b = pick<T>(k_.w, slot);
+    const Vec<T> reciprocal = pick<T>(k_.reciprocal, slot), inverse = reciprocal * reciprocal;
+    const Vec<T> norm2 = max_of(nu + b * b * inverse, splat<T>(kSmallestNorm2<T>));
+    const Vec<T> added =
+        shrinks ? Vec<T>{} : (pick<T>(k_.alpha, offset) + x * b * inverse) / norm2;
     const Int<T> atom = i * task_.dictionary.right.n + j;
     for (int l = 0; l < slots; ++l) {
-      const Vec<T> part = pick<T>(k_.k + l, slot * slots) * reciprocal;  // K_li / K_ii
-      const Vec<T> rest = out.value[l] - part * x - (k_.w[l] - part * whole) * added;
-      store_entry(best, l, slot == l ? atom : out.index[l], slot == l ? added : rest);
+      const Vec<T> part = pick<T>(k_.k + l, slot * slots) * inverse;  // K_li / K_ii
+      const Vec<T> rest = out.value[l] - part * x - (k_.w[l] - part * b) * added;
+      k_.w[l] = slot == l ? added : rest;
+      k_.c[l] = (Vec<T>)(slot == l ? atom : out.index[l]);
     }
+    store_trials(slots);
     for (int l = 0; l < transfer_.lanes(); ++l)
       if (best.slot[l] >= 0 && shrinks[l]) remove_entry(trial(l), int(best.slot[l]));
   }
 
-  // Writes one entry of the supports to be tried, in lanes where there is an exchange.
-  void store_entry(const BestExchange<T>& best, int entry, Int<T> atom, Vec<T> x) {
-    for (int l = 0; l < transfer_.lanes(); ++l) {
-      const int64_t t = trial(l);
-      if (best.slot[l] < 0 || entry >= trials_.nonzeros[t]) continue;
-      trials_.index[t * width_ + entry] = int32_t(atom[l]);
-      trials_.value[t * width_ + entry] = x[l];
+  // Takes the supports to be tried from c and w.
+  void store_trials(int slots) {
+    T *index[kLanes<T>], *value[kLanes<T>];
+    for (int l = 0; l < kLanes<T>; ++l) {
+      index[l] = reinterpret_cast<T*>(trials_.index) + trial(l) * trials_.stride;
+      value[l] = trials_.value + trial(l) * trials_.stride;
     }
+    store_transposed<T>(k_.c, slots, transfer_.lanes(), index);
+    store_transposed<T>(k_.w, slots, transfer_.lanes(), value);
   }
 
   void remove_entry(int64_t t, int entry) {
     const int last = --trials_.nonzeros[t];
-    trials_.index[t * width_ + entry] = trials_.index[t * width_ + last];
-    trials_.value[t * width_ + entry] = trials_.value[t * width_ + last];
+    trials_.index[t * trials_.stride + entry] = trials_.index[t * trials_.stride + last];
+    trials_.value[t * trials_.stride + entry] = trials_.value[t * trials_.stride + last];
   }
 
   // The two sides of the atom at an offset of the padded matrix.
