@@ -43,18 +43,18 @@ template <class T>
 struct CodingTask {
   DictionaryView<T> dictionary;
   Method method;
-  int width;                      // the most nonzeros a sample may have
-  int64_t count;                  // samples
-  const T* samples;               // (count, features)
-  const T* weights;               // (count, features) or null
-  T tol;                          // the ℓ2 norm a residual may have, used where tols is null
-  const T* tols;                  // (count) or null
-  int32_t* index;                    // (count, width)
-  T* value;                          // (count, width)
-  int32_t* nonzeros;                 // (count)
-  T* residual2;                      // (count): squared (weighted) residual norms
-  uint8_t*
-      doubtful;  // (count) or null: set where single precision cannot be trusted and nothing was written
+  int width;          // the most nonzeros a sample may have
+  int64_t count;      // samples
+  const T* samples;   // (count, features)
+  const T* weights;   // (count, features) or null
+  T tol;              // the ℓ2 norm a residual may have, used where tols is null
+  const T* tols;      // (count) or null
+  int32_t* index;     // (count, width)
+  T* value;           // (count, width)
+  int32_t* nonzeros;  // (count)
+  T* residual2;       // (count): squared (weighted) residual norms
+  // (count) or null: set where this precision cannot be trusted and nothing was written.
+  uint8_t* doubtful;
   T* energy;  // (count): squared (weighted) norms of the samples; NaN or ∞ marks a bad one
   // Null, or asked every few milliseconds: true ends the coding early, with codes that mean nothing.
   const std::function<bool()>* interrupted;

@@ -4,9 +4,10 @@
 
 namespace kronlearn {
 
-// Below this an orthogonalised atom has no direction left that rounding has not touched.
+// Below this (squared norm) too little is left of an orthogonalised atom: after one such atom the norm of a second
+// one is only known to about ε divided by the root of this.
 template <class T>
-constexpr T kSmallestNorm2 = sizeof(T) == 4 ? T(1e-5) : T(1e-10);
+constexpr T kSmallestNorm2 = sizeof(T) == 4 ? T(1e-5) : T(1e-8);
 // Single precision is no longer trusted with an atom of which less than this is left (squared norm), with
 // an error target below this (squared, relative), or once ‖y‖² − Σ a² and the residual itself differ by
 // this much: the sample is coded again in double precision.
@@ -21,7 +22,7 @@ constexpr T kLeastEnergy = sizeof(T) == 4 ? T(kSmallestEnergy) : T(1e-280);
 // Where an atom of less than kSuspectNorm2 was selected, or the residual has fallen below this fraction of
 // the energy, the residual is computed from the sample.
 template <class T>
-constexpr T kSuspectNorm2 = sizeof(T) == 4 ? T(1e-2) : T(1e-8);
+constexpr T kSuspectNorm2 = sizeof(T) == 4 ? T(1e-2) : T(1e-5);
 template <class T>
 constexpr T kSuspectResidual2 = sizeof(T) == 4 ? T(1e-4) : T(1e-11);
 // The same for codes by thresholds, where nothing is orthogonalised.
@@ -30,9 +31,9 @@ constexpr T kSuspectLeftover2 = sizeof(T) == 4 ? T(1e-3) : T(1e-10);
 // Correlations below this fraction of the sample's norm are rounding.
 template <class T>
 constexpr T kNoCorrelation = sizeof(T) == 4 ? T(2e-6) : T(1e-13);
-// An exchange of atoms has to lower the squared residual by more than this fraction of it.
+// Of an exchange of atoms the new one has to gain more than it costs to take out the old one, by this fraction.
 template <class T>
-constexpr T kSmallestExchange = sizeof(T) == 4 ? T(1e-5) : T(1e-11);
+constexpr T kSmallestExchange = sizeof(T) == 4 ? T(2e-6) : T(1e-12);
 // Errors that differ by no more than this fraction of the energy are the same to rounding.
 template <class T>
 constexpr T kRoundingOfErrors = sizeof(T) == 4 ? T(1e-6) : T(1e-14);

@@ -17,9 +17,9 @@ struct CodingKernel {
 #define KRONLEARN_JOIN(a, b) KRONLEARN_JOIN_(a, b)
 #define KRONLEARN_NAME(name) KRONLEARN_JOIN(KRONLEARN_SCALAR, name)
 
-extern const CodingKernel<KRONLEARN_SCALAR> KRONLEARN_NAME(_square);     // omp, ols: compiled shapes
-extern const CodingKernel<KRONLEARN_SCALAR> KRONLEARN_NAME(_tiled);      // omp, ols: any shape
-extern const CodingKernel<KRONLEARN_SCALAR> KRONLEARN_NAME(_weighted);   // omp, ols with weights
+extern const CodingKernel<KRONLEARN_SCALAR> KRONLEARN_NAME(_square);    // omp, ols: compiled shapes
+extern const CodingKernel<KRONLEARN_SCALAR> KRONLEARN_NAME(_tiled);     // omp, ols: any shape
+extern const CodingKernel<KRONLEARN_SCALAR> KRONLEARN_NAME(_weighted);  // omp, ols with weights
 extern const CodingKernel<KRONLEARN_SCALAR> KRONLEARN_NAME(_threshold);  // orthonormal factors
 extern const CodingKernel<KRONLEARN_SCALAR> KRONLEARN_NAME(_exchange);   // improves codes of ols
 

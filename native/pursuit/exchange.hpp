@@ -51,18 +51,18 @@ struct Trials {
 // What one round computes of the supports in its lanes.
 template <class T>
 struct ExchangeScratch {
-  Vec<T>* alpha;             // padded atoms: residual correlations
-  Vec<T>* m;                 // (stride, stride), see inverse.hpp
-  Vec<T>* k;                 // (slots, slots): K
-  Vec<T>* reciprocal;        // (width): 1 / √K_ii, zero where a slot is empty
-  Vec<T>*z, *cost;           // (width): x_i / √K_ii, and its square, infinite where a slot is empty
-  Vec<T>* price;             // (width): the cost where exchanges are wanted, elsewhere infinite
-  Vec<T>*scale, *unscale;    // (width): 2 z_i / √K_ii and its reciprocal
-  Vec<T>*c, *w;              // (stride): temporaries
-  Vec<T>* h;                 // (slots, slots, kRows): K, rows scaled, times one panel of g1
-  Vec<T>* own;               // (slots, kRows): that panel, unscaled
-  Vec<T>* s;                 // (slots, kRows · kCols): 2 z b of one tile
-  Vec<T>* residual;          // features + m1 + m2
+  Vec<T>* alpha;           // padded atoms: residual correlations
+  Vec<T>* m;               // (stride, stride), see inverse.hpp
+  Vec<T>* k;               // (slots, slots): K
+  Vec<T>* reciprocal;      // (width): 1 / √K_ii, zero where a slot is empty
+  Vec<T>*z, *cost;         // (width): x_i / √K_ii, and its square, infinite where a slot is empty
+  Vec<T>* price;           // (width): the cost where exchanges are wanted, elsewhere infinite
+  Vec<T>*scale, *unscale;  // (width): 2 z_i / √K_ii and its reciprocal
+  Vec<T>*c, *w;            // (stride): temporaries
+  Vec<T>* h;               // (slots, slots, kRows): K, rows scaled, times one panel of g1
+  Vec<T>* own;             // (slots, kRows): that panel, unscaled
+  Vec<T>* s;               // (slots, kRows · kCols): 2 z b of one tile
+  Vec<T>* residual;        // features + m1 + m2
   Vec<T>* correlate;
   Int<T>*row, *col;  // (width): the two sides of the support's atoms
 
@@ -95,8 +95,7 @@ struct ExchangeScratch {
 template <class T>
 struct BestExchange {
   Vec<T> gain, norm2;
-  Vec<T> enough;   // a filter lets pass what gains more than this
-  Vec<T> margin;   // what an exchange has to gain
+  Vec<T> enough;   // a little less than that
   Int<T> offset;   // the new atom, in the padded matrix of atoms
   Int<T> removed;  // the atom taken out
   Int<T> slot;     // its slot; −1: there is no exchange
@@ -153,9 +152,7 @@ class Exchange {
     }
   }
 
-  void enqueue(int64_t sample) {
-    trials_.queue[(begin_ + waiting_++) % trials_.tile] = sample;
-  }
+  void enqueue(int64_t sample) { trials_.queue[(begin_ + waiting_++) % trials_.tile] = sample; }
 
   int64_t dequeue() {
     const int64_t sample = trials_.queue[begin_];
@@ -169,7 +166,12 @@ class Exchange {
     transfer_.load(samples, lanes, state);
     load_trials(state);
     const Int<T> dependent = invert(state);
-    refine(state);
+    Int<T> rough = refine(state);
+    if constexpr (sizeof(T) == 4) {
+      state.doubtful |= rough;
+    } else {
+      for (int again = 0; again < 3 && any<T>(rough); ++again) rough = refine(state);
+    }
     Vec<T> before, met_before;
     for (int l = 0; l < kLanes<T>; ++l) {
       before[l] = trials_.residual2[trial(l)];
@@ -254,8 +256,9 @@ class Exchange {
     }
   }
 
-  // Residual, its correlations α, and the coefficients once more: x += K α_S.
-  void refine(LaneState<T>& state) {
+  // Residual, its correlations α, and the coefficients once more: x += K α_S. Returns the lanes where that made a
+  // difference.
+  __attribute__((noinline)) Int<T> refine(LaneState<T>& state) {
     LaneCodes<T>& out = state.out;
     const int features = task_.dictionary.features(), slots = out.slots;
     Vec<T>* r = k_.residual;
@@ -270,13 +273,16 @@ class Exchange {
     pad_rows<T>(s_, k_.alpha);
     for (int l = 0; l < slots; ++l)
       k_.c[l] = pick<T>(k_.alpha, offset_of(out.index[l], k_.row[l], k_.col[l]));
+    Vec<T> lowered{};
     for (int l = 0; l < slots; ++l) {
       Vec<T> step{};
       for (int t = 0; t < slots; ++t) step += k_.k[(int64_t)l * slots + t] * k_.c[t];
       out.value[l] += step;
-      r2 -= step * k_.c[l];
+      lowered += step * k_.c[l];
     }
-    out.residual2 = max_of(r2, Vec<T>{});
+    out.residual2 = max_of(r2 - lowered, Vec<T>{});
+    const Vec<T> rounding = state.energy * (kNoCorrelation<T> * kNoCorrelation<T>);
+    return abs_of<T>(lowered) > r2 * T(1e-3) + rounding;
   }
 
   // What it costs to take out each atom.
@@ -290,7 +296,7 @@ class Exchange {
       const Vec<T> z = out.value[l] * k_.reciprocal[l];
       k_.z[l] = abs_of<T>(z) > least ? z : least;
       k_.cost[l] = used ? k_.z[l] * k_.z[l] : never;
-      k_.price[l] = wanted ? k_.cost[l] : never;
+      k_.price[l] = wanted ? k_.cost[l] * (1 + kSmallestExchange<T> / 2) : never;
       k_.scale[l] = T(2) * k_.z[l] * k_.reciprocal[l];
       k_.unscale[l] = used ? T(1) / (used ? k_.scale[l] : never) : Vec<T>{};
     }
@@ -302,10 +308,9 @@ class Exchange {
   }
 
   static BestExchange<T> none_yet(const LaneState<T>& state) {
-    const Vec<T> margin = max_of(state.out.residual2 * kSmallestExchange<T>,
-                                 state.energy * (kNoCorrelation<T> * kNoCorrelation<T>));
+    const Vec<T> least = state.energy * (kNoCorrelation<T> * kNoCorrelation<T>);
     const Int<T> none = splat_int<T>(-1);
-    return {margin, splat<T>(1), margin * T(0.5), margin, none, none, none};
+    return {least, splat<T>(1), least, none, none, none};
   }
 
   // The best exchange of every lane.
@@ -336,6 +341,7 @@ class Exchange {
 
   // Looks for exchanges that bring in an atom of this tile. One that gains more than e has
   // (α + z b)² > (z² + e)(ν + b²), so that α² − e ν + α · 2 z b − z² ν > 0: no division, and false for almost all.
+  // Prices are lower here than in compare(), which rounds differently.
   __attribute__((noinline)) void find_in_tile(const LaneState<T>& state, int i, int j,
                                               BestExchange<T>& best) {
     const int slots = state.out.slots;
@@ -391,7 +397,8 @@ class Exchange {
                                          const Vec<T>* alpha, const Vec<T>* nu,
                                          BestExchange<T>& best) {
     const Vec<T>* s = k_.s + (int64_t)slot * kTile;
-    const Vec<T> z = k_.z[slot], price = k_.price[slot], half = T(0.5) / z;
+    const Vec<T> z = k_.z[slot], half = T(0.5) / z;
+    const Vec<T> price = k_.price[slot] * (1 + kSmallestExchange<T> / 2);
     const Int<T> removed = state.out.index[slot];
     for (int e = 0; e < kTile; ++e) {
       const Int<T> atom = splat_int<T>(IntScalar<T>(place(offset, e)));
@@ -400,16 +407,15 @@ class Exchange {
       const Vec<T> here = gain * best.norm2, there = best.gain * norm2;
       const Int<T> lower =
           (atom < best.offset) | ((atom == best.offset) & (removed < best.removed));
-      const Int<T> wins = (norm2 > T(2) * kSmallestNorm2<T>) &
-                          ((here > there) | ((here == there) & lower));
+      const Int<T> wins =
+          (norm2 > T(2) * kSmallestNorm2<T>)&((here > there) | ((here == there) & lower));
       best.gain = wins ? gain : best.gain;
       best.norm2 = wins ? norm2 : best.norm2;
       best.offset = wins ? atom : best.offset;
       best.removed = wins ? removed : best.removed;
       best.slot = wins ? splat_int<T>(slot) : best.slot;
     }
-    // Less than the best, for the filter rounds differently.
-    best.enough = best.gain / best.norm2 - T(0.5) * best.margin;
+    best.enough = best.gain / best.norm2 * T(0.9999);
   }
 
   // In some lanes, the atom that costs least to take out.
@@ -446,8 +452,7 @@ class Exchange {
     const Vec<T> x = pick<T>(out.value, slot), b = pick<T>(k_.w, slot);
     const Vec<T> reciprocal = pick<T>(k_.reciprocal, slot), inverse = reciprocal * reciprocal;
     const Vec<T> norm2 = max_of(nu + b * b * inverse, splat<T>(kSmallestNorm2<T>));
-    const Vec<T> added =
-        shrinks ? Vec<T>{} : (pick<T>(k_.alpha, offset) + x * b * inverse) / norm2;
+    const Vec<T> added = shrinks ? Vec<T>{} : (pick<T>(k_.alpha, offset) + x * b * inverse) / norm2;
     const Int<T> atom = i * task_.dictionary.right.n + j;
     for (int l = 0; l < slots; ++l) {
       const Vec<T> part = pick<T>(k_.k + l, slot * slots) * inverse;  // K_li / K_ii

@@ -1,8 +1,8 @@
 // Asks now and then whether the coding should end.
 #pragma once
 
-#include "runtime/lanes.hpp"
 #include "kernels.hpp"
+#include "runtime/lanes.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 

@@ -171,16 +171,34 @@ class Pursuit {
     state.active &= state.r2 > state.tol2;
   }
 
-  // Replaces r2 by the residual of the sample itself in some lanes; single precision is doubted where the
-  // two differ.
+  // Replaces r2 by the residual of the sample itself in some lanes. Where the two differ, single precision is
+  // doubted, and in double precision the coefficients are improved first.
   __attribute__((noinline)) void check_residual(PursuitState<T>& state, int terms,
                                                 Int<T> lanes) const {
     const PursuitScratch<T>& k = state.k;
-    const Vec<T> exact =
+    Vec<T> exact =
         exact_residual2<T>(s_, atoms_, state.y, terms, k.row, k.col, state.out.value, k.residual);
-    if constexpr (sizeof(T) == 4)
+    if constexpr (sizeof(T) == 4) {
       state.doubtful |= lanes & ~(abs_of<T>(exact - state.r2) <= state.energy * kTrustedDifference);
+    } else {
+      improve(state, terms, lanes);
+      exact =
+          exact_residual2<T>(s_, atoms_, state.y, terms, k.row, k.col, state.out.value, k.residual);
+    }
     state.r2 = lanes ? exact : state.r2;
+  }
+
+  // x += MᵀM A_Sᵀ r, given the residual r.
+  void improve(PursuitState<T>& state, int terms, Int<T> lanes) const {
+    const PursuitScratch<T>& k = state.k;
+    correlate_support<T>(s_, atoms_, terms, k.row, k.col, k.residual, k.c);
+    for (int t = 0; t < terms; ++t) {
+      const Vec<T>* row = k.m + (int64_t)t * stride_;
+      Vec<T> along{};
+      for (int l = 0; l <= t; ++l) along += row[l] * k.c[l];
+      along = lanes ? along : Vec<T>{};
+      for (int l = 0; l <= t; ++l) state.out.value[l] += along * row[l];
+    }
   }
 
   KRONLEARN_INLINE void update_tile(const PursuitScratch<T>& k, int i, int j, int terms, Vec<T> a,

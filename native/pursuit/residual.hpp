@@ -40,4 +40,18 @@ Vec<T> exact_residual2(const Shape& s, const AtomTables<T, Shape>& atoms, const 
   return dot<T>(s.m1 * s.m2, scratch, scratch);
 }
 
+// out (terms) = inner products of the residual, which begins a scratch as above, with the atoms of a support.
+template <class T, class Shape>
+void correlate_support(const Shape& s, const AtomTables<T, Shape>& atoms, int terms,
+                       const Int<T>* row, const Int<T>* col, Vec<T>* scratch, Vec<T>* out) {
+  const auto m1 = s.m1;
+  const auto m2 = s.m2;
+  Vec<T>*r = scratch, *a = r + m1 * m2, *b = a + m1;
+  for (int l = 0; l < terms; ++l) {
+    atoms.load(row[l], col[l], a, b);
+    out[l] = Vec<T>{};
+    for (int p = 0; p < m1; ++p) out[l] += a[p] * dot<T>(m2, r + p * m2, b);
+  }
+}
+
 }  // namespace kronlearn::KRONLEARN_SET

@@ -4,8 +4,8 @@
 // for its winner. Ties go to the lowest atom number, as numpy.argmax has it.
 #pragma once
 
-#include "precision.hpp"
 #include "kronecker/correlate.hpp"
+#include "precision.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 

@@ -111,9 +111,8 @@ size_t workspace_bytes(const CodingTask<T>& task) {
 }
 
 void code(const CodingTask<T>& task, void* workspace) {
-  with_shape(task.dictionary, [&]<class Shape>(Shape shape) {
-    Thresholding<Shape>(task, shape, workspace).run();
-  });
+  with_shape(task.dictionary,
+             [&]<class Shape>(Shape shape) { Thresholding<Shape>(task, shape, workspace).run(); });
 }
 
 }  // namespace

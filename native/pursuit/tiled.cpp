@@ -14,9 +14,8 @@ size_t workspace_bytes(const CodingTask<T>& task) {
 }
 
 void code(const CodingTask<T>& task, void* workspace) {
-  with_tiling(task.dictionary, [&]<class Shape>(Shape shape) {
-    Coding<T, Shape>(task, shape, workspace).run();
-  });
+  with_tiling(task.dictionary,
+              [&]<class Shape>(Shape shape) { Coding<T, Shape>(task, shape, workspace).run(); });
 }
 
 }  // namespace

@@ -134,8 +134,7 @@ class Transfer {
     state.out.residual2 = energy;
     state.energy = energy;
     state.doubtful = too_small(energy, features);
-    state.active =
-        (lane_numbers<T>() < lanes_) & (energy <= T(sizeof(T) == 4 ? 3.4e38 : 1.7e308));
+    state.active = (lane_numbers<T>() < lanes_) & (energy <= T(sizeof(T) == 4 ? 3.4e38 : 1.7e308));
     if (task_.tols)
       for (int l = 0; l < kLanes<T>; ++l) {
         const T tol = task_.tols[sample_[l]];
@@ -188,7 +187,7 @@ class Transfer {
     if (!any<T>(energy < kLeastEnergy<T>)) return Int<T>{};
     Vec<T> largest{};
     for (int p = 0; p < features; ++p) largest = max_of(largest, abs_of<T>(y_[p]));
-    return (energy < kLeastEnergy<T>) & (largest > T(0));
+    return (energy < kLeastEnergy<T>)&(largest > T(0));
   }
 
   // out (kLanes, width) = the transpose of columns (width, kLanes). Rows are stored whole, each over what

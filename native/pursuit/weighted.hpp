@@ -110,8 +110,7 @@ class WeightedPursuit {
       state.active &= ~dependent | (next.strength > floor);
       atom = orthogonalise(win.offset, step, own, norm2);
     }
-    if constexpr (sizeof(T) == 4)
-      state.doubtful |= state.active & ~(norm2 >= own * kTrustedNorm2);
+    if constexpr (sizeof(T) == 4) state.doubtful |= state.active & ~(norm2 >= own * kTrustedNorm2);
     state.active &= norm2 > own * (kSmallestNorm2<T> * T(0.1));
     if (!any<T>(state.active)) return false;
     project_out(state, step, norm2);
