@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 namespace kronlearn {
 
@@ -42,23 +43,29 @@ template <class T>
 struct CodingTask {
   DictionaryView<T> dictionary;
   Method method;
-  bool refit;                     // keep the previous supports, only solve for their coefficients
-  int width;                      // the most nonzeros a sample may have
-  int64_t count;                  // samples
-  const T* samples;               // (count, features)
-  const T* weights;               // (count, features) or null
-  T tol;                          // the ℓ2 norm a residual may have, used where tols is null
-  const T* tols;                  // (count) or null
-  const int32_t* previous_index;  // (count, width) or null: supports to keep where they are better
-  const int32_t* previous_nonzeros;  // (count) or null
-  int32_t* index;                    // (count, width)
-  T* value;                          // (count, width)
-  int32_t* nonzeros;                 // (count)
-  T* residual2;                      // (count): squared (weighted) residual norms
-  uint8_t*
-      doubtful;  // (count) or null: set where single precision cannot be trusted and nothing was written
+  int width;          // the most nonzeros a sample may have
+  int64_t count;      // samples
+  const T* samples;   // (count, features)
+  const T* weights;   // (count, features) or null
+  T tol;              // the ℓ2 norm a residual may have, used where tols is null
+  const T* tols;      // (count) or null
+  int32_t* index;     // (count, width)
+  T* value;           // (count, width)
+  int32_t* nonzeros;  // (count)
+  T* residual2;       // (count): squared (weighted) residual norms
+  // (count) or null: set where this precision cannot be trusted and nothing was written.
+  uint8_t* doubtful;
   T* energy;  // (count): squared (weighted) norms of the samples; NaN or ∞ marks a bad one
+  // Null, or asked every few milliseconds: true ends the coding early, with codes that mean nothing.
+  const std::function<bool()>* interrupted;
 };
+
+// Samples of a tile: few enough that their codes stay in the cache and are found in a fraction of a
+// second, for interrupts are looked for in between.
+int64_t tile_of(int atoms, int width);
+
+// Calls the function. Compiled once, for any machine: kernels of newer instruction sets must not.
+bool call(const std::function<bool()>& function);
 
 // Codes of consecutive samples, as the moments read them.
 template <class T>

@@ -159,7 +159,7 @@ class Worker {
     if (pass_.given) {
       check_codes(t);
     } else {
-      if constexpr (requires { t.interrupted; }) t.interrupted = &interrupted;
+      t.interrupted = &interrupted;
       coder_.code(t);
       // A tile that was left before its end has no codes to sum.
       if (interrupted()) return;

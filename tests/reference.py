@@ -44,7 +44,7 @@ def _pursue(y, factors, n_nonzero_coefs, tol, weights, look_ahead):
     support = []
     while len(support) < cap and residual @ residual > (tol or 0.0) ** 2:
         remaining = (left**2).sum(axis=0)
-        free = remaining > 1e-10 * length
+        free = remaining > 1e-8 * length
         scale = np.where(free, remaining if look_ahead else length, 1.0)
         gain = np.where(free, (left.T @ residual) ** 2 / scale, 0.0)
         best = int(np.argmax(gain))  # the first of equals
@@ -55,6 +55,64 @@ def _pursue(y, factors, n_nonzero_coefs, tol, weights, look_ahead):
         residual -= direction * (direction @ residual)
         left -= np.outer(direction, direction @ left)
     return (support, *refit(y, factors, support, weights))
+
+
+def exchange(y, factors, n_nonzero_coefs=None, tol=None, weights=None):
+    """Support, coefficients and residual of ``ols`` once no exchange of one atom lowers the error.
+
+    The best exchange is made first. With ``tol``, exchanges end as soon as the residual is no
+    larger; then the atom that costs least is taken out and the smaller support is tried in the
+    same way, until one fails. The last that met ``tol`` is the code.
+    """
+    atoms, target = _weighted(y, factors, weights)
+    support, accepted = ols(y, factors, n_nonzero_coefs, tol, weights)[0], None
+    while support:
+        error = _error(atoms, target, support)
+        if tol is not None and error <= tol**2:
+            accepted = support
+            support = _without_the_cheapest(atoms, target, support)
+        else:
+            exchanged = _after_the_best_exchange(atoms, target, support, error)
+            if exchanged is None:
+                break
+            support = exchanged
+    support = support if accepted is None else accepted
+    return (support, *refit(y, factors, support, weights))
+
+
+def _after_the_best_exchange(atoms, target, support, error):
+    """The support with one atom exchanged, or None if that does not lower the error.
+
+    Of equally good exchanges the lowest atom comes in, and in its favour the lowest goes out.
+    """
+    support = sorted(support)
+    gained = np.zeros((atoms.shape[1], len(support)))
+    for i in range(len(support)):
+        others = support[:i] + support[i + 1 :]
+        basis = np.linalg.qr(atoms[:, others])[0]
+        left = atoms - basis @ (basis.T @ atoms)
+        residual = target - basis @ (basis.T @ target)
+        remaining = np.sum(left**2, axis=0)
+        free = remaining > 1e-8
+        gain = np.where(free, (left.T @ residual) ** 2 / np.where(free, remaining, 1.0), 0.0)
+        gained[:, i] = gain - (residual @ residual - error) * (1 + 1e-12)
+    energy = target @ target
+    if gained.max() <= 1e-26 * energy:
+        return None
+    new, i = np.argwhere(gained >= gained.max() - 1e-13 * energy)[0]
+    return [*support[:i], *support[i + 1 :], int(new)]
+
+
+def _without_the_cheapest(atoms, target, support):
+    """The support without the atom whose loss raises the error least, of equals the lowest."""
+    support = sorted(support)
+    smaller = [support[:i] + support[i + 1 :] for i in range(len(support))]
+    return min(smaller, key=lambda others: _error(atoms, target, others))
+
+
+def _error(atoms, target, support):
+    coefficients = np.linalg.lstsq(atoms[:, support], target, rcond=None)[0]
+    return np.sum((target - atoms[:, support] @ coefficients) ** 2)
 
 
 def threshold(y, factors, n_nonzero_coefs=None, tol=None):
@@ -95,7 +153,7 @@ def code(Y, factors, method, n_nonzero_coefs=None, tol=None, weights=None):
     X = np.zeros((len(Y), dense(factors).shape[1]))
     for k, y in enumerate(Y):
         extra = {} if weights is None else {"weights": weights[k]}
-        coder = {"omp": omp, "ols": ols, "threshold": threshold}[method]
+        coder = {"omp": omp, "ols": ols, "exchange": exchange, "threshold": threshold}[method]
         support, coefficients, _ = coder(y, factors, n_nonzero_coefs, tols[k], **extra)
         X[k, support] = coefficients
     return X

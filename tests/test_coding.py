@@ -38,8 +38,8 @@ SHAPES = [
 ]
 SOME_SHAPES = [SHAPES[i] for i in (1, 3, 5, 6, 12)]
 DTYPES = [np.float64, np.float32]
-METHODS = ["omp", "ols", "threshold"]
-PURSUITS = ["omp", "ols"]
+METHODS = ["omp", "ols", "exchange", "threshold"]
+PURSUITS = ["omp", "ols", "exchange"]
 RESIDUAL_ERROR = {np.float64: 1e-9, np.float32: 1e-4}
 
 
@@ -89,21 +89,28 @@ def smooth_samples(rng, n_samples, patch_shape):
 def winner_is_clear(factors, method, n_nonzero_coefs):
     """Whether no two atoms tie for every sample.
 
-    In OLS they do once the chosen atoms leave one dimension of a mode: all its atoms then gain
-    the same.
+    In OLS, and so with exchanges, they do once the chosen atoms leave one dimension of a mode: all
+    its atoms then gain the same.
     """
-    return method != "ols" or all(
+    return method == "omp" or all(
         n <= m or n_nonzero_coefs < m for m, n in (factor.shape for factor in factors)
     )
 
 
-def assert_codes_match(codes, expected, Y, factors, dtype, weights=None, clear=True):
-    """Residual norms and supports agree for every sample (float64) or for 99 % (float32)."""
+def assert_codes_match(codes, expected, Y, factors, dtype, weights=None, clear=True, method=None):
+    """Residual norms and supports agree for every sample (float64) or for 99 % (float32).
+
+    Exchanges may end elsewhere if they begin elsewhere, which is so where no winner is clear: then
+    only the errors of all samples together are alike.
+    """
     root = 1.0 if weights is None else np.sqrt(weights.reshape(len(Y), -1))
     found = codes.toarray().astype(np.float64)
     norms = np.linalg.norm(root * reference.residuals(Y, factors, found), axis=1)
     expected_norms = np.linalg.norm(root * reference.residuals(Y, factors, expected), axis=1)
     size = np.linalg.norm(root * Y.reshape(len(Y), -1), axis=1)
+    if method == "exchange" and not clear:
+        assert np.linalg.norm(norms) == pytest.approx(np.linalg.norm(expected_norms), rel=0.02)
+        return
     difference = np.abs(norms - expected_norms) / size
     share = 1.0 if dtype is np.float64 else 0.99
     assert np.mean(difference <= RESIDUAL_ERROR[dtype]) >= share
@@ -137,7 +144,7 @@ def test_codes_equal_the_reference_for_any_threads_and_blocks(
         assert codes.dtype == dtype
         assert codes.shape == expected.shape
         clear = winner_is_clear(factors, method, n_nonzero_coefs)
-        assert_codes_match(codes, expected, Y, factors, dtype, clear=clear)
+        assert_codes_match(codes, expected, Y, factors, dtype, clear=clear, method=method)
         for n_jobs in (1, 2, 5):
             for block_size in (None, 1, 7, 16, 1000):
                 again = kl.sparse_code(
@@ -171,7 +178,7 @@ def test_codes_to_a_tolerance_equal_the_reference(shape, cap, method, dtype, ins
     counts = np.diff(codes.indptr)
     assert counts.min() < counts.max()
     clear = winner_is_clear(factors, method, counts.max())
-    assert_codes_match(codes, expected, Y, factors, dtype, clear=clear)
+    assert_codes_match(codes, expected, Y, factors, dtype, clear=clear, method=method)
 
 
 @pytest.mark.parametrize("instruction_set", kl.instruction_sets())
@@ -215,7 +222,7 @@ def test_weighted_codes_equal_the_weighted_reference(shape, method, dtype, instr
     with kl.use_instruction_set(instruction_set):
         codes = kl.sparse_code(samples, d, n_nonzero_coefs, method=method, weights=weights)
         clear = winner_is_clear(factors, method, n_nonzero_coefs)
-        assert_codes_match(codes, expected, Y, factors, dtype, weights, clear)
+        assert_codes_match(codes, expected, Y, factors, dtype, weights, clear, method)
         for n_jobs, block_size in [(2, 7), (5, 1), (1, 1000)]:
             again = kl.sparse_code(
                 samples,
@@ -399,7 +406,7 @@ def test_noiseless_sparse_samples_are_recovered_by_thresholding(rng):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["omp", "ols", "threshold"])
 def test_every_residual_is_within_the_tolerance_and_one_atom_less_is_not(method, dtype):
     factors, Y = problem((8, 8), (8, 8), 120, method)
     tol = 4.0
@@ -516,6 +523,51 @@ def test_nearly_equal_atoms_end_no_code_early(rng, method, distance, dtype):
         np.linalg.norm(reference.residuals(Y, [D1, D2], X.toarray())) for X in (codes, double)
     )
     assert error <= 1.002 * best
+
+
+@pytest.mark.parametrize("distance", [3e-6, 1e-4])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("method", PURSUITS)
+def test_targets_are_met_where_atoms_are_nearly_dependent(rng, method, weighted, distance):
+    D1, D2 = reference.random_factors(rng, (4, 4), (4, 5))
+    D1 = np.column_stack([D1, D1[:, 1] + distance * rng.standard_normal(4)])
+    D1 /= np.linalg.norm(D1, axis=0)
+    Y = rng.standard_normal((200, 4, 4))
+    weights = rng.uniform(0.5, 1.0, Y.shape) if weighted else np.ones(Y.shape)
+    given = {"weights": weights} if weighted else {}
+    codes = kl.sparse_code(Y, [D1, D2], tol=1e-6, method=method, **given)
+    left = reference.residuals(Y, [D1, D2], codes.toarray()) * np.sqrt(weights).reshape(200, -1)
+    assert np.linalg.norm(left, axis=1).max() <= 1.001e-6
+
+
+def test_ols_meets_small_targets_with_square_gaussian_factors(rng):
+    for _ in range(9):
+        factors = reference.random_factors(rng, (7, 7), (9, 9))
+        Y = rng.standard_normal((100, 7, 7))
+        codes = kl.sparse_code(Y, factors, tol=1e-3, method="ols")
+        left = reference.residuals(Y, factors, codes.toarray())
+        assert np.linalg.norm(left, axis=1).max() <= 1.001e-3
+
+
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize("method", PURSUITS)
+def test_weighted_float32_codes_of_nearly_equal_atoms_are_those_of_float64(
+    rng, method, instruction_set
+):
+    start = rng.standard_normal((15, 1)) + 1e-4 * rng.standard_normal((15, 61))
+    factors = [start / np.linalg.norm(start, axis=0)]
+    Y, weights = rng.standard_normal((30, 15)), rng.uniform(0.01, 1.0, (30, 15))
+    with kl.use_instruction_set(instruction_set):
+        codes, double = (
+            kl.sparse_code(Y.astype(dtype), factors, 8, method=method, weights=weights)
+            for dtype in (np.float32, np.float64)
+        )
+    assert np.mean(np.diff(codes.indptr) == np.diff(double.indptr)) >= 0.9
+    error, best = (
+        np.linalg.norm(np.sqrt(weights) * reference.residuals(Y, factors, X.toarray()), axis=1)
+        for X in (codes, double)
+    )
+    assert np.sum(error**2) <= 1.01 * np.sum(best**2)
 
 
 @pytest.mark.parametrize("instruction_set", kl.instruction_sets())
@@ -699,6 +751,118 @@ def test_ols_leaves_less_than_omp_in_an_overcomplete_dictionary():
     assert error["ols"] < error["omp"]
 
 
+# Exchanges
+
+
+def exchanged_error(y, D, support):
+    """The smallest squared error that an exchange of one atom leaves, by brute force."""
+    errors = []
+    for i in range(len(support)):
+        others = np.delete(support, i)
+        basis = np.linalg.qr(D[:, others])[0]
+        residual, left = y - basis @ (basis.T @ y), D - basis @ (basis.T @ D)
+        remaining = np.sum(left**2, axis=0)
+        gain = np.where(remaining > 1e-8, left.T @ residual, 0.0) ** 2
+        errors.append(residual @ residual - np.max(gain / np.maximum(remaining, 1e-8)))
+    return min(errors)
+
+
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("shape", [SHAPES[i] for i in (1, 3, 6, 11, 13)], ids=named)
+def test_no_exchange_of_one_atom_lowers_the_error(shape, weighted, dtype, instruction_set):
+    patch_shape, n_atoms, _, n_nonzero_coefs = shape
+    factors = cast(reference.dct_factors(patch_shape, n_atoms), dtype)
+    rng = np.random.default_rng(4)
+    Y = smooth_samples(rng, 50, patch_shape).astype(dtype)
+    weights = (rng.random(Y.shape) < 0.8).astype(float) if weighted else np.ones(Y.shape)
+    given = {"weights": weights} if weighted else {}
+    with kl.use_instruction_set(instruction_set):
+        ols, codes = (
+            kl.sparse_code(Y, factors, n_nonzero_coefs, method=method, **given).toarray()
+            for method in ("ols", "exchange")
+        )
+    root = np.sqrt(weights).reshape(50, -1)
+    before, after = (
+        np.sum((root * reference.residuals(Y, factors, X)) ** 2, axis=1) for X in (ols, codes)
+    )
+    energy = np.sum((root * Y.reshape(50, -1)) ** 2, axis=1)
+    slack = {np.float64: 1e-13, np.float32: 1e-6}[dtype] * energy
+    assert np.all(after <= before + slack)
+    assert np.any(after < 0.99 * before)
+    for k in range(50):
+        D = root[k][:, None] * reference.dense(factors)
+        y = root[k] * Y[k].ravel().astype(float)
+        best = exchanged_error(y, D, np.flatnonzero(codes[k]))
+        assert best >= after[k] * (1 - 1e-4) - slack[k]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("cap", [None, 4], ids=["no cap", "cap 4"])
+def test_exchanges_meet_every_target_that_ols_meets_with_no_more_atoms(rng, cap, weighted, dtype):
+    factors = cast(reference.dct_factors((8, 8), (12, 12)), dtype)
+    Y = smooth_samples(rng, 300, (8, 8)).astype(dtype)
+    weights = (rng.random(Y.shape) < 0.8).astype(float) if weighted else np.ones(Y.shape)
+    given = {"weights": weights} if weighted else {}
+    tol = 0.2 * np.linalg.norm((np.sqrt(weights) * Y).reshape(300, -1), axis=1)
+    ols, exchange = (
+        kl.sparse_code(Y, factors, cap, tol=tol, method=method, **given)
+        for method in ("ols", "exchange")
+    )
+    root = np.sqrt(weights).reshape(300, -1)
+    before, after = (
+        np.linalg.norm(root * reference.residuals(Y, factors, X.toarray()), axis=1)
+        for X in (ols, exchange)
+    )
+    within = tol * (1 + {np.float64: 1e-9, np.float32: 1e-5}[dtype])
+    assert np.all(after[before <= tol] <= within[before <= tol])
+    assert np.all(np.diff(exchange.indptr) <= np.diff(ols.indptr))
+    assert exchange.nnz < ols.nnz
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+def test_exchanges_recover_what_ols_misses(rng, dtype):
+    factors = reference.random_factors(rng, (6, 6), (9, 9))
+    Y = reference.sparse_samples(rng, factors, 400, 6)
+    left = {
+        method: reference.residuals(
+            Y,
+            factors,
+            kl.sparse_code(Y.astype(dtype), cast(factors, dtype), 6, method=method).toarray(),
+        )
+        for method in ("ols", "exchange")
+    }
+    found = {method: np.mean(np.linalg.norm(r, axis=1) < 1e-3) for method, r in left.items()}
+    assert found["exchange"] > found["ols"] + 0.05
+
+
+@pytest.mark.parametrize("width", [1, 19, 20])
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+def test_exchanges_of_one_or_all_atoms_are_safe(rng, dtype, width):
+    factors = cast(reference.random_factors(rng, (5, 4), (5, 4)), dtype)
+    factors[0][:, 3] = factors[0][:, 1]
+    Y = rng.standard_normal((40, 5, 4)).astype(dtype)
+    ols, codes = (kl.sparse_code(Y, factors, width, method=m) for m in ("ols", "exchange"))
+    before, after = (
+        np.linalg.norm(reference.residuals(Y, factors, X.toarray()), axis=1) for X in (ols, codes)
+    )
+    assert np.all(np.isfinite(codes.data))
+    assert np.all(after <= before * (1 + 1e-5))
+
+
+def test_exchanges_suit_sums_of_kronecker_products(rng):
+    terms = [reference.random_factors(rng, (4, 4), (6, 6)) for _ in range(2)]
+    d = kl.KroneckerSumDictionary(terms)
+    Y = rng.standard_normal((60, 4, 4))
+    D = d.to_dense()
+    expected = reference.code(Y.reshape(60, -1), [D], "exchange", 3)
+    np.testing.assert_allclose(
+        kl.sparse_code(Y, d, 3, method="exchange").toarray(), expected, atol=1e-9
+    )
+
+
 # Threads and signals
 
 
@@ -723,6 +887,26 @@ def test_coding_can_be_interrupted():
         time.sleep(5)  # coding ended first: the interrupt comes here, too late
 
     timer = threading.Timer(0.1, _thread.interrupt_main)
+    timer.start()
+    began = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        code_for_seconds()
+    assert time.perf_counter() - began < 1.5
+    timer.join()
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("method", ["ols", "exchange"])
+def test_coding_of_few_samples_with_many_coefficients_can_be_interrupted(method, weighted):
+    factors = reference.random_factors(np.random.default_rng(0), (24, 24), (40, 40))
+    Y = np.random.default_rng(0).standard_normal((32, 24, 24))
+    given = {"weights": np.ones(Y.shape)} if weighted else {}
+
+    def code_for_seconds():
+        kl.sparse_code(Y, factors, 500, method=method, **given)
+        time.sleep(5)  # coding ended first: the interrupt comes here, too late
+
+    timer = threading.Timer(0.2, _thread.interrupt_main)
     timer.start()
     began = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
@@ -764,6 +948,24 @@ def test_the_scale_of_float32_samples_does_not_matter(method, scale):
     expected = kl.sparse_code(Y.astype(np.float32), cast(factors, np.float32), 4, method=method)
     np.testing.assert_array_equal(codes.indptr, expected.indptr)
     assert np.mean(codes.indices == expected.indices) >= 0.99
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("exponent", [-500, -560, -1000])
+@pytest.mark.parametrize("method", METHODS)
+def test_samples_whose_squares_underflow_are_coded(rng, method, exponent, weighted):
+    factors, Y = problem((8, 8), (8, 8), 45, method)
+    if weighted and method == "threshold":
+        pytest.skip("thresholding takes no weights")
+    given = {"weights": rng.uniform(0.5, 1.0, Y.shape)} if weighted else {}
+    codes = kl.sparse_code(Y, factors, 4, method=method, **given)
+    small = kl.sparse_code(np.ldexp(Y, exponent), factors, 4, method=method, **given)
+    np.testing.assert_array_equal(small.indices, codes.indices)
+    np.testing.assert_allclose(np.ldexp(small.data, -exponent), codes.data, rtol=1e-9)
+    target = kl.sparse_code(
+        np.ldexp(Y, exponent), factors, tol=np.ldexp(5.0, exponent), method=method, **given
+    )
+    assert target.nnz == kl.sparse_code(Y, factors, tol=5.0, method=method, **given).nnz
 
 
 @pytest.mark.slow

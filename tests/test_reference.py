@@ -1,6 +1,6 @@
 """The NumPy reference agrees with scikit-learn, with brute force and with the textbook formulas."""
 
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -122,6 +122,71 @@ def test_a_pursuit_stops_when_no_atom_reduces_the_residual(rng, method):
     np.testing.assert_allclose(residual, y - D @ np.linalg.lstsq(D, y, rcond=None)[0], atol=1e-12)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
+def test_exchanges_end_when_no_exchange_of_one_atom_lowers_the_error(
+    rng, patch_shape, n_atoms, weighted
+):
+    factors = reference.random_factors(rng, patch_shape, n_atoms)
+    n_features = int(np.prod(patch_shape))
+    weights = rng.uniform(0.2, 2.0, n_features) if weighted else np.ones(n_features)
+    D = np.sqrt(weights)[:, None] * reference.dense(factors)
+    exchanged = 0
+    for y in rng.standard_normal((6, n_features)):
+        before = reference.ols(y, factors, 4, None, weights)
+        support, _, residual = reference.exchange(y, factors, 4, None, weights)
+        error = np.linalg.norm(residual)
+        assert len(set(support)) == 4
+        assert error <= np.linalg.norm(before[2]) * (1 + 1e-12)
+        exchanged += set(support) != set(before[0])
+        target = np.sqrt(weights) * y
+        for i, new in product(range(4), range(D.shape[1])):
+            other = [*support[:i], *support[i + 1 :], new]
+            assert least_squares_error(target, D, other) >= error * (1 - 1e-9)
+    assert exchanged > 0
+
+
+def test_the_best_exchange_is_made_first(rng):
+    factors = reference.random_factors(rng, (3, 4), (5, 4))
+    D = reference.dense(factors)
+    for y in rng.standard_normal((20, 12)):
+        support = sorted(reference.omp(y, factors, 3)[0])
+        error = least_squares_error(y, D, support) ** 2
+        others = [[*support[:i], *support[i + 1 :], new] for new, i in product(range(20), range(3))]
+        best = min(others, key=lambda other: least_squares_error(y, D, other))
+        found = reference._after_the_best_exchange(D, y, support, error)
+        if found is None:
+            assert least_squares_error(y, D, best) ** 2 >= error * (1 - 1e-9)
+        else:
+            assert found == best
+
+
+def test_exchanges_to_a_tolerance_meet_it_with_fewer_atoms_where_they_can(rng):
+    factors = reference.random_factors(rng, (3, 4), (6, 7))
+    saved = 0
+    for y in rng.standard_normal((30, 12)):
+        ols, _, left = reference.ols(y, factors, tol=1.2)
+        support, _, residual = reference.exchange(y, factors, tol=1.2)
+        assert np.linalg.norm(left) <= 1.2
+        assert np.linalg.norm(residual) <= 1.2
+        saved += len(ols) - len(support)
+        assert len(support) <= len(ols)
+    assert saved > 0
+
+
+def test_exchanges_end_as_soon_as_the_tolerance_is_met(rng):
+    factors = reference.random_factors(rng, (3, 4), (6, 7))
+    for y in rng.standard_normal((30, 12)):
+        capped = reference.ols(y, factors, 3)
+        tol = np.linalg.norm(capped[2]) * 0.999
+        support, _, residual = reference.exchange(y, factors, 3, tol)
+        further = reference.exchange(y, factors, 3)
+        if np.linalg.norm(further[2]) <= tol:
+            assert np.linalg.norm(residual) <= tol
+        else:
+            assert sorted(support) == sorted(further[0])
+
+
 def test_thresholding_keeps_the_best_of_all_supports_when_factors_are_orthonormal(rng):
     factors = reference.orthonormal_factors(rng, (2, 3))
     D = reference.dense(factors)
@@ -142,12 +207,20 @@ def test_thresholding_to_a_tolerance_keeps_no_coefficient_too_many(rng):
         assert len(set(support)) == len(support)
 
 
-def test_all_three_coders_agree_for_orthonormal_factors(rng):
+@pytest.mark.parametrize("method", ["omp", "ols", "exchange"])
+def test_all_coders_agree_for_orthonormal_factors(rng, method):
     factors = reference.orthonormal_factors(rng, (3, 4))
     Y = rng.standard_normal((10, 3, 4))
-    omp, ols, threshold = (reference.code(Y, factors, m, 4) for m in ("omp", "ols", "threshold"))
-    np.testing.assert_allclose(omp, threshold, atol=1e-12)
-    np.testing.assert_allclose(ols, threshold, atol=1e-12)
+    expected = reference.code(Y, factors, "threshold", 4)
+    np.testing.assert_allclose(reference.code(Y, factors, method, 4), expected, atol=1e-12)
+
+
+def test_ols_takes_the_next_atom_where_its_winner_is_nearly_dependent(rng):
+    D1, D2 = reference.random_factors(rng, (4, 4), (4, 5))
+    D1 = np.column_stack([D1, D1[:, 1] + 3e-6 * rng.standard_normal(4)])
+    D1 /= np.linalg.norm(D1, axis=0)
+    for y in rng.standard_normal((40, 16)):
+        assert np.linalg.norm(reference.ols(y, [D1, D2], tol=1e-6)[2]) <= 1e-6
 
 
 @pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)

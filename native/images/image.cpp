@@ -55,7 +55,7 @@ class CodingWorker {
     const int features = grid_.features();
     for (int64_t k = 0; k < count; ++k) load(offsets[k], k);
     CodingTask<T> t = task(count);
-    if constexpr (requires { t.interrupted; }) t.interrupted = &interrupted;
+    t.interrupted = &interrupted;
     coder_.code(t);
     if (interrupted()) return;
     const CodesView<T> codes = {count,         pass_.width,   features,        patches_.data(),

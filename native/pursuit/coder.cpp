@@ -1,10 +1,97 @@
 #include "pursuit/coder.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 #include <vector>
 
 namespace kronlearn {
+namespace {
+
+// Some samples of a task in double precision, each times a power of two that makes its largest entry about one.
+template <class T>
+class ScaledSamples {
+ public:
+  ScaledSamples(const CodingTask<T>& task, const Dictionary<double>& dictionary,
+                std::vector<int64_t> rows)
+      : from_(task),
+        rows_(std::move(rows)),
+        features_(dictionary.features()),
+        exponents_(rows_.size()),
+        samples_(rows_.size() * features_),
+        weights_(task.weights ? samples_.size() : 0),
+        tols_(rows_.size()),
+        value_(rows_.size() * task.width),
+        residual2_(rows_.size()),
+        energy_(rows_.size()),
+        index_(value_.size()),
+        nonzeros_(rows_.size()) {
+    for (size_t r = 0; r < rows_.size(); ++r) load(r);
+    task_.dictionary = dictionary.view();
+    task_.method = task.method;
+    task_.width = task.width;
+    task_.count = int64_t(rows_.size());
+    task_.samples = samples_.data();
+    task_.weights = task.weights ? weights_.data() : nullptr;
+    task_.tol = -1;
+    task_.tols = tols_.data();
+    task_.index = index_.data();
+    task_.value = value_.data();
+    task_.nonzeros = nonzeros_.data();
+    task_.residual2 = residual2_.data();
+    task_.energy = energy_.data();
+    task_.interrupted = task.interrupted;
+  }
+
+  const CodingTask<double>& task() const { return task_; }
+
+  // Writes the codes to the task they come from.
+  void write() const {
+    const int64_t width = from_.width;
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      const int64_t k = rows_[r];
+      const int exponent = exponents_[r];
+      std::copy_n(index_.begin() + r * width, width, from_.index + k * width);
+      for (int64_t l = 0; l < width; ++l)
+        from_.value[k * width + l] = T(std::ldexp(value_[r * width + l], exponent));
+      from_.nonzeros[k] = nonzeros_[r];
+      from_.residual2[k] = T(std::ldexp(residual2_[r], 2 * exponent));
+      from_.energy[k] = T(std::ldexp(energy_[r], 2 * exponent));
+    }
+  }
+
+ private:
+  void load(size_t r) {
+    const int64_t k = rows_[r];
+    const T* y = from_.samples + k * features_;
+    const T* weights = from_.weights ? from_.weights + k * features_ : nullptr;
+    double largest = 0;
+    for (size_t p = 0; p < features_; ++p)
+      if (!weights || weights[p] > 0) largest = std::max(largest, std::abs(double(y[p])));
+    std::frexp(largest, &exponents_[r]);
+    for (size_t p = 0; p < features_; ++p) {
+      samples_[r * features_ + p] = std::ldexp(double(y[p]), -exponents_[r]);
+      if (weights) weights_[r * features_ + p] = weights[p];
+    }
+    const double tol = from_.tols ? from_.tols[k] : from_.tol;
+    tols_[r] = tol < 0 ? -1 : std::ldexp(tol, -exponents_[r]);
+  }
+
+  const CodingTask<T>& from_;
+  const std::vector<int64_t> rows_;
+  const size_t features_;
+  std::vector<int> exponents_;
+  Numbers<double> samples_, weights_, tols_, value_, residual2_, energy_;
+  Numbers<int32_t> index_, nonzeros_;
+  CodingTask<double> task_{};
+};
+
+const Dictionary<double>& in_double(const Dictionary<double>& dictionary) { return dictionary; }
+const Dictionary<double>& in_double(const Dictionary<float>& dictionary) {
+  return dictionary.in_double();
+}
+
+}  // namespace
 
 int64_t tile_of(int atoms, int width) {
   constexpr int64_t kTile = 512;
@@ -12,6 +99,8 @@ int64_t tile_of(int atoms, int width) {
   const double operations = double(atoms) * width * (width + 16);
   return std::clamp(int64_t(kTileOperations / operations) / 16 * 16, int64_t(16), kTile);
 }
+
+bool call(const std::function<bool()>& function) { return function(); }
 
 template <class T>
 TileCoder<T>::TileCoder(const Dictionary<T>& dictionary, const Kernels<T>& kernels,
@@ -24,52 +113,14 @@ TileCoder<T>::TileCoder(const Dictionary<T>& dictionary, const Kernels<T>& kerne
 template <class T>
 void TileCoder<T>::code(CodingTask<T>& task) {
   kernels_.code(task, scratch_.get());
-  if constexpr (std::is_same_v<T, float>) recode_doubtful(task);
-}
-
-template <class T>
-void TileCoder<T>::recode_doubtful(CodingTask<float>& t) {
-  std::vector<int64_t> rows;
-  for (int64_t k = 0; k < t.count; ++k)
-    if (t.doubtful[k]) rows.push_back(k);
-  if (rows.empty()) return;
-  const Dictionary<double>& d = dictionary_.in_double();
-  const int64_t features = d.features(), width = t.width, count = int64_t(rows.size());
-  Numbers<double> samples(count * features), tols(count), value(count * width), residual2(count),
-      energy(count);
-  Numbers<int32_t> index(count * width), nonzeros(count);
-  for (int64_t r = 0; r < count; ++r) {
-    const int64_t k = rows[r];
-    std::copy_n(t.samples + k * features, features, samples.begin() + r * features);
-    std::copy_n(t.index + k * width, width, index.begin() + r * width);
-    tols[r] = t.tols ? t.tols[k] : t.tol;
-    nonzeros[r] = t.nonzeros[k];
-  }
-  CodingTask<double> task{};
-  task.dictionary = d.view();
-  task.method = t.method;
-  task.refit = t.refit;
-  task.width = t.width;
-  task.count = count;
-  task.samples = samples.data();
-  task.tol = t.tol;
-  task.tols = t.tols ? tols.data() : nullptr;
-  task.previous_index = t.previous_index ? index.data() : nullptr;
-  task.previous_nonzeros = t.previous_index ? nonzeros.data() : nullptr;
-  task.index = index.data();
-  task.value = value.data();
-  task.nonzeros = nonzeros.data();
-  task.residual2 = residual2.data();
-  task.energy = energy.data();
-  exact_kernels_.code(task, make_workspace(exact_kernels_.workspace_bytes(task)).get());
-  for (int64_t r = 0; r < count; ++r) {
-    const int64_t k = rows[r];
-    std::copy_n(index.begin() + r * width, width, t.index + k * width);
-    std::copy_n(value.begin() + r * width, width, t.value + k * width);
-    t.nonzeros[k] = nonzeros[r];
-    t.residual2[k] = float(residual2[r]);
-    t.energy[k] = float(energy[r]);
-  }
+  std::vector<int64_t> doubtful;
+  for (int64_t k = 0; k < task.count; ++k)
+    if (task.doubtful[k]) doubtful.push_back(k);
+  if (doubtful.empty()) return;
+  ScaledSamples<T> samples(task, in_double(dictionary_), std::move(doubtful));
+  const size_t bytes = exact_kernels_.workspace_bytes(samples.task());
+  exact_kernels_.code(samples.task(), make_workspace(bytes).get());
+  samples.write();
 }
 
 template class TileCoder<float>;

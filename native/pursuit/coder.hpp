@@ -6,12 +6,8 @@
 
 namespace kronlearn {
 
-// Samples of a tile: few enough that their codes stay in the cache and are found in a fraction of a
-// second, for interrupts are looked for in between.
-int64_t tile_of(int atoms, int width);
-
-// Runs the vector kernel, and codes again in double precision what single precision could not be trusted
-// with. The task's dictionary is this coder's; all tasks are like the first: method, width, weights or not.
+// Runs the vector kernel, and codes again in double precision, scaled, what it could not be trusted with.
+// The task's dictionary is this coder's; all tasks are like the first: method, width, weights or not.
 template <class T>
 class TileCoder {
  public:
@@ -20,8 +16,6 @@ class TileCoder {
   void code(CodingTask<T>& task);
 
  private:
-  void recode_doubtful(CodingTask<float>& task);
-
   const Dictionary<T>& dictionary_;
   const Kernels<T>& kernels_;
   const Kernels<double>& exact_kernels_;

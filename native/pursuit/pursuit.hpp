@@ -8,7 +8,10 @@
 // in the span of the selected atoms, and picks the largest α²/ν.
 #pragma once
 
-#include "pursuit/refit.hpp"
+#include "pursuit/interrupt.hpp"
+#include "pursuit/inverse.hpp"
+#include "pursuit/residual.hpp"
+#include "pursuit/transfer.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 
@@ -27,13 +30,10 @@ struct PursuitScratch {
 
 // What a group of lanes carries from step to step.
 template <class T>
-struct PursuitState {
+struct PursuitState : LaneState<T> {
   PursuitScratch<T> k;
-  const Vec<T>* y;
-  LaneCodes<T> out;
-  Vec<T> energy, tol2, floor, r2, a;
+  Vec<T> floor, r2, a;
   Vec<T> weakest;  // the smallest squared norm of a selected atom orthogonal to the earlier ones
-  Int<T> active, doubtful;
   Best<T> best;
   bool has_target;
 };
@@ -51,10 +51,12 @@ class Pursuit {
         right_(dictionary.right) {}
 
   // Codes a group of lanes. alpha holds the correlations; y, energy, tol2 and active are set.
-  KRONLEARN_INLINE void run(PursuitState<T>& state) const {
+  KRONLEARN_INLINE void run(PursuitState<T>& state, Interrupt& interrupt) const {
     start(state);
-    for (int step = 0; step < width_ && select(state, step); ++step) update(state, step);
-
+    for (int step = 0; step < width_ && select(state, step); ++step) {
+      update(state, step);
+      if (interrupt.after((int64_t)s_.n1p * s_.n2p * (step + 16))) break;
+    }
     const Int<T> suspect =
         (state.out.nonzeros > 0) &
         ((state.weakest < kSuspectNorm2<T>) | (state.r2 < state.energy * kSuspectResidual2<T>));
@@ -69,8 +71,6 @@ class Pursuit {
       const int64_t size = (int64_t)s_.n1p * s_.n2p;
       for (int64_t p = 0; p < size; ++p) k.nu[p] = splat<T>(1);
     }
-    state.out.nonzeros = Int<T>{};
-    state.out.slots = 0;
     state.weakest = splat<T>(1);
     if constexpr (sizeof(T) == 4)
       state.doubtful |= (state.tol2 >= T(0)) & (state.tol2 < state.energy * kTrustedTarget2) &
@@ -87,13 +87,14 @@ class Pursuit {
   KRONLEARN_INLINE bool select(PursuitState<T>& state, int step) const {
     const PursuitScratch<T>& k = state.k;
     if (!any<T>(state.active)) return false;
-    const Winner<T> win = locate<T, Shape, kOls>(s_, state.best, k.alpha, k.nu);
-    Int<T> i, j;
-    split_offset<T>(s_, win.offset, i, j);
-    k.row[step] = i;
-    k.col[step] = j;
-    const Vec<T> norm2 = orthogonalise(k, step, i, j);
+    Winner<T> win = locate<T, Shape, kOls>(s_, state.best, k.alpha, k.nu);
+    Vec<T> norm2 = orthogonalise(k, step, win.offset);
     state.active &= win.strength > state.floor;
+    // In single precision such lanes are doubtful and coded again.
+    if constexpr (kOls && sizeof(T) == 8)
+      if (any<T>(state.active & ~(norm2 > kSmallestNorm2<T> * T(0.5))))
+        norm2 = take_next_winner(state, step, win, norm2);
+    const Int<T> i = k.row[step], j = k.col[step];
     state.weakest = state.active ? min_of(state.weakest, norm2) : state.weakest;
     if constexpr (sizeof(T) == 4) state.doubtful |= state.active & ~(norm2 >= kTrustedNorm2);
     state.active &= norm2 > kSmallestNorm2<T> * T(0.5);
@@ -101,7 +102,7 @@ class Pursuit {
     const Vec<T> rho = T(1) / sqrt_of<T>(active ? norm2 : splat<T>(1));
     const Vec<T> a = active ? win.alpha * rho : Vec<T>{};
     const Vec<T> sign = active ? -rho : Vec<T>{};
-    Vec<T>* m = invert_row(k, step, sign);
+    const Vec<T>* m = append_row<T>(k.m, stride_, step, k.w, sign);
     state.out.value[step] = Vec<T>{};
     for (int l = 0; l <= step; ++l) state.out.value[l] += a * m[l];
     state.out.index[step] = active ? i * (int)s_.n2 + j : splat_int<T>(kEmpty);
@@ -137,46 +138,31 @@ class Pursuit {
     state.best = best;
   }
 
-  // w = M c for the new atom (i, j); the squared norm of what is orthogonal to the earlier ones.
-  KRONLEARN_INLINE Vec<T> orthogonalise(const PursuitScratch<T>& k, int step, Int<T> i,
-                                        Int<T> j) const {
-    for (int l = 0; l < step; ++l) k.c[l] = left_.entry(i, k.row[l]) * right_.entry(j, k.col[l]);
-    // Four rows of M at a time; entries of rows that do not exist yet are computed and ignored.
-    for (int t = 0; t < step; t += 4) {
-      const Vec<T>* m = k.m + (int64_t)t * stride_;
-      const int columns = t + 4 < step ? t + 4 : step;
-      Vec<T> q[4] = {};
-      for (int l = 0; l < columns; ++l) {
-        const Vec<T> c = k.c[l];
-#pragma GCC unroll 4
-        for (int u = 0; u < 4; ++u) q[u] += m[u * stride_ + l] * c;
-      }
-#pragma GCC unroll 4
-      for (int u = 0; u < 4; ++u) k.w[t + u] = q[u];
+  // Where the winner is all but a combination of the earlier atoms, the best of the others takes its place;
+  // the squared norm of what the new atoms have orthogonal to the earlier ones.
+  __attribute__((noinline)) Vec<T> take_next_winner(PursuitState<T>& state, int step,
+                                                    Winner<T>& win, Vec<T> norm2) const {
+    const PursuitScratch<T>& k = state.k;
+    for (;;) {
+      const Int<T> dependent = state.active & ~(norm2 > kSmallestNorm2<T> * T(0.5));
+      if (!any<T>(dependent)) return norm2;
+      pass_over<T>(k.nu, win.offset, dependent);
+      const Winner<T> next = exact_winner<T, Shape, true>(s_, k.alpha, k.nu);
+      win.offset = dependent ? next.offset : win.offset;
+      win.alpha = dependent ? next.alpha : win.alpha;
+      state.active &= ~dependent | (next.strength > state.floor);
+      norm2 = orthogonalise(k, step, win.offset);
     }
-    Vec<T> norm2 = splat<T>(1);
-    for (int t = 0; t < step; ++t) norm2 -= k.w[t] * k.w[t];
-    return norm2;
   }
 
-  // M[step, :] = −ρ wᵀM and ρ on the diagonal, given −ρ; zero up to the next multiple of four.
-  KRONLEARN_INLINE Vec<T>* invert_row(const PursuitScratch<T>& k, int step,
-                                      Vec<T> minus_rho) const {
-    Vec<T>* row = k.m + (int64_t)step * stride_;
-    for (int l = 0; l < step; l += 4) {
-      Vec<T> q[4] = {};
-      for (int t = l; t < step; ++t) {
-        const Vec<T> w = k.w[t];
-        const Vec<T>* m = k.m + (int64_t)t * stride_ + l;
-#pragma GCC unroll 4
-        for (int u = 0; u < 4; ++u) q[u] += m[u] * w;
-      }
-#pragma GCC unroll 4
-      for (int u = 0; u < 4; ++u) row[l + u] = minus_rho * q[u];
-    }
-    row[step] = -minus_rho;
-    for (int l = step + 1; l % 4; ++l) row[l] = Vec<T>{};
-    return row;
+  // w = M c for the new atom; the squared norm of what it has orthogonal to the earlier ones.
+  KRONLEARN_INLINE Vec<T> orthogonalise(const PursuitScratch<T>& k, int step, Int<T> offset) const {
+    Int<T> i, j;
+    split_offset<T>(s_, offset, i, j);
+    k.row[step] = i;
+    k.col[step] = j;
+    for (int l = 0; l < step; ++l) k.c[l] = left_.entry(i, k.row[l]) * right_.entry(j, k.col[l]);
+    return T(1) - project<T>(k.m, stride_, step, k.c, k.w);
   }
 
   void apply_target(PursuitState<T>& state, int step) const {
@@ -185,16 +171,34 @@ class Pursuit {
     state.active &= state.r2 > state.tol2;
   }
 
-  // Replaces r2 by the residual of the sample itself in some lanes; single precision is doubted where the
-  // two differ.
+  // Replaces r2 by the residual of the sample itself in some lanes. Where the two differ, single precision is
+  // doubted, and in double precision the coefficients are improved first.
   __attribute__((noinline)) void check_residual(PursuitState<T>& state, int terms,
                                                 Int<T> lanes) const {
     const PursuitScratch<T>& k = state.k;
-    const Vec<T> exact =
+    Vec<T> exact =
         exact_residual2<T>(s_, atoms_, state.y, terms, k.row, k.col, state.out.value, k.residual);
-    if constexpr (sizeof(T) == 4)
+    if constexpr (sizeof(T) == 4) {
       state.doubtful |= lanes & ~(abs_of<T>(exact - state.r2) <= state.energy * kTrustedDifference);
+    } else {
+      improve(state, terms, lanes);
+      exact =
+          exact_residual2<T>(s_, atoms_, state.y, terms, k.row, k.col, state.out.value, k.residual);
+    }
     state.r2 = lanes ? exact : state.r2;
+  }
+
+  // x += MᵀM A_Sᵀ r, given the residual r.
+  void improve(PursuitState<T>& state, int terms, Int<T> lanes) const {
+    const PursuitScratch<T>& k = state.k;
+    correlate_support<T>(s_, atoms_, terms, k.row, k.col, k.residual, k.c);
+    for (int t = 0; t < terms; ++t) {
+      const Vec<T>* row = k.m + (int64_t)t * stride_;
+      Vec<T> along{};
+      for (int l = 0; l <= t; ++l) along += row[l] * k.c[l];
+      along = lanes ? along : Vec<T>{};
+      for (int l = 0; l <= t; ++l) state.out.value[l] += along * row[l];
+    }
   }
 
   KRONLEARN_INLINE void update_tile(const PursuitScratch<T>& k, int i, int j, int terms, Vec<T> a,

@@ -4,8 +4,8 @@
 // for its winner. Ties go to the lowest atom number, as numpy.argmax has it.
 #pragma once
 
-#include "precision.hpp"
 #include "kronecker/correlate.hpp"
+#include "precision.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 
@@ -114,12 +114,15 @@ KRONLEARN_INLINE Vec<T> exact_score2(Vec<T> alpha, Vec<T> nu) {
 }
 
 // Scores by division, one atom at a time: for the rare lanes where approximate scores cannot decide.
-template <class T, class Shape>
-Winner<T> exact_winner(const Shape& s, const Vec<T>* alpha, const Vec<T>* nu) {
-  Winner<T> w{Int<T>{}, alpha[0], exact_score2<T, true>(alpha[0], nu[0])};
+// kIndependent: atoms of which too little is left score nothing.
+template <class T, class Shape, bool kIndependent = false>
+__attribute__((noinline)) Winner<T> exact_winner(const Shape& s, const Vec<T>* alpha,
+                                                 const Vec<T>* nu) {
+  Winner<T> w{Int<T>{}, alpha[0], splat<T>(-1)};
   const int64_t size = (int64_t)s.n1p * s.n2p;
-  for (int64_t p = 1; p < size; ++p) {
-    const Vec<T> z = exact_score2<T, true>(alpha[p], nu[p]);
+  for (int64_t p = 0; p < size; ++p) {
+    Vec<T> z = exact_score2<T, true>(alpha[p], nu[p]);
+    if (kIndependent) z = nu[p] > kSmallestNorm2<T> ? z : Vec<T>{};
     const Int<T> better = z > w.strength;
     w.offset = better ? splat_int<T>((IntScalar<T>)p) : w.offset;
     w.alpha = better ? alpha[p] : w.alpha;
@@ -127,6 +130,14 @@ Winner<T> exact_winner(const Shape& s, const Vec<T>* alpha, const Vec<T>* nu) {
   }
   w.strength = sqrt_of<T>(w.strength);
   return w;
+}
+
+// Makes an atom score nothing from now on in some lanes.
+template <class T>
+void pass_over(Vec<T>* nu, Int<T> offset, Int<T> lanes) {
+  T* p = reinterpret_cast<T*>(nu);
+  for (int l = 0; l < kLanes<T>; ++l)
+    if (lanes[l]) p[(int64_t)offset[l] * kLanes<T> + l] = T(__builtin_inf());
 }
 
 template <class T, class Shape, bool kOls>

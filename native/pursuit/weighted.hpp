@@ -4,9 +4,13 @@
 // each step costs one correlation with every atom (s correlations in all instead of one).
 #pragma once
 
-#include "pursuit/refit.hpp"
+#include "pursuit/interrupt.hpp"
+#include "pursuit/residual.hpp"
+#include "pursuit/transfer.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
+
+using WeightedShape = DynamicShape<4, 4>;
 
 template <class T>
 struct WeightedScratch {
@@ -17,84 +21,168 @@ struct WeightedScratch {
   Vec<T>*r, *a;           // (width, width) upper triangular, (width)
   Vec<T>*left, *right;    // (m1), (m2): one atom
   Vec<T>* correlate;
+
+  WeightedScratch(const CodingTask<T>& task, const WeightedShape& s, Arena<T>& arena) {
+    const DictionaryView<T>& d = task.dictionary;
+    const int64_t padded = (int64_t)s.n1p * s.n2p, width = task.width, features = d.features();
+    alpha = arena.vectors(padded);
+    nu = arena.vectors(padded);
+    v = arena.vectors(padded);
+    root = arena.vectors(features);
+    z = arena.vectors(features);
+    t = arena.vectors(features);
+    q = arena.vectors(width * features);
+    r = arena.vectors(width * width);
+    a = arena.vectors(width);
+    left = arena.vectors(d.left.m);
+    right = arena.vectors(d.right.m);
+    correlate = arena.vectors(correlate_scratch(d));
+  }
 };
 
-using WeightedShape = DynamicShape<4, 4>;
-
-template <class T>
-void pursue_weighted(const WeightedShape& s, const DictionaryView<T>& d,
-                     const AtomTables<T, WeightedShape>& atoms, bool ols,
-                     const WeightedScratch<T>& k, Vec<T> energy, Vec<T> tol2, Int<T> active,
-                     int width, LaneCodes<T>& out) {
-  const int m1 = d.left.m, m2 = d.right.m, features = m1 * m2;
-  const int64_t size = (int64_t)s.n1p * s.n2p;
-  const Vec<T> floor = sqrt_of<T>(energy) * kNoCorrelation<T>;
+// ν (padded atoms) = the squared norms of the weighted atoms √w∘d.
+template <class T, class Shape>
+void weighted_norms(const Shape& s, const DictionaryView<T>& d, const Vec<T>* weights, Vec<T>* nu,
+                    Vec<T>* scratch) {
   DictionaryView<T> squared = d;
   squared.modes = d.squared;
-  for (int p = 0; p < features; ++p) k.t[p] = k.root[p] * k.root[p];
-  correlate<T>(s, squared, k.t, k.nu, k.correlate);
-  pad_rows<T>(s, k.nu);
-  for (int p = 0; p < features; ++p) k.t[p] = k.root[p] * k.z[p];
-  correlate<T>(s, d, k.t, k.alpha, k.correlate);
-  pad_rows<T>(s, k.alpha);
-  Vec<T> r2 = energy;
-  out.nonzeros = Int<T>{};
-  int steps = 0;
-  for (int step = 0; step < width; ++step) {
-    active &= r2 > tol2;
-    const Best<T> best = scan<T, WeightedShape, true>(s, k.alpha, k.nu);
-    const Winner<T> win = locate<T, WeightedShape, true>(s, best, k.alpha, k.nu);
-    active &= win.strength > floor;
-    Int<T> i, j;
-    split_offset<T>(s, win.offset, i, j);
-    atoms.load(i, j, k.left, k.right);
-    Vec<T>* q = k.q + (int64_t)step * features;
-    Vec<T> own{};
-    for (int p = 0; p < m1; ++p)
-      for (int c = 0; c < m2; ++c) {
-        const Vec<T> u = k.root[p * m2 + c] * k.left[p] * k.right[c];
-        q[p * m2 + c] = u;
-        own += u * u;
-      }
-    for (int t = 0; t < step; ++t) {
-      const Vec<T>* qt = k.q + (int64_t)t * features;
-      const Vec<T> f = dot<T>(features, qt, q);
-      k.r[t * width + step] = f;
-      for (int p = 0; p < features; ++p) q[p] -= f * qt[p];
-    }
-    const Vec<T> norm2 = dot<T>(features, q, q);
-    active &= norm2 > own * (kSmallestNorm2<T> * T(0.1));
-    if (!any<T>(active)) break;
-    const Vec<T> norm = sqrt_of<T>(active ? norm2 : splat<T>(1));
-    const Vec<T> scale = active ? T(1) / norm : Vec<T>{};
-    for (int p = 0; p < features; ++p) q[p] *= scale;
-    const Vec<T> a = dot<T>(features, q, k.z);
-    r2 = Vec<T>{};
-    for (int p = 0; p < features; ++p) {
-      k.z[p] -= a * q[p];
-      r2 += k.z[p] * k.z[p];
-    }
-    k.r[step * width + step] = norm;
-    k.a[step] = a;
-    out.index[step] = active ? i * (int)s.n2 + j : splat_int<T>(kEmpty);
-    out.nonzeros -= active;
-    steps = step + 1;
-    if (steps == width) break;
-    for (int p = 0; p < features; ++p) k.t[p] = k.root[p] * q[p];
-    correlate<T>(s, d, k.t, k.v, k.correlate);
-    pad_rows<T>(s, k.v);
-    for (int64_t p = 0; p < size; ++p) {
-      k.alpha[p] -= a * k.v[p];
-      if (ols) k.nu[p] -= k.v[p] * k.v[p];
-    }
-  }
-  for (int l = steps - 1; l >= 0; --l) {
-    Vec<T> x = k.a[l];
-    for (int t = l + 1; t < steps; ++t) x -= k.r[l * width + t] * out.value[t];
-    out.value[l] = out.nonzeros > l ? x / k.r[l * width + l] : Vec<T>{};
-  }
-  out.slots = steps;
-  out.residual2 = r2;
+  correlate<T>(s, squared, weights, nu, scratch);
+  pad_rows<T>(s, nu);
 }
+
+template <class T>
+class WeightedPursuit {
+ public:
+  WeightedPursuit(const CodingTask<T>& task, const WeightedShape& shape, Arena<T>& arena)
+      : s_(shape),
+        d_(task.dictionary),
+        atoms_(task.dictionary),
+        ols_(task.method != Method::omp),
+        width_(task.width),
+        features_(task.dictionary.features()),
+        k_(task, shape, arena) {}
+
+  void run(LaneState<T>& state, Interrupt& interrupt) const {
+    start(state);
+    const Vec<T> floor = sqrt_of<T>(state.energy) * kNoCorrelation<T>;
+    int step = 0;
+    while (step < width_ && select(state, step, floor)) {
+      ++step;
+      if (step == width_ || interrupt.after((int64_t)s_.n1p * s_.n2p * (d_.left.m + d_.right.m)))
+        break;
+      update(step - 1);
+    }
+    state.out.slots = step;
+    solve(state.out);
+  }
+
+ private:
+  void start(LaneState<T>& state) const {
+    weighted_norms<T>(s_, d_, state.weights, k_.nu, k_.correlate);
+    for (int p = 0; p < features_; ++p) {
+      k_.root[p] = sqrt_of<T>(state.weights[p]);
+      k_.z[p] = k_.root[p] * state.y[p];
+      k_.t[p] = state.weights[p] * state.y[p];
+    }
+    correlate<T>(s_, d_, k_.t, k_.alpha, k_.correlate);
+    pad_rows<T>(s_, k_.alpha);
+    if constexpr (sizeof(T) == 4)
+      state.doubtful |= (state.tol2 >= T(0)) & (state.tol2 < state.energy * kTrustedTarget2) &
+                        (state.energy > T(0)) & state.active;
+  }
+
+  // Selects an atom in every active lane; false if there is none left.
+  bool select(LaneState<T>& state, int step, Vec<T> floor) const {
+    state.active &= state.out.residual2 > state.tol2;
+    if (!any<T>(state.active)) return false;
+    const Best<T> best = scan<T, WeightedShape, true>(s_, k_.alpha, k_.nu);
+    Winner<T> win = locate<T, WeightedShape, true>(s_, best, k_.alpha, k_.nu);
+    state.active &= win.strength > floor;
+    Vec<T> own, norm2;
+    Int<T> atom = orthogonalise(win.offset, step, own, norm2);
+    // In single precision such lanes are doubtful and coded again.
+    while (ols_ && sizeof(T) == 8) {
+      const Int<T> dependent = state.active & ~(norm2 > own * (kSmallestNorm2<T> * T(0.1)));
+      if (!any<T>(dependent)) break;
+      pass_over<T>(k_.nu, win.offset, dependent);
+      const Winner<T> next = exact_winner<T, WeightedShape, true>(s_, k_.alpha, k_.nu);
+      win.offset = dependent ? next.offset : win.offset;
+      state.active &= ~dependent | (next.strength > floor);
+      atom = orthogonalise(win.offset, step, own, norm2);
+    }
+    if constexpr (sizeof(T) == 4) state.doubtful |= state.active & ~(norm2 >= own * kTrustedNorm2);
+    state.active &= norm2 > own * (kSmallestNorm2<T> * T(0.1));
+    if (!any<T>(state.active)) return false;
+    project_out(state, step, norm2);
+    state.out.index[step] = state.active ? atom : splat_int<T>(kEmpty);
+    state.out.nonzeros -= state.active;
+    return true;
+  }
+
+  // q[step] = √w∘d minus its part in the span of the earlier ones; `own` and `norm2` are the squared norms
+  // before and after. Returns the atom's number.
+  Int<T> orthogonalise(Int<T> offset, int step, Vec<T>& own, Vec<T>& norm2) const {
+    const int m1 = d_.left.m, m2 = d_.right.m;
+    Int<T> i, j;
+    split_offset<T>(s_, offset, i, j);
+    atoms_.load(i, j, k_.left, k_.right);
+    Vec<T>* q = k_.q + (int64_t)step * features_;
+    for (int p = 0; p < m1; ++p)
+      for (int c = 0; c < m2; ++c) q[p * m2 + c] = k_.root[p * m2 + c] * k_.left[p] * k_.right[c];
+    own = dot<T>(features_, q, q);
+    for (int t = 0; t < step; ++t) {
+      const Vec<T>* qt = k_.q + (int64_t)t * features_;
+      const Vec<T> f = dot<T>(features_, qt, q);
+      k_.r[(int64_t)t * width_ + step] = f;
+      for (int p = 0; p < features_; ++p) q[p] -= f * qt[p];
+    }
+    norm2 = dot<T>(features_, q, q);
+    return i * (int)s_.n2 + j;
+  }
+
+  // Makes q[step] unit and takes the sample's part along it out of the residual.
+  void project_out(LaneState<T>& state, int step, Vec<T> norm2) const {
+    Vec<T>* q = k_.q + (int64_t)step * features_;
+    const Vec<T> norm = sqrt_of<T>(state.active ? norm2 : splat<T>(1));
+    const Vec<T> scale = state.active ? T(1) / norm : Vec<T>{};
+    for (int p = 0; p < features_; ++p) q[p] *= scale;
+    const Vec<T> a = dot<T>(features_, q, k_.z);
+    for (int p = 0; p < features_; ++p) k_.z[p] -= a * q[p];
+    state.out.residual2 = dot<T>(features_, k_.z, k_.z);
+    k_.r[(int64_t)step * width_ + step] = norm;
+    k_.a[step] = a;
+  }
+
+  // α −= a v (and ν −= v²) with v = Dᵀ(√w∘q).
+  void update(int step) const {
+    const Vec<T>* q = k_.q + (int64_t)step * features_;
+    const Vec<T> a = k_.a[step];
+    for (int p = 0; p < features_; ++p) k_.t[p] = k_.root[p] * q[p];
+    correlate<T>(s_, d_, k_.t, k_.v, k_.correlate);
+    pad_rows<T>(s_, k_.v);
+    const int64_t size = (int64_t)s_.n1p * s_.n2p;
+    for (int64_t p = 0; p < size; ++p) {
+      k_.alpha[p] -= a * k_.v[p];
+      if (ols_) k_.nu[p] -= k_.v[p] * k_.v[p];
+    }
+  }
+
+  // Back substitution: R x = a.
+  void solve(LaneCodes<T>& out) const {
+    for (int l = out.slots - 1; l >= 0; --l) {
+      const Vec<T>* r = k_.r + (int64_t)l * width_;
+      Vec<T> x = k_.a[l];
+      for (int t = l + 1; t < out.slots; ++t) x -= r[t] * out.value[t];
+      out.value[l] = out.nonzeros > l ? x / r[l] : Vec<T>{};
+    }
+  }
+
+  const WeightedShape s_;
+  const DictionaryView<T> d_;
+  const AtomTables<T, WeightedShape> atoms_;
+  const bool ols_;
+  const int width_, features_;
+  const WeightedScratch<T> k_;
+};
 
 }  // namespace kronlearn::KRONLEARN_SET

@@ -1,0 +1,43 @@
+// Exchanges of atoms. Compiled once per instruction set and scalar type.
+#include "pursuit/exchange.hpp"
+
+#include "pursuit/coders.hpp"
+#include "pursuit/shapes.hpp"
+
+namespace kronlearn::KRONLEARN_SET {
+namespace {
+
+using T = KRONLEARN_SCALAR;
+
+// Calls f with the class that suits a task, and with the shape of its matrix of atoms.
+template <class F>
+auto with_exchange(const CodingTask<T>& task, F f) {
+  const DictionaryView<T>& d = task.dictionary;
+  using Row = DynamicShape<1, 16>;
+  using Square = DynamicShape<4, 4>;
+  using Known = FixedShape<8, 16, 8, 16>;
+  // With weights all atoms are one row.
+  if (task.weights)
+    return f.template operator()<Exchange<T, Row, WeightedGram<T, Row>>>(
+        Row{{d.left.m}, {1}, {1}, {d.right.m}, {d.atoms()}, {round_up(d.atoms(), 16)}});
+  if (is_square(d, 8, 16))
+    return f.template operator()<Exchange<T, Known, KroneckerGram<T, Known>>>(Known{});
+  if (d.left.n == 1)
+    return f.template operator()<Exchange<T, Row, KroneckerGram<T, Row>>>(tiled<1, 16>(d));
+  return f.template operator()<Exchange<T, Square, KroneckerGram<T, Square>>>(tiled<4, 4>(d));
+}
+
+size_t workspace_bytes(const CodingTask<T>& task) {
+  return with_exchange(
+      task, [&]<class Rounds>(auto shape) { return Rounds(task, shape, nullptr).bytes(); });
+}
+
+void code(const CodingTask<T>& task, void* workspace) {
+  with_exchange(task, [&]<class Rounds>(auto shape) { Rounds(task, shape, workspace).run(); });
+}
+
+}  // namespace
+
+const CodingKernel<T> KRONLEARN_NAME(_exchange) = {workspace_bytes, code};
+
+}  // namespace kronlearn::KRONLEARN_SET

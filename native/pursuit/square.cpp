@@ -1,0 +1,40 @@
+// Pursuits for the square shapes that are worth compiling. Once per instruction set and scalar type.
+#include "pursuit/coders.hpp"
+#include "pursuit/coding.hpp"
+
+namespace kronlearn::KRONLEARN_SET {
+namespace {
+
+using T = KRONLEARN_SCALAR;
+
+template <class F>
+size_t with_square(const DictionaryView<T>& d, F f) {
+  if (is_square(d, 8, 8)) return f(FixedShape<8, 8, 8, 8>{});
+  if (is_square(d, 8, 16)) return f(FixedShape<8, 16, 8, 16>{});
+  if (is_square(d, 16, 16)) return f(FixedShape<16, 16, 16, 16>{});
+  if (is_square(d, 16, 32)) return f(FixedShape<16, 32, 16, 32>{});
+  return 0;
+}
+
+size_t workspace_bytes(const CodingTask<T>& task) {
+  return with_square(task.dictionary, [&]<class Shape>(Shape shape) {
+    return Coding<T, Shape>(task, shape, nullptr).bytes();
+  });
+}
+
+void code(const CodingTask<T>& task, void* workspace) {
+  with_square(task.dictionary, [&]<class Shape>(Shape shape) {
+    Coding<T, Shape>(task, shape, workspace).run();
+    return size_t(1);
+  });
+}
+
+}  // namespace
+
+bool is_compiled(const DictionaryView<T>& d) {
+  return with_square(d, [](auto) { return size_t(1); }) > 0;
+}
+
+const CodingKernel<T> KRONLEARN_NAME(_square) = {workspace_bytes, code};
+
+}  // namespace kronlearn::KRONLEARN_SET

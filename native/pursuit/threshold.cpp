@@ -1,0 +1,122 @@
+// Codes by the largest correlations, for orthonormal factors. Compiled once per instruction set and scalar type.
+#include "pursuit/threshold.hpp"
+
+#include "pursuit/coders.hpp"
+#include "pursuit/largest.hpp"
+#include "pursuit/shapes.hpp"
+
+namespace kronlearn::KRONLEARN_SET {
+namespace {
+
+using T = KRONLEARN_SCALAR;
+
+// Orthonormal factors have no more atoms than rows.
+template <class F>
+auto with_shape(const DictionaryView<T>& d, F f) {
+  if (is_square(d, 8, 8)) return f(FixedShape<8, 8, 8, 8>{});
+  if (is_square(d, 16, 16)) return f(FixedShape<16, 16, 16, 16>{});
+  if (is_square(d, 32, 32)) return f(FixedShape<32, 32, 32, 32>{});
+  if (d.left.n == 1) return f(tiled<1, 16>(d));
+  return f(tiled<4, 4>(d));
+}
+
+// Codes all samples of a task, or, without a workspace, only counts the bytes of one.
+template <class Shape>
+class Thresholding {
+ public:
+  Thresholding(const CodingTask<T>& task, const Shape& shape, void* workspace)
+      : task_(task),
+        s_(shape),
+        arena_(workspace),
+        transfer_(task, arena_),
+        alpha_(arena_.vectors((int64_t)shape.n1p * shape.n2p)),
+        maxima_(arena_.vectors((int64_t)shape.n1p * shape.n2p)),
+        correlate_(arena_.vectors(correlate_scratch(task.dictionary))) {}
+
+  size_t bytes() const { return arena_.bytes(); }
+
+  void run() {
+#if defined(__AVX512F__)
+    if constexpr (kSortsCorrelations<T, Shape>)
+      if (task_.tol < 0 && !task_.tols && task_.width >= 4 && task_.width <= network::kSize)
+        return run_sorting();
+#endif
+    code_groups<LaneState<T>>(task_, transfer_, [&](LaneState<T>& state, Interrupt& interrupt) {
+      correlations(state.y);
+      threshold<T>(s_, alpha_, maxima_, state.energy, state.tol2, state.active, task_.width,
+                   state.out);
+      interrupt.after((int64_t)s_.n1p * s_.n2p * task_.width);
+    });
+  }
+
+ private:
+  __attribute__((noinline)) void correlations(const Vec<T>* y) {
+    correlate<T>(s_, task_.dictionary, y, alpha_, correlate_);
+    pad_rows<T>(s_, alpha_);
+  }
+
+#if defined(__AVX512F__)
+  void run_sorting() {
+    for (int64_t k = 0; k < task_.count; k += kLanes<T>) {
+      LaneState<T> state;
+      transfer_.load(k, state);
+      correlations(state.y);
+      write_largest(state);
+    }
+  }
+
+  // Finds the largest correlations by sorting, and writes the codes row by row. The factors are square: what
+  // is left out is all that the codes miss.
+  void write_largest(LaneState<T>& state) {
+    constexpr int W = kLanes<T>, kAtoms = decltype(s_.n1)::kValue * decltype(s_.n2)::kValue;
+    const int width = task_.width;
+    const Vec<T> least =
+        state.active ? smallest_kept(s_, alpha_, width) : splat<T>(__builtin_inff());
+    Vec<T> left_out{};
+    for (int p = 0; p < kAtoms; ++p)
+      left_out += abs_of<T>(alpha_[p]) < least ? alpha_[p] * alpha_[p] : Vec<T>{};
+    for (int p = 0; p < kAtoms; p += W) transpose_stage<T, W / 2>(alpha_ + p);
+    const __mmask16 row = __mmask16((1u << width) - 1);
+    for (int l = 0; l < transfer_.lanes(); ++l) {
+      const int64_t k = transfer_.sample(l);
+      task_.energy[k] = state.energy[l];
+      if (task_.doubtful) task_.doubtful[k] = state.doubtful[l] != 0;
+      if (state.doubtful[l] != 0) continue;
+      int32_t index[kAtoms + W];
+      T value[kAtoms + W];
+      int count = 0;
+      for (int p = 0; p < kAtoms; p += W)
+        count += append_kept((__m512)alpha_[p + l], p, least[l], index + count, value + count);
+      const int ties = count > width ? count - width : 0;
+      if (ties) drop_ties(count, width, least[l], index, value);
+      _mm512_mask_storeu_epi32(task_.index + k * width, row, _mm512_loadu_si512(index));
+      _mm512_mask_storeu_ps(task_.value + k * width, row, _mm512_loadu_ps(value));
+      task_.nonzeros[k] = count - ties;
+      task_.residual2[k] = left_out[l] + T(ties) * least[l] * least[l];
+    }
+  }
+#endif
+
+  const CodingTask<T>& task_;
+  const Shape s_;
+  Arena<T> arena_;
+  Transfer<T> transfer_;
+  Vec<T>*alpha_, *maxima_, *correlate_;
+};
+
+size_t workspace_bytes(const CodingTask<T>& task) {
+  return with_shape(task.dictionary, [&]<class Shape>(Shape shape) {
+    return Thresholding<Shape>(task, shape, nullptr).bytes();
+  });
+}
+
+void code(const CodingTask<T>& task, void* workspace) {
+  with_shape(task.dictionary,
+             [&]<class Shape>(Shape shape) { Thresholding<Shape>(task, shape, workspace).run(); });
+}
+
+}  // namespace
+
+const CodingKernel<T> KRONLEARN_NAME(_threshold) = {workspace_bytes, code};
+
+}  // namespace kronlearn::KRONLEARN_SET
