@@ -257,8 +257,9 @@ def test_a_sample_that_is_not_finite_is_named(on_gpu, rng, bad):
     )
     with pytest.raises(ValueError, match="sample 17"):
         Cuda(source, BLOCK).run(task)
+    source.first = 128
     with pytest.raises(ValueError, match="sample 145"):
-        Cuda(source, BLOCK).add(task, task.tree(4), first=2 * BLOCK)
+        Cuda(source, BLOCK).codes(task.dictionary, task.coder)
 
 
 @pytest.mark.parametrize(

@@ -318,6 +318,8 @@ def test_what_a_gpu_cannot_do_is_said(gpu):
     image = np.zeros((1,) * 17)
     with pytest.raises(ValueError, match="at most 16 axes, not 17"):
         images.code_image(image, image, image, [(1, 1, 1, 0)] * 17, "omp", 1, -1.0)
+    with pytest.raises(ValueError, match='method="exchange" runs on the processor only'):
+        images.code_image(*[np.zeros(4)] * 3, [(4, 1, 1, 0)], "exchange", 1, -1.0)
     single = np.zeros(4, np.float32)
     with pytest.raises(TypeError, match="image must be C-contiguous float64; it is float32"):
         images.code_image(single, single, single, [(4, 1, 1, 0)], "omp", 1, -1.0)

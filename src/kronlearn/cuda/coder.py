@@ -29,13 +29,11 @@ class ChunkCoder:
     gpu : Gpu
     task : Task
     source : Source
-    first : int
-        The number of the source's first sample among all samples, which errors name.
     """
 
-    def __init__(self, gpu: Gpu, task: Task, source: Source, first: int = 0) -> None:
+    def __init__(self, gpu: Gpu, task: Task, source: Source) -> None:
         check_method(task.coder.method)
-        self.gpu, self.task, self.source, self.first = gpu, task, source, first
+        self.gpu, self.task, self.source = gpu, task, source
         self.dtype = source.dtype
         self.quick = quick_kernels(gpu, task.factors, self.dtype, task.coder)
         self.tables = gpu_tables(gpu, task.factors)
@@ -78,7 +76,8 @@ class ChunkCoder:
         """Raise if a sample that was coded is not finite; waits for the GPU."""
         bad = int(self.gpu.download(self.bad)[0])
         if bad != NO_SAMPLE:
-            check_finite(self.source.read(bad, bad + 1), self.first + bad, self.source.name)
+            sample = self.source.read(bad, bad + 1)
+            check_finite(sample, self.source.first + bad, self.source.name)
 
     def _launch(self, kind: str, values: dict[str, Any], count: int) -> None:
         task = new_task(**values)

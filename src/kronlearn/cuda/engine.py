@@ -71,7 +71,7 @@ class Cuda(Engine):
             kept = self._empty_codes(len(self.source), task)
         worst = WorstSamples(self.gpu, 0 if given else task.n_worst)
         sums = BlockSums(self.gpu, task, tree, self.block_size, given)
-        coder = None if given else ChunkCoder(self.gpu, task, self.source, first)
+        coder = None if given else ChunkCoder(self.gpu, task, self.source)
         for rows, samples in self.samples.chunks():
             own = self._empty_codes(len(samples), task) if kept is None else kept[rows]
             if coder is not None:

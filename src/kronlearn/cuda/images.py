@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.core.coder import METHODS as CODER_METHODS
 from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.group_passes import Shrinkage
 from kronlearn.cuda.image_passes import Coding, Tell
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.slabs import Axis, Grid, PlacedArray
 from kronlearn.cuda.tables import gpu_tables
-from kronlearn.cuda.tasks import METHODS
+from kronlearn.cuda.tasks import METHODS, check_method
 from kronlearn.io.device_arrays import adopted, is_on_gpu
 
 __all__ = ["GpuImages"]
@@ -126,8 +127,9 @@ class GpuImages:
         size = arrays["image"].array.size
         if grid.features != self.features or size != grid.pixels or width < 1:
             raise ValueError("patches do not fit the dictionary")
-        if method not in METHODS:
+        if method not in CODER_METHODS:
             raise ValueError(f"unknown method {method}")
+        check_method(method)
         if known is not None:
             arrays["known"] = self._array("known", known)
             entries = arrays["known"].array.size
