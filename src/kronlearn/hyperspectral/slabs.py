@@ -14,8 +14,8 @@ from kronlearn.engines.workers import Workers
 from kronlearn.hyperspectral.blocks import Block, block_height, in_order, row_blocks
 from kronlearn.hyperspectral.subspace import Subspace
 from kronlearn.images.aggregation import Averager
-from kronlearn.io.cubes import Cube
 from kronlearn.io.conversion import converted
+from kronlearn.io.cubes import Cube
 
 __all__ = ["denoised_rows"]
 
