@@ -150,7 +150,7 @@ def test_a_file_of_patches_is_whole_or_not_there(
     def fail(share: float) -> None:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(OSError, match=rf"patches\.{form} could not be written: No space"):
+    with pytest.raises(OSError, match=rf"patches\.{form} could not be written: the disk is full"):
         table4.write_patches(
             table4.LargeCube(small, (16, 16, 2)), tmp_path / f"patches.{form}", fail
         )

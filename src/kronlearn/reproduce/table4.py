@@ -8,9 +8,6 @@ and varied so that no patch is the repeat of another.
 from __future__ import annotations
 
 import math
-import os
-import secrets
-import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.io.atomic import beside, commit, explained, remove
 from kronlearn.reproduce.measurement import stored_samples
 from kronlearn.reproduce.scaling import Patches, Setting
 
@@ -199,15 +197,14 @@ def write_patches(
             yield strip
             on_share(number / cube.n_strips)
 
-    place = file.with_name(f".kronlearn-{secrets.token_hex(8)}{file.suffix}")
+    place = beside(file)
     try:
         write(place, cube, told())
-        os.replace(place, file)
+        commit([(place, file)])
     except OSError as problem:
-        text = f"{file} could not be written: {problem.strerror}"
-        raise OSError(problem.errno, text) from None
+        raise explained(problem, file) from None
     finally:
-        place.unlink(missing_ok=True)
+        remove(place)
 
 
 def _write_npy(place: Path, cube: LargeCube, strips: Iterable[NDArray[np.float32]]) -> None:
@@ -226,20 +223,12 @@ def _write_zarr(place: Path, cube: LargeCube, strips: Iterable[NDArray[np.float3
 
     total = n_patches(cube.shape)
     chunk = total // cube.n_strips
-    try:
-        # Noise does not compress; not trying to makes reading faster.
-        stored = zarr.create_array(
-            place,
-            shape=(total, _M, _M),
-            chunks=(chunk, _M, _M),
-            dtype="float32",
-            compressors=None,
-        )
-        for number, strip in enumerate(strips):
-            stored[number * chunk : (number + 1) * chunk] = strip
-    except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
+    # Noise does not compress; not trying to makes reading faster.
+    stored = zarr.create_array(
+        place, shape=(total, _M, _M), chunks=(chunk, _M, _M), dtype="float32", compressors=None
+    )
+    for number, strip in enumerate(strips):
+        stored[number * chunk : (number + 1) * chunk] = strip
 
 
 def read_patches(file: Path) -> tuple[Patches, int]:
