@@ -39,7 +39,9 @@ from kronlearn.io.samples import dask_array
 __all__ = ["Cluster"]
 
 # So many partial sums are added by one task.
-_FAN_IN = 16
+_FAN_IN = 8
+# This process fetches so many bytes of sums, or one sum.
+_FETCHED_BYTES = 1 << 20
 # Without workers to count, or if partitions still have some size then, there are so many of them.
 _PARTITIONS = 16
 _PARTITION_BYTES = 1 << 25
@@ -171,24 +173,26 @@ class Cluster(Engine):
     def _run(self, task: Task, codes: HeldCodes | None) -> PassSums:
         parts = self._mapped("kronlearn-pass", _pass, task, codes.parts if codes else None)
         made = list(parts)
+        tree = task.tree(self.setting.n_blocks)
+        # What is left to add is fetched and added here, which saves waiting for another task.
+        fetched = max(1, _FETCHED_BYTES // tree.total().nbytes)
         try:
             sums = parts
             if task.keeps_codes:
                 # Codes stay with the worker that made them.
                 sums = self._map("kronlearn-sums", _without_codes, parts)
                 made += sums
-            while len(sums) > 1:
+            while len(sums) > fetched:
                 groups = [sums[i : i + _FAN_IN] for i in range(0, len(sums), _FAN_IN)]
                 sums = self._map("kronlearn-add", _added, groups, task=task, setting=self.setting)
                 made += sums
             # A client sends messages every 10 ms at most: released at the end of a pass, futures
             # would hold up the next one.
             _release(self.done)
-            total = _result(sums[0], parts)
+            total = _added(self._gathered(sums, parts), task, self.setting)
         except BaseException:
             _release(made)
             raise
-        tree = task.tree(self.setting.n_blocks)
         _add_nodes(tree, total)
         kept = HeldCodes(task, parts) if task.keeps_codes else None
         self.done = made[len(parts) if kept else 0 :]
@@ -197,7 +201,7 @@ class Cluster(Engine):
     def _codes(self, task: Task) -> sparse.csr_array:
         parts = self._mapped("kronlearn-codes", _codes, task, None)
         try:
-            return sparse.vstack([_result(part, parts) for part in parts], format="csr")
+            return sparse.vstack(self._gathered(parts, parts), format="csr")
         finally:
             _release(parts)
 
@@ -221,6 +225,20 @@ class Cluster(Engine):
         """A task for every set of arguments, under a name that the dashboard shows."""
         futures: list[Future] = self.client.map(function, *arguments, key=name, pure=False, **same)
         return futures
+
+    def _gathered(self, futures: list[Future], parts: list[Future]) -> list[Any]:
+        """Results; or the error of the first of the parts, which threads would meet first."""
+        try:
+            results: list[Any] = self.client.gather(futures)
+            return results
+        except CancelledError:
+            raise
+        except Exception:
+            wait(parts)
+            for part in parts:
+                if part.status == "error":
+                    part.result()
+            raise
 
     def _repeated(self, work: Callable[[], _T], codes: HeldCodes | None = None) -> _T:
         """The result of some work, again if samples that it needed went with their worker."""
@@ -372,20 +390,6 @@ def _release(futures: list[Future]) -> None:
     """Let Dask forget what nobody will ask for, and not run what it has not begun."""
     for future in futures:
         future.release()
-
-
-def _result(future: Future, parts: list[Future]) -> Any:
-    """A result; or the error of the first of some parts, which threads would meet first."""
-    try:
-        return future.result()
-    except CancelledError:
-        raise
-    except Exception:
-        wait(parts)
-        for part in parts:
-            if part.status == "error":
-                part.result()
-        raise
 
 
 # What follows is run by workers.
