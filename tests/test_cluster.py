@@ -421,7 +421,6 @@ def test_a_cluster_with_tls_is_one_like_any_other(samples: np.ndarray) -> None:
         same_as_threads(samples)
 
 
-@pytest.mark.xfail(reason="kronlearn.io.samples still imports the modules of the GPU")
 def test_the_surface_imports_neither_gpu_nor_image_modules() -> None:
     code = (
         "import sys, kronlearn as kl; kl.sparse_code; kl.KroneckerDictionaryLearning\n"
