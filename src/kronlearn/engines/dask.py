@@ -133,6 +133,8 @@ class Cluster(Engine):
         Threads of a task; None or -1: one, for Dask runs as many tasks as a worker has threads.
     device : {"cpu", "cuda"}
     block_size : int, optional
+    n_partitions : int, optional
+        About how many partitions the samples are cut into; by default as many as there are threads.
     """
 
     def __init__(
@@ -142,6 +144,7 @@ class Cluster(Engine):
         n_jobs: int | None = None,
         device: str = "cpu",
         block_size: int | None = None,
+        n_partitions: int | None = None,
     ) -> None:
         _check_versions(client)
         self.client, self.source = client, source
@@ -155,7 +158,8 @@ class Cluster(Engine):
             instruction_set(),
             source.name,
         )
-        self.partitions = self._held_partitions()
+        wanted = n_partitions or self._wanted_partitions()
+        self.partitions = self._held_partitions(-(-self.setting.n_blocks // wanted))
         self.done: list[Future] = []
 
     def run(self, task: Task, codes: HeldCodes | None = None) -> PassSums:
@@ -256,9 +260,8 @@ class Cluster(Engine):
             "logs for the reason."
         )
 
-    def _held_partitions(self) -> list[Partition]:
-        """The samples, held by workers in partitions."""
-        step = self._blocks_per_partition()
+    def _held_partitions(self, step: int) -> list[Partition]:
+        """The samples, held by workers in partitions of about so many blocks."""
         lazy = dask_array(self.source)
         if lazy is not None:
             return self._of_chunks(lazy, step)
@@ -278,18 +281,18 @@ class Cluster(Engine):
             samples = self._map("kronlearn-gpu", _on_gpu, samples, firsts, setting=self.setting)
         return [Partition(s, *span, scattered) for s, span in zip(samples, spans, strict=True)]
 
-    def _blocks_per_partition(self) -> int:
-        """How many blocks a partition has, unless it is at an edge.
+    def _wanted_partitions(self) -> int:
+        """How many partitions there should be.
 
-        The number of partitions is a power of two, so that most are one node of the tree of sums:
-        as many as the cluster has threads or, if that is none, enough for all of them to end
-        together; more if much is to be done, since workers may come.
+        A power of two, so that most are one node of the tree of sums: as many as the cluster has
+        threads or, if that is none, enough for all of them to end together; more if much is to be
+        done, since workers may come.
         """
         threads = sum(self.client.nthreads().values()) // self.setting.n_threads or _PARTITIONS
         wanted = threads if threads.bit_count() == 1 else 4 * threads
         size = len(self.source) * self.source.n_features * self.source.dtype.itemsize
         wanted = max(wanted, min(_PARTITIONS, size // _PARTITION_BYTES))
-        return -(-self.setting.n_blocks // (1 << (wanted - 1).bit_length()))
+        return 1 << (wanted - 1).bit_length()
 
     def _scattered(self, source: ArraySource, spans: list[tuple[int, int]]) -> list[Partition]:
         """Partitions of an array in memory, sent to workers."""
