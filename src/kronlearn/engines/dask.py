@@ -39,7 +39,9 @@ from kronlearn.io.samples import dask_array
 __all__ = ["Cluster"]
 
 # So many partial sums are added by one task.
-_FAN_IN = 16
+_FAN_IN = 8
+# This process fetches so many bytes of sums, or one sum.
+_FETCHED_BYTES = 1 << 20
 # Without workers to count, or if partitions still have some size then, there are so many of them.
 _PARTITIONS = 16
 _PARTITION_BYTES = 1 << 25
@@ -131,6 +133,8 @@ class Cluster(Engine):
         Threads of a task; None or -1: one, for Dask runs as many tasks as a worker has threads.
     device : {"cpu", "cuda"}
     block_size : int, optional
+    n_partitions : int, optional
+        About how many partitions the samples are cut into; by default as many as there are threads.
     """
 
     def __init__(
@@ -140,6 +144,7 @@ class Cluster(Engine):
         n_jobs: int | None = None,
         device: str = "cpu",
         block_size: int | None = None,
+        n_partitions: int | None = None,
     ) -> None:
         _check_versions(client)
         self.client, self.source = client, source
@@ -153,7 +158,8 @@ class Cluster(Engine):
             instruction_set(),
             source.name,
         )
-        self.partitions = self._held_partitions()
+        wanted = n_partitions or self._wanted_partitions()
+        self.partitions = self._held_partitions(-(-self.setting.n_blocks // wanted))
         self.done: list[Future] = []
 
     def run(self, task: Task, codes: HeldCodes | None = None) -> PassSums:
@@ -171,24 +177,26 @@ class Cluster(Engine):
     def _run(self, task: Task, codes: HeldCodes | None) -> PassSums:
         parts = self._mapped("kronlearn-pass", _pass, task, codes.parts if codes else None)
         made = list(parts)
+        tree = task.tree(self.setting.n_blocks)
+        # What is left to add is fetched and added here, which saves waiting for another task.
+        fetched = max(1, _FETCHED_BYTES // tree.total().nbytes)
         try:
             sums = parts
             if task.keeps_codes:
                 # Codes stay with the worker that made them.
                 sums = self._map("kronlearn-sums", _without_codes, parts)
                 made += sums
-            while len(sums) > 1:
+            while len(sums) > fetched:
                 groups = [sums[i : i + _FAN_IN] for i in range(0, len(sums), _FAN_IN)]
                 sums = self._map("kronlearn-add", _added, groups, task=task, setting=self.setting)
                 made += sums
             # A client sends messages every 10 ms at most: released at the end of a pass, futures
             # would hold up the next one.
             _release(self.done)
-            total = _result(sums[0], parts)
+            total = _added(self._gathered(sums, parts), task, self.setting)
         except BaseException:
             _release(made)
             raise
-        tree = task.tree(self.setting.n_blocks)
         _add_nodes(tree, total)
         kept = HeldCodes(task, parts) if task.keeps_codes else None
         self.done = made[len(parts) if kept else 0 :]
@@ -197,7 +205,7 @@ class Cluster(Engine):
     def _codes(self, task: Task) -> sparse.csr_array:
         parts = self._mapped("kronlearn-codes", _codes, task, None)
         try:
-            return sparse.vstack([_result(part, parts) for part in parts], format="csr")
+            return sparse.vstack(self._gathered(parts, parts), format="csr")
         finally:
             _release(parts)
 
@@ -222,6 +230,20 @@ class Cluster(Engine):
         futures: list[Future] = self.client.map(function, *arguments, key=name, pure=False, **same)
         return futures
 
+    def _gathered(self, futures: list[Future], parts: list[Future]) -> list[Any]:
+        """Results; or the error of the first of the parts, which threads would meet first."""
+        try:
+            results: list[Any] = self.client.gather(futures)
+            return results
+        except CancelledError:
+            raise
+        except Exception:
+            wait(parts)
+            for part in parts:
+                if part.status == "error":
+                    part.result()
+            raise
+
     def _repeated(self, work: Callable[[], _T], codes: HeldCodes | None = None) -> _T:
         """The result of some work, again if samples that it needed went with their worker."""
         for _ in range(_MOST_ATTEMPTS):
@@ -238,9 +260,8 @@ class Cluster(Engine):
             "logs for the reason."
         )
 
-    def _held_partitions(self) -> list[Partition]:
-        """The samples, held by workers in partitions."""
-        step = self._blocks_per_partition()
+    def _held_partitions(self, step: int) -> list[Partition]:
+        """The samples, held by workers in partitions of about so many blocks."""
         lazy = dask_array(self.source)
         if lazy is not None:
             return self._of_chunks(lazy, step)
@@ -260,18 +281,18 @@ class Cluster(Engine):
             samples = self._map("kronlearn-gpu", _on_gpu, samples, firsts, setting=self.setting)
         return [Partition(s, *span, scattered) for s, span in zip(samples, spans, strict=True)]
 
-    def _blocks_per_partition(self) -> int:
-        """How many blocks a partition has, unless it is at an edge.
+    def _wanted_partitions(self) -> int:
+        """How many partitions there should be.
 
-        The number of partitions is a power of two, so that most are one node of the tree of sums:
-        as many as the cluster has threads or, if that is none, enough for all of them to end
-        together; more if much is to be done, since workers may come.
+        A power of two, so that most are one node of the tree of sums: as many as the cluster has
+        threads or, if that is none, enough for all of them to end together; more if much is to be
+        done, since workers may come.
         """
         threads = sum(self.client.nthreads().values()) // self.setting.n_threads or _PARTITIONS
         wanted = threads if threads.bit_count() == 1 else 4 * threads
         size = len(self.source) * self.source.n_features * self.source.dtype.itemsize
         wanted = max(wanted, min(_PARTITIONS, size // _PARTITION_BYTES))
-        return -(-self.setting.n_blocks // (1 << (wanted - 1).bit_length()))
+        return 1 << (wanted - 1).bit_length()
 
     def _scattered(self, source: ArraySource, spans: list[tuple[int, int]]) -> list[Partition]:
         """Partitions of an array in memory, sent to workers."""
@@ -372,20 +393,6 @@ def _release(futures: list[Future]) -> None:
     """Let Dask forget what nobody will ask for, and not run what it has not begun."""
     for future in futures:
         future.release()
-
-
-def _result(future: Future, parts: list[Future]) -> Any:
-    """A result; or the error of the first of some parts, which threads would meet first."""
-    try:
-        return future.result()
-    except CancelledError:
-        raise
-    except Exception:
-        wait(parts)
-        for part in parts:
-            if part.status == "error":
-                part.result()
-        raise
 
 
 # What follows is run by workers.
