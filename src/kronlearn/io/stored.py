@@ -342,6 +342,8 @@ def _open_path(name: str, path: Path, dataset: str | None) -> StoredArray:
     except (StoredArrayError, ImportError, MemoryError):
         raise
     except Exception as problem:
+        if not path.exists():
+            raise StoredArrayNotFoundError(f"{path} does not exist.") from problem
         # Libraries have all kinds of errors for damaged files: KeyError, zlib.error, OSError, …
         raise StoredArrayError(
             f"{path} cannot be read as {_FORMATS[name][0]}; it is damaged, cut off or something "
