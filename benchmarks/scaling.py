@@ -65,12 +65,6 @@ def measure(workers: list[int], n_samples: int) -> Iterator[Row]:
     from kronlearn.engines.threads import Threads
     from kronlearn.io.arrays import ArraySource
 
-    class BlockByBlock(Cluster):
-        """A cluster whose partitions are single blocks."""
-
-        def _blocks_per_partition(self) -> int:
-            return 1
-
     rng = np.random.default_rng(0)
     samples = rng.standard_normal((n_samples, 8, 8), dtype=np.float32).cumsum(axis=1)
     source = ArraySource(samples, (8, 8))
@@ -89,7 +83,7 @@ def measure(workers: list[int], n_samples: int) -> Iterator[Row]:
                 yield "dask", structure, n, n_samples, len(engine.partitions), seconds
                 for parts in TASKS:
                     few = ArraySource(samples[: 16 * parts], (8, 8))
-                    engine = BlockByBlock(client, few, block_size=16)
+                    engine = Cluster(client, few, block_size=16, n_partitions=parts)
                     seconds = median_time(lambda e=engine, task=task: e.run(task))
                     engine.close()
                     yield "tasks", structure, n, 16 * parts, parts, seconds

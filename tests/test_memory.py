@@ -61,14 +61,18 @@ def test_coding_needs_little_more_than_the_codes(method):
 
 
 @pytest.mark.parametrize("structure", ["general", "orthonormal"])
-def test_learning_needs_little_more_than_the_previous_codes(structure):
-    assert growth(LEARN.format(structure=structure), 200_000) < 2.5 * codes_size(200_000) + 8
+def test_learning_keeps_nothing_of_the_samples(structure):
+    assert growth(LEARN.format(structure=structure), 200_000) < 12
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("work", [CODE.format(method="ols"), LEARN.format(structure="general")])
-def test_a_million_samples_need_five_times_what_two_hundred_thousand_do(work):
-    assert growth(work, 1_000_000) < 2.5 * codes_size(1_000_000) + 8
+def test_coding_a_million_samples_needs_five_times_what_two_hundred_thousand_do():
+    assert growth(CODE.format(method="ols"), 1_000_000) < 2.5 * codes_size(1_000_000) + 8
+
+
+@pytest.mark.slow
+def test_learning_from_a_million_samples_needs_no_more_memory_than_from_fewer():
+    assert growth(LEARN.format(structure="general"), 1_000_000) < 40
 
 
 FAULTS = """
@@ -84,7 +88,7 @@ def watch(progress):
 
 Y = np.random.default_rng(0).standard_normal((3000, 32, 32), dtype=np.float32)
 model = kl.KroneckerDictionaryLearning(
-    32, n_nonzero_coefs=8, monotone=False, max_iter=13, n_jobs=2, callback=watch, random_state=0
+    32, n_nonzero_coefs=8, max_iter=13, n_jobs=2, callback=watch, random_state=0
 )
 model.fit(Y)
 print((seen[1] - seen[0]) / 8)

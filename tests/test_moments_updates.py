@@ -45,7 +45,9 @@ def coded(Y, factors, n_jobs=1, block_size=32, sums="full", mode=-1):
     engine = Threads(ArraySource(Y, dictionary.patch_shape), n_jobs, block_size)
     task = Task(dictionary, coder, sums, mode)
     kind = Moments if mode < 0 else ModeMoments
-    return kind.of_pass(task, engine.run(task)), engine.codes(dictionary, coder).toarray()
+    return kind.of_pass(task, engine.run(task)), engine.codes(dictionary, coder).toarray().astype(
+        np.float64
+    )
 
 
 def no_samples(patch_shape, n_atoms):

@@ -5,15 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 __all__ = ["single_threaded_blas"]
 
 _lock = threading.Lock()
 _users = 0
 _limits: Any = None
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """The BLAS libraries of this process: looking for them takes some milliseconds."""
+    return ThreadpoolController().select(user_api="blas")
 
 
 @contextmanager
@@ -27,7 +34,7 @@ def single_threaded_blas() -> Iterator[None]:
     global _users, _limits
     with _lock:
         if _users == 0:
-            _limits = threadpool_limits(1, "blas")
+            _limits = _libraries().limit(limits=1)
         _users += 1
     try:
         yield

@@ -254,7 +254,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             self.dictionary_ = updated.astype(source.dtype)
         else:
             self._adopt(updated, source)
-        self.n_iter_, self.stop_reason_ = len(history["rmse"]), "partial_fit"
+        self.n_iter_ = self.n_iter_ + 1 if fitted else 1
+        self.stop_reason_ = "partial_fit"
         return self
 
     def _samples(self, X: Any) -> Samples:

@@ -81,7 +81,8 @@ class State:
     ``dictionary`` (float64) is what the next pass is run with, in which ``atoms_replaced`` atoms
     are new; ``history`` has an entry for every dictionary before it, of which ``passed`` is the
     last, ``best`` the best and ``moments`` the full moments of the best one's pass, if there were
-    any. ``stop_reason`` is None while there is more to do.
+    any. Further terms have joined after ``joined_at`` entries. ``stop_reason`` is None while there
+    is more to do.
     """
 
     dictionary: Dictionary
@@ -89,6 +90,7 @@ class State:
     passed: Dictionary | None = None
     history: tuple[Entry, ...] = ()
     atoms_replaced: int = 0
+    joined_at: int = 0
     moments: Moments | None = None
     stop_reason: str | None = None
 
@@ -120,10 +122,10 @@ def _with_further_terms(state: State, plan: Plan) -> State:
     """The state with all terms, if it is time for them to join."""
     if not plan.waiting(state.dictionary):
         return state
-    goals = [_goal(entry, plan) for entry in state.history[-2:]]
-    if len(state.history) >= plan.join_at or _stalled(goals, plan):
-        return replace(state, dictionary=joined(state.dictionary, plan.further))
-    return state
+    if len(state.history) < plan.join_at and not _stalled(state, plan):
+        return state
+    dictionary = joined(state.dictionary, plan.further)
+    return replace(state, dictionary=dictionary, joined_at=len(state.history))
 
 
 def _next_iterations(
@@ -159,23 +161,23 @@ def _advanced(state: State, plan: Plan, source: Source, found: Iteration, second
         state.atoms_replaced,
         found.nonzeros / len(source),
     )
-    earlier = [_goal(before, plan) for before in state.history]
-    goal = _goal(entry, plan)
-    is_best = goal <= min(earlier, default=math.inf)
+    lowest = min((_goal(before, plan) for before in state.history), default=math.inf)
+    is_best = _goal(entry, plan) <= lowest
     after = State(
         dictionary=found.dictionary,
         best=state.dictionary if is_best else state.best,
         passed=state.dictionary,
         history=(*state.history, entry),
         atoms_replaced=found.atoms_replaced,
+        joined_at=state.joined_at,
         moments=found.moments if is_best else state.moments,
     )
-    return replace(after, stop_reason=_stop_reason(after, plan, [*earlier[-1:], goal]))
+    return replace(after, stop_reason=_stop_reason(after, plan))
 
 
-def _stop_reason(state: State, plan: Plan, goals: list[float]) -> str | None:
+def _stop_reason(state: State, plan: Plan) -> str | None:
     entry = state.history[-1]
-    if entry.rmse == 0.0 or (_stalled(goals, plan) and not plan.waiting(state.dictionary)):
+    if entry.rmse == 0.0 or (_stalled(state, plan) and not plan.waiting(state.dictionary)):
         return "converged"
     if plan.time_budget is not None and entry.seconds >= plan.time_budget:
         return "time_budget"
@@ -189,9 +191,10 @@ def _goal(entry: Entry, plan: Plan) -> float:
     return entry.rmse if plan.coder.tol is None else entry.mean_nonzeros
 
 
-def _stalled(goals: list[float], plan: Plan) -> bool:
+def _stalled(state: State, plan: Plan) -> bool:
     """Whether an iteration lowered its goal by less than the smallest fraction wanted."""
-    if plan.min_improvement == 0 or len(goals) < 2:
+    entries = state.history[state.joined_at :][-2:]
+    if plan.min_improvement == 0 or len(entries) < 2:
         return False
-    before, now = goals
+    before, now = (_goal(entry, plan) for entry in entries)
     return before - now < plan.min_improvement * before

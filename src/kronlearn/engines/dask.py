@@ -8,6 +8,7 @@ be computed again; they are scattered anew, and the pass is run again.
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -299,9 +300,23 @@ class Cluster(Engine):
         if not self.client.nthreads():
             # An adaptive cluster has workers when there are tasks.
             self._map("kronlearn-start", str, ["a worker"])[0].result()
-        arrays = self.client.scatter([source.array[a:b] for a, b in spans], hash=False)
+        arrays = self._sent([source.array[a:b] for a, b in spans])
         pieces = [[(a, 0, stop - start)] for a, (start, stop) in zip(arrays, spans, strict=True)]
         return self._partitions(self._map("kronlearn-samples", _joined, pieces), spans, True)
+
+    def _sent(self, arrays: list[NDArray[Any]]) -> list[Future]:
+        """Arrays that workers hold."""
+        failures = 0
+        while True:
+            try:
+                futures: list[Future] = self.client.scatter(arrays, hash=False)
+                return futures
+            except OSError:
+                # A worker went while it was being sent to; Dask is to notice.
+                failures += 1
+                if failures == _MOST_ATTEMPTS:
+                    raise
+                time.sleep(0.5)
 
     def _scatter_lost(self) -> None:
         """Scatter samples anew that were lost."""

@@ -25,6 +25,7 @@ def save_state(path: str | os.PathLike[str], state: State, problem: dict[str, An
     details = {
         "problem": problem,
         "atoms_replaced": state.atoms_replaced,
+        "joined_at": state.joined_at,
         "converged": state.stop_reason == "converged",
     }
     write_file(path, _KIND, tensors, details)
@@ -70,6 +71,7 @@ def _state(tensors: dict[str, Any], header: dict[str, Any], problem: dict[str, A
         _dictionary(tensors, "best", problem),
         history=history,
         atoms_replaced=int(header["atoms_replaced"]),
+        joined_at=int(header["joined_at"]),
         stop_reason="converged" if header["converged"] else None,
     )
 
