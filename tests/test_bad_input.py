@@ -168,7 +168,7 @@ def test_an_unknown_option_is_refused_with_the_known_ones(Y, option, value, know
 
 
 def test_an_unknown_coder_is_refused_with_the_known_ones(Y, factors):
-    with pytest.raises(ValueError, match=r"method='lasso'.*omp.*ols.*threshold"):
+    with pytest.raises(ValueError, match=r"method='lasso'.*omp.*ols.*exchange.*threshold"):
         kl.sparse_code(Y, factors, 2, method="lasso")
 
 

@@ -15,13 +15,10 @@ auto with_exchange(const CodingTask<T>& task, F f) {
   const DictionaryView<T>& d = task.dictionary;
   using Row = DynamicShape<1, 16>;
   using Square = DynamicShape<4, 4>;
-  using Known = FixedShape<8, 16, 8, 16>;
   // With weights all atoms are one row.
   if (task.weights)
     return f.template operator()<Exchange<T, Row, WeightedGram<T, Row>>>(
         Row{{d.left.m}, {1}, {1}, {d.right.m}, {d.atoms()}, {round_up(d.atoms(), 16)}});
-  if (is_square(d, 8, 16))
-    return f.template operator()<Exchange<T, Known, KroneckerGram<T, Known>>>(Known{});
   if (d.left.n == 1)
     return f.template operator()<Exchange<T, Row, KroneckerGram<T, Row>>>(tiled<1, 16>(d));
   return f.template operator()<Exchange<T, Square, KroneckerGram<T, Square>>>(tiled<4, 4>(d));

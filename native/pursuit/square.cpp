@@ -13,6 +13,7 @@ size_t with_square(const DictionaryView<T>& d, F f) {
   if (is_square(d, 8, 16)) return f(FixedShape<8, 16, 8, 16>{});
   if (is_square(d, 16, 16)) return f(FixedShape<16, 16, 16, 16>{});
   if (is_square(d, 16, 32)) return f(FixedShape<16, 32, 16, 32>{});
+  if (is_square(d, 32, 32)) return f(FixedShape<32, 32, 32, 32>{});
   return 0;
 }
 
