@@ -166,19 +166,15 @@ class Exchange {
     transfer_.load(samples, lanes, state);
     load_trials(state);
     const Int<T> dependent = invert(state);
-    Int<T> rough = refine(state);
-    if constexpr (sizeof(T) == 4) {
-      state.doubtful |= rough;
-    } else {
-      for (int again = 0; again < 3 && any<T>(rough); ++again) rough = refine(state);
-    }
+    const Int<T> rough = refine(state);
+    if constexpr (sizeof(T) == 4) state.doubtful |= rough;
     Vec<T> before, met_before;
     for (int l = 0; l < kLanes<T>; ++l) {
       before[l] = trials_.residual2[trial(l)];
       met_before[l] = T(trials_.met[trial(l)]);
     }
     const Vec<T> r2 = state.out.residual2;
-    const Int<T> sound = state.active & ~state.doubtful & ~dependent;
+    const Int<T> sound = state.active & ~state.doubtful & ~dependent & ~rough;
     const Int<T> met = sound & (r2 <= state.tol2);
     const Int<T> better = sound & ~met & (r2 < before);
     price(state, better);
@@ -189,6 +185,7 @@ class Exchange {
     const Int<T> moves = best.slot >= 0;
     if (any<T>(moves)) move(state, best, shrinks);
     requeue(state, moves, met);
+    if (sizeof(T) == 8 && any<T>(rough)) requeue_rough(state, rough & ~dependent);
     write(state, met | (better & (met_before == T(0))));
   }
 
@@ -499,6 +496,19 @@ class Exchange {
       if (!moves[l] || ++trials_.rounds[t] >= most) continue;
       trials_.met[t] |= met[l] != 0;
       trials_.residual2[t] = met[l] ? T(__builtin_inf()) : state.out.residual2[l];
+      enqueue(t);
+    }
+  }
+
+  // Samples whose coefficients were not good enough try the same support again, now with better ones, a few times.
+  void requeue_rough(const LaneState<T>& state, Int<T> rough) {
+    for (int l = 0; l < transfer_.lanes(); ++l) {
+      const int64_t t = trial(l);
+      if (!rough[l] || (trials_.rounds[t] += kMostRounds / 5) >= kMostRounds) continue;
+      for (int i = 0; i < trials_.nonzeros[t]; ++i) {
+        trials_.index[t * trials_.stride + i] = state.out.index[i][l];
+        trials_.value[t * trials_.stride + i] = state.out.value[i][l];
+      }
       enqueue(t);
     }
   }
