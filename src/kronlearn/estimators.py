@@ -259,7 +259,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         return self
 
     def _samples(self, X: Any) -> Samples:
-        return open_samples(X)
+        return open_samples(X, "X")
 
     def _learning_block(self, source: Source, plan: Plan, dictionary: Dictionary) -> int:
         if self.block_size is not None:

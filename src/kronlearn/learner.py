@@ -100,7 +100,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         """
         check_is_fitted(self, "dictionary_")
         if has_unknown_length(X):
-            check_shape(X.shape, self.patch_shape_)
+            check_shape(X.shape, self.patch_shape_, "X")
             lazy, coder = X, self._coder(self.dictionary_)
         else:
             source, coder = self._coding(X)
@@ -205,7 +205,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
     def _samples(self, X: Any) -> Samples:
         """The samples as this learner can read them: in memory, unless it reads blocks."""
-        return real_array(X)
+        return real_array(X, "X")
 
     def _source(self, X: Any, reset: bool) -> tuple[Any, tuple[int, ...]]:
         """The samples, and the number of atoms per mode."""
@@ -217,9 +217,9 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         if len(shape) == 2 and isinstance(samples, np.ndarray):
             validate_data(self, X, reset=reset, skip_check_array=True)
         if not reset:
-            return source_of(samples, self.patch_shape_), self.dictionary_.n_atoms
+            return source_of(samples, self.patch_shape_, "X"), self.dictionary_.n_atoms
         patch_shape, n_atoms = self._sizes(shape[1:])
-        return source_of(samples, patch_shape), n_atoms
+        return source_of(samples, patch_shape, "X"), n_atoms
 
     def _coding(self, X: Any) -> tuple[Source, Coder]:
         check_is_fitted(self, "dictionary_")

@@ -147,13 +147,12 @@ def _read_array(path: Path) -> Picture:
 
 def _read_tiff(path: Path) -> Picture:
     """Through tifffile, which keeps every type; through Pillow what tifffile cannot decompress."""
-    import logging
-
     import tifffile
 
+    from kronlearn.io.formats.tiff import quiet
+
     # What is wrong with a file is raised, too.
-    logging.getLogger("tifffile").setLevel(logging.CRITICAL)
-    with tifffile.TiffFile(path) as file:
+    with quiet(), tifffile.TiffFile(path) as file:
         series, page = file.series[0], file.series[0].keyframe
         many_bits = page.dtype is not None and page.dtype.itemsize > 1
         try:

@@ -28,12 +28,14 @@ class ArraySource(Source):
     Y : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
     patch_shape : tuple of int
         ``(m_1, …, m_d)``.
+    name : str
+        What errors call the array.
     """
 
-    def __init__(self, Y: ArrayLike, patch_shape: tuple[int, ...]) -> None:
-        self.array = real_array(Y)
-        self.patch_shape = patch_shape
-        check_shape(self.array.shape, patch_shape)
+    def __init__(self, Y: ArrayLike, patch_shape: tuple[int, ...], name: str = "Y") -> None:
+        self.array = real_array(Y, name)
+        self.patch_shape, self.name = patch_shape, name
+        check_shape(self.array.shape, patch_shape, name)
         self.dtype = sample_dtype(self.array.dtype)
         self.is_rows = self.array.ndim == 2
 
@@ -92,32 +94,42 @@ class ArraySource(Source):
         return total
 
 
-def check_shape(shape: tuple[int, ...], patch_shape: tuple[int, ...]) -> None:
+def check_shape(shape: tuple[int, ...], patch_shape: tuple[int, ...], name: str = "Y") -> None:
     """Raise unless an array of this shape holds samples of that shape, or their rows."""
     n_features = math.prod(patch_shape)
     if shape[1:] == patch_shape or (len(shape) == 2 and shape[1] == n_features):
         return
-    hint = " For a single sample pass Y[None]." if shape == patch_shape else ""
+    hint = f" For a single sample pass {name}[None]." if shape == patch_shape else ""
     flat = f" or (N, {n_features})" if len(patch_shape) > 1 else ""
     raise ValueError(
-        f"Y has shape {shape}; samples of shape {patch_shape} are needed, as an array "
+        f"{name} has shape {shape}; samples of shape {patch_shape} are needed, as an array "
         f"(N, {', '.join(map(str, patch_shape))}){flat}.{hint}"
     )
 
 
-def real_array(Y: ArrayLike) -> NDArray[Any]:
+def real_array(Y: ArrayLike, name: str = "Y") -> NDArray[Any]:
     """Y as an array of real numbers with at least two dimensions and one sample."""
     if hasattr(Y, "toarray"):
         raise TypeError(
-            f"Y is a sparse {type(Y).__name__}; samples must be dense, pass Y.toarray()."
+            f"{name} is a sparse {type(Y).__name__}; samples must be dense, pass {name}.toarray()."
         )
     if isinstance(Y, np.ma.MaskedArray) and np.ma.is_masked(Y):
         raise ValueError(
-            "Y is a masked array; pass Y.filled(0) with weights=~Y.mask to sparse_code instead."
+            f"{name} is a masked array; fill in what is masked, or code with sparse_code, which "
+            f"takes {name}.filled(0) with weights=~{name}.mask."
         )
-    array = np.asarray(Y)
+    try:
+        array = np.asarray(Y)
+    except ValueError:
+        raise ValueError(
+            f"{name} has samples of different shapes; pass an array (N, m_1, …, m_d)."
+        ) from None
     if array.dtype.kind == "c":
-        raise ValueError("Complex data not supported: Y has dtype complex; pass real numbers.")
+        raise ValueError(
+            f"Complex data not supported: {name} has dtype {array.dtype}; pass real numbers."
+        )
+    if array.dtype.kind in "mM":
+        raise TypeError(f"{name} has dtype {array.dtype}, which is no number; pass real numbers.")
     if array.dtype.kind not in "fiub":
         try:
             array = array.astype(np.float64)
@@ -125,24 +137,26 @@ def real_array(Y: ArrayLike) -> NDArray[Any]:
             # Not the error's own class: its subclasses are made from other things than a text.
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(
-                f"Y has dtype {array.dtype}, which does not convert to numbers ({error}); "
+                f"{name} has dtype {array.dtype}, which does not convert to numbers ({error}); "
                 "pass float32 or float64."
             ) from None
-    check_size(array.shape)
+    check_size(array.shape, name)
     return array
 
 
-def check_size(shape: tuple[int, ...]) -> None:
+def check_size(shape: tuple[int, ...], name: str = "Y") -> None:
     """Raise unless an array of this shape has at least two dimensions and one sample."""
     if len(shape) < 2:
         raise ValueError(
-            f"Y has shape {shape}; an array of samples (N, m_1, …, m_d) is needed. "
-            "Reshape your data: Y.reshape(-1, 1) for samples of one number, Y[None] (or "
-            "Y.reshape(1, -1)) for a single sample."
+            f"{name} has shape {shape}; an array of samples (N, m_1, …, m_d) is needed. "
+            f"Reshape your data: {name}.reshape(-1, 1) for samples of one number, {name}[None] (or "
+            f"{name}.reshape(1, -1)) for a single sample."
         )
     if shape[0] == 0:
-        raise ValueError(f"Y has 0 sample(s) (shape={shape}) while a minimum of 1 is required.")
+        raise ValueError(
+            f"{name} has 0 sample(s) (shape={shape}) while a minimum of 1 is required."
+        )
     if 0 in shape:
         raise ValueError(
-            f"0 feature(s) (shape={shape}) while a minimum of 1 is required: Y is empty."
+            f"0 feature(s) (shape={shape}) while a minimum of 1 is required: {name} is empty."
         )

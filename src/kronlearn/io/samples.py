@@ -63,19 +63,21 @@ class StoredSource(Source):
         return step
 
 
-def open_samples(Y: Any) -> Samples:
+def open_samples(Y: Any, name: str = "Y") -> Samples:
     """Samples as they can be read: an array in memory, a stored one, or a source.
 
     Parameters
     ----------
     Y : array, path, lazy array or Source
         Paths and arrays of Zarr, h5py, Dask and xarray are read in blocks.
+    name : str
+        What errors call an array in memory.
     """
     if isinstance(Y, Source) or is_on_gpu(Y):
         return Y
     lazy = type(Y).__module__.split(".")[0] in _LAZY
     if not lazy and not isinstance(Y, str | os.PathLike | StoredArray):
-        return real_array(Y)
+        return real_array(Y, name)
     stored = Y if isinstance(Y, StoredArray) else open_array(Y)
     if stored.ndim < 2:
         raise stored.error(
@@ -84,7 +86,9 @@ def open_samples(Y: Any) -> Samples:
     return stored
 
 
-def source_of(samples: Samples | ArrayLike, patch_shape: tuple[int, ...]) -> Source:
+def source_of(
+    samples: Samples | ArrayLike, patch_shape: tuple[int, ...], name: str = "Y"
+) -> Source:
     """The source of opened samples of a shape."""
     if isinstance(samples, Source):
         if samples.patch_shape != patch_shape:
@@ -96,7 +100,7 @@ def source_of(samples: Samples | ArrayLike, patch_shape: tuple[int, ...]) -> Sou
         return DeviceSource(samples, patch_shape)
     if isinstance(samples, StoredArray):
         return StoredSource(samples, patch_shape)
-    return ArraySource(samples, patch_shape)
+    return ArraySource(samples, patch_shape, name)
 
 
 def dask_array(source: Source) -> Any:
