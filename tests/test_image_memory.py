@@ -53,6 +53,7 @@ def copies(work, size, dtype="f4"):
     return float(result.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [DENOISE, FILL], ids=["denoise", "fill"])
 def test_a_large_image_needs_at_most_eight_times_its_memory(work):
     assert copies(work, 2048) <= 8

@@ -131,6 +131,7 @@ def test_a_folder_without_the_images_is_refused(tmp_path: Path):
     assert "lena.png" in result.stderr
 
 
+@pytest.mark.slow
 def test_bench_images_compares_every_method():
     result = CliRunner().invoke(app, ["bench", "images", "--quick", "--json"])
     assert result.exit_code == 0, result.output

@@ -359,6 +359,7 @@ def test_a_report_has_every_machine_and_the_papers_numbers():
     assert len(scaling_report.picture("table2", results[-4:]).axes) == 1
 
 
+@pytest.mark.slow
 def test_threads_find_the_same_however_many_and_processes_have_a_speed(patches: scaling.Patches):
     one, two = (measure(job(patches.file, "threads", p)) for p in (1, 2))
     assert one.rmse == two.rmse
@@ -370,6 +371,7 @@ def test_threads_find_the_same_however_many_and_processes_have_a_speed(patches: 
     assert ceiling.rmse is None
 
 
+@pytest.mark.slow
 def test_dask_workers_find_what_threads_find(tmp_path: Path, rng: np.random.Generator):
     file = tmp_path / "samples.npy"
     np.save(file, rng.standard_normal((5000, 8, 8)).astype(np.float32))

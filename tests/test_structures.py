@@ -510,7 +510,9 @@ def test_terms_join_when_a_single_one_improves_no_more(rng):
     assert model.dictionary_.stacks[0][1].any()
 
 
-@pytest.mark.parametrize("options", [{"max_iter": 1}, {"callback": lambda state: True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"max_iter": 1}, {"callback": lambda state: True}], ids=["max_iter", "callback"]
+)
 def test_a_run_that_ends_before_terms_join_still_gives_a_sum(rng, options):
     model = kl.KroneckerDictionaryLearning(
         (7, 6), n_nonzero_coefs=4, n_terms=2, random_state=0, **options
