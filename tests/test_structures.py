@@ -7,8 +7,8 @@ from sklearn.base import clone
 import kronlearn as kl
 import reference
 import reference_comparators_sums as reference_sums
-from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.coder import Coder
+from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.init import starting_dictionary
 from kronlearn.core.moments import Moments
 from kronlearn.core.replacement import replace_unused
