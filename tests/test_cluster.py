@@ -25,6 +25,7 @@ from distributed import Client, LocalCluster
 from scipy import sparse
 from sklearn.model_selection import GridSearchCV
 
+import kronlearn as kl
 import kronlearn.engines.dask as engine
 from cluster import SETTINGS, at_most, bits, cluster_of, image_like, model, until
 from kronlearn.core.coder import Coder
@@ -195,6 +196,24 @@ def test_partial_fit_score_and_transform_are_those_of_threads(
     assert isinstance(codes, sparse.csr_array)
     for name in ("indptr", "indices", "data"):
         assert np.array_equal(getattr(codes, name), getattr(wanted, name))
+
+
+@pytest.mark.skipif(len(kl.instruction_sets()) == 1, reason="there is one instruction set only")
+def test_workers_use_the_instruction_set_of_this_process(
+    client: Client, samples: np.ndarray
+) -> None:
+    source, coder = ArraySource(samples, (6, 6)), Coder("omp", 3)
+    dictionary = KroneckerDictionary([dct_factor(6, 8)] * 2)
+    task, threads = Task(dictionary, coder, "full"), Threads(source, 1, 192)
+    fast = threads.run(task).sums
+    with kl.use_instruction_set("baseline"):
+        cluster = engine.Cluster(client, source, block_size=192)
+        found, wanted = cluster.run(task).sums, threads.run(task).sums
+        codes, wanted_codes = (e.codes(dictionary, coder).data for e in (cluster, threads))
+    cluster.close()
+    assert wanted.tobytes() != fast.tobytes()
+    assert found.tobytes() == wanted.tobytes()
+    assert codes.tobytes() == wanted_codes.tobytes()
 
 
 def test_error_targets_and_weights_go_with_their_partition(

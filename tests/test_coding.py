@@ -540,6 +540,24 @@ def test_targets_are_met_where_atoms_are_nearly_dependent(rng, method, weighted,
     assert np.linalg.norm(left, axis=1).max() <= 1.001e-6
 
 
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("method", PURSUITS)
+def test_targets_are_met_that_need_coefficients_of_the_size_of_float32_rounding(
+    rng, method, weighted, instruction_set
+):
+    factors = cast(reference.orthonormal_factors(rng, (8, 8)), np.float32)
+    X = np.full((20, 64), 1.5e-6)
+    X[np.arange(20), rng.integers(0, 64, 20)] = 1.0
+    Y = kl.KroneckerDictionary(factors).reconstruct(X).astype(np.float32)
+    weights = rng.uniform(0.99, 1.0, Y.shape) if weighted else np.ones(Y.shape)
+    given = {"weights": weights} if weighted else {}
+    with kl.use_instruction_set(instruction_set):
+        codes = kl.sparse_code(Y, factors, tol=6e-6, method=method, **given)
+    left = reference.residuals(Y, factors, codes.toarray().astype(np.float64))
+    assert np.linalg.norm(left * np.sqrt(weights).reshape(20, -1), axis=1).max() <= 1.01 * 6e-6
+
+
 def test_ols_meets_small_targets_with_square_gaussian_factors(rng):
     for _ in range(9):
         factors = reference.random_factors(rng, (7, 7), (9, 9))

@@ -203,6 +203,17 @@ def test_atoms_that_nobody_uses_are_replaced(rng, method):
     assert min(model.history_["rmse"]) < 0.5 * model.history_["rmse"][0]
 
 
+@pytest.mark.parametrize("method", [AKSVD, KSVD, PairAKSVD, TKSVD])
+def test_the_sample_represented_worst_becomes_an_atom(rng, method):
+    start = np.repeat(np.eye(10)[:, :3], 2, axis=1)
+    Y = 0.01 * rng.standard_normal((200, 10))
+    Y[:, :3] += rng.standard_normal((200, 3))
+    Y[17] = 50.0 * np.eye(10)[9]
+    n_atoms = 6 if method in (AKSVD, KSVD) else (6,)
+    model = method(n_atoms, n_nonzero_coefs=1, init=[start], max_iter=1)
+    assert np.abs(last_dictionary(model, Y).factors[0][9]).max() == pytest.approx(1.0, abs=1e-3)
+
+
 # The parts
 
 

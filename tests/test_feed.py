@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -84,6 +85,29 @@ def test_an_error_of_the_source_is_raised_as_it_is(samples, dictionary, n_thread
     monkeypatch.setattr("kronlearn.core.source.BLOCK_NUMBERS", 48 * 16)
     with pytest.raises(OSError, match="the disk is gone"):
         total(Counted(samples, fails_at=700), dictionary, n_threads)
+
+
+def test_after_an_error_chunks_that_wait_are_not_read(samples):
+    cancelled = threading.Event()
+
+    class Slow(Counted):
+        def read(self, start, stop):
+            if start > 0:
+                cancelled.wait(5)
+            return super().read(start, stop)
+
+    source = Slow(samples, fails_at=0)
+    with Feed(source, 0, 1000, 16, n_threads=4) as feed:
+        feed.chunk = 100
+        other = threading.Thread(target=feed.get, args=(3,))
+        other.start()
+        while feed.next < 8:
+            time.sleep(0.001)
+        feed.coming[7].add_done_callback(lambda _: cancelled.set())
+        assert feed.get(0) is None
+    other.join()
+    # The four that were being read then, and the first that took the place of the one that failed.
+    assert {start // 100 for start, _ in source.read_rows} <= {0, 1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("n_threads", [1, 4])

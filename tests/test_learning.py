@@ -17,6 +17,7 @@ import reference
 from kronlearn.blas import single_threaded_blas
 from kronlearn.core.iteration import uses_full_moments
 from kronlearn.core.structures import General, Orthonormal
+from kronlearn.io.model_files import ModelFileError, read_file, write_file
 
 # Every overcomplete mode has more entries than a code has coefficients: in OLS the last atoms of a
 # smaller mode gain the same, and rounding decides between them.
@@ -568,6 +569,19 @@ def test_a_converged_checkpoint_is_not_learned_further(rng, tmp_path):
     again = learner(start, **options).fit(Y)
     assert first.stop_reason_ == again.stop_reason_ == "converged"
     assert_same_model(again, first)
+
+
+@pytest.mark.parametrize("name", ["factors.0", "best.1"])
+def test_a_checkpoint_with_factors_that_do_not_fit_is_refused(rng, tmp_path, name):
+    Y, start = planted(rng, (5, 4), (7, 6))
+    path = tmp_path / "run"
+    learner(start, max_iter=1, checkpoint=path).fit(Y)
+    tensors, header = read_file(path, "checkpoint")
+    factors = tensors[name]
+    for wrong in (factors[..., 1:], factors[:, 1:], factors.astype(np.float32), factors * np.nan):
+        write_file(path, "checkpoint", tensors | {name: wrong}, header)
+        with pytest.raises(ModelFileError, match=f"is damaged: {name}"):
+            learner(start, max_iter=2, checkpoint=path).fit(Y)
 
 
 def test_an_interrupted_run_resumes_to_the_same_bits(rng, tmp_path):

@@ -150,6 +150,8 @@ def test_moments_times_a_number_forget(rng):
     assert np.trace(faded.xx) == pytest.approx(np.sum(X**2) / 4)
     np.testing.assert_array_equal(faded.xx, moments.xx / 4)
     np.testing.assert_array_equal(faded.xy, moments.xy / 4)
+    without_xx, X = coded(Y, factors, sums="xy")
+    assert (without_xx * 0.25).code_energy == pytest.approx(np.sum(X**2) / 4)
 
 
 @pytest.mark.parametrize(("sums", "mode"), [("full", -1), ("mode", 1)])
@@ -255,19 +257,30 @@ def test_unused_atoms_are_found_and_stay_what_they_were(rng):
     assert abs(scale[3]) == pytest.approx(1.0)
 
 
-def test_atoms_always_used_together_do_not_blow_up(rng):
+@pytest.mark.parametrize("noise", [0.0, 1e-6], ids=["exactly", "nearly"])
+def test_atoms_always_used_together_do_not_blow_up(rng, noise):
     factors = reference.random_factors(rng, (6,), (5,))
     X = np.zeros((40, 5))
     X[:, 0] = rng.standard_normal(40)
-    X[:, 1] = 2.0 * X[:, 0]
+    X[:, 1] = 2.0 * X[:, 0] + noise * rng.standard_normal(40)
     X[:, 2:] = rng.standard_normal((40, 3))
     Y = rng.standard_normal((40, 6))
     P, C = X.T @ X, Y.T @ X
     sums = ModeMoments(np.sum(Y**2), P, C.T.copy())
     (factor,), scale = updates.least_squares(factors[0][None], sums)
-    best = Y - X @ np.linalg.lstsq(X, Y, rcond=None)[0]
+    best = Y - X @ np.linalg.lstsq(X, Y, rcond=1e-5)[0]
     assert np.sum((Y - (X * scale) @ factor.T) ** 2) == pytest.approx(np.sum(best**2))
     assert np.all(np.abs(scale) < 100.0)
+
+
+def test_columns_that_have_no_direction_stay_what_they_were(rng):
+    columns, fallback = rng.standard_normal((4, 5)), reference.random_factors(rng, (4,), (5,))[0]
+    columns[:, 1] = 0.0
+    columns[2, 3] = np.inf
+    units, scale = updates.canonical(columns, fallback)
+    np.testing.assert_allclose(units[:, [1, 3]], fallback[:, [1, 3]])
+    np.testing.assert_allclose(scale[[1, 3]], 1.0)
+    np.testing.assert_allclose((units * scale)[:, [0, 2, 4]], columns[:, [0, 2, 4]])
 
 
 def test_no_samples_leave_the_factors_unchanged_but_for_signs(rng):

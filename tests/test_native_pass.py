@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from kronlearn import _native
+from kronlearn.core.engine import worst_first
 
 SHAPE, ATOMS = (4, 5), (6, 7)
 FEATURES, N_ATOMS = 20, 42
@@ -209,6 +210,12 @@ def test_the_worst_samples_are_those_with_the_largest_residuals(problem, n_worst
     np.testing.assert_array_equal(worst, 64 * 32 + order)
     assert residual2.tobytes() == each[order].tobytes()
     assert (residual2.dtype, worst.dtype) == (np.float64, np.int64)
+
+
+def test_of_equal_residuals_that_of_the_lower_number_is_worse():
+    residuals, samples = worst_first(np.array([1.0, 3.0, 3.0, 2.0]), np.array([0, 9, 4, 1]), 3)
+    assert residuals.tolist() == [3.0, 3.0, 2.0]
+    assert samples.tolist() == [4, 9, 1]
 
 
 def rng_rows(count: int) -> NDArray[np.int64]:

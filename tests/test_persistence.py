@@ -123,6 +123,19 @@ def test_a_failed_write_keeps_the_old_file(saved, monkeypatch):
     assert [entry.name for entry in saved.parent.iterdir()] == [saved.name]
 
 
+def test_an_interrupted_write_leaves_nothing_beside_the_old_file(saved, monkeypatch):
+    before = saved.read_bytes()
+
+    def interrupt(descriptor):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(persistence.os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        KroneckerDictionary([np.eye(3)]).save(saved)
+    assert saved.read_bytes() == before
+    assert [entry.name for entry in saved.parent.iterdir()] == [saved.name]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX permissions and links")
 def test_a_new_file_has_ordinary_permissions_and_links_stay_links(saved, tmp_path):
     plain = tmp_path / "plain"
@@ -152,6 +165,15 @@ def test_what_cannot_be_written_is_refused(path, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere does not exist; create it first"):
         write_file(tmp_path / "nowhere" / "model", "checkpoint", {}, {})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_memory_is_not_taken_for_a_damaged_file(saved, monkeypatch):
+    def out_of_memory(*arguments, **options):
+        raise MemoryError
+
+    monkeypatch.setattr("safetensors.safe_open", out_of_memory)
+    with pytest.raises(MemoryError):
+        load_dictionary(saved)
 
 
 def test_a_missing_file_is_both_a_value_error_and_a_file_not_found_error(tmp_path):

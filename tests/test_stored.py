@@ -525,10 +525,14 @@ class Failing(Squares):
         raise self.error
 
 
-def test_only_errors_of_the_file_become_errors_of_the_array():
+def test_only_errors_of_the_file_become_errors_of_the_array(tmp_path):
     every = (slice(None), slice(None))
     with pytest.raises(MemoryError):
         open_array(Failing(MemoryError())).read(every)
+    np.save(tmp_path / "a.npy", np.ones(3))
+    too_large = mock.patch("kronlearn.io.formats.npy.open_file", side_effect=MemoryError)
+    with too_large, pytest.raises(MemoryError):
+        open_array(tmp_path / "a.npy")
     undecodable = UnicodeDecodeError("utf-8", b"x", 0, 1, "no text")
     with pytest.raises(StoredArrayError, match=r"Failing cannot be read at \[0:5, 0:6\].*no text"):
         open_array(Failing(undecodable)).read(every)
