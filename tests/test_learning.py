@@ -266,6 +266,13 @@ def test_fits_that_overlap_leave_blas_as_it_was():
     assert blas_threads() == before
 
 
+def test_a_fit_keeps_blas_at_one_thread(rng):
+    Y, start = planted(rng, (5, 4), (7, 6))
+    seen = []
+    learner(start, max_iter=1, callback=lambda _: seen.extend(blas_threads())).fit(Y)
+    assert set(seen) == {1}
+
+
 def blas_threads():
     infos = threadpoolctl.threadpool_info()
     return [info["num_threads"] for info in infos if info["user_api"] == "blas"]
