@@ -120,7 +120,7 @@ class Model:
         """The same, event by event: a scheduler with one thing at a time, workers, and a tree.
 
         The scheduler takes half of a partition's cost to hand its pass out and half when its sums
-        are added; an addition of 16 sums waits for the last of them, and for a part of ``a``.
+        are added; an addition of 8 sums waits for the last of them, and for a part of ``a``.
         """
         workers = min(n_threads, partitions)
         each = n_samples * self.per_sample[busy] / partitions * workers / n_threads
@@ -144,7 +144,7 @@ class Model:
 
 
 #: Sums that one task adds up, as the engine has it.
-FAN_IN = 16
+FAN_IN = 8
 #: Threads and partitions that the model is asked about: tasks of one thread, or of 16.
 LARGER = ((16, 16), (1024, 1024), (1024, 4096), (1024, 64))
 

@@ -261,11 +261,6 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     def _samples(self, X: Any) -> Samples:
         return open_samples(X, "X")
 
-    def _learning_block(self, source: Source, plan: Plan, dictionary: Dictionary) -> int:
-        if self.block_size is not None:
-            return int(self.block_size)
-        return super()._learning_block(source, plan, dictionary)
-
     def _engine(self, source: Source, block_size: int | None) -> Engine:
         size = self.block_size or block_size
         return select_engine(self.engine, source, self.n_jobs, self.device, size)

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from kronlearn.cli.places import write_whole
 from kronlearn.cli.png16 import is_png16, read_png16, write_png16
-from kronlearn.images.planes import in_range
+from kronlearn.io.conversion import in_range
 
 __all__ = [
     "IMAGE_ENDINGS",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.images.planes import in_range
+from kronlearn.io.conversion import in_range
 
 __all__ = ["OverlapAverage", "patch_starts"]
 

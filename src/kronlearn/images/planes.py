@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.pixels import KINDS, Contents, Pixels
+from kronlearn.io.conversion import in_range
 from kronlearn.io.device_arrays import adopted, is_on_gpu, returned_as
 
 __all__ = [
@@ -22,7 +23,6 @@ __all__ = [
     "contiguous",
     "image_array",
     "in_memory",
-    "in_range",
     "place_of",
     "returned",
 ]
@@ -143,18 +143,6 @@ def place_of(array: NDArray[Any], gpu: Gpu | None) -> Any:
 def contiguous(array: NDArray[Any]) -> NDArray[Any]:
     """The array in C order, wherever it lies: itself or a copy."""
     return array if array.flags.c_contiguous else array.copy()
-
-
-def in_range(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Floats, used up, in a dtype: for integers rounded and kept in its range."""
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        # The largest float that does not exceed the largest integer.
-        highest = values.dtype.type(limits.max)
-        if int(highest) > limits.max:
-            highest = np.nextafter(highest, values.dtype.type(0))
-        np.clip(np.rint(values, out=values), limits.min, highest, out=values)
-    return values.astype(dtype, copy=False)
 
 
 @dataclass
