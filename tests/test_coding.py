@@ -994,3 +994,11 @@ def test_millions_of_atoms_are_told_apart_in_float32(rng):
     single = kl.sparse_code(Y, factors, 2)
     double = kl.sparse_code(Y.astype(np.float64), cast(factors, np.float64), 2)
     np.testing.assert_array_equal(single.indices, double.indices)
+
+
+def test_coding_leaves_the_callers_arithmetic_with_small_numbers_alone():
+    tiny = np.full(4, 1e-30, np.float32)
+    rng = np.random.default_rng(0)
+    kl.sparse_code(rng.standard_normal((20, 8, 8), dtype=np.float32), [np.eye(8)] * 2, 3)
+    # While kernels run, results that are too small for a normal number become zero.
+    assert (tiny * np.float32(1e-10) > 0).all()

@@ -5,6 +5,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "runtime/subnormals.hpp"
+
 namespace kronlearn {
 namespace {
 
@@ -100,7 +102,10 @@ int64_t tile_of(int atoms, int width) {
   return std::clamp(int64_t(kTileOperations / operations) / 16 * 16, int64_t(16), kTile);
 }
 
-bool call(const std::function<bool()>& function) { return function(); }
+bool call(const std::function<bool()>& function) {
+  const Subnormals kept(true);  // the function may be anybody's
+  return function();
+}
 
 template <class T>
 TileCoder<T>::TileCoder(const Dictionary<T>& dictionary, const Kernels<T>& kernels,
@@ -112,6 +117,7 @@ TileCoder<T>::TileCoder(const Dictionary<T>& dictionary, const Kernels<T>& kerne
 
 template <class T>
 void TileCoder<T>::code(CodingTask<T>& task) {
+  const Subnormals flushed(false);
   kernels_.code(task, scratch_.get());
   std::vector<int64_t> doubtful;
   for (int64_t k = 0; k < task.count; ++k)
@@ -120,6 +126,7 @@ void TileCoder<T>::code(CodingTask<T>& task) {
   ScaledSamples<T> samples(task, in_double(dictionary_), std::move(doubtful));
   const size_t bytes = exact_kernels_.workspace_bytes(samples.task());
   exact_kernels_.code(samples.task(), make_workspace(bytes).get());
+  const Subnormals kept(true);
   samples.write();
 }
 

@@ -16,6 +16,7 @@ PursuitScratch<T> pursuit_scratch(const CodingTask<T>& task, const Shape& s, Are
   PursuitScratch<T> k;
   k.alpha = arena.vectors(padded);
   k.nu = arena.vectors(padded);
+  k.ones = arena.vectors(Shape::kCols);
   k.g1 = arena.vectors((int64_t)width * s.n1p);
   k.g2 = arena.vectors((int64_t)width * s.n2p);
   k.h = arena.vectors((int64_t)width * Shape::kRows);

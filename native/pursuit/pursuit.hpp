@@ -19,7 +19,8 @@ namespace kronlearn::KRONLEARN_SET {
 // or columns (right): what a tile reads lies side by side.
 template <class T>
 struct PursuitScratch {
-  Vec<T>*alpha, *nu;  // padded atoms
+  Vec<T>*alpha, *nu;  // padded atoms; ν is first set by the first update
+  Vec<T>* ones;       // (kCols)
   Vec<T>*g1, *g2;     // (n1p / kRows, width, kRows), (n2p / kCols, width, kCols)
   Vec<T>* h;          // (width, kRows): one left panel times M[k,:]
   Vec<T>* m;          // (stride, stride), lower triangular; stride = width rounded up to 4
@@ -67,10 +68,7 @@ class Pursuit {
  private:
   KRONLEARN_INLINE void start(PursuitState<T>& state) const {
     const PursuitScratch<T>& k = state.k;
-    if constexpr (kOls) {
-      const int64_t size = (int64_t)s_.n1p * s_.n2p;
-      for (int64_t p = 0; p < size; ++p) k.nu[p] = splat<T>(1);
-    }
+    for (int c = 0; c < Shape::kCols; ++c) k.ones[c] = splat<T>(1);
     state.weakest = splat<T>(1);
     if constexpr (sizeof(T) == 4)
       state.doubtful |= (state.tol2 >= T(0)) & (state.tol2 < state.energy * kTrustedTarget2) &
@@ -87,7 +85,8 @@ class Pursuit {
   KRONLEARN_INLINE bool select(PursuitState<T>& state, int step) const {
     const PursuitScratch<T>& k = state.k;
     if (!any<T>(state.active)) return false;
-    Winner<T> win = locate<T, Shape, kOls>(s_, state.best, k.alpha, k.nu);
+    Winner<T> win = step == 0 ? locate<T, Shape, false>(s_, state.best, k.alpha, k.nu)
+                              : locate<T, Shape, kOls>(s_, state.best, k.alpha, k.nu);
     Vec<T> norm2 = orthogonalise(k, step, win.offset);
     state.active &= win.strength > state.floor;
     // In single precision such lanes are doubtful and coded again.
@@ -122,6 +121,10 @@ class Pursuit {
     constexpr int R = Shape::kRows, C = Shape::kCols;
     const PursuitScratch<T>& k = state.k;
     const Vec<T>* m = k.m + (int64_t)step * stride_;
+    // Before the first update ν is one everywhere: one row of a tile is read for all.
+    const bool first = step == 0;
+    const Vec<T>* nu = first ? k.ones : k.nu;
+    const int64_t row = first ? 0 : (int)s_.n2p, column = first ? 0 : 1;
     Best<T> best;
     for (int i = 0; i < s_.n1p; i += R) {
       const Vec<T>* g1 = k.g1 + (int64_t)i * width_;
@@ -131,7 +134,8 @@ class Pursuit {
         for (int r = 0; r < R; ++r) k.h[l * R + r] = f * g1[l * R + r];
       }
       Best<T> rows[R];
-      for (int j = 0; j < s_.n2p; j += C) update_tile(k, i, j, step + 1, state.a, rows);
+      for (int j = 0; j < s_.n2p; j += C)
+        update_tile(k, i, j, step + 1, state.a, nu + i * row + j * column, row, rows);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) merge<T, kOls>(best, rows[r]);
     }
@@ -201,8 +205,9 @@ class Pursuit {
     }
   }
 
+  // nu_before: ν as it was, in rows of that stride.
   KRONLEARN_INLINE void update_tile(const PursuitScratch<T>& k, int i, int j, int terms, Vec<T> a,
-                                    Best<T>* rows) const {
+                                    const Vec<T>* nu_before, int64_t stride, Best<T>* rows) const {
     constexpr int R = Shape::kRows, C = Shape::kCols, B = kBlock<Shape>;
     Vec<T> acc[R][C];
     Vec<T>* alpha = k.alpha + (int64_t)i * s_.n2p + j;
@@ -228,7 +233,7 @@ class Pursuit {
           const int64_t p = r * s_.n2p + b + e;
           if constexpr (kOls) {
             const Vec<T> v = acc[r][b + e];
-            const Vec<T> x = alpha[p] - a * v, y = nu[p] - v * v;
+            const Vec<T> x = alpha[p] - a * v, y = nu_before[r * stride + b + e] - v * v;
             alpha[p] = x;
             nu[p] = y;
             scores[e] = score<T, true>(x, y);
