@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import settings
+from threadpoolctl import threadpool_limits
 
 import emulated_gpu
 from emulated_gpu import COMPILER, ArraysOnGpu, EmulatedGpu
@@ -15,6 +17,11 @@ from kronlearn.cuda.device import current_gpu as real_gpu
 
 # In the background of a shell interrupts are ignored; some tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Matrices of tests are small, and several processes share the cores: threads of BLAS, here or in
+# processes that a test starts, would only wait for each other.
+threadpool_limits(1, "blas")
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 settings.register_profile(
     "kronlearn", deadline=None, derandomize=True, max_examples=60, database=None

@@ -255,8 +255,16 @@ def test_a_dictionary_to_start_from_is_left_as_it_was(rng):
         np.testing.assert_array_equal(factor, kept)
 
 
+@pytest.fixture
+def two_blas_threads():
+    with threadpoolctl.threadpool_limits(2, "blas"):
+        yield
+
+
+@pytest.mark.usefixtures("two_blas_threads")
 def test_fits_that_overlap_leave_blas_as_it_was():
     before = blas_threads()
+    assert set(before) == {2}
     first, second = single_threaded_blas(), single_threaded_blas()
     first.__enter__()
     second.__enter__()
@@ -266,6 +274,7 @@ def test_fits_that_overlap_leave_blas_as_it_was():
     assert blas_threads() == before
 
 
+@pytest.mark.usefixtures("two_blas_threads")
 def test_a_fit_keeps_blas_at_one_thread(rng):
     Y, start = planted(rng, (5, 4), (7, 6))
     seen = []
