@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from kronlearn.core.coder import Coder
+from kronlearn.core.codes import csr_codes
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import Engine, Iterated, PassSums, Task
 from kronlearn.core.source import Source
@@ -101,7 +101,7 @@ class Cuda(Engine):
 
         A ``csr_matrix`` of CuPy for samples that lie on the GPU, otherwise a ``csr_array``.
         """
-        task, shape = Task(dictionary, coder), (len(self.source), dictionary.n_codes)
+        task = Task(dictionary, coder)
         if isinstance(self.source, DeviceSource):
             from cupyx.scipy.sparse import csr_matrix
 
@@ -109,16 +109,13 @@ class Cuda(Engine):
             for _ in self._coded(task, whole):
                 pass
             value, index, starts = whole.packed()
+            shape = len(self.source), dictionary.n_codes
             return csr_matrix((value, index, starts.astype(np.int32)), shape=shape)
-        chunks = [tuple(map(self.gpu.download, c.packed())) for c in self._coded(task)]
-        values, indices, starts = (list(parts) for parts in zip(*chunks, strict=True))
-        counts = np.concatenate([np.diff(part) for part in starts])
-        ends = np.concatenate([[0], np.cumsum(counts)])
-        kind = np.int32 if ends[-1] < 2**31 else np.int64
-        arrays = _joined(values), _joined(indices).astype(kind, copy=False), ends.astype(kind)
-        found = sparse.csr_array(arrays, shape=shape)
-        found.has_sorted_indices = found.has_canonical_format = True
-        return found
+        parts = []
+        for chunk in self._coded(task):
+            value, index, starts = map(self.gpu.download, chunk.packed())
+            parts.append((np.diff(starts), index, value))
+        return csr_codes(parts, dictionary.n_codes)
 
     def _coded(self, task: Task, codes: GpuCodes | None = None) -> Iterator[GpuCodes]:
         """The codes of chunk after chunk, parts of ``codes`` if there are any."""
@@ -131,7 +128,3 @@ class Cuda(Engine):
 
     def _empty_codes(self, count: int, task: Task) -> GpuCodes:
         return GpuCodes.empty(self.gpu, count, task.coder.width, self.source.dtype)
-
-
-def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -22,18 +22,13 @@ from scipy import sparse
 
 import kronlearn
 from kronlearn.core.coder import Coder
+from kronlearn.core.codes import Codes
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import Engine, PassSums, Task, worst_first
 from kronlearn.core.instruction_sets import instruction_set, use_instruction_set
 from kronlearn.core.source import Source
 from kronlearn.engines.selection import local_engine
-from kronlearn.engines.threads import (
-    Codes,
-    Threads,
-    default_block_size,
-    pass_over,
-    resolve_n_jobs,
-)
+from kronlearn.engines.threads import Threads, default_block_size, pass_over, resolve_n_jobs
 from kronlearn.io.arrays import ArraySource
 from kronlearn.io.samples import dask_array
 

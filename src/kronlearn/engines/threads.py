@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from kronlearn import _native
 from kronlearn.core.coder import Coder, native_dictionary
+from kronlearn.core.codes import Codes, csr_codes
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import Engine, PassSums, Task
 from kronlearn.core.instruction_sets import instruction_set
@@ -19,7 +18,6 @@ from kronlearn.core.source import Source, check_finite
 from kronlearn.io.feed import Feed
 
 __all__ = [
-    "Codes",
     "Threads",
     "dask_backend",
     "default_block_size",
@@ -37,27 +35,6 @@ _ENTRIES_AT_A_TIME = 1 << 21
 
 # A block of samples has about so many numbers.
 _BLOCK_NUMBERS = 1 << 16
-
-
-@dataclass(frozen=True)
-class Codes:
-    """Codes of fixed width: of row k the first ``nonzeros[k]`` entries count, indices ascending.
-
-    ``index`` and ``value`` are (N, width), ``nonzeros`` is (N,).
-    """
-
-    index: NDArray[np.int32]
-    value: NDArray[Any]
-    nonzeros: NDArray[np.int32]
-
-    @classmethod
-    def empty(cls, n_samples: int, width: int, dtype: Any) -> Codes:
-        """Space for the codes of N samples."""
-        return cls(
-            np.empty((n_samples, width), np.int32),
-            np.empty((n_samples, width), dtype),
-            np.empty(n_samples, np.int32),
-        )
 
 
 class Threads(Engine):
@@ -95,7 +72,7 @@ class Threads(Engine):
         step = n
         if coder.tol is not None:
             step = max(1, _ENTRIES_AT_A_TIME // coder.width // self.block_size) * self.block_size
-        counts, indices, values = [], [], []
+        parts = []
         for start in range(0, n, step):
             stop = min(start + step, n)
             tree = task.tree(-(-(stop - start) // self.block_size))
@@ -103,23 +80,8 @@ class Threads(Engine):
             pass_over(
                 source, task, tree, self.n_threads, self.block_size, (start, stop), codes=codes
             )
-            index, value = self._packed(codes)
-            counts.append(codes.nonzeros)
-            indices.append(index)
-            values.append(value)
-        return csr(_joined(counts), _joined(indices), _joined(values), dictionary.n_codes)
-
-    def _packed(self, codes: Codes) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        """Indices and values of the used entries, row after row."""
-        total = int(codes.nonzeros.sum(dtype=np.int64))
-        if total == codes.index.size:
-            return codes.index.reshape(-1), codes.value.reshape(-1)
-        indices, values = np.empty(total, np.int32), np.empty(total, codes.value.dtype)
-        starts = _row_starts(codes.nonzeros)
-        _native.compress(
-            codes.index, codes.value, codes.nonzeros, starts, indices, values, self.n_threads
-        )
-        return indices, values
+            parts.append(codes.packed(self.n_threads))
+        return csr_codes(parts, dictionary.n_codes)
 
 
 def pass_over(
@@ -185,29 +147,6 @@ def pass_over(
         sample = start + not_finite
         check_finite(source.read(sample, sample + 1), source.first + sample, source.name)
     return residuals, samples
-
-
-def csr(
-    nonzeros: NDArray[np.int32], indices: NDArray[np.int32], values: NDArray[Any], n_codes: int
-) -> sparse.csr_array:
-    """A CSR array of packed codes."""
-    starts = _row_starts(nonzeros)
-    kind = np.int32 if starts[-1] < 2**31 else np.int64
-    arrays = (values, indices.astype(kind, copy=False), starts.astype(kind, copy=False))
-    X = sparse.csr_array(arrays, shape=(len(nonzeros), n_codes))
-    X.has_sorted_indices = True
-    X.has_canonical_format = True
-    return X
-
-
-def _row_starts(nonzeros: NDArray[np.int32]) -> NDArray[np.int64]:
-    starts = np.zeros(len(nonzeros) + 1, np.int64)
-    np.cumsum(nonzeros, out=starts[1:])
-    return starts
-
-
-def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def default_block_size(source: Source, moment_numbers: int = 0) -> int:

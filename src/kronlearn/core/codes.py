@@ -1,0 +1,74 @@
+"""Codes as passes leave them, and the sparse matrix that users get."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from kronlearn import _native
+
+__all__ = ["Codes", "csr_codes"]
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Codes of fixed width: of row k the first ``nonzeros[k]`` entries count, indices ascending.
+
+    ``index`` and ``value`` are (N, width), ``nonzeros`` is (N,).
+    """
+
+    index: NDArray[np.int32]
+    value: NDArray[Any]
+    nonzeros: NDArray[np.int32]
+
+    @classmethod
+    def empty(cls, n_samples: int, width: int, dtype: Any) -> Codes:
+        """Space for the codes of N samples."""
+        return cls(
+            np.empty((n_samples, width), np.int32),
+            np.empty((n_samples, width), dtype),
+            np.empty(n_samples, np.int32),
+        )
+
+    def packed(self, n_threads: int) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[Any]]:
+        """The nonzeros of each row; indices and values of the used entries, row after row."""
+        total = int(self.nonzeros.sum(dtype=np.int64))
+        if total == self.index.size:
+            return self.nonzeros, self.index.reshape(-1), self.value.reshape(-1)
+        indices, values = np.empty(total, np.int32), np.empty(total, self.value.dtype)
+        starts = _row_starts(self.nonzeros)
+        _native.compress(self.index, self.value, self.nonzeros, starts, indices, values, n_threads)
+        return self.nonzeros, indices, values
+
+
+def csr_codes(parts: Sequence[tuple[NDArray[Any], ...]], n_codes: int) -> sparse.csr_array:
+    """A CSR array ``(N, n_codes)`` of packed codes, whose parts hold one run of rows each.
+
+    Parameters
+    ----------
+    parts : sequence of (nonzeros, indices, values)
+        As :meth:`Codes.packed` gives them.
+    """
+    nonzeros, indices, values = (_joined(arrays) for arrays in zip(*parts, strict=True))
+    starts = _row_starts(nonzeros)
+    kind = np.int32 if starts[-1] < 2**31 else np.int64
+    arrays = values, indices.astype(kind, copy=False), starts.astype(kind, copy=False)
+    X = sparse.csr_array(arrays, shape=(len(nonzeros), n_codes))
+    X.has_sorted_indices = True
+    X.has_canonical_format = True
+    return X
+
+
+def _row_starts(nonzeros: NDArray[Any]) -> NDArray[np.int64]:
+    starts = np.zeros(len(nonzeros) + 1, np.int64)
+    np.cumsum(nonzeros, out=starts[1:])
+    return starts
+
+
+def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
