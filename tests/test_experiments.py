@@ -19,11 +19,11 @@ from kronlearn.cli.app import app
 from kronlearn.experiments import (
     coding,
     comparison,
-    comparison_report,
+    comparison_runs,
     report,
     scaling,
     speedup,
-    speedup_report,
+    speedup_runs,
     table2,
     table3,
     table4,
@@ -62,6 +62,14 @@ def images(tmp_path_factory: pytest.TempPathFactory, pixels: list[NDArray[np.flo
     for name, image in zip(comparison.IMAGES, pixels, strict=True):
         Image.fromarray(image.astype(np.uint8)).save(folder / f"{name}.png")
     return folder
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made, and empty files written: drawing takes longer than all the rest."""
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr(Figure, "savefig", lambda self, file, **_: Path(file).write_bytes(b""))
 
 
 def invoke(*arguments: object, code: int = 0) -> str:
@@ -155,10 +163,10 @@ def test_a_page_of_results_needs_reports(tmp_path: Path):
 @pytest.mark.parametrize(
     ("file", "kind"),
     [
-        ("comparison", comparison.Result),
-        ("table2", speedup.Result),
+        ("comparison", comparison_runs.Result),
+        ("table2", speedup_runs.Result),
         ("table3", table3.Result),
-        ("table4", speedup.Result),
+        ("table4", speedup_runs.Result),
         ("scaling", scaling.Pass),
     ],
 )
@@ -169,10 +177,10 @@ def test_results_that_are_kept_can_be_read(file: str, kind: type):
 def test_work_is_measured_in_a_process_of_its_own(tmp_path: Path):
     assert timing.measured_in_a_process(timing.machine) == timing.machine()
     np.save(tmp_path / "bad.npy", np.full((50, 8, 8), np.nan, np.float32))
-    run = speedup.Run("general", 8, 8, 4, 50, 3, "threads", 1, 0)
-    patches = speedup.Patches(tmp_path / "bad.npy", "", streamed=True)
+    run = speedup_runs.Run("general", 8, 8, 4, 50, 3, "threads", 1, 0)
+    patches = speedup_runs.Patches(tmp_path / "bad.npy", "", streamed=True)
     with pytest.raises(RuntimeError, match=r"p = 1\) from .*bad\.npy failed: .*NaN"):
-        speedup._measured(run, patches, quick=True)
+        speedup_runs.measured(run, patches, quick=True)
 
 
 # Published numbers
@@ -193,27 +201,27 @@ def test_the_published_tables_are_complete():
 
 # Table I and Figures 1 and 2
 
-Entry = Callable[[comparison.Setting, str], tuple[float, float]]
+Entry = Callable[[comparison_runs.Setting, str], tuple[float, float]]
 
 
-def made_up(experiment: str, of: Entry) -> list[comparison.Result]:
+def made_up(experiment: str, of: Entry) -> list[comparison_runs.Result]:
     """Two draws that lie 0.1 above and below an RMSE; ``of`` gives it and the seconds.
 
     The samples learned from have 0.05 less than the others.
     """
     results = []
-    for cell in comparison.runs(comparison.settings(experiment), DEFAULT_METHODS, 2):
+    for cell in comparison_runs.runs(comparison_runs.settings(experiment), DEFAULT_METHODS, 2):
         rmse, seconds = of(cell, cell.method)
         last = rmse + (0.1 if cell.draw else -0.1)
         curve = tuple(np.linspace(last + 1, last, cell.iterations + 1))
         atoms = METHODS[cell.method].size(cell.m, cell.n)
         errors = (last - 0.05, last, last - 0.05, last, curve)
         numbers = (atoms, 0, seconds, seconds / 100, *errors)
-        results.append(comparison.Result(*dataclasses.astuple(cell), *numbers))
+        results.append(comparison_runs.Result(*dataclasses.astuple(cell), *numbers))
     return results
 
 
-def by_the_paper(setting: comparison.Setting, method: str) -> tuple[float, float]:
+def by_the_paper(setting: comparison_runs.Setting, method: str) -> tuple[float, float]:
     """What makes every claim hold, with the paper's times where it has some."""
     errors = {"default": 4.5, "exchange": 4.4, "sum2": 4.2, "sum4": 4.0, "orthonormal": 5.5}
     errors |= {"general": 4.6, "PairAK-SVD": 4.62, "TeFDiL": 4.8}
@@ -225,8 +233,8 @@ def by_the_paper(setting: comparison.Setting, method: str) -> tuple[float, float
 
 
 def verdicts(experiment: str, of: Entry, with_targets: bool = False) -> dict[str, report.Claim]:
-    results = comparison_report.by_setting(made_up(experiment, of))
-    made = comparison_report.claims(experiment, results, with_targets)
+    results = comparison.by_setting(made_up(experiment, of))
+    made = comparison.claims(experiment, results, with_targets)
     return {claim.text: claim for claim in made}
 
 
@@ -235,10 +243,10 @@ def starting(claims: dict[str, report.Claim], start: str) -> report.Claim:
 
 
 def test_the_settings_of_the_comparison_are_the_papers():
-    first = comparison.settings("figure1")
-    assert first == comparison.settings("table1")
+    first = comparison_runs.settings("figure1")
+    assert first == comparison_runs.settings("table1")
     assert {(at.m, at.samples, at.iterations) for at in first} == {(8, 9216, 100)}
-    second = comparison.settings("figure2")
+    second = comparison_runs.settings("figure2")
     assert set(first) < set(second)
     assert {at.samples for at in second if at.m == 16} == {2304}
     assert len(second) == 12
@@ -247,20 +255,20 @@ def test_the_settings_of_the_comparison_are_the_papers():
 def test_the_samples_of_a_draw_are_distinct_patches_without_means(
     pixels: list[NDArray[np.float32]],
 ):
-    drawn, held_out = comparison.draw_samples(pixels, 16, 2304, 3)
+    drawn, held_out = comparison_runs.draw_samples(pixels, 16, 2304, 3)
     assert (drawn.shape, held_out.shape) == ((2304, 16, 16), (768, 16, 16))
     assert drawn.dtype == held_out.dtype == np.float32
     assert abs(drawn.mean(axis=(1, 2))).max() < 1e-4
-    np.testing.assert_array_equal(drawn, comparison.draw_samples(pixels, 16, 2304, 3)[0])
-    assert (drawn != comparison.draw_samples(pixels, 16, 2304, 4)[0]).any()
+    np.testing.assert_array_equal(drawn, comparison_runs.draw_samples(pixels, 16, 2304, 3)[0])
+    assert (drawn != comparison_runs.draw_samples(pixels, 16, 2304, 4)[0]).any()
     with pytest.raises(ValueError, match="768 held-out ones were asked for; the images have 3072"):
-        comparison.draw_samples(pixels, 16, 2305, 0)
+        comparison_runs.draw_samples(pixels, 16, 2305, 0)
 
 
 def test_every_patch_is_learned_from_or_held_out(pixels: list[NDArray[np.float32]]):
     image = pixels[0][:8, 200:208]
     tiles = [image[i : i + 4, j : j + 4] for i in (0, 4) for j in (0, 4)]
-    drawn, held_out = comparison.draw_samples([image], 4, 3, 0)
+    drawn, held_out = comparison_runs.draw_samples([image], 4, 3, 0)
     assert (len(drawn), len(held_out)) == (3, 1)
     every = [*drawn, *held_out]
     for tile in tiles:
@@ -301,7 +309,7 @@ def test_the_papers_own_numbers_hold():
 
 
 def test_what_differs_is_said():
-    def worse(setting: comparison.Setting, method: str) -> tuple[float, float]:
+    def worse(setting: comparison_runs.Setting, method: str) -> tuple[float, float]:
         rmse, seconds = by_the_paper(setting, method)
         if setting.n == 8:
             rmse += {"default": 0.2, "sum2": 0.6, "TeFDiL": -0.3, "PairAK-SVD": 0.1}.get(method, 0)
@@ -328,7 +336,7 @@ def test_the_orthonormal_curve_is_looked_at_after_20_iterations():
         if row.method == "orthonormal"
     ]
     # A run that stopped early stays where it is.
-    (early,) = comparison_report.claims("figure1", comparison_report.by_setting(flat), False)
+    (early,) = comparison.claims("figure1", comparison.by_setting(flat), False)
     assert early.held == 4
 
 
@@ -348,32 +356,33 @@ def test_targets_and_toolbox_are_judged_by_the_methods_own_coder():
 @pytest.mark.parametrize("experiment", ["table1", "figure1", "figure2"])
 def test_a_picture_has_four_panels_and_one_legend(experiment: str):
     results = made_up(experiment, by_the_paper)
-    figure = comparison_report.picture(experiment, comparison_report.by_setting(results))
+    figure = comparison.picture(experiment, comparison.by_setting(results))
     titles = [ax.get_title() for ax in figure.axes]
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     expected = [f"8 × 8, n = {n}, s = {s}" for n, s in TABLE1_SETTINGS]
     if experiment == "figure2":
-        expected = [f"{m} × {m} patches, s = {s}" for m, s in comparison.FIGURE2_PANELS]
-        assert list(figure.axes[0].get_xticks()) == list(comparison.FIGURE2_SIZES)
+        expected = [f"{m} × {m} patches, s = {s}" for m, s in comparison_runs.FIGURE2_PANELS]
+        assert list(figure.axes[0].get_xticks()) == list(comparison_runs.FIGURE2_SIZES)
     assert titles == expected
     assert names == (["the paper"] if experiment == "table1" else list(DEFAULT_METHODS))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_csv_is_shared_and_nothing_in_it_is_run_again(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(comparison, "_QUICK_SAMPLES", {8: 200, 16: 200})
+    monkeypatch.setattr(comparison_runs, "_QUICK_SAMPLES", {8: 200, 16: 200})
     common = ("--quick", "--images", images, "-o", tmp_path, "--methods", "general,orthonormal")
     record = found("reproduce", "table1", *common)
     assert record["images_of_the_paper"]
     assert [row["method"] for row in record["rows"]] == ["general", "orthonormal"] * 4
     assert {outcome["at"] for outcome in record["claims"][0]["outcomes"]} == {
-        str(at) for at in comparison.settings("table1")
+        str(at) for at in comparison_runs.settings("table1")
     }
 
     # A time that no run would give shows that it was read.
     file = tmp_path / "comparison.csv"
-    before = Store(file, comparison.Result).rows
+    before = Store(file, comparison_runs.Result).rows
     text = file.read_text("utf-8").replace(f",{before[0].seconds:.6g},", ",1234.5,", 1)
     file.write_text(text, "utf-8")
     assert found("reproduce", "figure1", *common)["rows"][0]["seconds"] == 1234.5
@@ -382,19 +391,19 @@ def test_the_csv_is_shared_and_nothing_in_it_is_run_again(
     # Another experiment adds what it needs beyond that.
     invoke("reproduce", "figure2", *common)
     assert file.read_text("utf-8").startswith(text)
-    assert len(Store(file, comparison.Result).rows) == 24
+    assert len(Store(file, comparison_runs.Result).rows) == 24
     invoke("reproduce", "results", tmp_path)
     page = (tmp_path / "RESULTS.md").read_text("utf-8")
     titles = [line for line in page.splitlines() if line.startswith("#")]
-    assert titles[1:] == [f"## {title}" for title in comparison_report.TITLES.values()]
-    assert all(f"({name}.png)" in page for name in comparison_report.TITLES)
+    assert titles[1:] == [f"## {title}" for title in comparison.TITLES.values()]
+    assert all(f"({name}.png)" in page for name in comparison.TITLES)
 
 
 def test_a_quick_run_writes_csv_report_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(comparison, "_QUICK_SAMPLES", {8: 200})
+    monkeypatch.setattr(comparison_runs, "_QUICK_SAMPLES", {8: 200})
     text = invoke("reproduce", "table1", "--quick", "-o", tmp_path)
     assert "stand in for the paper's images" in text
-    results = Store(tmp_path / "comparison.csv", comparison.Result).rows
+    results = Store(tmp_path / "comparison.csv", comparison_runs.Result).rows
     assert [row.method for row in results] == list(QUICK_METHODS) * 4
     assert all(len(row.held_out_by_iteration) == row.iterations + 1 for row in results)
     assert all(0 < row.seconds_per_iteration < row.seconds for row in results)
@@ -413,13 +422,13 @@ def test_a_quick_run_writes_csv_report_and_picture(tmp_path: Path, monkeypatch: 
 
 def test_results_of_other_samples_are_not_used(pixels: list[NDArray[np.float32]], tmp_path: Path):
     file = tmp_path / "comparison.csv"
-    cell = comparison.Run(8, 8, 6, 100, 2, 0, "general")
-    (first,) = comparison.results([cell], pixels, file)
-    (other,) = comparison.results([cell], pixels[::-1], file)
+    cell = comparison_runs.Run(8, 8, 6, 100, 2, 0, "general")
+    (first,) = comparison_runs.results([cell], pixels, file)
+    (other,) = comparison_runs.results([cell], pixels[::-1], file)
     assert first.checksum != other.checksum
     assert first.held_out_rmse != other.held_out_rmse
-    assert list(comparison.results([cell], pixels, file)) == [first]
-    (again,) = comparison.results([cell], pixels, tmp_path / "again.csv")
+    assert list(comparison_runs.results([cell], pixels, file)) == [first]
+    (again,) = comparison_runs.results([cell], pixels, tmp_path / "again.csv")
     assert again.held_out_by_iteration == first.held_out_by_iteration
 
 
@@ -430,16 +439,16 @@ def test_an_interrupted_run_keeps_what_is_finished(
         raise KeyboardInterrupt
 
     file = tmp_path / "comparison.csv"
-    setting = comparison.Setting(8, 8, 6, 100, 2)
-    cells = comparison.runs([setting], ("general", "MOD"), 1)
-    running = comparison.results(cells, pixels, file)
+    setting = comparison_runs.Setting(8, 8, 6, 100, 2)
+    cells = comparison_runs.runs([setting], ("general", "MOD"), 1)
+    running = comparison_runs.results(cells, pixels, file)
     first = next(running)
     with monkeypatch.context() as patch:
         patch.setattr(kl.comparators.MOD, "fit", interrupt)
         with pytest.raises(KeyboardInterrupt):
             next(running)
-    assert Store(file, comparison.Result).rows == [first]
-    general, mod = comparison.results(cells, pixels, file)
+    assert Store(file, comparison_runs.Result).rows == [first]
+    general, mod = comparison_runs.results(cells, pixels, file)
     assert (general.atoms, mod.atoms) == ("8x8", "64")
     assert mod.train_rmse < general.train_rmse
 
@@ -472,6 +481,7 @@ def denoised(gain: float) -> list[table3.Result]:
     return results
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_denoising_is_judged_by_the_papers_rows(tmp_path: Path):
     record = table3.write(denoised(0.3), tmp_path).record
     rows, best, ksvd, bm3d = record["claims"]
@@ -493,6 +503,7 @@ def test_an_incomplete_table_has_claims_of_its_complete_cells(tmp_path: Path):
     assert [o.at for o in claims[0].outcomes] == ["lena, σ = 5"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_denoising_is_run_once_and_the_same_for_any_threads(tmp_path: Path):
     folder, place = tmp_path / "images", tmp_path / "out"
     folder.mkdir()
@@ -502,8 +513,7 @@ def test_denoising_is_run_once_and_the_same_for_any_threads(tmp_path: Path):
     assert rows["default"]["psnr"] > rows["general"]["psnr"] > 25
     results = Store(place / "table3.csv", table3.Result).rows
     assert [row.method for row in results] == list(table3.METHODS)
-    with Image.open(place / "table3.png") as picture:
-        assert picture.width > 300
+    assert (place / "table3.png").is_file()
 
     # What is in the csv is not run again, unless the pixels are others.
     text = (place / "table3.csv").read_text("utf-8")
@@ -524,7 +534,7 @@ def test_denoising_is_run_once_and_the_same_for_any_threads(tmp_path: Path):
 HERE = {"processor": "a processor", "cores": 16, "instruction_set": "avx2"}
 ELSEWHERE = {"processor": "another processor", "cores": 2, "instruction_set": "avx512"}
 
-Times = Callable[[speedup.Run], float]
+Times = Callable[[speedup_runs.Run], float]
 
 
 @pytest.fixture
@@ -536,30 +546,32 @@ def small(rng: np.random.Generator) -> NDArray[np.float32]:
 
 
 def timed(
-    settings: list[speedup.Setting],
+    settings: list[speedup_runs.Setting],
     seconds: Times,
     processors: tuple[int, ...] = (1, 2, 16),
     where: dict = HERE,
-    engines: tuple[str, ...] = speedup.ENGINES,
-) -> list[speedup.Result]:
+    engines: tuple[str, ...] = speedup_runs.ENGINES,
+) -> list[speedup_runs.Result]:
     runs = [
-        speedup.Run(*dataclasses.astuple(at), engine, p, number)
+        speedup_runs.Run(*dataclasses.astuple(at), engine, p, number)
         for number in range(2)
         for at in settings
         for p in processors
         for engine in engines
     ]
     return [
-        speedup.Result(*dataclasses.astuple(r), "made up", 1, seconds(r), 1.0, 0.5, 10**8, **where)
+        speedup_runs.Result(
+            *dataclasses.astuple(r), "made up", 1, seconds(r), 1.0, 0.5, 10**8, **where
+        )
         for r in runs
     ]
 
 
-def of_table4(methods: tuple[str, ...], samples: int = 3_913_140) -> list[speedup.Setting]:
-    return [speedup.Setting(method, 8, 8, 16, samples, 100) for method in methods]
+def of_table4(methods: tuple[str, ...], samples: int = 3_913_140) -> list[speedup_runs.Setting]:
+    return [speedup_runs.Setting(method, 8, 8, 16, samples, 100) for method in methods]
 
 
-def perfect(run: speedup.Run) -> float:
+def perfect(run: speedup_runs.Run) -> float:
     return (2.0 if run.round else 1.0) / run.processors
 
 
@@ -602,7 +614,7 @@ def test_a_file_of_patches_is_the_same_every_time_and_whole_or_not_there(
     shape = table4.cube_shape(0.0005)
     first = table4._prepared(source, shape, form, tmp_path, timing.no_progress)
     cube = table4.LargeCube(small, shape)
-    stored = speedup.stored_samples(first.file)
+    stored = speedup_runs.stored_samples(first.file)
     np.testing.assert_array_equal(stored[:], np.concatenate(list(cube.strips())))
     patches, count = table4.read_patches(first.file)
     assert (stored.shape, stored.dtype) == ((count, 8, 8), np.float32)
@@ -673,18 +685,18 @@ def test_drawn_patches_are_from_all_images_and_without_means(pixels: list[NDArra
 
 
 def test_the_numbers_of_processors_always_begin_with_one():
-    assert speedup.processor_counts(None, 1) == [1]
-    assert speedup.processor_counts(None, 12) == [1, 2, 4, 8, 12]
-    assert speedup.processor_counts(None, 16) == [1, 2, 4, 8, 16]
-    assert speedup.processor_counts("4, 2", 16) == [1, 2, 4]
+    assert speedup_runs.processor_counts(None, 1) == [1]
+    assert speedup_runs.processor_counts(None, 12) == [1, 2, 4, 8, 12]
+    assert speedup_runs.processor_counts(None, 16) == [1, 2, 4, 8, 16]
+    assert speedup_runs.processor_counts("4, 2", 16) == [1, 2, 4]
     for text in ("", "0", "2,", "-1", "two"):
         with pytest.raises(ValueError, match="--jobs"):
-            speedup.processor_counts(text, 2)
+            speedup_runs.processor_counts(text, 2)
 
 
 def test_speedups_are_taken_within_a_round():
     # The machine is half as fast in the second round: perfect speedup all the same.
-    points = speedup_report.points("table4", timed(of_table4(("general",)), perfect))
+    points = speedup.points("table4", timed(of_table4(("general",)), perfect))
     assert [point["processors"] for point in points] == [1] * 3 + [2] * 3 + [16] * 3
     for point in points:
         assert point["speedup"] == point["processors"]
@@ -696,37 +708,38 @@ def test_what_was_aimed_at_holds_or_is_missed_as_the_numbers_say():
     settings = of_table4(("general", "orthonormal"))
 
     def verdicts(seconds: Times, engines: tuple[str, ...] = ("threads", "dask")) -> list[bool]:
-        points = speedup_report.points("table4", timed(settings, seconds, engines=engines))
-        claims = speedup_report.claims("table4", points)
+        points = speedup.points("table4", timed(settings, seconds, engines=engines))
+        claims = speedup.claims("table4", points)
         return [claim.held == len(claim.outcomes) for claim in claims]
 
     assert verdicts(lambda run: 1.0 / run.processors) == [True] * 6
 
-    def slow(run: speedup.Run) -> float:
+    def slow(run: speedup_runs.Run) -> float:
         """12 times as fast with 16, Dask at half the threads' speed, 3 s with two threads."""
         return {1: 3.2, 2: 3.0, 16: 3.2 / 12}[run.processors] * (1 + (run.engine == "dask"))
 
     # The paper has 12.4 and 10.5 with 16; memory is kept to.
     assert verdicts(slow) == [False, False, False, False, False, True]
 
-    def shared(run: speedup.Run) -> float:
+    def shared(run: speedup_runs.Run) -> float:
         """The cores give 12.5 times as much as one, and threads reach 12 of that."""
         reached = {1: 1.0, 2: 2.0, 16: 12.5 if run.engine == "processes" else 12.0}
         return 1.0 / reached[run.processors]
 
     assert verdicts(shared, ("threads", "processes"))[1]
-    few = speedup_report.points("table4", timed(of_table4(("general",), 500), slow))
-    assert speedup_report.claims("table4", few) == []
+    few = speedup.points("table4", timed(of_table4(("general",), 500), slow))
+    assert speedup.claims("table4", few) == []
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_has_every_machine_and_the_papers_numbers(tmp_path: Path):
     settings = table2.settings("general,orthonormal")
     results = timed(settings, perfect, (1, 2, 12))
     results += timed(settings[:1], perfect, (1, 2), ELSEWHERE, ("threads",))
-    store = Store(tmp_path / "table2.csv", speedup.Result)
+    store = Store(tmp_path / "table2.csv", speedup_runs.Result)
     for result in results:
         store.add(result)
-    speedup_report.write("table2", tmp_path)
+    speedup.write("table2", tmp_path)
     text = (tmp_path / "table2.md").read_text("utf-8")
     assert text.index("## a processor, 16 cores") < text.index("## another processor, 2 cores")
     row = "| general | 8 | 12 | threads | 0.125 | 12.00 | 100% | 1 | 0.5 | 100 | 2.6 |"
@@ -743,9 +756,9 @@ def test_every_engine_finds_the_same_and_processes_have_a_speed(
     np.save(file, rng.standard_normal((5000, 8, 8)).astype(np.float32))
 
     def measured(engine: str, processors: int, streamed: bool = True) -> dict:
-        run = speedup.Run("general", 8, 8, 4, 5000, 3, engine, processors, 0)
-        patches = speedup.Patches(file, "noise", streamed)
-        return speedup._measured(run, patches, quick=True)
+        run = speedup_runs.Run("general", 8, 8, 4, 5000, 3, engine, processors, 0)
+        patches = speedup_runs.Patches(file, "noise", streamed)
+        return speedup_runs.measured(run, patches, quick=True)
 
     one, two = (measured("threads", p) for p in (1, 2))
     assert one["rmse"] == two["rmse"] is not None
@@ -759,19 +772,20 @@ def test_every_engine_finds_the_same_and_processes_have_a_speed(
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[speedup.Run]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[speedup_runs.Run]:
     """The runs that are asked for and not measured."""
-    runs: list[speedup.Run] = []
+    runs: list[speedup_runs.Run] = []
 
-    def counted(cell: speedup.Run, given: speedup.Patches, quick: bool) -> dict:
+    def counted(cell: speedup_runs.Run, given: speedup_runs.Patches, quick: bool) -> dict:
         runs.append(cell)
         seconds = {"seconds_per_iteration": 1.0 / cell.processors, "seconds": 3.0}
         return seconds | {"rmse": 0.5, "peak_bytes": 10**7}
 
-    monkeypatch.setattr(speedup, "_measured", counted)
+    monkeypatch.setattr(speedup_runs, "measured", counted)
     return runs
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("experiment", ["table2", "table4"])
 def test_the_commands_measure_and_write_and_resume(
     experiment: str, tmp_path: Path, asked: list, small: NDArray[np.float32]
@@ -812,6 +826,7 @@ def test_the_commands_refuse_what_they_cannot_use(tmp_path: Path):
     assert "table4.csv holds no" in invoke("reproduce", "table4", *place, "--only-report", code=2)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_folder_of_images_is_cut_into_patches(
     tmp_path: Path, asked: list, rng: np.random.Generator
 ):

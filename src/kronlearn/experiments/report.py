@@ -21,7 +21,7 @@ __all__ = [
     "claims_text",
     "figure",
     "join",
-    "write_page",
+    "publish",
 ]
 
 EXPERIMENTS = ("table1", "figure1", "figure2", "table2", "table3", "table4")
@@ -114,15 +114,31 @@ class Report:
     record: dict[str, Any]
 
 
-def write_page(
-    folder: Path, name: str, title: str, parts: Iterable[str | Table], drawing: Figure
-) -> str:
-    """Write a report, NAME.md, and its figure, NAME.png; returns a line that says so."""
-    texts = [part.markdown() if isinstance(part, Table) else part.strip() for part in parts]
-    text = "\n\n".join([f"# {title}", *texts, f"![{title}]({name}.png)"]) + "\n"
-    (folder / f"{name}.md").write_text(text, encoding="utf-8")
+def publish(
+    folder: Path,
+    name: str,
+    title: str,
+    parts: Sequence[str | Table | Sequence[Claim]],
+    drawing: Figure,
+) -> list[str | Table]:
+    """Write NAME.md, of texts, tables and claims, and its figure, NAME.png.
+
+    Returns what is to be shown of it: the tables, and of claims where they do not hold.
+    """
+    page, shown = [f"# {title}"], list[str | Table]()
+    for part in parts:
+        if isinstance(part, str):
+            page.append(part.strip())
+        elif isinstance(part, Table):
+            page.append(part.markdown())
+            shown.append(part)
+        else:
+            page.append(claims_text(part))
+            shown.append(claims_text(part, full=False))
+    page.append(f"![{title}]({name}.png)")
+    (folder / f"{name}.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
     drawing.savefig(folder / f"{name}.png", dpi=150)
-    return f"Written to {folder}: {name}.md and {name}.png."
+    return [*shown, f"Written to {folder}: {name}.md and {name}.png."]
 
 
 def figure(

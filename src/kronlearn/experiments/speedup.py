@@ -1,133 +1,89 @@
-"""How learning speeds up with the number of processors: the runs behind Tables II and IV."""
+"""Tables II and IV: medians, speedups, what was aimed at, with the paper's numbers beside ours."""
 
 from __future__ import annotations
 
-import logging
-import re
-import tempfile
-import time
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import joblib
-import numpy as np
 
-from kronlearn.estimators import KroneckerDictionaryLearning
-from kronlearn.experiments import speedup_report
-from kronlearn.experiments.methods import METHODS, methods_named
-from kronlearn.experiments.report import Report
-from kronlearn.experiments.store import Store
-from kronlearn.experiments.timing import (
-    Progress,
-    machine,
-    measured_in_a_process,
-    memory_held,
-    no_progress,
+from kronlearn.experiments import speedup_runs as runs
+from kronlearn.experiments.published import TABLE2, TABLE2_SECONDS, TABLE4, TABLE4_SECONDS
+from kronlearn.experiments.report import (
+    Claim,
+    Outcome,
+    Report,
+    Table,
+    figure,
+    publish,
 )
+from kronlearn.experiments.speedup_runs import Result
+from kronlearn.experiments.store import Repeats, Store, grouped
+from kronlearn.experiments.timing import Progress, machine, no_progress
 
-__all__ = ["ENGINES", "Patches", "Result", "Run", "Setting", "measure", "run", "work_folder"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-#: Who does the work: threads of one process; Dask workers; or processes that know nothing of each
-#: other and learn on their own: what the cores can give.
-ENGINES = ("threads", "dask", "processes")
+__all__ = ["claims", "points", "run", "write"]
 
-# Independent processes learn from at most so many samples, more than caches hold, for so long.
-_SHARE = 1 << 18
-_SECONDS, _QUICK_SECONDS = 1.5, 0.2
+#: A method at a size with an engine of p processors.
+Point = dict[str, Any]
 
+TITLES = {
+    "table2": "Table II: speedup with the number of processors",
+    "table4": "Table IV: speedup on a hyperspectral image",
+}
 
-@dataclass(frozen=True)
-class Setting:
-    """A method, samples of m × m, n atoms per mode, s nonzeros, N samples, and iterations."""
+_HOW = """
+Seconds are those of an iteration: the median of a run's iterations after the first tenth of them,
+and the median over the rounds. Every run has a process of its own, in which libraries of linear
+algebra are kept to one thread. Dask workers are processes that share the cores as Dask does by
+default (16 cores: four workers with four threads each), also with their scheduler and the program
+that asks. Independent processes know nothing of each other, and each learns from samples of its own
+in its memory on one thread: what these cores can give. Speedup is over one thread, for independent
+processes over one of them. The share of the threads is of the speed of as many independent
+processes, that of Dask of the threads' speed. Memory is what all processes together hold at most
+beyond what they held before the fit (imports, and samples in memory).
+"""
 
-    method: str
-    m: int
-    n: int
-    s: int
-    samples: int
-    iterations: int
+_PAPER = {
+    "table2": "The paper says how many patches it learned from, not from which images. Its seconds "
+    "with one process, for iterations it does not count: "
+    + ", ".join(f"{s} ({method}, m = {m})" for (method, m), s in TABLE2_SECONDS.items())
+    + ".",
+    "table4": "The paper's cube is not available. This one has its size and is made from the one "
+    "that is: mirrored copies side by side, spectra interpolated, lightness varied smoothly, noise "
+    "added so that no patch repeats another. The paper's seconds per iteration with one process: "
+    + ", ".join(f"{s / 100:,.0f} ({method})" for method, s in TABLE4_SECONDS.items())
+    + ".",
+}
 
-
-@dataclass(frozen=True)
-class Run(Setting):
-    """One measurement: an engine with p threads, workers or processes; ``round`` counts repeats."""
-
-    engine: str
-    processors: int
-    round: int
-
-
-@dataclass(frozen=True)
-class Result(Run):
-    """What a run found, on which data and where.
-
-    ``seconds_per_iteration`` is the median of the iterations after the first tenth of them,
-    ``seconds`` the time of the whole fit. ``peak_bytes`` is what all processes together held at
-    most, each beyond what it held before the fit. What does not apply is None.
-    """
-
-    data: str
-    checksum: int
-    seconds_per_iteration: float
-    seconds: float
-    rmse: float | None
-    peak_bytes: int | None
-    processor: str
-    cores: int
-    instruction_set: str
+# The paper's largest number of samples. With fewer than its fewest, no speedup is expected.
+_MOST_SAMPLES, _FEWEST = 3_913_140, 8000
+# What is aimed at with that many samples, by method: Dask's share of the threads' speed, and
+# seconds per iteration on two cores.
+_DASK_SHARES = {"general": 0.85, "orthonormal": 0.6}
+_SECONDS = {"general": 2.5, "orthonormal": 0.6}
 
 
-@dataclass(frozen=True)
-class Patches:
-    """A file of samples (N, m, m), where they came from, and whether they stay on the disk."""
-
-    file: Path
-    data: str
-    streamed: bool
-
-    def checksum(self) -> int:
-        """A number that tells these samples from others, from 16 runs of 64 of them."""
-        stored = stored_samples(self.file)
-        crc = 0
-        for start in np.linspace(0, max(0, stored.shape[0] - 64), 16).astype(int).tolist():
-            crc = zlib.crc32(np.ascontiguousarray(stored[start : start + 64]).tobytes(), crc)
-        return crc
-
-
-def stored_samples(file: Path | str) -> Any:
-    """The array (N, m, m) in a .npy file or a .zarr folder; only what is indexed is read."""
-    if Path(file).suffix != ".zarr":
-        return np.load(file, mmap_mode="r")
-    import zarr
-
-    return zarr.open_array(file, mode="r")
-
-
-@contextmanager
-def work_folder(folder: Path | None) -> Iterator[Path]:
-    """The given folder, made if need be, or a temporary one."""
-    if folder is None:
-        with tempfile.TemporaryDirectory(prefix="kronlearn-") as name:
-            yield Path(name)
-    else:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder
+_COLUMNS = (
+    "method m processors engine seconds_per_iteration:.3g speedup:.2f share:.0% seconds:.3g "
+    "rmse:.5g megabytes:.0f paper:g"
+)
 
 
 def run(
     experiment: str,
-    settings: Sequence[Setting],
-    patches: Callable[[Setting], Patches],
+    settings: Sequence[runs.Setting],
+    patches: Callable[[runs.Setting], runs.Patches],
     *,
     output: Path,
     jobs: str | None = None,
-    engines: str = ",".join(ENGINES),
+    engines: str = ",".join(runs.ENGINES),
     rounds: int = 3,
     quick: bool = False,
     progress: Progress = no_progress,
@@ -135,10 +91,10 @@ def run(
     """Measure what the csv file in a folder does not hold of this machine; write the report."""
     here = {key: machine()[key] for key in ("processor", "instruction_set")}
     where: dict[str, Any] = {**here, "cores": joblib.cpu_count()}
-    counts, names = processor_counts(jobs, where["cores"]), _engines(engines)
+    counts, names = runs.processor_counts(jobs, where["cores"]), runs.engines_named(engines)
     # A whole round before the next; what is compared is measured side by side.
     wanted = [
-        Run(**asdict(at), engine=engine, processors=p, round=number)
+        runs.Run(**asdict(at), engine=engine, processors=p, round=number)
         for number in range(1 if quick else rounds)
         for at in settings
         for p in counts
@@ -146,166 +102,169 @@ def run(
     ]
     output.mkdir(parents=True, exist_ok=True)
     store = Store(output / f"{experiment}.csv", Result)
-    checksums: dict[Patches, int] = {}
+    checksums: dict[runs.Patches, int] = {}
     with progress(experiment, len(wanted)) as advance:
         for cell in wanted:
             given = patches(cell)
             checksums.setdefault(given, given.checksum())
             at = {**asdict(cell), "data": given.data, "checksum": checksums[given], **where}
             if store.find(**at) is None:
-                store.add(Result(**at, **_measured(cell, given, quick)))
+                store.add(Result(**at, **runs.measured(cell, given, quick)))
             advance(f"{cell.method}, m = {cell.m}, {cell.engine}, p = {cell.processors}")
-    return speedup_report.write(experiment, output, quick)
+    return write(experiment, output, quick)
 
 
-def processor_counts(text: str | None, cores: int) -> list[int]:
-    """``2,4`` as 1, 2, 4; None means 1, 2, 4, 8 … and all cores. 1 is always among them."""
-    if text is None:
-        return sorted({*(1 << k for k in range(cores.bit_length())), cores})
-    if not re.fullmatch(r" *[1-9]\d{0,3} *(, *[1-9]\d{0,3} *)*", text):
-        raise ValueError(f"--jobs {text} is not a list of numbers; write it as in 1,2,4.")
-    return sorted({1, *map(int, text.split(","))})
+def points(experiment: str, results: Sequence[Result]) -> list[Point]:
+    """The results on one machine and data, as medians over the rounds.
 
-
-def _engines(text: str) -> list[str]:
-    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
-    for name in names:
-        if name not in ENGINES:
-            raise ValueError(f"There is no engine {name!r}; choose from {', '.join(ENGINES)}.")
-    return names
-
-
-def scaling_methods(text: str) -> tuple[str, ...]:
-    """The methods named in a text; only this library's own run on every engine."""
-    names = methods_named(text.split(","))
-    for name in names:
-        if not METHODS[name].ours or METHODS[name].kind != "one term":
-            raise ValueError(
-                f"{name} does not run on every engine; choose from general, orthonormal, default."
-            )
-    return names
-
-
-def _measured(cell: Run, given: Patches, quick: bool) -> dict[str, Any]:
-    seconds = _QUICK_SECONDS if quick else _SECONDS
-    file = str(given.file.absolute())
-    try:
-        found: dict[str, Any] = measured_in_a_process(
-            measure, asdict(cell), file, given.streamed, seconds
-        )
-    except RuntimeError as problem:
-        raise RuntimeError(
-            f"Learning ({cell.method}, {cell.engine}, p = {cell.processors}) from {file} failed: "
-            f"{problem}"
-        ) from None
+    ``speedup`` is over one thread, for independent processes over one of them. ``share`` is the
+    speed of threads as a share of the independent processes', and of Dask as one of the threads'.
+    Ratios are taken within a round. ``paper`` is the paper's speedup.
+    """
+    order = ("threads", "dask", "processes")
+    names = ("method", "m", "samples", "processors", "engine")
+    rounds = grouped(results, lambda r: tuple(getattr(r, name) for name in names))
+    found = []
+    for key in sorted(rounds, key=lambda key: (*key[:4], order.index(key[4]))):
+        *at, processors, engine = key
+        here = rounds[key]
+        base = "processes" if engine == "processes" else "threads"
+        beside = {"threads": "processes", "dask": "threads"}.get(engine)
+        point: Point = dict(zip(names, key, strict=True))
+        for name in ("seconds_per_iteration", "seconds", "rmse"):
+            point[name] = here.median(name)
+        peak = here.median("peak_bytes")
+        point["megabytes"] = None if peak is None else peak / 1e6
+        point["speedup"] = _ratio(rounds.get((*at, 1, base)), here)
+        point["share"] = _ratio(rounds.get((*at, processors, beside)), here)
+        paper = _papers(experiment, key[0], key[1]) if engine == "threads" else {}
+        point["paper"] = paper.get(processors)
+        found.append(point)
     return found
 
 
-def measure(cell: dict[str, Any], file: str, streamed: bool, seconds: float) -> dict[str, Any]:
-    """What a run, its fields as a dict, finds; independent processes run for some seconds."""
-    given = Run(**cell)
-    if given.engine == "processes":
-        return _by_processes(given, file, seconds)
-    samples = file if streamed else np.array(stored_samples(file))
-    if given.engine == "threads":
-        return _fitted(_learner(given, n_jobs=given.processors), samples, lambda: [memory_held()])
-    return _by_dask(given, samples)
+def _ratio(slow: Repeats[Result] | None, fast: Repeats[Result]) -> float | None:
+    """How many times as fast, within the same rounds."""
+    seconds = {row.round: row.seconds_per_iteration for row in (slow.rows if slow else ())}
+    ratios = [seconds[r.round] / r.seconds_per_iteration for r in fast.rows if r.round in seconds]
+    return statistics.median(ratios) if ratios else None
 
 
-def _learner(cell: Run, **parameters: Any) -> KroneckerDictionaryLearning:
-    method = METHODS[cell.method]
-    settings = {"max_iter": cell.iterations, **method.parameters, **parameters}
-    sizes = method.atoms(cell.n, cell.n)
-    return KroneckerDictionaryLearning(sizes, n_nonzero_coefs=cell.s, random_state=0, **settings)
+def _papers(experiment: str, method: str, m: int) -> dict[int, float]:
+    """The paper's speedups for a method and size, by p; 1 with one process."""
+    row = TABLE2.get((method, m), {}) if experiment == "table2" else TABLE4.get(method, {})
+    return {1: 1.0, **row}
 
 
-def _fitted(
-    model: KroneckerDictionaryLearning,
-    samples: Any,
-    held: Callable[[], list[tuple[int, int] | None]],
-) -> dict[str, Any]:
-    """Fit, and measure; ``held`` gives what every process holds and has held at most."""
-    before = held()
-    start = time.perf_counter()
-    model.fit(samples)
-    seconds = time.perf_counter() - start
-    growth = [b[1] - a[0] for a, b in zip(before, held(), strict=True) if a and b]
-    steps = np.diff(model.history_["seconds"])
-    warm_up = -(-len(steps) // 10) if len(steps) > 1 else 0
-    return {
-        "seconds_per_iteration": float(np.median(steps[warm_up:])),
-        "seconds": seconds,
-        "rmse": float(min(model.history_["rmse"])),
-        "peak_bytes": max(0, sum(growth)) if growth else None,
-    }
+def claims(experiment: str, found: Sequence[Point]) -> list[Claim]:
+    """What was aimed at, for as much of it as these points can tell."""
+    threads = [p for p in found if p["engine"] == "threads" and p["samples"] >= _FEWEST]
+    faster = [p for p in threads if p["speedup"] and p["processors"] > 1]
+    largest = [p for p in found if p["samples"] == _MOST_SAMPLES]
+    of_threads = [p for p in largest if p["engine"] == "threads" and experiment == "table4"]
+    made = [
+        Claim(
+            "2 threads are at least 1.9 times as fast as one",
+            [_outcome(p, "speedup", ".2f", 1.9) for p in faster if p["processors"] == 2],
+        ),
+        Claim(
+            # A machine may not give 16 full cores.
+            "16 threads are at least 14 times as fast as one, or 95 % as fast as 16 processes",
+            [
+                _outcome(p, "share", ".0%", 0.95)
+                if (p["share"] or 0) >= 0.95
+                else _outcome(p, "speedup", ".2f", 14)
+                for p in faster
+                if p["processors"] == 16
+            ],
+        ),
+        Claim(
+            "The threads' speedup is at least the paper's",
+            [_outcome(p, "speedup", ".2f", p["paper"]) for p in faster if p["paper"]],
+        ),
+        Claim(
+            f"For N = {_MOST_SAMPLES:,} Dask reaches the share of the threads' speed aimed at",
+            [
+                _outcome(p, "share", ".0%", _DASK_SHARES[p["method"]])
+                for p in largest
+                if p["engine"] == "dask" and p["share"] and p["method"] in _DASK_SHARES
+            ],
+        ),
+        Claim(
+            f"An iteration over {_MOST_SAMPLES:,} patches on two cores is as quick as aimed at",
+            [
+                _outcome(p, "seconds_per_iteration", ".2f", -_SECONDS[p["method"]])
+                for p in of_threads
+                if p["processors"] == 2 and p["method"] in _SECONDS
+            ],
+        ),
+        Claim(
+            f"Learning from {_MOST_SAMPLES:,} patches takes at most 400 MB",
+            [_outcome(p, "megabytes", ".0f", -400) for p in of_threads if p["megabytes"]],
+        ),
+    ]
+    return [claim for claim in made if claim.outcomes]
 
 
-def _by_dask(cell: Run, samples: Any) -> dict[str, Any]:
-    try:
-        from distributed import Client, LocalCluster
-        from distributed.deploy.utils import nprocesses_nthreads
-    except ImportError:
-        raise ImportError(
-            "Dask is not installed; install it with pip install 'kronlearn[dask]', or measure "
-            "threads only."
-        ) from None
-
-    # As Dask shares them out unless told otherwise: 4 workers with 4 threads each for 16.
-    n_workers, n_threads = nprocesses_nthreads(cell.processors)
-    # Pages of a mapped file count as memory: a limit would make workers pause for nothing.
-    cluster = LocalCluster(
-        n_workers=n_workers,
-        threads_per_worker=n_threads,
-        memory_limit=None,
-        dashboard_address=None,
-        silence_logs=logging.ERROR,
-    )
-    with cluster, Client(cluster) as client:
-        client.wait_for_workers(n_workers)
-
-        def held() -> list[tuple[int, int] | None]:
-            return [memory_held(), *(pair for _, pair in sorted(client.run(memory_held).items()))]
-
-        return _fitted(_learner(cell, n_jobs=None, engine="dask"), samples, held)
+def _outcome(point: Point, name: str, form: str, limit: float) -> Outcome:
+    """Whether a value is at least a limit, or at most the one that is given as a negative."""
+    value = point[name]
+    at = f"{point['method']}, m = {point['m']}, p = {point['processors']}"
+    holds = value >= limit if limit > 0 else value <= -limit
+    return Outcome(at, holds, f"{value:{form}} against {abs(limit):{form}}")
 
 
-def _by_processes(cell: Run, file: str, seconds: float) -> dict[str, Any]:
-    """What independent processes reach, as the seconds that all samples would take them."""
-    context = get_context("spawn")
-    barrier = context.Barrier(cell.processors)
-    # All of them wait at the barrier, so each process takes one share.
-    with ProcessPoolExecutor(cell.processors, context, _set_barrier, (barrier,)) as pool:
-        shares = [
-            pool.submit(_rate_of_share, cell, file, k, seconds) for k in range(cell.processors)
-        ]
-        rate = sum(share.result() for share in shares)
-    found = {"seconds_per_iteration": stored_samples(file).shape[0] / rate, "seconds": seconds}
-    return found | {"rmse": None, "peak_bytes": None}
+def write(experiment: str, folder: Path, quick: bool = False) -> Report:
+    """Write the report and the figure of all that the csv file in a folder holds."""
+    file = folder / f"{experiment}.csv"
+    here = ("processor", "cores", "instruction_set", "data")
+    groups = grouped(Store(file, Result).rows, lambda r: tuple(getattr(r, name) for name in here))
+    if not groups:
+        raise ValueError(f"{file} holds no results; run the experiment first.")
+    parts: list[Any] = [_HOW]
+    machines = []
+    # The machine with the most cores comes first, and is the one that is drawn.
+    for key in sorted(groups, key=lambda key: -key[1]):
+        processor, cores, instruction_set, data = key
+        found = points(experiment, groups[key].rows)
+        made = claims(experiment, found)
+        name = f"{processor}, {cores} core{'s' if cores > 1 else ''}, {instruction_set}"
+        table = Table.of(name, found, _COLUMNS)
+        parts += [f"## {name}", _about(groups[key].rows, data), table, made]
+        record = dict(zip(here, key, strict=True)) | {"points": found}
+        machines.append({**record, "claims": [asdict(claim) for claim in made]})
+    first = machines[0]
+    panels = grouped(first["points"], lambda point: (point["method"], point["m"]))
+    draws = [partial(_draw, experiment, *at, panel.rows) for at, panel in panels.items()]
+    title = f"{first['processor']}, {first['cores']} cores"
+    drawing = figure(draws, title, across=3, sharex=True, sharey=True)
+    parts.append(_PAPER[experiment])
+    shown = publish(folder, experiment, TITLES[experiment], parts, drawing)
+    if quick:
+        shown.append("A quick run has too few samples for conclusions.")
+    return Report(shown, {"machines": machines})
 
 
-_barrier: Any = None
+def _about(rows: Sequence[Result], data: str) -> str:
+    sizes = {(r.m, r.samples): None for r in rows}
+    samples = ", ".join(f"{count:,} patches of {m} × {m}" for m, count in sizes)
+    rounds = 1 + max(r.round for r in rows)
+    iterations = " or ".join(map(str, sorted({r.iterations for r in rows})))
+    return f"{samples}, float32; from {data}. {iterations} iterations; rounds: {rounds}."
 
 
-def _set_barrier(barrier: Any) -> None:
-    global _barrier
-    _barrier = barrier
-
-
-def _rate_of_share(cell: Run, file: str, number: int, seconds: float) -> float:
-    """Samples that a thread of this process does in a second, while all the others do theirs."""
-    try:
-        stored = stored_samples(file)
-        size = max(1, stored.shape[0] // cell.processors)
-        samples = np.array(stored[number * size : number * size + min(size, _SHARE)])
-        _learner(cell, n_jobs=1, max_iter=1).fit(samples)
-    except BaseException:
-        _barrier.abort()
-        raise
-    _barrier.wait()
-    end = time.perf_counter() + seconds
-    passes, taken = 0, 0.0
-    while (left := end - time.perf_counter()) > 0 or not passes:
-        model = _learner(cell, n_jobs=1, time_budget=max(left, 1e-3)).fit(samples)
-        passes += len(model.history_["seconds"])
-        taken += model.history_["seconds"][-1]
-    return passes * len(samples) / taken
+def _draw(experiment: str, method: str, m: int, found: Sequence[Point], ax: Axes) -> None:
+    processors = sorted({point["processors"] for point in found})
+    lines = {"p": dict(zip(processors, processors, strict=True))}
+    for engine in ("processes", "threads", "dask"):
+        here = [point for point in found if point["engine"] == engine]
+        lines[engine] = {point["processors"]: point["speedup"] for point in here}
+    lines["the paper"] = _papers(experiment, method, m)
+    styles = ("-", "_-", "o-", "s--", "x"), ("0.8", "0.4", "#c0392b", "#1f5fa8", "0.1")
+    for (name, line), style, color in zip(lines.items(), *styles, strict=True):
+        ax.plot([*line], [*line.values()], style, color=color, ms=5, lw=1.2, label=name)
+    ax.set(title=f"{method}, {m} × {m}", xlabel="p", ylabel="speedup")
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log", base=2)
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_major_formatter("{x:g}")

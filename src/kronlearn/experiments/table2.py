@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.experiments import speedup, speedup_report
+from kronlearn.experiments import speedup
+from kronlearn.experiments import speedup_runs as runs
 from kronlearn.experiments.data import INCLUDED, images_in, included_images
 from kronlearn.experiments.report import Report
 from kronlearn.images.dictionaries import draw_patches
@@ -45,20 +46,20 @@ def run(
     :func:`~kronlearn.experiments.speedup.run`.
     """
     if only_report:
-        return speedup_report.write("table2", how["output"])
+        return speedup.write("table2", how["output"])
     chosen = settings(methods, iterations, quick)
     pixels = included_images() if images is None else images_in(images)
     name = f"{', '.join(INCLUDED)} of scikit-image"
     name = name if images is None else f"the images in {images.resolve().name}"
-    with speedup.work_folder(work) as folder:
+    with runs.work_folder(work) as folder:
 
         @cache
-        def patches(m: int, samples: int) -> speedup.Patches:
+        def patches(m: int, samples: int) -> runs.Patches:
             content = io.BytesIO()
             np.save(content, drawn(pixels, m, samples))
             file = folder / f"patches-{m}x{m}-{samples}.npy"
             replace_file(file, content.getvalue())
-            return speedup.Patches(file, name, streamed=False)
+            return runs.Patches(file, name, streamed=False)
 
         return speedup.run(
             "table2", chosen, lambda at: patches(at.m, at.samples), quick=quick, **how
@@ -67,14 +68,12 @@ def run(
 
 def settings(
     methods: str, iterations: int | None = None, quick: bool = False
-) -> list[speedup.Setting]:
+) -> list[runs.Setting]:
     """The settings of the table: n = m; s = m for orthonormal factors, 8 for the others."""
     iterations = iterations or (_QUICK_ITERATIONS if quick else _ITERATIONS)
     return [
-        speedup.Setting(
-            method, m, m, m if method == "orthonormal" else _SPARSITY, samples, iterations
-        )
-        for method in speedup.scaling_methods(methods)
+        runs.Setting(method, m, m, m if method == "orthonormal" else _SPARSITY, samples, iterations)
+        for method in runs.scaling_methods(methods)
         for m, samples in (_QUICK_SAMPLES if quick else _SAMPLES).items()
     ]
 

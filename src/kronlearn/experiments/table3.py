@@ -28,9 +28,8 @@ from kronlearn.experiments.report import (
     Outcome,
     Report,
     Table,
-    claims_text,
     figure,
-    write_page,
+    publish,
 )
 from kronlearn.experiments.store import Repeats, Store, grouped
 from kronlearn.experiments.timing import Progress, no_progress
@@ -196,18 +195,16 @@ def _by_the_paper(noisy: Image, cell: Cell, n_threads: int) -> Image:
 def write(results: Sequence[Result], folder: Path) -> Report:
     """Write the report and the figure."""
     found = grouped(results, lambda r: (r.image, r.sigma, r.method))
-    made = claims(found)
-    rows = _records(found)
-    draws = max(len(draws.rows) for draws in found.values())
+    rows, made = _records(found), claims(found)
+    n_draws = max(len(repeats.rows) for repeats in found.values())
     columns = "sigma image method psnr:.2f ssim:.3f seconds:.2f"
-    table = Table.of(f"Means over the draws of the noise ({draws})", rows, columns)
-    parts: list[str | Table] = [table, claims_text(made), _EXPLANATION]
-    sigmas = dict.fromkeys(result.sigma for result in results)
-    panels = [partial(_draw, found, sigma) for sigma in sigmas]
+    table = Table.of(f"Means over the draws of the noise ({n_draws})", rows, columns)
+    panels = [partial(_draw, found, at) for at in dict.fromkeys(r.sigma for r in results)]
     drawing = figure(panels, across=5, sharex=True, sharey=True)
-    line = write_page(folder, "table3", "Table III: denoising", parts, drawing)
-    record = {"draws": draws, "rows": rows, "claims": [asdict(claim) for claim in made]}
-    return Report([table, claims_text(made, full=False), line], record)
+    title = "Table III: denoising"
+    shown = publish(folder, "table3", title, [table, made, _EXPLANATION], drawing)
+    record = {"draws": n_draws, "rows": rows, "claims": [asdict(claim) for claim in made]}
+    return Report(shown, record)
 
 
 def _records(found: Found) -> list[dict[str, Any]]:

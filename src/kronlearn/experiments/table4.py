@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.experiments import speedup, speedup_report
+from kronlearn.experiments import speedup
+from kronlearn.experiments import speedup_runs as runs
 from kronlearn.experiments.data import indian_pines
 from kronlearn.experiments.report import Report
 from kronlearn.experiments.timing import Progress, no_progress
@@ -57,23 +58,23 @@ def run(
     a file to be used instead. ``how`` goes to :func:`~kronlearn.experiments.speedup.run`.
     """
     if only_report:
-        return speedup_report.write("table4", how["output"])
-    names = speedup.scaling_methods(methods)
+        return speedup.write("table4", how["output"])
+    names = runs.scaling_methods(methods)
     iterations = iterations or (_QUICK_ITERATIONS if quick else _ITERATIONS)
-    with speedup.work_folder(work) as folder:
+    with runs.work_folder(work) as folder:
         if patches is not None:
             given, samples = read_patches(patches)
         else:
             shape = cube_shape(_QUICK_SCALE if quick else scale)
             given, samples = _prepared(cube, shape, form, folder, progress), n_patches(shape)
-        chosen = [speedup.Setting(name, _M, _M, _SPARSITY, samples, iterations) for name in names]
+        chosen = [runs.Setting(name, _M, _M, _SPARSITY, samples, iterations) for name in names]
         how |= {"quick": quick, "progress": progress}
         return speedup.run("table4", chosen, lambda at: given, **how)
 
 
 def _prepared(
     cube: Path | None, shape: tuple[int, int, int], form: str, folder: Path, progress: Progress
-) -> speedup.Patches:
+) -> runs.Patches:
     """The patches of an enlarged cube, made in a folder unless they are there already."""
     small = indian_pines() if cube is None else read_cube(cube)
     sizes = ["x".join(map(str, each)) for each in (small.shape, shape)]
@@ -83,7 +84,7 @@ def _prepared(
         write_patches(LargeCube(small, shape), file, progress)
     name = "Indian Pines" if cube is None else cube.name
     data = f"{name}, {sizes[0]} enlarged to {sizes[1]}, {form}"
-    return speedup.Patches(file, data, streamed=True)
+    return runs.Patches(file, data, streamed=True)
 
 
 def cube_shape(scale: float) -> tuple[int, int, int]:
@@ -238,10 +239,10 @@ def _write_zarr(place: Path, cube: LargeCube, strips: Iterable[NDArray[np.float3
         stored[number * chunk : (number + 1) * chunk] = strip
 
 
-def read_patches(file: Path) -> tuple[speedup.Patches, int]:
+def read_patches(file: Path) -> tuple[runs.Patches, int]:
     """Patches (N, 8, 8) that are in a file already, and N."""
     try:
-        stored = speedup.stored_samples(file)
+        stored = runs.stored_samples(file)
     except (ValueError, EOFError) as problem:
         raise ValueError(f"{file} cannot be read as a .npy file: {problem}") from None
     if stored.ndim != 3 or stored.shape[1:] != (_M, _M) or stored.dtype != np.float32:
@@ -249,4 +250,4 @@ def read_patches(file: Path) -> tuple[speedup.Patches, int]:
             f"{file} holds an array of shape {stored.shape} and type {stored.dtype}; patches "
             f"(N, {_M}, {_M}) in float32 are needed."
         )
-    return speedup.Patches(file, file.name, streamed=True), stored.shape[0]
+    return runs.Patches(file, file.name, streamed=True), stored.shape[0]
