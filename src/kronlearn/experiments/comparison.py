@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.experiments.comparison_runs import Result, Run, Setting, results, runs, settings
+from kronlearn.experiments.comparison_runs import Result, Setting, results, runs, settings
 from kronlearn.experiments.data import gray_image, included_images
 from kronlearn.experiments.methods import (
     DEFAULT_METHODS,
@@ -65,8 +65,8 @@ _EXPLANATIONS["figure2"] = _EXPLANATIONS["figure1"]
 _JUDGED = """
 Every dictionary is judged by the same coder, OLS with s nonzeros in float64, whatever the method
 codes with: on held-out patches of the same images, which no method has seen, and on those that it
-learned from; all are coded afresh. "Own coder" is the error of held-out samples by the coder that
-the method learns with.
+learned from ("train"); all are coded afresh. "Own" are errors of held-out samples by the coder that
+the method itself learns with, "sd" standard deviations over the draws.
 
 Version 0.1 printed another column here, the error recorded in the last iteration of learning. It
 was that of supports which had been kept from one iteration to the next, and nobody could get it
@@ -131,7 +131,7 @@ def run(
     with progress(experiment, len(wanted)) as advance:
         for result in results(wanted, pixels, output / "comparison.csv"):
             found.append(result)
-            advance(f"{result}, {result.method}; {_left(found, wanted)} left")
+            advance(f"{result}, {result.method}")
     used = _STAND_INS if images is None else IMAGES
     return write(experiment, found, output, used, quick)
 
@@ -146,14 +146,6 @@ def _papers_images(folder: Path) -> list[NDArray[np.float32]]:
             rows, columns = images[-1].shape
             raise ValueError(f"{file} has {rows} × {columns} pixels; the paper's has 512 × 512.")
     return images
-
-
-def _left(found: Sequence[Result], wanted: Sequence[Run]) -> str:
-    """How long the rest takes, from what the same method took at the same setting or on average."""
-    known = {(str(result), result.method): result.seconds for result in found}
-    average = float(np.mean(list(known.values())))
-    seconds = sum(known.get((str(r), r.method), average) for r in wanted[len(found) :])
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def by_setting(results: Sequence[Result]) -> Found:

@@ -92,7 +92,7 @@ def indian_pines() -> Image:
     except ImportError:
         raise ValueError(
             "Indian Pines comes with tensorly, which is not installed: "
-            "pip install 'kronlearn[bench]', or give --cube FILE."
+            "pip install '.[bench]' in the checkout, or give --cube FILE."
         ) from None
     return np.ascontiguousarray(load_indian_pines().tensor, np.float32)
 

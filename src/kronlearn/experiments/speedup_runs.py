@@ -203,8 +203,7 @@ def _by_dask(cell: Run, samples: Any) -> dict[str, Any]:
         from distributed.deploy.utils import nprocesses_nthreads
     except ImportError:
         raise ImportError(
-            "Dask is not installed; install it with pip install 'kronlearn[dask]', or measure "
-            "threads only."
+            "Dask is not installed; pip install '.[dask]' in the checkout, or measure threads only."
         ) from None
 
     # As Dask shares them out unless told otherwise: 4 workers with 4 threads each for 16.

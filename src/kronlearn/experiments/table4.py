@@ -227,7 +227,7 @@ def _write_zarr(place: Path, cube: LargeCube, strips: Iterable[NDArray[np.float3
     try:
         import zarr
     except ImportError:
-        raise ImportError("Zarr is not installed; pip install 'kronlearn[io]'.") from None
+        raise ImportError("Zarr is not installed; pip install '.[io]' in the checkout.") from None
 
     total = n_patches(cube.shape)
     chunk = total // cube.n_strips
