@@ -127,11 +127,7 @@ def run(
     pixels = included_images(_STAND_INS) if images is None else _papers_images(images)
     output.mkdir(parents=True, exist_ok=True)
     wanted = runs(settings(experiment, quick), names, 1 if quick else draws)
-    found: list[Result] = []
-    with progress(experiment, len(wanted)) as advance:
-        for result in results(wanted, pixels, output / "comparison.csv"):
-            found.append(result)
-            advance(f"{result}, {result.method}")
+    found = list(results(wanted, pixels, output / "comparison.csv", progress))
     used = _STAND_INS if images is None else IMAGES
     return write(experiment, found, output, used, quick)
 

@@ -13,6 +13,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import kronlearn as kl
 from kronlearn.experiments.methods import METHODS
 from kronlearn.experiments.published import TABLE1_SETTINGS
 from kronlearn.experiments.store import Store
+from kronlearn.experiments.timing import Progress, no_progress
 
 __all__ = ["Result", "Run", "Setting", "draw_samples", "results", "runs", "settings"]
 
@@ -103,21 +105,23 @@ def runs(chosen: Iterable[Setting], methods: Iterable[str], draws: int) -> list[
     ]
 
 
-def results(wanted: Iterable[Run], images: Sequence[Samples], file: Path) -> Iterator[Result]:
-    """Results, each added to a csv file as soon as it is there.
+def results(
+    wanted: Sequence[Run], images: Sequence[Samples], file: Path, progress: Progress = no_progress
+) -> Iterator[Result]:
+    """Results on patches of images with gray levels from 0 to 255, kept in a csv file."""
 
-    Runs whose results the file holds already, of the same samples, are not repeated. The images
-    have gray levels from 0 to 255.
-    """
-    store = Store(file, Result)
-    drawn: dict[tuple[int, int, int], tuple[Samples, Samples]] = {}
-    for cell in wanted:
-        key = (cell.m, cell.samples, cell.draw)
-        if key not in drawn:
-            drawn = {key: draw_samples(images, *key)}
-        checksum = zlib.crc32(drawn[key][0].tobytes())
-        known = store.find(**asdict(cell), checksum=checksum)
-        yield known or store.add(_learned(cell, *drawn[key], checksum))
+    @lru_cache(maxsize=1)
+    def drawn(m: int, samples: int, draw: int) -> tuple[Samples, Samples]:
+        return draw_samples(images, m, samples, draw)
+
+    def where(cell: Run) -> dict[str, Any]:
+        samples, _ = drawn(cell.m, cell.samples, cell.draw)
+        return {"checksum": zlib.crc32(samples.tobytes())}
+
+    def measure(cell: Run) -> dict[str, Any]:
+        return _learned(cell, *drawn(cell.m, cell.samples, cell.draw))
+
+    return Store(file, Result).run(wanted, where, measure, progress)
 
 
 def draw_samples(
@@ -142,7 +146,7 @@ def draw_samples(
     return drawn[:n_samples], drawn[n_samples:]
 
 
-def _learned(cell: Run, samples: Samples, held_out: Samples, checksum: int) -> Result:
+def _learned(cell: Run, samples: Samples, held_out: Samples) -> dict[str, Any]:
     method = METHODS[cell.method]
     model = method.learner(samples, cell.n, cell.s, cell.iterations, cell.draw)
     dictionaries = {0: model.init}
@@ -153,18 +157,16 @@ def _learned(cell: Run, samples: Samples, held_out: Samples, checksum: int) -> R
         start = time.perf_counter()
         model.fit(samples)
         seconds = time.perf_counter() - start
-    return Result(
-        **asdict(cell),
-        atoms=method.size(cell.m, cell.n),
-        checksum=checksum,
-        seconds=seconds,
-        seconds_per_iteration=float(np.median(np.diff(model.history_["seconds"]))),
-        train_rmse=_error(samples, model.dictionary_, cell.s),
-        held_out_rmse=_error(held_out, model.dictionary_, cell.s),
-        own_train_rmse=-model.score(samples),
-        own_held_out_rmse=-model.score(held_out),
-        held_out_by_iteration=tuple(_error(held_out, d, cell.s) for d in dictionaries.values()),
-    )
+    return {
+        "atoms": method.size(cell.m, cell.n),
+        "seconds": seconds,
+        "seconds_per_iteration": float(np.median(np.diff(model.history_["seconds"]))),
+        "train_rmse": _error(samples, model.dictionary_, cell.s),
+        "held_out_rmse": _error(held_out, model.dictionary_, cell.s),
+        "own_train_rmse": -model.score(samples),
+        "own_held_out_rmse": -model.score(held_out),
+        "held_out_by_iteration": tuple(_error(held_out, d, cell.s) for d in dictionaries.values()),
+    }
 
 
 def _error(samples: Samples, dictionary: Any, s: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,16 +101,18 @@ def run(
         for engine in names
     ]
     output.mkdir(parents=True, exist_ok=True)
+    checksum = cache(runs.Patches.checksum)
+
+    def at(cell: runs.Run) -> dict[str, Any]:
+        given = patches(cell)
+        return {"data": given.data, "checksum": checksum(given), **where}
+
+    def measure(cell: runs.Run) -> dict[str, Any]:
+        return runs.measured(cell, patches(cell), quick)
+
     store = Store(output / f"{experiment}.csv", Result)
-    checksums: dict[runs.Patches, int] = {}
-    with progress(experiment, len(wanted)) as advance:
-        for cell in wanted:
-            given = patches(cell)
-            checksums.setdefault(given, given.checksum())
-            at = {**asdict(cell), "data": given.data, "checksum": checksums[given], **where}
-            if store.find(**at) is None:
-                store.add(Result(**at, **runs.measured(cell, given, quick)))
-            advance(f"{cell.method}, m = {cell.m}, {cell.engine}, p = {cell.processors}")
+    for _ in store.run(wanted, at, measure, progress):
+        pass
     return write(experiment, output, quick)
 
 

@@ -55,6 +55,9 @@ class Run(Setting):
     processors: int
     round: int
 
+    def __str__(self) -> str:
+        return f"{self.method}, m = {self.m}, {self.engine}, p = {self.processors}"
+
 
 @dataclass(frozen=True)
 class Result(Run):
@@ -151,10 +154,7 @@ def measured(cell: Run, given: Patches, quick: bool) -> dict[str, Any]:
             measure, asdict(cell), file, given.streamed, seconds
         )
     except RuntimeError as problem:
-        raise RuntimeError(
-            f"Learning ({cell.method}, {cell.engine}, p = {cell.processors}) from {file} failed: "
-            f"{problem}"
-        ) from None
+        raise RuntimeError(f"Learning ({cell}) from {file} failed: {problem}") from None
     return found
 
 

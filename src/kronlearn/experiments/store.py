@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
+
+from kronlearn.experiments.timing import Progress, no_progress
 
 __all__ = ["Repeats", "Store", "add_line", "grouped", "part"]
 
@@ -42,6 +44,24 @@ class Store(Generic[Row]):
             for field in fields(kind)  # type: ignore[arg-type]
         }
         self.rows: list[Row] = self._read() if file.exists() else []
+
+    def run(
+        self,
+        wanted: Sequence[Any],
+        where: Callable[[Any], dict[str, Any]],
+        measure: Callable[[Any], dict[str, Any]],
+        progress: Progress = no_progress,
+    ) -> Iterator[Row]:
+        """The results of all runs that are wanted; only what the file does not hold is measured.
+
+        A run is a dataclass with some of the columns; ``where`` gives those that tell its data and
+        machine from others, ``measure`` those that are found. Each result is written at once.
+        """
+        with progress(self.file.stem, len(wanted)) as advance:
+            for cell in wanted:
+                at = asdict(cell) | where(cell)
+                yield self.find(**at) or self.add(self._kind(**at, **measure(cell)))
+                advance(str(cell))
 
     def find(self, **values: Any) -> Row | None:
         """The first result that has all these values."""

@@ -11,7 +11,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,9 @@ class Cell:
     draw: int
     method: str
 
+    def __str__(self) -> str:
+        return f"{self.image}, σ = {self.sigma}, {self.method}"
+
 
 @dataclass(frozen=True)
 class Result(Cell):
@@ -107,16 +110,11 @@ def run(
         raise ValueError(f"--images {images} has none of " + ", ".join(f"{n}.png" for n in IMAGES))
     output.mkdir(parents=True, exist_ok=True)
     wanted = cells(names, (_QUICK_SIGMA,) if quick else SIGMAS, 1 if quick else draws)
-    found = []
-    with progress("table3", len(wanted)) as advance:
 
-        def load(name: str) -> Image:
-            return gray_image(images / f"{name}.png")
+    def load(name: str) -> Image:
+        return gray_image(images / f"{name}.png")
 
-        for result in results(wanted, load, output / "table3.csv", n_jobs):
-            found.append(result)
-            advance(f"{result.image}, σ = {result.sigma}, {result.method}: {result.psnr:.2f} dB")
-    return write(found, output)
+    return write(list(results(wanted, load, output / "table3.csv", n_jobs, progress)), output)
 
 
 def cells(
@@ -133,27 +131,27 @@ def cells(
 
 
 def results(
-    wanted: Iterable[Cell], load: Callable[[str], Image], file: Path, n_jobs: int | None = None
+    wanted: Sequence[Cell],
+    load: Callable[[str], Image],
+    file: Path,
+    n_jobs: int | None = None,
+    progress: Progress = no_progress,
 ) -> Iterator[Result]:
-    """Results, each added to a csv file as soon as it is there.
+    """Results, kept in a csv file; ``load`` gives the clean image, gray levels 0 to 255."""
+    clean = lru_cache(maxsize=1)(load)
 
-    Runs whose results the file holds already, of the same pixels, are not repeated. ``load`` gives
-    the clean image, gray levels 0 to 255, of a name.
-    """
-    store = Store(file, Result)
-    clean: dict[str, Image] = {}
-    for cell in wanted:
-        if cell.image not in clean:
-            clean = {cell.image: load(cell.image)}
-        checksum = zlib.crc32(clean[cell.image].tobytes())
-        known = store.find(**asdict(cell), checksum=checksum)
-        yield known or store.add(_denoised(cell, clean[cell.image], checksum, n_jobs))
+    def where(cell: Cell) -> dict[str, Any]:
+        return {"checksum": zlib.crc32(clean(cell.image).tobytes())}
+
+    def measure(cell: Cell) -> dict[str, Any]:
+        return _denoised(cell, clean(cell.image), resolve_n_jobs(n_jobs))
+
+    return Store(file, Result).run(wanted, where, measure, progress)
 
 
-def _denoised(cell: Cell, clean: Image, checksum: int, n_jobs: int | None) -> Result:
+def _denoised(cell: Cell, clean: Image, n_threads: int) -> dict[str, Any]:
     from skimage.metrics import structural_similarity
 
-    n_threads = resolve_n_jobs(n_jobs)
     noise = np.random.default_rng([cell.sigma, cell.draw]).standard_normal(clean.shape)
     noisy = (clean + cell.sigma * noise).astype(np.float32)
     start = time.perf_counter()
@@ -165,8 +163,7 @@ def _denoised(cell: Cell, clean: Image, checksum: int, n_jobs: int | None) -> Re
     # With the original Gaussian window.
     window = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
     ssim = float(structural_similarity(clean, found, data_range=255, **window))
-    scores: dict[str, Any] = {"psnr": psnr(clean, found), "ssim": ssim, "seconds": seconds}
-    return Result(**asdict(cell), checksum=checksum, **scores)
+    return {"psnr": psnr(clean, found), "ssim": ssim, "seconds": seconds}
 
 
 def _by_the_paper(noisy: Image, cell: Cell, n_threads: int) -> Image:
