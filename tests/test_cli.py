@@ -1,6 +1,5 @@
 """The command line: what each command writes and prints, and how errors end."""
 
-import csv
 import json
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from typer.testing import CliRunner
 
 import kronlearn as kl
 from kronlearn.cli import app as cli
-from kronlearn.cli import bench_coding
 from kronlearn.cli.patches import (
     drawn_patches,
     find_images,
@@ -556,45 +554,6 @@ def test_the_demo_prints_a_table(tmp_path):
 
 def test_the_demo_refuses_a_file_as_its_folder(model):
     assert "is a file; give the name of a folder" in fails(2, "demo", "-o", model)
-
-
-# bench
-
-
-def test_bench_coding_compares_times_and_errors(tmp_path):
-    table = tmp_path / "rows.csv"
-    options = ["--quick", "--case", "4,6,3", "--csv", table, "--json"]
-    record = json.loads(succeeds("bench", "coding", *options).stdout)
-    (row,) = record["rows"]
-    assert row["omp rmse"] == pytest.approx(row["scikit-learn rmse"], rel=1e-3)
-    assert row["ols µs"] > 0
-    if "SPAMS" not in record["absent"]:
-        assert row["ols rmse"] == pytest.approx(row["SPAMS rmse"], rel=1e-3)
-    with open(table, encoding="utf-8") as file:
-        assert [int(line["m"]) for line in csv.DictReader(file)] == [4]
-
-
-def test_bench_coding_says_what_is_not_installed(monkeypatch):
-    monkeypatch.setattr(bench_coding, "find_spec", lambda module: None)
-    text = succeeds("bench", "coding", "--quick", "--case", "4,6,3", "--threads", 2).stdout
-    assert "SPAMS is not installed: left out." in text
-    assert "scikit-learn is not installed: left out." in text
-    assert "2 threads" in text
-
-
-def test_bench_coding_takes_patches_from_the_images_of_a_folder(image, tmp_path):
-    options = ["--quick", "--case", "4,6,3", "-q"]
-    succeeds("bench", "coding", "--images", tmp_path, *options)
-    (tmp_path / "empty").mkdir()
-    line = fails(2, "bench", "coding", "--images", tmp_path / "empty", *options)
-    assert "holds no image" in line
-    assert "--case 4,6 needs three numbers" in fails(2, "bench", "coding", "--case", "4,6")
-
-
-def test_bench_learning_measures_every_ratio():
-    record = json.loads(succeeds("bench", "learning", "--quick", "--json").stdout)
-    assert len(record["rows"]) == 8
-    assert all(row["ratio"] is None or row["ratio"] >= 0 for row in record["rows"])
 
 
 # Patches

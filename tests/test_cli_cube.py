@@ -183,21 +183,6 @@ def test_patches_that_do_not_fit_are_refused(cube):
     )
 
 
-def test_the_benchmark_compares_learning_and_denoising():
-    record = json.loads(succeeds("bench", "cube", "--quick", "--json").stdout)
-    two, three = (
-        next(row for row in record["learning"] if row["patch"] == patch and row["rmse"])
-        for patch in ([8, 8], [8, 8, 10])
-    )
-    assert three["nonzeros_per_64"] == two["nonzeros_per_64"]
-    assert three["rmse"] < two["rmse"]
-    rows = {(row["added"], row["method"], row["sigma"]): row for row in record["denoising"]}
-    for sigma in ("known", "estimated"):
-        ours = rows["100", "kronlearn", sigma]
-        for other in ("wavelets", "total variation"):
-            assert ours["psnr"] > rows["100", other, sigma]["psnr"]
-
-
 def test_the_partner_of_an_envi_file_is_not_replaced_unasked(cube):
     succeeds("cube", "denoise", "cube.hdr", "scene.dat", "-q")
     Path("kept.dat").write_text("precious")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,10 @@ from skimage.data import camera
 from typer.testing import CliRunner
 
 from emulated_gpu import EmulatedGpu
-from kronlearn.cli import bench_gpu
 from kronlearn.cli.app import app
+from kronlearn.experiments import gpu
+from kronlearn.experiments.data import perturbed_dct
+from kronlearn.experiments.store import Store
 
 COMMANDS = [
     ["learn", "patches.npy", "--patch", "4x6"],
@@ -112,25 +115,29 @@ def test_it_is_told_once_that_kernels_are_prepared(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_benchmark_of_a_gpu_measures_learning_and_coding(
-    on_gpu: Any, monkeypatch: pytest.MonkeyPatch
+    on_gpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if isinstance(on_gpu, EmulatedGpu):
         # Emulated, the kernels of whole iterations take minutes; this shape has none.
-        small = (bench_gpu.Case("D", 9216, 4, 6, 3),)
-        monkeypatch.setattr(bench_gpu, "CASES", small)
-        monkeypatch.setattr(bench_gpu, "_gpu_name", lambda gpu: "this GPU")
-    monkeypatch.setattr(bench_gpu, "find_spec", lambda name: None)
-    result = run("bench", "gpu", "--quick", "--case", "d", "--json")
+        monkeypatch.setattr(gpu, "CASES", {"D": gpu.Case(9216, 4, 6, 3, 0.06)})
+        monkeypatch.setattr(gpu, "_gpu_name", lambda: "this GPU")
+        monkeypatch.setattr(gpu, "_synchronize", lambda: None)
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None)
+    table = tmp_path / "gpu.csv"
+    result = run("bench", "gpu", "--quick", "--case", "d", "--json", "--csv", str(table))
     assert result.exit_code == 0, result.stderr
-    (row,) = json.loads(result.stdout)["rows"]
-    assert (row["case"], row["samples"]) == ("D", 400)
-    for name in ("plain", "defaults"):
-        assert row[f"{name} ms"] > 0
-        np.testing.assert_allclose(row[f"{name} rmse"], row[f"{name} processor rmse"], rtol=1e-2)
-    assert row["coding ms"] > 0
-    table = run("bench", "gpu", "--quick", "--case", "D").stdout
-    assert bench_gpu._gpu_name(on_gpu) in table
-    assert "batched-omp is not installed" in table
+    rows = json.loads(result.stdout)["rows"]
+    assert [(row["settings"], row["unit"]) for row in rows] == [
+        *(("plain", "ms"), ("plain", "RMSE"), ("defaults", "ms"), ("defaults", "RMSE")),
+        ("coding", "ms"),
+    ]
+    assert all(row["what"] == "D" and row["value"] > 0 for row in rows)
+    for row in rows[1:4:2]:
+        np.testing.assert_allclose(row["value"], row["beside"], rtol=1e-2)
+    assert [asdict(row) for row in Store(table, gpu.Row).rows] == rows
+    shown = run("bench", "gpu", "--quick", "--case", "D").stdout
+    assert gpu._gpu_name() in shown
+    assert "batched-omp is not installed" in shown
 
 
 def test_the_benchmark_of_a_gpu_refuses_a_case_that_there_is_not() -> None:
@@ -151,9 +158,9 @@ def test_coding_is_compared_with_batched_omp_where_it_is(monkeypatch: pytest.Mon
         cuda=SimpleNamespace(synchronize=lambda: None),
     )
     modules = {"torch": torch, "batched_omp": SimpleNamespace(run_omp=run_omp)}
-    monkeypatch.setattr(bench_gpu, "import_module", modules.__getitem__)
-    monkeypatch.setattr(bench_gpu, "_NUMBERS_AT_A_TIME", 200 * 3 * 36)
-    case = bench_gpu.Case("D", 300, 4, 6, 3)
-    dictionary = bench_gpu.perturbed_dct((4, 4), (6, 6))
-    bench_gpu._batched_omp("batched_omp", dictionary, case, bench_gpu.image_like(300, 4))
+    monkeypatch.setattr(gpu, "import_module", modules.__getitem__)
+    monkeypatch.setattr(gpu, "_NUMBERS_AT_A_TIME", 200 * 3 * 36)
+    case = gpu.Case(300, 4, 6, 3, 0.06)
+    dictionary = perturbed_dct((4, 4), (6, 6))
+    gpu._batched_omp("batched_omp", dictionary, case, gpu.image_like(300, 4))
     assert coded == [((16, 36), (200, 16), 3), ((16, 36), (100, 16), 3)]

@@ -14,7 +14,7 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from skimage.restoration import denoise_tv_chambolle, denoise_wavelet
 
 from kronlearn import KroneckerDictionaryLearning, hyperspectral
-from kronlearn.cli.bench_cube import indian_pines
+from kronlearn.experiments.data import indian_pines
 from kronlearn.hyperspectral import CubePatches, blocks, compare, denoise, estimate_noise, slabs
 from kronlearn.io.cubes import open_cube
 
@@ -472,7 +472,7 @@ def test_an_error_on_the_way_leaves_the_old_file(tmp_path):
 
 DENOISE_A_FILE = """
 import sys
-from kronlearn.cli.memory import peak_above_start
+from kronlearn.experiments.timing import peak_above_start
 from kronlearn.hyperspectral import denoise
 
 small, large, out = sys.argv[1:]

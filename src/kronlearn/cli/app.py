@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from kronlearn.cli import app_cube, app_images, app_reproduce
+from kronlearn.cli import app_cube, app_images
+from kronlearn.cli.bench import bench
 from kronlearn.cli.group import Commands
 from kronlearn.cli.options import (
     Device,
@@ -24,14 +25,13 @@ from kronlearn.cli.options import (
     Quiet,
     Structure,
     StructureName,
-    parse_case,
     parse_sizes,
 )
+from kronlearn.cli.reproduce import reproduce
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False)
-bench = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 
 
@@ -246,91 +246,5 @@ def show(
 
 
 app_images.add_to(app)
-app_cube.add_to(app, bench)
-app.add_typer(app_reproduce.reproduce, name="reproduce")
-
-
-@bench.command("coding")
-def bench_coding(
-    images: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Images to take patches from.",
-            show_default="images of scikit-image",
-        ),
-    ] = None,
-    case: Annotated[
-        list[str] | None,
-        typer.Option(metavar="m,n,s", help="m × m patches, n × n atoms, s nonzeros; repeatable."),
-    ] = None,
-    threads: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Compare one thread with this many, too.")
-    ] = 1,
-    repetitions: Annotated[
-        int, typer.Option(min=1, metavar="N", help="The median of these counts.")
-    ] = 5,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rows here.")] = None,
-    quick: Quick = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Compare sparse coding with SPAMS and scikit-learn, if they are installed."""
-    from kronlearn.cli.bench_coding import CASES, run
-    from kronlearn.cli.output import Output
-
-    cases = [parse_case(text) for text in case] if case else list(CASES[:2] if quick else CASES)
-    run(cases, images, threads, repetitions, quick, csv, Output(as_json, quiet))
-
-
-@bench.command("learning")
-def bench_learning(quick: Quick = False, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Measure an iteration of learning against coding, threads, types, shapes and memory."""
-    from kronlearn.cli.bench_learning import run
-    from kronlearn.cli.output import Output
-
-    run(quick, Output(as_json, quiet))
-
-
-@bench.command("gpu")
-def bench_gpu(
-    case: Annotated[
-        list[str] | None,
-        typer.Option(metavar="A", help="A to E; repeatable.", show_default="all"),
-    ] = None,
-    repetitions: Annotated[
-        int, typer.Option(min=1, metavar="N", help="The median of these counts, for coding.")
-    ] = 5,
-    quick: Quick = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Compare learning on a GPU with the processor, and coding with batched-omp."""
-    from kronlearn.cli.bench_gpu import cases_named, run
-    from kronlearn.cli.output import Output
-
-    run(cases_named(case or []), repetitions, quick, Output(as_json, quiet))
-
-
-@bench.command("images")
-def bench_images(
-    images: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="With house.png, barbara.png and lena.png.",
-            show_default="images of scikit-image",
-        ),
-    ] = None,
-    repetitions: Annotated[
-        int, typer.Option(min=1, metavar="N", help="The median of these counts.")
-    ] = 5,
-    quick: Quick = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Compare denoising and inpainting with scikit-image's, and BM3D if it is installed."""
-    from kronlearn.cli.bench_images import run
-    from kronlearn.cli.output import Output
-
-    run(images, quick, repetitions, Output(as_json, quiet))
+app_cube.add_to(app)
+app.add_typer(reproduce, name="reproduce")

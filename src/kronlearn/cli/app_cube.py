@@ -15,7 +15,6 @@ from kronlearn.cli.options import (
     Method,
     MethodName,
     Overwrite,
-    Quick,
     Quiet,
     Structure,
     StructureName,
@@ -27,10 +26,9 @@ __all__ = ["add_to"]
 cube = typer.Typer(help="Hyperspectral cubes: look, learn, denoise.", no_args_is_help=True)
 
 
-def add_to(app: typer.Typer, bench: typer.Typer) -> None:
-    """Give the command line, and its benchmarks, the commands of this module."""
+def add_to(app: typer.Typer) -> None:
+    """Give the command line the commands of this module."""
     app.add_typer(cube, name="cube")
-    bench.command("cube")(bench_cube)
 
 
 File = Annotated[
@@ -232,27 +230,3 @@ def denoise(
         overwrite=overwrite,
     )
     run(request, Output(as_json, quiet))
-
-
-def bench_cube(
-    path: Annotated[
-        Path | None,
-        typer.Option(
-            "--cube",
-            metavar="FILE",
-            help="A cube without much noise.",
-            show_default="Indian Pines, from tensorly",
-        ),
-    ] = None,
-    repetitions: Annotated[
-        int, typer.Option(min=1, metavar="N", help="The median of these counts.")
-    ] = 5,
-    quick: Quick = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Compare learning with two and three modes, and denoising with scikit-image's."""
-    from kronlearn.cli.bench_cube import run
-    from kronlearn.cli.output import Output
-
-    run(path, quick, repetitions, Output(as_json, quiet))

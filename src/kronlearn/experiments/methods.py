@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.init import starting_dictionary
+from kronlearn.experiments.published import TABLE1
 from kronlearn.io.arrays import ArraySource
-from kronlearn.reproduce.published import TABLE1
 
 __all__ = ["DEFAULT_METHODS", "METHODS", "QUICK_METHODS", "Method", "methods_named"]
 

@@ -1,6 +1,6 @@
 """Table IV of the paper: speedup for the patches of a hyperspectral image.
 
-The paper's image, 614 × 1848 pixels and 220 bands of Indian Pines, is not to be had. A cube of that
+The paper's image, 614 × 1848 pixels and 220 bands of Indian Pines, is not available. A cube of that
 size is made from the 145 × 145 × 200 one that is: tiled by mirrored copies, its bands interpolated,
 and varied so that no patch is the repeat of another.
 """
@@ -9,45 +9,27 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.experiments import speedup
+from kronlearn.experiments import speedup_runs as runs
+from kronlearn.experiments.data import indian_pines
+from kronlearn.experiments.report import Report
+from kronlearn.experiments.timing import Progress, no_progress
 from kronlearn.io.atomic import beside, commit, explained, remove
-from kronlearn.reproduce.measurement import stored_samples
-from kronlearn.reproduce.scaling import Patches, Setting
 
-__all__ = [
-    "FORMATS",
-    "QUICK_SCALE",
-    "SHAPE",
-    "Cube",
-    "LargeCube",
-    "cube_shape",
-    "indian_pines",
-    "n_patches",
-    "read_cube",
-    "read_patches",
-    "settings",
-    "write_patches",
-]
+__all__ = ["LargeCube", "cube_shape", "n_patches", "read_cube", "read_patches", "run"]
 
 #: Rows, columns and bands of the paper's cube.
 SHAPE = (614, 1848, 220)
 
-#: Files that patches can be kept in.
-FORMATS = ("npy", "zarr")
-
-#: Of a quick run.
-QUICK_SCALE = 0.001
-
-_M = 8
-_SPARSITY = 16
-_ITERATIONS, _QUICK_ITERATIONS = 100, 5
+_M, _SPARSITY = 8, 16
+_ITERATIONS, _QUICK_ITERATIONS, _QUICK_SCALE = 100, 5, 0.001
 
 # Lightness varies by a few waves over the cube, each by this share, a few hundred pixels long.
 _WAVES, _DEPTH, _LONGEST, _SHORTEST = 4, 0.04, 1000.0, 150.0
@@ -55,12 +37,54 @@ _WAVES, _DEPTH, _LONGEST, _SHORTEST = 4, 0.04, 1000.0, 150.0
 _NOISE = 0.02
 
 
-def settings(
-    methods: Iterable[str], samples: int, iterations: int | None = None, quick: bool = False
-) -> list[Setting]:
-    """The settings of the table: m = n = 8, s = 16."""
+def run(
+    *,
+    cube: Path | None = None,
+    patches: Path | None = None,
+    scale: float = 1.0,
+    form: str = "npy",
+    work: Path | None = None,
+    methods: str = "general,orthonormal",
+    iterations: int | None = None,
+    only_report: bool = False,
+    quick: bool = False,
+    progress: Progress = no_progress,
+    **how: Any,
+) -> Report:
+    """Measure what is missing of Table IV.
+
+    ``cube`` is a small cube to be enlarged, to ``scale`` times the paper's number of patches, which
+    are kept in a file of some ``form`` in the folder ``work`` and found there again; ``patches`` is
+    a file to be used instead. ``how`` goes to :func:`~kronlearn.experiments.speedup.run`.
+    """
+    if only_report:
+        return speedup.write("table4", how["output"])
+    names = runs.scaling_methods(methods)
     iterations = iterations or (_QUICK_ITERATIONS if quick else _ITERATIONS)
-    return [Setting(method, _M, _M, _SPARSITY, samples, iterations) for method in methods]
+    with runs.work_folder(work) as folder:
+        if patches is not None:
+            given, samples = read_patches(patches)
+        else:
+            shape = cube_shape(_QUICK_SCALE if quick else scale)
+            given, samples = _prepared(cube, shape, form, folder, progress), n_patches(shape)
+        chosen = [runs.Setting(name, _M, _M, _SPARSITY, samples, iterations) for name in names]
+        how |= {"quick": quick, "progress": progress}
+        return speedup.run("table4", chosen, lambda at: given, **how)
+
+
+def _prepared(
+    cube: Path | None, shape: tuple[int, int, int], form: str, folder: Path, progress: Progress
+) -> runs.Patches:
+    """The patches of an enlarged cube, made in a folder unless they are there already."""
+    small = indian_pines() if cube is None else read_cube(cube)
+    sizes = ["x".join(map(str, each)) for each in (small.shape, shape)]
+    checksum = zlib.crc32(np.ascontiguousarray(small).tobytes())
+    file = folder / f"patches-{sizes[1]}-{checksum:08x}.{form}"
+    if not file.exists():
+        write_patches(LargeCube(small, shape), file, progress)
+    name = "Indian Pines" if cube is None else cube.name
+    data = f"{name}, {sizes[0]} enlarged to {sizes[1]}, {form}"
+    return runs.Patches(file, data, streamed=True)
 
 
 def cube_shape(scale: float) -> tuple[int, int, int]:
@@ -151,18 +175,6 @@ def _with_bands(cube: NDArray[Any], bands: int) -> NDArray[np.float32]:
     return values[..., before] * (1 - share) + values[..., after] * share
 
 
-def indian_pines() -> NDArray[Any]:
-    """Indian Pines, shape (145, 145, 200), from the tensorly package."""
-    try:
-        from tensorly.datasets import load_indian_pines
-    except ImportError:
-        raise ImportError(
-            "The Indian Pines cube comes with tensorly; pip install 'kronlearn[bench]', or give "
-            "another cube, --cube FILE.npy."
-        ) from None
-    return np.asarray(load_indian_pines().tensor)
-
-
 def read_cube(file: Path) -> NDArray[Any]:
     """A small cube (rows, columns, bands) from a .npy file, or a .npz file with one array."""
     try:
@@ -183,19 +195,15 @@ def read_cube(file: Path) -> NDArray[Any]:
     return content
 
 
-def write_patches(
-    cube: LargeCube, file: Path, on_share: Callable[[float], None] = lambda share: None
-) -> None:
-    """Write the patches (N, 8, 8), float32, strip by strip: .npy, or .zarr for a Zarr folder.
-
-    ``on_share`` is called with the share that is written.
-    """
+def write_patches(cube: LargeCube, file: Path, progress: Progress = no_progress) -> None:
+    """Write the patches (N, 8, 8), float32, strip by strip: .npy, or .zarr for a Zarr folder."""
     write = _write_zarr if file.suffix == ".zarr" else _write_npy
 
     def told() -> Iterator[NDArray[np.float32]]:
-        for number, strip in enumerate(cube.strips(), start=1):
-            yield strip
-            on_share(number / cube.n_strips)
+        with progress("making the cube", cube.n_strips) as advance:
+            for strip in cube.strips():
+                yield strip
+                advance()
 
     place = beside(file)
     try:
@@ -219,7 +227,7 @@ def _write_zarr(place: Path, cube: LargeCube, strips: Iterable[NDArray[np.float3
     try:
         import zarr
     except ImportError:
-        raise ImportError("Zarr is not installed; pip install 'kronlearn[io]'.") from None
+        raise ImportError("Zarr is not installed; pip install '.[io]' in the checkout.") from None
 
     total = n_patches(cube.shape)
     chunk = total // cube.n_strips
@@ -231,10 +239,10 @@ def _write_zarr(place: Path, cube: LargeCube, strips: Iterable[NDArray[np.float3
         stored[number * chunk : (number + 1) * chunk] = strip
 
 
-def read_patches(file: Path) -> tuple[Patches, int]:
+def read_patches(file: Path) -> tuple[runs.Patches, int]:
     """Patches (N, 8, 8) that are in a file already, and N."""
     try:
-        stored = stored_samples(file)
+        stored = runs.stored_samples(file)
     except (ValueError, EOFError) as problem:
         raise ValueError(f"{file} cannot be read as a .npy file: {problem}") from None
     if stored.ndim != 3 or stored.shape[1:] != (_M, _M) or stored.dtype != np.float32:
@@ -242,34 +250,4 @@ def read_patches(file: Path) -> tuple[Patches, int]:
             f"{file} holds an array of shape {stored.shape} and type {stored.dtype}; patches "
             f"(N, {_M}, {_M}) in float32 are needed."
         )
-    return Patches(file, file.name, streamed=True), stored.shape[0]
-
-
-@dataclass(frozen=True)
-class Cube:
-    """Where the patches come from: a small cube in a file, enlarged, or patches in a file.
-
-    Without either it is Indian Pines. ``scale`` is the share of the paper's number of patches.
-    """
-
-    file: Path | None = None
-    patches: Path | None = None
-    scale: float = 1.0
-    format: str = "npy"
-
-    def prepared(
-        self, folder: Path, on_share: Callable[[float], None] = lambda share: None
-    ) -> tuple[Patches, int]:
-        """The patches, and how many; made in a folder unless they are there already."""
-        if self.patches is not None:
-            return read_patches(self.patches)
-        shape = cube_shape(self.scale)
-        small = indian_pines() if self.file is None else read_cube(self.file)
-        name = "Indian Pines" if self.file is None else self.file.name
-        small_size, size = ("x".join(map(str, sizes)) for sizes in (small.shape, shape))
-        checksum = zlib.crc32(np.ascontiguousarray(small).tobytes())
-        file = folder / f"patches-{size}-{checksum:08x}.{self.format}"
-        if not file.exists():
-            write_patches(LargeCube(small, shape), file, on_share)
-        data = f"{name}, {small_size} enlarged to {size}, {self.format}"
-        return Patches(file, data, streamed=True), n_patches(shape)
+    return runs.Patches(file, file.name, streamed=True), stored.shape[0]

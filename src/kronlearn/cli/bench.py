@@ -1,0 +1,175 @@
+"""``kronlearn bench``: speed on this machine, measured by the modules of kronlearn.experiments."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kronlearn.cli.options import Json, Quick, Quiet, parse_case
+
+if TYPE_CHECKING:
+    from rich.table import Table as ShownTable
+
+    from kronlearn.cli.output import Output
+    from kronlearn.experiments.report import Report, Table
+
+__all__ = ["bench", "print_report", "run_experiment"]
+
+bench = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
+
+Repetitions = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Repetitions; the median is reported.")
+]
+Rows = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rows to this file.")]
+
+
+def run_experiment(name: str, given: dict[str, Any]) -> None:
+    """Call ``run`` of a module of kronlearn.experiments with what a command was given."""
+    from kronlearn.cli.output import Output
+
+    output = Output(given.pop("as_json"), given.pop("quiet"))
+    run = import_module(f"kronlearn.experiments.{name}").run
+    print_report(run(**given, progress=output.progress), output)
+
+
+def print_report(report: Report, output: Output) -> None:
+    """Print a report for people or for programs."""
+    for part in report.shown:
+        output.say(part if isinstance(part, str) else _shown(part))
+    output.finish(report.record)
+
+
+def _shown(table: Table) -> ShownTable:
+    """A table for a terminal, numbers to the right."""
+    from rich.table import Table
+
+    shown = Table(title=table.title, title_justify="left")
+    for column, heading in enumerate(table.headings):
+        is_text = any(row[column][:1].isalpha() for row in table.rows)
+        shown.add_column(heading, justify="left" if is_text else "right")
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown
+
+
+@bench.command("coding")
+def coding(
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Images to take patches from.",
+            show_default="images of scikit-image",
+        ),
+    ] = None,
+    case: Annotated[
+        list[str] | None,
+        typer.Option(metavar="m,n,s", help="m × m patches, n × n atoms, s nonzeros; repeatable."),
+    ] = None,
+    threads: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Also compare one thread with this many.")
+    ] = 1,
+    repetitions: Repetitions = 5,
+    csv: Rows = None,
+    quick: Quick = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare sparse coding with SPAMS and scikit-learn, if they are installed."""
+    given = locals()
+    given["cases"] = [parse_case(text) for text in given.pop("case") or ()]
+    run_experiment("coding", given)
+
+
+@bench.command("learning")
+def learning(quick: Quick = False, as_json: Json = False, quiet: Quiet = False) -> None:
+    """Measure an iteration of learning against coding, threads, types, shapes and memory."""
+    run_experiment("learning", locals())
+
+
+@bench.command("gpu")
+def gpu(
+    case: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A", help="A to E; repeatable.", show_default="all"),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also images, whole fits and streaming; three minutes.")
+    ] = False,
+    repetitions: Repetitions = 5,
+    csv: Rows = None,
+    quick: Quick = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare learning on a GPU with the processor, and coding with batched-omp."""
+    given = locals()
+    from kronlearn.cli.devices import use_device
+    from kronlearn.cli.output import Output
+    from kronlearn.experiments.gpu import cases_named
+
+    given["cases"] = cases_named(given.pop("case") or ())
+    use_device("cuda", Output(as_json, quiet), "bench gpu", "bench learning needs none")
+    run_experiment("gpu", given)
+
+
+@bench.command("images")
+def images_(
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="A folder with house.png, barbara.png and lena.png.",
+            show_default="images of scikit-image",
+        ),
+    ] = None,
+    repetitions: Repetitions = 5,
+    quick: Quick = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare denoising and inpainting with scikit-image, and with BM3D if it is installed."""
+    run_experiment("images", locals())
+
+
+@bench.command("cube")
+def cube_(
+    cube: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A cube with little noise.",
+            show_default="Indian Pines, from tensorly",
+        ),
+    ] = None,
+    repetitions: Repetitions = 5,
+    quick: Quick = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare learning with two and three modes, and denoising with scikit-image."""
+    run_experiment("cube", locals())
+
+
+@bench.command("scaling")
+def scaling(
+    csv: Annotated[Path, typer.Option(metavar="FILE", help="Where the times are kept.")] = Path(
+        "scaling.csv"
+    ),
+    workers: Annotated[
+        str, typer.Option(metavar="N,…", help="Numbers of threads and Dask workers.")
+    ] = "1,2,4,8,16",
+    samples: Annotated[
+        int, typer.Option(min=16, metavar="N", help="For the largest of them.")
+    ] = 4_000_000,
+    only_report: Annotated[
+        bool, typer.Option("--only-report", help="Measure nothing; use the times in the file.")
+    ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Time passes on many workers, and predict those of more samples and workers."""
+    run_experiment("scaling", locals())

@@ -1,0 +1,178 @@
+"""The runs behind Table I and Figures 1 and 2: methods compared on patches of three images.
+
+Every method learns from the same samples, from the same start, for as many iterations, on one
+thread. Every dictionary is then judged by the same coder, on the samples it was learned from and on
+others of the same images. All results go to one csv file; the two figures and the table share many
+of them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+import kronlearn as kl
+from kronlearn.experiments.methods import METHODS
+from kronlearn.experiments.published import TABLE1_SETTINGS
+from kronlearn.experiments.store import Store
+from kronlearn.experiments.timing import Progress, no_progress
+
+__all__ = ["Result", "Run", "Setting", "draw_samples", "results", "runs", "settings"]
+
+#: The panels of Figure 2: (m, s) for patches of m × m pixels.
+FIGURE2_PANELS = ((8, 6), (8, 8), (16, 8), (16, 16))
+#: Where Figure 2 is sampled: n. The paper's text does not say where its own is.
+FIGURE2_SIZES = (8, 16, 24)
+
+# Samples by patch side: three quarters of the patches that the images have. All the others, a third
+# as many, are held out.
+_SAMPLES, _ITERATIONS = {8: 9216, 16: 2304}, 100
+_QUICK_SAMPLES, _QUICK_ITERATIONS = {8: 300, 16: 150}, 3
+
+Samples = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Samples of m × m, n atoms per mode, s nonzeros; how many samples and iterations."""
+
+    m: int
+    n: int
+    s: int
+    samples: int
+    iterations: int
+
+    def __str__(self) -> str:
+        return f"{self.m} × {self.m}, n = {self.n}, s = {self.s}"
+
+
+@dataclass(frozen=True)
+class Run(Setting):
+    """One method, once."""
+
+    draw: int
+    method: str
+
+
+@dataclass(frozen=True)
+class Result(Run):
+    """What came of a run on samples with a checksum.
+
+    ``seconds`` is for the whole fit, ``seconds_per_iteration`` the median. ``train_rmse`` and
+    ``held_out_rmse`` are those of the samples learned from and of the others, coded afresh with the
+    learned dictionary by OLS, whatever the method; ``own_train_rmse`` and ``own_held_out_rmse`` the
+    same by the method's own coder. ``held_out_by_iteration`` has the RMSE of the held-out samples,
+    by OLS, with the start and with the dictionary of every iteration.
+    """
+
+    atoms: str
+    checksum: int
+    seconds: float
+    seconds_per_iteration: float
+    train_rmse: float
+    held_out_rmse: float
+    own_train_rmse: float
+    own_held_out_rmse: float
+    held_out_by_iteration: tuple[float, ...]
+
+
+def settings(experiment: str, quick: bool = False) -> list[Setting]:
+    """The settings of "table1", "figure1" (the same) or "figure2"."""
+    if experiment == "figure2":
+        sizes = [(m, n, s) for m, s in FIGURE2_PANELS for n in FIGURE2_SIZES]
+    else:
+        sizes = [(8, n, s) for n, s in TABLE1_SETTINGS]
+    samples = _QUICK_SAMPLES if quick else _SAMPLES
+    iterations = _QUICK_ITERATIONS if quick else _ITERATIONS
+    return [Setting(m, n, s, samples[m], iterations) for m, n, s in sizes]
+
+
+def runs(chosen: Iterable[Setting], methods: Iterable[str], draws: int) -> list[Run]:
+    """All runs, the whole of one draw before the next, so that an early end leaves most."""
+    pairs = [(setting, method) for setting in chosen for method in methods]
+    return [
+        Run(**asdict(at), draw=draw, method=name) for draw in range(draws) for at, name in pairs
+    ]
+
+
+def results(
+    wanted: Sequence[Run], images: Sequence[Samples], file: Path, progress: Progress = no_progress
+) -> Iterator[Result]:
+    """Results on patches of images with gray levels from 0 to 255, kept in a csv file."""
+
+    @lru_cache(maxsize=1)
+    def drawn(m: int, samples: int, draw: int) -> tuple[Samples, Samples]:
+        return draw_samples(images, m, samples, draw)
+
+    def where(cell: Run) -> dict[str, Any]:
+        samples, _ = drawn(cell.m, cell.samples, cell.draw)
+        return {"checksum": zlib.crc32(samples.tobytes())}
+
+    def measure(cell: Run) -> dict[str, Any]:
+        return _learned(cell, *drawn(cell.m, cell.samples, cell.draw))
+
+    return Store(file, Result).run(wanted, where, measure, progress)
+
+
+def draw_samples(
+    images: Sequence[Samples], m: int, n_samples: int, draw: int
+) -> tuple[Samples, Samples]:
+    """Samples to learn from (N, m, m) and held-out ones (N/3, m, m).
+
+    They are patches of the images that do not overlap, without their means.
+    """
+    patches = np.concatenate([kl.images.extract_patches(image, m, stride=m) for image in images])
+    n_held_out = n_samples // 3
+    if n_samples + n_held_out > len(patches):
+        raise ValueError(
+            f"{n_samples} patches of {m} × {m} pixels and {n_held_out} held-out ones were asked "
+            f"for; the images have {len(patches)}."
+        )
+    rng = np.random.default_rng([m, draw])
+    chosen = rng.choice(len(patches), n_samples, replace=False)
+    others = np.delete(np.arange(len(patches)), chosen)
+    drawn = patches[[*chosen, *rng.choice(others, n_held_out, replace=False)]]
+    drawn = drawn - drawn.mean(axis=(1, 2), keepdims=True, dtype=np.float64).astype(np.float32)
+    return drawn[:n_samples], drawn[n_samples:]
+
+
+def _learned(cell: Run, samples: Samples, held_out: Samples) -> dict[str, Any]:
+    method = METHODS[cell.method]
+    model = method.learner(samples, cell.n, cell.s, cell.iterations, cell.draw)
+    dictionaries = {0: model.init}
+    model.set_params(
+        callback=lambda state: dictionaries.update({state.iteration: state.dictionary})
+    )
+    with threadpool_limits(limits=1):
+        start = time.perf_counter()
+        model.fit(samples)
+        seconds = time.perf_counter() - start
+    return {
+        "atoms": method.size(cell.m, cell.n),
+        "seconds": seconds,
+        "seconds_per_iteration": float(np.median(np.diff(model.history_["seconds"]))),
+        "train_rmse": _error(samples, model.dictionary_, cell.s),
+        "held_out_rmse": _error(held_out, model.dictionary_, cell.s),
+        "own_train_rmse": -model.score(samples),
+        "own_held_out_rmse": -model.score(held_out),
+        "held_out_by_iteration": tuple(_error(held_out, d, cell.s) for d in dictionaries.values()),
+    }
+
+
+def _error(samples: Samples, dictionary: Any, s: int) -> float:
+    """RMSE of the samples coded by OLS with the dense dictionary, in float64."""
+    rows = samples.reshape(len(samples), -1).astype(np.float64)
+    matrix = dictionary.to_dense().astype(np.float64)
+    matrix /= np.linalg.norm(matrix, axis=0)
+    codes = kl.sparse_code(rows, [matrix], s, method="ols")
+    return math.sqrt(float(np.mean((rows - codes @ matrix.T) ** 2)))

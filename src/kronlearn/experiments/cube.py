@@ -1,0 +1,131 @@
+"""``kronlearn bench cube``: learning with two and three modes, denoising beside scikit-image's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from kronlearn.experiments.data import indian_pines
+from kronlearn.experiments.report import Report, Table
+from kronlearn.experiments.timing import Progress, benchmark, in_turns, no_progress
+from kronlearn.hyperspectral import compare, denoise, learn
+from kronlearn.io.cubes import open_cube
+
+__all__ = ["run"]
+
+# Standard deviations of the noise, and those that it has from band to band, at random between.
+_SIGMAS, _UNEQUAL = (50.0, 100.0, 200.0, 400.0), (20.0, 300.0)
+# Weights of total variation, in units of the noise; the best for the known cube counts.
+_WEIGHTS = (0.5, 1.0, 2.0)
+# Bands of the patches with three modes, and nonzeros for a patch of one band.
+_BANDS, _NONZEROS = (4, 10), (1, 2)
+
+Values = NDArray[np.float32]
+Rows = list[dict[str, Any]]
+
+
+def run(
+    *,
+    cube: Path | None = None,
+    repetitions: int = 5,
+    quick: bool = False,
+    progress: Progress = no_progress,
+) -> Report:
+    """Learn from a cube and denoise it, all on one thread; Indian Pines by default."""
+    values = indian_pines() if cube is None else _read(cube)
+    if quick:
+        values = values[:48, :48, :40]
+    rng = np.random.default_rng(0)
+    bands = values.shape[2]
+    sigmas = _SIGMAS[1:2] if quick else _SIGMAS
+    levels: dict[str, Any] = {f"{sigma:g}": np.full(bands, sigma) for sigma in sigmas}
+    levels["{:g} to {:g}".format(*_UNEQUAL)] = rng.uniform(*_UNEQUAL, bands)
+    denoised: Rows = []
+    with threadpool_limits(limits=1):
+        learned = _learning(values, 3 if quick else 30, progress)
+        for name, level in levels.items():
+            sigma = level.astype(np.float32)
+            noisy = values + sigma * rng.standard_normal(values.shape, np.float32)
+            rounds = 1 if quick else repetitions
+            denoised += _denoising(name, values, noisy, sigma, rounds, progress)
+    columns = "patch nonzeros nonzeros_per_64:g rmse:.1f seconds:.2f"
+    scores = "added method sigma psnr:.2f angle:.3f ssim:.4f seconds:.3f"
+    tables = [
+        Table.of("Learning from a cube", learned, columns),
+        Table.of("Denoising a cube, one thread: PSNR in dB, angle in °", denoised, scores),
+    ]
+    return benchmark(tables, learning=learned, denoising=denoised)
+
+
+def _read(path: Path) -> Values:
+    cube = open_cube(path)
+    return np.ascontiguousarray(cube.read_checked(slice(0, cube.shape[0]))[0], np.float32)
+
+
+def _learning(cube: Values, max_iter: int, progress: Progress) -> Rows:
+    """RMSE with two and three modes and as many nonzeros for as many entries."""
+    cases = [((8, 8, b)[: 2 + (b > 1)], s * b) for s in _NONZEROS for b in (1, *_BANDS)]
+    rows = []
+    with progress("Learning", len(cases)) as advance:
+        for patch, nonzeros in cases:
+            history = learn(
+                cube, patch, patch, nonzeros, band_axis=2, max_iter=max_iter, random_state=0
+            ).history_
+            row: dict[str, Any] = {"patch": list(patch), "nonzeros": nonzeros}
+            row["nonzeros_per_64"] = nonzeros * 64 / np.prod(patch)
+            row |= {"rmse": min(history["rmse"]), "seconds": float(history["seconds"][-1])}
+            rows.append(row)
+            advance()
+    return rows
+
+
+def _denoising(
+    name: str, clean: Values, noisy: Values, sigma: Values, repetitions: int, progress: Progress
+) -> Rows:
+    methods: dict[str, Callable[[], Values]] = {}
+    for level, given in (("known", sigma), ("estimated", None)):
+        methods[f"kronlearn, {level}"] = partial(denoise, noisy, given, band_axis=2, n_jobs=1)
+        methods[f"wavelets, {level}"] = partial(_by_band, _wavelets, noisy, given)
+        runs = [partial(_by_band, partial(_variation, w), noisy, given) for w in _WEIGHTS]
+        best = max(runs, key=lambda run: compare(clean, run()).mean_psnr)
+        methods[f"total variation, {level}"] = best
+    found: dict[str, tuple[float | None, Values]] = {"noisy, ": (None, noisy)}
+    found |= in_turns(methods, repetitions, progress, f"σ = {name}")
+    rows = []
+    for key, (seconds, result) in found.items():
+        method, _, level = key.partition(", ")
+        scores = compare(clean, result)
+        row = {"added": name, "method": method, "sigma": level, "psnr": scores.mean_psnr}
+        row |= {"angle": scores.mean_angle, "ssim": scores.mean_ssim, "seconds": seconds}
+        rows.append(row)
+    return rows
+
+
+def _by_band(
+    method: Callable[[Values, float | None], Values], noisy: Values, sigma: Values | None
+) -> Values:
+    """Every band on its own; without noise given, the method finds it."""
+    result = np.empty_like(noisy)
+    for band in range(noisy.shape[2]):
+        image = np.ascontiguousarray(noisy[..., band])
+        result[..., band] = method(image, None if sigma is None else float(sigma[band]))
+    return result
+
+
+def _wavelets(image: Values, sigma: float | None) -> Values:
+    from skimage.restoration import denoise_wavelet
+
+    return np.asarray(denoise_wavelet(image, sigma=sigma), np.float32)
+
+
+def _variation(weight: float, image: Values, sigma: float | None) -> Values:
+    from skimage.restoration import denoise_tv_chambolle, estimate_sigma
+
+    sigma = estimate_sigma(image) if sigma is None else sigma
+    return np.asarray(denoise_tv_chambolle(image / sigma, weight=weight) * sigma, np.float32)

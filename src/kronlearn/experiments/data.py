@@ -1,0 +1,104 @@
+"""What experiments learn from: images, their patches, and a cube that comes with tensorly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import kronlearn as kl
+from kronlearn.core.init import dct_factor
+
+__all__ = [
+    "INCLUDED",
+    "gray_image",
+    "images_in",
+    "included_images",
+    "indian_pines",
+    "perturbed_dct",
+    "psnr",
+    "sampled_patches",
+]
+
+Image = NDArray[np.float32]
+
+#: Gray images inside scikit-image's wheel: nothing is downloaded.
+INCLUDED = ("camera", "brick", "grass", "gravel", "moon")
+
+# Luminance of linear RGB (ITU-R BT.709), as in scikit-image's rgb2gray.
+_LUMINANCE = np.array([0.2125, 0.7154, 0.0721], np.float32)
+_ENDINGS = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff")
+
+
+def included_images(names: Sequence[str] = INCLUDED) -> list[Image]:
+    """Gray images of shape (512, 512), in gray levels 0 to 255, from the scikit-image package."""
+    from skimage import data
+
+    return [getattr(data, name)().astype(np.float32) for name in names]
+
+
+def gray_image(path: Path) -> Image:
+    """The image in a file, of shape (rows, columns), in its own gray levels."""
+    from skimage.io import imread
+
+    pixels: Image = imread(path).astype(np.float32)
+    if pixels.ndim == 3:
+        # Without an alpha channel.
+        pixels = pixels[..., : 3 if pixels.shape[-1] > 2 else 1]
+        is_gray = (pixels == pixels[..., :1]).all()
+        pixels = pixels[..., 0] if is_gray else pixels @ _LUMINANCE
+    return pixels
+
+
+def images_in(folder: Path) -> list[Image]:
+    """The images of a folder and the folders in it, in the order of their names, as gray images."""
+    if not folder.is_dir():
+        raise ValueError(f"--images {folder}: there is no such folder.")
+    files = [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in _ENDINGS]
+    if not files:
+        raise ValueError(f"{folder} holds no image; give a folder with {', '.join(_ENDINGS)}.")
+    return [gray_image(file) for file in files]
+
+
+def sampled_patches(images: Sequence[Image], shape: tuple[int, int], n_samples: int) -> Image:
+    """Patches at random places of the images, each without its mean, shape (N, m_1, m_2)."""
+    rng = np.random.default_rng(0)
+    patches = []
+    for image, share in zip(images, np.array_split(range(n_samples), len(images)), strict=True):
+        windows = np.lib.stride_tricks.sliding_window_view(image, shape)
+        rows, columns = (rng.integers(0, size, len(share)) for size in windows.shape[:2])
+        patches.append(windows[rows, columns])
+    samples = np.concatenate(patches)
+    return samples - samples.mean(axis=(1, 2), keepdims=True)
+
+
+def perturbed_dct(patch_shape: Sequence[int], n_atoms: Sequence[int]) -> kl.KroneckerDictionary:
+    """Separable DCT factors plus 20 % noise, float32: unstructured, but fit for images."""
+    rng = np.random.default_rng(0)
+    factors = []
+    for m, n in zip(patch_shape, n_atoms, strict=True):
+        noise = rng.standard_normal((m, n)) / np.sqrt(m)
+        factors.append((dct_factor(m, n) + 0.2 * noise).astype(np.float32))
+    return kl.KroneckerDictionary.normalized(factors)
+
+
+def indian_pines() -> Image:
+    """The cube of 145 × 145 pixels and 200 bands in tensorly's wheel."""
+    try:
+        from tensorly.datasets import load_indian_pines
+    except ImportError:
+        raise ValueError(
+            "Indian Pines comes with tensorly, which is not installed: "
+            "pip install '.[bench]' in the checkout, or give --cube FILE."
+        ) from None
+    return np.ascontiguousarray(load_indian_pines().tensor, np.float32)
+
+
+def psnr(clean: NDArray[Any], image: NDArray[Any]) -> float:
+    """The PSNR in dB, for gray levels 0 to 255."""
+    from skimage.metrics import peak_signal_noise_ratio
+
+    return float(peak_signal_noise_ratio(clean, np.asarray(image, clean.dtype), data_range=255))

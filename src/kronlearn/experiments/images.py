@@ -1,0 +1,138 @@
+"""``kronlearn bench images``: denoising and inpainting, how well and how fast, beside others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import kronlearn as kl
+from kronlearn.experiments.data import gray_image, included_images, psnr
+from kronlearn.experiments.report import Report, Table
+from kronlearn.experiments.timing import (
+    Progress,
+    benchmark,
+    in_turns,
+    measured_in_a_process,
+    no_progress,
+    peak_above_start,
+)
+
+__all__ = ["measure_memory", "run"]
+
+_SIGMA = 20.0
+
+Image = NDArray[np.float32]
+Methods = dict[str, Callable[[], Any]]
+
+
+def run(
+    *,
+    images: Path | None = None,
+    repetitions: int = 5,
+    quick: bool = False,
+    progress: Progress = no_progress,
+) -> Report:
+    """PSNR and seconds of every method for every task; the methods of one task take turns.
+
+    ``images`` is a folder with house.png, barbara.png and lena.png.
+    """
+    size = 96 if quick else 512
+    if images is None:
+        names = ("camera", "brick")
+        pixels = dict(zip(names, [i[:size, :size] for i in included_images(names)], strict=True))
+    else:
+        paths = {name: images / f"{name}.png" for name in ("house", "barbara", "lena")}
+        pixels = {name: gray_image(path) for name, path in paths.items()}
+    tasks: dict[str, tuple[Image, Methods]] = {}
+    for name, image in pixels.items():
+        tasks[f"denoise {name}, σ = {_SIGMA:g}"] = image, _denoising(image, quick)
+        tasks[f"inpaint {name}, half missing"] = image, _inpainting(image)
+    (astronaut,) = included_images(["astronaut"])
+    clean = astronaut[:size, :size]
+    tasks[f"denoise astronaut, σ = {_SIGMA:g}"] = clean, _colour(clean)
+    rows = []
+    for task, (clean, methods) in tasks.items():
+        found = in_turns(methods, 1 if quick else repetitions, progress, task)
+        first = next(iter(found.values()))[0]
+        for method, (seconds, image) in found.items():
+            row = {"task": task, "method": method, "psnr": psnr(clean, image)}
+            rows.append({**row, "seconds": seconds, "ratio": seconds / first})
+    memory = measured_in_a_process(measure_memory, 512 if quick else 4096)
+    columns = "task method psnr:.2f seconds:.3f ratio:.2f"
+    shown: list[str | Table] = [Table.of("Images, PSNR in dB", rows, columns)]
+    if memory is not None:
+        shown.append(
+            f"Denoising {memory['side']} × {memory['side']} pixels holds at most "
+            f"{memory['ratio']:.1f} times the float32 image beyond it."
+        )
+    return benchmark(shown, rows=rows, memory=memory)
+
+
+def _noisy(clean: Image) -> Image:
+    noise = np.random.default_rng(0).standard_normal(clean.shape, np.float32)
+    return clean + np.float32(_SIGMA) * noise
+
+
+def _denoising(clean: Image, quick: bool) -> Methods:
+    from skimage.restoration import denoise_nl_means, denoise_tv_chambolle
+
+    noisy, two = _noisy(clean), {"n_jobs": 2}
+    ours = partial(kl.images.denoise, noisy, _SIGMA)
+    ready = ours(patch_size=8, n_atoms=16, full=True).dictionary
+    methods: Methods = {
+        "kronlearn, 2 threads": partial(ours, **two),
+        "kronlearn, 1 thread": partial(ours, n_jobs=1),
+        "kronlearn, ready dictionary, 2 threads": partial(ours, dictionary=ready, **two),
+        "kronlearn, ready dictionary, one stage, 2 threads": partial(
+            ours, dictionary=ready, stages=1, **two
+        ),
+        "scikit-image, total variation": partial(denoise_tv_chambolle, noisy, weight=1.1 * _SIGMA),
+        "scikit-image, non-local means": partial(
+            denoise_nl_means, noisy, sigma=_SIGMA, h=0.8 * _SIGMA
+        ),
+    }
+    if not quick and find_spec("bm3d") is not None:
+        methods["BM3D"] = partial(import_module("bm3d").bm3d, noisy, _SIGMA)
+    return methods
+
+
+def _inpainting(clean: Image) -> Methods:
+    from skimage.restoration import inpaint_biharmonic
+
+    missing = np.random.default_rng(0).random(clean.shape) < 0.5
+    holed = np.where(missing, np.float32(0), clean)
+    ours = partial(kl.images.inpaint, holed, missing, n_jobs=2)
+    return {
+        "kronlearn, 2 threads": ours,
+        "kronlearn, one stage, 2 threads": partial(ours, stages=1),
+        "scikit-image, biharmonic": partial(inpaint_biharmonic, holed, missing),
+    }
+
+
+def _colour(clean: Image) -> Methods:
+    noisy = _noisy(clean)
+    ours = partial(kl.images.denoise, sigma=_SIGMA, n_jobs=2)
+    return {
+        "together": partial(ours, noisy, channel_axis=-1),
+        "channel by channel": lambda: np.stack([ours(noisy[..., k]) for k in range(3)], -1),
+    }
+
+
+def measure_memory(side: int) -> dict[str, Any] | None:
+    """What denoising holds at most beyond the image; right once per process."""
+    (tile,) = included_images(["camera"])
+    kl.images.denoise(tile[200:264, 200:264], _SIGMA)
+    image = np.tile(tile, (math.ceil(side / 512),) * 2)[:side, :side]
+    rng = np.random.default_rng(0)
+    for row in image:
+        row += np.float32(_SIGMA) * rng.standard_normal(side, np.float32)
+    peak = peak_above_start(lambda: kl.images.denoise(image, _SIGMA, n_jobs=2))
+    return {"side": side, "bytes": peak, "ratio": peak / image.nbytes} if peak else None

@@ -1,0 +1,183 @@
+"""What an experiment says: tables, claims with their verdicts, figures, pages of Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "EXPERIMENTS",
+    "Claim",
+    "Outcome",
+    "Report",
+    "Table",
+    "claims_text",
+    "figure",
+    "join",
+    "publish",
+]
+
+EXPERIMENTS = ("table1", "figure1", "figure2", "table2", "table3", "table4")
+
+# A verdict names at most so many settings; tables have them all.
+_MOST_NAMED = 12
+
+_INTRODUCTION = """# The paper's experiments, run again
+
+C. Rusu and P. Irofti, "Efficient and Parallel Separable Dictionary Learning", 2020 (arXiv
+2007.03800). Each section is written by `kronlearn reproduce` from the csv file beside it."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells under headings."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    @classmethod
+    def of(cls, title: str, rows: Iterable[Mapping[str, Any]], columns: str) -> Table:
+        """A table of records; ``columns`` has the names of values, with formats: ``m psnr:.2f``."""
+        pairs = [column.partition(":") for column in columns.split()]
+        cells = [[_text(row[name], form) for name, _, form in pairs] for row in rows]
+        return cls(title, [name.replace("_", " ") for name, *_ in pairs], cells)
+
+    def markdown(self) -> str:
+        """The table in Markdown, under its title."""
+        lines = [self.headings, ["---"] * len(self.headings), *self.rows]
+        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        return f"{self.title}:\n\n{table}"
+
+
+def _text(value: Any, form: str) -> str:
+    """A value as text, a number of 1000 or more without an exponent; nothing for None."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if form == ".3g" and abs(value) >= 1000 else format(value, form)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Whether a claim holds at one setting, and the number that says so."""
+
+    at: str
+    holds: bool
+    found: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence, and what came out at every setting that it speaks of."""
+
+    text: str
+    outcomes: Sequence[Outcome]
+
+    @property
+    def held(self) -> int:
+        """At how many settings it holds."""
+        return sum(outcome.holds for outcome in self.outcomes)
+
+    def verdict(self, full: bool = True) -> str:
+        """At how many settings it holds, and where it does not; in full, also where it does."""
+        missed = _places(outcome for outcome in self.outcomes if not outcome.holds)
+        held = _places(outcome for outcome in self.outcomes if outcome.holds)
+        text = f"{self.text}: holds at {self.held} of {len(self.outcomes)}"
+        text += f" ({held})" if full and held else ""
+        return text + (f", **missed** at {missed}." if missed else ".")
+
+
+def _places(outcomes: Iterable[Outcome]) -> str:
+    places = [f"{outcome.at}: {outcome.found}" for outcome in outcomes]
+    more = len(places) - _MOST_NAMED
+    return "; ".join([*places[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
+
+
+def claims_text(claims: Sequence[Claim], full: bool = True) -> str:
+    """A line for every claim."""
+    lines = [f"- {claim.verdict(full)}" for claim in claims]
+    return "\n".join(lines) or "These runs are too few or too small for any claim."
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a command prints, for people and for programs."""
+
+    shown: Sequence[str | Table]
+    record: dict[str, Any]
+
+
+def publish(
+    folder: Path,
+    name: str,
+    title: str,
+    parts: Sequence[str | Table | Sequence[Claim]],
+    drawing: Figure,
+) -> list[str | Table]:
+    """Write NAME.md, of texts, tables and claims, and its figure, NAME.png.
+
+    Returns what is to be shown of it: the tables, and of claims where they do not hold.
+    """
+    page, shown = [f"# {title}"], list[str | Table]()
+    for part in parts:
+        if isinstance(part, str):
+            page.append(part.strip())
+        elif isinstance(part, Table):
+            page.append(part.markdown())
+            shown.append(part)
+        else:
+            page.append(claims_text(part))
+            shown.append(claims_text(part, full=False))
+    page.append(f"![{title}]({name}.png)")
+    (folder / f"{name}.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
+    drawing.savefig(folder / f"{name}.png", dpi=150)
+    return [*shown, f"Written to {folder}: {name}.md and {name}.png."]
+
+
+def figure(
+    draws: Sequence[Callable[[Axes], None]], title: str = "", *, across: int = 4, **shared: Any
+) -> Figure:
+    """Panels in rows of so many, each drawn by its function, with one legend below."""
+    from matplotlib.figure import Figure
+
+    across = min(len(draws), across)
+    down = -(-len(draws) // across)
+    found = Figure(figsize=(3.3 * across + 0.8, 3.2 * down + 1.0), layout="constrained")
+    axes = found.subplots(down, across, squeeze=False, **shared).ravel()
+    handles: dict[str, Any] = {}
+    for ax, draw in zip(axes, draws, strict=False):
+        draw(ax)
+        if shared:
+            ax.label_outer()
+        ax.grid(alpha=0.25, lw=0.6)
+        ax.spines[["top", "right"]].set_visible(False)
+        handles |= dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
+    for ax in axes[len(draws) :]:
+        ax.remove()
+    found.suptitle(title, fontsize="medium")
+    below: dict[str, Any] = {"loc": "outside lower center", "frameon": False}
+    found.legend(handles.values(), handles.keys(), ncols=min(len(handles), 3 * across), **below)
+    return found
+
+
+def join(folder: Path) -> Report:
+    """Write RESULTS.md: the reports of the experiments in a folder as one page."""
+    reports = [name for name in EXPERIMENTS if (folder / f"{name}.md").is_file()]
+    if not reports:
+        raise ValueError(
+            f"{folder} has none of {', '.join(f'{name}.md' for name in EXPERIMENTS)}; run "
+            "kronlearn reproduce with this folder as --output first."
+        )
+    texts = [(folder / f"{name}.md").read_text("utf-8").strip() for name in reports]
+    # Their titles become sections of this page.
+    sections = [re.sub(r"^(#+ )", r"#\1", text, flags=re.MULTILINE) for text in texts]
+    page = folder / "RESULTS.md"
+    page.write_text("\n\n".join([_INTRODUCTION, *sections]) + "\n", encoding="utf-8")
+    return Report([f"Written: {page}."], {"page": page})

@@ -1,0 +1,160 @@
+"""Results as csv files that grow line by line, and what repeated ones come to."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_type_hints
+
+from kronlearn.experiments.timing import Progress, no_progress
+
+__all__ = ["Repeats", "Store", "add_line", "grouped", "part"]
+
+Row = TypeVar("Row")
+Key = TypeVar("Key", bound=Hashable)
+
+_PARSERS: dict[Any, Callable[[str], Any]] = {
+    int: int,
+    float: float,
+    str: str,
+    int | None: lambda text: int(text) if text else None,
+    float | None: lambda text: float(text) if text else None,
+    tuple[float, ...]: lambda text: tuple(map(float, text.split())),
+}
+
+
+class Store(Generic[Row]):
+    """The results of an experiment in a csv file, read once and added to.
+
+    Parameters
+    ----------
+    file : path
+    kind : type
+        A dataclass; its fields are the columns.
+    """
+
+    def __init__(self, file: Path, kind: type[Row]) -> None:
+        self.file, self._kind = file, kind
+        self._types: dict[str, Any] = {
+            field.name: get_type_hints(kind)[field.name]
+            for field in fields(kind)  # type: ignore[arg-type]
+        }
+        self.rows: list[Row] = self._read() if file.exists() else []
+
+    def run(
+        self,
+        wanted: Sequence[Any],
+        where: Callable[[Any], dict[str, Any]],
+        measure: Callable[[Any], dict[str, Any]],
+        progress: Progress = no_progress,
+    ) -> Iterator[Row]:
+        """The results of all runs that are wanted; only what the file does not hold is measured.
+
+        A run is a dataclass with some of the columns; ``where`` gives those that tell its data and
+        machine from others, ``measure`` those that are found. Each result is written at once.
+        """
+        with progress(self.file.stem, len(wanted)) as advance:
+            for cell in wanted:
+                at = asdict(cell) | where(cell)
+                yield self.find(**at) or self.add(self._kind(**at, **measure(cell)))
+                advance(str(cell))
+
+    def find(self, **values: Any) -> Row | None:
+        """The first result that has all these values."""
+        return next(
+            (row for row in self.rows if all(getattr(row, k) == v for k, v in values.items())), None
+        )
+
+    def add(self, row: Row) -> Row:
+        """Write a result; returns it as reading it gives it, in six digits."""
+        texts = {name: _text(value) for name, value in asdict(row).items()}  # type: ignore[call-overload]
+        add_line(self.file, texts)
+        self.rows.append(self._parsed(list(texts.values())))
+        return self.rows[-1]
+
+    def _read(self) -> list[Row]:
+        try:
+            text = self.file.read_text("utf-8")
+        except UnicodeDecodeError:
+            text = "?"
+        lines = list(csv.reader(text.splitlines()))
+        if lines and lines[0] != list(self._types):
+            raise ValueError(
+                f"{self.file} does not hold results of this experiment; give another folder."
+            )
+        rows = []
+        for number, line in enumerate(lines[1:], start=2):
+            try:
+                rows.append(self._parsed(line))
+            except ValueError:
+                raise ValueError(
+                    f"Line {number} of {self.file} cannot be read; remove it."
+                ) from None
+        if lines and not text.endswith("\n"):
+            raise ValueError(f"Line {len(lines)} of {self.file} is not complete; remove it.")
+        return rows
+
+    def _parsed(self, texts: list[str]) -> Row:
+        pairs = zip(self._types.items(), texts, strict=True)
+        return self._kind(**{name: _PARSERS[kind](text) for (name, kind), text in pairs})
+
+
+def add_line(file: Path, values: Mapping[str, Any]) -> None:
+    """Add a line to a csv file, under a line with the names of the values if it is new."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if not file.exists() or file.stat().st_size == 0:
+        writer.writerow(values)
+    writer.writerow(map(_text, values.values()))
+    # In one piece: an interruption leaves the whole line or none of it.
+    with file.open("a", newline="", encoding="utf-8") as stream:
+        stream.write(text.getvalue())
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " ".join(map(_text, value))
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "" if value is None else str(value)
+
+
+def part(row: Any, kind: type[Row]) -> Row:
+    """The fields of a dataclass that another one, with some of them, has."""
+    return kind(**{field.name: getattr(row, field.name) for field in fields(kind)})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Repeats(Generic[Row]):
+    """Results of the same thing in several draws or rounds."""
+
+    rows: list[Row]
+
+    def values(self, name: str) -> list[Any]:
+        """What is known of a column."""
+        values = (getattr(row, name) for row in self.rows)
+        return [value for value in values if value is not None]
+
+    def mean(self, name: str) -> float:
+        """The mean of a column."""
+        return statistics.fmean(self.values(name))
+
+    def deviation(self, name: str) -> float:
+        """The standard deviation of a column; 0 of one result."""
+        return statistics.stdev(self.values(name)) if len(self.rows) > 1 else 0.0
+
+    def median(self, name: str) -> float | None:
+        """The median of a column; None if nothing is known of it."""
+        return statistics.median(self.values(name)) if self.values(name) else None
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, Repeats[Row]]:
+    """The results that have the same key, in the order in which they come."""
+    groups: dict[Key, Repeats[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), Repeats([])).rows.append(row)
+    return groups

@@ -1,0 +1,131 @@
+"""How long work takes and how much memory: in turns, or in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kronlearn as kl
+from kronlearn.experiments.report import Report, Table
+
+__all__ = [
+    "Progress",
+    "benchmark",
+    "in_turns",
+    "machine",
+    "measured_in_a_process",
+    "memory_held",
+    "no_progress",
+    "peak_above_start",
+]
+
+#: From a description and a number of steps, what is called after each, with a note or without.
+Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
+
+
+@contextmanager
+def no_progress(description: str, total: int) -> Iterator[Callable[..., None]]:
+    """Progress that nobody sees."""
+    yield lambda note="": None
+
+
+def in_turns(
+    runs: Mapping[str, Callable[[], Any]],
+    repetitions: int,
+    progress: Progress = no_progress,
+    description: str = "",
+) -> dict[str, tuple[float, Any]]:
+    """Median seconds of each run and its last result, by name.
+
+    The runs take turns, so that a machine that slows down for a while slows all of them down.
+    One round before the measured ones warms up caches, pools and imports.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    results: dict[str, Any] = {}
+    with progress(description, repetitions + 1) as advance:
+        for repetition in range(repetitions + 1):
+            for name, run in runs.items():
+                start = time.perf_counter()
+                results[name] = run()
+                if repetition:
+                    seconds[name].append(time.perf_counter() - start)
+            advance()
+    return {name: (statistics.median(values), results[name]) for name, values in seconds.items()}
+
+
+def benchmark(shown: Sequence[str | Table], **record: Any) -> Report:
+    """The report of a benchmark, with the machine it ran on."""
+    facts = machine()
+    line = ", ".join(f"{name} {value}" for name, value in facts.items())
+    return Report([line, *shown], {"machine": facts, **record})
+
+
+def machine() -> dict[str, str]:
+    """Processor, instruction set and versions, to be printed with the numbers."""
+    return {
+        "processor": _processor(),
+        "instruction_set": kl.instruction_set(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "kronlearn": kl.__version__,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def measured_in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of a module returns in a new process, where BLAS has one thread.
+
+    Arguments and result go through JSON.
+    """
+    names = f"from {function.__module__} import {function.__name__} as f"
+    code = f"import json, sys; {names}; print(json.dumps(f(*json.loads(sys.argv[1]))))"
+    limits = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(arguments)],
+        capture_output=True,
+        text=True,
+        env=os.environ | limits,
+    )
+    if done.returncode:
+        raise RuntimeError(
+            done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+        )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def memory_held() -> tuple[int, int] | None:
+    """Bytes that this process holds and has held at most; None where the system does not tell."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    entries = dict(line.split(":", 1) for line in lines)
+    now, most = (int(entries[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
+    return now, most
+
+
+def peak_above_start(work: Callable[[], object]) -> int | None:
+    """Bytes that some work held at most beyond what was held before; right once per process."""
+    before = memory_held()
+    work()
+    after = memory_held()
+    return None if before is None or after is None else after[1] - before[0]
