@@ -23,7 +23,7 @@ import zarr
 from scipy.io import loadmat, netcdf_file, savemat
 
 from cube_files import KINDS, can_hold, cube_of, files_of, write_cube
-from kronlearn.io.pages import is_mapped, will_need
+from kronlearn.io.pages import mapped_from, will_need
 from kronlearn.io.stored import (
     StoredArray,
     StoredArrayError,
@@ -558,7 +558,7 @@ def test_a_table_of_dask_is_told_what_to_pass():
 def test_arrays_whose_base_is_ever_new_are_read(tmp_path, rng):
     path, _ = write_cube("envi", tmp_path, cube_of(rng, "f4"))
     image = spectral.io.envi.open(str(path)).load()
-    assert not is_mapped(image)
+    assert mapped_from(image) is None
     will_need(image)
     np.testing.assert_array_equal(whole(open_array(image)), np.asarray(image))
 
@@ -566,9 +566,9 @@ def test_arrays_whose_base_is_ever_new_are_read(tmp_path, rng):
 def test_views_of_mapped_files_are_known(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((30, 40)))
     mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
-    assert is_mapped(np.asarray(mapped)[3:, 5:].T)
-    assert not is_mapped(np.array(mapped))
-    assert not is_mapped(np.load(tmp_path / "a.npy", mmap_mode="c")[2:])
+    assert mapped_from(np.asarray(mapped)[3:, 5:].T) is not None
+    assert mapped_from(np.array(mapped)) is None
+    assert mapped_from(np.load(tmp_path / "a.npy", mmap_mode="c")[2:]) is None
 
 
 def claim(path, length):

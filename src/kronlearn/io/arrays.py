@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.core.source import BLOCK_NUMBERS, Source, check_finite, sample_dtype
-from kronlearn.io.pages import is_mapped
+from kronlearn.io.pages import mapped_from
 
 __all__ = ["ArraySource", "check_shape", "check_size", "real_array"]
 
@@ -64,7 +64,7 @@ class ArraySource(Source):
 
     def whole(self, start: int, stop: int) -> NDArray[Any] | None:
         """Consecutive samples if they need no conversion and are not in a mapped file."""
-        if not self.is_direct or is_mapped(self.array):
+        if not self.is_direct or mapped_from(self.array) is not None:
             return None
         return self.read(start, stop)
 

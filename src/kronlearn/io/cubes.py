@@ -9,10 +9,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.io.band_axis import BandAxis, find_band_axis
+from kronlearn.io.band_axis import CubeAxes, find_axes
 from kronlearn.io.conversion import converted, fits
 from kronlearn.io.stored import PathLike, StoredArray, StoredArrayError, open_array
-from kronlearn.io.writers import AXES, CubeWriter, Target, places_for, writer_for
+from kronlearn.io.writers import CubeWriter, places_for
 
 __all__ = ["Cube", "CubeWriter", "open_cube"]
 
@@ -37,7 +37,8 @@ class Cube:
     nodata : float, int or None
         The value that says that there is none; NaN where NaN says so.
     attributes : dict
-        What the file says about the array, in plain types.
+        What the file says about the array, in plain types. ``crs`` and ``transform`` say where on
+        Earth the pixels are.
     wavelengths : array of shape (bands,) or None
     band_axis : int or None
         The axis of the bands where it is stored; None for one band in two dimensions.
@@ -46,31 +47,28 @@ class Cube:
     order : tuple of str
         "row", "column" and, where it has an axis, "band" in the order in which they are stored.
     band_axis_reason : str
-        How that axis was found.
-    band_axis_is_guess : bool
-        Whether only the shape speaks for it: then the user should be told.
+        How the axis of the bands was found.
     """
 
-    def __init__(self, stored: StoredArray, bands: BandAxis, nodata: float | int | None) -> None:
+    def __init__(self, stored: StoredArray, axes: CubeAxes, nodata: float | int | None) -> None:
         self.stored = stored
-        self.band_axis, self.band_axis_reason = bands.axis, bands.reason
-        self.band_axis_is_guess = bands.is_guess
-        self.space = bands.space
-        places = {bands.space[0]: "row", bands.space[1]: "column"}
-        if bands.axis is not None:
-            places[bands.axis] = "band"
+        self.space, self.band_axis = (axes.rows, axes.columns), axes.bands
+        self.band_axis_reason = axes.reason
+        places = {axes.rows: "row", axes.columns: "column"}
+        if axes.bands is not None:
+            places[axes.bands] = "band"
         self.order = tuple(places[axis] for axis in sorted(places))
         self.dtype, self.name, self.attributes = stored.dtype, stored.name, stored.attributes
         self.nodata = stored.nodata if nodata is None else nodata
-        lengths = stored.shape
-        n_bands = 1 if bands.axis is None else lengths[bands.axis]
-        self.shape = (lengths[bands.space[0]], lengths[bands.space[1]], n_bands)
+        self.shape = self._turned(stored.shape)
+        self.chunks = None if stored.chunks is None else self._turned(stored.chunks)
         waves = stored.wavelengths
-        self.wavelengths = waves if waves is not None and len(waves) == n_bands else None
-        self.chunks: tuple[int, int, int] | None = None
-        if stored.chunks is not None:
-            row, column = (stored.chunks[axis] for axis in bands.space)
-            self.chunks = (row, column, 1 if bands.axis is None else stored.chunks[bands.axis])
+        self.wavelengths = waves if waves is not None and len(waves) == self.shape[2] else None
+
+    @property
+    def band_axis_is_guess(self) -> bool:
+        """Whether only the shape speaks for the axis of the bands: then the user should be told."""
+        return self.band_axis_reason.startswith("guessed")
 
     def read(
         self, rows: slice, columns: slice | None = None, bands: slice | None = None
@@ -161,24 +159,32 @@ class Cube:
         result = self.in_order(converted(values, kept, self.nodata, self.name))
         return self.stored.like(np.ascontiguousarray(result).reshape(self.stored.shape))
 
-    def create(self, path: PathLike, dtype: np.dtype[Any] | None = None) -> CubeWriter:
+    def create(
+        self, path: PathLike, dtype: np.dtype[Any] | None = None, overwrite: bool = True
+    ) -> CubeWriter:
         """A file for new values of this cube: a context manager that takes them row by row.
 
         The file has the format that its name says, the order of axes of this cube and, as far as
-        the format can hold them, its metadata. It appears when the ``with`` block ends; after an
-        error everything is as before.
+        the format can hold them, its metadata; a warning names what it cannot. It appears when the
+        ``with`` block ends; after an error everything is as before.
 
         Parameters
         ----------
         path : str or path
         dtype : dtype, optional
             The cube's by default. Integers are rounded and kept in range.
+        overwrite : bool, default=True
+            Whether a file that exists may be replaced.
+
+        Returns
+        -------
+        CubeWriter
 
         Examples
         --------
         >>> import os, tempfile
         >>> import numpy as np
-        >>> from kronlearn.io.cubes import open_cube
+        >>> from kronlearn.hyperspectral import open_cube
         >>> cube = open_cube(np.arange(24, dtype=np.int16).reshape(2, 3, 4), band_axis=0)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = os.path.join(folder, "twice.npy")
@@ -189,11 +195,11 @@ class Cube:
         ...     np.load(path)[1].tolist()
         [[24, 26, 28, 30], [32, 34, 36, 38], [40, 42, 44, 46]]
         """
-        return writer_for(self._target(path, dtype))
+        return CubeWriter(self, Path(path), dtype, overwrite)
 
     def places(self, path: PathLike) -> list[Path]:
         """The files or folders that :meth:`create` makes or replaces: of ENVI two."""
-        return places_for(self._target(path))
+        return places_for(Path(path).resolve(), self.stored)
 
     def close(self) -> None:
         """Close the file that it is read from. May be called again."""
@@ -205,13 +211,15 @@ class Cube:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _target(self, path: PathLike, dtype: Any = None) -> Target:
-        return Target(self, Path(path), None if dtype is None else np.dtype(dtype))
-
     def in_order(self, values: NDArray[Any]) -> NDArray[Any]:
         """Values (rows, columns, bands) with the axes in the order of the stored array."""
         values = values if self.band_axis is not None else values[..., 0]
-        return values.transpose([AXES.index(axis) for axis in self.order])
+        return values.transpose([("row", "column", "band").index(axis) for axis in self.order])
+
+    def _turned(self, lengths: tuple[int, ...]) -> tuple[int, int, int]:
+        """Lengths in the array as (rows, columns, bands)."""
+        bands = 1 if self.band_axis is None else lengths[self.band_axis]
+        return lengths[self.space[0]], lengths[self.space[1]], bands
 
     def _refuse(self, values: NDArray[Any], starts: list[int]) -> None:
         place = np.argwhere(~np.isfinite(values))[0]
@@ -234,10 +242,12 @@ def open_cube(
 ) -> Cube:
     """The cube in a file or behind an object, to be read by rows, columns and bands.
 
+    Nothing but a header is read. Use it in a ``with`` block, or ``close`` it, to close its file.
+
     Parameters
     ----------
     thing : str, path or object
-        Whatever :func:`kronlearn.io.stored.open_array` takes: a file, a folder of images, an
+        A file: .npy, .zarr, .h5, .nc, .mat, ENVI, GeoTIFF; a folder of images, one per band; or an
         array of NumPy, Dask, Zarr, h5py or xarray. With two dimensions it is one band; axes of
         length one beyond three are left out.
     band_axis : int, optional
@@ -245,7 +255,8 @@ def open_cube(
         dimensions say, then the axis with as many entries as there are wavelengths; then a guess
         from the shape.
     dataset : str, optional
-        The name of the array in a file that holds several.
+        The name of the array in a file that holds several. By default the only array of numbers
+        with two dimensions or more, or the only one with the most dimensions.
     nodata : number, optional
         The value that means no data, where the file does not say it or says it wrongly.
 
@@ -253,16 +264,23 @@ def open_cube(
     -------
     Cube
 
+    Raises
+    ------
+    StoredArrayError
+        If there is no such file, if it is damaged, or if it is not clear which array is meant. A
+        kind of ``ValueError``.
+
     Examples
     --------
     >>> import numpy as np
-    >>> from kronlearn.io.cubes import open_cube
-    >>> cube = open_cube(np.zeros((200, 145, 145), np.uint16))
+    >>> import kronlearn as kl
+    >>> with kl.hyperspectral.open_cube(np.zeros((200, 145, 145), np.uint16)) as cube:
+    ...     part = cube.read(slice(0, 8), slice(8, 16))
     >>> cube.shape, cube.band_axis, cube.band_axis_is_guess
     ((145, 145, 200), 0, True)
     >>> cube.band_axis_reason
     'guessed: the other two axes are equally long'
-    >>> cube.read(slice(0, 8), slice(8, 16)).shape
+    >>> part.shape
     (8, 8, 200)
     """
     if isinstance(thing, Cube):
@@ -270,4 +288,4 @@ def open_cube(
             return thing
         thing = thing.stored
     stored = open_array(thing, dataset)
-    return Cube(stored, find_band_axis(stored, band_axis), nodata)
+    return Cube(stored, find_axes(stored, band_axis), nodata)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["dont_need", "is_mapped", "mapped_from", "will_need"]
+__all__ = ["dont_need", "mapped_from", "will_need"]
 
 # NumPy itself keeps views one or two deep; array classes of other libraries may answer ``base``
 # with ever new objects.
@@ -29,14 +29,10 @@ def mapped_from(array: NDArray[Any]) -> np.memmap[Any, Any] | None:
     return None
 
 
-def is_mapped(array: NDArray[Any]) -> bool:
-    """Whether an array is a view of a mapped file that shares its changes with it."""
-    return mapped_from(array) is not None
-
-
 def will_need(array: NDArray[Any]) -> None:
     """Have the system read an array's pages in the background, if it is mapped."""
-    if hasattr(mmap, "MADV_WILLNEED"):
+    # With the gaps of a view all that lies between would be read, too.
+    if hasattr(mmap, "MADV_WILLNEED") and array.flags.c_contiguous:
         _advise(array, mmap.MADV_WILLNEED)
 
 
@@ -48,10 +44,12 @@ def dont_need(array: NDArray[Any]) -> None:
 
 def _advise(array: NDArray[Any], advice: int) -> None:
     mapped = mapped_from(array)
-    if mapped is None or array.size == 0 or not array.flags.c_contiguous:
+    if mapped is None or array.size == 0:
         return
     pages: Any = mapped._mmap  # type: ignore[attr-defined]
     start_of_file = int(np.frombuffer(pages, np.uint8).__array_interface__["data"][0])
+    # Of a view with gaps, all that it is a view of.
+    array = array if array.flags.c_contiguous else mapped
     first = int(array.__array_interface__["data"][0]) - start_of_file
     start = first // mmap.PAGESIZE * mmap.PAGESIZE
     pages.madvise(advice, start, first + array.nbytes - start)

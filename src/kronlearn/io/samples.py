@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from kronlearn.core.source import BLOCK_NUMBERS, Source, sample_dtype
 from kronlearn.io.arrays import ArraySource, check_shape, real_array
 from kronlearn.io.device_arrays import DeviceSource, is_on_gpu
-from kronlearn.io.formats.mapped import FileArray
+from kronlearn.io.formats.plain import FileArray
 from kronlearn.io.stored import StoredArray, open_array
 
 __all__ = ["Samples", "StoredSource", "dask_array", "open_samples", "source_of"]
@@ -50,7 +50,7 @@ class StoredSource(Source):
 
     def file(self, start: int) -> tuple[int, int] | None:
         """Descriptor and offset of an uncompressed file with samples of this dtype in C order."""
-        if not isinstance(self.stored, FileArray) or self.stored.stored_dtype != self.dtype:
+        if not isinstance(self.stored, FileArray) or self.stored.layout.dtype != self.dtype:
             return None
         return self.stored.place_of(start)
 

@@ -30,19 +30,16 @@ _CLASSIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
 _FORMATS: dict[str, tuple[str, tuple[str, ...], tuple[bytes, ...]]] = {
     "npy": ("a NumPy array (.npy)", (".npy",), (b"\x93NUMPY",)),
     "hdf5": ("an HDF5 file (.h5)", (".h5", ".hdf5", ".he5", ".hdf"), (b"\x89HDF\r\n\x1a\n",)),
-    "netcdf": (
-        "a NetCDF file (.nc)",
-        (".nc", ".nc4", ".cdf"),
-        (b"CDF\x01", b"CDF\x02", b"CDF\x05"),
-    ),
+    "netcdf": ("a NetCDF file (.nc)", (".nc", ".nc4", ".cdf"), _CLASSIC),
     "mat": ("a MATLAB file (.mat)", (".mat",), (b"MATLAB ",)),
     "geotiff": ("a TIFF image (.tif)", (".tif", ".tiff"), _TIFF),
     "zarr": ("a Zarr store (.zarr or .zip)", (".zarr", ".zip"), (b"PK\x03\x04",)),
     "envi": ("an ENVI header (.hdr)", (".hdr",), (b"ENVI",)),
     "image_folder": ("a folder of images", (), ()),
 }
-# Formats whose files may look like those of another inside.
+# Formats whose files may look like those of another inside, and those that name their arrays.
 _ALSO = {"netcdf": "hdf5", "mat": "hdf5"}
+_NAMED = ("hdf5", "netcdf", "mat", "zarr")
 KNOWN = (
     ".npy, .zarr (folder or .zip), .h5, .hdf5, .he5, .nc, .nc4, .mat, ENVI (.hdr and the file "
     "beside it), GeoTIFF (.tif, .tiff) and folders of images"
@@ -155,7 +152,7 @@ class StoredArray(ABC):
         """
         if len(key) != self.ndim:
             raise ValueError(f"{self.name}: {len(key)} slices given for {self.ndim} dimensions.")
-        key = tuple(self._whole(part, n) for part, n in zip(key, self.shape, strict=True))
+        key = tuple(self._bounds(part, n) for part, n in zip(key, self.shape, strict=True))
         expected = tuple(part.stop - part.start for part in key)
         if 0 in expected:
             return np.empty(expected, self.dtype)
@@ -204,7 +201,7 @@ class StoredArray(ABC):
     def _read(self, key: Key) -> NDArray[Any]:
         """The numbers in the file of a part that is not empty, given by its bounds."""
 
-    def _whole(self, part: slice, length: int) -> slice:
+    def _bounds(self, part: slice, length: int) -> slice:
         start = 0 if part.start is None else int(part.start)
         stop = length if part.stop is None else int(part.stop)
         if part.step not in (None, 1) or not 0 <= start <= stop <= length:
@@ -278,12 +275,6 @@ def need(library: str, what: str) -> Any:
         ) from problem
 
 
-def holds_one_array(path: Path, dataset: str | None) -> None:
-    """Raise if an array was named in a file of a format without names."""
-    if dataset is not None:
-        raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
-
-
 def module_of(name: str) -> Any:
     """The module of a format."""
     return importlib.import_module(f"kronlearn.io.formats.{name}")
@@ -337,6 +328,8 @@ def _format_by_content(path: Path) -> str | None:
 
 def _open_path(name: str, path: Path, dataset: str | None) -> StoredArray:
     """The array of a file of a format."""
+    if dataset is not None and name not in _NAMED:
+        raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
     try:
         return module_of(name).open_file(path, dataset)
     except (StoredArrayError, ImportError, MemoryError):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.io.atomic import beside, commit, explained, remove
+from kronlearn.io.atomic import atomic_write
 from kronlearn.reproduce.measurement import stored_samples
 from kronlearn.reproduce.scaling import Patches, Setting
 
@@ -197,14 +197,8 @@ def write_patches(
             yield strip
             on_share(number / cube.n_strips)
 
-    place = beside(file)
-    try:
+    with atomic_write(file) as (place,):
         write(place, cube, told())
-        commit([(place, file)])
-    except OSError as problem:
-        raise explained(problem, file) from None
-    finally:
-        remove(place)
 
 
 def _write_npy(place: Path, cube: LargeCube, strips: Iterable[NDArray[np.float32]]) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kronlearn.io.formats.mapped import FileArray, Layout
-from kronlearn.io.stored import StoredArrayError, holds_one_array
-from kronlearn.io.writers import Target
+from kronlearn.io.formats import geotiff
+from kronlearn.io.formats.plain import FileArray, Layout, write_plain
+from kronlearn.io.stored import StoredArray, StoredArrayError
+from kronlearn.io.writers import CubeWriter
 
-__all__ = ["EnviArray", "header_of", "open_file", "places", "prepare", "save"]
+__all__ = ["EnviArray", "check", "header_of", "open_file", "places", "save"]
 
 _DTYPES = {1: "u1", 2: "i2", 3: "i4", 4: "f4", 5: "f8", 12: "u2", 13: "u4", 14: "i8", 15: "u8"}
 _ORDERS = {
@@ -24,6 +26,8 @@ _ORDERS = {
 _LENGTHS = {"row": "lines", "column": "samples", "band": "bands"}
 # Fields that say how the numbers lie in the file, and nothing about them.
 _LAYOUT = {"lines", "samples", "bands", "data type", "byte order", "header offset", "file type"}
+_LAYOUT |= {"file compression"}
+_DEFAULTS = {"byte order": "0", "header offset": "0", "file compression": "0"}
 _ENTRY = re.compile(r"^\s*([^=\n{};]+?)\s*=[ \t]*(\{[^}]*\}|[^\n]*)", re.MULTILINE)
 _BINARY_ENDINGS = ("", ".img", ".dat", ".raw", ".bin", ".bsq", ".bil", ".bip", ".envi", ".sli")
 # No header is that long; another kind of file may be.
@@ -33,39 +37,33 @@ _MAX_HEADER_BYTES = 64 << 20
 class EnviArray(FileArray):
     """The numbers of an ENVI file in the order in which they lie there."""
 
-    format = "envi"
-
     def __init__(self, path: Path, header: Path, binary: Path) -> None:
         #: The fields of the header as they are written there.
-        self.entries = _read_header(header)
+        self.entries = _entries(header)
         self._header = header
-        fields = {" ".join(k.lower().split()): v for k, v in self.entries.items()}
-        interleave = fields.get("interleave", "").strip().lower()
-        if interleave not in _ORDERS:
-            raise _error(header, f"interleave = {interleave!r} is not one of bsq, bil, bip")
-        shape = tuple(_integer(header, fields, _LENGTHS[axis]) for axis in _ORDERS[interleave])
-        code = _integer(header, fields, "data type")
-        if code not in _DTYPES:
-            raise _error(header, f"data type = {code} is not one of real numbers, {[*_DTYPES]}")
-        byte_order = _integer(header, fields, "byte order", 0)
-        if byte_order not in (0, 1):
-            raise _error(header, f"byte order = {byte_order} is neither 0 nor 1")
-        if _integer(header, fields, "file compression", 0) != 0:
+        fields = _DEFAULTS | {" ".join(k.lower().split()): v for k, v in self.entries.items()}
+        order = _ORDERS[_one_of(header, fields, "interleave", _ORDERS)]
+        shape = tuple(_integer(header, fields, _LENGTHS[axis]) for axis in order)
+        code = _one_of(header, fields, "data type", map(str, _DTYPES))
+        byte_order = _one_of(header, fields, "byte order", "01")
+        if fields["file compression"] != "0":
             raise _error(header, "compressed files cannot be read; decompress it first")
         if any(_numbers(header, fields, "major frame offsets")):
             raise _error(header, "major frame offsets other than 0 cannot be read")
-        dtype = np.dtype("<>"[byte_order] + _DTYPES[code])
-        offset = _integer(header, fields, "header offset", 0)
+        dtype = np.dtype("<>"[int(byte_order)] + _DTYPES[int(code)])
+        offset = _integer(header, fields, "header offset")
         waves = _numbers(header, fields, "wavelength")
         ignored = _numbers(header, fields, "data ignore value")
+        attributes = {k: _plain(k, v) for k, v in fields.items() if k not in _LAYOUT}
         super().__init__(
             path,
             Layout.in_order(shape, dtype, offset),
+            "envi",
             file=binary,
             nodata=ignored[0] if ignored else None,
-            attributes={k: _plain(v) for k, v in fields.items() if k not in _LAYOUT},
+            attributes=attributes | (geotiff.place_of(binary) if "map info" in fields else {}),
             wavelengths=np.array(waves) if waves else None,
-            band_axis=_ORDERS[interleave].index("band"),
+            band_axis=order.index("band"),
         )
 
     @property
@@ -74,9 +72,8 @@ class EnviArray(FileArray):
         return [self.binary, self._header]
 
 
-def open_file(path: Path, dataset: str | None) -> EnviArray:
+def open_file(path: Path, dataset: None) -> EnviArray:
     """The array of an ENVI header, or of the binary file beside it."""
-    holds_one_array(path, dataset)
     if path.suffix.lower() == ".hdr":
         return EnviArray(path, path, _binary_of(path))
     header = header_of(path)
@@ -96,67 +93,68 @@ def header_of(binary: Path) -> Path | None:
     return None
 
 
-def places(target: Target) -> list[Path]:
-    """The file with the numbers and its header that are written for the name of one of them."""
-    path, source = target.path, target.source
+def places(path: Path, source: StoredArray) -> list[Path]:
+    """The file with the numbers and its header that are written for the name of one of them.
+
+    The numbers are moved to their place first: a new header never stands beside old numbers.
+    """
     if path.suffix.lower() == ".hdr":
         ending = source.binary.suffix if isinstance(source, EnviArray) else ".img"
         return [path.with_suffix(ending if ending in _BINARY_ENDINGS else ".img"), path]
     return [path, header_of(path) or path.with_suffix(".hdr")]
 
 
-def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
-    """The dtype in which rows are collected, and what stands before them."""
-    source = target.source
-    is_kept = isinstance(source, EnviArray) and target.dtype is None
-    stored = source.stored_dtype if isinstance(source, EnviArray) and is_kept else target.out_dtype
-    if stored.newbyteorder("=") not in map(np.dtype, _DTYPES.values()):
-        raise ValueError(f"{target.path}: ENVI files hold no {stored} numbers; pass another dtype.")
-    return stored, b""
+def check(writer: CubeWriter) -> None:
+    """Raise if the numbers are of a type that ENVI has not."""
+    if writer.dtype not in map(np.dtype, _DTYPES.values()):
+        raise ValueError(
+            f"{writer.path}: ENVI files hold no {writer.dtype} numbers; pass another dtype."
+        )
 
 
-def save(target: Target, values: np.memmap[Any, Any], binary: Path, header: Path) -> None:
-    """Write the header of the source with what has changed; the numbers are complete.
-
-    They are moved to their place first: a new header never stands beside old numbers.
-    """
-    os.rename(str(values.filename), binary)
-    source, order = target.source, target.cube.order
+def save(writer: CubeWriter, values: NDArray[Any], binary: Path, header: Path) -> None:
+    """Write the numbers, and the header of the source with what has changed."""
+    source, order = writer.source, writer.cube.order
+    is_like = isinstance(source, EnviArray) and writer.keeps_dtype
+    dtype = source.layout.dtype if isinstance(source, EnviArray) and is_like else values.dtype
+    write_plain(binary, Layout.in_order(values.shape, dtype, 0), values, writer.row_axis)
     codes = {np.dtype(name): code for code, name in _DTYPES.items()}
-    lengths = dict(zip(("row", "column", "band"), target.cube.shape, strict=True))
+    lengths = dict(zip(("row", "column", "band"), writer.shape, strict=True))
     changed = {_LENGTHS[axis]: str(length) for axis, length in lengths.items()}
     changed |= {"header offset": "0", "file type": "ENVI Standard"}
-    changed["data type"] = str(codes[values.dtype.newbyteorder("=")])
+    changed["data type"] = str(codes[values.dtype])
     changed["interleave"] = ("bsq", "bil", "bip")[order.index("band") if "band" in order else 0]
-    changed["byte order"] = str(int(values.dtype.str[0] == ">"))
-    if target.nodata is not None:
-        changed["data ignore value"] = _number(target.nodata)
-    entries = source.entries if isinstance(source, EnviArray) else _new_entries(target)
-    lines = [f"{key} = {value}\n" for key, value in _updated(entries, changed).items()]
+    changed["byte order"] = str(int(dtype.str[0] == ">"))
+    if writer.nodata is not None:
+        changed["data ignore value"] = _number(writer.nodata)
+    entries = source.entries if isinstance(source, EnviArray) else _new_entries(writer)
+    # New values stand under the spelling that their keys have, new keys at the end.
+    spelling = {" ".join(key.lower().split()): key for key in entries}
+    entries = entries | {spelling.get(key, key): value for key, value in changed.items()}
+    lines = [f"{key} = {value}\n" for key, value in entries.items()]
     header.write_text("ENVI\n" + "".join(lines), encoding="utf-8")
 
 
-def _new_entries(target: Target) -> dict[str, str]:
+def _new_entries(writer: CubeWriter) -> dict[str, str]:
     """Header fields for a cube from another format."""
-    entries = {"description": f"{{{target.source.name.translate({123: 40, 125: 41})}}}"}
-    if target.cube.wavelengths is not None:
-        units = str(target.source.attributes.get("wavelength_units", "Unknown"))
+    entries = {"description": f"{{{writer.source.name.translate({123: 40, 125: 41})}}}"}
+    if writer.cube.wavelengths is not None:
+        units = str(writer.source.attributes.get("wavelength_units", "Unknown"))
         entries["wavelength units"] = units
-        entries["wavelength"] = f"{{{', '.join(map(_number, target.cube.wavelengths))}}}"
+        entries["wavelength"] = f"{{{', '.join(map(_number, writer.cube.wavelengths))}}}"
+    with geotiff.envi_header(writer.source.attributes) as header:
+        found = {} if header is None else _entries(header)
+    kept = ("map info", "coordinate system string")
+    entries |= {key: found[key] for key in kept if key in found}
     return entries
-
-
-def _updated(entries: dict[str, str], changed: dict[str, str]) -> dict[str, str]:
-    """Entries with new values under the spelling of their keys, new keys at the end."""
-    spelling = {" ".join(key.lower().split()): key for key in entries}
-    return entries | {spelling.get(key, key): value for key, value in changed.items()}
 
 
 def _number(value: float) -> str:
     return repr(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-def _read_header(path: Path) -> dict[str, str]:
+def _entries(path: Path) -> dict[str, str]:
+    """The fields of a header as they are written there."""
     if path.stat().st_size > _MAX_HEADER_BYTES:
         raise StoredArrayError(f"{path} is not an ENVI header: it is far too large for one.")
     content = path.read_bytes()
@@ -182,12 +180,15 @@ def _binary_of(header: Path) -> Path:
     )
 
 
-def _integer(path: Path, fields: dict[str, str], name: str, default: int | None = None) -> int:
-    text = fields.get(name)
-    if text is None:
-        if default is None:
-            raise _error(path, f"the field {name!r} is missing")
-        return default
+def _one_of(path: Path, fields: dict[str, str], name: str, known: Iterable[str]) -> str:
+    value, known = fields.get(name, "").strip().lower(), list(known)
+    if value not in known:
+        raise _error(path, f"{name} = {value[:40]!r} is not one of {', '.join(known)}")
+    return value
+
+
+def _integer(path: Path, fields: dict[str, str], name: str) -> int:
+    text = fields.get(name, "")
     if re.fullmatch(r"[0-9]{1,18}", text) is None:
         raise _error(path, f"{name} = {text[:40]!r} is not a whole number")
     return int(text)
@@ -201,12 +202,11 @@ def _numbers(path: Path, fields: dict[str, str], name: str) -> list[float]:
         raise _error(path, f"{name} is not a list of numbers: {problem}") from None
 
 
-def _plain(text: str) -> str | list[str]:
+def _plain(name: str, text: str) -> str | list[str]:
     """A field as text, or as a list of texts where it is one."""
-    if not text.startswith("{"):
-        return text
-    inner = text.strip("{}").strip()
-    return [part.strip() for part in inner.split(",")] if "," in inner else inner
+    inner = text.strip("{}").strip() if text.startswith("{") else text
+    is_text = name in ("description", "coordinate system string") or inner == text
+    return inner if is_text or "," not in inner else [part.strip() for part in inner.split(",")]
 
 
 def _error(path: Path, problem: str) -> StoredArrayError:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import tempfile
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,11 @@ from numpy.typing import NDArray
 
 from kronlearn.io.formats import image_folder
 from kronlearn.io.formats.conventions import WAVELENGTH_NAMES
-from kronlearn.io.formats.tiff import check_tiff, quiet, unwarned
-from kronlearn.io.stored import Key, StoredArray, StoredArrayError, holds_one_array, need
-from kronlearn.io.writers import Target, blocks
+from kronlearn.io.formats.tiff import quiet, tiff_file, unwarned
+from kronlearn.io.stored import Key, StoredArray, StoredArrayError, need
+from kronlearn.io.writers import CubeWriter, blocks
 
-__all__ = ["GeoTiffArray", "open_file", "prepare", "save"]
+__all__ = ["GeoTiffArray", "check", "envi_header", "open_file", "place_of", "save"]
 
 _LOSSY = ("jpeg", "webp", "jxl")
 
@@ -61,11 +63,12 @@ class GeoTiffArray(StoredArray):
             )
 
 
-def open_file(path: Path, dataset: str | None) -> StoredArray:
+def open_file(path: Path, dataset: None) -> StoredArray:
     """The array of a GeoTIFF; the pages of a TIFF that has several are its bands."""
-    holds_one_array(path, dataset)
     rasterio = need("rasterio", f"To read {path}")
-    check_tiff(path)
+    with tiff_file(path):
+        # Its pages are all there.
+        pass
     with ExitStack() as resources:
         with quiet(), unwarned():
             file = resources.enter_context(rasterio.open(path, driver="GTiff"))
@@ -73,32 +76,54 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
             return image_folder.open_file(path, None)
         if file.count == 0:
             raise StoredArrayError(f"{path} has no bands.")
-        array = GeoTiffArray(path, file)
-        array.keep(resources)
-        return array
+        return GeoTiffArray(path, file).keep(resources)
 
 
-def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
-    """The dtype in which rows are collected, and what stands before them."""
-    rasterio = need("rasterio", f"To write {target.path}")
-    if not rasterio.dtypes.check_dtype(target.out_dtype.name) or target.out_dtype == np.bool_:
-        raise ValueError(f"{target.path}: TIFF files hold no {target.out_dtype} numbers.")
-    return target.out_dtype, b""
+def place_of(path: Path) -> dict[str, Any]:
+    """Where on Earth the pixels of an ENVI file are, as GDAL reads it; nothing without rasterio."""
+    try:
+        import rasterio
+
+        with quiet(), unwarned(), rasterio.open(path, driver="ENVI") as file:
+            return _place(file)
+    except (ImportError, OSError):
+        return {}
 
 
-def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
+@contextmanager
+def envi_header(attributes: Mapping[str, Any]) -> Iterator[Path | None]:
+    """An ENVI header that GDAL writes for the place on Earth that attributes name, if they do."""
+    place = _placing(attributes)
+    if not place:
+        yield None
+        return
+    rasterio = need("rasterio", "To write where on Earth the pixels are")
+    profile = {"driver": "ENVI", "width": 1, "height": 1, "count": 1, "dtype": "uint8"}
+    with tempfile.TemporaryDirectory() as folder:
+        with quiet(), unwarned(), rasterio.open(Path(folder, "a.img"), "w", **profile, **place):
+            pass
+        yield Path(folder, "a.hdr")
+
+
+def check(writer: CubeWriter) -> None:
+    """Raise if the library is missing, or the numbers are of a type that TIFF has not."""
+    rasterio = need("rasterio", f"To write {writer.path}")
+    if not rasterio.dtypes.check_dtype(writer.dtype.name) or writer.dtype == np.bool_:
+        raise ValueError(f"{writer.path}: TIFF files hold no {writer.dtype} numbers.")
+
+
+def save(writer: CubeWriter, values: NDArray[Any], place: Path) -> None:
     """Write a GeoTIFF like the source, or a tiled one if that is something else."""
     import rasterio
 
-    source = target.source.file if isinstance(target.source, GeoTiffArray) else None
-    bands = target.bands_first(values)
+    source = writer.source.file if isinstance(writer.source, GeoTiffArray) else None
+    bands = writer.bands_first(values)
     with quiet(), unwarned():
-        with rasterio.open(place, "w", **_profile(target, source)) as file:
+        with rasterio.open(place, "w", **_profile(writer, source)) as file:
             if source is not None:
                 _copy_metadata(source, file)
-            elif target.cube.wavelengths is not None:
-                for band, wavelength in enumerate(target.cube.wavelengths, 1):
-                    file.update_tags(band, wavelength=repr(float(wavelength)))
+            elif writer.cube.wavelengths is not None:
+                _write_wavelengths(writer, file)
             for (_, *window), part in blocks(bands, 1, int(file.block_shapes[0][0])):
                 file.write(part, window=tuple((p.start, p.stop) for p in window))
         # GDAL writes most when it closes a file, and does not tell when that fails.
@@ -109,20 +134,20 @@ def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
                     raise OSError(errno.EIO, "what was written cannot be read again")
 
 
-def _profile(target: Target, source: Any) -> dict[str, Any]:
+def _profile(writer: CubeWriter, source: Any) -> dict[str, Any]:
     """What GDAL is told about a new file: what it says about the source, if that is one."""
     profile: dict[str, Any] = {"tiled": True, "blockxsize": 256, "blockysize": 256}
-    profile["interleave"] = "band"
+    profile |= {"interleave": "band", **_placing(writer.source.attributes)}
     if source is not None:
         profile = dict(source.profile)
         if profile.get("compress") in _LOSSY:
             profile["compress"] = "deflate"
             profile.pop("photometric", None)
         structure = source.tags(ns="IMAGE_STRUCTURE")
-        if "PREDICTOR" in structure and target.dtype is None:
+        if "PREDICTOR" in structure and writer.keeps_dtype:
             profile["predictor"] = structure["PREDICTOR"]
-    rows, columns, bands = target.cube.shape
-    profile |= {"driver": "GTiff", "dtype": target.out_dtype.name, "nodata": target.nodata}
+    rows, columns, bands = writer.shape
+    profile |= {"driver": "GTiff", "dtype": writer.dtype.name, "nodata": writer.nodata}
     profile |= {"height": rows, "width": columns, "count": bands}
     return profile | {"BIGTIFF": "IF_SAFER", "NUM_THREADS": "ALL_CPUS"}
 
@@ -132,6 +157,15 @@ def _place(file: Any) -> dict[str, Any]:
     if file.crs is None:
         return {}
     return {"crs": file.crs.to_string(), "transform": list(file.transform)[:6]}
+
+
+def _placing(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What GDAL is told of the place that attributes name."""
+    if not isinstance(attributes.get("crs"), str) or len(attributes.get("transform", ())) < 6:
+        return {}
+    from rasterio import Affine
+
+    return {"crs": attributes["crs"], "transform": Affine(*attributes["transform"][:6])}
 
 
 def _wavelengths(file: Any) -> NDArray[np.float64] | None:
@@ -144,6 +178,14 @@ def _wavelengths(file: Any) -> NDArray[np.float64] | None:
         except (IndexError, ValueError):
             return None
     return np.array(found)
+
+
+def _write_wavelengths(writer: CubeWriter, file: Any) -> None:
+    attributes = writer.source.attributes
+    units = attributes.get("wavelength units", attributes.get("wavelength_units"))
+    tags = {} if units is None else {"wavelength_units": str(units)}
+    for band, wavelength in enumerate(writer.cube.wavelengths, 1):
+        file.update_tags(band, wavelength=repr(float(wavelength)), **tags)
 
 
 def _copy_metadata(source: Any, file: Any) -> None:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from kronlearn.io.atomic import write_at
 from kronlearn.io.formats.conventions import NOT_KEPT, choose, declared, plain, wavelengths_among
 from kronlearn.io.stored import Key, StoredArray, need
-from kronlearn.io.writers import Target, blocks
+from kronlearn.io.writers import CubeWriter, blocks
 
-__all__ = ["Hdf5Array", "MatlabArray", "open_file", "open_group", "prepare", "save"]
+__all__ = ["Hdf5Array", "MatlabArray", "check", "open_file", "open_group", "save"]
 
 # HDF5 has 64 KiB for an attribute.
 _ATTRIBUTE_LENGTH = 2000
@@ -27,37 +27,26 @@ _STORAGE = ("chunks", "compression", "compression_opts", "shuffle", "fletcher32"
 
 
 class Hdf5Array(StoredArray):
-    """A dataset of an HDF5 file.
-
-    Parameters
-    ----------
-    path : Path
-    dataset : h5py.Dataset
-    """
+    """A dataset of an HDF5 file, given as h5py has it."""
 
     format = "hdf5"
 
-    def __init__(self, path: Path, dataset: Any) -> None:
+    def __init__(self, dataset: Any) -> None:
         self.dataset_object = dataset
-        attributes = plain(_attributes(dataset))
-        label = f"{path} ({dataset.name.strip('/')})"
+        path = Path(os.path.abspath(dataset.file.filename))
+        attributes, name = plain(_attributes(dataset)), dataset.name.strip("/")
         super().__init__(
             str(path),
             self._turned(dataset.shape),
             dataset.dtype,
             path=path,
-            dataset=dataset.name.strip("/"),
+            dataset=name,
             chunks=None if dataset.chunks is None else self._turned(dataset.chunks),
             attributes=attributes,
             axes=_axes(dataset),
             wavelengths=wavelengths_among(_vectors(dataset)),
-            **declared(label, attributes, dataset.dtype, _is_netcdf(dataset.file)),
+            **declared(f"{path} ({name})", attributes, dataset.dtype, _is_netcdf(dataset.file)),
         )
-
-    @classmethod
-    def of(cls, dataset: Any) -> Hdf5Array:
-        """The array of a dataset that is open already."""
-        return cls(Path(os.path.abspath(dataset.file.filename)), dataset)
 
     @property
     def is_at_rest(self) -> bool:
@@ -93,84 +82,79 @@ def open_file(path: Path, dataset: str | None, kind: type[Hdf5Array] = Hdf5Array
     h5py = need("h5py", f"To read {path}")
     with ExitStack() as resources:
         file = resources.enter_context(h5py.File(path, "r"))
-        # MATLAB keeps the parts of cells and structures under names with "#".
-        found = {name: d for name, d in _datasets(file).items() if not name.startswith("#")}
-        array = kind(path, found[choose(str(path), found, dataset)])
-        array.keep(resources)
-        return array
+        return open_group(file, dataset, kind).keep(resources)
 
 
-def open_group(group: Any, dataset: str | None) -> Hdf5Array:
+def open_group(group: Any, dataset: str | None, kind: type[Hdf5Array] = Hdf5Array) -> Hdf5Array:
     """The array of a file or group that is open already."""
-    found = _datasets(group)
-    return Hdf5Array.of(found[choose(f"{group.file.filename}", found, dataset)])
+    # MATLAB keeps the parts of cells and structures under names with "#".
+    found = {name: d for name, d in _datasets(group).items() if not name.startswith("#")}
+    return kind(found[choose(str(group.file.filename), found, dataset)])
 
 
-def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
-    """The dtype in which rows are collected, and what stands before them."""
-    need("h5py", f"To write {target.path}")
-    return target.out_dtype, b""
+def check(writer: CubeWriter) -> None:
+    """Raise if the library is missing."""
+    need("h5py", f"To write {writer.path}")
 
 
-def save(target: Target, values: np.memmap[Any, Any], place: Path, is_netcdf: bool = False) -> None:
+def save(writer: CubeWriter, values: NDArray[Any], place: Path, is_netcdf: bool = False) -> None:
     """Write a copy of the source with these values, where all else stays, or a new file.
 
     A new file has a dimension for every axis where it is to be NetCDF.
     """
     import h5py
 
-    source, numbers, row_axis = target.source, np.asarray(values), target.cube.order.index("row")
+    source, row_axis = writer.source, writer.row_axis
     is_copy = isinstance(source, Hdf5Array) and source.is_at_rest
     if is_copy:
         shutil.copyfile(str(source.path), place)
-        numbers, row_axis = values.reshape(source.shape), target.cube.space[0]
+        values, row_axis = values.reshape(source.shape), writer.cube.space[0]
         if isinstance(source, MatlabArray):
-            numbers, row_axis = numbers.T, numbers.ndim - 1 - row_axis
+            values, row_axis = values.T, values.ndim - 1 - row_axis
     with _PatientFile(place) as content:
         with h5py.File(content, "r+" if is_copy else "w", track_order=True) as file:
-            array = _copied(file, target) if is_copy else _new(file, target, is_netcdf)
+            array = _copied(file, writer) if is_copy else _new(file, writer, values.shape, is_netcdf)
             rows = array.chunks[row_axis] if array.chunks else 1
-            for key, part in blocks(numbers, row_axis, rows):
-                array[key] = target.packed(part, array.dtype) if is_copy else part
+            for key, part in blocks(values, row_axis, rows):
+                array[key] = writer.packed(part, array.dtype) if is_copy else part
                 content.check()
         content.check()
 
 
-def _copied(file: Any, target: Target) -> Any:
+def _copied(file: Any, writer: CubeWriter) -> Any:
     """The array in a copy of the source, with another dtype where that is wanted."""
-    source, array = target.source, file[target.source.dataset]
-    if target.dtype is not None and (target.dtype != array.dtype or source.packing is not None):
-        array = _with_dtype(array, target.out_dtype)
-        _declare_nodata(array, target)
+    source, array = writer.source, file[writer.source.dataset]
+    if not writer.keeps_dtype and (writer.dtype != array.dtype or source.packing is not None):
+        array = _with_dtype(array, writer.dtype)
+        _declare_nodata(array, writer)
     return array
 
 
-def _new(file: Any, target: Target, is_netcdf: bool) -> Any:
+def _new(file: Any, writer: CubeWriter, shape: tuple[int, ...], is_netcdf: bool) -> Any:
     """The array in a new file, with its attributes and coordinates."""
-    name = target.source.dataset or "cube"
-    array = file.create_dataset(name, target.lengths, target.out_dtype, chunks=True)
-    for key, value in target.source.attributes.items():
+    source = writer.source
+    array = file.create_dataset(source.dataset or "cube", shape, writer.dtype, chunks=True)
+    for key, value in source.attributes.items():
         is_short = not isinstance(value, str | list) or len(value) <= _ATTRIBUTE_LENGTH
         if isinstance(value, str | int | float | list) and is_short and key not in NOT_KEPT:
             array.attrs[key] = value
-    _declare_nodata(array, target)
-    coordinates = target.coordinates()
-    for axis, label in enumerate(target.axis_names()):
+    _declare_nodata(array, writer)
+    coordinates = writer.coordinates()
+    for axis, label in enumerate(writer.axis_names()):
         array.dims[axis].label = label
         if not is_netcdf and label not in coordinates:
             continue
         length = array.shape[axis]
         unnamed = f"{_NETCDF_DIMENSION}{length:10d}"
-        values = coordinates.get(label, np.zeros(length, np.float32))
-        scale = file.create_dataset(label, data=values)
+        scale = file.create_dataset(label, data=coordinates.get(label, np.zeros(length, "f4")))
         scale.make_scale(label if label in coordinates else unnamed)
         array.dims[axis].attach_scale(scale)
     return array
 
 
-def _declare_nodata(array: Any, target: Target) -> None:
-    if target.nodata is not None:
-        array.attrs["_FillValue"] = target.out_dtype.type(target.nodata)
+def _declare_nodata(array: Any, writer: CubeWriter) -> None:
+    if writer.nodata is not None:
+        array.attrs["_FillValue"] = writer.dtype.type(writer.nodata)
 
 
 class _PatientFile(io.FileIO):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,14 @@ from numpy.typing import NDArray
 
 from kronlearn.io.formats import hdf5
 from kronlearn.io.formats.conventions import choose, declared, plain, wavelengths_among
-from kronlearn.io.formats.mapped import FileArray, Layout
+from kronlearn.io.formats.plain import FileArray, Layout, write_plain
 from kronlearn.io.stored import StoredArray, StoredArrayError
-from kronlearn.io.writers import Target, blocks
+from kronlearn.io.writers import CubeWriter
 
-__all__ = ["ClassicArray", "open_file", "prepare", "save"]
+__all__ = ["check", "open_file", "save"]
 
 # A variable that may be wavelengths or coordinates has so many numbers at most.
 _SHORT = 1 << 16
-
-
-class ClassicArray(FileArray):
-    """A variable of a classic NetCDF file (version 3)."""
-
-    format = "netcdf"
 
 
 def open_file(path: Path, dataset: str | None) -> StoredArray:
@@ -42,29 +35,29 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
     return _open_classic(path, dataset)
 
 
-def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
-    """The dtype in which rows are collected, and what stands before them."""
-    is_classic = isinstance(target.source, ClassicArray) and target.dtype is None
-    return (target.out_dtype, b"") if is_classic else hdf5.prepare(target)
+def check(writer: CubeWriter) -> None:
+    """Raise if a library is missing."""
+    if not _stays_classic(writer):
+        hdf5.check(writer)
 
 
-def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
+def save(writer: CubeWriter, values: NDArray[Any], place: Path) -> None:
     """Write a copy of the source with these values if that is classic, and NetCDF 4 otherwise."""
-    source = target.source
-    if not isinstance(source, ClassicArray) or target.dtype is not None:
-        hdf5.save(target, values, place, is_netcdf=True)
+    source: Any = writer.source
+    if not _stays_classic(writer):
+        hdf5.save(writer, values, place, is_netcdf=True)
         return
     shutil.copyfile(str(source.path), place)
-    descriptor = os.open(place, os.O_WRONLY)
-    try:
-        for key, part in blocks(values.reshape(source.shape), target.cube.space[0]):
-            numbers = target.packed(part, source.stored_dtype)
-            source.layout.write(descriptor, key, numbers)
-    finally:
-        os.close(descriptor)
+    values, row_axis, layout = values.reshape(source.shape), writer.cube.space[0], source.layout
+    write_plain(place, layout, values, row_axis, lambda v: writer.packed(v, layout.dtype))
 
 
-def _open_classic(path: Path, dataset: str | None) -> ClassicArray:
+def _stays_classic(writer: CubeWriter) -> bool:
+    is_classic = isinstance(writer.source, FileArray) and writer.source.format == "netcdf"
+    return is_classic and writer.keeps_dtype
+
+
+def _open_classic(path: Path, dataset: str | None) -> FileArray:
     from scipy.io import netcdf_file
 
     # The variables are views into the map; where they lie is all that is kept of it.
@@ -80,10 +73,10 @@ def _open_classic(path: Path, dataset: str | None) -> ClassicArray:
         }
     name = choose(str(path), layouts, dataset)
     attributes, axes = details[name]
-    return ClassicArray(
+    return FileArray(
         path,
         layouts[name],
-        exact=False,
+        "netcdf",
         dataset=name,
         attributes=attributes,
         axes=axes,

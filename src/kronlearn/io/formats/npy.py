@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import io
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kronlearn.io.formats.mapped import FileArray, Layout
-from kronlearn.io.stored import StoredArrayError, holds_one_array
-from kronlearn.io.writers import Target
+from kronlearn.io.formats.plain import FileArray, Layout, write_plain
+from kronlearn.io.stored import StoredArrayError
+from kronlearn.io.writers import CubeWriter
 
-__all__ = ["NpyArray", "open_file", "prepare", "save"]
-
-
-class NpyArray(FileArray):
-    """An array in an .npy file, in C or Fortran order."""
-
-    format = "npy"
+__all__ = ["open_file", "save"]
 
 
-def open_file(path: Path, dataset: str | None) -> NpyArray:
-    """The array in an .npy file."""
-    holds_one_array(path, dataset)
+def open_file(path: Path, dataset: None) -> FileArray:
+    """The array in an .npy file, in C or Fortran order."""
     with open(path, "rb") as file:
         version = np.lib.format.read_magic(file)
         readers = {1: np.lib.format.read_array_header_1_0}
@@ -33,24 +25,15 @@ def open_file(path: Path, dataset: str | None) -> NpyArray:
         offset = file.tell()
     if dtype.kind not in "fiub":
         raise StoredArrayError(f"{path} holds {dtype} values; real numbers are needed.")
-    return NpyArray(path, Layout.in_order(shape, dtype, offset, "F" if fortran else "C"))
+    return FileArray(path, Layout.in_order(shape, dtype, offset, "F" if fortran else "C"), "npy")
 
 
-def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
-    """The dtype in which rows are collected, and what stands before them."""
-    is_npy = target.source.format == "npy"
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header,
-        {
-            "descr": target.out_dtype.str,
-            "fortran_order": False,
-            "shape": target.source.shape if is_npy else target.lengths,
-        },
-    )
-    return target.out_dtype, header.getvalue()
-
-
-def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
-    """The file is complete as it was written row by row."""
-    os.rename(str(values.filename), place)
+def save(writer: CubeWriter, values: NDArray[Any], place: Path) -> None:
+    """Write the values in C order, with the axes of length one that an .npy source has."""
+    shape = writer.source.shape if writer.source.format == "npy" else values.shape
+    header = {"descr": values.dtype.str, "fortran_order": False, "shape": shape}
+    with open(place, "xb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        offset = file.tell()
+    layout = Layout.in_order(values.shape, values.dtype, offset)
+    write_plain(place, layout, values, writer.row_axis)

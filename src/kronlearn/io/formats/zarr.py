@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from kronlearn.io.atomic import remove
 from kronlearn.io.formats.conventions import NOT_KEPT, choose, declared, plain, wavelengths_among
-from kronlearn.io.stored import Key, StoredArray, holds_one_array, need
-from kronlearn.io.writers import Target, blocks
+from kronlearn.io.stored import Key, StoredArray, StoredArrayError, need
+from kronlearn.io.writers import CubeWriter, blocks
 
-__all__ = ["ZarrArray", "check_replaceable", "open_file", "open_group", "prepare", "save"]
+__all__ = ["ZarrArray", "check", "check_replaceable", "open_file", "open_group", "save"]
 
 # The files of an array or group that are not its numbers.
 _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
@@ -91,20 +91,18 @@ def open_file(path: Path, dataset: str | None) -> ZarrArray:
             files.callback(store.close)
         found = zarr.open(store, mode="r")
         if hasattr(found, "members"):
-            arrays = _arrays(found)
-            array = ZarrArray(arrays[choose(str(path), arrays, dataset)], path, arrays)
-        else:
-            holds_one_array(path, dataset)
-            array = ZarrArray(found, path)
-        array.keep(files)
-        return array
+            return open_group(found, dataset, path).keep(files)
+        if dataset is not None:
+            raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
+        return ZarrArray(found, path).keep(files)
 
 
-def open_group(group: Any, dataset: str | None) -> ZarrArray:
+def open_group(group: Any, dataset: str | None, path: Path | None = None) -> ZarrArray:
     """The array of a group that is open already."""
-    arrays = _arrays(group)
-    name = choose(f"The zarr.Group {group.store_path}", arrays, dataset)
-    return ZarrArray(arrays[name], siblings=arrays)
+    members = sorted(group.members(max_depth=None), key=lambda member: str(member[0]))
+    arrays = {name: member for name, member in members if not hasattr(member, "members")}
+    label = f"The zarr.Group {group.store_path}" if path is None else str(path)
+    return ZarrArray(arrays[choose(label, arrays, dataset)], path, arrays)
 
 
 def check_replaceable(folder: Path) -> None:
@@ -115,60 +113,57 @@ def check_replaceable(folder: Path) -> None:
         )
 
 
-def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
-    """The dtype in which rows are collected, and what stands before them."""
-    need("zarr", f"To write {target.path}")
-    return target.out_dtype, b""
+def check(writer: CubeWriter) -> None:
+    """Raise if the library is missing."""
+    need("zarr", f"To write {writer.path}")
 
 
-def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
+def save(writer: CubeWriter, values: NDArray[Any], place: Path) -> None:
     """Write a store like the source, or a new one of version 3; a zip file where that is named."""
-    is_zip = target.path.suffix.lower() == ".zip"
+    is_zip = writer.path.suffix.lower() == ".zip"
     folder = place.with_suffix(".folder") if is_zip else place
     try:
-        _save_folder(target, values, folder)
+        _save_folder(writer, values, folder)
         if is_zip:
             # Chunks are compressed already.
             with zipfile.ZipFile(place, "x", zipfile.ZIP_STORED) as archive:
                 for file in filter(Path.is_file, sorted(folder.rglob("*"))):
                     archive.write(file, file.relative_to(folder).as_posix())
+            remove(folder)
     except BaseException:
         # Zarr's threads may still be writing to it after an error.
         for _ in range(_REMOVALS):
             remove(folder)
             time.sleep(0.02)
         raise
-    finally:
-        if is_zip:
-            remove(folder)
 
 
-def _save_folder(target: Target, values: np.memmap[Any, Any], folder: Path) -> None:
-    source, row_axis = target.source, target.cube.order.index("row")
+def _save_folder(writer: CubeWriter, values: NDArray[Any], folder: Path) -> None:
+    source, row_axis = writer.source, writer.row_axis
     is_copy = isinstance(source, ZarrArray) and source.path is not None
     if is_copy:
-        array, row_axis = _copied(target, folder), target.cube.space[0]
+        array, row_axis = _copied(writer, folder), writer.cube.space[0]
     else:
-        array = _new(target, folder)
+        array = _new(writer, folder, values.shape)
     rows = (array.shards or array.chunks)[row_axis]
     for key, part in blocks(values.reshape(array.shape), row_axis, rows):
-        array[key] = target.packed(part, np.dtype(array.dtype)) if is_copy else part
+        array[key] = writer.packed(part, np.dtype(array.dtype)) if is_copy else part
 
 
-def _copied(target: Target, folder: Path) -> Any:
+def _copied(writer: CubeWriter, folder: Path) -> Any:
     """The array in a copy of its store, with another dtype where that is wanted."""
     import zarr
 
-    source: Any = target.source
+    source: Any = writer.source
     if source.path.is_dir():
         shutil.copytree(source.path, folder)
     else:
         shutil.unpack_archive(source.path, folder, "zip")
     inside, old = source.dataset or "", source.array
-    if target.dtype is None:
+    if writer.keeps_dtype:
         return zarr.open_array(folder, path=inside, mode="r+")
     array = _create(
-        target,
+        writer,
         folder,
         inside,
         {k: v for k, v in old.attrs.asdict().items() if k not in NOT_KEPT},
@@ -188,27 +183,27 @@ def _copied(target: Target, folder: Path) -> Any:
     return array
 
 
-def _new(target: Target, folder: Path) -> Any:
+def _new(writer: CubeWriter, folder: Path, shape: tuple[int, ...]) -> Any:
     """The array in a new store, with its coordinates."""
     import zarr
 
-    source, coordinates = target.source, target.coordinates()
+    source, coordinates = writer.source, writer.coordinates()
     if coordinates:
         group = zarr.create_group(folder)
         for label, values in coordinates.items():
             group.create_array(label, data=values, dimension_names=(label,))
     name = source.dataset or "cube" if coordinates else ""
     attributes = {k: v for k, v in source.attributes.items() if k not in NOT_KEPT}
-    names = target.axis_names()
-    return _create(target, folder, name, attributes, 3, shape=target.lengths, dimension_names=names)
+    more = {"shape": shape, "dimension_names": writer.axis_names()}
+    return _create(writer, folder, name, attributes, 3, **more)
 
 
 def _create(
-    target: Target, folder: Path, name: str, attributes: dict[str, Any], version: int, **more: Any
+    writer: CubeWriter, folder: Path, name: str, attributes: dict[str, Any], version: int, **more: Any
 ) -> Any:
     import zarr
 
-    nodata, dtype = target.nodata, target.out_dtype
+    nodata, dtype = writer.nodata, writer.dtype
     if nodata is not None and version == 2 and "_ARRAY_DIMENSIONS" in attributes:
         more["fill_value"] = nodata
     elif nodata is not None and dtype.kind == "f":
@@ -219,8 +214,3 @@ def _create(
         attributes = attributes | {"_FillValue": int(nodata)}
     more |= {"dtype": dtype, "attributes": attributes, "zarr_format": version}
     return zarr.create_array(folder, name=name or None, overwrite=True, **more)
-
-
-def _arrays(group: Any) -> dict[str, Any]:
-    members = sorted(group.members(max_depth=None), key=lambda member: str(member[0]))
-    return {name: member for name, member in members if not hasattr(member, "members")}

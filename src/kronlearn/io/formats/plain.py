@@ -1,4 +1,4 @@
-"""Arrays that lie uncompressed in a file: .npy, ENVI, classic NetCDF.
+"""Arrays that lie uncompressed in a file: .npy, ENVI, classic NetCDF, mapped files.
 
 They are read and not mapped: a mapped file that someone cuts off ends the whole process, and its
 pages count as memory in use.
@@ -10,7 +10,7 @@ import itertools
 import math
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from kronlearn.io.atomic import write_at
 from kronlearn.io.stored import Key, StoredArray
+from kronlearn.io.writers import blocks
 
-__all__ = ["FileArray", "Layout"]
+__all__ = ["FileArray", "Layout", "write_plain"]
 
 # Numbers with gaps between them are read with their gaps up to this many bytes at a time.
 _PIECE = 1 << 18
@@ -48,11 +49,6 @@ class Layout:
         lengths = shape[:0:-1] if order == "C" else shape[:-1]
         strides = tuple(itertools.accumulate((dtype.itemsize, *lengths), operator.mul))
         return cls(shape, dtype, offset, strides[::-1] if order == "C" else strides)
-
-    @property
-    def is_in_c_order(self) -> bool:
-        """Whether the numbers have no gaps and are in C order."""
-        return self == Layout.in_order(self.shape, self.dtype, self.offset)
 
     @property
     def end(self) -> int:
@@ -102,18 +98,6 @@ class Layout:
         return self.dtype.itemsize + sum((n - 1) * step for n, step in steps)
 
 
-def _bytes(descriptor: int, count: int, place: int) -> NDArray[np.uint8]:
-    """Bytes of a file; EOFError if it ends before them."""
-    content = np.empty(count, np.uint8)
-    view = content.data
-    while view:
-        got = os.preadv(descriptor, [view], place)
-        if got == 0:
-            raise EOFError(place)
-        view, place = view[got:], place + got
-    return content
-
-
 class FileArray(StoredArray):
     """An array that lies uncompressed in a file.
 
@@ -121,40 +105,40 @@ class FileArray(StoredArray):
     ----------
     path : Path
     layout : Layout
+    format : str
+        The module of ``formats`` that opens it; "memory" where the layout is all that is known.
     file : Path, optional
         The file with the numbers where it is not ``path``.
-    exact : bool
-        Whether the file must end behind the last number. A header with a wrong shape is found so.
     """
 
     def __init__(
-        self, path: Path, layout: Layout, file: Path | None = None, exact: bool = True, **more: Any
+        self, path: Path, layout: Layout, format: str, file: Path | None = None, **more: Any
     ) -> None:
         super().__init__(str(path), layout.shape, layout.dtype, path=path, **more)
-        self.layout, self.binary = layout, file or path
-        self._check_size(os.stat(self.binary).st_size, exact)
+        self.layout, self.format, self.binary = layout, format, file or path
+        self._check_size(os.stat(self.binary).st_size)
         self._descriptor = os.open(self.binary, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         resources = ExitStack()
         resources.callback(os.close, self._descriptor)
         self.keep(resources)
 
-    @property
-    def stored_dtype(self) -> np.dtype[Any]:
-        """The dtype in the file, with its byte order."""
-        return self.layout.dtype
-
     def place_of(self, index: int) -> tuple[int, int] | None:
         """Descriptor and offset of an entry of the first axis, if all is in C order."""
-        if not self.layout.is_in_c_order:
+        layout = self.layout
+        if layout != Layout.in_order(layout.shape, layout.dtype, layout.offset):
             return None
-        return self._descriptor, self.layout.offset + index * self.layout.strides[0]
+        return self._descriptor, layout.offset + index * layout.strides[0]
 
-    def _check_size(self, size: int, exact: bool) -> None:
+    def _check_size(self, size: int) -> None:
+        """Raise unless the numbers are there, and all that is there where there are only numbers.
+
+        A header with a wrong shape is found so.
+        """
         needed, file = self.layout.end, self.binary.name
-        announced = f"{needed} that its shape {self.shape} and dtype {self.stored_dtype.name} need"
+        announced = f"{needed} that its shape {self.shape} and dtype {self.layout.dtype.name} need"
         if size < needed:
             raise self.error(f"is cut off: {file} has {size} bytes, not the {announced}")
-        if exact and size > needed:
+        if self.format in ("npy", "envi") and size > needed:
             raise self.error(
                 f"has a header that does not fit: {file} has {size} bytes, more than the "
                 f"{announced}; correct the header"
@@ -168,3 +152,36 @@ class FileArray(StoredArray):
                 f"is cut off: {self.binary.name} ends at byte {problem}, before the numbers that "
                 "its header announces; it was changed since it was opened"
             ) from None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.format == "memory":
+            return FileArray, (self.path, self.layout, self.format)
+        return super().__reduce__()
+
+
+def write_plain(
+    place: Path,
+    layout: Layout,
+    values: NDArray[Any],
+    row_axis: int,
+    number: Callable[[NDArray[Any]], NDArray[Any]] = np.asarray,
+) -> None:
+    """Write values, or what ``number`` makes of them, to a file that may be there already."""
+    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        for key, part in blocks(values, row_axis):
+            layout.write(descriptor, key, number(part))
+    finally:
+        os.close(descriptor)
+
+
+def _bytes(descriptor: int, count: int, place: int) -> NDArray[np.uint8]:
+    """Bytes of a file; EOFError if it ends before them."""
+    content = np.empty(count, np.uint8)
+    view = content.data
+    while view:
+        got = os.preadv(descriptor, [view], place)
+        if got == 0:
+            raise EOFError(place)
+        view, place = view[got:], place + got
+    return content
