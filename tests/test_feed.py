@@ -15,7 +15,7 @@ from kronlearn.core.engine import Task
 from kronlearn.core.source import Source
 from kronlearn.engines.threads import Threads
 from kronlearn.io.arrays import ArraySource
-from kronlearn.io.feed import Feed
+from kronlearn.engines.feed import Feed
 from kronlearn.io.stored import StoredArrayError
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.core.source import BLOCK_NUMBERS, Source, check_finite, sample_dtype
-from kronlearn.io.pages import mapped_from
+from kronlearn.core.source import Source, sample_dtype
 
 __all__ = ["ArraySource", "check_shape", "check_size", "real_array"]
 
@@ -63,35 +60,8 @@ class ArraySource(Source):
         return chosen.reshape(-1, self.n_features)
 
     def whole(self, start: int, stop: int) -> NDArray[Any] | None:
-        """Consecutive samples if they need no conversion and are not in a mapped file."""
-        if not self.is_direct or mapped_from(self.array) is not None:
-            return None
-        return self.read(start, stop)
-
-    def blocks(self, multiple_of: int) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Consecutive blocks ``(rows, samples (n, m_1·…·m_d))``, whole multiples of a size.
-
-        Only the last block may have another size. An array that needs no conversion is one block.
-        """
-        step = max(len(self), 1) if self.is_direct else self.step(multiple_of)
-        for start in range(0, len(self), step):
-            rows = slice(start, min(start + step, len(self)))
-            yield rows, self.read(rows.start, rows.stop)
-
-    @cached_property
-    def energy(self) -> float:
-        """``Σ‖Y_k‖²`` in float64; samples must be finite."""
-        total = 0.0
-        step = max(1, BLOCK_NUMBERS // 4 // self.n_features)
-        for start in range(0, len(self), step):
-            block = np.asarray(self.array[start : start + step], dtype=np.float64).reshape(-1)
-            # Not a BLAS product: its rounding depends on the number of threads.
-            with np.errstate(over="ignore"):
-                part = float(np.square(block).sum())
-            if not math.isfinite(part):
-                check_finite(self.array[start : start + step], start)
-            total += part
-        return total
+        """Consecutive samples if they need no conversion."""
+        return self.read(start, stop) if self.is_direct else None
 
 
 def check_shape(shape: tuple[int, ...], patch_shape: tuple[int, ...], name: str = "Y") -> None:

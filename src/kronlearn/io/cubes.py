@@ -90,14 +90,16 @@ class Cube:
         key[self.space[1]] = slice(None) if columns is None else columns
         if self.band_axis is not None:
             key[self.band_axis] = slice(None) if bands is None else bands
-        values = self.stored.read(tuple(key))
-        last = () if self.band_axis is None else (self.band_axis,)
-        values = np.moveaxis(values, (*self.space, *last), range(-2 - len(last), 0))
+        values = self.bands_last(self.stored.read(tuple(key)))
+        return values if self.band_axis is not None or bands is None else values[..., bands]
+
+    def bands_last(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values with the axes of the stored array as (rows, columns, bands)."""
+        axes = [*self.space, *([] if self.band_axis is None else [self.band_axis])]
+        values = np.moveaxis(values, axes, range(-len(axes), 0))
         # What is left in front are axes of length one.
-        values = values.reshape(values.shape[-2 - len(last) :])
-        if self.band_axis is None:
-            return values[..., None][..., slice(None) if bands is None else bands]
-        return values
+        values = values.reshape(values.shape[-len(axes) :])
+        return values[..., None] if self.band_axis is None else values
 
     def read_checked(
         self, rows: slice, columns: slice | None = None, bands: slice | None = None
@@ -139,14 +141,13 @@ class Cube:
             return None
         return values != self.dtype.type(self.nodata)
 
-    def like(self, values: NDArray[Any], dtype: np.dtype[Any] | None = None) -> Any:
+    def like(self, values: NDArray[Any]) -> Any:
         """New values for the whole cube as the kind of object that this one was made from.
 
         Parameters
         ----------
         values : array of shape (rows, columns, bands)
-        dtype : dtype, optional
-            The cube's by default; integers are rounded and kept in range.
+            For integers rounded and kept in range.
 
         Returns
         -------
@@ -155,24 +156,19 @@ class Cube:
         """
         if values.shape != self.shape:
             raise ValueError(f"values have shape {values.shape}; the cube has {self.shape}.")
-        kept = self.dtype if dtype is None else np.dtype(dtype)
-        result = self.in_order(converted(values, kept, self.nodata, self.name))
+        result = self.in_order(converted(values, self.dtype, self.nodata, self.name))
         return self.stored.like(np.ascontiguousarray(result).reshape(self.stored.shape))
 
-    def create(
-        self, path: PathLike, dtype: np.dtype[Any] | None = None, overwrite: bool = True
-    ) -> CubeWriter:
+    def create(self, path: PathLike, overwrite: bool = True) -> CubeWriter:
         """A file for new values of this cube: a context manager that takes them row by row.
 
-        The file has the format that its name says, the order of axes of this cube and, as far as
-        the format can hold them, its metadata; a warning names what it cannot. It appears when the
-        ``with`` block ends; after an error everything is as before.
+        The file has the format that its name says, the dtype and order of axes of this cube and,
+        as far as the format can hold them, its metadata; a warning names what it cannot. It appears
+        when the ``with`` block ends; after an error everything is as before.
 
         Parameters
         ----------
         path : str or path
-        dtype : dtype, optional
-            The cube's by default. Integers are rounded and kept in range.
         overwrite : bool, default=True
             Whether a file that exists may be replaced.
 
@@ -195,7 +191,7 @@ class Cube:
         ...     np.load(path)[1].tolist()
         [[24, 26, 28, 30], [32, 34, 36, 38], [40, 42, 44, 46]]
         """
-        return CubeWriter(self, Path(path), dtype, overwrite)
+        return CubeWriter(self, Path(path), overwrite)
 
     def places(self, path: PathLike) -> list[Path]:
         """The files or folders that :meth:`create` makes or replaces: of ENVI two."""

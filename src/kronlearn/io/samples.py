@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from kronlearn.core.source import BLOCK_NUMBERS, Source, sample_dtype
 from kronlearn.io.arrays import ArraySource, check_shape, real_array
 from kronlearn.io.device_arrays import DeviceSource, is_on_gpu
-from kronlearn.io.formats.plain import FileArray
+from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import StoredArray, open_array
 
 __all__ = ["Samples", "StoredSource", "dask_array", "open_samples", "source_of"]
@@ -50,7 +50,7 @@ class StoredSource(Source):
 
     def file(self, start: int) -> tuple[int, int] | None:
         """Descriptor and offset of an uncompressed file with samples of this dtype in C order."""
-        if not isinstance(self.stored, FileArray) or self.stored.layout.dtype != self.dtype:
+        if not isinstance(self.stored, FileArray) or self.stored.stored_dtype != self.dtype:
             return None
         return self.stored.place_of(start)
 
@@ -69,16 +69,16 @@ def open_samples(Y: Any, name: str = "Y") -> Samples:
     Parameters
     ----------
     Y : array, path, lazy array or Source
-        Paths and arrays of Zarr, h5py, Dask and xarray are read in blocks.
+        Paths, mapped files and arrays of Zarr, h5py, Dask and xarray are read in blocks.
     name : str
         What errors call an array in memory.
     """
     if isinstance(Y, Source) or is_on_gpu(Y):
         return Y
     lazy = type(Y).__module__.split(".")[0] in _LAZY
-    if not lazy and not isinstance(Y, str | os.PathLike | StoredArray):
+    if not lazy and not isinstance(Y, str | os.PathLike | StoredArray | np.memmap):
         return real_array(Y, name)
-    stored = Y if isinstance(Y, StoredArray) else open_array(Y)
+    stored = open_array(Y)
     if stored.ndim < 2:
         raise stored.error(
             f"has shape {stored.shape}; an array of samples (N, m_1, …, m_d) is needed"

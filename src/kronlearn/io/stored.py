@@ -65,8 +65,7 @@ class StoredArray(ABC):
     ----------
     name : str
         The path, or the type of an object, for messages.
-    shape : tuple of int
-    dtype : dtype
+    shape, dtype
         Of what ``read`` returns, in native byte order.
     path : Path or None
         Of the file or folder, absolute.
@@ -81,10 +80,8 @@ class StoredArray(ABC):
     attributes : dict
         What the file says about the array, in plain types.
     axes : tuple of str or None
-        Names of the dimensions.
+        Names of the dimensions; ``coordinates`` has 1-D arrays by these names.
     wavelengths : array of shape (bands,) or None
-    coordinates : dict of 1-D arrays
-        By the names of the axes that they belong to.
     band_axis : int or None
         The axis of the bands where the format has one by definition.
     """
@@ -150,9 +147,7 @@ class StoredArray(ABC):
         StoredArrayError
             If the numbers are not there: the file was cut off, is damaged or cannot be read.
         """
-        if len(key) != self.ndim:
-            raise ValueError(f"{self.name}: {len(key)} slices given for {self.ndim} dimensions.")
-        key = tuple(self._bounds(part, n) for part, n in zip(key, self.shape, strict=True))
+        key = self._bounds(key)
         expected = tuple(part.stop - part.start for part in key)
         if 0 in expected:
             return np.empty(expected, self.dtype)
@@ -163,11 +158,10 @@ class StoredArray(ABC):
         except (StoredArrayError, MemoryError):
             raise
         except Exception as problem:
-            raise self.error(f"cannot be read at {_place(key)}: {_reason(problem)}") from problem
+            place = ", ".join(f"{part.start}:{part.stop}" for part in key)
+            raise self.error(f"cannot be read at [{place}]: {_reason(problem)}") from problem
         if values.shape != expected:
-            raise self.error(
-                f"gave numbers of shape {values.shape} at {_place(key)}, not {expected}"
-            )
+            raise self.error(f"gave numbers of shape {values.shape}, not {expected}")
         if self.packing is not None:
             return self.packing.unpack(values)
         return values.astype(self.dtype, copy=False)
@@ -201,15 +195,20 @@ class StoredArray(ABC):
     def _read(self, key: Key) -> NDArray[Any]:
         """The numbers in the file of a part that is not empty, given by its bounds."""
 
-    def _bounds(self, part: slice, length: int) -> slice:
-        start = 0 if part.start is None else int(part.start)
-        stop = length if part.stop is None else int(part.stop)
-        if part.step not in (None, 1) or not 0 <= start <= stop <= length:
-            raise ValueError(
-                f"{self.name}: {part} is not a part of an axis of length {length}; give a slice "
-                "of step one within it."
-            )
-        return slice(start, stop)
+    def _bounds(self, key: Key) -> Key:
+        """The slices with their starts and stops, once they are known to lie within the array."""
+        if len(key) != self.ndim:
+            raise ValueError(f"{self.name}: {len(key)} slices given for {self.ndim} dimensions.")
+        found = []
+        for part, length in zip(key, self.shape, strict=True):
+            start, stop = part.start or 0, length if part.stop is None else part.stop
+            if part.step not in (None, 1) or not 0 <= start <= stop <= length:
+                raise ValueError(
+                    f"{self.name}: {part} is not a part of an axis of length {length}; give a "
+                    "slice of step one within it."
+                )
+            found.append(slice(int(start), int(stop)))
+        return tuple(found)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.path is None:
@@ -246,7 +245,6 @@ def open_array(thing: Any, dataset: str | None = None) -> StoredArray:
     Examples
     --------
     >>> import os, tempfile
-    >>> import numpy as np
     >>> from kronlearn.io.stored import open_array
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = os.path.join(folder, "cube.npy")
@@ -360,7 +358,3 @@ def _reason(problem: Exception) -> str:
     """What an error says; rasterio's speak of the one that they were raised from."""
     text = str(problem.__cause__ or problem).strip().rstrip(".")
     return text or type(problem).__name__
-
-
-def _place(key: Key) -> str:
-    return "[" + ", ".join(f"{part.start}:{part.stop}" for part in key) + "]"

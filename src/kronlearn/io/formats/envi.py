@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kronlearn.io.formats import geotiff
-from kronlearn.io.formats.plain import FileArray, Layout, write_plain
+from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import StoredArray, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
@@ -57,9 +56,11 @@ class EnviArray(FileArray):
         attributes = {k: _plain(k, v) for k, v in fields.items() if k not in _LAYOUT}
         super().__init__(
             path,
-            Layout.in_order(shape, dtype, offset),
-            "envi",
-            file=binary,
+            shape,
+            dtype,
+            offset,
+            format="envi",
+            binary=binary,
             nodata=ignored[0] if ignored else None,
             attributes=attributes | (geotiff.place_of(binary) if "map info" in fields else {}),
             wavelengths=np.array(waves) if waves else None,
@@ -112,19 +113,17 @@ def check(writer: CubeWriter) -> None:
         )
 
 
-def save(writer: CubeWriter, values: NDArray[Any], binary: Path, header: Path) -> None:
-    """Write the numbers, and the header of the source with what has changed."""
+def save(writer: CubeWriter, rows: FileArray, binary: Path, header: Path) -> None:
+    """Write the header of the source with what has changed; the collected rows are the numbers."""
+    os.rename(rows.binary, binary)
     source, order = writer.source, writer.cube.order
-    is_like = isinstance(source, EnviArray) and writer.keeps_dtype
-    dtype = source.layout.dtype if isinstance(source, EnviArray) and is_like else values.dtype
-    write_plain(binary, Layout.in_order(values.shape, dtype, 0), values, writer.row_axis)
     codes = {np.dtype(name): code for code, name in _DTYPES.items()}
     lengths = dict(zip(("row", "column", "band"), writer.shape, strict=True))
     changed = {_LENGTHS[axis]: str(length) for axis, length in lengths.items()}
     changed |= {"header offset": "0", "file type": "ENVI Standard"}
-    changed["data type"] = str(codes[values.dtype])
+    changed["data type"] = str(codes[writer.dtype])
     changed["interleave"] = ("bsq", "bil", "bip")[order.index("band") if "band" in order else 0]
-    changed["byte order"] = str(int(dtype.str[0] == ">"))
+    changed["byte order"] = str(int(writer.dtype.str[0] == ">"))
     if writer.nodata is not None:
         changed["data ignore value"] = _number(writer.nodata)
     entries = source.entries if isinstance(source, EnviArray) else _new_entries(writer)
@@ -142,11 +141,7 @@ def _new_entries(writer: CubeWriter) -> dict[str, str]:
         units = str(writer.source.attributes.get("wavelength_units", "Unknown"))
         entries["wavelength units"] = units
         entries["wavelength"] = f"{{{', '.join(map(_number, writer.cube.wavelengths))}}}"
-    with geotiff.envi_header(writer.source.attributes) as header:
-        found = {} if header is None else _entries(header)
-    kept = ("map info", "coordinate system string")
-    entries |= {key: found[key] for key in kept if key in found}
-    return entries
+    return entries | geotiff.envi_fields(writer.source.attributes)
 
 
 def _number(value: float) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import errno
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,12 @@ from numpy.typing import NDArray
 
 from kronlearn.io.formats import image_folder
 from kronlearn.io.formats.conventions import WAVELENGTH_NAMES
+from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.formats.tiff import quiet, tiff_file, unwarned
 from kronlearn.io.stored import Key, StoredArray, StoredArrayError, need
-from kronlearn.io.writers import CubeWriter, blocks
+from kronlearn.io.writers import CubeWriter
 
-__all__ = ["GeoTiffArray", "check", "envi_header", "open_file", "place_of", "save"]
+__all__ = ["GeoTiffArray", "check", "envi_fields", "open_file", "place_of", "save"]
 
 _LOSSY = ("jpeg", "webp", "jxl")
 
@@ -90,19 +90,17 @@ def place_of(path: Path) -> dict[str, Any]:
         return {}
 
 
-@contextmanager
-def envi_header(attributes: Mapping[str, Any]) -> Iterator[Path | None]:
-    """An ENVI header that GDAL writes for the place on Earth that attributes name, if they do."""
+def envi_fields(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """The fields of an ENVI header for the place on Earth that attributes name, if they do."""
     place = _placing(attributes)
-    if not place:
-        yield None
-        return
-    rasterio = need("rasterio", "To write where on Earth the pixels are")
-    profile = {"driver": "ENVI", "width": 1, "height": 1, "count": 1, "dtype": "uint8"}
-    with tempfile.TemporaryDirectory() as folder:
-        with quiet(), unwarned(), rasterio.open(Path(folder, "a.img"), "w", **profile, **place):
-            pass
-        yield Path(folder, "a.hdr")
+    if not place or place["transform"].b or place["transform"].d:
+        return {}
+    a, _, c, _, e, f = place["transform"][:6]
+    system = need("rasterio.crs", "Georeferencing").CRS.from_string(place["crs"])
+    return {
+        "map info": f"{{Arbitrary, 1, 1, {c!r}, {f!r}, {a!r}, {-e!r}}}",
+        "coordinate system string": f"{{{system.to_wkt(version='WKT1_ESRI')}}}",
+    }
 
 
 def check(writer: CubeWriter) -> None:
@@ -112,26 +110,32 @@ def check(writer: CubeWriter) -> None:
         raise ValueError(f"{writer.path}: TIFF files hold no {writer.dtype} numbers.")
 
 
-def save(writer: CubeWriter, values: NDArray[Any], place: Path) -> None:
+def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
     """Write a GeoTIFF like the source, or a tiled one if that is something else."""
     import rasterio
 
     source = writer.source.file if isinstance(writer.source, GeoTiffArray) else None
-    bands = writer.bands_first(values)
     with quiet(), unwarned():
         with rasterio.open(place, "w", **_profile(writer, source)) as file:
             if source is not None:
                 _copy_metadata(source, file)
             elif writer.cube.wavelengths is not None:
                 _write_wavelengths(writer, file)
-            for (_, *window), part in blocks(bands, 1, int(file.block_shapes[0][0])):
-                file.write(part, window=tuple((p.start, p.stop) for p in window))
+            for window, bands in _windows(writer, rows, int(file.block_shapes[0][0])):
+                file.write(bands, window=window)
         # GDAL writes most when it closes a file, and does not tell when that fails.
         with rasterio.open(place) as file:
-            for (_, *window), part in blocks(bands, 1):
-                found = file.read(window=tuple((p.start, p.stop) for p in window))
-                if not np.array_equal(found, part, equal_nan=True):
+            for window, bands in _windows(writer, rows):
+                if not np.array_equal(file.read(window=window), bands, equal_nan=True):
                     raise OSError(errno.EIO, "what was written cannot be read again")
+
+
+def _windows(writer: CubeWriter, rows: FileArray, height: int = 1) -> Iterator[tuple[Any, Any]]:
+    """Windows of whole rows, a multiple of so many of them, and what is in them, bands first."""
+    axis = writer.cube.space[0]
+    for key, part in writer.blocks(rows, (height,) * rows.ndim):
+        window = ((key[axis].start, key[axis].stop), (0, writer.shape[1]))
+        yield window, np.moveaxis(writer.cube.bands_last(part), 2, 0)
 
 
 def _profile(writer: CubeWriter, source: Any) -> dict[str, Any]:
@@ -144,7 +148,7 @@ def _profile(writer: CubeWriter, source: Any) -> dict[str, Any]:
             profile["compress"] = "deflate"
             profile.pop("photometric", None)
         structure = source.tags(ns="IMAGE_STRUCTURE")
-        if "PREDICTOR" in structure and writer.keeps_dtype:
+        if "PREDICTOR" in structure:
             profile["predictor"] = structure["PREDICTOR"]
     rows, columns, bands = writer.shape
     profile |= {"driver": "GTiff", "dtype": writer.dtype.name, "nodata": writer.nodata}

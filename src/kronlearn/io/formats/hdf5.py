@@ -14,16 +14,15 @@ from numpy.typing import NDArray
 
 from kronlearn.io.atomic import write_at
 from kronlearn.io.formats.conventions import NOT_KEPT, choose, declared, plain, wavelengths_among
+from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import Key, StoredArray, need
-from kronlearn.io.writers import CubeWriter, blocks
+from kronlearn.io.writers import CubeWriter
 
 __all__ = ["Hdf5Array", "MatlabArray", "check", "open_file", "open_group", "save"]
 
 # HDF5 has 64 KiB for an attribute.
 _ATTRIBUTE_LENGTH = 2000
 _NETCDF_DIMENSION = "This is a netCDF dimension but not a netCDF variable."
-# How a dataset is stored.
-_STORAGE = ("chunks", "compression", "compression_opts", "shuffle", "fletcher32", "maxshape")
 
 
 class Hdf5Array(StoredArray):
@@ -35,6 +34,9 @@ class Hdf5Array(StoredArray):
         self.dataset_object = dataset
         path = Path(os.path.abspath(dataset.file.filename))
         attributes, name = plain(_attributes(dataset)), dataset.name.strip("/")
+        # The small arrays of the file may be wavelengths.
+        longest = max(dataset.shape, default=0)
+        short = {n: d for n, d in _datasets(dataset.file).items() if 0 < d.size <= longest}
         super().__init__(
             str(path),
             self._turned(dataset.shape),
@@ -44,7 +46,8 @@ class Hdf5Array(StoredArray):
             chunks=None if dataset.chunks is None else self._turned(dataset.chunks),
             attributes=attributes,
             axes=_axes(dataset),
-            wavelengths=wavelengths_among(_vectors(dataset)),
+            wavelengths=wavelengths_among({n: d for n, d in short.items() if n != name}),
+            coordinates={n: d[...] for n, d in short.items() if d.is_scale and d.ndim == 1},
             **declared(f"{path} ({name})", attributes, dataset.dtype, _is_netcdf(dataset.file)),
         )
 
@@ -97,48 +100,38 @@ def check(writer: CubeWriter) -> None:
     need("h5py", f"To write {writer.path}")
 
 
-def save(writer: CubeWriter, values: NDArray[Any], place: Path, is_netcdf: bool = False) -> None:
+def save(writer: CubeWriter, rows: FileArray, place: Path, is_netcdf: bool = False) -> None:
     """Write a copy of the source with these values, where all else stays, or a new file.
 
     A new file has a dimension for every axis where it is to be NetCDF.
     """
     import h5py
 
-    source, row_axis = writer.source, writer.row_axis
+    source = writer.source
     is_copy = isinstance(source, Hdf5Array) and source.is_at_rest
     if is_copy:
         shutil.copyfile(str(source.path), place)
-        values, row_axis = values.reshape(source.shape), writer.cube.space[0]
-        if isinstance(source, MatlabArray):
-            values, row_axis = values.T, values.ndim - 1 - row_axis
+    turn = slice(None, None, -1 if is_copy and isinstance(source, MatlabArray) else 1)
     with _PatientFile(place) as content:
         with h5py.File(content, "r+" if is_copy else "w", track_order=True) as file:
-            array = _copied(file, writer) if is_copy else _new(file, writer, values.shape, is_netcdf)
-            rows = array.chunks[row_axis] if array.chunks else 1
-            for key, part in blocks(values, row_axis, rows):
-                array[key] = writer.packed(part, array.dtype) if is_copy else part
+            array = file[source.dataset] if is_copy else _new(file, writer, is_netcdf)
+            for key, part in writer.blocks(rows, array.chunks and array.chunks[turn]):
+                numbers = writer.packed(part, array.dtype) if is_copy else part
+                array[key[turn]] = numbers if turn.step == 1 else numbers.T
                 content.check()
         content.check()
 
 
-def _copied(file: Any, writer: CubeWriter) -> Any:
-    """The array in a copy of the source, with another dtype where that is wanted."""
-    source, array = writer.source, file[writer.source.dataset]
-    if not writer.keeps_dtype and (writer.dtype != array.dtype or source.packing is not None):
-        array = _with_dtype(array, writer.dtype)
-        _declare_nodata(array, writer)
-    return array
-
-
-def _new(file: Any, writer: CubeWriter, shape: tuple[int, ...], is_netcdf: bool) -> Any:
+def _new(file: Any, writer: CubeWriter, is_netcdf: bool) -> Any:
     """The array in a new file, with its attributes and coordinates."""
     source = writer.source
-    array = file.create_dataset(source.dataset or "cube", shape, writer.dtype, chunks=True)
+    array = file.create_dataset(source.dataset or "cube", source.shape, writer.dtype, chunks=True)
     for key, value in source.attributes.items():
         is_short = not isinstance(value, str | list) or len(value) <= _ATTRIBUTE_LENGTH
         if isinstance(value, str | int | float | list) and is_short and key not in NOT_KEPT:
             array.attrs[key] = value
-    _declare_nodata(array, writer)
+    if writer.nodata is not None:
+        array.attrs["_FillValue"] = writer.dtype.type(writer.nodata)
     coordinates = writer.coordinates()
     for axis, label in enumerate(writer.axis_names()):
         array.dims[axis].label = label
@@ -150,11 +143,6 @@ def _new(file: Any, writer: CubeWriter, shape: tuple[int, ...], is_netcdf: bool)
         scale.make_scale(label if label in coordinates else unnamed)
         array.dims[axis].attach_scale(scale)
     return array
-
-
-def _declare_nodata(array: Any, writer: CubeWriter) -> None:
-    if writer.nodata is not None:
-        array.attrs["_FillValue"] = writer.dtype.type(writer.nodata)
 
 
 class _PatientFile(io.FileIO):
@@ -193,24 +181,6 @@ class _PatientFile(io.FileIO):
             return size or 0
 
 
-def _with_dtype(dataset: Any, dtype: np.dtype[Any]) -> Any:
-    """A dataset with another dtype in the place of one, with its attributes and dimensions."""
-    file, name, shape = dataset.file, dataset.name, dataset.shape
-    scales = [(axis, scale) for axis, dim in enumerate(dataset.dims) for scale in dim.values()]
-    for axis, scale in scales:
-        dataset.dims[axis].detach_scale(scale)
-    # References to other objects cannot be copied; the dimensions are attached again below.
-    dropped = NOT_KEPT - {"_Netcdf4Dimid", "_Netcdf4Coordinates"}
-    kept = {k: v for k, v in dataset.attrs.items() if k not in dropped}
-    storage = {option: getattr(dataset, option) for option in _STORAGE}
-    del file[name]
-    new = file.create_dataset(name, shape, dtype, **storage)
-    new.attrs.update(kept)
-    for axis, scale in scales:
-        new.dims[axis].attach_scale(scale)
-    return new
-
-
 def _datasets(group: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
@@ -239,13 +209,6 @@ def _axes(dataset: Any) -> tuple[str, ...] | None:
         scale = dim[0].name.rpartition("/")[2] if len(dim) else ""
         names.append(dim.label or scale)
     return tuple(names) if any(names) else None
-
-
-def _vectors(dataset: Any) -> dict[str, Any]:
-    """The small arrays of the file, which may be wavelengths."""
-    found = _datasets(dataset.file)
-    longest = max(dataset.shape, default=0)
-    return {name: d for name, d in found.items() if 0 < d.size <= longest and d != dataset}
 
 
 def _is_netcdf(file: Any) -> bool:

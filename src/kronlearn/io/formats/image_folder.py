@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.formats.tiff import tiff_file, unwarned
 from kronlearn.io.stored import Key, StoredArray, StoredArrayError
 from kronlearn.io.writers import CubeWriter
@@ -90,7 +91,7 @@ def check_replaceable(folder: Path) -> None:
         )
 
 
-def save(writer: CubeWriter, values: NDArray[Any], place: Path) -> None:
+def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
     """Write a folder with one image per band, named as those of the source."""
     import tifffile
     from PIL import Image
@@ -99,14 +100,18 @@ def save(writer: CubeWriter, values: NDArray[Any], place: Path) -> None:
     if len(names) != count or len(set(names)) < len(names):
         names = [f"band_{i + 1:0{len(str(count))}d}.tif" for i in range(count)]
     place.mkdir()
-    for name, band in zip(map(Path, names), writer.bands_first(values), strict=True):
-        if name.suffix.lower() == ".png" and values.dtype in (np.uint8, np.uint16):
-            Image.fromarray(np.array(band)).save(place / name)
+    for band, name in enumerate(map(Path, names)):
+        key = [slice(None)] * rows.ndim
+        if writer.cube.band_axis is not None:
+            key[writer.cube.band_axis] = slice(band, band + 1)
+        pixels = np.ascontiguousarray(writer.cube.bands_last(rows.read(tuple(key)))[..., 0])
+        if name.suffix.lower() == ".png" and pixels.dtype in (np.uint8, np.uint16):
+            Image.fromarray(pixels).save(place / name)
             continue
         # All else that is not TIFF would lose some of the numbers.
         file = place / (name if name.suffix.lower() in _TIFF else name.with_suffix(".tif"))
         options = {"compression": "zlib", "photometric": "minisblack", "metadata": None}
-        tifffile.imwrite(file, np.array(band), **options)
+        tifffile.imwrite(file, pixels, **options)
 
 
 def _images(folder: Path) -> list[Path]:

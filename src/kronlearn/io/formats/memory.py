@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.io.formats.conventions import choose, declared, plain, wavelengths_among
-from kronlearn.io.formats.plain import FileArray, Layout
-from kronlearn.io.pages import mapped_from
+from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import Key, StoredArray, StoredArrayError, module_of
 
 __all__ = ["ObjectArray", "XarrayArray", "wrap"]
@@ -115,13 +114,17 @@ def _array_like(thing: Any, package: str, kind: str) -> Any:
 
 def _mapped(thing: Any) -> FileArray | None:
     """The part of a file that a memory-mapped array shows, which other processes open again."""
-    mapped = mapped_from(thing) if isinstance(thing, np.ndarray) else None
-    if mapped is None or not mapped.filename or min(thing.strides, default=0) <= 0:
+    if not isinstance(thing, np.memmap) or not thing.filename or thing.mode == "c":
         return None
-    start = thing.__array_interface__["data"][0] - mapped.__array_interface__["data"][0]
-    layout = Layout(thing.shape, thing.dtype, mapped.offset + start, thing.strides)
+    whole = thing
+    while isinstance(whole.base, np.memmap):
+        whole = whole.base
+    if min(thing.strides, default=0) <= 0:
+        return None
+    start = thing.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    known = thing.shape, thing.dtype, whole.offset + start, thing.strides
     try:
-        return FileArray(Path(mapped.filename), layout, "memory")
+        return FileArray(Path(thing.filename), *known)
     except FileNotFoundError:
         # The file has lost its name, not its content.
         return None

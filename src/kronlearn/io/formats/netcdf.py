@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ from numpy.typing import NDArray
 
 from kronlearn.io.formats import hdf5
 from kronlearn.io.formats.conventions import choose, declared, plain, wavelengths_among
-from kronlearn.io.formats.plain import FileArray, Layout, write_plain
+from kronlearn.io.formats.hdf5 import check
+from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import StoredArray, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
@@ -35,26 +35,9 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
     return _open_classic(path, dataset)
 
 
-def check(writer: CubeWriter) -> None:
-    """Raise if a library is missing."""
-    if not _stays_classic(writer):
-        hdf5.check(writer)
-
-
-def save(writer: CubeWriter, values: NDArray[Any], place: Path) -> None:
-    """Write a copy of the source with these values if that is classic, and NetCDF 4 otherwise."""
-    source: Any = writer.source
-    if not _stays_classic(writer):
-        hdf5.save(writer, values, place, is_netcdf=True)
-        return
-    shutil.copyfile(str(source.path), place)
-    values, row_axis, layout = values.reshape(source.shape), writer.cube.space[0], source.layout
-    write_plain(place, layout, values, row_axis, lambda v: writer.packed(v, layout.dtype))
-
-
-def _stays_classic(writer: CubeWriter) -> bool:
-    is_classic = isinstance(writer.source, FileArray) and writer.source.format == "netcdf"
-    return is_classic and writer.keeps_dtype
+def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
+    """Write NetCDF 4."""
+    hdf5.save(writer, rows, place, is_netcdf=True)
 
 
 def _open_classic(path: Path, dataset: str | None) -> FileArray:
@@ -62,31 +45,35 @@ def _open_classic(path: Path, dataset: str | None) -> FileArray:
 
     # The variables are views into the map; where they lie is all that is kept of it.
     with netcdf_file(path, "r", mmap=True) as file:
-        layouts = {name: _layout(v.data, file._mm_buf) for name, v in file.variables.items()}
-        details = {
-            name: (plain(v._attributes), tuple(v.dimensions)) for name, v in file.variables.items()
-        }
-        vectors = {
-            name: np.array(v.data)
+        start = _address(file._mm_buf)
+        places = {
+            name: (v.data.shape, v.data.dtype, _address(v.data) - start, v.data.strides)
             for name, v in file.variables.items()
+        }
+        details = {n: (plain(v._attributes), v.dimensions) for n, v in file.variables.items()}
+        vectors = {
+            n: np.array(v.data)
+            for n, v in file.variables.items()
             if v.data.ndim == 1 and v.data.size <= _SHORT
         }
-    name = choose(str(path), layouts, dataset)
+    found = {
+        n: np.broadcast_to(np.zeros((), dtype), shape) for n, (shape, dtype, *_) in places.items()
+    }
+    name = choose(str(path), found, dataset)
     attributes, axes = details[name]
+    vectors.pop(name, None)
     return FileArray(
         path,
-        layouts[name],
-        "netcdf",
+        *places[name],
+        format="netcdf",
         dataset=name,
         attributes=attributes,
-        axes=axes,
+        axes=tuple(axes),
         coordinates={n: vectors[n] for n in axes if n in vectors},
-        wavelengths=wavelengths_among({n: v for n, v in vectors.items() if n != name}),
-        **declared(f"{path} ({name})", attributes, layouts[name].dtype),
+        wavelengths=wavelengths_among(vectors),
+        **declared(f"{path} ({name})", attributes, places[name][1]),
     )
 
 
-def _layout(data: NDArray[Any], buffer: NDArray[Any]) -> Layout:
-    """Where a variable lies in its file."""
-    first, start = (int(array.__array_interface__["data"][0]) for array in (data, buffer))
-    return Layout(data.shape, data.dtype, first - start, data.strides)
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from kronlearn.io.atomic import remove
 from kronlearn.io.formats.conventions import NOT_KEPT, choose, declared, plain, wavelengths_among
+from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import Key, StoredArray, StoredArrayError, need
-from kronlearn.io.writers import CubeWriter, blocks
+from kronlearn.io.writers import CubeWriter
 
 __all__ = ["ZarrArray", "check", "check_replaceable", "open_file", "open_group", "save"]
 
@@ -118,12 +119,16 @@ def check(writer: CubeWriter) -> None:
     need("zarr", f"To write {writer.path}")
 
 
-def save(writer: CubeWriter, values: NDArray[Any], place: Path) -> None:
+def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
     """Write a store like the source, or a new one of version 3; a zip file where that is named."""
     is_zip = writer.path.suffix.lower() == ".zip"
     folder = place.with_suffix(".folder") if is_zip else place
+    source: Any = writer.source
+    is_copy = isinstance(source, ZarrArray) and source.path is not None
     try:
-        _save_folder(writer, values, folder)
+        array = _copied(source, folder) if is_copy else _new(writer, folder)
+        for key, part in writer.blocks(rows, array.shards or array.chunks):
+            array[key] = writer.packed(part, np.dtype(array.dtype)) if is_copy else part
         if is_zip:
             # Chunks are compressed already.
             with zipfile.ZipFile(place, "x", zipfile.ZIP_STORED) as archive:
@@ -138,79 +143,38 @@ def save(writer: CubeWriter, values: NDArray[Any], place: Path) -> None:
         raise
 
 
-def _save_folder(writer: CubeWriter, values: NDArray[Any], folder: Path) -> None:
-    source, row_axis = writer.source, writer.row_axis
-    is_copy = isinstance(source, ZarrArray) and source.path is not None
-    if is_copy:
-        array, row_axis = _copied(writer, folder), writer.cube.space[0]
-    else:
-        array = _new(writer, folder, values.shape)
-    rows = (array.shards or array.chunks)[row_axis]
-    for key, part in blocks(values.reshape(array.shape), row_axis, rows):
-        array[key] = writer.packed(part, np.dtype(array.dtype)) if is_copy else part
-
-
-def _copied(writer: CubeWriter, folder: Path) -> Any:
-    """The array in a copy of its store, with another dtype where that is wanted."""
+def _copied(source: ZarrArray, folder: Path) -> Any:
+    """The array in a copy of its store."""
     import zarr
 
-    source: Any = writer.source
-    if source.path.is_dir():
-        shutil.copytree(source.path, folder)
+    path = Path(str(source.path))
+    if path.is_dir():
+        shutil.copytree(path, folder)
     else:
-        shutil.unpack_archive(source.path, folder, "zip")
-    inside, old = source.dataset or "", source.array
-    if writer.keeps_dtype:
-        return zarr.open_array(folder, path=inside, mode="r+")
-    array = _create(
-        writer,
-        folder,
-        inside,
-        {k: v for k, v in old.attrs.asdict().items() if k not in NOT_KEPT},
-        old.metadata.zarr_format,
-        shape=old.shape,
-        chunks=old.chunks,
-        shards=old.shards,
-        compressors=old.compressors or None,
-        dimension_names=getattr(old.metadata, "dimension_names", None),
-    )
-    with warnings.catch_warnings():
-        # Zarr warns that version 3 does not have this yet; the source has it all the same.
-        warnings.simplefilter("ignore")
-        top = zarr.open(folder, mode="r+")
-        if getattr(top.metadata, "consolidated_metadata", None) is not None:
-            zarr.consolidate_metadata(folder)
-    return array
+        shutil.unpack_archive(path, folder, "zip")
+    return zarr.open_array(folder, path=source.dataset or "", mode="r+")
 
 
-def _new(writer: CubeWriter, folder: Path, shape: tuple[int, ...]) -> Any:
-    """The array in a new store, with its coordinates."""
+def _new(writer: CubeWriter, folder: Path) -> Any:
+    """The array in a new store, with its attributes and coordinates."""
     import zarr
 
-    source, coordinates = writer.source, writer.coordinates()
+    source, coordinates, nodata = writer.source, writer.coordinates(), writer.nodata
     if coordinates:
         group = zarr.create_group(folder)
         for label, values in coordinates.items():
             group.create_array(label, data=values, dimension_names=(label,))
-    name = source.dataset or "cube" if coordinates else ""
     attributes = {k: v for k, v in source.attributes.items() if k not in NOT_KEPT}
-    more = {"shape": shape, "dimension_names": writer.axis_names()}
-    return _create(writer, folder, name, attributes, 3, **more)
-
-
-def _create(
-    writer: CubeWriter, folder: Path, name: str, attributes: dict[str, Any], version: int, **more: Any
-) -> Any:
-    import zarr
-
-    nodata, dtype = writer.nodata, writer.dtype
-    if nodata is not None and version == 2 and "_ARRAY_DIMENSIONS" in attributes:
-        more["fill_value"] = nodata
-    elif nodata is not None and dtype.kind == "f":
+    if nodata is not None and writer.dtype.kind == "f":
         # xarray's form, in which NaN is possible.
-        text = base64.b64encode(struct.pack("<d", nodata)).decode("ascii")
-        attributes = attributes | {"_FillValue": text}
+        attributes["_FillValue"] = base64.b64encode(struct.pack("<d", nodata)).decode("ascii")
     elif nodata is not None:
-        attributes = attributes | {"_FillValue": int(nodata)}
-    more |= {"dtype": dtype, "attributes": attributes, "zarr_format": version}
-    return zarr.create_array(folder, name=name or None, overwrite=True, **more)
+        attributes["_FillValue"] = int(nodata)
+    return zarr.create_array(
+        folder,
+        name=source.dataset or "cube" if coordinates else None,
+        shape=source.shape,
+        dtype=writer.dtype,
+        attributes=attributes,
+        dimension_names=writer.axis_names(),
+    )
