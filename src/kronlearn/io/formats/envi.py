@@ -1,33 +1,31 @@
-"""ENVI: a text header (.hdr) beside a binary file with the bands, lines or pixels in turn."""
+"""ENVI: a text header (.hdr) beside a binary file with the bands, lines or pixels in turn.
+
+Headers are read and written by SPy (``spectral``), the numbers are read where they lie.
+"""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from kronlearn.io.formats import geotiff
 from kronlearn.io.formats.npy import FileArray
-from kronlearn.io.stored import StoredArray, StoredArrayError
+from kronlearn.io.formats.tiff import unwarned
+from kronlearn.io.stored import StoredArray, StoredArrayError, need
 from kronlearn.io.writers import CubeWriter
 
 __all__ = ["EnviArray", "check", "header_of", "open_file", "places", "save"]
 
-_DTYPES = {1: "u1", 2: "i2", 3: "i4", 4: "f4", 5: "f8", 12: "u2", 13: "u4", 14: "i8", 15: "u8"}
 _ORDERS = {
-    "bsq": ("band", "row", "column"),
-    "bil": ("row", "band", "column"),
-    "bip": ("row", "column", "band"),
+    "bsq": ("bands", "lines", "samples"),
+    "bil": ("lines", "bands", "samples"),
+    "bip": ("lines", "samples", "bands"),
 }
-_LENGTHS = {"row": "lines", "column": "samples", "band": "bands"}
 # Fields that say how the numbers lie in the file, and nothing about them.
 _LAYOUT = {"lines", "samples", "bands", "data type", "byte order", "header offset", "file type"}
-_LAYOUT |= {"file compression"}
-_DEFAULTS = {"byte order": "0", "header offset": "0", "file compression": "0"}
-_ENTRY = re.compile(r"^\s*([^=\n{};]+?)\s*=[ \t]*(\{[^}]*\}|[^\n]*)", re.MULTILINE)
 _BINARY_ENDINGS = ("", ".img", ".dat", ".raw", ".bin", ".bsq", ".bil", ".bip", ".envi", ".sli")
 # No header is that long; another kind of file may be.
 _MAX_HEADER_BYTES = 64 << 20
@@ -37,34 +35,35 @@ class EnviArray(FileArray):
     """The numbers of an ENVI file in the order in which they lie there."""
 
     def __init__(self, path: Path, header: Path, binary: Path) -> None:
-        #: The fields of the header as they are written there.
-        self.entries = _entries(header)
+        spy = need("spectral.io.envi", f"To read {path}")
+        if header.stat().st_size > _MAX_HEADER_BYTES:
+            raise StoredArrayError(f"{header} is not an ENVI header: it is far too large for one.")
         self._header = header
-        fields = _DEFAULTS | {" ".join(k.lower().split()): v for k, v in self.entries.items()}
-        order = _ORDERS[_one_of(header, fields, "interleave", _ORDERS)]
-        shape = tuple(_integer(header, fields, _LENGTHS[axis]) for axis in order)
-        code = _one_of(header, fields, "data type", map(str, _DTYPES))
-        byte_order = _one_of(header, fields, "byte order", "01")
-        if fields["file compression"] != "0":
-            raise _error(header, "compressed files cannot be read; decompress it first")
-        if any(_numbers(header, fields, "major frame offsets")):
-            raise _error(header, "major frame offsets other than 0 cannot be read")
-        dtype = np.dtype("<>"[int(byte_order)] + _DTYPES[int(code)])
-        offset = _integer(header, fields, "header offset")
-        waves = _numbers(header, fields, "wavelength")
-        ignored = _numbers(header, fields, "data ignore value")
-        attributes = {k: _plain(k, v) for k, v in fields.items() if k not in _LAYOUT}
+        with unwarned():
+            #: The fields of the header.
+            self.fields = {"byte order": "0"} | spy.read_envi_header(header)
+        spy.check_compatibility(self.fields)
+        if self.fields.get("file compression", "0") != "0":
+            raise StoredArrayError(f"{header}: compressed files cannot be read; decompress it.")
+        for name, allowed in (("interleave", tuple(_ORDERS)), ("byte order", ("0", "1"))):
+            if self.fields[name].lower() not in allowed:
+                raise StoredArrayError(
+                    f"{header}: {name} = {self.fields[name]!r} is not one of {', '.join(allowed)}."
+                )
+        known, order = spy.gen_params(self.fields), _ORDERS[self.fields["interleave"].lower()]
+        waves, ignored = self.fields.get("wavelength"), self.fields.get("data ignore value")
+        place = geotiff.place_of(binary) if "map info" in self.fields else {}
         super().__init__(
             path,
-            shape,
-            dtype,
-            offset,
+            tuple(int(self.fields[axis]) for axis in order),
+            np.dtype(known.dtype),
+            known.offset,
             format="envi",
             binary=binary,
-            nodata=ignored[0] if ignored else None,
-            attributes=attributes | (geotiff.place_of(binary) if "map info" in fields else {}),
-            wavelengths=np.array(waves) if waves else None,
-            band_axis=order.index("band"),
+            nodata=None if ignored is None else float(ignored),
+            attributes={k: v for k, v in self.fields.items() if k not in _LAYOUT} | place,
+            wavelengths=None if waves is None else np.array(waves, np.float64),
+            band_axis=order.index("bands"),
         )
 
     @property
@@ -106,59 +105,42 @@ def places(path: Path, source: StoredArray) -> list[Path]:
 
 
 def check(writer: CubeWriter) -> None:
-    """Raise if the numbers are of a type that ENVI has not."""
-    if writer.dtype not in map(np.dtype, _DTYPES.values()):
-        raise ValueError(
-            f"{writer.path}: ENVI files hold no {writer.dtype} numbers; pass another dtype."
-        )
+    """Raise if the library is missing, or the numbers are of a type that ENVI has not."""
+    need("spectral.io.envi", f"To write {writer.path}")
+    if writer.dtype not in _codes():
+        raise ValueError(f"{writer.path}: ENVI files hold no {writer.dtype} numbers.")
 
 
 def save(writer: CubeWriter, rows: FileArray, binary: Path, header: Path) -> None:
     """Write the header of the source with what has changed; the collected rows are the numbers."""
+    import spectral.io.envi
+
     os.rename(rows.binary, binary)
     source, order = writer.source, writer.cube.order
-    codes = {np.dtype(name): code for code, name in _DTYPES.items()}
-    lengths = dict(zip(("row", "column", "band"), writer.shape, strict=True))
-    changed = {_LENGTHS[axis]: str(length) for axis, length in lengths.items()}
-    changed |= {"header offset": "0", "file type": "ENVI Standard"}
-    changed["data type"] = str(codes[writer.dtype])
-    changed["interleave"] = ("bsq", "bil", "bip")[order.index("band") if "band" in order else 0]
-    changed["byte order"] = str(int(writer.dtype.str[0] == ">"))
-    if writer.nodata is not None:
-        changed["data ignore value"] = _number(writer.nodata)
-    entries = source.entries if isinstance(source, EnviArray) else _new_entries(writer)
-    # New values stand under the spelling that their keys have, new keys at the end.
-    spelling = {" ".join(key.lower().split()): key for key in entries}
-    entries = entries | {spelling.get(key, key): value for key, value in changed.items()}
-    lines = [f"{key} = {value}\n" for key, value in entries.items()]
-    header.write_text("ENVI\n" + "".join(lines), encoding="utf-8")
+    fields = dict(source.fields) if isinstance(source, EnviArray) else _new_fields(writer)
+    fields |= dict(zip(("lines", "samples", "bands"), writer.shape, strict=True))
+    fields["interleave"] = ("bsq", "bil", "bip")[order.index("band") if "band" in order else 0]
+    fields |= {"header offset": 0, "byte order": 0, "data type": _codes()[writer.dtype]}
+    if writer.nodata is not None and writer.nodata != source.nodata:
+        fields["data ignore value"] = writer.nodata
+    spectral.io.envi.write_envi_header(header, fields)
 
 
-def _new_entries(writer: CubeWriter) -> dict[str, str]:
+def _new_fields(writer: CubeWriter) -> dict[str, Any]:
     """Header fields for a cube from another format."""
-    entries = {"description": f"{{{writer.source.name.translate({123: 40, 125: 41})}}}"}
+    attributes, fields = writer.source.attributes, {"description": writer.source.name}
     if writer.cube.wavelengths is not None:
-        units = str(writer.source.attributes.get("wavelength_units", "Unknown"))
-        entries["wavelength units"] = units
-        entries["wavelength"] = f"{{{', '.join(map(_number, writer.cube.wavelengths))}}}"
-    return entries | geotiff.envi_fields(writer.source.attributes)
+        units = attributes.get("wavelength_units", "Unknown")
+        fields |= {"wavelength units": units, "wavelength": writer.cube.wavelengths.tolist()}
+    return fields | geotiff.envi_fields(attributes)
 
 
-def _number(value: float) -> str:
-    return repr(int(value)) if float(value).is_integer() else repr(float(value))
+def _codes() -> dict[np.dtype[Any], str]:
+    """ENVI's codes of the types of numbers, of this machine's byte order."""
+    import spectral.io.envi
 
-
-def _entries(path: Path) -> dict[str, str]:
-    """The fields of a header as they are written there."""
-    if path.stat().st_size > _MAX_HEADER_BYTES:
-        raise StoredArrayError(f"{path} is not an ENVI header: it is far too large for one.")
-    content = path.read_bytes()
-    if not content.startswith(b"ENVI"):
-        raise StoredArrayError(f"{path} is not an ENVI header: its first word is not ENVI.")
-    text = content[4:].decode("utf-8", "replace").replace("\r\n", "\n")
-    if text.count("{") > text.count("}"):
-        raise _error(path, "a list is not closed with }: the header is cut off or damaged")
-    return {match[1].strip(): match[2].strip() for match in _ENTRY.finditer(text)}
+    known = spectral.io.envi.envi_to_dtype
+    return {np.dtype(char): code for code, char in known.items() if np.dtype(char).kind != "c"}
 
 
 def _binary_of(header: Path) -> Path:
@@ -173,36 +155,3 @@ def _binary_of(header: Path) -> Path:
         f"{header}: the file with the numbers is not beside it; looked for {stem.name} with no "
         f"ending or one of {', '.join(_BINARY_ENDINGS[1:])}."
     )
-
-
-def _one_of(path: Path, fields: dict[str, str], name: str, known: Iterable[str]) -> str:
-    value, known = fields.get(name, "").strip().lower(), list(known)
-    if value not in known:
-        raise _error(path, f"{name} = {value[:40]!r} is not one of {', '.join(known)}")
-    return value
-
-
-def _integer(path: Path, fields: dict[str, str], name: str) -> int:
-    text = fields.get(name, "")
-    if re.fullmatch(r"[0-9]{1,18}", text) is None:
-        raise _error(path, f"{name} = {text[:40]!r} is not a whole number")
-    return int(text)
-
-
-def _numbers(path: Path, fields: dict[str, str], name: str) -> list[float]:
-    texts = fields.get(name, "").strip("{} \n").split(",")
-    try:
-        return [float(text) for text in texts if text.strip()]
-    except ValueError as problem:
-        raise _error(path, f"{name} is not a list of numbers: {problem}") from None
-
-
-def _plain(name: str, text: str) -> str | list[str]:
-    """A field as text, or as a list of texts where it is one."""
-    inner = text.strip("{}").strip() if text.startswith("{") else text
-    is_text = name in ("description", "coordinate system string") or inner == text
-    return inner if is_text or "," not in inner else [part.strip() for part in inner.split(",")]
-
-
-def _error(path: Path, problem: str) -> StoredArrayError:
-    return StoredArrayError(f"{path}: {problem}.")

@@ -90,7 +90,7 @@ def place_of(path: Path) -> dict[str, Any]:
         return {}
 
 
-def envi_fields(attributes: Mapping[str, Any]) -> dict[str, str]:
+def envi_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an ENVI header for the place on Earth that attributes name, if they do."""
     place = _placing(attributes)
     if not place or place["transform"].b or place["transform"].d:
@@ -98,7 +98,7 @@ def envi_fields(attributes: Mapping[str, Any]) -> dict[str, str]:
     a, _, c, _, e, f = place["transform"][:6]
     system = need("rasterio.crs", "Georeferencing").CRS.from_string(place["crs"])
     return {
-        "map info": f"{{Arbitrary, 1, 1, {c!r}, {f!r}, {a!r}, {-e!r}}}",
+        "map info": ["Arbitrary", 1, 1, c, f, a, -e],
         "coordinate system string": f"{{{system.to_wkt(version='WKT1_ESRI')}}}",
     }
 
