@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -61,63 +62,50 @@ class StoredArray(ABC):
     and read by several threads at once. Its file is closed by ``close``, at the end of a ``with``
     block, or when nobody uses the array any more.
 
-    Attributes
+    Parameters
     ----------
     name : str
         The path, or the type of an object, for messages.
-    shape, dtype
-        Of what ``read`` returns, in native byte order.
-    path : Path or None
-        Of the file or folder, absolute.
-    dataset : str or None
-        The name of the array inside its file.
-    chunks : tuple of int or None
-        The shape of the parts in which it is stored.
-    nodata : float, int or None
-        The value that says that there is none.
-    packing : Packing or None
-        How the numbers in the file become the values that ``read`` returns.
-    attributes : dict
-        What the file says about the array, in plain types.
-    axes : tuple of str or None
-        Names of the dimensions; ``coordinates`` has 1-D arrays by these names.
-    wavelengths : array of shape (bands,) or None
-    band_axis : int or None
-        The axis of the bands where the format has one by definition.
+    shape : tuple of int
+    dtype : dtype
+        Of the numbers as they are stored.
+    **description
+        Values of the attributes below.
     """
 
     #: The module of ``formats`` that reads and writes it.
-    format = "memory"
+    format: str = "memory"
+    #: Of the file or folder, absolute, and the name of the array inside.
+    path: Path | None = None
+    dataset: str | None = None
+    #: The shape of the parts in which it is stored.
+    chunks: tuple[int, ...] | None = None
+    #: The value that says that there is none.
+    nodata: float | int | None = None
+    #: How the numbers in the file become the values that ``read`` returns.
+    packing: Packing | None = None
+    #: Names of the dimensions, and 1-D arrays by these names.
+    axes: tuple[str, ...] | None = None
+    coordinates: Mapping[str, NDArray[Any]] = MappingProxyType({})
+    #: What the file says about the array, in plain types.
+    attributes: Mapping[str, Any] = MappingProxyType({})
+    wavelengths: NDArray[np.float64] | None = None
+    #: The axis of the bands where the format has one by definition.
+    band_axis: int | None = None
 
     def __init__(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        *,
-        path: Path | None = None,
-        dataset: str | None = None,
-        chunks: tuple[int, ...] | None = None,
-        nodata: float | int | None = None,
-        packing: Packing | None = None,
-        attributes: Mapping[str, Any] | None = None,
-        axes: tuple[str, ...] | None = None,
-        wavelengths: NDArray[np.float64] | None = None,
-        coordinates: Mapping[str, NDArray[Any]] | None = None,
-        band_axis: int | None = None,
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], **description: Any
     ) -> None:
-        self.name, self.path, self.dataset = name, path, dataset
-        self.shape = tuple(int(length) for length in shape)
-        self.packing = packing
-        if packing is not None:
-            dtype, nodata = packing.dtype, None if nodata is None else math.nan
+        self.name, self.shape = name, tuple(int(length) for length in shape)
+        vars(self).update(description)
+        #: Of what ``read`` returns, in native byte order.
         self.dtype = np.dtype(dtype).newbyteorder("=")
-        self.chunks = None if chunks is None else tuple(int(length) for length in chunks)
-        is_whole = self.dtype.kind in "iu" and nodata is not None and float(nodata).is_integer()
-        self.nodata = int(nodata) if is_whole and nodata is not None else nodata
-        self.attributes = dict(attributes or {})
-        self.axes, self.wavelengths, self.band_axis = axes, wavelengths, band_axis
-        self.coordinates = dict(coordinates or {})
+        if self.packing is not None:
+            self.dtype = self.packing.dtype
+            self.nodata = None if self.nodata is None else math.nan
+        elif self.dtype.kind in "iu" and self.nodata is not None:
+            is_whole = float(self.nodata).is_integer()
+            self.nodata = int(self.nodata) if is_whole else self.nodata
         self._closing: weakref.finalize[Any, Any] | None = None
         if self.dtype.kind not in "fiub":
             raise self.error(f"holds {self.dtype} values; real numbers are needed")

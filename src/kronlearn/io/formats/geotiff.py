@@ -54,13 +54,9 @@ class GeoTiffArray(StoredArray):
 
     def _read(self, key: Key) -> NDArray[Any]:
         bands, rows, columns = key
+        window = ((rows.start, rows.stop), (columns.start, columns.stop))
         with self._lock, quiet():
-            return np.asarray(
-                self.file.read(
-                    list(range(bands.start + 1, bands.stop + 1)),
-                    window=((rows.start, rows.stop), (columns.start, columns.stop)),
-                )
-            )
+            return self.file.read(list(range(bands.start + 1, bands.stop + 1)), window=window)
 
 
 def open_file(path: Path, dataset: None) -> StoredArray:
@@ -188,7 +184,7 @@ def _write_wavelengths(writer: CubeWriter, file: Any) -> None:
     attributes = writer.source.attributes
     units = attributes.get("wavelength units", attributes.get("wavelength_units"))
     tags = {} if units is None else {"wavelength_units": str(units)}
-    for band, wavelength in enumerate(writer.cube.wavelengths, 1):
+    for band, wavelength in enumerate(writer.cube.wavelengths, 1):  # type: ignore[arg-type]
         file.update_tags(band, wavelength=repr(float(wavelength)), **tags)
 
 
@@ -201,12 +197,7 @@ def _copy_metadata(source: Any, file: Any) -> None:
         # The numbers are new ones.
         tags = {k: v for k, v in source.tags(band).items() if not k.startswith("STATISTICS_")}
         file.update_tags(band, **tags)
-    for band in range(1, source.count + 1):
-        if source.descriptions[band - 1]:
-            file.set_band_description(band, source.descriptions[band - 1])
-        if source.units[band - 1]:
-            file.set_band_unit(band, source.units[band - 1])
-    file.scales, file.offsets = source.scales, source.offsets
-    points, crs = source.gcps
-    if points:
-        file.gcps = (points, crs)
+    file.descriptions, file.scales, file.offsets = source.descriptions, source.scales, source.offsets
+    file.units = [unit or "" for unit in source.units]
+    if source.gcps[0]:
+        file.gcps = source.gcps

@@ -110,8 +110,7 @@ def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
             continue
         # All else that is not TIFF would lose some of the numbers.
         file = place / (name if name.suffix.lower() in _TIFF else name.with_suffix(".tif"))
-        options = {"compression": "zlib", "photometric": "minisblack", "metadata": None}
-        tifffile.imwrite(file, pixels, **options)
+        tifffile.imwrite(file, pixels, compression="zlib", photometric="minisblack", metadata=None)
 
 
 def _images(folder: Path) -> list[Path]:

@@ -69,7 +69,8 @@ def tiff_file(path: Path, page: int | None = None) -> Iterator[Any]:
     import tifffile
 
     with quiet() as errors, tifffile.TiffFile(path) as file:
-        for one in file.pages if page is None else [file.pages[page]]:
+        pages: Any = file.pages if page is None else [file.pages[page]]
+        for one in pages:
             found, needed = len(one.dataoffsets), math.prod(one.keyframe.chunked)
             if found < needed:
                 raise StoredArrayError(
