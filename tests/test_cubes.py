@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import rasterio
 import spectral.io.envi
+import tifffile
 import xarray as xr
 import zarr
 from scipy.io import loadmat, netcdf_file
@@ -29,6 +30,12 @@ ENDINGS = {"npy": ".npy", "envi": ".hdr", "geotiff": ".tif", "hdf5": ".h5", "net
 ENDINGS |= {"mat": ".mat", "zarr": ".zarr", "images": "", "pages": ".tif"}
 WITHOUT_WAVELENGTHS = {"npy", "npy, Fortran order", "npy, big endian", "images, tif", "images, png"}
 WITHOUT_WAVELENGTHS |= {"pages"}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """Nothing here is to outlive a crash of the machine."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def target_for(kind, folder, name="out"):
@@ -246,8 +253,15 @@ def test_nan_is_no_data_in_xarray():
 # ---------------------------------------------------------------------------- writing
 
 
-DTYPES = {"i2": 0, "u2": 1, "f4": 2}
-HELD = [(kind, *item) for kind in KINDS for item in DTYPES.items() if can_hold(kind, item[0])]
+DTYPES = [("i2", 0), ("u2", 1), ("f4", 2)]
+#: Every kind with one type, and those whose writers do most themselves with all.
+HELD = [
+    (kind, *item)
+    for i, kind in enumerate(KINDS)
+    for j, item in enumerate(DTYPES)
+    if kind in ("npy", "envi", "hdf5", "mat 7.3")
+    or (can_hold(kind, item[0]) if kind in ("netcdf 3", "images, png") else i % 3 == j)
+]
 
 
 @pytest.mark.parametrize(("kind", "dtype", "axis"), HELD)
@@ -397,6 +411,34 @@ def test_wavelengths_of_a_geotiff_may_have_units_beside_them(tmp_path, rng):
     np.testing.assert_array_equal(open_cube(path).wavelengths, WAVELENGTHS[:7])
 
 
+@pytest.mark.parametrize("target", [".tif", ".hdr", ".nc", ".zarr"])
+@pytest.mark.parametrize("kind", ["geotiff", "envi"])
+def test_the_place_on_earth_is_carried_from_format_to_format(kind, target, tmp_path, rng):
+    path, _ = write_cube("geotiff", tmp_path, cube_of(rng, "i2"))
+    if kind == "envi":
+        path = copy(open_cube(path), tmp_path / "first.hdr")
+    again = open_cube(copy(open_cube(path), tmp_path / f"out{target}"))
+    np.testing.assert_allclose(again.attributes["transform"], [30, 0, 500000, 0, -30, 5000000])
+    assert rasterio.crs.CRS.from_string(again.attributes["crs"]).to_epsg() == 32633
+    np.testing.assert_array_equal(again.wavelengths, WAVELENGTHS[:7])
+
+
+def test_what_a_format_cannot_hold_is_told(tmp_path, rng):
+    path, _ = write_cube("geotiff", tmp_path, cube_of(rng, "i2"))
+    for target, words in (
+        ("a.npy", "the wavelengths and the georeferencing of"),
+        ("a.mat", "the georeferencing of"),
+    ):
+        with pytest.warns(UserWarning, match=rf"{target}: {words} .*cube\.tif cannot be kept"):
+            copy(open_cube(path), tmp_path / target)
+
+
+def test_texts_of_an_envi_header_are_not_split_at_commas(tmp_path, rng):
+    path, _ = write_cube("envi", tmp_path, cube_of(rng, "i2"))
+    path.write_text(path.read_text().replace("made for a test", "one, two"))
+    assert open_cube(path).attributes["description"] == "one, two"
+
+
 def test_numbers_are_not_compressed_with_losses(tmp_path, rng):
     image = rng.integers(0, 255, (3, 64, 64), dtype=np.uint8)
     profile = {"driver": "GTiff", "count": 3, "height": 64, "width": 64, "dtype": "uint8"}
@@ -502,12 +544,14 @@ def test_folders_of_images_keep_their_names(tmp_path, rng):
     path, _ = write_cube("images, png", tmp_path, cube_of(rng, "u2", (5, 6, 11)))
     copy(open_cube(path), tmp_path / "b")
     assert sorted(os.listdir(tmp_path / "b")) == sorted(os.listdir(path))
-    data = xr.DataArray(np.zeros((3, 5, 6), "f4"), dims=("band", "y", "x"))
-    data.attrs["files"] = ["a.png", "b.png", "c.tif"]
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "a.png").touch()
-    copy(open_cube(path), tmp_path / "c")
-    assert sorted(os.listdir(tmp_path / "c")) == sorted(os.listdir(path))
+    # PNG has no floats.
+    floats = xr.DataArray(np.zeros((2, 5, 6), "f4"), dims=("band", "y", "x"))
+    floats.attrs["files"] = ["a.png", "b.tiff"]
+    cube = open_cube(floats)
+    cube.stored.format = "image_folder"
+    copy(cube, tmp_path / "c")
+    assert sorted(os.listdir(tmp_path / "c")) == ["a.tif", "b.tiff"]
+    assert tifffile.imread(tmp_path / "c" / "a.tif").dtype == np.float32
 
 
 @pytest.mark.parametrize("ending", [".nc", ".zarr", ".h5"])
@@ -569,6 +613,19 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(kind, tmp_path, rng):
     np.testing.assert_array_equal(whole(target, band_axis=cube.band_axis), expected)
 
 
+def test_a_file_is_replaced_only_where_that_is_wanted(tmp_path):
+    cube = open_cube(np.zeros((3, 4, 5)), band_axis=2)
+    copy(cube, tmp_path / "a.npy")
+    with pytest.raises(FileExistsError, match=r"a\.npy exists already"):
+        cube.create(tmp_path / "a.npy", overwrite=False)
+    with pytest.raises(FileExistsError, match=r"b\.npy exists already"):
+        with cube.create(tmp_path / "b.npy", overwrite=False) as out:
+            out.write(slice(None), cube.read(slice(None)))
+            (tmp_path / "b.npy").write_text("came meanwhile")
+    assert (tmp_path / "b.npy").read_text() == "came meanwhile"
+    assert left_over(tmp_path) == []
+
+
 def test_all_rows_must_be_written_in_order(tmp_path):
     cube = open_cube(np.zeros((6, 4, 5), "f4"), band_axis=2)
     attempts = [
@@ -626,6 +683,7 @@ from kronlearn.io.cubes import open_cube
 def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
+os.fsync = lambda descriptor: None
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 for size, source, target in json.load(sys.stdin):
     is_npy = source.endswith(".npy")
@@ -640,6 +698,10 @@ for size, source, target in json.load(sys.stdin):
             print("refused", error.errno == errno.ENOSPC)
         limit(resource.RLIM_INFINITY)
 """
+
+
+EVERY_WRITER = ("npy", "envi", "geotiff", "hdf5", "netcdf 4", "mat 5", "mat 7.3", "zarr 3")
+EVERY_WRITER += ("zarr, zip", "images, tif", "images, png")
 
 
 @pytest.fixture
@@ -659,15 +721,15 @@ def test_writes_that_fail_are_told_and_leave_nothing(small_disk, tmp_path, rng):
     targets = tmp_path / "targets"
     targets.mkdir()
     refused, full = [], []
-    for i, kind in enumerate(KINDS):
+    for i, kind in enumerate(EVERY_WRITER):
         (tmp_path / str(i)).mkdir()
         # Numbers that hardly compress.
-        noise = rng.integers(0, 32000, (40, 30, 20)).astype("i2" if kind == "netcdf 3" else "u2")
+        noise = rng.integers(0, 32000, (40, 30, 20)).astype("u2")
         path, _ = write_cube(kind, tmp_path / str(i), noise)
         # Files beyond a size that no chunk of the stores has reached are refused.
         refused.append((200, str(path), str(target_for(kind, targets, f"out{i}"))))
-        # There is room for the rows, 48 kB, which is all that these write.
-        if small_disk is not None and not kind.startswith(("npy", "envi")):
+        # There is room for the rows, 48 kB, which is all that is written of ENVI.
+        if small_disk is not None and kind != "envi":
             full.append((1 << 30, str(path), str(target_for(kind, small_disk, f"out{i}"))))
     result = subprocess.run(
         [sys.executable, "-c", FILL],
@@ -713,11 +775,9 @@ def test_numbers_that_a_format_has_not_are_told_before_the_work(target, tmp_path
 @pytest.mark.parametrize("target", ["a.npy", "a.zarr"])
 def test_only_what_was_written_is_brought_to_the_disk(target, tmp_path, monkeypatch):
     synced = []
-    fsync = os.fsync
 
     def noted(descriptor):
         synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
-        fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", noted)
     monkeypatch.setattr(os, "sync", lambda: pytest.fail("flushes the disks of the whole machine"))

@@ -1,6 +1,5 @@
 """Stored arrays: parts equal NumPy's, damaged files are refused by name, processes open again."""
 
-import gc
 import logging
 import os
 import pickle
@@ -488,7 +487,6 @@ def test_what_is_opened_is_closed(kind, tmp_path, rng):
     other = open_array(path)
     assert open_handles(file) == 1
     del other
-    gc.collect()
     assert open_handles(file) == 0
 
 
@@ -531,6 +529,19 @@ def test_only_errors_of_the_file_become_errors_of_the_array(tmp_path):
     undecodable = UnicodeDecodeError("utf-8", b"x", 0, 1, "no text")
     with pytest.raises(StoredArrayError, match=r"Failing cannot be read at \[0:5, 0:6\].*no text"):
         open_array(Failing(undecodable)).read(every)
+
+
+@pytest.mark.parametrize("kind", ["geotiff", "images, tif", "pages"])
+def test_too_little_memory_is_not_taken_for_a_damaged_tiff(kind, tmp_path, rng, monkeypatch):
+    path, _ = write_cube(kind, tmp_path, cube_of(rng, "u2"))
+    array = open_array(path)
+    opening = mock.patch("tifffile.TiffFile", side_effect=MemoryError)
+    with opening, pytest.raises(MemoryError):
+        open_array(path)
+    decoding = mock.patch("tifffile.TiffPage.asarray", side_effect=MemoryError)
+    if kind != "geotiff":
+        with decoding, pytest.raises(MemoryError):
+            whole(array)
 
 
 def test_an_archive_of_numpy_is_told_what_it_is(tmp_path):

@@ -172,8 +172,8 @@ def real_array(Y: ArrayLike, name: str = "Y") -> NDArray[Any]:
         )
     if isinstance(Y, np.ma.MaskedArray) and np.ma.is_masked(Y):
         raise ValueError(
-            f"{name} is a masked array; fill in what is masked, or code with sparse_code, which "
-            f"takes {name}.filled(0) with weights=~{name}.mask."
+            f"{name} is a masked array, which learning does not take: fill in what is masked with "
+            f"{name}.filled(value). sparse_code takes {name}.filled(0) with weights=~{name}.mask."
         )
     try:
         array = np.asarray(Y)

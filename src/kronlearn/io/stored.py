@@ -7,10 +7,8 @@ import math
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -86,9 +84,9 @@ class StoredArray(ABC):
     packing: Packing | None = None
     #: Names of the dimensions, and 1-D arrays by these names.
     axes: tuple[str, ...] | None = None
-    coordinates: Mapping[str, NDArray[Any]] = MappingProxyType({})
+    coordinates: dict[str, NDArray[Any]]
     #: What the file says about the array, in plain types.
-    attributes: Mapping[str, Any] = MappingProxyType({})
+    attributes: dict[str, Any]
     wavelengths: NDArray[np.float64] | None = None
     #: The axis of the bands where the format has one by definition.
     band_axis: int | None = None
@@ -97,7 +95,7 @@ class StoredArray(ABC):
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], **description: Any
     ) -> None:
         self.name, self.shape = name, tuple(int(length) for length in shape)
-        vars(self).update(description)
+        vars(self).update({"attributes": {}, "coordinates": {}} | description)
         #: Of what ``read`` returns, in native byte order.
         self.dtype = np.dtype(dtype).newbyteorder("=")
         if self.packing is not None:

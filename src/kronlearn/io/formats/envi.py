@@ -27,6 +27,7 @@ _ORDERS = {
 # Fields that say how the numbers lie in the file, and nothing about them.
 _LAYOUT = {"lines", "samples", "bands", "data type", "byte order", "header offset", "file type"}
 _BINARY_ENDINGS = ("", ".img", ".dat", ".raw", ".bin", ".bsq", ".bil", ".bip", ".envi", ".sli")
+_SYSTEM = "coordinate system string"
 # No header is that long; another kind of file may be.
 _MAX_HEADER_BYTES = 64 << 20
 
@@ -42,6 +43,9 @@ class EnviArray(FileArray):
         with unwarned():
             #: The fields of the header.
             self.fields = {"byte order": "0"} | spy.read_envi_header(header)
+        if _SYSTEM in self.fields:
+            # SPy takes it for a list, and would write it as one.
+            self.fields[_SYSTEM] = f"{{{','.join(self.fields[_SYSTEM])}}}"
         spy.check_compatibility(self.fields)
         if self.fields.get("file compression", "0") != "0":
             raise StoredArrayError(f"{header}: compressed files cannot be read; decompress it.")

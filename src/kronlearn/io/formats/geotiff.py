@@ -197,7 +197,11 @@ def _copy_metadata(source: Any, file: Any) -> None:
         # The numbers are new ones.
         tags = {k: v for k, v in source.tags(band).items() if not k.startswith("STATISTICS_")}
         file.update_tags(band, **tags)
-    file.descriptions, file.scales, file.offsets = source.descriptions, source.scales, source.offsets
+    file.descriptions, file.scales, file.offsets = (
+        source.descriptions,
+        source.scales,
+        source.offsets,
+    )
     file.units = [unit or "" for unit in source.units]
     if source.gcps[0]:
         file.gcps = source.gcps

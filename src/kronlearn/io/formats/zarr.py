@@ -26,7 +26,7 @@ __all__ = ["ZarrArray", "check", "check_replaceable", "open_file", "open_group",
 
 # The files of an array or group that are not its numbers.
 _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
-_REMOVALS = 10
+_REMOVALS = 5
 
 
 class ZarrArray(StoredArray):
