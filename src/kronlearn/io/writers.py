@@ -23,7 +23,7 @@ from kronlearn.io.atomic import (
     write_at,
 )
 from kronlearn.io.conversion import converted, fits
-from kronlearn.io.stored import KNOWN, Key, StoredArray, format_by_ending, module_of
+from kronlearn.io.stored import KNOWN, Key, StoredArray, format_by_ending, module_of, need
 
 if TYPE_CHECKING:
     from kronlearn.io.cubes import Cube
@@ -33,6 +33,11 @@ __all__ = ["CubeWriter", "places_for"]
 # How much is handed to a library at a time.
 _BLOCK_BYTES = 1 << 23
 _ENVI_ENDINGS = (".img", ".dat", ".raw", ".bin", ".bsq", ".bil", ".bip", ".envi")
+# The libraries that write formats, and the numbers that these hold where they do not hold all.
+_LIBRARIES = {"hdf5": "h5py", "netcdf": "h5py", "zarr": "zarr", "geotiff": "rasterio"}
+_LIBRARIES |= {"envi": "spectral.io.envi"}
+_WIDE = ("u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8")
+_HELD = {"envi": _WIDE, "geotiff": ("i1", *_WIDE), "mat": ("b1", "i1", *_WIDE)}
 # What formats cannot hold of a cube's description.
 _LOST = {
     "npy": ("wavelengths", "georeferencing"),
@@ -61,6 +66,11 @@ class CubeWriter:
         self._module = module_of(self.format)
         # What cannot be is told before the work.
         self._check_place()
+        if self.format in _LIBRARIES:
+            need(_LIBRARIES[self.format], f"To write {self.path}")
+        if self.dtype.str[1:] not in _HELD.get(self.format, self.dtype.str[1:]):
+            ending = self.path.suffix
+            raise ValueError(f"{self.path}: {ending} files hold no {self.dtype} numbers.")
         if hasattr(self._module, "check"):
             self._module.check(self)
         self._tell_losses()

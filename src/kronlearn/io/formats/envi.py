@@ -17,7 +17,7 @@ from kronlearn.io.formats.tiff import unwarned
 from kronlearn.io.stored import StoredArray, StoredArrayError, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["EnviArray", "check", "header_of", "open_file", "places", "save"]
+__all__ = ["EnviArray", "header_of", "open_file", "places", "save"]
 
 _ORDERS = {
     "bsq": ("bands", "lines", "samples"),
@@ -108,13 +108,6 @@ def places(path: Path, source: StoredArray) -> list[Path]:
     return [path, header_of(path) or path.with_suffix(".hdr")]
 
 
-def check(writer: CubeWriter) -> None:
-    """Raise if the library is missing, or the numbers are of a type that ENVI has not."""
-    need("spectral.io.envi", f"To write {writer.path}")
-    if writer.dtype not in _codes():
-        raise ValueError(f"{writer.path}: ENVI files hold no {writer.dtype} numbers.")
-
-
 def save(writer: CubeWriter, rows: FileArray, binary: Path, header: Path) -> None:
     """Write the header of the source with what has changed; the collected rows are the numbers."""
     import spectral.io.envi
@@ -124,7 +117,8 @@ def save(writer: CubeWriter, rows: FileArray, binary: Path, header: Path) -> Non
     fields = dict(source.fields) if isinstance(source, EnviArray) else _new_fields(writer)
     fields |= dict(zip(("lines", "samples", "bands"), writer.shape, strict=True))
     fields["interleave"] = ("bsq", "bil", "bip")[order.index("band") if "band" in order else 0]
-    fields |= {"header offset": 0, "byte order": 0, "data type": _codes()[writer.dtype]}
+    codes = {np.dtype(c): code for code, c in spectral.io.envi.envi_to_dtype.items()}
+    fields |= {"header offset": 0, "byte order": 0, "data type": codes[writer.dtype]}
     if writer.nodata is not None and writer.nodata != source.nodata:
         fields["data ignore value"] = writer.nodata
     spectral.io.envi.write_envi_header(header, fields)
@@ -137,14 +131,6 @@ def _new_fields(writer: CubeWriter) -> dict[str, Any]:
         units = attributes.get("wavelength_units", "Unknown")
         fields |= {"wavelength units": units, "wavelength": writer.cube.wavelengths.tolist()}
     return fields | geotiff.envi_fields(attributes)
-
-
-def _codes() -> dict[np.dtype[Any], str]:
-    """ENVI's codes of the types of numbers, of this machine's byte order."""
-    import spectral.io.envi
-
-    known = spectral.io.envi.envi_to_dtype
-    return {np.dtype(char): code for code, char in known.items() if np.dtype(char).kind != "c"}
 
 
 def _binary_of(header: Path) -> Path:

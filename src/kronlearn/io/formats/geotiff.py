@@ -19,7 +19,7 @@ from kronlearn.io.formats.tiff import quiet, tiff_file, unwarned
 from kronlearn.io.stored import Key, StoredArray, StoredArrayError, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["GeoTiffArray", "check", "envi_fields", "open_file", "place_of", "save"]
+__all__ = ["GeoTiffArray", "envi_fields", "open_file", "place_of", "save"]
 
 _LOSSY = ("jpeg", "webp", "jxl")
 
@@ -97,13 +97,6 @@ def envi_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
         "map info": ["Arbitrary", 1, 1, c, f, a, -e],
         "coordinate system string": f"{{{system.to_wkt(version='WKT1_ESRI')}}}",
     }
-
-
-def check(writer: CubeWriter) -> None:
-    """Raise if the library is missing, or the numbers are of a type that TIFF has not."""
-    rasterio = need("rasterio", f"To write {writer.path}")
-    if not rasterio.dtypes.check_dtype(writer.dtype.name) or writer.dtype == np.bool_:
-        raise ValueError(f"{writer.path}: TIFF files hold no {writer.dtype} numbers.")
 
 
 def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:

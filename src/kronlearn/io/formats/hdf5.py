@@ -18,7 +18,7 @@ from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import Key, StoredArray, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["Hdf5Array", "MatlabArray", "check", "open_file", "open_group", "save"]
+__all__ = ["Hdf5Array", "MatlabArray", "open_file", "open_group", "save"]
 
 # HDF5 has 64 KiB for an attribute.
 _ATTRIBUTE_LENGTH = 2000
@@ -93,11 +93,6 @@ def open_group(group: Any, dataset: str | None, kind: type[Hdf5Array] = Hdf5Arra
     # MATLAB keeps the parts of cells and structures under names with "#".
     found = {name: d for name, d in _datasets(group).items() if not name.startswith("#")}
     return kind(found[choose(str(group.file.filename), found, dataset)])
-
-
-def check(writer: CubeWriter) -> None:
-    """Raise if the library is missing."""
-    need("h5py", f"To write {writer.path}")
 
 
 def save(writer: CubeWriter, rows: FileArray, place: Path, is_netcdf: bool = False) -> None:

@@ -49,15 +49,12 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
 
 
 def check(writer: CubeWriter) -> None:
-    """Raise if the numbers are too many, or of a type that MATLAB has not."""
-    is_old = not isinstance(writer.source, hdf5.MatlabArray)
-    if is_old and writer.nbytes > _MAX_BYTES:
+    """Raise if there are more numbers than the file can hold."""
+    if not isinstance(writer.source, hdf5.MatlabArray) and writer.nbytes > _MAX_BYTES:
         raise ValueError(
             f"{writer.path}: MATLAB files of this version hold 2 GiB at most, and {writer.shape} "
             f"{writer.dtype} values need more; write .h5 or .npy instead."
         )
-    if writer.dtype == np.float16 or writer.dtype.itemsize > 8:
-        raise ValueError(f"{writer.path}: MATLAB files hold no {writer.dtype} numbers.")
 
 
 def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from kronlearn.io.formats import hdf5
 from kronlearn.io.formats.conventions import choose, declared, plain, wavelengths_among
-from kronlearn.io.formats.hdf5 import check
 from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import StoredArray, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["check", "open_file", "save"]
+__all__ = ["open_file", "save"]
 
 # A variable that may be wavelengths or coordinates has so many numbers at most.
 _SHORT = 1 << 16

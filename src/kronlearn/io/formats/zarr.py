@@ -22,7 +22,7 @@ from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import Key, StoredArray, StoredArrayError, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["ZarrArray", "check", "check_replaceable", "open_file", "open_group", "save"]
+__all__ = ["ZarrArray", "check_replaceable", "open_file", "open_group", "save"]
 
 # The files of an array or group that are not its numbers.
 _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
@@ -112,11 +112,6 @@ def check_replaceable(folder: Path) -> None:
         raise FileExistsError(
             f"{folder} is a folder that is not a Zarr store; give another name or remove it."
         )
-
-
-def check(writer: CubeWriter) -> None:
-    """Raise if the library is missing."""
-    need("zarr", f"To write {writer.path}")
 
 
 def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
