@@ -455,12 +455,15 @@ def test_images_are_in_the_order_of_their_numbers(tmp_path, rng):
     np.testing.assert_array_equal(whole(array), expected)
 
 
-@pytest.mark.parametrize("library", ["zarr", "h5py", "rasterio"])
-def test_a_missing_library_is_named_with_its_cure(library, tmp_path, rng, monkeypatch):
-    kind = {"zarr": "zarr 3", "h5py": "hdf5", "rasterio": "geotiff"}[library]
+LIBRARIES = {"zarr 3": "zarr", "hdf5": "h5py", "geotiff": "rasterio", "envi": "spectral.io.envi"}
+
+
+@pytest.mark.parametrize("kind", LIBRARIES)
+def test_a_missing_library_is_named_with_its_cure(kind, tmp_path, rng, monkeypatch):
     path, _ = write_cube(kind, tmp_path, cube_of(rng, "u2"))
-    monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ImportError, match=rf"{path.name} needs .*{library}.*kronlearn\[io\]"):
+    monkeypatch.setitem(sys.modules, LIBRARIES[kind], None)
+    package = LIBRARIES[kind].partition(".")[0]
+    with pytest.raises(ImportError, match=rf"{path.name} needs .*{package},.*kronlearn\[io\]"):
         open_array(path)
 
 

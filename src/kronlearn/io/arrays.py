@@ -74,14 +74,7 @@ class ArraySource(Source):
 
 
 class StoredSource(Source):
-    """Samples of a stored array ``(N, m_1, …, m_d)`` or ``(N, m_1·…·m_d)``.
-
-    Parameters
-    ----------
-    stored : StoredArray
-    patch_shape : tuple of int
-        ``(m_1, …, m_d)``.
-    """
+    """Samples of a stored array ``(N, m_1, …, m_d)`` or ``(N, m_1·…·m_d)``."""
 
     def __init__(self, stored: StoredArray, patch_shape: tuple[int, ...]) -> None:
         check_shape(stored.shape, patch_shape)
@@ -117,12 +110,8 @@ class StoredSource(Source):
 def open_samples(Y: Any, name: str = "Y") -> Samples:
     """Samples as they can be read: an array in memory, a stored one, or a source.
 
-    Parameters
-    ----------
-    Y : array, path, lazy array or Source
-        Paths, mapped files and arrays of Zarr, h5py, Dask and xarray are read in blocks.
-    name : str
-        What errors call an array in memory.
+    Paths, mapped files and arrays of Zarr, h5py, Dask and xarray are read in blocks. ``name`` is
+    what errors call an array in memory.
     """
     if isinstance(Y, Source) or is_on_gpu(Y):
         return Y

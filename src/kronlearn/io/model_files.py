@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary
+from kronlearn.core.loop import Entry, State
 from kronlearn.io.atomic import replace_file
 
-__all__ = ["ModelFileError", "ModelFileNotFoundError", "load_dictionary", "read_file"]
-__all__ += ["replace_file", "save_dictionary", "write_file"]
+__all__ = ["ModelFileError", "ModelFileNotFoundError", "load_dictionary", "load_state"]
+__all__ += ["read_file", "replace_file", "save_dictionary", "save_state", "write_file"]
 
 FORMAT = "kronlearn model"
 VERSION = 1
@@ -129,14 +130,8 @@ def write_file(
 ) -> None:
     """Write named arrays and a JSON header to a model file, all of it or nothing.
 
-    Parameters
-    ----------
-    path : str or path
-    kind : "dictionary" or "checkpoint"
-    tensors : dict of arrays
-        Of dtype bool, uint8, int32, uint32, int64, uint64, float32 or float64.
-    header : dict
-        JSON values and NumPy scalars; no NaN or infinity.
+    Arrays are bool, uint8, int32, uint32, int64, uint64, float32 or float64; the header holds JSON
+    values and NumPy scalars, no NaN or infinity.
     """
     envelope = {"format": FORMAT, "version": VERSION, "kind": kind, "info": header}
     try:
@@ -178,6 +173,41 @@ def read_file(path: PathLike, kind: str) -> tuple[dict[str, NDArray[Any]], dict[
     except Exception as problem:
         # Whatever the library finds wrong (its own error, a KeyError, …) is the file's fault.
         raise _error(path, f"is not a safetensors file, or is damaged: {problem}") from problem
+
+
+def save_state(path: PathLike, state: State, problem: dict[str, Any]) -> None:
+    """Write the state of a run; ``problem`` describes the data and settings it belongs to."""
+    tensors = {f"factors.{i}": stack for i, stack in enumerate(state.dictionary.stacks)}
+    tensors |= {f"best.{i}": stack for i, stack in enumerate(state.best.stacks)}
+    tensors["history"] = np.array(state.history, dtype=np.float64)
+    details = {
+        "problem": problem,
+        "atoms_replaced": state.atoms_replaced,
+        "joined_at": state.joined_at,
+        "converged": state.stop_reason == "converged",
+    }
+    write_file(path, "checkpoint", tensors, details)
+
+
+def load_state(path: PathLike, problem: dict[str, Any]) -> State:
+    """The state in a checkpoint; ModelFileError if it is damaged or of another problem."""
+    tensors, header = read_file(path, "checkpoint")
+    stored = header.get("problem")
+    if not isinstance(stored, dict):
+        raise ModelFileError(f"{os.fspath(path)} is not a kronlearn checkpoint.")
+    for name, value in problem.items():
+        if stored.get(name) != value:
+            reason = f"its {name} is {stored.get(name)!r}, here it is {value!r}"
+            if name == "samples":
+                reason = "it was made from other samples"
+            raise ModelFileError(
+                f"{os.fspath(path)} belongs to another run: {reason}. Delete the file or choose "
+                "another checkpoint path."
+            )
+    try:
+        return _state(tensors, header, problem)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(f"{os.fspath(path)} is damaged: {error}.") from None
 
 
 def _error(path: PathLike, problem: str) -> ModelFileError:
@@ -225,3 +255,41 @@ def _info(path: PathLike, text: str | None, kind: str) -> dict[str, Any]:
 
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
+
+
+def _state(tensors: dict[str, Any], header: dict[str, Any], problem: dict[str, Any]) -> State:
+    rows = tensors["history"]
+    if rows.ndim != 2:
+        raise ValueError(f"history has shape {rows.shape}")
+    _check(rows, "history", (len(rows), len(Entry._fields)))
+    history = tuple(
+        Entry(rmse, seconds, int(replaced), mean) for rmse, seconds, replaced, mean in rows.tolist()
+    )
+    return State(
+        _dictionary(tensors, "factors", problem),
+        _dictionary(tensors, "best", problem),
+        history=history,
+        atoms_replaced=int(header["atoms_replaced"]),
+        joined_at=int(header["joined_at"]),
+        stop_reason="converged" if header["converged"] else None,
+    )
+
+
+def _dictionary(tensors: dict[str, Any], name: str, problem: dict[str, Any]) -> Dictionary:
+    """A dictionary of one term, or of as many as the problem asks for."""
+    n_terms = problem["n_terms"] if len(tensors[f"{name}.0"]) > 1 else 1
+    shapes = zip(problem["patch_shape"], problem["n_atoms"], strict=True)
+    stacks = []
+    for i, shape in enumerate(shapes):
+        _check(tensors[f"{name}.{i}"], f"{name}.{i}", (n_terms, *shape))
+        stacks.append(np.array(tensors[f"{name}.{i}"]))
+    if n_terms > 1:
+        return KroneckerSumDictionary(zip(*stacks, strict=True))
+    return KroneckerDictionary([stack[0] for stack in stacks])
+
+
+def _check(array: Any, name: str, shape: tuple[int, ...]) -> None:
+    if array.dtype != np.float64 or array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape} and dtype {array.dtype}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} holds numbers that are not finite")

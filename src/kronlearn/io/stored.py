@@ -254,8 +254,8 @@ def need(library: str, what: str) -> Any:
         return importlib.import_module(library)
     except ImportError as problem:
         raise ImportError(
-            f"{what} needs the package {library}, which is not installed: "
-            "pip install 'kronlearn[io]'."
+            f"{what} needs the package {library.partition('.')[0]}, which is not installed: "
+            "pip install 'kronlearn[io]', or in a checkout pip install '.[io]'."
         ) from problem
 
 

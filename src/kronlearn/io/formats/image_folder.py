@@ -24,14 +24,9 @@ _KEPT_BYTES = 256 << 20
 
 
 class ImageBands(StoredArray):
-    """Images of equal size as (bands, rows, columns).
+    """Images of equal size as (bands, rows, columns), given by their files and pages.
 
-    Parameters
-    ----------
-    path : Path
-        The folder, or the file with several pages.
-    images : list of (Path, int)
-        The file and the page of every band. Only the first is read to begin with.
+    Only the first is read to begin with; the others are compared with it when they are read.
     """
 
     format = "image_folder"

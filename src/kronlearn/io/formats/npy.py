@@ -29,22 +29,11 @@ _PIECE = 1 << 18
 
 
 class FileArray(StoredArray):
-    """An array that lies uncompressed in a file.
+    """An array that lies uncompressed in a file: behind ``offset``, with ``strides`` in bytes.
 
-    Parameters
-    ----------
-    path : Path
-    shape : tuple of int
-    stored_dtype : dtype
-        With its byte order.
-    offset : int
-        Of the first number, in bytes.
-    strides : tuple of int, optional
-        Positive, in bytes; by default those of C order.
-    format : str
-        The module of ``formats`` that opens it; "memory" where these are all that is known.
-    binary : Path, optional
-        The file with the numbers where it is not ``path``.
+    ``stored_dtype`` has the byte order of the file, ``strides`` are positive, and those of C order
+    by default. ``format`` is the module of ``formats`` that opens it, "memory" where these are all
+    that is known, and ``binary`` the file with the numbers where it is not ``path``.
     """
 
     def __init__(

@@ -30,16 +30,7 @@ _REMOVALS = 5
 
 
 class ZarrArray(StoredArray):
-    """An array of a Zarr store.
-
-    Parameters
-    ----------
-    array : zarr.Array
-    path : Path, optional
-        Of the store, where it was opened by its path.
-    siblings : dict of zarr.Array
-        Other arrays of the group; one may hold the wavelengths.
-    """
+    """An array of a Zarr store; one of its siblings in the group may hold the wavelengths."""
 
     format = "zarr"
 
