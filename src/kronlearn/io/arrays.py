@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.core.source import BLOCK_NUMBERS, Source, sample_dtype
-from kronlearn.io.device_arrays import DeviceSource, check_shape, check_size, is_on_gpu
+from kronlearn.core.source import BLOCK_NUMBERS, Source, check_shape, check_size, sample_dtype
+from kronlearn.io.device_arrays import DeviceSource, is_on_gpu
 from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import StoredArray, open_array
 

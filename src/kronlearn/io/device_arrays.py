@@ -5,17 +5,15 @@ Nothing here imports CuPy before an array on a GPU is met, or one is asked for.
 
 from __future__ import annotations
 
-import math
 import sys
 from functools import cache
 from typing import Any
 
 from numpy.typing import NDArray
 
-from kronlearn.core.source import Source, sample_dtype
+from kronlearn.core.source import Source, check_shape, check_size, sample_dtype
 
-__all__ = ["DeviceSource", "adopted", "check_shape", "check_size", "cupy", "is_on_gpu"]
-__all__ += ["returned_as"]
+__all__ = ["DeviceSource", "adopted", "cupy", "is_on_gpu", "returned_as"]
 
 # What DLPack calls memory of a GPU, and memory that a GPU and the processor share.
 _CUDA, _CUDA_MANAGED = 2, 13
@@ -133,34 +131,3 @@ class DeviceSource(Source):
         """Some samples, copied to the memory of the processor."""
         copy: NDArray[Any] = self.xp.asnumpy(self.array[self.xp.asarray(rows)])
         return copy
-
-
-def check_shape(shape: tuple[int, ...], patch_shape: tuple[int, ...], name: str = "Y") -> None:
-    """Raise unless an array of this shape holds samples of that shape, or their rows."""
-    n_features = math.prod(patch_shape)
-    if shape[1:] == patch_shape or (len(shape) == 2 and shape[1] == n_features):
-        return
-    hint = f" For a single sample pass {name}[None]." if shape == patch_shape else ""
-    flat = f" or (N, {n_features})" if len(patch_shape) > 1 else ""
-    raise ValueError(
-        f"{name} has shape {shape}; samples of shape {patch_shape} are needed, as an array "
-        f"(N, {', '.join(map(str, patch_shape))}){flat}.{hint}"
-    )
-
-
-def check_size(shape: tuple[int, ...], name: str = "Y") -> None:
-    """Raise unless an array of this shape has at least two dimensions and one sample."""
-    if len(shape) < 2:
-        raise ValueError(
-            f"{name} has shape {shape}; an array of samples (N, m_1, …, m_d) is needed. "
-            f"Reshape your data: {name}.reshape(-1, 1) for samples of one number, {name}[None] (or "
-            f"{name}.reshape(1, -1)) for a single sample."
-        )
-    if shape[0] == 0:
-        raise ValueError(
-            f"{name} has 0 sample(s) (shape={shape}) while a minimum of 1 is required."
-        )
-    if 0 in shape:
-        raise ValueError(
-            f"0 feature(s) (shape={shape}) while a minimum of 1 is required: {name} is empty."
-        )
