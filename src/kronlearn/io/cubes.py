@@ -35,10 +35,17 @@ class Cube:
     Made by :func:`open_cube`. It can be sent to other processes and read by several threads. Its
     file is closed by ``close``, at the end of a ``with`` block, or when nobody uses it any more.
 
-    Attributes
+    Parameters
     ----------
     stored : StoredArray
-        The array as it is stored.
+        The array as it is stored; an attribute, too.
+    axes : CubeAxes
+        Where its rows, columns and bands are.
+    nodata : float, int or None
+        The value that says that there is none, if it is not that of the file.
+
+    Attributes
+    ----------
     shape : tuple of int
         (rows, columns, bands).
     dtype : dtype
@@ -92,6 +99,10 @@ class Cube:
         rows, columns, bands : slice
             Of step one and within the cube; None is all.
 
+        Returns
+        -------
+        array of shape (rows, columns, bands)
+
         Raises
         ------
         StoredArrayError
@@ -117,6 +128,11 @@ class Cube:
         self, rows: slice, columns: slice | None = None, bands: slice | None = None
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         """Values of a part that can be worked with, and which of them are valid.
+
+        Parameters
+        ----------
+        rows, columns, bands : slice
+            As for :meth:`read`.
 
         Returns
         -------
