@@ -735,6 +735,11 @@ def test_writes_that_fail_are_told_and_leave_nothing(small_disk, tmp_path, rng):
         # There is room for the rows, 48 kB, which is all that is written of ENVI.
         if small_disk is not None and kind != "envi":
             full.append((1 << 30, str(path), str(target_for(kind, small_disk, f"out{i}"))))
+        if kind == "npy":
+            # Of another format nothing is copied that could fail before the library writes.
+            refused.append((200, str(path), str(targets / "new.h5")))
+            if small_disk is not None:
+                full.append((1 << 30, str(path), str(small_disk / "new.h5")))
     result = subprocess.run(
         [sys.executable, "-c", FILL],
         input=json.dumps(refused + full),
