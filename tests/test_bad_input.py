@@ -43,6 +43,20 @@ def test_samples_that_are_not_finite_are_refused(Y, factors, value, dtype):
 def test_masked_arrays_are_refused_with_advice(Y, factors):
     with pytest.raises(ValueError, match=r"weights=~Y\.mask"):
         kl.sparse_code(np.ma.masked_less(Y, -1), factors, 2)
+    with pytest.raises(ValueError, match=r"X is a masked array.*X\.filled\(value\)"):
+        learner().fit(np.ma.masked_less(Y, -1))
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        (np.zeros((30, 4, 3), "M8[s]"), "dtype datetime64"),
+        ([np.ones((4, 3)), np.ones((3, 4))], "samples of different shapes"),
+    ],
+)
+def test_samples_that_are_no_array_of_numbers_are_refused(factors, samples, words):
+    with pytest.raises((TypeError, ValueError), match=f"Y has {words}"):
+        kl.sparse_code(samples, factors, 2)
 
 
 def test_no_samples_are_refused(factors):

@@ -34,8 +34,7 @@ from kronlearn.core.engine import Task
 from kronlearn.core.init import dct_factor
 from kronlearn.engines.selection import select_engine
 from kronlearn.engines.threads import Threads, resolve_n_jobs
-from kronlearn.io.arrays import ArraySource
-from kronlearn.io.samples import open_samples
+from kronlearn.io.arrays import ArraySource, open_samples
 
 N = 5000
 # Many blocks and a last one that is not whole.

@@ -13,7 +13,7 @@ from scipy import sparse
 from kronlearn.core.coder import Coder, check_method, check_targets, check_weights
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.selection import check_device, local_engine
-from kronlearn.io.samples import open_samples, source_of
+from kronlearn.io.arrays import open_samples, source_of
 
 __all__ = ["check_block_size", "sparse_code"]
 

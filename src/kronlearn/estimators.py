@@ -24,8 +24,8 @@ from kronlearn.core.source import Source
 from kronlearn.core.structures import General, Orthonormal
 from kronlearn.engines.selection import select_engine
 from kronlearn.engines.threads import default_block_size
-from kronlearn.io.checkpoints import load_state, save_state
-from kronlearn.io.samples import Samples, open_samples
+from kronlearn.io.arrays import Samples, open_samples
+from kronlearn.io.model_files import load_state, save_state
 from kronlearn.learner import DictionaryLearner, Progress
 from kronlearn.parameters import check_learning_parameters, random_numbers
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Source", "check_finite", "sample_dtype"]
+__all__ = ["Source", "check_finite", "check_shape", "check_size", "sample_dtype"]
 
 # Samples that have to be read, converted or copied are so about this many numbers at a time.
 BLOCK_NUMBERS = 1 << 22
@@ -139,3 +139,34 @@ def check_finite(samples: NDArray[Any], first: int, name: str = "Y") -> None:
         f"{name} holds values too large to be squared in {dtype.name} (first in sample {first}); "
         f"scale the data down{remedy}."
     )
+
+
+def check_shape(shape: tuple[int, ...], patch_shape: tuple[int, ...], name: str = "Y") -> None:
+    """Raise unless an array of this shape holds samples of that shape, or their rows."""
+    n_features = math.prod(patch_shape)
+    if shape[1:] == patch_shape or (len(shape) == 2 and shape[1] == n_features):
+        return
+    hint = f" For a single sample pass {name}[None]." if shape == patch_shape else ""
+    flat = f" or (N, {n_features})" if len(patch_shape) > 1 else ""
+    raise ValueError(
+        f"{name} has shape {shape}; samples of shape {patch_shape} are needed, as an array "
+        f"(N, {', '.join(map(str, patch_shape))}){flat}.{hint}"
+    )
+
+
+def check_size(shape: tuple[int, ...], name: str = "Y") -> None:
+    """Raise unless an array of this shape has at least two dimensions and one sample."""
+    if len(shape) < 2:
+        raise ValueError(
+            f"{name} has shape {shape}; an array of samples (N, m_1, …, m_d) is needed. "
+            f"Reshape your data: {name}.reshape(-1, 1) for samples of one number, {name}[None] (or "
+            f"{name}.reshape(1, -1)) for a single sample."
+        )
+    if shape[0] == 0:
+        raise ValueError(
+            f"{name} has 0 sample(s) (shape={shape}) while a minimum of 1 is required."
+        )
+    if 0 in shape:
+        raise ValueError(
+            f"0 feature(s) (shape={shape}) while a minimum of 1 is required: {name} is empty."
+        )

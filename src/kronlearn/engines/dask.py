@@ -29,8 +29,7 @@ from kronlearn.core.instruction_sets import instruction_set, use_instruction_set
 from kronlearn.core.source import Source
 from kronlearn.engines.selection import local_engine
 from kronlearn.engines.threads import Threads, default_block_size, pass_over, resolve_n_jobs
-from kronlearn.io.arrays import ArraySource
-from kronlearn.io.samples import dask_array
+from kronlearn.io.arrays import ArraySource, dask_array
 
 __all__ = ["Cluster"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kronlearn.core.engine import Engine
 from kronlearn.core.source import Source
 from kronlearn.engines.threads import Threads, dask_backend, resolve_n_jobs
-from kronlearn.io.samples import dask_array
+from kronlearn.io.arrays import dask_array
 
 if TYPE_CHECKING:
     from distributed import Client

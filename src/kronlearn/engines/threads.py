@@ -15,7 +15,7 @@ from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import Engine, PassSums, Task
 from kronlearn.core.instruction_sets import instruction_set
 from kronlearn.core.source import Source, check_finite
-from kronlearn.io.feed import Feed
+from kronlearn.engines.feed import Feed
 
 __all__ = [
     "Threads",

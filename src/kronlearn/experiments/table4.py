@@ -21,7 +21,7 @@ from kronlearn.experiments import speedup_runs as runs
 from kronlearn.experiments.data import indian_pines
 from kronlearn.experiments.report import Report
 from kronlearn.experiments.timing import Progress, no_progress
-from kronlearn.io.atomic import beside, commit, explained, remove
+from kronlearn.io.atomic import atomic_write
 
 __all__ = ["LargeCube", "cube_shape", "n_patches", "read_cube", "read_patches", "run"]
 
@@ -205,14 +205,8 @@ def write_patches(cube: LargeCube, file: Path, progress: Progress = no_progress)
                 yield strip
                 advance()
 
-    place = beside(file)
-    try:
+    with atomic_write(file) as (place,):
         write(place, cube, told())
-        commit([(place, file)])
-    except OSError as problem:
-        raise explained(problem, file) from None
-    finally:
-        remove(place)
 
 
 def _write_npy(place: Path, cube: LargeCube, strips: Iterable[NDArray[np.float32]]) -> None:

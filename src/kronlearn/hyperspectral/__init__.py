@@ -1,4 +1,4 @@
-"""Hyperspectral cubes: learn from them, estimate their noise, denoise and compare them.
+"""Hyperspectral cubes: open them, learn from them, estimate their noise, denoise and compare them.
 
 Names are loaded when first used.
 """
@@ -21,29 +21,34 @@ if TYPE_CHECKING:
     )
     from kronlearn.hyperspectral.noise import estimate_noise
     from kronlearn.hyperspectral.patches import CubePatches
+    from kronlearn.io.cubes import Cube, open_cube
 
 _HOMES = {
-    "Comparison": "metrics",
-    "CubePatches": "patches",
-    "DenoisedCube": "denoising",
-    "compare": "metrics",
-    "denoise": "denoising",
-    "estimate_noise": "noise",
-    "learn": "learning",
-    "psnr_per_band": "metrics",
-    "spectral_angle": "metrics",
-    "spectral_angle_map": "metrics",
-    "ssim_per_band": "metrics",
+    "Comparison": "kronlearn.hyperspectral.metrics",
+    "Cube": "kronlearn.io.cubes",
+    "CubePatches": "kronlearn.hyperspectral.patches",
+    "DenoisedCube": "kronlearn.hyperspectral.denoising",
+    "compare": "kronlearn.hyperspectral.metrics",
+    "denoise": "kronlearn.hyperspectral.denoising",
+    "estimate_noise": "kronlearn.hyperspectral.noise",
+    "learn": "kronlearn.hyperspectral.learning",
+    "open_cube": "kronlearn.io.cubes",
+    "psnr_per_band": "kronlearn.hyperspectral.metrics",
+    "spectral_angle": "kronlearn.hyperspectral.metrics",
+    "spectral_angle_map": "kronlearn.hyperspectral.metrics",
+    "ssim_per_band": "kronlearn.hyperspectral.metrics",
 }
 
 __all__ = [
     "Comparison",
+    "Cube",
     "CubePatches",
     "DenoisedCube",
     "compare",
     "denoise",
     "estimate_noise",
     "learn",
+    "open_cube",
     "psnr_per_band",
     "spectral_angle",
     "spectral_angle_map",
@@ -54,7 +59,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'kronlearn.hyperspectral' has no attribute {name!r}")
-    value = getattr(import_module(f"kronlearn.hyperspectral.{_HOMES[name]}"), name)
+    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

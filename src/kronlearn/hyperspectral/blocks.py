@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.io.cubes import Cube
-from kronlearn.io.pages import dont_need, will_need
 
 __all__ = ["Block", "block_height", "in_order", "read_height", "row_blocks", "usable_bands"]
 
@@ -113,19 +112,12 @@ def _read_ahead(cube: Cube) -> Iterator[Read]:
         yield slices[0], *cube.read_checked(slices[0])
         return
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(_read, cube, slices[0])
+        coming = pool.submit(cube.read_checked, slices[0])
         for rows, following in zip(slices, [*slices[1:], None], strict=True):
             values, valid = coming.result()
             if following is not None:
-                coming = pool.submit(_read, cube, following)
+                coming = pool.submit(cube.read_checked, following)
             yield rows, values, valid
-            dont_need(values)
-
-
-def _read(cube: Cube, rows: slice) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    values, valid = cube.read_checked(rows)
-    will_need(values)
-    return values, valid
 
 
 class _Rows:

@@ -70,7 +70,7 @@ def denoise(
     Parameters
     ----------
     cube : array, path or Cube
-        Anything that :func:`kronlearn.io.cubes.open_cube` takes, and so are ``band_axis``,
+        Anything that :func:`kronlearn.hyperspectral.open_cube` takes, and so are ``band_axis``,
         ``dataset`` and ``nodata``. With ``device="cuda"`` an array may lie on the GPU:
         it is copied to memory, and the result back.
     sigma : float or one for each band, optional

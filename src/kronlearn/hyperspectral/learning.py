@@ -32,7 +32,7 @@ def learn(
     Parameters
     ----------
     cube : array, path or Cube
-        Anything that :func:`kronlearn.io.cubes.open_cube` takes, and so are ``band_axis``,
+        Anything that :func:`kronlearn.hyperspectral.open_cube` takes, and so are ``band_axis``,
         ``dataset`` and ``nodata``.
     patch_shape : (int, int) or (int, int, int)
         Rows, columns and, for three modes, bands of a patch.

@@ -79,7 +79,7 @@ def compare(
     Parameters
     ----------
     reference, estimate : array, path or Cube
-        Of the same shape (see :func:`kronlearn.io.cubes.open_cube`). Values that mean no
+        Of the same shape (see :func:`kronlearn.hyperspectral.open_cube`). Values that mean no
         data in one of them do not count.
     data_range : float or one for each band, optional
         What PSNR and SSIM are relative to; by default the largest minus the smallest value of the

@@ -47,7 +47,7 @@ def estimate_noise(
     Parameters
     ----------
     cube : array, path or Cube
-        Anything that :func:`kronlearn.io.cubes.open_cube` takes, and so are ``band_axis``,
+        Anything that :func:`kronlearn.hyperspectral.open_cube` takes, and so are ``band_axis``,
         ``dataset`` and ``nodata``.
     n_jobs : int or None
         Threads; -1 for all processors. The result has the same bits for any number.

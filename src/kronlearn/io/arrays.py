@@ -1,19 +1,25 @@
-"""Samples in an array, in memory or mapped from a file."""
+"""Samples: in arrays in memory, in files and behind lazy arrays, read a block at a time."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from functools import cached_property
+import os
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.core.source import BLOCK_NUMBERS, Source, check_finite, sample_dtype
-from kronlearn.io.pages import is_mapped
+from kronlearn.core.source import BLOCK_NUMBERS, Source, check_shape, check_size, sample_dtype
+from kronlearn.io.device_arrays import DeviceSource, is_on_gpu
+from kronlearn.io.formats.npy import FileArray
+from kronlearn.io.stored import StoredArray, open_array
 
-__all__ = ["ArraySource", "check_shape", "check_size", "real_array"]
+__all__ = ["ArraySource", "Samples", "StoredSource", "check_shape", "dask_array", "open_samples"]
+__all__ += ["real_array", "source_of"]
+
+# Whose arrays are read in blocks instead of being taken into memory.
+_LAZY = ("dask", "h5py", "xarray", "zarr")
+
+Samples = NDArray[Any] | StoredArray | Source
 
 
 class ArraySource(Source):
@@ -63,48 +69,88 @@ class ArraySource(Source):
         return chosen.reshape(-1, self.n_features)
 
     def whole(self, start: int, stop: int) -> NDArray[Any] | None:
-        """Consecutive samples if they need no conversion and are not in a mapped file."""
-        if not self.is_direct or is_mapped(self.array):
+        """Consecutive samples if they need no conversion."""
+        return self.read(start, stop) if self.is_direct else None
+
+
+class StoredSource(Source):
+    """Samples of a stored array ``(N, m_1, …, m_d)`` or ``(N, m_1·…·m_d)``."""
+
+    def __init__(self, stored: StoredArray, patch_shape: tuple[int, ...]) -> None:
+        check_shape(stored.shape, patch_shape)
+        self.stored, self.name = stored, stored.name
+        self.patch_shape = patch_shape
+        self.dtype = sample_dtype(stored.dtype)
+        self.is_rows = stored.ndim == 2
+
+    def __len__(self) -> int:
+        return self.stored.shape[0]
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Consecutive samples, converted; a view of a mapped file where that is possible."""
+        key = (slice(start, stop), *[slice(None)] * (self.stored.ndim - 1))
+        block = np.ascontiguousarray(self.stored.read(key), dtype=self.dtype)
+        return block.reshape(-1, self.n_features)
+
+    def file(self, start: int) -> tuple[int, int] | None:
+        """Descriptor and offset of an uncompressed file with samples of this dtype in C order."""
+        if not isinstance(self.stored, FileArray) or self.stored.stored_dtype != self.dtype:
             return None
-        return self.read(start, stop)
+        return self.stored.place_of(start)
 
-    def blocks(self, multiple_of: int) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Consecutive blocks ``(rows, samples (n, m_1·…·m_d))``, whole multiples of a size.
-
-        Only the last block may have another size. An array that needs no conversion is one block.
-        """
-        step = max(len(self), 1) if self.is_direct else self.step(multiple_of)
-        for start in range(0, len(self), step):
-            rows = slice(start, min(start + step, len(self)))
-            yield rows, self.read(rows.start, rows.stop)
-
-    @cached_property
-    def energy(self) -> float:
-        """``Σ‖Y_k‖²`` in float64; samples must be finite."""
-        total = 0.0
-        step = max(1, BLOCK_NUMBERS // 4 // self.n_features)
-        for start in range(0, len(self), step):
-            block = np.asarray(self.array[start : start + step], dtype=np.float64).reshape(-1)
-            # Not a BLAS product: its rounding depends on the number of threads.
-            with np.errstate(over="ignore"):
-                part = float(np.square(block).sum())
-            if not math.isfinite(part):
-                check_finite(self.array[start : start + step], start)
-            total += part
-        return total
+    def step(self, multiple_of: int) -> int:
+        """How many samples to read at a time: whole chunks unless they are very large."""
+        step = super().step(multiple_of)
+        rows = (self.stored.chunks or (1,))[0]
+        if step < rows and rows * self.n_features <= 4 * BLOCK_NUMBERS:
+            step = -(-rows // multiple_of) * multiple_of
+        return step
 
 
-def check_shape(shape: tuple[int, ...], patch_shape: tuple[int, ...], name: str = "Y") -> None:
-    """Raise unless an array of this shape holds samples of that shape, or their rows."""
-    n_features = math.prod(patch_shape)
-    if shape[1:] == patch_shape or (len(shape) == 2 and shape[1] == n_features):
-        return
-    hint = f" For a single sample pass {name}[None]." if shape == patch_shape else ""
-    flat = f" or (N, {n_features})" if len(patch_shape) > 1 else ""
-    raise ValueError(
-        f"{name} has shape {shape}; samples of shape {patch_shape} are needed, as an array "
-        f"(N, {', '.join(map(str, patch_shape))}){flat}.{hint}"
-    )
+def open_samples(Y: Any, name: str = "Y") -> Samples:
+    """Samples as they can be read: an array in memory, a stored one, or a source.
+
+    Paths, mapped files and arrays of Zarr, h5py, Dask and xarray are read in blocks. ``name`` is
+    what errors call an array in memory.
+    """
+    if isinstance(Y, Source) or is_on_gpu(Y):
+        return Y
+    lazy = type(Y).__module__.split(".")[0] in _LAZY
+    if not lazy and not isinstance(Y, str | os.PathLike | StoredArray | np.memmap):
+        return real_array(Y, name)
+    stored = open_array(Y)
+    if stored.ndim < 2:
+        raise stored.error(
+            f"has shape {stored.shape}; an array of samples (N, m_1, …, m_d) is needed"
+        )
+    return stored
+
+
+def source_of(
+    samples: Samples | ArrayLike, patch_shape: tuple[int, ...], name: str = "Y"
+) -> Source:
+    """The source of opened samples of a shape."""
+    if isinstance(samples, Source):
+        if samples.patch_shape != patch_shape:
+            raise ValueError(
+                f"The samples have shape {samples.patch_shape}; {patch_shape} is needed."
+            )
+        return samples
+    if is_on_gpu(samples):
+        return DeviceSource(samples, patch_shape)
+    if isinstance(samples, StoredArray):
+        return StoredSource(samples, patch_shape)
+    return ArraySource(samples, patch_shape, name)
+
+
+def dask_array(source: Source) -> Any:
+    """The Dask array that a source reads, or None."""
+    thing: Any = None
+    if isinstance(source, StoredSource):
+        thing = getattr(source.stored, "thing", None)
+    if type(thing).__module__.startswith("xarray"):
+        thing = thing.variable.data if thing.chunks is not None else None
+    return thing if type(thing).__module__.startswith("dask") else None
 
 
 def real_array(Y: ArrayLike, name: str = "Y") -> NDArray[Any]:
@@ -115,8 +161,8 @@ def real_array(Y: ArrayLike, name: str = "Y") -> NDArray[Any]:
         )
     if isinstance(Y, np.ma.MaskedArray) and np.ma.is_masked(Y):
         raise ValueError(
-            f"{name} is a masked array; fill in what is masked, or code with sparse_code, which "
-            f"takes {name}.filled(0) with weights=~{name}.mask."
+            f"{name} is a masked array, which learning does not take: fill in what is masked with "
+            f"{name}.filled(value). sparse_code takes {name}.filled(0) with weights=~{name}.mask."
         )
     try:
         array = np.asarray(Y)
@@ -142,21 +188,3 @@ def real_array(Y: ArrayLike, name: str = "Y") -> NDArray[Any]:
             ) from None
     check_size(array.shape, name)
     return array
-
-
-def check_size(shape: tuple[int, ...], name: str = "Y") -> None:
-    """Raise unless an array of this shape has at least two dimensions and one sample."""
-    if len(shape) < 2:
-        raise ValueError(
-            f"{name} has shape {shape}; an array of samples (N, m_1, …, m_d) is needed. "
-            f"Reshape your data: {name}.reshape(-1, 1) for samples of one number, {name}[None] (or "
-            f"{name}.reshape(1, -1)) for a single sample."
-        )
-    if shape[0] == 0:
-        raise ValueError(
-            f"{name} has 0 sample(s) (shape={shape}) while a minimum of 1 is required."
-        )
-    if 0 in shape:
-        raise ValueError(
-            f"0 feature(s) (shape={shape}) while a minimum of 1 is required: {name} is empty."
-        )

@@ -2,50 +2,74 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["beside", "commit", "explained", "remove", "replace_file", "write_at"]
+__all__ = ["atomic_write", "check_targets", "explaining", "remove", "replace_file"]
+__all__ += ["temporary_place", "write_at"]
 
+_NO_SPACE = "No space left"
 _FULL = "the disk is full (no space left on the device); make room or choose another disk"
 
 
+@contextlib.contextmanager
+def atomic_write(
+    *targets: str | os.PathLike[str], overwrite: bool = True
+) -> Iterator[tuple[Path, ...]]:
+    """Temporary places, one for each target, for files or folders that are to be written there.
+
+    When the block ends, what was written is brought to the disk and moved to its targets, in their
+    order: a reader sees the old file or the new one, also after a crash. After an error nothing is
+    left of it, and the targets are as they were. A link stays a link to what is replaced.
+
+    Raises
+    ------
+    FileExistsError
+        If a target exists, or has come to exist meanwhile, and ``overwrite`` is false.
+    OSError
+        If something could not be written; the message names the first target.
+
+    Examples
+    --------
+    >>> from kronlearn.io.atomic import atomic_write
+    >>> with atomic_write("a.txt") as (place,):  # doctest: +SKIP
+    ...     place.write_text("all or nothing")
+    """
+    final = tuple(Path(os.path.realpath(target)) for target in targets)
+    check_targets(final, overwrite)
+    places = tuple(map(temporary_place, final))
+    try:
+        with explaining(final[0]):
+            yield places
+            for place in places:
+                for part in [*place.rglob("*"), place]:
+                    _sync(part)
+            check_targets(final, overwrite)
+            for place, target in zip(places, final, strict=True):
+                _move(place, target)
+                _sync(target.parent)
+    finally:
+        remove(*places)
+
+
 def replace_file(target: Path, content: bytes) -> None:
-    """Write a file: a reader sees the old one or the new one, also after a crash."""
+    """Write a file of this content in one step, whatever is there."""
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder; give the name of a file.")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"The folder {target.parent} does not exist; create it first.")
-    temporary = beside(target)
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-        commit([(temporary, target)])
-    except OSError as problem:
-        raise explained(problem, target) from problem
-    finally:
-        remove(temporary)
+    with atomic_write(target) as (place,):
+        place.write_bytes(content)
 
 
-def beside(target: Path) -> Path:
+def temporary_place(target: Path) -> Path:
     """A name for a temporary file or folder beside a target, with the same ending."""
     # Not tempfile: its files are private to the user, and the target would stay so.
     return target.parent / f".kronlearn-{secrets.token_hex(8)}{target.suffix}"
-
-
-def commit(moves: Sequence[tuple[Path, Path]]) -> None:
-    """Move files or folders ``(temporary, target)`` to their places once all are on the disk."""
-    for temporary, _ in moves:
-        for place in [*temporary.rglob("*"), temporary]:
-            _sync(place)
-    for temporary, target in moves:
-        _move(temporary, target)
-        _sync(target.parent)
 
 
 def remove(*places: Path) -> None:
@@ -65,17 +89,30 @@ def write_at(descriptor: int, content: Any, place: int) -> None:
         view, place = view[written:], place + written
 
 
-def explained(problem: OSError, target: Path) -> OSError:
-    """The error with the name of the target, and in plain words for a full disk."""
-    text = problem.strerror or str(problem.__cause__ or problem)
-    if str(target) in text:
-        return problem
-    # GDAL says only that it failed.
-    room = shutil.disk_usage(target.absolute().parent).free
-    full = problem.errno in (errno.ENOSPC, errno.EDQUOT) or room < 1 << 16
-    if full or "No space left" in str(problem):
-        return OSError(errno.ENOSPC, f"{target} could not be written: {_FULL}")
-    return OSError(problem.errno or errno.EIO, f"{target} could not be written: {text}")
+@contextlib.contextmanager
+def explaining(target: Path) -> Iterator[None]:
+    """Errors of the system get the name of the target, and plain words for a full disk."""
+    try:
+        yield
+    except OSError as problem:
+        if str(target) in str(problem):
+            raise
+        number, text = problem.errno or errno.EIO, problem.strerror
+        # GDAL says only that it failed.
+        room = shutil.disk_usage(target.absolute().parent).free
+        if number in (errno.ENOSPC, errno.EDQUOT) or room < 1 << 16 or _NO_SPACE in str(problem):
+            number, text = errno.ENOSPC, _FULL
+        text = text or str(problem.__cause__ or problem)
+        raise OSError(number, f"{target} could not be written: {text}") from problem
+
+
+def check_targets(targets: Iterable[Path], overwrite: bool) -> None:
+    """Raise unless files or folders may be written there."""
+    for target in targets:
+        if not target.parent.is_dir():
+            raise FileNotFoundError(f"The folder {target.parent} does not exist; create it first.")
+        if target.exists() and not overwrite:
+            raise FileExistsError(f"{target} exists already; it was not replaced.")
 
 
 def _sync(place: Path) -> None:
@@ -89,16 +126,16 @@ def _sync(place: Path) -> None:
         os.close(descriptor)
 
 
-def _move(temporary: Path, target: Path) -> None:
+def _move(place: Path, target: Path) -> None:
     """Move a file or folder to its place, whatever is there."""
     if not target.is_dir():
-        os.replace(temporary, target)
+        os.replace(place, target)
         return
-    old = beside(target)
+    old = temporary_place(target)
     os.rename(target, old)
     try:
-        os.rename(temporary, target)
+        os.rename(place, target)
     except BaseException:
         os.rename(old, target)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    remove(old)

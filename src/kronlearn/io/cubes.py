@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
+import operator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.io.band_axis import BandAxis, find_band_axis
 from kronlearn.io.conversion import converted, fits
+from kronlearn.io.formats.conventions import BAND_NAMES, SPACE_NAMES
 from kronlearn.io.stored import PathLike, StoredArray, StoredArrayError, open_array
-from kronlearn.io.writers import AXES, CubeWriter, Target, places_for, writer_for
+from kronlearn.io.writers import CubeWriter, places_for
 
 __all__ = ["Cube", "CubeWriter", "open_cube"]
+
+
+class CubeAxes(NamedTuple):
+    """The axes of a cube in the array that it is stored in."""
+
+    rows: int
+    columns: int
+    #: None for one band in two dimensions.
+    bands: int | None
+    #: How that of the bands was found, for the user.
+    reason: str
 
 
 class Cube:
@@ -23,10 +35,17 @@ class Cube:
     Made by :func:`open_cube`. It can be sent to other processes and read by several threads. Its
     file is closed by ``close``, at the end of a ``with`` block, or when nobody uses it any more.
 
-    Attributes
+    Parameters
     ----------
     stored : StoredArray
-        The array as it is stored.
+        The array as it is stored; an attribute, too.
+    axes : CubeAxes
+        Where its rows, columns and bands are.
+    nodata : float, int or None
+        The value that says that there is none, if it is not that of the file.
+
+    Attributes
+    ----------
     shape : tuple of int
         (rows, columns, bands).
     dtype : dtype
@@ -37,7 +56,8 @@ class Cube:
     nodata : float, int or None
         The value that says that there is none; NaN where NaN says so.
     attributes : dict
-        What the file says about the array, in plain types.
+        What the file says about the array, in plain types. ``crs`` and ``transform`` say where on
+        Earth the pixels are.
     wavelengths : array of shape (bands,) or None
     band_axis : int or None
         The axis of the bands where it is stored; None for one band in two dimensions.
@@ -46,31 +66,28 @@ class Cube:
     order : tuple of str
         "row", "column" and, where it has an axis, "band" in the order in which they are stored.
     band_axis_reason : str
-        How that axis was found.
-    band_axis_is_guess : bool
-        Whether only the shape speaks for it: then the user should be told.
+        How the axis of the bands was found.
     """
 
-    def __init__(self, stored: StoredArray, bands: BandAxis, nodata: float | int | None) -> None:
+    def __init__(self, stored: StoredArray, axes: CubeAxes, nodata: float | int | None) -> None:
         self.stored = stored
-        self.band_axis, self.band_axis_reason = bands.axis, bands.reason
-        self.band_axis_is_guess = bands.is_guess
-        self.space = bands.space
-        places = {bands.space[0]: "row", bands.space[1]: "column"}
-        if bands.axis is not None:
-            places[bands.axis] = "band"
+        self.space, self.band_axis = (axes.rows, axes.columns), axes.bands
+        self.band_axis_reason = axes.reason
+        places = {axes.rows: "row", axes.columns: "column"}
+        if axes.bands is not None:
+            places[axes.bands] = "band"
         self.order = tuple(places[axis] for axis in sorted(places))
         self.dtype, self.name, self.attributes = stored.dtype, stored.name, stored.attributes
         self.nodata = stored.nodata if nodata is None else nodata
-        lengths = stored.shape
-        n_bands = 1 if bands.axis is None else lengths[bands.axis]
-        self.shape = (lengths[bands.space[0]], lengths[bands.space[1]], n_bands)
+        self.shape = self._turned(stored.shape)
+        self.chunks = None if stored.chunks is None else self._turned(stored.chunks)
         waves = stored.wavelengths
-        self.wavelengths = waves if waves is not None and len(waves) == n_bands else None
-        self.chunks: tuple[int, int, int] | None = None
-        if stored.chunks is not None:
-            row, column = (stored.chunks[axis] for axis in bands.space)
-            self.chunks = (row, column, 1 if bands.axis is None else stored.chunks[bands.axis])
+        self.wavelengths = waves if waves is not None and len(waves) == self.shape[2] else None
+
+    @property
+    def band_axis_is_guess(self) -> bool:
+        """Whether only the shape speaks for the axis of the bands: then the user should be told."""
+        return self.band_axis_reason.startswith("guessed")
 
     def read(
         self, rows: slice, columns: slice | None = None, bands: slice | None = None
@@ -82,6 +99,10 @@ class Cube:
         rows, columns, bands : slice
             Of step one and within the cube; None is all.
 
+        Returns
+        -------
+        array of shape (rows, columns, bands)
+
         Raises
         ------
         StoredArrayError
@@ -92,19 +113,26 @@ class Cube:
         key[self.space[1]] = slice(None) if columns is None else columns
         if self.band_axis is not None:
             key[self.band_axis] = slice(None) if bands is None else bands
-        values = self.stored.read(tuple(key))
-        last = () if self.band_axis is None else (self.band_axis,)
-        values = np.moveaxis(values, (*self.space, *last), range(-2 - len(last), 0))
+        values = self.bands_last(self.stored.read(tuple(key)))
+        return values if self.band_axis is not None or bands is None else values[..., bands]
+
+    def bands_last(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values with the axes of the stored array as (rows, columns, bands)."""
+        axes = [*self.space, *([] if self.band_axis is None else [self.band_axis])]
+        values = np.moveaxis(values, axes, range(-len(axes), 0))
         # What is left in front are axes of length one.
-        values = values.reshape(values.shape[-2 - len(last) :])
-        if self.band_axis is None:
-            return values[..., None][..., slice(None) if bands is None else bands]
-        return values
+        values = values.reshape(values.shape[-len(axes) :])
+        return values[..., None] if self.band_axis is None else values
 
     def read_checked(
         self, rows: slice, columns: slice | None = None, bands: slice | None = None
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         """Values of a part that can be worked with, and which of them are valid.
+
+        Parameters
+        ----------
+        rows, columns, bands : slice
+            As for :meth:`read`.
 
         Returns
         -------
@@ -141,14 +169,13 @@ class Cube:
             return None
         return values != self.dtype.type(self.nodata)
 
-    def like(self, values: NDArray[Any], dtype: np.dtype[Any] | None = None) -> Any:
+    def like(self, values: NDArray[Any]) -> Any:
         """New values for the whole cube as the kind of object that this one was made from.
 
         Parameters
         ----------
         values : array of shape (rows, columns, bands)
-        dtype : dtype, optional
-            The cube's by default; integers are rounded and kept in range.
+            For integers rounded and kept in range.
 
         Returns
         -------
@@ -157,28 +184,31 @@ class Cube:
         """
         if values.shape != self.shape:
             raise ValueError(f"values have shape {values.shape}; the cube has {self.shape}.")
-        kept = self.dtype if dtype is None else np.dtype(dtype)
-        result = self.in_order(converted(values, kept, self.nodata, self.name))
+        result = self.in_order(converted(values, self.dtype, self.nodata, self.name))
         return self.stored.like(np.ascontiguousarray(result).reshape(self.stored.shape))
 
-    def create(self, path: PathLike, dtype: np.dtype[Any] | None = None) -> CubeWriter:
+    def create(self, path: PathLike, overwrite: bool = True) -> CubeWriter:
         """A file for new values of this cube: a context manager that takes them row by row.
 
-        The file has the format that its name says, the order of axes of this cube and, as far as
-        the format can hold them, its metadata. It appears when the ``with`` block ends; after an
-        error everything is as before.
+        The file has the format that its name says, the dtype and order of axes of this cube and,
+        as far as the format can hold them, its metadata; a warning names what it cannot. It appears
+        when the ``with`` block ends; after an error everything is as before.
 
         Parameters
         ----------
         path : str or path
-        dtype : dtype, optional
-            The cube's by default. Integers are rounded and kept in range.
+        overwrite : bool, default=True
+            Whether a file that exists may be replaced.
+
+        Returns
+        -------
+        CubeWriter
 
         Examples
         --------
         >>> import os, tempfile
         >>> import numpy as np
-        >>> from kronlearn.io.cubes import open_cube
+        >>> from kronlearn.hyperspectral import open_cube
         >>> cube = open_cube(np.arange(24, dtype=np.int16).reshape(2, 3, 4), band_axis=0)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = os.path.join(folder, "twice.npy")
@@ -189,11 +219,11 @@ class Cube:
         ...     np.load(path)[1].tolist()
         [[24, 26, 28, 30], [32, 34, 36, 38], [40, 42, 44, 46]]
         """
-        return writer_for(self._target(path, dtype))
+        return CubeWriter(self, Path(path), overwrite)
 
     def places(self, path: PathLike) -> list[Path]:
         """The files or folders that :meth:`create` makes or replaces: of ENVI two."""
-        return places_for(self._target(path))
+        return places_for(Path(path).resolve(), self.stored)
 
     def close(self) -> None:
         """Close the file that it is read from. May be called again."""
@@ -205,13 +235,15 @@ class Cube:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _target(self, path: PathLike, dtype: Any = None) -> Target:
-        return Target(self, Path(path), None if dtype is None else np.dtype(dtype))
-
     def in_order(self, values: NDArray[Any]) -> NDArray[Any]:
         """Values (rows, columns, bands) with the axes in the order of the stored array."""
         values = values if self.band_axis is not None else values[..., 0]
-        return values.transpose([AXES.index(axis) for axis in self.order])
+        return values.transpose([("row", "column", "band").index(axis) for axis in self.order])
+
+    def _turned(self, lengths: tuple[int, ...]) -> tuple[int, int, int]:
+        """Lengths in the array as (rows, columns, bands)."""
+        bands = 1 if self.band_axis is None else lengths[self.band_axis]
+        return lengths[self.space[0]], lengths[self.space[1]], bands
 
     def _refuse(self, values: NDArray[Any], starts: list[int]) -> None:
         place = np.argwhere(~np.isfinite(values))[0]
@@ -234,10 +266,12 @@ def open_cube(
 ) -> Cube:
     """The cube in a file or behind an object, to be read by rows, columns and bands.
 
+    Nothing but a header is read. Use it in a ``with`` block, or ``close`` it, to close its file.
+
     Parameters
     ----------
     thing : str, path or object
-        Whatever :func:`kronlearn.io.stored.open_array` takes: a file, a folder of images, an
+        A file: .npy, .zarr, .h5, .nc, .mat, ENVI, GeoTIFF; a folder of images, one per band; or an
         array of NumPy, Dask, Zarr, h5py or xarray. With two dimensions it is one band; axes of
         length one beyond three are left out.
     band_axis : int, optional
@@ -245,7 +279,8 @@ def open_cube(
         dimensions say, then the axis with as many entries as there are wavelengths; then a guess
         from the shape.
     dataset : str, optional
-        The name of the array in a file that holds several.
+        The name of the array in a file that holds several. By default the only array of numbers
+        with two dimensions or more, or the only one with the most dimensions.
     nodata : number, optional
         The value that means no data, where the file does not say it or says it wrongly.
 
@@ -253,16 +288,23 @@ def open_cube(
     -------
     Cube
 
+    Raises
+    ------
+    StoredArrayError
+        If there is no such file, if it is damaged, or if it is not clear which array is meant. A
+        kind of ``ValueError``.
+
     Examples
     --------
     >>> import numpy as np
-    >>> from kronlearn.io.cubes import open_cube
-    >>> cube = open_cube(np.zeros((200, 145, 145), np.uint16))
+    >>> import kronlearn as kl
+    >>> with kl.hyperspectral.open_cube(np.zeros((200, 145, 145), np.uint16)) as cube:
+    ...     part = cube.read(slice(0, 8), slice(8, 16))
     >>> cube.shape, cube.band_axis, cube.band_axis_is_guess
     ((145, 145, 200), 0, True)
     >>> cube.band_axis_reason
     'guessed: the other two axes are equally long'
-    >>> cube.read(slice(0, 8), slice(8, 16)).shape
+    >>> part.shape
     (8, 8, 200)
     """
     if isinstance(thing, Cube):
@@ -270,4 +312,85 @@ def open_cube(
             return thing
         thing = thing.stored
     stored = open_array(thing, dataset)
-    return Cube(stored, find_band_axis(stored, band_axis), nodata)
+    return Cube(stored, _find_axes(stored, band_axis), nodata)
+
+
+def _find_axes(stored: StoredArray, given: int | None) -> CubeAxes:
+    """The axes of rows, columns and bands: those given, or what speaks for them.
+
+    Raises
+    ------
+    StoredArrayError
+        If the array does not have two or three dimensions, not counting those of length one.
+    """
+    axes = _long_axes(stored, given)
+    if len(axes) == 2 and given is None:
+        return CubeAxes(axes[0], axes[1], None, "one band: there are two dimensions")
+    if len(axes) == 2:
+        raise stored.error(
+            f"has two dimensions, {stored.shape}, and so one band; leave out band_axis={given}"
+        )
+    if len(axes) != 3:
+        raise stored.error(
+            f"has shape {stored.shape}; a cube has two or three dimensions, or more of length one"
+        )
+    if given is None:
+        axis, reason = _found(stored, axes)
+    else:
+        axis, reason = operator.index(given) % stored.ndim, "given"
+        if stored.band_axis not in (None, axis):
+            raise stored.error(
+                f"has its bands along axis {stored.band_axis}, as its format says; leave out "
+                f"band_axis={given}"
+            )
+    rows, columns = (a for a in axes if a != axis)
+    return CubeAxes(rows, columns, axis, reason)
+
+
+def _long_axes(stored: StoredArray, given: int | None) -> list[int]:
+    """The axes that count: all, but of more than three only those longer than one."""
+    ndim = stored.ndim
+    if given is not None and not -ndim <= operator.index(given) < ndim:
+        raise StoredArrayError(
+            f"band_axis={given} does not exist in {stored.name} of shape {stored.shape}; give a "
+            f"number from 0 to {ndim - 1}."
+        )
+    axes = list(range(ndim))
+    bands = None if given is None else given % ndim
+    for axis in range(ndim):
+        if len(axes) > 3 and stored.shape[axis] == 1 and axis != bands:
+            axes.remove(axis)
+    return axes
+
+
+def _found(stored: StoredArray, axes: list[int]) -> tuple[int, str]:
+    if stored.band_axis is not None:
+        order = str(stored.attributes.get("interleave", stored.format.replace("_", " ")))
+        return stored.band_axis, f"the file says so ({order.lower()})"
+    if stored.axes is not None:
+        names = {axis: stored.axes[axis] for axis in axes}
+        bands = [axis for axis, name in names.items() if name.lower() in BAND_NAMES]
+        others = [axis for axis, name in names.items() if name.lower() not in SPACE_NAMES]
+        if len(bands) == 1:
+            return bands[0], f"named {names[bands[0]]!r}"
+        if len(others) == 1:
+            space = " and ".join(repr(names[axis]) for axis in axes if axis != others[0])
+            return others[0], f"the other axes are named {space}"
+    if stored.wavelengths is not None:
+        count = len(stored.wavelengths)
+        fitting = [axis for axis in axes if stored.shape[axis] == count]
+        if len(fitting) == 1:
+            return fitting[0], f"as long as the list of {count} wavelengths"
+    return _guessed({axis: stored.shape[axis] for axis in axes})
+
+
+def _guessed(lengths: dict[int, int]) -> tuple[int, str]:
+    """The axis that the shape alone suggests."""
+    for axis in lengths:
+        one, other = (n for a, n in lengths.items() if a != axis)
+        if one == other != lengths[axis]:
+            return axis, "guessed: the other two axes are equally long"
+    for axis in lengths:
+        if 2 * lengths[axis] <= min(n for a, n in lengths.items() if a != axis):
+            return axis, "guessed: the axis is by far the shortest"
+    return max(lengths), "guessed: the last axis, as nothing speaks for another"

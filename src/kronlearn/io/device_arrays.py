@@ -11,8 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from kronlearn.core.source import Source, sample_dtype
-from kronlearn.io.arrays import check_shape, check_size
+from kronlearn.core.source import Source, check_shape, check_size, sample_dtype
 
 __all__ = ["DeviceSource", "adopted", "cupy", "is_on_gpu", "returned_as"]
 

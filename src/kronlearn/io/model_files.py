@@ -1,11 +1,8 @@
 """Model files: safetensors with a small JSON header, no pickle, nothing executed on loading.
 
 A file is a plain safetensors file. Its metadata has one entry, ``kronlearn``, a JSON object with
-
-- ``format``: always ``"kronlearn model"``,
-- ``version``: the version of this layout, an integer,
-- ``kind``: ``"dictionary"`` or ``"checkpoint"``,
-- ``info``: an open JSON object, whatever the writer wants to say.
+``format`` (always ``"kronlearn model"``), ``version`` (of this layout, an integer), ``kind``
+(``"dictionary"`` or ``"checkpoint"``) and ``info``, whatever the writer wants to say.
 
 A dictionary's factors are the tensors ``factors.0``, ``factors.1``, … (float32 or float64), of
 shape (m_i, n_i), or (R, m_i, n_i) for a sum of R Kronecker products.
@@ -15,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +22,15 @@ from numpy.typing import NDArray
 
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary
+from kronlearn.core.loop import Entry, State
 from kronlearn.io.atomic import replace_file
 
-__all__ = [
-    "ModelFileError",
-    "ModelFileNotFoundError",
-    "load_dictionary",
-    "read_file",
-    "replace_file",
-    "save_dictionary",
-    "write_file",
-]
+__all__ = ["ModelFileError", "ModelFileNotFoundError", "load_dictionary", "load_state"]
+__all__ += ["read_file", "replace_file", "save_dictionary", "save_state", "write_file"]
 
 FORMAT = "kronlearn model"
 VERSION = 1
 KINDS = ("dictionary", "checkpoint")
-
-# Far above what any model needs.
-_MAX_HEADER_BYTES = 16 << 20
 _DTYPES = ("bool", "uint8", "int32", "uint32", "int64", "uint64", "float32", "float64")
 
 PathLike = str | os.PathLike[str]
@@ -85,10 +72,8 @@ def save_dictionary(
     (True, {'source': 'nothing at all'})
     """
     is_sum = isinstance(dictionary, KroneckerSumDictionary)
-    tensors = {
-        _factor_name(mode): stack if is_sum else stack[0]
-        for mode, stack in enumerate(dictionary.stacks)
-    }
+    stacks = enumerate(dictionary.stacks)
+    tensors = {f"factors.{mode}": stack if is_sum else stack[0] for mode, stack in stacks}
     write_file(path, "dictionary", tensors, info or {})
 
 
@@ -99,6 +84,10 @@ def load_dictionary(path: PathLike) -> Dictionary:
     ----------
     path : str or path
         A file written by a dictionary's ``save`` or ``kronlearn learn``.
+
+    Returns
+    -------
+    KroneckerDictionary or KroneckerSumDictionary
 
     Raises
     ------
@@ -117,16 +106,21 @@ def load_dictionary(path: PathLike) -> Dictionary:
     True
     """
     tensors, _ = read_file(path, "dictionary")
-    names = [_factor_name(mode) for mode in range(len(tensors))]
+    names = [f"factors.{mode}" for mode in range(len(tensors))]
     if not tensors or set(tensors) != set(names):
         found = ", ".join(sorted(tensors)[:4]) or "none"
         raise _error(path, f"needs tensors factors.0, factors.1, … and nothing else; has {found}")
     factors = [tensors[name] for name in names]
-    if len({f.dtype for f in factors}) > 1 or factors[0].dtype not in (np.float32, np.float64):
-        dtypes = ", ".join(sorted({f.dtype.name for f in factors}))
-        raise _error(path, f"needs factors all float32 or all float64; has {dtypes}")
+    dtypes = sorted({factor.dtype.name for factor in factors})
+    if dtypes not in (["float32"], ["float64"]):
+        raise _error(path, f"needs factors all float32 or all float64; has {', '.join(dtypes)}")
     try:
-        return _dictionary_of(factors)
+        if all(factor.ndim != 3 for factor in factors):
+            return KroneckerDictionary(factors)
+        if len({factor.shape[:-2] for factor in factors}) > 1:
+            shapes = ", ".join(str(factor.shape) for factor in factors)
+            raise ValueError(f"factors of shapes {shapes} differ in their number of terms")
+        return KroneckerSumDictionary(zip(*factors, strict=True))
     except ValueError as problem:
         raise _error(path, f"does not hold a valid dictionary: {problem}") from problem
 
@@ -136,33 +130,16 @@ def write_file(
 ) -> None:
     """Write named arrays and a JSON header to a model file, all of it or nothing.
 
-    The bytes go to a temporary file in the same folder, to the disk, and then in one step to
-    ``path``: a reader sees the old file or the new one, also after a crash.
-
-    Parameters
-    ----------
-    path : str or path
-    kind : "dictionary" or "checkpoint"
-    tensors : dict of arrays
-        Of dtype bool, uint8, int32, uint32, int64, uint64, float32 or float64.
-    header : dict
-        JSON values and NumPy scalars; no NaN or infinity.
+    Arrays are bool, uint8, int32, uint32, int64, uint64, float32 or float64; the header holds JSON
+    values and NumPy scalars, no NaN or infinity.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind={kind!r} is not known; pass one of {', '.join(KINDS)}.")
     envelope = {"format": FORMAT, "version": VERSION, "kind": kind, "info": header}
     try:
         text = json.dumps(envelope, allow_nan=False, default=_plain_number)
     except (TypeError, ValueError, RecursionError) as problem:
         raise ValueError(f"The header of a model file must be JSON: {problem}.") from problem
-    if len(text) > _MAX_HEADER_BYTES:
-        raise ValueError(
-            f"The header of a model file may have {_MAX_HEADER_BYTES >> 20} MiB; store long lists "
-            "as arrays."
-        )
     arrays = {name: _storable(array, name) for name, array in tensors.items()}
-    content = safetensors.numpy.save(arrays, metadata={"kronlearn": text})
-    replace_file(Path(os.path.realpath(path)), content)
+    replace_file(Path(path), safetensors.numpy.save(arrays, metadata={"kronlearn": text}))
 
 
 def read_file(path: PathLike, kind: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -178,7 +155,12 @@ def read_file(path: PathLike, kind: str) -> tuple[dict[str, NDArray[Any]], dict[
     ModelFileError
         If the file is missing, damaged, of another kind or of an unknown version.
     """
-    _check_readable(Path(path))
+    if not Path(path).exists():
+        raise ModelFileNotFoundError(f"{path} does not exist.")
+    if Path(path).is_dir():
+        raise _error(path, "is a folder; give the name of a model file")
+    if not Path(path).is_file():
+        raise _error(path, "is not a regular file")
     try:
         # It compares the sizes and places of all tensors with the size of the file.
         with safetensors.safe_open(path, framework="np") as file:
@@ -193,18 +175,39 @@ def read_file(path: PathLike, kind: str) -> tuple[dict[str, NDArray[Any]], dict[
         raise _error(path, f"is not a safetensors file, or is damaged: {problem}") from problem
 
 
-def _factor_name(mode: int) -> str:
-    return f"factors.{mode}"
+def save_state(path: PathLike, state: State, problem: dict[str, Any]) -> None:
+    """Write the state of a run; ``problem`` describes the data and settings it belongs to."""
+    tensors = {f"factors.{i}": stack for i, stack in enumerate(state.dictionary.stacks)}
+    tensors |= {f"best.{i}": stack for i, stack in enumerate(state.best.stacks)}
+    tensors["history"] = np.array(state.history, dtype=np.float64)
+    details = {
+        "problem": problem,
+        "atoms_replaced": state.atoms_replaced,
+        "joined_at": state.joined_at,
+        "converged": state.stop_reason == "converged",
+    }
+    write_file(path, "checkpoint", tensors, details)
 
 
-def _dictionary_of(factors: list[NDArray[Any]]) -> Dictionary:
-    """The dictionary of factors (m_i, n_i), or of those of all terms (R, m_i, n_i)."""
-    if all(factor.ndim != 3 for factor in factors):
-        return KroneckerDictionary(factors)
-    if len({factor.shape[:-2] for factor in factors}) > 1:
-        shapes = ", ".join(str(factor.shape) for factor in factors)
-        raise ValueError(f"factors of shapes {shapes} differ in their number of terms")
-    return KroneckerSumDictionary(zip(*factors, strict=True))
+def load_state(path: PathLike, problem: dict[str, Any]) -> State:
+    """The state in a checkpoint; ModelFileError if it is damaged or of another problem."""
+    tensors, header = read_file(path, "checkpoint")
+    stored = header.get("problem")
+    if not isinstance(stored, dict):
+        raise ModelFileError(f"{os.fspath(path)} is not a kronlearn checkpoint.")
+    for name, value in problem.items():
+        if stored.get(name) != value:
+            reason = f"its {name} is {stored.get(name)!r}, here it is {value!r}"
+            if name == "samples":
+                reason = "it was made from other samples"
+            raise ModelFileError(
+                f"{os.fspath(path)} belongs to another run: {reason}. Delete the file or choose "
+                "another checkpoint path."
+            )
+    try:
+        return _state(tensors, header, problem)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(f"{os.fspath(path)} is damaged: {error}.") from None
 
 
 def _error(path: PathLike, problem: str) -> ModelFileError:
@@ -226,31 +229,17 @@ def _storable(array: NDArray[Any], name: str) -> NDArray[Any]:
     return array
 
 
-def _check_readable(path: Path) -> None:
-    """Raise unless a path is that of a file."""
-    try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        raise ModelFileNotFoundError(f"{path} does not exist.") from None
-    if stat.S_ISDIR(mode):
-        raise _error(path, "is a folder; give the name of a model file")
-    if not stat.S_ISREG(mode):
-        raise _error(path, "is not a regular file")
-
-
 def _info(path: PathLike, text: str | None, kind: str) -> dict[str, Any]:
     """The header that was written, once format, version and kind are the ones wanted."""
-    if text is None:
-        raise _error(path, "is a safetensors file, but not a kronlearn model")
     try:
-        envelope = json.loads(text, parse_constant=_refuse)
+        envelope = {} if text is None else json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         raise _error(path, "is damaged: its kronlearn header cannot be read") from None
     if not isinstance(envelope, dict) or envelope.get("format") != FORMAT:
         raise _error(path, "is a safetensors file, but not a kronlearn model")
     version, found_kind, info = (envelope.get(key) for key in ("version", "kind", "info"))
-    if type(version) is not int or version < 1:
-        raise _error(path, "is damaged: it has no version")
+    if type(version) is not int or version < 1 or not isinstance(info, dict):
+        raise _error(path, "is damaged: its header has no version or no info")
     if version > VERSION:
         raise _error(
             path,
@@ -261,10 +250,46 @@ def _info(path: PathLike, text: str | None, kind: str) -> dict[str, Any]:
         raise _error(path, f"is of an unknown kind; kronlearn knows {' and '.join(KINDS)}")
     if found_kind != kind:
         raise _error(path, f"is a {found_kind}, not a {kind}")
-    if not isinstance(info, dict):
-        raise _error(path, "is damaged: its header has no info")
     return info
 
 
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
+
+
+def _state(tensors: dict[str, Any], header: dict[str, Any], problem: dict[str, Any]) -> State:
+    rows = tensors["history"]
+    if rows.ndim != 2:
+        raise ValueError(f"history has shape {rows.shape}")
+    _check(rows, "history", (len(rows), len(Entry._fields)))
+    history = tuple(
+        Entry(rmse, seconds, int(replaced), mean) for rmse, seconds, replaced, mean in rows.tolist()
+    )
+    return State(
+        _dictionary(tensors, "factors", problem),
+        _dictionary(tensors, "best", problem),
+        history=history,
+        atoms_replaced=int(header["atoms_replaced"]),
+        joined_at=int(header["joined_at"]),
+        stop_reason="converged" if header["converged"] else None,
+    )
+
+
+def _dictionary(tensors: dict[str, Any], name: str, problem: dict[str, Any]) -> Dictionary:
+    """A dictionary of one term, or of as many as the problem asks for."""
+    n_terms = problem["n_terms"] if len(tensors[f"{name}.0"]) > 1 else 1
+    shapes = zip(problem["patch_shape"], problem["n_atoms"], strict=True)
+    stacks = []
+    for i, shape in enumerate(shapes):
+        _check(tensors[f"{name}.{i}"], f"{name}.{i}", (n_terms, *shape))
+        stacks.append(np.array(tensors[f"{name}.{i}"]))
+    if n_terms > 1:
+        return KroneckerSumDictionary(zip(*stacks, strict=True))
+    return KroneckerDictionary([stack[0] for stack in stacks])
+
+
+def _check(array: Any, name: str, shape: tuple[int, ...]) -> None:
+    if array.dtype != np.float64 or array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape} and dtype {array.dtype}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} holds numbers that are not finite")

@@ -7,7 +7,6 @@ import math
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -30,19 +29,16 @@ _CLASSIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
 _FORMATS: dict[str, tuple[str, tuple[str, ...], tuple[bytes, ...]]] = {
     "npy": ("a NumPy array (.npy)", (".npy",), (b"\x93NUMPY",)),
     "hdf5": ("an HDF5 file (.h5)", (".h5", ".hdf5", ".he5", ".hdf"), (b"\x89HDF\r\n\x1a\n",)),
-    "netcdf": (
-        "a NetCDF file (.nc)",
-        (".nc", ".nc4", ".cdf"),
-        (b"CDF\x01", b"CDF\x02", b"CDF\x05"),
-    ),
+    "netcdf": ("a NetCDF file (.nc)", (".nc", ".nc4", ".cdf"), _CLASSIC),
     "mat": ("a MATLAB file (.mat)", (".mat",), (b"MATLAB ",)),
     "geotiff": ("a TIFF image (.tif)", (".tif", ".tiff"), _TIFF),
     "zarr": ("a Zarr store (.zarr or .zip)", (".zarr", ".zip"), (b"PK\x03\x04",)),
     "envi": ("an ENVI header (.hdr)", (".hdr",), (b"ENVI",)),
     "image_folder": ("a folder of images", (), ()),
 }
-# Formats whose files may look like those of another inside.
+# Formats whose files may look like those of another inside, and those that name their arrays.
 _ALSO = {"netcdf": "hdf5", "mat": "hdf5"}
+_NAMED = ("hdf5", "netcdf", "mat", "zarr")
 KNOWN = (
     ".npy, .zarr (folder or .zip), .h5, .hdf5, .he5, .nc, .nc4, .mat, ENVI (.hdr and the file "
     "beside it), GeoTIFF (.tif, .tiff) and folders of images"
@@ -64,66 +60,50 @@ class StoredArray(ABC):
     and read by several threads at once. Its file is closed by ``close``, at the end of a ``with``
     block, or when nobody uses the array any more.
 
-    Attributes
+    Parameters
     ----------
     name : str
         The path, or the type of an object, for messages.
     shape : tuple of int
     dtype : dtype
-        Of what ``read`` returns, in native byte order.
-    path : Path or None
-        Of the file or folder, absolute.
-    dataset : str or None
-        The name of the array inside its file.
-    chunks : tuple of int or None
-        The shape of the parts in which it is stored.
-    nodata : float, int or None
-        The value that says that there is none.
-    packing : Packing or None
-        How the numbers in the file become the values that ``read`` returns.
-    attributes : dict
-        What the file says about the array, in plain types.
-    axes : tuple of str or None
-        Names of the dimensions.
-    wavelengths : array of shape (bands,) or None
-    coordinates : dict of 1-D arrays
-        By the names of the axes that they belong to.
-    band_axis : int or None
-        The axis of the bands where the format has one by definition.
+        Of the numbers as they are stored.
+    **description
+        Values of the attributes below.
     """
 
     #: The module of ``formats`` that reads and writes it.
-    format = "memory"
+    format: str = "memory"
+    #: Of the file or folder, absolute, and the name of the array inside.
+    path: Path | None = None
+    dataset: str | None = None
+    #: The shape of the parts in which it is stored.
+    chunks: tuple[int, ...] | None = None
+    #: The value that says that there is none.
+    nodata: float | int | None = None
+    #: How the numbers in the file become the values that ``read`` returns.
+    packing: Packing | None = None
+    #: Names of the dimensions, and 1-D arrays by these names.
+    axes: tuple[str, ...] | None = None
+    coordinates: dict[str, NDArray[Any]]
+    #: What the file says about the array, in plain types.
+    attributes: dict[str, Any]
+    wavelengths: NDArray[np.float64] | None = None
+    #: The axis of the bands where the format has one by definition.
+    band_axis: int | None = None
 
     def __init__(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        *,
-        path: Path | None = None,
-        dataset: str | None = None,
-        chunks: tuple[int, ...] | None = None,
-        nodata: float | int | None = None,
-        packing: Packing | None = None,
-        attributes: Mapping[str, Any] | None = None,
-        axes: tuple[str, ...] | None = None,
-        wavelengths: NDArray[np.float64] | None = None,
-        coordinates: Mapping[str, NDArray[Any]] | None = None,
-        band_axis: int | None = None,
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], **description: Any
     ) -> None:
-        self.name, self.path, self.dataset = name, path, dataset
-        self.shape = tuple(int(length) for length in shape)
-        self.packing = packing
-        if packing is not None:
-            dtype, nodata = packing.dtype, None if nodata is None else math.nan
+        self.name, self.shape = name, tuple(int(length) for length in shape)
+        vars(self).update({"attributes": {}, "coordinates": {}} | description)
+        #: Of what ``read`` returns, in native byte order.
         self.dtype = np.dtype(dtype).newbyteorder("=")
-        self.chunks = None if chunks is None else tuple(int(length) for length in chunks)
-        is_whole = self.dtype.kind in "iu" and nodata is not None and float(nodata).is_integer()
-        self.nodata = int(nodata) if is_whole and nodata is not None else nodata
-        self.attributes = dict(attributes or {})
-        self.axes, self.wavelengths, self.band_axis = axes, wavelengths, band_axis
-        self.coordinates = dict(coordinates or {})
+        if self.packing is not None:
+            self.dtype = self.packing.dtype
+            self.nodata = None if self.nodata is None else math.nan
+        elif self.dtype.kind in "iu" and self.nodata is not None:
+            is_whole = float(self.nodata).is_integer()
+            self.nodata = int(self.nodata) if is_whole else self.nodata
         self._closing: weakref.finalize[Any, Any] | None = None
         if self.dtype.kind not in "fiub":
             raise self.error(f"holds {self.dtype} values; real numbers are needed")
@@ -153,9 +133,7 @@ class StoredArray(ABC):
         StoredArrayError
             If the numbers are not there: the file was cut off, is damaged or cannot be read.
         """
-        if len(key) != self.ndim:
-            raise ValueError(f"{self.name}: {len(key)} slices given for {self.ndim} dimensions.")
-        key = tuple(self._whole(part, n) for part, n in zip(key, self.shape, strict=True))
+        key = self._bounds(key)
         expected = tuple(part.stop - part.start for part in key)
         if 0 in expected:
             return np.empty(expected, self.dtype)
@@ -166,11 +144,10 @@ class StoredArray(ABC):
         except (StoredArrayError, MemoryError):
             raise
         except Exception as problem:
-            raise self.error(f"cannot be read at {_place(key)}: {_reason(problem)}") from problem
+            place = ", ".join(f"{part.start}:{part.stop}" for part in key)
+            raise self.error(f"cannot be read at [{place}]: {_reason(problem)}") from problem
         if values.shape != expected:
-            raise self.error(
-                f"gave numbers of shape {values.shape} at {_place(key)}, not {expected}"
-            )
+            raise self.error(f"gave numbers of shape {values.shape}, not {expected}")
         if self.packing is not None:
             return self.packing.unpack(values)
         return values.astype(self.dtype, copy=False)
@@ -204,15 +181,20 @@ class StoredArray(ABC):
     def _read(self, key: Key) -> NDArray[Any]:
         """The numbers in the file of a part that is not empty, given by its bounds."""
 
-    def _whole(self, part: slice, length: int) -> slice:
-        start = 0 if part.start is None else int(part.start)
-        stop = length if part.stop is None else int(part.stop)
-        if part.step not in (None, 1) or not 0 <= start <= stop <= length:
-            raise ValueError(
-                f"{self.name}: {part} is not a part of an axis of length {length}; give a slice "
-                "of step one within it."
-            )
-        return slice(start, stop)
+    def _bounds(self, key: Key) -> Key:
+        """The slices with their starts and stops, once they are known to lie within the array."""
+        if len(key) != self.ndim:
+            raise ValueError(f"{self.name}: {len(key)} slices given for {self.ndim} dimensions.")
+        found = []
+        for part, length in zip(key, self.shape, strict=True):
+            start, stop = part.start or 0, length if part.stop is None else part.stop
+            if part.step not in (None, 1) or not 0 <= start <= stop <= length:
+                raise ValueError(
+                    f"{self.name}: {part} is not a part of an axis of length {length}; give a "
+                    "slice of step one within it."
+                )
+            found.append(slice(int(start), int(stop)))
+        return tuple(found)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.path is None:
@@ -249,7 +231,6 @@ def open_array(thing: Any, dataset: str | None = None) -> StoredArray:
     Examples
     --------
     >>> import os, tempfile
-    >>> import numpy as np
     >>> from kronlearn.io.stored import open_array
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = os.path.join(folder, "cube.npy")
@@ -273,15 +254,9 @@ def need(library: str, what: str) -> Any:
         return importlib.import_module(library)
     except ImportError as problem:
         raise ImportError(
-            f"{what} needs the package {library}, which is not installed: "
-            "pip install 'kronlearn[io]'."
+            f"{what} needs the package {library.partition('.')[0]}, which is not installed: "
+            "pip install 'kronlearn[io]', or in a checkout pip install '.[io]'."
         ) from problem
-
-
-def holds_one_array(path: Path, dataset: str | None) -> None:
-    """Raise if an array was named in a file of a format without names."""
-    if dataset is not None:
-        raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
 
 
 def module_of(name: str) -> Any:
@@ -337,6 +312,8 @@ def _format_by_content(path: Path) -> str | None:
 
 def _open_path(name: str, path: Path, dataset: str | None) -> StoredArray:
     """The array of a file of a format."""
+    if dataset is not None and name not in _NAMED:
+        raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
     try:
         return module_of(name).open_file(path, dataset)
     except (StoredArrayError, ImportError, MemoryError):
@@ -367,7 +344,3 @@ def _reason(problem: Exception) -> str:
     """What an error says; rasterio's speak of the one that they were raised from."""
     text = str(problem.__cause__ or problem).strip().rstrip(".")
     return text or type(problem).__name__
-
-
-def _place(key: Key) -> str:
-    return "[" + ", ".join(f"{part.start}:{part.stop}" for part in key) + "]"

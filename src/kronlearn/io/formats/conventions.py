@@ -42,15 +42,9 @@ _NODATA_NAMES = ("_FillValue", "missing_value", "nodata", "no_data", "Data_Ignor
 
 
 def choose(name: str, found: Mapping[str, Any], dataset: str | None) -> str:
-    """The name of the array that is meant among those of a container.
+    """The name of the array that is meant among those of a container, by name with shape and dtype.
 
-    Parameters
-    ----------
-    name : str
-        Of the container, for messages.
-    found : dict of objects with shape and dtype
-    dataset : str or None
-        The name that was asked for.
+    That is ``dataset`` where it is given, or the only one of numbers with the most dimensions.
     """
     numeric = {k: v for k, v in found.items() if np.dtype(v.dtype).kind in "fiub"}
     listing = ", ".join(f"{k} {tuple(v.shape)}" for k, v in list(numeric.items())[:12])
@@ -145,15 +139,7 @@ def declared(
 ) -> dict[str, Any]:
     """``nodata`` and ``packing`` that the attributes of an array of this dtype describe.
 
-    Parameters
-    ----------
-    name : str
-        Of the array, for messages.
-    attributes : dict
-    dtype : dtype
-        Of the numbers in the file.
-    scaled : bool
-        Whether scale_factor and add_offset have the meaning that NetCDF gives them.
+    ``scaled`` says whether scale_factor and add_offset have the meaning that NetCDF gives them.
     """
     nodata = _nodata(name, attributes, dtype)
     scale = _number(name, attributes, "scale_factor") if scaled else None

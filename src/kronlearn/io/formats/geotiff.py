@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from numpy.typing import NDArray
 
 from kronlearn.io.formats import image_folder
 from kronlearn.io.formats.conventions import WAVELENGTH_NAMES
-from kronlearn.io.formats.tiff import check_tiff, quiet, unwarned
-from kronlearn.io.stored import Key, StoredArray, StoredArrayError, holds_one_array, need
-from kronlearn.io.writers import Target, blocks
+from kronlearn.io.formats.npy import FileArray
+from kronlearn.io.formats.tiff import quiet, tiff_file, unwarned
+from kronlearn.io.stored import Key, StoredArray, StoredArrayError, need
+from kronlearn.io.writers import CubeWriter
 
-__all__ = ["GeoTiffArray", "open_file", "prepare", "save"]
+__all__ = ["GeoTiffArray", "envi_fields", "open_file", "place_of", "save"]
 
 _LOSSY = ("jpeg", "webp", "jxl")
 
@@ -52,20 +54,17 @@ class GeoTiffArray(StoredArray):
 
     def _read(self, key: Key) -> NDArray[Any]:
         bands, rows, columns = key
+        window = ((rows.start, rows.stop), (columns.start, columns.stop))
         with self._lock, quiet():
-            return np.asarray(
-                self.file.read(
-                    list(range(bands.start + 1, bands.stop + 1)),
-                    window=((rows.start, rows.stop), (columns.start, columns.stop)),
-                )
-            )
+            return self.file.read(list(range(bands.start + 1, bands.stop + 1)), window=window)
 
 
-def open_file(path: Path, dataset: str | None) -> StoredArray:
+def open_file(path: Path, dataset: None) -> StoredArray:
     """The array of a GeoTIFF; the pages of a TIFF that has several are its bands."""
-    holds_one_array(path, dataset)
     rasterio = need("rasterio", f"To read {path}")
-    check_tiff(path)
+    with tiff_file(path):
+        # Its pages are all there.
+        pass
     with ExitStack() as resources:
         with quiet(), unwarned():
             file = resources.enter_context(rasterio.open(path, driver="GTiff"))
@@ -73,56 +72,75 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
             return image_folder.open_file(path, None)
         if file.count == 0:
             raise StoredArrayError(f"{path} has no bands.")
-        array = GeoTiffArray(path, file)
-        array.keep(resources)
-        return array
+        return GeoTiffArray(path, file).keep(resources)
 
 
-def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
-    """The dtype in which rows are collected, and what stands before them."""
-    rasterio = need("rasterio", f"To write {target.path}")
-    if not rasterio.dtypes.check_dtype(target.out_dtype.name) or target.out_dtype == np.bool_:
-        raise ValueError(f"{target.path}: TIFF files hold no {target.out_dtype} numbers.")
-    return target.out_dtype, b""
+def place_of(path: Path) -> dict[str, Any]:
+    """Where on Earth the pixels of an ENVI file are, as GDAL reads it; nothing without rasterio."""
+    try:
+        import rasterio
+
+        with quiet(), unwarned(), rasterio.open(path, driver="ENVI") as file:
+            return _place(file)
+    except (ImportError, OSError):
+        return {}
 
 
-def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
+def envi_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an ENVI header for the place on Earth that attributes name, if they do."""
+    place = _placing(attributes)
+    if not place or place["transform"].b or place["transform"].d:
+        return {}
+    a, _, c, _, e, f = place["transform"][:6]
+    system = need("rasterio.crs", "Georeferencing").CRS.from_string(place["crs"])
+    return {
+        "map info": ["Arbitrary", 1, 1, c, f, a, -e],
+        "coordinate system string": f"{{{system.to_wkt(version='WKT1_ESRI')}}}",
+    }
+
+
+def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
     """Write a GeoTIFF like the source, or a tiled one if that is something else."""
     import rasterio
 
-    source = target.source.file if isinstance(target.source, GeoTiffArray) else None
-    bands = target.bands_first(values)
+    source = writer.source.file if isinstance(writer.source, GeoTiffArray) else None
     with quiet(), unwarned():
-        with rasterio.open(place, "w", **_profile(target, source)) as file:
+        with rasterio.open(place, "w", **_profile(writer, source)) as file:
             if source is not None:
                 _copy_metadata(source, file)
-            elif target.cube.wavelengths is not None:
-                for band, wavelength in enumerate(target.cube.wavelengths, 1):
-                    file.update_tags(band, wavelength=repr(float(wavelength)))
-            for (_, *window), part in blocks(bands, 1, int(file.block_shapes[0][0])):
-                file.write(part, window=tuple((p.start, p.stop) for p in window))
+            elif writer.cube.wavelengths is not None:
+                _write_wavelengths(writer, file)
+            for window, bands in _windows(writer, rows, int(file.block_shapes[0][0])):
+                file.write(bands, window=window)
         # GDAL writes most when it closes a file, and does not tell when that fails.
         with rasterio.open(place) as file:
-            for (_, *window), part in blocks(bands, 1):
-                found = file.read(window=tuple((p.start, p.stop) for p in window))
-                if not np.array_equal(found, part, equal_nan=True):
+            for window, bands in _windows(writer, rows):
+                if not np.array_equal(file.read(window=window), bands, equal_nan=True):
                     raise OSError(errno.EIO, "what was written cannot be read again")
 
 
-def _profile(target: Target, source: Any) -> dict[str, Any]:
+def _windows(writer: CubeWriter, rows: FileArray, height: int = 1) -> Iterator[tuple[Any, Any]]:
+    """Windows of whole rows, a multiple of so many of them, and what is in them, bands first."""
+    axis = writer.cube.space[0]
+    for key, part in writer.blocks(rows, (height,) * rows.ndim):
+        window = ((key[axis].start, key[axis].stop), (0, writer.shape[1]))
+        yield window, np.moveaxis(writer.cube.bands_last(part), 2, 0)
+
+
+def _profile(writer: CubeWriter, source: Any) -> dict[str, Any]:
     """What GDAL is told about a new file: what it says about the source, if that is one."""
     profile: dict[str, Any] = {"tiled": True, "blockxsize": 256, "blockysize": 256}
-    profile["interleave"] = "band"
+    profile |= {"interleave": "band", **_placing(writer.source.attributes)}
     if source is not None:
         profile = dict(source.profile)
         if profile.get("compress") in _LOSSY:
             profile["compress"] = "deflate"
             profile.pop("photometric", None)
         structure = source.tags(ns="IMAGE_STRUCTURE")
-        if "PREDICTOR" in structure and target.dtype is None:
+        if "PREDICTOR" in structure:
             profile["predictor"] = structure["PREDICTOR"]
-    rows, columns, bands = target.cube.shape
-    profile |= {"driver": "GTiff", "dtype": target.out_dtype.name, "nodata": target.nodata}
+    rows, columns, bands = writer.shape
+    profile |= {"driver": "GTiff", "dtype": writer.dtype.name, "nodata": writer.nodata}
     profile |= {"height": rows, "width": columns, "count": bands}
     return profile | {"BIGTIFF": "IF_SAFER", "NUM_THREADS": "ALL_CPUS"}
 
@@ -132,6 +150,15 @@ def _place(file: Any) -> dict[str, Any]:
     if file.crs is None:
         return {}
     return {"crs": file.crs.to_string(), "transform": list(file.transform)[:6]}
+
+
+def _placing(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """What GDAL is told of the place that attributes name."""
+    if not isinstance(attributes.get("crs"), str) or len(attributes.get("transform", ())) < 6:
+        return {}
+    from rasterio import Affine
+
+    return {"crs": attributes["crs"], "transform": Affine(*attributes["transform"][:6])}
 
 
 def _wavelengths(file: Any) -> NDArray[np.float64] | None:
@@ -146,6 +173,14 @@ def _wavelengths(file: Any) -> NDArray[np.float64] | None:
     return np.array(found)
 
 
+def _write_wavelengths(writer: CubeWriter, file: Any) -> None:
+    attributes = writer.source.attributes
+    units = attributes.get("wavelength units", attributes.get("wavelength_units"))
+    tags = {} if units is None else {"wavelength_units": str(units)}
+    for band, wavelength in enumerate(writer.cube.wavelengths, 1):  # type: ignore[arg-type]
+        file.update_tags(band, wavelength=repr(float(wavelength)), **tags)
+
+
 def _copy_metadata(source: Any, file: Any) -> None:
     """Tags, descriptions, units, scales and colours of all bands, and ground control points."""
     for band in range(source.count + 1):
@@ -155,12 +190,11 @@ def _copy_metadata(source: Any, file: Any) -> None:
         # The numbers are new ones.
         tags = {k: v for k, v in source.tags(band).items() if not k.startswith("STATISTICS_")}
         file.update_tags(band, **tags)
-    for band in range(1, source.count + 1):
-        if source.descriptions[band - 1]:
-            file.set_band_description(band, source.descriptions[band - 1])
-        if source.units[band - 1]:
-            file.set_band_unit(band, source.units[band - 1])
-    file.scales, file.offsets = source.scales, source.offsets
-    points, crs = source.gcps
-    if points:
-        file.gcps = (points, crs)
+    file.descriptions, file.scales, file.offsets = (
+        source.descriptions,
+        source.scales,
+        source.offsets,
+    )
+    file.units = [unit or "" for unit in source.units]
+    if source.gcps[0]:
+        file.gcps = source.gcps

@@ -14,50 +14,42 @@ from numpy.typing import NDArray
 
 from kronlearn.io.atomic import write_at
 from kronlearn.io.formats.conventions import NOT_KEPT, choose, declared, plain, wavelengths_among
+from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import Key, StoredArray, need
-from kronlearn.io.writers import Target, blocks
+from kronlearn.io.writers import CubeWriter
 
-__all__ = ["Hdf5Array", "MatlabArray", "open_file", "open_group", "prepare", "save"]
+__all__ = ["Hdf5Array", "MatlabArray", "open_file", "open_group", "save"]
 
 # HDF5 has 64 KiB for an attribute.
 _ATTRIBUTE_LENGTH = 2000
 _NETCDF_DIMENSION = "This is a netCDF dimension but not a netCDF variable."
-# How a dataset is stored.
-_STORAGE = ("chunks", "compression", "compression_opts", "shuffle", "fletcher32", "maxshape")
 
 
 class Hdf5Array(StoredArray):
-    """A dataset of an HDF5 file.
-
-    Parameters
-    ----------
-    path : Path
-    dataset : h5py.Dataset
-    """
+    """A dataset of an HDF5 file, given as h5py has it."""
 
     format = "hdf5"
 
-    def __init__(self, path: Path, dataset: Any) -> None:
+    def __init__(self, dataset: Any) -> None:
         self.dataset_object = dataset
-        attributes = plain(_attributes(dataset))
-        label = f"{path} ({dataset.name.strip('/')})"
+        path = Path(os.path.abspath(dataset.file.filename))
+        attributes, name = plain(_attributes(dataset)), dataset.name.strip("/")
+        # The small arrays of the file may be wavelengths.
+        longest = max(dataset.shape, default=0)
+        short = {n: d for n, d in _datasets(dataset.file).items() if 0 < d.size <= longest}
         super().__init__(
             str(path),
             self._turned(dataset.shape),
             dataset.dtype,
             path=path,
-            dataset=dataset.name.strip("/"),
+            dataset=name,
             chunks=None if dataset.chunks is None else self._turned(dataset.chunks),
             attributes=attributes,
             axes=_axes(dataset),
-            wavelengths=wavelengths_among(_vectors(dataset)),
-            **declared(label, attributes, dataset.dtype, _is_netcdf(dataset.file)),
+            wavelengths=wavelengths_among({n: d for n, d in short.items() if n != name}),
+            coordinates={n: d[...] for n, d in short.items() if d.is_scale and d.ndim == 1},
+            **declared(f"{path} ({name})", attributes, dataset.dtype, _is_netcdf(dataset.file)),
         )
-
-    @classmethod
-    def of(cls, dataset: Any) -> Hdf5Array:
-        """The array of a dataset that is open already."""
-        return cls(Path(os.path.abspath(dataset.file.filename)), dataset)
 
     @property
     def is_at_rest(self) -> bool:
@@ -93,84 +85,59 @@ def open_file(path: Path, dataset: str | None, kind: type[Hdf5Array] = Hdf5Array
     h5py = need("h5py", f"To read {path}")
     with ExitStack() as resources:
         file = resources.enter_context(h5py.File(path, "r"))
-        # MATLAB keeps the parts of cells and structures under names with "#".
-        found = {name: d for name, d in _datasets(file).items() if not name.startswith("#")}
-        array = kind(path, found[choose(str(path), found, dataset)])
-        array.keep(resources)
-        return array
+        return open_group(file, dataset, kind).keep(resources)
 
 
-def open_group(group: Any, dataset: str | None) -> Hdf5Array:
+def open_group(group: Any, dataset: str | None, kind: type[Hdf5Array] = Hdf5Array) -> Hdf5Array:
     """The array of a file or group that is open already."""
-    found = _datasets(group)
-    return Hdf5Array.of(found[choose(f"{group.file.filename}", found, dataset)])
+    # MATLAB keeps the parts of cells and structures under names with "#".
+    found = {name: d for name, d in _datasets(group).items() if not name.startswith("#")}
+    return kind(found[choose(str(group.file.filename), found, dataset)])
 
 
-def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
-    """The dtype in which rows are collected, and what stands before them."""
-    need("h5py", f"To write {target.path}")
-    return target.out_dtype, b""
-
-
-def save(target: Target, values: np.memmap[Any, Any], place: Path, is_netcdf: bool = False) -> None:
+def save(writer: CubeWriter, rows: FileArray, place: Path, is_netcdf: bool = False) -> None:
     """Write a copy of the source with these values, where all else stays, or a new file.
 
     A new file has a dimension for every axis where it is to be NetCDF.
     """
     import h5py
 
-    source, numbers, row_axis = target.source, np.asarray(values), target.cube.order.index("row")
+    source = writer.source
     is_copy = isinstance(source, Hdf5Array) and source.is_at_rest
     if is_copy:
         shutil.copyfile(str(source.path), place)
-        numbers, row_axis = values.reshape(source.shape), target.cube.space[0]
-        if isinstance(source, MatlabArray):
-            numbers, row_axis = numbers.T, numbers.ndim - 1 - row_axis
+    turn = slice(None, None, -1 if is_copy and isinstance(source, MatlabArray) else 1)
     with _PatientFile(place) as content:
         with h5py.File(content, "r+" if is_copy else "w", track_order=True) as file:
-            array = _copied(file, target) if is_copy else _new(file, target, is_netcdf)
-            rows = array.chunks[row_axis] if array.chunks else 1
-            for key, part in blocks(numbers, row_axis, rows):
-                array[key] = target.packed(part, array.dtype) if is_copy else part
+            array = file[source.dataset] if is_copy else _new(file, writer, is_netcdf)
+            for key, part in writer.blocks(rows, array.chunks and array.chunks[turn]):
+                numbers = writer.packed(part, array.dtype) if is_copy else part
+                array[key[turn]] = numbers if turn.step == 1 else numbers.T
                 content.check()
         content.check()
 
 
-def _copied(file: Any, target: Target) -> Any:
-    """The array in a copy of the source, with another dtype where that is wanted."""
-    source, array = target.source, file[target.source.dataset]
-    if target.dtype is not None and (target.dtype != array.dtype or source.packing is not None):
-        array = _with_dtype(array, target.out_dtype)
-        _declare_nodata(array, target)
-    return array
-
-
-def _new(file: Any, target: Target, is_netcdf: bool) -> Any:
+def _new(file: Any, writer: CubeWriter, is_netcdf: bool) -> Any:
     """The array in a new file, with its attributes and coordinates."""
-    name = target.source.dataset or "cube"
-    array = file.create_dataset(name, target.lengths, target.out_dtype, chunks=True)
-    for key, value in target.source.attributes.items():
+    source = writer.source
+    array = file.create_dataset(source.dataset or "cube", source.shape, writer.dtype, chunks=True)
+    for key, value in source.attributes.items():
         is_short = not isinstance(value, str | list) or len(value) <= _ATTRIBUTE_LENGTH
         if isinstance(value, str | int | float | list) and is_short and key not in NOT_KEPT:
             array.attrs[key] = value
-    _declare_nodata(array, target)
-    coordinates = target.coordinates()
-    for axis, label in enumerate(target.axis_names()):
+    if writer.nodata is not None:
+        array.attrs["_FillValue"] = writer.dtype.type(writer.nodata)
+    coordinates = writer.coordinates()
+    for axis, label in enumerate(writer.axis_names()):
         array.dims[axis].label = label
         if not is_netcdf and label not in coordinates:
             continue
         length = array.shape[axis]
         unnamed = f"{_NETCDF_DIMENSION}{length:10d}"
-        values = coordinates.get(label, np.zeros(length, np.float32))
-        scale = file.create_dataset(label, data=values)
+        scale = file.create_dataset(label, data=coordinates.get(label, np.zeros(length, "f4")))
         scale.make_scale(label if label in coordinates else unnamed)
         array.dims[axis].attach_scale(scale)
     return array
-
-
-def _declare_nodata(array: Any, target: Target) -> None:
-    if target.nodata is not None:
-        array.attrs["_FillValue"] = target.out_dtype.type(target.nodata)
 
 
 class _PatientFile(io.FileIO):
@@ -209,24 +176,6 @@ class _PatientFile(io.FileIO):
             return size or 0
 
 
-def _with_dtype(dataset: Any, dtype: np.dtype[Any]) -> Any:
-    """A dataset with another dtype in the place of one, with its attributes and dimensions."""
-    file, name, shape = dataset.file, dataset.name, dataset.shape
-    scales = [(axis, scale) for axis, dim in enumerate(dataset.dims) for scale in dim.values()]
-    for axis, scale in scales:
-        dataset.dims[axis].detach_scale(scale)
-    # References to other objects cannot be copied; the dimensions are attached again below.
-    dropped = NOT_KEPT - {"_Netcdf4Dimid", "_Netcdf4Coordinates"}
-    kept = {k: v for k, v in dataset.attrs.items() if k not in dropped}
-    storage = {option: getattr(dataset, option) for option in _STORAGE}
-    del file[name]
-    new = file.create_dataset(name, shape, dtype, **storage)
-    new.attrs.update(kept)
-    for axis, scale in scales:
-        new.dims[axis].attach_scale(scale)
-    return new
-
-
 def _datasets(group: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
@@ -255,13 +204,6 @@ def _axes(dataset: Any) -> tuple[str, ...] | None:
         scale = dim[0].name.rpartition("/")[2] if len(dim) else ""
         names.append(dim.label or scale)
     return tuple(names) if any(names) else None
-
-
-def _vectors(dataset: Any) -> dict[str, Any]:
-    """The small arrays of the file, which may be wavelengths."""
-    found = _datasets(dataset.file)
-    longest = max(dataset.shape, default=0)
-    return {name: d for name, d in found.items() if 0 < d.size <= longest and d != dataset}
 
 
 def _is_netcdf(file: Any) -> bool:

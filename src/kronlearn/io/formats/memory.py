@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.io.formats.conventions import choose, declared, plain, wavelengths_among
-from kronlearn.io.pages import mapped_from
+from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import Key, StoredArray, StoredArrayError, module_of
 
 __all__ = ["ObjectArray", "XarrayArray", "wrap"]
@@ -29,12 +30,6 @@ class ObjectArray(StoredArray):
 
     def _read(self, key: Key) -> NDArray[Any]:
         return np.asarray(self.thing[key])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        mapped = _mapped_part(self.thing)
-        if mapped is not None:
-            return _map_again, (mapped, self.name)
-        return object.__reduce__(self)  # type: ignore[return-value]
 
 
 class XarrayArray(ObjectArray):
@@ -86,8 +81,9 @@ def wrap(thing: Any, dataset: str | None) -> StoredArray:
     if kind == "zarr.Array":
         return module_of("zarr").ZarrArray(thing)
     if kind == "h5py.Dataset":
-        return module_of("hdf5").Hdf5Array.of(thing)
-    return ObjectArray(_array_like(thing, package, kind))
+        return module_of("hdf5").Hdf5Array(thing)
+    thing = _array_like(thing, package, kind)
+    return _mapped(thing) or ObjectArray(thing)
 
 
 def _array_like(thing: Any, package: str, kind: str) -> Any:
@@ -116,20 +112,19 @@ def _array_like(thing: Any, package: str, kind: str) -> Any:
     return thing
 
 
-def _mapped_part(thing: Any) -> tuple[Any, ...] | None:
-    """Where in a file the numbers of a memory-mapped array are; None for all other arrays."""
-    mapped = mapped_from(thing) if isinstance(thing, np.ndarray) else None
-    if mapped is None or mapped.filename is None:
+def _mapped(thing: Any) -> FileArray | None:
+    """The part of a file that a memory-mapped array shows, which other processes open again."""
+    if not isinstance(thing, np.memmap) or not thing.filename or thing.mode == "c":
         return None
-    start = thing.__array_interface__["data"][0] - mapped.__array_interface__["data"][0]
-    extent, place = mapped.offset + mapped.nbytes, mapped.offset + start
-    return str(mapped.filename), extent, place, thing.shape, thing.strides, thing.dtype
-
-
-def _map_again(mapped: tuple[Any, ...], name: str) -> ObjectArray:
-    filename, extent, place, shape, strides, dtype = mapped
+    whole = thing
+    while isinstance(whole.base, np.memmap):
+        whole = whole.base
+    if min(thing.strides, default=0) <= 0:
+        return None
+    start = thing.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    known = thing.shape, thing.dtype, whole.offset + start, thing.strides
     try:
-        whole = np.memmap(filename, np.uint8, "r", shape=(extent,))
-    except (OSError, ValueError) as problem:
-        raise StoredArrayError(f"{filename} cannot be mapped again: {problem}.") from problem
-    return ObjectArray(np.ndarray(shape, dtype, whole, place, strides), name)
+        return FileArray(Path(thing.filename), *known)
+    except FileNotFoundError:
+        # The file has lost its name, not its content.
+        return None

@@ -1,30 +1,121 @@
-"""NumPy's own files, .npy."""
+"""Arrays that lie uncompressed in a file: NumPy's own .npy, and others that are read like them.
+
+They are read and not mapped: a mapped file that someone cuts off ends the whole process, and its
+pages count as memory in use.
+"""
 
 from __future__ import annotations
 
-import io
+import itertools
+import math
+import operator
 import os
+import shutil
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kronlearn.io.formats.mapped import FileArray, Layout
-from kronlearn.io.stored import StoredArrayError, holds_one_array
-from kronlearn.io.writers import Target
+from kronlearn.io.stored import Key, StoredArray, StoredArrayError
+from kronlearn.io.writers import CubeWriter
 
-__all__ = ["NpyArray", "open_file", "prepare", "save"]
+__all__ = ["FileArray", "open_file", "save"]
 
-
-class NpyArray(FileArray):
-    """An array in an .npy file, in C or Fortran order."""
-
-    format = "npy"
+# Numbers with gaps between them are read with their gaps up to this many bytes at a time.
+_PIECE = 1 << 18
 
 
-def open_file(path: Path, dataset: str | None) -> NpyArray:
-    """The array in an .npy file."""
-    holds_one_array(path, dataset)
+class FileArray(StoredArray):
+    """An array that lies uncompressed in a file: behind ``offset``, with ``strides`` in bytes.
+
+    ``stored_dtype`` has the byte order of the file, ``strides`` are positive, and those of C order
+    by default. ``format`` is the module of ``formats`` that opens it, "memory" where these are all
+    that is known, and ``binary`` the file with the numbers where it is not ``path``.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        shape: tuple[int, ...],
+        stored_dtype: np.dtype[Any],
+        offset: int = 0,
+        strides: tuple[int, ...] | None = None,
+        format: str = "memory",
+        binary: Path | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(str(path), shape, stored_dtype, path=path, **more)
+        self.stored_dtype, self.offset, self.format = stored_dtype, offset, format
+        self.strides = strides or _c_strides(shape, stored_dtype)
+        self.binary = binary or path
+        size, needed = os.stat(self.binary).st_size, offset + self._span(shape, self.strides)
+        # A header with a wrong shape is found where there is nothing but a header and numbers.
+        if size < needed or (size > needed and format in ("npy", "envi")):
+            problem = "is cut off" if size < needed else "has a header that does not fit"
+            raise self.error(
+                f"{problem}: {self.binary.name} has {size} bytes, where shape {self.shape} and "
+                f"dtype {stored_dtype.name} need {needed}"
+            )
+        self._descriptor = os.open(self.binary, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        resources = ExitStack()
+        resources.callback(os.close, self._descriptor)
+        self.keep(resources)
+
+    def place_of(self, index: int) -> tuple[int, int] | None:
+        """Descriptor and offset of an entry of the first axis, if all is in C order."""
+        if self.strides != _c_strides(self.shape, self.stored_dtype):
+            return None
+        return self._descriptor, self.offset + index * self.strides[0]
+
+    def _read(self, key: Key) -> NDArray[Any]:
+        # The axes in the order of the file.
+        order = sorted(range(len(key)), key=lambda axis: -self.strides[axis])
+        lengths = [key[axis].stop - key[axis].start for axis in order]
+        strides = [self.strides[axis] for axis in order]
+        start = self.offset + sum(key[a].start * self.strides[a] for a in order)
+        # The first axis from which on a part is read in one go, with the gaps in it.
+        axis, itemsize = 0, self.stored_dtype.itemsize
+        while self._span(lengths[axis:], strides[axis:]) > max(
+            2 * math.prod(lengths[axis:]) * itemsize, _PIECE
+        ):
+            axis += 1
+        values = np.empty(lengths, self.stored_dtype)
+        for index in itertools.product(*map(range, lengths[:axis])):
+            place = start + sum(i * s for i, s in zip(index, strides, strict=False))
+            piece = self._bytes(self._span(lengths[axis:], strides[axis:]), place)
+            values[index] = np.ndarray(lengths[axis:], values.dtype, piece, 0, strides[axis:])
+        return values.transpose(np.argsort(order))
+
+    def _span(self, lengths: Sequence[int], strides: Sequence[int]) -> int:
+        """Bytes from the first to the last number of a part."""
+        steps = zip(lengths, strides, strict=True)
+        return self.stored_dtype.itemsize + sum((n - 1) * step for n, step in steps)
+
+    def _bytes(self, count: int, place: int) -> NDArray[np.uint8]:
+        content = np.empty(count, np.uint8)
+        view = content.data
+        while view:
+            got = os.preadv(self._descriptor, [view], place)
+            if got == 0:
+                raise self.error(
+                    f"is cut off: {self.binary.name} ends at byte {place}, before the numbers that "
+                    "its header announces; it was changed since it was opened"
+                )
+            view, place = view[got:], place + got
+        return content
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.format == "memory":
+            known = self.path, self.shape, self.stored_dtype, self.offset, self.strides
+            return FileArray, known
+        return super().__reduce__()
+
+
+def open_file(path: Path, dataset: None) -> FileArray:
+    """The array in an .npy file, in C or Fortran order."""
     with open(path, "rb") as file:
         version = np.lib.format.read_magic(file)
         readers = {1: np.lib.format.read_array_header_1_0}
@@ -33,24 +124,17 @@ def open_file(path: Path, dataset: str | None) -> NpyArray:
         offset = file.tell()
     if dtype.kind not in "fiub":
         raise StoredArrayError(f"{path} holds {dtype} values; real numbers are needed.")
-    return NpyArray(path, Layout.in_order(shape, dtype, offset, "F" if fortran else "C"))
+    strides = _c_strides(shape[::-1], dtype)[::-1] if fortran else None
+    return FileArray(path, shape, dtype, offset, strides, "npy")
 
 
-def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
-    """The dtype in which rows are collected, and what stands before them."""
-    is_npy = target.source.format == "npy"
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header,
-        {
-            "descr": target.out_dtype.str,
-            "fortran_order": False,
-            "shape": target.source.shape if is_npy else target.lengths,
-        },
-    )
-    return target.out_dtype, header.getvalue()
+def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
+    """Write the values in C order."""
+    header = {"descr": rows.dtype.str, "fortran_order": False, "shape": rows.shape}
+    with open(place, "xb") as file, open(rows.binary, "rb") as numbers:
+        np.lib.format.write_array_header_1_0(file, header)
+        shutil.copyfileobj(numbers, file, 1 << 22)
 
 
-def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
-    """The file is complete as it was written row by row."""
-    os.rename(str(values.filename), place)
+def _c_strides(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
+    return tuple(itertools.accumulate((dtype.itemsize, *shape[:0:-1]), operator.mul))[::-1]

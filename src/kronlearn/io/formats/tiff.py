@@ -13,7 +13,7 @@ from typing import Any
 
 from kronlearn.io.stored import StoredArrayError
 
-__all__ = ["check_tiff", "quiet", "tiff_file", "unwarned"]
+__all__ = ["quiet", "tiff_file", "unwarned"]
 
 # Whose logs are about a file's damage, which is part of an error or of no consequence.
 _LOGGERS = ("tifffile", "rasterio._env", "rasterio._err")
@@ -60,34 +60,25 @@ def unwarned() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def tiff_file(path: Path) -> Iterator[Any]:
-    """A tifffile.TiffFile, closed in the end."""
+def tiff_file(path: Path, page: int | None = None) -> Iterator[Any]:
+    """A tifffile.TiffFile, closed in the end, whose pages, or the one that is wanted, are there.
+
+    Readers just stop where the list of pages leads out of a file, and take missing tiles or strips
+    for zeros: such files are refused.
+    """
     import tifffile
 
-    with quiet(), tifffile.TiffFile(path) as file:
+    with quiet() as errors, tifffile.TiffFile(path) as file:
+        pages: Any = file.pages if page is None else [file.pages[page]]
+        for one in pages:
+            found, needed = len(one.dataoffsets), math.prod(one.keyframe.chunked)
+            if found < needed:
+                raise StoredArrayError(
+                    f"{path} is cut off or damaged: it has {found} tiles or strips where its "
+                    f"{one.imagelength} × {one.imagewidth} pixels need {needed}."
+                )
+        # Other errors are about tags that say nothing about the pixels.
+        broken = [error for error in errors if "TiffPages" in error]
+        if broken:
+            raise StoredArrayError(f"{path} is cut off or damaged: {broken[0]}.")
         yield file
-
-
-def check_tiff(path: Path) -> None:
-    """Raise if the list of pages leads out of a file, or a page has too few tiles or strips.
-
-    Readers just stop at such a page, and take missing tiles for zeros.
-    """
-    with quiet() as errors:
-        try:
-            with tiff_file(path) as file:
-                for page in file.pages:
-                    found, needed = len(page.dataoffsets), math.prod(page.keyframe.chunked)
-                    if found < needed:
-                        raise StoredArrayError(
-                            f"{path} is cut off or damaged: it has {found} tiles or strips where "
-                            f"its {page.imagelength} × {page.imagewidth} pixels need {needed}."
-                        )
-        except (StoredArrayError, MemoryError):
-            raise
-        except Exception as problem:
-            errors.append(f"TiffPages: {problem}")
-    # Other errors are about tags that say nothing about the pixels.
-    broken = [error for error in errors if "TiffPages" in error]
-    if broken:
-        raise StoredArrayError(f"{path} is cut off or damaged: {broken[0]}.")

@@ -18,27 +18,19 @@ from numpy.typing import NDArray
 
 from kronlearn.io.atomic import remove
 from kronlearn.io.formats.conventions import NOT_KEPT, choose, declared, plain, wavelengths_among
-from kronlearn.io.stored import Key, StoredArray, holds_one_array, need
-from kronlearn.io.writers import Target, blocks
+from kronlearn.io.formats.npy import FileArray
+from kronlearn.io.stored import Key, StoredArray, StoredArrayError, need
+from kronlearn.io.writers import CubeWriter
 
-__all__ = ["ZarrArray", "check_replaceable", "open_file", "open_group", "prepare", "save"]
+__all__ = ["ZarrArray", "check_replaceable", "open_file", "open_group", "save"]
 
 # The files of an array or group that are not its numbers.
 _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
-_REMOVALS = 10
+_REMOVALS = 5
 
 
 class ZarrArray(StoredArray):
-    """An array of a Zarr store.
-
-    Parameters
-    ----------
-    array : zarr.Array
-    path : Path, optional
-        Of the store, where it was opened by its path.
-    siblings : dict of zarr.Array
-        Other arrays of the group; one may hold the wavelengths.
-    """
+    """An array of a Zarr store; one of its siblings in the group may hold the wavelengths."""
 
     format = "zarr"
 
@@ -91,20 +83,18 @@ def open_file(path: Path, dataset: str | None) -> ZarrArray:
             files.callback(store.close)
         found = zarr.open(store, mode="r")
         if hasattr(found, "members"):
-            arrays = _arrays(found)
-            array = ZarrArray(arrays[choose(str(path), arrays, dataset)], path, arrays)
-        else:
-            holds_one_array(path, dataset)
-            array = ZarrArray(found, path)
-        array.keep(files)
-        return array
+            return open_group(found, dataset, path).keep(files)
+        if dataset is not None:
+            raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
+        return ZarrArray(found, path).keep(files)
 
 
-def open_group(group: Any, dataset: str | None) -> ZarrArray:
+def open_group(group: Any, dataset: str | None, path: Path | None = None) -> ZarrArray:
     """The array of a group that is open already."""
-    arrays = _arrays(group)
-    name = choose(f"The zarr.Group {group.store_path}", arrays, dataset)
-    return ZarrArray(arrays[name], siblings=arrays)
+    members = sorted(group.members(max_depth=None), key=lambda member: str(member[0]))
+    arrays = {name: member for name, member in members if not hasattr(member, "members")}
+    label = f"The zarr.Group {group.store_path}" if path is None else str(path)
+    return ZarrArray(arrays[choose(label, arrays, dataset)], path, arrays)
 
 
 def check_replaceable(folder: Path) -> None:
@@ -115,112 +105,62 @@ def check_replaceable(folder: Path) -> None:
         )
 
 
-def prepare(target: Target) -> tuple[np.dtype[Any], bytes]:
-    """The dtype in which rows are collected, and what stands before them."""
-    need("zarr", f"To write {target.path}")
-    return target.out_dtype, b""
-
-
-def save(target: Target, values: np.memmap[Any, Any], place: Path) -> None:
+def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
     """Write a store like the source, or a new one of version 3; a zip file where that is named."""
-    is_zip = target.path.suffix.lower() == ".zip"
+    is_zip = writer.path.suffix.lower() == ".zip"
     folder = place.with_suffix(".folder") if is_zip else place
+    source: Any = writer.source
+    is_copy = isinstance(source, ZarrArray) and source.path is not None
     try:
-        _save_folder(target, values, folder)
+        array = _copied(source, folder) if is_copy else _new(writer, folder)
+        for key, part in writer.blocks(rows, array.shards or array.chunks):
+            array[key] = writer.packed(part, np.dtype(array.dtype)) if is_copy else part
         if is_zip:
             # Chunks are compressed already.
             with zipfile.ZipFile(place, "x", zipfile.ZIP_STORED) as archive:
                 for file in filter(Path.is_file, sorted(folder.rglob("*"))):
                     archive.write(file, file.relative_to(folder).as_posix())
+            remove(folder)
     except BaseException:
         # Zarr's threads may still be writing to it after an error.
         for _ in range(_REMOVALS):
             remove(folder)
             time.sleep(0.02)
         raise
-    finally:
-        if is_zip:
-            remove(folder)
 
 
-def _save_folder(target: Target, values: np.memmap[Any, Any], folder: Path) -> None:
-    source, row_axis = target.source, target.cube.order.index("row")
-    is_copy = isinstance(source, ZarrArray) and source.path is not None
-    if is_copy:
-        array, row_axis = _copied(target, folder), target.cube.space[0]
-    else:
-        array = _new(target, folder)
-    rows = (array.shards or array.chunks)[row_axis]
-    for key, part in blocks(values.reshape(array.shape), row_axis, rows):
-        array[key] = target.packed(part, np.dtype(array.dtype)) if is_copy else part
-
-
-def _copied(target: Target, folder: Path) -> Any:
-    """The array in a copy of its store, with another dtype where that is wanted."""
+def _copied(source: ZarrArray, folder: Path) -> Any:
+    """The array in a copy of its store."""
     import zarr
 
-    source: Any = target.source
-    if source.path.is_dir():
-        shutil.copytree(source.path, folder)
+    path = Path(str(source.path))
+    if path.is_dir():
+        shutil.copytree(path, folder)
     else:
-        shutil.unpack_archive(source.path, folder, "zip")
-    inside, old = source.dataset or "", source.array
-    if target.dtype is None:
-        return zarr.open_array(folder, path=inside, mode="r+")
-    array = _create(
-        target,
-        folder,
-        inside,
-        {k: v for k, v in old.attrs.asdict().items() if k not in NOT_KEPT},
-        old.metadata.zarr_format,
-        shape=old.shape,
-        chunks=old.chunks,
-        shards=old.shards,
-        compressors=old.compressors or None,
-        dimension_names=getattr(old.metadata, "dimension_names", None),
-    )
-    with warnings.catch_warnings():
-        # Zarr warns that version 3 does not have this yet; the source has it all the same.
-        warnings.simplefilter("ignore")
-        top = zarr.open(folder, mode="r+")
-        if getattr(top.metadata, "consolidated_metadata", None) is not None:
-            zarr.consolidate_metadata(folder)
-    return array
+        shutil.unpack_archive(path, folder, "zip")
+    return zarr.open_array(folder, path=source.dataset or "", mode="r+")
 
 
-def _new(target: Target, folder: Path) -> Any:
-    """The array in a new store, with its coordinates."""
+def _new(writer: CubeWriter, folder: Path) -> Any:
+    """The array in a new store, with its attributes and coordinates."""
     import zarr
 
-    source, coordinates = target.source, target.coordinates()
+    source, coordinates, nodata = writer.source, writer.coordinates(), writer.nodata
     if coordinates:
         group = zarr.create_group(folder)
         for label, values in coordinates.items():
             group.create_array(label, data=values, dimension_names=(label,))
-    name = source.dataset or "cube" if coordinates else ""
     attributes = {k: v for k, v in source.attributes.items() if k not in NOT_KEPT}
-    names = target.axis_names()
-    return _create(target, folder, name, attributes, 3, shape=target.lengths, dimension_names=names)
-
-
-def _create(
-    target: Target, folder: Path, name: str, attributes: dict[str, Any], version: int, **more: Any
-) -> Any:
-    import zarr
-
-    nodata, dtype = target.nodata, target.out_dtype
-    if nodata is not None and version == 2 and "_ARRAY_DIMENSIONS" in attributes:
-        more["fill_value"] = nodata
-    elif nodata is not None and dtype.kind == "f":
+    if nodata is not None and writer.dtype.kind == "f":
         # xarray's form, in which NaN is possible.
-        text = base64.b64encode(struct.pack("<d", nodata)).decode("ascii")
-        attributes = attributes | {"_FillValue": text}
+        attributes["_FillValue"] = base64.b64encode(struct.pack("<d", nodata)).decode("ascii")
     elif nodata is not None:
-        attributes = attributes | {"_FillValue": int(nodata)}
-    more |= {"dtype": dtype, "attributes": attributes, "zarr_format": version}
-    return zarr.create_array(folder, name=name or None, overwrite=True, **more)
-
-
-def _arrays(group: Any) -> dict[str, Any]:
-    members = sorted(group.members(max_depth=None), key=lambda member: str(member[0]))
-    return {name: member for name, member in members if not hasattr(member, "members")}
+        attributes["_FillValue"] = int(nodata)
+    return zarr.create_array(
+        folder,
+        name=source.dataset or "cube" if coordinates else None,
+        shape=source.shape,
+        dtype=writer.dtype,
+        attributes=attributes,
+        dimension_names=writer.axis_names(),
+    )

@@ -8,7 +8,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from kronlearn.core.source import Source
-from kronlearn.io.pages import dont_need, will_need
 
 __all__ = ["Feed"]
 
@@ -88,10 +87,8 @@ class Feed:
     def done(self, number: int) -> None:
         """Take a chunk back."""
         if not self.is_whole:
-            dont_need(self.in_use.pop(number))
+            del self.in_use[number]
 
     def _read(self, number: int) -> NDArray[Any]:
         first = self.start + number * self.chunk
-        samples = self.source.read(first, min(first + self.chunk, self.stop))
-        will_need(samples)
-        return samples
+        return self.source.read(first, min(first + self.chunk, self.stop))
