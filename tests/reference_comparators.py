@@ -20,8 +20,15 @@ What all share, so that another implementation gets the same numbers:
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 import reference
+
+SHAPES = [
+    pytest.param((8,), (12,), id="one mode"),
+    pytest.param((5, 4), (7, 6), id="two modes"),
+    pytest.param((3, 4, 3), (4, 4, 3), id="three modes"),
+]
 
 _RANK_TOLERANCE = 1e-5
 
@@ -50,6 +57,19 @@ def planted(rng, patch_shape, n_atoms, n_samples=300, s=3, noise=0.1):
     truth = reference.random_factors(rng, patch_shape, n_atoms)
     Y = reference.sparse_samples(rng, truth, n_samples, s, noise=noise)
     return Y, reference.random_factors(rng, patch_shape, n_atoms)
+
+
+def last_dictionary(model, Y):
+    """The dictionary of the last iteration, which need not be the best; the model is fitted."""
+    seen = []
+    model.set_params(callback=lambda told: seen.append(told.dictionary)).fit(Y)
+    return seen[-1]
+
+
+def assert_factors(found, wanted, atol=1e-10):
+    """Factors are equal but for rounding."""
+    for factor, expected in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(factor, expected, rtol=0, atol=atol)
 
 
 def nearby(rng, factors, amount):

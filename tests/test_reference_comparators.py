@@ -8,8 +8,8 @@ import pytest
 import reference
 import reference_comparators as rc
 import reference_comparators_sums as sums
-from kronlearn.blas import single_threaded_blas
 
+pytestmark = pytest.mark.usefixtures("one_blas_thread")
 SHAPES = [
     pytest.param((8,), (12,), id="one mode"),
     pytest.param((4, 5), (6, 5), id="two modes"),
@@ -21,13 +21,6 @@ TERMS = [
     pytest.param((3, 2, 4), (4, 3, 4), 2, id="three modes, two terms"),
 ]
 SEEDS = range(2)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_blas_thread():
-    """Small products wait for their threads far longer than they take on a busy machine."""
-    with single_threaded_blas():
-        yield
 
 
 def problem(rng, patch_shape, n_atoms, n_samples=80, s=3):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,8 +12,9 @@ from kronlearn.core.coder import Coder, check_method, check_targets, check_weigh
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.engines.selection import check_device, local_engine
 from kronlearn.io.arrays import open_samples, source_of
+from kronlearn.parameters import check_block_size
 
-__all__ = ["check_block_size", "sparse_code"]
+__all__ = ["sparse_code"]
 
 
 def sparse_code(
@@ -90,16 +89,6 @@ def sparse_code(
     checked_weights = None if weights is None else check_weights(weights, source, method)
     target = None if tol is None else np.asarray(tol, dtype=np.float64)
     coder = Coder(method, width, target, checked_weights)
-    engine = local_engine(source, n_jobs, device, check_block_size(block_size))
+    check_block_size(block_size)
+    engine = local_engine(source, n_jobs, device, block_size)
     return engine.codes(dictionary, coder)
-
-
-def check_block_size(block_size: Any) -> int | None:
-    """The block size, once it is known to be one."""
-    if block_size is None:
-        return None
-    if isinstance(block_size, bool) or not isinstance(block_size, numbers.Integral):
-        raise TypeError(f"block_size={block_size!r} is not an integer.")
-    if not 1 <= int(block_size) < 2**62:
-        raise ValueError(f"block_size={block_size} is not a number of samples; pass at least 1.")
-    return int(block_size)

@@ -8,22 +8,20 @@ import warnings
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from kronlearn.blas import single_threaded_blas
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.core.engine import Engine, full_moment_numbers
+from kronlearn.core.engine import Engine
 from kronlearn.core.init import starting_dictionary
-from kronlearn.core.loop import Entry, Plan, State
+from kronlearn.core.loop import Plan, State
 from kronlearn.core.moments import Moments
-from kronlearn.core.online import learn_batch
 from kronlearn.core.source import Source
 from kronlearn.core.structures import General, Orthonormal
 from kronlearn.engines.selection import select_engine
-from kronlearn.engines.threads import default_block_size
 from kronlearn.io.arrays import Samples, open_samples
 from kronlearn.io.model_files import load_state, save_state
 from kronlearn.learner import DictionaryLearner, Progress
@@ -122,6 +120,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     ((500, 64), (6, 6), 'max_iter')
     """
 
+    _online_moments: Moments | None
+
     def __init__(
         self,
         n_atoms: tuple[int, ...] | int = (16, 16),
@@ -169,53 +169,6 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         self.checkpoint_every = checkpoint_every
         self.callback = callback
 
-    def fit(self, X: Any, y: Any = None) -> KroneckerDictionaryLearning:
-        """Learn the dictionary from samples.
-
-        Parameters
-        ----------
-        X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
-            An array; a lazy one of Zarr, h5py, Dask or xarray; or the path of a file with one.
-        y : ignored
-
-        Raises
-        ------
-        KeyboardInterrupt
-            Again, if one came, with the best dictionary until then as the fitted model.
-        """
-        self._check_parameters()
-        source, n_atoms = self._source(X, reset=True)
-        start = self._start(source, n_atoms)
-        plan = self._plan(start)
-        if start.n_terms > 1 and getattr(self.init, "n_terms", 1) == 1:
-            # All terms at once end higher: 0.3 to 3 % on image patches.
-            further = [stack[1:] for stack in start.stacks]
-            start = KroneckerDictionary([stack[0] for stack in start.stacks])
-            plan = replace(plan, further=further, join_at=min(20, self.max_iter // 5))
-        engine = self._engine(source, self._learning_block(source, plan, start))
-        state, save = State(start, start), None
-        if self.checkpoint is not None:
-            problem = self._problem(source, plan, engine, start)
-            if os.path.exists(self.checkpoint):
-                state = load_state(self.checkpoint, problem)
-
-            def save(state: State) -> None:
-                self._save(problem, state)
-
-        try:
-            state = self._learn(engine, state, plan, save)
-        finally:
-            engine.close()
-        self._online_moments: Moments | None = state.moments
-        if state.stop_reason == "max_iter" and self.min_improvement > 0:
-            warnings.warn(
-                f"max_iter={self.max_iter} was reached before an iteration improved the RMSE by "
-                f"less than min_improvement={self.min_improvement:g}; raise one of them.",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-        return self
-
     def partial_fit(self, X: Any, y: Any = None) -> KroneckerDictionaryLearning:
         """Improve the dictionary with a batch of samples, adding to the moments of earlier ones.
 
@@ -226,6 +179,10 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
             An array; a lazy one of Zarr, h5py, Dask or xarray; or the path of a file with one.
         y : ignored
+
+        Returns
+        -------
+        self
         """
         self._check_parameters()
         fitted = hasattr(self, "dictionary_")
@@ -235,27 +192,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         else:
             present = self._start(source, n_atoms, self.dictionary_ if fitted else None)
         plan = self._plan(present)
-        numbers = full_moment_numbers(present.patch_shape, present.n_atoms)
-        engine = self._engine(source, default_block_size(source, numbers))
         earlier = getattr(self, "_online_moments", None) if fitted else None
-        try:
-            with single_threaded_blas():
-                updated, self._online_moments, entry = learn_batch(
-                    engine, present, plan.coder, plan.structure, earlier, self.forgetting
-                )
-        finally:
-            engine.close()
-        history = self.history_ if fitted else {name: [] for name in Entry._fields}
-        for name, value in entry._asdict().items():
-            history[name].append(value)
-        history["seconds"][-1] += history["seconds"][-2] if len(history["seconds"]) > 1 else 0.0
-        self.history_ = history
-        if fitted:
-            self.dictionary_ = updated.astype(source.dtype)
-        else:
-            self._adopt(updated, source)
-        self.n_iter_ = self.n_iter_ + 1 if fitted else 1
-        self.stop_reason_ = "partial_fit"
+        _, self._online_moments = self._fit_batch(source, present, plan, earlier, self.forgetting)
         return self
 
     def _samples(self, X: Any) -> Samples:
@@ -282,6 +220,39 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             init, source, n_atoms, rng, orthonormal=orthonormal, n_terms=self.n_terms
         )
 
+    def _begin(self, source: Source, n_atoms: tuple[int, ...]) -> tuple[Dictionary, Plan]:
+        start, plan = super()._begin(source, n_atoms)
+        if start.n_terms > 1 and getattr(self.init, "n_terms", 1) == 1:
+            # All terms at once end higher: 0.3 to 3 % on image patches.
+            further = [stack[1:] for stack in start.stacks]
+            start = KroneckerDictionary([stack[0] for stack in start.stacks])
+            plan = replace(plan, further=further, join_at=min(20, self.max_iter // 5))
+        return start, plan
+
+    def _learn(
+        self,
+        engine: Engine,
+        state: State,
+        plan: Plan,
+        save: Callable[[State], None] | None = None,
+    ) -> State:
+        """Learn from the checkpoint on, if there is one, and save to it."""
+        if self.checkpoint is not None:
+            problem = self._problem(engine, plan, state.dictionary)
+            save = partial(self._save, problem)
+            if os.path.exists(self.checkpoint):
+                state = load_state(self.checkpoint, problem)
+        state = super()._learn(engine, state, plan, save)
+        self._online_moments = state.moments
+        if state.stop_reason == "max_iter" and self.min_improvement > 0:
+            warnings.warn(
+                f"max_iter={self.max_iter} was reached before an iteration improved the RMSE by "
+                f"less than min_improvement={self.min_improvement:g}; raise one of them.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return state
+
     def _plan(self, dictionary: Dictionary) -> Plan:
         return Plan(
             self._coder(dictionary),
@@ -294,10 +265,9 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     def _coding_method(self) -> str:
         return "threshold" if self.structure == "orthonormal" else self.method
 
-    def _problem(
-        self, source: Source, plan: Plan, engine: Engine, start: Dictionary
-    ) -> dict[str, Any]:
+    def _problem(self, engine: Engine, plan: Plan, start: Dictionary) -> dict[str, Any]:
         """What a checkpoint must agree on for its run to be this one."""
+        source = engine.source
         seeded = isinstance(self.random_state, numbers.Integral)
         given = f"factors {zlib.crc32(b''.join(stack.tobytes() for stack in start.stacks)):08x}"
         return {

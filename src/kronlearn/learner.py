@@ -17,8 +17,10 @@ from kronlearn.blas import single_threaded_blas
 from kronlearn.core.coder import Coder, check_method, check_targets
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import Engine, Task, full_moment_numbers
-from kronlearn.core.iteration import uses_full_moments
+from kronlearn.core.iteration import Iteration, iterate, uses_full_moments
 from kronlearn.core.loop import Entry, Plan, State, learn
+from kronlearn.core.moments import Moments
+from kronlearn.core.online import learn_batch
 from kronlearn.core.source import Source
 from kronlearn.engines.lazy import has_unknown_length, lazy_codes, lazy_samples
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
@@ -42,8 +44,9 @@ class Progress:
 class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base of the learners: parameters in, parts out.
 
-    A learner says how to check its parameters, where to start, and how to learn (a
-    :class:`~kronlearn.core.loop.Plan`, which names the structure of its dictionaries).
+    A learner says how to check its parameters, where to start, and how to learn: by a
+    :class:`~kronlearn.core.loop.Plan`, which names the structure of its dictionaries, and, if an
+    iteration is more than a pass and its structure's update, by an iteration of its own.
     """
 
     n_atoms: Any
@@ -68,17 +71,22 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Parameters
         ----------
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
+            Of ``KroneckerDictionaryLearning`` also a lazy array of Zarr, h5py, Dask or xarray, or
+            the path of a file with one.
         y : ignored
+
+        Returns
+        -------
+        self
 
         Raises
         ------
         KeyboardInterrupt
-            Again, if one came, with the best dictionary until then as the fitted model.
+            If one comes; the best dictionary until then is the fitted model.
         """
         self._check_parameters()
         source, n_atoms = self._source(X, reset=True)
-        start = self._start(source, n_atoms)
-        plan = self._plan(start)
+        start, plan = self._begin(source, n_atoms)
         engine = self._engine(source, self._learning_block(source, plan, start))
         try:
             self._learn(engine, State(start, start), plan)
@@ -182,6 +190,19 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def _plan(self, dictionary: Dictionary) -> Plan:
         """How to learn from such a dictionary on."""
 
+    def _begin(self, source: Source, n_atoms: tuple[int, ...]) -> tuple[Dictionary, Plan]:
+        """The dictionary to start from, and how to learn."""
+        start = self._start(source, n_atoms)
+        return start, self._plan(start)
+
+    def _iterate(self, engine: Engine, dictionary: Dictionary, plan: Plan) -> Iteration:
+        """A pass with a dictionary, and the next one."""
+        return iterate(engine, dictionary, plan.coder, plan.structure)
+
+    def _handed_out(self, dictionary: Dictionary) -> Dictionary:
+        """What users get of a dictionary that the method works with."""
+        return dictionary
+
     def _sizes(self, sample_shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """``(m_1, …, m_d)`` and the number of atoms per mode."""
         return mode_sizes(sample_shape, self.patch_shape, self.n_atoms)
@@ -249,7 +270,8 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
                 single_threaded_blas(),
                 progress_bar(self.verbose, plan.max_iter, state.n_iterations) as advance,
             ):
-                for state in learn(engine, state, plan):  # noqa: B020  (a state makes the next)
+                states = learn(engine, state, plan, self._iterate)
+                for state in states:
                     if state.n_iterations:
                         advance(state.history[-1].rmse)
                     if self._stops(state, plan, engine.source):
@@ -261,9 +283,8 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             reason = state.stop_reason or "max_iter"
         finally:
             if state.history:
-                self._adopt(plan.handed_out(state.best), engine.source)
-                self._record(state.history)
-                self.n_iter_, self.stop_reason_ = state.n_iterations, reason
+                self._record(state, plan, engine.source)
+                self.stop_reason_ = reason
         return state
 
     def _stops(self, state: State, plan: Plan, source: Source) -> bool:
@@ -272,19 +293,54 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             return False
         entry = state.history[-1]
         assert state.passed is not None
-        dictionary = plan.handed_out(state.passed).astype(source.dtype)
+        dictionary = self._handed_out(plan.complete(state.passed)).astype(source.dtype)
         told = Progress(state.n_iterations, entry.rmse, entry.seconds, dictionary)
         return bool(self.callback(told))
 
+    def _record(self, state: State, plan: Plan, source: Source) -> None:
+        """Have the best dictionary of a run as the fitted model, with the run's history."""
+        self._adopt(plan.complete(state.best), source)
+        columns = zip(*state.history, strict=True)
+        self.history_ = {
+            name: list(column) for name, column in zip(Entry._fields, columns, strict=True)
+        }
+        self.n_iter_ = state.n_iterations
+
     def _adopt(self, dictionary: Dictionary, source: Source) -> None:
         """Have a dictionary learned from a source as the fitted model."""
-        self.dictionary_ = dictionary.astype(source.dtype)
+        self.dictionary_ = self._handed_out(dictionary).astype(source.dtype)
         self._rows = source.is_rows
         self.patch_shape_ = source.patch_shape
         self.n_features_in_ = source.n_features
 
-    def _record(self, history: tuple[Entry, ...]) -> None:
-        columns = zip(*history, strict=True)
-        self.history_ = {
-            name: list(column) for name, column in zip(Entry._fields, columns, strict=True)
-        }
+    def _fit_batch(
+        self,
+        source: Source,
+        present: Dictionary,
+        plan: Plan,
+        earlier: Moments | None = None,
+        forgetting: float = 1.0,
+    ) -> tuple[Dictionary, Moments]:
+        """Have what online learning makes of a batch as the fitted model, and record its entry.
+
+        Returns the dictionary it works with and the moments of all batches.
+        """
+        numbers = full_moment_numbers(present.patch_shape, present.n_atoms)
+        engine = self._engine(source, default_block_size(source, numbers))
+        try:
+            with single_threaded_blas():
+                updated, moments, entry = learn_batch(
+                    engine, present, plan.coder, plan.structure, earlier, forgetting
+                )
+        finally:
+            engine.close()
+        if hasattr(self, "dictionary_"):
+            self.dictionary_ = self._handed_out(updated).astype(source.dtype)
+        else:
+            self._adopt(updated, source)
+            self.history_, self.n_iter_ = {name: [] for name in Entry._fields}, 0
+        before = self.history_["seconds"][-1] if self.n_iter_ else 0.0
+        for name, value in entry._replace(seconds=before + entry.seconds)._asdict().items():
+            self.history_[name].append(value)
+        self.n_iter_, self.stop_reason_ = self.n_iter_ + 1, "partial_fit"
+        return updated, moments

@@ -8,12 +8,11 @@ import warnings
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_random_state
 
-from kronlearn.coding import check_block_size
 from kronlearn.engines.selection import DEVICES, ENGINES, check_name
 
 __all__ = [
+    "check_block_size",
     "check_common_parameters",
     "check_count",
     "check_learning_parameters",
@@ -36,12 +35,9 @@ def check_common_parameters(estimator: Any) -> None:
             f"{', '.join(LEARNING_METHODS)} (orthonormal factors are coded by thresholding "
             "whatever the method)."
         )
-    check_count("max_iter", estimator.max_iter, 1)
-    budget = estimator.time_budget
-    if budget is not None:
-        check_number("time_budget", budget)
-        if not float(budget) > 0:
-            raise ValueError(f"time_budget={budget} is not a positive number of seconds.")
+    check_count("max_iter", estimator.max_iter)
+    if estimator.time_budget is not None:
+        check_number("time_budget", estimator.time_budget, "(0, inf]")
     if estimator.callback is not None and not callable(estimator.callback):
         raise TypeError(f"callback={estimator.callback!r} is not a function.")
     if estimator.tol is not None and np.ndim(estimator.tol) > 0:
@@ -58,14 +54,10 @@ def check_learning_parameters(estimator: Any) -> None:
         raise ValueError(
             'engine="threads" does not run on a GPU; use engine="auto" or device="cpu".'
         )
-    for name, lowest in (("checkpoint_every", 1), ("n_terms", 1)):
-        check_count(name, getattr(estimator, name), lowest)
-    for name in ("min_improvement", "forgetting"):
-        check_number(name, getattr(estimator, name))
-    if not 0 <= estimator.min_improvement < 1:
-        raise ValueError(f"min_improvement={estimator.min_improvement} is not in [0, 1).")
-    if not 0 < estimator.forgetting <= 1:
-        raise ValueError(f"forgetting={estimator.forgetting} is not in (0, 1].")
+    check_count("checkpoint_every", estimator.checkpoint_every)
+    check_count("n_terms", estimator.n_terms)
+    check_number("min_improvement", estimator.min_improvement, "[0, 1)")
+    check_number("forgetting", estimator.forgetting, "(0, 1]")
     if estimator.checkpoint is not None:
         if not isinstance(estimator.checkpoint, str | os.PathLike):
             raise TypeError(f"checkpoint={estimator.checkpoint!r} is not the path of a file.")
@@ -82,6 +74,9 @@ def check_learning_parameters(estimator: Any) -> None:
 
 def random_numbers(random_state: Any) -> np.random.RandomState:
     """The generator that a seed, a generator or None means."""
+    # Checks are made where nothing else needs scikit-learn, which takes a second to import.
+    from sklearn.utils import check_random_state
+
     try:
         return check_random_state(random_state)
     except ValueError:
@@ -91,18 +86,32 @@ def random_numbers(random_state: Any) -> np.random.RandomState:
         ) from None
 
 
-def check_number(name: str, value: Any) -> None:
-    """Raise unless a parameter is a real number."""
+def check_number(name: str, value: Any, interval: str) -> None:
+    """Raise unless a parameter is a real number in an interval, "(0, 1]" for example."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}={value!r} is not a number.")
+    low, high = map(float, interval[1:-1].split(","))
+    above = float(value) >= low if interval[0] == "[" else float(value) > low
+    below = float(value) <= high if interval[-1] == "]" else float(value) < high
+    if not (above and below):
+        raise ValueError(f"{name}={value} is not in {interval}.")
 
 
-def check_count(name: str, value: Any, lowest: int) -> None:
-    """Raise unless a parameter is an integer that is large enough."""
+def check_count(name: str, value: Any) -> None:
+    """Raise unless a parameter is a positive integer."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name}={value!r} is not an integer.")
-    if value < lowest:
-        raise ValueError(f"{name}={value} is too small; pass at least {lowest}.")
+    if value < 1:
+        raise ValueError(f"{name}={value} is too small; pass at least 1.")
+
+
+def check_block_size(block_size: Any) -> None:
+    """Raise unless the block size is None or a number of samples."""
+    if block_size is None:
+        return
+    check_count("block_size", block_size)
+    if block_size >= 2**62:
+        raise ValueError(f"block_size={block_size} is not a number of samples; pass fewer.")
 
 
 def mode_sizes(

@@ -8,8 +8,8 @@ import numpy as np
 from scipy import sparse
 
 from kronlearn import _native
+from kronlearn.comparators.codes import CodesComparator
 from kronlearn.comparators.learners import UnstructuredComparator
-from kronlearn.comparators.loops import CodesComparator
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.instruction_sets import instruction_set
 from kronlearn.core.source import Source

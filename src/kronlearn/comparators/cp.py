@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["cp_terms"]
+__all__ = ["cp_terms", "singular_pairs"]
 
 Columns = Sequence[NDArray[np.float64]]
 
@@ -47,9 +47,8 @@ def cp_terms(
     """
     r = start[0].shape[1]
     if tensor.ndim == 2:
-        columns = _leading_pairs(tensor, r)
-    else:
-        columns = _alternating(tensor, list(start), n_sweeps, tol)
+        return singular_pairs(tensor, r)
+    columns = _alternating(tensor, list(start), n_sweeps, tol)
     norms = np.stack([np.linalg.norm(part, axis=0) for part in columns])
     size = np.prod(norms, axis=0) ** (1 / len(columns))
     return [
@@ -58,10 +57,14 @@ def cp_terms(
     ]
 
 
-def _leading_pairs(matrix: NDArray[np.float64], r: int) -> list[NDArray[np.float64]]:
+def singular_pairs(matrix: NDArray[np.float64], r: int) -> list[NDArray[np.float64]]:
+    """The leading r singular vectors of both sides, times the roots of the singular values.
+
+    Pairs that the matrix is too small for are zero.
+    """
     u, values, vt = np.linalg.svd(matrix, full_matrices=False)
-    columns = [u * values, vt.T]
     missing = max(0, r - len(values))
+    columns = (u * np.sqrt(values), vt.T * np.sqrt(values))
     return [np.pad(part, ((0, 0), (0, missing)))[:, :r] for part in columns]
 
 

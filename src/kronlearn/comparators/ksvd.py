@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, sparse
 
+from kronlearn.comparators.codes import CodesComparator, by_atom, residuals
 from kronlearn.comparators.learners import UnstructuredComparator
-from kronlearn.comparators.loops import CodesComparator, by_atom, errors
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.source import Source
 from kronlearn.core.updates import canonical
@@ -43,9 +43,7 @@ class KSVD(UnstructuredComparator, CodesComparator):
     ) -> Dictionary:
         """All atoms updated once, in order, each by a singular pair."""
         atoms = np.array(dictionary.stacks[0][0].T, order="C")
-        left = np.empty((len(source), source.n_features))
-        for rows, part in errors(source, dictionary, codes):
-            left[rows] = part
+        left = residuals(source, dictionary, codes)
         places = by_atom(codes)
         for atom, column in enumerate(atoms):
             mine = slice(*places.indptr[atom : atom + 2])

@@ -4,28 +4,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 
+from kronlearn.comparators.memory import RememberingDictionary
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.core.init import STARTS, dct_factor, perturbation, starting_dictionary
+from kronlearn.core.init import dct_factor, perturbation, starting_dictionary
 from kronlearn.core.loop import Plan
-from kronlearn.core.source import Source
+from kronlearn.core.source import Source, check_finite
 from kronlearn.core.structures import General, Structure
 from kronlearn.core.updates import canonical
+from kronlearn.io.arrays import ArraySource
 from kronlearn.learner import DictionaryLearner, Progress
 from kronlearn.parameters import (
     check_common_parameters,
     check_count,
     check_number,
     positive_integers,
+    random_numbers,
 )
 
-__all__ = ["Comparator", "UnstructuredComparator", "check_nonnegative", "check_positive"]
+__all__ = ["Comparator", "UnstructuredComparator", "count", "finite_samples", "number"]
+
+
+def count(default: int | None) -> Any:
+    """A parameter of a comparator that is a positive integer, or None if its type says so."""
+    return field(default=default, metadata={"check": check_count})
+
+
+def number(default: float | None, interval: str) -> Any:
+    """A parameter that is a number in an interval, or None if its type says so."""
+
+    def check(name: str, value: Any) -> None:
+        check_number(name, value, interval)
+
+    return field(default=default, metadata={"check": check})
 
 
 @dataclass(eq=False, repr=False)
@@ -102,6 +118,10 @@ class Comparator(DictionaryLearner):
 
     def _check_parameters(self) -> None:
         check_common_parameters(self)
+        for parameter in fields(self):
+            check, value = parameter.metadata.get("check"), getattr(self, parameter.name)
+            if check is not None and (value is not None or "None" not in str(parameter.type)):
+                check(parameter.name, value)
 
     def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
         if isinstance(self.init, Dictionary) and self.init.n_terms > 1:
@@ -110,8 +130,13 @@ class Comparator(DictionaryLearner):
                 f"{type(self).__name__} starts from one: pass other factors, or the first term's, "
                 "KroneckerDictionary.normalized(init.terms[0])."
             )
-        rng = check_random_state(self.random_state)
+        rng = random_numbers(self.random_state)
         return starting_dictionary(self.init, source, n_atoms, rng)
+
+    def _handed_out(self, dictionary: Dictionary) -> Dictionary:
+        if isinstance(dictionary, RememberingDictionary):
+            return dictionary.dictionary
+        return dictionary
 
     def _plan(self, dictionary: Dictionary) -> Plan:
         return Plan(
@@ -126,16 +151,7 @@ class Comparator(DictionaryLearner):
 class UnstructuredComparator(Comparator):
     """A method whose dictionary is any matrix (n_features, n_atoms) with unit columns."""
 
-    n_atoms: Any = 256
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if isinstance(self.n_atoms, tuple | list):
-            raise TypeError(
-                f"n_atoms={self.n_atoms!r}: an unstructured dictionary has one number of atoms, "
-                f"for example {math.prod(self.n_atoms)}."
-            )
-        check_count("n_atoms", self.n_atoms, 1)
+    n_atoms: int = count(256)
 
     def _sizes(self, sample_shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         if self.patch_shape is not None:
@@ -143,24 +159,18 @@ class UnstructuredComparator(Comparator):
         return sample_shape, (int(self.n_atoms),)
 
     def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
+        init, rng = self.init, random_numbers(self.random_state)
         m, n = source.n_features, n_atoms[0]
-        if not isinstance(self.init, str):
-            return _given(self.init, m, n)
-        if self.init not in STARTS:
-            raise ValueError(
-                f"init={self.init!r} does not exist; choose one of {', '.join(STARTS)}, or pass a "
-                "dictionary."
-            )
-        rng = check_random_state(self.random_state)
-        noise = rng.standard_normal((m, n)) / np.sqrt(m)
-        if self.init == "dct":
+        if isinstance(init, Dictionary):
+            init = [init.to_dense()]
+        elif isinstance(init, np.ndarray) and init.ndim == 2:
+            init = [init]
+        elif isinstance(init, str) and init == "dct":
+            noise = rng.standard_normal((m, n)) / np.sqrt(m)
             columns = cosines(source.patch_shape, n) + perturbation(m, n) * noise
-        elif self.init == "data":
-            samples = source.take(rng.randint(len(source), size=n))
-            columns = samples.astype(np.float64).T + 1e-3 * noise
-        else:
-            columns = noise
-        return KroneckerDictionary([canonical(columns, noise)[0]])
+            init = [canonical(columns, noise)[0]]
+        rows = ArraySource(source.read(0, len(source)), (m,))
+        return starting_dictionary(init, rows, n_atoms, rng)
 
 
 def cosines(patch_shape: tuple[int, ...], n_atoms: int) -> NDArray[np.float64]:
@@ -174,32 +184,9 @@ def cosines(patch_shape: tuple[int, ...], n_atoms: int) -> NDArray[np.float64]:
     return columns[:, np.sort(order)]
 
 
-def _given(init: Any, n_features: int, n_atoms: int) -> Dictionary:
-    """The dictionary given, or the matrix of a structured one."""
-    if not isinstance(init, Dictionary):
-        matrix = isinstance(init, np.ndarray) and init.ndim == 2
-        init = KroneckerDictionary([init] if matrix else init)
-    if (init.n_features, init.n_codes) != (n_features, n_atoms):
-        raise ValueError(
-            f"init has {init.n_codes} atoms for samples of {init.n_features} numbers; "
-            f"n_atoms={n_atoms} and samples of {n_features} were asked for."
-        )
-    return KroneckerDictionary([init.to_dense().astype(np.float64)])
-
-
-def check_positive(learner: Any, *names: str) -> None:
-    """Raise unless these parameters are positive, finite numbers."""
-    for name in names:
-        value = getattr(learner, name)
-        check_number(name, value)
-        if not 0 < float(value) < math.inf:
-            raise ValueError(f"{name}={value} is not a positive, finite number.")
-
-
-def check_nonnegative(learner: Any, *names: str) -> None:
-    """Raise unless these parameters are zero or positive, finite numbers."""
-    for name in names:
-        value = getattr(learner, name)
-        check_number(name, value)
-        if not 0 <= float(value) < math.inf:
-            raise ValueError(f"{name}={value} is negative or not finite.")
+def finite_samples(source: Source) -> NDArray[np.float64]:
+    """All samples (N, m_1·…·m_d), once they are known to be finite."""
+    samples = source.read(0, len(source)).astype(np.float64)
+    if not np.isfinite(samples).all():
+        check_finite(samples, 0, source.name)
+    return samples

@@ -21,7 +21,7 @@ class RememberingDictionary(Dictionary):
     ----------
     dictionary : Dictionary
     memory : object
-        Never changed. It stays when the factors are others, such as replaced atoms.
+        It stays when the factors are others, such as replaced atoms.
 
     Examples
     --------

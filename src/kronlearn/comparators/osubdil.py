@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_random_state
 
-from kronlearn.blas import single_threaded_blas
-from kronlearn.comparators.learners import check_nonnegative
-from kronlearn.comparators.loops import Judged, LoopComparator
+from kronlearn.comparators.learners import Comparator, count, number
 from kronlearn.comparators.memory import RememberingDictionary
 from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import Engine, Task
-from kronlearn.core.loop import Entry, Plan
+from kronlearn.core.iteration import Iteration
+from kronlearn.core.loop import Plan, State
 from kronlearn.core.moments import Moments
 from kronlearn.core.online import learn_batch
 from kronlearn.core.replacement import MOST_REPLACED, replace_unused
 from kronlearn.core.source import Source
 from kronlearn.core.structures import Structure
 from kronlearn.io.arrays import ArraySource
-from kronlearn.parameters import check_count
+from kronlearn.parameters import random_numbers
 
 __all__ = ["OSubDil"]
 
 
 @dataclass(eq=False, repr=False)
-class OSubDil(LoopComparator):
+class OSubDil(Comparator):
     """Online separable dictionary learning (Ghassemi, Shakeri, Sarwate and Bajwa, 2020).
 
     Every batch is coded with the present factors. Then, mode after mode, its sums
@@ -78,9 +75,9 @@ class OSubDil(LoopComparator):
     3
     """
 
-    batch_size: int = 256
-    n_sweeps: int = 5
-    forgetting: float = 20.0
+    batch_size: int = count(256)
+    n_sweeps: int = count(5)
+    forgetting: float = number(20.0, "[0, inf)")
 
     def partial_fit(self, X: ArrayLike, y: Any = None) -> OSubDil:
         """Improve the dictionary with one batch of samples, however many there are.
@@ -91,29 +88,18 @@ class OSubDil(LoopComparator):
         ----------
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
         y : ignored
+
+        Returns
+        -------
+        self
         """
         self._check_parameters()
         fitted = hasattr(self, "dictionary_")
         source, n_atoms = self._source(X, reset=not fitted)
-        present = self._best if fitted else self._start(source, n_atoms)
-        plan = self._plan(present)
-        with single_threaded_blas():
-            updated, entry = self._learn_batch(source, present, plan)
-        if not fitted:
-            self.history_, self.n_iter_ = {name: [] for name in Entry._fields}, 0
-        earlier = (self.history_["seconds"] or [0.0])[-1]
-        for name, value in entry._replace(seconds=earlier + entry.seconds)._asdict().items():
-            self.history_[name].append(value)
-        self._best = updated
-        self._adopt(plan.handed_out(updated), source)
-        self.n_iter_, self.stop_reason_ = self.n_iter_ + 1, "partial_fit"
+        present: Dictionary = self._best if fitted else self._start(source, n_atoms)
+        best, _ = self._fit_batch(source, present, self._plan(present))
+        self._best: Dictionary = best
         return self
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        check_count("batch_size", self.batch_size, 1)
-        check_count("n_sweeps", self.n_sweeps, 1)
-        check_nonnegative(self, "forgetting")
 
     def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
         start = super()._start(source, n_atoms)
@@ -121,44 +107,45 @@ class OSubDil(LoopComparator):
         alpha = tuple(np.zeros((n, n)) for _, n in shapes)
         beta = tuple(np.zeros((n, m)) for m, n in shapes)
         used = tuple(np.zeros(n, bool) for _, n in shapes)
-        return RememberingDictionary(start, Sums(alpha, beta, used, 0))
+        orders = random_numbers(self.random_state)
+        return RememberingDictionary(start, Sums(alpha, beta, used, 0, orders))
 
     def _structure(self, dictionary: Dictionary) -> Structure:
         return Online(int(self.n_sweeps), float(self.forgetting))
 
-    def _dictionaries(self, engine: Engine, start: Dictionary, coder: Coder) -> Iterator[Judged]:
-        source, dictionary, replaced = engine.source, start, 0
-        rng = check_random_state(self.random_state)
-        plan = self._plan(start)
-        while True:
-            n_worst = min(sum(dictionary.n_atoms), MOST_REPLACED)
-            found = engine.run(Task(dictionary, coder, n_worst=n_worst))
-            yield Judged(dictionary, found.residual, found.nonzeros, replaced)
-            order = rng.permutation(len(source))
-            for first in range(0, len(source), int(self.batch_size)):
-                # In ascending order they are read faster, and within a batch order means nothing.
-                rows = np.sort(order[first : first + int(self.batch_size)])
-                batch = ArraySource(source.take(rows), source.patch_shape)
-                dictionary, _ = self._learn_batch(batch, dictionary, plan)
-            dictionary, replaced = _replaced(dictionary, found.worst, source, coder)
+    def _iterate(self, engine: Engine, dictionary: Dictionary, plan: Plan) -> Iteration:
+        """A pass that judges the dictionary, then one batch after the other."""
+        assert isinstance(dictionary, RememberingDictionary)
+        source, size = engine.source, int(self.batch_size)
+        n_worst = min(sum(dictionary.n_atoms), MOST_REPLACED)
+        found = engine.run(Task(dictionary, plan.coder, n_worst=n_worst))
+        order = dictionary.memory.orders.permutation(len(source))
+        updated: Dictionary = dictionary
+        for first in range(0, len(source), size):
+            # In ascending order they are read faster, and within a batch order means nothing.
+            rows = np.sort(order[first : first + size])
+            batch = self._engine(ArraySource(source.take(rows), source.patch_shape), None)
+            updated, _, _ = learn_batch(batch, updated, plan.coder, plan.structure, None, 1.0)
+        updated, replaced = _replaced(updated, found.worst, source, plan.coder)
+        return Iteration(updated, found.residual, found.nonzeros, replaced)
 
-    def _learn_batch(
-        self, batch: Source, dictionary: Dictionary, plan: Plan
-    ) -> tuple[Dictionary, Entry]:
-        """The dictionary after an update, and what is recorded of the batch."""
-        engine = self._engine(batch, None)
-        updated, _, entry = learn_batch(engine, dictionary, plan.coder, plan.structure, None, 1.0)
-        return updated, entry
+    def _record(self, state: State, plan: Plan, source: Source) -> None:
+        super()._record(state, plan, source)
+        self._best = state.best
 
 
 @dataclass(frozen=True)
 class Sums:
-    """For each mode the sums α (n, n) and βᵀ (n, m), and which atoms were used; of all batches."""
+    """For each mode the sums α (n, n) and βᵀ (n, m), and which atoms were used; of all batches.
+
+    ``orders`` draws the order of the samples in each iteration.
+    """
 
     alpha: tuple[NDArray[np.float64], ...]
     beta: tuple[NDArray[np.float64], ...]
     used: tuple[NDArray[np.bool_], ...]
     n_batches: int
+    orders: np.random.RandomState
 
 
 class Online(Structure):
@@ -185,14 +172,15 @@ class Online(Structure):
             beta.append(kept * before.beta[mode] + sums.c)
             used.append(before.used[mode] | (np.diagonal(sums.p) > 0))
             stacks[mode] = coordinate_steps(stack[0], alpha[-1], beta[-1], self.n_sweeps)[None]
-        memory = Sums(tuple(alpha), tuple(beta), tuple(used), before.n_batches + 1)
+        memory = replace(
+            before,
+            alpha=tuple(alpha),
+            beta=tuple(beta),
+            used=tuple(used),
+            n_batches=before.n_batches + 1,
+        )
         updated = RememberingDictionary(dictionary.dictionary.with_stacks(stacks), memory)
         return updated, np.ones(dictionary.n_codes)
-
-    def result(self, dictionary: Dictionary) -> Dictionary:
-        """The dictionary without the sums."""
-        assert isinstance(dictionary, RememberingDictionary)
-        return dictionary.dictionary
 
 
 def _replaced(

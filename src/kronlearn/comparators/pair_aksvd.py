@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from kronlearn.comparators.loops import CodesComparator
+from kronlearn.comparators.codes import CodesComparator
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.source import Source
 from kronlearn.core.updates import canonical
@@ -57,7 +57,7 @@ class PairAKSVD(CodesComparator):
         """All atoms of all modes updated once, in order."""
         counts = np.diff(codes.indptr)
         # Rows of one width: what does not count is zero.
-        counted = np.arange(counts.max()) < counts[:, None]
+        counted = np.arange(max(counts.max(), 1)) < counts[:, None]
         index, x = np.zeros(counted.shape, np.intp), np.zeros(counted.shape)
         index[counted], x[counted] = codes.indices, codes.data
         places = np.unravel_index(index, dictionary.n_atoms)

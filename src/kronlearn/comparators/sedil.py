@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 
-from kronlearn.comparators.learners import check_nonnegative, check_positive
-from kronlearn.comparators.loops import Judged, LoopComparator
+from kronlearn.comparators.learners import Comparator, count, finite_samples, number
+from kronlearn.comparators.memory import RememberingDictionary
 from kronlearn.comparators.sedil_objective import Objective
 from kronlearn.comparators.spheres import geodesic, transport
-from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.engine import Engine, Task
+from kronlearn.core.iteration import Iteration
+from kronlearn.core.loop import Plan, State
 from kronlearn.core.source import Source
 from kronlearn.engines.threads import resolve_n_jobs
-from kronlearn.io.arrays import ArraySource
-from kronlearn.parameters import check_count
+from kronlearn.parameters import random_numbers
 
 __all__ = ["SeDiL"]
 
@@ -30,7 +28,7 @@ _GAIN, _SHORTER, _MEMORY, _TRIALS = 1e-2, 0.9, 0.8, 200
 
 
 @dataclass(eq=False, repr=False)
-class SeDiL(LoopComparator):
+class SeDiL(Comparator):
     """Separable dictionary learning (Hawe, Seibert and Kleinsteuber, 2013).
 
     Minimises over factors with unit columns and over dense codes x of N samples at once
@@ -58,8 +56,6 @@ class SeDiL(LoopComparator):
     ----------
     sparsity, coherence, sharpness : float
         λ, κ and μ.
-    measure : {"abs", "square"}
-        Whether the logarithms are those of ``1 + μ|x|``, or of ``1 + μx²``, which is smooth.
     balance : float or None
         The variables are the codes times ``balance/√N``: the same objective, another geometry.
         None leaves the codes as they are, as published.
@@ -85,63 +81,64 @@ class SeDiL(LoopComparator):
     ((300, 30), True)
     """
 
-    sparsity: float = 0.0135
-    coherence: float = 0.0129
-    sharpness: float = 100.0
-    measure: str = "abs"
-    balance: float | None = 3.0
-    max_samples: int | None = 20_000
+    sparsity: float = number(0.0135, "[0, inf)")
+    coherence: float = number(0.0129, "[0, inf)")
+    sharpness: float = number(100.0, "[0, inf)")
+    balance: float | None = number(3.0, "(0, inf)")
+    max_samples: int | None = count(20_000)
     max_iter: int = 300
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if self.max_samples is not None:
-            check_count("max_samples", self.max_samples, 1)
-        if self.measure not in ("abs", "square"):
-            raise ValueError(f"measure={self.measure!r} does not exist; choose abs or square.")
-        check_nonnegative(self, "sparsity", "coherence", "sharpness")
-        if self.balance is not None:
-            check_positive(self, "balance")
-
-    def _dictionaries(self, engine: Engine, start: Dictionary, coder: Coder) -> Iterator[Judged]:
-        # The first pass names samples that are not finite.
-        found = engine.run(Task(start, coder))
-        descent = Descent(self._objective(engine.source, start), list(start.coding_factors))
-        dictionary = start
-        while True:
-            columns = {"objective": descent.value, "step": descent.taken}
-            yield Judged(dictionary, found.residual, found.nonzeros, columns=columns)
-            if not descent.advance():
-                return
-            dictionary = KroneckerDictionary(descent.factors)
-            found = engine.run(Task(dictionary, coder))
-
-    def _objective(self, source: Source, start: Dictionary) -> Objective:
-        return Objective(
+    def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
+        start = super()._start(source, n_atoms)
+        objective = Objective(
             self._chosen(source),
-            start.n_atoms,
+            source.patch_shape,
+            n_atoms,
             float(self.sparsity),
             float(self.coherence),
             float(self.sharpness),
-            self.measure == "square",
             None if self.balance is None else float(self.balance),
             resolve_n_jobs(self.n_jobs),
         )
+        return RememberingDictionary(start, Descent(objective, list(start.coding_factors)))
 
-    def _chosen(self, source: Source) -> Source:
-        """The samples to learn from."""
-        if self.max_samples is None or len(source) <= self.max_samples:
-            return source
-        rng = check_random_state(self.random_state)
-        rows = np.sort(rng.choice(len(source), int(self.max_samples), replace=False))
-        return ArraySource(source.take(rows), source.patch_shape)
+    def _chosen(self, source: Source) -> NDArray[np.floating]:
+        """The samples to learn from, with norm 1, in the samples' dtype."""
+        samples = finite_samples(source)
+        if self.max_samples is not None and len(samples) > self.max_samples:
+            rng = random_numbers(self.random_state)
+            rows = rng.choice(len(samples), int(self.max_samples), replace=False)
+            samples = samples[np.sort(rows)]
+        largest = np.abs(samples).max(axis=1, keepdims=True)
+        if not largest.any():
+            raise ValueError("All samples are zero; there is nothing to learn from.")
+        # Divided by the largest entry first, squares neither over- nor underflow.
+        samples = samples[largest[:, 0] > 0] / largest[largest > 0, None]
+        samples /= np.linalg.norm(samples, axis=1, keepdims=True)
+        return samples.astype(source.dtype)
+
+    def _iterate(self, engine: Engine, dictionary: Dictionary, plan: Plan) -> Iteration:
+        """A pass that judges the dictionary, then a step of the descent."""
+        assert isinstance(dictionary, RememberingDictionary)
+        found = engine.run(Task(dictionary, plan.coder))
+        descent, updated = dictionary.memory, dictionary
+        if descent.advance():
+            updated = RememberingDictionary(KroneckerDictionary(descent.factors), descent)
+        return Iteration(updated, found.residual, found.nonzeros)
+
+    def _record(self, state: State, plan: Plan, source: Source) -> None:
+        super()._record(state, plan, source)
+        assert isinstance(state.best, RememberingDictionary)
+        descent, n = state.best.memory, len(state.history)
+        self.history_ |= {"objective": descent.values[:n], "step": descent.steps[:n]}
 
 
 class Descent:
     """Conjugate gradients: a point, its gradient and the direction to go, of factors and codes.
 
-    The line search accepts a step t once ``f ≤ level + 0.01·t·slope``, where the level is a mean
-    of the values so far that forgets them slowly (Zhang and Hager, 2004).
+    ``values`` and ``steps`` are those of the start and of all iterations, 0 if a search failed.
+    The line search accepts a step t once ``f ≤ level + 0.01·t·slope``, where the level is a mean of
+    the values so far that forgets them slowly (Zhang and Hager, 2004).
     """
 
     def __init__(self, objective: Objective, factors: list[NDArray[np.float64]]) -> None:
@@ -151,8 +148,9 @@ class Descent:
         self.gradient = self.direction = [np.zeros_like(factor) for factor in factors]
         self.code_gradient = np.zeros_like(self.codes)
         self.code_direction = np.zeros_like(self.codes)
-        self.value = objective.value(factors, self.codes, self.code_direction, 0.0)
-        self.level, self.mass, self.step, self.taken = self.value, 1.0, 0.0, 0.0
+        self.level = objective.value(factors, self.codes, self.code_direction, 0.0)
+        self.values, self.steps = [self.level], [0.0]
+        self.mass, self.step = 1.0, 0.0
         self._turn(factors)
         self.step = self._first_step()
 
@@ -170,16 +168,21 @@ class Descent:
         else:
             steepest = self.slope == -self.squared_norm
             self._head(0.0, self.direction, 0.0)
-            self.step, self.taken = self._first_step(), 0.0
+            self.step = self._first_step()
+            self._remember(self.values[-1], 0.0)
             return not steepest
         self.mass = _MEMORY * self.mass + 1.0
         self.level += (value - self.level) / self.mass
         for codes, way in zip(self.codes, self.code_direction, strict=True):
             codes += codes.dtype.type(self.step) * way
         self._turn(ends)
-        self.value, self.taken = value, self.step
+        self._remember(value, self.step)
         self.step /= _SHORTER**2
         return True
+
+    def _remember(self, value: float, step: float) -> None:
+        self.values.append(value)
+        self.steps.append(step)
 
     def _turn(self, ends: list[NDArray[np.float64]]) -> None:
         """The gradient where the step has led to, and the direction conjugate to the last one.

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.comparators.spheres import tangent
-from kronlearn.core.source import Source
 
 __all__ = ["Objective"]
 
@@ -25,8 +24,6 @@ Result = TypeVar("Result")
 class Objective:
     """``(1/N) Σ‖y − D x‖² + (λ/N)(m/n) Σ ln(1 + μ|x|) − Σ_i κ_i Σ_{a≠b} ln(1 − (d_aᵀ d_b)²)``.
 
-    ``x²`` takes the place of ``|x|`` if ``square``.
-
     Samples and codes are kept in blocks ``(K, m, B)`` and ``(K, n, B)``, the samples last: a
     product with a factor is then a product of a small matrix with a wide one, for any mode. The
     last block is filled up with zeros, which add nothing and stay zero. Blocks are added up in
@@ -37,12 +34,11 @@ class Objective:
 
     Parameters
     ----------
-    source : Source
-        Samples, scaled to norm 1 here; those that are zero are left out.
-    n_atoms : (n_1, …, n_d)
+    samples : array of shape (N, m_1·…·m_d)
+        With norm 1.
+    patch_shape, n_atoms : (m_1, …, m_d) and (n_1, …, n_d)
     sparsity, coherence, sharpness : float
         λ, κ and μ.
-    square : bool
     balance : float, optional
     n_threads : int
 
@@ -50,9 +46,8 @@ class Objective:
     --------
     >>> import numpy as np
     >>> from kronlearn.comparators.sedil_objective import Objective
-    >>> from kronlearn.io.arrays import ArraySource
-    >>> source = ArraySource(np.ones((5, 2, 2)), (2, 2))
-    >>> objective = Objective(source, (2, 2), sparsity=0.0, coherence=0.0, sharpness=1.0)
+    >>> samples = np.full((5, 4), 0.5)
+    >>> objective = Objective(samples, (2, 2), (2, 2), sparsity=0, coherence=0, sharpness=1)
     >>> factors = [np.eye(2), np.eye(2)]
     >>> X = objective.correlations(factors)
     >>> objective.value(factors, X, X, step=0.0), objective.value(factors, X, X, step=1.0)
@@ -61,29 +56,30 @@ class Objective:
 
     def __init__(
         self,
-        source: Source,
+        samples: NDArray[Any],
+        patch_shape: tuple[int, ...],
         n_atoms: tuple[int, ...],
         sparsity: float,
         coherence: float,
         sharpness: float,
-        square: bool = False,
         balance: float | None = None,
         n_threads: int = 1,
     ) -> None:
-        self.square, self.n_threads = square, n_threads
+        self.n_threads = n_threads
         self.n_codes = math.prod(n_atoms)
         # Of each mode, how many numbers there are in the modes before it, once multiplied.
-        self.outer = [math.prod(source.patch_shape[:mode]) for mode in range(len(n_atoms))]
-        self.samples, n_samples = _unit_samples(source, self.n_codes)
+        self.outer = [math.prod(patch_shape[:mode]) for mode in range(len(n_atoms))]
+        n_samples, n_features = samples.shape
         scale = 1.0 if balance is None else balance / math.sqrt(n_samples)
+        self.samples = _blocks(samples, self.n_codes)
         self.samples *= self._dtype.type(scale)
         self.fidelity = 1.0 / (n_samples * scale**2)
-        self.sparsity = sparsity / n_samples * source.n_features / self.n_codes
-        self.sharpness = sharpness / (scale**2 if square else scale)
+        self.sparsity = sparsity / n_samples * n_features / self.n_codes
+        self.sharpness = sharpness / scale
         # In a mode of size 1 all atoms are the same: there is nothing to keep apart.
         self.coherence = [
             2 * coherence / (n * n - n) if n > 1 and m > 1 else 0.0
-            for m, n in zip(source.patch_shape, n_atoms, strict=True)
+            for m, n in zip(patch_shape, n_atoms, strict=True)
         ]
 
     def check_distinct(self, factors: Factors) -> None:
@@ -187,14 +183,14 @@ class Objective:
             return list(pool.map(function, blocks))
 
     def _grown(self, x: NDArray[Any]) -> NDArray[Any]:
-        """``1 + μ|x|`` or ``1 + μx²``."""
-        grown = x * x if self.square else np.abs(x)
+        """``1 + μ|x|``."""
+        grown = np.abs(x)
         grown *= self.sharpness
         grown += 1.0
         return grown
 
     def _sparsity_slope(self, x: NDArray[Any]) -> NDArray[Any]:
-        slope = 2.0 * x if self.square else np.sign(x)
+        slope = np.sign(x)
         slope *= self.sparsity * self.sharpness
         slope /= self._grown(x)
         return slope
@@ -231,23 +227,11 @@ def _inner_products(factor: NDArray[np.float64]) -> NDArray[np.float64]:
     return gram
 
 
-def _unit_samples(source: Source, n_codes: int) -> tuple[NDArray[Any], int]:
-    """The samples that are not zero, with norm 1, in blocks ``(K, m, B)``; and how many."""
-    parts = []
-    step = source.step(1)
-    for start in range(0, len(source), step):
-        samples = source.read(start, min(start + step, len(source)))
-        largest = np.abs(samples).max(axis=1)
-        # Divided by the largest entry first, squares neither over- nor underflow.
-        part = samples[largest > 0].astype(np.float64) / largest[largest > 0, None]
-        part /= np.linalg.norm(part, axis=1)[:, None]
-        parts.append(part.astype(source.dtype))
-    unit = np.concatenate(parts)
-    if len(unit) == 0:
-        raise ValueError("All samples are zero; there is nothing to learn from.")
-    B = max(16, min(_BLOCK_NUMBERS // n_codes, len(unit)))
-    blocks = np.zeros((-(-len(unit) // B), source.n_features, B), source.dtype)
+def _blocks(samples: NDArray[Any], n_codes: int) -> NDArray[Any]:
+    """Samples (N, m) in blocks ``(K, m, B)``."""
+    B = max(16, min(_BLOCK_NUMBERS // n_codes, len(samples)))
+    blocks = np.zeros((-(-len(samples) // B), samples.shape[1], B), samples.dtype)
     for k, block in enumerate(blocks):
-        part = unit[k * B : (k + 1) * B]
+        part = samples[k * B : (k + 1) * B]
         block[:, : len(part)] = part.T
-    return blocks, len(unit)
+    return blocks

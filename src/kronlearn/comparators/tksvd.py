@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from kronlearn.comparators.loops import CodesComparator, by_atom
+from kronlearn.comparators.codes import CodesComparator, by_atom
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.source import Source
 

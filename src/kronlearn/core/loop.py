@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,12 +15,12 @@ from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import Engine
 from kronlearn.core.init import joined
-from kronlearn.core.iteration import Iteration, iterate
+from kronlearn.core.iteration import Iteration
 from kronlearn.core.moments import Moments
 from kronlearn.core.source import Source
 from kronlearn.core.structures import General, Orthonormal, Structure
 
-__all__ = ["Entry", "Plan", "State", "learn"]
+__all__ = ["Entry", "Iterate", "Plan", "State", "learn"]
 
 # So many iterations are done at once at most where an engine can: callbacks come that much later.
 _MOST_AT_ONCE = 16
@@ -46,11 +46,9 @@ class Plan:
         """Whether further terms have not joined this dictionary yet."""
         return bool(self.further) and dictionary.n_terms == 1
 
-    def handed_out(self, dictionary: Dictionary) -> Dictionary:
-        """What a learner hands out of a dictionary that it worked with."""
-        if self.waiting(dictionary):
-            dictionary = joined(dictionary, self.further)
-        return self.structure.result(dictionary)
+    def complete(self, dictionary: Dictionary) -> Dictionary:
+        """The dictionary with the further terms that have not joined it yet."""
+        return joined(dictionary, self.further) if self.waiting(dictionary) else dictionary
 
     @property
     def is_simple(self) -> bool:
@@ -60,6 +58,10 @@ class Plan:
             and self.coder.tol is None
             and not self.further
         )
+
+
+#: Runs one iteration, that of a method, with a dictionary.
+Iterate = Callable[[Engine, Dictionary, Plan], Iteration]
 
 
 class Entry(NamedTuple):
@@ -100,7 +102,7 @@ class State:
         return max(len(self.history) - 1, 0)
 
 
-def learn(engine: Engine, state: State, plan: Plan) -> Iterator[State]:
+def learn(engine: Engine, state: State, plan: Plan, iterate: Iterate) -> Iterator[State]:
     """The states after each pass, from a state on; the last one has a reason to stop.
 
     T iterations make T + 1 entries: the first pass is run with the dictionary to start from, the
@@ -110,7 +112,7 @@ def learn(engine: Engine, state: State, plan: Plan) -> Iterator[State]:
     at_once = 1
     while state.stop_reason is None and len(state.history) <= plan.max_iter:
         state = _with_further_terms(state, plan)
-        for found, finished in _next_iterations(engine, state, plan, at_once):
+        for found, finished in _next_iterations(engine, state, plan, iterate, at_once):
             state = _advanced(state, plan, engine.source, found, finished - begin)
             yield state
             if state.stop_reason is not None:
@@ -124,12 +126,11 @@ def _with_further_terms(state: State, plan: Plan) -> State:
         return state
     if len(state.history) < plan.join_at and not _stalled(state, plan):
         return state
-    dictionary = joined(state.dictionary, plan.further)
-    return replace(state, dictionary=dictionary, joined_at=len(state.history))
+    return replace(state, dictionary=plan.complete(state.dictionary), joined_at=len(state.history))
 
 
 def _next_iterations(
-    engine: Engine, state: State, plan: Plan, at_once: int
+    engine: Engine, state: State, plan: Plan, iterate: Iterate, at_once: int
 ) -> Iterator[tuple[Iteration, float]]:
     """One iteration or, where the engine has a faster way, several, and when each ended."""
     if plan.is_simple:
@@ -140,8 +141,7 @@ def _next_iterations(
             for one in done:
                 yield Iteration(one.dictionary, one.residual, one.nonzeros), one.finished
             return
-    found = iterate(engine, state.dictionary, plan.coder, plan.structure)
-    yield found, time.perf_counter()
+    yield iterate(engine, state.dictionary, plan), time.perf_counter()
 
 
 def _within_budget(state: State, plan: Plan) -> int:
@@ -177,7 +177,10 @@ def _advanced(state: State, plan: Plan, source: Source, found: Iteration, second
 
 def _stop_reason(state: State, plan: Plan) -> str | None:
     entry = state.history[-1]
-    if entry.rmse == 0.0 or (_stalled(state, plan) and not plan.waiting(state.dictionary)):
+    # An update that leaves the dictionary as it is will leave it so again.
+    if entry.rmse == 0.0 or state.dictionary is state.passed:
+        return "converged"
+    if _stalled(state, plan) and not plan.waiting(state.dictionary):
         return "converged"
     if plan.time_budget is not None and entry.seconds >= plan.time_budget:
         return "time_budget"

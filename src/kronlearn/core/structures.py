@@ -39,10 +39,6 @@ class Structure(ABC):
     ) -> tuple[Dictionary, NDArray[np.float64]]:
         """A better dictionary, and what codes have to be multiplied by, ``(n_codes,)``."""
 
-    def result(self, dictionary: Dictionary) -> Dictionary:
-        """What a learner hands out of the dictionary that it worked with."""
-        return dictionary
-
 
 class ModeByMode(Structure):
     """A structure that fits the factors of one mode after the other, each to its mode's sums.

@@ -66,7 +66,7 @@ def choose(
     Without a wish there are twice as many atoms as pixels along an axis, for large patches half
     as many more.
     """
-    check_count("n_terms", n_terms, 1)
+    check_count("n_terms", n_terms)
     if dictionary is not None:
         if patch_size is not None or n_atoms is not None or n_terms != 1:
             raise ValueError(

@@ -1,0 +1,69 @@
+"""Comparators whose update needs the codes of all samples."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from kronlearn.comparators.learners import Comparator
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.engine import Engine, worst_first
+from kronlearn.core.iteration import Iteration
+from kronlearn.core.loop import Plan
+from kronlearn.core.replacement import MOST_REPLACED, replace_unused, unused_by_mode
+from kronlearn.core.source import Source
+
+__all__ = ["CodesComparator", "by_atom", "residuals"]
+
+
+class CodesComparator(Comparator):
+    """A method whose update needs the codes of all samples, a CSR array in memory."""
+
+    @abstractmethod
+    def _update(
+        self, source: Source, dictionary: Dictionary, codes: sparse.csr_array
+    ) -> Dictionary:
+        """A better dictionary; the values of the codes, not their places, are changed with it."""
+
+    def _iterate(self, engine: Engine, dictionary: Dictionary, plan: Plan) -> Iteration:
+        source = engine.source
+        codes = engine.codes(dictionary, plan.coder)
+        left = residuals(source, dictionary, codes)
+        squares = np.einsum("ij,ij->i", left, left)
+        used = np.bincount(codes.indices, minlength=codes.shape[1]) > 0
+        unused = unused_by_mode(used.reshape(dictionary.n_atoms))
+        updated = self._update(source, dictionary, codes)
+        worst = np.flatnonzero(squares)
+        _, worst = worst_first(squares[worst], worst, MOST_REPLACED)
+        updated, replaced = replace_unused(updated, unused, worst, source, plan.coder)
+        return Iteration(updated, float(squares.sum()), codes.nnz, replaced)
+
+
+def residuals(
+    source: Source, dictionary: Dictionary, codes: sparse.csr_array
+) -> NDArray[np.float64]:
+    """All samples minus what their codes represent, (N, m_1·…·m_d)."""
+    atoms = dictionary.to_dense().T.astype(np.float64)
+    left: NDArray[np.float64] = source.read(0, len(source)) - codes @ atoms
+    return left
+
+
+def by_atom(codes: sparse.csr_array) -> sparse.csc_array:
+    """Where the coefficients of each atom are: an array like the codes, of places in their data.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from scipy import sparse
+    >>> from kronlearn.comparators.codes import by_atom
+    >>> codes = sparse.csr_array(np.array([[0.0, 5.0, 6.0], [0.0, 0.0, 7.0]]))
+    >>> places = by_atom(codes)
+    >>> mine = slice(*places.indptr[2:4])
+    >>> codes.data[places.data[mine]].tolist(), places.indices[mine].tolist()
+    ([6.0, 7.0], [0, 1])
+    """
+    places = np.arange(codes.nnz)
+    return sparse.csr_array((places, codes.indices, codes.indptr), shape=codes.shape).tocsc()
