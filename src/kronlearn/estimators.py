@@ -7,7 +7,7 @@ import os
 import warnings
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,15 +21,16 @@ from kronlearn.core.loop import Plan, State
 from kronlearn.core.moments import Moments
 from kronlearn.core.source import Source
 from kronlearn.core.structures import General, Orthonormal
-from kronlearn.engines.selection import select_engine
+from kronlearn.engines.selection import DEVICES, ENGINES, select_engine
 from kronlearn.io.arrays import Samples, open_samples
 from kronlearn.io.model_files import load_state, save_state
 from kronlearn.learner import DictionaryLearner, Progress
-from kronlearn.parameters import check_learning_parameters, random_numbers
+from kronlearn.parameters import check_block_size, count, number, one_of, random_numbers
 
 __all__ = ["KroneckerDictionaryLearning"]
 
 
+@dataclass(eq=False, repr=False)
 class KroneckerDictionaryLearning(DictionaryLearner):
     """Learns factors D_1 … D_d such that ``Y_k ≈ X_k ×_1 D_1 … ×_d D_d`` with sparse ``X_k``.
 
@@ -120,54 +121,28 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     ((500, 64), (6, 6), 'max_iter')
     """
 
-    _online_moments: Moments | None
-
-    def __init__(
-        self,
-        n_atoms: tuple[int, ...] | int = (16, 16),
-        patch_shape: tuple[int, ...] | None = None,
-        n_nonzero_coefs: int | None = 6,
-        tol: float | None = None,
-        structure: str = "general",
-        n_terms: int = 1,
-        method: str = "ols",
-        max_iter: int = 100,
-        init: Any = "dct",
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        device: str = "cpu",
-        verbose: int = 0,
-        *,
-        engine: str = "auto",
-        min_improvement: float = 0.0,
-        time_budget: float | None = None,
-        forgetting: float = 1.0,
-        block_size: int | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        checkpoint_every: int = 10,
-        callback: Callable[[Progress], bool | None] | None = None,
-    ) -> None:
-        self.n_atoms = n_atoms
-        self.patch_shape = patch_shape
-        self.n_nonzero_coefs = n_nonzero_coefs
-        self.tol = tol
-        self.structure = structure
-        self.n_terms = n_terms
-        self.method = method
-        self.max_iter = max_iter
-        self.init = init
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.device = device
-        self.verbose = verbose
-        self.engine = engine
-        self.min_improvement = min_improvement
-        self.time_budget = time_budget
-        self.forgetting = forgetting
-        self.block_size = block_size
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
-        self.callback = callback
+    n_atoms: tuple[int, ...] | int = (16, 16)
+    patch_shape: tuple[int, ...] | None = None
+    n_nonzero_coefs: int | None = 6
+    tol: float | None = None
+    structure: str = one_of("general", ("general", "orthonormal"))
+    n_terms: int = count(1)
+    method: str = "ols"
+    max_iter: int = count(100)
+    init: Any = "dct"
+    random_state: Any = None
+    n_jobs: int | None = None
+    device: str = one_of("cpu", DEVICES)
+    verbose: int = 0
+    _: KW_ONLY
+    engine: str = one_of("auto", ENGINES)
+    min_improvement: float = number(0.0, "[0, 1)")
+    time_budget: float | None = number(None, "(0, inf]")
+    forgetting: float = number(1.0, "(0, 1]")
+    block_size: int | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    checkpoint_every: int = count(10)
+    callback: Callable[[Progress], bool | None] | None = None
 
     def partial_fit(self, X: Any, y: Any = None) -> KroneckerDictionaryLearning:
         """Improve the dictionary with a batch of samples, adding to the moments of earlier ones.
@@ -192,8 +167,9 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         else:
             present = self._start(source, n_atoms, self.dictionary_ if fitted else None)
         plan = self._plan(present)
-        earlier = getattr(self, "_online_moments", None) if fitted else None
-        _, self._online_moments = self._fit_batch(source, present, plan, earlier, self.forgetting)
+        earlier: Moments | None = getattr(self, "_online_moments", None) if fitted else None
+        _, moments = self._fit_batch(source, present, plan, earlier, self.forgetting)
+        self._online_moments: Moments | None = moments
         return self
 
     def _samples(self, X: Any) -> Samples:
@@ -204,7 +180,23 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         return select_engine(self.engine, source, self.n_jobs, self.device, size)
 
     def _check_parameters(self) -> None:
-        check_learning_parameters(self)
+        super()._check_parameters()
+        check_block_size(self.block_size)
+        if self.device == "cuda" and self.engine == "threads":
+            raise ValueError(
+                'engine="threads" does not run on a GPU; use engine="auto" or device="cpu".'
+            )
+        if self.n_terms > 1 and self.structure != "general":
+            raise ValueError(
+                f'n_terms={self.n_terms} needs structure="general"; a sum of Kronecker products '
+                "is not orthonormal."
+            )
+        if self.checkpoint is not None:
+            if not isinstance(self.checkpoint, str | os.PathLike):
+                raise TypeError(f"checkpoint={self.checkpoint!r} is not the path of a file.")
+            folder = os.path.dirname(os.path.abspath(self.checkpoint))
+            if not os.path.isdir(folder):
+                raise ValueError(f"checkpoint={self.checkpoint!r}: there is no folder {folder}.")
 
     def _start(self, source: Any, n_atoms: tuple[int, ...], init: Any = None) -> Dictionary:
         init = self.init if init is None else init

@@ -24,11 +24,14 @@ from kronlearn.core.online import learn_batch
 from kronlearn.core.source import Source
 from kronlearn.engines.lazy import has_unknown_length, lazy_codes, lazy_samples
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
-from kronlearn.io.arrays import Samples, check_shape, dask_array, real_array, source_of
-from kronlearn.parameters import mode_sizes
+from kronlearn.io.arrays import check_shape, real_array
+from kronlearn.io.arrays import Samples, dask_array, source_of
+from kronlearn.parameters import check_declared, mode_sizes
 from kronlearn.progress import progress_bar
 
 __all__ = ["DictionaryLearner", "Progress"]
+
+LEARNING_METHODS = ("ols", "omp", "exchange")
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Progress:
 
 
 class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Base of the learners: parameters in, parts out.
+    """Base of the learners, which are dataclasses of their parameters.
 
     A learner says how to check its parameters, where to start, and how to learn: by a
     :class:`~kronlearn.core.loop.Plan`, which names the structure of its dictionaries, and, if an
@@ -178,9 +181,19 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         tags.input_tags.three_d_array = True
         return tags
 
-    @abstractmethod
     def _check_parameters(self) -> None:
         """Raise for the first parameter that makes no sense."""
+        check_declared(self)
+        if not isinstance(self.method, str) or self.method not in LEARNING_METHODS:
+            raise ValueError(
+                f"method={self.method!r} cannot be learned with; choose one of "
+                f"{', '.join(LEARNING_METHODS)} (orthonormal factors are coded by thresholding "
+                "whatever the method)."
+            )
+        if self.callback is not None and not callable(self.callback):
+            raise TypeError(f"callback={self.callback!r} is not a function.")
+        if self.tol is not None and np.ndim(self.tol) > 0:
+            raise ValueError("tol must be a single number here; sparse_code takes one per sample.")
 
     @abstractmethod
     def _start(self, source: Any, n_atoms: tuple[int, ...]) -> Dictionary:

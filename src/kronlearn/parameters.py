@@ -1,75 +1,51 @@
-"""Checks of the learners' parameters."""
+"""The learners' parameters: what they are declared as, and checked for."""
 
 from __future__ import annotations
 
 import numbers
-import os
 import warnings
+from dataclasses import field, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from kronlearn.engines.selection import DEVICES, ENGINES, check_name
+from kronlearn.engines.selection import check_name
 
 __all__ = [
     "check_block_size",
-    "check_common_parameters",
     "check_count",
-    "check_learning_parameters",
-    "check_number",
+    "check_declared",
+    "count",
     "mode_sizes",
+    "number",
+    "one_of",
     "positive_integers",
     "random_numbers",
 ]
 
-STRUCTURES = ("general", "orthonormal")
-LEARNING_METHODS = ("ols", "omp", "exchange")
+
+def count(default: int | None) -> Any:
+    """A parameter that is a positive integer, or None if its type says so."""
+    return field(default=default, metadata={"check": check_count})
 
 
-def check_common_parameters(estimator: Any) -> None:
-    """Raise for the first of the parameters that all learners have that makes no sense."""
-    method = estimator.method
-    if not isinstance(method, str) or method not in LEARNING_METHODS:
-        raise ValueError(
-            f"method={method!r} cannot be learned with; choose one of "
-            f"{', '.join(LEARNING_METHODS)} (orthonormal factors are coded by thresholding "
-            "whatever the method)."
-        )
-    check_count("max_iter", estimator.max_iter)
-    if estimator.time_budget is not None:
-        check_number("time_budget", estimator.time_budget, "(0, inf]")
-    if estimator.callback is not None and not callable(estimator.callback):
-        raise TypeError(f"callback={estimator.callback!r} is not a function.")
-    if estimator.tol is not None and np.ndim(estimator.tol) > 0:
-        raise ValueError("tol must be a single number here; sparse_code takes one per sample.")
+def number(default: float | None, interval: str) -> Any:
+    """A parameter that is a number in an interval, or None if its type says so."""
+    return field(default=default, metadata={"check": partial(_check_number, interval)})
 
 
-def check_learning_parameters(estimator: Any) -> None:
-    """Raise for the first parameter of KroneckerDictionaryLearning that makes no sense."""
-    check_name("structure", estimator.structure, STRUCTURES)
-    check_common_parameters(estimator)
-    check_name("device", estimator.device, DEVICES)
-    check_name("engine", estimator.engine, ENGINES)
-    if estimator.device == "cuda" and estimator.engine == "threads":
-        raise ValueError(
-            'engine="threads" does not run on a GPU; use engine="auto" or device="cpu".'
-        )
-    check_count("checkpoint_every", estimator.checkpoint_every)
-    check_count("n_terms", estimator.n_terms)
-    check_number("min_improvement", estimator.min_improvement, "[0, 1)")
-    check_number("forgetting", estimator.forgetting, "(0, 1]")
-    if estimator.checkpoint is not None:
-        if not isinstance(estimator.checkpoint, str | os.PathLike):
-            raise TypeError(f"checkpoint={estimator.checkpoint!r} is not the path of a file.")
-        folder = os.path.dirname(os.path.abspath(estimator.checkpoint))
-        if not os.path.isdir(folder):
-            raise ValueError(f"checkpoint={estimator.checkpoint!r}: there is no folder {folder}.")
-    if estimator.n_terms > 1 and estimator.structure != "general":
-        raise ValueError(
-            f'n_terms={estimator.n_terms} needs structure="general"; a sum of Kronecker products '
-            "is not orthonormal."
-        )
-    check_block_size(estimator.block_size)
+def one_of(default: str, names: tuple[str, ...]) -> Any:
+    """A parameter that is one of some names."""
+    return field(default=default, metadata={"check": partial(_check_name, names)})
+
+
+def check_declared(learner: Any) -> None:
+    """Raise for the first parameter that is not what its dataclass declares it as."""
+    for parameter in fields(learner):
+        check, value = parameter.metadata.get("check"), getattr(learner, parameter.name)
+        if check is not None and (value is not None or "None" not in str(parameter.type)):
+            check(parameter.name, value)
 
 
 def random_numbers(random_state: Any) -> np.random.RandomState:
@@ -86,7 +62,7 @@ def random_numbers(random_state: Any) -> np.random.RandomState:
         ) from None
 
 
-def check_number(name: str, value: Any, interval: str) -> None:
+def _check_number(interval: str, name: str, value: Any) -> None:
     """Raise unless a parameter is a real number in an interval, "(0, 1]" for example."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}={value!r} is not a number.")
@@ -95,6 +71,10 @@ def check_number(name: str, value: Any, interval: str) -> None:
     below = float(value) <= high if interval[-1] == "]" else float(value) < high
     if not (above and below):
         raise ValueError(f"{name}={value} is not in {interval}.")
+
+
+def _check_name(names: tuple[str, ...], name: str, value: Any) -> None:
+    check_name(name, value, names)
 
 
 def check_count(name: str, value: Any) -> None:

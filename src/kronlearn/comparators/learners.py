@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,29 +19,9 @@ from kronlearn.core.structures import General, Structure
 from kronlearn.core.updates import canonical
 from kronlearn.io.arrays import ArraySource
 from kronlearn.learner import DictionaryLearner, Progress
-from kronlearn.parameters import (
-    check_common_parameters,
-    check_count,
-    check_number,
-    positive_integers,
-    random_numbers,
-)
+from kronlearn.parameters import count, number, positive_integers, random_numbers
 
-__all__ = ["Comparator", "UnstructuredComparator", "count", "finite_samples", "number"]
-
-
-def count(default: int | None) -> Any:
-    """A parameter of a comparator that is a positive integer, or None if its type says so."""
-    return field(default=default, metadata={"check": check_count})
-
-
-def number(default: float | None, interval: str) -> Any:
-    """A parameter that is a number in an interval, or None if its type says so."""
-
-    def check(name: str, value: Any) -> None:
-        check_number(name, value, interval)
-
-    return field(default=default, metadata={"check": check})
+__all__ = ["Comparator", "UnstructuredComparator", "finite_samples"]
 
 
 @dataclass(eq=False, repr=False)
@@ -104,24 +84,17 @@ class Comparator(DictionaryLearner):
     n_nonzero_coefs: int | None = 6
     tol: float | None = None
     method: str = "omp"
-    max_iter: int = 100
+    max_iter: int = count(100)
     init: Any = "dct"
     random_state: Any = None
     n_jobs: int | None = None
     verbose: int = 0
-    time_budget: float | None = None
+    time_budget: float | None = number(None, "(0, inf]")
     callback: Callable[[Progress], bool | None] | None = None
 
     def _structure(self, dictionary: Dictionary) -> Structure:
         """The family of the method's dictionaries, and how one is fitted to moments."""
         return General()
-
-    def _check_parameters(self) -> None:
-        check_common_parameters(self)
-        for parameter in fields(self):
-            check, value = parameter.metadata.get("check"), getattr(self, parameter.name)
-            if check is not None and (value is not None or "None" not in str(parameter.type)):
-                check(parameter.name, value)
 
     def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
         if isinstance(self.init, Dictionary) and self.init.n_terms > 1:

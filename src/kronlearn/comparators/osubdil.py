@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.comparators.learners import Comparator, count, number
+from kronlearn.comparators.learners import Comparator
 from kronlearn.comparators.memory import RememberingDictionary
 from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary
@@ -22,7 +22,7 @@ from kronlearn.core.replacement import MOST_REPLACED, replace_unused
 from kronlearn.core.source import Source
 from kronlearn.core.structures import Structure
 from kronlearn.io.arrays import ArraySource
-from kronlearn.parameters import random_numbers
+from kronlearn.parameters import count, number, random_numbers
 
 __all__ = ["OSubDil"]
 

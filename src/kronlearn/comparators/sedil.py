@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.comparators.learners import Comparator, count, finite_samples, number
+from kronlearn.comparators.learners import Comparator, finite_samples
 from kronlearn.comparators.memory import RememberingDictionary
 from kronlearn.comparators.sedil_objective import Objective
 from kronlearn.comparators.spheres import geodesic, transport
@@ -18,7 +18,7 @@ from kronlearn.core.iteration import Iteration
 from kronlearn.core.loop import Plan, State
 from kronlearn.core.source import Source
 from kronlearn.engines.threads import resolve_n_jobs
-from kronlearn.parameters import random_numbers
+from kronlearn.parameters import count, number, random_numbers
 
 __all__ = ["SeDiL"]
 
@@ -86,7 +86,7 @@ class SeDiL(Comparator):
     sharpness: float = number(100.0, "[0, inf)")
     balance: float | None = number(3.0, "(0, inf)")
     max_samples: int | None = count(20_000)
-    max_iter: int = 300
+    max_iter: int = count(300)
 
     def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
         start = super()._start(source, n_atoms)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.comparators.learners import Comparator, count, number
+from kronlearn.comparators.learners import Comparator
 from kronlearn.comparators.memory import RememberingDictionary
 from kronlearn.comparators.shrinkage import ridge_parts, svt
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
@@ -16,6 +16,7 @@ from kronlearn.core.moments import Moments
 from kronlearn.core.source import Source
 from kronlearn.core.structures import Structure
 from kronlearn.core.updates import canonical
+from kronlearn.parameters import count, number
 
 __all__ = ["STARK"]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.comparators.cp import singular_pairs
-from kronlearn.comparators.learners import Comparator, count, finite_samples, number
+from kronlearn.comparators.learners import Comparator, finite_samples
 from kronlearn.comparators.memory import RememberingDictionary
 from kronlearn.comparators.shrinkage import has_no_zeros, ridge_parts, svt
 from kronlearn.core.dictionary import Dictionary
@@ -17,7 +17,7 @@ from kronlearn.core.kronecker_sum import KroneckerSumDictionary, rearranged, res
 from kronlearn.core.moments import Moments
 from kronlearn.core.source import Source
 from kronlearn.core.structures import General, Structure
-from kronlearn.parameters import random_numbers
+from kronlearn.parameters import count, number, random_numbers
 
 __all__ = ["SuKro"]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.comparators.cp import cp_terms
-from kronlearn.comparators.learners import Comparator, count, number
+from kronlearn.comparators.learners import Comparator
 from kronlearn.comparators.shrinkage import has_no_zeros, ridge_parts
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.init import starting_dictionary
@@ -17,7 +17,7 @@ from kronlearn.core.moments import Moments
 from kronlearn.core.replacement import unused_by_mode
 from kronlearn.core.source import Source
 from kronlearn.core.structures import Structure
-from kronlearn.parameters import random_numbers
+from kronlearn.parameters import count, number, random_numbers
 
 __all__ = ["TeFDiL"]
 
