@@ -2,18 +2,20 @@
 
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
 import pytest
+from sklearn.exceptions import NotFittedError
 
 from kronlearn.core.dictionary import KroneckerDictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary
+from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.plots import ComparisonDisplay, ConvergenceDisplay, DictionaryDisplay
 
 matplotlib.use("agg")
 from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 HISTORY = {"rmse": [3.0, 2.0, 1.5], "seconds": [0.5, 0.9, 1.4]}
 
@@ -52,9 +54,8 @@ def test_the_mosaic_holds_each_atom_as_an_outer_product_scaled_to_one():
     assert np.nanmax(np.abs(canvas)) == 1
 
 
-@pytest.mark.parametrize("n_terms", [2, 3])
-def test_the_mosaic_of_a_sum_holds_its_atoms_and_no_factors(n_terms):
-    d = random_sum(n_terms, (4, 5), (6, 3))
+def test_the_mosaic_of_a_sum_holds_its_atoms_and_no_factors():
+    d = random_sum(3, (4, 5), (6, 3))
     display = DictionaryDisplay.from_dictionary(d)
     canvas, zoom = display.mosaic(), 4
     assert canvas.shape == (1 + 5 * (4 * zoom + 1), 1 + 3 * (6 * zoom + 1))
@@ -66,10 +67,9 @@ def test_the_mosaic_of_a_sum_holds_its_atoms_and_no_factors(n_terms):
             assert np.allclose(tile, atoms[i, j] / np.abs(atoms[i, j]).max())
             assert np.isnan(canvas[row - 1]).all()
             assert np.isnan(canvas[:, column - 1]).all()
-    assert display.ax_.get_title() == f"4 × 6 patches, 5 × 3 atoms, {n_terms} terms"
+    assert display.ax_.get_title() == "4 × 6 patches, 5 × 3 atoms, 3 terms"
     assert not display.ax_.texts
     assert display.panels_ == [display.ax_]
-    display.figure_.canvas.draw()
 
 
 def test_a_sum_of_one_term_is_drawn_as_its_factors_are():
@@ -81,10 +81,10 @@ def test_a_sum_of_one_term_is_drawn_as_its_factors_are():
 
 
 def test_a_huge_dictionary_is_shown_in_part():
-    d = random_dictionary((64, 100), (8, 4))
+    d = random_dictionary((64, 100), (8, 2))
     display = DictionaryDisplay.from_dictionary(d)
     assert max(display.mosaic().shape) < 4200
-    assert display.ax_.get_title() == "64 × 8 patches, 100 × 4 atoms; the first 63 × 4"
+    assert display.ax_.get_title() == "64 × 8 patches, 100 × 2 atoms; the first 63 × 2"
 
 
 @pytest.mark.parametrize("shapes", [[(4, 5)], [(3, 4), (5, 2), (2, 3)]])
@@ -94,12 +94,13 @@ def test_other_numbers_of_modes_get_one_panel_per_factor(shapes):
     assert len(display.panels_) == len(shapes)
     for panel, shape in zip(display.panels_, shapes, strict=True):
         assert panel.images[0].get_array().shape == shape
-    display.figure_.canvas.draw()
 
 
 def test_a_sum_of_three_modes_gets_a_row_of_panels_per_term():
     d = random_sum(2, (3, 4), (5, 2), (2, 3))
-    display = DictionaryDisplay.from_dictionary(d)
+    figure = Figure(figsize=(3, 3), dpi=40)
+    display = DictionaryDisplay.from_dictionary(d, ax=figure.subplots())
+    figure.canvas.draw()
     assert len(display.panels_) == 6
     names = [panel.get_title() for panel in display.panels_]
     assert names[0] == "$D_{1}^{(1)}$"
@@ -109,7 +110,6 @@ def test_a_sum_of_three_modes_gets_a_row_of_panels_per_term():
         # Terms share a scale: how much each says can be compared.
         scale = np.abs(stack).max(axis=(0, 1))
         np.testing.assert_allclose(np.stack(shown_factors), stack / scale)
-    display.figure_.canvas.draw()
 
 
 def test_a_sum_over_one_mode_is_drawn_as_its_matrix():
@@ -146,12 +146,20 @@ def test_convergence_is_drawn_against_iterations_and_seconds():
     ]
 
 
-def test_convergence_of_an_estimator_is_that_of_its_history():
-    display = ConvergenceDisplay.from_estimator(SimpleNamespace(history_=HISTORY))
-    assert display.history is HISTORY
+def test_an_estimator_is_drawn_as_its_history_and_its_dictionary_are():
+    model = KroneckerDictionaryLearning((5, 3), n_nonzero_coefs=2, max_iter=1, random_state=0)
+    for display in (ConvergenceDisplay, DictionaryDisplay):
+        with pytest.raises(NotFittedError, match="KroneckerDictionaryLearning instance is not"):
+            display.from_estimator(model)
+    model.fit(np.random.default_rng(0).standard_normal((40, 4, 3)))
+    display = ConvergenceDisplay.from_estimator(model)
+    assert display.history is model.history_
     assert display.axes_[1].get_legend() is None
-    with pytest.raises(ValueError, match="This SimpleNamespace has no history_; call fit"):
-        ConvergenceDisplay.from_estimator(SimpleNamespace())
+    _, ax = pyplot.subplots()
+    display = DictionaryDisplay.from_estimator(model, ax=ax, cmap="viridis")
+    assert display.dictionary is model.dictionary_
+    assert display.ax_ is ax
+    assert ax.images[0].get_cmap().name == "viridis"
 
 
 def test_a_thinned_history_is_drawn_at_its_iterations():
@@ -161,9 +169,7 @@ def test_a_thinned_history_is_drawn_at_its_iterations():
 
 def test_nonzeros_are_drawn_if_asked_for():
     history = {**HISTORY, "mean_nonzeros": [6, 5, 4]}
-    display = ConvergenceDisplay.from_estimator(
-        SimpleNamespace(history_=history), quantity="mean_nonzeros"
-    )
+    display = ConvergenceDisplay.from_history(history, quantity="mean_nonzeros")
     assert display.axes_[0].lines[0].get_ydata().tolist() == [6, 5, 4]
     assert display.axes_[0].get_ylabel() == "nonzeros per sample"
     with pytest.raises(ValueError, match="quantity='seconds' cannot be drawn; pass one of rmse"):
@@ -178,9 +184,8 @@ def test_one_iteration_is_visible():
 @pytest.mark.parametrize(
     ("history", "message"),
     [
-        ({"rmse": [1.0]}, "history has no 'seconds'; pass the history_"),
-        ({"rmse": [], "seconds": []}, "history has no iterations"),
-        ({"rmse": [1.0], "seconds": []}, "1 values of 'rmse' and 0 of 'seconds'"),
+        ({"rmse": [1.0]}, "history has 1 values of 'rmse' and 0 of 'seconds'.*pass the history_"),
+        ({"rmse": [], "seconds": []}, "history has 0 values of 'rmse' and 0 of 'seconds'"),
     ],
 )
 def test_a_history_that_cannot_be_drawn_is_refused(history, message):
@@ -212,7 +217,6 @@ def test_images_are_compared_on_one_scale(shape):
     assert np.allclose(shown(display.axes_[2])[8:], 0.5)
     assert np.allclose(shown(display.axes_[2])[:6], 0.5 + 204 / 420)
     assert np.allclose(shown(display.axes_[2])[6:8], 0.5 - 51 / 420)
-    display.figure_.canvas.draw()
 
 
 def test_the_error_is_drawn_if_asked_for():
@@ -259,14 +263,11 @@ def test_images_that_cannot_be_compared_are_refused():
         ComparisonDisplay(image[1:], image)
     with pytest.raises(ValueError, match="reference has shape"):
         ComparisonDisplay(image, image, image[1:])
-    with pytest.raises(ValueError, match="names has 1 entries"):
-        ComparisonDisplay(image, image, names=["a"])
-    with pytest.raises(ValueError, match="against='after' is not known"):
-        ComparisonDisplay(image, image, against="after")
-    with pytest.raises(ValueError, match="against='reference' needs a reference"):
-        ComparisonDisplay(image, image, against="reference")
+    for against in ("after", "reference"):
+        with pytest.raises(ValueError, match=f"against='{against}' is no image to compare with"):
+            ComparisonDisplay(image, image, against=against)
 
 
 def test_matplotlib_is_not_imported_before_something_is_drawn():
-    code = "import sys, kronlearn.plots; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, kronlearn; kronlearn.plots; sys.exit('matplotlib' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -20,7 +20,6 @@ TERMS = [
     pytest.param((4, 3), (4, 4), 3, id="two modes, three terms"),
     pytest.param((3, 2, 4), (4, 3, 4), 2, id="three modes, two terms"),
 ]
-SEEDS = range(2)
 
 
 def problem(rng, patch_shape, n_atoms, n_samples=80, s=3):
@@ -59,10 +58,9 @@ def assert_same_support(X, expected):
 
 
 @pytest.mark.parametrize("update", [rc.mod_update, rc.ksvd_update, rc.aksvd_update])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_unstructured_updates_never_raise_the_error(update, seed):
-    Y, (D,), X = problem(np.random.default_rng(seed), (8,), (12,))
-    for _ in range(4):
+def test_unstructured_updates_never_raise_the_error(rng, update):
+    Y, (D,), X = problem(rng, (8,), (12,))
+    for _ in range(3):
         new, codes = update(Y, D, X)
         assert error(Y, new, codes) <= error(Y, D, X) * (1 + 1e-12)
         assert_unit_and_positive(new)
@@ -106,17 +104,11 @@ def test_a_ksvd_atom_is_the_best_rank_one_approximation_of_the_error_without_it(
     np.testing.assert_allclose(np.outer(codes[users, 0], new[:, 0]), best, atol=1e-10)
 
 
-def test_ksvd_lowers_the_error_at_least_as_much_as_aksvd_for_the_first_atom(rng):
-    Y, (D,), X = problem(rng, (8,), (12,))
-    X[:, 1:] = 0
-    assert error(Y, *rc.ksvd_update(Y, D, X)) <= error(Y, *rc.aksvd_update(Y, D, X))
-
-
 def test_many_aksvd_updates_of_one_atom_end_in_the_ksvd_one(rng):
     Y, (D,), X = problem(rng, (8,), (12,))
     X[:, 1:] = 0
     expected = rc.ksvd_update(Y, D, X)
-    for _ in range(300):
+    for _ in range(150):
         D, X = rc.aksvd_update(Y, D, X)
     np.testing.assert_allclose(D, expected[0], atol=1e-8)
     np.testing.assert_allclose(X, expected[1], atol=1e-8)
@@ -126,9 +118,8 @@ def test_many_aksvd_updates_of_one_atom_end_in_the_ksvd_one(rng):
 
 
 @pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_pair_aksvd_never_raises_the_error(patch_shape, n_atoms, seed):
-    Y, factors, X = problem(np.random.default_rng(seed), patch_shape, n_atoms)
+def test_pair_aksvd_never_raises_the_error(rng, patch_shape, n_atoms):
+    Y, factors, X = problem(rng, patch_shape, n_atoms)
     new, codes = rc.pair_aksvd_update(Y, factors, X)
     before, after = error(Y, reference.dense(factors), X), error(Y, reference.dense(new), codes)
     assert after < before
@@ -183,21 +174,10 @@ def test_tksvd_fits_a_single_tuple_at_its_best(rng):
 
 def test_tksvd_of_one_mode_with_many_sweeps_is_ksvd(rng):
     Y, (D,), X = problem(rng, (8,), (12,))
-    (new,), codes = rc.tksvd_update(Y, [D], X, n_sweeps=1000)
+    (new,), codes = rc.tksvd_update(Y, [D], X, n_sweeps=300)
     expected, expected_codes = rc.ksvd_update(Y, D, X)
     np.testing.assert_allclose(new, expected, atol=1e-7)
     np.testing.assert_allclose(codes, expected_codes, atol=1e-7)
-
-
-def test_tksvd_can_raise_the_error_where_pair_aksvd_lowers_it(rng):
-    factors = reference.random_factors(rng, (4, 5), (6, 5))
-    Y = reference.sparse_samples(rng, factors, 120, 3, noise=0.1)
-    X = reference.code(Y, factors, "omp", 3)
-    before = error(Y, reference.dense(factors), X)
-    new, codes = rc.tksvd_update(Y, factors, X)
-    assert error(Y, reference.dense(new), codes) > before
-    new, codes = rc.pair_aksvd_update(Y, factors, X)
-    assert error(Y, reference.dense(new), codes) < before
 
 
 @pytest.mark.parametrize("update", [rc.pair_aksvd_update, rc.tksvd_update])
@@ -227,19 +207,6 @@ def test_osubdil_lowers_its_surrogate_and_the_error_of_its_first_batch(rng, patc
     assert after < error(Y, reference.dense(factors), X)
     last = rc.surrogate(state.factors[-1], state.alpha[-1], state.beta[-1])
     np.testing.assert_allclose(last + np.sum(Y**2), after, rtol=1e-10)
-
-
-def test_osubdil_lowers_its_surrogate_in_every_step_and_learns(rng):
-    Y, factors, X = problem(rng, (4, 5), (6, 5))
-    state = rc.osubdil_start(factors)
-    for batch in np.split(Y, 16):
-        old = state.factors
-        state = rc.osubdil_step(state, batch, 3, n_passes=1)
-        for D, new, alpha, beta in zip(old, *state, strict=True):
-            assert rc.surrogate(new, alpha, beta) <= rc.surrogate(D, alpha, beta)
-    codes = reference.code(Y, state.factors, "omp", 3)
-    before = error(Y, reference.dense(factors), X)
-    assert error(Y, reference.dense(state.factors), codes) < 0.9 * before
 
 
 def test_osubdil_leaves_an_atom_that_was_never_used_alone(rng):
@@ -320,7 +287,7 @@ def test_sedil_descends_in_the_non_monotone_sense(rng, patch_shape, n_atoms):
     state = rc.sedil_start(Y, point[:-1], weights)
     values = [rc.sedil_objective(Y, state.point, weights)]
     levels = [state.level]
-    for _ in range(40):
+    for _ in range(25):
         state = rc.sedil_iteration(Y, state, weights)
         values.append(rc.sedil_objective(Y, state.point, weights))
         levels.append(state.level)
@@ -371,9 +338,8 @@ def test_the_rearrangement_of_three_factors_has_rank_one_and_can_be_undone(rng):
 
 
 @pytest.mark.parametrize(("patch_shape", "n_atoms", "n_terms"), TERMS)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_sukro_by_least_squares_never_raises_the_error(patch_shape, n_atoms, n_terms, seed):
-    Y, terms, X = sum_problem(np.random.default_rng(seed), patch_shape, n_atoms, n_terms)
+def test_sukro_by_least_squares_never_raises_the_error(rng, patch_shape, n_atoms, n_terms):
+    Y, terms, X = sum_problem(rng, patch_shape, n_atoms, n_terms)
     before = error(Y, unit_sum(terms)[0], X)
     for n_sweeps in (1, 3):
         new, codes = sums.sukro_als_update(Y, terms, X, n_sweeps)
@@ -490,7 +456,7 @@ def test_sukro_without_penalty_ends_in_mod(rng):
     Y, factors, X = problem(rng, (4, 5), (6, 5))
     state = sums.sukro_admm_start(factors)
     state, codes = sums.sukro_admm_update(
-        Y, state, X, (4, 5), (6, 5), alpha=0.0, u=0.5, n_steps=20000, tol=1e-13
+        Y, state, X, (4, 5), (6, 5), alpha=0.0, u=0.5, n_steps=2000, tol=1e-13
     )
     D, expected = rc.mod_update(Y, reference.dense(factors), X)
     np.testing.assert_allclose(X @ state.D.T, expected @ D.T, atol=1e-8)
@@ -545,11 +511,11 @@ def test_stark_of_two_modes_ends_where_sukro_with_twice_the_weight_ends(rng):
     Y, factors, X = problem(rng, (4, 5), (6, 5))
     weight, penalty = 5.0, 5.0
     stark, _ = sums.stark_update(
-        Y, sums.stark_start(factors), X, (4, 5), (6, 5), weight, penalty, n_steps=1000
+        Y, sums.stark_start(factors), X, (4, 5), (6, 5), weight, penalty, n_steps=300
     )
     alpha = 2 * weight / np.linalg.norm(rc.flat(Y), 2)
     sukro, _ = sums.sukro_admm_update(
-        Y, sums.sukro_admm_start(factors), X, (4, 5), (6, 5), alpha, 2 * penalty, 1000, 1e-12
+        Y, sums.sukro_admm_start(factors), X, (4, 5), (6, 5), alpha, 2 * penalty, 300, 1e-12
     )
     np.testing.assert_allclose(stark.D, sukro.D, atol=1e-8)
     np.testing.assert_allclose(stark.W[0], stark.W[1], atol=1e-12)
@@ -561,7 +527,7 @@ def test_stark_of_three_modes_ends_at_the_minimum(rng):
     Y, factors, X = problem(rng, patch_shape, n_atoms)
     weight = 2.0
     state, _ = sums.stark_update(
-        Y, sums.stark_start(factors), X, patch_shape, n_atoms, weight, 5.0, n_steps=2000
+        Y, sums.stark_start(factors), X, patch_shape, n_atoms, weight, 5.0, n_steps=1200
     )
     T = sums.rearrange(state.D, patch_shape, n_atoms)[None]
     for mode, A in enumerate(state.A):
@@ -573,7 +539,7 @@ def test_stark_of_three_modes_ends_at_the_minimum(rng):
 def test_stark_without_weight_ends_in_mod(rng):
     Y, factors, X = problem(rng, (3, 2, 2), (3, 3, 2))
     state, _ = sums.stark_update(
-        Y, sums.stark_start(factors), X, (3, 2, 2), (3, 3, 2), 0.0, 0.5, n_steps=1000
+        Y, sums.stark_start(factors), X, (3, 2, 2), (3, 3, 2), 0.0, 0.5, n_steps=400
     )
     D, expected = rc.mod_update(Y, reference.dense(factors), X)
     np.testing.assert_allclose(X @ state.D.T, expected @ D.T, atol=1e-8)

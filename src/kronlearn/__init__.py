@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kronlearn import comparators, cuda, hyperspectral, images
+    from kronlearn import comparators, cuda, hyperspectral, images, plots
     from kronlearn.coding import sparse_code
     from kronlearn.core.dictionary import KroneckerDictionary
     from kronlearn.core.instruction_sets import (
@@ -45,13 +45,14 @@ __all__ = [
     "instruction_set",
     "instruction_sets",
     "load_dictionary",
+    "plots",
     "sparse_code",
     "use_instruction_set",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("comparators", "cuda", "hyperspectral", "images"):
+    if name in ("comparators", "cuda", "hyperspectral", "images", "plots"):
         return import_module(f"kronlearn.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'kronlearn' has no attribute {name!r}")

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.plots.figures import figure_of
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -78,12 +76,11 @@ class ComparisonDisplay:
                 raise ValueError(
                     f"{name} has shape {image.shape} and after {shape}; they must be the same."
                 )
-        if len(names) != 2:
-            raise ValueError(f"names has {len(names)} entries; pass two, for before and after.")
-        if against not in ("before", "reference"):
-            raise ValueError(f"against={against!r} is not known; pass 'before' or 'reference'.")
-        if against == "reference" and reference is None:
-            raise ValueError("against='reference' needs a reference; pass one.")
+        if against != "before" and (against != "reference" or reference is None):
+            raise ValueError(
+                f"against={against!r} is no image to compare with; pass 'before', or 'reference' "
+                "with a reference."
+            )
 
     @classmethod
     def from_images(
@@ -108,11 +105,25 @@ class ComparisonDisplay:
             What is taken from ``after`` to give the difference.
         axes : matplotlib axes, optional
             Three, or four with a reference; by default in a new figure.
+
+        Returns
+        -------
+        ComparisonDisplay
         """
         return cls(before, after, reference, names, against).plot(axes=axes)
 
     def plot(self, *, axes: Sequence[Axes] | None = None) -> ComparisonDisplay:
-        """Draw; the parameters are those of :meth:`from_images`."""
+        """Draw.
+
+        Parameters
+        ----------
+        axes : matplotlib axes, optional
+            Three, or four with a reference; by default in a new figure.
+
+        Returns
+        -------
+        ComparisonDisplay
+        """
         n_panels = 3 if self.reference is None else 4
         if axes is None:
             from matplotlib import pyplot
@@ -122,24 +133,24 @@ class ComparisonDisplay:
         if len(axes) != n_panels:
             raise ValueError(f"axes has {len(axes)} entries; pass {n_panels}.")
         low, high = shown_range(self.after)
-        other = self.reference if self.against == "reference" else self.before
-        change = self.after.astype(np.float64) - np.asarray(other, np.float64)
-        self.limit_ = difference_limit(change)
-        what = "error" if self.against == "reference" else "difference"
-        titles = [*self.names, f"{what}, −{self.limit_:.3g} to {self.limit_:.3g}", "reference"]
-        images = [
-            scaled(self.before, low, high),
-            scaled(self.after, low, high),
-            scaled(change, -self.limit_, self.limit_),
+        what, other = ("difference", self.before)
+        if self.against == "reference":
+            what, other = ("error", np.asarray(self.reference))
+        change = self.after.astype(np.float64) - other.astype(np.float64)
+        self.limit_ = limit = difference_limit(change)
+        panels = [
+            (self.names[0], self.before, low, high),
+            (self.names[1], self.after, low, high),
+            (f"{what}, −{limit:.3g} to {limit:.3g}", change, -limit, limit),
         ]
         if self.reference is not None:
-            images.append(scaled(self.reference, low, high))
-        for ax, image, title in zip(axes, images, titles, strict=False):
-            ax.imshow(image, cmap="gray", vmin=0, vmax=1)
+            panels.append(("reference", self.reference, low, high))
+        for ax, (title, image, black, white) in zip(axes, panels, strict=True):
+            ax.imshow(scaled(image, black, white), cmap="gray", vmin=0, vmax=1)
             ax.set_title(title, fontsize="medium")
             ax.set_axis_off()
         self.axes_ = list(axes)
-        self.figure_ = figure_of(axes[0])
+        self.figure_ = axes[0].figure
         return self
 
     def figure_size(self, n_panels: int) -> tuple[float, float]:

@@ -5,11 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-from kronlearn.plots.figures import figure_of
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -58,18 +53,11 @@ class ConvergenceDisplay:
             raise ValueError(
                 f"quantity={quantity!r} cannot be drawn; pass one of {', '.join(_LABELS)}."
             )
-        missing = [key for key in (quantity, "seconds") if key not in history]
-        if missing:
+        n_values, n_seconds = (len(history.get(key, ())) for key in (quantity, "seconds"))
+        if not n_values == n_seconds > 0:
             raise ValueError(
-                f"history has no {missing[0]!r}; pass the history_ of a fitted estimator."
-            )
-        n_values, n_seconds = len(history[quantity]), len(history["seconds"])
-        if not n_values:
-            raise ValueError("history has no iterations; there is nothing to draw.")
-        if n_values != n_seconds:
-            raise ValueError(
-                f"history has {n_values} values of {quantity!r} and {n_seconds} of 'seconds'; they "
-                "must be as many."
+                f"history has {n_values} values of {quantity!r} and {n_seconds} of 'seconds', and "
+                "must have as many of both; pass the history_ of a fitted estimator."
             )
         self.history = history
         self.name = name
@@ -95,13 +83,15 @@ class ConvergenceDisplay:
             What to draw.
         axes : two matplotlib axes, optional
             Where to draw, say another display's ``axes_``; by default in a new figure.
+
+        Returns
+        -------
+        ConvergenceDisplay
         """
-        history = getattr(estimator, "history_", None)
-        if history is None:
-            raise ValueError(
-                f"This {type(estimator).__name__} has no history_; call fit before drawing it."
-            )
-        return cls.from_history(history, name=name, quantity=quantity, axes=axes)
+        from sklearn.utils.validation import check_is_fitted
+
+        check_is_fitted(estimator, "history_")
+        return cls.from_history(estimator.history_, name=name, quantity=quantity, axes=axes)
 
     @classmethod
     def from_history(
@@ -112,11 +102,36 @@ class ConvergenceDisplay:
         quantity: str = "rmse",
         axes: Sequence[Axes] | None = None,
     ) -> ConvergenceDisplay:
-        """The display of a history, drawn; the parameters are as in :meth:`from_estimator`."""
+        """The display of a history, drawn.
+
+        Parameters
+        ----------
+        history : mapping with "rmse" and "seconds"
+        name : str, optional
+            For the legend.
+        quantity : {"rmse", "mean_nonzeros"}
+            What to draw.
+        axes : two matplotlib axes, optional
+            Where to draw; by default in a new figure.
+
+        Returns
+        -------
+        ConvergenceDisplay
+        """
         return cls(history, name, quantity).plot(axes=axes)
 
     def plot(self, *, axes: Sequence[Axes] | None = None) -> ConvergenceDisplay:
-        """Draw; the parameters are those of :meth:`from_estimator`."""
+        """Draw.
+
+        Parameters
+        ----------
+        axes : two matplotlib axes, optional
+            Where to draw; by default in a new figure.
+
+        Returns
+        -------
+        ConvergenceDisplay
+        """
         if axes is None:
             from matplotlib import pyplot
 
@@ -124,22 +139,20 @@ class ConvergenceDisplay:
             axes = list(drawn)
         if len(axes) != 2:
             raise ValueError(f"axes has {len(axes)} entries; pass two, for iterations and seconds.")
-        values = np.asarray(self.history[self.quantity], dtype=np.float64)
-        iterations = self.history.get("iteration", np.arange(len(values)))
-        seconds = np.asarray(self.history["seconds"], dtype=np.float64)
-        self._draw(axes[0], iterations, values, "iterations")
-        self._draw(axes[1], seconds, values, "seconds")
+        values = self.history[self.quantity]
+        iterations = self.history.get("iteration", range(len(values)))
+        # A line through one point would not be seen.
+        style: dict[str, Any] = {"lw": 1.8, "ms": 4, "marker": "o" if len(values) == 1 else None}
+        parts = (("iterations", iterations), ("seconds", self.history["seconds"]))
+        for ax, (label, x) in zip(axes, parts, strict=True):
+            ax.plot(x, values, label=self.name, **style)
+            ax.set_xlabel(label)
+            ax.grid(alpha=0.25, lw=0.6)
+            ax.spines[["top", "right"]].set_visible(False)
         axes[0].set_ylabel(_LABELS[self.quantity])
         axes[0].locator_params(axis="x", integer=True)
         if self.name is not None:
             axes[1].legend(frameon=False)
         self.axes_ = list(axes)
-        self.figure_ = figure_of(axes[0])
+        self.figure_ = axes[0].figure
         return self
-
-    def _draw(self, ax: Axes, x: ArrayLike, values: NDArray[Any], label: str) -> None:
-        # A line through one point would not be seen.
-        ax.plot(x, values, lw=1.8, marker="o" if len(values) == 1 else None, ms=4, label=self.name)
-        ax.set_xlabel(label)
-        ax.grid(alpha=0.25, lw=0.6)
-        ax.spines[["top", "right"]].set_visible(False)

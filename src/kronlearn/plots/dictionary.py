@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.dictionary import Dictionary
-from kronlearn.plots.figures import figure_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,6 +58,29 @@ class DictionaryDisplay:
         self.dictionary = dictionary
 
     @classmethod
+    def from_estimator(
+        cls, estimator: Any, *, ax: Axes | None = None, cmap: str = "gray"
+    ) -> DictionaryDisplay:
+        """The display of a fitted estimator's ``dictionary_``, drawn.
+
+        Parameters
+        ----------
+        estimator : fitted KroneckerDictionaryLearning or comparator
+        ax : matplotlib axes, optional
+            Where to draw; by default in a new figure.
+        cmap : str, default="gray"
+            Zero is its middle.
+
+        Returns
+        -------
+        DictionaryDisplay
+        """
+        from sklearn.utils.validation import check_is_fitted
+
+        check_is_fitted(estimator, "dictionary_")
+        return cls.from_dictionary(estimator.dictionary_, ax=ax, cmap=cmap)
+
+    @classmethod
     def from_dictionary(
         cls, dictionary: Dictionary, *, ax: Axes | None = None, cmap: str = "gray"
     ) -> DictionaryDisplay:
@@ -71,11 +93,27 @@ class DictionaryDisplay:
             Where to draw; by default in a new figure.
         cmap : str, default="gray"
             Zero is its middle.
+
+        Returns
+        -------
+        DictionaryDisplay
         """
         return cls(dictionary).plot(ax=ax, cmap=cmap)
 
     def plot(self, *, ax: Axes | None = None, cmap: str = "gray") -> DictionaryDisplay:
-        """Draw; the parameters are those of :meth:`from_dictionary`."""
+        """Draw.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Where to draw; by default in a new figure.
+        cmap : str, default="gray"
+            Zero is its middle.
+
+        Returns
+        -------
+        DictionaryDisplay
+        """
         if ax is None:
             from matplotlib import pyplot
 
@@ -86,7 +124,7 @@ class DictionaryDisplay:
         else:
             self.panels_ = self._draw_factors(ax, cmap)
         self.ax_ = ax
-        self.figure_ = figure_of(ax)
+        self.figure_ = ax.figure
         return self
 
     @property
