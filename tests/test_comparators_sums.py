@@ -53,8 +53,8 @@ def moments_of(Y, X, patch_shape, n_atoms):
 # SuKro, a number of terms
 
 
-@pytest.mark.parametrize(("patch_shape", "n_atoms"), rc.SHAPES)
 @pytest.mark.parametrize(("n_terms", "n_sweeps"), [(1, 3), (3, 2)])
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), rc.SHAPES[1:])
 def test_iterations_with_a_number_of_terms_equal_the_reference(
     rng, patch_shape, n_atoms, n_terms, n_sweeps
 ):
@@ -106,12 +106,13 @@ def low_rank(state):
     return [sums.unit_columns(sums.arrange(state.W, (5, 4), (7, 6)))]
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.int16])
-@pytest.mark.parametrize(("alpha", "u"), [(0.05, 5.0), (0.5, None)])
+@pytest.mark.parametrize(
+    ("alpha", "u", "dtype"), [(0.05, 5.0, np.float64), (0.5, None, np.float64), (50, 5e4, np.int16)]
+)
 def test_iterations_with_a_penalty_equal_the_reference(rng, alpha, u, dtype):
     Y, factors = rc.planted(rng, (5, 4), (7, 6), 100)
     if dtype == np.int16:
-        Y, alpha, u = np.round(100 * Y).astype(dtype), 100 * alpha, u and 1e4 * u
+        Y = np.round(100 * Y).astype(dtype)
     X = reference.code(Y, factors, "omp", 3)
     shapes = {"patch_shape": (5, 4), "n_atoms": (7, 6)}
     wanted_u = np.sum(X**2) / X.shape[1] if u is None else u
@@ -331,7 +332,7 @@ def test_more_terms_than_the_matrix_has_ranks_are_zero(rng):
 
 
 @pytest.mark.parametrize("penalty", [None, 3.0], ids=["published", "small"])
-@pytest.mark.parametrize(("patch_shape", "n_atoms"), rc.SHAPES)
+@pytest.mark.parametrize(("patch_shape", "n_atoms"), rc.SHAPES[1:])
 def test_iterations_of_stark_equal_the_reference(rng, patch_shape, n_atoms, penalty):
     truth = reference.random_factors(rng, patch_shape, n_atoms)
     Y = reference.sparse_samples(rng, truth, 200, 3, noise=0.1)

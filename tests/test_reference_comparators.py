@@ -527,7 +527,7 @@ def test_stark_of_three_modes_ends_at_the_minimum(rng):
     Y, factors, X = problem(rng, patch_shape, n_atoms)
     weight = 2.0
     state, _ = sums.stark_update(
-        Y, sums.stark_start(factors), X, patch_shape, n_atoms, weight, 5.0, n_steps=1200
+        Y, sums.stark_start(factors), X, patch_shape, n_atoms, weight, 5.0, n_steps=2000
     )
     T = sums.rearrange(state.D, patch_shape, n_atoms)[None]
     for mode, A in enumerate(state.A):
