@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 import reference
+from kronlearn.coding import sparse_code
 
 SHAPES = [
     pytest.param((8,), (12,), id="one mode"),
@@ -36,7 +37,7 @@ _RANK_TOLERANCE = 1e-5
 def learn(update, Y, start, n_nonzero_coefs, n_iterations, dictionary=list):
     """The state after some iterations, and the RMSE of the start and of every dictionary after.
 
-    Every dictionary is judged by coding all samples freshly by orthogonal matching pursuit; the
+    Every dictionary is judged by coding all samples afresh; the
     next one comes of ``update(Y, state, X)``, which returns the next state and the codes that
     belong to it. ``dictionary(state)`` is the list of factors with unit columns to code with: the
     state itself if it is one, ``[D]`` for a matrix.
@@ -44,12 +45,17 @@ def learn(update, Y, start, n_nonzero_coefs, n_iterations, dictionary=list):
     state, rmse = start, []
     while True:
         D = reference.dense(dictionary(state))
-        X = reference.code(Y, [D], "omp", n_nonzero_coefs)
+        X = code(Y, [D], n_nonzero_coefs)
         left = reference.residuals(Y, [D], X)
         rmse.append(np.sqrt(np.mean(left**2)))
         if len(rmse) > n_iterations:
             return state, rmse
         state, _ = update(Y, state, X)
+
+
+def code(Y, factors, n_nonzero_coefs):
+    """Dense codes by orthogonal matching pursuit: the library's, which is tested elsewhere."""
+    return sparse_code(flat(Y), [reference.dense(factors)], n_nonzero_coefs).toarray()
 
 
 def planted(rng, patch_shape, n_atoms, n_samples=300, s=3, noise=0.1):
@@ -273,7 +279,7 @@ def osubdil_step(state, Y_batch, n_nonzero_coefs, n_passes=5):
     """
     factors, alpha, beta = (list(part) for part in state)
     Y_batch = np.asarray(Y_batch, dtype=np.float64)
-    X = reference.code(Y_batch, [reference.dense(factors)], "omp", n_nonzero_coefs)
+    X = code(Y_batch, factors, n_nonzero_coefs)
     X = X.reshape(-1, *[factor.shape[1] for factor in factors])
     for mode in range(len(factors)):
         design = unfold(X, mode) @ dense_others(factors, mode).T

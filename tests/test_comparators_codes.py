@@ -98,7 +98,7 @@ def test_an_update_changes_codes_of_any_number_of_nonzeros_as_the_reference_does
 def test_a_sweep_of_aksvd_is_right_for_every_instruction_set_and_size(rng, name, m, n):
     D = reference.random_factors(rng, (m,), (n,))[0]
     Y = rng.standard_normal((90, m))
-    X = reference.code(Y, [D], "omp", min(m, 3))
+    X = rc.code(Y, [D], min(m, 3))
     codes, atoms = sparse.csr_array(X), np.ascontiguousarray(D.T)
     _native.sweep_atoms(Y, codes.indptr, codes.indices, codes.data, atoms, name)
     wanted_D, wanted_X = rc.aksvd_update(Y, D, X)
@@ -123,7 +123,7 @@ def test_only_an_update_of_tksvd_can_raise_the_error(rng, method):
     patch_shape, n_atoms = ((20,), (42,)) if method in (AKSVD, KSVD) else ((5, 4), (7, 6))
     factors = reference.random_factors(rng, patch_shape, n_atoms)
     Y = reference.sparse_samples(rng, factors, 120, 3, noise=0.1)
-    X = reference.code(Y, factors, "omp", 3)
+    X = rc.code(Y, factors, 3)
     new, codes = updated(method, Y, factors, X)
     raised = squared_error(Y, new, codes) > squared_error(Y, factors, X)
     assert raised == (method is TKSVD)

@@ -89,7 +89,7 @@ def test_sedil_as_published_equals_the_reference(rng):
     model = learner(SeDiL, start, balance=None)
     rc.assert_factors(rc.last_dictionary(model, Y).factors, state.point[:-1])
     np.testing.assert_allclose(model.history_["objective"], values, rtol=1e-10)
-    X = reference.code(Y, state.point[:-1], "omp", 3)
+    X = rc.code(Y, state.point[:-1], 3)
     rmse = np.sqrt(np.mean(reference.residuals(Y, state.point[:-1], X) ** 2))
     assert model.history_["rmse"][-1] == pytest.approx(rmse, rel=1e-9)
 
@@ -241,7 +241,7 @@ def test_old_batches_count_less_and_less(rng):
 def test_partial_fit_records_the_error_of_its_batch_before_the_update(rng):
     Y, start = rc.planted(rng, (5, 4), (7, 6))
     history = learner(OSubDil, start).partial_fit(Y).history_
-    X = reference.code(Y, start, "omp", 3)
+    X = rc.code(Y, start, 3)
     wanted = np.sqrt(np.mean(reference.residuals(Y, start, X) ** 2))
     assert history["rmse"] == pytest.approx([wanted], rel=1e-10)
     assert history["mean_nonzeros"] == [3.0]
