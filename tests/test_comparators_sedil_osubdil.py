@@ -147,6 +147,8 @@ def test_sedil_scales_samples_and_skips_those_that_are_zero(rng):
     expected = learner(SeDiL, start).fit(Y).history_["objective"]
     scales = 2.0 ** rng.integers(-3, 4, len(Y)).reshape(-1, 1, 1)
     assert learner(SeDiL, start).fit(Y * scales).history_["objective"] == expected
+    tiny = learner(SeDiL, start).fit(Y * 2.0**-600)
+    assert tiny.history_["objective"][0] == expected[0]
     zeros = np.insert(Y, [0, 100, 100], 0.0, axis=0)
     assert learner(SeDiL, start).fit(zeros).history_["objective"] == expected
 

@@ -253,8 +253,12 @@ def test_tefdil_of_one_mode_without_ridge_is_mod(rng):
 def test_tefdil_leaves_an_atom_of_a_mode_that_nobody_uses_to_replacement(rng, ridge, n_terms):
     Y, start = rc.planted(rng, (5, 4), (7, 6))
     start[0][:, 6] = start[0][:, 0]  # a duplicate is never chosen
-    model = learner(TeFDiL, start, ridge=ridge, n_terms=n_terms, max_iter=6).fit(Y)
+    seen = []
+    options = {"ridge": ridge, "n_terms": n_terms, "callback": lambda told: seen.append(told)}
+    model = learner(TeFDiL, start, max_iter=6, **options).fit(Y)
     assert model.history_["atoms_replaced"][:2] == [0, 1]
+    # The other atoms are updated.
+    assert not np.allclose(seen[1].dictionary.to_dense()[:, 0], seen[0].dictionary.to_dense()[:, 0])
     assert min(model.history_["rmse"][2:]) < model.history_["rmse"][1]
 
 
