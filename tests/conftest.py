@@ -13,7 +13,6 @@ from threadpoolctl import threadpool_limits
 
 import emulated_gpu
 from emulated_gpu import COMPILER, ArraysOnGpu, EmulatedGpu
-from kronlearn.blas import single_threaded_blas
 from kronlearn.cuda.device import current_gpu as real_gpu
 
 # In the background of a shell interrupts are ignored; some tests send them.
@@ -53,13 +52,6 @@ def pytest_sessionfinish() -> None:
 def rng():
     """The same random numbers in every test."""
     return np.random.default_rng(20200708)
-
-
-@pytest.fixture(scope="module")
-def one_blas_thread():
-    """Small products wait for their threads far longer than they take on a busy machine."""
-    with single_threaded_blas():
-        yield
 
 
 @pytest.fixture(scope="module", params=["emulated", "cuda"])

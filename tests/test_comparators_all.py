@@ -23,7 +23,6 @@ from kronlearn.comparators import (
     TeFDiL,
 )
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
 UNSTRUCTURED = [AKSVD, KSVD, MOD]
 # Classes with their own parameters, for samples of shape (5, 4).
 CASES = {

@@ -13,7 +13,6 @@ from kronlearn import _native
 from kronlearn.comparators import AKSVD, KSVD, MOD, TKSVD, PairAKSVD
 from kronlearn.io.arrays import ArraySource
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
 UNSTRUCTURED = [
     pytest.param(AKSVD, rc.aksvd_update, id="AK-SVD"),
     pytest.param(KSVD, rc.ksvd_update, id="K-SVD"),

@@ -14,8 +14,6 @@ from kronlearn.comparators.sedil import Descent
 from kronlearn.comparators.sedil_objective import Objective
 from kronlearn.comparators.spheres import geodesic, tangent, transport
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 
 def unit(Y):
     """Samples scaled to norm 1."""

@@ -19,8 +19,6 @@ from kronlearn.comparators.tefdil import NearestSum
 from kronlearn.core.kronecker_sum import rearranged
 from kronlearn.core.moments import Moments
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
-
 
 def learner(method, start, **options):
     """An estimator that starts from a dictionary or from factors."""

@@ -9,7 +9,6 @@ import reference
 import reference_comparators as rc
 import reference_comparators_sums as sums
 
-pytestmark = pytest.mark.usefixtures("one_blas_thread")
 SHAPES = [
     pytest.param((8,), (12,), id="one mode"),
     pytest.param((4, 5), (6, 5), id="two modes"),
