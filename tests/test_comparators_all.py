@@ -243,7 +243,7 @@ def test_a_target_that_needs_no_nonzeros_is_survived(Y, case):
 # Planted dictionaries
 
 
-@every_case
+@one_of_each_kind
 def test_a_planted_dictionary_is_recovered_from_nearby(case):
     # From random starts about 60 % are, as by the general method.
     rng = np.random.default_rng(0)

@@ -9,6 +9,9 @@ import reference
 import reference_comparators as rc
 import reference_comparators_sums as sums
 
+# References change only with these tests: they need not run with every change of the library.
+pytestmark = pytest.mark.slow
+
 SHAPES = [
     pytest.param((8,), (12,), id="one mode"),
     pytest.param((4, 5), (6, 5), id="two modes"),
