@@ -333,7 +333,7 @@ def test_a_dictionary_is_saved_and_used(tmp_path, photo):
     )
 
 
-def test_a_sum_of_kronecker_products_restores_but_does_not_code(tmp_path, photo):
+def test_a_sum_of_kronecker_products_restores(tmp_path, photo):
     rng = np.random.default_rng(0)
     cosines = [dct_factor(4, 6), dct_factor(4, 6)]
     further = [0.3 * rng.standard_normal((4, 6)) for _ in cosines]
@@ -349,8 +349,6 @@ def test_a_sum_of_kronecker_products_restores_but_does_not_code(tmp_path, photo)
     record = json.loads(succeeds("inpaint", photo, "two.png", *options, *given).stdout)
     assert record["settings"]["n_terms"] == 2
     assert kl.load_dictionary("again.safetensors") == d
-    line = fails("code", photo, "small.kron", *given)
-    assert "photo.png: dictionary is a sum of 2 Kronecker products; files hold" in line
 
 
 def test_a_comparison_is_drawn(tmp_path, photo):
@@ -518,102 +516,6 @@ def test_pixels_are_dropped_to_try_it_out(tmp_path, photo):
 def test_bad_masks_are_refused(photo, options, message):
     Image.fromarray(np.ones((9, 9), np.uint8)).save("wide.png")
     assert message in fails("inpaint", photo, "out.png", *options)
-
-
-# Coding
-
-
-@pytest.mark.parametrize("picture", [p for p in PICTURES if p.n_channels < 5], ids=str)
-def test_an_image_is_coded_and_decoded_in_its_type(tmp_path, picture):
-    write_picture(tmp_path / "in.tif", picture, False)
-    options = ["--psnr", 40, "--json"]
-    record = json.loads(succeeds("code", "in.tif", "small.kron", *options).stdout)
-    succeeds("decode", "small.kron", "out.tif", "-q")
-    found = read_picture(tmp_path / "out.tif")
-    expected = picture.pixels
-    if expected.dtype == np.bool_:
-        # As gray levels.
-        expected = np.where(expected, 255, 0).astype(np.uint8)
-    assert found.pixels.dtype == expected.dtype
-    assert found.pixels.shape == expected.shape
-    assert found.alpha is None
-    score = quality(Picture(expected, picture.has_channels), found.pixels)["psnr"]
-    assert score >= 40
-    assert record["n_bytes"] == (tmp_path / "small.kron").stat().st_size
-    assert record["ratio"] == pytest.approx(expected.nbytes / record["n_bytes"])
-    assert record["bits_per_pixel"] == pytest.approx(8 * record["n_bytes"] / np.prod(picture.shape))
-
-
-def test_coding_tells_size_and_quality_and_what_is_left_out(tmp_path):
-    rgba = np.dstack([image_of("uint8", colour=True), image_of("uint8")])
-    Image.fromarray(rgba).save("in.png")
-    text = succeeds("code", "in.png", "small.kron", "--psnr", 35).stdout
-    for words in (
-        "A coded image has no alpha channel: it is left out.",
-        "48 × 40 × 3 uint8",
-        "times smaller than the pixels",
-        "bits per pixel",
-        "input file",
-        "small.kron",
-    ):
-        assert words in text
-    text = succeeds("decode", "small.kron", "out.png").stdout
-    assert "out.png" in text
-    text = succeeds("show", "small.kron").stdout
-    assert "48 × 40 × 3 uint8" in text
-    record = json.loads(succeeds("show", "small.kron", "--json").stdout)
-    assert record["shape"] == [48, 40, 3]
-    assert record["psnr"] >= 35
-    line = fails("show", "small.kron", "--picture", "x.png")
-    assert "--picture is for dictionaries; small.kron is an image, for kronlearn decode" in line
-
-
-def test_an_image_is_coded_with_a_dictionary(tmp_path, photo):
-    kl.KroneckerDictionary([np.eye(4), np.eye(4)]).save("d.safetensors")
-    options = ["--dictionary", "d.safetensors", "--psnr", 30, "--json"]
-    record = json.loads(succeeds("code", photo, "small.kron", *options).stdout)
-    assert record["patch_shape"] == [4, 4]
-    assert record["dictionary_kind"] == "orthonormal"
-    line = fails("code", photo, "other.kron", "--dictionary", "d.safetensors", "--patch", "4x4")
-    assert "--patch is the dictionary's own" in line
-
-
-def test_coding_writes_a_page_and_a_comparison(tmp_path, photo):
-    succeeds("code", photo, "small.kron", "--report", "r.html", "--comparison", "c.png", "-q")
-    assert "Coded: photo.png" in (tmp_path / "r.html").read_text("utf-8")
-    assert (tmp_path / "c.png").read_bytes().startswith(PNG)
-
-
-def test_what_cannot_be_coded_or_decoded_is_refused(tmp_path, photo):
-    np.save("float.npy", image_of("float32"))
-    succeeds("code", "float.npy", "small.kron", "-q")
-    whole = (tmp_path / "small.kron").read_bytes()
-    (tmp_path / "cut.kron").write_bytes(whole[:-9])
-    (tmp_path / "changed.kron").write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
-    image = np.ones((20, 20), np.float32)
-    image[3, 4] = np.nan
-    np.save("nan.npy", image)
-    for arguments, message in {
-        ("decode", "small.kron", "out.png"): "PNG cannot hold 48 × 40 gray float32; use .tif",
-        ("decode", "cut.kron", "out.tif"): "cut.kron has",
-        ("decode", "changed.kron", "out.tif"): "changed.kron is damaged",
-        ("decode", "photo.png", "out.tif"): "photo.png is not a coded image",
-        ("decode", "none.kron", "out.tif"): "none.kron does not exist",
-        ("show", "cut.kron"): "cut.kron has",
-        ("code", "nan.npy", "out.kron"): "nan.npy: ",
-        ("code", "photo.png", "out.kron", "--psnr", "-3"): "psnr=-3",
-        ("code", "photo.png", "small.kron"): "small.kron exists already",
-        ("code", "photo.png", "photo.png", "-f"): "would overwrite the input",
-        ("decode", "small.kron", "small.kron", "-f"): "would overwrite the input",
-        ("decode", "small.kron", "float.npy"): "float.npy exists already",
-    }.items():
-        assert message in fails(*arguments)
-    assert not (tmp_path / "out.tif").exists()
-    Image.fromarray(np.zeros((600, 600), np.uint8) + image_of("uint8", (600, 600))).save("l.png")
-    succeeds("code", "l.png", "large.kron", "-q")
-    line = fails("decode", "large.kron", "out.tif", "--max-values", 9)
-    assert "large.kron announces an image of shape (600, 600)" in line
-    assert "give a larger --max-values" in line
 
 
 # Scores

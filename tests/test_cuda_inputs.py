@@ -89,13 +89,6 @@ def test_cubes_on_the_gpu_are_denoised(on_gpu, rng):
     np.testing.assert_allclose(on_gpu.download(found), expected, atol=0.05)
 
 
-def test_images_on_the_gpu_are_coded(on_gpu):
-    image = picture((32, 32)).astype(np.uint8)
-    found = kl.images.code(on_gpu.upload(image), psnr=30, n_atoms=12, device="cuda")
-    assert kl.images.decode(found.to_bytes()).shape == image.shape
-    assert found.psnr >= 30
-
-
 @pytest.mark.parametrize("dtype", [">f4", ">u2", "f2", "g"])
 def test_images_of_dtypes_that_gpus_do_not_have_keep_them(on_gpu, rng, dtype):
     noisy = (picture((40, 36)) + rng.normal(0, 10, (40, 36))).clip(0, 255).astype(dtype)

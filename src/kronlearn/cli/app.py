@@ -61,7 +61,7 @@ def kronlearn(
         bool, typer.Option("--traceback", help="Show where in the program an error came up.")
     ] = False,
 ) -> None:
-    """Learn separable (Kronecker) dictionaries; denoise, inpaint and code images with them."""
+    """Learn separable (Kronecker) dictionaries; denoise and inpaint images with them."""
     if isinstance(context.command, Commands):
         context.command.show_traceback = show_traceback
     if context.invoked_subcommand is None:
@@ -227,7 +227,7 @@ def learn(
 
 @app.command()
 def show(
-    model: Annotated[Path, typer.Argument(help="A model file or a coded image.")],
+    model: Annotated[Path, typer.Argument(help="A model file.")],
     picture: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the atoms into this image file.")
     ] = None,
@@ -238,7 +238,7 @@ def show(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tell what is in a model file or a coded image, and draw it."""
+    """Tell what is in a model file, and draw it."""
     from kronlearn.cli.output import Output
     from kronlearn.cli.show import run
 

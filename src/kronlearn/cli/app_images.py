@@ -23,7 +23,7 @@ __all__ = ["add_to"]
 
 def add_to(app: typer.Typer) -> None:
     """Give the command line the commands of this module."""
-    for command in (denoise, inpaint, code, decode):
+    for command in (denoise, inpaint):
         app.command()(command)
 
 
@@ -222,86 +222,3 @@ def inpaint(
         overwrite=overwrite,
     )
     run(request, Inpainting(mask, missing, drop), Output(as_json, quiet))
-
-
-def code(
-    image: Annotated[Path, typer.Argument(metavar="IN", help="An image.")],
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; any name.")],
-    psnr: Annotated[
-        float, typer.Option(metavar="DB", help="The quality to reach, in decibels.")
-    ] = 36.0,
-    dictionary: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A model file to code with; it becomes part of OUT.",
-            show_default="cosines, or a basis learned from the image if that is smaller",
-        ),
-    ] = None,
-    patch: Annotated[
-        str | None, typer.Option(metavar="8x8", help="Shape of a patch.", show_default="8x8")
-    ] = None,
-    atoms: Annotated[
-        str | None,
-        typer.Option(
-            metavar="16x16", help="Learn a general dictionary of so many atoms per axis instead."
-        ),
-    ] = None,
-    report: Report = None,
-    comparison: Comparison = None,
-    seed: Seed = 0,
-    n_jobs: Jobs = None,
-    device: DeviceName = Device.cpu,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Code an image into a small file.
-
-    kronlearn decode makes an image of it again, kronlearn show tells what is in it.
-    """
-    from kronlearn.cli.coded import Coding
-    from kronlearn.cli.coded import code as run
-    from kronlearn.cli.extras import Extras
-    from kronlearn.cli.output import Output
-
-    request = Coding(
-        input=image,
-        output=output,
-        psnr=psnr,
-        dictionary=dictionary,
-        patch=parse_sizes("--patch", patch),
-        atoms=parse_sizes("--atoms", atoms),
-        extras=Extras(report, comparison, None),
-        seed=seed,
-        n_jobs=n_jobs,
-        device=device.value,
-        overwrite=overwrite,
-    )
-    run(request, Output(as_json, quiet))
-
-
-def decode(
-    source: Annotated[
-        Path, typer.Argument(metavar="IN", help="A file that kronlearn code has written.")
-    ],
-    output: Annotated[
-        Path, typer.Argument(metavar="OUT", help="The image to write, in the type that was coded.")
-    ],
-    max_values: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Pixels times channels that a file may announce; a small file can announce many.",
-            show_default="134217728",
-        ),
-    ] = None,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Make an image of a coded one again."""
-    from kronlearn.cli.coded import decode as run
-    from kronlearn.cli.output import Output
-
-    run(source, output, max_values, overwrite, Output(as_json, quiet))

@@ -16,7 +16,6 @@ from kronlearn.cli.png16 import is_png16, read_png16, write_png16
 from kronlearn.io.conversion import in_range
 
 __all__ = [
-    "IMAGE_ENDINGS",
     "READABLE",
     "Picture",
     "as_type",
@@ -265,9 +264,6 @@ _FORMATS = {
     ".webp": Format("WebP", ("uint8",)),
     ".bmp": Format("BMP", ("bool", "uint8"), alpha=False),
 }
-
-#: Of the names of image files that can be written.
-IMAGE_ENDINGS = frozenset(_FORMATS)
 
 
 def check_writable(path: Path, picture: Picture, option: str = "OUT") -> list[str]:

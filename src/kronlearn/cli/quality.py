@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.cli.pictures import Picture
-from kronlearn.images.value_range import ValueRange
 
 __all__ = ["decibels", "plain_quality", "quality"]
 
@@ -38,10 +37,20 @@ def quality(reference: Picture, image: NDArray[Any]) -> dict[str, float]:
 
 
 def data_range(reference: NDArray[Any]) -> float:
-    """From black to white, as a coded image counts it."""
-    if reference.dtype == np.bool_:
+    """From black to white.
+
+    255 for 8 bits; for up to 32 without a sign the largest number of as many bits as are used,
+    4095 for 12 of 16; otherwise the largest minus the smallest value.
+    """
+    dtype = reference.dtype
+    if dtype == np.bool_:
         return 1.0
-    return ValueRange.of(reference).peak or 1.0
+    if dtype.kind in "iu" and dtype.itemsize == 1:
+        return 255.0
+    low, high = reference.min().item(), reference.max().item()
+    if dtype.kind == "u" and dtype.itemsize <= 4:
+        return float(2 ** max(8, high.bit_length()) - 1)
+    return float(high - low) or 1.0
 
 
 def decibels(psnr: float) -> str:

@@ -1,4 +1,4 @@
-"""``kronlearn show``: what is in a model file or a coded image."""
+"""``kronlearn show``: what is in a model file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 
 from kronlearn.cli import drawing
-from kronlearn.cli.coded import coded_facts, coded_record
 from kronlearn.cli.output import Output, facts_table, times
 from kronlearn.cli.places import check_places
 from kronlearn.cli.record import history_in, usage_in
 from kronlearn.core.dictionary import Dictionary
-from kronlearn.images.coded_file import MAGIC
-from kronlearn.images.compression import CodedImage
 from kronlearn.io.model_files import load_dictionary, read_file
 
 __all__ = ["run"]
@@ -27,16 +24,8 @@ def run(
     overwrite: bool,
     output: Output,
 ) -> None:
-    """Print the facts about a dictionary, or an image; draw what is asked for."""
+    """Print the facts about a dictionary; draw what is asked for."""
     drawings = [("--picture", picture), ("--convergence", convergence)]
-    if _is_coded(model):
-        for option, path in drawings:
-            if path is not None:
-                raise ValueError(
-                    f"{option} is for dictionaries; {model} is an image, for kronlearn decode."
-                )
-        _show_coded(model, output)
-        return
     check_places(drawings, [model], overwrite)
     for option, path in drawings:
         drawing.check_drawable(option, path)
@@ -58,20 +47,6 @@ def run(
         if path is not None:
             output.say(f"Wrote {path}")
     output.finish({"model": str(model), **facts, "info": info})
-
-
-def _is_coded(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with open(path, "rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
-
-
-def _show_coded(path: Path, output: Output) -> None:
-    coded = CodedImage.load(path)
-    output.say(path)
-    output.say(facts_table(coded_facts(coded)))
-    output.finish({"image": str(path), **coded_record(coded)})
 
 
 def _sizes(facts: dict[str, Any]) -> list[tuple[str, str | None]]:

@@ -1,4 +1,4 @@
-"""Images: denoise, inpaint, code and decode them; their patches.
+"""Images: denoise and inpaint them; their patches.
 
 Names are loaded when first used.
 """
@@ -9,20 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kronlearn.images.compression import CodedImage, CodedImageError, code, decode
     from kronlearn.images.denoising import Denoised, denoise
     from kronlearn.images.inpainting import Inpainted, inpaint
     from kronlearn.images.noise import estimate_sigma
     from kronlearn.images.patches import Patches, extract_patches, reconstruct_from_patches
 
 _HOMES = {
-    "CodedImage": "compression",
-    "CodedImageError": "compression",
     "Denoised": "denoising",
     "Inpainted": "inpainting",
     "Patches": "patches",
-    "code": "compression",
-    "decode": "compression",
     "denoise": "denoising",
     "estimate_sigma": "noise",
     "extract_patches": "patches",
@@ -31,13 +26,9 @@ _HOMES = {
 }
 
 __all__ = [
-    "CodedImage",
-    "CodedImageError",
     "Denoised",
     "Inpainted",
     "Patches",
-    "code",
-    "decode",
     "denoise",
     "estimate_sigma",
     "extract_patches",
