@@ -704,7 +704,7 @@ BAD_OPTIONS = [
     ({"patch_size": 49}, ValueError, r"\(49, 49\).*\(48, 48\)"),
     ({"patch_size": (8, 8, 8)}, ValueError, r"patch_size=\(8, 8, 8\).*2"),
     ({"patch_size": 8.5}, (TypeError, ValueError), "patch_size=8.5"),
-    ({"patch_size": "8"}, ValueError, "patch_size='8'"),
+    ({"patch_size": "8"}, TypeError, "patch_size='8'"),
     ({"n_atoms": 0}, ValueError, "n_atoms=0"),
     ({"n_atoms": (9,)}, ValueError, r"n_atoms=\(9,\)"),
     ({"n_atoms": 9.0}, (TypeError, ValueError), "n_atoms=9.0"),

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.cli.pictures import READABLE, Picture, luminance, read_gray, read_picture
+from kronlearn.images.patch_grid import PatchGrid, without_means
 
 __all__ = [
     "drawn_patches",
@@ -81,19 +82,22 @@ def drawn_patches(
             raise ValueError(
                 f"{before} holds {first} and {path} {second}; learn from images of one type."
             )
-        windows = _windows(picture, shape, steps, colour, path)
+        pixels, grid = _pixels_and_grid(picture, shape, steps, colour, path)
         share = (n_samples - count) // (len(paths) - index)
-        chosen = _chosen(windows, share, rng)
+        places = np.arange(len(grid))
+        if len(grid) > share:
+            places = np.sort(rng.choice(len(grid), share, replace=False))
+        chosen = grid.cut(pixels, places).reshape(-1, *modes)
         patches[count : count + len(chosen)] = chosen if keep_means else without_means(chosen)
         count += len(chosen)
         advance()
     return patches[:count]
 
 
-def _windows(
+def _pixels_and_grid(
     picture: Picture, shape: tuple[int, ...], steps: tuple[int, ...], colour: bool, path: Path
-) -> NDArray[np.float32]:
-    """The grid's patches as a view: (pages, rows, columns, m_1, m_2[, 3])."""
+) -> tuple[NDArray[np.float32], PatchGrid]:
+    """Pixels (pages, rows, columns[, 3]), and where their patches stand."""
     pixels = luminance(picture)
     if colour:
         pixels = picture.pixels.astype(np.float32)
@@ -107,22 +111,10 @@ def _windows(
             f"Patches of {shape[0]} × {shape[1]} do not fit in an image of {rows} × {columns}: "
             f"{path}."
         )
-    stack = pixels.reshape(-1, rows, columns, *([3] if colour else []))
-    windows = np.lib.stride_tricks.sliding_window_view(stack, shape[:2], axis=(1, 2))
-    if colour:
-        windows = np.moveaxis(windows, 3, -1)
-    return windows[:, :: steps[0], :: steps[1]]
-
-
-def _chosen(
-    windows: NDArray[np.float32], share: int, rng: np.random.Generator
-) -> NDArray[np.float32]:
-    grid = windows.shape[:3]
-    n_windows = int(np.prod(grid))
-    if n_windows <= share:
-        return windows.reshape(-1, *windows.shape[3:])
-    places = np.sort(rng.choice(n_windows, share, replace=False))
-    return windows[np.unravel_index(places, grid)]
+    channels = (3,) if colour else ()
+    stack = pixels.reshape(-1, rows, columns, *channels)
+    sizes, strides = (1, *shape, *channels), (1, *steps, *channels)
+    return stack, PatchGrid(stack.shape, sizes, strides, border=False)
 
 
 def grid_patches(
@@ -134,8 +126,7 @@ def grid_patches(
             f"Patches of {shape[0]} × {shape[1]} do not fit in an image of "
             f"{image.shape[0]} × {image.shape[1]}."
         )
-    windows = np.lib.stride_tricks.sliding_window_view(image, shape)
-    return windows[:: stride[0], :: stride[1]].reshape(-1, *shape)
+    return np.asarray(PatchGrid(image.shape, shape, stride, border=False).cut(image))
 
 
 def sampled_patches(
@@ -146,14 +137,7 @@ def sampled_patches(
     shares = np.array_split(np.arange(n_samples), len(images))
     patches = np.empty((n_samples, *shape), np.float32)
     for image, share in zip(images, shares, strict=True):
-        windows = np.lib.stride_tricks.sliding_window_view(image, shape)
-        rows, columns = (rng.integers(0, size, len(share)) for size in windows.shape[:2])
-        patches[share] = windows[rows, columns]
+        grid = PatchGrid(image.shape, shape, (1, 1))
+        rows, columns = (rng.integers(0, size, len(share)) for size in grid.grid_shape)
+        patches[share] = grid.cut(image, np.ravel_multi_index((rows, columns), grid.grid_shape))
     return without_means(patches)
-
-
-def without_means(patches: NDArray[Any]) -> NDArray[Any]:
-    """The patches (N, m_1, …, m_d), each minus its mean, in their own dtype."""
-    modes = tuple(range(1, patches.ndim))
-    means = patches.mean(axis=modes, keepdims=True, dtype=np.float64)
-    return patches - means.astype(patches.dtype)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.core.init import dct_factor
+from kronlearn.images.patch_grid import PatchGrid
 
 __all__ = [
     "INCLUDED",
@@ -68,9 +69,9 @@ def sampled_patches(images: Sequence[Image], shape: tuple[int, int], n_samples: 
     rng = np.random.default_rng(0)
     patches = []
     for image, share in zip(images, np.array_split(range(n_samples), len(images)), strict=True):
-        windows = np.lib.stride_tricks.sliding_window_view(image, shape)
-        rows, columns = (rng.integers(0, size, len(share)) for size in windows.shape[:2])
-        patches.append(windows[rows, columns])
+        grid = PatchGrid(image.shape, shape, (1, 1))
+        places = tuple(rng.integers(0, size, len(share)) for size in grid.grid_shape)
+        patches.append(grid.cut(image, np.ravel_multi_index(places, grid.grid_shape)))
     samples = np.concatenate(patches)
     return samples - samples.mean(axis=(1, 2), keepdims=True)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numbers
 from collections.abc import Sequence
 from concurrent.futures import Future
-from itertools import pairwise
 from threading import Lock
 from typing import Any
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from kronlearn.core.source import Source
 from kronlearn.hyperspectral.blocks import read_height
 from kronlearn.hyperspectral.subspace import working_dtype
+from kronlearn.images.patch_grid import PatchGrid, without_means
 from kronlearn.io.cubes import Cube, open_cube
 
 __all__ = ["CubePatches"]
@@ -63,20 +63,24 @@ class CubePatches(Source):
         self.name = self.cube.name
         self.remove_means = remove_means
         rows, columns, bands = self.cube.shape
-        m, n, *b = self.patch_shape
-        self._rows = _Places(rows, m)
-        self._columns = _Places(columns, n)
-        self._bands = _Places(bands, *b or [1])
-        self._in_strip = len(self._bands) * len(self._columns)
+        m, n, b = (*self.patch_shape, 1)[:3]
+        sizes = (m, b, n)
+        # In the order of the patches: rows, bands, columns.
+        self._grid = PatchGrid((rows, bands, columns), sizes, sizes)
+        self._strip_grid = PatchGrid((m, bands, columns), sizes, sizes)
         # Strips that are read together.
         self._per_slab = max(1, read_height(self.cube) // m)
         self._forget()
         # Which patches of every strip are valid, as bits, if not all are, and how many there are
         # in the strips before.
         self._valid: dict[int, NDArray[np.uint8]] = {}
-        self._before = np.arange(len(self._rows) + 1) * self._in_strip
+        self._before = np.arange(self._n_strips + 1) * len(self._strip_grid)
         if self.cube.nodata is not None:
             self._find_valid()
+
+    @property
+    def _n_strips(self) -> int:
+        return self._grid.grid_shape[0]
 
     def __len__(self) -> int:
         return int(self._before[-1])
@@ -102,13 +106,10 @@ class CubePatches(Source):
         for strip in range(first, last + 1):
             before, after = int(self._before[strip]), int(self._before[strip + 1])
             a, b = max(start, before), min(stop, after)
-            per_band = len(self._columns)
-            # All columns of some bands, between what the first and the last band have.
-            whole = {min(b, a + (before - a) % per_band), max(a, b - (b - before) % per_band)}
-            for c, d in pairwise(sorted({a, b} | whole)):
-                places = self._places(strip, c - before, d - before)
-                self._cut(self._strip(strip), places, samples[c - start : d - start])
-        return self._centred(samples)
+            places = self._places(strip, a - before, b - before)
+            patches = self._strip_grid.cut(self._strip(strip).transpose(0, 2, 1), places)
+            samples[a - start : b - start] = self._samples(patches.swapaxes(2, 3))
+        return samples
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         """Some samples ``(len(rows), features)``, few and in any order, each read on its own."""
@@ -117,11 +118,14 @@ class CubePatches(Source):
             row = int(rows[place])
             strip, _ = self._strips_of(row, row + 1)
             inside = row - int(self._before[strip])
-            found = int(self._places(strip, inside, inside + 1)[0])
-            band, column = divmod(found, len(self._columns))
-            at = (self._rows.at(strip), self._columns.at(column), self._bands.at(band))
-            samples[place] = self.cube.read_checked(*at)[0].reshape(-1)
-        return self._centred(samples)
+            found = strip * len(self._strip_grid) + self._places(strip, inside, inside + 1)
+            corner = (int(start[0]) for start in self._grid.corners(found))
+            above, bands, columns = (
+                slice(start, start + m) for start, m in zip(corner, self._grid.patch, strict=True)
+            )
+            values, _ = self.cube.read_checked(above, columns, bands)
+            samples[place] = self._samples(values[None])[0]
+        return samples
 
     def _strips_of(self, start: int, stop: int) -> tuple[int, int]:
         """The first and the last strip that some samples are in."""
@@ -133,29 +137,19 @@ class CubePatches(Source):
         """Where in a strip its samples start to stop are, of those that are valid."""
         if strip not in self._valid:
             return np.arange(start, stop)
-        bits = np.unpackbits(self._valid[strip], count=self._in_strip)
+        bits = np.unpackbits(self._valid[strip], count=len(self._strip_grid))
         return np.flatnonzero(bits)[start:stop]
 
-    def _cut(self, values: NDArray[Any], places: NDArray[np.intp], out: NDArray[Any]) -> None:
-        """Samples (N, features) at increasing places of a strip, values (m, columns, bands)."""
-        per_band = len(self._columns)
-        first, last = int(places[0]) // per_band, int(places[-1]) // per_band
-        cut = self._cut_up(values, first, last + 1).transpose(3, 1, 0, 2, 4)
-        if len(places) == cut.shape[0] * per_band:
-            np.copyto(out.reshape(cut.shape), cut, casting="unsafe")
-        else:
-            samples = np.ascontiguousarray(cut, dtype=self.dtype).reshape(-1, self.n_features)
-            out[...] = samples[places - first * per_band]
-
-    def _cut_up(self, values: NDArray[Any], first: int, last: int) -> NDArray[Any]:
-        """Values (m, columns, bands) as (m, patches, n, patches, b), from some bands only."""
-        values = self._bands.cut(values, 2, first, last)
-        return self._columns.cut(values, 1, 0, len(self._columns))
+    def _samples(self, patches: NDArray[Any]) -> NDArray[Any]:
+        """Patches (N, m, n, b) as samples (N, features)."""
+        patches = without_means(patches) if self.remove_means else patches
+        return patches.astype(self.dtype).reshape(-1, self.n_features)
 
     def _strip(self, strip: int) -> NDArray[Any]:
         """Values (m, columns, bands) of a strip; those read with it are kept for others."""
         first = strip // self._per_slab * self._per_slab
-        rows, start = self._rows.at(strip), self._rows.at(first).start
+        starts, height = self._grid.starts[0], self.patch_shape[0]
+        start = int(starts[first])
         with self._lock:
             slab = self._slabs.get(first)
             is_new = slab is None
@@ -164,30 +158,25 @@ class CubePatches(Source):
                 if len(self._slabs) > _SLABS:
                     del self._slabs[next(iter(self._slabs))]
         if is_new:
-            last = min(first + self._per_slab, len(self._rows)) - 1
+            last = int(starts[min(first + self._per_slab, self._n_strips) - 1])
             try:
-                values, _ = self.cube.read_checked(slice(start, self._rows.at(last).stop))
+                values, _ = self.cube.read_checked(slice(start, last + height))
                 slab.set_result(values)
             except BaseException as problem:
                 slab.set_exception(problem)
                 with self._lock:
                     self._slabs.pop(first, None)
-        return slab.result()[rows.start - start : rows.stop - start]
-
-    def _centred(self, samples: NDArray[Any]) -> NDArray[Any]:
-        if self.remove_means:
-            samples -= samples.mean(axis=1, keepdims=True)
-        return samples
+        inside = int(starts[strip]) - start
+        return slab.result()[inside : inside + height]
 
     def _find_valid(self) -> None:
         """Find the patches in which every value is data."""
-        counts = np.full(len(self._rows), self._in_strip)
-        for strip in range(len(self._rows)):
+        counts = np.full(self._n_strips, len(self._strip_grid))
+        for strip in range(self._n_strips):
             valid = self.cube.valid(self._strip(strip))
             if valid is None or valid.all():
                 continue
-            cut = self._cut_up(valid, 0, len(self._bands))
-            whole = cut.all(axis=(0, 2, 4)).T
+            whole = self._strip_grid.cut(valid.transpose(0, 2, 1)).all(axis=(1, 2, 3))
             self._valid[strip] = np.packbits(whole)
             counts[strip] = np.count_nonzero(whole)
         self._before = np.concatenate([[0], np.cumsum(counts)])
@@ -196,33 +185,6 @@ class CubePatches(Source):
                 f"{self.name} has no patch of shape {self.patch_shape} without values that mean "
                 f"no data ({self.cube.nodata})."
             )
-
-
-class _Places:
-    """Where patches of a size are along an axis: one after the other, the last at the end."""
-
-    def __init__(self, length: int, size: int) -> None:
-        self.length, self.size = length, size
-
-    def __len__(self) -> int:
-        return -(-self.length // self.size)
-
-    def at(self, number: int) -> slice:
-        """The part of the axis that a patch takes."""
-        start = min(number * self.size, self.length - self.size)
-        return slice(start, start + self.size)
-
-    def cut(self, values: NDArray[Any], axis: int, first: int, last: int) -> NDArray[Any]:
-        """The axis of values cut into two: patches from first to last, and their entries."""
-        key: list[Any] = [slice(None)] * values.ndim
-        if last * self.size <= self.length:
-            key[axis] = slice(first * self.size, last * self.size)
-        else:
-            whole = np.arange(first * self.size, (last - 1) * self.size)
-            final = self.at(last - 1)
-            key[axis] = np.concatenate([whole, np.arange(final.start, final.stop)])
-        part = values[tuple(key)]
-        return part.reshape(*part.shape[:axis], -1, self.size, *part.shape[axis + 1 :])
 
 
 def _checked_shape(patch_shape: Sequence[int], cube: Cube) -> tuple[int, ...]:

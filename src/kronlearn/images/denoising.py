@@ -17,8 +17,9 @@ from kronlearn.core.dictionary import Dictionary
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.images.aggregation import Averager, similar_patches
-from kronlearn.images.dictionaries import Choice, choose, draw_patches, learn, sizes_per_axis
+from kronlearn.images.dictionaries import Choice, choose, draw_patches, learn
 from kronlearn.images.noise import sigma_of_channel
+from kronlearn.images.patch_grid import sizes_per_axis
 from kronlearn.images.planes import (
     Planes,
     as_image,

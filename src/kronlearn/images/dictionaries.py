@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +14,11 @@ from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.cuda.device import Gpu
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
+from kronlearn.images.patch_grid import PatchGrid, sizes_per_axis
 from kronlearn.io.device_arrays import is_on_gpu
 from kronlearn.parameters import check_count
 
-__all__ = ["Choice", "choose", "default_patch", "draw_patches", "learn", "sizes_per_axis"]
+__all__ = ["Choice", "choose", "default_patch", "draw_patches", "learn"]
 
 # Patches that are coded side by side in the widest vectors.
 _NEIGHBOURS = 16
@@ -94,18 +94,6 @@ def default_patch(shape: Sequence[int], pixels: int) -> tuple[int, ...]:
     return tuple(min(size, length) for length in shape)
 
 
-def sizes_per_axis(name: str, sizes: Any, shape: Sequence[int]) -> tuple[int, ...]:
-    """One positive size for each axis of an image; a single number stands for all."""
-    given = [sizes] * len(shape) if np.ndim(sizes) == 0 else list(sizes)
-    whole = all(isinstance(size, numbers.Integral) for size in given)
-    if not whole or len(given) != len(shape) or min(given) < 1:
-        raise ValueError(
-            f"{name}={sizes!r} must be a positive integer or {len(shape)} of them, one for each "
-            "spatial axis of the image."
-        )
-    return tuple(int(size) for size in given)
-
-
 def _check_patch(patch: tuple[int, ...], shape: Sequence[int]) -> None:
     if len(patch) != len(shape):
         raise ValueError(
@@ -132,46 +120,27 @@ def draw_patches(
     Neighbours have about the same energy: coded side by side, they take about equally long. Those
     of planes on a GPU, of which all is known, stay there, in the order of their places.
     """
-    axes = tuple(range(1, planes.ndim))
+    grid = PatchGrid(planes.shape, (1, *patch), (1,) * planes.ndim)
+    wanted = n_samples if known is None else 2 * n_samples
+    drawn = np.sort(rng.choice(len(grid), min(wanted, len(grid)), replace=False, shuffle=False))
     if is_on_gpu(planes):
         assert gpu is not None
-        return _drawn_on(gpu, planes, patch, n_samples, rng)
-    windows = np.lib.stride_tricks.sliding_window_view(planes, patch, axes)
-    places = windows.shape[: planes.ndim]
-    total = math.prod(places)
-    wanted = n_samples if known is None else 2 * n_samples
-    drawn = np.sort(rng.choice(total, min(wanted, total), replace=False, shuffle=False))
-    at = np.unravel_index(drawn, places)
+        pixels = gpu.upload(grid.first_pixels(drawn))[:, None] + gpu.upload(grid.offsets.ravel())
+        samples = planes.reshape(-1)[pixels]
+        samples -= samples.mean(axis=1, keepdims=True)
+        return samples.reshape(-1, *patch)
+    axes = tuple(range(1, planes.ndim))
     if known is not None:
-        shares = np.lib.stride_tricks.sliding_window_view(known, patch)[at[1:]].mean(axis=axes)
-        best = np.sort(np.argsort(-shares, kind="stable")[:n_samples])
-        at = tuple(place[best] for place in at)
-    samples = windows[at]
+        places = PatchGrid(known.shape, patch, (1,) * known.ndim)
+        shares = places.cut(known, drawn % len(places)).mean(axis=axes)
+        drawn = drawn[np.sort(np.argsort(-shares, kind="stable")[:n_samples])]
+    samples = grid.cut(planes, drawn).reshape(-1, *patch)
     samples = samples - samples.mean(axis=axes, keepdims=True)
     order = np.argsort(np.square(samples).sum(axis=axes), kind="stable")
     # Groups in any order, so that threads get easy and hard ones alike.
     whole = len(order) // _NEIGHBOURS * _NEIGHBOURS
     groups = rng.permutation(order[:whole].reshape(-1, _NEIGHBOURS))
     return samples[np.concatenate([groups.reshape(-1), order[whole:]])]
-
-
-def _drawn_on(
-    gpu: Gpu,
-    planes: NDArray[np.float32],
-    patch: tuple[int, ...],
-    n_samples: int,
-    rng: np.random.Generator,
-) -> NDArray[np.float32]:
-    """Patches (N, *patch) without their means from random places of planes on a GPU."""
-    places = (len(planes), *(n - m + 1 for n, m in zip(planes.shape[1:], patch, strict=True)))
-    total = math.prod(places)
-    drawn = np.sort(rng.choice(total, min(n_samples, total), replace=False, shuffle=False))
-    corners = np.ravel_multi_index(np.unravel_index(drawn, places), planes.shape)
-    offsets = tuple(np.indices((1, *patch)).reshape(len(places), -1))
-    inside = np.ravel_multi_index(offsets, planes.shape)
-    samples = planes.reshape(-1)[gpu.upload(corners)[:, None] + gpu.upload(inside)]
-    samples -= samples.mean(axis=1, keepdims=True)
-    return samples.reshape(-1, *patch)
 
 
 def learn(

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from kronlearn.core.init import dct_factor
 from kronlearn.cuda.device import Gpu, current_gpu
 from kronlearn.cuda.pixels import Contents, Pixels
+from kronlearn.images.patch_grid import PatchGrid
 from kronlearn.images.planes import contents_of, contiguous, image_array, knows, place_of
 from kronlearn.io.device_arrays import is_on_gpu
 
@@ -135,11 +136,9 @@ def _patches(plane: NDArray[Any], shape: tuple[int, ...], xp: Any) -> NDArray[np
     Those that tell nothing about noise are left out: flat ones, and, if enough others remain, those
     with pixels at the ends of the image's range, where noise may have been cut off.
     """
-    windows = xp.lib.stride_tricks.sliding_window_view(plane, shape)
-    places = windows.shape[: plane.ndim]
-    stride = _stride(places)
-    chosen = windows[tuple(slice(None, None, stride) for _ in places)]
-    patches = chosen.reshape(-1, *shape).astype(np.float64)
+    stride = _stride([size - m + 1 for size, m in zip(plane.shape, shape, strict=True)])
+    grid = PatchGrid(plane.shape, shape, (stride,) * plane.ndim, border=False)
+    patches = grid.cut(plane, xp=xp).astype(np.float64)
     pixels = tuple(range(1, patches.ndim))
     low, high = patches.min(axis=pixels), patches.max(axis=pixels)
     uneven = low < high

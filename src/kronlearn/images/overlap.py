@@ -1,4 +1,4 @@
-"""Where the patches of an image stand, and the average of patches that overlap."""
+"""The average of patches that overlap."""
 
 from __future__ import annotations
 
@@ -9,26 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.images.patch_grid import PatchGrid
 from kronlearn.io.conversion import in_range
 
-__all__ = ["OverlapAverage", "patch_starts"]
-
-
-def patch_starts(
-    shape: tuple[int, ...], patch_shape: tuple[int, ...], stride: tuple[int, ...]
-) -> tuple[NDArray[np.intp], ...]:
-    """Positions along each axis: 0, stride, 2·stride, … and the one where a patch ends last."""
-    for size, patch in zip(shape, patch_shape, strict=True):
-        if patch > size:
-            raise ValueError(
-                f"Patches of shape {patch_shape} do not fit in an image of shape {shape}."
-            )
-    starts = []
-    for size, patch, step in zip(shape, patch_shape, stride, strict=True):
-        last = size - patch
-        regular = np.arange(0, last + 1, step)
-        starts.append(regular if last % step == 0 else np.append(regular, last))
-    return tuple(starts)
+__all__ = ["OverlapAverage"]
 
 
 class OverlapAverage:
@@ -39,62 +23,51 @@ class OverlapAverage:
 
     Parameters
     ----------
-    shape, patch_shape, stride : tuple of int
+    grid : PatchGrid
     """
 
-    def __init__(
-        self, shape: tuple[int, ...], patch_shape: tuple[int, ...], stride: tuple[int, ...]
-    ) -> None:
-        self.shape = shape
-        self.patch_shape = patch_shape
-        self.starts = patch_starts(shape, patch_shape, stride)
-        self.grid_shape = tuple(len(starts) for starts in self.starts)
+    def __init__(self, grid: PatchGrid) -> None:
+        self.grid = grid
         self.done = 0
         if any(
             np.diff(starts).max(initial=0) > m
-            for starts, m in zip(self.starts, patch_shape, strict=True)
+            for starts, m in zip(grid.starts, grid.patch, strict=True)
         ):
             raise ValueError(
-                f"stride={stride} leaves gaps between patches of shape {patch_shape}; an image can "
-                "be made of patches only where they touch or overlap."
+                f"stride={grid.stride} leaves gaps between patches of shape {grid.patch}; an image "
+                "can be made of patches only where they touch or overlap."
             )
         self._needed = (
-            f"an image of shape {shape} in patches of shape {patch_shape} with stride {stride} has "
-            f"exactly {self.count}."
+            f"an image of shape {grid.shape} in patches of shape {grid.patch} with stride "
+            f"{grid.stride} has exactly {len(grid)}."
         )
-        self._steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
         self._first: NDArray[Any] | None = None
         self._total: NDArray[np.float64] | None = None
 
-    @property
-    def count(self) -> int:
-        """How many patches there are."""
-        return math.prod(self.grid_shape)
-
     def next_rows(self, block: NDArray[Any]) -> slice:
-        """Where the next patches (n, *patch_shape) stand among all."""
+        """Where the next patches (n, *patch) stand among all."""
         rows = slice(self.done, self.done + len(block))
-        if block.shape[1:] != self.patch_shape:
+        if block.shape[1:] != self.grid.patch:
             raise ValueError(
                 f"A block of patches has shape {block.shape}; those before had patches of shape "
-                f"{self.patch_shape}."
+                f"{self.grid.patch}."
             )
-        if rows.stop > self.count:
+        if rows.stop > len(self.grid):
             raise ValueError(f"There are {rows.stop} patches or more; {self._needed}")
         return rows
 
     def add(self, block: NDArray[Any], weights: NDArray[Any] | None = None) -> None:
-        """Take in the next patches (n, *patch_shape), with a positive weight each or none."""
+        """Take in the next patches (n, *patch), with a positive weight each or none."""
         if self._first is not None and block.dtype != self._first.dtype:
             raise ValueError(
                 f"A block of patches has dtype {block.dtype}; those before had {self._first.dtype}."
             )
         if self._first is None:
-            self._first = np.zeros(math.prod(self.shape), block.dtype)
+            self._first = np.zeros(math.prod(self.grid.shape), block.dtype)
             self._differences = np.zeros(self._first.shape, np.result_type(block.dtype, np.float64))
             if weights is not None:
                 self._total = np.zeros(self._first.shape)
-        few = len(block) < math.prod(self.patch_shape)
+        few = len(block) < math.prod(self.grid.patch)
         parts = self._patch_by_patch(block) if few else self._offset_by_offset(block)
         finite = block.dtype.kind != "f" or bool(np.isfinite(block).all())
         with np.errstate(invalid="ignore", over="ignore"):
@@ -110,15 +83,18 @@ class OverlapAverage:
 
     def image(self, dtype: np.dtype[Any] | None = None) -> NDArray[Any]:
         """The image of all patches, of their dtype or another; integers are rounded and clipped."""
-        if self._first is None or self.done < self.count:
+        if self._first is None or self.done < len(self.grid):
             raise ValueError(f"There are {self.done} patches; {self._needed}")
         dtype = self._first.dtype if dtype is None else dtype
-        first, change = self._first.reshape(self.shape), self._differences.reshape(self.shape)
+        first, change = (
+            self._first.reshape(self.grid.shape),
+            self._differences.reshape(self.grid.shape),
+        )
         with np.errstate(invalid="ignore", over="ignore"):
             if self._total is None:
                 self._divide_by_coverage(change)
             else:
-                change /= self._total.reshape(self.shape)
+                change /= self._total.reshape(self.grid.shape)
             if first.dtype.kind != "f" and dtype.kind != "f":
                 return _rounded(first, change, dtype)
             image = first + change
@@ -130,43 +106,43 @@ class OverlapAverage:
             raise ValueError(f"The patches hold NaN, which {dtype} cannot hold.")
         return in_range(image, dtype)
 
-    def _corners(self, n: int) -> tuple[NDArray[np.intp], list[NDArray[np.intp]]]:
+    def _places(self, n: int) -> tuple[NDArray[np.intp], list[NDArray[np.intp]]]:
         """Of the next n patches the first pixels, and from which offset on their pixels are new.
 
         A patch is the first to cover a pixel if along every axis the one before misses it.
         """
-        place = np.unravel_index(np.arange(self.done, self.done + n), self.grid_shape)
-        corners = np.zeros(n, np.intp)
+        numbers = np.arange(self.done, self.done + n)
         fresh = []
-        for starts, k, size, step in zip(
-            self.starts, place, self.patch_shape, self._steps, strict=True
+        for starts, k, size in zip(
+            self.grid.starts,
+            np.unravel_index(numbers, self.grid.grid_shape),
+            self.grid.patch,
+            strict=True,
         ):
-            corners += starts[k] * step
             ends_before = np.concatenate([[0], starts[:-1] + size])
             fresh.append((ends_before - starts)[k])
-        return corners, fresh
+        return self.grid.first_pixels(numbers), fresh
 
     def _offset_by_offset(self, block: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
         """Pixels, values, which are new, and the patches they belong to, all patches at once."""
-        corners, fresh = self._corners(len(block))
+        corners, fresh = self._places(len(block))
         # From the last offset to the first: that is the order in which patches reach a pixel.
-        for offset in reversed(list(np.ndindex(self.patch_shape))):
-            pixels = corners + sum(o * step for o, step in zip(offset, self._steps, strict=True))
+        for offset in reversed(list(np.ndindex(self.grid.patch))):
             new = np.ones(len(block), bool)
             for o, from_here in zip(offset, fresh, strict=True):
                 new &= o >= from_here
+            pixels = corners + self.grid.offsets[offset]
             yield pixels, block[(slice(None), *offset)], new, slice(None)
 
     def _patch_by_patch(self, block: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
         """The same for one patch at a time, all its pixels at once."""
-        corners, fresh = self._corners(len(block))
-        offsets = np.indices(self.patch_shape, sparse=True)
-        inside = sum(o * step for o, step in zip(offsets, self._steps, strict=True))
+        corners, fresh = self._places(len(block))
+        inside = np.indices(self.grid.patch, sparse=True)
         for k, patch in enumerate(block):
-            new = np.ones(self.patch_shape, bool)
-            for o, from_here in zip(offsets, fresh, strict=True):
+            new = np.ones(self.grid.patch, bool)
+            for o, from_here in zip(inside, fresh, strict=True):
                 new &= o >= from_here[k]
-            yield corners[k] + inside, patch, new, k
+            yield corners[k] + self.grid.offsets, patch, new, k
 
     def _difference(self, values: NDArray[Any], first: NDArray[Any], finite: bool) -> NDArray[Any]:
         if values.dtype.kind != "f":
@@ -179,7 +155,7 @@ class OverlapAverage:
 
     def _divide_by_coverage(self, change: NDArray[Any]) -> None:
         """Divide by the number of patches that cover each pixel, the product of those per axis."""
-        axes = zip(self.starts, self.shape, self.patch_shape, strict=True)
+        axes = zip(self.grid.starts, self.grid.shape, self.grid.patch, strict=True)
         for axis, (starts, size, patch) in enumerate(axes):
             edges = np.zeros(size + 1, np.int64)
             np.add.at(edges, starts, 1)

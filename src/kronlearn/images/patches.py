@@ -6,12 +6,15 @@ import itertools
 import math
 import operator
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from kronlearn.images.overlap import OverlapAverage, patch_starts
+from kronlearn.core.source import Source, sample_dtype
+from kronlearn.images.overlap import OverlapAverage
+from kronlearn.images.patch_grid import PatchGrid, means_dtype, means_of, sizes_per_axis
 
 __all__ = ["Patches", "extract_patches", "reconstruct_from_patches"]
 
@@ -20,12 +23,12 @@ _BLOCK_NUMBERS = 1 << 19
 
 
 class Patches:
-    """The patches of an image, made when they are asked for: a sequence that takes no memory.
+    """The patches of an image, cut out when they are asked for: an array that takes no memory.
 
     What :func:`extract_patches` returns. Patches are in C order of their positions. An index
     gives one patch; a slice, a list of indices or a boolean mask an array ``(n, *patch_shape)``.
-    ``np.asarray(patches)`` holds all of them at once; functions that take an array of samples, as
-    :func:`kronlearn.sparse_code` and ``fit`` do, make that array too.
+    ``fit``, ``transform``, ``score`` and :func:`kronlearn.sparse_code` read them block by block;
+    ``np.asarray(patches)`` holds all of them at once.
 
     Attributes
     ----------
@@ -41,8 +44,8 @@ class Patches:
     Examples
     --------
     >>> import numpy as np
-    >>> from kronlearn.images.patches import extract_patches
-    >>> patches = extract_patches(np.arange(30).reshape(5, 6), (2, 3), stride=2)
+    >>> import kronlearn as kl
+    >>> patches = kl.images.extract_patches(np.arange(30).reshape(5, 6), (2, 3), stride=2)
     >>> patches.shape, [starts.tolist() for starts in patches.starts]
     ((9, 2, 3), [[0, 2, 3], [0, 2, 3]])
     >>> patches[-1]
@@ -52,21 +55,11 @@ class Patches:
     [(4, 2, 3), (4, 2, 3), (1, 2, 3)]
     """
 
-    def __init__(
-        self,
-        image: NDArray[Any],
-        patch_shape: tuple[int, ...],
-        stride: tuple[int, ...],
-        means: NDArray[Any] | None = None,
-    ) -> None:
-        self.image_shape = image.shape
-        self.patch_shape = patch_shape
-        self.stride = stride
-        self.starts = patch_starts(image.shape, patch_shape, stride)
-        self.grid_shape = tuple(len(starts) for starts in self.starts)
-        self.dtype = image.dtype if means is None else means.dtype
-        self._windows = np.lib.stride_tricks.sliding_window_view(image, patch_shape)
-        self._means = means
+    def __init__(self, image: NDArray[Any], grid: PatchGrid) -> None:
+        self.image, self.grid = image, grid
+        self.image_shape, self.patch_shape, self.stride = grid.shape, grid.patch, grid.stride
+        self.starts, self.grid_shape = grid.starts, grid.grid_shape
+        self.dtype = means_dtype(image.dtype) if grid.remove_means else image.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -98,27 +91,26 @@ class Patches:
         for start in range(0, len(self), step):
             yield self[start : start + step]
 
+    def as_source(self) -> Source:
+        """The patches as samples to learn from."""
+        return _PatchSource(self)
+
     def __len__(self) -> int:
-        return self.shape[0]
+        return len(self.grid)
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
         if isinstance(index, slice):
             chosen = np.arange(*index.indices(len(self)))
         else:
             chosen = self._chosen(index)
-        place = np.unravel_index(chosen, self.grid_shape)
-        windows = self._windows[tuple(s[p] for s, p in zip(self.starts, place, strict=True))]
-        # One patch is a view of the image so far.
-        patches = np.array(windows, self.dtype) if chosen.ndim == 0 else windows
-        if self._means is None:
-            return patches
-        with np.errstate(invalid="ignore", over="ignore"):
-            return np.asarray(patches - _spread(self._means[chosen], len(self.patch_shape)))
+        patches = np.asarray(self.grid.cut(self.image, np.atleast_1d(chosen)))
+        return patches if chosen.ndim else patches[0]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
             raise ValueError("The patches are not in memory; an array of them is always a copy.")
-        return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
+        patches = np.asarray(self.grid.cut(self.image))
+        return patches.astype(self.dtype if dtype is None else dtype, copy=False)
 
     def __repr__(self) -> str:
         return (
@@ -146,6 +138,32 @@ class Patches:
                 f"Patch {chosen[wrong].flat[0]} does not exist; there are {len(self)} patches."
             )
         return np.where(chosen < 0, chosen + len(self), chosen).astype(np.intp)
+
+
+class _PatchSource(Source):
+    """Patches as floats, a block of them in memory at a time."""
+
+    name = "image"
+
+    def __init__(self, patches: Patches) -> None:
+        self.patches = patches
+        self.patch_shape, self.dtype = patches.patch_shape, sample_dtype(patches.dtype)
+
+    def __len__(self) -> int:
+        return len(self.patches)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Consecutive patches, flattened."""
+        return self.take(np.arange(start, stop))
+
+    def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        """Some patches, flattened, in any order."""
+        cut = self.patches.grid.cut(self.patches.image, rows)
+        return np.ascontiguousarray(cut, self.dtype).reshape(-1, self.n_features)
+
+    def step(self, multiple_of: int) -> int:
+        """Few patches: cutting them out anew costs next to nothing."""
+        return -(-_block_size(self.patch_shape) // multiple_of) * multiple_of
 
 
 @overload
@@ -197,33 +215,32 @@ def extract_patches(
     Examples
     --------
     >>> import numpy as np
-    >>> from kronlearn.images.patches import extract_patches, reconstruct_from_patches
+    >>> import kronlearn as kl
     >>> image = np.random.default_rng(0).normal(size=(100, 90))
-    >>> patches = extract_patches(image, (8, 8), stride=3)
+    >>> patches = kl.images.extract_patches(image, (8, 8), stride=3)
     >>> patches.shape
     (928, 8, 8)
-    >>> np.array_equal(reconstruct_from_patches(patches, image.shape, stride=3), image)
+    >>> np.array_equal(kl.images.reconstruct_from_patches(patches, image.shape, stride=3), image)
     True
+
+    Learning cuts them out block by block:
+
+    >>> model = kl.KroneckerDictionaryLearning((12, 12), max_iter=3, random_state=0)
+    >>> model.fit(patches).patch_shape_
+    (8, 8)
     """
     array = _real(image, "image")
     if array.ndim == 0 or array.size == 0:
         raise ValueError(
             f"image has shape {array.shape}; at least one pixel along every axis is needed."
         )
-    sizes = _per_axis(patch_shape, "patch_shape", array.shape)
-    steps = _per_axis(stride, "stride", array.shape)
-    patches = Patches(array, sizes, steps)
+    sizes = sizes_per_axis("patch_shape", patch_shape, array.shape)
+    steps = sizes_per_axis("stride", stride, array.shape)
+    patches = Patches(array, PatchGrid(array.shape, sizes, steps))
     if not remove_means:
         return patches
-    kind = np.float32 if array.dtype == np.float32 else np.float64
-    means = np.empty(len(patches), kind)
-    done = 0
-    with np.errstate(invalid="ignore", over="ignore"):
-        for block in patches.blocks(_block_size(sizes)):
-            rows = block.reshape(len(block), -1)
-            means[done : done + len(rows)] = rows.mean(axis=1, dtype=np.float64)
-            done += len(rows)
-    return Patches(array, sizes, steps, means), means
+    means = [means_of(block) for block in patches.blocks(_block_size(sizes))]
+    return Patches(array, replace(patches.grid, remove_means=True)), np.concatenate(means)
 
 
 def reconstruct_from_patches(
@@ -266,16 +283,17 @@ def reconstruct_from_patches(
     The patches are changed a block at a time:
 
     >>> import numpy as np
-    >>> from kronlearn.images.patches import extract_patches, reconstruct_from_patches
+    >>> import kronlearn as kl
     >>> image = np.arange(600, dtype=np.uint16).reshape(20, 30)
-    >>> patches, means = extract_patches(image, 8, stride=4, remove_means=True)
+    >>> patches, means = kl.images.extract_patches(image, 8, stride=4, remove_means=True)
     >>> halved = (block / 2 for block in patches.blocks(10))
-    >>> result = reconstruct_from_patches(halved, image.shape, 4, means=means, dtype=np.uint16)
+    >>> options = {"means": means, "dtype": np.uint16}
+    >>> result = kl.images.reconstruct_from_patches(halved, image.shape, 4, **options)
     >>> result[0, :4], image[0, :4]
     (array([54, 55, 55, 56], dtype=uint16), array([0, 1, 2, 3], dtype=uint16))
     """
     shape = _shape(image_shape)
-    steps = _per_axis(stride, "stride", shape)
+    steps = sizes_per_axis("stride", stride, shape)
     given = _blocks_of(patches)
     first = next(given, None)
     if first is None or first.ndim != len(shape) + 1:
@@ -284,15 +302,16 @@ def reconstruct_from_patches(
             f"patches {found}; for an image of shape {shape} an array (N, *patch_shape) with "
             f"{len(shape) + 1} axes is needed, or blocks of it."
         )
-    average = OverlapAverage(shape, first.shape[1:], steps)
-    offsets = _one_each(means, "means", average.count)
-    importance = _one_each(weights, "weights", average.count)
+    grid = PatchGrid(shape, first.shape[1:], steps)
+    average = OverlapAverage(grid)
+    offsets = _one_each(means, "means", len(grid))
+    importance = _one_each(weights, "weights", len(grid))
     if importance is not None and not (np.isfinite(importance) & (importance > 0)).all():
         raise ValueError("weights must be positive and finite, so that every pixel has an average.")
     for block in itertools.chain([first], given):
         rows = average.next_rows(block)
         if offsets is not None:
-            block = block + _spread(offsets[rows], len(shape))
+            block = block + offsets[rows].reshape(-1, *[1] * len(shape))
         average.add(block, None if importance is None else importance[rows])
     return average.image(None if dtype is None else _real_dtype(np.dtype(dtype), "dtype"))
 
@@ -320,11 +339,6 @@ def _block_size(patch_shape: tuple[int, ...]) -> int:
     return max(1, _BLOCK_NUMBERS // max(1, math.prod(patch_shape)))
 
 
-def _spread(values: NDArray[Any], axes: int) -> NDArray[Any]:
-    """One number per patch, so that it broadcasts over the patch."""
-    return values.reshape(values.shape + (1,) * axes)
-
-
 def _real(values: Any, name: str) -> NDArray[Any]:
     array = np.asarray(values)
     _real_dtype(array.dtype, name)
@@ -345,23 +359,6 @@ def _shape(image_shape: tuple[int, ...]) -> tuple[int, ...]:
     if not shape or min(shape) < 1:
         raise ValueError(f"image_shape={shape} has no pixels; pass the shape of the whole image.")
     return shape
-
-
-def _per_axis(sizes: Any, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """One positive integer per axis of the image."""
-    try:
-        given = [operator.index(size) for size in sizes] if np.ndim(sizes) else None
-        found = [operator.index(sizes)] * len(shape) if given is None else given
-    except (TypeError, ValueError):
-        raise TypeError(f"{name}={sizes!r} is not an integer or a tuple of integers.") from None
-    if len(found) != len(shape):
-        raise ValueError(
-            f"{name}={sizes!r} has {len(found)} numbers; an image of shape {shape} needs "
-            f"{len(shape)}, one per axis, or a single one for all."
-        )
-    if min(found) < 1:
-        raise ValueError(f"{name}={sizes!r} must be positive; pass at least 1 for every axis.")
-    return tuple(found)
 
 
 def _one_each(values: ArrayLike | None, name: str, count: int) -> NDArray[Any] | None:

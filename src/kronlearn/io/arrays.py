@@ -110,11 +110,14 @@ class StoredSource(Source):
 def open_samples(Y: Any, name: str = "Y") -> Samples:
     """Samples as they can be read: an array in memory, a stored one, or a source.
 
-    Paths, mapped files and arrays of Zarr, h5py, Dask and xarray are read in blocks. ``name`` is
-    what errors call an array in memory.
+    Paths, mapped files, arrays of Zarr, h5py, Dask and xarray, and what has a method ``as_source``,
+    as the patches of an image do, are read in blocks. ``name`` is what errors call an array in
+    memory.
     """
     if isinstance(Y, Source) or is_on_gpu(Y):
         return Y
+    if hasattr(Y, "as_source"):
+        return Y.as_source()
     lazy = type(Y).__module__.split(".")[0] in _LAZY
     if not lazy and not isinstance(Y, str | os.PathLike | StoredArray | np.memmap):
         return real_array(Y, name)
