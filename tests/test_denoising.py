@@ -15,6 +15,7 @@ from skimage.data import astronaut, camera
 
 import kronlearn as kl
 import reference
+from kronlearn.images.aggregation import Averager
 
 IMAGES = Path(__file__).resolve().parents[2] / "shared" / "data" / "images"
 denoise = kl.images.denoise
@@ -327,6 +328,46 @@ def test_without_noise_nothing_changes(dtype):
 def test_noise_far_below_the_rounding_of_single_precision_is_left():
     noisy = noisy_crop(20, 48)
     np.testing.assert_array_equal(quick(noisy, 1e-6), noisy)
+
+
+@pytest.fixture
+def coded(monkeypatch):
+    """The sizes of the planes whose patches are coded."""
+    sizes, code = [], Averager.code
+
+    def counted(self, image, *arguments, **options):
+        sizes.append(image.size)
+        return code(self, image, *arguments, **options)
+
+    monkeypatch.setattr(Averager, "code", counted)
+    return sizes
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("sigma", [0.05, 0.5, 5.0])
+def test_nothing_is_learned_or_coded_where_there_is_hardly_any_noise(coded, sigma, stages):
+    clean, noisy = clean_crop(96), noisy_crop(sigma, 96)
+    found = quick(noisy, sigma, stages=stages, full=True)
+    nearly_clean = sigma < 1
+    assert len(coded) == (0 if nearly_clean else 1)
+    assert (found.dictionary is None) == nearly_clean
+    assert ("learning" in found.seconds) != nearly_clean
+    assert psnr(found.image, clean) > psnr(noisy, clean) - 0.01
+
+
+def test_a_few_outliers_do_not_make_an_image_nearly_clean(coded):
+    noisy = noisy_crop(5, 96).copy()
+    noisy[3, 5], noisy[70, 6] = 1e5, -1e5
+    quick(noisy, 5, stages=1)
+    assert coded == [noisy.size]
+
+
+def test_a_nearly_clean_channel_does_not_keep_the_noise_of_the_others():
+    clean = colour_crop()[0]
+    noisy = clean + (0.05, 0.05, 25) * np.random.default_rng(0).standard_normal(clean.shape)
+    found = quick(noisy, (0.05, 0.05, 25), channel_axis=-1, full=True)
+    assert found.dictionary is not None
+    assert psnr(found.image[..., 2], clean[..., 2]) > psnr(noisy[..., 2], clean[..., 2]) + 5
 
 
 def test_noise_beyond_the_range_of_the_image_is_refused():

@@ -15,6 +15,8 @@ from skimage.restoration import inpaint_biharmonic
 
 import kronlearn as kl
 import reference
+from kronlearn.images import inpainting
+from kronlearn.images.aggregation import Averager
 
 IMAGES = Path(__file__).resolve().parents[2] / "shared" / "data" / "images"
 inpaint = kl.images.inpaint
@@ -94,6 +96,56 @@ def test_a_signal_with_one_axis_is_filled(rng):
     clean = 100 * np.sin(np.linspace(0, 20, 500))
     missing = rng.random(500) < 0.5
     assert np.std(quick(np.where(missing, 0, clean), missing) - clean) < 2
+
+
+# Work
+
+
+def test_only_the_surroundings_of_missing_pixels_are_worked_on(monkeypatch):
+    clean = np.tile(camera()[100:400, 180:480], (2, 2)).astype(np.float64)
+    missing = np.zeros(clean.shape, bool)
+    missing[3, 590], missing[420:423, 90] = True, True
+    sizes, code, shrink = [], Averager.code, Averager.shrink_groups
+
+    def counted(work):
+        def count(self, image, *arguments, **options):
+            sizes.append(image.size)
+            return work(self, image, *arguments, **options)
+
+        return count
+
+    monkeypatch.setattr(Averager, "code", counted(code))
+    monkeypatch.setattr(Averager, "shrink_groups", counted(shrink))
+    filled = quick(np.where(missing, 0, clean), missing)
+    # Two places, both stages; the second codes and shrinks in every step.
+    assert len(sizes) == 2 + 2 * 2 * inpainting._STEPS
+    assert max(sizes[:2]) < 40**2
+    assert max(sizes) < 0.06 * clean.size
+    np.testing.assert_array_equal(filled[~missing], clean[~missing])
+
+
+def test_the_parts_that_are_worked_on_hold_all_that_counts(monkeypatch):
+    clean = crop(200)[0]
+    missing = np.zeros(clean.shape, bool)
+    missing[21:24, 30], missing[33, 17] = True, True
+    holes = np.where(missing, 0, clean)
+    found = quick(holes, missing)
+    monkeypatch.setattr(inpainting, "_boxes", lambda gone, *_: [(slice(None),) * gone.ndim])
+    np.testing.assert_allclose(found, quick(holes, missing), rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("shape", [(400,), (90, 70), (20, 24, 18)], ids=str)
+def test_parts_are_disjoint_and_hold_the_surroundings_of_all_missing_pixels(rng, shape):
+    halo, step = (7,) * len(shape), (3,) * len(shape)
+    for share in (0.0005, 0.005, 0.5):
+        missing = rng.random(shape) < share
+        count = np.zeros(shape, int)
+        for box in inpainting._boxes(missing, halo, step):
+            count[box] += 1
+            assert all(part.start % 3 == 0 for part in box)
+        assert count.max(initial=0) <= 1
+        for pixel in np.argwhere(missing):
+            assert count[tuple(slice(max(0, k - 7), k + 8) for k in pixel)].all()
 
 
 # Known pixels

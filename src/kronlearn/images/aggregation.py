@@ -19,7 +19,7 @@ from kronlearn.images.dictionaries import default_patch
 from kronlearn.images.planes import contiguous
 from kronlearn.io.device_arrays import is_on_gpu
 
-__all__ = ["Averager", "overlapping", "similar_patches"]
+__all__ = ["Averager", "group_sizes", "overlapping", "similar_patches"]
 
 # float32 or float64, C-contiguous.
 Image = NDArray[Any]
@@ -150,12 +150,17 @@ def similar_patches(
         planes, guide = (contiguous(np.moveaxis(array, longest, -1)) for array in (planes, guide))
         estimate = similar_patches(planes, guide, noise, workers, on_share)
         return contiguous(np.moveaxis(estimate, -1, longest))
-    patch = default_patch(shape, _GROUP_PATCH_PIXELS)
+    patch, window = group_sizes(shape)
+    averager = Averager(patch, overlapping(patch), workers, on_share)
+    return averager.shrink_groups(planes, guide, group=_GROUP, window=window, noise=noise)
+
+
+def group_sizes(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The patches of groups in an image of a shape, and how far apart those of a group may be."""
     axes = max(1, sum(size > 1 for size in shape))
     reach = round((_CANDIDATES ** (1 / axes) - 1) / 2)
-    averager = Averager(patch, overlapping(patch), workers, on_share)
     window = tuple(min(reach, size - 1) for size in shape)
-    return averager.shrink_groups(planes, guide, group=_GROUP, window=window, noise=noise)
+    return default_patch(shape, _GROUP_PATCH_PIXELS), window
 
 
 @lru_cache(16)

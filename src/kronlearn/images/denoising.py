@@ -37,7 +37,10 @@ _PATCH_PIXELS, _LARGE_PATCH_PIXELS = 64, 256
 _NOISY = 0.75
 # Numbers that are learned from: 10,000 patches of 64, 2,500 of 256.
 _NUMBERS_LEARNED_FROM = 640_000
-# Beyond this ratio of signal to noise there is nothing that single precision could take away.
+# Beyond this ratio of signal to noise patches are not coded: they would need more nonzeros than
+# they may get, which takes long and loses more detail than noise.
+_NEARLY_CLEAN = 300
+# Beyond this one there is nothing that single precision could take away.
 _CLEAN = 1e6
 
 
@@ -46,9 +49,9 @@ class Denoised:
     """What :func:`denoise` did.
 
     ``sigma`` is the standard deviation of the noise, one for each channel if there is a channel
-    axis; ``dictionary`` what patches were coded with, None if there was nothing to do; ``history``
-    that of its learning, None if it was not learned; ``settings`` what was chosen; ``seconds`` how
-    long each stage took.
+    axis; ``dictionary`` what patches were coded with, None if there was no noise, or so little that
+    nothing was coded; ``history`` that of its learning, None if it was not learned; ``settings``
+    what was chosen; ``seconds`` how long each stage took.
     """
 
     image: Any
@@ -84,7 +87,8 @@ def denoise(
     A separable dictionary is learned from patches of the noisy image itself and every patch is
     coded with as few atoms as leave a residual of the noise's size; the patches are averaged. The
     second stage takes groups of similar patches, as samples with one more mode, and shrinks what
-    the first estimate says is not signal.
+    the first estimate says is not signal. An image that is nearly clean is its own first estimate,
+    for the second stage: nothing is learned or coded.
 
     Parameters
     ----------
@@ -166,22 +170,29 @@ def denoise(
         else:
             sigmas = _given_sigmas(sigma, ranges, channels[0].size, channel_axis)
     noisy = [k for k, s in enumerate(sigmas) if _is_noisy(channels[k], s, ranges[k])]
-    dictionary, history, settings = None, None, {}
+    dictionary, history = None, None
+    settings: dict[str, Any] = {}
     if noisy:
         scales = [sigmas[k] for k in noisy]
         planes = Planes.from_channels(channels, scales, noisy, gpu=workers.gpu, contents=contents)
-        if patch_size is None and choice.dictionary is None and _drowned(planes):
-            choice = choose(shape, None, None, n_atoms, _LARGE_PATCH_PIXELS, n_terms)
-            how = _How(choice, gain, stride, method)
-        dictionary = choice.dictionary
-        if dictionary is None:
-            model = _learn(planes.pixels, how, max_iter, seed, workers, log)
-            dictionary, history = model.dictionary_, model.history_
-        estimate = _code(planes.pixels, how, dictionary, workers, log)
-        if stages == 2:
+        estimate = planes.pixels
+        nearly_clean = all(
+            _exceeds(_NEARLY_CLEAN * sigmas[k], channels[k], ranges[k]) for k in noisy
+        )
+        if not nearly_clean:
+            if patch_size is None and choice.dictionary is None and _drowned(planes):
+                choice = choose(shape, None, None, n_atoms, _LARGE_PATCH_PIXELS, n_terms)
+                how = _How(choice, gain, stride, method)
+            dictionary = choice.dictionary
+            if dictionary is None:
+                model = _learn(planes.pixels, how, max_iter, seed, workers, log)
+                dictionary, history = model.dictionary_, model.history_
+            estimate = _code(planes.pixels, how, dictionary, workers, log)
+            settings = {**how.settings(dictionary), "max_iter": int(max_iter)}
+        settings["stages"] = int(stages)
+        if stages == 2 or nearly_clean:
             with log.stage("similar patches") as on_share:
                 estimate = similar_patches(planes.pixels, estimate, 1.0, workers, on_share)
-        settings = {**how.settings(dictionary), "stages": int(stages), "max_iter": int(max_iter)}
     if len(noisy) < len(channels):
         result = channels.copy()
     else:
@@ -333,8 +344,12 @@ def _given_sigmas(
 
 def _is_noisy(channel: NDArray[Any], sigma: float, limits: tuple[float, float]) -> bool:
     """Whether there is noise in a channel, of pixels within limits, that can be taken away."""
-    most = _CLEAN * sigma
-    return sigma > 0 and (limits[1] - limits[0] < most or _spread(channel) < most)
+    return sigma > 0 and not _exceeds(_CLEAN * sigma, channel, limits)
+
+
+def _exceeds(span: float, channel: NDArray[Any], limits: tuple[float, float]) -> bool:
+    """Whether nearly all pixels of a channel, which lie within limits, take more than a span."""
+    return limits[1] - limits[0] >= span and _spread(channel) >= span
 
 
 def _spread(channel: NDArray[Any]) -> float:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.ndimage import find_objects, label, maximum_filter
 from sklearn.utils import check_random_state
 
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.init import dct_factor
 from kronlearn.engines.workers import Workers
-from kronlearn.images.aggregation import Averager, overlapping, similar_patches
+from kronlearn.images.aggregation import Averager, group_sizes, overlapping, similar_patches
 from kronlearn.images.dictionaries import Choice, choose, draw_patches, learn
 from kronlearn.images.planes import (
     Planes,
     as_image,
+    contiguous,
     image_array,
     in_memory,
     place_of,
@@ -81,8 +84,9 @@ def inpaint(
 
     The first stage codes overlapping patches by what is known of them and reads the missing pixels
     off their sparse approximations. The second learns a dictionary from the best known patches and
-    then treats what is missing as noise that fades: again and again the whole image is denoised, by
-    coding and by groups of similar patches, and the known pixels are put back.
+    then treats what is missing as noise that fades: again and again the image is denoised, by
+    coding and by groups of similar patches, and the known pixels are put back. Only the parts of
+    the image around missing pixels are worked on.
 
     Parameters
     ----------
@@ -197,21 +201,25 @@ class _Inpainting:
             [dct_factor(m, m) for m in patch]
         )
         weights = known.astype(np.float32)
+        stride = overlapping(patch)
+        boxes = _boxes(~known, patch, stride)
         with self.log.stage("coding") as on_share:
-            for k, plane in enumerate(planes):
-                tell = part_of(on_share, k, len(planes))
-                estimate = Averager(patch, overlapping(patch), self.workers, tell).code(
-                    plane,
+            for number, (plane, box) in enumerate(product(planes, boxes)):
+                tell = part_of(on_share, number, len(planes) * len(boxes))
+                estimate = Averager(patch, stride, self.workers, tell).code(
+                    contiguous(plane[box]),
                     self.dictionary.coding_factors,
                     method="omp",
                     width=max(1, min(choice.pixels // 9, self.dictionary.n_codes)),
                     tol=_FIRST_TOL * math.sqrt(choice.pixels),
-                    known=weights,
+                    known=contiguous(weights[box]),
                 )
-                unreached = ~np.isfinite(estimate)
+                np.copyto(plane[box], estimate, where=~known[box])
+            for plane in planes:
+                unreached = ~np.isfinite(plane)
                 if unreached.any():
-                    estimate[unreached] = _from_coarser(plane, weights)[unreached]
-                np.copyto(plane, estimate, where=~known)
+                    plane[unreached] = 0
+                    plane[unreached] = _from_coarser(plane, weights)[unreached]
 
     def refine(
         self,
@@ -236,19 +244,32 @@ class _Inpainting:
                     on_share=on_share,
                 )
             self.dictionary, self.history = model.dictionary_, model.history_
+        boxes = _boxes(~known, *_reach(choice, known.shape))
         with self.log.stage("similar patches") as on_share:
-            gpu = self.workers.gpu
-            # Small ones stay on the GPU for all steps.
-            working = image_array(planes, 0, gpu)
-            missing = place_of(working, gpu).asarray(~known)
-            for step, noise in enumerate(np.geomspace(_FADE_FROM, _FADE_TO, _STEPS)):
-                tell = part_of(on_share, step, _STEPS)
-                change = self._denoised(working, choice, float(noise), tell)
-                change -= working
-                change *= _RELAXATION
-                change *= missing
-                working += change
-            planes[...] = in_memory(working, gpu)
+            for number, box in enumerate(boxes):
+                tell = part_of(on_share, number, len(boxes))
+                self._fade(planes[(slice(None), *box)], known[box], choice, tell)
+
+    def _fade(
+        self,
+        planes: NDArray[np.float32],
+        known: NDArray[np.bool_],
+        choice: Choice,
+        on_share: Callable[[float], None] | None,
+    ) -> None:
+        """Denoise planes again and again, for less and less noise, where pixels are missing."""
+        gpu = self.workers.gpu
+        # Small ones stay on the GPU for all steps.
+        working = image_array(contiguous(planes), 0, gpu)
+        missing = place_of(working, gpu).asarray(~known)
+        for step, noise in enumerate(np.geomspace(_FADE_FROM, _FADE_TO, _STEPS)):
+            tell = part_of(on_share, step, _STEPS)
+            change = self._denoised(working, choice, float(noise), tell)
+            change -= working
+            change *= _RELAXATION
+            change *= missing
+            working += change
+        planes[...] = in_memory(working, gpu)
 
     def _denoised(
         self,
@@ -258,8 +279,7 @@ class _Inpainting:
         on_share: Callable[[float], None] | None,
     ) -> NDArray[np.float32]:
         assert self.dictionary is not None
-        stride = tuple(min(2, m) for m in choice.patch_size)
-        coder = Averager(choice.patch_size, stride, self.workers)
+        coder = Averager(choice.patch_size, _stride(choice), self.workers)
         guide = np.empty_like(planes)
         for k, plane in enumerate(planes):
             guide[k] = coder.code(
@@ -308,6 +328,45 @@ def _parts(missing: NDArray[np.bool_]) -> list[list[int]]:
     if all(np.array_equal(missing[0], other) for other in missing[1:]):
         return [everything]
     return [[k] for k in everything]
+
+
+def _stride(choice: Choice) -> tuple[int, ...]:
+    """Pixels from patch to patch in the second stage."""
+    return tuple(min(2, m) for m in choice.patch_size)
+
+
+def _reach(choice: Choice, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How far from a pixel its estimate in the second stage looks, and after what patches repeat.
+
+    From a patch of a group to the one that it is similar to, and on to the others of the group,
+    each of them covered by coded patches.
+    """
+    patch, window = group_sizes(shape)
+    sizes = zip(choice.patch_size, patch, window, strict=True)
+    steps = zip(_stride(choice), overlapping(patch), strict=True)
+    return tuple(m + 2 * (g + w) for m, g, w in sizes), tuple(math.lcm(*pair) for pair in steps)
+
+
+def _boxes(
+    missing: NDArray[np.bool_], halo: tuple[int, ...], step: tuple[int, ...]
+) -> list[tuple[slice, ...]]:
+    """Parts of an image, disjoint, with all missing pixels and as much around each as a halo.
+
+    They begin at multiples of a step: patches stand where they would in the whole image.
+    """
+    near = maximum_filter(missing, [2 * h + 1 for h in halo], mode="constant")
+    while True:
+        boxes = find_objects(label(near)[0])
+        boxes = [
+            tuple(slice(a.start // t * t, a.stop) for a, t in zip(box, step, strict=True))
+            for box in boxes
+        ]
+        filled = np.zeros_like(near)
+        for box in boxes:
+            filled[box] = True
+        if np.array_equal(filled, near):
+            return boxes
+        near = filled
 
 
 def _spread(channel: NDArray[Any], known: NDArray[np.bool_]) -> float:
