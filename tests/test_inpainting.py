@@ -124,14 +124,15 @@ def test_only_the_surroundings_of_missing_pixels_are_worked_on(monkeypatch):
     np.testing.assert_array_equal(filled[~missing], clean[~missing])
 
 
-def test_the_parts_that_are_worked_on_hold_all_that_counts(monkeypatch):
-    clean = crop(200)[0]
+def test_the_parts_that_are_worked_on_hold_all_that_counts(monkeypatch, rng):
+    # A texture whose similar patches are nearly as far apart as they are looked for.
+    clean = np.tile(100 * rng.random((19, 19)), (9, 9))[:170, :170] + rng.normal(0, 5, (170, 170))
     missing = np.zeros(clean.shape, bool)
     missing[21:24, 30], missing[33, 17] = True, True
     holes = np.where(missing, 0, clean)
     found = quick(holes, missing)
     monkeypatch.setattr(inpainting, "_boxes", lambda gone, *_: [(slice(None),) * gone.ndim])
-    np.testing.assert_allclose(found, quick(holes, missing), rtol=0, atol=0.01)
+    np.testing.assert_allclose(found, quick(holes, missing), rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(400,), (90, 70), (20, 24, 18)], ids=str)
@@ -477,7 +478,7 @@ def test_progress_tells_of_every_stage(options, names, n_jobs):
     clean, missing, _ = colour_crop()
     told = []
     quick(
-        np.where(missing[..., None], np.nan, clean),
+        np.where(missing[..., None], np.nan, clean)[..., :2],
         progress=lambda stage, share: told.append((stage, share)),
         n_jobs=n_jobs,
         **options,

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from scipy.ndimage import gaussian_filter
+from skimage import data
 from skimage.data import astronaut, camera, coins
 
 import kronlearn as kl
@@ -146,3 +148,29 @@ def test_flat_borders_do_not_hide_the_noise(share):
     rows = int(share * 256)
     image[:rows], image[-rows:] = 0, 77
     assert kl.images.estimate_sigma(image) == pytest.approx(20, rel=0.1)
+
+
+@pytest.mark.parametrize("clean", [camera()[:256, :256], coins()], ids=["camera", "coins"])
+def test_a_warning_says_that_noise_is_correlated(clean):
+    noise = gaussian_filter(np.random.default_rng(0).standard_normal(clean.shape), 1.0)
+    noisy = clean + 20 * noise / noise.std()
+    with pytest.warns(UserWarning, match="seems to be correlated.*Pass sigma") as told:
+        assert estimate_sigma(noisy) < 4
+    assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match="seems to be correlated"):
+        kl.images.denoise(noisy, stages=1, max_iter=1)
+
+
+@pytest.mark.parametrize("name", ["camera", "grass", "gravel", "moon", "page", "text"])
+def test_photographs_and_textures_get_no_warning(name):
+    # Warnings are errors.
+    assert estimate_sigma(getattr(data, name)()) < 10
+
+
+def test_a_warning_says_that_the_last_axis_may_hold_colours(rng):
+    image = rng.normal(0, 5, (20, 20, 3))
+    match = r"shape \(20, 20, 3\) and is taken for a volume; pass channel_axis=-1"
+    for function in (estimate_sigma, kl.images.denoise):
+        with pytest.warns(UserWarning, match=match) as told:
+            function(image)
+        assert told[0].filename == __file__

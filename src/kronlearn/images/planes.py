@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,6 +74,13 @@ def _channels(array: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
     if array.ndim < (1 if channel_axis is None else 2) or array.size == 0:
         raise ValueError(
             f"image has shape {array.shape}; there are no pixels in it, or no spatial axis."
+        )
+    looks_like_colours = array.ndim == 3 and array.shape[-1] in (3, 4) and min(array.shape[:2]) > 4
+    if channel_axis is None and looks_like_colours:
+        warnings.warn(
+            f"image has shape {array.shape} and is taken for a volume; pass channel_axis=-1 if its "
+            "last axis holds colours.",
+            stacklevel=4,
         )
     return array[None] if channel_axis is None else np.moveaxis(array, channel_axis, 0)
 
