@@ -306,15 +306,37 @@ def test_pixels_without_data_stay_and_harm_no_neighbours():
     missing[:, :9] = missing[40:60, 50:70] = missing[80, 30] = True
     holed = noisy.copy()
     holed[missing] = NODATA
-    # One band is enough.
-    holed[10, 80, 5], missing[10, 80] = NODATA, True
-    found = denoise(open_cube(holed, band_axis=2, nodata=NODATA), 20.0)
+    # Fewer than half of the bands are not enough.
+    holed[10, 80, 5:26], missing[10, 80] = NODATA, True
+    result = denoise(open_cube(holed, band_axis=2, nodata=NODATA), 20.0, full=True)
+    assert (result.n_skipped, result.n_filled) == (missing.sum(), 0)
+    found = result.cube
     np.testing.assert_array_equal(found[missing], holed[missing])
     whole = denoise(noisy, 20.0)
     around = binary_dilation(missing, iterations=3) & ~missing
     assert rms((found - clean)[around]) < 1.5 * rms((whole - clean)[around])
     far = ~binary_dilation(missing, iterations=20)
     np.testing.assert_allclose(found[far], whole[far], atol=3)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i2"])
+def test_single_missing_values_are_filled_in(dtype, rng, monkeypatch):
+    clean, noisy = noisy_scene(20.0)
+    noisy = noisy.astype(dtype)
+    missing = rng.random(noisy.shape) < 0.03
+    missing[7, 9, :3] = missing[8, 9, -2:] = True
+    holed = np.where(missing, NODATA, noisy).astype(dtype)
+    cube = open_cube(holed, band_axis=2, nodata=NODATA)
+    result = denoise(cube, full=True)
+    assert (result.n_skipped, result.n_filled) == (0, missing.sum())
+    assert missing.any(axis=2).mean() > 0.6
+    whole = denoise(noisy)
+    assert rms(result.cube - clean) < 1.1 * rms(whole - clean)
+    assert rms((result.cube - clean)[missing]) < 1.5 * rms((whole - clean)[missing])
+    np.testing.assert_allclose(result.sigma, estimate_noise(noisy), rtol=0.1)
+    np.testing.assert_array_equal(cube.read(slice(0, 9)), holed[:9])
+    monkeypatch.setattr(blocks, "_READ_BYTES", 1)
+    np.testing.assert_array_equal(denoise(cube, n_jobs=2), result.cube)
 
 
 @pytest.mark.parametrize("nodata", [0, 255])

@@ -220,6 +220,8 @@ def denoise(request: Denoising, output: Output) -> None:
         ("cube", _described(cube)),
         ("noise level", _level(result.sigma) + (", estimated" if sigma is None else ", as given")),
         ("components above it", result.n_planes),
+        ("missing values filled in", result.n_filled or None),
+        ("pixels without data", result.n_skipped or None),
         ("time", f"{sum(result.seconds.values()):.3g} s"),
     ]
     scores: dict[str, dict[str, float | None]] = {}
@@ -243,6 +245,8 @@ def denoise(request: Denoising, output: Output) -> None:
             "sigma": _plain(result.sigma),
             "sigma_estimated": sigma is None,
             "components": result.n_planes,
+            "filled": result.n_filled,
+            "skipped": result.n_skipped,
             "quality": scores,
             "seconds": result.seconds,
         }

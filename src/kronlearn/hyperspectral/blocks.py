@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.io.conversion import in_range
 from kronlearn.io.cubes import Cube
 
 __all__ = ["Block", "block_height", "in_order", "read_height", "row_blocks", "usable_bands"]
@@ -27,13 +28,15 @@ R = TypeVar("R")
 class Block:
     """Some rows of a cube.
 
-    ``values`` is (rows, columns, bands); ``valid`` (rows, columns) tells where all bands that are
-    used have data, None if they have it everywhere.
+    ``values`` is (rows, columns, bands); ``valid`` (rows, columns) tells where there are data in
+    the bands that are used, None if everywhere. Where a few of them were missing, ``n_filled`` in
+    all, they are filled in.
     """
 
     start: int
     values: NDArray[Any]
     valid: NDArray[np.bool_] | None
+    n_filled: int = 0
 
     @property
     def rows(self) -> slice:
@@ -45,18 +48,62 @@ def row_blocks(cube: Cube, bands: NDArray[np.bool_]) -> Iterator[Block]:
     """All rows in blocks of an even height that depends on the number of columns alone.
 
     They do not depend on how the file is read, which is done ahead by another thread. A pixel is
-    valid if it has data in all of the ``bands``.
+    valid if it has data in at least half of the ``bands``; the others are filled in.
     """
     height = block_height(cube)
-    start, kept = 0, _Rows(cube.shape)
+    start, kept = 0, _Rows()
     for rows, values, valid in _read_ahead(cube):
-        pixels = None if valid is None else np.asarray(valid[..., bands].all(axis=-1))
-        kept.append(values, pixels)
+        kept.append(values, valid)
         last = rows.stop == cube.shape[0]
         while len(kept) >= height or (last and len(kept)):
-            block = Block(start, *kept.take(min(height, len(kept))))
+            block = _completed(start, *kept.take(min(height, len(kept))), bands)
             yield block
             start = block.rows.stop
+
+
+def _completed(
+    start: int, values: NDArray[Any], valid: NDArray[np.bool_] | None, bands: NDArray[np.bool_]
+) -> Block:
+    """The block of values (rows, columns, bands), with what is missing of valid pixels."""
+    if valid is None or valid[..., bands].all():
+        return Block(start, values, None)
+    shape = values.shape[:2]
+    known = valid[..., bands].reshape(-1, int(bands.sum()))
+    pixels = 2 * known.sum(axis=1) >= known.shape[1]
+    some = np.flatnonzero(pixels & ~known.all(axis=1))
+    if len(some):
+        values = values.copy()
+        spectra = values.reshape(-1, len(bands))[:, bands].astype(np.float64)
+        where = np.ix_(some, np.flatnonzero(bands))
+        filled = in_range(_filled(spectra, known, some), values.dtype)
+        values.reshape(-1, len(bands))[where] = filled
+    n_filled = int(np.count_nonzero(~known[some]))
+    return Block(start, values, None if pixels.all() else pixels.reshape(shape), n_filled)
+
+
+def _filled(
+    spectra: NDArray[np.float64], known: NDArray[np.bool_], which: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """Some spectra, of (N, bands), with missing entries by their neighbours in the spectrum.
+
+    How far a spectrum is from the mean one, in standard deviations of the bands, is interpolated.
+    """
+    n_bands = spectra.shape[1]
+    count = np.maximum(known.sum(axis=0), 1)
+    spectra = np.where(known, spectra, 0)
+    mean = spectra.sum(axis=0) / count
+    scale = np.sqrt(np.square(spectra - mean).sum(axis=0, where=known) / count)
+    scale[scale == 0] = 1
+    relative, known = (spectra[which] - mean) / scale, known[which]
+    bands = np.arange(n_bands)
+    before = np.maximum.accumulate(np.where(known, bands, -1), axis=1)
+    after = np.minimum.accumulate(np.where(known, bands, n_bands)[:, ::-1], axis=1)[:, ::-1]
+    row, band = np.nonzero(~known)
+    a, b = before[row, band], after[row, band]
+    a, b = np.where(a < 0, b, a), np.where(b == n_bands, a, b)
+    share = (band - a) / np.maximum(b - a, 1)
+    relative[row, band] = (1 - share) * relative[row, a] + share * relative[row, b]
+    return np.asarray(np.where(known, spectra[which], mean + scale * relative))
 
 
 def block_height(cube: Cube) -> int:
@@ -123,10 +170,9 @@ def _read_ahead(cube: Cube) -> Iterator[Read]:
 class _Rows:
     """Rows that have been read and not yet been used."""
 
-    def __init__(self, shape: tuple[int, int, int]) -> None:
+    def __init__(self) -> None:
         self._values: list[NDArray[Any]] = []
         self._valid: list[NDArray[np.bool_] | None] = []
-        self._columns = shape[1]
 
     def __len__(self) -> int:
         return sum(map(len, self._values))
@@ -153,4 +199,4 @@ class _Rows:
 
     def _mask(self, k: int) -> NDArray[np.bool_]:
         valid = self._valid[k]
-        return np.ones((len(self._values[k]), self._columns), bool) if valid is None else valid
+        return np.ones(self._values[k].shape, bool) if valid is None else valid

@@ -36,6 +36,10 @@ class DenoisedCube:
         The noise's standard deviation, estimated or given; NaN for bands without data.
     n_planes : int
         Components of the spectra that are above the noise.
+    n_filled : int
+        Single missing values that were filled in.
+    n_skipped : int
+        Pixels that were left as they are because they have data in less than half of the bands.
     seconds : dict
         How long each stage took.
     """
@@ -43,6 +47,8 @@ class DenoisedCube:
     cube: Any
     sigma: NDArray[np.float64]
     n_planes: int
+    n_filled: int
+    n_skipped: int
     seconds: dict[str, float]
 
 
@@ -92,7 +98,8 @@ def denoise(
     -------
     array of the cube's shape and dtype (integers are rounded and kept in range), with coordinates
     and attributes for an xarray.DataArray; the path if ``out`` is given; or DenoisedCube
-        Pixels without data in one of the bands are those of the input.
+        Pixels with data in less than half of the bands are those of the input; single missing
+        values of other pixels are filled in.
 
     Examples
     --------
@@ -122,6 +129,8 @@ def denoise(
             )
             sigmas = noise_of(opened, used, statistics) if given is None else given
             subspace = Subspace.of(statistics, used, sigmas)
+            n_skipped = opened.shape[0] * opened.shape[1] - statistics.n_pixels
+            n_filled = statistics.n_filled
             # Its differences are large.
             del statistics
         with log.stage("denoising") as on_share:
@@ -133,7 +142,7 @@ def denoise(
         result = returned(cube, opened.like(target.values), workers.gpu)
     else:
         result = target.target
-    done = DenoisedCube(result, sigmas, subspace.n_planes, log.seconds)
+    done = DenoisedCube(result, sigmas, subspace.n_planes, n_filled, n_skipped, log.seconds)
     return done if full else done.cube
 
 

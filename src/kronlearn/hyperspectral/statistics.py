@@ -26,7 +26,9 @@ class Statistics:
     Attributes
     ----------
     n_pixels : int
-        Pixels that have data in all of these bands.
+        Pixels that have data.
+    n_filled : int
+        Single values that were missing in them.
     mean : array of shape (bands,)
     scatter : array of shape (bands, bands)
         The covariance times ``n_pixels``.
@@ -37,12 +39,13 @@ class Statistics:
     """
 
     n_pixels: int
+    n_filled: int
     mean: NDArray[np.float64]
     scatter: NDArray[np.float64]
     differences: list[NDArray[np.float64]]
 
     def __add__(self, other: Statistics) -> Statistics:
-        n_pixels = self.n_pixels + other.n_pixels
+        n_pixels, n_filled = self.n_pixels + other.n_pixels, self.n_filled + other.n_filled
         differences = self.differences + other.differences
         if not self.n_pixels or not other.n_pixels:
             return replace(self if self.n_pixels else other, differences=differences)
@@ -50,6 +53,7 @@ class Statistics:
         moved = np.multiply.outer(step, step * (self.n_pixels * other.n_pixels / n_pixels))
         return Statistics(
             n_pixels,
+            n_filled,
             self.mean + step * (other.n_pixels / n_pixels),
             self.scatter + other.scatter + moved,
             differences,
@@ -85,7 +89,7 @@ def gather(
                 on_share(done / cube.shape[0])
     assert found is not None
     if not found.n_pixels:
-        raise ValueError(f"{cube.name} has no pixel with data in all of its bands.")
+        raise ValueError(f"{cube.name} has no pixel with data in half of its bands.")
     if not np.isfinite(found.scatter).all():
         raise ValueError(f"{cube.name} holds values too large to be squared; scale it down.")
     return found
@@ -99,10 +103,11 @@ def _of_block(block: Block, bands: NDArray[np.bool_], with_differences: bool) ->
     differences = [_differences(values, block.valid)] if with_differences else []
     if not len(spectra):
         n_bands = spectra.shape[1]
-        return Statistics(0, np.zeros(n_bands), np.zeros((n_bands, n_bands)), differences)
+        return Statistics(0, 0, np.zeros(n_bands), np.zeros((n_bands, n_bands)), differences)
     mean = spectra.mean(axis=0, dtype=np.float64)
     centred = spectra - mean
-    return Statistics(len(spectra), mean, centred.T @ centred, differences)
+    scatter = centred.T @ centred
+    return Statistics(len(spectra), block.n_filled, mean, scatter, differences)
 
 
 def _differences(values: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray[np.float64]:
