@@ -21,12 +21,13 @@ def quality(reference: Picture, image: NDArray[Any]) -> dict[str, float]:
 
     The SSIM of a stack is the mean of its pages'.
     """
-    from skimage.metrics import structural_similarity
+    from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
     span = data_range(reference.pixels)
     wanted, found = (array.astype(np.float64) for array in (reference.pixels, image))
-    error = float(np.mean((wanted - found) ** 2))
-    values = {"psnr": 10 * math.log10(span**2 / error) if error else math.inf}
+    # Images that are equal have an infinite one.
+    with np.errstate(divide="ignore"):
+        values = {"psnr": float(peak_signal_noise_ratio(wanted, found, data_range=span))}
     if min(reference.shape[-2:]) >= _SSIM_SIDE:
         page = wanted.shape[1:] if len(reference.shape) == 3 else wanted.shape
         pairs = zip(wanted.reshape(-1, *page), found.reshape(-1, *page), strict=True)

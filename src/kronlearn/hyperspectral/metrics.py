@@ -23,6 +23,8 @@ __all__ = [
 
 # The window of scikit-image's SSIM.
 _SSIM_SIDE = 7
+# Bands of about so many numbers are read at a time.
+_BAND_NUMBERS = 1 << 22
 
 Values = NDArray[np.float64]
 
@@ -168,7 +170,7 @@ def psnr_per_band(
     data_range: ArrayLike | None = None,
     band_axis: int | None = None,
 ) -> Values:
-    """The peak signal-to-noise ratio of every band, (bands,), in decibels.
+    """The peak signal-to-noise ratio of every band, (bands,), in decibels, by scikit-image.
 
     Infinite for equal bands, NaN for bands without data and for those that are constant in the
     reference only, unless ``data_range`` says what the error is relative to.
@@ -183,25 +185,20 @@ def psnr_per_band(
     >>> import numpy as np
     >>> import kronlearn as kl
     >>> a = np.zeros((3, 5, 2))
-    >>> kl.hyperspectral.psnr_per_band(a, a + [0, 0.1], band_axis=2, data_range=1).tolist()
+    >>> found = kl.hyperspectral.psnr_per_band(a, a + [0, 0.1], band_axis=2, data_range=1)
+    >>> found.round(6).tolist()
     [inf, 20.0]
     """
+    from skimage.metrics import peak_signal_noise_ratio
+
     a, b = _pair(reference, estimate, band_axis)
-    n_bands = a.shape[2]
-    squares, count = np.zeros(n_bands), np.zeros(n_bands)
-    low, high = np.full(n_bands, np.inf), np.full(n_bands, -np.inf)
-    for _, wanted, found, valid in _row_pairs(a, b):
-        where = True if valid is None else valid
-        with np.errstate(over="ignore", under="ignore"):
-            squares += np.square(wanted - found).sum(axis=(0, 1), where=where)
-        count += wanted.shape[0] * wanted.shape[1] if valid is None else valid.sum(axis=(0, 1))
-        low = np.minimum(low, wanted.min(axis=(0, 1), where=where, initial=np.inf))
-        high = np.maximum(high, wanted.max(axis=(0, 1), where=where, initial=-np.inf))
-    spans = _spans(data_range, high - low, a)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
-        error = np.sqrt(squares / count)
-        ratio = np.where(spans > 0, spans / error, np.nan)
-        return np.where(error == 0, np.inf, 20 * np.log10(ratio))
+    found = np.full(a.shape[2], np.nan)
+    for band, wanted, image, seen, span in _band_pairs(a, b, data_range):
+        if np.array_equal(wanted[seen], image[seen]):
+            found[band] = np.inf
+        elif span > 0:
+            found[band] = peak_signal_noise_ratio(wanted[seen], image[seen], data_range=span)
+    return found
 
 
 def ssim_per_band(
@@ -213,7 +210,7 @@ def ssim_per_band(
 ) -> Values:
     """The structural similarity of every band, (bands,), as scikit-image computes it.
 
-    A band at a time is in memory. NaN if the cube is smaller than the window of 7 × 7 pixels.
+    NaN if the cube is smaller than the window of 7 × 7 pixels.
 
     Parameters
     ----------
@@ -234,17 +231,11 @@ def ssim_per_band(
     found = np.full(a.shape[2], np.nan)
     if min(a.shape[:2]) < _SSIM_SIDE:
         return found
-    for band in range(a.shape[2]):
-        part = slice(0, a.shape[0]), None, slice(band, band + 1)
-        wanted, image, valid = _values(a, b, part)
-        seen = np.ones(wanted.shape, bool) if valid is None else valid
-        if not seen.any():
-            continue
+    for band, wanted, image, seen, span in _band_pairs(a, b, data_range):
         # Where there are no data the two are alike, and what that gives is not counted.
         wanted[~seen] = image[~seen] = wanted[seen].mean()
-        span = float(_spans(data_range, np.full(a.shape[2], np.ptp(wanted)), a)[band]) or 1.0
-        _, map_ = structural_similarity(wanted[..., 0], image[..., 0], data_range=span, full=True)
-        found[band] = _inner(map_, seen[..., 0])
+        _, map_ = structural_similarity(wanted, image, data_range=span or 1.0, full=True)
+        found[band] = _inner(map_, seen)
     return found
 
 
@@ -277,6 +268,24 @@ def _row_pairs(
         yield rows, *_values(a, b, (rows, None, None))
 
 
+def _band_pairs(
+    a: Cube, b: Cube, data_range: ArrayLike | None
+) -> Iterator[tuple[int, Values, Values, NDArray[np.bool_], float]]:
+    """Bands of two cubes with data: their numbers, values, where both have data, and the range."""
+    rows, columns, n_bands = a.shape
+    ranges = None if data_range is None else _checked_range(data_range, n_bands)
+    step = max(1, _BAND_NUMBERS // (rows * columns))
+    for start in range(0, n_bands, step):
+        part = slice(start, min(start + step, n_bands))
+        wanted, found, valid = _values(a, b, (slice(0, rows), None, part))
+        for k in range(wanted.shape[2]):
+            seen = np.ones((rows, columns), bool) if valid is None else valid[..., k]
+            if seen.any():
+                values = wanted[..., k]
+                span = np.ptp(values[seen]) if ranges is None else ranges[start + k]
+                yield start + k, values, found[..., k], seen, float(span)
+
+
 def _values(
     a: Cube, b: Cube, part: tuple[slice, None, slice | None]
 ) -> tuple[Values, Values, NDArray[np.bool_] | None]:
@@ -287,17 +296,15 @@ def _values(
     return wanted.astype(np.float64), found.astype(np.float64), valid
 
 
-def _spans(data_range: ArrayLike | None, spans: Values, cube: Cube) -> Values:
+def _checked_range(data_range: ArrayLike, n_bands: int) -> Values:
     """From black to white, for every band."""
-    if data_range is None:
-        return spans
     given = np.asarray(data_range, np.float64)
-    if given.shape not in ((), spans.shape) or not (np.isfinite(given) & (given > 0)).all():
+    if given.shape not in ((), (n_bands,)) or not (np.isfinite(given) & (given > 0)).all():
         raise ValueError(
-            f"data_range={data_range!r} is not a positive number, nor {cube.shape[2]} of them, one "
+            f"data_range={data_range!r} is not a positive number, nor {n_bands} of them, one "
             "for each band."
         )
-    return np.broadcast_to(given, spans.shape)
+    return np.broadcast_to(given, n_bands)
 
 
 def _mean(values: Values) -> float:

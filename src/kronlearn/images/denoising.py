@@ -17,7 +17,7 @@ from kronlearn.core.dictionary import Dictionary
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.images.aggregation import Averager, similar_patches
-from kronlearn.images.dictionaries import Choice, choose, draw_patches, learn
+from kronlearn.images.dictionaries import Choice, choose, learn
 from kronlearn.images.noise import sigma_of_channel
 from kronlearn.images.patch_grid import sizes_per_axis
 from kronlearn.images.planes import (
@@ -269,16 +269,10 @@ def _learn(
     """A dictionary from patches of the planes (C, *spatial)."""
     most = min(_NUMBERS_LEARNED_FROM // how.choice.pixels, planes.size // 2)
     with log.stage("learning") as on_share:
-        samples = draw_patches(
-            planes,
-            how.choice.patch_size,
-            max(1, most),
-            np.random.default_rng(seed),
-            gpu=workers.gpu,
-        )
         return learn(
-            samples,
+            planes,
             how.choice,
+            max(1, most),
             tol=how.tol,
             max_iter=max_iter,
             seed=seed,

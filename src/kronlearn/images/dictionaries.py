@@ -144,16 +144,20 @@ def draw_patches(
 
 
 def learn(
-    samples: NDArray[np.float32],
+    planes: NDArray[np.float32],
     choice: Choice,
+    n_samples: int,
     *,
     tol: float,
     max_iter: int,
     seed: int,
     workers: Workers,
     on_share: Callable[[float], None] | None,
+    known: NDArray[np.bool_] | None = None,
 ) -> KroneckerDictionaryLearning:
-    """The model learned from patches (N, *patch), each coded to an error target."""
+    """The model learned from patches of planes (C, *spatial), each coded to an error target."""
+    rng = np.random.default_rng(seed)
+    samples = draw_patches(planes, choice.patch_size, n_samples, rng, known, workers.gpu)
     model = KroneckerDictionaryLearning(
         choice.n_atoms,
         n_nonzero_coefs=choice.max_nonzeros,

@@ -17,7 +17,7 @@ from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.init import dct_factor
 from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager, group_sizes, overlapping, similar_patches
-from kronlearn.images.dictionaries import Choice, choose, draw_patches, learn
+from kronlearn.images.dictionaries import Choice, choose, learn
 from kronlearn.images.planes import (
     Planes,
     as_image,
@@ -233,15 +233,16 @@ class _Inpainting:
         self.dictionary = choice.dictionary
         if self.dictionary is None:
             with self.log.stage("learning") as on_share:
-                rng = np.random.default_rng(seed)
                 model = learn(
-                    draw_patches(planes, choice.patch_size, _SAMPLES, rng, known),
+                    planes,
                     choice,
+                    _SAMPLES,
                     tol=_LEARNING_NOISE * math.sqrt(choice.pixels),
                     max_iter=max_iter,
                     seed=seed,
                     workers=self.workers,
                     on_share=on_share,
+                    known=known,
                 )
             self.dictionary, self.history = model.dictionary_, model.history_
         boxes = _boxes(~known, *_reach(choice, known.shape))

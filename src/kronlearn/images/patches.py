@@ -74,9 +74,7 @@ class Patches:
     @property
     def positions(self) -> NDArray[np.intp]:
         """The first pixel of each patch, an array (N, d) made anew at every call."""
-        return np.stack(np.meshgrid(*self.starts, indexing="ij"), axis=-1).reshape(
-            -1, len(self.starts)
-        )
+        return np.stack(self.grid.corners(np.arange(len(self))), axis=-1)
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:
         """Consecutive arrays of ``size`` patches, the last one of what is left.
