@@ -26,12 +26,12 @@ __all__ = ["DenoisedCube", "denoise"]
 
 @dataclass(frozen=True)
 class DenoisedCube:
-    """What :func:`denoise` did.
+    """What :func:`denoise` returns with ``full=True``.
 
-    Attributes
+    Parameters
     ----------
-    cube : array of the input's shape and kind, or Path
-        The path if a file was written.
+    cube : array or Path
+        The denoised cube, of the input's shape and kind; the path if a file was written.
     sigma : array of shape (bands,)
         The noise's standard deviation, estimated or given; NaN for bands without data.
     n_planes : int
@@ -41,7 +41,17 @@ class DenoisedCube:
     n_skipped : int
         Pixels that were left as they are because they have data in less than half of the bands.
     seconds : dict
-        How long each stage took.
+        The time that each stage took.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> noisy = np.random.default_rng(0).normal(100, 5, (20, 30, 12))
+    >>> noisy[3, 4, 5] = -1
+    >>> result = kl.hyperspectral.denoise(noisy, nodata=-1, full=True)
+    >>> result.sigma.shape, result.n_filled, result.n_skipped
+    ((12,), 1, 0)
     """
 
     cube: Any
@@ -65,41 +75,49 @@ def denoise(
     progress: Progress | None = None,
     full: bool = False,
 ) -> Any:
-    """A cube without its noise.
+    """Denoise a cube.
 
-    Every spectrum, in units of the noise of its bands, is written in the principal components that
-    stand out of the noise: few of many. Their coefficients form images, and each is denoised in
-    overlapping patches with separable cosines, first by shrinking coefficients that noise alone
-    might have made, then, with that as a guide, by c g² / (g² + 1). The cube is read in blocks of
-    rows and need not fit into memory: twice, and up to four times if a value means no data.
+    Every spectrum, in units of the noise of its bands, is written in the few principal components
+    that stand out of the noise. Their coefficients form images, and each is denoised in overlapping
+    patches with separable cosines, first by shrinking coefficients that noise alone might have
+    made, then, with that as a guide, by c g² / (g² + 1). No learned dictionary is used. The cube is
+    read in blocks of rows and need not fit into memory: it is read twice, and up to four times if
+    a value means no data.
 
     Parameters
     ----------
     cube : array, path or Cube
-        Anything that :func:`kronlearn.hyperspectral.open_cube` takes, and so are ``band_axis``,
-        ``dataset`` and ``nodata``. With ``device="cuda"`` an array may lie on the GPU:
-        it is copied to memory, and the result back.
-    sigma : float or one for each band, optional
-        The standard deviation of the noise in the cube's own units; estimated if not given, see
-        :func:`estimate_noise`. Bands of noise zero or NaN are left as they are.
+        Anything that :func:`open_cube` takes. With ``device="cuda"`` an array
+        may lie on the GPU: it is copied to memory, and the result back.
+    sigma : float or sequence of float, optional
+        The standard deviation of the noise in the cube's own units, one number or one for each
+        band; by default :func:`estimate_noise` finds it. Bands of noise zero or NaN are left as
+        they are.
     out : path, optional
-        Write the result to this file, with the metadata of the input; it appears when it is whole,
-        in the place of an older one.
-    n_jobs : int or None
-        Threads; -1 for all processors. The result has the same bits for any number.
+        Write the result to this file, with the metadata of the input; it replaces an older one when
+        it is complete.
+    band_axis : int, optional
+        The axis of the bands; by default what the file says, or a guess from the shape.
+    dataset : str, optional
+        The name of the array in a file that holds several.
+    nodata : float or int, optional
+        The value that means no data; by default what the file says.
+    n_jobs : int, optional
+        The number of threads; -1 means all processors. The result has the same bits for any number.
     device : {"cpu", "cuda"}
-        "cuda" denoises on an NVIDIA GPU (``pip install 'kronlearn[cuda]'``).
+        Where the work is done; "cuda" is an NVIDIA GPU.
     progress : callable, optional
         Called with the name of a stage and the share of it that is done, between 0 and 1.
-    full : bool
+    full : bool, default False
         Return a :class:`DenoisedCube` with the result, the noise found and more.
 
     Returns
     -------
-    array of the cube's shape and dtype (integers are rounded and kept in range), with coordinates
-    and attributes for an xarray.DataArray; the path if ``out`` is given; or DenoisedCube
-        Pixels with data in less than half of the bands are those of the input; single missing
-        values of other pixels are filled in.
+    array, Path or DenoisedCube
+        A cube of the same shape and dtype (integers are rounded and kept in range), with
+        coordinates and attributes for an xarray.DataArray; the path if ``out`` is given. Pixels
+        with data in less than half of the bands are those of the input; single missing values of
+        other pixels are filled in.
 
     Examples
     --------

@@ -24,7 +24,7 @@ def learn(
     remove_means: bool = False,
     **parameters: Any,
 ) -> KroneckerDictionaryLearning:
-    """The model learned from all patches of a cube, which need not fit into memory.
+    """Learn a dictionary from all patches of a cube, which need not fit into memory.
 
     With two modes the patches of every band are samples, and all bands share one pair of factors;
     with three the spectrum has a factor of its own, and bands that look alike share nonzeros.
@@ -32,24 +32,30 @@ def learn(
     Parameters
     ----------
     cube : array, path or Cube
-        Anything that :func:`kronlearn.hyperspectral.open_cube` takes, and so are ``band_axis``,
-        ``dataset`` and ``nodata``.
+        Anything that :func:`open_cube` takes.
     patch_shape : (int, int) or (int, int, int)
         Rows, columns and, for three modes, bands of a patch.
     n_atoms : tuple of int or int, optional
         Columns of each factor. By default twice the patch for two modes, unless the factors are
         orthonormal; as many as the patch has entries for three.
-    n_nonzero_coefs : int, optional
+    n_nonzero_coefs : int or None, default 6
         The most nonzeros a sample may have.
-    remove_means : bool
+    band_axis : int, optional
+        The axis of the bands; by default what the file says, or a guess from the shape.
+    dataset : str, optional
+        The name of the array in a file that holds several.
+    nodata : float or int, optional
+        The value that means no data; by default what the file says.
+    remove_means : bool, default False
         Whether each patch loses its mean first.
     **parameters
-        Those of :class:`kronlearn.KroneckerDictionaryLearning`: ``tol``, ``structure``,
-        ``max_iter``, ``n_jobs``, ``random_state``, ``checkpoint``, …
+        Other parameters of :class:`kronlearn.KroneckerDictionaryLearning`, such as ``tol``,
+        ``structure``, ``max_iter``, ``n_jobs``, ``random_state`` and ``checkpoint``.
 
     Returns
     -------
-    KroneckerDictionaryLearning, fitted
+    KroneckerDictionaryLearning
+        The fitted model.
 
     Examples
     --------

@@ -31,9 +31,9 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Comparison:
-    """How close a cube is to a reference.
+    """How close a cube is to a reference: what :func:`compare` returns.
 
-    Attributes
+    Parameters
     ----------
     psnr : array of shape (bands,)
         In decibels; infinite for equal bands.
@@ -41,6 +41,15 @@ class Comparison:
         NaN if the cube is smaller than the window of 7 × 7 pixels.
     angles : array of shape (rows, columns)
         Between the spectra of a pixel, in degrees; NaN where there are none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> cube = np.random.default_rng(0).random((16, 16, 4)) + 0.1
+    >>> found = kl.hyperspectral.compare(cube, cube, band_axis=2)
+    >>> found.mean_psnr, found.mean_ssim, found.mean_angle
+    (inf, 1.0, 0.0)
     """
 
     psnr: Values
@@ -76,18 +85,23 @@ def compare(
     data_range: ArrayLike | None = None,
     band_axis: int | None = None,
 ) -> Comparison:
-    """PSNR and SSIM of every band and the spectral angle of every pixel.
+    """Compare two cubes: PSNR and SSIM of every band, the spectral angle of every pixel.
 
     Parameters
     ----------
     reference, estimate : array, path or Cube
-        Of the same shape (see :func:`kronlearn.hyperspectral.open_cube`). Values that mean no
+        Two cubes of the same shape (see :func:`open_cube`). Values that mean no
         data in one of them do not count.
-    data_range : float or one for each band, optional
-        What PSNR and SSIM are relative to; by default the largest minus the smallest value of the
-        reference's band.
+    data_range : float or sequence of float, optional
+        What PSNR and SSIM are relative to, one number or one for each band; by
+        default the largest minus the smallest value of the reference's band.
     band_axis : int, optional
         The axis of the bands, in both.
+
+    Returns
+    -------
+    Comparison
+        The measures, and their means.
 
     Examples
     --------
@@ -106,12 +120,19 @@ def compare(
 
 
 def spectral_angle(reference: Any, estimate: Any, *, band_axis: int | None = None) -> float:
-    """The mean angle between the spectra of two cubes, in degrees.
+    """Compute the mean angle between the spectra of two cubes.
 
     Parameters
     ----------
-    reference, estimate, band_axis
-        As for :func:`compare`.
+    reference, estimate : array, path or Cube
+        Two cubes of the same shape.
+    band_axis : int, optional
+        The axis of the bands, in both.
+
+    Returns
+    -------
+    float
+        The mean over the pixels with data, in degrees.
 
     Examples
     --------
@@ -125,14 +146,19 @@ def spectral_angle(reference: Any, estimate: Any, *, band_axis: int | None = Non
 
 
 def spectral_angle_map(reference: Any, estimate: Any, *, band_axis: int | None = None) -> Values:
-    """The angle between the spectra of every pixel, (rows, columns), in degrees.
-
-    NaN where a spectrum is zero or misses data.
+    """Compute the angle between the spectra of every pixel.
 
     Parameters
     ----------
-    reference, estimate, band_axis
-        As for :func:`compare`.
+    reference, estimate : array, path or Cube
+        Two cubes of the same shape.
+    band_axis : int, optional
+        The axis of the bands, in both.
+
+    Returns
+    -------
+    array of shape (rows, columns)
+        Angles in degrees; NaN where a spectrum is zero or misses data.
 
     Examples
     --------
@@ -170,15 +196,22 @@ def psnr_per_band(
     data_range: ArrayLike | None = None,
     band_axis: int | None = None,
 ) -> Values:
-    """The peak signal-to-noise ratio of every band, (bands,), in decibels, by scikit-image.
-
-    Infinite for equal bands, NaN for bands without data and for those that are constant in the
-    reference only, unless ``data_range`` says what the error is relative to.
+    """Compute the peak signal-to-noise ratio of every band, with scikit-image.
 
     Parameters
     ----------
-    reference, estimate, data_range, band_axis
-        As for :func:`compare`.
+    reference, estimate : array, path or Cube
+        Two cubes of the same shape.
+    data_range : float or sequence of float, optional
+        What the measure is relative to, as for :func:`compare`.
+    band_axis : int, optional
+        The axis of the bands, in both.
+
+    Returns
+    -------
+    array of shape (bands,)
+        In decibels. Infinite for equal bands, NaN for bands without data and for those that are
+        constant in the reference only, unless ``data_range`` says what the error is relative to.
 
     Examples
     --------
@@ -208,14 +241,21 @@ def ssim_per_band(
     data_range: ArrayLike | None = None,
     band_axis: int | None = None,
 ) -> Values:
-    """The structural similarity of every band, (bands,), as scikit-image computes it.
-
-    NaN if the cube is smaller than the window of 7 × 7 pixels.
+    """Compute the structural similarity of every band, with scikit-image.
 
     Parameters
     ----------
-    reference, estimate, data_range, band_axis
-        As for :func:`compare`.
+    reference, estimate : array, path or Cube
+        Two cubes of the same shape.
+    data_range : float or sequence of float, optional
+        What the measure is relative to, as for :func:`compare`.
+    band_axis : int, optional
+        The axis of the bands, in both.
+
+    Returns
+    -------
+    array of shape (bands,)
+        NaN for bands without data, or if the cube is smaller than the window of 7 × 7 pixels.
 
     Examples
     --------

@@ -36,7 +36,7 @@ def estimate_noise(
     nodata: float | int | None = None,
     n_jobs: int | None = None,
 ) -> NDArray[np.float64]:
-    """The standard deviation of the noise in every band of a cube, in the cube's own units.
+    """Estimate the standard deviation of the noise in every band of a cube.
 
     Noise is what changes from pixel to pixel in one band and in no other. What neighbouring pixels
     have in common is taken away by differences; what bands have in common are the eigenvectors of
@@ -47,15 +47,20 @@ def estimate_noise(
     Parameters
     ----------
     cube : array, path or Cube
-        Anything that :func:`kronlearn.hyperspectral.open_cube` takes, and so are ``band_axis``,
-        ``dataset`` and ``nodata``.
-    n_jobs : int or None
-        Threads; -1 for all processors. The result has the same bits for any number.
+        Anything that :func:`open_cube` takes.
+    band_axis : int, optional
+        The axis of the bands; by default what the file says, or a guess from the shape.
+    dataset : str, optional
+        The name of the array in a file that holds several.
+    nodata : float or int, optional
+        The value that means no data; by default what the file says.
+    n_jobs : int, optional
+        The number of threads; -1 means all processors. The result has the same bits for any number.
 
     Returns
     -------
     array of shape (bands,)
-        NaN for bands without data.
+        In the cube's own units; NaN for bands without data.
 
     Examples
     --------

@@ -25,7 +25,7 @@ _NOT_PICKLED = ("_lock", "_slabs")
 
 
 class CubePatches(Source):
-    """The patches of a cube that do not overlap, in one order whatever the cube is stored in.
+    """The patches of a cube, which do not overlap, as samples in one order for all file formats.
 
     Patches of two modes are taken from every band, as the paper does; patches of three modes run
     along some bands, too. Along each axis they follow one another; if the last one would stick out,
@@ -41,7 +41,7 @@ class CubePatches(Source):
         See :func:`kronlearn.hyperspectral.open_cube`.
     patch_shape : (int, int) or (int, int, int)
         Rows, columns and, for three modes, bands of a patch.
-    remove_means : bool
+    remove_means : bool, default False
         Whether each patch loses its mean.
 
     Examples
@@ -98,7 +98,18 @@ class CubePatches(Source):
         self._slabs: dict[int, Future[NDArray[Any]]] = {}
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Consecutive samples ``(stop − start, features)``, C-contiguous and of ``dtype``."""
+        """Read consecutive samples.
+
+        Parameters
+        ----------
+        start, stop : int
+            The first sample, and the one after the last.
+
+        Returns
+        -------
+        array of shape (stop - start, features)
+            The samples, C-contiguous and of ``dtype``.
+        """
         samples = np.empty((stop - start, self.n_features), self.dtype)
         if start == stop:
             return samples
@@ -112,7 +123,18 @@ class CubePatches(Source):
         return samples
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        """Some samples ``(len(rows), features)``, few and in any order, each read on its own."""
+        """Read a few samples, each on its own.
+
+        Parameters
+        ----------
+        rows : array of int
+            Their numbers, in any order.
+
+        Returns
+        -------
+        array of shape (len(rows), features)
+            The samples.
+        """
         samples = np.empty((len(rows), self.n_features), self.dtype)
         for place in np.argsort(rows, kind="stable"):
             row = int(rows[place])

@@ -46,12 +46,31 @@ _CLEAN = 1e6
 
 @dataclass(frozen=True)
 class Denoised:
-    """What :func:`denoise` did.
+    """What :func:`denoise` returns with ``full=True``.
 
-    ``sigma`` is the standard deviation of the noise, one for each channel if there is a channel
-    axis; ``dictionary`` what patches were coded with, None if there was no noise, or so little that
-    nothing was coded; ``history`` that of its learning, None if it was not learned; ``settings``
-    what was chosen; ``seconds`` how long each stage took.
+    Parameters
+    ----------
+    image : array
+        The denoised image.
+    sigma : float or tuple of float
+        The standard deviation of the noise, one for each channel if there is a channel axis.
+    dictionary : KroneckerDictionary or KroneckerSumDictionary or None
+        What patches were coded with; None if nothing was coded because there is hardly any noise.
+    history : dict or None
+        The history of learning; None if nothing was learned.
+    settings : dict
+        The settings that were chosen.
+    seconds : dict
+        The time that each stage took.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> noisy = np.random.default_rng(0).normal(100, 5, (64, 64))
+    >>> result = kl.images.denoise(noisy, 5, full=True)
+    >>> result.sigma, result.settings["patch_size"], list(result.seconds)
+    (5.0, (16, 16), ['noise', 'learning', 'coding', 'similar patches'])
     """
 
     image: Any
@@ -82,61 +101,66 @@ def denoise(
     progress: Progress | None = None,
     full: bool = False,
 ) -> Any:
-    """An image without its noise.
+    """Denoise an image.
 
-    A separable dictionary is learned from patches of the noisy image itself and every patch is
-    coded with as few atoms as leave a residual of the noise's size; the patches are averaged. The
-    second stage takes groups of similar patches, as samples with one more mode, and shrinks what
-    the first estimate says is not signal. An image that is nearly clean is its own first estimate,
-    for the second stage: nothing is learned or coded.
+    A separable dictionary is learned from patches of the noisy image itself, every patch is coded
+    with as few atoms as leave a residual of the noise's size, and the coded patches are averaged.
+    The second stage takes groups of similar patches, as samples with one more mode, and shrinks
+    what the first estimate says is not signal. An image that is nearly clean is its own first
+    estimate, for the second stage: nothing is learned or coded.
 
     Parameters
     ----------
-    image : array with any number of spatial axes, of any integer or floating dtype
-        Grey images, colour images (with ``channel_axis``), stacks and volumes. With
-        ``device="cuda"`` it may lie on the GPU, as an array of CuPy, a tensor of PyTorch
-        or anything that speaks DLPack: nothing is copied, and the result lies there too.
-    sigma : float or one for each channel, optional
-        The standard deviation of the noise in the image's own units; estimated if not given.
+    image : array
+        An image with any number of spatial axes, of any integer or floating dtype: grey images,
+        colour images (with ``channel_axis``), stacks and volumes. With ``device="cuda"`` it may
+        lie on the GPU, as an array of CuPy, a tensor of PyTorch or anything that supports DLPack:
+        nothing is copied, and the result lies there too.
+    sigma : float or sequence of float, optional
+        The standard deviation of the noise in the image's own units, one number or one for each
+        channel; estimated by default.
     channel_axis : int, optional
         The axis that holds channels, as in scikit-image. Channels are denoised together: their
         principal components share the places of similar patches.
     dictionary : KroneckerDictionary or KroneckerSumDictionary, optional
-        To code with, instead of one learned from the image; one mode for each spatial axis.
-    patch_size : int or one for each spatial axis, optional
-        By default patches of 8 × 8 pixels, 16 × 16 where the noise is nearly as strong as the
-        image's contrast, and about as many pixels with other numbers of axes.
-    n_atoms : int or one for each spatial axis, optional
-        Atoms to learn; by default twice as many as a patch has pixels along the axis, for large
-        patches half as many more.
-    n_terms : int
+        A dictionary with one mode for each spatial axis, used instead of one learned from the
+        image.
+    patch_size : int or sequence of int, optional
+        The size of a patch, for all spatial axes or one each. By default 8 × 8 pixels, 16 × 16
+        where the noise is nearly as strong as the image's contrast, and about as many pixels with
+        other numbers of axes.
+    n_atoms : int or sequence of int, optional
+        Atoms to learn, for all spatial axes or one each; by default twice as many as a patch has
+        pixels along the axis, for large patches one and a half times as many.
+    n_terms : int, default 1
         Learn a sum of so many Kronecker products: slower, and better by 0.02 dB at most.
     gain : float, optional
-        Patches are coded until the norm of their residual is ``gain`` times that of the noise;
-        1.08 for patches of 64 pixels and 1.04 for 256 by default.
+        Patches are coded until the norm of their residual is ``gain`` times that of the noise; by
+        default 1.08 for patches of 64 pixels and 1.04 for patches of 256.
     stages : {2, 1}
-        1 leaves out the groups: faster, 0.3 to 1 dB worse.
-    stride : int or one for each spatial axis, optional
-        Pixels from patch to patch in the first stage; 1 by default, 2 for large patches.
+        With 1 the groups are left out: faster, 0.3 to 1 dB worse.
+    stride : int or sequence of int, optional
+        Pixels from patch to patch in the first stage; by default 1, or 2 for large patches.
     method : {"ols", "omp", "exchange", "threshold"}, optional
         The coder; by default "threshold" for orthonormal factors, otherwise "ols".
-    max_iter : int
+    max_iter : int, default 8
         Iterations of learning.
-    random_state : int, RandomState or None
-        Chooses the patches that are learned from and the start.
-    n_jobs : int or None
-        Threads; -1 for all processors. The result has the same bits for any number.
+    random_state : int, RandomState or None, default 0
+        Chooses the patches that are learned from and the initial dictionary.
+    n_jobs : int, optional
+        The number of threads; -1 means all processors. The result has the same bits for any number.
     device : {"cpu", "cuda"}
-        "cuda" learns and codes on an NVIDIA GPU (``pip install 'kronlearn[cuda]'``).
+        Where the work is done; "cuda" is an NVIDIA GPU.
     progress : callable, optional
         Called with the name of a stage and the share of it that is done, between 0 and 1.
-    full : bool
+    full : bool, default False
         Return a :class:`Denoised` with the image, the noise found, the dictionary and more.
 
     Returns
     -------
-    array of the image's shape, dtype and library (integers are rounded and kept in range), or
-    Denoised
+    array or Denoised
+        The denoised image, of the shape, dtype and library of the one given; integers are rounded
+        and kept in range.
 
     Examples
     --------
@@ -188,7 +212,7 @@ def denoise(
                 model = _learn(planes.pixels, how, max_iter, seed, workers, log)
                 dictionary, history = model.dictionary_, model.history_
             estimate = _code(planes.pixels, how, dictionary, workers, log)
-            settings = {**how.settings(dictionary), "max_iter": int(max_iter)}
+            settings = {**how.settings(), "max_iter": int(max_iter)}
         settings["stages"] = int(stages)
         if stages == 2 or nearly_clean:
             with log.stage("similar patches") as on_share:
@@ -228,14 +252,15 @@ class _How:
                     f"stride={stride} leaves pixels out between patches of {choice.patch_size}; "
                     "pass at most the patch's size."
                 )
-        self._method = method
+        orthonormal = choice.dictionary is not None and choice.dictionary.is_orthonormal
+        self.method = method or ("threshold" if orthonormal else "ols")
         if choice.dictionary is not None:
-            self.method(choice.dictionary)
-        elif method is not None and method not in METHODS:
+            check_method(self.method, choice.dictionary)
+        elif self.method not in METHODS:
             raise ValueError(
                 f"method={method!r} does not exist; choose one of {', '.join(METHODS)}."
             )
-        elif method == "threshold":
+        elif self.method == "threshold":
             raise ValueError('method="threshold" needs an orthonormal dictionary; pass one.')
 
     @property
@@ -243,14 +268,7 @@ class _How:
         """The residual that a patch may have."""
         return self.gain * math.sqrt(self.choice.pixels)
 
-    def method(self, dictionary: Dictionary) -> str:
-        """The coder: the one asked for, or the best one for a dictionary."""
-        if self._method is None:
-            return "threshold" if dictionary.is_orthonormal else "ols"
-        check_method(self._method, dictionary)
-        return self._method
-
-    def settings(self, dictionary: Dictionary) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """What was chosen, as plain values."""
         return {
             "patch_size": self.choice.patch_size,
@@ -259,7 +277,7 @@ class _How:
             "gain": self.gain,
             "max_nonzeros": self.choice.max_nonzeros,
             "stride": self.stride,
-            "method": self.method(dictionary),
+            "method": self.method,
         }
 
 
@@ -289,24 +307,18 @@ def _code(
     log: Stages,
 ) -> NDArray[np.float32]:
     """The first estimate of the planes (C, *spatial)."""
+    estimate = np.empty_like(planes)
     with log.stage("coding") as on_share:
-
-        def estimate_of(k: int) -> NDArray[np.float32]:
+        for k, plane in enumerate(planes):
             tell = part_of(on_share, k, len(planes))
-            return Averager(how.choice.patch_size, how.stride, workers, tell).code(
-                planes[k],
+            estimate[k] = Averager(how.choice.patch_size, how.stride, workers, tell).code(
+                plane,
                 dictionary.coding_factors,
-                method=how.method(dictionary),
+                method=how.method,
                 width=how.choice.max_nonzeros,
                 tol=how.tol,
             )
-
-        if len(planes) == 1:
-            return estimate_of(0)[None]
-        estimate = np.empty_like(planes)
-        for k in range(len(planes)):
-            estimate[k] = estimate_of(k)
-        return estimate
+    return estimate
 
 
 def _given_sigmas(

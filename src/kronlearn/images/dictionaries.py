@@ -63,8 +63,8 @@ def choose(
 ) -> Choice:
     """What was asked for, checked against an image's shape, or patches of about so many pixels.
 
-    Without a wish there are twice as many atoms as pixels along an axis, for large patches half
-    as many more.
+    By default there are twice as many atoms as pixels along an axis, for large patches one and a
+    half times as many.
     """
     check_count("n_terms", n_terms)
     if dictionary is not None:

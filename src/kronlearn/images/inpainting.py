@@ -49,11 +49,31 @@ _LEARNING_NOISE = 0.1
 
 @dataclass(frozen=True)
 class Inpainted:
-    """What :func:`inpaint` did.
+    """What :func:`inpaint` returns with ``full=True``.
 
-    ``dictionary`` is what patches were coded with in the last stage (for the last channel, if
-    channels miss different pixels), None if nothing was missing; ``history`` that of its learning,
-    None if it was not learned; ``settings`` what was chosen; ``seconds`` how long each stage took.
+    Parameters
+    ----------
+    image : array
+        The image with its missing pixels filled in.
+    dictionary : KroneckerDictionary or KroneckerSumDictionary or None
+        What patches were coded with in the last stage (for the last channel, if channels miss
+        different pixels); None if nothing was missing.
+    history : dict or None
+        The history of learning; None if nothing was learned.
+    settings : dict
+        The settings that were chosen.
+    seconds : dict
+        The time that each stage took.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> image = np.add.outer(np.arange(32.0), np.arange(32.0))
+    >>> image[5, 7] = np.nan
+    >>> result = kl.images.inpaint(image, stages=1, full=True)
+    >>> bool(abs(result.image[5, 7] - 12) < 1), list(result.seconds)
+    (True, ['coding'])
     """
 
     image: Any
@@ -80,7 +100,7 @@ def inpaint(
     progress: Progress | None = None,
     full: bool = False,
 ) -> Any:
-    """An image with its missing pixels filled in.
+    """Fill in the missing pixels of an image.
 
     The first stage codes overlapping patches by what is known of them and reads the missing pixels
     off their sparse approximations. The second learns a dictionary from the best known patches and
@@ -90,43 +110,46 @@ def inpaint(
 
     Parameters
     ----------
-    image : array with any number of spatial axes, of any integer or floating dtype
-        With ``device="cuda"`` it may lie on the GPU; the result then does, too.
-    mask : boolean array of the image's spatial shape or of the image's shape, optional
-        True where a pixel is missing, as in scikit-image; what is there may be anything. By default
-        the pixels that are NaN or infinite.
+    image : array
+        An image with any number of spatial axes, of any integer or floating dtype. With
+        ``device="cuda"`` it may lie on the GPU; the result then does, too.
+    mask : array of bool, optional
+        Of the image's spatial shape or of the image's shape: True where a pixel is missing, as in
+        scikit-image. The values there may be anything. By default pixels that are NaN or infinite
+        are missing.
     channel_axis : int, optional
         The axis that holds channels.
     dictionary : KroneckerDictionary or KroneckerSumDictionary, optional
-        To code with in both stages, instead of cosines first and a learned one then; one mode for
-        each spatial axis.
-    patch_size : int or one for each spatial axis, optional
-        Of the patches that are learned from; 8 × 8 by default, as many pixels with other numbers
-        of axes.
-    n_atoms : int or one for each spatial axis, optional
-        Atoms to learn; by default twice as many as a patch has pixels along the axis, for patches
-        of more than 128 pixels half as many more.
-    n_terms : int
+        A dictionary with one mode for each spatial axis to code with in both stages, instead of
+        cosines in the first and a learned one in the second.
+    patch_size : int or sequence of int, optional
+        The size of the patches that are learned from, for all spatial axes or one each; by default
+        8 × 8, and as many pixels with other numbers of axes.
+    n_atoms : int or sequence of int, optional
+        Atoms to learn, for all spatial axes or one each; by default twice as many as a patch has
+        pixels along the axis, for patches of more than 128 pixels one and a half times as many.
+    n_terms : int, default 1
         Learn a sum of so many Kronecker products: slower, and better by 0.2 dB at most.
     stages : {2, 1}
-        1 stops after the first stage: much faster, 3 to 4 dB worse.
-    max_iter : int
+        With 1 it stops after the first stage: much faster, 3 to 4 dB worse.
+    max_iter : int, default 8
         Iterations of learning.
-    random_state : int, RandomState or None
-        Chooses the patches that are learned from and the start.
-    n_jobs : int or None
-        Threads; -1 for all processors. The result has the same bits for any number.
+    random_state : int, RandomState or None, default 0
+        Chooses the patches that are learned from and the initial dictionary.
+    n_jobs : int, optional
+        The number of threads; -1 means all processors. The result has the same bits for any number.
     device : {"cpu", "cuda"}
-        "cuda" learns and codes on an NVIDIA GPU (``pip install 'kronlearn[cuda]'``).
+        Where the work is done; "cuda" is an NVIDIA GPU.
     progress : callable, optional
         Called with the name of a stage and the share of it that is done, between 0 and 1.
-    full : bool
+    full : bool, default False
         Return an :class:`Inpainted` with the image, the dictionary and more.
 
     Returns
     -------
-    array of the image's shape and dtype, known pixels unchanged, the others within their range; or
-    Inpainted
+    array or Inpainted
+        An image of the same shape and dtype. Known pixels are unchanged; the others are within
+        their range.
 
     Examples
     --------

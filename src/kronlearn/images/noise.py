@@ -42,23 +42,24 @@ _MEDIAN_MAGNITUDE = 0.6744897501960817
 def estimate_sigma(
     image: ArrayLike, *, channel_axis: int | None = None
 ) -> float | tuple[float, ...]:
-    """The standard deviation of white noise in an image, in the image's own units.
+    """Estimate the standard deviation of white noise in an image.
 
     It is read, as a median, from the high frequencies of those small patches that have the least
     structure at low ones, so edges and textures hardly disturb it. Noise that is correlated from
-    pixel to pixel is underestimated; a warning says so where it is seen (in images that do not lie
+    pixel to pixel is underestimated; a warning says so where it is found (in images that do not lie
     on a GPU).
 
     Parameters
     ----------
-    image : array with any number of spatial axes, of any real dtype
-        Where it lies on a GPU, the GPU does the work.
+    image : array
+        An image with any number of spatial axes, of any real dtype; it may lie on a GPU.
     channel_axis : int, optional
-        The axis of the channels, if there is one.
+        The axis that holds channels.
 
     Returns
     -------
-    float, or a tuple with one for each channel
+    float or tuple of float
+        The standard deviation in the image's own units, with a channel axis one for each channel.
 
     Examples
     --------

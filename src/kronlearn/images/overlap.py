@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.images.patch_grid import PatchGrid
-from kronlearn.io.conversion import in_range
+from kronlearn.io.conversion import converted, in_range
 
 __all__ = ["OverlapAverage"]
 
@@ -96,7 +96,9 @@ class OverlapAverage:
             else:
                 change /= self._total.reshape(self.grid.shape)
             if first.dtype.kind != "f" and dtype.kind != "f":
-                return _rounded(first, change, dtype)
+                # Not by way of floats, which cannot hold all integers.
+                whole = first.astype(np.int64) + np.rint(change).astype(np.int64)
+                return converted(whole.astype(first.dtype), dtype, None, "patches")
             image = first + change
         # Adding zero would turn -0.0 into 0.0.
         np.copyto(image, first, where=change == 0)
@@ -162,13 +164,3 @@ class OverlapAverage:
             np.add.at(edges, starts + patch, -1)
             cover = edges[:-1].cumsum()
             change /= cover.reshape([-1 if k == axis else 1 for k in range(change.ndim)])
-
-
-def _rounded(first: NDArray[Any], change: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """``first + change`` rounded, without a step through floats, which cannot hold all integers."""
-    whole = first.astype(np.int64) + np.rint(change).astype(np.int64)
-    image = whole.astype(first.dtype)
-    if dtype == first.dtype or dtype.kind == "b" or first.dtype.kind == "b":
-        return image.astype(dtype)
-    own, wanted = np.iinfo(first.dtype), np.iinfo(dtype)
-    return image.clip(max(own.min, wanted.min), min(own.max, wanted.max)).astype(dtype)

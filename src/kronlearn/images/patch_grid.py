@@ -28,17 +28,6 @@ class PatchGrid:
         which a patch ends there: then every pixel is in a patch.
     remove_means : bool
         Whether each patch loses its mean; see :func:`without_means`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from kronlearn.images.patch_grid import PatchGrid
-    >>> grid = PatchGrid((5, 6), (2, 3), (2, 2))
-    >>> len(grid), [starts.tolist() for starts in grid.starts]
-    (9, [[0, 2, 3], [0, 2, 3]])
-    >>> grid.cut(np.arange(30).reshape(5, 6), np.array([8]))
-    array([[[21, 22, 23],
-            [27, 28, 29]]])
     """
 
     shape: tuple[int, ...]

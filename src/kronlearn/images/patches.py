@@ -30,15 +30,24 @@ class Patches:
     ``fit``, ``transform``, ``score`` and :func:`kronlearn.sparse_code` read them block by block;
     ``np.asarray(patches)`` holds all of them at once.
 
+    Parameters
+    ----------
+    image : array
+        The image; it is not copied.
+    grid : PatchGrid
+        Where its patches stand.
+
     Attributes
     ----------
     shape : tuple of int
-        ``(N, *patch_shape)``.
-    dtype : dtype of the patches
+        The shape of the array of all patches, ``(N, *patch_shape)``.
+    dtype : dtype
+        The dtype of the patches.
     patch_shape, stride, image_shape : tuple of int
+        Sizes of a patch, of the steps from patch to patch, and of the image.
     grid_shape : tuple of int
-        Positions along each axis; their product is N.
-    starts : tuple of integer arrays
+        The number of positions along each axis; their product is N.
+    starts : tuple of arrays of int
         The positions along each axis.
 
     Examples
@@ -63,25 +72,31 @@ class Patches:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """``(N, *patch_shape)``."""
+        """The shape of the array of all patches, ``(N, *patch_shape)``."""
         return (math.prod(self.grid_shape), *self.patch_shape)
 
     @property
     def ndim(self) -> int:
-        """One more than the image has."""
+        """The number of axes, one more than the image has."""
         return len(self.patch_shape) + 1
 
     @property
     def positions(self) -> NDArray[np.intp]:
-        """The first pixel of each patch, an array (N, d) made anew at every call."""
+        """The first pixel of each patch, an array ``(N, d)`` made anew at every call."""
         return np.stack(self.grid.corners(np.arange(len(self))), axis=-1)
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:
-        """Consecutive arrays of ``size`` patches, the last one of what is left.
+        """Iterate over the patches, many at a time.
 
         Parameters
         ----------
         size : int
+            Patches in a block; the last one may have fewer.
+
+        Yields
+        ------
+        array of shape (size, *patch_shape)
+            Consecutive patches.
         """
         step = operator.index(size)
         if step < 1:
@@ -90,7 +105,13 @@ class Patches:
             yield self[start : start + step]
 
     def as_source(self) -> Source:
-        """The patches as samples to learn from."""
+        """Return the patches as a source of samples.
+
+        Returns
+        -------
+        Source
+            What ``fit`` and ``sparse_code`` read.
+        """
         return _PatchSource(self)
 
     def __len__(self) -> int:
@@ -187,28 +208,30 @@ def extract_patches(
     *,
     remove_means: bool = False,
 ) -> Patches | tuple[Patches, NDArray[Any]]:
-    """The patches at positions 0, stride, 2·stride, … and at the far border of every axis.
+    """Take the patches out of an image.
 
-    Every pixel is in a patch (unless a stride is larger than the patch): where the stride does not
-    lead to the border exactly, the last position is the one at which a patch ends there.
+    Patches start at 0, stride, 2·stride, … along every axis. Every pixel is in a patch (unless a
+    stride is larger than the patch): where the stride does not lead to the border exactly, one more
+    patch ends there. Nothing is copied before patches are asked for.
 
     Parameters
     ----------
     image : array of shape (s_1, …, s_d)
-        Of any real dtype; NaN is allowed. It is not copied: patches show later changes of it.
+        An image of any real dtype; NaN is allowed. Patches show later changes of it.
     patch_shape : int or tuple of int
         One size per axis of the image, colour channels included: ``(8, 8, 3)`` for patches of an
         RGB image. One number means the same for every axis.
-    stride : int or tuple of int
+    stride : int or tuple of int, default 1
         Distance between positions, for all axes or one each.
-    remove_means : bool
+    remove_means : bool, default False
         Subtract from each patch its mean, in float32 for float32 and in float64 for other images.
 
     Returns
     -------
     Patches
-        A lazy sequence of arrays of shape ``patch_shape``, see :class:`Patches`.
-    means : array of shape (N,), only with ``remove_means=True``
+        All patches in C order of their positions, cut out when they are asked for.
+    means : array of shape (N,)
+        The means of the patches, only with ``remove_means=True``.
 
     Examples
     --------
@@ -250,7 +273,7 @@ def reconstruct_from_patches(
     weights: ArrayLike | None = None,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """The image in which every pixel is the average of the patches that cover it.
+    """Make an image of patches: every pixel is the average of the patches that cover it.
 
     A pixel on whose value all patches agree gets exactly that value: patches that were not changed
     give back the image bit for bit, integers of any size, floats, NaN and infinities alike. (With
@@ -262,19 +285,21 @@ def reconstruct_from_patches(
         All patches in the order of :func:`extract_patches`, or consecutive blocks of them, of
         any sizes: then only one block is in memory at a time.
     image_shape : tuple of int
-    stride : int or tuple of int
-        As the patches were extracted.
+        The shape of the image.
+    stride : int or tuple of int, default 1
+        The stride with which the patches were extracted.
     means : array of shape (N,), optional
         Added to the patches.
     weights : array of shape (N,), optional
         A positive weight for each patch in the average.
     dtype : dtype, optional
-        Of the image; without it that of the patches (of ``patches + means``). For integers the
-        average is rounded, and clipped to their range.
+        The dtype of the image; by default that of the patches (of ``patches + means``). For
+        integers the average is rounded, and clipped to their range.
 
     Returns
     -------
     array of shape image_shape
+        The image.
 
     Examples
     --------

@@ -29,11 +29,11 @@ __all__ = [
 ]
 
 # Pixels that are converted at a time, by the processor and by a GPU.
-_BLOCK, _CARD_BLOCK = 1 << 16, 1 << 22
+_BLOCK, _GPU_BLOCK = 1 << 16, 1 << 22
 # Images of more numbers stay in the memory of the processor and are sent to a GPU part by part;
 # bytes that it takes for a number of one that is not.
-_MOST_ON_CARD = 1 << 24
-_BYTES_ON_CARD = 64
+_MOST_ON_GPU = 1 << 24
+_BYTES_ON_GPU = 64
 # Bytes of the largest image that comes back from a GPU through memory that is kept for it.
 _MOST_PINNED = 1 << 26
 
@@ -54,7 +54,7 @@ def image_array(image: ArrayLike, channel_axis: int | None, gpu: Gpu | None = No
         )
     channels = _channels(np.asarray(image), channel_axis)
     limit = current_limit()
-    most = _MOST_ON_CARD if limit is None else min(_MOST_ON_CARD, limit // _BYTES_ON_CARD)
+    most = _MOST_ON_GPU if limit is None else min(_MOST_ON_GPU, limit // _BYTES_ON_GPU)
     if gpu is None or channels.size > most or channels.dtype not in KINDS:
         return channels
     return gpu.upload(channels)
@@ -186,56 +186,12 @@ class Planes:
         where the channels do, on ``gpu`` or not; all pixels of those on a GPU are known.
         ``contents`` are those of all channels, if they are at hand.
         """
-        if gpu is not None and knows(channels):
-            return cls._from_known(channels, scales, which, gpu, contents)
-        if is_on_gpu(channels):
-            exact = [channels[k].astype(np.float64) for k in which]
-            means = [float(values.mean()) for values in exact]
-            parts = zip(exact, means, scales, strict=True)
-            pixels = place_of(channels, gpu).stack(
-                [((values - mean) / scale).astype(np.float32) for values, mean, scale in parts]
-            )
-            return cls._rotated(pixels, which, means, scales, gpu)
-        pixels = np.empty((len(which), *channels.shape[1:]), np.float32)
-        means = []
-        for plane, k, scale in zip(pixels, which, scales, strict=True):
-            counted = True if known is None else known
-            means.append(float(np.mean(channels[k], dtype=np.float64, where=counted)))
-            with np.errstate(over="ignore", invalid="ignore"):
-                for values, out in _blocks([channels[k], plane], [np.float64, np.float32]):
-                    out[...] = (values - means[-1]) / scale
-            if known is not None:
-                plane[~known] = 0
-        return cls._rotated(pixels, which, means, scales, None)
-
-    @classmethod
-    def _from_known(
-        cls,
-        channels: NDArray[Any],
-        scales: Sequence[float],
-        which: Sequence[int],
-        gpu: Gpu,
-        contents: Sequence[Contents] | None,
-    ) -> Planes:
-        """Planes of channels whose kind of pixels kernels know."""
-        source = Pixels(gpu, contiguous(channels))
-        found = source.contents() if contents is None else contents
-        means = [float(found[k].mean) for k in which]  # type: ignore[arg-type]
-        pixels = gpu.xp.empty((len(which), *channels.shape[1:]), np.float32)
-        for plane, k, mean, scale in zip(pixels, which, means, scales, strict=True):
-            source.to_plane(k, mean, scale, plane)
-        return cls._rotated(pixels, which, means, scales, gpu)
-
-    @classmethod
-    def _rotated(
-        cls,
-        pixels: NDArray[np.float32],
-        which: Sequence[int],
-        means: list[float],
-        scales: Sequence[float],
-        gpu: Gpu | None,
-    ) -> Planes:
-        """Planes of pixels, used up, that are not turned yet."""
+        if gpu is not None and is_on_gpu(channels):
+            if not knows(channels):
+                channels, contents = channels.astype(np.float64), None
+            pixels, means = _scaled_on(gpu, channels, scales, which, contents)
+        else:
+            gpu, (pixels, means) = None, _scaled(channels, scales, which, known)
         basis = np.eye(len(pixels))
         if len(pixels) > 1:
             basis = _principal_components(pixels, gpu)
@@ -271,6 +227,43 @@ class Planes:
                 out[written] = in_range(values * scale + mean, channels.dtype)[written]
 
 
+def _scaled(
+    channels: NDArray[Any],
+    scales: Sequence[float],
+    which: Sequence[int],
+    known: NDArray[np.bool_] | None,
+) -> tuple[NDArray[np.float32], list[float]]:
+    """Channels without their means, in units of their scales, and the means."""
+    pixels = np.empty((len(which), *channels.shape[1:]), np.float32)
+    means = []
+    for plane, k, scale in zip(pixels, which, scales, strict=True):
+        counted = True if known is None else known
+        means.append(float(np.mean(channels[k], dtype=np.float64, where=counted)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for values, out in _blocks([channels[k], plane], [np.float64, np.float32]):
+                out[...] = (values - means[-1]) / scale
+        if known is not None:
+            plane[~known] = 0
+    return pixels, means
+
+
+def _scaled_on(
+    gpu: Gpu,
+    channels: NDArray[Any],
+    scales: Sequence[float],
+    which: Sequence[int],
+    contents: Sequence[Contents] | None,
+) -> tuple[NDArray[np.float32], list[float]]:
+    """The same by kernels of a GPU, which know what kind of pixels these are."""
+    source = Pixels(gpu, contiguous(channels))
+    found = source.contents() if contents is None else contents
+    means = [float(found[k].mean) for k in which]  # type: ignore[arg-type]
+    pixels = gpu.xp.empty((len(which), *channels.shape[1:]), np.float32)
+    for plane, k, mean, scale in zip(pixels, which, means, scales, strict=True):
+        source.to_plane(k, mean, scale, plane)
+    return pixels, means
+
+
 def _blocks(arrays: list[NDArray[Any]], dtypes: list[Any]) -> Iterator[tuple[NDArray[Any], ...]]:
     """Blocks of arrays of one shape, converted to dtypes; the last array is written to."""
     access: list[Any] = [["readonly"]] * (len(arrays) - 1) + [["readwrite"]]
@@ -288,7 +281,7 @@ def _blocks(arrays: list[NDArray[Any]], dtypes: list[Any]) -> Iterator[tuple[NDA
 
 def _principal_components(pixels: NDArray[np.float32], gpu: Gpu | None) -> NDArray[np.float64]:
     """An orthonormal basis (C, C) in which the planes are uncorrelated, strongest first."""
-    flat, step = pixels.reshape(len(pixels), -1), _BLOCK if gpu is None else _CARD_BLOCK
+    flat, step = pixels.reshape(len(pixels), -1), _BLOCK if gpu is None else _GPU_BLOCK
     covariance = place_of(pixels, gpu).zeros((len(flat), len(flat)))
     for start in range(0, flat.shape[1], step):
         block = flat[:, start : start + step].astype(np.float64)
@@ -303,7 +296,7 @@ def _principal_components(pixels: NDArray[np.float32], gpu: Gpu | None) -> NDArr
 
 def _rotate(pixels: NDArray[np.float32], matrix: NDArray[np.float64], gpu: Gpu | None) -> None:
     """pixels (C, …) becomes matrix · pixels, a block at a time."""
-    flat, step = pixels.reshape(len(pixels), -1), _BLOCK if gpu is None else _CARD_BLOCK
+    flat, step = pixels.reshape(len(pixels), -1), _BLOCK if gpu is None else _GPU_BLOCK
     rotation = place_of(pixels, gpu).asarray(matrix.astype(np.float32))
     for start in range(0, flat.shape[1], step):
         block = flat[:, start : start + step]

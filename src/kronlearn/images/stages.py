@@ -29,7 +29,7 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[float], None] | None]:
-        """A stage; yields what to call with the share done, None if nobody listens."""
+        """A stage; yields what to call with the share done, None if progress is not asked for."""
         tell = None
         if self.progress is not None:
             progress = self.progress
