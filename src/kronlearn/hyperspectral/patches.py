@@ -38,7 +38,7 @@ class CubePatches(Source):
     Parameters
     ----------
     cube : Cube, array or path
-        See :func:`kronlearn.hyperspectral.open_cube`.
+        See :func:`open_cube`.
     patch_shape : (int, int) or (int, int, int)
         Rows, columns and, for three modes, bands of a patch.
     remove_means : bool, default False
