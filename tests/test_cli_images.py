@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import kronlearn as kl
 from kronlearn.cli import app as cli
-from kronlearn.cli.pictures import Picture, check_writable, read_gray, read_picture, write_picture
 from kronlearn.cli.quality import quality
 from kronlearn.core.init import dct_factor
+from kronlearn.io.images import Picture, check_writable, read_gray, read_picture, write_picture
 from kronlearn.io.model_files import read_file
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -240,8 +240,8 @@ def test_damaged_files_are_refused_by_name(tmp_path, photo):
         ("uint16", "out.jpg", "JPEG cannot hold 48 × 40 gray uint16; use .png"),
         ("float32", "out.png", "PNG cannot hold 48 × 40 gray float32; use .tif"),
         ("float32", "out.jpeg", "JPEG cannot hold"),
-        ("uint8", "out.docx", "does not end in a format that kronlearn writes: .png, .tif"),
-        ("uint8", "out", "does not end in a format"),
+        ("uint8", "out.docx", "does not have an ending that kronlearn can write: .png, .tif"),
+        ("uint8", "out", "does not have an ending"),
     ],
 )
 def test_formats_that_cannot_hold_the_image_are_refused_before_the_work(
@@ -284,6 +284,7 @@ def test_noise_is_added_taken_out_and_told(tmp_path, photo):
     assert record["sigma"] == pytest.approx(20, rel=0.3)
     assert record["sigma_estimated"] is True
     assert record["added_noise"] == 20
+    assert not [key for key in {**record, **record["seconds"]} if " " in key]
     out = read_picture(tmp_path / "out.png").pixels
     clean = image_of("uint8")
     assert after["psnr"] == pytest.approx(peak_signal_noise_ratio(clean, out))
@@ -327,10 +328,16 @@ def test_a_dictionary_is_saved_and_used(tmp_path, photo):
     )
     assert np.array_equal(read_picture(tmp_path / "two.png").pixels, expected)
     line = fails("denoise", photo, "three.png", "--dictionary", "d.safetensors", *FAST)
-    assert "--patch is the dictionary's own; leave it out" in line
+    assert "The dictionary sets --patch; leave it out" in line
     assert "no.safetensors does not exist" in fails(
         "denoise", photo, "three.png", "--dictionary", "no.safetensors"
     )
+
+
+def test_a_dictionary_for_colours_is_refused(photo):
+    kl.KroneckerDictionary([np.eye(4), np.eye(4), np.eye(3)]).save("rgb.safetensors")
+    line = fails("denoise", photo, "out.png", "--dictionary", "rgb.safetensors")
+    assert "photo.png: the dictionary is for RGB patches of 4 × 4 × 3" in line
 
 
 def test_a_sum_of_kronecker_products_restores(tmp_path, photo):
@@ -355,7 +362,7 @@ def test_a_comparison_is_drawn(tmp_path, photo):
     succeeds("denoise", photo, "out.png", "--comparison", "c.png", "--sigma", 9, *FAST)
     assert (tmp_path / "c.png").read_bytes().startswith(PNG)
     line = fails("denoise", photo, "new.png", "--comparison", "c.spoon", *FAST)
-    assert "c.spoon does not end in a format for drawings" in line
+    assert "c.spoon does not have an ending for drawings" in line
 
 
 def test_several_images_go_to_a_folder(tmp_path, photo):
@@ -366,7 +373,7 @@ def test_several_images_go_to_a_folder(tmp_path, photo):
     assert [entry["output"] for entry in record["images"]] == ["done/photo.png", "done/other.png"]
     assert all((tmp_path / "done" / name).is_file() for name in ("photo.png", "other.png"))
     succeeds("denoise", photo, "other.png", "done", "--overwrite", *options)
-    assert "2 images need a folder to go to; new.png is none" in fails(
+    assert "OUT must be a folder for 2 images; new.png is not" in fails(
         "denoise", photo, "other.png", "new.png"
     )
     assert "--report is for one image" in fails(
@@ -374,7 +381,7 @@ def test_several_images_go_to_a_folder(tmp_path, photo):
     )
     assert "Two inputs are named photo.png" in fails("denoise", photo, photo, "done")
     (tmp_path / "done" / "other.png").unlink()
-    assert "photo.png exists already" in fails("denoise", photo, "other.png", "done")
+    assert "photo.png already exists" in fails("denoise", photo, "other.png", "done")
     assert not (tmp_path / "done" / "other.png").exists()
 
 
@@ -390,7 +397,7 @@ def test_a_missing_name_is_answered_with_the_usage(photo):
         (["--sigma", "loud"], "--sigma loud is not a number of at least 0"),
         (["--sigma", "-1"], "--sigma -1 is not a number of at least 0"),
         (["--sigma", "nan"], "is not a number"),
-        (["--sigma", "1,2"], "--sigma has 2 numbers for 1 channels"),
+        (["--sigma", "1,2"], "--sigma has 2 numbers for 1 channel;"),
         (["--patch", "8y8"], "--patch 8y8 is not a size"),
         (["--patch", "99x99", "--sigma", "9"], "99"),
         (["--report", "."], "--report . is a folder"),
@@ -413,7 +420,7 @@ def test_existing_files_are_replaced_only_if_asked_for(tmp_path, photo, option):
     arguments = ["denoise", photo, "o.png", "--sigma", 9, *FAST]
     if option is not None:
         arguments += [option, target]
-    assert f"{target.name} exists already" in fails(*arguments)
+    assert f"{target.name} already exists" in fails(*arguments)
     assert target.read_text() == "mine"
     assert (tmp_path / "o.png").exists() == (option is None)
     succeeds(*arguments, "--overwrite")
@@ -421,6 +428,7 @@ def test_existing_files_are_replaced_only_if_asked_for(tmp_path, photo, option):
 
 
 def test_an_input_is_never_overwritten(photo):
+    kl.KroneckerDictionary([np.eye(4), np.eye(4)]).save("d")
     before = photo.read_bytes()
     for options in (
         [photo],
@@ -441,7 +449,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, photo, monkeypatch):
     monkeypatch.setattr("PIL.Image.Image.save", fail)
     result = run("denoise", photo, "out.png", "--sigma", 9, *FAST)
     assert result.exit_code == 1
-    assert result.stderr == "Error: No space left on device\n"
+    assert "out.png could not be written: the disk is full" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["photo.png"]
 
 
@@ -455,6 +463,35 @@ def test_a_file_that_appears_during_the_work_is_kept(tmp_path, photo, monkeypatc
     monkeypatch.setattr(kl.images, "denoise", slow)
     assert "was not replaced" in fails("denoise", photo, "out.png", "--sigma", 9, *FAST)
     assert (tmp_path / "out.png").read_text() == "of another program"
+
+
+# Georeferenced images
+
+
+def test_a_georeferenced_image_stays_one_and_missing_data_is_no_brightness(tmp_path):
+    heights = image_of("float32")
+    heights[5:9, 5:9] = -9999
+    # Pixels of 10 m, where the first one lies, UTM zone 33, and GDAL's value for missing data.
+    tags = {
+        33550: ("d", 3, (10.0, 10.0, 0.0)),
+        33922: ("d", 6, (0.0, 0.0, 0.0, 5e5, 5e6, 0.0)),
+        34735: ("H", 8, (1, 1, 0, 1, 3072, 0, 1, 32633)),
+        42113: ("s", 0, "-9999"),
+    }
+    extra = [(code, *tag, True) for code, tag in tags.items()]
+    tifffile.imwrite("dem.tif", heights, extratags=extra, metadata=None)
+    line = fails("denoise", "dem.tif", "out.tif")
+    assert "dem.tif: 16 pixels without data (nodata -9999)" in line
+    assert "kronlearn cube denoise leaves them out" in line
+    succeeds("inpaint", "dem.tif", "filled.tif", "--missing", -9999, *FAST)
+    succeeds("denoise", "filled.tif", "out.tif", *FAST)
+    for name in ("filled.tif", "out.tif"):
+        with tifffile.TiffFile(name) as file:
+            found = {code: file.pages[0].tags[code].value for code in tags}
+            assert found == {code: value for code, (_, _, value) in tags.items()}
+            assert file.asarray().min() > -1
+    text = succeeds("denoise", "filled.tif", "out.npy", *FAST[:-1]).stdout
+    assert "NumPy cannot hold the georeference; out.npy will have none." in text
 
 
 # Inpainting

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import time
+from functools import cache
 from html.parser import HTMLParser
 
 import numpy as np
@@ -74,6 +75,12 @@ def page_about(**changes):
     return Page(**{**facts, **changes})
 
 
+@cache
+def whole_page():
+    """The page about everything; drawing it takes a while."""
+    return render(page_about())
+
+
 def pixels(uri):
     """The picture in a data URI."""
     start, _, data = uri.partition(",")
@@ -82,7 +89,7 @@ def pixels(uri):
 
 
 def test_the_page_tells_everything():
-    page = Elements(render(page_about()))
+    page = Elements(whole_page())
     assert page.all("html") == [{"lang": "en"}]
     for words in (
         "Denoised: photo.png",
@@ -99,7 +106,7 @@ def test_the_page_tells_everything():
 
 
 def test_the_page_needs_nothing_from_elsewhere():
-    html = render(page_about())
+    html = whole_page()
     page = Elements(html)
     assert {tag for tag, _ in page.found} & {"link", "iframe", "object", "base", "form"} == set()
     for tag, attributes in page.found:
@@ -117,7 +124,7 @@ def test_the_page_needs_nothing_from_elsewhere():
 
 
 def test_the_slider_and_the_pictures_have_labels():
-    page = Elements(render(page_about()))
+    page = Elements(whole_page())
     (slider,) = (e for e in page.all("input") if e["type"] == "range")
     assert slider["id"] in [label.get("for") for label in page.all("label")]
     assert all(image["alt"] for image in page.all("img"))
@@ -135,30 +142,31 @@ def test_no_text_becomes_markup(hostile):
             settings={hostile: hostile},
             seconds={hostile: 1.0},
             notes=[hostile],
+            history=None,
         )
     )
     page = Elements(html)
     assert len(page.all("script")) == 1
-    assert len(page.all("img")) == len(Elements(render(page_about())).all("img"))
+    assert len(page.all("img")) == len(Elements(whole_page()).all("img"))
     assert page.text.count(hostile) == 8
 
 
 def test_pictures_are_those_of_the_images():
     story = page_about()
-    before, after, difference, _ = Elements(render(story)).all("img")
+    before, after, difference, _ = Elements(whole_page()).all("img")
     assert np.array_equal(pixels(before["src"]), story.before)
     assert np.array_equal(pixels(after["src"]), story.after)
     change = story.after.astype(int) - story.before
     drawn = pixels(difference["src"]).astype(int)
     assert np.array_equal(np.sign(drawn - 127.5)[change != 0], np.sign(change)[change != 0])
-    assert "black −20 or less, white 20 or more" in Elements(render(story)).text
+    assert "black −20 or less, white 20 or more" in Elements(whole_page()).text
     # Small images are enlarged by a whole number.
     assert (after["width"], after["height"]) == (str(7 * 48), str(7 * 40))
 
 
 def test_large_images_are_shown_smaller_and_the_page_says_so():
     large = np.zeros((40, 3200), np.uint8)
-    page = Elements(render(page_about(before=large, after=large)))
+    page = Elements(render(page_about(before=large, after=large, history=None)))
     assert pixels(page.all("img")[1]["src"]).shape == (20, 1600)
     assert "40 × 3200 pixels and is shown at 50 % of its size" in page.text
 
@@ -166,7 +174,7 @@ def test_large_images_are_shown_smaller_and_the_page_says_so():
 @pytest.mark.parametrize("dtype", ["bool", "uint16", "int32", "float32", "float64"])
 def test_every_type_is_shown_from_its_smallest_to_its_largest_value(dtype):
     image = (np.arange(48 * 40).reshape(40, 48) % 2).astype(dtype)
-    page = Elements(render(page_about(before=image, after=image)))
+    page = Elements(render(page_about(before=image, after=image, history=None)))
     assert "Black is 0, white is 1." in page.text
     assert np.array_equal(pixels(page.all("img")[1]["src"]), 255 * image.astype(np.uint8))
 
@@ -174,14 +182,14 @@ def test_every_type_is_shown_from_its_smallest_to_its_largest_value(dtype):
 def test_missing_pixels_are_marked_and_errors_shown():
     missing = np.zeros((40, 48), bool)
     missing[:5] = True
-    story = page_about(missing=missing, reference=np.zeros((40, 48), np.uint8))
+    story = page_about(missing=missing, reference=np.zeros((40, 48), np.uint8), history=None)
     page = Elements(render(story))
     before = pixels(page.all("img")[0]["src"])
     assert (before[:5] == (214, 51, 132)).all()
     assert np.array_equal(before[5:, :, 1], story.before[5:])
     assert "Missing pixels are pink" in page.text
     assert "After minus reference" in page.text
-    assert "Difference" not in Elements(render(page_about(missing=missing))).text
+    assert "Difference" not in Elements(render(page_about(missing=missing, history=None))).text
 
 
 def test_colour_and_dictionaries_of_three_modes_are_shown():
@@ -197,7 +205,7 @@ def test_colour_and_dictionaries_of_three_modes_are_shown():
 def test_sums_of_kronecker_products_are_shown(sizes):
     rng = np.random.default_rng(0)
     terms = [[rng.standard_normal((m, m + 1)) for m in sizes] for _ in range(2)]
-    page = Elements(render(page_about(dictionary=kl.KroneckerSumDictionary(terms))))
+    page = Elements(render(page_about(dictionary=kl.KroneckerSumDictionary(terms), history=None)))
     shape = " × ".join(str(m + 1) for m in sizes)
     assert f"{shape} atoms. The sum of 2 Kronecker products." in page.text
     assert "first factor" not in page.text
@@ -211,7 +219,7 @@ def drawings(page):
 
 def test_the_same_story_gives_the_same_page(tmp_path):
     save_report(page_about(), tmp_path / "page.html", overwrite=False)
-    assert (tmp_path / "page.html").read_text("utf-8") == render(page_about())
+    assert (tmp_path / "page.html").read_text("utf-8") == whole_page()
 
 
 @pytest.mark.parametrize(
@@ -236,16 +244,16 @@ def test_the_commands_write_pages(tmp_path, monkeypatch, command):
 
 
 class Browser:
-    """A page in headless Chromium, spoken to through pipes."""
+    """Headless Chromium with one page at a time, spoken to through pipes."""
 
-    def __init__(self, path, folder, *flags):
+    def __init__(self, folder):
         commands, self.commands = os.pipe()
         self.answers, answers = os.pipe()
         # The protocol's file descriptors are 3 and 4.
         script = f'exec "$@" 3<&{commands} 4>&{answers}'
         arguments = [
             *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"),
-            *(f"--user-data-dir={folder}", *flags, "about:blank"),
+            *(f"--user-data-dir={folder}", "about:blank"),
         ]
         self.process = subprocess.Popen(
             ["bash", "-c", script, "bash", *arguments],
@@ -256,13 +264,17 @@ class Browser:
         os.close(commands)
         os.close(answers)
         self.count, self.session, self.unread = 0, {}, b""
+
+    def open(self, path):
+        """Load a page; from now on everything is about it."""
+        self.session = {}
         target = self.call("Target.createTarget", url=path.as_uri())["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.session = {"sessionId": session}
-        for _ in range(100):
+        for _ in range(1000):
             if self.value("document.readyState + location.protocol") == "completefile:":
                 return
-            time.sleep(0.1)
+            time.sleep(0.01)
         raise TimeoutError("the page was not loaded")
 
     def call(self, method, **parameters):
@@ -300,22 +312,25 @@ class Browser:
         self.process.wait(timeout=30)
 
 
-@pytest.fixture
-def opened(tmp_path):
-    """Opens pages in the browser, and closes them."""
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
     if CHROMIUM is None:
         pytest.skip("chromium is not installed")
-    browsers = []
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
 
-    def open_page(page, *flags):
-        path = tmp_path / "page.html"
-        save_report(page, path, overwrite=True)
-        browsers.append(Browser(path, tmp_path / f"profile{len(browsers)}", *flags))
-        return browsers[-1]
 
-    yield open_page
-    for browser in browsers:
-        browser.close()
+@pytest.fixture
+def opened(browser, tmp_path):
+    """Opens a page in the browser."""
+
+    def open_page(page):
+        save_report(page, tmp_path / "page.html", overwrite=True)
+        browser.open(tmp_path / "page.html")
+        return browser
+
+    return open_page
 
 
 CLIP = "getComputedStyle(document.querySelector('.after')).clipPath"
@@ -341,23 +356,24 @@ def test_the_slider_follows_the_mouse_and_the_arrow_keys(opened):
     assert browser.value("at.getAttribute('aria-valuetext')").endswith(" % before")
 
 
-@pytest.mark.parametrize("width", [320, 1200])
-def test_the_page_fits_the_window(opened, width):
+def test_the_page_fits_the_window(opened):
     wide = np.zeros((600, 1500), np.uint8)
     names = {"title": "Denoised: " + "long" * 40 + ".png"}
     browser = opened(page_about(before=wide, after=wide, **names))
-    browser.call(
-        "Emulation.setDeviceMetricsOverride",
-        width=width,
-        height=800,
-        deviceScaleFactor=1,
-        mobile=True,
-    )
-    assert browser.value("document.documentElement.scrollWidth") <= width
-    assert browser.value("[...document.images].every(image => image.naturalWidth > 0)") is True
-    browser.value("full.click()")
-    assert browser.value("document.querySelector('.compare').offsetWidth") == 1500
-    assert browser.value("document.documentElement.scrollWidth") <= width
+    for width in (320, 1200):
+        browser.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=800,
+            deviceScaleFactor=1,
+            mobile=True,
+        )
+        assert browser.value("document.documentElement.scrollWidth") <= width
+        assert browser.value("[...document.images].every(image => image.naturalWidth > 0)") is True
+        browser.value("full.click()")
+        assert browser.value("document.querySelector('.compare').offsetWidth") == 1500
+        assert browser.value("document.documentElement.scrollWidth") <= width
+        browser.value("full.click()")
 
 
 def test_light_and_dark_have_their_own_colours(opened):

@@ -1,43 +1,162 @@
-"""What the command line accepts; each command's own module does the work.
+"""The command line: its commands, and how each of them ends.
 
-Those modules are imported when their command runs, so that ``kronlearn --help`` stays quick.
+A command is a function, or a group of them, in the module of its name. That module is imported
+when the command is called, so that ``kronlearn --help`` and small commands start quickly.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+import codecs
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
 
-from kronlearn.cli import app_cube, app_images
-from kronlearn.cli.bench import bench
-from kronlearn.cli.group import Commands
-from kronlearn.cli.options import (
-    Device,
-    DeviceName,
-    Jobs,
-    Json,
-    Method,
-    MethodName,
-    Overwrite,
-    Quick,
-    Quiet,
-    Structure,
-    StructureName,
-    parse_sizes,
+from kronlearn.cli.errors import report
+from kronlearn.cli.options import Command, Group
+
+__all__ = ["Terminated", "app", "main"]
+
+#: The commands in the order of the help, which shows the first line of their docstrings.
+COMMANDS = {
+    "demo": "Learn from a sample image and denoise it, in a few seconds.",
+    "learn": "Learn a dictionary from patches and save it.",
+    "show": "Describe and draw the dictionary in a model file.",
+    "denoise": "Remove the noise from an image.",
+    "inpaint": "Fill in the missing pixels of an image.",
+    "cube": "Inspect, learn from and denoise hyperspectral cubes.",
+    "bench": "Measure speed on this machine.",
+    "reproduce": "Run the paper's experiments again.",
+}
+
+
+# What is printed for the exit codes of commands that were stopped.
+_STOPPED = {130: "Interrupted.", 143: "Terminated."}
+
+_SUBSTITUTES = {
+    "×": "x",
+    "σ": "sigma",
+    "→": "->",
+    "µ": "u",
+    "∞": "infinite",
+    "…": "...",
+    "−": "-",
+    "–": "-",
+    "�": "?",
+}
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end (SIGTERM): commands stop as they do on Ctrl-C."""
+
+
+class Commands(TyperGroup):
+    """The commands; every error becomes one line and an exit code.
+
+    2: wrong usage or input; 1: anything else that failed; 130: interrupted; 143: terminated.
+    """
+
+    show_traceback = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, from its own module; None if there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        found = getattr(import_module(f"kronlearn.cli.{cmd_name}"), cmd_name)
+        if isinstance(found, typer.Typer):
+            found.rich_markup_mode, found.info.cls = None, Group
+            for command in found.registered_commands:
+                command.cls = Command
+            return get_group(found)
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(cmd_name, cls=Command)(found)
+        return get_command(single)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        *rest: Any,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command; ends the process unless ``standalone_mode`` is off."""
+        extra["standalone_mode"] = False
+        if not standalone_mode:
+            return super().main(args, *rest, **extra)
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="kronlearn")
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = _note  # type: ignore[assignment]
+                result = super().main(args, *rest, **extra)
+            code = result if isinstance(result, int) else 0
+        except (KeyboardInterrupt, typer.Abort):
+            code = 130
+        except Exception as problem:
+            if self.show_traceback:
+                traceback.print_exc()
+            code = report(problem)
+        if code in _STOPPED:
+            print(_STOPPED[code], file=sys.stderr)
+        sys.exit(code)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; typer itself would take any interrupt for Ctrl-C."""
+        try:
+            return super().invoke(ctx)
+        except Terminated as problem:
+            raise typer.Exit(143) from problem
+
+
+def _substitute(problem: UnicodeError) -> tuple[str, int]:
+    """What an output stream shows instead of characters that its encoding does not have."""
+    if not isinstance(problem, UnicodeEncodeError):
+        raise problem
+    missing = problem.object[problem.start : problem.end]
+    return "".join(_SUBSTITUTES.get(character, "?") for character in missing), problem.end
+
+
+codecs.register_error("kronlearn", _substitute)
+
+
+def _note(message: Warning | str, *place: Any) -> None:
+    """Print a warning as a line for people, without the place in the program."""
+    print("Note:", " ".join(str(message).split()), file=sys.stderr)
+
+
+app = typer.Typer(
+    cls=Commands,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"max_content_width": 100},
 )
-from kronlearn.cli.reproduce import reproduce
-
-__all__ = ["app", "main"]
-
-app = typer.Typer(cls=Commands, add_completion=False, pretty_exceptions_enable=False)
-app.add_typer(bench, name="bench")
 
 
 def main() -> None:
     """Run the command line (the ``kronlearn`` entry point)."""
+    signal.signal(signal.SIGTERM, _terminate)
     app()
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise Terminated
 
 
 def _print_version(wanted: bool) -> None:
@@ -58,7 +177,7 @@ def kronlearn(
         ),
     ] = False,
     show_traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show where in the program an error came up.")
+        bool, typer.Option("--traceback", help="Show the Python traceback of an error.")
     ] = False,
 ) -> None:
     """Learn separable (Kronecker) dictionaries; denoise and inpaint images with them."""
@@ -66,185 +185,3 @@ def kronlearn(
         context.command.show_traceback = show_traceback
     if context.invoked_subcommand is None:
         print(context.get_help())
-
-
-@app.command()
-def demo(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where to write.")
-    ] = Path("kronlearn-demo"),
-    quick: Quick = False,
-    n_jobs: Jobs = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="For everything random.")] = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Learn from an image that comes with scikit-image and denoise it, in seconds.
-
-    Prints how well learned and fixed dictionaries do, and writes dictionary.png,
-    convergence.png, dictionary.safetensors and denoised.png.
-    """
-    from kronlearn.cli.demo import run
-    from kronlearn.cli.output import Output
-
-    run(output, quick, n_jobs, seed, Output(as_json, quiet))
-
-
-Inputs = Annotated[
-    list[Path],
-    typer.Argument(help="One .npy array of patches, or images and folders with images."),
-]
-Model = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FILE", help="The model file to write.")
-]
-Patch = Annotated[
-    str | None,
-    typer.Option(
-        metavar="8x8", help="Shape of a patch.", show_default="8x8 for images, the array's own"
-    ),
-]
-Atoms = Annotated[
-    str | None,
-    typer.Option(
-        metavar="16x16",
-        help="Atoms per mode.",
-        show_default="twice the patch; as the patch if orthonormal",
-    ),
-]
-Sparsity = Annotated[
-    int | None,
-    typer.Option(
-        "--sparsity",
-        "-s",
-        metavar="N",
-        help="Atoms per patch at most.",
-        show_default="6; no limit with --tol",
-    ),
-]
-Tol = Annotated[float | None, typer.Option(metavar="NORM", help="Residual that a patch may have.")]
-Stride = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Pixels from one patch of an image to the next.",
-        show_default="no overlap",
-    ),
-]
-Samples = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Patches of images at most, evenly over the images.",
-        show_default="200000",
-    ),
-]
-Colour = Annotated[
-    bool, typer.Option("--colour", help="Patches of three colours; images are gray otherwise.")
-]
-RemoveMeans = Annotated[
-    bool | None,
-    typer.Option(
-        "--remove-means/--keep-means",
-        help="Whether each patch loses its mean.",
-        show_default="removed for images, kept for arrays",
-    ),
-]
-Terms = Annotated[
-    int,
-    typer.Option(
-        "--terms",
-        min=1,
-        metavar="R",
-        help="Kronecker products to sum, for general factors; more are slower and closer.",
-    ),
-]
-MaxIter = Annotated[int, typer.Option(metavar="N", help="Iterations at most.")]
-TimeBudget = Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop after this long.")]
-Checkpoint = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Keep the state here; resume from it if it exists."),
-]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="Makes the result repeatable.")]
-
-
-@app.command()
-def learn(
-    inputs: Inputs,
-    output: Model = Path("model.safetensors"),
-    patch: Patch = None,
-    atoms: Atoms = None,
-    sparsity: Sparsity = None,
-    tol: Tol = None,
-    stride: Stride = None,
-    samples: Samples = None,
-    colour: Colour = False,
-    remove_means: RemoveMeans = None,
-    structure: StructureName = Structure.general,
-    terms: Terms = 1,
-    method: MethodName = Method.ols,
-    max_iter: MaxIter = 100,
-    time_budget: TimeBudget = None,
-    checkpoint: Checkpoint = None,
-    n_jobs: Jobs = None,
-    device: DeviceName = Device.cpu,
-    seed: Seed = None,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Learn a dictionary from patches and save it.
-
-    An interrupt (Ctrl-C) ends learning; the model of the last finished iteration is saved.
-    """
-    from kronlearn.cli.learn import Request, run
-    from kronlearn.cli.output import Output
-
-    request = Request(
-        inputs=inputs,
-        output=output,
-        patch=parse_sizes("--patch", patch),
-        atoms=parse_sizes("--atoms", atoms),
-        sparsity=sparsity,
-        tol=tol,
-        stride=stride,
-        samples=samples,
-        colour=colour,
-        remove_means=remove_means,
-        structure=structure.value,
-        terms=terms,
-        method=method.value,
-        max_iter=max_iter,
-        n_jobs=n_jobs,
-        device=device.value,
-        seed=seed,
-        time_budget=time_budget,
-        checkpoint=checkpoint,
-        overwrite=overwrite,
-    )
-    if not run(request, Output(as_json, quiet)):
-        raise typer.Exit(130)
-
-
-@app.command()
-def show(
-    model: Annotated[Path, typer.Argument(help="A model file.")],
-    picture: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the atoms into this image file.")
-    ] = None,
-    convergence: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw how learning went into this one.")
-    ] = None,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Tell what is in a model file, and draw it."""
-    from kronlearn.cli.output import Output
-    from kronlearn.cli.show import run
-
-    run(model, picture, convergence, overwrite, Output(as_json, quiet))
-
-
-app_images.add_to(app)
-app_cube.add_to(app)
-app.add_typer(reproduce, name="reproduce")

@@ -1,224 +1,222 @@
-"""``kronlearn cube``: what is in a cube's file, learning from it, and denoising it."""
+"""``kronlearn cube``: hyperspectral cubes in files of many formats."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
 import kronlearn as kl
+from kronlearn.cli import options as opt
 from kronlearn.cli.devices import use_device
-from kronlearn.cli.options import parse_numbers
-from kronlearn.cli.output import Output, facts_table, times
+from kronlearn.cli.fitting import default_sparsity, learn_and_save
+from kronlearn.cli.output import Output, counted, facts_table, times
 from kronlearn.cli.places import check_places
 from kronlearn.cli.quality import plain_quality
-from kronlearn.cli.record import fitted_entry, thinned_history
-from kronlearn.hyperspectral import CubePatches, compare, estimate_noise
-from kronlearn.hyperspectral import denoise as denoise_cube
 from kronlearn.hyperspectral.learning import default_atoms
 from kronlearn.io.cubes import Cube, open_cube
-from kronlearn.io.model_files import save_dictionary
 
-__all__ = ["Denoising", "Learning", "Opening", "denoise", "learn", "show"]
+__all__ = ["cube"]
 
+cube = typer.Typer(
+    help="Inspect, learn from and denoise hyperspectral cubes.",
+    no_args_is_help=True,
+)
 
-@dataclass(frozen=True)
-class Opening:
-    """A cube's file, and what was said about it."""
+_FORMATS = "ENVI (.hdr), GeoTIFF, NetCDF, HDF5, Zarr, .mat, .npy, or a folder of images"
 
-    path: Path
-    band_axis: int | None
-    dataset: str | None
-    nodata: float | None
-
-    def cube(self, output: Output) -> Cube:
-        """The cube; if its bands were found by a guess, that is told."""
-        cube = open_cube(self.path, self.band_axis, self.dataset, self.nodata)
-        if cube.band_axis_is_guess:
-            output.say(
-                f"{self.path}: bands along axis {cube.band_axis} ({cube.band_axis_reason}); "
-                "--band-axis tells it."
-            )
-        return cube
+File = Annotated[Path, typer.Argument(metavar="FILE", help=f"A cube: {_FORMATS}.")]
 
 
-@dataclass(frozen=True)
-class Learning:
-    """What was asked of ``cube learn``."""
-
-    opening: Opening
-    output: Path
-    patch: tuple[int, ...]
-    #: None: by the patch and the structure.
-    atoms: tuple[int, ...] | None
-    sparsity: int | None
-    tol: float | None
-    remove_means: bool
-    structure: str
-    method: str
-    max_iter: int
-    time_budget: float | None
-    checkpoint: Path | None
-    seed: int | None
-    n_jobs: int | None
-    #: "cpu" or "cuda".
-    device: str
-    overwrite: bool
-
-
-@dataclass(frozen=True)
-class Denoising:
-    """What was asked of ``cube denoise``."""
-
-    opening: Opening
-    output: Path
-    #: Numbers, or a file with them; None: estimated.
-    sigma: str | None
-    clean: Path | None
-    n_jobs: int | None
-    #: "cpu" or "cuda".
-    device: str
-    overwrite: bool
-
-
-def show(opening: Opening, noise: bool, n_jobs: int | None, output: Output) -> None:
-    """Print what is in a cube's file."""
-    cube = opening.cube(output)
+@cube.command("info")
+def info(
+    path: File,
+    noise: Annotated[
+        bool, typer.Option("--noise", help="Also estimate the noise of every band.")
+    ] = False,
+    band_axis: opt.BandAxis = None,
+    dataset: opt.Dataset = None,
+    nodata: opt.NoData = None,
+    n_jobs: opt.Jobs = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Describe a cube file."""
+    output = Output(as_json, quiet)
+    found = _open(path, band_axis, dataset, nodata, output)
     record: dict[str, Any] = {
-        "file": str(opening.path),
-        "dataset": cube.stored.dataset,
-        "shape": cube.shape,
-        "dtype": cube.dtype.name,
-        "band_axis": cube.band_axis,
-        "band_axis_reason": cube.band_axis_reason,
-        "chunks": cube.chunks,
-        "nodata": None if cube.nodata is None else str(cube.nodata),
-        "wavelengths": cube.wavelengths,
-        "bytes": int(np.prod(cube.shape)) * cube.dtype.itemsize,
-        "attributes": cube.attributes,
+        "file": str(path),
+        "dataset": found.stored.dataset,
+        "shape": found.shape,
+        "dtype": found.dtype.name,
+        "band_axis": found.band_axis,
+        "band_axis_reason": found.band_axis_reason,
+        "chunks": found.chunks,
+        "nodata": _plain_number(found.nodata),
+        "wavelengths": found.wavelengths,
+        "bytes": math.prod(found.shape) * found.dtype.itemsize,
+        "attributes": found.attributes,
     }
     facts = [
-        ("file", opening.path),
-        ("dataset", cube.stored.dataset),
-        ("cube", _described(cube)),
-        ("band axis", f"{cube.band_axis}, {cube.band_axis_reason}"),
-        ("wavelengths", _range(cube.wavelengths)),
-        ("no data", record["nodata"]),
-        ("chunks", cube.chunks and times(cube.chunks)),
+        ("file", path),
+        ("dataset", found.stored.dataset),
+        ("cube", _described(found)),
+        ("band axis", f"{found.band_axis}, {found.band_axis_reason}"),
+        ("wavelengths", _range(found.wavelengths)),
+        ("no data", found.nodata),
+        ("chunks", found.chunks and times(found.chunks)),
         ("in memory", f"{record['bytes'] / 1e6:.3g} MB"),
     ]
     if noise:
         with output.progress("Estimating noise", 1):
-            found = estimate_noise(cube, n_jobs=n_jobs)
-        record["sigma"] = _plain(found)
-        facts.append(("noise level", _level(found)))
+            sigma = kl.hyperspectral.estimate_noise(found, n_jobs=n_jobs)
+        record["sigma"] = [_plain_number(value, None) for value in sigma]
+        facts.append(("noise level", _level(sigma)))
     output.say(facts_table(facts))
     output.finish(record)
 
 
-def learn(request: Learning, output: Output) -> bool:
-    """Learn, save and report; whether it came to an end by itself, not by an interrupt."""
-    use_device(request.device, output)
-    check_places(
-        [("MODEL", request.output), ("--checkpoint", request.checkpoint)],
-        [request.opening.path],
-        request.overwrite,
-        resumed=["--checkpoint"],
+@cube.command("learn")
+def learn(
+    path: File,
+    model: Annotated[
+        Path | None,
+        typer.Argument(metavar="MODEL", help="The model file to write, instead of --output."),
+    ] = None,
+    output: opt.Model = Path("model.safetensors"),
+    patch: Annotated[
+        str,
+        typer.Option(
+            metavar="8x8",
+            help="Shape of a patch in every band; a third size makes patches of several bands.",
+        ),
+    ] = "8x8",
+    atoms: Annotated[
+        str | None,
+        typer.Option(
+            metavar="16x16",
+            help="Atoms per mode.",
+            show_default="twice the patch; as the patch if orthonormal or of three modes",
+        ),
+    ] = None,
+    sparsity: opt.Sparsity = None,
+    tol: opt.Tol = None,
+    remove_means: Annotated[
+        bool, typer.Option("--remove-means", help="Subtract the mean of each patch.")
+    ] = False,
+    structure: opt.StructureName = opt.Structure.general,
+    method: opt.MethodName = opt.Method.ols,
+    max_iter: opt.MaxIter = 30,
+    time_budget: opt.TimeBudget = None,
+    checkpoint: opt.Checkpoint = None,
+    seed: opt.Seed = None,
+    band_axis: opt.BandAxis = None,
+    dataset: opt.Dataset = None,
+    nodata: opt.NoData = None,
+    n_jobs: opt.Jobs = None,
+    device: opt.DeviceName = opt.Device.cpu,
+    overwrite: opt.Overwrite = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Learn a dictionary from all patches of a cube and save it.
+
+    The cube is read in blocks of rows and need not fit into memory. Ctrl-C or SIGTERM ends
+    learning and saves the dictionary of the last finished iteration.
+    """
+    shown = Output(as_json, quiet)
+    use_device(device.value, shown)
+    place = model or output
+    places = [("MODEL" if model else "--output", place), ("--checkpoint", checkpoint)]
+    check_places(places, [path], overwrite, resumed=["--checkpoint"])
+    found = _open(path, band_axis, dataset, nodata, shown)
+    sizes = opt.parse_sizes("--patch", patch)
+    shape = (sizes, sizes) if isinstance(sizes, int) else sizes or (8, 8)
+    patches = kl.hyperspectral.CubePatches(found, shape, remove_means=remove_means)
+    learner = kl.KroneckerDictionaryLearning(
+        opt.parse_sizes("--atoms", atoms) or default_atoms(shape, structure.value),
+        n_nonzero_coefs=default_sparsity(sparsity, tol),
+        tol=tol,
+        structure=structure.value,
+        method=method.value,
+        max_iter=max_iter,
+        random_state=seed,
+        n_jobs=n_jobs,
+        device=device.value,
+        time_budget=time_budget,
+        checkpoint=checkpoint,
     )
-    cube = request.opening.cube(output)
-    patches = CubePatches(cube, request.patch, remove_means=request.remove_means)
-    model = kl.KroneckerDictionaryLearning(
-        request.atoms or default_atoms(request.patch, request.structure),
-        n_nonzero_coefs=_sparsity(request),
-        tol=request.tol,
-        structure=request.structure,
-        method=request.method,
-        max_iter=request.max_iter,
-        random_state=request.seed,
-        n_jobs=request.n_jobs,
-        device=request.device,
-        time_budget=request.time_budget,
-        checkpoint=request.checkpoint,
-    )
-    interrupted = False
-    with output.learning("Learning", request.max_iter) as callback:
-        model.set_params(callback=callback)
-        try:
-            model.fit(patches)
-        except KeyboardInterrupt:
-            if not hasattr(model, "dictionary_"):
-                raise
-            interrupted = True
-    record = {
-        "input": str(request.opening.path),
-        "cube": cube.shape,
-        "samples": len(patches),
-        "remove_means": request.remove_means,
-        "structure": request.structure,
-        "method": "threshold" if request.structure == "orthonormal" else request.method,
-        "n_nonzero_coefs": model.n_nonzero_coefs,
-        "tol": request.tol,
-        "seed": request.seed,
-        "iterations": model.n_iter_,
-        "stop_reason": "interrupted" if interrupted else model.stop_reason_,
-        **fitted_entry(model),
-        "seconds": float(model.history_["seconds"][-1]),
-    }
-    history = thinned_history(model.history_)
-    info = {**record, "kronlearn_version": kl.__version__, "history": history}
-    save_dictionary(model.dictionary_, request.output, info=info)
-    output.say(
-        facts_table(
-            [
-                ("cube", _described(cube)),
-                ("patches", f"{len(patches)} of {times(patches.patch_shape)}"),
-                ("atoms", times(model.dictionary_.n_atoms)),
-                ("iterations", f"{model.n_iter_}, {record['stop_reason']}"),
-                ("RMSE", f"{record['rmse']:.5g}"),
-                ("time", f"{record['seconds']:.3g} s"),
-                ("saved as", request.output),
-            ]
-        )
-    )
-    output.finish({**record, "history": model.history_, "output": str(request.output)})
-    return not interrupted
+    origin = {"input": str(path), "cube": found.shape, "remove_means": remove_means}
+    learn_and_save(learner, patches, place, origin, shown)
 
 
-def denoise(request: Denoising, output: Output) -> None:
-    """Denoise a cube, write it and say how it went."""
-    use_device(request.device, output)
-    path, place = request.opening.path, request.output
-    read = [path] if request.clean is None else [path, request.clean]
-    _check_place(place, read, request.overwrite)
-    cube = request.opening.cube(output)
-    for written in cube.places(place):
-        _check_place(written, cube.stored.files, request.overwrite)
-    sigma = _sigma(request.sigma, cube)
-    reference = None
-    if request.clean is not None:
-        # Its bands lie where the cube's do, unless its own file knows.
-        reference = open_cube(request.clean, request.opening.band_axis)
-        if reference.shape != cube.shape:
-            raise ValueError(
-                f"--clean {request.clean} is {_described(reference)}; it must be like "
-                f"{path}, {_described(cube)}."
-            )
-    with output.stages(path.name) as progress:
-        result = denoise_cube(
-            cube,
-            sigma,
-            out=place,
-            n_jobs=request.n_jobs,
-            device=request.device,
+@cube.command("denoise")
+def denoise(
+    path: Annotated[Path, typer.Argument(metavar="IN", help=f"A cube: {_FORMATS}.")],
+    output: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="The file to write; its ending determines the format."),
+    ],
+    sigma: Annotated[
+        str | None,
+        typer.Option(
+            metavar="S",
+            help="Standard deviation of the noise, in the cube's own units: one number, one per "
+            "band as in 9,8,12, or a file with one per band.",
+            show_default="estimated for every band",
+        ),
+    ] = None,
+    clean: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Reference cube to report PSNR, SSIM and spectral angle against.",
+        ),
+    ] = None,
+    band_axis: opt.BandAxis = None,
+    dataset: opt.Dataset = None,
+    nodata: opt.NoData = None,
+    n_jobs: opt.Jobs = None,
+    device: opt.DeviceName = opt.Device.cpu,
+    overwrite: opt.Overwrite = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Remove the noise from a cube.
+
+    Denoises the principal components of the spectra. It uses no learned dictionary: the models
+    of cube learn serve sparse coding, not this command. The output has the data type, axes and
+    metadata of the input. The cube is read in blocks of rows and need not fit into memory.
+    """
+    shown = Output(as_json, quiet)
+    use_device(device.value, shown)
+    read = [path] if clean is None else [path, clean]
+    check_places([("OUT", output)], read, overwrite, folders=True)
+    found = _open(path, band_axis, dataset, nodata, shown)
+    # An ENVI cube is two files.
+    files = [output.parent / file.name for file in found.places(output)]
+    for file in files:
+        check_places([("OUT", file)], found.stored.files, overwrite, folders=True)
+    given = _sigma(sigma, found)
+    reference = None if clean is None else _reference(clean, path, found, band_axis)
+    with shown.stages(path.name) as progress:
+        result = kl.hyperspectral.denoise(
+            found,
+            given,
+            out=output,
+            n_jobs=n_jobs,
+            device=device.value,
             progress=progress,
             full=True,
         )
+    how = ", estimated" if given is None else ", as given"
     facts = [
-        ("cube", _described(cube)),
-        ("noise level", _level(result.sigma) + (", estimated" if sigma is None else ", as given")),
+        ("cube", _described(found)),
+        ("noise level", _level(result.sigma) + how),
         ("components above it", result.n_planes),
         ("missing values filled in", result.n_filled or None),
         ("pixels without data", result.n_skipped or None),
@@ -226,82 +224,94 @@ def denoise(request: Denoising, output: Output) -> None:
     ]
     scores: dict[str, dict[str, float | None]] = {}
     if reference is not None:
-        after = open_cube(place, cube.band_axis, request.opening.dataset, cube.nodata)
-        for name, some in {"before": cube, "after": after}.items():
-            found = compare(reference, some)
-            facts.append((name, str(found)))
+        after = open_cube(output, found.band_axis, dataset, found.nodata)
+        for name, some in {"before": found, "after": after}.items():
+            score = kl.hyperspectral.compare(reference, some)
+            facts.append((name, str(score)))
             scores[name] = plain_quality(
-                {"psnr": found.mean_psnr, "ssim": found.mean_ssim, "angle": found.mean_angle}
+                {"psnr": score.mean_psnr, "ssim": score.mean_ssim, "angle": score.mean_angle}
             )
-    output.say(path)
-    output.say(facts_table([*facts, ("saved as", place)]))
-    output.finish(
+    shown.say(path)
+    shown.say(facts_table([*facts, ("saved as", ", ".join(map(str, files)))]))
+    shown.finish(
         {
             "input": str(path),
-            "output": str(place),
-            "shape": cube.shape,
-            "dtype": cube.dtype.name,
-            "band_axis": cube.band_axis,
-            "sigma": _plain(result.sigma),
-            "sigma_estimated": sigma is None,
+            "output": str(output),
+            "shape": found.shape,
+            "dtype": found.dtype.name,
+            "band_axis": found.band_axis,
+            "sigma": [_plain_number(value, None) for value in result.sigma],
+            "sigma_estimated": given is None,
             "components": result.n_planes,
             "filled": result.n_filled,
             "skipped": result.n_skipped,
             "quality": scores,
             "seconds": result.seconds,
+            "files": [str(file) for file in files],
         }
     )
 
 
-def _check_place(place: Path, read: list[Path], overwrite: bool) -> None:
-    """Refuse to write where it cannot be or must not be; a cube's file may be a folder."""
-    if not place.is_dir():
-        check_places([("OUT", place)], read, overwrite)
-    elif place.resolve() in {path.resolve() for path in read}:
-        raise ValueError(f"OUT {place} would overwrite the input; give another name.")
-    elif not overwrite:
-        raise ValueError(
-            f"OUT {place} exists already; give another name, or --overwrite to replace it."
+def _open(
+    path: Path, band_axis: int | None, dataset: str | None, nodata: float | None, output: Output
+) -> Cube:
+    """The cube in a file; if its band axis is a guess, that is said."""
+    found = open_cube(path, band_axis, dataset, nodata)
+    if found.band_axis_is_guess:
+        output.say(
+            f"{path}: bands along axis {found.band_axis} ({found.band_axis_reason}); set another "
+            "with --band-axis."
         )
+    return found
 
 
-def _sparsity(request: Learning) -> int | None:
-    return 6 if request.sparsity is None and request.tol is None else request.sparsity
+def _reference(clean: Path, path: Path, found: Cube, band_axis: int | None) -> Cube:
+    # Its bands lie where the cube's do, unless its own file knows.
+    reference = open_cube(clean, band_axis)
+    if reference.shape != found.shape:
+        raise ValueError(
+            f"--clean {clean} is {_described(reference)}; it must be like {path}, "
+            f"{_described(found)}."
+        )
+    return reference
 
 
-def _sigma(text: str | None, cube: Cube) -> float | NDArray[np.float64] | None:
+def _sigma(text: str | None, found: Cube) -> float | NDArray[np.float64] | None:
     """One number, or one per band, from the command line or a file."""
     if text is None:
         return None
     path = Path(text)
-    if not path.is_file():
-        if path.suffix.lower() in (".npy", ".txt", ".csv"):
-            raise ValueError(f"--sigma {path} does not exist.")
-        numbers = np.array(parse_numbers("--sigma", [text]))
-        where = "--sigma"
+    if path.is_file():
+        numbers, where = _numbers_in(path), f"--sigma {path}"
+    elif path.suffix.lower() in (".npy", ".txt", ".csv"):
+        raise ValueError(f"--sigma {path} does not exist.")
     else:
-        where = f"--sigma {path}"
-        try:
-            if path.suffix == ".npy":
-                numbers = np.load(path, allow_pickle=False)
-            else:
-                numbers = np.loadtxt(path, delimiter=",", ndmin=1)
-            numbers = np.asarray(numbers, np.float64).reshape(-1)
-        except (ValueError, EOFError) as problem:
-            raise ValueError(
-                f"{where} cannot be read as one number per band: {problem}"
-            ) from problem
-    if len(numbers) not in (1, cube.shape[2]):
+        numbers, where = np.array(opt.parse_numbers("--sigma", [text])), "--sigma"
+    n_bands = found.shape[2]
+    if len(numbers) not in (1, n_bands):
         raise ValueError(
-            f"{where} has {len(numbers)} numbers for {cube.shape[2]} bands; give one, or one per "
-            "band."
+            f"{where} has {len(numbers)} numbers for {counted(n_bands, 'band')}; give one, or one "
+            "per band."
         )
     return float(numbers[0]) if len(numbers) == 1 else numbers
 
 
-def _described(cube: Cube) -> str:
-    rows, columns, bands = cube.shape
-    return f"{rows} rows × {columns} columns × {bands} bands, {cube.dtype.name}"
+def _numbers_in(path: Path) -> NDArray[np.float64]:
+    try:
+        if path.suffix == ".npy":
+            numbers = np.load(path, allow_pickle=False)
+        else:
+            numbers = np.loadtxt(path, delimiter=",", ndmin=1)
+        return np.asarray(numbers, np.float64).reshape(-1)
+    except (ValueError, EOFError) as problem:
+        raise ValueError(
+            f"--sigma {path} cannot be read as one number per band: {problem}"
+        ) from problem
+
+
+def _described(found: Cube) -> str:
+    sizes = zip(found.shape, ("row", "column", "band"), strict=True)
+    return " × ".join(counted(size, noun) for size, noun in sizes) + f", {found.dtype.name}"
 
 
 def _range(values: NDArray[Any] | None) -> str | None:
@@ -320,6 +330,8 @@ def _level(sigma: NDArray[np.float64]) -> str:
     return f"σ = {np.median(known):.4g} in the median band, {known.min():.4g} to {known.max():.4g}"
 
 
-def _plain(sigma: NDArray[np.float64]) -> list[float | None]:
-    """For JSON, which knows no NaN."""
-    return [float(value) if np.isfinite(value) else None for value in sigma]
+def _plain_number(value: Any, otherwise: str | None = "nan") -> Any:
+    """A number for JSON, which has no NaN."""
+    if value is None:
+        return None
+    return np.asarray(value).item() if np.isfinite(value) else otherwise

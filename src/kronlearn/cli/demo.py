@@ -1,71 +1,95 @@
-"""``kronlearn demo``: learn from an image that comes with scikit-image, and show what comes out."""
+"""``kronlearn demo``: learn from an image that comes with scikit-image, and show the result."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from rich.table import Table
+from skimage import data
 from skimage.metrics import peak_signal_noise_ratio
 
 import kronlearn as kl
-from kronlearn.cli import drawing, patches
+from kronlearn.cli import drawing
+from kronlearn.cli import options as opt
 from kronlearn.cli.output import Output, times
 from kronlearn.cli.record import thinned_history
 from kronlearn.core.init import dct_factor
 from kronlearn.io.model_files import save_dictionary
 
-__all__ = ["run"]
+__all__ = ["demo"]
 
 PATCH = (8, 8)
 SIGMA = 20
 SPARSITY = 6
 
 
-def run(folder: Path, quick: bool, n_jobs: int | None, seed: int, output: Output) -> None:
-    """Learn two dictionaries, compare them with the DCT; denoise; write pictures and the model."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--output {folder} is a file; give the name of a folder.")
-    folder.mkdir(parents=True, exist_ok=True)
-    image = patches.included_images(["camera"])[0]
-    stride = (8, 8) if quick else (4, 4)
-    samples = patches.without_means(patches.grid_patches(image, PATCH, stride))
-    output.say(
+def demo(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write to.")
+    ] = Path("kronlearn-demo"),
+    quick: opt.Quick = False,
+    n_jobs: opt.Jobs = None,
+    seed: opt.FixedSeed = 0,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Learn from a sample image and denoise it, in a few seconds.
+
+    The image comes with scikit-image. Prints how well learned and fixed dictionaries represent
+    its patches, and writes dictionary.png, convergence.png, dictionary.safetensors and
+    denoised.png.
+    """
+    shown = Output(as_json, quiet)
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"--output {output} is a file; give the name of a folder.")
+    output.mkdir(parents=True, exist_ok=True)
+    image = data.camera().astype(np.float32)
+    patches, _ = kl.images.extract_patches(image, PATCH, 8 if quick else 4, remove_means=True)
+    samples = np.asarray(patches)
+    shown.say(
         f"{len(samples)} patches of {times(PATCH)} pixels of scikit-image's camera, means removed; "
         f"{SPARSITY} atoms each."
     )
-    max_iter = 10 if quick else 50
-    models = {
-        "orthonormal": _learn("orthonormal", (8, 8), max_iter, samples, n_jobs, seed, output),
-        "general": _learn("general", (16, 16), max_iter, samples, n_jobs, seed, output),
-    }
-    rows = [
-        _row("DCT", _cosines(8), samples, n_jobs),
-        _row("learned, orthonormal", models["orthonormal"].dictionary_, samples, n_jobs),
-        _row("overcomplete DCT", _cosines(16), samples, n_jobs),
-        _row("learned, general", models["general"].dictionary_, samples, n_jobs),
-    ]
-    output.say(_table(rows))
+    models = {}
+    for structure, n_atoms in {"orthonormal": 8, "general": 16}.items():
+        model = kl.KroneckerDictionaryLearning(
+            n_atoms=n_atoms,
+            n_nonzero_coefs=SPARSITY,
+            structure=structure,
+            max_iter=10 if quick else 50,
+            random_state=seed,
+            n_jobs=n_jobs,
+        )
+        with shown.learning(f"Learning, {structure}", model.max_iter) as callback:
+            models[structure] = model.set_params(callback=callback).fit(samples)
     learned = models["general"].dictionary_
-    files = [
-        folder / name
-        for name in ("dictionary.png", "convergence.png", "dictionary.safetensors", "denoised.png")
-    ]
+    dictionaries = {
+        "DCT": _cosines(8),
+        "learned, orthonormal": models["orthonormal"].dictionary_,
+        "overcomplete DCT": _cosines(16),
+        "learned, general": learned,
+    }
+    rows = [_row(name, found, samples, n_jobs) for name, found in dictionaries.items()]
+    shown.say(_table(rows))
+    names = ("dictionary.png", "convergence.png", "dictionary.safetensors", "denoised.png")
+    files = [output / name for name in names]
     drawing.save_dictionary_picture(learned, files[0], overwrite=True)
-    histories: dict[str | None, Any] = {name: m.history_ for name, m in models.items()}
-    drawing.save_convergence(histories, files[1], overwrite=True)
+    drawing.save_convergence({k: m.history_ for k, m in models.items()}, files[1], overwrite=True)
     info = {
         "source": "kronlearn demo",
         "rmse": rows[-1]["rmse"],
         "history": thinned_history(models["general"].history_),
     }
     save_dictionary(learned, files[2], info=info)
-    denoised = _denoise(image[:128, 192:320] if quick else image, n_jobs, seed, files[3], output)
-    output.say("Wrote " + ", ".join(map(str, files)))
-    output.finish(
+    name, part = ("a part of camera", image[:128, 192:320]) if quick else ("camera", image)
+    denoised = _denoise(part, name, n_jobs, seed, files[3], shown)
+    shown.say("Wrote " + ", ".join(map(str, files)))
+    shown.finish(
         {
             "samples": len(samples),
             "rows": rows,
@@ -75,36 +99,20 @@ def run(folder: Path, quick: bool, n_jobs: int | None, seed: int, output: Output
     )
 
 
-def _cosines(n: int) -> Any:
+def _cosines(n: int) -> kl.KroneckerDictionary:
     """The separable DCT with n × n atoms."""
     return kl.KroneckerDictionary([dct_factor(size, n) for size in PATCH])
 
 
-def _learn(
-    structure: str,
-    n_atoms: tuple[int, int],
-    max_iter: int,
-    samples: NDArray[np.float32],
+def _denoise(
+    image: NDArray[np.float32],
+    name: str,
     n_jobs: int | None,
     seed: int,
+    file: Path,
     output: Output,
-) -> Any:
-    with output.learning(f"Learning, {structure}", max_iter) as callback:
-        return kl.KroneckerDictionaryLearning(
-            n_atoms=n_atoms,
-            n_nonzero_coefs=SPARSITY,
-            structure=structure,
-            max_iter=max_iter,
-            random_state=seed,
-            n_jobs=n_jobs,
-            callback=callback,
-        ).fit(samples)
-
-
-def _denoise(
-    image: NDArray[np.float32], n_jobs: int | None, seed: int, file: Path, output: Output
-) -> dict[str, float]:
-    """Add noise to the image, take it out again, draw both; what it did and how long it took."""
+) -> dict[str, Any]:
+    """Add noise to the image, remove it again, draw both; what it did and how long it took."""
     noise = np.random.default_rng(seed).standard_normal(image.shape, np.float32)
     noisy = image + np.float32(SIGMA) * noise
     start = time.perf_counter()
@@ -116,12 +124,18 @@ def _denoise(
         for picture in (noisy, result)
     )
     output.say(
-        f"Noise of {SIGMA} gray levels added to camera and taken out again: {before:.2f} dB → "
-        f"{after:.2f} dB, in {seconds:.2f} s."
+        f"Noise of {SIGMA} gray levels added to {name} ({times(image.shape)} pixels) and removed "
+        f"again: {before:.2f} dB → {after:.2f} dB, in {seconds:.2f} s."
     )
     names = (f"noisy, {before:.1f} dB", f"denoised, {after:.1f} dB")
     drawing.save_comparison(noisy, result, image, names, "before", file, overwrite=True)
-    return {"psnr_before": before, "psnr_after": after, "seconds": seconds}
+    return {
+        "image": name,
+        "shape": image.shape,
+        "psnr_before": before,
+        "psnr_after": after,
+        "seconds": seconds,
+    }
 
 
 def _row(
@@ -130,9 +144,7 @@ def _row(
     """The error and the time of coding the samples anew with a dictionary."""
     method = "threshold" if dictionary.is_orthonormal else "ols"
     start = time.perf_counter()
-    codes = kl.sparse_code(
-        samples, dictionary, SPARSITY, method=method, n_jobs=1 if n_jobs is None else n_jobs
-    )
+    codes = kl.sparse_code(samples, dictionary, SPARSITY, method=method, n_jobs=n_jobs or 1)
     seconds = time.perf_counter() - start
     residual = samples - dictionary.reconstruct(codes)
     rmse = float(np.sqrt(np.mean(residual.astype(np.float64) ** 2)))

@@ -1,4 +1,4 @@
-"""``--device``: whether there is a GPU, and word of the kernels that are prepared for it."""
+"""``--device``: whether there is a GPU, and word of the kernels that are compiled for it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from kronlearn.engines.selection import check_device
 
 __all__ = ["use_device"]
 
-_PREPARING = (
-    "Preparing kernels for this GPU: at their first use they are compiled, which takes "
-    "some seconds, and kept on disk."
+_COMPILING = (
+    "Preparing kernels for this GPU: they are compiled at their first use, which takes some "
+    "seconds, and kept on disk."
 )
 
 
@@ -21,27 +21,14 @@ def use_device(
     named: str = "--device cuda",
     otherwise: str = "leave the option out",
 ) -> None:
-    """Raise unless there is such a device here; have it told when kernels are prepared for it.
+    """Raise ValueError unless there is such a device; announce kernels that are compiled for it.
 
-    Parameters
-    ----------
-    device : str
-        "cpu" or "cuda".
-    output : Output
-    named : str
-        What in the command asks for a GPU.
-    otherwise : str
-        What can be done without one.
-
-    Raises
-    ------
-    ValueError
-        With what to install or to leave out.
+    ``named`` is what in the command asks for a GPU, ``otherwise`` what can be done without one.
     """
     logger = logging.getLogger("kronlearn.cuda")
     for handler in list(logger.handlers):
         # What an earlier command of this process left.
-        if isinstance(handler, _Preparations):
+        if isinstance(handler, _Announcement):
             logger.removeHandler(handler)
     try:
         check_device(device)
@@ -50,11 +37,11 @@ def use_device(
         raise ValueError(text.replace('pass device="cpu"', otherwise)) from problem
     if device == "cuda":
         logger.setLevel(logging.INFO)
-        logger.addHandler(_Preparations(output))
+        logger.addHandler(_Announcement(output))
 
 
-class _Preparations(logging.Handler):
-    """Tells of the first kernel that is prepared, on the error stream."""
+class _Announcement(logging.Handler):
+    """Tells of the first kernel that is compiled, on the error stream."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(logging.INFO)
@@ -65,4 +52,4 @@ class _Preparations(logging.Handler):
         """Tell people, once."""
         if not self.is_told:
             self.is_told = True
-            self.output.mention(_PREPARING)
+            self.output.mention(_COMPILING)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from kronlearn.cli.places import write_whole
 from kronlearn.core.dictionary import Dictionary
+from kronlearn.io.atomic import atomic_write
 
 __all__ = [
     "check_drawable",
@@ -19,13 +20,15 @@ __all__ = [
 
 
 def check_drawable(option: str, path: Path | None) -> None:
-    """Refuse a file whose ending matplotlib has no format for."""
+    """Raise ValueError for a file whose ending matplotlib has no format for."""
+    if path is None:
+        return
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     known = FigureCanvasAgg.get_supported_filetypes()
-    if path is not None and path.suffix.lower().removeprefix(".") not in known:
+    if path.suffix.lower().removeprefix(".") not in known:
         raise ValueError(
-            f"{option} {path} does not end in a format for drawings: "
+            f"{option} {path} does not have an ending for drawings: "
             f"{', '.join('.' + ending for ending in sorted(known))}."
         )
 
@@ -39,10 +42,11 @@ def save_dictionary_picture(dictionary: Dictionary, path: Path, overwrite: bool)
     display = DictionaryDisplay(dictionary)
     figure = Figure(figsize=display.figure_size, layout="constrained")
     display.plot(ax=figure.subplots())
-    write_whole(path, lambda place: figure.savefig(place, dpi=200), overwrite)
+    with atomic_write(path, overwrite=overwrite) as (place,):
+        figure.savefig(place, dpi=200)
 
 
-def save_convergence(histories: dict[str | None, Any], path: Path, overwrite: bool) -> None:
+def save_convergence(histories: Mapping[Any, Any], path: Path, overwrite: bool) -> None:
     """Write the RMSE, and the nonzeros where they vary, of several runs to an image file."""
     from matplotlib.figure import Figure
 
@@ -56,7 +60,8 @@ def save_convergence(histories: dict[str | None, Any], path: Path, overwrite: bo
     for quantity, axes in zip(quantities, rows, strict=True):
         for name, history in histories.items():
             ConvergenceDisplay.from_history(history, name=name, quantity=quantity, axes=list(axes))
-    write_whole(path, lambda place: figure.savefig(place, dpi=150), overwrite)
+    with atomic_write(path, overwrite=overwrite) as (place,):
+        figure.savefig(place, dpi=150)
 
 
 def save_comparison(
@@ -79,4 +84,5 @@ def save_comparison(
     display.plot(axes=list(figure.subplots(1, n_panels)))
     # As many pixels as the images have, within reason.
     dpi = min(max(after.shape[1] / 4, 150), 500)
-    write_whole(path, lambda place: figure.savefig(place, dpi=dpi), overwrite)
+    with atomic_write(path, overwrite=overwrite) as (place,):
+        figure.savefig(place, dpi=dpi)

@@ -3,260 +3,244 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-import numpy as np
-from numpy.typing import NDArray
+import typer
 
 import kronlearn as kl
+from kronlearn.cli import options as opt
 from kronlearn.cli import patches
 from kronlearn.cli.devices import use_device
-from kronlearn.cli.output import Output, facts_table, times
+from kronlearn.cli.fitting import default_sparsity, learn_and_save
+from kronlearn.cli.output import Output, counted, times
 from kronlearn.cli.places import check_places
-from kronlearn.cli.record import atom_usage, fitted_entry, thinned_history
-from kronlearn.io.model_files import save_dictionary
+from kronlearn.core.source import Source
+from kronlearn.io.arrays import open_samples, source_of
+from kronlearn.io.stored import StoredArray, format_by_ending, open_array
 
-__all__ = ["SAMPLES", "Request", "run"]
+__all__ = ["SAMPLES", "learn"]
 
 #: Patches of images at most: 51 MB of 8 × 8 pixels.
 SAMPLES = 200_000
+
+# Files that hold patches; the others are images.
+_ARRAYS = ("npy", "zarr", "hdf5", "netcdf", "mat")
 
 # Inputs that a model file names.
 _MAX_NAMES = 20
 
 
-@dataclass(frozen=True)
-class Request:
-    """What was asked for on the command line."""
+def learn(
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="IN",
+            help="One array of patches (.npy, .zarr, .h5, .nc, .mat), or images and folders of "
+            "images.",
+        ),
+    ],
+    output: opt.Model = Path("model.safetensors"),
+    patch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="8x8",
+            help="Shape of a patch; a single number makes it square.",
+            show_default="8x8 for images, the array's own",
+        ),
+    ] = None,
+    atoms: Annotated[
+        str | None,
+        typer.Option(
+            metavar="16x16",
+            help="Atoms per mode.",
+            show_default="twice the patch; as the patch if orthonormal",
+        ),
+    ] = None,
+    sparsity: opt.Sparsity = None,
+    tol: opt.Tol = None,
+    stride: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Pixels from one patch of an image to the next.",
+            show_default="no overlap",
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Maximum number of patches, taken evenly from all images.",
+            show_default=str(SAMPLES),
+        ),
+    ] = None,
+    colour: Annotated[
+        bool,
+        typer.Option(
+            "--colour",
+            help="Learn from RGB patches instead of gray ones. denoise and inpaint need a gray "
+            "dictionary.",
+        ),
+    ] = False,
+    remove_means: Annotated[
+        bool | None,
+        typer.Option(
+            "--remove-means/--keep-means",
+            help="Whether to subtract the mean of each patch.",
+            show_default="removed for images, kept for arrays",
+        ),
+    ] = None,
+    dataset: opt.Dataset = None,
+    structure: opt.StructureName = opt.Structure.general,
+    terms: Annotated[
+        int,
+        typer.Option(
+            "--terms",
+            min=1,
+            metavar="R",
+            help="Number of Kronecker products to sum (general factors); more are slower and "
+            "more accurate.",
+        ),
+    ] = 1,
+    method: opt.MethodName = opt.Method.ols,
+    max_iter: opt.MaxIter = 100,
+    time_budget: opt.TimeBudget = None,
+    checkpoint: opt.Checkpoint = None,
+    n_jobs: opt.Jobs = None,
+    device: opt.DeviceName = opt.Device.cpu,
+    seed: opt.Seed = None,
+    overwrite: opt.Overwrite = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Learn a dictionary from patches and save it.
 
-    inputs: list[Path]
-    output: Path
-    #: Shape of a sample; None: the array's own, or 8 × 8 for images.
-    patch: tuple[int, ...] | None
-    #: Atoms per mode; None: twice the patch's, or the patch's if orthonormal.
-    atoms: tuple[int, ...] | None
-    sparsity: int | None
-    tol: float | None
-    #: Pixels between patches of an image; None: as many as the patch has.
-    stride: int | None
-    #: Patches of images at most; None: SAMPLES.
-    samples: int | None
-    #: Patches of three colours, not of gray levels.
-    colour: bool
-    #: None: removed from the patches of images, kept in arrays.
-    remove_means: bool | None
-    structure: str
-    #: Kronecker products that are summed.
-    terms: int
-    method: str
-    max_iter: int
-    n_jobs: int | None
-    #: "cpu" or "cuda".
-    device: str
-    seed: int | None
-    time_budget: float | None
-    checkpoint: Path | None
-    overwrite: bool
-
-
-def run(request: Request, output: Output) -> bool:
-    """Learn, save and report; whether it came to an end by itself, not by an interrupt."""
-    use_device(request.device, output)
-    paths = _paths(request, output)
+    Ctrl-C or SIGTERM ends learning and saves the dictionary of the last finished iteration.
+    """
+    shown = Output(as_json, quiet)
+    use_device(device.value, shown)
+    paths = _paths(inputs, shown)
     check_places(
-        [("--output", request.output), ("--checkpoint", request.checkpoint)],
+        [("--output", output), ("--checkpoint", checkpoint)],
         paths,
-        request.overwrite,
+        overwrite,
         resumed=["--checkpoint"],
     )
-    samples = _samples(request, paths, output)
-    model = _estimator(request, samples.shape[1:])
-    with output.learning("Learning", request.max_iter) as callback:
-        model.set_params(callback=callback)
-        interrupted = not _fit(model, samples)
-    record = _record(request, model, len(samples))
-    if interrupted:
-        record["stop_reason"] = "interrupted"
-    usage = atom_usage(
-        model.dictionary_,
-        samples,
-        n_nonzero_coefs=model.n_nonzero_coefs,
-        tol=request.tol,
-        method=record["method"],
-        n_jobs=request.n_jobs,
-        device=request.device,
+    sizes = opt.parse_sizes("--patch", patch)
+    arrays = [path for path in paths if format_by_ending(path) in _ARRAYS]
+    if arrays:
+        if len(paths) > 1:
+            raise ValueError(
+                f"{arrays[0]} is an array of patches; give one array, or one or more images."
+            )
+        for_images = {"--stride": stride, "--samples": samples, "--colour": colour or None}
+        for option, value in for_images.items():
+            if value is not None:
+                raise ValueError(f"{option} is for images; an array already holds its patches.")
+        data = _array_patches(arrays[0], dataset, sizes)
+        if remove_means:
+            data = _without_means(data)
+    else:
+        if dataset is not None:
+            raise ValueError("--dataset is for files that hold arrays, not for images.")
+        shape = _image_patch(sizes, colour)
+        n_samples = samples or SAMPLES
+        with shown.progress("Reading", len(paths)) as advance:
+            data = patches.drawn_patches(
+                paths,
+                shape,
+                stride,
+                n_samples,
+                seed=seed or 0,
+                colour=colour,
+                keep_means=remove_means is False,
+                advance=advance,
+            )
+    model = kl.KroneckerDictionaryLearning(
+        n_atoms=_atoms(opt.parse_sizes("--atoms", atoms), data.patch_shape, structure, colour),
+        n_nonzero_coefs=default_sparsity(sparsity, tol),
+        tol=tol,
+        structure=structure.value,
+        n_terms=terms,
+        method=method.value,
+        max_iter=max_iter,
+        n_jobs=n_jobs,
+        device=device.value,
+        random_state=seed,
+        time_budget=time_budget,
+        checkpoint=checkpoint,
     )
-    info = {**record, "usage": usage, "history": thinned_history(model.history_)}
-    save_dictionary(model.dictionary_, request.output, info=info)
-    facts = [
-        ("patch shape", times(model.dictionary_.patch_shape)),
-        ("atoms", times(model.dictionary_.n_atoms)),
-        *((name.replace("_", " "), _readable(value)) for name, value in record.items()),
-        ("saved as", request.output),
-    ]
-    output.say(facts_table(facts))
-    output.finish(
-        {
-            "patch_shape": model.dictionary_.patch_shape,
-            "n_atoms": model.dictionary_.n_atoms,
-            **record,
-            "usage": usage,
-            "history": model.history_,
-            "output": str(request.output),
-        }
-    )
-    return not interrupted
+    origin = {"inputs": [path.name for path in inputs[:_MAX_NAMES]]}
+    learn_and_save(model, data, output, origin, shown)
 
 
-def _fit(model: Any, samples: NDArray[Any]) -> bool:
-    """Whether learning came to its end; if interrupted, the model is that of the last iteration."""
-    try:
-        model.fit(samples)
-    except KeyboardInterrupt:
-        if not hasattr(model, "dictionary_"):
-            raise
-        return False
-    return True
-
-
-def _paths(request: Request, output: Output) -> list[Path]:
+def _paths(inputs: list[Path], output: Output) -> list[Path]:
     """The files to learn from: those that were named, and the images in folders."""
     paths = []
-    for path in request.inputs:
-        found = patches.find_images(path) if path.is_dir() else [path]
-        if path.is_dir():
-            output.say(f"Found {len(found)} image{'s' * (len(found) > 1)} in {path}")
+    for path in inputs:
+        is_folder = path.is_dir() and format_by_ending(path) not in _ARRAYS
+        found = patches.find_images(path) if is_folder else [path]
+        if is_folder:
+            output.say(f"Found {counted(len(found), 'image')} in {path}")
         paths += found
     return paths
 
 
-def _samples(request: Request, paths: list[Path], output: Output) -> NDArray[Any]:
-    arrays = [path for path in paths if path.suffix == ".npy"]
-    if not arrays:
-        return _image_patches(request, paths, output)
-    if len(paths) > 1:
-        raise ValueError(
-            f"{arrays[0]} is an array of patches; give that one file, or one or more images."
-        )
-    for option, value in _for_images(request).items():
-        if value:
-            raise ValueError(f"{option} applies to images; an array holds its patches already.")
-    samples = _array_patches(arrays[0], request.patch)
-    return patches.without_means(samples) if request.remove_means else samples
-
-
-def _for_images(request: Request) -> dict[str, Any]:
-    return {
-        "--stride": request.stride,
-        "--samples": request.samples,
-        "--colour": request.colour,
-    }
-
-
-def _image_patches(request: Request, paths: list[Path], output: Output) -> NDArray[np.float32]:
-    shape = request.patch or (8, 8)
-    if request.colour and len(shape) == 3 and shape[2] == 3:
+def _image_patch(sizes: int | tuple[int, ...] | None, colour: bool) -> tuple[int, int]:
+    """Rows and columns of the patches of images."""
+    shape = sizes or 8
+    if isinstance(shape, int):
+        return shape, shape
+    if colour and len(shape) == 3 and shape[2] == 3:
         shape = shape[:2]
     if len(shape) != 2:
         raise ValueError(f"--patch {times(shape)} has {len(shape)} sizes; images need two.")
-    samples = SAMPLES if request.samples is None else request.samples
-    for option, number in {"--stride": request.stride, "--samples": samples}.items():
-        if number is not None and number < 1:
-            raise ValueError(f"{option} {number} is less than 1; give at least 1.")
-    if len(paths) > samples:
-        raise ValueError(f"--samples {samples} is less than one for each of {len(paths)} images.")
-    with output.progress("Reading", len(paths)) as advance:
-        return patches.drawn_patches(
-            paths,
-            (shape[0], shape[1]),
-            request.stride,
-            samples,
-            seed=request.seed or 0,
-            colour=request.colour,
-            keep_means=request.remove_means is False,
-            advance=advance,
-        )
+    return shape[0], shape[1]
 
 
-def _array_patches(path: Path, shape: tuple[int, ...] | None) -> NDArray[Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist or is not a file.")
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as problem:
-        raise ValueError(f"{path} cannot be read as a NumPy array: {problem}") from problem
-    if array.ndim < 2:
-        raise ValueError(f"{path} has shape {array.shape}; give (N, m_1, …, m_d) or (N, features).")
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"{path} has dtype {array.dtype}; give real numbers.")
-    if array.dtype not in (np.float32, np.float64):
-        array = array.astype(np.float32 if array.dtype.itemsize <= 2 else np.float64)
-    if shape is None or array.shape[1:] == shape:
-        return array
-    if array.ndim != 2 or array.shape[1] != math.prod(shape):
+def _array_patches(path: Path, dataset: str | None, sizes: int | tuple[int, ...] | None) -> Source:
+    """The samples of a file; rows become patches of the shape that was given."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist.")
+    stored = open_samples(open_array(path, dataset))
+    assert isinstance(stored, StoredArray)
+    found = tuple(stored.shape[1:])
+    shape = sizes or found
+    if sizes is None and len(found) == 1:
         raise ValueError(
-            f"--patch {times(shape)} does not fit the array of shape {array.shape} in {path}."
+            f"{path} holds flat samples of {counted(found[0], 'number')}; say what shape they "
+            "have, --patch 8x8 for instance."
         )
-    return array.reshape(-1, *shape)
-
-
-def _estimator(request: Request, patch_shape: tuple[int, ...]) -> Any:
-    atoms = request.atoms
-    if atoms is None and request.patch is None and len(patch_shape) == 1:
+    if isinstance(shape, int):
+        # A square patch, or a mode of its own if that fits.
+        square = (shape,) * max(2, len(found))
+        shape = (shape,) if found == (shape,) else square
+    if found != shape and found != (math.prod(shape),):
         raise ValueError(
-            f"The array holds flat samples of {patch_shape[0]} numbers; say what they are, "
-            "--patch 8x8 for instance."
+            f"--patch {times(shape)} does not fit the array of shape {stored.shape} in {path}."
         )
+    return source_of(stored, shape)
+
+
+def _without_means(source: Source) -> Source:
+    whole = source.read(0, len(source)).reshape(-1, *source.patch_shape)
+    return source_of(patches.without_means(whole), source.patch_shape)
+
+
+def _atoms(
+    atoms: int | tuple[int, ...] | None,
+    patch_shape: tuple[int, ...],
+    structure: opt.Structure,
+    colour: bool,
+) -> tuple[int, ...]:
+    """Atoms per mode: what was given, or by the patch; three for the colours."""
     if atoms is None:
-        factor = 1 if request.structure == "orthonormal" else 2
+        factor = 1 if structure is opt.Structure.orthonormal else 2
         atoms = tuple(factor * size for size in patch_shape)
-        if request.colour:
-            atoms = (*atoms[:2], 3)
-    elif request.colour and len(atoms) == 2:
-        atoms = (*atoms, 3)
-    sparsity = request.sparsity
-    if sparsity is None and request.tol is None:
-        sparsity = 6
-    return kl.KroneckerDictionaryLearning(
-        n_atoms=atoms,
-        n_nonzero_coefs=sparsity,
-        tol=request.tol,
-        structure=request.structure,
-        n_terms=request.terms,
-        method=request.method,
-        max_iter=request.max_iter,
-        n_jobs=request.n_jobs,
-        device=request.device,
-        random_state=request.seed,
-        time_budget=request.time_budget,
-        checkpoint=request.checkpoint,
-    )
-
-
-def _record(request: Request, model: Any, n_samples: int) -> dict[str, Any]:
-    """What the model file says about how it was made."""
-    history = model.history_
-    return {
-        "samples": n_samples,
-        "structure": request.structure,
-        "n_terms": model.dictionary_.n_terms,
-        "method": "threshold" if request.structure == "orthonormal" else request.method,
-        "n_nonzero_coefs": model.n_nonzero_coefs,
-        "tol": request.tol,
-        "seed": request.seed,
-        "inputs": [path.name for path in request.inputs[:_MAX_NAMES]],
-        "iterations": model.n_iter_,
-        "stop_reason": model.stop_reason_,
-        **fitted_entry(model),
-        "atoms_replaced": int(sum(history["atoms_replaced"])),
-        "seconds": float(history["seconds"][-1]),
-        "kronlearn_version": kl.__version__,
-    }
-
-
-def _readable(value: Any) -> str | None:
-    if isinstance(value, float):
-        return f"{value:.5g}"
-    return None if value is None else str(value)
+        return (*atoms[:2], 3) if colour else atoms
+    if isinstance(atoms, int):
+        atoms = (atoms,) * (len(patch_shape) - colour)
+    return (*atoms, 3) if colour and len(atoms) == 2 else atoms

@@ -5,26 +5,32 @@ from __future__ import annotations
 import math
 import re
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-__all__ = [
-    "Device",
-    "DeviceName",
-    "Jobs",
-    "Json",
-    "Method",
-    "MethodName",
-    "Overwrite",
-    "Quick",
-    "Quiet",
-    "Structure",
-    "StructureName",
-    "parse_case",
-    "parse_numbers",
-    "parse_sizes",
-]
+# What typer writes behind an argument's name, <list[Path]> for instance.
+_TYPE = re.compile(r" <[\w\[\]]+>(?=  )")
+
+
+class Command(TyperCommand):
+    """A command whose help does not speak of Python's types."""
+
+    def get_help(self, ctx: Any) -> str:
+        """The help, with blanks instead of types."""
+        return _TYPE.sub(lambda found: " " * len(found[0]), super().get_help(ctx))
+
+
+class Group(TyperGroup):
+    """A group whose help shows the whole first line of the help of its commands."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands."""
+        with formatter.section("Commands"):
+            commands = self.commands.items()
+            formatter.write_dl([(n, (c.help or "").partition("\n\n")[0]) for n, c in commands])
 
 
 class Structure(StrEnum):
@@ -49,43 +55,163 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
-StructureName = Annotated[
-    Structure, typer.Option(metavar="NAME", help="Factors: general or orthonormal.")
-]
-MethodName = Annotated[
-    Method,
-    typer.Option(
-        metavar="NAME", help="Coding for general factors: ols, omp (faster) or exchange (closer)."
-    ),
-]
+# Every command
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Jobs = Annotated[
     int | None,
     typer.Option(
-        "--n-jobs", "-j", metavar="N", help="Threads; -1 for all cores.", show_default="1"
+        "--n-jobs",
+        "-j",
+        metavar="N",
+        help="Number of threads; -1 uses all cores.",
+        show_default="1",
     ),
 ]
-DeviceName = Annotated[Device, typer.Option(metavar="NAME", help="cpu, or cuda for an NVIDIA GPU.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Little data, few repetitions.")]
+DeviceName = Annotated[
+    Device, typer.Option(metavar="NAME", help="Where to compute: cpu, or cuda for an NVIDIA GPU.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Use little data and few repetitions.")]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", "-f", help="Replace files that exist already.")
+    bool, typer.Option("--overwrite", "-f", help="Replace files that already exist.")
+]
+
+# learn and cube learn
+
+Model = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FILE", help="The model file to write.")
+]
+Sparsity = Annotated[
+    int | None,
+    typer.Option(
+        "--sparsity",
+        "-s",
+        min=1,
+        metavar="N",
+        help="Maximum number of atoms per patch.",
+        show_default="6; no limit with --tol",
+    ),
+]
+Tol = Annotated[
+    float | None,
+    typer.Option(metavar="NORM", help="Largest norm that the residual of a patch may have."),
+]
+StructureName = Annotated[
+    Structure, typer.Option(metavar="NAME", help="Kind of factors: general or orthonormal.")
+]
+MethodName = Annotated[
+    Method,
+    typer.Option(
+        metavar="NAME",
+        help="Coding method for general factors: ols, omp (faster) or exchange (more accurate).",
+    ),
+]
+MaxIter = Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of iterations.")]
+TimeBudget = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Stop after this many seconds.")
+]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Save the state in this file; resume from it if it exists."),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="N", help="Seed of the random numbers, for a repeatable result."),
+]
+
+# denoise and inpaint
+
+Images = Annotated[
+    list[Path], typer.Argument(metavar="IN", help="An image, or several if OUT is a folder.")
+]
+Restored = Annotated[
+    Path, typer.Argument(metavar="OUT", help="The image to write, in the data type of the input.")
+]
+Dictionary = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Use the dictionary in this model file.",
+        show_default="learned from the image",
+    ),
+]
+ImagePatch = Annotated[
+    str | None,
+    typer.Option(
+        metavar="8x8",
+        help="Shape of a patch; a single number makes it square.",
+        show_default="depends on the image",
+    ),
+]
+ImageAtoms = Annotated[
+    str | None,
+    typer.Option(metavar="16x16", help="Atoms per axis.", show_default="about twice the patch"),
+]
+Clean = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Reference image to report PSNR and SSIM against."),
+]
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Write an HTML page with a before/after slider, pictures and numbers."
+    ),
+]
+Comparison = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Write a picture of before, after and difference, side by side."
+    ),
+]
+SaveDictionary = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Save the dictionary as a model file.")
+]
+FixedSeed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the random numbers.")]
+
+# Files that hold arrays
+
+BandAxis = Annotated[
+    int | None,
+    typer.Option(
+        metavar="AXIS",
+        help="The axis of the bands in the file: 0, 1 or 2.",
+        show_default="as the file says, or a guess",
+    ),
+]
+Dataset = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The array to read from a file that holds several.",
+        show_default="the only one with the most axes",
+    ),
+]
+NoData = Annotated[
+    float | None,
+    typer.Option(
+        "--nodata",
+        metavar="VALUE",
+        help="Value that marks missing data; may be nan.",
+        show_default="as the file says",
+    ),
 ]
 
 
-def parse_sizes(option: str, text: str | None) -> tuple[int, ...] | None:
-    """``8x8`` as (8, 8)."""
+def parse_sizes(option: str, text: str | None) -> int | tuple[int, ...] | None:
+    """``8x8`` as (8, 8), and ``8`` as 8, which stands for all modes."""
     if text is None:
         return None
     if not re.fullmatch(r"[1-9]\d{0,5}([x×,][1-9]\d{0,5})*", text):
         raise ValueError(f"{option} {text} is not a size; write one number per mode, as in 8x8.")
-    return tuple(int(size) for size in re.split("[x×,]", text))
+    sizes = tuple(int(size) for size in re.split("[x×,]", text))
+    return sizes[0] if len(sizes) == 1 else sizes
 
 
 def parse_case(text: str) -> tuple[int, int, int]:
     """``8,16,6`` as (8, 16, 6)."""
-    sizes = parse_sizes("--case", text) or ()
-    if len(sizes) != 3:
+    sizes = parse_sizes("--case", text)
+    if not isinstance(sizes, tuple) or len(sizes) != 3:
         raise ValueError(f"--case {text} needs three numbers, m,n,s as in 8,16,6.")
     return sizes[0], sizes[1], sizes[2]
 

@@ -1,9 +1,10 @@
-"""What a command prints: tables for people, JSON for programs, progress on the error stream."""
+"""What commands print: text for people, JSON for programs, progress in a terminal."""
 
 from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TaskProgressColumn,
     TextColumn,
@@ -22,7 +24,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-__all__ = ["Output", "facts_table", "times"]
+__all__ = ["Output", "counted", "facts_table", "readable", "times"]
 
 
 @dataclass(frozen=True)
@@ -36,40 +38,30 @@ class Output:
     _console: Console = field(default_factory=lambda: _console(stderr=False))
     _progress_console: Console = field(default_factory=lambda: _console(stderr=True))
 
+    def __post_init__(self) -> None:
+        if self.quiet:
+            # Until the command ends; the command line restores the filters.
+            warnings.simplefilter("ignore")
+
     def say(self, *what: Any) -> None:
         """Print text or tables for people."""
         if not (self.as_json or self.quiet):
             self._console.print(*what)
 
-    def complain(self, problem: str) -> None:
-        """Tell of something that went wrong but does not end the work, on the error stream."""
-        print("Error:", " ".join(problem.split()), file=sys.stderr)
-
     def mention(self, text: str) -> None:
-        """Tell people of something on the way, on the error stream."""
+        """Tell people something during the work, on the error stream."""
         if not (self.as_json or self.quiet):
             print(text, file=sys.stderr)
 
     def finish(self, record: dict[str, Any]) -> None:
         """Print the record as JSON, if that is wanted."""
         if self.as_json:
-            print(json.dumps(record, indent=2, default=_plain, ensure_ascii=False))
+            print(json.dumps(record, indent=2, default=_plain, ensure_ascii=not _is_unicode()))
 
     @contextmanager
     def progress(self, description: str, total: int) -> Iterator[Callable[..., None]]:
         """A progress bar; call what it yields after every step, with a text to show beside it."""
-        bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-            TimeElapsedColumn(),
-            console=self._progress_console,
-            transient=True,
-            disable=self._hides_progress,
-        )
-        with bar:
+        with self._bar(MofNCompleteColumn()) as bar:
             task = bar.add_task(description, total=total, note="")
             yield lambda note="": bar.update(task, advance=1, note=note)
 
@@ -88,25 +80,23 @@ class Output:
     @contextmanager
     def stages(self, description: str) -> Iterator[Callable[[str, float], None]]:
         """A bar for work in stages; call what it yields with a stage and the fraction done."""
-        bar = Progress(
+        with self._bar(TaskProgressColumn()) as bar:
+            # A bar that is full counts as finished for good; the next stage empties it again.
+            task = bar.add_task(description, total=1.0 + 1e-6, note="")
+            yield lambda stage, fraction: bar.update(task, completed=fraction, note=stage)
+
+    def _bar(self, count: ProgressColumn) -> Progress:
+        return Progress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[stage]}", markup=False),
+            count,
+            TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
             console=self._progress_console,
             transient=True,
-            disable=self._hides_progress,
+            disable=self.as_json or self.quiet or not self._progress_console.is_terminal,
         )
-        with bar:
-            # A bar that is full counts as finished for good; the next stage empties it again.
-            task = bar.add_task(description, total=1.0 + 1e-6, stage="")
-            yield lambda stage, fraction: bar.update(task, completed=fraction, stage=stage)
-
-    @property
-    def _hides_progress(self) -> bool:
-        return self.as_json or self.quiet or not self._progress_console.is_terminal
 
 
 def _console(*, stderr: bool) -> Console:
@@ -116,6 +106,10 @@ def _console(*, stderr: bool) -> Console:
         # In a file or a pipe, tables need not be squeezed into 80 columns.
         console.width = max(console.width, 140)
     return console
+
+
+def _is_unicode() -> bool:
+    return (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
 
 
 def facts_table(facts: Iterable[tuple[str, Any]]) -> Table:
@@ -132,6 +126,25 @@ def facts_table(facts: Iterable[tuple[str, Any]]) -> Table:
 def times(sizes: Iterable[int]) -> str:
     """Sizes as people write them, ``8 × 8``."""
     return " × ".join(map(str, sizes))
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 band``, ``2 bands``."""
+    return f"{number} {noun}" + "s" * (number != 1)
+
+
+def readable(value: Any) -> str | None:
+    """A value in short, with nothing in it that a terminal would obey; None stays None."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if isinstance(value, (list, tuple)):
+        value = ", ".join(map(str, value))
+    text = "".join(c if c.isprintable() else "�" for c in str(value)[:201])
+    return text if len(text) <= 200 else text[:200] + "…"
 
 
 def _plain(value: Any) -> Any:

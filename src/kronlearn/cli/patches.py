@@ -9,28 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cli.pictures import READABLE, Picture, luminance, read_gray, read_picture
+from kronlearn.core.source import Source
 from kronlearn.images.patch_grid import PatchGrid, without_means
+from kronlearn.io.arrays import source_of
+from kronlearn.io.images import (
+    READABLE,
+    Picture,
+    gray_levels,
+    luminance,
+    read_picture,
+)
 
-__all__ = [
-    "drawn_patches",
-    "find_images",
-    "grid_patches",
-    "images_in",
-    "included_images",
-    "sampled_patches",
-    "without_means",
-]
-
-#: Gray images inside scikit-image's wheel: nothing is downloaded.
-INCLUDED = ("camera", "brick", "grass", "gravel", "moon")
-
-
-def included_images(names: Sequence[str] = INCLUDED) -> list[NDArray[np.float32]]:
-    """Gray images of shape (512, 512), in gray levels 0 to 255, from the scikit-image package."""
-    from skimage import data
-
-    return [getattr(data, name)().astype(np.float32) for name in names]
+__all__ = ["drawn_patches", "find_images"]
 
 
 def find_images(path: Path) -> list[Path]:
@@ -43,59 +33,53 @@ def find_images(path: Path) -> list[Path]:
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
     if not found:
-        raise ValueError(f"{path} holds no image; give a folder with {', '.join(READABLE)} files.")
+        raise ValueError(f"{path} contains no images of these kinds: {', '.join(READABLE)}.")
     return sorted(found)
-
-
-def images_in(folder: Path) -> list[NDArray[np.float32]]:
-    """The images of a folder, in the order of their names, as gray images."""
-    return [read_gray(path) for path in find_images(folder)]
 
 
 def drawn_patches(
     paths: Sequence[Path],
-    shape: tuple[int, ...],
+    shape: tuple[int, int],
     stride: int | None,
     n_samples: int,
     seed: int,
     colour: bool = False,
     keep_means: bool = False,
     advance: Callable[[], None] = lambda: None,
-) -> NDArray[np.float32]:
-    """Patches of images, evenly over them, shape (N, m_1, m_2) or (N, m_1, m_2, 3).
+) -> Source:
+    """Patches of images, spread evenly over them, of shape (m_1, m_2) or (m_1, m_2, 3).
 
     One image is in memory at a time. An image gives all patches of its grid, or its share of
     ``n_samples`` at random places of the grid; what a small image cannot give, later ones may.
     ``advance`` is called after each.
     """
+    if len(paths) > n_samples:
+        raise ValueError(f"--samples {n_samples} is less than one for each of {len(paths)} images.")
     modes = (*shape, 3) if colour else shape
-    steps = shape if stride is None else (stride, stride)
-    patches = np.empty((n_samples, *modes), np.float32)
     rng = np.random.default_rng(seed)
-    count = 0
-    dtypes: dict[np.dtype[Any], Path] = {}
+    patches: list[NDArray[np.float32]] = []
+    first: tuple[Path, np.dtype[Any]] | None = None
     for index, path in enumerate(paths):
-        picture = read_picture(path)
-        dtypes.setdefault(picture.pixels.dtype, path)
-        if len(dtypes) > 1:
-            (first, before), (second, _) = list(dtypes.items())[:2]
+        picture = gray_levels(read_picture(path))
+        dtype = picture.pixels.dtype
+        first = first or (path, dtype)
+        if dtype != first[1]:
             raise ValueError(
-                f"{before} holds {first} and {path} {second}; learn from images of one type."
+                f"{first[0]} holds {first[1]} and {path} {dtype}; learn from images of one type."
             )
-        pixels, grid = _pixels_and_grid(picture, shape, steps, colour, path)
-        share = (n_samples - count) // (len(paths) - index)
+        pixels, grid = _pixels_and_grid(picture, shape, stride, colour, path)
+        share = (n_samples - sum(map(len, patches))) // (len(paths) - index)
         places = np.arange(len(grid))
         if len(grid) > share:
             places = np.sort(rng.choice(len(grid), share, replace=False))
         chosen = grid.cut(pixels, places).reshape(-1, *modes)
-        patches[count : count + len(chosen)] = chosen if keep_means else without_means(chosen)
-        count += len(chosen)
+        patches.append(chosen if keep_means else without_means(chosen))
         advance()
-    return patches[:count]
+    return source_of(np.concatenate(patches), modes)
 
 
 def _pixels_and_grid(
-    picture: Picture, shape: tuple[int, ...], steps: tuple[int, ...], colour: bool, path: Path
+    picture: Picture, shape: tuple[int, int], stride: int | None, colour: bool, path: Path
 ) -> tuple[NDArray[np.float32], PatchGrid]:
     """Pixels (pages, rows, columns[, 3]), and where their patches stand."""
     pixels = luminance(picture)
@@ -113,31 +97,6 @@ def _pixels_and_grid(
         )
     channels = (3,) if colour else ()
     stack = pixels.reshape(-1, rows, columns, *channels)
+    steps = shape if stride is None else (stride, stride)
     sizes, strides = (1, *shape, *channels), (1, *steps, *channels)
     return stack, PatchGrid(stack.shape, sizes, strides, border=False)
-
-
-def grid_patches(
-    image: NDArray[np.float32], shape: tuple[int, int], stride: tuple[int, int]
-) -> NDArray[np.float32]:
-    """The patches that start at every stride-th row and column, shape (N, m_1, m_2)."""
-    if shape[0] > image.shape[0] or shape[1] > image.shape[1]:
-        raise ValueError(
-            f"Patches of {shape[0]} × {shape[1]} do not fit in an image of "
-            f"{image.shape[0]} × {image.shape[1]}."
-        )
-    return np.asarray(PatchGrid(image.shape, shape, stride, border=False).cut(image))
-
-
-def sampled_patches(
-    images: Sequence[NDArray[np.float32]], shape: tuple[int, int], n_samples: int, seed: int = 0
-) -> NDArray[np.float32]:
-    """Patches at random places of the images, each without its mean, shape (n_samples, *shape)."""
-    rng = np.random.default_rng(seed)
-    shares = np.array_split(np.arange(n_samples), len(images))
-    patches = np.empty((n_samples, *shape), np.float32)
-    for image, share in zip(images, shares, strict=True):
-        grid = PatchGrid(image.shape, shape, (1, 1))
-        rows, columns = (rng.integers(0, size, len(share)) for size in grid.grid_shape)
-        patches[share] = grid.cut(image, np.ravel_multi_index((rows, columns), grid.grid_shape))
-    return without_means(patches)

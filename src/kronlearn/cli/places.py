@@ -1,13 +1,12 @@
-"""Where commands write: checked before the work, and each file written whole or not at all."""
+"""Where commands write, checked before the work."""
 
 from __future__ import annotations
 
 import os
-import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["check_places", "write_whole"]
+__all__ = ["check_places"]
 
 
 def check_places(
@@ -15,25 +14,19 @@ def check_places(
     inputs: Iterable[Path],
     overwrite: bool,
     resumed: Iterable[str] = (),
+    folders: bool = False,
 ) -> None:
-    """Refuse, before the work and not after it, to write where it cannot be or must not be.
+    """Raise ValueError, before the work, for an output that cannot or must not be written.
 
-    Parameters
-    ----------
-    outputs : pairs of str and path or None
-        The options that name files to be written, and the files; None where none is wanted.
-    inputs : paths
-        Files that must stay as they are.
-    overwrite : bool
-        Whether files that exist may be replaced.
-    resumed : names of options
-        Whose files may exist in any case.
+    ``outputs`` pairs the name of an option with its file, or None. ``inputs`` must stay as they
+    are; other files that exist may be replaced with ``overwrite``, or if their option is
+    ``resumed``. With ``folders`` an output may be a folder.
     """
     taken = {path.resolve(): f"the input {path}" for path in inputs}
     for option, path in outputs:
         if path is None:
             continue
-        if path.is_dir():
+        if path.is_dir() and not folders:
             raise ValueError(f"{option} {path} is a folder; give the name of a file.")
         folder = path.absolute().parent
         if not folder.is_dir():
@@ -46,28 +39,6 @@ def check_places(
             )
         if path.exists() and not overwrite and option not in resumed:
             raise ValueError(
-                f"{option} {path} exists already; give another name, or --overwrite to replace it."
+                f"{option} {path} already exists; give another name, or --overwrite to replace it."
             )
         taken[path.resolve()] = f"the file of {option}"
-
-
-def write_whole(path: Path, write: Callable[[Path], None], overwrite: bool) -> None:
-    """Let ``write`` fill a file beside its place, then move it there in one step.
-
-    A file that has come to be at ``path`` in the meantime is not replaced unless asked for.
-    """
-    target = Path(os.path.realpath(path))
-    # The same ending, by which writers know the format.
-    temporary = target.parent / f".kronlearn-{secrets.token_hex(8)}{target.suffix}"
-    try:
-        write(temporary)
-        if target.exists() and not overwrite:
-            raise ValueError(f"{path} has come to exist since the start; it was not replaced.")
-        os.replace(temporary, target)
-    except BaseException as problem:
-        temporary.unlink(missing_ok=True)
-        if isinstance(problem, OSError) and problem.strerror:
-            raise OSError(
-                problem.errno, f"{path} could not be written: {problem.strerror}"
-            ) from None
-        raise

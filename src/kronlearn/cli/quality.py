@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cli.pictures import Picture
+from kronlearn.io.images import Picture
 
 __all__ = ["decibels", "plain_quality", "quality"]
 

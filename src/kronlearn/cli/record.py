@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.source import Source
 
 __all__ = ["atom_usage", "fitted_entry", "history_in", "thinned_history", "usage_in"]
 
@@ -19,6 +19,7 @@ _MAX_POINTS = 200
 _DIGITS = 5
 # Samples that the use of the atoms is counted in.
 _MAX_CODED = 20_000
+_RUNS = 50
 
 _CURVES = ("rmse", "mean_nonzeros", "seconds")
 
@@ -42,25 +43,21 @@ def thinned_history(history: Mapping[str, Sequence[float]]) -> dict[str, list[fl
 
 def history_in(info: Mapping[str, Any]) -> dict[str, list[float]] | None:
     """The history that a model file's info holds; None if it has none that can be drawn."""
-    history = info.get("history")
-    if not isinstance(history, dict):
+    try:
+        history = {name: _numbers(info["history"][name]) for name in ("iteration", *_CURVES)}
+    except (KeyError, TypeError):
         return None
-    names = ("iteration", *_CURVES)
-    curves = [history.get(name) for name in names]
-    if not all(isinstance(curve, list) and all(map(_is_number, curve)) for curve in curves):
-        return None
-    lengths = {len(curve) for curve in curves if curve}
-    return dict(zip(names, curves, strict=True)) if len(lengths) == 1 else None  # type: ignore[arg-type]
+    lengths = {len(curve) for curve in history.values()}
+    return history if len(lengths) == 1 and lengths != {0} else None
 
 
-def atom_usage(dictionary: Dictionary, samples: NDArray[Any], **coding: Any) -> dict[str, Any]:
+def atom_usage(dictionary: Dictionary, samples: Source, **coding: Any) -> dict[str, Any]:
     """How often the codes of (some of) the samples use each column of each factor.
 
     "samples" that were coded, "atoms" used at least once, and for every mode, in "columns", the
     nonzeros that each column of its factor takes part in. ``coding`` goes to ``sparse_code``.
     """
-    step = max(1, math.ceil(len(samples) / _MAX_CODED))
-    some = np.ascontiguousarray(samples[::step])
+    some = _some(samples).reshape(-1, *dictionary.patch_shape)
     codes = kl.sparse_code(some, dictionary, **coding)
     counts = np.bincount(codes.indices, minlength=dictionary.n_codes).reshape(dictionary.n_atoms)
     modes = range(counts.ndim)
@@ -68,26 +65,41 @@ def atom_usage(dictionary: Dictionary, samples: NDArray[Any], **coding: Any) -> 
     return {"samples": len(some), "atoms": int(np.count_nonzero(counts)), "columns": columns}
 
 
+def _some(samples: Source) -> NDArray[Any]:
+    """Samples spread over all of them, at most 20,000."""
+    if len(samples) <= _MAX_CODED:
+        return samples.read(0, len(samples))
+    # A file is read in runs of neighbours far faster than one by one.
+    length = _MAX_CODED // _RUNS
+    starts = np.linspace(0, len(samples) - length, _RUNS).astype(int).tolist()
+    return np.concatenate([samples.read(start, start + length) for start in starts])
+
+
 def usage_in(info: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The use of the atoms that a model file's info holds, as facts to print."""
-    usage = info.get("usage")
-    if not isinstance(usage, dict):
+    try:
+        usage = info["usage"]
+        samples, atoms = _numbers([usage["samples"], usage["atoms"]])
+        columns = [_numbers(counts) for counts in usage["columns"]]
+    except (KeyError, TypeError):
         return []
-    samples, atoms, columns = (usage.get(name) for name in ("samples", "atoms", "columns"))
-    if not (_is_number(samples) and _is_number(atoms) and isinstance(columns, list)):
-        return []
-    facts = [("atoms used", f"{atoms}, by {samples} patches")]
     shares = []
     for mode, counts in enumerate(columns):
-        if isinstance(counts, list) and all(map(_is_number, counts)) and sum(counts) > 0:
-            low, high = (100 * extreme(counts) / sum(counts) for extreme in (min, max))
-            shares.append(f"D_{mode + 1} {low:.2g} to {high:.2g} %")
-    return [*facts, ("nonzeros per column", ", ".join(shares))] if shares else facts
+        total = sum(counts) or 1
+        low, high = (100 * extreme(counts, default=0) / total for extreme in (min, max))
+        shares.append(f"D_{mode + 1} {low:.2g} to {high:.2g} %")
+    return [
+        ("atoms used", f"{atoms}, by {samples} patches"),
+        ("nonzeros per column", ", ".join(shares)),
+    ]
+
+
+def _numbers(values: Any) -> list[Any]:
+    """A list of numbers that anybody may have written into a file; TypeError if it is not one."""
+    if not isinstance(values, list) or not all(type(value) in (int, float) for value in values):
+        raise TypeError("not a list of numbers")
+    return values
 
 
 def _rounded(number: float) -> float:
     return float(f"{number:.{_DIGITS}g}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

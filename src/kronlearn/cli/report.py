@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import kronlearn as kl
-from kronlearn.cli.places import write_whole
 from kronlearn.cli.quality import decibels
 from kronlearn.core.dictionary import Dictionary
+from kronlearn.io.atomic import atomic_write
 from kronlearn.plots.comparison import difference_limit, scaled, shown_range
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ class Page:
 def save_report(page: Page, path: Path, overwrite: bool) -> None:
     """Write the page to a file, whole or not at all."""
     text = render(page)
-    write_whole(path, lambda place: _write(place, text), overwrite)
+    with atomic_write(path, overwrite=overwrite) as (place,):
+        # A file name may hold bytes that are no text; a page shows them as such.
+        place.write_text(text, "utf-8", errors="replace")
 
 
 def render(page: Page) -> str:
@@ -77,18 +79,13 @@ def render(page: Page) -> str:
     if page.missing is not None:
         before = before if before.ndim == 3 else np.repeat(before[..., None], 3, axis=-1)
         before[page.missing] = _MISSING
-    rows, columns = _shown_shape(after)
-    zoom = _zoom(columns)
     template = Template(files("kronlearn.cli").joinpath("report.html").read_text("utf-8"))
     return template.substitute(
         title=escape(page.title),
         facts="\n".join(f"<dt>{escape(n)}</dt><dd>{escape(v)}</dd>" for n, v in page.facts),
         scores=_scores_table(page.scores) if page.scores else "",
-        before=_data_uri(before),
-        after=_data_uri(after),
-        scaling="enlarged" if zoom > 1 else "",
-        width=zoom * columns,
-        height=zoom * rows,
+        before=_picture(before, "The image before", "before"),
+        after=_picture(after, "The image after", "after"),
         notes="\n".join(f"<p>{escape(note)}</p>" for note in _notes(page, low, high)),
         sections="\n".join(_sections(page)),
         version=escape(kl.__version__),
@@ -229,12 +226,13 @@ def _figure(content: str, caption: str) -> str:
     return f"<figure>\n{content}\n<figcaption>{escape(caption)}</figcaption>\n</figure>"
 
 
-def _picture(image: NDArray[np.uint8], label: str) -> str:
+def _picture(image: NDArray[np.uint8], label: str, kind: str = "") -> str:
+    """An image element; what is small is enlarged by a whole number."""
     rows, columns = _shown_shape(image)
-    zoom = _zoom(columns)
-    scaling = ' class="enlarged"' if zoom > 1 else ""
+    zoom = -(-_MIN_WIDTH // columns)
+    classes = " ".join([kind, "enlarged"] if zoom > 1 else [kind])
     size = f'width="{zoom * columns}" height="{zoom * rows}"'
-    return f'<img{scaling} src="{_data_uri(image)}" {size} alt="{escape(label)}">'
+    return f'<img class="{classes}" src="{_data_uri(image)}" {size} alt="{escape(label)}">'
 
 
 def _page_colours() -> Any:
@@ -280,10 +278,6 @@ def _shown_shape(image: NDArray[Any]) -> tuple[int, int]:
     return max(1, round(share * rows)), max(1, round(share * columns))
 
 
-def _zoom(columns: int) -> int:
-    return -(-_MIN_WIDTH // columns)
-
-
 def _data_uri(image: NDArray[np.uint8]) -> str:
     """A PNG of the image, of at most 1600 pixels per side, to be written into a page."""
     rows, columns = _shown_shape(image)
@@ -303,8 +297,3 @@ def _readable(value: Any) -> str | None:
     if isinstance(value, (list, tuple)):
         return " × ".join(str(_readable(item)) for item in value)
     return None if value is None else str(value)
-
-
-def _write(place: Path, text: str) -> None:
-    # A file name may hold bytes that are no text; a page shows them as such.
-    place.write_text(text, "utf-8", errors="replace")

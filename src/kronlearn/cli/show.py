@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 from kronlearn.cli import drawing
-from kronlearn.cli.output import Output, facts_table, times
+from kronlearn.cli import options as opt
+from kronlearn.cli.output import Output, facts_table, readable, times
 from kronlearn.cli.places import check_places
 from kronlearn.cli.record import history_in, usage_in
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.io.model_files import load_dictionary, read_file
 
-__all__ = ["run"]
+__all__ = ["show"]
 
 
-def run(
-    model: Path,
-    picture: Path | None,
-    convergence: Path | None,
-    overwrite: bool,
-    output: Output,
+def show(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file.")],
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a picture of the atoms to this file.")
+    ] = None,
+    convergence: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write a plot of the error over the iterations to this file."
+        ),
+    ] = None,
+    overwrite: opt.Overwrite = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
 ) -> None:
-    """Print the facts about a dictionary; draw what is asked for."""
+    """Describe and draw the dictionary in a model file."""
+    output = Output(as_json, quiet)
     drawings = [("--picture", picture), ("--convergence", convergence)]
     check_places(drawings, [model], overwrite)
     for option, path in drawings:
@@ -34,7 +45,7 @@ def run(
     history = history_in(info)
     if convergence is not None and history is None:
         raise ValueError(
-            f"{model} does not tell how it was learned; kronlearn learn writes files that do."
+            f"{model} does not say how it was learned; files that kronlearn learn writes do."
         )
     facts = dictionary_facts(dictionary)
     output.say(model)
@@ -56,7 +67,7 @@ def _sizes(facts: dict[str, Any]) -> list[tuple[str, str | None]]:
         ("patch shape", times(facts["patch_shape"])),
         ("atoms", f"{times(facts['n_atoms'])} = {facts['n_codes']}"),
         ("sum of", f"{facts['n_terms']} Kronecker products" if is_sum else None),
-        ("atoms per number", f"{facts['redundancy']:.3g}"),
+        ("redundancy", f"{facts['redundancy']:.3g}"),
         ("dtype", facts["dtype"]),
         ("orthonormal", "yes" if facts["is_orthonormal"] else "no"),
         (f"coherence of {'atoms' if is_sum else 'factors'}", coherence),
@@ -66,7 +77,7 @@ def _sizes(facts: dict[str, Any]) -> list[tuple[str, str | None]]:
 def _told(info: dict[str, Any]) -> list[tuple[str, str | None]]:
     """What a file's info says, less what is told in a better way."""
     return [
-        (str(_readable(name)).replace("_", " "), _readable(value))
+        (str(readable(name)).replace("_", " "), readable(value))
         for name, value in info.items()
         if not (name in ("history", "usage") and isinstance(value, dict))
     ]
@@ -94,15 +105,3 @@ def dictionary_facts(dictionary: Dictionary) -> dict[str, Any]:
         "is_orthonormal": dictionary.is_orthonormal,
         "coherence": coherence,
     }
-
-
-def _readable(value: Any) -> str | None:
-    """A value of a file's info in short, with nothing in it that a terminal would obey."""
-    if value is None:
-        return None
-    if isinstance(value, float):
-        return f"{value:.5g}"
-    if isinstance(value, list):
-        value = ", ".join(map(str, value))
-    text = "".join(c if c.isprintable() else "�" for c in str(value)[:201])
-    return text if len(text) <= 200 else text[:200] + "…"

@@ -11,40 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-__all__ = ["is_png16", "read_png16", "write_png16"]
+__all__ = ["read_png16", "write_png16"]
 
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-# Where the header has the bits per channel, and the colour type behind them.
-_DEPTH, _COLOUR = 24, 25
-_GRAY_ALPHA, _RGB, _RGBA = 4, 2, 6
+# What Pillow calls the layouts of such files.
+_LAYOUTS = ("LA;16B", "RGB;16B", "RGBA;16B")
 
 
-def is_png16(path: Path) -> bool:
-    """Whether a file is a PNG with 16 bits per channel and more than one channel."""
-    with open(path, "rb") as file:
-        start = file.read(26)
-    return (
-        len(start) == 26
-        and start.startswith(_SIGNATURE)
-        and start[_DEPTH] == 16
-        and start[_COLOUR] in (_GRAY_ALPHA, _RGB, _RGBA)
-    )
-
-
-def read_png16(path: Path) -> NDArray[np.uint16]:
-    """The pixels, shape (rows, columns, 2 to 4).
+def read_png16(path: Path) -> NDArray[np.uint16] | None:
+    """The pixels, shape (rows, columns, 2 to 4); None if a file is not of this kind.
 
     Pillow keeps the high byte of every value; told that the bytes are the other way round, it
     keeps the low one. Both together are the value. Gray and alpha are four bytes, as RGBA has.
     """
     with Image.open(path) as picture:
-        gray = str(picture.tile[0].args).startswith("LA")
-        mode = picture.mode
-    if gray:
+        layout = str(picture.tile[0].args) if picture.tile else ""
+        if picture.format != "PNG" or layout not in _LAYOUTS:
+            return None
+    if layout == "LA;16B":
         return _raw(path, "RGBA").view(">u2").astype(np.uint16)
-    values = _raw(path, mode + ";16B").astype(np.uint16)
+    values = _raw(path, layout).astype(np.uint16)
     values <<= 8
-    values |= _raw(path, mode + ";16L")
+    values |= _raw(path, layout[:-1] + "L")
     return values
 
 
@@ -58,7 +45,8 @@ def _raw(path: Path, layout: str) -> NDArray[np.uint8]:
 def write_png16(path: Path, pixels: NDArray[np.uint16], icc: bytes | None = None) -> None:
     """Write pixels (rows, columns, 2 to 4), with a colour profile if there is one."""
     rows, columns, channels = pixels.shape
-    colour = {2: _GRAY_ALPHA, 3: _RGB, 4: _RGBA}[channels]
+    # The format's numbers for gray and alpha, RGB, RGBA.
+    colour = {2: 4, 3: 2, 4: 6}[channels]
     # Filter 2: each row as what it adds to the one above.
     lines = np.ascontiguousarray(pixels, ">u2").reshape(rows, -1).view(np.uint8)
     filtered = np.empty((rows, 1 + lines.shape[1]), np.uint8)
@@ -71,7 +59,7 @@ def write_png16(path: Path, pixels: NDArray[np.uint16], icc: bytes | None = None
         chunks.append((b"iCCP", b"ICC profile\0\0" + zlib.compress(icc)))
     chunks += [(b"IDAT", zlib.compress(filtered.tobytes(), 6)), (b"IEND", b"")]
     with open(path, "wb") as file:
-        file.write(_SIGNATURE)
+        file.write(b"\x89PNG\r\n\x1a\n")
         for name, data in chunks:
             checksum = zlib.crc32(data, zlib.crc32(name))
             file.write(struct.pack(">I", len(data)) + name + data + struct.pack(">I", checksum))

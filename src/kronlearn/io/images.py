@@ -11,15 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from kronlearn.cli.places import write_whole
-from kronlearn.cli.png16 import is_png16, read_png16, write_png16
+from kronlearn.io.atomic import atomic_write
 from kronlearn.io.conversion import in_range
+from kronlearn.io.formats.tiff import tiff_file
+from kronlearn.io.png16 import read_png16, write_png16
 
 __all__ = [
     "READABLE",
     "Picture",
     "as_type",
     "check_writable",
+    "gray_levels",
     "luminance",
     "read_gray",
     "read_picture",
@@ -31,6 +33,10 @@ READABLE = (
     *(".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm"),
     *(".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"),
 )
+
+# Tags of a TIFF that say where on the Earth a pixel lies, and which value marks missing data.
+_GEOREFERENCE = (33550, 33922, 34264, 34735, 34736, 34737, 42113)
+_GDAL_NODATA = 42113
 
 # Luminance of linear RGB (ITU-R BT.709), as in scikit-image's rgb2gray.
 _LUMINANCE = np.array([0.2125, 0.7154, 0.0721], np.float32)
@@ -49,6 +55,9 @@ class Picture:
     icc: bytes | None = None
     #: What the user should know about how the file was read.
     notes: tuple[str, ...] = ()
+    #: The tags of a georeferenced TIFF, as tifffile writes them, and its value for missing data.
+    georeference: tuple[tuple[Any, ...], ...] = ()
+    nodata: float | None = None
 
     @property
     def channel_axis(self) -> int | None:
@@ -120,6 +129,13 @@ def as_type(image: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return in_range(image.astype(np.float64), dtype)
 
 
+def gray_levels(picture: Picture) -> Picture:
+    """The picture with black and white as 0 and 255."""
+    if picture.pixels.dtype != np.bool_:
+        return picture
+    return replace(picture, pixels=255 * picture.pixels.astype(np.uint8))
+
+
 def read_gray(path: Path) -> NDArray[np.float32]:
     """The image in a file, of shape (rows, columns), in the file's own gray levels.
 
@@ -146,12 +162,7 @@ def _read_array(path: Path) -> Picture:
 
 def _read_tiff(path: Path) -> Picture:
     """Through tifffile, which keeps every type; through Pillow what tifffile cannot decompress."""
-    import tifffile
-
-    from kronlearn.io.formats.tiff import quiet
-
-    # What is wrong with a file is raised, too.
-    with quiet(), tifffile.TiffFile(path) as file:
+    with tiff_file(path) as file:
         series, page = file.series[0], file.series[0].keyframe
         many_bits = page.dtype is not None and page.dtype.itemsize > 1
         try:
@@ -190,19 +201,28 @@ def _tiff_picture(pixels: NDArray[Any], axes: str, page: Any) -> Picture:
     picture = Picture(pixels, has_channels, alpha, None if profile is None else profile.value)
     if len(picture.shape) == 3:
         notes = (f"{picture.shape[0]} pages, taken as one stack.",)
-    return replace(picture, notes=notes)
+    return replace(picture, notes=notes, **_georeference(page))
+
+
+def _georeference(page: Any) -> dict[str, Any]:
+    """The tags that a georeferenced TIFF needs to stay one, and its value for missing data."""
+    tags = [page.tags[code] for code in _GEOREFERENCE if code in page.tags]
+    found = tuple((tag.code, tag.dtype, tag.count, tag.value, True) for tag in tags)
+    try:
+        nodata = float(page.tags[_GDAL_NODATA].value) if _GDAL_NODATA in page.tags else None
+    except ValueError:
+        nodata = None
+    return {"georeference": found, "nodata": nodata}
 
 
 def _read_with_pillow(path: Path) -> Picture:
-    if is_png16(path):
-        pixels = read_png16(path)
-        with Image.open(path) as image:
-            icc = image.info.get("icc_profile")
-        return _split(pixels, icc)
     with warnings.catch_warnings():
         # Large images are what this is for.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        deep = read_png16(path)
         with Image.open(path) as image:
+            if deep is not None:
+                return _split(deep, image.info.get("icc_profile"))
             n_frames = getattr(image, "n_frames", 1)
             if n_frames > 1 and image.format != "MPO":
                 raise ValueError(f"it holds {n_frames} frames; give one image, or a TIFF as stack")
@@ -271,16 +291,19 @@ def check_writable(path: Path, picture: Picture, option: str = "OUT") -> list[st
     found = _FORMATS.get(path.suffix.lower())
     if found is None:
         raise ValueError(
-            f"{option} {path} does not end in a format that kronlearn writes: "
+            f"{option} {path} does not have an ending that kronlearn can write: "
             f"{', '.join(_FORMATS)}."
         )
     if not _holds(found, picture):
         others = [ending for ending, form in _FORMATS.items() if _holds(form, picture)]
         what = str(replace(picture, alpha=None))
         raise ValueError(f"{option} {path}: {found.name} cannot hold {what}; use {others[0]}.")
+    notes = []
     if picture.alpha is not None and not found.alpha:
-        return [f"{found.name} cannot hold the alpha channel: {path} will have none."]
-    return []
+        notes.append(f"{found.name} cannot hold the alpha channel; {path} will have none.")
+    if picture.georeference and found.name != "TIFF":
+        notes.append(f"{found.name} cannot hold the georeference; {path} will have none.")
+    return notes
 
 
 def _holds(form: Format, picture: Picture) -> bool:
@@ -305,8 +328,7 @@ def write_picture(path: Path, picture: Picture, overwrite: bool) -> None:
         pixels = np.concatenate([colours, picture.alpha[..., None]], axis=-1)
     else:
         picture = replace(picture, alpha=None)
-
-    def write(place: Path) -> None:
+    with atomic_write(path, overwrite=overwrite) as (place,):
         if form.name == "NumPy":
             np.save(place, pixels)
         elif form.name == "TIFF":
@@ -316,8 +338,6 @@ def write_picture(path: Path, picture: Picture, overwrite: bool) -> None:
         else:
             options = {**_OPTIONS.get(form.name, {}), "icc_profile": picture.icc}
             Image.fromarray(pixels).save(place, **options)
-
-    write_whole(path, write, overwrite)
 
 
 def _write_tiff(place: Path, pixels: NDArray[Any], picture: Picture) -> None:
@@ -332,5 +352,6 @@ def _write_tiff(place: Path, pixels: NDArray[Any], picture: Picture) -> None:
         extrasamples=None if picture.alpha is None else [*more, "unassalpha"],
         compression=None if pixels.dtype == np.bool_ else "zlib",
         iccprofile=picture.icc,
+        extratags=picture.georeference,
         metadata=None,
     )

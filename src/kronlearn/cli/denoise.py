@@ -1,0 +1,154 @@
+"""``kronlearn denoise``: an image file in, an image file without the noise out."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import kronlearn as kl
+from kronlearn.cli import options as opt
+from kronlearn.cli.devices import use_device
+from kronlearn.cli.output import Output, counted
+from kronlearn.cli.restoring import Restored, dictionary_options, restore_files, values
+from kronlearn.io.images import Picture
+
+__all__ = ["denoise"]
+
+
+def denoise(
+    inputs: opt.Images,
+    output: opt.Restored,
+    sigma: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="S",
+            help="Standard deviation of the noise, in the image's own units; one per channel as "
+            "in 9,8,12.",
+            show_default="estimated",
+        ),
+    ] = None,
+    dictionary: opt.Dictionary = None,
+    patch: opt.ImagePatch = None,
+    atoms: opt.ImageAtoms = None,
+    gain: Annotated[
+        float | None,
+        typer.Option(
+            metavar="G",
+            help="Allowed residual norm of a patch, relative to the norm of the noise; larger "
+            "values smooth more.",
+            show_default="about 1.1",
+        ),
+    ] = None,
+    stages: Annotated[
+        int,
+        typer.Option(
+            min=1, max=2, metavar="1|2", help="One stage is faster, and 0.3 to 1 dB worse."
+        ),
+    ] = 2,
+    clean: opt.Clean = None,
+    add_noise: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S",
+            help="Add noise of this standard deviation first, to try the command on a clean image.",
+        ),
+    ] = None,
+    report: opt.Report = None,
+    comparison: opt.Comparison = None,
+    save_dictionary: opt.SaveDictionary = None,
+    seed: opt.FixedSeed = 0,
+    n_jobs: opt.Jobs = None,
+    device: opt.DeviceName = opt.Device.cpu,
+    overwrite: opt.Overwrite = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Remove the noise from an image.
+
+    Reads PNG, JPEG, TIFF (also stacks and floats), BMP, WebP, GIF and PNM files and .npy arrays.
+    The output has the data type of the input. For hyperspectral cubes see kronlearn cube denoise.
+    """
+    shown = Output(as_json, quiet)
+    use_device(device.value, shown)
+    levels = opt.parse_numbers("--sigma", sigma)
+    if add_noise is not None:
+        if not 0 <= add_noise < math.inf:
+            raise ValueError(f"--add-noise {add_noise:g} is not a number of at least 0.")
+        if clean is not None:
+            raise ValueError("--add-noise compares with the image itself; leave --clean out.")
+    options = {
+        **dictionary_options(dictionary, patch, atoms),
+        "gain": gain,
+        "stages": stages,
+        "random_state": seed,
+        "n_jobs": n_jobs,
+        "device": device.value,
+    }
+
+    def restore(picture: Picture, reference: Picture | None, arguments: dict[str, Any]) -> Restored:
+        _check(picture, levels)
+        before = values(picture)
+        if add_noise is not None:
+            noise = np.random.default_rng(seed).normal(size=before.shape)
+            before = (before + add_noise * noise).astype(np.float32)
+            reference = picture
+        result = kl.images.denoise(
+            before,
+            levels[0] if levels and len(levels) == 1 else levels,
+            **arguments,
+        )
+        record = {
+            "sigma": result.sigma,
+            "sigma_estimated": levels is None,
+            "added_noise": add_noise,
+        }
+        fact = ("noise level", _level(result, levels is None, add_noise))
+        return Restored(result, before, reference, fact, record)
+
+    restore_files(
+        "Denoised",
+        restore,
+        options,
+        inputs,
+        output,
+        clean=clean,
+        extras={
+            "--report": report,
+            "--comparison": comparison,
+            "--save-dictionary": save_dictionary,
+        },
+        read_too=[dictionary],
+        overwrite=overwrite,
+        output=shown,
+    )
+
+
+def _check(picture: Picture, levels: tuple[float, ...] | None) -> None:
+    """Raise for what this image cannot be denoised with."""
+    if levels is not None and len(levels) not in (1, picture.n_channels):
+        raise ValueError(
+            f"--sigma has {len(levels)} numbers for {counted(picture.n_channels, 'channel')}; give "
+            "one, or one per channel."
+        )
+    if picture.nodata is not None:
+        n_missing = int(np.count_nonzero(picture.pixels == picture.nodata))
+        if n_missing:
+            raise ValueError(
+                f"{counted(n_missing, 'pixel')} without data (nodata {picture.nodata:g}) would "
+                "be taken for brightness; kronlearn cube denoise leaves them out, kronlearn "
+                f"inpaint --missing {picture.nodata:g} fills them in."
+            )
+
+
+def _level(result: kl.images.Denoised, estimated: bool, added: float | None) -> str:
+    """The noise level as people read it."""
+    numbers = ", ".join(f"{value:.4g}" for value in np.atleast_1d(result.sigma))
+    how = "estimated from the image" if estimated else "as given"
+    if added is not None:
+        how += f"; {added:g} was added"
+    if result.dictionary is None:
+        how += "; nothing was changed" + (", give --sigma" * estimated)
+    return f"σ = {numbers}, {how}"

@@ -1,0 +1,103 @@
+"""Errors of commands: one line in the words of the command line, and an exit code."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+__all__ = ["report"]
+
+# Wrong input, as opposed to a failure of the program or of the machine.
+_BAD_INPUT = (
+    ValueError,
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+)
+# What speaks for itself; other errors are the program's own.
+_PLAIN = (ValueError, OSError, ImportError)
+
+# What the library's parameters are called here.
+_OPTIONS = {
+    "band_axis": "--band-axis",
+    "checkpoint": "--checkpoint",
+    "dataset": "--dataset",
+    "device": "--device",
+    "dictionary": "--dictionary",
+    "gain": "--gain",
+    "max_iter": "--max-iter",
+    "method": "--method",
+    "n_atoms": "--atoms",
+    "n_jobs": "--n-jobs",
+    "n_nonzero_coefs": "--sparsity",
+    "n_terms": "--terms",
+    "nodata": "--nodata",
+    "patch_shape": "--patch",
+    "patch_size": "--patch",
+    "random_state": "--seed",
+    "sigma": "--sigma",
+    "stages": "--stages",
+    "structure": "--structure",
+    "time_budget": "--time-budget",
+    "tol": "--tol",
+}
+_VALUE = r"""(\([^)]*\)|"[^"]*"|'[^']*'|float\('nan'\)|[^\s;,.]+(?:\.\d+)?|)"""
+_ASSIGNMENT = re.compile(rf"\b({'|'.join(_OPTIONS)})={_VALUE}")
+# Names that are no words of English.
+_NAME = re.compile(rf"\b({'|'.join(name for name in _OPTIONS if '_' in name)})\b")
+
+
+def report(problem: Exception) -> int:
+    """Print what went wrong on one line; the exit code."""
+    code = 2 if isinstance(problem, _BAD_INPUT) else 1
+    text = str(problem)
+    if isinstance(problem, UnicodeError) or not isinstance(problem, _PLAIN):
+        text = f"{type(problem).__name__}: {text} (kronlearn --traceback … shows where)"
+    elif isinstance(problem, ValueError):
+        text = in_options(text)
+    elif isinstance(problem, OSError) and problem.strerror:
+        place = f"{problem.filename}: " if problem.filename else ""
+        text = place + problem.strerror
+    # The parser's own exceptions, wherever this version of typer keeps them.
+    if hasattr(problem, "format_message") and hasattr(problem, "exit_code"):
+        code, text = int(problem.exit_code), str(problem.format_message())
+        context = getattr(problem, "ctx", None)
+        if text.startswith("Missing argument") and context is not None:
+            usage = context.get_usage()
+            # Where several inputs may come first, the parser misses the wrong argument.
+            if "... {OUT}" in usage:
+                text = "Both IN and OUT are needed."
+            text += " " + usage
+    if text:
+        # A file name in it may hold what a terminal would obey.
+        line = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
+        print("Error:", line, file=sys.stderr)
+    return code
+
+
+def in_options(text: str) -> str:
+    """An error of the library with options in place of its parameters.
+
+    ``n_atoms=(3, 4) …; pass at most n_jobs=2.`` becomes ``--atoms 3x4 …; give at most --n-jobs 2.``
+    """
+    # Which of its functions to call is no help here.
+    text = re.sub(r" \([^()]*\bkronlearn\.\w[^()]*(\([^()]*\))?\)", "", text)
+    text = re.sub(r"\bpass (\w+)=None\b", lambda m: f"leave {_option(m[1])} out", text)
+    text = _ASSIGNMENT.sub(lambda m: f"{_OPTIONS[m[1]]} {_value(m[2])}".rstrip(), text)
+    text = _NAME.sub(lambda m: _OPTIONS[m[1]], text)
+    text = re.sub(r",? or None\b", ", or leave the option out", text)
+    return re.sub(r"\bpass\b", "give", text)
+
+
+def _option(name: str) -> str:
+    return _OPTIONS.get(name, name)
+
+
+def _value(text: str) -> str:
+    """A value as it is written in a shell."""
+    if text.startswith("("):
+        return "x".join(number for number in text.strip("()").replace(" ", "").split(",") if number)
+    if text.startswith("float("):
+        return "nan"
+    return text.strip("\"'")

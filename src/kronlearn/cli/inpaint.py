@@ -1,0 +1,143 @@
+"""``kronlearn inpaint``: an image file in, an image file without holes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+import kronlearn as kl
+from kronlearn.cli import options as opt
+from kronlearn.cli.devices import use_device
+from kronlearn.cli.output import Output
+from kronlearn.cli.restoring import Restored, dictionary_options, restore_files, values
+from kronlearn.io.images import Picture, read_picture
+
+__all__ = ["inpaint"]
+
+
+def inpaint(
+    inputs: opt.Images,
+    output: opt.Restored,
+    mask: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="An image that is nonzero where pixels are missing."),
+    ] = None,
+    missing: Annotated[
+        float | None, typer.Option(metavar="VALUE", help="Value that marks missing pixels.")
+    ] = None,
+    drop: Annotated[
+        float | None,
+        typer.Option(
+            metavar="FRACTION",
+            help="Remove this fraction of the pixels first, to try the command on a whole image.",
+        ),
+    ] = None,
+    dictionary: opt.Dictionary = None,
+    patch: opt.ImagePatch = None,
+    atoms: opt.ImageAtoms = None,
+    stages: Annotated[
+        int,
+        typer.Option(
+            min=1, max=2, metavar="1|2", help="One stage is much faster, and 3 to 4 dB worse."
+        ),
+    ] = 2,
+    clean: opt.Clean = None,
+    report: opt.Report = None,
+    comparison: opt.Comparison = None,
+    save_dictionary: opt.SaveDictionary = None,
+    seed: opt.FixedSeed = 0,
+    n_jobs: opt.Jobs = None,
+    device: opt.DeviceName = opt.Device.cpu,
+    overwrite: opt.Overwrite = False,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Fill in the missing pixels of an image.
+
+    A mask, a value or, in images of floats, NaN marks the pixels that are missing. All other
+    pixels stay as they are.
+    """
+    shown = Output(as_json, quiet)
+    use_device(device.value, shown)
+    ways = {"--mask": mask, "--missing": missing, "--drop": drop}
+    given = [option for option, value in ways.items() if value is not None]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)} both say which pixels are missing; give one.")
+    if drop is not None and not 0 < drop < 1:
+        raise ValueError(f"--drop {drop:g} is not a fraction between 0 and 1.")
+    options = {
+        **dictionary_options(dictionary, patch, atoms),
+        "stages": stages,
+        "random_state": seed,
+        "n_jobs": n_jobs,
+        "device": device.value,
+    }
+
+    def restore(picture: Picture, reference: Picture | None, arguments: dict[str, Any]) -> Restored:
+        if drop is not None:
+            holes = np.random.default_rng(seed).random(picture.shape) < drop
+        elif mask is not None:
+            holes = _mask_in(mask, picture)
+        else:
+            holes = _marked(picture, missing)
+        if not holes.any():
+            raise ValueError("No pixel is missing; there is nothing to fill in.")
+        if holes.all():
+            raise ValueError("Every pixel is missing; there is nothing to learn from.")
+        before = values(picture).copy()
+        if drop is not None:
+            before[holes] = 0
+            reference = reference or picture
+        result = kl.images.inpaint(
+            before,
+            holes,
+            **arguments,
+        )
+        share = float(holes.mean())
+        fact = ("missing", f"{100 * share:.3g} % of the pixels")
+        return Restored(result, before, reference, fact, {"missing": share}, holes)
+
+    restore_files(
+        "Inpainted",
+        restore,
+        options,
+        inputs,
+        output,
+        clean=clean,
+        extras={
+            "--report": report,
+            "--comparison": comparison,
+            "--save-dictionary": save_dictionary,
+        },
+        read_too=[dictionary, mask],
+        overwrite=overwrite,
+        output=shown,
+    )
+
+
+def _mask_in(path: Path, picture: Picture) -> NDArray[np.bool_]:
+    """Where a mask file is nonzero, of the picture's shape."""
+    mask = read_picture(path)
+    marked = mask.pixels != 0
+    if mask.has_channels:
+        marked = marked.any(axis=-1)
+    if marked.shape not in (picture.shape, picture.shape[-2:]):
+        raise ValueError(f"--mask {path} is {mask}; it must be as large as the image, {picture}.")
+    return np.broadcast_to(marked, picture.shape).copy()
+
+
+def _marked(picture: Picture, missing: float | None) -> NDArray[np.bool_]:
+    """Where all channels have a value, or none is finite, of the picture's shape."""
+    pixels = picture.pixels if picture.has_channels else picture.pixels[..., None]
+    if missing is not None and not np.isnan(missing):
+        return (pixels == missing).all(axis=-1)
+    if pixels.dtype.kind == "f":
+        return ~np.isfinite(pixels).all(axis=-1)
+    raise ValueError(
+        "Say which pixels are missing: --mask FILE, --missing VALUE or, to try it out, "
+        "--drop FRACTION."
+    )
