@@ -81,9 +81,9 @@ def test_the_commands_of_a_page_run_one_after_the_other(
     np.save("patches.npy", rng.standard_normal((300, 64)).astype(np.float32))
     np.save("scene.npy", rng.integers(0, 4000, (40, 48, 24), dtype=np.uint16))
     for arguments in commands(page):
-        # The demonstration and the benchmarks run as written, but on little data.
-        slow = arguments[0] in ("demo", "bench") and "--quick" not in arguments
-        result = CliRunner().invoke(app, [*arguments, *(["--quick"] if slow else [])])
+        # Tests of their own run the demonstration and the measurements; here their options count.
+        slow = arguments[0] in ("demo", "bench", "reproduce")
+        result = CliRunner().invoke(app, [*arguments, *(["--help"] if slow else [])])
         assert result.exit_code == 0, f"kronlearn {shlex.join(arguments)}\n{result.output}"
 
 
@@ -106,6 +106,11 @@ def test_a_public_name_has_a_docstring_with_an_example(name: str) -> None:
     public = getattr(kronlearn, name)
     if callable(public):
         assert ">>> " in (inspect.getdoc(public) or ""), f"kronlearn.{name} shows no example"
+
+
+def test_no_text_installs_kronlearn_from_an_index_that_does_not_have_it() -> None:
+    texts = [*ROOT.glob("docs/*.md"), ROOT / "README.md", *ROOT.glob("src/**/*.py")]
+    assert [path for path in texts if "install 'kronlearn" in path.read_text("utf-8")] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
