@@ -61,7 +61,7 @@ def sparse_code(
     block_size : int, optional
         Samples a thread takes at a time. Changes no result.
     device : {"cpu", "cuda"}
-        "cuda" codes on an NVIDIA GPU (``pip install 'kronlearn[cuda]'``).
+        "cuda" codes on an NVIDIA GPU (the extra ``cuda``).
 
     Returns
     -------

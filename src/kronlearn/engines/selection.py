@@ -100,7 +100,7 @@ def _active_client(needed: bool) -> Client | None:
             return None
         raise ImportError(
             'engine="dask" needs the package distributed, which is not installed: '
-            "pip install 'kronlearn[dask]'."
+            "pip install '.[dask]' in the checkout of kronlearn."
         ) from None
     try:
         client = get_client()

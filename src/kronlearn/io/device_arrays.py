@@ -49,7 +49,7 @@ def cupy() -> Any:
     except ImportError as problem:
         raise ImportError(
             f'device="cuda" needs CuPy, which cannot be imported ({problem}): '
-            "pip install 'kronlearn[cuda]'."
+            "pip install '.[cuda]' in the checkout of kronlearn."
         ) from None
     try:
         count = cupy.cuda.runtime.getDeviceCount()

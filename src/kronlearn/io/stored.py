@@ -255,7 +255,7 @@ def need(library: str, what: str) -> Any:
     except ImportError as problem:
         raise ImportError(
             f"{what} needs the package {library.partition('.')[0]}, which is not installed: "
-            "pip install 'kronlearn[io]', or in a checkout pip install '.[io]'."
+            "pip install '.[io]' in the checkout of kronlearn."
         ) from problem
 
 
