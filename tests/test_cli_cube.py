@@ -52,6 +52,12 @@ def test_info_gives_programs_numbers(cube):
         arguments = ["cube", "info", "float.npy", "--band-axis", 2, "--nodata", nodata]
         assert json.loads(succeeds(*arguments, "--json").stdout)["nodata"] == expected
     assert "× 1 band, float32" in succeeds(*arguments).stdout
+    with open("cube.hdr", "a", encoding="utf-8") as header:
+        bands = ", ".join(str(400 + 10 * band) for band in range(12))
+        header.write(f"wavelength units = Nanometers\nwavelength = {{{bands}}}\n")
+    assert "400 to 510 Nanometers" in succeeds("cube", "info", "cube.hdr").stdout
+    record = json.loads(succeeds("cube", "info", "cube.hdr", "--json").stdout)
+    assert (record["wavelength_units"], record["crs"]) == ("Nanometers", None)
 
 
 def test_denoising_a_file_is_denoising_its_array(cube):

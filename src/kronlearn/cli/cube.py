@@ -48,6 +48,8 @@ def info(
     """Describe a cube file."""
     output = Output(as_json, quiet)
     found = _open(path, band_axis, dataset, nodata, output)
+    attributes = found.attributes
+    units = attributes.get("wavelength units", attributes.get("wavelength_units"))
     record: dict[str, Any] = {
         "file": str(path),
         "dataset": found.stored.dataset,
@@ -58,15 +60,18 @@ def info(
         "chunks": found.chunks,
         "nodata": _plain_number(found.nodata),
         "wavelengths": found.wavelengths,
+        "wavelength_units": units,
+        "crs": attributes.get("crs"),
         "bytes": math.prod(found.shape) * found.dtype.itemsize,
-        "attributes": found.attributes,
+        "attributes": attributes,
     }
     facts = [
         ("file", path),
         ("dataset", found.stored.dataset),
         ("cube", _described(found)),
         ("band axis", f"{found.band_axis}, {found.band_axis_reason}"),
-        ("wavelengths", _range(found.wavelengths)),
+        ("wavelengths", _range(found.wavelengths, units)),
+        ("coordinate system", record["crs"]),
         ("no data", found.nodata),
         ("chunks", found.chunks and times(found.chunks)),
         ("in memory", f"{record['bytes'] / 1e6:.3g} MB"),
@@ -314,10 +319,10 @@ def _described(found: Cube) -> str:
     return " × ".join(counted(size, noun) for size, noun in sizes) + f", {found.dtype.name}"
 
 
-def _range(values: NDArray[Any] | None) -> str | None:
+def _range(values: NDArray[Any] | None, units: str | None) -> str | None:
     if values is None or not len(values):
         return None
-    return f"{np.min(values):g} to {np.max(values):g}"
+    return f"{np.min(values):g} to {np.max(values):g} {units or ''}".rstrip()
 
 
 def _level(sigma: NDArray[np.float64]) -> str:
