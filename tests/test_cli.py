@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from kronlearn.cli import patches as cli_patches
 from kronlearn.cli.errors import in_options
 from kronlearn.cli.output import Output
 from kronlearn.cli.patches import find_images
-from kronlearn.cli.record import history_in, thinned_history
+from kronlearn.cli.record import fitted_entry, history_in, thinned_history
 from kronlearn.io.images import read_gray
 from kronlearn.io.model_files import read_file, save_dictionary
 
@@ -181,7 +182,7 @@ def test_an_interrupt_is_exit_code_130(monkeypatch, model):
 
 def call_main(monkeypatch, *arguments):
     """The exit code of the program, as it is started from a shell."""
-    handler = signal.getsignal(signal.SIGTERM)
+    handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     monkeypatch.setattr(sys, "argv", ["kronlearn", *map(str, arguments)])
     try:
         with pytest.raises(SystemExit) as end:
@@ -192,13 +193,18 @@ def call_main(monkeypatch, *arguments):
 
 
 def test_a_terminal_that_knows_only_ascii_gets_other_characters(model, monkeypatch):
+    save_dictionary(kl.load_dictionary(model), model, info={"noise": "σ"})
     for options in ([], ["--json"]):
         stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
         monkeypatch.setattr(sys, "stdout", stream)
         assert call_main(monkeypatch, "show", model, *options) == 0
         stream.flush()
         text = stream.buffer.getvalue().decode("ascii")
-        assert json.loads(text)["n_atoms"] == [4, 3] if options else "4 x 3 = 12" in text
+        if options:
+            assert json.loads(text)["info"] == {"noise": "σ"}
+        else:
+            assert "4 x 3 = 12" in text
+            assert "sigma" in text
 
 
 def test_terminated_learning_saves_its_model(tmp_path, patches, monkeypatch, capsys):
@@ -327,13 +333,19 @@ def test_flat_samples_need_a_patch_shape(tmp_path, patches):
 
 def test_images_are_cut_into_patches_without_their_means(tmp_path, image):
     output = tmp_path / "out.safetensors"
-    result = succeeds("learn", image, image, "-o", output, "--max-iter", 2, "--json")
+    options = ["-o", output, "--max-iter", 2, "--seed", 0, "--json"]
+    result = succeeds("learn", image, image, *options)
     record = json.loads(result.stdout)
     assert record["samples"] == 2 * 5 * 3
     assert record["patch_shape"] == [8, 8]
     assert record["n_atoms"] == [16, 16]
     assert len(record["history"]["rmse"]) == record["iterations"] + 1
     assert record["rmse"] == min(record["history"]["rmse"])
+    rmse = {}
+    for option in ("--remove-means", "--keep-means"):
+        again = succeeds("learn", image, image, *options, "-f", option)
+        rmse[option] = json.loads(again.stdout)["history"]["rmse"][0]
+    assert record["history"]["rmse"][0] == rmse["--remove-means"] != rmse["--keep-means"]
     overlapping = succeeds(
         *("learn", image, "-o", output, "--patch", "4x6", "--stride", 2, "--max-iter", 1),
         *("--json", "--overwrite"),
@@ -445,6 +457,13 @@ def test_the_reported_error_is_that_of_the_dictionary_that_was_saved(tmp_path, p
     rmse = np.sqrt(np.mean((samples - dictionary.reconstruct(codes)) ** 2))
     assert record["rmse"] == pytest.approx(rmse, rel=1e-6)
     assert record["mean_nonzeros"] == codes.nnz / len(samples)
+
+
+@pytest.mark.parametrize(("tol", "best"), [(None, 1), (0.5, 2)])
+def test_the_best_dictionary_is_the_last_of_the_lowest(tol, best):
+    history = {"rmse": [3, 1, 1.5, 2], "mean_nonzeros": [4, 3, 2, 3]}
+    entry = fitted_entry(SimpleNamespace(tol=tol, history_=history))
+    assert entry == {name: values[best] for name, values in history.items()}
 
 
 def test_a_long_history_is_thinned():

@@ -529,6 +529,16 @@ def test_a_value_or_nan_says_which_pixels_are_missing(tmp_path):
     assert np.load("value.npy").min() > -0.5
 
 
+def test_what_is_filled_in_is_opaque(tmp_path):
+    holes = np.zeros((48, 40), np.uint8)
+    holes[10:14, 5:30] = 255
+    alpha = np.where(holes, 0, 200).astype(np.uint8)
+    write_picture(tmp_path / "in.png", Picture(image_of("uint8"), alpha=alpha), False)
+    Image.fromarray(holes).save("holes.png")
+    succeeds("inpaint", "in.png", "out.png", "--mask", "holes.png", "--stages", 1, *FAST)
+    assert (read_picture(tmp_path / "out.png").alpha == 200).all()
+
+
 def test_pixels_are_dropped_to_try_it_out(tmp_path, photo):
     options = ["--drop", 0.3, "--comparison", "c.png", *FAST[:4]]
     record = json.loads(succeeds("inpaint", photo, "out.png", *options, "--json").stdout)

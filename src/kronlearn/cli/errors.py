@@ -19,28 +19,18 @@ _BAD_INPUT = (
 _PLAIN = (ValueError, OSError, ImportError)
 
 # What the library's parameters are called here.
+_SAME_NAMES = (
+    *("band_axis", "checkpoint", "dataset", "device", "dictionary", "gain", "max_iter", "method"),
+    *("n_jobs", "nodata", "sigma", "stages", "structure", "time_budget", "tol"),
+)
 _OPTIONS = {
-    "band_axis": "--band-axis",
-    "checkpoint": "--checkpoint",
-    "dataset": "--dataset",
-    "device": "--device",
-    "dictionary": "--dictionary",
-    "gain": "--gain",
-    "max_iter": "--max-iter",
-    "method": "--method",
+    **{name: "--" + name.replace("_", "-") for name in _SAME_NAMES},
     "n_atoms": "--atoms",
-    "n_jobs": "--n-jobs",
     "n_nonzero_coefs": "--sparsity",
     "n_terms": "--terms",
-    "nodata": "--nodata",
     "patch_shape": "--patch",
     "patch_size": "--patch",
     "random_state": "--seed",
-    "sigma": "--sigma",
-    "stages": "--stages",
-    "structure": "--structure",
-    "time_budget": "--time-budget",
-    "tol": "--tol",
 }
 _VALUE = r"""(\([^)]*\)|"[^"]*"|'[^']*'|float\('nan'\)|[^\s;,.]+(?:\.\d+)?|)"""
 _ASSIGNMENT = re.compile(rf"\b({'|'.join(_OPTIONS)})={_VALUE}")
