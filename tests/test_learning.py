@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import kronlearn as kl
 import reference
+from kronlearn import blas
 from kronlearn.blas import single_threaded_blas
 from kronlearn.core.iteration import uses_full_moments
 from kronlearn.core.structures import General, Orthonormal
@@ -257,6 +258,8 @@ def test_a_dictionary_to_start_from_is_left_as_it_was(rng):
 
 @pytest.fixture
 def two_blas_threads():
+    # Other tests may have loaded packages with a BLAS of their own.
+    blas._libraries.cache_clear()
     with threadpoolctl.threadpool_limits(2, "blas"):
         yield
 
