@@ -73,6 +73,22 @@ def test_samples_that_went_with_a_worker_are_sent_again(
     until(lambda: len(client.nthreads()) == 2)
 
 
+def test_samples_that_a_worker_did_not_live_to_receive_are_sent_again(
+    client: Client, samples: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts, scatter = [], client.scatter
+
+    def failing_at_first(data: list[np.ndarray], **options: Any) -> Any:
+        attempts.append(len(data))
+        if len(attempts) == 1:
+            raise OSError("Timed out trying to connect")
+        return scatter(data, **options)
+
+    monkeypatch.setattr(client, "scatter", failing_at_first)
+    assert bits(model(**SETTINGS).fit(samples)) == by_threads(samples)
+    assert attempts == [2, 2]
+
+
 def test_codes_that_went_with_a_worker_are_made_again(client: Client, samples: np.ndarray) -> None:
     source = ArraySource(samples, (6, 6))
     dictionary = KroneckerDictionary([dct_factor(6, 8)] * 2)
