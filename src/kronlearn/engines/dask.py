@@ -16,7 +16,7 @@ from itertools import groupby, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-from distributed import CancelledError, Client, Future, wait
+from distributed import CancelledError, Client, Future, get_worker, wait
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -83,12 +83,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Setting:
-    """How all workers work, so that they find the same bits."""
+    """How all workers work, so that they find the same bits.
+
+    A task has ``n_threads``, or as many as its worker.
+    """
 
     patch_shape: tuple[int, ...]
     n_blocks: int
     block_size: int
-    n_threads: int
+    n_threads: int | None
     device: str
     instruction_set: str
     name: str
@@ -125,7 +128,8 @@ class Cluster(Engine):
         Arrays in memory are scattered; chunks of a Dask array stay where they are; anything else is
         opened by the workers.
     n_jobs : int or None
-        Threads of a task; None or -1: one, for Dask runs as many tasks as a worker has threads.
+        Threads of a task; None or -1: as many as its worker has. Dask runs as many tasks at once,
+        and their threads share the worker's cores; so none of these waits for the last task.
     device : {"cpu", "cuda"}
     block_size : int, optional
     n_partitions : int, optional
@@ -148,7 +152,7 @@ class Cluster(Engine):
             source.patch_shape,
             -(-len(source) // self.block_size),
             self.block_size,
-            1 if n_jobs is None or n_jobs < 0 else resolve_n_jobs(n_jobs),
+            None if n_jobs is None or n_jobs < 0 else resolve_n_jobs(n_jobs),
             device,
             instruction_set(),
             source.name,
@@ -283,7 +287,8 @@ class Cluster(Engine):
         threads or, if that is none, enough for all of them to end together; more if much is to be
         done, since workers may come.
         """
-        threads = sum(self.client.nthreads().values()) // self.setting.n_threads or _PARTITIONS
+        threads = sum(self.client.nthreads().values()) // (self.setting.n_threads or 1)
+        threads = threads or _PARTITIONS
         wanted = threads if threads.bit_count() == 1 else 4 * threads
         size = len(self.source) * self.source.n_features * self.source.dtype.itemsize
         wanted = max(wanted, min(_PARTITIONS, size // _PARTITION_BYTES))
@@ -431,6 +436,11 @@ def _source(samples: Source | NDArray[Any], first: int, setting: Setting) -> Sou
     return source
 
 
+def _n_threads(setting: Setting) -> int:
+    """How many threads this task has."""
+    return setting.n_threads or int(get_worker().state.nthreads)
+
+
 def _on_gpu(samples: Source | NDArray[Any], first: int, setting: Setting) -> GpuPartition:
     return GpuPartition(_source(samples, first, setting), setting.block_size)
 
@@ -450,7 +460,7 @@ def _pass(samples: Any, first: int, task: Task, given: Part | None, setting: Set
             source,
             task,
             tree,
-            setting.n_threads,
+            _n_threads(setting),
             setting.block_size,
             first=first,
             codes=codes,
@@ -465,9 +475,8 @@ def _codes(samples: Any, first: int, task: Task, given: None, setting: Setting) 
         return samples.engine.codes(task.dictionary, task.coder)
     source = _source(samples, first, setting)
     with use_instruction_set(setting.instruction_set):
-        return Threads(source, setting.n_threads, setting.block_size).codes(
-            task.dictionary, task.coder
-        )
+        threads = Threads(source, _n_threads(setting), setting.block_size)
+        return threads.codes(task.dictionary, task.coder)
 
 
 def _without_codes(part: Part) -> Part:
