@@ -88,10 +88,10 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         and ``dictionary``; returning True stops the run.
     engine : {"auto", "threads", "dask"}
         Who does the work: threads of this process, or the workers of the active
-        ``dask.distributed.Client``, whose tasks have ``n_jobs`` threads each (None: those of the worker). "auto"
-        means Dask for a Dask array if there is a client and in a joblib context with the backend
-        "dask", threads otherwise, or the GPU that ``device`` names. The result has the same bits,
-        on GPUs for any number of workers.
+        ``dask.distributed.Client``, whose tasks have ``n_jobs`` threads each (None: as many as
+        their worker). "auto" means Dask for a Dask array if there is a client and in a joblib
+        context with the backend "dask", threads otherwise, or the GPU that ``device`` names. The
+        result has the same bits, on GPUs for any number of workers.
 
     Attributes
     ----------
