@@ -11,6 +11,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from matplotlib import pyplot
 from typer.testing import CliRunner
 
 import kronlearn
@@ -98,6 +99,7 @@ def test_the_docstring_examples_of_a_module_give_what_they_show(
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     for example in doctest.DocTestFinder(exclude_empty=True).find(module):
         runner.run(example, out=report.append)
+    pyplot.close("all")
     assert runner.summarize(verbose=False).failed == 0, "".join(report)
 
 
