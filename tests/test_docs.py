@@ -102,6 +102,12 @@ def test_the_docstring_examples_of_a_module_give_what_they_show(
     assert runner.summarize(verbose=False).failed == 0, "".join(report)
 
 
+def test_the_readme_stays_short() -> None:
+    lines = (ROOT / "README.md").read_text("utf-8").splitlines()
+    assert len(lines) <= 130
+    assert [line for line in lines if len(line) > 120] == []
+
+
 def test_no_text_installs_kronlearn_from_an_index_that_does_not_have_it() -> None:
     texts = [*ROOT.glob("docs/*.md"), ROOT / "README.md", *ROOT.glob("src/**/*.py")]
     assert [path for path in texts if "install 'kronlearn" in path.read_text("utf-8")] == []
