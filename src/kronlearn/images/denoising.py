@@ -133,7 +133,7 @@ def denoise(
         Atoms to learn, for all spatial axes or one each; by default twice as many as a patch has
         pixels along the axis, for large patches one and a half times as many.
     n_terms : int, default 1
-        Learn a sum of so many Kronecker products: slower, and better by 0.02 dB at most.
+        Learn a sum of this many Kronecker products: slower, and better by 0.02 dB at most.
     gain : float, optional
         Patches are coded until the norm of their residual is ``gain`` times that of the noise; by
         default 1.08 for patches of 64 pixels and 1.04 for patches of 256.

@@ -112,7 +112,7 @@ def inpaint(
     ----------
     image : array
         An image with any number of spatial axes, of any integer or floating dtype. With
-        ``device="cuda"`` it may lie on the GPU; the result then does, too.
+        ``device="cuda"`` it may be on the GPU; the result then is, too.
     mask : array of bool, optional
         Of the image's spatial shape or of the image's shape: True where a pixel is missing, as in
         scikit-image. The values there may be anything. By default pixels that are NaN or infinite
@@ -129,7 +129,7 @@ def inpaint(
         Atoms to learn, for all spatial axes or one each; by default twice as many as a patch has
         pixels along the axis, for patches of more than 128 pixels one and a half times as many.
     n_terms : int, default 1
-        Learn a sum of so many Kronecker products: slower, and better by 0.2 dB at most.
+        Learn a sum of this many Kronecker products: slower, and better by 0.2 dB at most.
     stages : {2, 1}
         With 1 it stops after the first stage: much faster, 3 to 4 dB worse.
     max_iter : int, default 8

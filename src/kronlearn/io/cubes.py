@@ -33,16 +33,16 @@ class Cube:
     """A cube of shape (rows, columns, bands), whatever the order of the axes where it is stored.
 
     Made by :func:`open_cube`. It can be sent to other processes and read by several threads. Its
-    file is closed by ``close``, at the end of a ``with`` block, or when nobody uses it any more.
+    file is closed by ``close``, at the end of a ``with`` block, or when it is garbage-collected.
 
     Parameters
     ----------
     stored : StoredArray
-        The array as it is stored; an attribute, too.
+        The array as it is stored; also an attribute.
     axes : CubeAxes
         Where its rows, columns and bands are.
     nodata : float, int or None
-        The value that says that there is none, if it is not that of the file.
+        The value that marks missing data, if it is not that of the file.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Cube:
     chunks : tuple of int or None
         (rows, columns, bands) of the parts in which it is stored; whole parts are read fastest.
     nodata : float, int or None
-        The value that says that there is none; NaN where NaN says so.
+        The value that marks missing data, which may be NaN.
     attributes : dict
         What the file says about the array, in plain types. ``crs`` and ``transform`` say where on
         Earth the pixels are.
