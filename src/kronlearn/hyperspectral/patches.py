@@ -42,7 +42,7 @@ class CubePatches(Source):
     patch_shape : (int, int) or (int, int, int)
         Rows, columns and, for three modes, bands of a patch.
     remove_means : bool, default False
-        Whether each patch loses its mean.
+        Whether to subtract the mean of each patch.
 
     Examples
     --------
