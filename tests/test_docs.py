@@ -2,7 +2,6 @@
 
 import doctest
 import importlib
-import inspect
 import pkgutil
 import re
 import shlex
@@ -11,6 +10,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from matplotlib import pyplot
 from typer.testing import CliRunner
 
 import kronlearn
@@ -98,14 +98,14 @@ def test_the_docstring_examples_of_a_module_give_what_they_show(
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     for example in doctest.DocTestFinder(exclude_empty=True).find(module):
         runner.run(example, out=report.append)
+    pyplot.close("all")
     assert runner.summarize(verbose=False).failed == 0, "".join(report)
 
 
-@pytest.mark.parametrize("name", kronlearn.__all__)
-def test_a_public_name_has_a_docstring_with_an_example(name: str) -> None:
-    public = getattr(kronlearn, name)
-    if callable(public):
-        assert ">>> " in (inspect.getdoc(public) or ""), f"kronlearn.{name} shows no example"
+def test_the_readme_stays_short() -> None:
+    lines = (ROOT / "README.md").read_text("utf-8").splitlines()
+    assert len(lines) <= 130
+    assert [line for line in lines if len(line) > 120] == []
 
 
 def test_no_text_installs_kronlearn_from_an_index_that_does_not_have_it() -> None:

@@ -29,15 +29,14 @@ def sparse_code(
     block_size: int | None = None,
     device: str = "cpu",
 ) -> sparse.csr_array:
-    """Sparse codes X with ``Y_k ≈ X_k ×_1 D_1 … ×_d D_d``, one row per sample.
+    """Compute sparse codes X with ``Y_k ≈ X_k ×_1 D_1 … ×_d D_d``, one row per sample.
 
     Parameters
     ----------
     Y : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
         Samples: an array, a lazy array (Zarr, h5py, Dask, xarray) or the path of a file with one.
-        With ``device="cuda"`` also an array on the GPU, of CuPy, PyTorch or anything
-        else that speaks DLPack, which is not copied. float32 is coded in float32, everything else
-        in float64.
+        With ``device="cuda"`` also an array on the GPU from CuPy, PyTorch or any other library
+        with DLPack, which is not copied. float32 is coded in float32, everything else in float64.
     dictionary : KroneckerDictionary, KroneckerSumDictionary or list of factors
         Factors of shape (m_i, n_i) with unit-norm columns.
     n_nonzero_coefs : int, optional
@@ -45,29 +44,29 @@ def sparse_code(
     tol : float or array of shape (N,), optional
         The ℓ2 norm a residual may have, for all samples or one each: coding of a sample stops as
         soon as its residual is no larger.
-    method : {"omp", "ols", "exchange", "threshold"}
-        "omp" takes the atom most correlated with the residual (orthogonal matching pursuit);
-        "ols" the one that lowers the residual most (orthogonal least squares), better for
-        overcomplete dictionaries and about 1.5 times the cost; "exchange" goes on from there and
-        exchanges one atom for another while that lowers the residual or, once ``tol`` is met,
-        saves a nonzero: better again, and a few times the cost; "threshold" keeps the largest
-        correlations, exact for orthonormal factors and refused for others.
+    method : {"omp", "ols", "exchange", "threshold"}, default "omp"
+        "omp" selects the atom most correlated with the residual (orthogonal matching pursuit);
+        "ols" the one that lowers the residual most (orthogonal least squares), which is better for
+        overcomplete dictionaries and costs about 1.5 times as much; "exchange" starts from there
+        and exchanges one atom for another while that lowers the residual or, once ``tol`` is met,
+        saves a nonzero, which is better still and costs a few times as much; "threshold" keeps the
+        largest correlations, exact for orthonormal factors and refused for others.
     weights : array that broadcasts to Y's shape, optional
-        Nonnegative (or boolean) weights: ``Σ w (y − Dx)²`` is minimised, zero where an entry is
-        missing; what has no weight may be NaN. ``tol`` then means the weighted residual. Costs a
+        Nonnegative (or boolean) weights w: ``Σ w (y − Dx)²`` is minimised. Entries with weight zero
+        are missing and may be NaN. ``tol`` then refers to the weighted residual. Costs a
         correlation with all atoms per nonzero: 3 to 8 times the unweighted cost.
-    n_jobs : int or None
-        Threads; -1 for all processors. The codes are the same bits for any number.
+    n_jobs : int or None, default 1
+        Threads; -1 uses all processors. The codes have the same bits for any number.
     block_size : int, optional
-        Samples a thread takes at a time. Changes no result.
-    device : {"cpu", "cuda"}
+        Samples a thread takes at a time. It does not change the result.
+    device : {"cpu", "cuda"}, default "cpu"
         "cuda" codes on an NVIDIA GPU (the extra ``cuda``).
 
     Returns
     -------
     csr_array of shape (N, n_1·…·n_d)
-        Column indices ascending in each row, in C order over the modes. A ``csr_matrix`` of CuPy
-        where Y is on the GPU, of whatever library.
+        The codes; column indices ascend in each row, in C order over the modes. A CuPy
+        ``csr_matrix`` if Y is on the GPU.
 
     Examples
     --------

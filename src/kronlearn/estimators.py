@@ -32,73 +32,75 @@ __all__ = ["KroneckerDictionaryLearning"]
 
 @dataclass(eq=False, repr=False)
 class KroneckerDictionaryLearning(DictionaryLearner):
-    """Learns factors D_1 … D_d such that ``Y_k ≈ X_k ×_1 D_1 … ×_d D_d`` with sparse ``X_k``.
+    """Learn factors D_1 … D_d such that ``Y_k ≈ X_k ×_1 D_1 … ×_d D_d`` with sparse ``X_k``.
 
     With ``n_terms`` R > 1 the dictionary is a sum of R such products, which represents samples
-    better and is coded more slowly.
+    better and takes longer to code with.
 
     Parameters
     ----------
-    n_atoms : tuple of int or int
+    n_atoms : tuple of int or int, default (16, 16)
         Columns of each factor; one number means the same for every mode.
     patch_shape : tuple of int, optional
-        ``(m_1, …, m_d)`` of samples given as rows. Without it n-D input says it itself; rows are
-        cut as squarely as their length allows into as many modes as ``n_atoms`` has.
-    n_nonzero_coefs : int, optional
+        ``(m_1, …, m_d)`` of samples given as rows. By default n-D input has the shape of its
+        samples, and rows are cut, as squarely as their length allows, into as many modes as
+        ``n_atoms`` has.
+    n_nonzero_coefs : int or None, default 6
         The most nonzeros a sample may have.
     tol : float, optional
         The ℓ2 norm a sample's residual may have. At least one of the two is needed.
-    structure : {"general", "orthonormal"}
-        "orthonormal" factors are coded by thresholding, several times faster.
-    n_terms : int
+    structure : {"general", "orthonormal"}, default "general"
+        Samples are coded with "orthonormal" factors by thresholding, several times faster.
+    n_terms : int, default 1
         R: how many Kronecker products are summed; only for ``structure="general"``. Unless
-        ``init`` is a sum one term is learned first, for at most 20 and a fifth of the iterations.
-    method : {"ols", "omp", "exchange"}
-        The coder of general factors (see :func:`kronlearn.sparse_code`).
-    max_iter : int
+        ``init`` is a sum, one term is learned first, for a fifth of the iterations but at most 20.
+    method : {"ols", "omp", "exchange"}, default "ols"
+        The coder for general factors (see :func:`kronlearn.sparse_code`).
+    max_iter : int, default 100
         The most iterations: passes over the samples, each followed by an update. One more pass
         judges the last update.
-    init : {"dct", "data", "random"}, dictionary or list of factors
+    init : {"dct", "data", "random"}, dictionary or list of factors, default "dct"
         Start: a perturbed overcomplete DCT, directions of random samples, noise, or your own.
     random_state : int, RandomState or None
-        Seeds the start. Same seed, same bits, for any ``n_jobs``.
+        Seeds the start. The same seed gives the same bits for any ``n_jobs``.
     n_jobs : int or None
         Threads; None means 1 unless a joblib context says otherwise, -1 all processors.
-    device : {"cpu", "cuda"}
+    device : {"cpu", "cuda"}, default "cpu"
         Where samples are coded and summed: on the processor, or on an NVIDIA GPU (the extra
         ``cuda``); with Dask on the GPU of every worker.
-    verbose : int
+    verbose : int, default 0
         1 shows a progress bar.
-    min_improvement : float
+    engine : {"auto", "threads", "dask"}, default "auto"
+        What runs the passes: threads of this process, or the workers of the active
+        ``dask.distributed.Client``, whose tasks have ``n_jobs`` threads each (None: as many as
+        their worker). "auto" means Dask for a Dask array if there is a client and in a joblib
+        context with the backend "dask", threads otherwise, or the GPU that ``device`` names. The
+        result has the same bits; on GPUs, for any number of workers.
+    min_improvement : float, default 0
         Stop when an iteration lowers the RMSE (with ``tol``: the mean number of nonzeros) by less
         than this fraction.
     time_budget : float, optional
         Stop after the iteration in which this many seconds have passed.
-    forgetting : float
-        What ``partial_fit`` multiplies its moments by before adding a batch's.
+    forgetting : float, default 1
+        What ``partial_fit`` multiplies its moments by before it adds those of a batch.
     block_size : int, optional
-        Samples per summed block. The default depends on the data's size alone; another value
-        changes results by rounding of the sums only.
+        Samples per summed block. The default depends on the size of the data alone; another value
+        changes results only by rounding of the sums.
     checkpoint : path, optional
-        File that the run is saved to, and from which ``fit`` goes on if it exists.
-    checkpoint_every : int
+        File that the run is saved to, and from which ``fit`` resumes if it exists.
+    checkpoint_every : int, default 10
         Iterations between saves.
     callback : callable, optional
-        Called after each iteration with an object that has ``iteration``, ``rmse``, ``seconds``
-        and ``dictionary``; returning True stops the run.
-    engine : {"auto", "threads", "dask"}
-        Who does the work: threads of this process, or the workers of the active
-        ``dask.distributed.Client``, whose tasks have ``n_jobs`` threads each (None: as many as
-        their worker). "auto" means Dask for a Dask array if there is a client and in a joblib
-        context with the backend "dask", threads otherwise, or the GPU that ``device`` names. The
-        result has the same bits, on GPUs for any number of workers.
+        Called after each pass with an object that has ``iteration``, ``rmse``, ``seconds`` and
+        ``dictionary``; returning True stops the run.
 
     Attributes
     ----------
     dictionary_ : KroneckerDictionary, or KroneckerSumDictionary for several terms
         The best one found.
-    factors_ : tuple of arrays (m_i, n_i), for one term
-    components_ : array (n_codes, n_features)
+    factors_ : tuple of arrays (m_i, n_i)
+        The factors; only with one term.
+    components_ : array of shape (n_codes, n_features)
         The atoms as rows, made when asked for.
     history_ : dict of lists
         Entry t belongs to the dictionary after t iterations, the first to the start: its "rmse",
@@ -106,9 +108,11 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         and "mean_nonzeros". ``dictionary_`` is the one with the lowest RMSE or, with ``tol``, the
         fewest nonzeros.
     n_iter_ : int
+        The number of iterations.
     stop_reason_ : str
         "max_iter", "converged", "time_budget", "callback", "interrupted" or "partial_fit".
     patch_shape_ : tuple of int
+        ``(m_1, …, m_d)`` of the samples.
 
     Examples
     --------
@@ -147,17 +151,30 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     def partial_fit(self, X: Any, y: Any = None) -> KroneckerDictionaryLearning:
         """Improve the dictionary with a batch of samples, adding to the moments of earlier ones.
 
-        After ``fit`` with full moments it goes on from those of the best iteration.
+        After ``fit`` with full moments it continues with those of the best iteration.
 
         Parameters
         ----------
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
-            An array; a lazy one of Zarr, h5py, Dask or xarray; or the path of a file with one.
-        y : ignored
+            The batch; whatever ``fit`` takes.
+        y : None
+            Ignored.
 
         Returns
         -------
-        self
+        KroneckerDictionaryLearning
+            The estimator itself.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> rng = np.random.default_rng(0)
+        >>> model = kl.KroneckerDictionaryLearning((8, 8), random_state=0)
+        >>> for _ in range(3):
+        ...     model = model.partial_fit(rng.standard_normal((200, 6, 6)))
+        >>> model.n_iter_
+        3
         """
         self._check_parameters()
         fitted = hasattr(self, "dictionary_")

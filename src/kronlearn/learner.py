@@ -73,18 +73,29 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Parameters
         ----------
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
-            Of ``KroneckerDictionaryLearning`` also a lazy array of Zarr, h5py, Dask or xarray, or
-            the path of a file with one.
-        y : ignored
+            The samples. ``KroneckerDictionaryLearning`` also takes a lazy array of Zarr, h5py, Dask
+            or xarray, or the path of a file that holds an array.
+        y : None
+            Ignored.
 
         Returns
         -------
-        self
+        DictionaryLearner
+            The estimator itself.
 
         Raises
         ------
         KeyboardInterrupt
-            If one comes; the best dictionary until then is the fitted model.
+            If you interrupt it; the model is then fitted with the best dictionary found so far.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> Y = np.random.default_rng(0).standard_normal((200, 6, 6))
+        >>> model = kl.KroneckerDictionaryLearning((8, 8), max_iter=3, random_state=0)
+        >>> model.fit(Y).dictionary_
+        KroneckerDictionary(patch_shape=(6, 6), n_atoms=(8, 8), dtype=float64)
         """
         self._check_parameters()
         source, n_atoms = self._source(X, reset=True)
@@ -97,15 +108,26 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return self
 
     def transform(self, X: Any) -> Any:
-        """Sparse codes of samples, by the sparsity and error target the dictionary was learned for.
+        """Code samples with the sparsity and error target that the dictionary was learned for.
 
         Parameters
         ----------
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
+            The samples; whatever ``fit`` takes.
 
         Returns
         -------
-        csr_array of shape (N, n_codes), or for a Dask array a lazy one whose chunks are such
+        csr_array of shape (N, n_codes)
+            The sparse codes; for a Dask array, a lazy array whose chunks are such arrays.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> Y = np.random.default_rng(0).standard_normal((200, 6, 6))
+        >>> model = kl.KroneckerDictionaryLearning((8, 8), max_iter=3, random_state=0)
+        >>> model.fit(Y).transform(Y).shape
+        (200, 64)
         """
         check_is_fitted(self, "dictionary_")
         if has_unknown_length(X):
@@ -123,16 +145,27 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             engine.close()
 
     def inverse_transform(self, X: Any) -> NDArray[Any]:
-        """Samples from codes.
+        """Compute samples from their codes.
 
         Parameters
         ----------
-        X : sparse or dense codes of shape (N, n_codes), or a Dask array of them
+        X : sparse or dense array of shape (N, n_codes), or Dask array of such
+            The codes.
 
         Returns
         -------
-        array of shape (N, m_1, …, m_d), or (N, m_1·…·m_d) if the model was fitted on rows; a lazy
-        one for a Dask array
+        array of shape (N, m_1, …, m_d)
+            The samples, as rows (N, m_1·…·m_d) if the model was fitted on rows; lazy for a Dask
+            array.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> Y = np.random.default_rng(0).standard_normal((200, 6, 6))
+        >>> model = kl.KroneckerDictionaryLearning((8, 8), max_iter=3, random_state=0)
+        >>> model.inverse_transform(model.fit_transform(Y)).shape
+        (200, 6, 6)
         """
         check_is_fitted(self, "dictionary_")
         n_features = math.prod(self.patch_shape_)
@@ -142,12 +175,28 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return self.dictionary_.reconstruct(X).reshape(-1, *sample_shape)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Minus the RMSE of the samples, coded and reconstructed: higher is better.
+        """Return minus the RMSE of the samples once they are coded and reconstructed.
 
         Parameters
         ----------
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
-        y : ignored
+            The samples; whatever ``fit`` takes.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        float
+            The score; higher is better.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> Y = np.random.default_rng(0).standard_normal((200, 6, 6))
+        >>> model = kl.KroneckerDictionaryLearning((8, 8), max_iter=3, random_state=0)
+        >>> bool(np.isclose(-model.fit(Y).score(Y), min(model.history_["rmse"])))
+        True
         """
         source, coder = self._coding(X)
         engine = self._engine(source, None)

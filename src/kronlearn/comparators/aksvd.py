@@ -33,8 +33,6 @@ class AKSVD(UnstructuredComparator, CodesComparator):
     or float64 are copied as such, all of them, for its duration. It runs in one thread; coding
     runs in ``n_jobs``.
 
-    Parameters and attributes are described in :class:`~kronlearn.comparators.learners.Comparator`.
-
     Examples
     --------
     >>> import numpy as np

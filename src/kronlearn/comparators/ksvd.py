@@ -26,8 +26,6 @@ class KSVD(UnstructuredComparator, CodesComparator):
     for both together. An update never raises the error; coding may. It keeps the errors of all
     samples in float64.
 
-    Parameters and attributes are described in :class:`~kronlearn.comparators.learners.Comparator`.
-
     Examples
     --------
     >>> import numpy as np

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.comparators.docstrings import with_inherited_entries
 from kronlearn.comparators.memory import RememberingDictionary
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.init import dct_factor, perturbation, starting_dictionary
@@ -29,33 +30,31 @@ class Comparator(DictionaryLearner):
     """A method that codes all samples afresh, then updates the dictionary, in every iteration.
 
     The fields of a comparator are the parameters of its estimator. A method whose update needs
-    moments only says which structure its dictionaries have.
+    moments only says which structure its dictionaries have. A subclass documents only what it adds
+    or changes: its docstring is completed from this one.
 
     Parameters
     ----------
-    n_atoms : tuple of int or int
-        Columns of each factor; one number means the same for every mode. Of an unstructured
-        dictionary the number of atoms.
+    n_atoms : tuple of int or int, default (16, 16)
+        Columns of each factor; one number means the same for every mode.
     patch_shape : tuple of int, optional
-        ``(m_1, …, m_d)`` of samples given as rows; only the start of unstructured dictionaries
-        depends on it.
-    n_nonzero_coefs : int, optional
+        ``(m_1, …, m_d)`` of samples given as rows.
+    n_nonzero_coefs : int or None, default 6
         The most nonzeros a sample may have.
     tol : float, optional
         The ℓ2 norm a sample's residual may have. At least one of the two is needed.
-    method : {"omp", "ols", "exchange"}
+    method : {"omp", "ols", "exchange"}, default "omp"
         The coder.
-    max_iter : int
+    max_iter : int, default 100
         The most iterations: passes over the samples, each followed by an update. One more pass
         judges the last update.
-    init : {"dct", "data", "random"}, dictionary or list of factors
-        Start: perturbed cosines, directions of random samples, noise, or your own; an array
-        (n_features, n_atoms) will do for an unstructured dictionary.
+    init : {"dct", "data", "random"}, dictionary or list of factors, default "dct"
+        Start: perturbed cosines, directions of random samples, noise, or your own.
     random_state : int, RandomState or None
         Seeds the start, and whatever else a method draws.
     n_jobs : int or None
         Threads that code; None means 1 unless a joblib context says otherwise, -1 all processors.
-    verbose : int
+    verbose : int, default 0
         1 shows a progress bar.
     time_budget : float, optional
         Stop after the iteration in which this many seconds have passed.
@@ -92,6 +91,11 @@ class Comparator(DictionaryLearner):
     time_budget: float | None = number(None, "(0, inf]")
     callback: Callable[[Progress], bool | None] | None = None
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        base = next(b for b in cls.__mro__[1:] if issubclass(b, Comparator))
+        cls.__doc__ = with_inherited_entries(cls.__doc__, base.__doc__)
+
     def _structure(self, dictionary: Dictionary) -> Structure:
         """The family of the method's dictionaries, and how one is fitted to moments."""
         return General()
@@ -122,7 +126,17 @@ class Comparator(DictionaryLearner):
 
 @dataclass(eq=False, repr=False)
 class UnstructuredComparator(Comparator):
-    """A method whose dictionary is any matrix (n_features, n_atoms) with unit columns."""
+    """A method whose dictionary is any matrix (n_features, n_atoms) with unit columns.
+
+    Parameters
+    ----------
+    n_atoms : int, default 256
+        The number of atoms.
+    patch_shape : tuple of int, optional
+        ``(m_1, …, m_d)`` of samples given as rows; only the start depends on it.
+    init : {"dct", "data", "random"}, dictionary or array (n_features, n_atoms), default "dct"
+        Start: perturbed cosines, directions of random samples, noise, or your own.
+    """
 
     n_atoms: int = count(256)
 

@@ -16,8 +16,6 @@ class MOD(UnstructuredComparator):
     The least-squares update of one mode, so the general method with a single factor. For given
     codes the update never raises the error; coding may.
 
-    Parameters and attributes are described in :class:`~kronlearn.comparators.learners.Comparator`.
-
     Examples
     --------
     >>> import numpy as np

@@ -41,27 +41,26 @@ class OSubDil(Comparator):
     atom that this leaves unused is replaced by the direction of a badly represented sample. What it
     ends with is judged by one more pass over the samples. ``partial_fit`` takes one batch.
 
-    Parameters and attributes that are not listed here are described in
-    :class:`~kronlearn.comparators.learners.Comparator`.
-
     Parameters
     ----------
-    batch_size : int
+    batch_size : int, default 256
         Samples per batch of ``fit``; 1 as published.
-    n_sweeps : int
-        How often per batch the atoms of a mode are gone through.
-    forgetting : float
+    n_sweeps : int, default 5
+        Sweeps over the atoms of a mode per batch.
+    forgetting : float, default 20
         Before batch t is added, the sums are multiplied by ``(1 − 1/t)`` to this power (Mairal et
-        al., 2010): after t batches number i counts ``(i/t)^forgetting``. 0 forgets nothing, as
-        published; codes of early batches then hold the dictionary back. On image patches 5 to 50
-        ended where learning from all samples at once does, 0 at a 6 to 8 % higher RMSE.
-    max_iter : int
-        How often to go through the samples.
+        al., 2010): after t batches, batch i has the weight ``(i/t)^forgetting``. 0 forgets
+        nothing, as published; codes of early batches then hold the dictionary back. On image
+        patches 5 to 50 ended where learning from all samples at once does, 0 at a 6 to 8 % higher
+        RMSE.
+    max_iter : int, default 100
+        Passes over the samples.
 
     Attributes
     ----------
     history_ : dict of lists
-        ``partial_fit`` adds an entry with the RMSE that its batch had before the update.
+        "rmse", "seconds", "atoms_replaced" and "mean_nonzeros" of the start and of every
+        iteration. ``partial_fit`` adds an entry with the RMSE that its batch had before the update.
 
     Examples
     --------
@@ -80,18 +79,32 @@ class OSubDil(Comparator):
     forgetting: float = number(20.0, "[0, inf)")
 
     def partial_fit(self, X: ArrayLike, y: Any = None) -> OSubDil:
-        """Improve the dictionary with one batch of samples, however many there are.
+        """Improve the dictionary with one batch of samples of any size.
 
-        No atoms are replaced. After ``fit`` it goes on from its best dictionary.
+        No atoms are replaced. After ``fit`` it continues from the best dictionary.
 
         Parameters
         ----------
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
-        y : ignored
+            The batch.
+        y : None
+            Ignored.
 
         Returns
         -------
-        self
+        OSubDil
+            The estimator itself.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kronlearn.comparators import OSubDil
+        >>> Y = np.random.default_rng(0).standard_normal((300, 4, 4))
+        >>> model = OSubDil((6, 5), n_nonzero_coefs=3, random_state=0)
+        >>> for batch in np.split(Y, 3):
+        ...     model = model.partial_fit(batch)
+        >>> len(model.history_["rmse"])
+        3
         """
         self._check_parameters()
         fitted = hasattr(self, "dictionary_")

@@ -39,8 +39,6 @@ class PairAKSVD(CodesComparator):
     ``C = Σ Y_k B X_kᵀ``, ``F = C_i − D P_i + P_ii d_i``. An update needs room for
     ``n_nonzero_coefs · max(m_i)`` numbers per sample; samples are read in order, in blocks.
 
-    Parameters and attributes are described in :class:`~kronlearn.comparators.learners.Comparator`.
-
     Examples
     --------
     >>> import numpy as np

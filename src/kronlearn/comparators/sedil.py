@@ -49,27 +49,37 @@ class SeDiL(Comparator):
     here that needs dense codes: three arrays of ``N·n`` numbers in the samples' dtype (codes,
     gradient, direction), hence ``max_samples``.
 
-    Parameters and attributes that are not listed here are described in
-    :class:`~kronlearn.comparators.learners.Comparator`.
-
     Parameters
     ----------
-    sparsity, coherence, sharpness : float
-        λ, κ and μ.
-    balance : float or None
+    n_nonzero_coefs : int or None, default 6
+        The most nonzeros per sample in ``transform`` and in the recorded RMSE; learning does not
+        depend on it.
+    tol : float, optional
+        The ℓ2 norm a sample's residual may have there. At least one of the two is needed.
+    method : {"omp", "ols", "exchange"}, default "omp"
+        The coder used there.
+    max_iter : int, default 300
+        The most steps of conjugate gradients.
+    sparsity : float, default 0.0135
+        The weight λ of the sparsity of the codes.
+    coherence : float, default 0.0129
+        The weight κ of the term that keeps atoms apart.
+    sharpness : float, default 100
+        The factor μ inside the logarithm.
+    balance : float or None, default 3
         The variables are the codes times ``balance/√N``: the same objective, another geometry.
         None leaves the codes as they are, as published.
-    max_samples : int or None
-        Learn from at most so many samples, drawn at random; None means from all.
-    n_nonzero_coefs, tol, method
-        Of the coder of ``transform`` and of the recorded RMSE alone.
+    max_samples : int or None, default 20000
+        Learn from at most this many samples, drawn at random; None means from all.
 
     Attributes
     ----------
     history_ : dict of lists
-        Also "objective", and "step", the length of the line search's.
+        "rmse", "seconds", "atoms_replaced" and "mean_nonzeros" of the start and of every
+        iteration, the "objective", and "step", the length of the line search's step.
     stop_reason_ : str
-        "converged" if the line search finds nothing lower.
+        "max_iter", "time_budget", "callback", "interrupted", or "converged" if the line search
+        finds nothing lower.
 
     Examples
     --------

@@ -37,16 +37,13 @@ class STARK(Comparator):
     much nothing is learned. The published λ does not scale as the squared error does: for grey
     levels 0 … 1 it weighs 16 times as much.
 
-    Parameters and attributes that are not listed here are described in
-    :class:`~kronlearn.comparators.learners.Comparator`.
-
     Parameters
     ----------
     penalty : float, optional
-        λ; without it the published ``‖Y‖_F^1.5 / 10``.
-    gamma_ratio : float
-        λ/γ, by which ADMM lowers singular values in a step; γ is its own penalty.
-    n_steps : int
+        The weight λ; by default the published ``‖Y‖_F^1.5 / 10``.
+    gamma_ratio : float, default 20
+        The ratio λ/γ by which a step of ADMM lowers singular values; γ is ADMM's own penalty.
+    n_steps : int, default 10
         Steps of ADMM per update.
 
     Attributes

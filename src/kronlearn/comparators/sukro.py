@@ -49,25 +49,22 @@ class SuKro(Comparator):
     patches of 8 × 8 such gray levels, 6 nonzeros and 16 × 16 atoms, 548 and 150 left one term, 50
     three and 20 eleven. The same penalty per sample needs an ``alpha`` that grows with √N.
 
-    Parameters and attributes that are not listed here are described in
-    :class:`~kronlearn.comparators.learners.Comparator`.
-
     Parameters
     ----------
     n_terms : int, optional
         R: how many Kronecker products are summed. Two if neither this nor ``alpha`` is given.
     alpha : float, optional
         The penalty on the number of terms; for samples of two modes.
-    n_sweeps : int
+    n_sweeps : int, default 30
         The most sweeps through the modes per update, with ``n_terms``.
-    sweep_tol : float
+    sweep_tol : float, default 1e-3
         A sweep that lowers the squared error by no more than this fraction is the last one.
     u : float, optional
         The parameter of ADMM, with ``alpha``; without it the mean of the diagonal of the first
         ``X Xᵀ``. Much larger ones stop ADMM far from the minimum, much smaller ones make it slow.
-    n_steps : int
+    n_steps : int, default 100
         The most steps of ADMM per update.
-    step_tol : float
+    step_tol : float, default 1e-4
         A step that changes the dual variable by less than this fraction of ``‖D‖_F`` is the last.
 
     Attributes

@@ -38,17 +38,15 @@ class TeFDiL(Comparator):
     A column of D that no code uses is 0, and the terms that fit the other columns fill it. If a
     column of the nearest sum is zero (1e-8 of the largest), learning ends with the present one.
 
-    Parameters and attributes that are not listed here are described in
-    :class:`~kronlearn.comparators.learners.Comparator`.
-
     Parameters
     ----------
-    n_terms : int
+    init : {"dct", "data", "random"}, dictionary or list of factors, default "dct"
+        Start: perturbed cosines, directions of random samples, noise, or your own, which may have
+        fewer terms than R.
+    n_terms : int, default 1
         R: how many Kronecker products are summed.
-    ridge : float
-        ε.
-    init : {"dct", "data", "random"}, dictionary or list of factors
-        It may have fewer terms than R.
+    ridge : float, default 0.01
+        The weight ε of the ridge.
 
     Attributes
     ----------

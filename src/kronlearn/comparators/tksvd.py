@@ -32,8 +32,6 @@ class TKSVD(CodesComparator):
 
     The whole dictionary is kept as a matrix ``(m_1·…·m_d, n_1·…·n_d)``.
 
-    Parameters and attributes are described in :class:`~kronlearn.comparators.learners.Comparator`.
-
     Examples
     --------
     >>> import numpy as np

@@ -52,10 +52,31 @@ class Dictionary(ABC):
 
     @abstractmethod
     def with_stacks(self, stacks: Sequence[NDArray[Any]]) -> Dictionary:
-        """A dictionary of the same kind and shape with other factors."""
+        """Return a dictionary of the same kind and shape with other factors."""
 
     def with_stack(self, mode: int, stack: NDArray[Any]) -> Dictionary:
-        """A dictionary with other factors ``(R, m_i, n_i)`` in one mode."""
+        """Return a dictionary with other factors in one mode.
+
+        Parameters
+        ----------
+        mode : int
+            The mode, counted from 0.
+        stack : array of shape (R, m_i, n_i)
+            The factors of all terms in that mode.
+
+        Returns
+        -------
+        KroneckerDictionary or KroneckerSumDictionary
+            A new dictionary; this one stays as it is.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> d = kl.KroneckerDictionary([np.eye(2), np.eye(3)])
+        >>> d.with_stack(1, np.eye(3)[None, :, :2]).n_atoms
+        (2, 2)
+        """
         return self.with_stacks([*self.stacks[:mode], stack, *self.stacks[mode + 1 :]])
 
     @property
@@ -90,7 +111,7 @@ class Dictionary(ABC):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """float32 or float64, the same for every factor."""
+        """The dtype of every factor, float32 or float64."""
         return self.stacks[0].dtype
 
     @property
@@ -106,30 +127,63 @@ class Dictionary(ABC):
         return True
 
     def astype(self, dtype: Any) -> Dictionary:
-        """The dictionary with factors of float32 or float64; itself if they are."""
+        """Convert the factors to float32 or float64.
+
+        Parameters
+        ----------
+        dtype : dtype
+            ``np.float32`` or ``np.float64``.
+
+        Returns
+        -------
+        KroneckerDictionary or KroneckerSumDictionary
+            The converted dictionary, or this one if its factors have that dtype already.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> kl.KroneckerDictionary([np.eye(2)]).astype(np.float32).dtype
+        dtype('float32')
+        """
         if self.dtype == dtype:
             return self
         return self.with_stacks([stack.astype(dtype) for stack in self.stacks])
 
     def to_dense(self) -> NDArray[Any]:
-        """The whole dictionary as a matrix of shape (n_features, n_codes).
+        """Return the whole dictionary as a matrix with one atom per column.
 
-        For a separable one ``np.kron(D_1, np.kron(D_2, …))``, which no work is done with.
+        For a separable dictionary this is ``np.kron(D_1, np.kron(D_2, …))``. Neither learning nor
+        coding ever forms it.
+
+        Returns
+        -------
+        array of shape (n_features, n_codes)
+            The atoms, flattened in C order.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> d = kl.KroneckerDictionary([np.eye(2), np.eye(3)])
+        >>> np.array_equal(d.to_dense(), np.eye(6))
+        True
         """
         factors = reversed(self.coding_factors)
         return np.array(reduce(lambda right, left: np.kron(left, right), factors))
 
     def correlate(self, Y: ArrayLike) -> NDArray[Any]:
-        """Inner products of samples with all atoms, ``Y_k ×_1 D_1ᵀ … ×_d D_dᵀ``.
+        """Compute the inner products of samples with all atoms, ``Y_k ×_1 D_1ᵀ … ×_d D_dᵀ``.
 
         Parameters
         ----------
         Y : array of shape (N, m_1, …, m_d) or (N, n_features)
+            The samples.
 
         Returns
         -------
         array of shape (N, n_1, …, n_d)
-            float32 for float32 samples, else float64.
+            The inner products, float32 for float32 samples and float64 for all others.
 
         Examples
         --------
@@ -149,18 +203,19 @@ class Dictionary(ABC):
         return correlations
 
     def reconstruct(self, codes: Any) -> NDArray[Any]:
-        """Samples synthesised from codes, ``Ŷ_k = X_k ×_1 D_1 … ×_d D_d``.
+        """Compute samples from their codes, ``Ŷ_k = X_k ×_1 D_1 … ×_d D_d``.
 
         Sparse codes are expanded a block of rows at a time, never for the whole data.
 
         Parameters
         ----------
         codes : sparse array of shape (N, n_codes), or dense of that shape or (N, n_1, …, n_d)
+            The codes, for example those of :func:`kronlearn.sparse_code`.
 
         Returns
         -------
         array of shape (N, m_1, …, m_d)
-            float32 for float32 codes, else float64.
+            The samples, float32 for float32 codes and float64 for all others.
 
         Examples
         --------
@@ -194,7 +249,18 @@ class Dictionary(ABC):
         Parameters
         ----------
         path : str or path
-            Replaced in one step if it exists.
+            The file to write. An existing one is replaced in one step.
+
+        Examples
+        --------
+        >>> import os, tempfile
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> d = kl.KroneckerDictionary([np.eye(8), np.eye(4)])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     d.save(os.path.join(folder, "eye.safetensors"))
+        ...     os.listdir(folder)
+        ['eye.safetensors']
         """
         from kronlearn.io.model_files import save_dictionary
 
@@ -278,12 +344,17 @@ class KroneckerDictionary(Dictionary):
 
     @classmethod
     def normalized(cls, factors: Iterable[ArrayLike]) -> KroneckerDictionary:
-        """A dictionary of these factors with every column scaled to unit norm.
+        """Make a dictionary of factors whose columns are scaled to unit norm first.
 
         Parameters
         ----------
         factors : sequence of arrays of shape (m_i, n_i)
-            No column may be zero.
+            The factors; no column may be zero.
+
+        Returns
+        -------
+        KroneckerDictionary
+            The dictionary of the scaled factors.
 
         Examples
         --------
@@ -323,9 +394,25 @@ class KroneckerDictionary(Dictionary):
         return self.factors
 
     def with_stacks(self, stacks: Sequence[NDArray[Any]]) -> KroneckerDictionary:
-        """A dictionary with other factors, arrays ``(1, m_i, n_i)``.
+        """Return a dictionary with other factors.
 
-        Their columns are taken to be of norm 1 without a look.
+        Parameters
+        ----------
+        stacks : sequence of arrays of shape (1, m_i, n_i)
+            One factor per mode. That their columns have norm 1 is not checked.
+
+        Returns
+        -------
+        KroneckerDictionary
+            A new dictionary; this one stays as it is.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> d = kl.KroneckerDictionary([np.eye(2), np.eye(3)])
+        >>> d.with_stacks([stack[:, :, :1] for stack in d.stacks]).n_atoms
+        (1, 1)
         """
         made = object.__new__(KroneckerDictionary)
         object.__setattr__(made, "_stacks", frozen([np.array(s, order="C") for s in stacks]))

@@ -16,7 +16,12 @@ VARIABLE = "KRONLEARN_INSTRUCTION_SET"
 
 
 def instruction_sets() -> tuple[str, ...]:
-    """Names of the instruction sets this machine can run, slowest first.
+    """Return the names of the instruction sets that this machine can run.
+
+    Returns
+    -------
+    tuple of str
+        The names, slowest first.
 
     Examples
     --------
@@ -28,7 +33,12 @@ def instruction_sets() -> tuple[str, ...]:
 
 
 def instruction_set() -> str:
-    """Name of the instruction set in use here: the fastest, unless another was forced.
+    """Return the name of the instruction set in use: the fastest, unless another was forced.
+
+    Returns
+    -------
+    str
+        One of :func:`instruction_sets`.
 
     Examples
     --------
@@ -41,7 +51,7 @@ def instruction_set() -> str:
 
 @contextmanager
 def use_instruction_set(name: str) -> Iterator[None]:
-    """Force an instruction set until the ``with`` block ends, for what this thread starts in it.
+    """Force an instruction set in this thread until the ``with`` block ends.
 
     Other threads and other asyncio tasks keep theirs. Results differ between instruction sets by
     rounding only; within one they have the same bits.

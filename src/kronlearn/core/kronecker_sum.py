@@ -95,7 +95,26 @@ class KroneckerSumDictionary(Dictionary):
         return self._coding_factors
 
     def with_stacks(self, stacks: Sequence[NDArray[Any]]) -> KroneckerSumDictionary:
-        """A dictionary with other factors, arrays ``(R, m_i, n_i)`` of finite numbers."""
+        """Return a dictionary with other factors.
+
+        Parameters
+        ----------
+        stacks : sequence of arrays of shape (R, m_i, n_i)
+            The factors of all terms, one array of finite numbers per mode.
+
+        Returns
+        -------
+        KroneckerSumDictionary
+            A new dictionary; this one stays as it is.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> d = kl.KroneckerSumDictionary([[np.eye(2), np.eye(3)], [np.eye(2), -2 * np.eye(3)]])
+        >>> d.with_stacks([stack[:1] for stack in d.stacks]).n_terms
+        1
+        """
         single = all(stack.dtype == np.float32 for stack in stacks)
         made = object.__new__(KroneckerSumDictionary)
         made._set([np.array(s, np.float32 if single else np.float64, order="C") for s in stacks])

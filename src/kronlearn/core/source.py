@@ -59,15 +59,69 @@ class Source(ABC):
         return math.prod(self.patch_shape)
 
     def whole(self, start: int, stop: int) -> NDArray[Any] | None:
-        """Consecutive samples if they are in memory as they are needed, or None."""
+        """Return consecutive samples without a copy, if they are in memory as they are needed.
+
+        Parameters
+        ----------
+        start, stop : int
+            The first sample, and the one after the last.
+
+        Returns
+        -------
+        array of shape (stop - start, n_features), or None
+            The samples; None if they have to be read.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kronlearn.hyperspectral import CubePatches
+        >>> CubePatches(np.zeros((16, 16, 4))).whole(0, 4) is None
+        True
+        """
         return None
 
     def file(self, start: int) -> tuple[int, int] | None:
-        """Descriptor and offset of a file with the samples from ``start`` on as they are needed."""
+        """Return where to read the samples from a file, if it holds them as they are needed.
+
+        Parameters
+        ----------
+        start : int
+            The first sample to be read.
+
+        Returns
+        -------
+        tuple of int, or None
+            The file descriptor and the offset in bytes.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kronlearn.hyperspectral import CubePatches
+        >>> CubePatches(np.zeros((16, 16, 4))).file(0) is None
+        True
+        """
         return None
 
     def step(self, multiple_of: int) -> int:
-        """How many samples to read at a time: a multiple of a size."""
+        """Return how many samples to read at a time.
+
+        Parameters
+        ----------
+        multiple_of : int
+            The result is a multiple of this.
+
+        Returns
+        -------
+        int
+            A number of samples.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kronlearn.hyperspectral import CubePatches
+        >>> CubePatches(np.zeros((16, 16, 4))).step(1000) % 1000
+        0
+        """
         return max(1, BLOCK_NUMBERS // self.n_features // multiple_of) * multiple_of
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
@@ -78,11 +132,43 @@ class Source(ABC):
         return samples
 
     def part(self, start: int, stop: int) -> Source:
-        """Consecutive samples as a source of their own."""
+        """Return consecutive samples as a source of their own.
+
+        Parameters
+        ----------
+        start, stop : int
+            The first sample, and the one after the last.
+
+        Returns
+        -------
+        Source
+            The samples from ``start`` on, up to ``stop``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kronlearn.hyperspectral import CubePatches
+        >>> len(CubePatches(np.zeros((16, 16, 4))).part(2, 5))
+        3
+        """
         return _Part(self, start, stop)
 
     def checksum(self) -> int:
-        """A number that tells these samples, in this order, from others (a CRC of up to 4096)."""
+        """Return a number that tells these samples, in this order, from others.
+
+        Returns
+        -------
+        int
+            The CRC of all samples, or of 4096 of them.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kronlearn.hyperspectral import CubePatches
+        >>> zeros, ones = np.zeros((16, 16, 4)), np.ones((16, 16, 4))
+        >>> CubePatches(zeros).checksum() == CubePatches(ones).checksum()
+        False
+        """
         last = max(len(self) - _RUN, 0)
         crc = 0
         for start in np.unique(np.linspace(0, last, _RUNS).astype(np.int64)).tolist():

@@ -14,12 +14,17 @@ _limit: ContextVar[int | None] = ContextVar("kronlearn_memory_limit", default=No
 
 @contextmanager
 def memory_limit(n_bytes: int) -> Iterator[None]:
-    """Within this context no more of a GPU's memory is counted on than so many bytes.
+    """Limit the GPU memory that is used until the ``with`` block ends.
 
-    Samples take half of it at most, passes over images as much; what does not fit is sent a part
-    at a time. Without a limit all memory that is free counts. Arrays that lie on the GPU already,
-    and results that are to lie there, do not count, nor do the codes of an iteration. Limits change
-    no result of coding, and of learning and denoising only how sums are rounded.
+    Samples take at most half of it, and so do passes over images; what does not fit is streamed. By
+    default all free memory may be used. Arrays that are already on the GPU, results that stay
+    there, and the codes of an iteration do not count. A limit changes no result of coding; in
+    learning and denoising it changes only how sums are rounded.
+
+    Parameters
+    ----------
+    n_bytes : int
+        The limit in bytes.
 
     Examples
     --------

@@ -77,25 +77,25 @@ def denoise(
 ) -> Any:
     """Denoise a cube.
 
-    Every spectrum, in units of the noise of its bands, is written in the few principal components
-    that stand out of the noise. Their coefficients form images, and each is denoised in overlapping
-    patches with separable cosines, first by shrinking coefficients that noise alone might have
-    made, then, with that as a guide, by c g² / (g² + 1). No learned dictionary is used. The cube is
-    read in blocks of rows and need not fit into memory: it is read twice, and up to four times if
-    a value means no data.
+    Every spectrum, in units of the noise of its bands, is represented by the few principal
+    components that exceed the noise. Their coefficients form images, and each is denoised in
+    overlapping patches with a separable DCT: first by shrinking coefficients that may be noise,
+    then, guided by that estimate g, by c g² / (g² + 1). No dictionary is learned. The cube is read
+    in blocks of rows and need not fit into memory: it is read twice, and up to four times if a
+    value means no data.
 
     Parameters
     ----------
     cube : array, path or Cube
-        Anything that :func:`open_cube` takes. With ``device="cuda"`` an array
-        may lie on the GPU: it is copied to memory, and the result back.
+        Anything that :func:`open_cube` takes. With ``device="cuda"`` an array may be on the GPU:
+        it is copied to memory, and the result back.
     sigma : float or sequence of float, optional
         The standard deviation of the noise in the cube's own units, one number or one for each
         band; by default :func:`estimate_noise` finds it. Bands of noise zero or NaN are left as
         they are.
     out : path, optional
-        Write the result to this file, with the metadata of the input; it replaces an older one when
-        it is complete.
+        Write the result to this file, with the metadata of the input; an existing file is replaced
+        when the new one is complete.
     band_axis : int, optional
         The axis of the bands; by default what the file says, or a guess from the shape.
     dataset : str, optional
@@ -104,10 +104,11 @@ def denoise(
         The value that means no data; by default what the file says.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
-    device : {"cpu", "cuda"}
-        Where the work is done; "cuda" is an NVIDIA GPU.
+    device : {"cpu", "cuda"}, default "cpu"
+        Where to compute; "cuda" is an NVIDIA GPU.
     progress : callable, optional
-        Called with the name of a stage and the share of it that is done, between 0 and 1.
+        Called with the name of a stage and the fraction of it that is done; raising an exception
+        stops the work.
     full : bool, default False
         Return a :class:`DenoisedCube` with the result, the noise found and more.
 

@@ -47,7 +47,7 @@ def learn(
     nodata : float or int, optional
         The value that means no data; by default what the file says.
     remove_means : bool, default False
-        Whether each patch loses its mean first.
+        Whether to subtract the mean of each patch.
     **parameters
         Other parameters of :class:`kronlearn.KroneckerDictionaryLearning`, such as ``tol``,
         ``structure``, ``max_iter``, ``n_jobs``, ``random_state`` and ``checkpoint``.

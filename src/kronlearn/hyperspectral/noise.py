@@ -38,11 +38,11 @@ def estimate_noise(
 ) -> NDArray[np.float64]:
     """Estimate the standard deviation of the noise in every band of a cube.
 
-    Noise is what changes from pixel to pixel in one band and in no other. What neighbouring pixels
-    have in common is taken away by differences; what bands have in common are the eigenvectors of
-    the differences' correlations above those that noise has; the rest of a band's variance is its
-    noise. The cube is read once, in blocks of rows. With fewer than 8 bands, or few pixels, every
-    band is looked at alone, as :func:`kronlearn.images.estimate_sigma` does.
+    Noise is what changes from pixel to pixel in one band and in no other. Differences of
+    neighbouring pixels remove what pixels have in common; the leading eigenvectors of their
+    correlations hold what bands have in common; the remaining variance of a band is its noise. The
+    cube is read once, in blocks of rows. With fewer than 8 bands, or few pixels, each band is
+    estimated alone, by :func:`kronlearn.images.estimate_sigma`.
 
     Parameters
     ----------

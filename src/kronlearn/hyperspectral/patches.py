@@ -42,7 +42,7 @@ class CubePatches(Source):
     patch_shape : (int, int) or (int, int, int)
         Rows, columns and, for three modes, bands of a patch.
     remove_means : bool, default False
-        Whether each patch loses its mean.
+        Whether to subtract the mean of each patch.
 
     Examples
     --------
@@ -109,6 +109,13 @@ class CubePatches(Source):
         -------
         array of shape (stop - start, features)
             The samples, C-contiguous and of ``dtype``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kronlearn.hyperspectral import CubePatches
+        >>> CubePatches(np.zeros((16, 16, 4))).read(2, 5).shape
+        (3, 64)
         """
         samples = np.empty((stop - start, self.n_features), self.dtype)
         if start == stop:
@@ -134,6 +141,13 @@ class CubePatches(Source):
         -------
         array of shape (len(rows), features)
             The samples.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kronlearn.hyperspectral import CubePatches
+        >>> CubePatches(np.zeros((16, 16, 4))).take(np.array([9, 0])).shape
+        (2, 64)
         """
         samples = np.empty((len(rows), self.n_features), self.dtype)
         for place in np.argsort(rows, kind="stable"):

@@ -104,7 +104,7 @@ def denoise(
     """Denoise an image.
 
     A separable dictionary is learned from patches of the noisy image itself, every patch is coded
-    with as few atoms as leave a residual of the noise's size, and the coded patches are averaged.
+    with the fewest atoms that leave only the noise, and the coded patches are averaged.
     The second stage takes groups of similar patches, as samples with one more mode, and shrinks
     what the first estimate says is not signal. An image that is nearly clean is its own first
     estimate, for the second stage: nothing is learned or coded.
@@ -113,9 +113,9 @@ def denoise(
     ----------
     image : array
         An image with any number of spatial axes, of any integer or floating dtype: grey images,
-        colour images (with ``channel_axis``), stacks and volumes. With ``device="cuda"`` it may
-        lie on the GPU, as an array of CuPy, a tensor of PyTorch or anything that supports DLPack:
-        nothing is copied, and the result lies there too.
+        colour images (with ``channel_axis``), stacks and volumes. With ``device="cuda"`` it may be
+        on the GPU, as a CuPy array, a PyTorch tensor or anything with DLPack: nothing is copied,
+        and the result is there, too.
     sigma : float or sequence of float, optional
         The standard deviation of the noise in the image's own units, one number or one for each
         channel; estimated by default.
@@ -133,12 +133,12 @@ def denoise(
         Atoms to learn, for all spatial axes or one each; by default twice as many as a patch has
         pixels along the axis, for large patches one and a half times as many.
     n_terms : int, default 1
-        Learn a sum of so many Kronecker products: slower, and better by 0.02 dB at most.
+        Learn a sum of this many Kronecker products: slower, and better by 0.02 dB at most.
     gain : float, optional
         Patches are coded until the norm of their residual is ``gain`` times that of the noise; by
         default 1.08 for patches of 64 pixels and 1.04 for patches of 256.
-    stages : {2, 1}
-        With 1 the groups are left out: faster, 0.3 to 1 dB worse.
+    stages : {2, 1}, default 2
+        1 leaves out the groups: faster, 0.3 to 1 dB worse.
     stride : int or sequence of int, optional
         Pixels from patch to patch in the first stage; by default 1, or 2 for large patches.
     method : {"ols", "omp", "exchange", "threshold"}, optional
@@ -149,10 +149,11 @@ def denoise(
         Chooses the patches that are learned from and the initial dictionary.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
-    device : {"cpu", "cuda"}
-        Where the work is done; "cuda" is an NVIDIA GPU.
+    device : {"cpu", "cuda"}, default "cpu"
+        Where to compute; "cuda" is an NVIDIA GPU.
     progress : callable, optional
-        Called with the name of a stage and the share of it that is done, between 0 and 1.
+        Called with the name of a stage and the fraction of it that is done; raising an exception
+        stops the work.
     full : bool, default False
         Return a :class:`Denoised` with the image, the noise found, the dictionary and more.
 

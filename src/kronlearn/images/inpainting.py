@@ -102,17 +102,17 @@ def inpaint(
 ) -> Any:
     """Fill in the missing pixels of an image.
 
-    The first stage codes overlapping patches by what is known of them and reads the missing pixels
-    off their sparse approximations. The second learns a dictionary from the best known patches and
-    then treats what is missing as noise that fades: again and again the image is denoised, by
-    coding and by groups of similar patches, and the known pixels are put back. Only the parts of
-    the image around missing pixels are worked on.
+    The first stage codes overlapping patches by their known pixels and takes the missing ones from
+    the sparse approximations. The second learns a dictionary from the patches with the most known
+    pixels, then treats errors in the missing pixels as noise: it denoises the image repeatedly, by
+    coding and by groups of similar patches, for less and less noise, and puts the known pixels back
+    each time. Only the surroundings of missing pixels are processed.
 
     Parameters
     ----------
     image : array
         An image with any number of spatial axes, of any integer or floating dtype. With
-        ``device="cuda"`` it may lie on the GPU; the result then does, too.
+        ``device="cuda"`` it may be on the GPU; the result then is, too.
     mask : array of bool, optional
         Of the image's spatial shape or of the image's shape: True where a pixel is missing, as in
         scikit-image. The values there may be anything. By default pixels that are NaN or infinite
@@ -129,19 +129,20 @@ def inpaint(
         Atoms to learn, for all spatial axes or one each; by default twice as many as a patch has
         pixels along the axis, for patches of more than 128 pixels one and a half times as many.
     n_terms : int, default 1
-        Learn a sum of so many Kronecker products: slower, and better by 0.2 dB at most.
-    stages : {2, 1}
-        With 1 it stops after the first stage: much faster, 3 to 4 dB worse.
+        Learn a sum of this many Kronecker products: slower, and better by 0.2 dB at most.
+    stages : {2, 1}, default 2
+        1 stops after the first stage: much faster, 3 to 4 dB worse.
     max_iter : int, default 8
         Iterations of learning.
     random_state : int, RandomState or None, default 0
         Chooses the patches that are learned from and the initial dictionary.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
-    device : {"cpu", "cuda"}
-        Where the work is done; "cuda" is an NVIDIA GPU.
+    device : {"cpu", "cuda"}, default "cpu"
+        Where to compute; "cuda" is an NVIDIA GPU.
     progress : callable, optional
-        Called with the name of a stage and the share of it that is done, between 0 and 1.
+        Called with the name of a stage and the fraction of it that is done; raising an exception
+        stops the work.
     full : bool, default False
         Return an :class:`Inpainted` with the image, the dictionary and more.
 

@@ -44,22 +44,21 @@ def estimate_sigma(
 ) -> float | tuple[float, ...]:
     """Estimate the standard deviation of white noise in an image.
 
-    It is read, as a median, from the high frequencies of those small patches that have the least
-    structure at low ones, so edges and textures hardly disturb it. Noise that is correlated from
-    pixel to pixel is underestimated; a warning says so where it is found (in images that do not lie
-    on a GPU).
+    The estimate is a median over the high frequencies of small patches that have little structure
+    at low ones, so edges and textures hardly disturb it. Noise that is correlated from pixel to
+    pixel is underestimated; a warning says so (unless the image is on a GPU).
 
     Parameters
     ----------
     image : array
-        An image with any number of spatial axes, of any real dtype; it may lie on a GPU.
+        An image with any number of spatial axes, of any real dtype; it may be on a GPU.
     channel_axis : int, optional
         The axis that holds channels.
 
     Returns
     -------
     float or tuple of float
-        The standard deviation in the image's own units, with a channel axis one for each channel.
+        The standard deviation in the image's own units; with a channel axis, one per channel.
 
     Examples
     --------

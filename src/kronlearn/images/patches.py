@@ -97,6 +97,14 @@ class Patches:
         ------
         array of shape (size, *patch_shape)
             Consecutive patches.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> patches = kl.images.extract_patches(np.zeros((10, 10)), 8)
+        >>> [len(block) for block in patches.blocks(5)]
+        [5, 4]
         """
         step = operator.index(size)
         if step < 1:
@@ -111,6 +119,14 @@ class Patches:
         -------
         Source
             What ``fit`` and ``sparse_code`` read.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> patches = kl.images.extract_patches(np.zeros((10, 10)), 8)
+        >>> patches.as_source().read(0, 2).shape
+        (2, 64)
         """
         return _PatchSource(self)
 

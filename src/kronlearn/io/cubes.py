@@ -33,16 +33,16 @@ class Cube:
     """A cube of shape (rows, columns, bands), whatever the order of the axes where it is stored.
 
     Made by :func:`open_cube`. It can be sent to other processes and read by several threads. Its
-    file is closed by ``close``, at the end of a ``with`` block, or when nobody uses it any more.
+    file is closed by ``close``, at the end of a ``with`` block, or when it is garbage-collected.
 
     Parameters
     ----------
     stored : StoredArray
-        The array as it is stored; an attribute, too.
+        The array as it is stored; also an attribute.
     axes : CubeAxes
         Where its rows, columns and bands are.
     nodata : float, int or None
-        The value that says that there is none, if it is not that of the file.
+        The value that marks missing data, if it is not that of the file.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Cube:
     chunks : tuple of int or None
         (rows, columns, bands) of the parts in which it is stored; whole parts are read fastest.
     nodata : float, int or None
-        The value that says that there is none; NaN where NaN says so.
+        The value that marks missing data, which may be NaN.
     attributes : dict
         What the file says about the array, in plain types. ``crs`` and ``transform`` say where on
         Earth the pixels are.
@@ -67,6 +67,14 @@ class Cube:
         "row", "column" and, where it has an axis, "band" in the order in which they are stored.
     band_axis_reason : str
         How the axis of the bands was found.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> cube = kl.hyperspectral.open_cube(np.zeros((5, 20, 30), np.int16), band_axis=0)
+    >>> cube.shape, cube.order
+    ((20, 30, 5), ('band', 'row', 'column'))
     """
 
     def __init__(self, stored: StoredArray, axes: CubeAxes, nodata: float | int | None) -> None:
@@ -92,21 +100,30 @@ class Cube:
     def read(
         self, rows: slice, columns: slice | None = None, bands: slice | None = None
     ) -> NDArray[Any]:
-        """Values (rows, columns, bands) of a part, not to be written to.
+        """Read a part of the cube.
 
         Parameters
         ----------
         rows, columns, bands : slice
-            Of step one and within the cube; None is all.
+            Of step one and within the cube; None means all.
 
         Returns
         -------
         array of shape (rows, columns, bands)
+            The values; do not write to them.
 
         Raises
         ------
         StoredArrayError
             If the values are not there: the file was cut off, is damaged or cannot be read.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> cube = kl.hyperspectral.open_cube(np.zeros((5, 20, 30)), band_axis=0)
+        >>> cube.read(slice(0, 8), bands=slice(0, 2)).shape
+        (8, 30, 2)
         """
         key = [slice(None)] * self.stored.ndim
         key[self.space[0]] = rows
@@ -117,7 +134,26 @@ class Cube:
         return values if self.band_axis is not None or bands is None else values[..., bands]
 
     def bands_last(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Values with the axes of the stored array as (rows, columns, bands)."""
+        """Turn values with the axes of the stored array into (rows, columns, bands).
+
+        Parameters
+        ----------
+        values : array
+            Values in the order of axes in which the cube is stored.
+
+        Returns
+        -------
+        array of shape (rows, columns, bands)
+            A view of the values.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> cube = kl.hyperspectral.open_cube(np.zeros((5, 20, 30)), band_axis=0)
+        >>> cube.bands_last(np.zeros((5, 8, 8))).shape
+        (8, 8, 5)
+        """
         axes = [*self.space, *([] if self.band_axis is None else [self.band_axis])]
         values = np.moveaxis(values, axes, range(-len(axes), 0))
         # What is left in front are axes of length one.
@@ -127,7 +163,7 @@ class Cube:
     def read_checked(
         self, rows: slice, columns: slice | None = None, bands: slice | None = None
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Values of a part that can be worked with, and which of them are valid.
+        """Read a part of the cube, and find out which of its values are data.
 
         Parameters
         ----------
@@ -137,12 +173,23 @@ class Cube:
         Returns
         -------
         values : array of shape (rows, columns, bands)
-        valid : bool array of the same shape, or None where all are valid
+            The values; do not write to them.
+        valid : bool array of the same shape, or None
+            Which of them are data; None if all are.
 
         Raises
         ------
         StoredArrayError
             If a value is NaN or infinite and no value is declared to mean no data.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> cube = kl.hyperspectral.open_cube(np.zeros((5, 20, 30)), band_axis=0)
+        >>> values, valid = cube.read_checked(slice(0, 8))
+        >>> valid is None
+        True
         """
         values = self.read(rows, columns, bands)
         if self.nodata is None:
@@ -154,9 +201,26 @@ class Cube:
         return values, None if valid is None or valid.all() else valid
 
     def valid(self, values: NDArray[Any]) -> NDArray[np.bool_] | None:
-        """Where values of this cube are data; None where nothing is declared to mean no data.
+        """Find out which values of this cube are data.
 
-        Where something is, floats must be finite besides.
+        Parameters
+        ----------
+        values : array
+            Values of the cube.
+
+        Returns
+        -------
+        bool array of the same shape, or None
+            Where there are data: values other than ``nodata`` and, for floats, finite; None if
+            nothing is declared to mean no data.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> cube = kl.hyperspectral.open_cube(np.zeros((20, 30, 5)), nodata=-1)
+        >>> cube.valid(np.array([0.0, -1.0, np.nan])).tolist()
+        [True, False, False]
         """
         if self.nodata is None:
             return None
@@ -170,17 +234,25 @@ class Cube:
         return values != self.dtype.type(self.nodata)
 
     def like(self, values: NDArray[Any]) -> Any:
-        """New values for the whole cube as the kind of object that this one was made from.
+        """Return new values for the whole cube as the kind of object that this one was made from.
 
         Parameters
         ----------
         values : array of shape (rows, columns, bands)
-            For integers rounded and kept in range.
+            The values; for a cube of integers they are rounded and kept in range.
 
         Returns
         -------
         numpy.ndarray, or xarray.DataArray with the coordinates and attributes of the input
-            Its axes have the order of the input.
+            The values with the dtype and the order of axes of the input.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> cube = kl.hyperspectral.open_cube(np.zeros((5, 20, 30)), band_axis=0)
+        >>> cube.like(np.ones((20, 30, 5))).shape
+        (5, 20, 30)
         """
         if values.shape != self.shape:
             raise ValueError(f"values have shape {values.shape}; the cube has {self.shape}.")
@@ -188,21 +260,23 @@ class Cube:
         return self.stored.like(np.ascontiguousarray(result).reshape(self.stored.shape))
 
     def create(self, path: PathLike, overwrite: bool = True) -> CubeWriter:
-        """A file for new values of this cube: a context manager that takes them row by row.
+        """Create a file for new values of this cube, to be written row by row.
 
         The file has the format that its name says, the dtype and order of axes of this cube and,
-        as far as the format can hold them, its metadata; a warning names what it cannot. It appears
-        when the ``with`` block ends; after an error everything is as before.
+        as far as the format can hold them, its metadata; a warning names what it cannot hold. It
+        appears when the ``with`` block ends; after an error everything is as before.
 
         Parameters
         ----------
         path : str or path
-        overwrite : bool, default=True
+            The file to create.
+        overwrite : bool, default True
             Whether a file that exists may be replaced.
 
         Returns
         -------
         CubeWriter
+            A context manager whose ``write`` takes rows.
 
         Examples
         --------
@@ -222,11 +296,38 @@ class Cube:
         return CubeWriter(self, Path(path), overwrite)
 
     def places(self, path: PathLike) -> list[Path]:
-        """The files or folders that :meth:`create` makes or replaces: of ENVI two."""
+        """Return the files or folders that :meth:`create` would make or replace.
+
+        Parameters
+        ----------
+        path : str or path
+            The file that would be created.
+
+        Returns
+        -------
+        list of Path
+            One file or folder; two files for ENVI.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> cube = kl.hyperspectral.open_cube(np.zeros((5, 20, 30)), band_axis=0)
+        >>> [place.name for place in cube.places("scene.hdr")]
+        ['scene.img', 'scene.hdr']
+        """
         return places_for(Path(path).resolve(), self.stored)
 
     def close(self) -> None:
-        """Close the file that it is read from. May be called again."""
+        """Close the file that the cube is read from. It may be called more than once.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> cube = kl.hyperspectral.open_cube(np.zeros((5, 20, 30)), band_axis=0)
+        >>> cube.close()
+        """
         self.stored.close()
 
     def __enter__(self) -> Self:
@@ -236,7 +337,26 @@ class Cube:
         self.close()
 
     def in_order(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Values (rows, columns, bands) with the axes in the order of the stored array."""
+        """Turn values (rows, columns, bands) into the order of axes of the stored array.
+
+        Parameters
+        ----------
+        values : array of shape (rows, columns, bands)
+            The values.
+
+        Returns
+        -------
+        array
+            A view of the values, with the axes in the order in which the cube is stored.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> cube = kl.hyperspectral.open_cube(np.zeros((5, 20, 30)), band_axis=0)
+        >>> cube.in_order(np.zeros((8, 8, 5))).shape
+        (5, 8, 8)
+        """
         values = values if self.band_axis is not None else values[..., 0]
         return values.transpose([("row", "column", "band").index(axis) for axis in self.order])
 
@@ -264,7 +384,7 @@ def open_cube(
     dataset: str | None = None,
     nodata: float | int | None = None,
 ) -> Cube:
-    """The cube in a file or behind an object, to be read by rows, columns and bands.
+    """Open a cube in a file, or behind an array, to be read by rows, columns and bands.
 
     Nothing but a header is read. Use it in a ``with`` block, or ``close`` it, to close its file.
 
@@ -287,6 +407,7 @@ def open_cube(
     Returns
     -------
     Cube
+        The cube; its values are read when you ask for them.
 
     Raises
     ------

@@ -78,7 +78,7 @@ def save_dictionary(
 
 
 def load_dictionary(path: PathLike) -> Dictionary:
-    """The dictionary in a model file, of the kind and with exactly the factors that were saved.
+    """Load a dictionary from a model file.
 
     Parameters
     ----------
@@ -88,6 +88,7 @@ def load_dictionary(path: PathLike) -> Dictionary:
     Returns
     -------
     KroneckerDictionary or KroneckerSumDictionary
+        A dictionary equal to the one that was saved.
 
     Raises
     ------

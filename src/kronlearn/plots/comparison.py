@@ -20,18 +20,18 @@ _COVERED = 99.5
 class ComparisonDisplay:
     """An image before and after, and the difference, side by side.
 
-    The difference is gray where there is none.
+    Pixels that did not change are mid-gray in the difference.
 
     Parameters
     ----------
     before, after : arrays of shape (rows, columns) or (rows, columns, 3)
         Shown on one scale: 0 to 255 for uint8, the range of ``after`` for other types.
     reference : array of the same shape, optional
-        What the image should look like; a fourth panel.
-    names : two str
+        What the image should look like; shown in a fourth panel.
+    names : two str, default ("before", "after")
         Titles of the first two panels.
-    against : {"before", "reference"}
-        What is taken from ``after`` to give the difference: all that was changed, or the error.
+    against : {"before", "reference"}, default "before"
+        What is subtracted from ``after``: "before" shows what was changed, "reference" the error.
 
     Attributes
     ----------
@@ -93,27 +93,40 @@ class ComparisonDisplay:
         against: str = "before",
         axes: Sequence[Axes] | None = None,
     ) -> ComparisonDisplay:
-        """The display of two or three images, drawn.
+        """Draw two or three images and the difference.
 
         Parameters
         ----------
         before, after : arrays of shape (rows, columns) or (rows, columns, 3)
+            The images to compare.
         reference : array of the same shape, optional
-        names : two str
+            What the image should look like; shown in a fourth panel.
+        names : two str, default ("before", "after")
             Titles of the first two panels.
-        against : {"before", "reference"}
-            What is taken from ``after`` to give the difference.
+        against : {"before", "reference"}, default "before"
+            What is subtracted from ``after``.
         axes : matplotlib axes, optional
             Three, or four with a reference; by default in a new figure.
 
         Returns
         -------
         ComparisonDisplay
+            The display, already drawn.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kronlearn.plots import ComparisonDisplay
+        >>> clean = np.full((32, 32), 100.0)
+        >>> noisy = clean + np.random.default_rng(0).normal(0, 5, clean.shape)
+        >>> display = ComparisonDisplay.from_images(noisy, clean, clean, against="reference")
+        >>> len(display.axes_)
+        4
         """
         return cls(before, after, reference, names, against).plot(axes=axes)
 
     def plot(self, *, axes: Sequence[Axes] | None = None) -> ComparisonDisplay:
-        """Draw.
+        """Draw the panels.
 
         Parameters
         ----------
@@ -123,6 +136,15 @@ class ComparisonDisplay:
         Returns
         -------
         ComparisonDisplay
+            The display itself.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kronlearn.plots import ComparisonDisplay
+        >>> display = ComparisonDisplay(np.zeros((8, 8)), np.ones((8, 8))).plot()
+        >>> display.limit_
+        1.0
         """
         n_panels = 3 if self.reference is None else 4
         if axes is None:
@@ -154,7 +176,25 @@ class ComparisonDisplay:
         return self
 
     def figure_size(self, n_panels: int) -> tuple[float, float]:
-        """Inches for panels of this shape, with room for their titles."""
+        """Return the size of a figure that fits the panels and their titles.
+
+        Parameters
+        ----------
+        n_panels : int
+            Panels side by side.
+
+        Returns
+        -------
+        tuple of float
+            Width and height in inches.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kronlearn.plots import ComparisonDisplay
+        >>> ComparisonDisplay(np.zeros((8, 8)), np.ones((8, 8))).figure_size(3)
+        (12, 4.4)
+        """
         rows, columns = self.after.shape[:2]
         return 4 * n_panels, float(np.clip(4 * rows / columns, 1, 12)) + 0.4
 

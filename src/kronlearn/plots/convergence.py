@@ -19,12 +19,12 @@ class ConvergenceDisplay:
     Parameters
     ----------
     history : mapping with "rmse" and "seconds"
-        One number for the start and one per iteration each, as in
-        ``KroneckerDictionaryLearning.history_``. With "iteration" too, the iterations that the
-        numbers belong to; otherwise 0, 1, 2 and so on.
+        One value for the start and one per iteration, as in
+        ``KroneckerDictionaryLearning.history_``. An optional entry "iteration" gives the
+        iterations that the values belong to; otherwise they are numbered from 0.
     name : str, optional
-        For the legend.
-    quantity : {"rmse", "mean_nonzeros"}
+        Label in the legend.
+    quantity : {"rmse", "mean_nonzeros"}, default "rmse"
         What to draw. With an error target the RMSE stays near it, and the nonzeros decrease.
 
     Attributes
@@ -72,21 +72,33 @@ class ConvergenceDisplay:
         quantity: str = "rmse",
         axes: Sequence[Axes] | None = None,
     ) -> ConvergenceDisplay:
-        """The display of a fitted estimator's ``history_``, drawn.
+        """Draw the ``history_`` of a fitted estimator.
 
         Parameters
         ----------
-        estimator : fitted KroneckerDictionaryLearning
+        estimator : KroneckerDictionaryLearning or comparator
+            A fitted estimator.
         name : str, optional
-            For the legend.
-        quantity : {"rmse", "mean_nonzeros"}
+            Label in the legend.
+        quantity : {"rmse", "mean_nonzeros"}, default "rmse"
             What to draw.
         axes : two matplotlib axes, optional
-            Where to draw, say another display's ``axes_``; by default in a new figure.
+            Where to draw, for example another display's ``axes_``; by default in a new figure.
 
         Returns
         -------
         ConvergenceDisplay
+            The display, already drawn.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> Y = np.random.default_rng(0).standard_normal((100, 4, 4))
+        >>> model = kl.KroneckerDictionaryLearning((5, 5), max_iter=2, random_state=0).fit(Y)
+        >>> display = kl.plots.ConvergenceDisplay.from_estimator(model)
+        >>> display.axes_[0].get_ylabel()
+        'RMSE'
         """
         from sklearn.utils.validation import check_is_fitted
 
@@ -102,14 +114,15 @@ class ConvergenceDisplay:
         quantity: str = "rmse",
         axes: Sequence[Axes] | None = None,
     ) -> ConvergenceDisplay:
-        """The display of a history, drawn.
+        """Draw a history.
 
         Parameters
         ----------
         history : mapping with "rmse" and "seconds"
+            One value for the start and one per iteration.
         name : str, optional
-            For the legend.
-        quantity : {"rmse", "mean_nonzeros"}
+            Label in the legend.
+        quantity : {"rmse", "mean_nonzeros"}, default "rmse"
             What to draw.
         axes : two matplotlib axes, optional
             Where to draw; by default in a new figure.
@@ -117,11 +130,19 @@ class ConvergenceDisplay:
         Returns
         -------
         ConvergenceDisplay
+            The display, already drawn.
+
+        Examples
+        --------
+        >>> from kronlearn.plots import ConvergenceDisplay
+        >>> history = {"rmse": [3.0, 2.0, 1.8], "seconds": [0.1, 0.2, 0.3]}
+        >>> ConvergenceDisplay.from_history(history).axes_[1].get_xlabel()
+        'seconds'
         """
         return cls(history, name, quantity).plot(axes=axes)
 
     def plot(self, *, axes: Sequence[Axes] | None = None) -> ConvergenceDisplay:
-        """Draw.
+        """Draw the curves.
 
         Parameters
         ----------
@@ -131,6 +152,14 @@ class ConvergenceDisplay:
         Returns
         -------
         ConvergenceDisplay
+            The display itself.
+
+        Examples
+        --------
+        >>> from kronlearn.plots import ConvergenceDisplay
+        >>> display = ConvergenceDisplay({"rmse": [3.0, 2.0], "seconds": [0.1, 0.2]}).plot()
+        >>> len(display.axes_)
+        2
         """
         if axes is None:
             from matplotlib import pyplot

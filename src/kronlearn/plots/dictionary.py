@@ -33,6 +33,7 @@ class DictionaryDisplay:
     Parameters
     ----------
     dictionary : KroneckerDictionary or KroneckerSumDictionary
+        The dictionary to draw.
 
     Attributes
     ----------
@@ -61,19 +62,31 @@ class DictionaryDisplay:
     def from_estimator(
         cls, estimator: Any, *, ax: Axes | None = None, cmap: str = "gray"
     ) -> DictionaryDisplay:
-        """The display of a fitted estimator's ``dictionary_``, drawn.
+        """Draw the ``dictionary_`` of a fitted estimator.
 
         Parameters
         ----------
-        estimator : fitted KroneckerDictionaryLearning or comparator
+        estimator : KroneckerDictionaryLearning or comparator
+            A fitted estimator.
         ax : matplotlib axes, optional
             Where to draw; by default in a new figure.
-        cmap : str, default="gray"
-            Zero is its middle.
+        cmap : str, default "gray"
+            A colormap; its middle stands for zero.
 
         Returns
         -------
         DictionaryDisplay
+            The display, already drawn.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> Y = np.random.default_rng(0).standard_normal((100, 4, 4))
+        >>> model = kl.KroneckerDictionaryLearning((5, 5), max_iter=2, random_state=0).fit(Y)
+        >>> display = kl.plots.DictionaryDisplay.from_estimator(model)
+        >>> len(display.panels_)
+        1
         """
         from sklearn.utils.validation import check_is_fitted
 
@@ -84,35 +97,57 @@ class DictionaryDisplay:
     def from_dictionary(
         cls, dictionary: Dictionary, *, ax: Axes | None = None, cmap: str = "gray"
     ) -> DictionaryDisplay:
-        """The display of a dictionary, drawn.
+        """Draw a dictionary.
 
         Parameters
         ----------
         dictionary : KroneckerDictionary or KroneckerSumDictionary
+            The dictionary to draw.
         ax : matplotlib axes, optional
             Where to draw; by default in a new figure.
-        cmap : str, default="gray"
-            Zero is its middle.
+        cmap : str, default "gray"
+            A colormap; its middle stands for zero.
 
         Returns
         -------
         DictionaryDisplay
+            The display, already drawn.
+
+        Examples
+        --------
+        Three modes: one panel per factor.
+
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> d = kl.KroneckerDictionary([np.eye(8), np.eye(4), np.eye(2)])
+        >>> len(kl.plots.DictionaryDisplay.from_dictionary(d).panels_)
+        3
         """
         return cls(dictionary).plot(ax=ax, cmap=cmap)
 
     def plot(self, *, ax: Axes | None = None, cmap: str = "gray") -> DictionaryDisplay:
-        """Draw.
+        """Draw the mosaic or the factors.
 
         Parameters
         ----------
         ax : matplotlib axes, optional
             Where to draw; by default in a new figure.
-        cmap : str, default="gray"
-            Zero is its middle.
+        cmap : str, default "gray"
+            A colormap; its middle stands for zero.
 
         Returns
         -------
         DictionaryDisplay
+            The display itself.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> d = kl.KroneckerDictionary([np.eye(8), np.eye(4)])
+        >>> display = kl.plots.DictionaryDisplay(d).plot(cmap="coolwarm")
+        >>> display.figure_ is display.ax_.figure
+        True
         """
         if ax is None:
             from matplotlib import pyplot
@@ -129,7 +164,7 @@ class DictionaryDisplay:
 
     @property
     def is_mosaic(self) -> bool:
-        """Whether the picture is a mosaic: that of two modes is."""
+        """Whether the picture is a mosaic, as it is for two modes."""
         return len(self.dictionary.n_atoms) == 2
 
     @property
@@ -138,10 +173,24 @@ class DictionaryDisplay:
         return (6.4, 6.7) if self.is_mosaic else (8.0, 1.4 + 2.2 * len(self._shown_terms()))
 
     def mosaic(self) -> NDArray[Any]:
-        """The picture of a two-mode dictionary, values in [-1, 1], NaN in the gaps.
+        """Return the picture of a two-mode dictionary as an array.
 
-        Of a separable dictionary the first row and column of tiles hold the factors. Atoms beyond
+        For a separable dictionary the first row and column of tiles hold the factors. Atoms beyond
         about 4096 pixels per side are left out.
+
+        Returns
+        -------
+        array of shape (rows, columns)
+            Values in [-1, 1], NaN in the gaps between the tiles.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> d = kl.KroneckerDictionary([np.eye(8), np.eye(4)])
+        >>> picture = kl.plots.DictionaryDisplay(d).mosaic()
+        >>> float(np.nanmin(picture)), float(np.nanmax(picture))
+        (0.0, 1.0)
         """
         zoom = self._zoom
         rows, columns = (
