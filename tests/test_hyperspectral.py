@@ -235,6 +235,19 @@ def test_noise_of_few_bands_or_few_pixels_is_that_of_each_band(shape):
     assert 0.75 < np.median(found) / 4 < 1.25
 
 
+def test_an_array_whose_base_is_made_anew_is_an_array_like_any_other():
+    class Loaded(np.ndarray):
+        """As Spectral Python loads images."""
+
+        @property
+        def base(self):
+            return self.view(Loaded)
+
+    cube = scene(30, 30, 12)
+    cube += np.random.default_rng(1).normal(0, 0.05, cube.shape)
+    np.testing.assert_array_equal(estimate_noise(cube.view(Loaded)), estimate_noise(cube))
+
+
 def test_bands_without_noise_or_data_have_none():
     _, noisy = noisy_scene(10.0)
     noisy[..., 3] = 7
