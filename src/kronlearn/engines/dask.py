@@ -266,7 +266,7 @@ class Cluster(Engine):
             return self._of_chunks(lazy, step)
         bounds = [*range(0, len(self.source), step * self.block_size), len(self.source)]
         spans = list(pairwise(bounds))
-        if isinstance(self.source, ArraySource):
+        if isinstance(self.source, ArraySource) and self.source.in_memory:
             return self._scattered(self.source, spans)
         # As bytes, since the scheduler unpickles tasks, and does not have the files of workers.
         opened = self._map("kronlearn-open", pickle.loads, [pickle.dumps(self.source)]) * len(spans)

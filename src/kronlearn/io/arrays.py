@@ -13,7 +13,7 @@ from kronlearn.io.device_arrays import DeviceSource, is_on_gpu
 from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import StoredArray, open_array
 
-__all__ = ["ArraySource", "Samples", "StoredSource", "check_shape", "dask_array", "open_samples"]
+__all__ = ["ArraySource", "Samples", "check_shape", "dask_array", "open_samples"]
 __all__ += ["real_array", "source_of"]
 
 # Whose arrays are read in blocks instead of being taken into memory.
@@ -25,34 +25,42 @@ Samples = NDArray[Any] | StoredArray | Source
 class ArraySource(Source):
     """Samples of an array ``(N, m_1, …, m_d)``, read in blocks of C-contiguous floats.
 
-    Blocks are views where the array is C-contiguous float32 or float64; anything else (integers,
-    other byte or memory orders) is converted a block at a time. float32 stays float32, everything
-    else becomes float64.
+    Blocks are views where the array is in memory and C-contiguous float32 or float64; anything else
+    (stored arrays, integers, other byte or memory orders) is read and converted a block at a time.
+    float32 stays float32, everything else becomes float64.
 
     Parameters
     ----------
-    Y : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
+    Y : array or StoredArray of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
     patch_shape : tuple of int
         ``(m_1, …, m_d)``.
     name : str
-        What errors call the array.
+        What errors call an array in memory.
     """
 
-    def __init__(self, Y: ArrayLike, patch_shape: tuple[int, ...], name: str = "Y") -> None:
-        self.array = real_array(Y, name)
-        self.patch_shape, self.name = patch_shape, name
+    def __init__(
+        self, Y: ArrayLike | StoredArray, patch_shape: tuple[int, ...], name: str = "Y"
+    ) -> None:
+        self.array = Y if isinstance(Y, StoredArray) else real_array(Y, name)
+        self.patch_shape, self.name = patch_shape, Y.name if isinstance(Y, StoredArray) else name
         check_shape(self.array.shape, patch_shape, name)
         self.dtype = sample_dtype(self.array.dtype)
         self.is_rows = self.array.ndim == 2
 
     def __len__(self) -> int:
-        return len(self.array)
+        return self.array.shape[0]
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the array is in memory, not stored."""
+        return isinstance(self.array, np.ndarray)
 
     @property
     def is_direct(self) -> bool:
         """Whether the array can be used as it is, without copies."""
         return bool(
-            self.array.dtype == self.dtype
+            isinstance(self.array, np.ndarray)
+            and self.array.dtype == self.dtype
             and self.array.dtype.isnative
             and self.array.flags.c_contiguous
             and self.array.flags.aligned
@@ -60,51 +68,34 @@ class ArraySource(Source):
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Consecutive samples; a view where the array can be used as it is."""
-        block = np.ascontiguousarray(self.array[start:stop], dtype=self.dtype)
-        return block.reshape(-1, self.n_features)
+        return self._converted(self.array[start:stop])
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         """Some samples ``(len(rows), m_1·…·m_d)``, in any order."""
-        chosen = np.ascontiguousarray(self.array[rows], dtype=self.dtype)
-        return chosen.reshape(-1, self.n_features)
+        if isinstance(self.array, StoredArray):
+            return super().take(rows)
+        return self._converted(self.array[rows])
 
     def whole(self, start: int, stop: int) -> NDArray[Any] | None:
         """Consecutive samples if they need no conversion."""
         return self.read(start, stop) if self.is_direct else None
 
-
-class StoredSource(Source):
-    """Samples of a stored array ``(N, m_1, …, m_d)`` or ``(N, m_1·…·m_d)``."""
-
-    def __init__(self, stored: StoredArray, patch_shape: tuple[int, ...]) -> None:
-        check_shape(stored.shape, patch_shape)
-        self.stored, self.name = stored, stored.name
-        self.patch_shape = patch_shape
-        self.dtype = sample_dtype(stored.dtype)
-        self.is_rows = stored.ndim == 2
-
-    def __len__(self) -> int:
-        return self.stored.shape[0]
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Consecutive samples, converted; a view of a mapped file where that is possible."""
-        key = (slice(start, stop), *[slice(None)] * (self.stored.ndim - 1))
-        block = np.ascontiguousarray(self.stored.read(key), dtype=self.dtype)
-        return block.reshape(-1, self.n_features)
-
     def file(self, start: int) -> tuple[int, int] | None:
         """Descriptor and offset of an uncompressed file with samples of this dtype in C order."""
-        if not isinstance(self.stored, FileArray) or self.stored.stored_dtype != self.dtype:
-            return None
-        return self.stored.place_of(start)
+        thing: Any = getattr(self.array, "thing", None)
+        is_in_file = isinstance(thing, FileArray) and thing.dtype == self.dtype
+        return thing.place_of(start) if is_in_file else None
 
     def step(self, multiple_of: int) -> int:
         """How many samples to read at a time: whole chunks unless they are very large."""
         step = super().step(multiple_of)
-        rows = (self.stored.chunks or (1,))[0]
+        rows = (getattr(self.array, "chunks", None) or (1,))[0]
         if step < rows and rows * self.n_features <= 4 * BLOCK_NUMBERS:
             step = -(-rows // multiple_of) * multiple_of
         return step
+
+    def _converted(self, samples: NDArray[Any]) -> NDArray[Any]:
+        return np.ascontiguousarray(samples, dtype=self.dtype).reshape(-1, self.n_features)
 
 
 def open_samples(Y: Any, name: str = "Y") -> Samples:
@@ -141,16 +132,12 @@ def source_of(
         return samples
     if is_on_gpu(samples):
         return DeviceSource(samples, patch_shape)
-    if isinstance(samples, StoredArray):
-        return StoredSource(samples, patch_shape)
     return ArraySource(samples, patch_shape, name)
 
 
 def dask_array(source: Source) -> Any:
     """The Dask array that a source reads, or None."""
-    thing: Any = None
-    if isinstance(source, StoredSource):
-        thing = getattr(source.stored, "thing", None)
+    thing: Any = getattr(getattr(source, "array", None), "thing", None)
     if type(thing).__module__.startswith("xarray"):
         thing = thing.variable.data if thing.chunks is not None else None
     return thing if type(thing).__module__.startswith("dask") else None

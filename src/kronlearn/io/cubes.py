@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +18,6 @@ from kronlearn.io.writers import CubeWriter, places_for
 __all__ = ["Cube", "CubeWriter", "open_cube"]
 
 
-class CubeAxes(NamedTuple):
-    """The axes of a cube in the array that it is stored in."""
-
-    rows: int
-    columns: int
-    #: None for one band in two dimensions.
-    bands: int | None
-    #: How that of the bands was found, for the user.
-    reason: str
-
-
 class Cube:
     """A cube of shape (rows, columns, bands), whatever the order of the axes where it is stored.
 
@@ -38,9 +27,11 @@ class Cube:
     Parameters
     ----------
     stored : StoredArray
-        The array as it is stored; also an attribute.
-    axes : CubeAxes
-        Where its rows, columns and bands are.
+        The array as it is stored; an attribute, too.
+    axes : tuple of int
+        Its axes that are the rows, the columns and, if there is one, the bands; an attribute, too.
+    reason : str
+        How the axis of the bands was found; the attribute ``band_axis_reason``.
     nodata : float, int or None
         The value that marks missing data, if it is not that of the file.
 
@@ -61,30 +52,25 @@ class Cube:
     wavelengths : array of shape (bands,) or None
     band_axis : int or None
         The axis of the bands where it is stored; None for one band in two dimensions.
-    space : tuple of int
-        The axes of rows and columns where it is stored.
-    order : tuple of str
-        "row", "column" and, where it has an axis, "band" in the order in which they are stored.
-    band_axis_reason : str
-        How the axis of the bands was found.
 
     Examples
     --------
     >>> import numpy as np
     >>> import kronlearn as kl
     >>> cube = kl.hyperspectral.open_cube(np.zeros((5, 20, 30), np.int16), band_axis=0)
-    >>> cube.shape, cube.order
-    ((20, 30, 5), ('band', 'row', 'column'))
+    >>> cube.shape, cube.axes
+    ((20, 30, 5), (1, 2, 0))
     """
 
-    def __init__(self, stored: StoredArray, axes: CubeAxes, nodata: float | int | None) -> None:
-        self.stored = stored
-        self.space, self.band_axis = (axes.rows, axes.columns), axes.bands
-        self.band_axis_reason = axes.reason
-        places = {axes.rows: "row", axes.columns: "column"}
-        if axes.bands is not None:
-            places[axes.bands] = "band"
-        self.order = tuple(places[axis] for axis in sorted(places))
+    def __init__(
+        self,
+        stored: StoredArray,
+        axes: tuple[int, ...],
+        reason: str,
+        nodata: float | int | None = None,
+    ) -> None:
+        self.stored, self.axes, self.band_axis_reason = stored, axes, reason
+        self.band_axis = axes[2] if len(axes) == 3 else None
         self.dtype, self.name, self.attributes = stored.dtype, stored.name, stored.attributes
         self.nodata = stored.nodata if nodata is None else nodata
         self.shape = self._turned(stored.shape)
@@ -125,13 +111,12 @@ class Cube:
         >>> cube.read(slice(0, 8), bands=slice(0, 2)).shape
         (8, 30, 2)
         """
+        parts = [part or slice(None) for part in (rows, columns, bands)]
         key = [slice(None)] * self.stored.ndim
-        key[self.space[0]] = rows
-        key[self.space[1]] = slice(None) if columns is None else columns
-        if self.band_axis is not None:
-            key[self.band_axis] = slice(None) if bands is None else bands
+        for axis, part in zip(self.axes, parts, strict=False):
+            key[axis] = part
         values = self.bands_last(self.stored.read(tuple(key)))
-        return values if self.band_axis is not None or bands is None else values[..., bands]
+        return values if self.band_axis is not None else values[..., parts[2]]
 
     def bands_last(self, values: NDArray[Any]) -> NDArray[Any]:
         """Turn values with the axes of the stored array into (rows, columns, bands).
@@ -154,10 +139,10 @@ class Cube:
         >>> cube.bands_last(np.zeros((5, 8, 8))).shape
         (8, 8, 5)
         """
-        axes = [*self.space, *([] if self.band_axis is None else [self.band_axis])]
-        values = np.moveaxis(values, axes, range(-len(axes), 0))
+        n_axes = len(self.axes)
+        values = np.moveaxis(values, self.axes, range(-n_axes, 0))
         # What is left in front are axes of length one.
-        values = values.reshape(values.shape[-len(axes) :])
+        values = values.reshape(values.shape[-n_axes:])
         return values[..., None] if self.band_axis is None else values
 
     def read_checked(
@@ -257,7 +242,10 @@ class Cube:
         if values.shape != self.shape:
             raise ValueError(f"values have shape {values.shape}; the cube has {self.shape}.")
         result = self.in_order(converted(values, self.dtype, self.nodata, self.name))
-        return self.stored.like(np.ascontiguousarray(result).reshape(self.stored.shape))
+        result = np.ascontiguousarray(result).reshape(self.stored.shape)
+        thing = self.stored.thing
+        is_labelled = type(thing).__module__.startswith("xarray")
+        return thing.copy(data=result) if is_labelled else result
 
     def create(self, path: PathLike, overwrite: bool = True) -> CubeWriter:
         """Create a file for new values of this cube, to be written row by row.
@@ -358,12 +346,12 @@ class Cube:
         (5, 8, 8)
         """
         values = values if self.band_axis is not None else values[..., 0]
-        return values.transpose([("row", "column", "band").index(axis) for axis in self.order])
+        return values.transpose(np.argsort(self.axes))
 
     def _turned(self, lengths: tuple[int, ...]) -> tuple[int, int, int]:
         """Lengths in the array as (rows, columns, bands)."""
-        bands = 1 if self.band_axis is None else lengths[self.band_axis]
-        return lengths[self.space[0]], lengths[self.space[1]], bands
+        rows, columns, bands = (*(lengths[axis] for axis in self.axes), 1)[:3]
+        return rows, columns, bands
 
     def _refuse(self, values: NDArray[Any], starts: list[int]) -> None:
         place = np.argwhere(~np.isfinite(values))[0]
@@ -433,11 +421,11 @@ def open_cube(
             return thing
         thing = thing.stored
     stored = open_array(thing, dataset)
-    return Cube(stored, _find_axes(stored, band_axis), nodata)
+    return Cube(stored, *_find_axes(stored, band_axis), nodata)
 
 
-def _find_axes(stored: StoredArray, given: int | None) -> CubeAxes:
-    """The axes of rows, columns and bands: those given, or what speaks for them.
+def _find_axes(stored: StoredArray, given: int | None) -> tuple[tuple[int, ...], str]:
+    """The axes of rows, columns and bands, and what speaks for that of the bands.
 
     Raises
     ------
@@ -446,7 +434,7 @@ def _find_axes(stored: StoredArray, given: int | None) -> CubeAxes:
     """
     axes = _long_axes(stored, given)
     if len(axes) == 2 and given is None:
-        return CubeAxes(axes[0], axes[1], None, "one band: there are two dimensions")
+        return tuple(axes), "one band: there are two dimensions"
     if len(axes) == 2:
         raise stored.error(
             f"has two dimensions, {stored.shape}, and so one band; leave out band_axis={given}"
@@ -464,8 +452,7 @@ def _find_axes(stored: StoredArray, given: int | None) -> CubeAxes:
                 f"has its bands along axis {stored.band_axis}, as its format says; leave out "
                 f"band_axis={given}"
             )
-    rows, columns = (a for a in axes if a != axis)
-    return CubeAxes(rows, columns, axis, reason)
+    return (*(a for a in axes if a != axis), axis), reason
 
 
 def _long_axes(stored: StoredArray, given: int | None) -> list[int]:

@@ -6,8 +6,8 @@ import importlib
 import math
 import os
 import weakref
-from abc import ABC, abstractmethod
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -53,7 +53,7 @@ class StoredArrayNotFoundError(FileNotFoundError, StoredArrayError):
     """A file or folder that does not exist."""
 
 
-class StoredArray(ABC):
+class StoredArray:
     """An array of real numbers that is read a part at a time, whatever it is stored in.
 
     Made by :func:`open_array`. It can be sent to other processes, where it opens its file again,
@@ -62,11 +62,11 @@ class StoredArray(ABC):
 
     Parameters
     ----------
+    thing : object
+        What has the numbers: with ``shape``, ``dtype`` as they are stored, ``__getitem__`` for a
+        tuple of slices and, where it is stored in parts, ``chunks``.
     name : str
         The path, or the type of an object, for messages.
-    shape : tuple of int
-    dtype : dtype
-        Of the numbers as they are stored.
     **description
         Values of the attributes below.
     """
@@ -76,8 +76,8 @@ class StoredArray(ABC):
     #: Of the file or folder, absolute, and the name of the array inside.
     path: Path | None = None
     dataset: str | None = None
-    #: The shape of the parts in which it is stored.
-    chunks: tuple[int, ...] | None = None
+    #: All files or folders that it is read from; none where it is in memory.
+    files: list[Path]
     #: The value that says that there is none.
     nodata: float | int | None = None
     #: How the numbers in the file become the values that ``read`` returns.
@@ -91,13 +91,13 @@ class StoredArray(ABC):
     #: The axis of the bands where the format has one by definition.
     band_axis: int | None = None
 
-    def __init__(
-        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], **description: Any
-    ) -> None:
-        self.name, self.shape = name, tuple(int(length) for length in shape)
+    def __init__(self, thing: Any, name: str, **description: Any) -> None:
+        self.thing, self.name = thing, name
+        self.shape = tuple(int(length) for length in thing.shape)
         vars(self).update({"attributes": {}, "coordinates": {}} | description)
+        self.files = description.get("files", [] if self.path is None else [self.path])
         #: Of what ``read`` returns, in native byte order.
-        self.dtype = np.dtype(dtype).newbyteorder("=")
+        self.dtype = np.dtype(thing.dtype).newbyteorder("=")
         if self.packing is not None:
             self.dtype = self.packing.dtype
             self.nodata = None if self.nodata is None else math.nan
@@ -111,9 +111,13 @@ class StoredArray(ABC):
             raise self.error(f"has shape {self.shape}; an array that is not empty is needed")
 
     @property
-    def files(self) -> list[Path]:
-        """The files, or folders, that it is read from; none where it is in memory."""
-        return [] if self.path is None else [self.path]
+    def chunks(self) -> tuple[int, ...] | None:
+        """The shape of the parts in which it is stored, the largest of them where they differ."""
+        chunks = getattr(self.thing, "shards", None) or getattr(self.thing, "chunks", None)
+        if chunks is None:
+            return None
+        # Dask has the lengths of all chunks along an axis.
+        return tuple(c if isinstance(c, int) else max(c) for c in chunks)
 
     @property
     def ndim(self) -> int:
@@ -126,7 +130,8 @@ class StoredArray(ABC):
         Parameters
         ----------
         key : tuple of slice
-            One per dimension, of step one and within the array; ``slice(None)`` is all.
+            Of step one and within the array; ``slice(None)`` is all of a dimension, and so is what
+            is missing behind the last one.
 
         Raises
         ------
@@ -139,31 +144,26 @@ class StoredArray(ABC):
             return np.empty(expected, self.dtype)
         if self._closing is not None and not self._closing.alive:
             raise self.error("is closed; open it again")
-        try:
-            values = np.asarray(self._read(key))
-        except (StoredArrayError, MemoryError):
-            raise
-        except Exception as problem:
-            place = ", ".join(f"{part.start}:{part.stop}" for part in key)
-            raise self.error(f"cannot be read at [{place}]: {_reason(problem)}") from problem
+        place = ", ".join(f"{part.start}:{part.stop}" for part in key)
+        with told_as(f"{self} cannot be read at [{place}]"):
+            values = np.asarray(self.thing[key])
         if values.shape != expected:
             raise self.error(f"gave numbers of shape {values.shape}, not {expected}")
         if self.packing is not None:
             return self.packing.unpack(values)
         return values.astype(self.dtype, copy=False)
 
-    def like(self, values: NDArray[Any]) -> Any:
-        """Values of the same shape as the kind of object that this array was made from."""
-        return values
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        """Consecutive entries of the first axis."""
+        return self.read((rows,))
 
     def error(self, problem: str) -> StoredArrayError:
         """An error that names the array."""
-        inside = "" if self.dataset is None or self.path is None else f" ({self.dataset})"
-        return StoredArrayError(f"{self.name}{inside} {problem.rstrip('.')}.")
+        return StoredArrayError(f"{self} {problem.rstrip('.')}.")
 
-    def keep(self, resources: ExitStack) -> Self:
-        """The array, which from now on closes these resources when it is closed itself."""
-        self._closing = weakref.finalize(self, resources.pop_all().close)
+    def keep(self, close: Callable[[], object]) -> Self:
+        """The array, which from now on calls this when it is closed itself."""
+        self._closing = weakref.finalize(self, close)
         return self
 
     def close(self) -> None:
@@ -177,15 +177,12 @@ class StoredArray(ABC):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    @abstractmethod
-    def _read(self, key: Key) -> NDArray[Any]:
-        """The numbers in the file of a part that is not empty, given by its bounds."""
-
     def _bounds(self, key: Key) -> Key:
         """The slices with their starts and stops, once they are known to lie within the array."""
-        if len(key) != self.ndim:
+        if len(key) > self.ndim:
             raise ValueError(f"{self.name}: {len(key)} slices given for {self.ndim} dimensions.")
         found = []
+        key = (*key, *[slice(None)] * (self.ndim - len(key)))
         for part, length in zip(key, self.shape, strict=True):
             start, stop = part.start or 0, length if part.stop is None else part.stop
             if part.step not in (None, 1) or not 0 <= start <= stop <= length:
@@ -197,9 +194,13 @@ class StoredArray(ABC):
         return tuple(found)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.path is None:
-            return super().__reduce__()  # type: ignore[return-value]
+        if self.format == "memory" or self.path is None:
+            return open_array, (self.thing,)
         return _reopened, (self.format, self.path, self.dataset, self.shape, self.dtype)
+
+    def __str__(self) -> str:
+        is_inside = self.dataset is not None and self.path is not None
+        return f"{self.name} ({self.dataset})" if is_inside else self.name
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.shape} {self.dtype.name}>"
@@ -244,7 +245,7 @@ def open_array(thing: Any, dataset: str | None = None) -> StoredArray:
         return thing
     if isinstance(thing, str | os.PathLike):
         path = Path(os.path.abspath(os.fspath(thing)))
-        return _open_path(format_of(path), path, dataset)
+        return _open_path(path, dataset)
     return module_of("memory").wrap(thing, dataset)
 
 
@@ -270,10 +271,8 @@ def format_by_ending(path: Path) -> str | None:
     return next((name for name, (_, endings, _) in _FORMATS.items() if ending in endings), None)
 
 
-def format_of(path: Path) -> str:
+def _format_of(path: Path) -> str:
     """The format of a file or folder, by its name and its content."""
-    if not path.exists():
-        raise StoredArrayNotFoundError(f"{path} does not exist.")
     if path.is_dir():
         is_zarr = any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
         return "zarr" if is_zarr or path.suffix.lower() == ".zarr" else "image_folder"
@@ -302,45 +301,46 @@ def format_of(path: Path) -> str:
 
 def _format_by_content(path: Path) -> str | None:
     """The format that the first bytes of a file stand for; None if it is not known."""
-    try:
-        with open(path, "rb") as file:
-            start = file.read(16)
-    except OSError as problem:
-        raise StoredArrayError(f"{path} cannot be read: {_reason(problem)}.") from problem
+    with told_as(f"{path} cannot be read"), open(path, "rb") as file:
+        start = file.read(16)
     return next((name for name, (*_, magic) in _FORMATS.items() if start.startswith(magic)), None)
 
 
-def _open_path(name: str, path: Path, dataset: str | None) -> StoredArray:
-    """The array of a file of a format."""
+def _open_path(path: Path, dataset: str | None, known: str | None = None) -> StoredArray:
+    """The array of a file, whose format may be known already."""
+    if not path.exists():
+        raise StoredArrayNotFoundError(f"{path} does not exist.")
+    name = known or _format_of(path)
     if dataset is not None and name not in _NAMED:
         raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
-    try:
+    kind = _FORMATS[name][0]
+    with told_as(f"{path} cannot be read as {kind}; it is damaged, cut off or something else"):
         return module_of(name).open_file(path, dataset)
+
+
+@contextmanager
+def told_as(words: str) -> Iterator[None]:
+    """Errors of the libraries that read files become errors of the array, behind these words.
+
+    Libraries have all kinds of errors for damaged files: KeyError, zlib.error, OSError, …
+    """
+    try:
+        yield
     except (StoredArrayError, ImportError, MemoryError):
         raise
     except Exception as problem:
-        if not path.exists():
-            raise StoredArrayNotFoundError(f"{path} does not exist.") from problem
-        # Libraries have all kinds of errors for damaged files: KeyError, zlib.error, OSError, …
-        raise StoredArrayError(
-            f"{path} cannot be read as {_FORMATS[name][0]}; it is damaged, cut off or something "
-            f"else: {_reason(problem)}."
-        ) from problem
+        # rasterio's errors speak of the one that they were raised from.
+        text = str(problem.__cause__ or problem).strip().rstrip(".") or type(problem).__name__
+        raise StoredArrayError(f"{words}: {text}.") from problem
 
 
 def _reopened(
     name: str, path: Path, dataset: str | None, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> StoredArray:
-    array = _open_path(name, path, dataset)
+    array = _open_path(path, dataset, name)
     if (array.shape, array.dtype) != (shape, dtype):
         raise array.error(
             f"has shape {array.shape} and dtype {array.dtype} now, but had {shape} and {dtype} "
             "when it was first opened: the file was changed"
         )
     return array
-
-
-def _reason(problem: Exception) -> str:
-    """What an error says; rasterio's speak of the one that they were raised from."""
-    text = str(problem.__cause__ or problem).strip().rstrip(".")
-    return text or type(problem).__name__

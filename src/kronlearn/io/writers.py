@@ -8,6 +8,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,6 +28,7 @@ from kronlearn.io.stored import KNOWN, Key, StoredArray, format_by_ending, modul
 
 if TYPE_CHECKING:
     from kronlearn.io.cubes import Cube
+    from kronlearn.io.formats.npy import FileArray
 
 __all__ = ["CubeWriter", "places_for"]
 
@@ -53,6 +55,9 @@ class CubeWriter:
     in a file beside the target, from which the module of the format makes the target in the end,
     with the metadata of the cube.
     """
+
+    #: The collected rows, with the axes in the order of the source.
+    rows: FileArray
 
     def __init__(self, cube: Cube, target: Path, overwrite: bool = True) -> None:
         self.cube, self.source, self._overwrite = cube, cube.stored, overwrite
@@ -100,7 +105,7 @@ class CubeWriter:
         if stop > n_rows:
             raise ValueError(f"row {stop - 1} was given to write; there are {n_rows}.")
         values = converted(values, self.dtype, self.nodata, str(self.target))
-        lengths, axis = self.source.shape, self.cube.space[0]
+        lengths, axis = self.source.shape, self.cube.axes[0]
         row_bytes = math.prod(lengths[axis + 1 :]) * self.dtype.itemsize
         parts = np.ascontiguousarray(self.cube.in_order(values)).reshape(-1).view(np.uint8)
         with explaining(self.target):
@@ -121,26 +126,27 @@ class CubeWriter:
                     f"{self.target}: {self._next_row} of {self.shape[0]} rows were written; the "
                     "file is not kept."
                 )
-            collected = module_of("npy").FileArray(self._rows, self.source.shape, self.dtype)
-            with collected, atomic_write(*self._places, overwrite=self._overwrite) as places:
-                self._module.save(self, collected, *places)
+            numbers = module_of("npy").FileArray(self._rows, self.source.shape, self.dtype)
+            with (
+                closing(numbers) as self.rows,
+                atomic_write(*self._places, overwrite=self._overwrite) as places,
+            ):
+                self._module.save(self, *places)
         finally:
             remove(self._rows)
 
-    def blocks(
-        self, rows: StoredArray, chunks: tuple[int, ...] | None
-    ) -> Iterator[tuple[Key, NDArray[Any]]]:
+    def blocks(self, chunks: tuple[int, ...] | None) -> Iterator[tuple[Key, NDArray[Any]]]:
         """Keys and values of consecutive parts of the collected rows: whole chunks of the target.
 
         Chunks that are written in parts would be read, decompressed and compressed again.
         """
-        axis, n_rows = self.cube.space[0], self.shape[0]
+        axis, n_rows = self.cube.axes[0], self.shape[0]
         height = 1 if chunks is None else chunks[axis]
         step = max(1, _BLOCK_BYTES * n_rows // self.nbytes // height) * height
         for start in range(0, n_rows, step):
             part = slice(start, min(start + step, n_rows))
-            key = tuple(part if i == axis else slice(0, n) for i, n in enumerate(rows.shape))
-            yield key, rows.read(key)
+            key = tuple(part if i == axis else slice(0, n) for i, n in enumerate(self.source.shape))
+            yield key, self.rows[key]
 
     def packed(self, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Values as numbers for an array like the source's, of this dtype."""
@@ -152,9 +158,9 @@ class CubeWriter:
         if self.source.axes is not None:
             return list(self.source.axes)
         names = [f"axis_{axis}" for axis in range(self.source.ndim)]
-        names[self.cube.space[0]], names[self.cube.space[1]] = "y", "x"
-        if self.cube.band_axis is not None:
-            names[self.cube.band_axis] = "band" if self.cube.wavelengths is None else "wavelength"
+        bands = "band" if self.cube.wavelengths is None else "wavelength"
+        for axis, name in zip(self.cube.axes, ("y", "x", bands), strict=False):
+            names[axis] = name
         return names
 
     def coordinates(self) -> dict[str, NDArray[Any]]:

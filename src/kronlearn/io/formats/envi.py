@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from kronlearn.io.formats import geotiff
-from kronlearn.io.formats.npy import FileArray
+from kronlearn.io.formats.npy import FileArray, in_file
 from kronlearn.io.formats.tiff import unwarned
 from kronlearn.io.stored import StoredArray, StoredArrayError, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["EnviArray", "header_of", "open_file", "places", "save"]
+__all__ = ["header_of", "open_file", "places", "save"]
 
 _ORDERS = {
     "bsq": ("bands", "lines", "samples"),
@@ -25,65 +25,55 @@ _ORDERS = {
     "bip": ("lines", "samples", "bands"),
 }
 # Fields that say how the numbers lie in the file, and nothing about them.
-_LAYOUT = {"lines", "samples", "bands", "data type", "byte order", "header offset", "file type"}
+_LAYOUT = {"lines", "samples", "bands", "data type", "byte order", "header offset"}
 _BINARY_ENDINGS = ("", ".img", ".dat", ".raw", ".bin", ".bsq", ".bil", ".bip", ".envi", ".sli")
 _SYSTEM = "coordinate system string"
 # No header is that long; another kind of file may be.
 _MAX_HEADER_BYTES = 64 << 20
 
 
-class EnviArray(FileArray):
-    """The numbers of an ENVI file in the order in which they lie there."""
-
-    def __init__(self, path: Path, header: Path, binary: Path) -> None:
-        spy = need("spectral.io.envi", f"To read {path}")
-        if header.stat().st_size > _MAX_HEADER_BYTES:
-            raise StoredArrayError(f"{header} is not an ENVI header: it is far too large for one.")
-        self._header = header
-        with unwarned():
-            #: The fields of the header.
-            self.fields = {"byte order": "0"} | spy.read_envi_header(header)
-        if _SYSTEM in self.fields:
-            # SPy takes it for a list, and would write it as one.
-            self.fields[_SYSTEM] = f"{{{','.join(self.fields[_SYSTEM])}}}"
-        spy.check_compatibility(self.fields)
-        if self.fields.get("file compression", "0") != "0":
-            raise StoredArrayError(f"{header}: compressed files cannot be read; decompress it.")
-        for name, allowed in (("interleave", tuple(_ORDERS)), ("byte order", ("0", "1"))):
-            if self.fields[name].lower() not in allowed:
-                raise StoredArrayError(
-                    f"{header}: {name} = {self.fields[name]!r} is not one of {', '.join(allowed)}."
-                )
-        known, order = spy.gen_params(self.fields), _ORDERS[self.fields["interleave"].lower()]
-        waves, ignored = self.fields.get("wavelength"), self.fields.get("data ignore value")
-        place = geotiff.place_of(binary) if "map info" in self.fields else {}
-        super().__init__(
-            path,
-            tuple(int(self.fields[axis]) for axis in order),
-            np.dtype(known.dtype),
-            known.offset,
-            format="envi",
-            binary=binary,
-            nodata=None if ignored is None else float(ignored),
-            attributes={k: v for k, v in self.fields.items() if k not in _LAYOUT} | place,
-            wavelengths=None if waves is None else np.array(waves, np.float64),
-            band_axis=order.index("bands"),
-        )
-
-    @property
-    def files(self) -> list[Path]:
-        """The file with the numbers and its header."""
-        return [self.binary, self._header]
-
-
-def open_file(path: Path, dataset: None) -> EnviArray:
-    """The array of an ENVI header, or of the binary file beside it."""
-    if path.suffix.lower() == ".hdr":
-        return EnviArray(path, path, _binary_of(path))
-    header = header_of(path)
+def open_file(path: Path, dataset: None) -> StoredArray:
+    """The array of an ENVI header, or of the binary file beside it, in the order of the file."""
+    header = path if path.suffix.lower() == ".hdr" else header_of(path)
     if header is None:
         raise StoredArrayError(f"{path} has no ENVI header (.hdr) beside it.")
-    return EnviArray(path, header, path)
+    binary = _binary_of(header) if header == path else path
+    spy = need("spectral.io.envi", f"To read {path}")
+    fields = _fields(spy, header)
+    known, order = spy.gen_params(fields), _ORDERS[fields["interleave"].lower()]
+    shape = tuple(int(fields[axis]) for axis in order)
+    waves, ignored = fields.get("wavelength"), fields.get("data ignore value")
+    place = geotiff.place_of(binary) if "map info" in fields else {}
+    return in_file(
+        FileArray(binary, shape, np.dtype(known.dtype), known.offset),
+        path,
+        format="envi",
+        files=[binary, header],
+        nodata=None if ignored is None else float(ignored),
+        attributes={k: v for k, v in fields.items() if k not in _LAYOUT} | place,
+        wavelengths=None if waves is None else np.array(waves, np.float64),
+        band_axis=order.index("bands"),
+    )
+
+
+def _fields(spy: Any, header: Path) -> dict[str, Any]:
+    """The fields of a header that describes numbers as they can be read."""
+    if header.stat().st_size > _MAX_HEADER_BYTES:
+        raise StoredArrayError(f"{header} is not an ENVI header: it is far too large for one.")
+    with unwarned():
+        fields = {"byte order": "0"} | spy.read_envi_header(header)
+    if _SYSTEM in fields:
+        # SPy takes it for a list, and would write it as one.
+        fields[_SYSTEM] = f"{{{','.join(fields[_SYSTEM])}}}"
+    spy.check_compatibility(fields)
+    if fields.get("file compression", "0") != "0":
+        raise StoredArrayError(f"{header}: compressed files cannot be read; decompress it.")
+    for name, allowed in (("interleave", tuple(_ORDERS)), ("byte order", ("0", "1"))):
+        if fields[name].lower() not in allowed:
+            raise StoredArrayError(
+                f"{header}: {name} = {fields[name]!r} is not one of {', '.join(allowed)}."
+            )
+    return fields
 
 
 def header_of(binary: Path) -> Path | None:
@@ -103,20 +93,23 @@ def places(path: Path, source: StoredArray) -> list[Path]:
     The numbers are moved to their place first: a new header never stands beside old numbers.
     """
     if path.suffix.lower() == ".hdr":
-        ending = source.binary.suffix if isinstance(source, EnviArray) else ".img"
+        ending = source.files[0].suffix if source.format == "envi" else ".img"
         return [path.with_suffix(ending if ending in _BINARY_ENDINGS else ".img"), path]
     return [path, header_of(path) or path.with_suffix(".hdr")]
 
 
-def save(writer: CubeWriter, rows: FileArray, binary: Path, header: Path) -> None:
+def save(writer: CubeWriter, binary: Path, header: Path) -> None:
     """Write the header of the source with what has changed; the collected rows are the numbers."""
     import spectral.io.envi
 
-    os.rename(rows.binary, binary)
-    source, order = writer.source, writer.cube.order
-    fields = dict(source.fields) if isinstance(source, EnviArray) else _new_fields(writer)
+    os.rename(writer.rows.path, binary)
+    source, cube = writer.source, writer.cube
+    fields = {k: v for k, v in source.attributes.items() if k not in ("crs", "transform")}
+    if source.format != "envi":
+        fields = _new_fields(writer)
     fields |= dict(zip(("lines", "samples", "bands"), writer.shape, strict=True))
-    fields["interleave"] = ("bsq", "bil", "bip")[order.index("band") if "band" in order else 0]
+    bands = -1 if cube.band_axis is None else cube.band_axis
+    fields["interleave"] = ("bsq", "bil", "bip")[sum(axis < bands for axis in cube.axes)]
     codes = {np.dtype(c): code for code, c in spectral.io.envi.envi_to_dtype.items()}
     fields |= {"header offset": 0, "byte order": 0, "data type": codes[writer.dtype]}
     if writer.nodata is not None and writer.nodata != source.nodata:

@@ -14,45 +14,27 @@ from numpy.typing import NDArray
 
 from kronlearn.io.formats import image_folder
 from kronlearn.io.formats.conventions import WAVELENGTH_NAMES
-from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.formats.tiff import quiet, tiff_file, unwarned
 from kronlearn.io.stored import Key, StoredArray, StoredArrayError, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["GeoTiffArray", "envi_fields", "open_file", "place_of", "save"]
+__all__ = ["envi_fields", "open_file", "place_of", "save"]
 
 _LOSSY = ("jpeg", "webp", "jxl")
 
 
-class GeoTiffArray(StoredArray):
-    """The bands of a GeoTIFF, (bands, rows, columns)."""
+class _Bands:
+    """The bands of a file that rasterio has opened, (bands, rows, columns)."""
 
-    format = "geotiff"
-
-    def __init__(self, path: Path, file: Any) -> None:
+    def __init__(self, file: Any) -> None:
         self.file = file
         # GDAL's files must not be read by two threads at once.
         self._lock = threading.Lock()
-        if len(set(file.dtypes)) > 1:
-            raise StoredArrayError(
-                f"{path} has bands of several types ({', '.join(sorted(set(file.dtypes)))}); all "
-                "must have the same."
-            )
-        rows, columns = file.block_shapes[0]
-        together = file.interleaving is not None and file.interleaving.name == "pixel"
-        super().__init__(
-            str(path),
-            (file.count, file.height, file.width),
-            np.dtype(file.dtypes[0]),
-            path=path,
-            chunks=(file.count if together else 1, rows, columns),
-            nodata=file.nodata,
-            attributes={**file.tags(), **_place(file)},
-            wavelengths=_wavelengths(file),
-            band_axis=0,
-        )
+        self.shape, self.dtype = (file.count, file.height, file.width), file.dtypes[0]
+        is_by_pixel = file.interleaving is not None and file.interleaving.name == "pixel"
+        self.chunks = (file.count if is_by_pixel else 1, *file.block_shapes[0])
 
-    def _read(self, key: Key) -> NDArray[Any]:
+    def __getitem__(self, key: Key) -> NDArray[Any]:
         bands, rows, columns = key
         window = ((rows.start, rows.stop), (columns.start, columns.stop))
         with self._lock, quiet():
@@ -72,7 +54,21 @@ def open_file(path: Path, dataset: None) -> StoredArray:
             return image_folder.open_file(path, None)
         if file.count == 0:
             raise StoredArrayError(f"{path} has no bands.")
-        return GeoTiffArray(path, file).keep(resources)
+        if len(set(file.dtypes)) > 1:
+            raise StoredArrayError(
+                f"{path} has bands of several types ({', '.join(sorted(set(file.dtypes)))}); all "
+                "must have the same."
+            )
+        return StoredArray(
+            _Bands(file),
+            str(path),
+            format="geotiff",
+            path=path,
+            nodata=file.nodata,
+            attributes={**file.tags(), **_place(file)},
+            wavelengths=_wavelengths(file),
+            band_axis=0,
+        ).keep(resources.pop_all().close)
 
 
 def place_of(path: Path) -> dict[str, Any]:
@@ -99,30 +95,30 @@ def envi_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
+def save(writer: CubeWriter, place: Path) -> None:
     """Write a GeoTIFF like the source, or a tiled one if that is something else."""
     import rasterio
 
-    source = writer.source.file if isinstance(writer.source, GeoTiffArray) else None
+    source = writer.source.thing.file if writer.source.format == "geotiff" else None
     with quiet(), unwarned():
         with rasterio.open(place, "w", **_profile(writer, source)) as file:
             if source is not None:
                 _copy_metadata(source, file)
             elif writer.cube.wavelengths is not None:
                 _write_wavelengths(writer, file)
-            for window, bands in _windows(writer, rows, int(file.block_shapes[0][0])):
+            for window, bands in _windows(writer, int(file.block_shapes[0][0])):
                 file.write(bands, window=window)
         # GDAL writes most when it closes a file, and does not tell when that fails.
         with rasterio.open(place) as file:
-            for window, bands in _windows(writer, rows):
+            for window, bands in _windows(writer):
                 if not np.array_equal(file.read(window=window), bands, equal_nan=True):
                     raise OSError(errno.EIO, "what was written cannot be read again")
 
 
-def _windows(writer: CubeWriter, rows: FileArray, height: int = 1) -> Iterator[tuple[Any, Any]]:
+def _windows(writer: CubeWriter, height: int = 1) -> Iterator[tuple[Any, Any]]:
     """Windows of whole rows, a multiple of so many of them, and what is in them, bands first."""
-    axis = writer.cube.space[0]
-    for key, part in writer.blocks(rows, (height,) * rows.ndim):
+    axis = writer.cube.axes[0]
+    for key, part in writer.blocks((height,) * writer.source.ndim):
         window = ((key[axis].start, key[axis].stop), (0, writer.shape[1]))
         yield window, np.moveaxis(writer.cube.bands_last(part), 2, 0)
 

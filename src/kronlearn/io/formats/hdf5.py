@@ -14,88 +14,69 @@ from numpy.typing import NDArray
 
 from kronlearn.io.atomic import write_at
 from kronlearn.io.formats.conventions import NOT_KEPT, choose, declared, plain, wavelengths_among
-from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import Key, StoredArray, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["Hdf5Array", "MatlabArray", "open_file", "open_group", "save"]
+__all__ = ["is_hdf5", "open_file", "open_group", "save", "stored"]
 
 # HDF5 has 64 KiB for an attribute.
 _ATTRIBUTE_LENGTH = 2000
 _NETCDF_DIMENSION = "This is a netCDF dimension but not a netCDF variable."
 
 
-class Hdf5Array(StoredArray):
-    """A dataset of an HDF5 file, given as h5py has it."""
-
-    format = "hdf5"
+class _Reversed:
+    """A dataset of a MATLAB 7.3 file: its axes are in the reverse order in the file."""
 
     def __init__(self, dataset: Any) -> None:
-        self.dataset_object = dataset
-        path = Path(os.path.abspath(dataset.file.filename))
-        attributes, name = plain(_attributes(dataset)), dataset.name.strip("/")
-        # The small arrays of the file may be wavelengths.
-        longest = max(dataset.shape, default=0)
-        short = {n: d for n, d in _datasets(dataset.file).items() if 0 < d.size <= longest}
-        super().__init__(
-            str(path),
-            self._turned(dataset.shape),
-            dataset.dtype,
-            path=path,
-            dataset=name,
-            chunks=None if dataset.chunks is None else self._turned(dataset.chunks),
-            attributes=attributes,
-            axes=_axes(dataset),
-            wavelengths=wavelengths_among({n: d for n, d in short.items() if n != name}),
-            coordinates={n: d[...] for n, d in short.items() if d.is_scale and d.ndim == 1},
-            **declared(f"{path} ({name})", attributes, dataset.dtype, _is_netcdf(dataset.file)),
-        )
+        self.dataset, self.dtype, self.shape = dataset, dataset.dtype, dataset.shape[::-1]
+        self.chunks = None if dataset.chunks is None else dataset.chunks[::-1]
 
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether a copy of the file is a copy of the numbers.
-
-        It is not while the file is being written to, or where the numbers lie in other files.
-        """
-        dataset = self.dataset_object
-        return dataset.file.mode == "r" and not dataset.is_virtual and not dataset.external
-
-    def _read(self, key: Key) -> NDArray[Any]:
-        return np.asarray(self.dataset_object[key])
-
-    def _turned(self, axes: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Something of every axis, between the order of the file and that of the array."""
-        return axes
+    def __getitem__(self, key: Key) -> NDArray[Any]:
+        return np.asarray(self.dataset[key[::-1]]).T
 
 
-class MatlabArray(Hdf5Array):
-    """A variable of a MATLAB 7.3 file: its axes are in the reverse order in the file."""
+def stored(dataset: Any, kind: str = "hdf5") -> StoredArray:
+    """A dataset of an HDF5 file, given as h5py has it; its kind is "mat" for those of MATLAB."""
+    path = Path(os.path.abspath(dataset.file.filename))
+    attributes, name = plain(_attributes(dataset)), dataset.name.strip("/")
+    # The small arrays of the file may be wavelengths.
+    longest = max(dataset.shape, default=0)
+    short = {n: d for n, d in _datasets(dataset.file).items() if 0 < d.size <= longest}
+    return StoredArray(
+        _Reversed(dataset) if kind == "mat" else dataset,
+        str(path),
+        format=kind,
+        path=path,
+        dataset=name,
+        attributes=attributes,
+        axes=_axes(dataset),
+        wavelengths=wavelengths_among({n: d for n, d in short.items() if n != name}),
+        coordinates={n: d[...] for n, d in short.items() if d.is_scale and d.ndim == 1},
+        **declared(f"{path} ({name})", attributes, dataset.dtype, _is_netcdf(dataset.file)),
+    )
 
-    format = "mat"
 
-    def _read(self, key: Key) -> NDArray[Any]:
-        return super()._read(key[::-1]).T
-
-    def _turned(self, axes: tuple[Any, ...]) -> tuple[Any, ...]:
-        return axes[::-1]
-
-
-def open_file(path: Path, dataset: str | None, kind: type[Hdf5Array] = Hdf5Array) -> Hdf5Array:
+def open_file(path: Path, dataset: str | None, kind: str = "hdf5") -> StoredArray:
     """The array of an HDF5 file."""
     h5py = need("h5py", f"To read {path}")
     with ExitStack() as resources:
         file = resources.enter_context(h5py.File(path, "r"))
-        return open_group(file, dataset, kind).keep(resources)
+        return open_group(file, dataset, kind).keep(resources.pop_all().close)
 
 
-def open_group(group: Any, dataset: str | None, kind: type[Hdf5Array] = Hdf5Array) -> Hdf5Array:
+def open_group(group: Any, dataset: str | None, kind: str = "hdf5") -> StoredArray:
     """The array of a file or group that is open already."""
     # MATLAB keeps the parts of cells and structures under names with "#".
     found = {name: d for name, d in _datasets(group).items() if not name.startswith("#")}
-    return kind(found[choose(str(group.file.filename), found, dataset)])
+    return stored(found[choose(str(group.file.filename), found, dataset)], kind)
 
 
-def save(writer: CubeWriter, rows: FileArray, place: Path, is_netcdf: bool = False) -> None:
+def is_hdf5(source: StoredArray) -> bool:
+    """Whether an array is read from a file that is HDF5 inside."""
+    return source.format == "hdf5" or isinstance(source.thing, _Reversed)
+
+
+def save(writer: CubeWriter, place: Path, is_netcdf: bool = False) -> None:
     """Write a copy of the source with these values, where all else stays, or a new file.
 
     A new file has a dimension for every axis where it is to be NetCDF.
@@ -103,18 +84,27 @@ def save(writer: CubeWriter, rows: FileArray, place: Path, is_netcdf: bool = Fal
     import h5py
 
     source = writer.source
-    is_copy = isinstance(source, Hdf5Array) and source.is_at_rest
+    is_copy = is_hdf5(source) and _is_at_rest(source.thing)
     if is_copy:
         shutil.copyfile(str(source.path), place)
-    turn = slice(None, None, -1 if is_copy and isinstance(source, MatlabArray) else 1)
+    turn = slice(None, None, -1 if is_copy and source.format == "mat" else 1)
     with _PatientFile(place) as content:
         with h5py.File(content, "r+" if is_copy else "w", track_order=True) as file:
             array = file[source.dataset] if is_copy else _new(file, writer, is_netcdf)
-            for key, part in writer.blocks(rows, array.chunks and array.chunks[turn]):
+            for key, part in writer.blocks(array.chunks and array.chunks[turn]):
                 numbers = writer.packed(part, array.dtype) if is_copy else part
                 array[key[turn]] = numbers if turn.step == 1 else numbers.T
                 content.check()
         content.check()
+
+
+def _is_at_rest(thing: Any) -> bool:
+    """Whether a copy of the file is a copy of the numbers.
+
+    It is not while the file is being written to, or where the numbers lie in other files.
+    """
+    dataset = getattr(thing, "dataset", thing)
+    return dataset.file.mode == "r" and not dataset.is_virtual and not dataset.external
 
 
 def _new(file: Any, writer: CubeWriter, is_netcdf: bool) -> Any:

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.formats.tiff import tiff_file, unwarned
-from kronlearn.io.stored import Key, StoredArray, StoredArrayError
+from kronlearn.io.stored import Key, StoredArray, StoredArrayError, told_as
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["ImageBands", "check_replaceable", "open_file", "save"]
+__all__ = ["check_replaceable", "open_file", "save"]
 
 _TIFF = (".tif", ".tiff")
 _ENDINGS = (*_TIFF, ".png", ".bmp", ".jpg", ".jpeg", ".pgm", ".webp")
@@ -23,29 +22,20 @@ _ENDINGS = (*_TIFF, ".png", ".bmp", ".jpg", ".jpeg", ".pgm", ".webp")
 _KEPT_BYTES = 256 << 20
 
 
-class ImageBands(StoredArray):
+class _Images:
     """Images of equal size as (bands, rows, columns), given by their files and pages.
 
     Only the first is read to begin with; the others are compared with it when they are read.
     """
 
-    format = "image_folder"
-
-    def __init__(self, path: Path, images: list[tuple[Path, int]]) -> None:
+    def __init__(self, images: list[tuple[Path, int]]) -> None:
         self.images = images
         first = _pixels(*images[0])
-        super().__init__(
-            str(path),
-            (len(images), *first.shape),
-            first.dtype,
-            path=path,
-            chunks=(1, *first.shape),
-            attributes={"files": [file.name for file, _ in images]},
-            band_axis=0,
-        )
+        self.shape, self.dtype = (len(images), *first.shape), first.dtype
+        self.chunks = (1, *first.shape)
         self._band = lru_cache(_KEPT_BYTES // first.nbytes)(self._pixels_of)
 
-    def _read(self, key: Key) -> NDArray[Any]:
+    def __getitem__(self, key: Key) -> NDArray[Any]:
         bands, rows, columns = key
         return np.stack([self._band(i)[rows, columns] for i in range(bands.start, bands.stop)])
 
@@ -53,7 +43,7 @@ class ImageBands(StoredArray):
         """The whole image of a band, once it is known to be like the first."""
         file, page = self.images[band]
         pixels = _pixels(file, page)
-        if pixels.shape != self.shape[1:] or pixels.dtype.newbyteorder("=") != self.dtype:
+        if (pixels.shape, pixels.dtype) != (self.shape[1:], self.dtype):
             raise StoredArrayError(
                 f"{file} is an image of {_text(pixels.shape, pixels.dtype)}, but "
                 f"{self.images[0][0].name} of {_text(self.shape[1:], self.dtype)}; all images must "
@@ -62,19 +52,21 @@ class ImageBands(StoredArray):
         return pixels
 
 
-def open_file(path: Path, dataset: None) -> ImageBands:
+def open_file(path: Path, dataset: None) -> StoredArray:
     """The images of a folder, in the order of their names, or the pages of a TIFF file."""
     if path.is_file():
         with tiff_file(path) as file:
-            count = len(file.pages)
-        return ImageBands(path, [(path, page) for page in range(count)])
-    files = _images(path)
-    if not files:
+            images = [(path, page) for page in range(len(file.pages))]
+    else:
+        images = [(file, 0) for file in _images(path)]
+    if not images:
         raise StoredArrayError(
             f"{path} is a folder without images ({', '.join(_ENDINGS)}); give a file, a Zarr "
             "store or a folder with one image per band."
         )
-    return ImageBands(path, [(file, 0) for file in files])
+    names = {"files": [file.name for file, _ in images]}
+    described = {"format": "image_folder", "path": path, "attributes": names, "band_axis": 0}
+    return StoredArray(_Images(images), str(path), **described)
 
 
 def check_replaceable(folder: Path) -> None:
@@ -86,7 +78,7 @@ def check_replaceable(folder: Path) -> None:
         )
 
 
-def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
+def save(writer: CubeWriter, place: Path) -> None:
     """Write a folder with one image per band, named as those of the source."""
     import tifffile
     from PIL import Image
@@ -96,10 +88,10 @@ def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
         names = [f"band_{i + 1:0{len(str(count))}d}.tif" for i in range(count)]
     place.mkdir()
     for band, name in enumerate(map(Path, names)):
-        key = [slice(None)] * rows.ndim
+        key = [slice(0, length) for length in writer.source.shape]
         if writer.cube.band_axis is not None:
             key[writer.cube.band_axis] = slice(band, band + 1)
-        pixels = np.ascontiguousarray(writer.cube.bands_last(rows.read(tuple(key)))[..., 0])
+        pixels = np.ascontiguousarray(writer.cube.bands_last(writer.rows[tuple(key)])[..., 0])
         if name.suffix.lower() == ".png" and pixels.dtype in (np.uint8, np.uint16):
             Image.fromarray(pixels).save(place / name)
             continue
@@ -121,7 +113,7 @@ def _by_number(file: Path) -> list[tuple[int, str]]:
 
 def _pixels(file: Path, page: int) -> NDArray[Any]:
     """The gray levels of an image; whatever is wrong with it is told with its name."""
-    try:
+    with told_as(f"{file} cannot be read as an image"):
         if file.suffix.lower() in _TIFF:
             with tiff_file(file, page) as image:
                 pixels = np.asarray(image.pages[page].asarray())
@@ -132,13 +124,9 @@ def _pixels(file: Path, page: int) -> NDArray[Any]:
                 opened = Image.open(file)
             with opened as image:
                 pixels = np.zeros(()) if image.mode in ("P", "PA") else np.asarray(image)
-    except (StoredArrayError, MemoryError):
-        raise
-    except Exception as problem:
-        raise StoredArrayError(f"{file} cannot be read as an image: {problem}.") from problem
     if pixels.ndim != 2 or pixels.dtype.kind not in "fiub":
         raise StoredArrayError(f"{file} is not a gray image; one gray image per band is needed.")
-    return pixels
+    return pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
 
 
 def _text(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:

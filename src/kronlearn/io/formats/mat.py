@@ -12,12 +12,10 @@ import numpy as np
 
 from kronlearn.io.formats import hdf5
 from kronlearn.io.formats.conventions import choose, wavelengths_among
-from kronlearn.io.formats.memory import ObjectArray
-from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import StoredArray, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["MatArray", "check", "open_file", "save"]
+__all__ = ["check", "open_file", "save"]
 
 # What a variable of these files can have.
 _MAX_BYTES = (1 << 31) - (1 << 16)
@@ -28,51 +26,46 @@ _NUMERIC_CLASSES, _TYPES, _COMPRESSED = range(6, 16), (1, 2, 3, 4, 5, 6, 7, 9, 1
 _START_BYTES = 1 << 16
 
 
-class MatArray(ObjectArray):
-    """A variable of a MATLAB file up to version 7.2, in memory."""
-
-    format = "mat"
-
-
 def open_file(path: Path, dataset: str | None) -> StoredArray:
     """The array of a MATLAB file; its shape is the one that MATLAB shows."""
     with open(path, "rb") as file:
         start = file.read(520)
     if start.startswith(b"MATLAB 7.3") or b"\x89HDF\r\n" in start:
-        return hdf5.open_file(path, dataset, hdf5.MatlabArray)
+        return hdf5.open_file(path, dataset, "mat")
     if start[126:128] in (b"IM", b"MI"):
         _check_types(path, "<" if start[126:128] == b"IM" else ">")
     arrays = {n: v for n, v in _variables(path).items() if isinstance(v, np.ndarray)}
     name = choose(str(path), arrays, dataset)
     waves = wavelengths_among({n: v for n, v in arrays.items() if n != name})
-    return MatArray(arrays[name], str(path), path=path, dataset=name, wavelengths=waves)
+    described = {"format": "mat", "path": path, "dataset": name, "wavelengths": waves}
+    return StoredArray(arrays[name], str(path), **described)
 
 
 def check(writer: CubeWriter) -> None:
     """Raise if there are more numbers than the file can hold."""
-    if not isinstance(writer.source, hdf5.MatlabArray) and writer.nbytes > _MAX_BYTES:
+    if not hdf5.is_hdf5(writer.source) and writer.nbytes > _MAX_BYTES:
         raise ValueError(
             f"{writer.path}: MATLAB files of this version hold 2 GiB at most, and {writer.shape} "
             f"{writer.dtype} values need more; write .h5 or .npy instead."
         )
 
 
-def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
+def save(writer: CubeWriter, place: Path) -> None:
     """Write a file of the version of the source with its other variables, or of version 5."""
     from scipy.io import savemat
 
     source = writer.source
-    if isinstance(source, hdf5.MatlabArray):
-        hdf5.save(writer, rows, place)
+    if hdf5.is_hdf5(source):
+        hdf5.save(writer, place)
         return
     name = (source.dataset or "cube").rpartition("/")[2]
     variables: dict[str, Any] = {}
-    if isinstance(source, MatArray):
+    if source.format == "mat":
         variables = _variables(Path(str(source.path)))
     elif writer.cube.wavelengths is not None:
         variables = {"wavelength": writer.cube.wavelengths.reshape(1, -1)}
     with open(place, "xb") as file:
-        values = rows.read((slice(None),) * rows.ndim)
+        values = writer.rows[tuple(slice(0, length) for length in source.shape)]
         savemat(file, variables | {name: values}, do_compression=True)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.io.formats import hdf5
 from kronlearn.io.formats.conventions import choose, declared, plain, wavelengths_among
-from kronlearn.io.formats.npy import FileArray
+from kronlearn.io.formats.npy import FileArray, in_file
 from kronlearn.io.stored import StoredArray, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
@@ -18,6 +18,15 @@ __all__ = ["open_file", "save"]
 
 # A variable that may be wavelengths or coordinates has so many numbers at most.
 _SHORT = 1 << 16
+
+
+class _Variable(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int
+    strides: tuple[int, ...]
+    attributes: dict[str, Any]
+    axes: tuple[str, ...]
 
 
 def open_file(path: Path, dataset: str | None) -> StoredArray:
@@ -34,43 +43,46 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
     return _open_classic(path, dataset)
 
 
-def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
+def save(writer: CubeWriter, place: Path) -> None:
     """Write NetCDF 4."""
-    hdf5.save(writer, rows, place, is_netcdf=True)
+    hdf5.save(writer, place, is_netcdf=True)
 
 
-def _open_classic(path: Path, dataset: str | None) -> FileArray:
+def _open_classic(path: Path, dataset: str | None) -> StoredArray:
     from scipy.io import netcdf_file
 
     # The variables are views into the map; where they lie is all that is kept of it.
     with netcdf_file(path, "r", mmap=True) as file:
         start = _address(file._mm_buf)
-        places = {
-            name: (v.data.shape, v.data.dtype, _address(v.data) - start, v.data.strides)
+        found = {
+            name: _Variable(
+                v.data.shape,
+                v.data.dtype,
+                _address(v.data) - start,
+                v.data.strides,
+                plain(v._attributes),
+                v.dimensions,
+            )
             for name, v in file.variables.items()
         }
-        details = {n: (plain(v._attributes), v.dimensions) for n, v in file.variables.items()}
         vectors = {
             n: np.array(v.data)
             for n, v in file.variables.items()
             if v.data.ndim == 1 and v.data.size <= _SHORT
         }
-    found = {
-        n: np.broadcast_to(np.zeros((), dtype), shape) for n, (shape, dtype, *_) in places.items()
-    }
     name = choose(str(path), found, dataset)
-    attributes, axes = details[name]
+    one = found[name]
     vectors.pop(name, None)
-    return FileArray(
+    return in_file(
+        FileArray(path, one.shape, one.dtype, one.offset, one.strides),
         path,
-        *places[name],
         format="netcdf",
         dataset=name,
-        attributes=attributes,
-        axes=tuple(axes),
-        coordinates={n: vectors[n] for n in axes if n in vectors},
+        attributes=one.attributes,
+        axes=one.axes,
+        coordinates={n: vectors[n] for n in one.axes if n in vectors},
         wavelengths=wavelengths_among(vectors),
-        **declared(f"{path} ({name})", attributes, places[name][1]),
+        **declared(f"{path} ({name})", one.attributes, one.dtype),
     )
 
 

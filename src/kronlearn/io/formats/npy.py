@@ -11,8 +11,8 @@ import math
 import operator
 import os
 import shutil
+import weakref
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,67 +22,55 @@ from numpy.typing import NDArray
 from kronlearn.io.stored import Key, StoredArray, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["FileArray", "open_file", "save"]
+__all__ = ["FileArray", "in_file", "open_file", "save"]
 
 # Numbers with gaps between them are read with their gaps up to this many bytes at a time.
 _PIECE = 1 << 18
 
 
-class FileArray(StoredArray):
-    """An array that lies uncompressed in a file: behind ``offset``, with ``strides`` in bytes.
+class FileArray:
+    """Numbers in a file: behind ``offset``, with positive ``strides`` in bytes, or in C order.
 
-    ``stored_dtype`` has the byte order of the file, ``strides`` are positive, and those of C order
-    by default. ``format`` is the module of ``formats`` that opens it, "memory" where these are all
-    that is known, and ``binary`` the file with the numbers where it is not ``path``.
+    ``dtype`` has the byte order of the file.
     """
 
     def __init__(
         self,
         path: Path,
         shape: tuple[int, ...],
-        stored_dtype: np.dtype[Any],
+        dtype: np.dtype[Any],
         offset: int = 0,
         strides: tuple[int, ...] | None = None,
-        format: str = "memory",
-        binary: Path | None = None,
-        **more: Any,
     ) -> None:
-        super().__init__(str(path), shape, stored_dtype, path=path, **more)
-        self.stored_dtype, self.offset, self.format = stored_dtype, offset, format
-        self.strides = strides or _c_strides(shape, stored_dtype)
-        self.binary = binary or path
-        size, needed = os.stat(self.binary).st_size, offset + self._span(shape, self.strides)
-        # A header with a wrong shape is found where there is nothing but a header and numbers.
-        if size < needed or (size > needed and format in ("npy", "envi")):
-            problem = "is cut off" if size < needed else "has a header that does not fit"
-            raise self.error(
-                f"{problem}: {self.binary.name} has {size} bytes, where shape {self.shape} and "
-                f"dtype {stored_dtype.name} need {needed}"
-            )
-        self._descriptor = os.open(self.binary, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        resources = ExitStack()
-        resources.callback(os.close, self._descriptor)
-        self.keep(resources)
+        self.path, self.shape, self.dtype, self.offset = path, shape, dtype, offset
+        self.strides = strides or _c_strides(shape, dtype)
+        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self.close = weakref.finalize(self, os.close, self._descriptor)
+
+    @property
+    def end(self) -> int:
+        """The byte behind the last number."""
+        return self.offset + self._span(self.shape, self.strides)
 
     def place_of(self, index: int) -> tuple[int, int] | None:
         """Descriptor and offset of an entry of the first axis, if all is in C order."""
-        if self.strides != _c_strides(self.shape, self.stored_dtype):
+        if self.strides != _c_strides(self.shape, self.dtype):
             return None
         return self._descriptor, self.offset + index * self.strides[0]
 
-    def _read(self, key: Key) -> NDArray[Any]:
+    def __getitem__(self, key: Key) -> NDArray[Any]:
         # The axes in the order of the file.
         order = sorted(range(len(key)), key=lambda axis: -self.strides[axis])
         lengths = [key[axis].stop - key[axis].start for axis in order]
         strides = [self.strides[axis] for axis in order]
         start = self.offset + sum(key[a].start * self.strides[a] for a in order)
         # The first axis from which on a part is read in one go, with the gaps in it.
-        axis, itemsize = 0, self.stored_dtype.itemsize
+        axis, itemsize = 0, self.dtype.itemsize
         while self._span(lengths[axis:], strides[axis:]) > max(
             2 * math.prod(lengths[axis:]) * itemsize, _PIECE
         ):
             axis += 1
-        values = np.empty(lengths, self.stored_dtype)
+        values = np.empty(lengths, self.dtype)
         for index in itertools.product(*map(range, lengths[:axis])):
             place = start + sum(i * s for i, s in zip(index, strides, strict=False))
             piece = self._bytes(self._span(lengths[axis:], strides[axis:]), place)
@@ -92,7 +80,7 @@ class FileArray(StoredArray):
     def _span(self, lengths: Sequence[int], strides: Sequence[int]) -> int:
         """Bytes from the first to the last number of a part."""
         steps = zip(lengths, strides, strict=True)
-        return self.stored_dtype.itemsize + sum((n - 1) * step for n, step in steps)
+        return self.dtype.itemsize + sum((n - 1) * step for n, step in steps)
 
     def _bytes(self, count: int, place: int) -> NDArray[np.uint8]:
         content = np.empty(count, np.uint8)
@@ -100,21 +88,32 @@ class FileArray(StoredArray):
         while view:
             got = os.preadv(self._descriptor, [view], place)
             if got == 0:
-                raise self.error(
-                    f"is cut off: {self.binary.name} ends at byte {place}, before the numbers that "
-                    "its header announces; it was changed since it was opened"
+                raise StoredArrayError(
+                    f"{self.path} is cut off: it ends at byte {place}, before the numbers that its "
+                    "header announces; it was changed since it was opened."
                 )
             view, place = view[got:], place + got
         return content
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.format == "memory":
-            known = self.path, self.shape, self.stored_dtype, self.offset, self.strides
-            return FileArray, known
-        return super().__reduce__()
+        return FileArray, (self.path, self.shape, self.dtype, self.offset, self.strides)
 
 
-def open_file(path: Path, dataset: None) -> FileArray:
+def in_file(thing: FileArray, path: Path, **description: Any) -> StoredArray:
+    """Numbers in a file as a stored array, once the file is known to be long enough."""
+    array = StoredArray(thing, str(path), path=path, **description).keep(thing.close)
+    size, needed = thing.path.stat().st_size, thing.end
+    # A header with a wrong shape is found where there is nothing but a header and numbers.
+    if size < needed or (size > needed and array.format in ("npy", "envi")):
+        problem = "is cut off" if size < needed else "has a header that does not fit"
+        raise array.error(
+            f"{problem}: {thing.path.name} has {size} bytes, where shape {array.shape} and dtype "
+            f"{thing.dtype.name} need {needed}"
+        )
+    return array
+
+
+def open_file(path: Path, dataset: None) -> StoredArray:
     """The array in an .npy file, in C or Fortran order."""
     with open(path, "rb") as file:
         version = np.lib.format.read_magic(file)
@@ -122,16 +121,14 @@ def open_file(path: Path, dataset: None) -> FileArray:
         reader = readers.get(version[0], np.lib.format.read_array_header_2_0)
         shape, fortran, dtype = reader(file)
         offset = file.tell()
-    if dtype.kind not in "fiub":
-        raise StoredArrayError(f"{path} holds {dtype} values; real numbers are needed.")
     strides = _c_strides(shape[::-1], dtype)[::-1] if fortran else None
-    return FileArray(path, shape, dtype, offset, strides, "npy")
+    return in_file(FileArray(path, shape, dtype, offset, strides), path, format="npy")
 
 
-def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
+def save(writer: CubeWriter, place: Path) -> None:
     """Write the values in C order."""
-    header = {"descr": rows.dtype.str, "fortran_order": False, "shape": rows.shape}
-    with open(place, "xb") as file, open(rows.binary, "rb") as numbers:
+    header = {"descr": writer.dtype.str, "fortran_order": False, "shape": writer.rows.shape}
+    with open(place, "xb") as file, open(writer.rows.path, "rb") as numbers:
         np.lib.format.write_array_header_1_0(file, header)
         shutil.copyfileobj(numbers, file, 1 << 22)
 

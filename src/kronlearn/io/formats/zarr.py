@@ -14,62 +14,51 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kronlearn.io.atomic import remove
 from kronlearn.io.formats.conventions import NOT_KEPT, choose, declared, plain, wavelengths_among
-from kronlearn.io.formats.npy import FileArray
-from kronlearn.io.stored import Key, StoredArray, StoredArrayError, need
+from kronlearn.io.stored import StoredArray, StoredArrayError, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["ZarrArray", "check_replaceable", "open_file", "open_group", "save"]
+__all__ = ["check_replaceable", "open_file", "open_group", "save", "stored"]
 
 # The files of an array or group that are not its numbers.
 _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 _REMOVALS = 5
 
 
-class ZarrArray(StoredArray):
+def stored(
+    array: Any, path: Path | None = None, siblings: dict[str, Any] | None = None
+) -> StoredArray:
     """An array of a Zarr store; one of its siblings in the group may hold the wavelengths."""
-
-    format = "zarr"
-
-    def __init__(
-        self, array: Any, path: Path | None = None, siblings: dict[str, Any] | None = None
-    ) -> None:
-        self.array = array
-        attributes = plain(array.attrs.asdict())
-        names = attributes.pop("_ARRAY_DIMENSIONS", None)
-        if array.metadata.zarr_format == 3:
-            names = array.metadata.dimension_names
-        elif names is not None and array.fill_value is not None:
-            # In version 2 this is where xarray keeps it; elsewhere it says nothing about data.
-            attributes.setdefault("_FillValue", array.fill_value.item())
-        root = getattr(array.store, "root", None)
-        if path is None and isinstance(root, Path):
-            # An array of a folder is opened again in other processes, wherever they work.
-            path = Path(os.path.abspath(root))
-        label = str(path) if path is not None else f"zarr.Array {array.store_path}"
-        dtype, longest = np.dtype(array.dtype), max(array.shape, default=0)
-        vectors = {k: v for k, v in (siblings or {}).items() if v.ndim == 1 and v.size <= longest}
-        super().__init__(
-            label,
-            array.shape,
-            dtype,
-            path=path,
-            dataset=array.path or None,
-            chunks=array.shards or array.chunks,
-            attributes=attributes,
-            axes=None if not names else tuple(str(name or "") for name in names),
-            wavelengths=wavelengths_among({k: v[...] for k, v in vectors.items()}),
-            **declared(label, attributes, dtype),
-        )
-
-    def _read(self, key: Key) -> NDArray[Any]:
-        return np.asarray(self.array[key])
+    attributes = plain(array.attrs.asdict())
+    names = attributes.pop("_ARRAY_DIMENSIONS", None)
+    if array.metadata.zarr_format == 3:
+        names = array.metadata.dimension_names
+    elif names is not None and array.fill_value is not None:
+        # In version 2 this is where xarray keeps it; elsewhere it says nothing about data.
+        attributes.setdefault("_FillValue", array.fill_value.item())
+    root = getattr(array.store, "root", None)
+    if path is None and isinstance(root, Path):
+        # An array of a folder is opened again in other processes, wherever they work.
+        path = Path(os.path.abspath(root))
+    label = str(path) if path is not None else f"zarr.Array {array.store_path}"
+    longest = max(array.shape, default=0)
+    vectors = {k: v for k, v in (siblings or {}).items() if v.ndim == 1 and v.size <= longest}
+    return StoredArray(
+        array,
+        label,
+        format="zarr",
+        path=path,
+        dataset=array.path or None,
+        attributes=attributes,
+        axes=None if not names else tuple(str(name or "") for name in names),
+        wavelengths=wavelengths_among({k: v[...] for k, v in vectors.items()}),
+        **declared(label, attributes, np.dtype(array.dtype)),
+    )
 
 
-def open_file(path: Path, dataset: str | None) -> ZarrArray:
+def open_file(path: Path, dataset: str | None) -> StoredArray:
     """The array of a Zarr store in a folder or a zip file."""
     zarr = need("zarr", f"To read {path}")
     with ExitStack() as resources:
@@ -83,18 +72,18 @@ def open_file(path: Path, dataset: str | None) -> ZarrArray:
             files.callback(store.close)
         found = zarr.open(store, mode="r")
         if hasattr(found, "members"):
-            return open_group(found, dataset, path).keep(files)
+            return open_group(found, dataset, path).keep(files.pop_all().close)
         if dataset is not None:
             raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
-        return ZarrArray(found, path).keep(files)
+        return stored(found, path).keep(files.pop_all().close)
 
 
-def open_group(group: Any, dataset: str | None, path: Path | None = None) -> ZarrArray:
+def open_group(group: Any, dataset: str | None, path: Path | None = None) -> StoredArray:
     """The array of a group that is open already."""
     members = sorted(group.members(max_depth=None), key=lambda member: str(member[0]))
     arrays = {name: member for name, member in members if not hasattr(member, "members")}
     label = f"The zarr.Group {group.store_path}" if path is None else str(path)
-    return ZarrArray(arrays[choose(label, arrays, dataset)], path, arrays)
+    return stored(arrays[choose(label, arrays, dataset)], path, arrays)
 
 
 def check_replaceable(folder: Path) -> None:
@@ -105,15 +94,15 @@ def check_replaceable(folder: Path) -> None:
         )
 
 
-def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
+def save(writer: CubeWriter, place: Path) -> None:
     """Write a store like the source, or a new one of version 3; a zip file where that is named."""
     is_zip = writer.path.suffix.lower() == ".zip"
     folder = place.with_suffix(".folder") if is_zip else place
     source: Any = writer.source
-    is_copy = isinstance(source, ZarrArray) and source.path is not None
+    is_copy = source.format == "zarr" and source.path is not None
     try:
         array = _copied(source, folder) if is_copy else _new(writer, folder)
-        for key, part in writer.blocks(rows, array.shards or array.chunks):
+        for key, part in writer.blocks(array.shards or array.chunks):
             array[key] = writer.packed(part, np.dtype(array.dtype)) if is_copy else part
         if is_zip:
             # Chunks are compressed already.
@@ -129,7 +118,7 @@ def save(writer: CubeWriter, rows: FileArray, place: Path) -> None:
         raise
 
 
-def _copied(source: ZarrArray, folder: Path) -> Any:
+def _copied(source: StoredArray, folder: Path) -> Any:
     """The array in a copy of its store."""
     import zarr
 
