@@ -24,7 +24,7 @@ from kronlearn.cli.errors import in_options
 from kronlearn.cli.output import Output
 from kronlearn.cli.patches import find_images
 from kronlearn.cli.record import fitted_entry, history_in, thinned_history
-from kronlearn.io.images import read_gray
+from kronlearn.io.images import luminance, read_picture
 from kronlearn.io.model_files import read_file, save_dictionary
 
 
@@ -385,7 +385,7 @@ def test_patches_are_drawn_evenly_over_the_images(folder):
     # 20 of a.tif, the 6 that b.png has, and the rest of c.JPG.
     assert len(patches) == 60
     for path, drawn in zip(paths, np.split(patches, [20, 26]), strict=True):
-        grid = np.asarray(kl.images.extract_patches(read_gray(path), 8, 8))
+        grid = np.asarray(kl.images.extract_patches(luminance(read_picture(path)), 8, 8))
         assert len(np.unique(drawn, axis=0)) == len(drawn)
         assert all((patch == grid).all(axis=(1, 2)).any() for patch in drawn)
     again = drawn_patches(paths, (8, 8), None, n_samples=60, seed=0, keep_means=True)

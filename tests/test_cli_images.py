@@ -14,7 +14,7 @@ import kronlearn as kl
 from kronlearn.cli import app as cli
 from kronlearn.cli.quality import quality
 from kronlearn.core.init import dct_factor
-from kronlearn.io.images import Picture, check_writable, read_gray, read_picture, write_picture
+from kronlearn.io.images import Picture, check_writable, luminance, read_picture, write_picture
 from kronlearn.io.model_files import read_file
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -188,7 +188,7 @@ def test_colours_become_luminance_and_transparency_is_dropped(tmp_path):
     rgba = np.zeros((6, 5, 4), np.uint8)
     rgba[..., 1], rgba[..., 3] = 100, 7
     Image.fromarray(rgba).save(tmp_path / "rgba.png")
-    gray = read_gray(tmp_path / "rgba.png")
+    gray = luminance(read_picture(tmp_path / "rgba.png"))
     assert gray.dtype == np.float32
     assert np.allclose(gray, 71.54)
 

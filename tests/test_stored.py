@@ -541,7 +541,8 @@ def test_too_little_memory_is_not_taken_for_a_damaged_tiff(kind, tmp_path, rng, 
     opening = mock.patch("tifffile.TiffFile", side_effect=MemoryError)
     with opening, pytest.raises(MemoryError):
         open_array(path)
-    decoding = mock.patch("tifffile.TiffPage.asarray", side_effect=MemoryError)
+    reader = "TiffPage" if kind == "pages" else "TiffPageSeries"
+    decoding = mock.patch(f"tifffile.{reader}.asarray", side_effect=MemoryError)
     if kind != "geotiff":
         with decoding, pytest.raises(MemoryError):
             whole(array)

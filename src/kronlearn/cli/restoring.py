@@ -19,7 +19,8 @@ from kronlearn.cli.places import check_places
 from kronlearn.cli.quality import decibels, plain_quality, quality
 from kronlearn.cli.record import thinned_history
 from kronlearn.cli.report import Page, save_report
-from kronlearn.io.images import Picture, as_type, check_writable, read_picture, write_picture
+from kronlearn.io.conversion import converted
+from kronlearn.io.images import Picture, check_writable, read_picture, write_picture
 from kronlearn.io.model_files import load_dictionary, save_dictionary
 
 __all__ = ["Restored", "dictionary_options", "restore_files", "values"]
@@ -166,7 +167,7 @@ def _write(
 ) -> dict[str, Any]:
     """Write what came out, and tell people; what there is to tell programs."""
     result = restored.result
-    after = replace(picture, pixels=as_type(result.image, picture.pixels.dtype))
+    after = replace(picture, pixels=converted(result.image, picture.pixels.dtype))
     if restored.mask is not None and picture.alpha is not None:
         # What was filled in is to be seen.
         after = replace(after, alpha=np.where(restored.mask, picture.alpha.max(), picture.alpha))

@@ -23,7 +23,10 @@ def fits(number: float | int, dtype: np.dtype[Any]) -> bool:
 
 
 def converted(
-    values: NDArray[Any], dtype: np.dtype[Any], nodata: float | int | None, name: str
+    values: NDArray[Any],
+    dtype: np.dtype[Any],
+    nodata: float | int | None = None,
+    name: str = "The result",
 ) -> NDArray[Any]:
     """Values in a dtype: for integers rounded and kept in range, NaN as the value for no data."""
     values = np.asarray(values)
@@ -32,6 +35,8 @@ def converted(
         return values.astype(dtype, copy=False)
     if values.dtype.kind == "b":
         return values.astype(dtype)
+    if dtype.kind == "b":
+        return values > 0.5
     if values.dtype.kind in "iu" and dtype.kind in "iu":
         kept, given = np.iinfo(dtype), np.iinfo(values.dtype)
         lowest, highest = max(kept.min, given.min), min(kept.max, given.max)

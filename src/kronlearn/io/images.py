@@ -12,18 +12,15 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from kronlearn.io.atomic import atomic_write
-from kronlearn.io.conversion import in_range
 from kronlearn.io.formats.tiff import tiff_file
 from kronlearn.io.png16 import read_png16, write_png16
 
 __all__ = [
     "READABLE",
     "Picture",
-    "as_type",
     "check_writable",
     "gray_levels",
     "luminance",
-    "read_gray",
     "read_picture",
     "write_picture",
 ]
@@ -105,7 +102,7 @@ def read_picture(path: Path) -> Picture:
         picture = reader(path)
     except UnidentifiedImageError:
         raise ValueError(f"{path} is not an image that kronlearn can read.") from None
-    except PermissionError:
+    except (MemoryError, PermissionError):
         raise
     except Exception as problem:
         # Every format's reader has its own errors for a damaged or foreign file.
@@ -120,31 +117,11 @@ def read_picture(path: Path) -> Picture:
     return replace(picture, pixels=picture.pixels.astype(native, copy=False))
 
 
-def as_type(image: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The image in a type, rounded and clipped to what integers can hold."""
-    if image.dtype == dtype:
-        return image
-    if dtype == np.bool_:
-        return image > 0.5
-    return in_range(image.astype(np.float64), dtype)
-
-
 def gray_levels(picture: Picture) -> Picture:
     """The picture with black and white as 0 and 255."""
     if picture.pixels.dtype != np.bool_:
         return picture
     return replace(picture, pixels=255 * picture.pixels.astype(np.uint8))
-
-
-def read_gray(path: Path) -> NDArray[np.float32]:
-    """The image in a file, of shape (rows, columns), in the file's own gray levels.
-
-    Colours become their luminance; an alpha channel is dropped.
-    """
-    picture = read_picture(path)
-    if len(picture.shape) != 2:
-        raise ValueError(f"{path} holds a stack of shape {picture.shape}, not one image.")
-    return luminance(picture)
 
 
 def luminance(picture: Picture) -> NDArray[np.float32]:

@@ -76,11 +76,8 @@ def is_hdf5(source: StoredArray) -> bool:
     return source.format == "hdf5" or isinstance(source.thing, _Reversed)
 
 
-def save(writer: CubeWriter, place: Path, is_netcdf: bool = False) -> None:
-    """Write a copy of the source with these values, where all else stays, or a new file.
-
-    A new file has a dimension for every axis where it is to be NetCDF.
-    """
+def save(writer: CubeWriter, place: Path) -> None:
+    """Write a copy of the source with these values, where all else stays, or a new file."""
     import h5py
 
     source = writer.source
@@ -90,7 +87,7 @@ def save(writer: CubeWriter, place: Path, is_netcdf: bool = False) -> None:
     turn = slice(None, None, -1 if is_copy and source.format == "mat" else 1)
     with _PatientFile(place) as content:
         with h5py.File(content, "r+" if is_copy else "w", track_order=True) as file:
-            array = file[source.dataset] if is_copy else _new(file, writer, is_netcdf)
+            array = file[source.dataset] if is_copy else _new(file, writer)
             for key, part in writer.blocks(array.chunks and array.chunks[turn]):
                 numbers = writer.packed(part, array.dtype) if is_copy else part
                 array[key[turn]] = numbers if turn.step == 1 else numbers.T
@@ -107,8 +104,8 @@ def _is_at_rest(thing: Any) -> bool:
     return dataset.file.mode == "r" and not dataset.is_virtual and not dataset.external
 
 
-def _new(file: Any, writer: CubeWriter, is_netcdf: bool) -> Any:
-    """The array in a new file, with its attributes and coordinates."""
+def _new(file: Any, writer: CubeWriter) -> Any:
+    """The array in a new file, with its attributes and coordinates, as NetCDF 4 has it."""
     source = writer.source
     array = file.create_dataset(source.dataset or "cube", source.shape, writer.dtype, chunks=True)
     for key, value in source.attributes.items():
@@ -120,8 +117,6 @@ def _new(file: Any, writer: CubeWriter, is_netcdf: bool) -> Any:
     coordinates = writer.coordinates()
     for axis, label in enumerate(writer.axis_names()):
         array.dims[axis].label = label
-        if not is_netcdf and label not in coordinates:
-            continue
         length = array.shape[axis]
         unnamed = f"{_NETCDF_DIMENSION}{length:10d}"
         scale = file.create_dataset(label, data=coordinates.get(label, np.zeros(length, "f4")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,25 +11,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.io.formats.tiff import tiff_file, unwarned
-from kronlearn.io.stored import Key, StoredArray, StoredArrayError, told_as
+from kronlearn.io.formats.tiff import tiff_file
+from kronlearn.io.images import READABLE, Picture, read_picture
+from kronlearn.io.stored import Key, StoredArray, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
 __all__ = ["check_replaceable", "open_file", "save"]
 
 _TIFF = (".tif", ".tiff")
-_ENDINGS = (*_TIFF, ".png", ".bmp", ".jpg", ".jpeg", ".pgm", ".webp")
 # Images that have been read are kept up to this many bytes, because each can only be read whole.
 _KEPT_BYTES = 256 << 20
 
 
 class _Images:
-    """Images of equal size as (bands, rows, columns), given by their files and pages.
+    """Images of equal size as (bands, rows, columns), given by their files, or the pages of one.
 
     Only the first is read to begin with; the others are compared with it when they are read.
     """
 
-    def __init__(self, images: list[tuple[Path, int]]) -> None:
+    def __init__(self, images: Sequence[tuple[Path, int | None]]) -> None:
         self.images = images
         first = _pixels(*images[0])
         self.shape, self.dtype = (len(images), *first.shape), first.dtype
@@ -56,12 +57,14 @@ def open_file(path: Path, dataset: None) -> StoredArray:
     """The images of a folder, in the order of their names, or the pages of a TIFF file."""
     if path.is_file():
         with tiff_file(path) as file:
-            images = [(path, page) for page in range(len(file.pages))]
+            images: list[tuple[Path, int | None]] = [
+                (path, page) for page in range(len(file.pages))
+            ]
     else:
-        images = [(file, 0) for file in _images(path)]
+        images = [(file, None) for file in _images(path)]
     if not images:
         raise StoredArrayError(
-            f"{path} is a folder without images ({', '.join(_ENDINGS)}); give a file, a Zarr "
+            f"{path} is a folder without images ({', '.join(READABLE)}); give a file, a Zarr "
             "store or a folder with one image per band."
         )
     names = {"files": [file.name for file, _ in images]}
@@ -101,7 +104,7 @@ def save(writer: CubeWriter, place: Path) -> None:
 
 
 def _images(folder: Path) -> list[Path]:
-    files = [p for p in folder.iterdir() if p.is_file() and p.suffix.lower() in _ENDINGS]
+    files = [p for p in folder.iterdir() if p.is_file() and p.suffix.lower() in READABLE]
     return sorted((p for p in files if not p.name.startswith(".")), key=_by_number)
 
 
@@ -111,22 +114,16 @@ def _by_number(file: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts if part]
 
 
-def _pixels(file: Path, page: int) -> NDArray[Any]:
-    """The gray levels of an image; whatever is wrong with it is told with its name."""
-    with told_as(f"{file} cannot be read as an image"):
-        if file.suffix.lower() in _TIFF:
-            with tiff_file(file, page) as image:
-                pixels = np.asarray(image.pages[page].asarray())
-        else:
-            from PIL import Image
-
-            with unwarned():
-                opened = Image.open(file)
-            with opened as image:
-                pixels = np.zeros(()) if image.mode in ("P", "PA") else np.asarray(image)
-    if pixels.ndim != 2 or pixels.dtype.kind not in "fiub":
+def _pixels(file: Path, page: int | None) -> NDArray[Any]:
+    """The gray levels of an image."""
+    if page is not None:
+        with tiff_file(file, page) as tiff:
+            picture = Picture(tiff.pages[page].asarray())
+    else:
+        picture = read_picture(file)
+    if picture.has_channels or len(picture.shape) != 2:
         raise StoredArrayError(f"{file} is not a gray image; one gray image per band is needed.")
-    return pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
+    return picture.pixels
 
 
 def _text(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:

@@ -12,9 +12,11 @@ from kronlearn.io.formats import hdf5
 from kronlearn.io.formats.conventions import choose, declared, plain, wavelengths_among
 from kronlearn.io.formats.npy import FileArray, in_file
 from kronlearn.io.stored import StoredArray, StoredArrayError
-from kronlearn.io.writers import CubeWriter
 
 __all__ = ["open_file", "save"]
+
+# NetCDF 4.
+save = hdf5.save
 
 # A variable that may be wavelengths or coordinates has so many numbers at most.
 _SHORT = 1 << 16
@@ -41,11 +43,6 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
             "convert it with nccopy -k nc4."
         )
     return _open_classic(path, dataset)
-
-
-def save(writer: CubeWriter, place: Path) -> None:
-    """Write NetCDF 4."""
-    hdf5.save(writer, place, is_netcdf=True)
 
 
 def _open_classic(path: Path, dataset: str | None) -> StoredArray:

@@ -20,34 +20,24 @@ _LOGGERS = ("tifffile", "rasterio._env", "rasterio._err")
 _WARNINGS = threading.RLock()
 
 
-class _Heard(logging.Filter):
-    """Keeps what this thread logs from the user, and the errors among it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.thread = threading.get_ident()
-        self.errors: list[str] = []
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is of another thread."""
-        if record.thread != self.thread:
-            return True
-        if record.levelno >= logging.ERROR:
-            self.errors.append(record.getMessage())
-        return False
-
-
 @contextlib.contextmanager
 def quiet() -> Iterator[list[str]]:
     """What libraries log as errors about a file while it lasts; the user is shown no logs of it."""
-    heard = _Heard()
+    errors: list[str] = []
+    thread = threading.get_ident()
+
+    def is_of_another_thread(record: logging.LogRecord) -> bool:
+        if record.thread == thread and record.levelno >= logging.ERROR:
+            errors.append(record.getMessage())
+        return record.thread != thread
+
     for name in _LOGGERS:
-        logging.getLogger(name).addFilter(heard)
+        logging.getLogger(name).addFilter(is_of_another_thread)
     try:
-        yield heard.errors
+        yield errors
     finally:
         for name in _LOGGERS:
-            logging.getLogger(name).removeFilter(heard)
+            logging.getLogger(name).removeFilter(is_of_another_thread)
 
 
 @contextlib.contextmanager
