@@ -599,7 +599,7 @@ def test_a_checkpoint_with_factors_that_do_not_fit_is_refused(rng, tmp_path, nam
     factors = tensors[name]
     for wrong in (factors[..., 1:], factors[:, 1:], factors.astype(np.float32), factors * np.nan):
         write_file(path, "checkpoint", tensors | {name: wrong}, header)
-        with pytest.raises(ModelFileError, match=f"is damaged: {name}"):
+        with pytest.raises(ModelFileError, match="is damaged"):
             learner(start, max_iter=2, checkpoint=path).fit(Y)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ __all__ += ["read_file", "replace_file", "save_dictionary", "save_state", "write
 FORMAT = "kronlearn model"
 VERSION = 1
 KINDS = ("dictionary", "checkpoint")
-_DTYPES = ("bool", "uint8", "int32", "uint32", "int64", "uint64", "float32", "float64")
 
 PathLike = str | os.PathLike[str]
 
@@ -71,10 +71,7 @@ def save_dictionary(
     >>> same, info
     (True, {'source': 'nothing at all'})
     """
-    is_sum = isinstance(dictionary, KroneckerSumDictionary)
-    stacks = enumerate(dictionary.stacks)
-    tensors = {f"factors.{mode}": stack if is_sum else stack[0] for mode, stack in stacks}
-    write_file(path, "dictionary", tensors, info or {})
+    write_file(path, "dictionary", _tensors(dictionary, "factors"), info or {})
 
 
 def load_dictionary(path: PathLike) -> Dictionary:
@@ -107,21 +104,11 @@ def load_dictionary(path: PathLike) -> Dictionary:
     True
     """
     tensors, _ = read_file(path, "dictionary")
-    names = [f"factors.{mode}" for mode in range(len(tensors))]
-    if not tensors or set(tensors) != set(names):
+    if not tensors or set(tensors) != {f"factors.{mode}" for mode in range(len(tensors))}:
         found = ", ".join(sorted(tensors)[:4]) or "none"
         raise _error(path, f"needs tensors factors.0, factors.1, … and nothing else; has {found}")
-    factors = [tensors[name] for name in names]
-    dtypes = sorted({factor.dtype.name for factor in factors})
-    if dtypes not in (["float32"], ["float64"]):
-        raise _error(path, f"needs factors all float32 or all float64; has {', '.join(dtypes)}")
     try:
-        if all(factor.ndim != 3 for factor in factors):
-            return KroneckerDictionary(factors)
-        if len({factor.shape[:-2] for factor in factors}) > 1:
-            shapes = ", ".join(str(factor.shape) for factor in factors)
-            raise ValueError(f"factors of shapes {shapes} differ in their number of terms")
-        return KroneckerSumDictionary(zip(*factors, strict=True))
+        return _dictionary(tensors, "factors")
     except ValueError as problem:
         raise _error(path, f"does not hold a valid dictionary: {problem}") from problem
 
@@ -131,15 +118,16 @@ def write_file(
 ) -> None:
     """Write named arrays and a JSON header to a model file, all of it or nothing.
 
-    Arrays are bool, uint8, int32, uint32, int64, uint64, float32 or float64; the header holds JSON
-    values and NumPy scalars, no NaN or infinity.
+    Arrays are of numbers that safetensors can hold; the header holds JSON values and NumPy scalars,
+    no NaN or infinity.
     """
     envelope = {"format": FORMAT, "version": VERSION, "kind": kind, "info": header}
     try:
         text = json.dumps(envelope, allow_nan=False, default=_plain_number)
     except (TypeError, ValueError, RecursionError) as problem:
         raise ValueError(f"The header of a model file must be JSON: {problem}.") from problem
-    arrays = {name: _storable(array, name) for name, array in tensors.items()}
+    # It takes the bytes as they lie in memory.
+    arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     replace_file(Path(path), safetensors.numpy.save(arrays, metadata={"kronlearn": text}))
 
 
@@ -178,8 +166,7 @@ def read_file(path: PathLike, kind: str) -> tuple[dict[str, NDArray[Any]], dict[
 
 def save_state(path: PathLike, state: State, problem: dict[str, Any]) -> None:
     """Write the state of a run; ``problem`` describes the data and settings it belongs to."""
-    tensors = {f"factors.{i}": stack for i, stack in enumerate(state.dictionary.stacks)}
-    tensors |= {f"best.{i}": stack for i, stack in enumerate(state.best.stacks)}
+    tensors = _tensors(state.dictionary, "factors") | _tensors(state.best, "best")
     tensors["history"] = np.array(state.history, dtype=np.float64)
     details = {
         "problem": problem,
@@ -221,15 +208,6 @@ def _plain_number(value: object) -> object:
     raise TypeError(f"{type(value).__name__} values cannot be stored")
 
 
-def _storable(array: NDArray[Any], name: str) -> NDArray[Any]:
-    array = np.asarray(array, order="C")
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    if array.dtype.name not in _DTYPES:
-        allowed = ", ".join(_DTYPES)
-        raise ValueError(f"Tensor {name!r} has dtype {array.dtype}; model files hold {allowed}.")
-    return array
-
-
 def _info(path: PathLike, text: str | None, kind: str) -> dict[str, Any]:
     """The header that was written, once format, version and kind are the ones wanted."""
     try:
@@ -259,16 +237,24 @@ def _refuse(constant: str) -> Any:
 
 
 def _state(tensors: dict[str, Any], header: dict[str, Any], problem: dict[str, Any]) -> State:
+    """The state that tensors and header describe, once it is known to be one of this problem."""
     rows = tensors["history"]
-    if rows.ndim != 2:
-        raise ValueError(f"history has shape {rows.shape}")
-    _check(rows, "history", (len(rows), len(Entry._fields)))
+    if rows.shape[1:] != (len(Entry._fields),) or not np.isfinite(rows).all():
+        raise ValueError(f"history has shape {rows.shape}, or numbers that are not finite")
+    current, best = (_dictionary(tensors, name) for name in ("factors", "best"))
+    for found in (current, best):
+        shapes = list(found.patch_shape), list(found.n_atoms)
+        is_fitting = shapes == (list(problem["patch_shape"]), list(problem["n_atoms"]))
+        if not is_fitting or found.n_terms not in (1, problem["n_terms"]):
+            raise ValueError(f"it holds {found}")
+        if found.dtype != np.float64:
+            raise ValueError(f"its factors have dtype {found.dtype}")
     history = tuple(
         Entry(rmse, seconds, int(replaced), mean) for rmse, seconds, replaced, mean in rows.tolist()
     )
     return State(
-        _dictionary(tensors, "factors", problem),
-        _dictionary(tensors, "best", problem),
+        current,
+        best,
         history=history,
         atoms_replaced=int(header["atoms_replaced"]),
         joined_at=int(header["joined_at"]),
@@ -276,21 +262,23 @@ def _state(tensors: dict[str, Any], header: dict[str, Any], problem: dict[str, A
     )
 
 
-def _dictionary(tensors: dict[str, Any], name: str, problem: dict[str, Any]) -> Dictionary:
-    """A dictionary of one term, or of as many as the problem asks for."""
-    n_terms = problem["n_terms"] if len(tensors[f"{name}.0"]) > 1 else 1
-    shapes = zip(problem["patch_shape"], problem["n_atoms"], strict=True)
-    stacks = []
-    for i, shape in enumerate(shapes):
-        _check(tensors[f"{name}.{i}"], f"{name}.{i}", (n_terms, *shape))
-        stacks.append(np.array(tensors[f"{name}.{i}"]))
-    if n_terms > 1:
-        return KroneckerSumDictionary(zip(*stacks, strict=True))
-    return KroneckerDictionary([stack[0] for stack in stacks])
+def _tensors(dictionary: Dictionary, name: str) -> dict[str, NDArray[Any]]:
+    """The factors by their names in a file: ``name.0``, ``name.1``, …"""
+    is_sum = isinstance(dictionary, KroneckerSumDictionary)
+    stacks = enumerate(dictionary.stacks)
+    return {f"{name}.{mode}": stack if is_sum else stack[0] for mode, stack in stacks}
 
 
-def _check(array: Any, name: str, shape: tuple[int, ...]) -> None:
-    if array.dtype != np.float64 or array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape} and dtype {array.dtype}")
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} holds numbers that are not finite")
+def _dictionary(tensors: dict[str, NDArray[Any]], name: str) -> Dictionary:
+    """The dictionary whose factors are ``name.0``, ``name.1``, …"""
+    names = (f"{name}.{mode}" for mode in count())
+    factors = [tensors[key] for key in takewhile(tensors.__contains__, names)]
+    dtypes = sorted({factor.dtype.name for factor in factors})
+    if dtypes not in (["float32"], ["float64"]):
+        raise ValueError(f"factors must be all float32 or all float64; has {', '.join(dtypes)}")
+    if all(factor.ndim != 3 for factor in factors):
+        return KroneckerDictionary(factors)
+    if len({factor.shape[:-2] for factor in factors}) > 1:
+        shapes = ", ".join(str(factor.shape) for factor in factors)
+        raise ValueError(f"factors of shapes {shapes} differ in their number of terms")
+    return KroneckerSumDictionary(zip(*factors, strict=True))
