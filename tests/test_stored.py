@@ -170,15 +170,12 @@ def test_arrays_of_open_files_open_again_by_path(tmp_path, rng):
         path, expected = write_cube(kind, tmp_path, values)
         if path.suffix == ".h5":
             with h5py.File(path) as file:
-                arrays = [open_array(file["scene/radiance"]), open_array(file, "radiance")]
-                arrays = pickle.loads(pickle.dumps(arrays))
+                array = pickle.loads(pickle.dumps(open_array(file["scene/radiance"])))
         else:
             group = zarr.open_group(path, mode="r")
-            arrays = [open_array(group["radiance"]), open_array(group)]
-            arrays = pickle.loads(pickle.dumps(arrays))
-        for array in arrays:
-            assert array.path == path
-            np.testing.assert_array_equal(whole(array), expected)
+            array = pickle.loads(pickle.dumps(open_array(group["radiance"])))
+        assert array.path == path
+        np.testing.assert_array_equal(whole(array), expected)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +187,7 @@ def test_arrays_of_open_files_open_again_by_path(tmp_path, rng):
         (np.float32(3), r"shape \(\)"),
         (np.ma.masked_less(np.arange(6.0).reshape(2, 3), 2), "filled"),
         ({"a": 1}, "builtins.dict is not an array"),
+        (xr.Dataset({"a": ("x", np.zeros(3))}), "xarray.Dataset is not an array"),
         (None, "is not an array"),
         (da.from_array(np.arange(20.0))[da.from_array(np.arange(20) > 3)], "compute_chunk_sizes"),
     ],
@@ -244,12 +242,10 @@ def containers(folder):
             for dimension, length in zip(names, values.shape, strict=True):
                 file.createDimension(dimension, length)
             file.createVariable(name, "f8", names)[:] = values
-    dimensions = {name: [f"{name}{i}" for i in range(v.ndim)] for name, v in arrays.items()}
-    dataset = xr.Dataset({name: (dimensions[name], v) for name, v in arrays.items()})
-    return [*(folder / f"a.{ending}" for ending in ("h5", "mat", "zarr", "nc")), dataset]
+    return [folder / f"a.{ending}" for ending in ("h5", "mat", "zarr", "nc")]
 
 
-@pytest.mark.parametrize("which", range(5))
+@pytest.mark.parametrize("which", range(4))
 def test_it_is_told_which_arrays_could_be_meant(which, tmp_path):
     thing = containers(tmp_path)[which]
     with pytest.raises(StoredArrayError, match=r"one \(3, 4, 5\), .*two \(2, 2, 2\).*dataset="):

@@ -6,7 +6,7 @@ import base64
 import binascii
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kronlearn.io.conversion import converted
 from kronlearn.io.stored import StoredArrayError
 
-__all__ = ["BAND_NAMES", "NOT_KEPT", "SPACE_NAMES", "Packing", "choose", "declared", "plain"]
+__all__ = ["BAND_NAMES", "NOT_KEPT", "SPACE_NAMES", "Packing", "choose", "described"]
 
 WAVELENGTH_NAMES = frozenset(
     {"wavelength", "wavelengths", "wavelength_nm", "wavelengths_nm", "wl", "wvl", "lambda"}
@@ -73,18 +73,40 @@ def choose(name: str, found: Mapping[str, Any], dataset: str | None) -> str:
     return deepest[0]
 
 
-def wavelengths_among(arrays: Mapping[str, Any]) -> NDArray[np.float64] | None:
-    """The 1-D array of numbers whose name says that it holds wavelengths."""
-    for name, values in arrays.items():
-        if name.rpartition("/")[2].lower() in WAVELENGTH_NAMES:
-            numbers = np.asarray(values)
-            numbers = numbers.reshape(-1) if 1 in numbers.shape else numbers
-            if numbers.ndim == 1 and numbers.dtype.kind in "fiu":
-                return numbers.astype(np.float64)
-    return None
+def described(
+    label: str,
+    name: str | None,
+    array: Any,
+    attributes: Mapping[Any, Any],
+    axes: Sequence[str] | None,
+    others: Mapping[str, Any],
+    scaled: bool = True,
+) -> dict[str, Any]:
+    """What a container says about the array of a name: values for attributes of a stored array.
+
+    ``others`` are the arrays of the container by name: those that are no longer than this one may
+    be its wavelengths and coordinates. ``scaled`` says whether scale_factor and add_offset have the
+    meaning that NetCDF gives them.
+    """
+    longest, vectors = max(array.shape, default=0), {}
+    for other, values in others.items():
+        is_short = other != name and 0 < math.prod(values.shape) <= longest
+        if is_short and np.dtype(values.dtype).kind in "fiu":
+            numbers = np.asarray(values[...])
+            vectors[other] = numbers.reshape(-1) if 1 in numbers.shape else numbers
+    found = [n for n in vectors if n.rpartition("/")[2].lower() in WAVELENGTH_NAMES]
+    waves = [vectors[n].astype(np.float64) for n in found if vectors[n].ndim == 1]
+    return {
+        "dataset": name,
+        "attributes": _plain(attributes),
+        "axes": None if axes is None else tuple(axes),
+        "wavelengths": waves[0] if waves else None,
+        "coordinates": {n: v for n, v in vectors.items() if n in (axes or ()) and v.ndim == 1},
+        **_declared(label, _plain(attributes), np.dtype(array.dtype), scaled),
+    }
 
 
-def plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
+def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
     """Attributes as Python's own types, leaving out what has no such form (references, …)."""
     result = {}
     for name, value in attributes.items():
@@ -134,13 +156,10 @@ class Packing:
         return numbers.view(dtype.newbyteorder("="))
 
 
-def declared(
-    name: str, attributes: Mapping[str, Any], dtype: np.dtype[Any], scaled: bool = True
+def _declared(
+    name: str, attributes: Mapping[str, Any], dtype: np.dtype[Any], scaled: bool
 ) -> dict[str, Any]:
-    """``nodata`` and ``packing`` that the attributes of an array of this dtype describe.
-
-    ``scaled`` says whether scale_factor and add_offset have the meaning that NetCDF gives them.
-    """
+    """``nodata`` and ``packing`` that the attributes of an array of this dtype describe."""
     nodata = _nodata(name, attributes, dtype)
     scale = _number(name, attributes, "scale_factor") if scaled else None
     offset = _number(name, attributes, "add_offset") if scaled else None

@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.io.atomic import write_at
-from kronlearn.io.formats.conventions import NOT_KEPT, choose, declared, plain, wavelengths_among
+from kronlearn.io.formats.conventions import NOT_KEPT, choose, described
 from kronlearn.io.stored import Key, StoredArray, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["is_hdf5", "open_file", "open_group", "save", "stored"]
+__all__ = ["is_hdf5", "open_file", "save", "stored"]
 
 # HDF5 has 64 KiB for an attribute.
 _ATTRIBUTE_LENGTH = 2000
+_NETCDF_ENDINGS = (".nc", ".nc4", ".cdf")
 _NETCDF_DIMENSION = "This is a netCDF dimension but not a netCDF variable."
 
 
@@ -37,23 +38,13 @@ class _Reversed:
 
 def stored(dataset: Any, kind: str = "hdf5") -> StoredArray:
     """A dataset of an HDF5 file, given as h5py has it; its kind is "mat" for those of MATLAB."""
-    path = Path(os.path.abspath(dataset.file.filename))
-    attributes, name = plain(_attributes(dataset)), dataset.name.strip("/")
-    # The small arrays of the file may be wavelengths.
-    longest = max(dataset.shape, default=0)
-    short = {n: d for n, d in _datasets(dataset.file).items() if 0 < d.size <= longest}
-    return StoredArray(
-        _Reversed(dataset) if kind == "mat" else dataset,
-        str(path),
-        format=kind,
-        path=path,
-        dataset=name,
-        attributes=attributes,
-        axes=_axes(dataset),
-        wavelengths=wavelengths_among({n: d for n, d in short.items() if n != name}),
-        coordinates={n: d[...] for n, d in short.items() if d.is_scale and d.ndim == 1},
-        **declared(f"{path} ({name})", attributes, dataset.dtype, _is_netcdf(dataset.file)),
-    )
+    path, name = Path(os.path.abspath(dataset.file.filename)), dataset.name.strip("/")
+    is_netcdf = "_NCProperties" in dataset.file.attrs or path.suffix.lower() in _NETCDF_ENDINGS
+    arrays = {n: d for n, d in _datasets(dataset.file).items() if not _is_bare_dimension(d)}
+    known = _attributes(dataset), _axes(dataset), arrays, is_netcdf
+    thing = _Reversed(dataset) if kind == "mat" else dataset
+    description = described(f"{path} ({name})", name, dataset, *known)
+    return StoredArray(thing, str(path), format=kind, path=path, **description)
 
 
 def open_file(path: Path, dataset: str | None, kind: str = "hdf5") -> StoredArray:
@@ -61,14 +52,10 @@ def open_file(path: Path, dataset: str | None, kind: str = "hdf5") -> StoredArra
     h5py = need("h5py", f"To read {path}")
     with ExitStack() as resources:
         file = resources.enter_context(h5py.File(path, "r"))
-        return open_group(file, dataset, kind).keep(resources.pop_all().close)
-
-
-def open_group(group: Any, dataset: str | None, kind: str = "hdf5") -> StoredArray:
-    """The array of a file or group that is open already."""
-    # MATLAB keeps the parts of cells and structures under names with "#".
-    found = {name: d for name, d in _datasets(group).items() if not name.startswith("#")}
-    return stored(found[choose(str(group.file.filename), found, dataset)], kind)
+        # MATLAB keeps the parts of cells and structures under names with "#".
+        found = {name: d for name, d in _datasets(file).items() if not name.startswith("#")}
+        one = found[choose(str(path), found, dataset)]
+        return stored(one, kind).keep(resources.pop_all().close)
 
 
 def is_hdf5(source: StoredArray) -> bool:
@@ -191,6 +178,6 @@ def _axes(dataset: Any) -> tuple[str, ...] | None:
     return tuple(names) if any(names) else None
 
 
-def _is_netcdf(file: Any) -> bool:
-    ending = Path(file.filename).suffix.lower()
-    return "_NCProperties" in file.attrs or ending in (".nc", ".nc4", ".cdf")
+def _is_bare_dimension(dataset: Any) -> bool:
+    """Whether it has no numbers of its own, but stands for a dimension of NetCDF."""
+    return dataset.is_scale and _NETCDF_DIMENSION in str(dataset.attrs.get("NAME"))

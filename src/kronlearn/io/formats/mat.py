@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kronlearn.io.formats import hdf5
-from kronlearn.io.formats.conventions import choose, wavelengths_among
+from kronlearn.io.formats.conventions import choose, described
 from kronlearn.io.stored import StoredArray, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
@@ -36,9 +36,8 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
         _check_types(path, "<" if start[126:128] == b"IM" else ">")
     arrays = {n: v for n, v in _variables(path).items() if isinstance(v, np.ndarray)}
     name = choose(str(path), arrays, dataset)
-    waves = wavelengths_among({n: v for n, v in arrays.items() if n != name})
-    described = {"format": "mat", "path": path, "dataset": name, "wavelengths": waves}
-    return StoredArray(arrays[name], str(path), **described)
+    description = described(f"{path} ({name})", name, arrays[name], {}, None, arrays)
+    return StoredArray(arrays[name], str(path), format="mat", path=path, **description)
 
 
 def check(writer: CubeWriter) -> None:

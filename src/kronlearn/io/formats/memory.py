@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kronlearn.io.formats.conventions import choose, declared, plain, wavelengths_among
+from kronlearn.io.formats.conventions import described
 from kronlearn.io.formats.npy import FileArray, in_file
 from kronlearn.io.stored import StoredArray, StoredArrayError, module_of
 
@@ -16,15 +16,9 @@ __all__ = ["wrap"]
 
 
 def wrap(thing: Any, dataset: str | None) -> StoredArray:
-    """An object as a stored array; ``dataset`` names an array in a container."""
+    """An object as a stored array; there is nothing in it that ``dataset`` could name."""
     package = type(thing).__module__.partition(".")[0]
     kind = f"{package}.{type(thing).__name__}"
-    if kind == "xarray.Dataset":
-        found = {str(name): variable for name, variable in thing.data_vars.items()}
-        return _of_xarray(thing[choose("The xarray.Dataset", found, dataset)])
-    if kind in ("h5py.File", "h5py.Group", "zarr.Group"):
-        module = module_of("zarr" if package == "zarr" else "hdf5")
-        return module.open_group(thing, dataset)
     if dataset is not None:
         raise StoredArrayError(
             f"dataset={dataset!r} was given with a {kind}, which is one array; leave it out."
@@ -48,20 +42,14 @@ def _of_xarray(thing: Any) -> StoredArray:
 
     NaN is a missing value, as everywhere in xarray.
     """
-    name = "xarray.DataArray" + (f" {thing.name}" if thing.name else "")
-    attributes = plain(thing.attrs)
-    said = declared(name, attributes, thing.dtype, scaled=False)
-    coordinates = {str(k): v.values for k, v in thing.coords.items() if v.ndim == 1}
-    return StoredArray(
-        thing,
-        name,
-        dataset=None if thing.name is None else str(thing.name),
-        nodata=math.nan if thing.dtype.kind == "f" else said["nodata"],
-        attributes=attributes,
-        axes=tuple(map(str, thing.dims)),
-        wavelengths=wavelengths_among(coordinates),
-        coordinates={k: v for k, v in coordinates.items() if v.dtype.kind in "fiu"},
-    )
+    label = "xarray.DataArray" + (f" {thing.name}" if thing.name else "")
+    name = None if thing.name is None else str(thing.name)
+    coordinates = {str(k): v for k, v in thing.coords.items() if k != thing.name}
+    known = thing.attrs, list(map(str, thing.dims)), coordinates
+    description = described(label, name, thing, *known, scaled=False)
+    if thing.dtype.kind == "f":
+        description["nodata"] = math.nan
+    return StoredArray(thing, label, **description)
 
 
 def _array_like(thing: Any, package: str, kind: str) -> Any:
@@ -84,8 +72,8 @@ def _array_like(thing: Any, package: str, kind: str) -> Any:
         )
     if not all(hasattr(thing, name) for name in ("shape", "dtype", "__getitem__")):
         raise StoredArrayError(
-            f"A {kind} is not an array; pass a path, or an object with shape, dtype and "
-            "__getitem__."
+            f"A {kind} is not an array; pass a path, an array of it, or an object with shape, "
+            "dtype and __getitem__."
         )
     return thing
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.io.formats import hdf5
-from kronlearn.io.formats.conventions import choose, declared, plain, wavelengths_among
+from kronlearn.io.formats.conventions import choose, described
 from kronlearn.io.formats.npy import FileArray, in_file
 from kronlearn.io.stored import StoredArray, StoredArrayError
 
@@ -57,7 +57,7 @@ def _open_classic(path: Path, dataset: str | None) -> StoredArray:
                 v.data.dtype,
                 _address(v.data) - start,
                 v.data.strides,
-                plain(v._attributes),
+                v._attributes,
                 v.dimensions,
             )
             for name, v in file.variables.items()
@@ -69,17 +69,12 @@ def _open_classic(path: Path, dataset: str | None) -> StoredArray:
         }
     name = choose(str(path), found, dataset)
     one = found[name]
-    vectors.pop(name, None)
+    known = one, one.attributes, one.axes, vectors
     return in_file(
         FileArray(path, one.shape, one.dtype, one.offset, one.strides),
         path,
         format="netcdf",
-        dataset=name,
-        attributes=one.attributes,
-        axes=one.axes,
-        coordinates={n: vectors[n] for n in one.axes if n in vectors},
-        wavelengths=wavelengths_among(vectors),
-        **declared(f"{path} ({name})", one.attributes, one.dtype),
+        **described(f"{path} ({name})", name, *known),
     )
 
 

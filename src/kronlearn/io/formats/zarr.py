@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from kronlearn.io.atomic import remove
-from kronlearn.io.formats.conventions import NOT_KEPT, choose, declared, plain, wavelengths_among
+from kronlearn.io.formats.conventions import NOT_KEPT, choose, described
 from kronlearn.io.stored import StoredArray, StoredArrayError, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["check_replaceable", "open_file", "open_group", "save", "stored"]
+__all__ = ["check_replaceable", "open_file", "save", "stored"]
 
 # The files of an array or group that are not its numbers.
 _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
@@ -31,7 +31,7 @@ def stored(
     array: Any, path: Path | None = None, siblings: dict[str, Any] | None = None
 ) -> StoredArray:
     """An array of a Zarr store; one of its siblings in the group may hold the wavelengths."""
-    attributes = plain(array.attrs.asdict())
+    attributes = array.attrs.asdict()
     names = attributes.pop("_ARRAY_DIMENSIONS", None)
     if array.metadata.zarr_format == 3:
         names = array.metadata.dimension_names
@@ -43,19 +43,9 @@ def stored(
         # An array of a folder is opened again in other processes, wherever they work.
         path = Path(os.path.abspath(root))
     label = str(path) if path is not None else f"zarr.Array {array.store_path}"
-    longest = max(array.shape, default=0)
-    vectors = {k: v for k, v in (siblings or {}).items() if v.ndim == 1 and v.size <= longest}
-    return StoredArray(
-        array,
-        label,
-        format="zarr",
-        path=path,
-        dataset=array.path or None,
-        attributes=attributes,
-        axes=None if not names else tuple(str(name or "") for name in names),
-        wavelengths=wavelengths_among({k: v[...] for k, v in vectors.items()}),
-        **declared(label, attributes, np.dtype(array.dtype)),
-    )
+    axes = None if not names else [str(name or "") for name in names]
+    description = described(label, array.path or None, array, attributes, axes, siblings or {})
+    return StoredArray(array, label, format="zarr", path=path, **description)
 
 
 def open_file(path: Path, dataset: str | None) -> StoredArray:
@@ -71,19 +61,14 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
             store = zarr.storage.ZipStore(path, mode="r", read_only=True)
             files.callback(store.close)
         found = zarr.open(store, mode="r")
+        arrays: dict[str, Any] = {}
         if hasattr(found, "members"):
-            return open_group(found, dataset, path).keep(files.pop_all().close)
-        if dataset is not None:
+            members = sorted(found.members(max_depth=None), key=lambda member: str(member[0]))
+            arrays = {name: member for name, member in members if not hasattr(member, "members")}
+            found = arrays[choose(str(path), arrays, dataset)]
+        elif dataset is not None:
             raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
-        return stored(found, path).keep(files.pop_all().close)
-
-
-def open_group(group: Any, dataset: str | None, path: Path | None = None) -> StoredArray:
-    """The array of a group that is open already."""
-    members = sorted(group.members(max_depth=None), key=lambda member: str(member[0]))
-    arrays = {name: member for name, member in members if not hasattr(member, "members")}
-    label = f"The zarr.Group {group.store_path}" if path is None else str(path)
-    return stored(arrays[choose(label, arrays, dataset)], path, arrays)
+        return stored(found, path, arrays).keep(files.pop_all().close)
 
 
 def check_replaceable(folder: Path) -> None:
