@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from kronlearn.io.atomic import atomic_write
-from kronlearn.io.formats.tiff import tiff_file
+from kronlearn.io.formats.tiff import tiff_file, unwarned
 from kronlearn.io.png16 import read_png16, write_png16
 
 __all__ = [
@@ -193,35 +192,33 @@ def _georeference(page: Any) -> dict[str, Any]:
 
 
 def _read_with_pillow(path: Path) -> Picture:
-    with warnings.catch_warnings():
-        # Large images are what this is for.
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+    # Pillow warns of large images, which are what this is for.
+    with unwarned(), Image.open(path) as image:
         deep = read_png16(path)
-        with Image.open(path) as image:
-            if deep is not None:
-                return _split(deep, image.info.get("icc_profile"))
-            n_frames = getattr(image, "n_frames", 1)
-            if n_frames > 1 and image.format != "MPO":
-                raise ValueError(f"it holds {n_frames} frames; give one image, or a TIFF as stack")
-            return _from_pillow(ImageOps.exif_transpose(image))
+        if deep is not None:
+            return _split(deep, image.info.get("icc_profile"))
+        n_frames = getattr(image, "n_frames", 1)
+        if n_frames > 1 and image.format != "MPO":
+            raise ValueError(f"it holds {n_frames} frames; give one image, or a TIFF as stack")
+        return _from_pillow(ImageOps.exif_transpose(image))
 
 
 def _from_pillow(image: Image.Image) -> Picture:
     mode, icc = image.mode, image.info.get("icc_profile")
-    transparent = "transparency" in image.info
-    if mode in ("P", "PA"):
-        opaque = not transparent and mode == "P"
-        return _without_palette(_split(np.array(image.convert("RGB" if opaque else "RGBA")), icc))
-    if mode in ("L", "RGB") and transparent:
-        return _split(np.array(image.convert("LA" if mode == "L" else "RGBA")), icc)
     if mode.startswith("I"):
         pixels = np.array(image)
         fits = pixels.min() >= 0 and pixels.max() <= 65535
         return Picture(pixels.astype(np.uint16) if fits else pixels, icc=icc)
+    if image.has_transparency_data:
+        image = image.convert("LA" if mode in ("L", "LA") else "RGBA")
+    elif mode not in ("1", "L", "RGB", "F"):
+        image = image.convert("RGB")
+    picture = _split(np.array(image), icc)
+    if mode in ("P", "PA"):
+        return _without_palette(picture)
     if mode in ("1", "L", "LA", "RGB", "RGBA", "F"):
-        return _split(np.array(image), icc)
-    picture = _split(np.array(image.convert("RGB")), None)
-    return replace(picture, notes=(*picture.notes, f"{mode} colours are converted to RGB."))
+        return picture
+    return replace(picture, icc=None, notes=(f"{mode} colours are converted to RGB.",))
 
 
 def _split(pixels: NDArray[Any], icc: bytes | None) -> Picture:

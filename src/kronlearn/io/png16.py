@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.PngImagePlugin import putchunk
 
 __all__ = ["read_png16", "write_png16"]
 
@@ -53,13 +53,10 @@ def write_png16(path: Path, pixels: NDArray[np.uint16], icc: bytes | None = None
     filtered[:, 0] = 2
     filtered[:, 1:] = lines
     filtered[1:, 1:] -= lines[:-1]
-    header = struct.pack(">IIBBBBB", columns, rows, 16, colour, 0, 0, 0)
-    chunks: list[tuple[bytes, Any]] = [(b"IHDR", header)]
-    if icc:
-        chunks.append((b"iCCP", b"ICC profile\0\0" + zlib.compress(icc)))
-    chunks += [(b"IDAT", zlib.compress(filtered.tobytes(), 6)), (b"IEND", b"")]
     with open(path, "wb") as file:
         file.write(b"\x89PNG\r\n\x1a\n")
-        for name, data in chunks:
-            checksum = zlib.crc32(data, zlib.crc32(name))
-            file.write(struct.pack(">I", len(data)) + name + data + struct.pack(">I", checksum))
+        putchunk(file, b"IHDR", struct.pack(">IIBBBBB", columns, rows, 16, colour, 0, 0, 0))
+        if icc:
+            putchunk(file, b"iCCP", b"ICC profile\0\0", zlib.compress(icc))
+        putchunk(file, b"IDAT", zlib.compress(filtered.tobytes(), 6))
+        putchunk(file, b"IEND")

@@ -7,8 +7,6 @@ import os
 import shutil
 import struct
 import time
-import warnings
-import zipfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import numpy as np
 
 from kronlearn.io.atomic import remove
 from kronlearn.io.formats.conventions import NOT_KEPT, choose, described
+from kronlearn.io.formats.tiff import unwarned
 from kronlearn.io.stored import StoredArray, StoredArrayError, need
 from kronlearn.io.writers import CubeWriter
 
@@ -51,11 +50,8 @@ def stored(
 def open_file(path: Path, dataset: str | None) -> StoredArray:
     """The array of a Zarr store in a folder or a zip file."""
     zarr = need("zarr", f"To read {path}")
-    with ExitStack() as resources:
-        # Zarr warns of other files in the folder, and of types that are not in its standard yet.
-        resources.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        files = resources.enter_context(ExitStack())
+    # Zarr warns of other files in the folder, and of types that are not in its standard yet.
+    with unwarned(), ExitStack() as files:
         store: Any = path
         if path.is_file():
             store = zarr.storage.ZipStore(path, mode="r", read_only=True)
@@ -90,10 +86,7 @@ def save(writer: CubeWriter, place: Path) -> None:
         for key, part in writer.blocks(array.shards or array.chunks):
             array[key] = writer.packed(part, np.dtype(array.dtype)) if is_copy else part
         if is_zip:
-            # Chunks are compressed already.
-            with zipfile.ZipFile(place, "x", zipfile.ZIP_STORED) as archive:
-                for file in filter(Path.is_file, sorted(folder.rglob("*"))):
-                    archive.write(file, file.relative_to(folder).as_posix())
+            shutil.make_archive(str(place.with_suffix("")), "zip", folder)
             remove(folder)
     except BaseException:
         # Zarr's threads may still be writing to it after an error.
