@@ -72,5 +72,5 @@ def on_gpu(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The GPU, which ``device="cuda"`` means then."""
     monkeypatch.setattr("kronlearn.cuda.device._current", lambda: gpu)
     if isinstance(gpu, EmulatedGpu):
-        monkeypatch.setattr("kronlearn.io.device_arrays.cupy", ArraysOnGpu)
+        monkeypatch.setattr("kronlearn.cuda.arrays.cupy", ArraysOnGpu)
     return gpu

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from kronlearn.cuda.arrays import is_on_gpu
 from kronlearn.cuda.device import include_options, kernel_texts
-from kronlearn.io.device_arrays import is_on_gpu
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 HERE = Path(__file__).parent

@@ -32,9 +32,10 @@ from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import KroneckerDictionary
 from kronlearn.core.engine import Task
 from kronlearn.core.init import dct_factor
+from kronlearn.engines.samples import open_samples
 from kronlearn.engines.selection import select_engine
 from kronlearn.engines.threads import Threads, resolve_n_jobs
-from kronlearn.io.arrays import ArraySource, open_samples
+from kronlearn.io.arrays import ArraySource
 
 N = 5000
 # Many blocks and a last one that is not whole.

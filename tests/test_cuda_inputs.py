@@ -13,10 +13,10 @@ import kronlearn as kl
 import reference
 from emulated_gpu import ArrayGpu, OnEmulatedGpu
 from kronlearn.core.init import dct_factor
+from kronlearn.cuda.arrays import adopted, is_on_gpu, returned_as
 from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.streaming import streamed
 from kronlearn.io.arrays import ArraySource
-from kronlearn.io.device_arrays import adopted, is_on_gpu, returned_as
 from test_cuda_images import picture
 
 EMULATED = ArrayGpu

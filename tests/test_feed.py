@@ -113,7 +113,7 @@ def test_after_an_error_chunks_that_wait_are_not_read(samples):
 @pytest.mark.parametrize("n_threads", [1, 4])
 def test_a_file_is_read_by_the_threads_themselves(samples, dictionary, n_threads, tmp_path):
     np.save(tmp_path / "samples.npy", samples)
-    from kronlearn.io.arrays import open_samples, source_of
+    from kronlearn.engines.samples import open_samples, source_of
 
     source = source_of(open_samples(tmp_path / "samples.npy"), (4, 4))
     assert source.file(0) is not None
@@ -127,7 +127,7 @@ def test_a_file_that_is_cut_off_meanwhile_is_an_error_that_names_it(
 ):
     path = tmp_path / "samples.npy"
     np.save(path, samples)
-    from kronlearn.io.arrays import open_samples, source_of
+    from kronlearn.engines.samples import open_samples, source_of
 
     source = source_of(open_samples(path), (4, 4))
     with open(path, "r+b") as file:

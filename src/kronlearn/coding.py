@@ -10,8 +10,8 @@ from scipy import sparse
 
 from kronlearn.core.coder import Coder, check_method, check_targets, check_weights
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.engines.samples import open_samples, source_of
 from kronlearn.engines.selection import check_device, local_engine
-from kronlearn.io.arrays import open_samples, source_of
 from kronlearn.parameters import check_block_size
 
 __all__ = ["sparse_code"]

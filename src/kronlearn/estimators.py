@@ -21,8 +21,8 @@ from kronlearn.core.loop import Plan, State
 from kronlearn.core.moments import Moments
 from kronlearn.core.source import Source
 from kronlearn.core.structures import General, Orthonormal
+from kronlearn.engines.samples import Samples, open_samples
 from kronlearn.engines.selection import DEVICES, ENGINES, select_engine
-from kronlearn.io.arrays import Samples, open_samples
 from kronlearn.io.model_files import load_state, save_state
 from kronlearn.learner import DictionaryLearner, Progress
 from kronlearn.parameters import check_block_size, count, number, one_of, random_numbers

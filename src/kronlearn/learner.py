@@ -23,8 +23,9 @@ from kronlearn.core.moments import Moments
 from kronlearn.core.online import learn_batch
 from kronlearn.core.source import Source
 from kronlearn.engines.lazy import has_unknown_length, lazy_codes, lazy_samples
+from kronlearn.engines.samples import Samples, source_of
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
-from kronlearn.io.arrays import Samples, check_shape, dask_array, real_array, source_of
+from kronlearn.io.arrays import check_shape, dask_array, real_array
 from kronlearn.parameters import check_declared, mode_sizes
 from kronlearn.progress import progress_bar
 

@@ -16,7 +16,7 @@ from kronlearn.cli.fitting import default_sparsity, learn_and_save
 from kronlearn.cli.output import Output, counted, times
 from kronlearn.cli.places import check_places
 from kronlearn.core.source import Source
-from kronlearn.io.arrays import open_samples, source_of
+from kronlearn.engines.samples import open_samples, source_of
 from kronlearn.io.stored import StoredArray, format_by_ending, open_array
 
 __all__ = ["SAMPLES", "learn"]

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.source import Source
+from kronlearn.engines.samples import source_of
 from kronlearn.images.patch_grid import PatchGrid, without_means
-from kronlearn.io.arrays import source_of
 from kronlearn.io.images import (
     READABLE,
     Picture,

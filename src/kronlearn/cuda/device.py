@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.source import Source
+from kronlearn.cuda.arrays import cupy
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.streaming import streamed
-from kronlearn.io.device_arrays import cupy
 
 __all__ = ["Gpu", "current_gpu", "include_options", "kernel_texts"]
 

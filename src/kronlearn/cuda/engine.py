@@ -13,6 +13,7 @@ from kronlearn.core.codes import csr_codes
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import Engine, Iterated, PassSums, Task
 from kronlearn.core.source import Source
+from kronlearn.cuda.arrays import DeviceSource
 from kronlearn.cuda.block_sums import BlockSums
 from kronlearn.cuda.coder import ChunkCoder
 from kronlearn.cuda.codes import GpuCodes
@@ -20,7 +21,6 @@ from kronlearn.cuda.device import current_gpu
 from kronlearn.cuda.iterations import Iterations, iterations_for
 from kronlearn.cuda.samples import GpuSamples
 from kronlearn.cuda.worst import WorstSamples
-from kronlearn.io.device_arrays import DeviceSource
 
 __all__ = ["Cuda"]
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.coder import METHODS as CODER_METHODS
+from kronlearn.cuda.arrays import adopted, is_on_gpu
 from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.group_passes import Shrinkage
 from kronlearn.cuda.image_passes import Coding, Tell
@@ -22,7 +23,6 @@ from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.slabs import Axis, Grid, PlacedArray
 from kronlearn.cuda.tables import gpu_tables
 from kronlearn.cuda.tasks import METHODS, check_method
-from kronlearn.io.device_arrays import adopted, is_on_gpu
 
 __all__ = ["GpuImages"]
 

@@ -7,9 +7,9 @@ from itertools import cycle
 from typing import Any
 
 from kronlearn.core.source import Source
+from kronlearn.cuda.arrays import DeviceSource
 from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.streaming import SLOTS
-from kronlearn.io.device_arrays import DeviceSource
 
 __all__ = ["GpuSamples"]
 

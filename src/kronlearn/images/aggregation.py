@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from kronlearn.core.init import dct_factor
 from kronlearn.core.instruction_sets import instruction_set
+from kronlearn.cuda.arrays import is_on_gpu
 from kronlearn.cuda.images import GpuImages
 from kronlearn.engines.threads import native_dictionary
 from kronlearn.engines.workers import Workers
 from kronlearn.images.dictionaries import default_patch
 from kronlearn.images.planes import contiguous
-from kronlearn.io.device_arrays import is_on_gpu
 
 __all__ = ["Averager", "group_sizes", "overlapping", "similar_patches"]
 

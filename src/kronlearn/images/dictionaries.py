@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.cuda.arrays import is_on_gpu
 from kronlearn.cuda.device import Gpu
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.images.patch_grid import PatchGrid, sizes_per_axis
-from kronlearn.io.device_arrays import is_on_gpu
 from kronlearn.parameters import check_count
 
 __all__ = ["Choice", "choose", "default_patch", "draw_patches", "learn"]

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.core.init import dct_factor
+from kronlearn.cuda.arrays import is_on_gpu
 from kronlearn.cuda.device import Gpu, current_gpu
 from kronlearn.cuda.pixels import Contents, Pixels
 from kronlearn.images.patch_grid import PatchGrid
 from kronlearn.images.planes import contents_of, contiguous, image_array, knows, place_of
-from kronlearn.io.device_arrays import is_on_gpu
 
 __all__ = ["estimate_sigma", "sigma_of_channel"]
 

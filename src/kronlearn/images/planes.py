@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kronlearn.cuda.arrays import adopted, is_on_gpu, returned_as
 from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.pixels import KINDS, Contents, Pixels
 from kronlearn.io.conversion import in_range
-from kronlearn.io.device_arrays import adopted, is_on_gpu, returned_as
 
 __all__ = [
     "Planes",

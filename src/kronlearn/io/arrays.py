@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.core.source import BLOCK_NUMBERS, Source, check_shape, check_size, sample_dtype
-from kronlearn.io.device_arrays import DeviceSource, is_on_gpu
 from kronlearn.io.formats.npy import FileArray
-from kronlearn.io.stored import StoredArray, open_array
+from kronlearn.io.stored import StoredArray
 
-__all__ = ["ArraySource", "Samples", "check_shape", "dask_array", "open_samples"]
-__all__ += ["real_array", "source_of"]
-
-# Whose arrays are read in blocks instead of being taken into memory.
-_LAZY = ("dask", "h5py", "xarray", "zarr")
-
-Samples = NDArray[Any] | StoredArray | Source
+__all__ = ["ArraySource", "check_shape", "dask_array", "real_array"]
 
 
 class ArraySource(Source):
@@ -96,43 +88,6 @@ class ArraySource(Source):
 
     def _converted(self, samples: NDArray[Any]) -> NDArray[Any]:
         return np.ascontiguousarray(samples, dtype=self.dtype).reshape(-1, self.n_features)
-
-
-def open_samples(Y: Any, name: str = "Y") -> Samples:
-    """Samples as they can be read: an array in memory, a stored one, or a source.
-
-    Paths, mapped files, arrays of Zarr, h5py, Dask and xarray, and what has a method ``as_source``,
-    as the patches of an image do, are read in blocks. ``name`` is what errors call an array in
-    memory.
-    """
-    if isinstance(Y, Source) or is_on_gpu(Y):
-        return Y
-    if hasattr(Y, "as_source"):
-        return Y.as_source()
-    lazy = type(Y).__module__.split(".")[0] in _LAZY
-    if not lazy and not isinstance(Y, str | os.PathLike | StoredArray | np.memmap):
-        return real_array(Y, name)
-    stored = open_array(Y)
-    if stored.ndim < 2:
-        raise stored.error(
-            f"has shape {stored.shape}; an array of samples (N, m_1, …, m_d) is needed"
-        )
-    return stored
-
-
-def source_of(
-    samples: Samples | ArrayLike, patch_shape: tuple[int, ...], name: str = "Y"
-) -> Source:
-    """The source of opened samples of a shape."""
-    if isinstance(samples, Source):
-        if samples.patch_shape != patch_shape:
-            raise ValueError(
-                f"The samples have shape {samples.patch_shape}; {patch_shape} is needed."
-            )
-        return samples
-    if is_on_gpu(samples):
-        return DeviceSource(samples, patch_shape)
-    return ArraySource(samples, patch_shape, name)
 
 
 def dask_array(source: Source) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.PngImagePlugin import putchunk
 
 from kronlearn.io.atomic import atomic_write
 from kronlearn.io.formats.tiff import tiff_file, unwarned
-from kronlearn.io.png16 import read_png16, write_png16
 
 __all__ = [
     "READABLE",
@@ -33,6 +35,9 @@ READABLE = (
 # Tags of a TIFF that say where on the Earth a pixel lies, and which value marks missing data.
 _GEOREFERENCE = (33550, 33922, 34264, 34735, 34736, 34737, 42113)
 _GDAL_NODATA = 42113
+
+# What Pillow calls the layouts of PNG files with 16 bits per channel in colour, or with alpha.
+_LAYOUTS = ("LA;16B", "RGB;16B", "RGBA;16B")
 
 # Luminance of linear RGB (ITU-R BT.709), as in scikit-image's rgb2gray.
 _LUMINANCE = np.array([0.2125, 0.7154, 0.0721], np.float32)
@@ -194,13 +199,38 @@ def _georeference(page: Any) -> dict[str, Any]:
 def _read_with_pillow(path: Path) -> Picture:
     # Pillow warns of large images, which are what this is for.
     with unwarned(), Image.open(path) as image:
-        deep = read_png16(path)
+        deep = _read_png16(path)
         if deep is not None:
             return _split(deep, image.info.get("icc_profile"))
         n_frames = getattr(image, "n_frames", 1)
         if n_frames > 1 and image.format != "MPO":
             raise ValueError(f"it holds {n_frames} frames; give one image, or a TIFF as stack")
         return _from_pillow(ImageOps.exif_transpose(image))
+
+
+def _read_png16(path: Path) -> NDArray[np.uint16] | None:
+    """The pixels, shape (rows, columns, 2 to 4); None if a file is not of this kind.
+
+    Pillow keeps the high byte of every value; told that the bytes are the other way round, it
+    keeps the low one. Both together are the value. Gray and alpha are four bytes, as RGBA has.
+    """
+    with Image.open(path) as picture:
+        layout = str(picture.tile[0].args) if picture.tile else ""
+        if picture.format != "PNG" or layout not in _LAYOUTS:
+            return None
+    if layout == "LA;16B":
+        return _raw(path, "RGBA").view(">u2").astype(np.uint16)
+    values = _raw(path, layout).astype(np.uint16)
+    values <<= 8
+    values |= _raw(path, layout[:-1] + "L")
+    return values
+
+
+def _raw(path: Path, layout: str) -> NDArray[np.uint8]:
+    """The pixels of a file as Pillow reads them if told that its bytes have this layout."""
+    with Image.open(path) as picture:
+        picture.tile = [tile._replace(args=layout) for tile in picture.tile]
+        return np.array(picture)
 
 
 def _from_pillow(image: Image.Image) -> Picture:
@@ -308,7 +338,7 @@ def write_picture(path: Path, picture: Picture, overwrite: bool) -> None:
         elif form.name == "TIFF":
             _write_tiff(place, pixels, picture)
         elif pixels.dtype == np.uint16 and pixels.ndim == 3:
-            write_png16(place, pixels, picture.icc)
+            _write_png16(place, pixels, picture.icc)
         else:
             options = {**_OPTIONS.get(form.name, {}), "icc_profile": picture.icc}
             Image.fromarray(pixels).save(place, **options)
@@ -329,3 +359,23 @@ def _write_tiff(place: Path, pixels: NDArray[Any], picture: Picture) -> None:
         extratags=picture.georeference,
         metadata=None,
     )
+
+
+def _write_png16(place: Path, pixels: NDArray[np.uint16], icc: bytes | None) -> None:
+    """Write pixels (rows, columns, 2 to 4) of 16 bits, which Pillow cannot write."""
+    rows, columns, channels = pixels.shape
+    # The format's numbers for gray and alpha, RGB, RGBA.
+    colour = {2: 4, 3: 2, 4: 6}[channels]
+    # Filter 2: each row as what it adds to the one above.
+    lines = np.ascontiguousarray(pixels, ">u2").reshape(rows, -1).view(np.uint8)
+    filtered = np.empty((rows, 1 + lines.shape[1]), np.uint8)
+    filtered[:, 0] = 2
+    filtered[:, 1:] = lines
+    filtered[1:, 1:] -= lines[:-1]
+    with open(place, "wb") as file:
+        file.write(b"\x89PNG\r\n\x1a\n")
+        putchunk(file, b"IHDR", struct.pack(">IIBBBBB", columns, rows, 16, colour, 0, 0, 0))
+        if icc:
+            putchunk(file, b"iCCP", b"ICC profile\0\0", zlib.compress(icc))
+        putchunk(file, b"IDAT", zlib.compress(filtered.tobytes(), 6))
+        putchunk(file, b"IEND")
