@@ -181,7 +181,7 @@ def test_a_missing_file_is_both_a_value_error_and_a_file_not_found_error(tmp_pat
 
 
 def test_a_folder_is_refused(tmp_path):
-    with pytest.raises(ModelFileError, match="is a folder; give the name of a model file"):
+    with pytest.raises(ModelFileError, match="is not a regular file; give the name of"):
         load_dictionary(tmp_path)
 
 
@@ -279,19 +279,17 @@ def test_shapes_and_offsets_that_disagree_are_refused(path, shape, offsets):
         (envelope(format="recipe"), "not a kronlearn model"),
         (envelope(version=2), "file version 2, written by a newer kronlearn.*upgrade it"),
         (envelope(version=10**4000), "file version 1000"),
-        (envelope(version="1"), "has no version or no info"),
-        (envelope(version=True), "has no version or no info"),
-        (envelope(version=0), "has no version or no info"),
-        (envelope(kind="recipe"), "unknown kind; kronlearn knows dictionary and checkpoint"),
-        (envelope(kind=["dictionary"]), "unknown kind"),
+        (envelope(version="1"), "has no version, no kind or no info"),
+        (envelope(version=True), "has no version, no kind or no info"),
+        (envelope(kind="recipe"), "no kind or no info"),
+        (envelope(kind=["dictionary"]), "no kind or no info"),
         (envelope(kind="checkpoint"), "is a checkpoint, not a dictionary"),
-        (envelope(info=[]), "has no version or no info"),
-        (envelope(info=None), "has no version or no info"),
+        (envelope(info=[]), "has no version, no kind or no info"),
+        (envelope(info=None), "has no version, no kind or no info"),
         ("[]", "not a kronlearn model"),
         ("{", "its kronlearn header cannot be read"),
         ("[" * 100_000, "its kronlearn header cannot be read"),
         ('{"a": ' + "1" * 100_000 + "}", "its kronlearn header cannot be read"),
-        ('{"a": Infinity}', "its kronlearn header cannot be read"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +21,6 @@ save = hdf5.save
 
 # A variable that may be wavelengths or coordinates has so many numbers at most.
 _SHORT = 1 << 16
-
-
-class _Variable(NamedTuple):
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    offset: int
-    strides: tuple[int, ...]
-    attributes: dict[str, Any]
-    axes: tuple[str, ...]
 
 
 def open_file(path: Path, dataset: str | None) -> StoredArray:
@@ -52,13 +44,13 @@ def _open_classic(path: Path, dataset: str | None) -> StoredArray:
     with netcdf_file(path, "r", mmap=True) as file:
         start = _address(file._mm_buf)
         found = {
-            name: _Variable(
-                v.data.shape,
-                v.data.dtype,
-                _address(v.data) - start,
-                v.data.strides,
-                v._attributes,
-                v.dimensions,
+            name: SimpleNamespace(
+                shape=v.data.shape,
+                dtype=v.data.dtype,
+                strides=v.data.strides,
+                offset=_address(v.data) - start,
+                attributes=v._attributes,
+                axes=v.dimensions,
             )
             for name, v in file.variables.items()
         }
