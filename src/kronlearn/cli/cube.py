@@ -19,6 +19,7 @@ from kronlearn.cli.places import check_places
 from kronlearn.cli.quality import plain_quality
 from kronlearn.hyperspectral.learning import default_atoms
 from kronlearn.io.cubes import Cube, open_cube
+from kronlearn.io.writers import places_for
 
 __all__ = ["cube"]
 
@@ -203,7 +204,7 @@ def denoise(
     check_places([("OUT", output)], read, overwrite, folders=True)
     found = _open(path, band_axis, dataset, nodata, shown)
     # An ENVI cube is two files.
-    files = [output.parent / file.name for file in found.places(output)]
+    files = [output.parent / file.name for file in places_for(output, found.stored)]
     for file in files:
         check_places([("OUT", file)], found.stored.files, overwrite, folders=True)
     given = _sigma(sigma, found)

@@ -22,6 +22,8 @@ __all__ = ["CubePatches"]
 # Slabs of rows that are kept for samples to come: several threads may be reading on.
 _SLABS = 5
 _NOT_PICKLED = ("_lock", "_slabs")
+# Values, and where they are data; None where all are.
+Checked = tuple[NDArray[Any], NDArray[np.bool_] | None]
 
 
 class CubePatches(Source):
@@ -95,7 +97,7 @@ class CubePatches(Source):
     def _forget(self) -> None:
         """Have nothing read."""
         self._lock = Lock()
-        self._slabs: dict[int, Future[NDArray[Any]]] = {}
+        self._slabs: dict[int, Future[Checked]] = {}
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Read consecutive samples.
@@ -125,7 +127,8 @@ class CubePatches(Source):
             before, after = int(self._before[strip]), int(self._before[strip + 1])
             a, b = max(start, before), min(stop, after)
             places = self._places(strip, a - before, b - before)
-            patches = self._strip_grid.cut(self._strip(strip).transpose(0, 2, 1), places)
+            values, _ = self._strip(strip)
+            patches = self._strip_grid.cut(values.transpose(0, 2, 1), places)
             samples[a - start : b - start] = self._samples(patches.swapaxes(2, 3))
         return samples
 
@@ -181,7 +184,7 @@ class CubePatches(Source):
         patches = without_means(patches) if self.remove_means else patches
         return patches.astype(self.dtype).reshape(-1, self.n_features)
 
-    def _strip(self, strip: int) -> NDArray[Any]:
+    def _strip(self, strip: int) -> Checked:
         """Values (m, columns, bands) of a strip; those read with it are kept for others."""
         first = strip // self._per_slab * self._per_slab
         starts, height = self._grid.starts[0], self.patch_shape[0]
@@ -196,20 +199,21 @@ class CubePatches(Source):
         if is_new:
             last = int(starts[min(first + self._per_slab, self._n_strips) - 1])
             try:
-                values, _ = self.cube.read_checked(slice(start, last + height))
-                slab.set_result(values)
+                slab.set_result(self.cube.read_checked(slice(start, last + height)))
             except BaseException as problem:
                 slab.set_exception(problem)
                 with self._lock:
                     self._slabs.pop(first, None)
         inside = int(starts[strip]) - start
-        return slab.result()[inside : inside + height]
+        values, valid = slab.result()
+        part = slice(inside, inside + height)
+        return values[part], None if valid is None else valid[part]
 
     def _find_valid(self) -> None:
         """Find the patches in which every value is data."""
         counts = np.full(self._n_strips, len(self._strip_grid))
         for strip in range(self._n_strips):
-            valid = self.cube.valid(self._strip(strip))
+            _, valid = self._strip(strip)
             if valid is None or valid.all():
                 continue
             whole = self._strip_grid.cut(valid.transpose(0, 2, 1)).all(axis=(1, 2, 3))

@@ -117,8 +117,6 @@ def check_targets(targets: Iterable[Path], overwrite: bool) -> None:
 
 def _sync(place: Path) -> None:
     """Make sure that a file, or the list of the files of a folder, has reached the disk."""
-    if place.is_dir() and os.name != "posix":
-        return
     descriptor = os.open(place, os.O_RDONLY)
     try:
         os.fsync(descriptor)

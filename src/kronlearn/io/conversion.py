@@ -1,4 +1,4 @@
-"""Numbers in another dtype: rounded and kept in range for integers, NaN as no data."""
+"""Numbers in another dtype, rounded and in range for integers, or with axes in another order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["converted", "fits", "in_range"]
+__all__ = ["bands_last", "converted", "fits", "in_range", "in_stored_order"]
 
 
 def fits(number: float | int, dtype: np.dtype[Any]) -> bool:
@@ -66,3 +66,19 @@ def in_range(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
             highest = np.nextafter(highest, values.dtype.type(0))
         np.clip(np.rint(values, out=values), limits.min, highest, out=values)
     return values.astype(dtype, copy=False)
+
+
+def bands_last(values: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
+    """Values as (rows, columns, bands), which are these of their axes; all others have length one.
+
+    There is one band where only two axes are given.
+    """
+    values = np.moveaxis(values, axes, range(-len(axes), 0))
+    values = values.reshape(values.shape[-len(axes) :])
+    return values if len(axes) == 3 else values[..., None]
+
+
+def in_stored_order(values: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
+    """Values (rows, columns, bands) with their axes in the order that they have in an array."""
+    values = values if len(axes) == 3 else values[..., 0]
+    return values.transpose(np.argsort(axes))

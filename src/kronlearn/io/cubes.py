@@ -10,10 +10,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.io.conversion import converted, fits
+from kronlearn.io.conversion import bands_last, converted, fits, in_stored_order
 from kronlearn.io.formats.conventions import BAND_NAMES, SPACE_NAMES
 from kronlearn.io.stored import PathLike, StoredArray, StoredArrayError, open_array
-from kronlearn.io.writers import CubeWriter, places_for
+from kronlearn.io.writers import CubeWriter
 
 __all__ = ["Cube", "CubeWriter", "open_cube"]
 
@@ -115,35 +115,8 @@ class Cube:
         key = [slice(None)] * self.stored.ndim
         for axis, part in zip(self.axes, parts, strict=False):
             key[axis] = part
-        values = self.bands_last(self.stored.read(tuple(key)))
+        values = bands_last(self.stored.read(tuple(key)), self.axes)
         return values if self.band_axis is not None else values[..., parts[2]]
-
-    def bands_last(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Turn values with the axes of the stored array into (rows, columns, bands).
-
-        Parameters
-        ----------
-        values : array
-            Values in the order of axes in which the cube is stored.
-
-        Returns
-        -------
-        array of shape (rows, columns, bands)
-            A view of the values.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import kronlearn as kl
-        >>> cube = kl.hyperspectral.open_cube(np.zeros((5, 20, 30)), band_axis=0)
-        >>> cube.bands_last(np.zeros((5, 8, 8))).shape
-        (8, 8, 5)
-        """
-        n_axes = len(self.axes)
-        values = np.moveaxis(values, self.axes, range(-n_axes, 0))
-        # What is left in front are axes of length one.
-        values = values.reshape(values.shape[-n_axes:])
-        return values[..., None] if self.band_axis is None else values
 
     def read_checked(
         self, rows: slice, columns: slice | None = None, bands: slice | None = None
@@ -182,31 +155,11 @@ class Cube:
                 starts = [0 if part is None else part.start or 0 for part in (rows, columns, bands)]
                 self._refuse(values, starts)
             return values, None
-        valid = self.valid(values)
+        valid = self._valid(values)
         return values, None if valid is None or valid.all() else valid
 
-    def valid(self, values: NDArray[Any]) -> NDArray[np.bool_] | None:
-        """Find out which values of this cube are data.
-
-        Parameters
-        ----------
-        values : array
-            Values of the cube.
-
-        Returns
-        -------
-        bool array of the same shape, or None
-            Where there are data: values other than ``nodata`` and, for floats, finite; None if
-            nothing is declared to mean no data.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import kronlearn as kl
-        >>> cube = kl.hyperspectral.open_cube(np.zeros((20, 30, 5)), nodata=-1)
-        >>> cube.valid(np.array([0.0, -1.0, np.nan])).tolist()
-        [True, False, False]
-        """
+    def _valid(self, values: NDArray[Any]) -> NDArray[np.bool_] | None:
+        """Where values are data, and finite; None where no value means that there are none."""
         if self.nodata is None:
             return None
         if self.dtype.kind == "f":
@@ -241,8 +194,8 @@ class Cube:
         """
         if values.shape != self.shape:
             raise ValueError(f"values have shape {values.shape}; the cube has {self.shape}.")
-        result = self.in_order(converted(values, self.dtype, self.nodata, self.name))
-        result = np.ascontiguousarray(result).reshape(self.stored.shape)
+        result = converted(values, self.dtype, self.nodata, self.name)
+        result = np.ascontiguousarray(in_stored_order(result, self.axes)).reshape(self.stored.shape)
         thing = self.stored.thing
         is_labelled = type(thing).__module__.startswith("xarray")
         return thing.copy(data=result) if is_labelled else result
@@ -283,29 +236,6 @@ class Cube:
         """
         return CubeWriter(self, Path(path), overwrite)
 
-    def places(self, path: PathLike) -> list[Path]:
-        """Return the files or folders that :meth:`create` would make or replace.
-
-        Parameters
-        ----------
-        path : str or path
-            The file that would be created.
-
-        Returns
-        -------
-        list of Path
-            One file or folder; two files for ENVI.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import kronlearn as kl
-        >>> cube = kl.hyperspectral.open_cube(np.zeros((5, 20, 30)), band_axis=0)
-        >>> [place.name for place in cube.places("scene.hdr")]
-        ['scene.img', 'scene.hdr']
-        """
-        return places_for(Path(path).resolve(), self.stored)
-
     def close(self) -> None:
         """Close the file that the cube is read from. It may be called more than once.
 
@@ -323,30 +253,6 @@ class Cube:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def in_order(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Turn values (rows, columns, bands) into the order of axes of the stored array.
-
-        Parameters
-        ----------
-        values : array of shape (rows, columns, bands)
-            The values.
-
-        Returns
-        -------
-        array
-            A view of the values, with the axes in the order in which the cube is stored.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import kronlearn as kl
-        >>> cube = kl.hyperspectral.open_cube(np.zeros((5, 20, 30)), band_axis=0)
-        >>> cube.in_order(np.zeros((8, 8, 5))).shape
-        (5, 8, 8)
-        """
-        values = values if self.band_axis is not None else values[..., 0]
-        return values.transpose(np.argsort(self.axes))
 
     def _turned(self, lengths: tuple[int, ...]) -> tuple[int, int, int]:
         """Lengths in the array as (rows, columns, bands)."""

@@ -23,7 +23,7 @@ from kronlearn.io.atomic import (
     temporary_place,
     write_at,
 )
-from kronlearn.io.conversion import converted, fits
+from kronlearn.io.conversion import converted, fits, in_stored_order
 from kronlearn.io.stored import KNOWN, Key, StoredArray, format_by_ending, module_of, need
 
 if TYPE_CHECKING:
@@ -67,7 +67,10 @@ class CubeWriter:
         self.target, self.path = target, Path(os.path.realpath(target))
         is_held = cube.nodata is not None and fits(cube.nodata, cube.dtype)
         self.nodata = cube.nodata if is_held else None
-        self.format, self._places = _format_for(self.path, self.source), cube.places(target)
+        self.format, self._places = (
+            _format_for(self.path, self.source),
+            places_for(target, self.source),
+        )
         self._module = module_of(self.format)
         # What cannot be is told before the work.
         self._check_place()
@@ -107,7 +110,9 @@ class CubeWriter:
         values = converted(values, self.dtype, self.nodata, str(self.target))
         lengths, axis = self.source.shape, self.cube.axes[0]
         row_bytes = math.prod(lengths[axis + 1 :]) * self.dtype.itemsize
-        parts = np.ascontiguousarray(self.cube.in_order(values)).reshape(-1).view(np.uint8)
+        parts = (
+            np.ascontiguousarray(in_stored_order(values, self.cube.axes)).reshape(-1).view(np.uint8)
+        )
         with explaining(self.target):
             for i, part in enumerate(parts.reshape(math.prod(lengths[:axis]), -1)):
                 write_at(self._file, part, (i * n_rows + start) * row_bytes)
@@ -207,7 +212,8 @@ class CubeWriter:
 
 
 def places_for(path: Path, source: StoredArray) -> list[Path]:
-    """The files or folders that are made or replaced for a name."""
+    """The files or folders that are made or replaced for a name: of ENVI two."""
+    path = path.resolve()
     module = module_of(_format_for(path, source))
     return module.places(path, source) if hasattr(module, "places") else [path]
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.io.conversion import bands_last
 from kronlearn.io.formats import image_folder
 from kronlearn.io.formats.conventions import WAVELENGTH_NAMES
 from kronlearn.io.formats.tiff import quiet, tiff_file, unwarned
@@ -120,7 +121,7 @@ def _windows(writer: CubeWriter, height: int = 1) -> Iterator[tuple[Any, Any]]:
     axis = writer.cube.axes[0]
     for key, part in writer.blocks((height,) * writer.source.ndim):
         window = ((key[axis].start, key[axis].stop), (0, writer.shape[1]))
-        yield window, np.moveaxis(writer.cube.bands_last(part), 2, 0)
+        yield window, np.moveaxis(bands_last(part, writer.cube.axes), 2, 0)
 
 
 def _profile(writer: CubeWriter, source: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.io.conversion import bands_last
 from kronlearn.io.formats.tiff import tiff_file
 from kronlearn.io.images import READABLE, Picture, read_picture
 from kronlearn.io.stored import Key, StoredArray, StoredArrayError
@@ -94,7 +95,7 @@ def save(writer: CubeWriter, place: Path) -> None:
         key = [slice(0, length) for length in writer.source.shape]
         if writer.cube.band_axis is not None:
             key[writer.cube.band_axis] = slice(band, band + 1)
-        pixels = np.ascontiguousarray(writer.cube.bands_last(writer.rows[tuple(key)])[..., 0])
+        pixels = bands_last(writer.rows[tuple(key)], writer.cube.axes)[..., 0]
         if name.suffix.lower() == ".png" and pixels.dtype in (np.uint8, np.uint16):
             Image.fromarray(pixels).save(place / name)
             continue

@@ -44,7 +44,7 @@ class FileArray:
     ) -> None:
         self.path, self.shape, self.dtype, self.offset = path, shape, dtype, offset
         self.strides = strides or _c_strides(shape, dtype)
-        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self._descriptor = os.open(path, os.O_RDONLY)
         self.close = weakref.finalize(self, os.close, self._descriptor)
 
     @property
