@@ -198,8 +198,11 @@ def _georeference(page: Any) -> dict[str, Any]:
 
 def _read_with_pillow(path: Path) -> Picture:
     # Pillow warns of large images, which are what this is for.
-    with unwarned(), Image.open(path) as image:
-        deep = _read_png16(path)
+    with unwarned():
+        opened = Image.open(path)
+    with opened as image:
+        with unwarned():
+            deep = _read_png16(path)
         if deep is not None:
             return _split(deep, image.info.get("icc_profile"))
         n_frames = getattr(image, "n_frames", 1)
