@@ -201,26 +201,21 @@ def _read_with_pillow(path: Path) -> Picture:
     with unwarned():
         opened = Image.open(path)
     with opened as image:
-        with unwarned():
-            deep = _read_png16(path)
-        if deep is not None:
-            return _split(deep, image.info.get("icc_profile"))
+        layout = str(image.tile[0].args) if image.format == "PNG" and image.tile else ""
+        if layout in _LAYOUTS:
+            return _split(_read_png16(path, layout), image.info.get("icc_profile"))
         n_frames = getattr(image, "n_frames", 1)
         if n_frames > 1 and image.format != "MPO":
             raise ValueError(f"it holds {n_frames} frames; give one image, or a TIFF as stack")
         return _from_pillow(ImageOps.exif_transpose(image))
 
 
-def _read_png16(path: Path) -> NDArray[np.uint16] | None:
-    """The pixels, shape (rows, columns, 2 to 4); None if a file is not of this kind.
+def _read_png16(path: Path, layout: str) -> NDArray[np.uint16]:
+    """The pixels, shape (rows, columns, 2 to 4), of a PNG file of one of these layouts.
 
     Pillow keeps the high byte of every value; told that the bytes are the other way round, it
     keeps the low one. Both together are the value. Gray and alpha are four bytes, as RGBA has.
     """
-    with Image.open(path) as picture:
-        layout = str(picture.tile[0].args) if picture.tile else ""
-        if picture.format != "PNG" or layout not in _LAYOUTS:
-            return None
     if layout == "LA;16B":
         return _raw(path, "RGBA").view(">u2").astype(np.uint16)
     values = _raw(path, layout).astype(np.uint16)
@@ -231,7 +226,7 @@ def _read_png16(path: Path) -> NDArray[np.uint16] | None:
 
 def _raw(path: Path, layout: str) -> NDArray[np.uint8]:
     """The pixels of a file as Pillow reads them if told that its bytes have this layout."""
-    with Image.open(path) as picture:
+    with unwarned(), Image.open(path) as picture:
         picture.tile = [tile._replace(args=layout) for tile in picture.tile]
         return np.array(picture)
 
