@@ -6,7 +6,7 @@ when the command is called, so that ``kronlearn --help`` and small commands star
 
 from __future__ import annotations
 
-import codecs
+import os
 import signal
 import sys
 import traceback
@@ -39,18 +39,6 @@ COMMANDS = {
 
 # What is printed for the exit codes of commands that were stopped.
 _STOPPED = {130: "Interrupted.", 143: "Terminated."}
-
-_SUBSTITUTES = {
-    "×": "x",
-    "σ": "sigma",
-    "→": "->",
-    "µ": "u",
-    "∞": "infinite",
-    "…": "...",
-    "−": "-",
-    "–": "-",
-    "�": "?",
-}
 
 
 class Terminated(KeyboardInterrupt):
@@ -101,7 +89,8 @@ class Commands(TyperGroup):
             return super().main(args, *rest, **extra)
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="kronlearn")
+                # Some encodings have no × or σ.
+                stream.reconfigure(errors="replace")
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _note  # type: ignore[assignment]
@@ -125,17 +114,6 @@ class Commands(TyperGroup):
             raise typer.Exit(143) from problem
 
 
-def _substitute(problem: UnicodeError) -> tuple[str, int]:
-    """What an output stream shows instead of characters that its encoding does not have."""
-    if not isinstance(problem, UnicodeEncodeError):
-        raise problem
-    missing = problem.object[problem.start : problem.end]
-    return "".join(_SUBSTITUTES.get(character, "?") for character in missing), problem.end
-
-
-codecs.register_error("kronlearn", _substitute)
-
-
 def _note(message: Warning | str, *place: Any) -> None:
     """Print a warning as a line for people, without the place in the program."""
     print("Note:", " ".join(str(message).split()), file=sys.stderr)
@@ -152,6 +130,8 @@ app = typer.Typer(
 def main() -> None:
     """Run the command line (the ``kronlearn`` entry point)."""
     signal.signal(signal.SIGTERM, _terminate)
+    # Pictures are drawn into files, not into windows.
+    os.environ["MPLBACKEND"] = "agg"
     app()
 
 

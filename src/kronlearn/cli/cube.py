@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 import kronlearn as kl
 from kronlearn.cli import options as opt
 from kronlearn.cli.devices import use_device
-from kronlearn.cli.fitting import default_sparsity, learn_and_save
+from kronlearn.cli.learn import learn_and_save
 from kronlearn.cli.output import Output, counted, facts_table, times
 from kronlearn.cli.places import check_places
-from kronlearn.cli.quality import plain_quality
 from kronlearn.hyperspectral.learning import default_atoms
 from kronlearn.io.cubes import Cube, open_cube
 from kronlearn.io.writers import places_for
@@ -59,7 +58,8 @@ def info(
         "band_axis": found.band_axis,
         "band_axis_reason": found.band_axis_reason,
         "chunks": found.chunks,
-        "nodata": _plain_number(found.nodata),
+        # JSON has no NaN.
+        "nodata": "nan" if found.nodata is not None and np.isnan(found.nodata) else found.nodata,
         "wavelengths": found.wavelengths,
         "wavelength_units": units,
         "crs": attributes.get("crs"),
@@ -80,7 +80,7 @@ def info(
     if noise:
         with output.progress("Estimating noise", 1):
             sigma = kl.hyperspectral.estimate_noise(found, n_jobs=n_jobs)
-        record["sigma"] = [_plain_number(value, None) for value in sigma]
+        record["sigma"] = sigma
         facts.append(("noise level", _level(sigma)))
     output.say(facts_table(facts))
     output.finish(record)
@@ -114,8 +114,8 @@ def learn(
     remove_means: Annotated[
         bool, typer.Option("--remove-means", help="Subtract the mean of each patch.")
     ] = False,
-    structure: opt.StructureName = opt.Structure.general,
-    method: opt.MethodName = opt.Method.ols,
+    structure: opt.StructureName = "general",
+    method: opt.MethodName = "ols",
     max_iter: opt.MaxIter = 30,
     time_budget: opt.TimeBudget = None,
     checkpoint: opt.Checkpoint = None,
@@ -124,7 +124,7 @@ def learn(
     dataset: opt.Dataset = None,
     nodata: opt.NoData = None,
     n_jobs: opt.Jobs = None,
-    device: opt.DeviceName = opt.Device.cpu,
+    device: opt.DeviceName = "cpu",
     overwrite: opt.Overwrite = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -134,8 +134,9 @@ def learn(
     The cube is read in blocks of rows and need not fit into memory. Ctrl-C or SIGTERM ends
     learning and saves the dictionary of the last finished iteration.
     """
+    given = locals()
     shown = Output(as_json, quiet)
-    use_device(device.value, shown)
+    use_device(device, shown)
     place = model or output
     places = [("MODEL" if model else "--output", place), ("--checkpoint", checkpoint)]
     check_places(places, [path], overwrite, resumed=["--checkpoint"])
@@ -143,21 +144,9 @@ def learn(
     sizes = opt.parse_sizes("--patch", patch)
     shape = (sizes, sizes) if isinstance(sizes, int) else sizes or (8, 8)
     patches = kl.hyperspectral.CubePatches(found, shape, remove_means=remove_means)
-    learner = kl.KroneckerDictionaryLearning(
-        opt.parse_sizes("--atoms", atoms) or default_atoms(shape, structure.value),
-        n_nonzero_coefs=default_sparsity(sparsity, tol),
-        tol=tol,
-        structure=structure.value,
-        method=method.value,
-        max_iter=max_iter,
-        random_state=seed,
-        n_jobs=n_jobs,
-        device=device.value,
-        time_budget=time_budget,
-        checkpoint=checkpoint,
-    )
+    n_atoms = opt.parse_sizes("--atoms", atoms) or default_atoms(shape, structure)
     origin = {"input": str(path), "cube": found.shape, "remove_means": remove_means}
-    learn_and_save(learner, patches, place, origin, shown)
+    learn_and_save(given, n_atoms, patches, place, origin, shown)
 
 
 @cube.command("denoise")
@@ -187,7 +176,7 @@ def denoise(
     dataset: opt.Dataset = None,
     nodata: opt.NoData = None,
     n_jobs: opt.Jobs = None,
-    device: opt.DeviceName = opt.Device.cpu,
+    device: opt.DeviceName = "cpu",
     overwrite: opt.Overwrite = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -199,14 +188,12 @@ def denoise(
     metadata of the input. The cube is read in blocks of rows and need not fit into memory.
     """
     shown = Output(as_json, quiet)
-    use_device(device.value, shown)
-    read = [path] if clean is None else [path, clean]
-    check_places([("OUT", output)], read, overwrite, folders=True)
+    use_device(device, shown)
     found = _open(path, band_axis, dataset, nodata, shown)
     # An ENVI cube is two files.
     files = [output.parent / file.name for file in places_for(output, found.stored)]
-    for file in files:
-        check_places([("OUT", file)], found.stored.files, overwrite, folders=True)
+    read = [*found.stored.files, path, *([clean] if clean else [])]
+    check_places([("OUT", file) for file in files], read, overwrite, folders=True)
     given = _sigma(sigma, found)
     reference = None if clean is None else _reference(clean, path, found, band_axis)
     with shown.stages(path.name) as progress:
@@ -215,7 +202,7 @@ def denoise(
             given,
             out=output,
             n_jobs=n_jobs,
-            device=device.value,
+            device=device,
             progress=progress,
             full=True,
         )
@@ -228,15 +215,14 @@ def denoise(
         ("pixels without data", result.n_skipped or None),
         ("time", f"{sum(result.seconds.values()):.3g} s"),
     ]
-    scores: dict[str, dict[str, float | None]] = {}
+    scores = {}
     if reference is not None:
         after = open_cube(output, found.band_axis, dataset, found.nodata)
         for name, some in {"before": found, "after": after}.items():
             score = kl.hyperspectral.compare(reference, some)
             facts.append((name, str(score)))
-            scores[name] = plain_quality(
-                {"psnr": score.mean_psnr, "ssim": score.mean_ssim, "angle": score.mean_angle}
-            )
+            means = {"psnr": score.mean_psnr, "ssim": score.mean_ssim, "angle": score.mean_angle}
+            scores[name] = means
     shown.say(path)
     shown.say(facts_table([*facts, ("saved as", ", ".join(map(str, files)))]))
     shown.finish(
@@ -246,7 +232,7 @@ def denoise(
             "shape": found.shape,
             "dtype": found.dtype.name,
             "band_axis": found.band_axis,
-            "sigma": [_plain_number(value, None) for value in result.sigma],
+            "sigma": result.sigma,
             "sigma_estimated": given is None,
             "components": result.n_planes,
             "filled": result.n_filled,
@@ -289,8 +275,6 @@ def _sigma(text: str | None, found: Cube) -> float | NDArray[np.float64] | None:
     path = Path(text)
     if path.is_file():
         numbers, where = _numbers_in(path), f"--sigma {path}"
-    elif path.suffix.lower() in (".npy", ".txt", ".csv"):
-        raise ValueError(f"--sigma {path} does not exist.")
     else:
         numbers, where = np.array(opt.parse_numbers("--sigma", [text])), "--sigma"
     n_bands = found.shape[2]
@@ -334,10 +318,3 @@ def _level(sigma: NDArray[np.float64]) -> str:
     if known.min() == known.max():
         return f"σ = {known[0]:.4g}"
     return f"σ = {np.median(known):.4g} in the median band, {known.min():.4g} to {known.max():.4g}"
-
-
-def _plain_number(value: Any, otherwise: str | None = "nan") -> Any:
-    """A number for JSON, which has no NaN."""
-    if value is None:
-        return None
-    return np.asarray(value).item() if np.isfinite(value) else otherwise

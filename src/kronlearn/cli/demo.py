@@ -9,17 +9,17 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.table import Table
 from skimage import data
 from skimage.metrics import peak_signal_noise_ratio
 
 import kronlearn as kl
-from kronlearn.cli import drawing
 from kronlearn.cli import options as opt
-from kronlearn.cli.output import Output, times
+from kronlearn.cli.drawing import convergence_figure, save_figure
+from kronlearn.cli.output import Output, facts_table, times
 from kronlearn.cli.record import thinned_history
 from kronlearn.core.init import dct_factor
 from kronlearn.io.model_files import save_dictionary
+from kronlearn.plots import ComparisonDisplay, DictionaryDisplay
 
 __all__ = ["demo"]
 
@@ -75,28 +75,20 @@ def demo(
         "learned, general": learned,
     }
     rows = [_row(name, found, samples, n_jobs) for name, found in dictionaries.items()]
-    shown.say(_table(rows))
+    shown.say("RMSE in gray levels (0 to 255), against that of the DCT, and time to code a patch:")
+    shown.say(facts_table((row["dictionary"], _described(row, rows[0])) for row in rows))
     names = ("dictionary.png", "convergence.png", "dictionary.safetensors", "denoised.png")
     files = [output / name for name in names]
-    drawing.save_dictionary_picture(learned, files[0], overwrite=True)
-    drawing.save_convergence({k: m.history_ for k, m in models.items()}, files[1], overwrite=True)
-    info = {
-        "source": "kronlearn demo",
-        "rmse": rows[-1]["rmse"],
-        "history": thinned_history(models["general"].history_),
-    }
+    save_figure(DictionaryDisplay(learned).plot().figure_, files[0], overwrite=True)
+    histories = {name: model.history_ for name, model in models.items()}
+    save_figure(convergence_figure(histories), files[1], overwrite=True)
+    history = thinned_history(models["general"].history_)
+    info = {"source": "kronlearn demo", "rmse": rows[-1]["rmse"], "history": history}
     save_dictionary(learned, files[2], info=info)
     name, part = ("a part of camera", image[:128, 192:320]) if quick else ("camera", image)
     denoised = _denoise(part, name, n_jobs, seed, files[3], shown)
     shown.say("Wrote " + ", ".join(map(str, files)))
-    shown.finish(
-        {
-            "samples": len(samples),
-            "rows": rows,
-            "denoised": denoised,
-            "files": [str(file) for file in files],
-        }
-    )
+    shown.finish({"samples": len(samples), "rows": rows, "denoised": denoised, "files": files})
 
 
 def _cosines(n: int) -> kl.KroneckerDictionary:
@@ -128,14 +120,10 @@ def _denoise(
         f"again: {before:.2f} dB → {after:.2f} dB, in {seconds:.2f} s."
     )
     names = (f"noisy, {before:.1f} dB", f"denoised, {after:.1f} dB")
-    drawing.save_comparison(noisy, result, image, names, "before", file, overwrite=True)
-    return {
-        "image": name,
-        "shape": image.shape,
-        "psnr_before": before,
-        "psnr_after": after,
-        "seconds": seconds,
-    }
+    figure = ComparisonDisplay(noisy, result, image, names).plot().figure_
+    save_figure(figure, file, overwrite=True, dpi=150)
+    found = {"psnr_before": before, "psnr_after": after, "seconds": seconds}
+    return {"image": name, "shape": image.shape, **found}
 
 
 def _row(
@@ -157,18 +145,8 @@ def _row(
     }
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="RMSE in gray levels (0 to 255)", title_justify="left")
-    table.add_column("dictionary")
-    for heading in ("atoms", "RMSE", "against DCT", "coding, µs per patch"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        change = row["rmse"] / rows[0]["rmse"] - 1
-        table.add_row(
-            row["dictionary"],
-            times(row["n_atoms"]),
-            f"{row['rmse']:.3f}",
-            f"{100 * change:+.1f} %" if row is not rows[0] else "",
-            f"{row['microseconds_per_patch']:.2f}",
-        )
-    return table
+def _described(row: dict[str, Any], first: dict[str, Any]) -> str:
+    atoms, change = times(row["n_atoms"]), 100 * (row["rmse"] / first["rmse"] - 1)
+    return (
+        f"{atoms} atoms: {row['rmse']:.3f}, {change:+.1f} %, {row['microseconds_per_patch']:.2f} µs"
+    )

@@ -10,9 +10,8 @@ import typer
 
 import kronlearn as kl
 from kronlearn.cli import options as opt
-from kronlearn.cli.devices import use_device
-from kronlearn.cli.output import Output, counted
-from kronlearn.cli.restoring import Restored, dictionary_options, restore_files, values
+from kronlearn.cli.output import counted
+from kronlearn.cli.restoring import Restored, restore_files, values
 from kronlearn.io.images import Picture
 
 __all__ = ["denoise"]
@@ -61,7 +60,7 @@ def denoise(
     save_dictionary: opt.SaveDictionary = None,
     seed: opt.FixedSeed = 0,
     n_jobs: opt.Jobs = None,
-    device: opt.DeviceName = opt.Device.cpu,
+    device: opt.DeviceName = "cpu",
     overwrite: opt.Overwrite = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -71,22 +70,13 @@ def denoise(
     Reads PNG, JPEG, TIFF (also stacks and floats), BMP, WebP, GIF and PNM files and .npy arrays.
     The output has the data type of the input. For hyperspectral cubes see kronlearn cube denoise.
     """
-    shown = Output(as_json, quiet)
-    use_device(device.value, shown)
+    given = locals()
     levels = opt.parse_numbers("--sigma", sigma)
     if add_noise is not None:
         if not 0 <= add_noise < math.inf:
             raise ValueError(f"--add-noise {add_noise:g} is not a number of at least 0.")
         if clean is not None:
             raise ValueError("--add-noise compares with the image itself; leave --clean out.")
-    options = {
-        **dictionary_options(dictionary, patch, atoms),
-        "gain": gain,
-        "stages": stages,
-        "random_state": seed,
-        "n_jobs": n_jobs,
-        "device": device.value,
-    }
 
     def restore(picture: Picture, reference: Picture | None, arguments: dict[str, Any]) -> Restored:
         _check(picture, levels)
@@ -95,11 +85,8 @@ def denoise(
             noise = np.random.default_rng(seed).normal(size=before.shape)
             before = (before + add_noise * noise).astype(np.float32)
             reference = picture
-        result = kl.images.denoise(
-            before,
-            levels[0] if levels and len(levels) == 1 else levels,
-            **arguments,
-        )
+        level = levels[0] if levels and len(levels) == 1 else levels
+        result = kl.images.denoise(before, level, gain=gain, **arguments)
         record = {
             "sigma": result.sigma,
             "sigma_estimated": levels is None,
@@ -108,22 +95,7 @@ def denoise(
         fact = ("noise level", _level(result, levels is None, add_noise))
         return Restored(result, before, reference, fact, record)
 
-    restore_files(
-        "Denoised",
-        restore,
-        options,
-        inputs,
-        output,
-        clean=clean,
-        extras={
-            "--report": report,
-            "--comparison": comparison,
-            "--save-dictionary": save_dictionary,
-        },
-        read_too=[dictionary],
-        overwrite=overwrite,
-        output=shown,
-    )
+    restore_files("Denoised", restore, given)
 
 
 def _check(picture: Picture, levels: tuple[float, ...] | None) -> None:

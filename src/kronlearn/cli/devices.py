@@ -25,19 +25,15 @@ def use_device(
 
     ``named`` is what in the command asks for a GPU, ``otherwise`` what can be done without one.
     """
-    logger = logging.getLogger("kronlearn.cuda")
-    for handler in list(logger.handlers):
-        # What an earlier command of this process left.
-        if isinstance(handler, _Announcement):
-            logger.removeHandler(handler)
+    if device == "cuda":
+        logger = logging.getLogger("kronlearn.cuda")
+        logger.setLevel(logging.INFO)
+        logger.handlers = [_Announcement(output)]
     try:
         check_device(device)
     except (ImportError, RuntimeError) as problem:
         text = str(problem).replace('device="cuda"', named)
         raise ValueError(text.replace('pass device="cpu"', otherwise)) from problem
-    if device == "cuda":
-        logger.setLevel(logging.INFO)
-        logger.addHandler(_Announcement(output))
 
 
 class _Announcement(logging.Handler):

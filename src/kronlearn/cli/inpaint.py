@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cli import options as opt
-from kronlearn.cli.devices import use_device
-from kronlearn.cli.output import Output
-from kronlearn.cli.restoring import Restored, dictionary_options, restore_files, values
+from kronlearn.cli.restoring import Restored, restore_files, values
 from kronlearn.io.images import Picture, read_picture
 
 __all__ = ["inpaint"]
@@ -51,7 +49,7 @@ def inpaint(
     save_dictionary: opt.SaveDictionary = None,
     seed: opt.FixedSeed = 0,
     n_jobs: opt.Jobs = None,
-    device: opt.DeviceName = opt.Device.cpu,
+    device: opt.DeviceName = "cpu",
     overwrite: opt.Overwrite = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -61,21 +59,13 @@ def inpaint(
     A mask, a value or, in images of floats, NaN marks the pixels that are missing. All other
     pixels stay as they are.
     """
-    shown = Output(as_json, quiet)
-    use_device(device.value, shown)
+    given = locals()
     ways = {"--mask": mask, "--missing": missing, "--drop": drop}
-    given = [option for option, value in ways.items() if value is not None]
-    if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)} both say which pixels are missing; give one.")
+    named = [option for option, value in ways.items() if value is not None]
+    if len(named) > 1:
+        raise ValueError(f"{' and '.join(named)} both say which pixels are missing; give one.")
     if drop is not None and not 0 < drop < 1:
         raise ValueError(f"--drop {drop:g} is not a fraction between 0 and 1.")
-    options = {
-        **dictionary_options(dictionary, patch, atoms),
-        "stages": stages,
-        "random_state": seed,
-        "n_jobs": n_jobs,
-        "device": device.value,
-    }
 
     def restore(picture: Picture, reference: Picture | None, arguments: dict[str, Any]) -> Restored:
         if drop is not None:
@@ -92,31 +82,12 @@ def inpaint(
         if drop is not None:
             before[holes] = 0
             reference = reference or picture
-        result = kl.images.inpaint(
-            before,
-            holes,
-            **arguments,
-        )
+        result = kl.images.inpaint(before, holes, **arguments)
         share = float(holes.mean())
         fact = ("missing", f"{100 * share:.3g} % of the pixels")
         return Restored(result, before, reference, fact, {"missing": share}, holes)
 
-    restore_files(
-        "Inpainted",
-        restore,
-        options,
-        inputs,
-        output,
-        clean=clean,
-        extras={
-            "--report": report,
-            "--comparison": comparison,
-            "--save-dictionary": save_dictionary,
-        },
-        read_too=[dictionary, mask],
-        overwrite=overwrite,
-        output=shown,
-    )
+    restore_files("Inpainted", restore, given, read_too=mask)
 
 
 def _mask_in(path: Path, picture: Picture) -> NDArray[np.bool_]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,17 +13,18 @@ import kronlearn as kl
 from kronlearn.cli import options as opt
 from kronlearn.cli import patches
 from kronlearn.cli.devices import use_device
-from kronlearn.cli.fitting import default_sparsity, learn_and_save
-from kronlearn.cli.output import Output, counted, times
+from kronlearn.cli.output import Output, counted, facts_of, facts_table, times
 from kronlearn.cli.places import check_places
+from kronlearn.cli.record import atom_usage, learned_record, thinned_history
 from kronlearn.core.source import Source
 from kronlearn.engines.samples import open_samples, source_of
+from kronlearn.io.model_files import save_dictionary
 from kronlearn.io.stored import StoredArray, format_by_ending, open_array
 
-__all__ = ["SAMPLES", "learn"]
+__all__ = ["learn", "learn_and_save"]
 
-#: Patches of images at most: 51 MB of 8 × 8 pixels.
-SAMPLES = 200_000
+# Patches of images at most: 51 MB of 8 × 8 pixels.
+_SAMPLES = 200_000
 
 # Files that hold patches; the others are images.
 _ARRAYS = ("npy", "zarr", "hdf5", "netcdf", "mat")
@@ -74,7 +76,7 @@ def learn(
             min=1,
             metavar="N",
             help="Maximum number of patches, taken evenly from all images.",
-            show_default=str(SAMPLES),
+            show_default=str(_SAMPLES),
         ),
     ] = None,
     colour: Annotated[
@@ -94,7 +96,7 @@ def learn(
         ),
     ] = None,
     dataset: opt.Dataset = None,
-    structure: opt.StructureName = opt.Structure.general,
+    structure: opt.StructureName = "general",
     terms: Annotated[
         int,
         typer.Option(
@@ -105,12 +107,12 @@ def learn(
             "more accurate.",
         ),
     ] = 1,
-    method: opt.MethodName = opt.Method.ols,
+    method: opt.MethodName = "ols",
     max_iter: opt.MaxIter = 100,
     time_budget: opt.TimeBudget = None,
     checkpoint: opt.Checkpoint = None,
     n_jobs: opt.Jobs = None,
-    device: opt.DeviceName = opt.Device.cpu,
+    device: opt.DeviceName = "cpu",
     seed: opt.Seed = None,
     overwrite: opt.Overwrite = False,
     as_json: opt.Json = False,
@@ -120,8 +122,9 @@ def learn(
 
     Ctrl-C or SIGTERM ends learning and saves the dictionary of the last finished iteration.
     """
+    given = locals()
     shown = Output(as_json, quiet)
-    use_device(device.value, shown)
+    use_device(device, shown)
     paths = _paths(inputs, shown)
     check_places(
         [("--output", output), ("--checkpoint", checkpoint)],
@@ -142,12 +145,13 @@ def learn(
                 raise ValueError(f"{option} is for images; an array already holds its patches.")
         data = _array_patches(arrays[0], dataset, sizes)
         if remove_means:
-            data = _without_means(data)
+            whole = data.read(0, len(data)).reshape(-1, *data.patch_shape)
+            data = source_of(patches.without_means(whole), data.patch_shape)
     else:
         if dataset is not None:
             raise ValueError("--dataset is for files that hold arrays, not for images.")
         shape = _image_patch(sizes, colour)
-        n_samples = samples or SAMPLES
+        n_samples = samples or _SAMPLES
         with shown.progress("Reading", len(paths)) as advance:
             data = patches.drawn_patches(
                 paths,
@@ -159,22 +163,56 @@ def learn(
                 keep_means=remove_means is False,
                 advance=advance,
             )
-    model = kl.KroneckerDictionaryLearning(
-        n_atoms=_atoms(opt.parse_sizes("--atoms", atoms), data.patch_shape, structure, colour),
-        n_nonzero_coefs=default_sparsity(sparsity, tol),
-        tol=tol,
-        structure=structure.value,
-        n_terms=terms,
-        method=method.value,
-        max_iter=max_iter,
-        n_jobs=n_jobs,
-        device=device.value,
-        random_state=seed,
-        time_budget=time_budget,
-        checkpoint=checkpoint,
-    )
+    n_atoms = _atoms(opt.parse_sizes("--atoms", atoms), data.patch_shape, structure, colour)
     origin = {"inputs": [path.name for path in inputs[:_MAX_NAMES]]}
-    learn_and_save(model, data, output, origin, shown)
+    learn_and_save(given, n_atoms, data, output, origin, shown)
+
+
+def learn_and_save(
+    given: Mapping[str, Any],
+    n_atoms: int | tuple[int, ...],
+    samples: Source,
+    place: Path,
+    origin: Mapping[str, Any],
+    output: Output,
+) -> None:
+    """Learn a dictionary from samples, save it, and tell how it went.
+
+    On an interrupt the dictionary of the last finished iteration is saved before the interrupt
+    is raised again. ``given`` is what the command was given; ``origin`` says where the samples
+    come from.
+    """
+    sparsity, tol = given["sparsity"], given["tol"]
+    same = ("structure", "method", "max_iter", "n_jobs", "device", "time_budget", "checkpoint")
+    model = kl.KroneckerDictionaryLearning(
+        n_atoms,
+        n_nonzero_coefs=6 if sparsity is None and tol is None else sparsity,
+        tol=tol,
+        n_terms=given.get("terms", 1),
+        random_state=given["seed"],
+        **{name: given[name] for name in same},
+    )
+    interrupt = None
+    with output.learning("Learning", model.max_iter) as callback:
+        model.set_params(callback=callback)
+        try:
+            model.fit(samples)
+        except KeyboardInterrupt as problem:
+            if not hasattr(model, "dictionary_"):
+                raise
+            interrupt = problem
+    dictionary = model.dictionary_
+    record = learned_record(model, len(samples), origin)
+    if interrupt is not None:
+        record["stop_reason"] = "interrupted"
+    usage = atom_usage(model, samples)
+    info = {**record, "usage": usage, "history": thinned_history(model.history_)}
+    save_dictionary(dictionary, place, info=info)
+    record = {"patch_shape": dictionary.patch_shape, "n_atoms": dictionary.n_atoms, **record}
+    output.say(facts_table([*facts_of(record), ("saved as", place)]))
+    output.finish({**record, "usage": usage, "history": model.history_, "output": str(place)})
+    if interrupt is not None:
+        raise interrupt
 
 
 def _paths(inputs: list[Path], output: Output) -> list[Path]:
@@ -225,20 +263,15 @@ def _array_patches(path: Path, dataset: str | None, sizes: int | tuple[int, ...]
     return source_of(stored, shape)
 
 
-def _without_means(source: Source) -> Source:
-    whole = source.read(0, len(source)).reshape(-1, *source.patch_shape)
-    return source_of(patches.without_means(whole), source.patch_shape)
-
-
 def _atoms(
     atoms: int | tuple[int, ...] | None,
     patch_shape: tuple[int, ...],
-    structure: opt.Structure,
+    structure: str,
     colour: bool,
 ) -> tuple[int, ...]:
     """Atoms per mode: what was given, or by the patch; three for the colours."""
     if atoms is None:
-        factor = 1 if structure is opt.Structure.orthonormal else 2
+        factor = 1 if structure == "orthonormal" else 2
         atoms = tuple(factor * size for size in patch_shape)
         return (*atoms[:2], 3) if colour else atoms
     if isinstance(atoms, int):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -33,27 +32,9 @@ class Group(TyperGroup):
             formatter.write_dl([(n, (c.help or "").partition("\n\n")[0]) for n, c in commands])
 
 
-class Structure(StrEnum):
-    """Kinds of factors."""
-
-    general = "general"
-    orthonormal = "orthonormal"
-
-
-class Method(StrEnum):
-    """Coders for general factors."""
-
-    ols = "ols"
-    omp = "omp"
-    exchange = "exchange"
-
-
-class Device(StrEnum):
-    """Where samples are coded and summed."""
-
-    cpu = "cpu"
-    cuda = "cuda"
-
+Structure = Literal["general", "orthonormal"]
+Method = Literal["ols", "omp", "exchange"]
+Device = Literal["cpu", "cuda"]
 
 # Every command
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-__all__ = ["Output", "counted", "facts_table", "readable", "times"]
+__all__ = ["Output", "counted", "facts_of", "facts_table", "times"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Output:
     def finish(self, record: dict[str, Any]) -> None:
         """Print the record as JSON, if that is wanted."""
         if self.as_json:
-            print(json.dumps(record, indent=2, default=_plain, ensure_ascii=not _is_unicode()))
+            print(json.dumps(_plain(record), indent=2))
 
     @contextmanager
     def progress(self, description: str, total: int) -> Iterator[Callable[..., None]]:
@@ -108,10 +109,6 @@ def _console(*, stderr: bool) -> Console:
     return console
 
 
-def _is_unicode() -> bool:
-    return (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
-
-
 def facts_table(facts: Iterable[tuple[str, Any]]) -> Table:
     """A two-column table of names and values; values of None are left out."""
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -121,6 +118,14 @@ def facts_table(facts: Iterable[tuple[str, Any]]) -> Table:
         if value is not None:
             table.add_row(name, str(value))
     return table
+
+
+def facts_of(record: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    """The names and values of a record as people read them."""
+    names = (str(_readable(name)).removeprefix("n_").removeprefix("is_") for name in record)
+    return [
+        (n.replace("_", " "), _readable(v)) for n, v in zip(names, record.values(), strict=True)
+    ]
 
 
 def times(sizes: Iterable[int]) -> str:
@@ -133,7 +138,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + "s" * (number != 1)
 
 
-def readable(value: Any) -> str | None:
+def _readable(value: Any) -> str | None:
     """A value in short, with nothing in it that a terminal would obey; None stays None."""
     if value is None:
         return None
@@ -141,13 +146,22 @@ def readable(value: Any) -> str | None:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.5g}"
-    if isinstance(value, (list, tuple)):
-        value = ", ".join(map(str, value))
+    if isinstance(value, tuple):
+        return times(value)
+    if isinstance(value, list):
+        value = ", ".join(str(_readable(each)) for each in value)
     text = "".join(c if c.isprintable() else "�" for c in str(value)[:201])
     return text if len(text) <= 200 else text[:200] + "…"
 
 
 def _plain(value: Any) -> Any:
+    """A value as JSON can say it: numbers that are not finite become null, paths text."""
     if isinstance(value, (np.generic, np.ndarray)):
-        return value.tolist()
-    return str(value)
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, (bool, int, float)) else str(value)

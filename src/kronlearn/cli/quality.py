@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from kronlearn.io.images import Picture
 
-__all__ = ["decibels", "plain_quality", "quality"]
+__all__ = ["decibels", "quality", "score_facts"]
 
 # The window of scikit-image's SSIM.
 _SSIM_SIDE = 7
@@ -59,6 +60,11 @@ def decibels(psnr: float) -> str:
     return "∞ (equal)" if math.isinf(psnr) else f"{psnr:.2f} dB"
 
 
-def plain_quality(values: dict[str, float]) -> dict[str, float | None]:
-    """The values for JSON, which knows no infinity."""
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+def score_facts(scores: Mapping[str, Mapping[str, float]]) -> list[tuple[str, str]]:
+    """``20.17 dB → 31.94 dB``, for every score of some images, as facts to print."""
+    names = {"psnr": ("PSNR", decibels), "ssim": ("SSIM", "{:.4f}".format)}
+    return [
+        (name, " → ".join(text(found[key]) for found in scores.values()))
+        for key, (name, text) in names.items()
+        if scores and all(key in found for found in scores.values())
+    ]

@@ -9,10 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kronlearn as kl
-from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.source import Source
 
-__all__ = ["atom_usage", "fitted_entry", "history_in", "thinned_history", "usage_in"]
+__all__ = [
+    "atom_usage",
+    "fitted_entry",
+    "history_in",
+    "learned_record",
+    "thinned_history",
+    "usage_in",
+]
 
 # Iterations that a model file remembers; a curve through more looks the same.
 _MAX_POINTS = 200
@@ -22,6 +28,29 @@ _MAX_CODED = 20_000
 _RUNS = 50
 
 _CURVES = ("rmse", "mean_nonzeros", "seconds")
+
+
+def learned_record(
+    model: kl.KroneckerDictionaryLearning, n_samples: int, origin: Mapping[str, Any]
+) -> dict[str, Any]:
+    """How a model was learned, from samples of this origin, and how well it does."""
+    history = model.history_
+    return {
+        "samples": n_samples,
+        "structure": model.structure,
+        "n_terms": model.dictionary_.n_terms,
+        "method": "threshold" if model.structure == "orthonormal" else model.method,
+        "n_nonzero_coefs": model.n_nonzero_coefs,
+        "tol": model.tol,
+        "seed": model.random_state,
+        **origin,
+        "iterations": model.n_iter_,
+        "stop_reason": model.stop_reason_,
+        **fitted_entry(model),
+        "atoms_replaced": int(np.sum(history["atoms_replaced"])),
+        "seconds": float(history["seconds"][-1]),
+        "kronlearn_version": kl.__version__,
+    }
 
 
 def fitted_entry(model: Any) -> dict[str, float]:
@@ -51,14 +80,15 @@ def history_in(info: Mapping[str, Any]) -> dict[str, list[float]] | None:
     return history if len(lengths) == 1 and lengths != {0} else None
 
 
-def atom_usage(dictionary: Dictionary, samples: Source, **coding: Any) -> dict[str, Any]:
+def atom_usage(model: kl.KroneckerDictionaryLearning, samples: Source) -> dict[str, Any]:
     """How often the codes of (some of) the samples use each column of each factor.
 
     "samples" that were coded, "atoms" used at least once, and for every mode, in "columns", the
-    nonzeros that each column of its factor takes part in. ``coding`` goes to ``sparse_code``.
+    nonzeros that each column of its factor takes part in.
     """
+    dictionary = model.dictionary_
     some = _some(samples).reshape(-1, *dictionary.patch_shape)
-    codes = kl.sparse_code(some, dictionary, **coding)
+    codes = model.transform(some)
     counts = np.bincount(codes.indices, minlength=dictionary.n_codes).reshape(dictionary.n_atoms)
     modes = range(counts.ndim)
     columns = [counts.sum(axis=tuple(m for m in modes if m != mode)).tolist() for mode in modes]

@@ -11,20 +11,19 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 import kronlearn as kl
-from kronlearn.cli.quality import decibels
+from kronlearn.cli.drawing import convergence_figure
+from kronlearn.cli.output import facts_of
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.io.atomic import atomic_write
+from kronlearn.plots import DictionaryDisplay
 from kronlearn.plots.comparison import difference_limit, scaled, shown_range
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["Page", "render", "save_report"]
 
@@ -34,12 +33,6 @@ _MIN_WIDTH = 320
 
 # A colour that few images have, so that missing pixels stand out.
 _MISSING = (214, 51, 132)
-
-# Between the atoms: apart from every gray.
-_GAP = (91, 141, 184)
-
-# Drawn in these colours, which the page replaces by its own, light or dark.
-_INK, _ACCENT = "#123456", "#123457"
 
 
 @dataclass(frozen=True)
@@ -52,12 +45,8 @@ class Page:
     after: NDArray[Any]
     #: Names and values.
     facts: list[tuple[str, str]]
-    #: PSNR and SSIM of "before" and "after", where there is a reference.
-    scores: Mapping[str, Mapping[str, float]]
-    dictionary: Dictionary | None
-    history: Mapping[str, Any] | None
-    settings: Mapping[str, Any]
-    seconds: Mapping[str, float]
+    #: ``Denoised`` or ``Inpainted``.
+    result: Any
     #: Where pixels were missing, (rows, columns).
     missing: NDArray[np.bool_] | None = None
     reference: NDArray[Any] | None = None
@@ -83,7 +72,6 @@ def render(page: Page) -> str:
     return template.substitute(
         title=escape(page.title),
         facts="\n".join(f"<dt>{escape(n)}</dt><dd>{escape(v)}</dd>" for n, v in page.facts),
-        scores=_scores_table(page.scores) if page.scores else "",
         before=_picture(before, "The image before", "before"),
         after=_picture(after, "The image after", "after"),
         notes="\n".join(f"<p>{escape(note)}</p>" for note in _notes(page, low, high)),
@@ -110,30 +98,28 @@ def _notes(page: Page, low: float, high: float) -> list[str]:
 
 def _sections(page: Page) -> Iterable[str]:
     """Rows of one or two sections."""
-    pictures = []
+    pictures, result = [], page.result
     if page.missing is None:
         what = "After minus before: what was changed. "
         pictures.append(_section("Difference", _difference(page.before, page.after, what)))
     elif page.reference is not None:
         what = "After minus reference: what is not as it should be. "
         pictures.append(_section("Difference", _difference(page.reference, page.after, what)))
-    if page.dictionary is not None:
-        pictures.append(_section("Dictionary", _dictionary_figure(page.dictionary)))
+    if result.dictionary is not None:
+        pictures.append(_section("Dictionary", _dictionary_figure(result.dictionary)))
     yield _row(pictures)
-    if page.history is not None and len(page.history["rmse"]):
-        yield _section("Learning", _convergence(page.history))
-    settings = {name.replace("_", " "): _readable(v) for name, v in page.settings.items()}
-    seconds = {name: f"{value:.3f} s" for name, value in page.seconds.items()}
-    total = {"together": f"{sum(page.seconds.values()):.3f} s"}
-    yield _row(
-        [
-            _section("Settings", _table(settings, "text")),
-            _section("Time", _table({**seconds, **total}, "number")),
-        ]
+    if result.history is not None and len(result.history["rmse"]):
+        yield _section("Learning", _convergence(result.history))
+    seconds = {**result.seconds, "together": sum(result.seconds.values())}
+    times = [(name, f"{value:.3f} s") for name, value in seconds.items()]
+    tables = (
+        _section("Settings", _table(facts_of(result.settings), "text")),
+        _section("Time", _table(times, "number")),
     )
+    yield _row(tables)
 
 
-def _row(contents: list[str]) -> str:
+def _row(contents: Iterable[str]) -> str:
     return "\n".join(['<div class="pair">', *contents, "</div>"])
 
 
@@ -141,85 +127,42 @@ def _section(title: str, content: str) -> str:
     return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>"
 
 
-def _table(facts: Mapping[str, str | None], kind: str) -> str:
+def _table(facts: Iterable[tuple[str, str | None]], kind: str) -> str:
     rows = "\n".join(
         f'<tr><th scope="row">{escape(name)}</th><td class="{kind}">{escape(text)}</td></tr>'
-        for name, text in facts.items()
+        for name, text in facts
         if text is not None
     )
     return f"<table>\n{rows}\n</table>"
 
 
-def _scores_table(scores: Mapping[str, Mapping[str, float]]) -> str:
-    head = "".join(f'<th scope="col" class="number">{name}</th>' for name in ("PSNR", "SSIM"))
-    rows = [f"<tr><td></td>{head}</tr>"]
-    for name, values in scores.items():
-        cells = [decibels(values["psnr"]), f"{values['ssim']:.4f}" if "ssim" in values else "–"]
-        numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
-        rows.append(f'<tr><th scope="row">{escape(name)}</th>{numbers}</tr>')
-    return "\n".join(["<table>", *rows, "</table>"])
-
-
 def _difference(before: NDArray[Any], after: NDArray[Any], what: str) -> str:
     change = after.astype(np.float64) - before.astype(np.float64)
     limit = difference_limit(change)
-    caption = f"{what}Mid-gray is no change, black −{limit:g} or less, white {limit:g} or more."
+    caption = f"{what}Mid-gray is no change, black −{limit:.3g} or less, white {limit:.3g} or more."
     return _figure(_picture(_pixels(change, -limit, limit), "The difference, scaled"), caption)
 
 
 def _dictionary_figure(dictionary: Dictionary) -> str:
-    from matplotlib.figure import Figure
-
-    from kronlearn.plots import DictionaryDisplay
-
-    display = DictionaryDisplay(dictionary)
-    sizes = (" × ".join(map(str, s)) for s in (dictionary.patch_shape, dictionary.n_atoms))
-    heading = "{} patches, {} atoms. ".format(*sizes)
-    is_sum = dictionary.n_terms > 1
-    if is_sum:
-        heading += f"The sum of {dictionary.n_terms} Kronecker products. "
-    label = "The atoms of the dictionary"
-    if display.is_mosaic:
-        mosaic = display.mosaic()
-        gaps = np.isnan(mosaic)
-        tiles = np.repeat(_pixels(mosaic, -1, 1)[..., None], 3, axis=-1)
-        tiles[gaps] = _GAP
-        factors = (
-            ": a column of the first factor, shown at the left edge, times a column of the second, "
-            "shown at the top"
-        )
-        caption = f"{heading}Each tile is an atom{'' if is_sum else factors}."
-        return _figure(_picture(tiles, label), caption)
-    figure = Figure(figsize=display.figure_size, layout="constrained")
-    with _page_colours():
-        display.plot(ax=figure.subplots()).ax_.set_title("")
-        svg = _svg(figure, label)
-    return _figure(svg, heading + "Each factor with its atoms as columns.")
+    caption = "The factors with their atoms as columns, a row for each Kronecker product."
+    if len(dictionary.n_atoms) == 2:
+        caption = "Each tile is an atom."
+        if dictionary.n_terms == 1:
+            caption += (
+                " It is a column of the first factor, shown at the left edge, times a column of "
+                "the second, shown at the top."
+            )
+    display = DictionaryDisplay(dictionary).plot()
+    display.ax_.images[0].set_interpolation("none")
+    return _figure(_svg(display.figure_, "The atoms of the dictionary"), caption)
 
 
 def _convergence(history: Mapping[str, Any]) -> str:
-    """Two drawings, side by side where there is room."""
-    from matplotlib.figure import Figure
-
-    from kronlearn.plots import ConvergenceDisplay
-
-    drawings = []
-    labels = {"rmse": "The error by iteration", "mean_nonzeros": "Nonzeros by iteration"}
-    # Where the error has a target, it stays there and atoms become fewer.
-    if history["rmse"][-1] > history["rmse"][0]:
-        del labels["rmse"]
-    for quantity, label in labels.items():
-        by_iteration, by_second = Figure(figsize=(5, 3), layout="constrained"), Figure()
-        with _page_colours():
-            axes = [by_iteration.subplots(), by_second.subplots()]
-            ConvergenceDisplay.from_history(history, quantity=quantity, axes=axes)
-            drawings.append(_svg(by_iteration, label))
-    caption = "Atoms that a patch needs on average to come as close to it as the noise allows."
-    if "rmse" in labels:
-        caption = (
-            "Root mean square error of the patches that were learned from, and atoms per patch."
-        )
-    return _figure(_row(drawings), caption)
+    caption = (
+        "Root mean square error of the patches that were learned from and, where it varies, the "
+        "number of atoms per patch. Where noise limits the error, learning lowers that number."
+    )
+    return _figure(_svg(convergence_figure({None: history}), "Learning"), caption)
 
 
 def _figure(content: str, caption: str) -> str:
@@ -227,73 +170,39 @@ def _figure(content: str, caption: str) -> str:
 
 
 def _picture(image: NDArray[np.uint8], label: str, kind: str = "") -> str:
-    """An image element; what is small is enlarged by a whole number."""
-    rows, columns = _shown_shape(image)
-    zoom = -(-_MIN_WIDTH // columns)
-    classes = " ".join([kind, "enlarged"] if zoom > 1 else [kind])
-    size = f'width="{zoom * columns}" height="{zoom * rows}"'
-    return f'<img class="{classes}" src="{_data_uri(image)}" {size} alt="{escape(label)}">'
+    """An image element: a PNG of at most 1600 pixels per side; small ones are enlarged."""
+    rows, columns = image.shape[:2]
+    share = min(1.0, _MAX_SIDE / max(rows, columns))
+    size = max(1, round(share * columns)), max(1, round(share * rows))
+    picture = Image.fromarray(image)
+    if picture.size != size:
+        picture = picture.resize(size, Image.Resampling.LANCZOS)
+    stream = io.BytesIO()
+    picture.save(stream, "PNG")
+    data = base64.b64encode(stream.getvalue()).decode("ascii")
+    zoom = -(-_MIN_WIDTH // size[0])
+    return (
+        f'<img class="{kind}{" enlarged" * (zoom > 1)}" src="data:image/png;base64,{data}" '
+        f'width="{zoom * size[0]}" height="{zoom * size[1]}" alt="{escape(label)}">'
+    )
 
 
-def _page_colours() -> Any:
-    """Settings under which text, axes and lines have colours that ``_svg`` replaces."""
+def _svg(figure: Any, label: str) -> str:
+    """The figure as an element of a page; the figure is closed."""
     import matplotlib
-    from cycler import cycler
-
-    names = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    settings: Any = {
-        **dict.fromkeys((*names, "grid.color"), _INK),
-        "axes.prop_cycle": cycler(color=[_ACCENT]),
-        "axes.facecolor": "none",
-        "svg.fonttype": "none",
-    }
-    return matplotlib.rc_context(settings)
-
-
-def _svg(figure: Figure, label: str) -> str:
-    """The figure as an element of a page, in the page's colours."""
-    import matplotlib
+    from matplotlib import pyplot
 
     stream = io.StringIO()
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     # Names inside the drawing depend on the salt: no two drawings of a page share one.
-    with matplotlib.rc_context({"svg.hashsalt": label}):
-        figure.savefig(stream, format="svg", transparent=True, dpi=144, metadata=metadata)
+    with matplotlib.rc_context({"svg.hashsalt": label, "svg.fonttype": "none"}):
+        figure.savefig(stream, format="svg", metadata=metadata)
+    pyplot.close(figure)
     drawing = stream.getvalue()
-    drawing = drawing[drawing.index("<svg") :].replace(
-        "<svg", f'<svg role="img" aria-label="{escape(label)}"', 1
-    )
-    drawing = re.sub(r'<g id="[^"]*"', "<g", drawing)
-    return drawing.replace(_INK, "currentColor").replace(_ACCENT, "var(--accent)")
+    drawing = re.sub(r'<g id="[^"]*"', "<g", drawing[drawing.index("<svg") :])
+    return drawing.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
 
 
 def _pixels(image: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
     """The image in 8 bits, with low … high as black … white."""
     return np.rint(255 * scaled(image, low, high)).astype(np.uint8)
-
-
-def _shown_shape(image: NDArray[Any]) -> tuple[int, int]:
-    rows, columns = image.shape[:2]
-    share = min(1.0, _MAX_SIDE / max(rows, columns))
-    return max(1, round(share * rows)), max(1, round(share * columns))
-
-
-def _data_uri(image: NDArray[np.uint8]) -> str:
-    """A PNG of the image, of at most 1600 pixels per side, to be written into a page."""
-    rows, columns = _shown_shape(image)
-    picture = Image.fromarray(image)
-    if picture.size != (columns, rows):
-        picture = picture.resize((columns, rows), Image.Resampling.LANCZOS)
-    stream = io.BytesIO()
-    picture.save(stream, "PNG")
-    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
-
-
-def _readable(value: Any) -> str | None:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.5g}"
-    if isinstance(value, (list, tuple)):
-        return " × ".join(str(_readable(item)) for item in value)
-    return None if value is None else str(value)

@@ -11,19 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kronlearn as kl
-from kronlearn.cli import drawing
+from kronlearn.cli.devices import use_device
+from kronlearn.cli.drawing import check_drawable, save_figure
 from kronlearn.cli.errors import report
 from kronlearn.cli.options import parse_sizes
 from kronlearn.cli.output import Output, facts_table, times
 from kronlearn.cli.places import check_places
-from kronlearn.cli.quality import decibels, plain_quality, quality
+from kronlearn.cli.quality import decibels, quality, score_facts
 from kronlearn.cli.record import thinned_history
 from kronlearn.cli.report import Page, save_report
 from kronlearn.io.conversion import converted
 from kronlearn.io.images import Picture, check_writable, read_picture, write_picture
 from kronlearn.io.model_files import load_dictionary, save_dictionary
+from kronlearn.plots import ComparisonDisplay
 
-__all__ = ["Restored", "dictionary_options", "restore_files", "values"]
+__all__ = ["Restored", "restore_files", "values"]
+
+# Options that name files to write beside the image.
+_EXTRAS = ("--report", "--comparison", "--save-dictionary")
 
 
 @dataclass(frozen=True)
@@ -46,20 +51,6 @@ class Restored:
 Restore = Callable[[Picture, Picture | None, dict[str, Any]], Restored]
 
 
-def dictionary_options(
-    dictionary: Path | None, patch: str | None, atoms: str | None
-) -> dict[str, Any]:
-    """The arguments of the library that say which dictionary to use, or to learn."""
-    sizes = {"--patch": patch, "--atoms": atoms}
-    if dictionary is not None:
-        for option, text in sizes.items():
-            if text is not None:
-                raise ValueError(f"The dictionary sets {option}; leave it out with --dictionary.")
-        return {"dictionary": load_dictionary(dictionary)}
-    patch_size, n_atoms = (parse_sizes(option, text) for option, text in sizes.items())
-    return {"patch_size": patch_size, "n_atoms": n_atoms}
-
-
 def values(picture: Picture) -> NDArray[Any]:
     """The pixels, with black and white as numbers."""
     is_bool = picture.pixels.dtype == np.bool_
@@ -67,43 +58,40 @@ def values(picture: Picture) -> NDArray[Any]:
 
 
 def restore_files(
-    done: str,
-    restore: Restore,
-    options: Mapping[str, Any],
-    inputs: list[Path],
-    place: Path,
-    *,
-    clean: Path | None,
-    extras: Mapping[str, Path | None],
-    read_too: list[Path | None],
-    overwrite: bool,
-    output: Output,
+    done: str, restore: Restore, given: Mapping[str, Any], read_too: Path | None = None
 ) -> None:
-    """Restore images, write them and the extras, and tell how it went.
+    """Restore images, write them and what else was asked for, and tell how it went.
 
-    ``done`` is what is done to an image, "Denoised", ``options`` are arguments for the library,
-    ``place`` is the file or the folder to write to, ``clean`` the reference, ``extras`` are the
-    files of --report, --comparison and --save-dictionary. What is in ``read_too`` is not
-    overwritten, as the inputs are not.
+    ``done`` is what is done to an image, "Denoised"; ``given`` is what the command was given.
+    ``read_too``, as the other inputs, is not overwritten.
     """
-    pairs = _pairs(inputs, place)
+    output = Output(given["as_json"], given["quiet"])
+    use_device(given["device"], output)
+    inputs, clean = given["inputs"], given["clean"]
+    extras = {name: given[name.strip("-").replace("-", "_")] for name in _EXTRAS}
+    pairs = _pairs(inputs, given["output"])
     if len(pairs) > 1:
         for option, path in {**extras, "--clean": clean}.items():
             if path is not None:
                 raise ValueError(f"{option} is for one image; {len(pairs)} were given.")
+    read = [path for path in (clean, given["dictionary"], read_too, *inputs) if path]
     outputs = [("OUT", place) for _, place in pairs]
-    read = [path for path in (clean, *read_too, *inputs) if path]
-    check_places([*outputs, *extras.items()], read, overwrite)
-    drawing.check_drawable("--comparison", extras["--comparison"])
+    check_places([*outputs, *extras.items()], read, given["overwrite"])
+    check_drawable("--comparison", given["comparison"])
+    arguments = _arguments(given)
     records = []
-    for path, target in pairs:
+    for path, place in pairs:
         try:
             picture = read_picture(path)
-            for note in (*picture.notes, *check_writable(target, picture)):
+            for note in (*picture.notes, *check_writable(place, picture)):
                 output.say(note)
-            restored = _restored(picture, path, restore, options, clean, output)
-            files = f"{done}: {path.name}", path, target
-            records.append(_write(restored, picture, *files, extras, overwrite, output))
+            reference = _reference(clean, picture)
+            with output.stages(path.name) as progress:
+                more = {"channel_axis": picture.channel_axis, "progress": progress}
+                restored = _restored(restore, path, picture, reference, {**arguments, **more})
+            title = f"{done}: {path.name}"
+            record = _write(restored, picture, title, path, place, given, output)
+            records.append(record)
         except (ValueError, OSError) as problem:
             if len(pairs) == 1:
                 raise
@@ -113,6 +101,25 @@ def restore_files(
     if len(records) < len(pairs):
         failed = len(pairs) - len(records)
         raise ValueError(f"{failed} of {len(pairs)} images could not be restored.")
+
+
+def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What denoising and inpainting are told in the same words."""
+    arguments: dict[str, Any] = {
+        "stages": given["stages"],
+        "random_state": given["seed"],
+        "n_jobs": given["n_jobs"],
+        "device": given["device"],
+        "full": True,
+    }
+    sizes = {"--patch": given["patch"], "--atoms": given["atoms"]}
+    if given["dictionary"] is not None:
+        for option, text in sizes.items():
+            if text is not None:
+                raise ValueError(f"The dictionary sets {option}; leave it out with --dictionary.")
+        return {**arguments, "dictionary": load_dictionary(given["dictionary"])}
+    patch_size, n_atoms = (parse_sizes(option, text) for option, text in sizes.items())
+    return {**arguments, "patch_size": patch_size, "n_atoms": n_atoms}
 
 
 def _pairs(inputs: list[Path], place: Path) -> list[tuple[Path, Path]]:
@@ -132,27 +139,23 @@ def _pairs(inputs: list[Path], place: Path) -> list[tuple[Path, Path]]:
 
 
 def _restored(
-    picture: Picture,
-    path: Path,
     restore: Restore,
-    options: Mapping[str, Any],
-    clean: Path | None,
-    output: Output,
+    path: Path,
+    picture: Picture,
+    reference: Picture | None,
+    arguments: dict[str, Any],
 ) -> Restored:
-    """What came out for one picture."""
-    dictionary = options.get("dictionary")
+    """What came out for one picture; errors name its file."""
+    dictionary = arguments.get("dictionary")
     if dictionary is not None and dictionary.patch_shape[len(picture.shape) :] == (3,):
         raise ValueError(
             f"{path}: the dictionary is for RGB patches of {times(dictionary.patch_shape)}, and "
             "channels are restored one by one; use one that was learned without --colour."
         )
-    reference = _reference(clean, picture)
-    with output.stages(path.name) as progress:
-        more = {"channel_axis": picture.channel_axis, "progress": progress, "full": True}
-        try:
-            return restore(picture, reference, {**options, **more})
-        except ValueError as problem:
-            raise ValueError(f"{path}: {problem}") from problem
+    try:
+        return restore(picture, reference, arguments)
+    except ValueError as problem:
+        raise ValueError(f"{path}: {problem}") from problem
 
 
 def _write(
@@ -161,8 +164,7 @@ def _write(
     title: str,
     path: Path,
     place: Path,
-    extras: Mapping[str, Path | None],
-    overwrite: bool,
+    given: Mapping[str, Any],
     output: Output,
 ) -> dict[str, Any]:
     """Write what came out, and tell people; what there is to tell programs."""
@@ -171,22 +173,22 @@ def _write(
     if restored.mask is not None and picture.alpha is not None:
         # What was filled in is to be seen.
         after = replace(after, alpha=np.where(restored.mask, picture.alpha.max(), picture.alpha))
-    write_picture(place, after, overwrite)
+    write_picture(place, after, given["overwrite"])
     scores = _scores(restored, after)
     seconds = sum(result.seconds.values())
-    facts = [("image", str(picture)), restored.fact, ("time", f"{seconds:.3g} s")]
-    page = _page(title, restored, after, facts, scores)
-    files = [place, *_write_extras(page, path, extras, overwrite)]
-    names = ", ".join(map(str, files))
+    time = ("time", f"{seconds:.3g} s")
+    facts = [("image", str(picture)), restored.fact, time, *score_facts(scores)]
+    page = _page(title, restored, after, facts)
+    files = [place, *_write_extras(page, scores, path, given)]
     output.say(path)
-    output.say(facts_table([*facts, *_score_facts(scores), ("saved as", names)]))
+    output.say(facts_table([*facts, ("saved as", ", ".join(map(str, files)))]))
     return {
         "input": str(path),
         "output": str(place),
         "shape": picture.pixels.shape,
         "dtype": picture.pixels.dtype.name,
         **restored.record,
-        "quality": {name: plain_quality(found) for name, found in scores.items()},
+        "quality": scores,
         "settings": result.settings,
         "seconds": {name.replace(" ", "_"): value for name, value in result.seconds.items()},
         "files": [str(file) for file in files],
@@ -213,71 +215,48 @@ def _scores(restored: Restored, after: Picture) -> dict[str, dict[str, float]]:
     return {name: quality(restored.reference, image) for name, image in images.items()}
 
 
-def _score_facts(scores: Mapping[str, Mapping[str, float]]) -> list[tuple[str, str]]:
-    """``20.17 dB → 31.94 dB``, for every score."""
-    names = {"psnr": ("PSNR", decibels), "ssim": ("SSIM", "{:.4f}".format)}
-    return [
-        (name, " → ".join(text(found[key]) for found in scores.values()))
-        for key, (name, text) in names.items()
-        if scores and all(key in found for found in scores.values())
-    ]
-
-
-def _page(
-    title: str,
-    restored: Restored,
-    after: Picture,
-    facts: list[tuple[str, str]],
-    scores: Mapping[str, Mapping[str, float]],
-) -> Page:
+def _page(title: str, restored: Restored, after: Picture, facts: list[tuple[str, str]]) -> Page:
     """What the report and the comparison show: of a stack the page in the middle."""
     pages = after.shape[0] if len(after.shape) == 3 else 1
-    mask, reference, result = restored.mask, restored.reference, restored.result
+    mask, reference = restored.mask, restored.reference
     return Page(
         title=title,
         before=after.shown(restored.before),
         after=after.shown(after.pixels),
+        facts=facts,
+        result=restored.result,
         missing=mask if mask is None or pages == 1 else mask[pages // 2],
         reference=None if reference is None else after.shown(reference.pixels),
-        facts=facts,
-        scores=scores,
-        dictionary=result.dictionary,
-        history=result.history,
-        settings=result.settings,
-        seconds=result.seconds,
         notes=[f"Page {pages // 2 + 1} of {pages} is shown."] if pages > 1 else [],
     )
 
 
 def _write_extras(
-    page: Page, source: Path, extras: Mapping[str, Path | None], overwrite: bool
+    page: Page, scores: Mapping[str, Any], source: Path, given: Mapping[str, Any]
 ) -> list[Path]:
     """Write what was asked for; the files. No dictionary is saved where none was needed."""
-    written = []
-    options = ("--comparison", "--report", "--save-dictionary")
-    comparison, page_file, saved = (extras[option] for option in options)
-    if comparison is not None:
-        _compare(page, comparison, overwrite)
-        written.append(comparison)
-    if page_file is not None:
-        save_report(page, page_file, overwrite)
-        written.append(page_file)
-    if saved is not None and page.dictionary is not None:
+    written, overwrite = [], given["overwrite"]
+    if given["comparison"] is not None:
+        before, after = (
+            f"{name}, {decibels(scores[name]['psnr'])}" if name in scores else name
+            for name in ("before", "after")
+        )
+        # Where pixels were missing there is nothing to subtract from.
+        against = "before" if page.missing is None or page.reference is None else "reference"
+        images = page.before, page.after, page.reference
+        display = ComparisonDisplay(*images, names=(before, after), against=against).plot()
+        # As many pixels as the images have, within reason.
+        dpi = min(max(page.after.shape[1] / 4, 150), 500)
+        save_figure(display.figure_, given["comparison"], overwrite, dpi)
+        written.append(given["comparison"])
+    if given["report"] is not None:
+        save_report(page, given["report"], overwrite)
+        written.append(given["report"])
+    result = page.result
+    if given["save_dictionary"] is not None and result.dictionary is not None:
         info: dict[str, Any] = {"source": source.name, "kronlearn_version": kl.__version__}
-        if page.history is not None:
-            info["history"] = thinned_history(page.history)
-        save_dictionary(page.dictionary, saved, info=info)
-        written.append(saved)
+        if result.history is not None:
+            info["history"] = thinned_history(result.history)
+        save_dictionary(result.dictionary, given["save_dictionary"], info=info)
+        written.append(given["save_dictionary"])
     return written
-
-
-def _compare(page: Page, path: Path, overwrite: bool) -> None:
-    before, after = (
-        f"{name}, {decibels(page.scores[name]['psnr'])}" if name in page.scores else name
-        for name in ("before", "after")
-    )
-    # Where pixels were missing there is nothing to subtract from.
-    against = "before" if page.missing is None or page.reference is None else "reference"
-    drawing.save_comparison(
-        page.before, page.after, page.reference, (before, after), against, path, overwrite
-    )

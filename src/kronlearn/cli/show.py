@@ -10,7 +10,7 @@ import typer
 
 from kronlearn.cli import drawing
 from kronlearn.cli import options as opt
-from kronlearn.cli.output import Output, facts_table, readable, times
+from kronlearn.cli.output import Output, facts_of, facts_table
 from kronlearn.cli.places import check_places
 from kronlearn.cli.record import history_in, usage_in
 from kronlearn.core.dictionary import Dictionary
@@ -49,38 +49,19 @@ def show(
         )
     facts = dictionary_facts(dictionary)
     output.say(model)
-    output.say(facts_table([*_sizes(facts), *usage_in(info), *_told(info)]))
+    told = {n: v for n, v in info.items() if n not in ("history", "usage")}
+    # Sizes that a file tells of stand before the rest, and are those of its dictionary.
+    output.say(facts_table([*facts_of({**facts, **told, **facts}), *usage_in(info)]))
     if picture is not None:
-        drawing.save_dictionary_picture(dictionary, picture, overwrite)
+        from kronlearn.plots import DictionaryDisplay
+
+        drawing.save_figure(DictionaryDisplay(dictionary).plot().figure_, picture, overwrite)
     if convergence is not None and history is not None:
-        drawing.save_convergence({None: history}, convergence, overwrite)
+        drawing.save_figure(drawing.convergence_figure({None: history}), convergence, overwrite)
     for _, path in drawings:
         if path is not None:
             output.say(f"Wrote {path}")
     output.finish({"model": str(model), **facts, "info": info})
-
-
-def _sizes(facts: dict[str, Any]) -> list[tuple[str, str | None]]:
-    is_sum = facts["n_terms"] > 1
-    coherence = ", ".join(f"{c:.3f}" for c in facts["coherence"])
-    return [
-        ("patch shape", times(facts["patch_shape"])),
-        ("atoms", f"{times(facts['n_atoms'])} = {facts['n_codes']}"),
-        ("sum of", f"{facts['n_terms']} Kronecker products" if is_sum else None),
-        ("redundancy", f"{facts['redundancy']:.3g}"),
-        ("dtype", facts["dtype"]),
-        ("orthonormal", "yes" if facts["is_orthonormal"] else "no"),
-        (f"coherence of {'atoms' if is_sum else 'factors'}", coherence),
-    ]
-
-
-def _told(info: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """What a file's info says, less what is told in a better way."""
-    return [
-        (str(readable(name)).replace("_", " "), readable(value))
-        for name, value in info.items()
-        if not (name in ("history", "usage") and isinstance(value, dict))
-    ]
 
 
 def dictionary_facts(dictionary: Dictionary) -> dict[str, Any]:

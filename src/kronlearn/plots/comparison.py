@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kronlearn.plots.axes import given_or_new
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -50,7 +52,7 @@ class ComparisonDisplay:
     >>> before = np.zeros((32, 32), np.uint8)
     >>> after = before.copy()
     >>> after[8:24, 8:24] = 100
-    >>> display = ComparisonDisplay.from_images(before, after, names=("nothing", "a square"))
+    >>> display = ComparisonDisplay(before, after, names=("nothing", "a square")).plot()
     >>> [ax.get_title() for ax in display.axes_]
     ['nothing', 'a square', 'difference, −100 to 100']
     """
@@ -82,49 +84,6 @@ class ComparisonDisplay:
                 "with a reference."
             )
 
-    @classmethod
-    def from_images(
-        cls,
-        before: ArrayLike,
-        after: ArrayLike,
-        reference: ArrayLike | None = None,
-        *,
-        names: Sequence[str] = ("before", "after"),
-        against: str = "before",
-        axes: Sequence[Axes] | None = None,
-    ) -> ComparisonDisplay:
-        """Draw two or three images and the difference.
-
-        Parameters
-        ----------
-        before, after : arrays of shape (rows, columns) or (rows, columns, 3)
-            The images to compare.
-        reference : array of the same shape, optional
-            What the image should look like; shown in a fourth panel.
-        names : two str, default ("before", "after")
-            Titles of the first two panels.
-        against : {"before", "reference"}, default "before"
-            What is subtracted from ``after``.
-        axes : matplotlib axes, optional
-            Three, or four with a reference; by default in a new figure.
-
-        Returns
-        -------
-        ComparisonDisplay
-            The display, already drawn.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from kronlearn.plots import ComparisonDisplay
-        >>> clean = np.full((32, 32), 100.0)
-        >>> noisy = clean + np.random.default_rng(0).normal(0, 5, clean.shape)
-        >>> display = ComparisonDisplay.from_images(noisy, clean, clean, against="reference")
-        >>> len(display.axes_)
-        4
-        """
-        return cls(before, after, reference, names, against).plot(axes=axes)
-
     def plot(self, *, axes: Sequence[Axes] | None = None) -> ComparisonDisplay:
         """Draw the panels.
 
@@ -147,13 +106,10 @@ class ComparisonDisplay:
         1.0
         """
         n_panels = 3 if self.reference is None else 4
-        if axes is None:
-            from matplotlib import pyplot
-
-            size = self.figure_size(n_panels)
-            axes = list(pyplot.subplots(1, n_panels, figsize=size, layout="constrained")[1])
-        if len(axes) != n_panels:
-            raise ValueError(f"axes has {len(axes)} entries; pass {n_panels}.")
+        rows, columns = self.after.shape[:2]
+        # Titles need some room above the images.
+        size = 4 * n_panels, float(np.clip(4 * rows / columns, 1, 12)) + 0.4
+        axes = given_or_new(axes, n_panels, size)
         low, high = shown_range(self.after)
         what, other = ("difference", self.before)
         if self.against == "reference":
@@ -171,32 +127,9 @@ class ComparisonDisplay:
             ax.imshow(scaled(image, black, white), cmap="gray", vmin=0, vmax=1)
             ax.set_title(title, fontsize="medium")
             ax.set_axis_off()
-        self.axes_ = list(axes)
+        self.axes_ = axes
         self.figure_ = axes[0].figure
         return self
-
-    def figure_size(self, n_panels: int) -> tuple[float, float]:
-        """Return the size of a figure that fits the panels and their titles.
-
-        Parameters
-        ----------
-        n_panels : int
-            Panels side by side.
-
-        Returns
-        -------
-        tuple of float
-            Width and height in inches.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from kronlearn.plots import ComparisonDisplay
-        >>> ComparisonDisplay(np.zeros((8, 8)), np.ones((8, 8))).figure_size(3)
-        (12, 4.4)
-        """
-        rows, columns = self.after.shape[:2]
-        return 4 * n_panels, float(np.clip(4 * rows / columns, 1, 12)) + 0.4
 
 
 def shown_range(image: NDArray[Any]) -> tuple[float, float]:
@@ -215,10 +148,10 @@ def scaled(image: NDArray[Any], low: float, high: float) -> NDArray[np.float64]:
 
 
 def difference_limit(difference: NDArray[Any]) -> float:
-    """The magnitude that nearly all differences stay below, as a number of two digits."""
+    """The magnitude that nearly all differences stay below; 1 if there are none."""
     magnitudes = np.abs(difference[np.isfinite(difference)])
-    largest = float(np.percentile(magnitudes, _COVERED)) if magnitudes.size else 0.0
-    if largest == 0:
-        largest = float(magnitudes.max(initial=0.0)) or 1.0
-    unit = 10.0 ** (np.floor(np.log10(largest)) - 1)
-    return float(np.ceil(largest / unit - 1e-9) * unit)
+    for share in (_COVERED, 100):
+        largest = float(np.percentile(magnitudes, share)) if magnitudes.size else 0.0
+        if largest > 0:
+            return largest
+    return 1.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kronlearn.plots.axes import given_or_new
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -39,8 +41,8 @@ class ConvergenceDisplay:
     >>> matplotlib.use("agg")
     >>> from kronlearn.plots import ConvergenceDisplay
     >>> history = {"rmse": [3.0, 2.0, 1.8], "seconds": [0.1, 0.2, 0.3]}
-    >>> display = ConvergenceDisplay.from_history(history, name="general")
-    >>> more = ConvergenceDisplay.from_history(history, name="again", axes=display.axes_)
+    >>> display = ConvergenceDisplay(history, name="general").plot()
+    >>> more = ConvergenceDisplay(history, name="again").plot(axes=display.axes_)
     """
 
     def __init__(
@@ -103,43 +105,7 @@ class ConvergenceDisplay:
         from sklearn.utils.validation import check_is_fitted
 
         check_is_fitted(estimator, "history_")
-        return cls.from_history(estimator.history_, name=name, quantity=quantity, axes=axes)
-
-    @classmethod
-    def from_history(
-        cls,
-        history: Mapping[str, Sequence[float]],
-        *,
-        name: str | None = None,
-        quantity: str = "rmse",
-        axes: Sequence[Axes] | None = None,
-    ) -> ConvergenceDisplay:
-        """Draw a history.
-
-        Parameters
-        ----------
-        history : mapping with "rmse" and "seconds"
-            One value for the start and one per iteration.
-        name : str, optional
-            Label in the legend.
-        quantity : {"rmse", "mean_nonzeros"}, default "rmse"
-            What to draw.
-        axes : two matplotlib axes, optional
-            Where to draw; by default in a new figure.
-
-        Returns
-        -------
-        ConvergenceDisplay
-            The display, already drawn.
-
-        Examples
-        --------
-        >>> from kronlearn.plots import ConvergenceDisplay
-        >>> history = {"rmse": [3.0, 2.0, 1.8], "seconds": [0.1, 0.2, 0.3]}
-        >>> ConvergenceDisplay.from_history(history).axes_[1].get_xlabel()
-        'seconds'
-        """
-        return cls(history, name, quantity).plot(axes=axes)
+        return cls(estimator.history_, name, quantity).plot(axes=axes)
 
     def plot(self, *, axes: Sequence[Axes] | None = None) -> ConvergenceDisplay:
         """Draw the curves.
@@ -161,13 +127,8 @@ class ConvergenceDisplay:
         >>> len(display.axes_)
         2
         """
-        if axes is None:
-            from matplotlib import pyplot
-
-            _, drawn = pyplot.subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
-            axes = list(drawn)
-        if len(axes) != 2:
-            raise ValueError(f"axes has {len(axes)} entries; pass two, for iterations and seconds.")
+        # Against iterations, and against seconds.
+        axes = given_or_new(axes, 2, (8, 3.4), sharey=True)
         values = self.history[self.quantity]
         iterations = self.history.get("iteration", range(len(values)))
         # A line through one point would not be seen.
@@ -182,6 +143,6 @@ class ConvergenceDisplay:
         axes[0].locator_params(axis="x", integer=True)
         if self.name is not None:
             axes[1].legend(frameon=False)
-        self.axes_ = list(axes)
+        self.axes_ = axes
         self.figure_ = axes[0].figure
         return self

@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.dictionary import Dictionary
+from kronlearn.plots.axes import given_or_new
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["DictionaryDisplay"]
-
-# A mosaic of more pixels per side shows nothing more on a screen or in print.
-_MAX_SIDE = 4096
 
 # Apart from every gray, so that white and black tiles keep their edges.
 _GAP_COLOR = "#5b8db8"
@@ -28,7 +26,7 @@ class DictionaryDisplay:
     row i and column j is ``D_1[:, i] D_2[:, j]ᵀ``, with column i of ``D_1`` left of its row and
     column j of ``D_2`` above its column; for a sum of Kronecker products it is the sum of its
     terms, without the factors. With any other number of modes: the factors side by side, a row for
-    each term of a sum.
+    each term of a sum, with the largest magnitude of a column in all terms as 1.
 
     Parameters
     ----------
@@ -39,8 +37,6 @@ class DictionaryDisplay:
     ----------
     ax_ : matplotlib axes
     figure_ : matplotlib figure
-    panels_ : list of matplotlib axes
-        One for the mosaic, or one per factor, term after term.
 
     Examples
     --------
@@ -50,9 +46,9 @@ class DictionaryDisplay:
     >>> import kronlearn as kl
     >>> from kronlearn.plots import DictionaryDisplay
     >>> d = kl.KroneckerDictionary([np.eye(8), np.eye(4)])
-    >>> display = DictionaryDisplay.from_dictionary(d)
+    >>> display = DictionaryDisplay(d).plot()
     >>> display.mosaic().shape
-    (210, 59)
+    (77, 25)
     """
 
     def __init__(self, dictionary: Dictionary) -> None:
@@ -84,46 +80,13 @@ class DictionaryDisplay:
         >>> import kronlearn as kl
         >>> Y = np.random.default_rng(0).standard_normal((100, 4, 4))
         >>> model = kl.KroneckerDictionaryLearning((5, 5), max_iter=2, random_state=0).fit(Y)
-        >>> display = kl.plots.DictionaryDisplay.from_estimator(model)
-        >>> len(display.panels_)
-        1
+        >>> kl.plots.DictionaryDisplay.from_estimator(model).ax_.get_title()
+        '4 × 4 patches, 5 × 5 atoms'
         """
         from sklearn.utils.validation import check_is_fitted
 
         check_is_fitted(estimator, "dictionary_")
-        return cls.from_dictionary(estimator.dictionary_, ax=ax, cmap=cmap)
-
-    @classmethod
-    def from_dictionary(
-        cls, dictionary: Dictionary, *, ax: Axes | None = None, cmap: str = "gray"
-    ) -> DictionaryDisplay:
-        """Draw a dictionary.
-
-        Parameters
-        ----------
-        dictionary : KroneckerDictionary or KroneckerSumDictionary
-            The dictionary to draw.
-        ax : matplotlib axes, optional
-            Where to draw; by default in a new figure.
-        cmap : str, default "gray"
-            A colormap; its middle stands for zero.
-
-        Returns
-        -------
-        DictionaryDisplay
-            The display, already drawn.
-
-        Examples
-        --------
-        Three modes: one panel per factor.
-
-        >>> import numpy as np
-        >>> import kronlearn as kl
-        >>> d = kl.KroneckerDictionary([np.eye(8), np.eye(4), np.eye(2)])
-        >>> len(kl.plots.DictionaryDisplay.from_dictionary(d).panels_)
-        3
-        """
-        return cls(dictionary).plot(ax=ax, cmap=cmap)
+        return cls(estimator.dictionary_).plot(ax=ax, cmap=cmap)
 
     def plot(self, *, ax: Axes | None = None, cmap: str = "gray") -> DictionaryDisplay:
         """Draw the mosaic or the factors.
@@ -149,175 +112,86 @@ class DictionaryDisplay:
         >>> display.figure_ is display.ax_.figure
         True
         """
-        if ax is None:
-            from matplotlib import pyplot
+        from matplotlib import colormaps
 
-            _, ax = pyplot.subplots(figsize=self.figure_size, layout="constrained")
+        canvas = self.mosaic()
+        rows, columns = canvas.shape
+        # The title needs some room above the picture.
+        size = 6.4, float(np.clip(6.4 * rows / columns, 1, 12)) + 0.6
+        (ax,) = given_or_new(None if ax is None else [ax], 1, size)
         ax.set_axis_off()
-        if self.is_mosaic:
-            self.panels_ = [self._draw_mosaic(ax, cmap)]
-        else:
-            self.panels_ = self._draw_factors(ax, cmap)
+        colors = colormaps[cmap].with_extremes(bad=_GAP_COLOR)
+        ax.imshow(canvas, cmap=colors, vmin=-1, vmax=1)
+        d = self.dictionary
+        patch, atoms = (" × ".join(map(str, sizes)) for sizes in (d.patch_shape, d.n_atoms))
+        terms = f", {d.n_terms} terms" if d.n_terms > 1 else ""
+        ax.set_title(f"{patch} patches, {atoms} atoms{terms}", fontsize="medium")
         self.ax_ = ax
         self.figure_ = ax.figure
         return self
 
-    @property
-    def is_mosaic(self) -> bool:
-        """Whether the picture is a mosaic, as it is for two modes."""
-        return len(self.dictionary.n_atoms) == 2
-
-    @property
-    def figure_size(self) -> tuple[float, float]:
-        """Inches (width, height) that suit the picture."""
-        return (6.4, 6.7) if self.is_mosaic else (8.0, 1.4 + 2.2 * len(self._shown_terms()))
-
     def mosaic(self) -> NDArray[Any]:
-        """Return the picture of a two-mode dictionary as an array.
-
-        For a separable dictionary the first row and column of tiles hold the factors. Atoms beyond
-        about 4096 pixels per side are left out.
+        """Return the picture as an array.
 
         Returns
         -------
-        array of shape (rows, columns)
-            Values in [-1, 1], NaN in the gaps between the tiles.
+        array of shape (height, width)
+            Values in [-1, 1], one pixel for each entry, NaN in the gaps.
 
         Examples
         --------
         >>> import numpy as np
         >>> import kronlearn as kl
-        >>> d = kl.KroneckerDictionary([np.eye(8), np.eye(4)])
-        >>> picture = kl.plots.DictionaryDisplay(d).mosaic()
-        >>> float(np.nanmin(picture)), float(np.nanmax(picture))
-        (0.0, 1.0)
-        """
-        zoom = self._zoom
-        rows, columns = (
-            _tiles(zoom * m, n, with_bar=self._is_separable)
-            for m, n in zip(self.dictionary.patch_shape, self._n_shown, strict=True)
-        )
-        canvas = np.full((rows[-1].stop + 1, columns[-1].stop + 1), np.nan)
-        for i, row in enumerate(rows):
-            for j, column in enumerate(columns):
-                canvas[row, column] = _enlarged(_scaled(self._atom(i, j)), zoom)
-        if self._is_separable:
-            scaled = [_scaled(factor, axis=0) for factor in self.dictionary.coding_factors]
-            left, top = (factor.repeat(zoom, axis=0) for factor in scaled)
-            row_bar, column_bar = (slice(1, 1 + _bar(len(bars))) for bars in (left, top))
-            canvas[row_bar, column_bar] = 0
-            for i, row in enumerate(rows):
-                canvas[row, column_bar] = left[:, i, None]
-            for j, column in enumerate(columns):
-                canvas[row_bar, column] = top[None, :, j]
-        return canvas
-
-    @property
-    def _is_separable(self) -> bool:
-        return self.dictionary.n_terms == 1
-
-    @property
-    def _zoom(self) -> int:
-        """Pixels per entry: several, if patches are small."""
-        return max(1, 24 // max(self.dictionary.patch_shape))
-
-    @property
-    def _n_shown(self) -> tuple[int, ...]:
-        """Atoms of each mode that are shown."""
-        d, zoom = self.dictionary, self._zoom
-        sizes = zip(d.patch_shape, d.n_atoms, strict=True)
-        return tuple(min(n, max(1, _MAX_SIDE // (zoom * m + 1))) for m, n in sizes)
-
-    def _atom(self, i: int, j: int) -> NDArray[Any]:
-        """Atom (i, j) of a two-mode dictionary, (m_1, m_2)."""
-        if self._is_separable:
-            left, top = self.dictionary.coding_factors
-            return np.outer(left[:, i], top[:, j])
-        (D,) = self.dictionary.coding_factors
-        return D[:, i * self.dictionary.n_atoms[1] + j].reshape(self.dictionary.patch_shape)
-
-    def _draw_mosaic(self, ax: Axes, cmap: str) -> Axes:
-        from matplotlib import colormaps
-
-        canvas = self.mosaic()
-        height, width = canvas.shape
-        colors = colormaps[cmap].with_extremes(bad=_GAP_COLOR)
-        ax.imshow(canvas, cmap=colors, vmin=-1, vmax=1)
-        title = _sizes(self.dictionary)
-        if self._n_shown != self.dictionary.n_atoms:
-            title += "; the first {} × {}".format(*self._n_shown)
-        ax.set_title(title, fontsize="medium", pad=24 if self._is_separable else 8)
-        if not self._is_separable:
-            return ax
-        style: dict[str, Any] = {"xycoords": "data", "textcoords": "offset points"}
-        ax.annotate(
-            "$D_1$", (0, height / 2), xytext=(-5, 0), ha="right", va="center", rotation=90, **style
-        )
-        ax.annotate("$D_2$", (width / 2, 0), xytext=(0, 5), ha="center", va="bottom", **style)
-        return ax
-
-    def _shown_terms(self) -> list[list[NDArray[Any]]]:
-        """Rows of matrices: the factors of each term; one matrix where there is one mode.
-
-        A column has largest magnitude 1 in all terms together.
+        >>> d = kl.KroneckerDictionary([np.eye(4), np.eye(3), np.eye(2)])
+        >>> kl.plots.DictionaryDisplay(d).mosaic().shape
+        (6, 13)
         """
         d = self.dictionary
-        if self._is_separable or len(d.n_atoms) == 1:
-            return [[_scaled(factor, axis=0) for factor in d.coding_factors]]
-        stacks = [_scaled(stack, axis=(0, 1)) for stack in d.stacks]
-        return [[stack[r] for stack in stacks] for r in range(d.n_terms)]
-
-    def _draw_factors(self, ax: Axes, cmap: str) -> list[Axes]:
-        terms = self._shown_terms()
-        ax.set_title(_sizes(self.dictionary), fontsize="medium", pad=24)
-        # Widths follow the numbers of atoms, but no panel becomes a sliver.
-        shares = np.sqrt([factor.shape[1] for factor in terms[0]])
-        widths = shares / shares.sum() * (1 - 0.1 * (len(shares) - 1))
-        lefts = np.concatenate([[0], np.cumsum(widths + 0.1)[:-1]])
-        # Titles between the rows have as much room as the axis labels below the last.
-        gap = 0.6 / self.figure_size[1]
-        height = (1 - gap * (len(terms) - 1)) / len(terms)
-        panels = []
-        for r, term in enumerate(terms):
-            bottom = (len(terms) - 1 - r) * (height + gap)
-            for mode, (factor, left, width) in enumerate(zip(term, lefts, widths, strict=True)):
-                panel = ax.inset_axes((left, bottom, width, height))
-                panel.imshow(factor, cmap=cmap, vmin=-1, vmax=1, aspect="auto")
-                number = f"^{{({r + 1})}}" if len(terms) > 1 else ""
-                panel.set_title(f"$D_{{{mode + 1}}}{number}$", fontsize="small")
-                if r == len(terms) - 1:
-                    panel.set_xlabel("atom")
-                if mode == 0:
-                    panel.set_ylabel("entry")
-                panel.locator_params(integer=True, nbins=4)
-                panels.append(panel)
-        return panels
+        factors = [_scaled(factor, axis=0) for factor in d.coding_factors]
+        if len(d.n_atoms) == 1:
+            return _side_by_side([factors[0][None]])
+        if len(d.n_atoms) > 2:
+            return _side_by_side([_scaled(stack, axis=(0, 1)) for stack in d.stacks])
+        if d.n_terms > 1:
+            atoms = factors[0].reshape(*d.patch_shape, *d.n_atoms)
+            return np.pad(_tiles(atoms), ((1, 0), (1, 0)), constant_values=np.nan)
+        left, top = factors
+        # A factor's bar is a quarter of a tile wide, and a wider gap away from the tiles.
+        bars = [slice(1, 1 + max(2, m // 4)) for m in d.patch_shape]
+        row, column = (bar.stop + 2 for bar in bars)
+        tiles = _tiles(np.einsum("ai,bj->abij", left, top))
+        canvas = np.pad(tiles, ((row, 0), (column, 0)), constant_values=np.nan)
+        canvas[row:, bars[1]] = _with_gaps(left.T)[:, None]
+        canvas[bars[0], column:] = _with_gaps(top.T)
+        canvas[bars[0], bars[1]] = 0
+        return canvas
 
 
-def _scaled(values: NDArray[Any], axis: int | tuple[int, ...] | None = None) -> NDArray[Any]:
+def _side_by_side(stacks: list[NDArray[Any]]) -> NDArray[Any]:
+    """Stacks (R, m_i, n_i) of factors as one picture, a row for each of the R terms."""
+    height = max(stack.shape[1] for stack in stacks)
+    padded = []
+    for stack in stacks:
+        below = height + 1 - stack.shape[1]
+        terms = np.pad(stack, ((0, 0), (0, below), (0, 1)), constant_values=np.nan)
+        padded.append(terms.reshape(-1, terms.shape[2]))
+    return np.pad(np.hstack(padded), ((1, 0), (1, 0)), constant_values=np.nan)
+
+
+def _scaled(values: NDArray[Any], axis: int | tuple[int, ...]) -> NDArray[Any]:
     """The values with largest magnitude 1 along the axes."""
     values = values.astype(np.float64)
     scaled: NDArray[Any] = values / np.abs(values).max(axis=axis)
     return scaled
 
 
-def _enlarged(tile: NDArray[Any], zoom: int) -> NDArray[Any]:
-    """Every entry as zoom × zoom pixels."""
-    return tile.repeat(zoom, axis=0).repeat(zoom, axis=1)
+def _tiles(atoms: NDArray[Any]) -> NDArray[Any]:
+    """Atoms (m_1, m_2, n_1, n_2) as one picture, with gaps below and right of every tile."""
+    columns = _with_gaps(atoms.transpose(2, 0, 3, 1))
+    return _with_gaps(columns.transpose(2, 0, 1)).T
 
 
-def _bar(size: int) -> int:
-    """How wide a factor's bar is beside tiles of a size."""
-    return max(2, size // 4)
-
-
-def _tiles(size: int, n_atoms: int, *, with_bar: bool) -> list[slice]:
-    """Pixels along one side of a tile per atom: behind the factor's bar, a wider gap apart."""
-    first = 1 + _bar(size) + 3 if with_bar else 1
-    return [slice(first + k * (size + 1), first + k * (size + 1) + size) for k in range(n_atoms)]
-
-
-def _sizes(dictionary: Dictionary) -> str:
-    patch, atoms = (" × ".join(map(str, s)) for s in (dictionary.patch_shape, dictionary.n_atoms))
-    terms = f", {dictionary.n_terms} terms" if dictionary.n_terms > 1 else ""
-    return f"{patch} patches, {atoms} atoms{terms}"
+def _with_gaps(values: NDArray[Any]) -> NDArray[Any]:
+    """The last two axes (n, m) as one (n·(m + 1)), with a gap after each m."""
+    widths = [(0, 0)] * (values.ndim - 1) + [(0, 1)]
+    return np.pad(values, widths, constant_values=np.nan).reshape(*values.shape[:-2], -1)
