@@ -5,9 +5,6 @@ Each has the interface of :class:`kronlearn.KroneckerDictionaryLearning`: ``fit`
 What they have in common is in :class:`kronlearn.comparators.learners.Comparator`.
 """
 
-from kronlearn.comparators.aksvd import AKSVD
-from kronlearn.comparators.ksvd import KSVD
-from kronlearn.comparators.mod import MOD
 from kronlearn.comparators.osubdil import OSubDil
 from kronlearn.comparators.pair_aksvd import PairAKSVD
 from kronlearn.comparators.sedil import SeDiL
@@ -15,6 +12,7 @@ from kronlearn.comparators.stark import STARK
 from kronlearn.comparators.sukro import SuKro
 from kronlearn.comparators.tefdil import TeFDiL
 from kronlearn.comparators.tksvd import TKSVD
+from kronlearn.comparators.unstructured import AKSVD, KSVD, MOD
 
 __all__ = [
     "AKSVD",

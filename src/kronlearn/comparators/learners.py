@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,17 +11,15 @@ from numpy.typing import NDArray
 
 from kronlearn.comparators.docstrings import with_inherited_entries
 from kronlearn.comparators.memory import RememberingDictionary
-from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.core.init import dct_factor, perturbation, starting_dictionary
+from kronlearn.core.dictionary import Dictionary
+from kronlearn.core.init import starting_dictionary
 from kronlearn.core.loop import Plan
 from kronlearn.core.source import Source, check_finite
 from kronlearn.core.structures import General, Structure
-from kronlearn.core.updates import canonical
-from kronlearn.io.arrays import ArraySource
 from kronlearn.learner import DictionaryLearner, Progress
-from kronlearn.parameters import count, number, positive_integers, random_numbers
+from kronlearn.parameters import count, number, random_numbers
 
-__all__ = ["Comparator", "UnstructuredComparator", "finite_samples"]
+__all__ = ["Comparator", "finite_samples"]
 
 
 @dataclass(eq=False, repr=False)
@@ -122,53 +119,6 @@ class Comparator(DictionaryLearner):
             max_iter=self.max_iter,
             time_budget=self.time_budget,
         )
-
-
-@dataclass(eq=False, repr=False)
-class UnstructuredComparator(Comparator):
-    """A method whose dictionary is any matrix (n_features, n_atoms) with unit columns.
-
-    Parameters
-    ----------
-    n_atoms : int, default 256
-        The number of atoms.
-    patch_shape : tuple of int, optional
-        ``(m_1, …, m_d)`` of samples given as rows; only the start depends on it.
-    init : {"dct", "data", "random"}, dictionary or array (n_features, n_atoms), default "dct"
-        Start: perturbed cosines, directions of random samples, noise, or your own.
-    """
-
-    n_atoms: int = count(256)
-
-    def _sizes(self, sample_shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        if self.patch_shape is not None:
-            sample_shape = positive_integers("patch_shape", self.patch_shape)
-        return sample_shape, (int(self.n_atoms),)
-
-    def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
-        init, rng = self.init, random_numbers(self.random_state)
-        m, n = source.n_features, n_atoms[0]
-        if isinstance(init, Dictionary):
-            init = [init.to_dense()]
-        elif isinstance(init, np.ndarray) and init.ndim == 2:
-            init = [init]
-        elif isinstance(init, str) and init == "dct":
-            noise = rng.standard_normal((m, n)) / np.sqrt(m)
-            columns = cosines(source.patch_shape, n) + perturbation(m, n) * noise
-            init = [canonical(columns, noise)[0]]
-        rows = ArraySource(source.read(0, len(source)), (m,))
-        return starting_dictionary(init, rows, n_atoms, rng)
-
-
-def cosines(patch_shape: tuple[int, ...], n_atoms: int) -> NDArray[np.float64]:
-    """The n products of overcomplete cosines of lowest frequency, (m_1·…·m_d, n)."""
-    share = (n_atoms / math.prod(patch_shape)) ** (1 / len(patch_shape))
-    counts = [max(1, math.ceil(m * share - 1e-9)) for m in patch_shape]
-    factors = [dct_factor(m, n) for m, n in zip(patch_shape, counts, strict=True)]
-    columns = KroneckerDictionary(factors).to_dense()
-    frequencies = np.meshgrid(*(np.arange(n) / n for n in counts), indexing="ij")
-    order = np.argsort(np.sum(frequencies, axis=0), axis=None, kind="stable")[:n_atoms]
-    return columns[:, np.sort(order)]
 
 
 def finite_samples(source: Source) -> NDArray[np.float64]:

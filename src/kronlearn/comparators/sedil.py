@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +19,6 @@ from kronlearn.core.engine import Engine, Task
 from kronlearn.core.iteration import Iteration
 from kronlearn.core.loop import Plan, State
 from kronlearn.core.source import Source
-from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.parameters import count, number, random_numbers
 
 __all__ = ["SeDiL"]
@@ -46,8 +47,8 @@ class SeDiL(Comparator):
 
     The samples are scaled to norm 1, as the weights are for such; those that are zero are left out.
     Their means are not removed: do that before, as for any other learner. It is the only learner
-    here that needs dense codes: three arrays of ``N·n`` numbers in the samples' dtype (codes,
-    gradient, direction), hence ``max_samples``.
+    here that needs dense codes: four arrays of ``N·n`` numbers in the samples' dtype (codes,
+    direction, two gradients), hence ``max_samples``. The descent runs in one thread.
 
     Parameters
     ----------
@@ -108,7 +109,6 @@ class SeDiL(Comparator):
             float(self.coherence),
             float(self.sharpness),
             None if self.balance is None else float(self.balance),
-            resolve_n_jobs(self.n_jobs),
         )
         return RememberingDictionary(start, Descent(objective, list(start.coding_factors)))
 
@@ -144,47 +144,43 @@ class SeDiL(Comparator):
 
 
 class Descent:
-    """Conjugate gradients: a point, its gradient and the direction to go, of factors and codes.
+    """Conjugate gradients: a point, its gradient and the direction to go.
 
-    ``values`` and ``steps`` are those of the start and of all iterations, 0 if a search failed.
-    The line search accepts a step t once ``f ≤ level + 0.01·t·slope``, where the level is a mean of
-    the values so far that forgets them slowly (Zhang and Hager, 2004).
+    The point is ``factors`` and ``codes``; a gradient or direction is a list of arrays like the
+    factors, tangent to them, and then arrays like the blocks of codes. ``values`` and ``steps`` are
+    those of the start and of all iterations, 0 if a search failed. The line search accepts a step t
+    once ``f ≤ level + 0.01·t·slope``, where the level is a mean of the values so far that forgets
+    them slowly (Zhang and Hager, 2004).
     """
 
     def __init__(self, objective: Objective, factors: list[NDArray[np.float64]]) -> None:
         objective.check_distinct(factors)
         self.objective, self.factors = objective, factors
         self.codes = objective.correlations(factors)
-        self.gradient = self.direction = [np.zeros_like(factor) for factor in factors]
-        self.code_gradient = np.zeros_like(self.codes)
-        self.code_direction = np.zeros_like(self.codes)
-        self.level = objective.value(factors, self.codes, self.code_direction, 0.0)
-        self.values, self.steps = [self.level], [0.0]
-        self.mass, self.step = 1.0, 0.0
-        self._turn(factors)
-        self.step = self._first_step()
+        self.level = objective.value(factors, self.codes)
+        self.values, self.steps, self.mass = [self.level], [0.0], 1.0
+        self.gradient = objective.gradient(factors, self.codes)
+        self.squared_norm = _inner(self.gradient, self.gradient)
+        self._restart()
 
     def advance(self) -> bool:
         """One iteration; returns whether another one may lower the objective."""
         if self.squared_norm == 0.0:
             return False
+        ways = self.direction[: len(self.factors)]
         for _ in range(_TRIALS):
-            pairs = zip(self.factors, self.direction, strict=True)
-            ends = [geodesic(factor, way, self.step) for factor, way in pairs]
-            value = self.objective.value(ends, self.codes, self.code_direction, self.step)
+            ends = [geodesic(*pair, self.step) for pair in zip(self.factors, ways, strict=True)]
+            value = self.objective.value(ends, self._moved_codes())
             if value <= self.level + _GAIN * self.step * self.slope:
                 break
             self.step *= _SHORTER
         else:
-            steepest = self.slope == -self.squared_norm
-            self._head(0.0, self.direction, 0.0)
-            self.step = self._first_step()
+            was_steepest = self.slope == -self.squared_norm
+            self._restart()
             self._remember(self.values[-1], 0.0)
-            return not steepest
+            return not was_steepest
         self.mass = _MEMORY * self.mass + 1.0
         self.level += (value - self.level) / self.mass
-        for codes, way in zip(self.codes, self.code_direction, strict=True):
-            codes += codes.dtype.type(self.step) * way
         self._turn(ends)
         self._remember(value, self.step)
         self.step /= _SHORTER**2
@@ -194,6 +190,16 @@ class Descent:
         self.values.append(value)
         self.steps.append(step)
 
+    def _restart(self) -> None:
+        """Go downhill, by a first step of length 1."""
+        self.direction = [-g for g in self.gradient]
+        self.slope = -self.squared_norm
+        self.step = 1.0 / math.sqrt(self.squared_norm) if self.squared_norm > 0 else 0.0
+
+    def _moved_codes(self) -> Iterator[NDArray[Any]]:
+        ways = self.direction[len(self.factors) :]
+        return (x + self.step * way for x, way in zip(self.codes, ways, strict=True))
+
     def _turn(self, ends: list[NDArray[np.float64]]) -> None:
         """The gradient where the step has led to, and the direction conjugate to the last one.
 
@@ -201,30 +207,26 @@ class Descent:
         and of Dai and Yuan, the smaller is taken, and none if it is negative.
         """
         old, way = self._carried(self.gradient, ends), self._carried(self.direction, ends)
-        new, of_codes = self.objective.renew_gradient(
-            ends, self.codes, self.code_direction, self.code_gradient
-        )
-        pairs = ((new, new), (new, old), (new, way), (old, way))
-        of_factors = np.array([sum(map(np.vdot, a, b)) for a, b in pairs])
-        new_new, new_old, new_way, old_way = (of_codes + of_factors).tolist()
-        self.factors, self.gradient, self.squared_norm = ends, new, new_new
-        curvature = new_way - old_way
-        beta = max(0.0, min(new_new - new_old, new_new) / curvature) if curvature > 0 else 0.0
-        self._head(beta if beta * new_way < new_new else 0.0, way, new_way)
-
-    def _head(self, beta: float, way: list[NDArray[np.float64]], slope_of_way: float) -> None:
-        """Set the direction to steepest descent and beta times the last one, carried here."""
-        self.direction = [beta * w - g for w, g in zip(way, self.gradient, strict=True)]
-        self.code_direction *= beta
-        self.code_direction -= self.code_gradient
-        self.slope = beta * slope_of_way - self.squared_norm
+        self.factors, self.codes = ends, list(self._moved_codes())
+        new = self.gradient = self.objective.gradient(ends, self.codes)
+        new_new, new_way = _inner(new, new), _inner(new, way)
+        curvature = new_way - _inner(old, way)
+        kept = min(new_new - _inner(new, old), new_new)
+        beta = max(0.0, kept / curvature) if curvature > 0 else 0.0
+        if beta * new_way >= new_new:
+            beta = 0.0
+        self.direction = [beta * w - g for w, g in zip(way, new, strict=True)]
+        self.squared_norm, self.slope = new_new, beta * new_way - new_new
 
     def _carried(
-        self, vectors: list[NDArray[np.float64]], ends: list[NDArray[np.float64]]
-    ) -> list[NDArray[np.float64]]:
-        """Tangents at the factors, moved with the step to its ends."""
-        parts = zip(self.factors, self.direction, vectors, ends, strict=True)
-        return [transport(factor, way, self.step, v, end) for factor, way, v, end in parts]
+        self, vectors: list[NDArray[Any]], ends: list[NDArray[np.float64]]
+    ) -> list[NDArray[Any]]:
+        """A gradient or direction, moved with the step to its ends; that of codes stays."""
+        n_modes = len(ends)
+        parts = zip(self.factors, self.direction[:n_modes], vectors[:n_modes], ends, strict=True)
+        carried = [transport(factor, way, self.step, v, end) for factor, way, v, end in parts]
+        return [*carried, *vectors[n_modes:]]
 
-    def _first_step(self) -> float:
-        return 1.0 / math.sqrt(self.squared_norm) if self.squared_norm > 0 else 0.0
+
+def _inner(left: list[NDArray[Any]], right: list[NDArray[Any]]) -> float:
+    return sum(float(np.vdot(a, b)) for a, b in zip(left, right, strict=True))

@@ -11,7 +11,9 @@ from scipy import sparse
 
 from kronlearn.comparators.codes import CodesComparator, by_atom
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.core.replacement import unused_by_mode
 from kronlearn.core.source import Source
+from kronlearn.core.updates import canonical
 
 __all__ = ["TKSVD"]
 
@@ -45,7 +47,7 @@ class TKSVD(CodesComparator):
     def _update(
         self, source: Source, dictionary: Dictionary, codes: sparse.csr_array
     ) -> Dictionary:
-        """All tuples in use updated once, in C order; then signs made canonical."""
+        """All tuples in use updated once, in C order; then made canonical."""
         n_atoms = dictionary.n_atoms
         factors = [np.array(stack[0]) for stack in dictionary.stacks]
         whole = _whole(factors)
@@ -64,9 +66,14 @@ class TKSVD(CodesComparator):
             for mode, i in enumerate(atoms_of):
                 factors[mode][:, i] = atoms[mode]
             whole = _whole(factors)
-        factors, flips = _canonical_signs(factors, used.reshape(n_atoms))
-        codes.data[:] = rows.data * flips[rows.indices]
-        return dictionary.with_stacks([factor[None] for factor in factors])
+        stacks, scales = [], []
+        for factor, unused in zip(factors, unused_by_mode(used.reshape(n_atoms)), strict=True):
+            columns, scale = canonical(factor, factor)
+            columns[:, unused] = factor[:, unused]
+            stacks.append(columns[None])
+            scales.append(scale)
+        codes.data[:] = rows.data * _outer(scales)[rows.indices]
+        return dictionary.with_stacks(stacks)
 
 
 def _whole(factors: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -108,16 +115,3 @@ def _contracted(
     for atom in atoms[:mode]:
         tensor = atom @ tensor.reshape(len(atom), -1)
     return tensor.reshape(-1)
-
-
-def _canonical_signs(
-    factors: Sequence[NDArray[np.float64]], used: NDArray[np.bool_]
-) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
-    """Factors whose used atoms have a positive largest entry, and the signs of the codes (n,)."""
-    flips = []
-    for mode, factor in enumerate(factors):
-        in_use = used.any(axis=tuple(other for other in range(used.ndim) if other != mode))
-        largest = factor[np.abs(factor).argmax(axis=0), np.arange(factor.shape[1])]
-        flips.append(np.where(in_use & (largest < 0), -1.0, 1.0))
-    signed = [factor * flip for factor, flip in zip(factors, flips, strict=True)]
-    return signed, _outer(flips)
