@@ -351,7 +351,7 @@ def test_a_sum_of_kronecker_products_restores(tmp_path, photo):
     expected = kl.images.denoise(image_of("uint8"), 9, dictionary=d)
     assert np.array_equal(read_picture(tmp_path / "one.png").pixels, expected)
     page = (tmp_path / "page.html").read_text("utf-8")
-    assert "4 × 4 patches, 6 × 6 atoms. The sum of 2 Kronecker products" in page
+    assert "4 × 4 patches, 6 × 6 atoms, 2 terms" in page
     options = ["--drop", 0.3, "--save-dictionary", "again.safetensors", "--json"]
     record = json.loads(succeeds("inpaint", photo, "two.png", *options, *given).stdout)
     assert record["settings"]["n_terms"] == 2
