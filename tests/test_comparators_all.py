@@ -1,6 +1,5 @@
 """What all comparators promise: scikit-learn's interface, one meaning of the history, same bits."""
 
-
 import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import check_estimator

@@ -27,9 +27,6 @@ from kronlearn.plots import ComparisonDisplay
 
 __all__ = ["Restored", "restore_files", "values"]
 
-# Options that name files to write beside the image.
-_EXTRAS = ("--report", "--comparison", "--save-dictionary")
-
 
 @dataclass(frozen=True)
 class Restored:
@@ -68,7 +65,11 @@ def restore_files(
     output = Output(given["as_json"], given["quiet"])
     use_device(given["device"], output)
     inputs, clean = given["inputs"], given["clean"]
-    extras = {name: given[name.strip("-").replace("-", "_")] for name in _EXTRAS}
+    extras = {
+        "--report": given["report"],
+        "--comparison": given["comparison"],
+        "--save-dictionary": given["save_dictionary"],
+    }
     pairs = _pairs(inputs, given["output"])
     if len(pairs) > 1:
         for option, path in {**extras, "--clean": clean}.items():
