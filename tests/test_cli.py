@@ -701,7 +701,7 @@ def test_show_prints_nothing_that_a_terminal_would_obey(model):
 def test_show_refuses_what_is_no_model(tmp_path, patches):
     assert fails(2, "show", tmp_path / "nothing").endswith("nothing does not exist.")
     assert "is not a safetensors file" in fails(2, "show", patches)
-    assert "is a folder" in fails(2, "show", tmp_path)
+    assert "is not a regular file" in fails(2, "show", tmp_path)
 
 
 # demo
