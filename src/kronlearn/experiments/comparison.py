@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.experiments.comparison_runs import Result, Setting, results, runs, settings
-from kronlearn.experiments.data import gray_image, included_images
+from kronlearn.experiments.data import included_images
 from kronlearn.experiments.methods import (
     DEFAULT_METHODS,
     METHODS,
@@ -33,6 +33,7 @@ from kronlearn.experiments.report import (
 )
 from kronlearn.experiments.store import Repeats, grouped, part
 from kronlearn.experiments.timing import Progress, machine, no_progress
+from kronlearn.io.images import read_gray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -137,7 +138,7 @@ def _papers_images(folder: Path) -> list[NDArray[np.float32]]:
     for file in (folder / f"{name}.png" for name in IMAGES):
         if not file.is_file():
             raise ValueError(f"--images {folder} has no {file.name}.")
-        images.append(gray_image(file))
+        images.append(read_gray(file))
         if images[-1].shape != (512, 512):
             rows, columns = images[-1].shape
             raise ValueError(f"{file} has {rows} × {columns} pixels; the paper's has 512 × 512.")

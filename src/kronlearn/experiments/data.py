@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 import kronlearn as kl
 from kronlearn.core.init import dct_factor
 from kronlearn.images.patch_grid import PatchGrid
+from kronlearn.io.images import READABLE, read_gray
 
 __all__ = [
     "INCLUDED",
-    "gray_image",
     "images_in",
     "included_images",
     "indian_pines",
@@ -29,10 +29,6 @@ Image = NDArray[np.float32]
 #: Gray images inside scikit-image's wheel: nothing is downloaded.
 INCLUDED = ("camera", "brick", "grass", "gravel", "moon")
 
-# Luminance of linear RGB (ITU-R BT.709), as in scikit-image's rgb2gray.
-_LUMINANCE = np.array([0.2125, 0.7154, 0.0721], np.float32)
-_ENDINGS = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff")
-
 
 def included_images(names: Sequence[str] = INCLUDED) -> list[Image]:
     """Gray images of shape (512, 512), in gray levels 0 to 255, from the scikit-image package."""
@@ -41,27 +37,14 @@ def included_images(names: Sequence[str] = INCLUDED) -> list[Image]:
     return [getattr(data, name)().astype(np.float32) for name in names]
 
 
-def gray_image(path: Path) -> Image:
-    """The image in a file, of shape (rows, columns), in its own gray levels."""
-    from skimage.io import imread
-
-    pixels: Image = imread(path).astype(np.float32)
-    if pixels.ndim == 3:
-        # Without an alpha channel.
-        pixels = pixels[..., : 3 if pixels.shape[-1] > 2 else 1]
-        is_gray = (pixels == pixels[..., :1]).all()
-        pixels = pixels[..., 0] if is_gray else pixels @ _LUMINANCE
-    return pixels
-
-
 def images_in(folder: Path) -> list[Image]:
     """The images of a folder and the folders in it, in the order of their names, as gray images."""
     if not folder.is_dir():
         raise ValueError(f"--images {folder}: there is no such folder.")
-    files = [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in _ENDINGS]
+    files = [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in READABLE]
     if not files:
-        raise ValueError(f"{folder} holds no image; give a folder with {', '.join(_ENDINGS)}.")
-    return [gray_image(file) for file in files]
+        raise ValueError(f"{folder} holds no image; give a folder with {', '.join(READABLE)}.")
+    return [read_gray(file) for file in files]
 
 
 def sampled_patches(images: Sequence[Image], shape: tuple[int, int], n_samples: int) -> Image:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kronlearn as kl
-from kronlearn.experiments.data import gray_image, included_images, psnr
+from kronlearn.experiments.data import included_images, psnr
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.timing import (
     Progress,
@@ -24,6 +24,7 @@ from kronlearn.experiments.timing import (
     no_progress,
     peak_above_start,
 )
+from kronlearn.io.images import read_gray
 
 __all__ = ["measure_memory", "run"]
 
@@ -50,7 +51,7 @@ def run(
         pixels = dict(zip(names, [i[:size, :size] for i in included_images(names)], strict=True))
     else:
         paths = {name: images / f"{name}.png" for name in ("house", "barbara", "lena")}
-        pixels = {name: gray_image(path) for name, path in paths.items()}
+        pixels = {name: read_gray(path) for name, path in paths.items()}
     tasks: dict[str, tuple[Image, Methods]] = {}
     for name, image in pixels.items():
         tasks[f"denoise {name}, σ = {_SIGMA:g}"] = image, _denoising(image, quick)

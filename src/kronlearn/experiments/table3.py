@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
-from kronlearn.experiments.data import gray_image, psnr
+from kronlearn.experiments.data import psnr
 from kronlearn.experiments.published import BM3D, IMAGES, KSVD, SIGMAS, TABLE3
 from kronlearn.experiments.report import (
     Claim,
@@ -36,6 +36,7 @@ from kronlearn.experiments.timing import Progress, no_progress
 from kronlearn.images.aggregation import Averager
 from kronlearn.images.denoising import denoise
 from kronlearn.images.dictionaries import draw_patches
+from kronlearn.io.images import read_gray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -112,7 +113,7 @@ def run(
     wanted = cells(names, (_QUICK_SIGMA,) if quick else SIGMAS, 1 if quick else draws)
 
     def load(name: str) -> Image:
-        return gray_image(images / f"{name}.png")
+        return read_gray(images / f"{name}.png")
 
     return write(list(results(wanted, load, output / "table3.csv", n_jobs, progress)), output)
 
