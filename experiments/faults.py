@@ -14,17 +14,28 @@ import logging
 import statistics
 import sys
 import tempfile
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from kronlearn.experiments.store import add_line
+from kronlearn.experiments.store import Store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 import fault_runs as faults
 from cluster import cluster_of
+
+
+@dataclass(frozen=True)
+class Row:
+    """Fits with a fault, how many ended with the right bits, and how long they took."""
+
+    fault: str
+    runs: int
+    same_bits: int
+    median_seconds: float
 
 
 def main() -> int:
@@ -37,6 +48,7 @@ def main() -> int:
     options = parser.parse_args()
     logging.getLogger("kronlearn").setLevel(logging.ERROR)
     options.csv.unlink(missing_ok=True)
+    store = Store(options.csv, Row)
     rng = np.random.default_rng(options.seed)
     differs = False
     with tempfile.TemporaryDirectory() as folder:
@@ -46,12 +58,10 @@ def main() -> int:
         for name, fits in happening.items():
             if options.only in name:
                 runs = fits(problems, options.runs, rng)
-                row = {"fault": name, "runs": len(runs)}
-                row["same_bits"] = sum(run.same_bits for run in runs)
-                row["median_seconds"] = round(statistics.median(run.seconds for run in runs), 2)
-                add_line(options.csv, row)
-                print("  ".join(f"{key}: {value}" for key, value in row.items()), flush=True)
-                differs |= row["same_bits"] != row["runs"]
+                same = sum(run.same_bits for run in runs)
+                seconds = statistics.median(run.seconds for run in runs)
+                print(store.add(Row(name, len(runs), same, round(seconds, 2))), flush=True)
+                differs |= same != len(runs)
     return int(differs)
 
 

@@ -119,7 +119,7 @@ def test_the_benchmark_of_a_gpu_measures_learning_and_coding(
 ) -> None:
     if isinstance(on_gpu, EmulatedGpu):
         # Emulated, the kernels of whole iterations take minutes; this shape has none.
-        monkeypatch.setattr(gpu, "CASES", {"D": gpu.Case(9216, 4, 6, 3, 0.06)})
+        monkeypatch.setattr(gpu, "CASES", {"D": gpu.Case(9216, 4, 6, 3)})
         monkeypatch.setattr(gpu, "_gpu_name", lambda: "this GPU")
         monkeypatch.setattr(gpu, "_synchronize", lambda: None)
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
@@ -160,7 +160,7 @@ def test_coding_is_compared_with_batched_omp_where_it_is(monkeypatch: pytest.Mon
     modules = {"torch": torch, "batched_omp": SimpleNamespace(run_omp=run_omp)}
     monkeypatch.setattr(gpu, "import_module", modules.__getitem__)
     monkeypatch.setattr(gpu, "_NUMBERS_AT_A_TIME", 200 * 3 * 36)
-    case = gpu.Case(300, 4, 6, 3, 0.06)
+    case = gpu.Case(300, 4, 6, 3)
     dictionary = perturbed_dct((4, 4), (6, 6))
     gpu._batched_omp("batched_omp", dictionary, case, gpu.image_like(300, 4))
     assert coded == [((16, 36), (200, 16), 3), ((16, 36), (100, 16), 3)]

@@ -14,7 +14,7 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from skimage.restoration import denoise_tv_chambolle, denoise_wavelet
 
 from kronlearn import KroneckerDictionaryLearning, hyperspectral
-from kronlearn.experiments.data import indian_pines
+from kronlearn.experiments.data import read_cube
 from kronlearn.hyperspectral import CubePatches, blocks, compare, denoise, estimate_noise, slabs
 from kronlearn.io.cubes import open_cube
 
@@ -186,7 +186,7 @@ def test_learning_from_a_cube_is_learning_from_its_patches():
 
 
 def test_three_modes_are_closer_than_two_with_as_many_nonzeros():
-    cube = indian_pines()[:64, :64]
+    cube = read_cube()[:64, :64]
     options = {"band_axis": 2, "max_iter": 8, "random_state": 0}
     two = hyperspectral.learn(cube, (8, 8), (8, 8), 2, **options)
     three = hyperspectral.learn(cube, (8, 8, 10), (8, 8, 10), 20, **options)
@@ -212,7 +212,7 @@ def test_planted_noise_is_found_in_every_band(unequal):
 
 
 def test_noise_added_to_a_real_cube_is_found():
-    cube = indian_pines()
+    cube = read_cube()
     noise = np.random.default_rng(0).standard_normal(cube.shape, np.float32)
     found = estimate_noise(cube + 200 * noise, band_axis=2)
     assert abs(np.median(found) / 200 - 1) < 0.02
@@ -272,7 +272,7 @@ def test_denoising_takes_most_of_the_noise_away_and_knows_its_level():
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_real_cube_is_denoised_better_than_band_by_band(known):
-    clean = indian_pines()[40:120, 40:120]
+    clean = read_cube()[40:120, 40:120]
     sigma = 100.0
     noisy = clean + sigma * np.random.default_rng(0).standard_normal(clean.shape, np.float32)
     found = compare(clean, denoise(noisy, sigma if known else None), band_axis=2)

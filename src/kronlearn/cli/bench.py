@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kronlearn.cli.output import Output
     from kronlearn.experiments.report import Report, Table
 
-__all__ = ["bench", "print_report", "run_experiment"]
+__all__ = ["Cube", "Images", "bench", "print_report", "run_experiment"]
 
 bench = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 
@@ -24,6 +24,14 @@ Repetitions = Annotated[
     int, typer.Option(min=1, metavar="N", help="Repetitions; the median is reported.")
 ]
 Rows = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rows to this file.")]
+Images = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Images to cut patches from.", show_default="included"),
+]
+Cube = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="A cube.", show_default="Indian Pines, from tensorly"),
+]
 
 
 def run_experiment(name: str, given: dict[str, Any]) -> None:
@@ -57,14 +65,7 @@ def _shown(table: Table) -> ShownTable:
 
 @bench.command("coding")
 def coding(
-    images: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Images to take patches from.",
-            show_default="images of scikit-image",
-        ),
-    ] = None,
+    images: Images = None,
     case: Annotated[
         list[str] | None,
         typer.Option(metavar="m,n,s", help="m × m patches, n × n atoms, s nonzeros; repeatable."),
@@ -73,7 +74,6 @@ def coding(
         int, typer.Option(min=1, metavar="N", help="Also compare one thread with this many.")
     ] = 1,
     repetitions: Repetitions = 5,
-    csv: Rows = None,
     quick: Quick = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -137,14 +137,7 @@ def images_(
 
 @bench.command("cube")
 def cube_(
-    cube: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A cube with little noise.",
-            show_default="Indian Pines, from tensorly",
-        ),
-    ] = None,
+    cube: Cube = None,
     repetitions: Repetitions = 5,
     quick: Quick = False,
     as_json: Json = False,
@@ -156,20 +149,15 @@ def cube_(
 
 @bench.command("scaling")
 def scaling(
-    csv: Annotated[Path, typer.Option(metavar="FILE", help="Where the times are kept.")] = Path(
-        "scaling.csv"
-    ),
     workers: Annotated[
         str, typer.Option(metavar="N,…", help="Numbers of threads and Dask workers.")
     ] = "1,2,4,8,16",
     samples: Annotated[
         int, typer.Option(min=16, metavar="N", help="For the largest of them.")
     ] = 4_000_000,
-    only_report: Annotated[
-        bool, typer.Option("--only-report", help="Measure nothing; use the times in the file.")
-    ] = False,
+    csv: Rows = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Time passes on many workers, and predict those of more samples and workers."""
+    """Time passes of threads and of Dask workers."""
     run_experiment("scaling", locals())

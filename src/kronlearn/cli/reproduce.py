@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kronlearn.cli.bench import print_report, run_experiment
+from kronlearn.cli.bench import Cube, Images, print_report, run_experiment
 from kronlearn.cli.options import Jobs, Json, Quiet
 
 __all__ = ["reproduce"]
@@ -27,12 +26,7 @@ Processors = Annotated[
         "--jobs", "-j", metavar="P,…", help="Numbers of processors.", show_default="1,2,4,… and all"
     ),
 ]
-Engines = Annotated[
-    str, typer.Option(metavar="NAME,…", help="Who does the work; processes are the ceiling.")
-]
-Methods = Annotated[
-    str, typer.Option(metavar="NAME,…", help="Some of general, orthonormal and default.")
-]
+Engines = Annotated[str, typer.Option(metavar="NAME,…", help="Who does the work.")]
 Rounds = Annotated[int, typer.Option(min=1, metavar="N", help="How often everything is measured.")]
 Iterations = Annotated[
     int | None,
@@ -53,19 +47,7 @@ _COMPARISONS = {
     "figure1": "Follow the RMSE of held-out samples over the iterations: Figure 1.",
     "figure2": "Compare the RMSE of held-out samples for 8, 16 and 24 atoms per mode: Figure 2.",
 }
-_RESUMES = "What the csv file holds is not run again."
-
-
-class Format(StrEnum):
-    """Files that patches are kept in."""
-
-    npy = "npy"
-    zarr = "zarr"
-
-
-@reproduce.callback()
-def _group() -> None:
-    """Run the paper's experiments again."""
+_FILES = "Writes {}.md and comparison.csv, which all three share. What it holds is not run again."
 
 
 def _comparison(experiment: str) -> Callable[..., None]:
@@ -97,20 +79,15 @@ def _comparison(experiment: str) -> Callable[..., None]:
 
 
 for _name, _text in _COMPARISONS.items():
-    _files = f"Writes {_name}.md and {_name}.png, and comparison.csv, which all three share."
-    reproduce.command(_name, help=f"{_text}\n\n{_files} {_RESUMES}")(_comparison(_name))
+    reproduce.command(_name, help=f"{_text}\n\n{_FILES.format(_name)}")(_comparison(_name))
 
 
 @reproduce.command("table2")
 def table2(
-    images: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Images to cut patches from.", show_default="included"),
-    ] = None,
+    images: Images = None,
     output: Place = Path("table2"),
     jobs: Processors = None,
-    engines: Engines = "threads,dask,processes",
-    methods: Methods = "general,orthonormal",
+    engines: Engines = "threads,dask",
     rounds: Rounds = 3,
     iterations: Iterations = None,
     work: Work = None,
@@ -121,10 +98,10 @@ def table2(
 ) -> None:
     """Measure the speedup by threads and Dask workers for three sizes of patches: Table II.
 
-    Writes table2.csv, table2.md and table2.png, with the paper's numbers beside. What table2.csv
-    holds of this machine is not measured again.
+    Writes table2.csv and table2.md, with the paper's numbers beside. What table2.csv holds of this
+    machine is not measured again.
     """
-    run_experiment("table2", locals())
+    run_experiment("speedup", locals() | {"experiment": "table2"})
 
 
 @reproduce.command("table3")
@@ -147,36 +124,21 @@ def table3(
 ) -> None:
     """Denoise five images at five noise levels: Table III.
 
-    With the paper's settings and with the defaults. Writes table3.csv, table3.md and table3.png,
-    with the paper's numbers beside. What table3.csv holds is not run again.
+    With the paper's settings and with the defaults. Writes table3.csv and table3.md, with the
+    paper's numbers beside. What table3.csv holds is not run again.
     """
     run_experiment("table3", locals())
 
 
 @reproduce.command("table4")
 def table4(
-    cube: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A small cube, .npy or .npz (rows, columns, bands), to be enlarged.",
-            show_default="Indian Pines, from tensorly",
-        ),
-    ] = None,
-    patches: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.npy", help="Patches (N, 8, 8), float32, to be used instead."),
-    ] = None,
+    cube: Cube = None,
     scale: Annotated[
         float, typer.Option(metavar="X", help="Share of the paper's 3,913,140 patches.")
     ] = 1.0,
-    form: Annotated[
-        Format, typer.Option("--format", help="Of the file that the patches are read from.")
-    ] = Format.npy,
     output: Place = Path("table4"),
     jobs: Processors = None,
-    engines: Engines = "threads,dask,processes",
-    methods: Methods = "general,orthonormal",
+    engines: Engines = "threads,dask",
     rounds: Rounds = 1,
     iterations: Iterations = None,
     work: Work = None,
@@ -187,11 +149,11 @@ def table4(
 ) -> None:
     """Measure the speedup on a hyperspectral image with millions of patches: Table IV.
 
-    A cube of the paper's size is made from Indian Pines, 1 GB on the disk. Writes table4.csv,
-    table4.md and table4.png, with the paper's numbers beside. What table4.csv holds of this machine
-    is not measured again.
+    A cube of the paper's size is made from a small one, 1 GB on the disk. Writes table4.csv and
+    table4.md, with the paper's numbers beside. What table4.csv holds of this machine is not
+    measured again.
     """
-    run_experiment("table4", locals())
+    run_experiment("speedup", locals() | {"experiment": "table4"})
 
 
 @reproduce.command("results")

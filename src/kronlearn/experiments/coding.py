@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,14 +15,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 import kronlearn as kl
-from kronlearn.experiments.data import (
-    images_in,
-    included_images,
-    perturbed_dct,
-    sampled_patches,
-)
+from kronlearn.experiments.data import images_in, included_images, perturbed_dct, sampled_patches
 from kronlearn.experiments.report import Report, Table
-from kronlearn.experiments.store import add_line
 from kronlearn.experiments.timing import Progress, benchmark, in_turns, no_progress
 
 __all__ = ["CASES", "run"]
@@ -41,10 +34,8 @@ CASES: tuple[Case, ...] = (
     (32, 32, 8),
 )
 
-# A run takes about this long if its coder is as much slower than ours as is guessed below: long
-# enough, also in a quick run, that starting it does not count.
-_SECONDS, _QUICK_SECONDS = 0.5, 0.05
-_FEWEST_SAMPLES, _MOST_SAMPLES, _MOST_NUMBERS = 200, 100_000, 1 << 24
+# At most so many samples, of so many numbers; slow coders get fewer, at least the fewest.
+_MOST_SAMPLES, _QUICK_SAMPLES, _MOST_NUMBERS, _FEWEST_SAMPLES = 100_000, 20_000, 1 << 24, 200
 
 # Makes, from a dictionary and the number of nonzeros, what codes samples (N, m, m) as (N, n_codes).
 # Only what that does is timed: a Gram matrix that can be had beforehand is.
@@ -57,42 +48,27 @@ def run(
     images: Path | None = None,
     threads: int = 1,
     repetitions: int = 5,
-    csv: Path | None = None,
     quick: bool = False,
     progress: Progress = no_progress,
 ) -> Report:
-    """Time every coder on every case: µs per sample, ratios and errors."""
+    """Time every coder on every case: µs per sample, how many times omp's, and errors."""
     sources = included_images() if images is None else images_in(images)
-    coders, absent = _coders(threads)
-    rows = []
-    with threadpool_limits(limits=1):
-        for case in cases or (CASES[:2] if quick else CASES):
-            row = _measured(case, sources, coders, 1 if quick else repetitions, quick, progress)
-            rows.append({**row, "bound µs": _bound(*case)})
-    if csv is not None:
-        csv.unlink(missing_ok=True)
-        for row in rows:
-            add_line(csv, row)
-    notes = ["One thread, float32; patches at random places, means removed."]
-    notes += [f"{name} is not installed: left out." for name in absent]
-    names = [name for name in coders if "threads" not in name]
-    return benchmark([*notes, *_tables(rows, names, threads)], absent=absent, rows=rows)
-
-
-def _coders(threads: int) -> tuple[dict[str, tuple[int, Coder]], list[str]]:
-    """The coders that can run here, and the names of those that are not installed.
-
-    With each its time per sample against ours, a guess, to choose how many samples to give it.
-    """
     coders: dict[str, tuple[int, Coder]] = {}
     for count in dict.fromkeys((1, threads)):
         for method in ("omp", "ols"):
             name = method if count == 1 else f"{method}, {count} threads"
             coders[name] = (1, partial(_ours, method, count))
-    others = {"SPAMS": ("spams", 8, _spams), "scikit-learn": ("sklearn", 400, _scikit_learn)}
-    absent = [name for name, (module, *_) in others.items() if find_spec(module) is None]
-    coders |= {name: (slow, c) for name, (_, slow, c) in others.items() if name not in absent}
-    return coders, absent
+    absent = [name for name, (module, *_) in _OTHERS.items() if find_spec(module) is None]
+    coders |= {name: (n, coder) for name, (_, n, coder) in _OTHERS.items() if name not in absent}
+    rows: list[dict[str, Any]] = []
+    with threadpool_limits(limits=1):
+        for case in cases or (CASES[:2] if quick else CASES):
+            rows += _measured(case, sources, coders, 1 if quick else repetitions, quick, progress)
+    notes = ["Float32; patches at random places, means removed."]
+    notes += [f"{name} is not installed: left out." for name in absent]
+    columns = "m n s coder samples µs:.3g times_omp:.3g rmse:.5f"
+    table = Table.of("µs per sample; RMSE on the same samples", rows, columns)
+    return benchmark([*notes, table], absent=absent, rows=rows)
 
 
 def _ours(method: str, n_jobs: int, dictionary: Any, s: int) -> Callable[..., Any]:
@@ -123,6 +99,14 @@ def _scikit_learn(dictionary: Any, s: int) -> Callable[..., Any]:
     return code
 
 
+# The module of each other coder, how many times fewer samples it gets, since it is about as much
+# slower, and what makes it. SPAMS picks atoms as ols does, scikit-learn as omp does.
+_OTHERS: dict[str, tuple[str, int, Coder]] = {
+    "SPAMS": ("spams", 8, _spams),
+    "scikit-learn": ("sklearn", 400, _scikit_learn),
+}
+
+
 def _measured(
     case: Case,
     sources: list[NDArray[np.float32]],
@@ -130,34 +114,29 @@ def _measured(
     repetitions: int,
     quick: bool,
     progress: Progress,
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
     m, n, s = case
     dictionary = perturbed_dct((m, m), (n, n))
-    samples = sampled_patches(sources, (m, m), min(_MOST_SAMPLES, _MOST_NUMBERS // m**2))
-    _, per_sample = (_seconds_per_sample(samples[:2000], dictionary, s) for _ in range(2))
-    runs, shares = {}, {}
+    most = _QUICK_SAMPLES if quick else _MOST_SAMPLES
+    samples = sampled_patches(sources, (m, m), min(most, _MOST_NUMBERS // m**2))
+    runs, sizes = {}, {}
     for name, (slowness, coder) in coders.items():
-        affordable = int((_QUICK_SECONDS if quick else _SECONDS) / (slowness * per_sample))
-        shares[name] = samples[: max(_FEWEST_SAMPLES, affordable)]
-        runs[name] = partial(coder(dictionary, s), shares[name])
+        sizes[name] = max(_FEWEST_SAMPLES, len(samples) // slowness)
+        runs[name] = partial(coder(dictionary, s), samples[: sizes[name]])
     title = f"{m} × {m}, {n} × {n} atoms, {s} nonzeros"
     found = in_turns(runs, repetitions, progress, title)
     # Everybody's error on the same samples: those that the slowest coder was given.
-    common = min(map(len, shares.values()))
-    row: dict[str, Any] = {"m": m, "n": n, "s": s}
+    common = samples[: min(sizes.values())]
+    rows: list[dict[str, Any]] = []
     for name, (seconds, codes) in found.items():
-        row[f"{name} samples"] = len(shares[name])
-        row[f"{name} µs"] = 1e6 * seconds / len(shares[name])
         # Computed in float64 for everybody, whatever a coder itself computes in.
-        residual = samples[:common] - dictionary.reconstruct(codes[:common].astype(np.float64))
-        row[f"{name} rmse"] = float(np.sqrt(np.mean(residual**2)))
-    return row
-
-
-def _seconds_per_sample(samples: NDArray[np.float32], dictionary: Any, s: int) -> float:
-    start = time.perf_counter()
-    kl.sparse_code(samples, dictionary, s)
-    return (time.perf_counter() - start) / len(samples)
+        residual = common - dictionary.reconstruct(codes[: len(common)].astype(np.float64))
+        rmse = float(np.sqrt(np.mean(residual**2)))
+        took = 1e6 * seconds / sizes[name]
+        rows.append({"coder": name, "samples": sizes[name], "µs": took, "rmse": rmse})
+    rows.append({"coder": "bound", "samples": None, "µs": _bound(*case), "rmse": None})
+    at = {"m": m, "n": n, "s": s}
+    return [{**at, **row, "times_omp": row["µs"] / rows[0]["µs"]} for row in rows]
 
 
 def _bound(m: int, n: int, s: int) -> float:
@@ -167,40 +146,7 @@ def _bound(m: int, n: int, s: int) -> float:
     finding the largest of n² magnitudes is counted as 1.5 operations each.
     """
     size = 512
-    left, right = np.ones((size, size), np.float32), np.ones((size, size), np.float32)
-    times = []
-    for _ in range(9):
-        start = time.perf_counter()
-        left @ right
-        times.append(time.perf_counter() - start)
+    matrix = np.ones((size, size), np.float32)
+    seconds, _ = in_turns({"product": lambda: matrix @ matrix}, 9)["product"]
     operations = n * m * m + n * n * m + n * n * s * (s - 1) / 2 + 1.5 * n * n * s
-    return 1e6 * operations * min(times) / size**3
-
-
-def _tables(rows: list[dict[str, Any]], names: list[str], threads: int) -> list[Table]:
-    # SPAMS picks atoms as ols does, scikit-learn as omp does.
-    pairs = [("SPAMS", "ols"), ("SPAMS", "omp"), ("scikit-learn", "omp"), ("bound", "omp")]
-    pairs = [pair for pair in pairs if pair[0] in (*names, "bound")]
-    tables = [_times("µs per sample", rows, [*names, "bound"], pairs)]
-    if threads > 1:
-        pairs = [(name, f"{name}, {threads} threads") for name in ("omp", "ols")]
-        several = [name for pair in pairs for name in pair]
-        tables.append(_times("µs per sample, threads", rows, several, pairs))
-    errors = [[*_case(row), *(f"{row[f'{name} rmse']:.5f}" for name in names)] for row in rows]
-    return [*tables, Table("RMSE on the same samples", [*"mns", *names], errors)]
-
-
-def _times(
-    title: str, rows: list[dict[str, Any]], names: list[str], pairs: list[tuple[str, str]]
-) -> Table:
-    """Times by coder, and ratios of times."""
-    cells = []
-    for row in rows:
-        times = [row[f"{name} µs"] for name in names]
-        times += [row[f"{a} µs"] / row[f"{b} µs"] for a, b in pairs]
-        cells.append([*_case(row), *(f"{time:.3g}" for time in times)])
-    return Table(title, [*"mns", *names, *(f"{a} / {b}" for a, b in pairs)], cells)
-
-
-def _case(row: dict[str, Any]) -> list[str]:
-    return [str(row[name]) for name in "mns"]
+    return 1e6 * operations * seconds / size**3

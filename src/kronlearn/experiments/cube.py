@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from kronlearn.experiments.data import indian_pines
+from kronlearn.experiments.data import read_cube
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.timing import Progress, benchmark, in_turns, no_progress
 from kronlearn.hyperspectral import compare, denoise, learn
-from kronlearn.io.cubes import open_cube
 
 __all__ = ["run"]
 
@@ -38,7 +37,7 @@ def run(
     progress: Progress = no_progress,
 ) -> Report:
     """Learn from a cube and denoise it, all on one thread; Indian Pines by default."""
-    values = indian_pines() if cube is None else _read(cube)
+    values = read_cube(cube)
     if quick:
         values = values[:48, :48, :40]
     rng = np.random.default_rng(0)
@@ -61,11 +60,6 @@ def run(
         Table.of("Denoising a cube, one thread: PSNR in dB, angle in °", denoised, scores),
     ]
     return benchmark(tables, learning=learned, denoising=denoised)
-
-
-def _read(path: Path) -> Values:
-    cube = open_cube(path)
-    return np.ascontiguousarray(cube.read_checked(slice(0, cube.shape[0]))[0], np.float32)
 
 
 def _learning(cube: Values, max_iter: int, progress: Progress) -> Rows:

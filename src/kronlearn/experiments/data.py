@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 import kronlearn as kl
 from kronlearn.core.init import dct_factor
 from kronlearn.images.patch_grid import PatchGrid
+from kronlearn.io.cubes import open_cube
 from kronlearn.io.images import READABLE, read_gray
 
 __all__ = [
     "INCLUDED",
     "images_in",
     "included_images",
-    "indian_pines",
     "perturbed_dct",
     "psnr",
+    "read_cube",
     "sampled_patches",
 ]
 
@@ -69,8 +70,12 @@ def perturbed_dct(patch_shape: Sequence[int], n_atoms: Sequence[int]) -> kl.Kron
     return kl.KroneckerDictionary.normalized(factors)
 
 
-def indian_pines() -> Image:
-    """The cube of 145 × 145 pixels and 200 bands in tensorly's wheel."""
+def read_cube(file: Path | None = None) -> Image:
+    """The cube (rows, columns, bands) in a file; or Indian Pines, 145 × 145 × 200, of tensorly."""
+    if file is not None:
+        with open_cube(file) as cube:
+            values = cube.read_checked(slice(0, cube.shape[0]))[0]
+        return np.ascontiguousarray(values, np.float32)
     try:
         from tensorly.datasets import load_indian_pines
     except ImportError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -131,22 +131,19 @@ DEFAULT_METHODS = tuple(
 QUICK_METHODS = ("default", "general", "orthonormal", "sum2", "PairAK-SVD", "TeFDiL", "AK-SVD")
 
 
-def methods_named(names: Iterable[str]) -> tuple[str, ...]:
-    """The methods' names as they are listed here, in that order; "all" means every one.
+def methods_named(text: str) -> tuple[str, ...]:
+    """The methods in a text, with commas between them, as they are listed here; "all" means all.
 
     Upper and lower case are the same, and ``AK-SVD n2`` is ``AK-SVD n²``.
     """
     known = {_plain(name): name for name in METHODS}
-    wanted = set()
-    for name in names:
-        if _plain(name) == "all":
-            return tuple(METHODS)
-        if _plain(name) not in known:
+    wanted = [_plain(name) for name in text.split(",")]
+    for name in wanted:
+        if name not in (*known, "all"):
             raise ValueError(
                 f"There is no method {name!r}; choose from {', '.join(METHODS)}, or all."
             )
-        wanted.add(known[_plain(name)])
-    return tuple(name for name in METHODS if name in wanted)
+    return tuple(known[plain] for plain in known if plain in wanted or "all" in wanted)
 
 
 def _plain(name: str) -> str:

@@ -18,16 +18,12 @@ __all__ = [
     "Outcome",
     "Report",
     "Table",
-    "claims_text",
     "figure",
     "join",
     "publish",
 ]
 
 EXPERIMENTS = ("table1", "figure1", "figure2", "table2", "table3", "table4")
-
-# A verdict names at most so many settings; tables have them all.
-_MOST_NAMED = 12
 
 _INTRODUCTION = """# The paper's experiments, run again
 
@@ -80,30 +76,13 @@ class Claim:
     text: str
     outcomes: Sequence[Outcome]
 
-    @property
-    def held(self) -> int:
-        """At how many settings it holds."""
-        return sum(outcome.holds for outcome in self.outcomes)
-
-    def verdict(self, full: bool = True) -> str:
-        """At how many settings it holds, and where it does not; in full, also where it does."""
-        missed = _places(outcome for outcome in self.outcomes if not outcome.holds)
-        held = _places(outcome for outcome in self.outcomes if outcome.holds)
-        text = f"{self.text}: holds at {self.held} of {len(self.outcomes)}"
-        text += f" ({held})" if full and held else ""
-        return text + (f", **missed** at {missed}." if missed else ".")
-
-
-def _places(outcomes: Iterable[Outcome]) -> str:
-    places = [f"{outcome.at}: {outcome.found}" for outcome in outcomes]
-    more = len(places) - _MOST_NAMED
-    return "; ".join([*places[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
-
-
-def claims_text(claims: Sequence[Claim], full: bool = True) -> str:
-    """A line for every claim."""
-    lines = [f"- {claim.verdict(full)}" for claim in claims]
-    return "\n".join(lines) or "These runs are too few or too small for any claim."
+    def __str__(self) -> str:
+        missed = [
+            f"{outcome.at}: {outcome.found}" for outcome in self.outcomes if not outcome.holds
+        ]
+        held = len(self.outcomes) - len(missed)
+        text = f"- {self.text}: holds at {held} of {len(self.outcomes)}"
+        return f"{text}, **missed** at {'; '.join(missed)}." if missed else f"{text}."
 
 
 @dataclass(frozen=True)
@@ -119,11 +98,11 @@ def publish(
     name: str,
     title: str,
     parts: Sequence[str | Table | Sequence[Claim]],
-    drawing: Figure,
+    drawing: Figure | None = None,
 ) -> list[str | Table]:
-    """Write NAME.md, of texts, tables and claims, and its figure, NAME.png.
+    """Write NAME.md, of texts, tables and claims, and the picture NAME.png, if one is given.
 
-    Returns what is to be shown of it: the tables, and of claims where they do not hold.
+    Returns what is to be shown of it: the tables and the claims.
     """
     page, shown = [f"# {title}"], list[str | Table]()
     for part in parts:
@@ -132,38 +111,29 @@ def publish(
         elif isinstance(part, Table):
             page.append(part.markdown())
             shown.append(part)
-        else:
-            page.append(claims_text(part))
-            shown.append(claims_text(part, full=False))
-    page.append(f"![{title}]({name}.png)")
+        elif part:
+            page.append("\n".join(map(str, part)))
+            shown.append(page[-1])
+    if drawing is not None:
+        page.append(f"![{title}]({name}.png)")
+        drawing.savefig(folder / f"{name}.png", dpi=150)
     (folder / f"{name}.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
-    drawing.savefig(folder / f"{name}.png", dpi=150)
-    return [*shown, f"Written to {folder}: {name}.md and {name}.png."]
+    return [*shown, f"Written: {folder / name}.md."]
 
 
-def figure(
-    draws: Sequence[Callable[[Axes], None]], title: str = "", *, across: int = 4, **shared: Any
-) -> Figure:
-    """Panels in rows of so many, each drawn by its function, with one legend below."""
+def figure(draws: Sequence[Callable[[Axes], None]]) -> Figure:
+    """Panels in a row, each drawn by its function, with one legend below."""
     from matplotlib.figure import Figure
 
-    across = min(len(draws), across)
-    down = -(-len(draws) // across)
-    found = Figure(figsize=(3.3 * across + 0.8, 3.2 * down + 1.0), layout="constrained")
-    axes = found.subplots(down, across, squeeze=False, **shared).ravel()
+    found = Figure(figsize=(3.3 * len(draws) + 0.8, 4.2), layout="constrained")
     handles: dict[str, Any] = {}
-    for ax, draw in zip(axes, draws, strict=False):
+    for ax, draw in zip(found.subplots(1, len(draws), squeeze=False)[0], draws, strict=True):
         draw(ax)
-        if shared:
-            ax.label_outer()
         ax.grid(alpha=0.25, lw=0.6)
         ax.spines[["top", "right"]].set_visible(False)
         handles |= dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
-    for ax in axes[len(draws) :]:
-        ax.remove()
-    found.suptitle(title, fontsize="medium")
     below: dict[str, Any] = {"loc": "outside lower center", "frameon": False}
-    found.legend(handles.values(), handles.keys(), ncols=min(len(handles), 3 * across), **below)
+    found.legend(handles.values(), handles.keys(), ncols=len(handles), **below)
     return found
 
 

@@ -1,18 +1,18 @@
-"""Results as csv files that grow line by line, and what repeated ones come to."""
+"""Results as csv files that grow line by line, and what several of them come to."""
 
 from __future__ import annotations
 
 import csv
 import io
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
 from kronlearn.experiments.timing import Progress, no_progress
 
-__all__ = ["Repeats", "Store", "add_line", "grouped", "part"]
+__all__ = ["Store", "deviation", "grouped", "mean", "recorded"]
 
 Row = TypeVar("Row")
 Key = TypeVar("Key", bound=Hashable)
@@ -72,7 +72,14 @@ class Store(Generic[Row]):
     def add(self, row: Row) -> Row:
         """Write a result; returns it as reading it gives it, in six digits."""
         texts = {name: _text(value) for name, value in asdict(row).items()}  # type: ignore[call-overload]
-        add_line(self.file, texts)
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if not self.file.exists() or self.file.stat().st_size == 0:
+            writer.writerow(texts)
+        writer.writerow(texts.values())
+        # In one piece: an interruption leaves the whole line or none of it.
+        with self.file.open("a", newline="", encoding="utf-8") as stream:
+            stream.write(text.getvalue())
         self.rows.append(self._parsed(list(texts.values())))
         return self.rows[-1]
 
@@ -103,18 +110,6 @@ class Store(Generic[Row]):
         return self._kind(**{name: _PARSERS[kind](text) for (name, kind), text in pairs})
 
 
-def add_line(file: Path, values: Mapping[str, Any]) -> None:
-    """Add a line to a csv file, under a line with the names of the values if it is new."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    if not file.exists() or file.stat().st_size == 0:
-        writer.writerow(values)
-    writer.writerow(map(_text, values.values()))
-    # In one piece: an interruption leaves the whole line or none of it.
-    with file.open("a", newline="", encoding="utf-8") as stream:
-        stream.write(text.getvalue())
-
-
 def _text(value: Any) -> str:
     if isinstance(value, tuple):
         return " ".join(map(_text, value))
@@ -123,38 +118,30 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def part(row: Any, kind: type[Row]) -> Row:
-    """The fields of a dataclass that another one, with some of them, has."""
-    return kind(**{field.name: getattr(row, field.name) for field in fields(kind)})  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class Repeats(Generic[Row]):
-    """Results of the same thing in several draws or rounds."""
-
-    rows: list[Row]
-
-    def values(self, name: str) -> list[Any]:
-        """What is known of a column."""
-        values = (getattr(row, name) for row in self.rows)
-        return [value for value in values if value is not None]
-
-    def mean(self, name: str) -> float:
-        """The mean of a column."""
-        return statistics.fmean(self.values(name))
-
-    def deviation(self, name: str) -> float:
-        """The standard deviation of a column; 0 of one result."""
-        return statistics.stdev(self.values(name)) if len(self.rows) > 1 else 0.0
-
-    def median(self, name: str) -> float | None:
-        """The median of a column; None if nothing is known of it."""
-        return statistics.median(self.values(name)) if self.values(name) else None
-
-
-def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, Repeats[Row]]:
-    """The results that have the same key, in the order in which they come."""
-    groups: dict[Key, Repeats[Row]] = {}
+def recorded(rows: Iterable[Row], file: Path | None, kind: type[Row]) -> Iterator[Row]:
+    """The rows, each written to a new csv file, if one is named, as soon as it is there."""
+    if file is None:
+        yield from rows
+        return
+    file.unlink(missing_ok=True)
+    store = Store(file, kind)
     for row in rows:
-        groups.setdefault(key(row), Repeats([])).rows.append(row)
+        yield store.add(row)
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
+    """The results that have the same key, in the order in which they come."""
+    groups: dict[Key, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
     return groups
+
+
+def mean(rows: Sequence[Any], name: str) -> float:
+    """The mean of a column."""
+    return statistics.fmean(getattr(row, name) for row in rows)
+
+
+def deviation(rows: Sequence[Any], name: str) -> float:
+    """The standard deviation of a column; 0 of one result."""
+    return statistics.stdev(getattr(row, name) for row in rows) if len(rows) > 1 else 0.0
