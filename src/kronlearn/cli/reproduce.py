@@ -27,7 +27,6 @@ Processors = Annotated[
     ),
 ]
 Engines = Annotated[str, typer.Option(metavar="NAME,…", help="Who does the work.")]
-Rounds = Annotated[int, typer.Option(min=1, metavar="N", help="How often everything is measured.")]
 Iterations = Annotated[
     int | None,
     typer.Option(min=2, metavar="N", help="Of every fit.", show_default="60, table4: 100"),
@@ -88,7 +87,6 @@ def table2(
     output: Place = Path("table2"),
     jobs: Processors = None,
     engines: Engines = "threads,dask",
-    rounds: Rounds = 3,
     iterations: Iterations = None,
     work: Work = None,
     only_report: OnlyReport = False,
@@ -139,7 +137,6 @@ def table4(
     output: Place = Path("table4"),
     jobs: Processors = None,
     engines: Engines = "threads,dask",
-    rounds: Rounds = 1,
     iterations: Iterations = None,
     work: Work = None,
     only_report: OnlyReport = False,

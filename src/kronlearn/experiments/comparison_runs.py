@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +98,10 @@ def settings(experiment: str, quick: bool = False) -> list[Setting]:
     return [Setting(m, n, s, samples[m], iterations) for m, n, s in sizes]
 
 
-def runs(chosen: Iterable[Setting], methods: Iterable[str], draws: int) -> list[Run]:
+def runs(chosen: Iterable[Setting], methods: Sequence[str], draws: int) -> list[Run]:
     """All runs, the whole of one draw before the next, so that an early end leaves most."""
-    pairs = [(setting, method) for setting in chosen for method in methods]
-    return [
-        Run(**asdict(at), draw=draw, method=name) for draw in range(draws) for at, name in pairs
-    ]
+    parts = product(range(draws), chosen, methods)
+    return [Run(**asdict(at), draw=draw, method=method) for draw, at, method in parts]
 
 
 def results(
@@ -115,8 +114,7 @@ def results(
         return draw_samples(images, m, samples, draw)
 
     def where(cell: Run) -> dict[str, Any]:
-        samples, _ = drawn(cell.m, cell.samples, cell.draw)
-        return {"checksum": zlib.crc32(samples.tobytes())}
+        return {"checksum": zlib.crc32(drawn(cell.m, cell.samples, cell.draw)[0].tobytes())}
 
     def measure(cell: Run) -> dict[str, Any]:
         return _learned(cell, *drawn(cell.m, cell.samples, cell.draw))

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn import comparators
 from kronlearn.core.init import starting_dictionary
+from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.experiments.published import TABLE1
 from kronlearn.io.arrays import ArraySource
 
 __all__ = ["DEFAULT_METHODS", "METHODS", "QUICK_METHODS", "Method", "methods_named"]
 
-_OURS = "kronlearn.estimators:KroneckerDictionaryLearning"
-_COMPARATORS = "kronlearn.comparators:"
+_OURS = KroneckerDictionaryLearning
 
 # The paper's penalty, 2.15, is for gray levels from 0 to 1; a penalty grows with the data.
 _SUKRO_PENALTY = 2.15 * 255
@@ -40,14 +40,13 @@ class Method:
     """A method of learning, and how it is drawn.
 
     ``kind`` is "one term" (a Kronecker product), "sum" (a sum of some) or "unstructured" (any
-    dictionary). ``estimator`` is "module:class", imported when it is needed. ``atoms`` gives the
-    atoms per mode, for samples of m × m and the setting's n; an unstructured dictionary has their
-    product.
+    dictionary). ``atoms`` gives the atoms per mode, for samples of m × m and the setting's n; an
+    unstructured dictionary has their product.
     """
 
     name: str
     kind: str
-    estimator: str
+    estimator: type[Any]
     color: str
     marker: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -56,7 +55,7 @@ class Method:
     @property
     def ours(self) -> bool:
         """Whether it is a mode of this library's own estimator."""
-        return self.estimator == _OURS
+        return self.estimator is _OURS
 
     def size(self, m: int, n: int) -> str:
         """The number of atoms: ``16x16``, ``2 x 16x16`` or ``128``."""
@@ -82,8 +81,7 @@ class Method:
             np.random.RandomState(draw),
             orthonormal=self.parameters.get("structure") == "orthonormal",
         )
-        module, _, name = self.estimator.partition(":")
-        return getattr(import_module(module), name)(
+        return self.estimator(
             start.n_codes if self.kind == "unstructured" else sizes,
             n_nonzero_coefs=s,
             max_iter=iterations,
@@ -103,17 +101,17 @@ _TABLE = (
     Method("orthonormal", "one term", _OURS, "#5a9e5a", "D", _ORTHONORMAL, _square_at_most),
     Method("sum2", "sum", _OURS, "#e67e22", "^", {"n_terms": 2}),
     Method("sum4", "sum", _OURS, "#f0b429", "v", {"n_terms": 4}),
-    Method("PairAK-SVD", "one term", _COMPARATORS + "PairAKSVD", "#8e44ad", "x"),
-    Method("SuKro", "sum", _COMPARATORS + "SuKro", "#16a0a0", "P", {"alpha": _SUKRO_PENALTY}),
-    Method("TeFDiL", "one term", _COMPARATORS + "TeFDiL", "#b07d2b", "<"),
-    Method("AK-SVD", "unstructured", _COMPARATORS + "AKSVD", "#222222", "+", atoms=_oblong),
-    Method("AK-SVD n²", "unstructured", _COMPARATORS + "AKSVD", "#888888", "*"),
-    Method("K-SVD", "unstructured", _COMPARATORS + "KSVD", "#5d6d7e", "1"),
-    Method("MOD", "unstructured", _COMPARATORS + "MOD", "#34495e", "2"),
-    Method("STARK", "sum", _COMPARATORS + "STARK", "#7fb3d5", "p"),
-    Method("TKSVD", "one term", _COMPARATORS + "TKSVD", "#d98cb3", "h"),
-    Method("SeDiL", "one term", _COMPARATORS + "SeDiL", "#a04000", ">"),
-    Method("OSubDil", "one term", _COMPARATORS + "OSubDil", "#7d8c2b", "d"),
+    Method("PairAK-SVD", "one term", comparators.PairAKSVD, "#8e44ad", "x"),
+    Method("SuKro", "sum", comparators.SuKro, "#16a0a0", "P", {"alpha": _SUKRO_PENALTY}),
+    Method("TeFDiL", "one term", comparators.TeFDiL, "#b07d2b", "<"),
+    Method("AK-SVD", "unstructured", comparators.AKSVD, "#222222", "+", atoms=_oblong),
+    Method("AK-SVD n²", "unstructured", comparators.AKSVD, "#888888", "*"),
+    Method("K-SVD", "unstructured", comparators.KSVD, "#5d6d7e", "1"),
+    Method("MOD", "unstructured", comparators.MOD, "#34495e", "2"),
+    Method("STARK", "sum", comparators.STARK, "#7fb3d5", "p"),
+    Method("TKSVD", "one term", comparators.TKSVD, "#d98cb3", "h"),
+    Method("SeDiL", "one term", comparators.SeDiL, "#a04000", ">"),
+    Method("OSubDil", "one term", comparators.OSubDil, "#7d8c2b", "d"),
 )
 
 #: All methods by name, in the order of tables and legends. "general" and "orthonormal" are the two

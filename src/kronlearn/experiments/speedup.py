@@ -7,7 +7,6 @@ random places of gray images, without their means. Those of Table IV are cut fro
 from __future__ import annotations
 
 import re
-import statistics
 import tempfile
 import zlib
 from collections.abc import Sequence
@@ -40,12 +39,12 @@ TITLES = {
 }
 
 _HOW = """
-Seconds are those of an iteration: the median of a run's iterations after the first tenth of them,
-and the median over the rounds. Every run has a process of its own, in which libraries of linear
-algebra are kept to one thread. Dask workers are processes that share the cores as Dask does by
-default (16 cores: four workers with four threads each), also with their scheduler and the program
-that asks. Speedup is over one thread. Memory is what all processes together hold at most beyond
-what they held before the fit (imports, and samples in memory).
+Seconds are those of an iteration: the median of a run's iterations after the first tenth of them.
+Every run has a process of its own, in which libraries of linear algebra are kept to one thread.
+Dask workers are processes that share the cores as Dask does by default (16 cores: four workers with
+four threads each), also with their scheduler and the program that asks. Speedup is over one thread.
+Memory is what all processes together hold at most beyond what they held before the fit (imports,
+and samples in memory).
 """
 
 _PAPER = {
@@ -65,6 +64,10 @@ _SAMPLES, _QUICK_SAMPLES = {8: 128000, 16: 32000, 32: 8000}, {8: 2000}
 _ITERATIONS, _QUICK_ITERATIONS = {"table2": 60, "table4": 100}, 5
 _QUICK_SCALE = 0.001
 
+_SHOWN = (
+    *("method", "m", "samples", "processors", "engine"),
+    *("seconds_per_iteration", "seconds", "rmse"),
+)
 _COLUMNS = (
     "method m processors engine seconds_per_iteration:.3g speedup:.2f seconds:.3g rmse:.5g "
     "megabytes:.0f paper:g"
@@ -81,7 +84,6 @@ def run(
     work: Path | None = None,
     jobs: str | None = None,
     engines: str = ",".join(runs.ENGINES),
-    rounds: int = 3,
     iterations: int | None = None,
     only_report: bool = False,
     quick: bool = False,
@@ -111,10 +113,8 @@ def run(
             data, files = _patches_of_cube(cube, shape, folder, progress)
         sizes = {m: len(np.load(file, mmap_mode="r")) for m, file in files.items()}
         sums = {m: runs.checksum(file) for m, file in files.items()}
-        # A whole round before the next; what is compared is measured side by side.
         wanted = [
-            Run(name, m, m, _sparsity(experiment, name, m), n, iterations, engine, p, number)
-            for number in range(1 if quick else rounds)
+            Run(name, m, m, _sparsity(experiment, name, m), n, iterations, engine, p)
             for name in _METHODS
             for m, n in sizes.items()
             for p in counts
@@ -194,35 +194,19 @@ def _patches_of_cube(
 
 
 def points(experiment: str, results: Sequence[Result]) -> list[Point]:
-    """The results on one machine and data, as medians over the rounds.
-
-    ``speedup`` is over one thread, within the same round; ``paper`` is the paper's.
-    """
-    names = ("method", "m", "samples", "processors", "engine")
-    rounds = grouped(results, lambda row: tuple(getattr(row, name) for name in names))
+    """The results on one machine and data, with speedups over one thread and the paper's."""
+    one = [row for row in results if (row.engine, row.processors) == ("threads", 1)]
+    alone = {(row.method, row.m, row.samples): row.seconds_per_iteration for row in one}
     found = []
-    for key in sorted(rounds, key=lambda key: (*key[:4], runs.ENGINES.index(key[4]))):
-        method, m, samples, processors, engine = key
-        point: Point = dict(zip(names, key, strict=True))
-        for name in ("seconds_per_iteration", "seconds", "rmse"):
-            point[name] = statistics.median(getattr(row, name) for row in rounds[key])
-        peaks = [row.peak_bytes for row in rounds[key] if row.peak_bytes is not None]
-        point["megabytes"] = statistics.median(peaks) / 1e6 if peaks else None
-        alone = rounds.get((method, m, samples, 1, "threads"), [])
-        seconds = {row.round: row.seconds_per_iteration for row in alone}
-        rows = [row for row in rounds[key] if row.round in seconds]
-        ratios = [seconds[row.round] / row.seconds_per_iteration for row in rows]
-        point["speedup"] = statistics.median(ratios) if ratios else None
-        paper = _papers(experiment, method, m) if engine == "threads" else {}
-        point["paper"] = paper.get(processors)
+    for row in sorted(results, key=lambda r: (r.method, r.m, r.processors, r.engine != "threads")):
+        point: Point = {name: getattr(row, name) for name in _SHOWN}
+        point["megabytes"] = None if row.peak_bytes is None else row.peak_bytes / 1e6
+        seconds = alone.get((row.method, row.m, row.samples))
+        point["speedup"] = seconds and seconds / row.seconds_per_iteration
+        papers = TABLE2[row.method, row.m] if experiment == "table2" else TABLE4[row.method]
+        point["paper"] = papers.get(row.processors) if row.engine == "threads" else None
         found.append(point)
     return found
-
-
-def _papers(experiment: str, method: str, m: int) -> dict[int, float]:
-    """The paper's speedups for a method and size, by p; 1 with one process."""
-    row = TABLE2.get((method, m), {}) if experiment == "table2" else TABLE4.get(method, {})
-    return {1: 1.0, **row}
 
 
 def write(experiment: str, folder: Path, quick: bool = False) -> Report:
@@ -252,6 +236,5 @@ def write(experiment: str, folder: Path, quick: bool = False) -> Report:
 def _about(rows: Sequence[Result], data: str) -> str:
     sizes = {(r.m, r.samples): None for r in rows}
     samples = ", ".join(f"{count:,} patches of {m} × {m}" for m, count in sizes)
-    rounds = 1 + max(r.round for r in rows)
     iterations = " or ".join(map(str, sorted({r.iterations for r in rows})))
-    return f"{samples}, float32; from {data}. {iterations} iterations; rounds: {rounds}."
+    return f"{samples}, float32; from {data}. {iterations} iterations."

@@ -24,10 +24,7 @@ ENGINES = ("threads", "dask")
 
 @dataclass(frozen=True)
 class Run:
-    """A method, sizes, and an engine with p threads; ``round`` counts repeats.
-
-    N samples of m × m, n atoms per mode, s nonzeros.
-    """
+    """A method, N samples of m × m, n atoms per mode, s nonzeros, and an engine of p threads."""
 
     method: str
     m: int
@@ -37,7 +34,6 @@ class Run:
     iterations: int
     engine: str
     processors: int
-    round: int
 
     def __str__(self) -> str:
         return f"{self.method}, m = {self.m}, {self.engine}, p = {self.processors}"

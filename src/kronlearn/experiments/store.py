@@ -6,6 +6,7 @@ import csv
 import io
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
@@ -84,10 +85,7 @@ class Store(Generic[Row]):
         return self.rows[-1]
 
     def _read(self) -> list[Row]:
-        try:
-            text = self.file.read_text("utf-8")
-        except UnicodeDecodeError:
-            text = "?"
+        text = self.file.read_text("utf-8", errors="replace")
         lines = list(csv.reader(text.splitlines()))
         if lines and lines[0] != list(self._types):
             raise ValueError(
@@ -95,14 +93,12 @@ class Store(Generic[Row]):
             )
         rows = []
         for number, line in enumerate(lines[1:], start=2):
-            try:
-                rows.append(self._parsed(line))
-            except ValueError:
-                raise ValueError(
-                    f"Line {number} of {self.file} cannot be read; remove it."
-                ) from None
-        if lines and not text.endswith("\n"):
-            raise ValueError(f"Line {len(lines)} of {self.file} is not complete; remove it.")
+            # The last line may end in the middle of a number.
+            complete = number < len(lines) or text.endswith("\n")
+            with suppress(ValueError):
+                rows += [self._parsed(line)] if complete else []
+            if len(rows) < number - 1:
+                raise ValueError(f"Line {number} of {self.file} cannot be read; remove it.")
         return rows
 
     def _parsed(self, texts: list[str]) -> Row:
