@@ -24,7 +24,6 @@ from kronlearn.experiments import (
     report,
     scaling,
     speedup,
-    speedup_runs,
     table3,
     timing,
 )
@@ -152,9 +151,9 @@ def test_a_page_of_results_needs_reports(tmp_path: Path):
     ("file", "kind"),
     [
         ("comparison", comparison_runs.Result),
-        ("table2", speedup_runs.Result),
+        ("table2", speedup.Result),
         ("table3", table3.Result),
-        ("table4", speedup_runs.Result),
+        ("table4", speedup.Result),
         ("scaling", scaling.Pass),
         ("gpu", gpu.Row),
     ],
@@ -163,12 +162,8 @@ def test_results_that_are_kept_can_be_read(file: str, kind: type):
     assert len(Store(KEPT / f"{file}.csv", kind).rows) >= 10
 
 
-def test_work_is_measured_in_a_process_of_its_own(tmp_path: Path):
+def test_work_is_measured_in_a_process_of_its_own():
     assert timing.measured_in_a_process(timing.machine) == timing.machine()
-    np.save(tmp_path / "bad.npy", np.full((50, 8, 8), np.nan, np.float32))
-    run = speedup_runs.Run("general", 8, 8, 4, 50, 3, "threads", 1)
-    with pytest.raises(RuntimeError, match=r"p = 1\) from .*bad\.npy failed: .*NaN"):
-        speedup_runs.measured(run, tmp_path / "bad.npy", streamed=True)
 
 
 # Published numbers
@@ -293,9 +288,8 @@ def test_methods_are_found_by_name():
 
 def test_the_papers_own_numbers_hold():
     claims = verdicts("table1", by_the_paper)
-    kept = {text: claim for text, claim in claims.items() if "after 20 iterations" not in text}
-    assert len(kept) == len(claims) - 1 == 8
-    assert all(held(claim) == len(claim.outcomes) == 4 for claim in kept.values())
+    assert len(claims) == 8
+    assert all(held(claim) == len(claim.outcomes) == 4 for claim in claims.values())
 
 
 def test_what_differs_is_said():
@@ -315,18 +309,6 @@ def test_what_differs_is_said():
     ):
         assert held(starting(claims, start)) == 2, start
     assert held(starting(claims, "Four terms are below AK-SVD")) == 4
-
-
-def test_the_orthonormal_curve_is_looked_at_after_20_iterations():
-    rows = made_up("figure1", by_the_paper)
-    flat = [
-        dataclasses.replace(row, held_out_by_iteration=(6.0,) * 20 + (5.0,))
-        for row in rows
-        if row.method == "orthonormal"
-    ]
-    # A run that stopped early stays where it is.
-    (early,) = comparison.claims("figure1", comparison.by_setting(flat))
-    assert held(early) == 4
 
 
 @pytest.mark.parametrize("experiment", ["figure1", "figure2"])
@@ -514,13 +496,13 @@ def small(rng: np.random.Generator) -> NDArray[np.float32]:
 
 def timed(
     sizes: list[tuple[str, int, int]], processors: tuple[int, ...], where: dict
-) -> list[speedup_runs.Result]:
+) -> list[speedup.Result]:
     """Perfect speedup, by method, m and N."""
     return [
-        speedup_runs.Result(
-            *(method, m, m, 8, n, 60, engine, p, "made up", 1, 1.0 / p, 1.0, 0.5, 10**8), **where
+        speedup.Result(
+            *(method, m, m, 8, n, 60, engine, p, "made up", 1, 1.0 / p, 1.0, 0.5), **where
         )
-        for (method, m, n), p, engine in product(sizes, processors, speedup_runs.ENGINES)
+        for (method, m, n), p, engine in product(sizes, processors, speedup.ENGINES)
     ]
 
 
@@ -597,43 +579,38 @@ def test_speedups_are_over_one_thread():
 
 def test_a_report_has_every_machine_and_the_papers_numbers(tmp_path: Path):
     sizes = [("general", 8, 128000), ("orthonormal", 8, 128000)]
-    store = Store(tmp_path / "table2.csv", speedup_runs.Result)
+    store = Store(tmp_path / "table2.csv", speedup.Result)
     for result in timed(sizes[:1], (1, 2), ELSEWHERE) + timed(sizes, (1, 12), HERE):
         store.add(result)
     speedup.write("table2", tmp_path)
     text = (tmp_path / "table2.md").read_text("utf-8")
     assert text.index("## a processor, 16 cores") < text.index("## another processor, 2 cores")
-    assert "| general | 8 | 12 | threads | 0.0833 | 12.00 | 1 | 0.5 | 100 | 2.6 |" in text
+    assert "| general | 8 | 12 | threads | 0.0833 | 12.00 | 1 | 0.5 | 2.6 |" in text
 
 
 @pytest.mark.slow
 def test_every_engine_finds_the_same(tmp_path: Path, rng: np.random.Generator):
     file = tmp_path / "samples.npy"
     np.save(file, rng.standard_normal((5000, 8, 8)).astype(np.float32))
-
-    def measured(engine: str, processors: int, streamed: bool = True) -> dict:
-        run = speedup_runs.Run("general", 8, 8, 4, 5000, 3, engine, processors)
-        return speedup_runs.measured(run, file, streamed)
-
-    one, two = (measured("threads", p) for p in (1, 2))
-    assert one["rmse"] == two["rmse"]
+    one, two, dask = (
+        speedup.measured(speedup.Run("general", 8, 8, 4, 5000, 3, engine, p), samples)
+        for engine, p, samples in (("threads", 1, file), ("threads", 2, file), ("dask", 2, file))
+    )
+    assert one["rmse"] == two["rmse"] == dask["rmse"]
     assert 0 < one["seconds_per_iteration"] < one["seconds"]
-    assert one["peak_bytes"] is None or 0 <= one["peak_bytes"] < 100e6
-    for streamed in (True, False):
-        assert measured("dask", 2, streamed)["rmse"] == one["rmse"]
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[speedup_runs.Run]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[speedup.Run]:
     """The runs that are asked for and not measured."""
-    runs: list[speedup_runs.Run] = []
+    runs: list[speedup.Run] = []
 
-    def counted(cell: speedup_runs.Run, file: Path, streamed: bool) -> dict:
+    def counted(cell: speedup.Run, samples: object) -> dict:
         runs.append(cell)
         seconds = {"seconds_per_iteration": 1.0 / cell.processors, "seconds": 3.0}
-        return seconds | {"rmse": 0.5, "peak_bytes": 10**7}
+        return seconds | {"rmse": 0.5}
 
-    monkeypatch.setattr(speedup_runs, "measured", counted)
+    monkeypatch.setattr(speedup, "measured", counted)
     return runs
 
 

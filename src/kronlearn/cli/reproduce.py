@@ -21,21 +21,14 @@ Quick = Annotated[
 ]
 Draws = Annotated[int, typer.Option(min=1, metavar="N", help="Draws of patches or noise.")]
 Processors = Annotated[
-    str | None,
-    typer.Option(
-        "--jobs", "-j", metavar="P,…", help="Numbers of processors.", show_default="1,2,4,… and all"
-    ),
+    str | None, typer.Option("--jobs", "-j", metavar="P,…", help="Numbers of processors, as 1,2,4.")
 ]
 Engines = Annotated[str, typer.Option(metavar="NAME,…", help="Who does the work.")]
 Iterations = Annotated[
-    int | None,
-    typer.Option(min=2, metavar="N", help="Of every fit.", show_default="60, table4: 100"),
+    int | None, typer.Option(min=2, metavar="N", help="Of every fit; 60, with table4 100.")
 ]
 Work = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER", help="For the samples, kept there.", show_default="a temporary one"
-    ),
+    Path | None, typer.Option(metavar="FOLDER", help="Where samples are kept for another call.")
 ]
 OnlyReport = Annotated[
     bool, typer.Option("--only-report", help="Measure nothing; write the report of the csv file.")

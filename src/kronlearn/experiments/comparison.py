@@ -73,7 +73,6 @@ mode. AK-SVD has n·m atoms, as in the paper, and "AK-SVD n²" as many as the se
 of that.)
 """
 
-_EARLY = 20
 _COLUMNS = (
     "m n s method atoms held_out_rmse:.3f held_out_rmse_sd:.3f train_rmse:.3f own_held_out_rmse:.3f"
 )
@@ -215,12 +214,6 @@ def _one_term(method: Method) -> bool:
     return method.kind == "one term" and method.name not in ("default", "exchange")
 
 
-def _early(at: Setting, methods: Methods) -> tuple[bool, str]:
-    curve = dict(enumerate(_curves(at, methods["orthonormal"]).mean(axis=0)))
-    difference = curve[_EARLY] / curve[at.iterations] - 1
-    return difference <= 0.01, f"{difference:+.2%}"
-
-
 _ERROR_CHECKS: dict[str, Check] = {
     "The default is lowest of all one-term methods but exchange, or within 0.3 % of it": _lowest(
         _ERROR, 0.003, _one_term
@@ -233,7 +226,6 @@ _ERROR_CHECKS: dict[str, Check] = {
     ),
     "TeFDiL is above general (the paper: slightly)": _ratio("TeFDiL", "general", least=1),
     "Orthonormal is above general (the paper: worse)": _ratio("orthonormal", "general", least=1),
-    "Orthonormal is within 1 % of its end after 20 iterations (the paper: mostly)": _early,
     "Four terms are below AK-SVD with as many atoms": _ratio("sum4", "AK-SVD n²", most=1),
 }
 

@@ -50,8 +50,8 @@ def run(
         names = ("camera", "brick")
         pixels = dict(zip(names, [i[:size, :size] for i in included_images(names)], strict=True))
     else:
-        paths = {name: images / f"{name}.png" for name in ("house", "barbara", "lena")}
-        pixels = {name: read_gray(path) for name, path in paths.items()}
+        names = ("house", "barbara", "lena")
+        pixels = {name: read_gray(images / f"{name}.png") for name in names}
     tasks: dict[str, tuple[Image, Methods]] = {}
     for name, image in pixels.items():
         tasks[f"denoise {name}, σ = {_SIGMA:g}"] = image, _denoising(image, quick)

@@ -6,32 +6,72 @@ random places of gray images, without their means. Those of Table IV are cut fro
 
 from __future__ import annotations
 
+import logging
 import re
 import tempfile
+import time
 import zlib
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
-from kronlearn.experiments import speedup_runs as runs
+from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.experiments.data import INCLUDED, images_in, included_images, read_cube
 from kronlearn.experiments.large_cube import cube_shape, write_patches
+from kronlearn.experiments.methods import METHODS
 from kronlearn.experiments.published import TABLE2, TABLE4
 from kronlearn.experiments.report import Report, Table, publish
-from kronlearn.experiments.speedup_runs import Result, Run
 from kronlearn.experiments.store import Store, grouped
 from kronlearn.experiments.timing import Progress, machine, no_progress
 from kronlearn.images.dictionaries import draw_patches
 
-__all__ = ["points", "run", "write"]
+__all__ = ["ENGINES", "Result", "Run", "measured", "points", "run", "write"]
 
-#: A method at a size with an engine of p processors.
-Point = dict[str, Any]
+#: Who does the work: threads of one process, or Dask workers.
+ENGINES = ("threads", "dask")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A method, N samples of m × m, n atoms per mode, s nonzeros, and an engine of p threads."""
+
+    method: str
+    m: int
+    n: int
+    s: int
+    samples: int
+    iterations: int
+    engine: str
+    processors: int
+
+    def __str__(self) -> str:
+        return f"{self.method}, m = {self.m}, {self.engine}, p = {self.processors}"
+
+
+@dataclass(frozen=True)
+class Result(Run):
+    """What a run found, on which data and where.
+
+    ``seconds_per_iteration`` is the median of the iterations after the first tenth of them,
+    ``seconds`` the time of the whole fit.
+    """
+
+    data: str
+    checksum: int
+    seconds_per_iteration: float
+    seconds: float
+    rmse: float
+    processor: str
+    cores: int
+    instruction_set: str
+
 
 TITLES = {
     "table2": "Table II: speedup with the number of processors",
@@ -40,11 +80,9 @@ TITLES = {
 
 _HOW = """
 Seconds are those of an iteration: the median of a run's iterations after the first tenth of them.
-Every run has a process of its own, in which libraries of linear algebra are kept to one thread.
-Dask workers are processes that share the cores as Dask does by default (16 cores: four workers with
-four threads each), also with their scheduler and the program that asks. Speedup is over one thread.
-Memory is what all processes together hold at most beyond what they held before the fit (imports,
-and samples in memory).
+Libraries of linear algebra are kept to one thread. Dask workers are processes that share the cores
+as Dask does by default (16 cores: four workers with four threads each), also with their scheduler
+and the program that asks. Speedup is over one thread.
 """
 
 _PAPER = {
@@ -64,13 +102,8 @@ _SAMPLES, _QUICK_SAMPLES = {8: 128000, 16: 32000, 32: 8000}, {8: 2000}
 _ITERATIONS, _QUICK_ITERATIONS = {"table2": 60, "table4": 100}, 5
 _QUICK_SCALE = 0.001
 
-_SHOWN = (
-    *("method", "m", "samples", "processors", "engine"),
-    *("seconds_per_iteration", "seconds", "rmse"),
-)
 _COLUMNS = (
-    "method m processors engine seconds_per_iteration:.3g speedup:.2f seconds:.3g rmse:.5g "
-    "megabytes:.0f paper:g"
+    "method m processors engine seconds_per_iteration:.3g speedup:.2f seconds:.3g rmse:.5g paper:g"
 )
 
 
@@ -83,7 +116,7 @@ def run(
     scale: float = 1.0,
     work: Path | None = None,
     jobs: str | None = None,
-    engines: str = ",".join(runs.ENGINES),
+    engines: str = ",".join(ENGINES),
     iterations: int | None = None,
     only_report: bool = False,
     quick: bool = False,
@@ -112,7 +145,7 @@ def run(
             shape = cube_shape(_QUICK_SCALE if quick else scale)
             data, files = _patches_of_cube(cube, shape, folder, progress)
         sizes = {m: len(np.load(file, mmap_mode="r")) for m, file in files.items()}
-        sums = {m: runs.checksum(file) for m, file in files.items()}
+        sums = {m: _checksum(file) for m, file in files.items()}
         wanted = [
             Run(name, m, m, _sparsity(experiment, name, m), n, iterations, engine, p)
             for name in _METHODS
@@ -125,7 +158,9 @@ def run(
             return {"data": data, "checksum": sums[cell.m], **where}
 
         def measure(cell: Run) -> dict[str, Any]:
-            return runs.measured(cell, files[cell.m], streamed=experiment == "table4")
+            # Those of Table IV stay on the disk.
+            file = files[cell.m]
+            return measured(cell, file if experiment == "table4" else np.load(file))
 
         list(Store(output / f"{experiment}.csv", Result).run(wanted, at, measure, progress))
     return write(experiment, output, quick)
@@ -149,8 +184,8 @@ def processor_counts(text: str | None, cores: int) -> list[int]:
 def _engines(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        if name not in runs.ENGINES:
-            raise ValueError(f"There is no engine {name!r}; choose from {', '.join(runs.ENGINES)}.")
+        if name not in ENGINES:
+            raise ValueError(f"There is no engine {name!r}; choose from {', '.join(ENGINES)}.")
     return names
 
 
@@ -193,14 +228,72 @@ def _patches_of_cube(
     return f"{name}, {sizes[0]} enlarged to {sizes[1]}", {8: file}
 
 
-def points(experiment: str, results: Sequence[Result]) -> list[Point]:
+def _checksum(file: Path) -> int:
+    """A number that tells the samples in a .npy file from others, from 16 runs of 64 of them."""
+    stored = np.load(file, mmap_mode="r")
+    crc = 0
+    for start in np.linspace(0, max(0, len(stored) - 64), 16).astype(int).tolist():
+        crc = zlib.crc32(np.ascontiguousarray(stored[start : start + 64]).tobytes(), crc)
+    return crc
+
+
+def measured(cell: Run, samples: Any) -> dict[str, Any]:
+    """What a run finds, from an array of samples or the name of a file."""
+    # As Dask shares cores out unless told otherwise: 4 workers with 4 threads each for 16.
+    engine = _cluster(cell.processors) if cell.engine == "dask" else nullcontext()
+    method = METHODS[cell.method]
+    with engine, threadpool_limits(limits=1):
+        model = KroneckerDictionaryLearning(
+            cell.n,
+            n_nonzero_coefs=cell.s,
+            max_iter=cell.iterations,
+            random_state=0,
+            n_jobs=None if cell.engine == "dask" else cell.processors,
+            engine=cell.engine,
+            **method.parameters,
+        )
+        start = time.perf_counter()
+        model.fit(samples)
+        seconds = time.perf_counter() - start
+    steps = np.diff(model.history_["seconds"])
+    return {
+        "seconds_per_iteration": float(np.median(steps[-(-len(steps) // 10) :])),
+        "seconds": seconds,
+        "rmse": float(min(model.history_["rmse"])),
+    }
+
+
+@contextmanager
+def _cluster(processors: int) -> Iterator[None]:
+    try:
+        from distributed import Client, LocalCluster
+        from distributed.deploy.utils import nprocesses_nthreads
+    except ImportError:
+        raise ImportError(
+            "Dask is not installed; pip install '.[dask]' in the checkout, or measure threads only."
+        ) from None
+
+    n_workers, n_threads = nprocesses_nthreads(processors)
+    # Pages of a mapped file count as memory: a limit would make workers pause for nothing.
+    cluster = LocalCluster(
+        n_workers=n_workers,
+        threads_per_worker=n_threads,
+        memory_limit=None,
+        dashboard_address=None,
+        silence_logs=logging.ERROR,
+    )
+    with cluster, Client(cluster) as client:
+        client.wait_for_workers(n_workers)
+        yield
+
+
+def points(experiment: str, results: Sequence[Result]) -> list[dict[str, Any]]:
     """The results on one machine and data, with speedups over one thread and the paper's."""
     one = [row for row in results if (row.engine, row.processors) == ("threads", 1)]
     alone = {(row.method, row.m, row.samples): row.seconds_per_iteration for row in one}
     found = []
     for row in sorted(results, key=lambda r: (r.method, r.m, r.processors, r.engine != "threads")):
-        point: Point = {name: getattr(row, name) for name in _SHOWN}
-        point["megabytes"] = None if row.peak_bytes is None else row.peak_bytes / 1e6
+        point = asdict(row)
         seconds = alone.get((row.method, row.m, row.samples))
         point["speedup"] = seconds and seconds / row.seconds_per_iteration
         papers = TABLE2[row.method, row.m] if experiment == "table2" else TABLE4[row.method]

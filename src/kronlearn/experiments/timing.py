@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import platform
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,6 @@ __all__ = [
     "in_turns",
     "machine",
     "measured_in_a_process",
-    "memory_held",
     "no_progress",
     "peak_above_start",
 ]
@@ -92,40 +89,25 @@ def _processor() -> str:
 
 
 def measured_in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function of a module returns in a new process, where BLAS has one thread.
-
-    Arguments and result go through JSON.
-    """
-    names = f"from {function.__module__} import {function.__name__} as f"
-    code = f"import json, sys; {names}; print(json.dumps(f(*json.loads(sys.argv[1]))))"
-    limits = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-    done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(arguments)],
-        capture_output=True,
-        text=True,
-        env=os.environ | limits,
-    )
-    if done.returncode:
-        raise RuntimeError(
-            done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
-        )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def memory_held() -> tuple[int, int] | None:
-    """Bytes that this process holds and has held at most; None where the system does not tell."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    entries = dict(line.split(":", 1) for line in lines)
-    now, most = (int(entries[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
-    return now, most
+    """What a function of a module returns in a new process."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def peak_above_start(work: Callable[[], object]) -> int | None:
-    """Bytes that some work held at most beyond what was held before; right once per process."""
-    before = memory_held()
+    """Bytes that some work held at most beyond what was held before; right once per process.
+
+    None where the system does not tell.
+    """
+    status = Path("/proc/self/status")
+    if not status.exists():
+        work()
+        return None
+    before = _kilobytes(status, "VmRSS")
     work()
-    after = memory_held()
-    return None if before is None or after is None else after[1] - before[0]
+    return 1024 * (_kilobytes(status, "VmHWM") - before)
+
+
+def _kilobytes(status: Path, name: str) -> int:
+    entries = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    return int(entries[name].split()[0])
