@@ -495,14 +495,12 @@ def small(rng: np.random.Generator) -> NDArray[np.float32]:
 
 
 def timed(
-    sizes: list[tuple[str, int, int]], processors: tuple[int, ...], where: dict
+    sizes: list[tuple[str, int, int]], threads: tuple[int, ...], where: dict
 ) -> list[speedup.Result]:
     """Perfect speedup, by method, m and N."""
     return [
-        speedup.Result(
-            *(method, m, m, 8, n, 60, engine, p, "made up", 1, 1.0 / p, 1.0, 0.5), **where
-        )
-        for (method, m, n), p, engine in product(sizes, processors, speedup.ENGINES)
+        speedup.Result(*(method, m, m, 8, n, 60, p, "made up", 1, 1.0 / p, 1.0, 0.5), **where)
+        for (method, m, n), p in product(sizes, threads)
     ]
 
 
@@ -560,21 +558,21 @@ def test_drawn_patches_are_from_all_images_and_without_means(pixels: list[NDArra
         speedup.drawn(corners, 16, 7204)
 
 
-def test_the_numbers_of_processors_always_begin_with_one():
-    assert speedup.processor_counts(None, 1) == [1]
-    assert speedup.processor_counts(None, 12) == [1, 2, 4, 8, 12]
-    assert speedup.processor_counts(None, 16) == [1, 2, 4, 8, 16]
-    assert speedup.processor_counts("4, 2", 16) == [1, 2, 4]
+def test_the_numbers_of_threads_always_begin_with_one():
+    assert speedup.thread_counts(None, 1) == [1]
+    assert speedup.thread_counts(None, 12) == [1, 2, 4, 8, 12]
+    assert speedup.thread_counts(None, 16) == [1, 2, 4, 8, 16]
+    assert speedup.thread_counts("4, 2", 16) == [1, 2, 4]
     for text in ("", "0", "2,", "-1", "two"):
         with pytest.raises(ValueError, match="--jobs"):
-            speedup.processor_counts(text, 2)
+            speedup.thread_counts(text, 2)
 
 
 def test_speedups_are_over_one_thread():
     points = speedup.points("table4", timed([("general", 8, 9000)], (1, 2, 16), HERE))
-    assert [point["processors"] for point in points] == [1, 1, 2, 2, 16, 16]
-    assert all(point["speedup"] == point["processors"] for point in points)
-    assert [point["paper"] for point in points[2:]] == [None, None, 10.5, None]
+    assert [point["threads"] for point in points] == [1, 2, 16]
+    assert all(point["speedup"] == point["threads"] for point in points)
+    assert [point["paper"] for point in points] == [None, None, 10.5]
 
 
 def test_a_report_has_every_machine_and_the_papers_numbers(tmp_path: Path):
@@ -585,18 +583,17 @@ def test_a_report_has_every_machine_and_the_papers_numbers(tmp_path: Path):
     speedup.write("table2", tmp_path)
     text = (tmp_path / "table2.md").read_text("utf-8")
     assert text.index("## a processor, 16 cores") < text.index("## another processor, 2 cores")
-    assert "| general | 8 | 12 | threads | 0.0833 | 12.00 | 1 | 0.5 | 2.6 |" in text
+    assert "| general | 8 | 12 | 0.0833 | 12.00 | 1 | 0.5 | 2.6 |" in text
 
 
-@pytest.mark.slow
-def test_every_engine_finds_the_same(tmp_path: Path, rng: np.random.Generator):
+def test_any_number_of_threads_finds_the_same(tmp_path: Path, rng: np.random.Generator):
     file = tmp_path / "samples.npy"
     np.save(file, rng.standard_normal((5000, 8, 8)).astype(np.float32))
-    one, two, dask = (
-        speedup.measured(speedup.Run("general", 8, 8, 4, 5000, 3, engine, p), samples)
-        for engine, p, samples in (("threads", 1, file), ("threads", 2, file), ("dask", 2, file))
+    one, two = (
+        speedup.measured(speedup.Run("general", 8, 8, 4, 5000, 3, p), samples)
+        for p, samples in ((1, file), (2, np.load(file)))
     )
-    assert one["rmse"] == two["rmse"] == dask["rmse"]
+    assert one["rmse"] == two["rmse"]
     assert 0 < one["seconds_per_iteration"] < one["seconds"]
 
 
@@ -607,7 +604,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[speedup.Run]:
 
     def counted(cell: speedup.Run, samples: object) -> dict:
         runs.append(cell)
-        seconds = {"seconds_per_iteration": 1.0 / cell.processors, "seconds": 3.0}
+        seconds = {"seconds_per_iteration": 1.0 / cell.threads, "seconds": 3.0}
         return seconds | {"rmse": 0.5}
 
     monkeypatch.setattr(speedup, "measured", counted)
@@ -624,14 +621,14 @@ def test_the_commands_measure_and_write_and_resume(
         np.save(tmp_path / "small.npy", small)
         common += ["--cube", tmp_path / "small.npy"]
     assert "speedup" in invoke("reproduce", experiment, *common)
-    assert len(asked) == 8
+    assert len(asked) == 4
     assert {path.name for path in place.iterdir()} == {
         f"{experiment}.{ending}" for ending in ("csv", "md")
     }
     (machine,) = found("reproduce", experiment, *common)["machines"]
-    assert len(asked) == 8
-    assert {point["processors"] for point in machine["points"]} == {1, 2}
-    assert all(point["speedup"] == point["processors"] for point in machine["points"])
+    assert len(asked) == 4
+    assert {point["threads"] for point in machine["points"]} == {1, 2}
+    assert all(point["speedup"] == point["threads"] for point in machine["points"])
     (place / f"{experiment}.md").unlink()
     invoke("reproduce", experiment, "--only-report", "-o", place, "--quiet")
     assert (place / f"{experiment}.md").is_file()
@@ -640,7 +637,7 @@ def test_the_commands_measure_and_write_and_resume(
         np.save(file, np.zeros_like(np.load(file)))
     if experiment == "table4":
         invoke("reproduce", experiment, *common, "-q")
-        assert len(asked) == 16
+        assert len(asked) == 8
 
 
 def test_the_commands_refuse_what_they_cannot_use(tmp_path: Path):
@@ -648,8 +645,6 @@ def test_the_commands_refuse_what_they_cannot_use(tmp_path: Path):
     assert "no such folder" in invoke("reproduce", "table2", *place, "--images", "no", code=2)
     assert "--scale 2" in invoke("reproduce", "table4", *place, "--scale", 2, code=2)
     assert "absent.npy" in invoke("reproduce", "table4", *place, "--cube", "absent.npy", code=2)
-    quick = ("reproduce", "table2", *place, "--quick")
-    assert "no engine 'mpi'; choose from threads" in invoke(*quick, "--engines", "mpi", code=2)
     assert "table4.csv holds no" in invoke("reproduce", "table4", *place, "--only-report", code=2)
 
 
@@ -662,7 +657,7 @@ def test_a_folder_of_images_is_cut_into_patches(
         Image.fromarray(pixels).save(tmp_path / "photos" / name)
     assert [image.shape for image in images_in(tmp_path / "photos")] == [(60, 50)] * 2
     place, work = tmp_path / "out", tmp_path / "work"
-    common = ("--jobs", 1, "--engines", "threads", "--work", work, "-o", place)
+    common = ("--jobs", 1, "--work", work, "-o", place)
     invoke("reproduce", "table2", "--quick", "--images", tmp_path / "photos", *common)
     assert np.load(work / "patches-8x8-2000.npy").shape == (2000, 8, 8)
     assert "the images in photos" in (place / "table2.md").read_text("utf-8")

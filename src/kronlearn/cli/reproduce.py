@@ -20,10 +20,9 @@ Quick = Annotated[
     bool, typer.Option("--quick", help="Little data, few iterations and methods, once.")
 ]
 Draws = Annotated[int, typer.Option(min=1, metavar="N", help="Draws of patches or noise.")]
-Processors = Annotated[
-    str | None, typer.Option("--jobs", "-j", metavar="P,…", help="Numbers of processors, as 1,2,4.")
+Threads = Annotated[
+    str | None, typer.Option("--jobs", "-j", metavar="P,…", help="Numbers of threads, as 1,2,4.")
 ]
-Engines = Annotated[str, typer.Option(metavar="NAME,…", help="Who does the work.")]
 Iterations = Annotated[
     int | None, typer.Option(min=2, metavar="N", help="Of every fit; 60, with table4 100.")
 ]
@@ -78,8 +77,7 @@ for _name, _text in _COMPARISONS.items():
 def table2(
     images: Images = None,
     output: Place = Path("table2"),
-    jobs: Processors = None,
-    engines: Engines = "threads,dask",
+    jobs: Threads = None,
     iterations: Iterations = None,
     work: Work = None,
     only_report: OnlyReport = False,
@@ -87,7 +85,7 @@ def table2(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure the speedup by threads and Dask workers for three sizes of patches: Table II.
+    """Measure the speedup by threads for three sizes of patches: Table II.
 
     Writes table2.csv and table2.md, with the paper's numbers beside. What table2.csv holds of this
     machine is not measured again.
@@ -128,8 +126,7 @@ def table4(
         float, typer.Option(metavar="X", help="Share of the paper's 3,913,140 patches.")
     ] = 1.0,
     output: Place = Path("table4"),
-    jobs: Processors = None,
-    engines: Engines = "threads,dask",
+    jobs: Threads = None,
     iterations: Iterations = None,
     work: Work = None,
     only_report: OnlyReport = False,

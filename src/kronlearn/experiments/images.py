@@ -50,8 +50,8 @@ def run(
         names = ("camera", "brick")
         pixels = dict(zip(names, [i[:size, :size] for i in included_images(names)], strict=True))
     else:
-        names = ("house", "barbara", "lena")
-        pixels = {name: read_gray(images / f"{name}.png") for name in names}
+        of_paper = ("house", "barbara", "lena")
+        pixels = {name: read_gray(images / f"{name}.png") for name in of_paper}
     tasks: dict[str, tuple[Image, Methods]] = {}
     for name, image in pixels.items():
         tasks[f"denoise {name}, σ = {_SIGMA:g}"] = image, _denoising(image, quick)

@@ -23,18 +23,6 @@ _OURS = KroneckerDictionaryLearning
 _SUKRO_PENALTY = 2.15 * 255
 
 
-def _square(m: int, n: int) -> tuple[int, int]:
-    return n, n
-
-
-def _square_at_most(m: int, n: int) -> tuple[int, int]:
-    return min(n, m), min(n, m)
-
-
-def _oblong(m: int, n: int) -> tuple[int, int]:
-    return n, m
-
-
 @dataclass(frozen=True)
 class Method:
     """A method of learning, and how it is drawn.
@@ -50,7 +38,7 @@ class Method:
     color: str
     marker: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    atoms: Callable[[int, int], tuple[int, int]] = _square
+    atoms: Callable[[int, int], tuple[int, int]] = lambda m, n: (n, n)
 
     @property
     def ours(self) -> bool:
@@ -94,17 +82,22 @@ class Method:
 
 _ORTHONORMAL = {"structure": "orthonormal"}
 
+
+def _at_most_m(m: int, n: int) -> tuple[int, int]:
+    return min(n, m), min(n, m)
+
+
 _TABLE = (
     Method("default", "one term", _OURS, "#c0392b", "o"),
     Method("general", "one term", _OURS, "#1f5fa8", "s", {"method": "omp"}),
     Method("exchange", "one term", _OURS, "#d4508f", "X", {"method": "exchange"}),
-    Method("orthonormal", "one term", _OURS, "#5a9e5a", "D", _ORTHONORMAL, _square_at_most),
+    Method("orthonormal", "one term", _OURS, "#5a9e5a", "D", _ORTHONORMAL, _at_most_m),
     Method("sum2", "sum", _OURS, "#e67e22", "^", {"n_terms": 2}),
     Method("sum4", "sum", _OURS, "#f0b429", "v", {"n_terms": 4}),
     Method("PairAK-SVD", "one term", comparators.PairAKSVD, "#8e44ad", "x"),
     Method("SuKro", "sum", comparators.SuKro, "#16a0a0", "P", {"alpha": _SUKRO_PENALTY}),
     Method("TeFDiL", "one term", comparators.TeFDiL, "#b07d2b", "<"),
-    Method("AK-SVD", "unstructured", comparators.AKSVD, "#222222", "+", atoms=_oblong),
+    Method("AK-SVD", "unstructured", comparators.AKSVD, "#222222", "+", {}, lambda m, n: (n, m)),
     Method("AK-SVD n²", "unstructured", comparators.AKSVD, "#888888", "*"),
     Method("K-SVD", "unstructured", comparators.KSVD, "#5d6d7e", "1"),
     Method("MOD", "unstructured", comparators.MOD, "#34495e", "2"),

@@ -1,4 +1,4 @@
-"""Tables II and IV of the paper: how much faster learning is with more threads and Dask workers.
+"""Tables II and IV of the paper: how much faster learning is with more threads.
 
 For Table II the paper gives the numbers of patches, not where they come from: here they lie at
 random places of gray images, without their means. Those of Table IV are cut from a large cube.
@@ -6,13 +6,12 @@ random places of gray images, without their means. Those of Table IV are cut fro
 
 from __future__ import annotations
 
-import logging
 import re
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,15 +31,12 @@ from kronlearn.experiments.store import Store, grouped
 from kronlearn.experiments.timing import Progress, machine, no_progress
 from kronlearn.images.dictionaries import draw_patches
 
-__all__ = ["ENGINES", "Result", "Run", "measured", "points", "run", "write"]
-
-#: Who does the work: threads of one process, or Dask workers.
-ENGINES = ("threads", "dask")
+__all__ = ["Result", "Run", "measured", "points", "run", "write"]
 
 
 @dataclass(frozen=True)
 class Run:
-    """A method, N samples of m × m, n atoms per mode, s nonzeros, and an engine of p threads."""
+    """A method, N samples of m × m, n atoms per mode, s nonzeros, and threads."""
 
     method: str
     m: int
@@ -48,11 +44,10 @@ class Run:
     s: int
     samples: int
     iterations: int
-    engine: str
-    processors: int
+    threads: int
 
     def __str__(self) -> str:
-        return f"{self.method}, m = {self.m}, {self.engine}, p = {self.processors}"
+        return f"{self.method}, m = {self.m}, {self.threads} threads"
 
 
 @dataclass(frozen=True)
@@ -74,15 +69,14 @@ class Result(Run):
 
 
 TITLES = {
-    "table2": "Table II: speedup with the number of processors",
+    "table2": "Table II: speedup with the number of threads",
     "table4": "Table IV: speedup on a hyperspectral image",
 }
 
 _HOW = """
 Seconds are those of an iteration: the median of a run's iterations after the first tenth of them.
-Libraries of linear algebra are kept to one thread. Dask workers are processes that share the cores
-as Dask does by default (16 cores: four workers with four threads each), also with their scheduler
-and the program that asks. Speedup is over one thread.
+Libraries of linear algebra are kept to one thread. Speedup is over one thread. (`kronlearn bench
+scaling` compares threads with Dask workers.)
 """
 
 _PAPER = {
@@ -102,9 +96,7 @@ _SAMPLES, _QUICK_SAMPLES = {8: 128000, 16: 32000, 32: 8000}, {8: 2000}
 _ITERATIONS, _QUICK_ITERATIONS = {"table2": 60, "table4": 100}, 5
 _QUICK_SCALE = 0.001
 
-_COLUMNS = (
-    "method m processors engine seconds_per_iteration:.3g speedup:.2f seconds:.3g rmse:.5g paper:g"
-)
+_COLUMNS = "method m threads seconds_per_iteration:.3g speedup:.2f seconds:.3g rmse:.5g paper:g"
 
 
 def run(
@@ -116,7 +108,6 @@ def run(
     scale: float = 1.0,
     work: Path | None = None,
     jobs: str | None = None,
-    engines: str = ",".join(ENGINES),
     iterations: int | None = None,
     only_report: bool = False,
     quick: bool = False,
@@ -132,7 +123,7 @@ def run(
         return write(experiment, output)
     here = {key: machine()[key] for key in ("processor", "instruction_set")}
     where: dict[str, Any] = {**here, "cores": joblib.cpu_count()}
-    counts, chosen = processor_counts(jobs, where["cores"]), _engines(engines)
+    counts = thread_counts(jobs, where["cores"])
     iterations = iterations or (_QUICK_ITERATIONS if quick else _ITERATIONS[experiment])
     output.mkdir(parents=True, exist_ok=True)
     if work is not None:
@@ -147,11 +138,10 @@ def run(
         sizes = {m: len(np.load(file, mmap_mode="r")) for m, file in files.items()}
         sums = {m: _checksum(file) for m, file in files.items()}
         wanted = [
-            Run(name, m, m, _sparsity(experiment, name, m), n, iterations, engine, p)
+            Run(name, m, m, _sparsity(experiment, name, m), n, iterations, p)
             for name in _METHODS
             for m, n in sizes.items()
             for p in counts
-            for engine in chosen
         ]
 
         def at(cell: Run) -> dict[str, Any]:
@@ -172,21 +162,13 @@ def _sparsity(experiment: str, method: str, m: int) -> int:
     return m if method == "orthonormal" else 8
 
 
-def processor_counts(text: str | None, cores: int) -> list[int]:
+def thread_counts(text: str | None, cores: int) -> list[int]:
     """``2,4`` as 1, 2, 4; None means 1, 2, 4, 8 … and all cores. 1 is always among them."""
     if text is None:
         return sorted({*(1 << k for k in range(cores.bit_length())), cores})
     if not re.fullmatch(r" *[1-9]\d{0,3} *(, *[1-9]\d{0,3} *)*", text):
         raise ValueError(f"--jobs {text} is not a list of numbers; write it as in 1,2,4.")
     return sorted({1, *map(int, text.split(","))})
-
-
-def _engines(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in ENGINES:
-            raise ValueError(f"There is no engine {name!r}; choose from {', '.join(ENGINES)}.")
-    return names
 
 
 def _patches_of_images(folder: Path | None, quick: bool, work: Path) -> tuple[str, dict[int, Path]]:
@@ -239,19 +221,15 @@ def _checksum(file: Path) -> int:
 
 def measured(cell: Run, samples: Any) -> dict[str, Any]:
     """What a run finds, from an array of samples or the name of a file."""
-    # As Dask shares cores out unless told otherwise: 4 workers with 4 threads each for 16.
-    engine = _cluster(cell.processors) if cell.engine == "dask" else nullcontext()
-    method = METHODS[cell.method]
-    with engine, threadpool_limits(limits=1):
-        model = KroneckerDictionaryLearning(
-            cell.n,
-            n_nonzero_coefs=cell.s,
-            max_iter=cell.iterations,
-            random_state=0,
-            n_jobs=None if cell.engine == "dask" else cell.processors,
-            engine=cell.engine,
-            **method.parameters,
-        )
+    model = KroneckerDictionaryLearning(
+        cell.n,
+        n_nonzero_coefs=cell.s,
+        max_iter=cell.iterations,
+        random_state=0,
+        n_jobs=cell.threads,
+        **METHODS[cell.method].parameters,
+    )
+    with threadpool_limits(limits=1):
         start = time.perf_counter()
         model.fit(samples)
         seconds = time.perf_counter() - start
@@ -263,41 +241,16 @@ def measured(cell: Run, samples: Any) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _cluster(processors: int) -> Iterator[None]:
-    try:
-        from distributed import Client, LocalCluster
-        from distributed.deploy.utils import nprocesses_nthreads
-    except ImportError:
-        raise ImportError(
-            "Dask is not installed; pip install '.[dask]' in the checkout, or measure threads only."
-        ) from None
-
-    n_workers, n_threads = nprocesses_nthreads(processors)
-    # Pages of a mapped file count as memory: a limit would make workers pause for nothing.
-    cluster = LocalCluster(
-        n_workers=n_workers,
-        threads_per_worker=n_threads,
-        memory_limit=None,
-        dashboard_address=None,
-        silence_logs=logging.ERROR,
-    )
-    with cluster, Client(cluster) as client:
-        client.wait_for_workers(n_workers)
-        yield
-
-
 def points(experiment: str, results: Sequence[Result]) -> list[dict[str, Any]]:
     """The results on one machine and data, with speedups over one thread and the paper's."""
-    one = [row for row in results if (row.engine, row.processors) == ("threads", 1)]
+    one = [row for row in results if row.threads == 1]
     alone = {(row.method, row.m, row.samples): row.seconds_per_iteration for row in one}
     found = []
-    for row in sorted(results, key=lambda r: (r.method, r.m, r.processors, r.engine != "threads")):
-        point = asdict(row)
+    for row in sorted(results, key=lambda r: (r.method, r.m, r.threads)):
         seconds = alone.get((row.method, row.m, row.samples))
-        point["speedup"] = seconds and seconds / row.seconds_per_iteration
         papers = TABLE2[row.method, row.m] if experiment == "table2" else TABLE4[row.method]
-        point["paper"] = papers.get(row.processors) if row.engine == "threads" else None
+        point = {**asdict(row), "paper": papers.get(row.threads)}
+        point["speedup"] = seconds and seconds / row.seconds_per_iteration
         found.append(point)
     return found
 
