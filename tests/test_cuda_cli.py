@@ -128,12 +128,9 @@ def test_the_benchmark_of_a_gpu_measures_learning_and_coding(
     assert result.exit_code == 0, result.stderr
     rows = json.loads(result.stdout)["rows"]
     assert [(row["settings"], row["unit"]) for row in rows] == [
-        *(("plain", "ms"), ("plain", "RMSE"), ("defaults", "ms"), ("defaults", "RMSE")),
-        ("coding", "ms"),
+        *(("plain", "ms"), ("defaults", "ms"), ("coding", "ms")),
     ]
     assert all(row["what"] == "D" and row["value"] > 0 for row in rows)
-    for row in rows[1:4:2]:
-        np.testing.assert_allclose(row["value"], row["beside"], rtol=1e-2)
     assert [asdict(row) for row in Store(table, gpu.Row).rows] == rows
     shown = run("bench", "gpu", "--quick", "--case", "D").stdout
     assert gpu._gpu_name() in shown

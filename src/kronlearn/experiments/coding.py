@@ -32,6 +32,8 @@ CASES: tuple[Case, ...] = (
     (16, 16, 8),
     (16, 32, 16),
     (32, 32, 8),
+    # No kernel is made for this shape.
+    (9, 15, 6),
 )
 
 # At most so many samples, of so many numbers; slow coders get fewer, at least the fewest.

@@ -1,8 +1,7 @@
 """``kronlearn bench gpu``: everything that runs on a GPU, through the public interface.
 
 - A to E: milliseconds per iteration of learning from samples that lie on the GPU, beside the
-  processor's, and the RMSE of both; the same samples coded once, beside the package batched-omp
-  where that is installed,
+  processor's; the same samples coded once, beside the package batched-omp where that is installed,
 - whole: 100 iterations of A, from an array in memory to factors in memory,
 - denoise: 512 × 512 pixels with a ready dictionary of 8 × 8 pixels and 16 × 16 atoms, and with one
   that is learned first; 8192 × 8192 pixels, and the most memory that was taken on the GPU,
@@ -73,10 +72,8 @@ class Row:
 _PLAIN: dict[str, Any] = {"method": "omp"}
 _SIGMA = 20.0
 _QUICK_SAMPLES = 400
-# The processor takes longer: fewer iterations of it are enough for a median. How well both do is
-# compared on some of the samples.
+# The processor takes longer: fewer iterations of it are enough for a median.
 _ITERATIONS, _ITERATIONS_OF_PROCESSOR = 40, 4
-_COMPARED, _COMPARED_ITERATIONS = 100_000, 20
 # Torch tensors of about this many numbers are what batched-omp works with at a time.
 _NUMBERS_AT_A_TIME = 1 << 28
 # The package batched-omp, by its name and by its earlier one.
@@ -146,13 +143,6 @@ def _case(name: str, repetitions: int, quick: bool) -> Iterator[Row]:
         found = _milliseconds(_learner(case, device="cuda", **many, **settings).fit(on_gpu))
         beside = _milliseconds(_learner(case, n_jobs=-1, **few, **settings).fit(samples))
         yield Row(name, kind, found, "ms", beside, "processor")
-        both = {"max_iter": 3 if quick else _COMPARED_ITERATIONS, **settings}
-        models = [
-            _learner(case, **where, **both).fit(samples[:_COMPARED])
-            for where in ({"device": "cuda"}, {"n_jobs": -1})
-        ]
-        found, beside = (min(model.history_["rmse"]) for model in models)
-        yield Row(name, kind, found, "RMSE", beside, "processor")
     method = "threshold" if case.structure == "orthonormal" else "omp"
     dictionary = perturbed_dct((case.m, case.m), (case.n, case.n))
     if method == "threshold":

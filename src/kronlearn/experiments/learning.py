@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kronlearn as kl
-from kronlearn.experiments.data import included_images, perturbed_dct, sampled_patches
+from kronlearn.experiments.data import included_images, sampled_patches
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.timing import (
     Progress,
@@ -30,8 +30,7 @@ _GENERAL = {"n_atoms": (16, 16), "n_nonzero_coefs": 6, "random_state": 0, "n_job
 def run(*, quick: bool = False, progress: Progress = no_progress) -> Report:
     """Measure ratios, each taken from runs that took turns."""
     n_samples = 2000 if quick else 100_000
-    images = included_images()
-    samples = sampled_patches(images, (8, 8), n_samples)
+    samples = sampled_patches(included_images(), (8, 8), n_samples)
     learn = partial(_iteration, samples)
     square: dict[str, Any] = {"n_atoms": (8, 8)}
     learned = _fit(samples, max_iter=12).dictionary_
@@ -53,16 +52,9 @@ def run(*, quick: bool = False, progress: Progress = no_progress) -> Report:
             "orthonormal": partial(learn, structure="orthonormal", **square),
         },
     }
-    for name, patch, atoms in (("9 × 9", (9, 9), (15, 15)), ("7 × 9", (7, 9), (15, 17))):
-        odd = sampled_patches(images, patch, n_samples), perturbed_dct(patch, atoms)
-        even = samples, perturbed_dct((8, 8), (16, 16))
-        pairs[f"coding of {name} patches against 8 × 8, per atom"] = {
-            f"{name}, {odd[1].n_codes} atoms": partial(_coding, *odd, per_atom=True),
-            "8 × 8, 256 atoms": partial(_coding, *even, per_atom=True),
-        }
     rows = [_compared(name, pair, 1 if quick else 3, progress) for name, pair in pairs.items()]
     rows.append(_memory(20_000 if quick else 1_000_000))
-    title = "Learning (times per sample, and iteration or atom)"
+    title = "Learning (times per sample and iteration)"
     table = Table.of(title, rows, "measure first second ratio:.2f")
     return benchmark([table], samples=n_samples, rows=rows)
 
@@ -74,14 +66,11 @@ def _iteration(samples: NDArray[Any], **parameters: Any) -> float:
     return statistics.median(np.diff(model.history_["seconds"])[5:]) / len(samples)
 
 
-def _coding(
-    samples: NDArray[Any], dictionary: Any, method: str = "omp", per_atom: bool = False
-) -> float:
-    """Seconds of coding per sample, or per sample and atom."""
+def _coding(samples: NDArray[Any], dictionary: Any, method: str) -> float:
+    """Seconds of coding per sample."""
     start = time.perf_counter()
     kl.sparse_code(samples, dictionary, 6, method=method, n_jobs=1)
-    seconds = (time.perf_counter() - start) / len(samples)
-    return seconds / dictionary.n_codes if per_atom else seconds
+    return (time.perf_counter() - start) / len(samples)
 
 
 def _fit(samples: NDArray[Any], **parameters: Any) -> Any:
