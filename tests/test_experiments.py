@@ -589,9 +589,10 @@ def test_a_report_has_every_machine_and_the_papers_numbers(tmp_path: Path):
 def test_any_number_of_threads_finds_the_same(tmp_path: Path, rng: np.random.Generator):
     file = tmp_path / "samples.npy"
     np.save(file, rng.standard_normal((5000, 8, 8)).astype(np.float32))
+    mapped = np.load(file, mmap_mode="r")
     one, two = (
         speedup.measured(speedup.Run("general", 8, 8, 4, 5000, 3, p), samples)
-        for p, samples in ((1, file), (2, np.load(file)))
+        for p, samples in ((1, mapped), (2, np.load(file)))
     )
     assert one["rmse"] == two["rmse"]
     assert 0 < one["seconds_per_iteration"] < one["seconds"]
@@ -616,10 +617,10 @@ def test_the_commands_measure_and_write_and_resume(
     experiment: str, tmp_path: Path, asked: list, small: NDArray[np.float32]
 ):
     place = tmp_path / "out"
-    common = ["--quick", "-o", place, "--jobs", "1,2", "--work", tmp_path / "work"]
+    common = ["--quick", "-o", place, "--jobs", "1,2"]
     if experiment == "table4":
         np.save(tmp_path / "small.npy", small)
-        common += ["--cube", tmp_path / "small.npy"]
+        common += ["--cube", tmp_path / "small.npy", "--work", tmp_path / "work"]
     assert "speedup" in invoke("reproduce", experiment, *common)
     assert len(asked) == 4
     assert {path.name for path in place.iterdir()} == {
@@ -632,10 +633,10 @@ def test_the_commands_measure_and_write_and_resume(
     (place / f"{experiment}.md").unlink()
     invoke("reproduce", experiment, "--only-report", "-o", place, "--quiet")
     assert (place / f"{experiment}.md").is_file()
-    # Other samples are measured anew.
-    for file in (tmp_path / "work").iterdir():
-        np.save(file, np.zeros_like(np.load(file)))
     if experiment == "table4":
+        # Other samples are measured anew.
+        for file in (tmp_path / "work").iterdir():
+            np.save(file, np.zeros_like(np.load(file)))
         invoke("reproduce", experiment, *common, "-q")
         assert len(asked) == 8
 
@@ -656,10 +657,10 @@ def test_a_folder_of_images_is_cut_into_patches(
         pixels = rng.integers(0, 256, (60, 50), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / "photos" / name)
     assert [image.shape for image in images_in(tmp_path / "photos")] == [(60, 50)] * 2
-    place, work = tmp_path / "out", tmp_path / "work"
-    common = ("--jobs", 1, "--work", work, "-o", place)
+    place = tmp_path / "out"
+    common = ("--jobs", 1, "-o", place)
     invoke("reproduce", "table2", "--quick", "--images", tmp_path / "photos", *common)
-    assert np.load(work / "patches-8x8-2000.npy").shape == (2000, 8, 8)
+    assert asked[0].samples == 2000
     assert "the images in photos" in (place / "table2.md").read_text("utf-8")
 
 

@@ -26,9 +26,6 @@ Threads = Annotated[
 Iterations = Annotated[
     int | None, typer.Option(min=2, metavar="N", help="Of every fit; 60, with table4 100.")
 ]
-Work = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Where samples are kept for another call.")
-]
 OnlyReport = Annotated[
     bool, typer.Option("--only-report", help="Measure nothing; write the report of the csv file.")
 ]
@@ -79,7 +76,6 @@ def table2(
     output: Place = Path("table2"),
     jobs: Threads = None,
     iterations: Iterations = None,
-    work: Work = None,
     only_report: OnlyReport = False,
     quick: Quick = False,
     as_json: Json = False,
@@ -128,7 +124,9 @@ def table4(
     output: Place = Path("table4"),
     jobs: Threads = None,
     iterations: Iterations = None,
-    work: Work = None,
+    work: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where the cube is kept for another call.")
+    ] = None,
     only_report: OnlyReport = False,
     quick: Quick = False,
     as_json: Json = False,

@@ -44,17 +44,11 @@ TITLES = {
     "figure2": "Figure 2: RMSE of held-out samples against the number of atoms",
 }
 
-_EXPLANATIONS = {
-    "table1": """
+_ABOUT_THE_PAPER = """
 The paper's runs were not alike (its published script gives TeFDiL 50 iterations and all patches,
-and SuKro 200 iterations); ours are. The machines differ, so times are compared as ratios to
-"general".
-""",
-    "figure1": """
-The paper prints no RMSE: its figures can be compared by what its text says of them, not by numbers.
-""",
-}
-_EXPLANATIONS["figure2"] = _EXPLANATIONS["figure1"]
+and SuKro 200 iterations); ours are. It prints no RMSE: its figures can be compared by what its text
+says of them, not by numbers.
+"""
 
 _JUDGED = """
 Every dictionary is judged by the same coder, OLS with s nonzeros in float64, whatever the method
@@ -135,7 +129,7 @@ def write(
     columns = _COLUMNS + (_TIMES if experiment == "table1" else "")
     table = Table.of(title.partition(":")[0], rows, columns)
     about = [*notes, _about(found, images)]
-    parts: list[Any] = [*about, table, _EXPLANATIONS[experiment], _JUDGED, made, _METHODS]
+    parts: list[Any] = [*about, table, _ABOUT_THE_PAPER, _JUDGED, made, _METHODS]
     shown = [*notes, *publish(folder, experiment, title, parts, picture(experiment, found))]
     record = {"images": list(images), "images_of_the_paper": of_the_paper, "rows": rows}
     return Report(shown, {**record, "claims": [asdict(claim) for claim in made]})

@@ -34,6 +34,10 @@ from kronlearn.images.dictionaries import draw_patches
 __all__ = ["Result", "Run", "measured", "points", "run", "write"]
 
 
+#: Patches (N, m, m) by m.
+Samples = dict[int, NDArray[np.float32]]
+
+
 @dataclass(frozen=True)
 class Run:
     """A method, N samples of m × m, n atoms per mode, s nonzeros, and threads."""
@@ -116,8 +120,8 @@ def run(
     """Measure what the csv file in a folder does not hold of this machine; write the report.
 
     Table II learns from patches of the ``images`` in a folder, Table IV from those of a small
-    ``cube`` that is enlarged, to ``scale`` times the paper's number of patches. They are kept in
-    files in the folder ``work``.
+    ``cube`` that is enlarged, to ``scale`` times the paper's number of patches, and kept in a file
+    in the folder ``work``.
     """
     if only_report:
         return write(experiment, output)
@@ -126,21 +130,17 @@ def run(
     counts = thread_counts(jobs, where["cores"])
     iterations = iterations or (_QUICK_ITERATIONS if quick else _ITERATIONS[experiment])
     output.mkdir(parents=True, exist_ok=True)
-    if work is not None:
-        work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() if work is None else nullcontext(work) as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() if work is None else nullcontext(work) as folder:
         if experiment == "table2":
-            data, files = _patches_of_images(images, quick, folder)
+            data, samples = _of_images(images, quick)
         else:
             shape = cube_shape(_QUICK_SCALE if quick else scale)
-            data, files = _patches_of_cube(cube, shape, folder, progress)
-        sizes = {m: len(np.load(file, mmap_mode="r")) for m, file in files.items()}
-        sums = {m: _checksum(file) for m, file in files.items()}
+            data, samples = _of_cube(cube, shape, Path(folder), progress)
+        sums = {m: _checksum(patches) for m, patches in samples.items()}
         wanted = [
-            Run(name, m, m, _sparsity(experiment, name, m), n, iterations, p)
+            Run(name, m, m, _sparsity(experiment, name, m), len(patches), iterations, p)
             for name in _METHODS
-            for m, n in sizes.items()
+            for m, patches in samples.items()
             for p in counts
         ]
 
@@ -148,9 +148,7 @@ def run(
             return {"data": data, "checksum": sums[cell.m], **where}
 
         def measure(cell: Run) -> dict[str, Any]:
-            # Those of Table IV stay on the disk.
-            file = files[cell.m]
-            return measured(cell, file if experiment == "table4" else np.load(file))
+            return measured(cell, samples[cell.m])
 
         list(Store(output / f"{experiment}.csv", Result).run(wanted, at, measure, progress))
     return write(experiment, output, quick)
@@ -171,16 +169,13 @@ def thread_counts(text: str | None, cores: int) -> list[int]:
     return sorted({1, *map(int, text.split(","))})
 
 
-def _patches_of_images(folder: Path | None, quick: bool, work: Path) -> tuple[str, dict[int, Path]]:
-    """Where the patches of Table II come from, and their files by m."""
+def _of_images(folder: Path | None, quick: bool) -> tuple[str, Samples]:
+    """Where the patches of Table II come from, and those of m × m by m."""
     images = included_images() if folder is None else images_in(folder)
-    files = {}
-    for m, n_samples in (_QUICK_SAMPLES if quick else _SAMPLES).items():
-        files[m] = work / f"patches-{m}x{m}-{n_samples}.npy"
-        np.save(files[m], drawn(images, m, n_samples))
-    if folder is None:
-        return f"{', '.join(INCLUDED)} of scikit-image", files
-    return f"the images in {folder.resolve().name}", files
+    sizes = _QUICK_SAMPLES if quick else _SAMPLES
+    name = f"{', '.join(INCLUDED)} of scikit-image"
+    name = name if folder is None else f"the images in {folder.resolve().name}"
+    return name, {m: drawn(images, m, n_samples) for m, n_samples in sizes.items()}
 
 
 def drawn(images: Sequence[NDArray[np.float32]], m: int, n_samples: int) -> NDArray[np.float32]:
@@ -197,30 +192,30 @@ def drawn(images: Sequence[NDArray[np.float32]], m: int, n_samples: int) -> NDAr
     return np.concatenate(found)
 
 
-def _patches_of_cube(
+def _of_cube(
     cube: Path | None, shape: tuple[int, int, int], work: Path, progress: Progress
-) -> tuple[str, dict[int, Path]]:
-    """The same for Table IV; the file is made unless it is there already."""
+) -> tuple[str, Samples]:
+    """The same for Table IV, on the disk; the file is made unless it is there already."""
     small = read_cube(cube)
     sizes = ["x".join(map(str, each)) for each in (small.shape, shape)]
     file = work / f"patches-{sizes[1]}-{zlib.crc32(small.tobytes()):08x}.npy"
     if not file.exists():
+        work.mkdir(parents=True, exist_ok=True)
         write_patches(small, shape, file, progress)
     name = "Indian Pines" if cube is None else cube.name
-    return f"{name}, {sizes[0]} enlarged to {sizes[1]}", {8: file}
+    return f"{name}, {sizes[0]} enlarged to {sizes[1]}", {8: np.load(file, mmap_mode="r")}
 
 
-def _checksum(file: Path) -> int:
-    """A number that tells the samples in a .npy file from others, from 16 runs of 64 of them."""
-    stored = np.load(file, mmap_mode="r")
+def _checksum(samples: NDArray[np.float32]) -> int:
+    """A number that tells samples from others, from 16 runs of 64 of them."""
     crc = 0
-    for start in np.linspace(0, max(0, len(stored) - 64), 16).astype(int).tolist():
-        crc = zlib.crc32(np.ascontiguousarray(stored[start : start + 64]).tobytes(), crc)
+    for start in np.linspace(0, max(0, len(samples) - 64), 16).astype(int).tolist():
+        crc = zlib.crc32(samples[start : start + 64].tobytes(), crc)
     return crc
 
 
-def measured(cell: Run, samples: Any) -> dict[str, Any]:
-    """What a run finds, from an array of samples or the name of a file."""
+def measured(cell: Run, samples: NDArray[np.float32]) -> dict[str, Any]:
+    """What a run finds."""
     model = KroneckerDictionaryLearning(
         cell.n,
         n_nonzero_coefs=cell.s,
