@@ -302,7 +302,7 @@ def test_what_differs_is_said():
 
     claims = verdicts("table1", worse)
     lowest = starting(claims, "The default is lowest")
-    assert lowest.outcomes[0] == report.Outcome("8 × 8, n = 8, s = 6", False, "TeFDiL -4.3%")
+    assert lowest.outcomes[0] == report.Outcome("8 × 8, n = 8, s = 6", False, "1.044 times TeFDiL")
     for start in (
         *("The default is lowest", "The default is faster", "PairAK-SVD is within"),
         *("TeFDiL is above", "An iteration of PairAK"),

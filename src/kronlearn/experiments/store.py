@@ -22,7 +22,6 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
     int: int,
     float: float,
     str: str,
-    int | None: lambda text: int(text) if text else None,
     float | None: lambda text: float(text) if text else None,
     tuple[float, ...]: lambda text: tuple(map(float, text.split())),
 }
