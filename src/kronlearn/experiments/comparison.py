@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.experiments.comparison_runs import Result, Setting, results, runs, settings
-from kronlearn.experiments.data import included_images
+from kronlearn.experiments.data import gray_image, included_images
 from kronlearn.experiments.methods import (
     DEFAULT_METHODS,
     METHODS,
@@ -25,7 +25,6 @@ from kronlearn.experiments.published import TABLE1, TABLE1_SETTINGS
 from kronlearn.experiments.report import Claim, Outcome, Report, Table, figure, publish
 from kronlearn.experiments.store import deviation, mean
 from kronlearn.experiments.timing import Progress, no_progress
-from kronlearn.io.images import read_gray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +96,7 @@ def run(
     if images is None:
         pixels = included_images(used)
     else:
-        pixels = [read_gray(images / f"{name}.png") for name in used]
+        pixels = [gray_image(images / f"{name}.png") for name in used]
     output.mkdir(parents=True, exist_ok=True)
     wanted = runs(settings(experiment, quick), names, 1 if quick else draws)
     found = list(results(wanted, pixels, output / "comparison.csv", progress))

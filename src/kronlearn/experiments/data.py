@@ -13,10 +13,11 @@ import kronlearn as kl
 from kronlearn.core.init import dct_factor
 from kronlearn.images.patch_grid import PatchGrid
 from kronlearn.io.cubes import open_cube
-from kronlearn.io.images import READABLE, read_gray
+from kronlearn.io.images import READABLE, luminance, read_picture
 
 __all__ = [
     "INCLUDED",
+    "gray_image",
     "images_in",
     "included_images",
     "perturbed_dct",
@@ -38,6 +39,11 @@ def included_images(names: Sequence[str] = INCLUDED) -> list[Image]:
     return [getattr(data, name)().astype(np.float32) for name in names]
 
 
+def gray_image(path: Path) -> Image:
+    """The image in a file, of shape (rows, columns), in its own gray levels."""
+    return luminance(read_picture(path))
+
+
 def images_in(folder: Path) -> list[Image]:
     """The images of a folder and the folders in it, in the order of their names, as gray images."""
     if not folder.is_dir():
@@ -45,7 +51,7 @@ def images_in(folder: Path) -> list[Image]:
     files = [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in READABLE]
     if not files:
         raise ValueError(f"{folder} holds no image; give a folder with {', '.join(READABLE)}.")
-    return [read_gray(file) for file in files]
+    return [gray_image(file) for file in files]
 
 
 def sampled_patches(images: Sequence[Image], shape: tuple[int, int], n_samples: int) -> Image:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kronlearn as kl
-from kronlearn.experiments.data import included_images, psnr
+from kronlearn.experiments.data import gray_image, included_images, psnr
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.timing import (
     Progress,
@@ -24,7 +24,6 @@ from kronlearn.experiments.timing import (
     no_progress,
     peak_above_start,
 )
-from kronlearn.io.images import read_gray
 
 __all__ = ["measure_memory", "run"]
 
@@ -51,7 +50,7 @@ def run(
         pixels = dict(zip(names, [i[:size, :size] for i in included_images(names)], strict=True))
     else:
         of_paper = ("house", "barbara", "lena")
-        pixels = {name: read_gray(images / f"{name}.png") for name in of_paper}
+        pixels = {name: gray_image(images / f"{name}.png") for name in of_paper}
     tasks: dict[str, tuple[Image, Methods]] = {}
     for name, image in pixels.items():
         tasks[f"denoise {name}, σ = {_SIGMA:g}"] = image, _denoising(image, quick)

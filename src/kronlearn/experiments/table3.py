@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
-from kronlearn.experiments.data import psnr
+from kronlearn.experiments.data import gray_image, psnr
 from kronlearn.experiments.published import IMAGES, SIGMAS, TABLE3
 from kronlearn.experiments.report import Claim, Outcome, Report, Table, publish
 from kronlearn.experiments.store import Store, grouped, mean
@@ -29,7 +29,6 @@ from kronlearn.experiments.timing import Progress, no_progress
 from kronlearn.images.aggregation import Averager
 from kronlearn.images.denoising import denoise
 from kronlearn.images.dictionaries import draw_patches
-from kronlearn.io.images import read_gray
 
 __all__ = ["METHODS", "Cell", "Result", "claims", "run", "write"]
 
@@ -106,7 +105,7 @@ def run(
         for draw in range(1 if quick else draws)
         for method in METHODS
     ]
-    clean = cache(lambda name: read_gray(images / f"{name}.png"))
+    clean = cache(lambda name: gray_image(images / f"{name}.png"))
 
     def where(cell: Cell) -> dict[str, Any]:
         return {"checksum": zlib.crc32(clean(cell.image).tobytes())}
