@@ -102,6 +102,35 @@ def test_the_bits_do_not_depend_on_the_partitions(
     same_as_threads(samples)
 
 
+@pytest.mark.parametrize(("n_jobs", "threads"), [(None, 3), (-1, 3), (2, 2)])
+def test_a_task_has_the_threads_of_its_worker_and_takes_turns_or_its_own(
+    samples: np.ndarray, n_jobs: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, at_once, pass_over = [], [0], engine.pass_over
+
+    def watched(source: Any, task: Task, tree: Any, n_threads: int, *rest: Any, **more: Any) -> Any:
+        used.append(n_threads)
+        at_once.append(at_once[-1] + 1)
+        try:
+            return pass_over(source, task, tree, n_threads, *rest, **more)
+        finally:
+            at_once.append(at_once[-1] - 1)
+
+    monkeypatch.setattr(engine, "pass_over", watched)
+    task = Task(KroneckerDictionary([dct_factor(6, 6)] * 2), Coder("omp", 3))
+    local = LocalCluster(1, threads_per_worker=3, processes=False, dashboard_address=":0")
+    with dask.config.set(SETTINGS), local as cluster, Client(cluster) as one:
+        workers = engine.Cluster(
+            one, ArraySource(samples, (6, 6)), n_jobs, block_size=192, n_partitions=8
+        )
+        found = workers.run(task)
+        workers.close()
+    assert used == [threads] * len(workers.partitions)
+    assert len(used) > 3
+    assert n_jobs == 2 or max(at_once) == 1
+    assert found.residual == Threads(workers.source, 1, workers.block_size).run(task).residual
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.uint8, np.dtype(">f4")], ids=str)
 def test_dtypes_are_read_as_threads_read_them(
     client: Client, samples: np.ndarray, dtype: Any

@@ -8,10 +8,12 @@ be computed again; they are scattered anew, and the pass is run again.
 from __future__ import annotations
 
 import pickle
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import groupby, pairwise
 from typing import Any, TypeVar
 
@@ -85,7 +87,7 @@ class Part:
 class Setting:
     """How all workers work, so that they find the same bits.
 
-    A task has ``n_threads``, or as many as its worker.
+    A task has ``n_threads`` or, if that is None, as many as its worker.
     """
 
     patch_shape: tuple[int, ...]
@@ -128,8 +130,7 @@ class Cluster(Engine):
         Arrays in memory are scattered; chunks of a Dask array stay where they are; anything else is
         opened by the workers.
     n_jobs : int or None
-        Threads of a task; None or -1: as many as its worker has. Dask runs as many tasks at once,
-        and their threads share the worker's cores; so none of these waits for the last task.
+        Threads of a task; None or -1: as many as its worker has, whose tasks then take turns.
     device : {"cpu", "cuda"}
     block_size : int, optional
     n_partitions : int, optional
@@ -436,9 +437,25 @@ def _source(samples: Source | NDArray[Any], first: int, setting: Setting) -> Sou
     return source
 
 
-def _n_threads(setting: Setting) -> int:
-    """How many threads this task has."""
-    return setting.n_threads or int(get_worker().state.nthreads)
+@contextmanager
+def _threads(setting: Setting) -> Iterator[int]:
+    """The threads of a task: its own, or its worker's while it is the task's turn.
+
+    With one thread each, tasks of equal size wait for the slowest core in every pass; threads of
+    one task take the next block when they are done.
+    """
+    if setting.n_threads is not None:
+        yield setting.n_threads
+        return
+    worker = get_worker()
+    with _turns(worker.address):
+        yield int(worker.state.nthreads)
+
+
+@cache
+def _turns(address: str) -> threading.Lock:
+    """What the tasks of a worker wait for."""
+    return threading.Lock()
 
 
 def _on_gpu(samples: Source | NDArray[Any], first: int, setting: Setting) -> GpuPartition:
@@ -455,12 +472,12 @@ def _pass(samples: Any, first: int, task: Task, given: Part | None, setting: Set
     source = _source(samples, first, setting)
     if task.keeps_codes:
         codes = Codes.empty(len(source), task.coder.width, source.dtype)
-    with use_instruction_set(setting.instruction_set):
+    with use_instruction_set(setting.instruction_set), _threads(setting) as n_threads:
         worst = pass_over(
             source,
             task,
             tree,
-            _n_threads(setting),
+            n_threads,
             setting.block_size,
             first=first,
             codes=codes,
@@ -474,8 +491,8 @@ def _codes(samples: Any, first: int, task: Task, given: None, setting: Setting) 
     if isinstance(samples, GpuPartition):
         return samples.engine.codes(task.dictionary, task.coder)
     source = _source(samples, first, setting)
-    with use_instruction_set(setting.instruction_set):
-        threads = Threads(source, _n_threads(setting), setting.block_size)
+    with use_instruction_set(setting.instruction_set), _threads(setting) as n_threads:
+        threads = Threads(source, n_threads, setting.block_size)
         return threads.codes(task.dictionary, task.coder)
 
 
