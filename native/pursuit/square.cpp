@@ -15,6 +15,7 @@ size_t with_square([[maybe_unused]] const DictionaryView<T>& d, [[maybe_unused]]
     if (is_square(d, 8, 8)) return f(FixedShape<8, 8, 8, 8>{});
     if (is_square(d, 8, 16)) return f(FixedShape<8, 16, 8, 16>{});
     if (is_square(d, 16, 16)) return f(FixedShape<16, 16, 16, 16>{});
+    if (is_square(d, 16, 32)) return f(FixedShape<16, 32, 16, 32>{});
     if (is_square(d, 32, 32)) return f(FixedShape<32, 32, 32, 32>{});
   }
 #endif
