@@ -25,11 +25,9 @@ auto with_tiling(const DictionaryView<T>& d, F f) {
   auto padded = [&](int r, int c) {
     return (int64_t)round_up(d.left.n, r) * round_up(d.right.n, c);
   };
-  const int64_t square = padded(4, 4), wide = padded(3, 5), tall = padded(5, 3),
-                row = padded(1, 16);
-  if (square <= wide && square <= tall && square <= row) return f(tiled<4, 4>(d));
-  if (wide <= tall && wide <= row) return f(tiled<3, 5>(d));
-  if (tall <= row) return f(tiled<5, 3>(d));
+  const int64_t square = padded(4, 4), wide = padded(3, 5), row = padded(1, 16);
+  if (square <= wide && square <= row) return f(tiled<4, 4>(d));
+  if (wide <= row) return f(tiled<3, 5>(d));
   return f(tiled<1, 16>(d));
 }
 

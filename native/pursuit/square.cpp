@@ -10,7 +10,7 @@ using T = KRONLEARN_SCALAR;
 template <class F>
 size_t with_square([[maybe_unused]] const DictionaryView<T>& d, [[maybe_unused]] F f) {
 #if !defined(KRONLEARN_TILED_ONLY)
-  // Double precision would gain little.
+  // Double precision would gain 5 %, omp with large factors 15 %: not worth the time to compile.
   if constexpr (sizeof(T) == 4) {
     if (is_square(d, 8, 8)) return f(FixedShape<8, 8, 8, 8>{});
     if (is_square(d, 8, 16)) return f(FixedShape<8, 16, 8, 16>{});

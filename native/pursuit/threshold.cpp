@@ -13,9 +13,11 @@ using T = KRONLEARN_SCALAR;
 // Orthonormal factors have no more atoms than rows.
 template <class F>
 auto with_shape(const DictionaryView<T>& d, F f) {
-  if (is_square(d, 8, 8)) return f(FixedShape<8, 8, 8, 8>{});
-  if (is_square(d, 16, 16)) return f(FixedShape<16, 16, 16, 16>{});
-  if (is_square(d, 32, 32)) return f(FixedShape<32, 32, 32, 32>{});
+  if constexpr (sizeof(T) == 4) {
+    if (is_square(d, 8, 8)) return f(FixedShape<8, 8, 8, 8>{});
+    if (is_square(d, 16, 16)) return f(FixedShape<16, 16, 16, 16>{});
+    if (is_square(d, 32, 32)) return f(FixedShape<32, 32, 32, 32>{});
+  }
   if (d.left.n == 1) return f(tiled<1, 16>(d));
   return f(tiled<4, 4>(d));
 }
