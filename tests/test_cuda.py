@@ -16,7 +16,7 @@ from emulated_gpu import COMPILER, WarpGpu
 from kronlearn.core.coder import Coder
 from kronlearn.core.engine import PassSums, Task
 from kronlearn.core.moments import ModeMoments
-from kronlearn.cuda import arrays as device_arrays
+from kronlearn.cuda import arrays
 from kronlearn.cuda.block_sums import BlockSums
 from kronlearn.cuda.codes import GpuCodes
 from kronlearn.cuda.engine import Cuda
@@ -315,7 +315,7 @@ def image_like(rng: np.random.Generator, count: int) -> np.ndarray:
 
 def test_without_a_gpu_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    device_arrays.cupy.cache_clear()
+    arrays.cupy.cache_clear()
     with pytest.raises(ImportError, match=r"pip install '\.\[cuda\]' in the checkout"):
         kl.sparse_code(np.eye(4)[None], [np.eye(4)] * 2, 2, device="cuda")
     with pytest.raises(ValueError, match="choose one of cpu, cuda"):

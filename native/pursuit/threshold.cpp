@@ -13,6 +13,7 @@ using T = KRONLEARN_SCALAR;
 // Orthonormal factors have no more atoms than rows.
 template <class F>
 auto with_shape(const DictionaryView<T>& d, F f) {
+  // Double precision would gain nothing.
   if constexpr (sizeof(T) == 4) {
     if (is_square(d, 8, 8)) return f(FixedShape<8, 8, 8, 8>{});
     if (is_square(d, 16, 16)) return f(FixedShape<16, 16, 16, 16>{});

@@ -79,8 +79,6 @@ KRONLEARN_INLINE void store(T* p, Vec<T> v) {
   __builtin_memcpy(p, &v, sizeof v);
 }
 
-// Loads as many numbers as a vector holds doubles. GCC 12 makes halves of __builtin_convertvector and joins
-// them again, which costs sums over samples a quarter of their time.
 // The vector itself, which the compiler takes for another from here on: what is computed from it cannot be moved to
 // before this point, apart from the sums it belongs to, and spilled.
 template <class T>
@@ -95,6 +93,8 @@ KRONLEARN_INLINE Vec<T> only_here(Vec<T> a) {
   return a;
 }
 
+// Loads as many numbers as a vector holds doubles. GCC 12 makes halves of __builtin_convertvector and joins
+// them again, which costs sums over samples a quarter of their time.
 template <class T>
 KRONLEARN_INLINE Vec<double> load_as_double(const T* p) {
   if constexpr (sizeof(T) == 8) {
