@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kronlearn import _native
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import PassSums, Task
+from kronlearn.core.kronecker_sum import rearranged
 
 __all__ = ["ModeMoments", "Moments", "side_by_side"]
 
@@ -98,26 +99,29 @@ class Moments:
 
         With ``scales``, one array ``(n_j,)`` per mode, codes count times the scales of their atoms.
         """
-        scales = [np.ones(n) for n in self.n_atoms] if scales is None else scales
-        others = _kron_terms(
-            [stacks[j] * scales[j] for j in range(len(stacks)) if j != mode], len(stacks[0])
-        )
-        terms, m_others, n_others = others.shape
-        n, m = self.n_atoms[mode], self.patch_shape[mode]
-        own = np.concatenate([scales[mode]] * terms)
-        xy = _apart(self.xy, self.n_atoms, self.patch_shape, mode).reshape(-1, n_others * m_others)
-        c = others.transpose(0, 2, 1).reshape(terms, -1) @ xy.T
-        c = c.reshape(-1, m) * own[:, None]
-        if self.xx is None:
+        terms, (n, m) = len(stacks[0]), (self.n_atoms[mode], self.patch_shape[mode])
+        scaled = list(stacks) if scales is None else list(map(np.multiply, stacks, scales))
+        others = scaled[:mode] + scaled[mode + 1 :]
+        xx, xy = self._paired
+        c = _contracted(xy, mode, [stack.transpose(0, 2, 1) for stack in others], terms)
+        c = c.reshape(-1, m)
+        if xx is None:
             p = _of_trace(self.code_energy, n)
         else:
-            wide = side_by_side(others)
-            gram = (wide.T @ wide).reshape(terms, n_others, terms, n_others).transpose(0, 2, 1, 3)
-            xx = _apart(self.xx, self.n_atoms, self.n_atoms, mode)
-            p = gram.reshape(terms * terms, -1) @ xx.reshape(n * n, -1).T
+            grams = [stack.transpose(0, 2, 1)[:, None] @ stack for stack in others]
+            p = _contracted(xx, mode, grams, terms * terms)
             p = p.reshape(terms, terms, n, n).transpose(0, 2, 1, 3).reshape(terms * n, -1)
+        if scales is not None:
+            own = np.tile(scales[mode], terms)
+            c *= own[:, None]
             p = p * own * own[:, None]
         return ModeMoments(self.energy, p, c)
+
+    @cached_property
+    def _paired(self) -> tuple[NDArray[np.float64] | None, NDArray[np.float64]]:
+        """S_xx and S_xy as tensors ``(n_1 n_1, …)`` and ``(n_1 m_1, …)``: an axis per mode."""
+        xx = None if self.xx is None else rearranged(self.xx, self.n_atoms, self.n_atoms)
+        return xx, rearranged(self.xy, self.n_atoms, self.patch_shape)
 
     def used(self) -> NDArray[np.bool_]:
         """Which atoms ``(n_1, …, n_d)`` any code uses."""
@@ -179,21 +183,16 @@ def _of_trace(code_energy: float, n: int) -> NDArray[np.float64]:
     return np.eye(n) * (code_energy / n)
 
 
-def _apart(
-    sums: NDArray[Any], rows: tuple[int, ...], columns: tuple[int, ...], mode: int
-) -> NDArray[Any]:
-    """Sums ``(∏ rows, ∏ columns)`` with one mode's two axes first, the others' behind them."""
-    d = len(rows)
-    axes = [mode, d + mode]
-    axes += [axis for axis in range(2 * d) if axis not in axes]
-    return sums.reshape(rows + columns).transpose(axes)
+def _contracted(
+    tensor: NDArray[np.float64], mode: int, others: Stacks, terms: int
+) -> NDArray[np.float64]:
+    """The sums of one mode, a row for each of the terms, from sums with an axis per mode.
 
-
-def _kron_terms(stacks: Stacks, terms: int) -> NDArray[np.float64]:
-    """For each term the Kronecker product of its factors, ``(R, ∏ m_j, ∏ n_j)``."""
-    product = stacks[0] if stacks else np.ones((terms, 1, 1))
-    for stack in stacks[1:]:
-        m, n = product.shape[1] * stack.shape[1], product.shape[2] * stack.shape[2]
-        product = product[:, :, None, :, None] * stack[:, None, :, None, :]
-        product = product.reshape(terms, m, n)
-    return product
+    Along the axis of every other mode the tensor is multiplied by that mode's matrix of the term.
+    """
+    weights = np.ones((terms, 1))
+    for matrices in others:
+        flat = matrices.reshape(terms, -1)
+        weights = (weights[:, :, None] * flat[:, None, :]).reshape(terms, -1)
+    size = tensor.shape[mode]
+    return np.asarray(weights @ np.moveaxis(tensor, mode, -1).reshape(-1, size))
