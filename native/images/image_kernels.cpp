@@ -39,12 +39,8 @@ void synthesize(const DictionaryView<T>& d, const CodesView<T>& codes, T* patche
 
 }  // namespace
 
-#define KRONLEARN_JOIN_(a, b) a##b
-#define KRONLEARN_JOIN(a, b) KRONLEARN_JOIN_(a, b)
-#define KRONLEARN_TABLE KRONLEARN_JOIN(KRONLEARN_SCALAR, _image_kernels)
-
-extern const ImageKernels<KRONLEARN_SCALAR> KRONLEARN_TABLE;
-const ImageKernels<KRONLEARN_SCALAR> KRONLEARN_TABLE = {
+extern const ImageKernels<KRONLEARN_SCALAR> KRONLEARN_NAME(_image_kernels);
+const ImageKernels<KRONLEARN_SCALAR> KRONLEARN_NAME(_image_kernels) = {
     shrink_bytes<KRONLEARN_SCALAR>, shrink<KRONLEARN_SCALAR>, synthesize<KRONLEARN_SCALAR>,
     window_distances<KRONLEARN_SCALAR>, places_below<KRONLEARN_SCALAR>};
 

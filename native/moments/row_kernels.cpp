@@ -75,12 +75,8 @@ void row_products(const T* rows, const int64_t* which, int64_t count, int length
 
 }  // namespace
 
-#define KRONLEARN_JOIN_(a, b) a##b
-#define KRONLEARN_JOIN(a, b) KRONLEARN_JOIN_(a, b)
-#define KRONLEARN_TABLE KRONLEARN_JOIN(KRONLEARN_SCALAR, _row_kernels)
-
-extern const RowKernels<KRONLEARN_SCALAR> KRONLEARN_TABLE;
-const RowKernels<KRONLEARN_SCALAR> KRONLEARN_TABLE = {add_rows<KRONLEARN_SCALAR>,
+extern const RowKernels<KRONLEARN_SCALAR> KRONLEARN_NAME(_row_kernels);
+const RowKernels<KRONLEARN_SCALAR> KRONLEARN_NAME(_row_kernels) = {add_rows<KRONLEARN_SCALAR>,
                                                       row_products<KRONLEARN_SCALAR>};
 
 }  // namespace kronlearn::KRONLEARN_SET

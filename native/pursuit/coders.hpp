@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "kernels.hpp"
+#include "runtime/lanes.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 
@@ -12,10 +13,6 @@ struct CodingKernel {
   size_t (*workspace_bytes)(const CodingTask<T>&);
   void (*code)(const CodingTask<T>&, void* workspace);
 };
-
-#define KRONLEARN_JOIN_(a, b) a##b
-#define KRONLEARN_JOIN(a, b) KRONLEARN_JOIN_(a, b)
-#define KRONLEARN_NAME(name) KRONLEARN_JOIN(KRONLEARN_SCALAR, name)
 
 extern const CodingKernel<KRONLEARN_SCALAR> KRONLEARN_NAME(_square);    // omp, ols: compiled shapes
 extern const CodingKernel<KRONLEARN_SCALAR> KRONLEARN_NAME(_tiled);     // omp, ols: any shape

@@ -24,17 +24,17 @@ auto with_exchange(const CodingTask<T>& task, F f) {
   return f.template operator()<Exchange<T, Square, KroneckerGram<T, Square>>>(tiled<4, 4>(d));
 }
 
-size_t workspace_bytes(const CodingTask<T>& task) {
+size_t exchange_bytes(const CodingTask<T>& task) {
   return with_exchange(
       task, [&]<class Rounds>(auto shape) { return Rounds(task, shape, nullptr).bytes(); });
 }
 
-void code(const CodingTask<T>& task, void* workspace) {
+void code_exchange(const CodingTask<T>& task, void* workspace) {
   with_exchange(task, [&]<class Rounds>(auto shape) { Rounds(task, shape, workspace).run(); });
 }
 
 }  // namespace
 
-const CodingKernel<T> KRONLEARN_NAME(_exchange) = {workspace_bytes, code};
+const CodingKernel<T> KRONLEARN_NAME(_exchange) = {exchange_bytes, code_exchange};
 
 }  // namespace kronlearn::KRONLEARN_SET

@@ -22,13 +22,13 @@ size_t with_square([[maybe_unused]] const DictionaryView<T>& d, [[maybe_unused]]
   return 0;
 }
 
-size_t workspace_bytes(const CodingTask<T>& task) {
+size_t square_bytes(const CodingTask<T>& task) {
   return with_square(task.dictionary, [&]<class Shape>(Shape shape) {
     return Coding<T, Shape>(task, shape, nullptr).bytes();
   });
 }
 
-void code(const CodingTask<T>& task, void* workspace) {
+void code_square(const CodingTask<T>& task, void* workspace) {
   with_square(task.dictionary, [&]<class Shape>(Shape shape) {
     Coding<T, Shape>(task, shape, workspace).run();
     return size_t(1);
@@ -41,6 +41,6 @@ bool is_compiled(const DictionaryView<T>& d) {
   return with_square(d, [](auto) { return size_t(1); }) > 0;
 }
 
-const CodingKernel<T> KRONLEARN_NAME(_square) = {workspace_bytes, code};
+const CodingKernel<T> KRONLEARN_NAME(_square) = {square_bytes, code_square};
 
 }  // namespace kronlearn::KRONLEARN_SET

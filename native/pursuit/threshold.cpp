@@ -107,19 +107,19 @@ class Thresholding {
   Vec<T>*alpha_, *maxima_, *correlate_;
 };
 
-size_t workspace_bytes(const CodingTask<T>& task) {
+size_t threshold_bytes(const CodingTask<T>& task) {
   return with_shape(task.dictionary, [&]<class Shape>(Shape shape) {
     return Thresholding<Shape>(task, shape, nullptr).bytes();
   });
 }
 
-void code(const CodingTask<T>& task, void* workspace) {
+void code_threshold(const CodingTask<T>& task, void* workspace) {
   with_shape(task.dictionary,
              [&]<class Shape>(Shape shape) { Thresholding<Shape>(task, shape, workspace).run(); });
 }
 
 }  // namespace
 
-const CodingKernel<T> KRONLEARN_NAME(_threshold) = {workspace_bytes, code};
+const CodingKernel<T> KRONLEARN_NAME(_threshold) = {threshold_bytes, code_threshold};
 
 }  // namespace kronlearn::KRONLEARN_SET

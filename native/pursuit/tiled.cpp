@@ -7,19 +7,19 @@ namespace {
 
 using T = KRONLEARN_SCALAR;
 
-size_t workspace_bytes(const CodingTask<T>& task) {
+size_t tiled_bytes(const CodingTask<T>& task) {
   return with_tiling(task.dictionary, [&]<class Shape>(Shape shape) {
     return Coding<T, Shape>(task, shape, nullptr).bytes();
   });
 }
 
-void code(const CodingTask<T>& task, void* workspace) {
+void code_tiled(const CodingTask<T>& task, void* workspace) {
   with_tiling(task.dictionary,
               [&]<class Shape>(Shape shape) { Coding<T, Shape>(task, shape, workspace).run(); });
 }
 
 }  // namespace
 
-const CodingKernel<T> KRONLEARN_NAME(_tiled) = {workspace_bytes, code};
+const CodingKernel<T> KRONLEARN_NAME(_tiled) = {tiled_bytes, code_tiled};
 
 }  // namespace kronlearn::KRONLEARN_SET

@@ -9,14 +9,14 @@ namespace {
 
 using T = KRONLEARN_SCALAR;
 
-size_t workspace_bytes(const CodingTask<T>& task) {
+size_t weighted_bytes(const CodingTask<T>& task) {
   Arena<T> arena(nullptr);
   Transfer<T>(task, arena);
   WeightedPursuit<T>(task, tiled<4, 4>(task.dictionary), arena);
   return arena.bytes();
 }
 
-void code(const CodingTask<T>& task, void* workspace) {
+void code_weighted(const CodingTask<T>& task, void* workspace) {
   Arena<T> arena(workspace);
   Transfer<T> transfer(task, arena);
   const WeightedPursuit<T> pursuit(task, tiled<4, 4>(task.dictionary), arena);
@@ -26,6 +26,6 @@ void code(const CodingTask<T>& task, void* workspace) {
 
 }  // namespace
 
-const CodingKernel<T> KRONLEARN_NAME(_weighted) = {workspace_bytes, code};
+const CodingKernel<T> KRONLEARN_NAME(_weighted) = {weighted_bytes, code_weighted};
 
 }  // namespace kronlearn::KRONLEARN_SET

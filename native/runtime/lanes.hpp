@@ -21,6 +21,11 @@
 
 #define KRONLEARN_INLINE inline __attribute__((always_inline))
 
+// A name that begins with the scalar type that a file is compiled for, KRONLEARN_SCALAR.
+#define KRONLEARN_JOIN_(a, b) a##b
+#define KRONLEARN_JOIN(a, b) KRONLEARN_JOIN_(a, b)
+#define KRONLEARN_NAME(name) KRONLEARN_JOIN(KRONLEARN_SCALAR, name)
+
 namespace kronlearn::KRONLEARN_SET {
 
 template <class T>
