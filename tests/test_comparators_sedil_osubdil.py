@@ -9,7 +9,7 @@ import kronlearn as kl
 import reference
 import reference_comparators as rc
 from kronlearn.comparators import OSubDil, SeDiL
-from kronlearn.comparators.osubdil import Online, coordinate_steps
+from kronlearn.comparators.osubdil import coordinate_steps
 from kronlearn.comparators.sedil import Descent
 from kronlearn.comparators.sedil_objective import Objective
 from kronlearn.comparators.spheres import geodesic, tangent, transport
@@ -304,7 +304,7 @@ def test_partial_fit_goes_on_from_fit(rng):
 
 def interrupted_in_batch(monkeypatch, number):
     """Have a KeyboardInterrupt come while that batch is added, counted from now on."""
-    update, calls = Online.update, []
+    update, calls = OSubDil._update, []
 
     def interrupted(self, *arguments):
         calls.append(update(self, *arguments))
@@ -312,7 +312,7 @@ def interrupted_in_batch(monkeypatch, number):
             raise KeyboardInterrupt
         return calls[-1]
 
-    monkeypatch.setattr(Online, "update", interrupted)
+    monkeypatch.setattr(OSubDil, "_update", interrupted)
 
 
 @pytest.mark.parametrize("batch", [3, 4, 5])
