@@ -9,10 +9,13 @@ import kronlearn as kl
 import reference
 import reference_comparators as rc
 from kronlearn.comparators import OSubDil, SeDiL
-from kronlearn.comparators.osubdil import Online, coordinate_steps
+from kronlearn.comparators.memory import RememberingDictionary
+from kronlearn.comparators.osubdil import Batches, ModeSums, _replaced, coordinate_steps
 from kronlearn.comparators.sedil import Descent
 from kronlearn.comparators.sedil_objective import Objective
 from kronlearn.comparators.spheres import geodesic, tangent, transport
+from kronlearn.core.coder import Coder
+from kronlearn.io.arrays import ArraySource
 
 
 def unit(Y):
@@ -289,6 +292,30 @@ def test_an_atom_that_a_pass_leaves_unused_is_replaced_and_one_batch_is_not_enou
     np.testing.assert_array_equal(part.factors_[0][:, 6], start[0][:, 6])
 
 
+def test_an_atom_that_one_batch_of_a_pass_uses_is_not_replaced(rng):
+    _, start = rc.planted(rng, (5, 4), (7, 6))
+    atoms = kl.KroneckerDictionary(start).to_dense().T
+    Y = (atoms + 0.01 * rng.standard_normal(atoms.shape)).reshape(-1, 5, 4)
+    model = learner(OSubDil, start, n_nonzero_coefs=1, batch_size=1, max_iter=1)
+    assert model.fit(Y).history_["atoms_replaced"] == [0, 0]
+
+
+def test_the_sums_of_a_replaced_atom_are_dropped(rng):
+    Y, start = rc.planted(rng, (5, 4), (7, 6))
+    modes = []
+    for factor in start:
+        m, n = factor.shape
+        modes.append(ModeSums(np.ones((n, n)), np.ones((n, m)), np.arange(n) != 2))
+    before = RememberingDictionary(kl.KroneckerDictionary(start), Batches(modes, 3, None))
+    updated, replaced = _replaced(before, np.arange(9), ArraySource(Y, (5, 4)), Coder("omp", 3))
+    assert replaced == 2
+    for mode in updated.memory.modes:
+        used = np.arange(len(mode.used)) != 2
+        np.testing.assert_array_equal(mode.alpha, np.outer(used, used))
+        np.testing.assert_array_equal(mode.beta.any(axis=1), used)
+        assert not mode.used.any()
+
+
 def test_partial_fit_goes_on_from_fit(rng):
     Y, start = rc.planted(rng, (5, 4), (7, 6))
     model = learner(OSubDil, start, batch_size=300, max_iter=2).fit(Y)
@@ -304,7 +331,7 @@ def test_partial_fit_goes_on_from_fit(rng):
 
 def interrupted_in_batch(monkeypatch, number):
     """Have a KeyboardInterrupt come while that batch is added, counted from now on."""
-    update, calls = Online.update, []
+    update, calls = OSubDil._update, []
 
     def interrupted(self, *arguments):
         calls.append(update(self, *arguments))
@@ -312,7 +339,7 @@ def interrupted_in_batch(monkeypatch, number):
             raise KeyboardInterrupt
         return calls[-1]
 
-    monkeypatch.setattr(Online, "update", interrupted)
+    monkeypatch.setattr(OSubDil, "_update", interrupted)
 
 
 @pytest.mark.parametrize("batch", [3, 4, 5])

@@ -14,8 +14,7 @@ from kronlearn.comparators import STARK, SuKro, TeFDiL
 from kronlearn.comparators.cp import cp_terms
 from kronlearn.comparators.memory import RememberingDictionary
 from kronlearn.comparators.shrinkage import ridge_parts, svt
-from kronlearn.comparators.sukro import Admm, NuclearNorm
-from kronlearn.comparators.tefdil import NearestSum
+from kronlearn.comparators.sukro import Admm
 from kronlearn.core.kronecker_sum import rearranged
 from kronlearn.core.moments import Moments
 
@@ -85,9 +84,8 @@ def test_sweeps_lower_the_error_and_end_when_little_is_gained(rng):
     first = kl.KroneckerSumDictionary(sums.start_terms(rng, start, 2))
 
     def error(**options):
-        model = SuKro((7, 6), **options)
-        dictionary, scale = model._structure(first).update(first, moments)
-        return moments.rescaled(scale).squared_error(dictionary)
+        dictionary, rescaled = SuKro((7, 6), **options)._swept(first, moments)
+        return rescaled.squared_error(dictionary)
 
     none = moments.squared_error(first)
     one, two, all_ = (error(n_sweeps=n, sweep_tol=0.0) for n in (1, 2, 30))
@@ -161,7 +159,8 @@ def test_an_update_with_a_penalty_ends_near_the_minimum_of_its_objective(rng):
     admm = Admm(D, np.zeros_like(rearranged(D, *modes)), penalty=20.0)
     start = RememberingDictionary(kl.KroneckerSumDictionary([factors]), admm)
     rough, exact = (
-        NuclearNorm(3000, step_tol).update(start, moments)[0].memory.D for step_tol in (1e-4, 1e-12)
+        SuKro(alpha=1.0, n_steps=3000, step_tol=step_tol)._update(start, moments).memory.D
+        for step_tol in (1e-4, 1e-12)
     )
     assert objective(rough) < objective(D)
     assert objective(rough) == pytest.approx(objective(exact), rel=1e-3)
@@ -200,7 +199,7 @@ def test_a_dictionary_stays_where_columns_of_a_sum_have_vanished(rng):
     blocks[0, :, :2], blocks[1, :, 2:] = rng.standard_normal((2, 2, 2))
     present = relaxed(factors, sum(np.kron(block, block) for block in blocks))
     nothing = Moments((2, 2), (4, 4), 1, 1.0, 0.0, np.zeros((16, 16)), np.zeros((16, 4)))
-    updated, _ = NuclearNorm(1, 0.1).update(present, nothing)
+    updated = SuKro(alpha=1.0, n_steps=1)._update(present, nothing)
     np.testing.assert_array_equal(updated.to_dense(), present.to_dense())
 
 
@@ -290,7 +289,7 @@ def test_tefdil_leaves_a_dictionary_as_it_is_where_the_nearest_sum_has_a_column_
         xy = np.diag(norms.ravel())
         xy[4, 4] += further
         moments = Moments((3, 3), (3, 3), 9, 1.0, 0.0, np.eye(9), xy)
-        assert (NearestSum(0.0).update(present, moments)[0] is present) == stays
+        assert (TeFDiL(ridge=0.0)._update(present, moments) is present) == stays
 
 
 # CP decompositions

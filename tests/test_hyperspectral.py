@@ -338,6 +338,7 @@ def test_single_missing_values_are_filled_in(dtype, rng, monkeypatch):
     noisy = noisy.astype(dtype)
     missing = rng.random(noisy.shape) < 0.03
     missing[7, 9, :3] = missing[8, 9, -2:] = True
+    missing[20:24] = False
     holed = np.where(missing, NODATA, noisy).astype(dtype)
     cube = open_cube(holed, band_axis=2, nodata=NODATA)
     result = denoise(cube, full=True)

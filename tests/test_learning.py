@@ -511,6 +511,23 @@ def test_partial_fit_adds_moments_of_codes_that_belong_to_the_dictionary(rng):
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-8)
 
 
+def test_partial_fit_after_an_interrupted_fit_goes_on_from_that_fit_alone(rng):
+    Y, start = planted(rng, (5, 4), (7, 6), n_samples=200)
+
+    def interrupt(told):
+        if told.iteration == 2:
+            raise KeyboardInterrupt
+
+    models = [learner(start), learner(start).fit(10 * Y[::-1])]
+    for model in models:
+        with pytest.raises(KeyboardInterrupt):
+            model.set_params(callback=interrupt).fit(Y)
+        model.partial_fit(Y)
+    assert models[0].dictionary_ == models[1].dictionary_
+    complete = learner(start, max_iter=2).fit(Y).partial_fit(Y)
+    assert models[0].dictionary_ == complete.dictionary_
+
+
 def test_forgetting_follows_data_that_change(rng):
     first, start = planted(rng, (6, 6), (6, 6), n_samples=2000)
     second, _ = planted(rng, (6, 6), (6, 6), n_samples=1000)

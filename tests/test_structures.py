@@ -487,7 +487,9 @@ def test_parameters_that_do_not_go_with_sums_are_refused(rng, options, error, me
 
 def test_starts_that_do_not_fit_are_refused(rng):
     Y, start = planted(rng, *TWO_MODES, n_terms=3)
-    with pytest.raises(ValueError, match="init is a sum of 3 Kronecker products, but n_terms=2"):
+    with pytest.raises(
+        ValueError, match="a sum of 3 Kronecker products, and at most 2 can be learned"
+    ):
         learner(start, n_terms=2).fit(Y)
     with pytest.raises(ValueError, match=r"init has \(7, 6\) atoms .* n_atoms=\(8, 6\)"):
         learner(start, n_atoms=(8, 6)).fit(Y)

@@ -252,7 +252,6 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             if os.path.exists(self.checkpoint):
                 state = load_state(self.checkpoint, problem)
         state = super()._learn(engine, state, plan, save)
-        self._online_moments = state.moments
         if state.stop_reason == "max_iter" and self.min_improvement > 0:
             warnings.warn(
                 f"max_iter={self.max_iter} was reached before an iteration improved the RMSE by "
@@ -261,6 +260,10 @@ class KroneckerDictionaryLearning(DictionaryLearner):
                 stacklevel=3,
             )
         return state
+
+    def _record(self, state: State, plan: Plan, source: Source) -> None:
+        super()._record(state, plan, source)
+        self._online_moments = state.moments
 
     def _plan(self, dictionary: Dictionary) -> Plan:
         return Plan(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -101,11 +102,9 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         self._check_parameters()
         source, n_atoms = self._source(X, reset=True)
         start, plan = self._begin(source, n_atoms)
-        engine = self._engine(source, self._learning_block(source, plan, start))
-        try:
+        block_size = self._learning_block(source, plan, start)
+        with closing(self._engine(source, block_size)) as engine:
             self._learn(engine, State(start, start), plan)
-        finally:
-            engine.close()
         return self
 
     def transform(self, X: Any) -> Any:
@@ -139,11 +138,8 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             lazy = dask_array(source)
         if lazy is not None:
             return lazy_codes(lazy, self.dictionary_, coder, getattr(self, "device", "cpu"))
-        engine = self._engine(source, None)
-        try:
+        with closing(self._engine(source, None)) as engine:
             return engine.codes(self.dictionary_, coder)
-        finally:
-            engine.close()
 
     def inverse_transform(self, X: Any) -> NDArray[Any]:
         """Compute samples from their codes.
@@ -200,11 +196,8 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         True
         """
         source, coder = self._coding(X)
-        engine = self._engine(source, None)
-        try:
+        with closing(self._engine(source, None)) as engine:
             found = engine.run(Task(self.dictionary_, coder))
-        finally:
-            engine.close()
         return -math.sqrt(found.residual / (len(source) * source.n_features))
 
     @property
@@ -388,14 +381,11 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Returns the dictionary it works with and the moments of all batches.
         """
         numbers = full_moment_numbers(present.patch_shape, present.n_atoms)
-        engine = self._engine(source, default_block_size(source, numbers))
-        try:
-            with single_threaded_blas():
-                updated, moments, entry = learn_batch(
-                    engine, present, plan.coder, plan.structure, earlier, forgetting
-                )
-        finally:
-            engine.close()
+        block_size = default_block_size(source, numbers)
+        with closing(self._engine(source, block_size)) as engine, single_threaded_blas():
+            updated, moments, entry = learn_batch(
+                engine, present, plan.coder, plan.structure, earlier, forgetting
+            )
         if hasattr(self, "dictionary_"):
             self.dictionary_ = self._handed_out(updated).astype(source.dtype)
         else:

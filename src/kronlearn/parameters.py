@@ -32,12 +32,12 @@ def count(default: int | None) -> Any:
 
 def number(default: float | None, interval: str) -> Any:
     """A parameter that is a number in an interval, or None if its type says so."""
-    return field(default=default, metadata={"check": partial(_check_number, interval)})
+    return field(default=default, metadata={"check": partial(_check_number, interval=interval)})
 
 
 def one_of(default: str, names: tuple[str, ...]) -> Any:
     """A parameter that is one of some names."""
-    return field(default=default, metadata={"check": partial(_check_name, names)})
+    return field(default=default, metadata={"check": partial(check_name, names=names)})
 
 
 def check_declared(learner: Any) -> None:
@@ -62,7 +62,7 @@ def random_numbers(random_state: Any) -> np.random.RandomState:
         ) from None
 
 
-def _check_number(interval: str, name: str, value: Any) -> None:
+def _check_number(name: str, value: Any, interval: str) -> None:
     """Raise unless a parameter is a real number in an interval, "(0, 1]" for example."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}={value!r} is not a number.")
@@ -71,10 +71,6 @@ def _check_number(interval: str, name: str, value: Any) -> None:
     below = float(value) <= high if interval[-1] == "]" else float(value) < high
     if not (above and below):
         raise ValueError(f"{name}={value} is not in {interval}.")
-
-
-def _check_name(names: tuple[str, ...], name: str, value: Any) -> None:
-    check_name(name, value, names)
 
 
 def check_count(name: str, value: Any) -> None:

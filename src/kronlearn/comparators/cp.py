@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import khatri_rao
 
 __all__ = ["cp_terms", "singular_pairs"]
 
@@ -80,7 +82,10 @@ def _alternating(
         for mode in modes:
             others = [other for other in modes if other != mode]
             gram = np.prod([np.ones_like(grams[mode]), *(grams[other] for other in others)], axis=0)
-            products = unfolded[mode] @ _outer([columns[other] for other in others], len(gram))
+            outer = reduce(
+                khatri_rao, [columns[other] for other in others], np.ones((1, len(gram)))
+            )
+            products = unfolded[mode] @ outer
             inverse = np.linalg.pinv(gram, rcond=_RANK_TOLERANCE, hermitian=True)
             columns[mode] = columns[mode] + (products - columns[mode] @ gram) @ inverse
             grams[mode] = columns[mode].T @ columns[mode]
@@ -89,11 +94,3 @@ def _alternating(
         if before - error <= tol * energy:
             break
     return columns
-
-
-def _outer(columns: Columns, r: int) -> NDArray[np.float64]:
-    """Outer products of the columns with the same number, flattened, (∏ p_i, r)."""
-    product = np.ones((1, r))
-    for part in columns:
-        product = (product[:, None] * part).reshape(-1, r)
-    return product

@@ -5,54 +5,52 @@ from __future__ import annotations
 import inspect
 import re
 
-__all__ = ["with_inherited_entries"]
+__all__ = ["inherit_entries"]
 
 _SECTION = re.compile(r"^(\w+)\n-+\n", re.MULTILINE)
 _ENTRY = re.compile(r"^(?=\S)", re.MULTILINE)
 
 
-def with_inherited_entries(own: str | None, inherited: str | None) -> str | None:
-    """Return a docstring with the parameters and attributes that only its base class describes.
+def inherit_entries(cls: type, base: type) -> None:
+    """Complete a class's numpydoc docstring with what only that of another class describes.
 
-    Parameters
-    ----------
-    own : str or None
-        A numpydoc docstring. Its own entries win, and those it adds come last.
-    inherited : str or None
-        The complete docstring of the base class.
-
-    Returns
-    -------
-    str or None
-        The complete docstring; ``own`` if one of the two is missing, as with ``python -OO``.
+    These are its attributes, and those of its parameters that are attributes of ``cls``, as the
+    fields of a dataclass with defaults are. Own entries win, and those that ``cls`` adds come last.
+    Nothing is done without docstrings, as with ``python -OO``.
 
     Examples
     --------
-    >>> from kronlearn.comparators.docstrings import with_inherited_entries
-    >>> base = "Base.\\n\\nParameters\\n----------\\na : int\\n    One.\\nb : int\\n    Two.\\n"
-    >>> own = "Own.\\n\\nParameters\\n----------\\nb : int\\n    Three.\\n"
-    >>> print(with_inherited_entries(own, base), end="")
+    >>> from kronlearn.comparators.docstrings import inherit_entries
+    >>> class Base:
+    ...     "Base.\\n\\nParameters\\n----------\\na : int\\n    One.\\nb : int\\n    Two.\\n"
+    >>> class Own:
+    ...     "Own.\\n\\nParameters\\n----------\\nc : int\\n    Three.\\n"
+    ...     b, c = 2, 3
+    >>> inherit_entries(Own, Base)
+    >>> print(Own.__doc__, end="")
     Own.
     <BLANKLINE>
     Parameters
     ----------
-    a : int
-        One.
     b : int
+        Two.
+    c : int
         Three.
     """
-    if own is None or inherited is None:
-        return own
-    summary, sections = _sections(own)
-    _, base = _sections(inherited)
+    if cls.__doc__ is None or base.__doc__ is None:
+        return
+    summary, sections = _sections(cls.__doc__)
+    _, inherited = _sections(base.__doc__)
     merged = {}
     for name in ("Parameters", "Attributes"):
-        entries = _entries(base.get(name, "")) | _entries(sections.pop(name, ""))
-        merged[name] = "\n".join(entries.values())
+        entries = _entries(inherited.get(name, ""))
+        if name == "Parameters":
+            entries = {key: entry for key, entry in entries.items() if hasattr(cls, key)}
+        merged[name] = "\n".join((entries | _entries(sections.pop(name, ""))).values())
     parts = [
         f"{name}\n{'-' * len(name)}\n{body}" for name, body in (merged | sections).items() if body
     ]
-    return "\n\n".join([summary, *parts]) + "\n"
+    cls.__doc__ = "\n\n".join([summary, *parts]) + "\n"
 
 
 def _sections(docstring: str) -> tuple[str, dict[str, str]]:

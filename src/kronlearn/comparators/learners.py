@@ -1,7 +1,8 @@
-"""What the comparators share: their parameters, their start, and the plan to learn by moments."""
+"""What the comparators share: their parameters, their start, and updates that need moments."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,70 +10,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.comparators.docstrings import with_inherited_entries
+from kronlearn.comparators.docstrings import inherit_entries
 from kronlearn.comparators.memory import RememberingDictionary
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.init import starting_dictionary
 from kronlearn.core.loop import Plan
+from kronlearn.core.moments import Moments
 from kronlearn.core.source import Source, check_finite
 from kronlearn.core.structures import General, Structure
+from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.learner import DictionaryLearner, Progress
 from kronlearn.parameters import count, number, random_numbers
 
-__all__ = ["Comparator", "finite_samples"]
+__all__ = ["Comparator", "MomentsComparator", "UpdatedBy", "finite_samples"]
 
 
 @dataclass(eq=False, repr=False)
 class Comparator(DictionaryLearner):
     """A method that codes all samples afresh, then updates the dictionary, in every iteration.
 
-    The fields of a comparator are the parameters of its estimator. A method whose update needs
-    moments only says which structure its dictionaries have. A subclass documents only what it adds
-    or changes: its docstring is completed from this one.
+    The fields of a comparator are the parameters of its estimator. Each class documents only what
+    it adds or changes: its docstring is completed from that of its base, this one's from that of
+    :class:`kronlearn.KroneckerDictionaryLearning`.
 
     Parameters
     ----------
-    n_atoms : tuple of int or int, default (16, 16)
-        Columns of each factor; one number means the same for every mode.
-    patch_shape : tuple of int, optional
-        ``(m_1, …, m_d)`` of samples given as rows.
-    n_nonzero_coefs : int or None, default 6
-        The most nonzeros a sample may have.
-    tol : float, optional
-        The ℓ2 norm a sample's residual may have. At least one of the two is needed.
     method : {"omp", "ols", "exchange"}, default "omp"
         The coder.
-    max_iter : int, default 100
-        The most iterations: passes over the samples, each followed by an update. One more pass
-        judges the last update.
-    init : {"dct", "data", "random"}, dictionary or list of factors, default "dct"
-        Start: perturbed cosines, directions of random samples, noise, or your own.
-    random_state : int, RandomState or None
-        Seeds the start, and whatever else a method draws.
-    n_jobs : int or None
-        Threads that code; None means 1 unless a joblib context says otherwise, -1 all processors.
-    verbose : int, default 0
-        1 shows a progress bar.
-    time_budget : float, optional
-        Stop after the iteration in which this many seconds have passed.
-    callback : callable, optional
-        Called after each pass with an object that has ``iteration``, ``rmse``, ``seconds`` and
-        ``dictionary``; returning True stops the run.
-
-    Attributes
-    ----------
-    dictionary_ : KroneckerDictionary or KroneckerSumDictionary
-        The best one found.
-    factors_ : tuple of arrays (m_i, n_i), for one term
-    history_ : dict of lists
-        Entry t belongs to the dictionary after t iterations, the first to the start: its "rmse",
-        which is what ``score`` says of it, the "seconds" since the beginning, its "atoms_replaced"
-        and "mean_nonzeros". ``dictionary_`` is the one with the lowest RMSE or, with ``tol``, the
-        fewest nonzeros.
-    n_iter_ : int
-    stop_reason_ : str
-        "max_iter", "converged", "time_budget", "callback" or "interrupted".
-    patch_shape_ : tuple of int
     """
 
     n_atoms: Any = (16, 16)
@@ -91,21 +55,19 @@ class Comparator(DictionaryLearner):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         base = next(b for b in cls.__mro__[1:] if issubclass(b, Comparator))
-        cls.__doc__ = with_inherited_entries(cls.__doc__, base.__doc__)
+        inherit_entries(cls, base)
 
-    def _structure(self, dictionary: Dictionary) -> Structure:
+    def _structure(self) -> Structure:
         """The family of the method's dictionaries, and how one is fitted to moments."""
         return General()
 
     def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
-        if isinstance(self.init, Dictionary) and self.init.n_terms > 1:
-            raise ValueError(
-                f"init is a sum of {self.init.n_terms} Kronecker products; "
-                f"{type(self).__name__} starts from one: pass other factors, or the first term's, "
-                "KroneckerDictionary.normalized(init.terms[0])."
-            )
+        return self._sum_to_start(source, n_atoms, n_terms=1)
+
+    def _sum_to_start(self, source: Source, n_atoms: tuple[int, ...], n_terms: int) -> Dictionary:
+        """What ``init`` names or is, with so many terms."""
         rng = random_numbers(self.random_state)
-        return starting_dictionary(self.init, source, n_atoms, rng)
+        return starting_dictionary(self.init, source, n_atoms, rng, n_terms=n_terms)
 
     def _handed_out(self, dictionary: Dictionary) -> Dictionary:
         if isinstance(dictionary, RememberingDictionary):
@@ -115,10 +77,41 @@ class Comparator(DictionaryLearner):
     def _plan(self, dictionary: Dictionary) -> Plan:
         return Plan(
             self._coder(dictionary),
-            self._structure(dictionary),
+            self._structure(),
             max_iter=self.max_iter,
             time_budget=self.time_budget,
         )
+
+
+inherit_entries(Comparator, KroneckerDictionaryLearning)
+
+
+class MomentsComparator(Comparator):
+    """A method whose update needs the moments of the samples and their codes, not the codes."""
+
+    @abstractmethod
+    def _update(self, dictionary: Dictionary, moments: Moments) -> Dictionary:
+        """A better dictionary for the samples that these are the moments of."""
+
+    def _structure(self) -> Structure:
+        return UpdatedBy(self._update)
+
+
+class UpdatedBy(Structure):
+    """Dictionaries that a function makes of moments and the one before; the codes stay."""
+
+    name = "comparator"
+
+    def __init__(
+        self, function: Callable[[Dictionary, Moments], Dictionary], replaces_unused: bool = True
+    ) -> None:
+        self.function, self.replaces_unused = function, replaces_unused
+
+    def update(
+        self, dictionary: Dictionary, moments: Moments
+    ) -> tuple[Dictionary, NDArray[np.float64]]:
+        """What the function makes, and ones."""
+        return self.function(dictionary, moments), np.ones(dictionary.n_codes)
 
 
 def finite_samples(source: Source) -> NDArray[np.float64]:

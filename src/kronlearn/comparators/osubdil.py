@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.comparators.learners import Comparator
+from kronlearn.comparators.learners import MomentsComparator, UpdatedBy
 from kronlearn.comparators.memory import RememberingDictionary
 from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary
@@ -28,7 +28,7 @@ __all__ = ["OSubDil"]
 
 
 @dataclass(eq=False, repr=False)
-class OSubDil(Comparator):
+class OSubDil(MomentsComparator):
     """Online separable dictionary learning (Ghassemi, Shakeri, Sarwate and Bajwa, 2020).
 
     Every batch is coded with the present factors. Then, mode after mode, its sums
@@ -116,15 +116,28 @@ class OSubDil(Comparator):
 
     def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
         start = super()._start(source, n_atoms)
-        shapes = [stack.shape[1:] for stack in start.stacks]
-        alpha = tuple(np.zeros((n, n)) for _, n in shapes)
-        beta = tuple(np.zeros((n, m)) for m, n in shapes)
-        used = tuple(np.zeros(n, bool) for _, n in shapes)
-        orders = random_numbers(self.random_state)
-        return RememberingDictionary(start, Sums(alpha, beta, used, 0, orders))
+        modes = [
+            ModeSums(np.zeros((n, n)), np.zeros((n, m)), np.zeros(n, bool))
+            for m, n in zip(start.patch_shape, start.n_atoms, strict=True)
+        ]
+        return RememberingDictionary(start, Batches(modes, 0, random_numbers(self.random_state)))
 
-    def _structure(self, dictionary: Dictionary) -> Structure:
-        return Online(int(self.n_sweeps), float(self.forgetting))
+    def _structure(self) -> Structure:
+        return UpdatedBy(self._update, replaces_unused=False)
+
+    def _update(self, dictionary: Dictionary, moments: Moments) -> Dictionary:
+        """The factors, mode after mode, after the sums of a batch were added."""
+        assert isinstance(dictionary, RememberingDictionary)
+        before = dictionary.memory
+        kept = (1.0 - 1.0 / (before.n_batches + 1)) ** float(self.forgetting)
+        stacks, modes = list(dictionary.stacks), []
+        for mode, (stack, earlier) in enumerate(zip(stacks, before.modes, strict=True)):
+            batch = moments.mode(stacks, mode)
+            alpha, beta = kept * earlier.alpha + batch.p, kept * earlier.beta + batch.c
+            modes.append(ModeSums(alpha, beta, earlier.used | (np.diagonal(batch.p) > 0)))
+            stacks[mode] = coordinate_steps(stack[0], alpha, beta, self.n_sweeps)[None]
+        memory = Batches(modes, before.n_batches + 1, before.orders)
+        return RememberingDictionary(dictionary.dictionary.with_stacks(stacks), memory)
 
     def _iterate(self, engine: Engine, dictionary: Dictionary, plan: Plan) -> Iteration:
         """A pass that judges the dictionary, then one batch after the other."""
@@ -147,53 +160,21 @@ class OSubDil(Comparator):
         self._best = state.best
 
 
+class ModeSums(NamedTuple):
+    """The sums α (n, n) and βᵀ (n, m) of a mode, and which of its atoms were used of late."""
+
+    alpha: NDArray[np.float64]
+    beta: NDArray[np.float64]
+    used: NDArray[np.bool_]
+
+
 @dataclass(frozen=True)
-class Sums:
-    """For each mode the sums α (n, n) and βᵀ (n, m), and which atoms were used; of all batches.
+class Batches:
+    """What is kept of all batches so far; ``orders`` draws the order of the samples in a pass."""
 
-    ``orders`` draws the order of the samples in each iteration.
-    """
-
-    alpha: tuple[NDArray[np.float64], ...]
-    beta: tuple[NDArray[np.float64], ...]
-    used: tuple[NDArray[np.bool_], ...]
+    modes: list[ModeSums]
     n_batches: int
     orders: np.random.RandomState
-
-
-class Online(Structure):
-    """Kronecker products fitted to the sums of all batches so far."""
-
-    name = "osubdil"
-    replaces_unused = False
-
-    def __init__(self, n_sweeps: int, forgetting: float) -> None:
-        self.n_sweeps, self.forgetting = n_sweeps, forgetting
-
-    def update(
-        self, dictionary: Dictionary, moments: Moments
-    ) -> tuple[Dictionary, NDArray[np.float64]]:
-        """The factors, mode after mode, after the sums of a batch were added."""
-        assert isinstance(dictionary, RememberingDictionary)
-        before = dictionary.memory
-        kept = (1.0 - 1.0 / (before.n_batches + 1)) ** self.forgetting
-        stacks = list(dictionary.stacks)
-        alpha, beta, used = [], [], []
-        for mode, stack in enumerate(stacks):
-            sums = moments.mode(stacks, mode)
-            alpha.append(kept * before.alpha[mode] + sums.p)
-            beta.append(kept * before.beta[mode] + sums.c)
-            used.append(before.used[mode] | (np.diagonal(sums.p) > 0))
-            stacks[mode] = coordinate_steps(stack[0], alpha[-1], beta[-1], self.n_sweeps)[None]
-        memory = replace(
-            before,
-            alpha=tuple(alpha),
-            beta=tuple(beta),
-            used=tuple(used),
-            n_batches=before.n_batches + 1,
-        )
-        updated = RememberingDictionary(dictionary.dictionary.with_stacks(stacks), memory)
-        return updated, np.ones(dictionary.n_codes)
 
 
 def _replaced(
@@ -204,14 +185,14 @@ def _replaced(
     The sums of such an atom, from codes of long ago, are dropped.
     """
     assert isinstance(dictionary, RememberingDictionary)
-    sums = dictionary.memory
-    unused = [np.flatnonzero(~used) for used in sums.used]
+    batches = dictionary.memory
+    unused = [np.flatnonzero(~mode.used) for mode in batches.modes]
     updated, replaced = replace_unused(dictionary.dictionary, unused, worst, source, coder)
-    alpha = tuple(a * np.outer(used, used) for a, used in zip(sums.alpha, sums.used, strict=True))
-    beta = tuple(b * used[:, None] for b, used in zip(sums.beta, sums.used, strict=True))
-    none = tuple(np.zeros_like(used) for used in sums.used)
-    memory = replace(sums, alpha=alpha, beta=beta, used=none)
-    return RememberingDictionary(updated, memory), replaced
+    modes = [
+        ModeSums(alpha * np.outer(used, used), beta * used[:, None], np.zeros_like(used))
+        for alpha, beta, used in batches.modes
+    ]
+    return RememberingDictionary(updated, replace(batches, modes=modes)), replaced
 
 
 def coordinate_steps(

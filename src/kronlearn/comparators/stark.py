@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.comparators.learners import Comparator
+from kronlearn.comparators.learners import MomentsComparator
 from kronlearn.comparators.memory import RememberingDictionary
 from kronlearn.comparators.shrinkage import ridge_parts, svt
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.kronecker_sum import rearranged, restored
 from kronlearn.core.moments import Moments
 from kronlearn.core.source import Source
-from kronlearn.core.structures import Structure
 from kronlearn.core.updates import canonical
 from kronlearn.parameters import count, number
 
@@ -22,7 +21,7 @@ __all__ = ["STARK"]
 
 
 @dataclass(eq=False, repr=False)
-class STARK(Comparator):
+class STARK(MomentsComparator):
     """STARK (Ghassemi, Shakeri, Sarwate and Bajwa, 2017): low rank by a penalty.
 
     An update lowers ``½‖Y − D X‖² + λ Σ_k ‖unfold_k(R(D))‖_*`` over all matrices D, where the
@@ -74,41 +73,13 @@ class STARK(Comparator):
         admm = Admm((source.patch_shape, n_atoms), copies, multipliers)
         return RememberingDictionary(KroneckerDictionary([D]), admm)
 
-    def _structure(self, dictionary: Dictionary) -> Structure:
-        return LowRank(self.penalty, float(self.gamma_ratio), int(self.n_steps))
-
-
-@dataclass(frozen=True)
-class Admm:
-    """Where ADMM ended.
-
-    ``modes`` are (m_1, …, m_d) and (n_1, …, n_d), ``copies`` the low-rank W_k and ``multipliers``
-    the A_k divided by γ, tensors like R(D).
-    """
-
-    modes: tuple[tuple[int, ...], tuple[int, ...]]
-    copies: tuple[NDArray[np.float64], ...]
-    multipliers: tuple[NDArray[np.float64], ...]
-
-
-class LowRank(Structure):
-    """Matrices whose unfolded rearrangements have small nuclear norms."""
-
-    name = "stark"
-
-    def __init__(self, penalty: float | None, gamma_ratio: float, n_steps: int) -> None:
-        self.penalty, self.gamma_ratio, self.n_steps = penalty, gamma_ratio, n_steps
-
-    def update(
-        self, dictionary: Dictionary, moments: Moments
-    ) -> tuple[Dictionary, NDArray[np.float64]]:
+    def _update(self, dictionary: Dictionary, moments: Moments) -> Dictionary:
         """The matrix after some steps of ADMM, from where the last update ended."""
         assert isinstance(dictionary, RememberingDictionary)
         D, admm = self._minimised(dictionary.memory, moments)
         # A column that nothing is left of stays; the signs are those of the copies.
         columns, scale = canonical(D, dictionary.coding_factors[0])
-        updated = RememberingDictionary(KroneckerDictionary([columns * np.sign(scale)]), admm)
-        return updated, np.ones(dictionary.n_codes)
+        return RememberingDictionary(KroneckerDictionary([columns * np.sign(scale)]), admm)
 
     def _minimised(self, admm: Admm, moments: Moments) -> tuple[NDArray[np.float64], Admm]:
         """The D that ADMM ends with, and where it ends."""
@@ -125,6 +96,19 @@ class LowRank(Structure):
                 copies[k] = _shrunk(tensor - multiplier, k, self.gamma_ratio)
                 multipliers[k] = multiplier - (tensor - copies[k])
         return D, Admm(admm.modes, tuple(copies), tuple(multipliers))
+
+
+@dataclass(frozen=True)
+class Admm:
+    """Where ADMM ended.
+
+    ``modes`` are (m_1, …, m_d) and (n_1, …, n_d), ``copies`` the low-rank W_k and ``multipliers``
+    the A_k divided by γ, tensors like R(D).
+    """
+
+    modes: tuple[tuple[int, ...], tuple[int, ...]]
+    copies: tuple[NDArray[np.float64], ...]
+    multipliers: tuple[NDArray[np.float64], ...]
 
 
 def _shrunk(tensor: NDArray[np.float64], mode: int, threshold: float) -> NDArray[np.float64]:

@@ -8,16 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.comparators.cp import singular_pairs
-from kronlearn.comparators.learners import Comparator, finite_samples
+from kronlearn.comparators.learners import MomentsComparator, finite_samples
 from kronlearn.comparators.memory import RememberingDictionary
 from kronlearn.comparators.shrinkage import has_no_zeros, ridge_parts, svt
 from kronlearn.core.dictionary import Dictionary
-from kronlearn.core.init import starting_dictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary, rearranged, restored
 from kronlearn.core.moments import Moments
 from kronlearn.core.source import Source
-from kronlearn.core.structures import General, Structure
-from kronlearn.parameters import count, number, random_numbers
+from kronlearn.core.structures import General
+from kronlearn.parameters import count, number
 
 __all__ = ["SuKro"]
 
@@ -26,7 +25,7 @@ _RANK_TOLERANCE = 1e-10
 
 
 @dataclass(eq=False, repr=False)
-class SuKro(Comparator):
+class SuKro(MomentsComparator):
     """Sums of Kronecker products (Dantas, da Costa and Lopes, 2017; Dantas et al., 2019).
 
     With ``n_terms`` R every update cycles through the modes and finds the factors of all R terms of
@@ -102,81 +101,44 @@ class SuKro(Comparator):
             )
 
     def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
-        rng = random_numbers(self.random_state)
         if self.alpha is None:
             n_terms = 2 if self.n_terms is None else int(self.n_terms)
-            return starting_dictionary(self.init, source, n_atoms, rng, n_terms=n_terms)
+            return self._sum_to_start(source, n_atoms, n_terms)
         if len(n_atoms) != 2:
             raise ValueError(
                 f"alpha={self.alpha} needs samples of two modes, and these have {len(n_atoms)}; "
                 "pass n_terms instead."
             )
         given = self.init.n_terms if isinstance(self.init, Dictionary) else 1
-        start = starting_dictionary(self.init, source, n_atoms, rng, n_terms=given)
+        start = self._sum_to_start(source, n_atoms, given)
         D = start.to_dense()
         dual = np.zeros_like(rearranged(D, source.patch_shape, n_atoms))
         penalty = float(self.alpha) * float(np.linalg.norm(finite_samples(source), 2))
         admm = Admm(D, dual, penalty, None if self.u is None else float(self.u))
         return RememberingDictionary(KroneckerSumDictionary(start.terms), admm)
 
-    def _structure(self, dictionary: Dictionary) -> Structure:
+    def _update(self, dictionary: Dictionary, moments: Moments) -> Dictionary:
         if self.alpha is None:
-            return Sweeps(int(self.n_sweeps), float(self.sweep_tol))
-        return NuclearNorm(int(self.n_steps), float(self.step_tol))
+            return self._swept(dictionary, moments)[0]
+        assert isinstance(dictionary, RememberingDictionary)
+        return self._penalized(dictionary, moments)
 
+    def _swept(self, dictionary: Dictionary, moments: Moments) -> tuple[Dictionary, Moments]:
+        """All modes updated in order, again and again until little is gained.
 
-class Sweeps(Structure):
-    """Sums of R Kronecker products, fitted by several sweeps of least squares per coding."""
-
-    name = "sukro"
-
-    def __init__(self, n_sweeps: int, sweep_tol: float) -> None:
-        self.n_sweeps, self.sweep_tol = n_sweeps, sweep_tol
-        self.sweep = General()
-
-    def update(
-        self, dictionary: Dictionary, moments: Moments
-    ) -> tuple[Dictionary, NDArray[np.float64]]:
-        """All modes updated in order, again and again until little is gained."""
-        scale = np.ones(dictionary.n_codes)
+        Returns the dictionary, and the moments of the codes that belong to it.
+        """
         error = moments.squared_error(dictionary)
         for _ in range(self.n_sweeps):
-            dictionary, further = self.sweep.update(dictionary, moments)
-            moments, scale = moments.rescaled(further), scale * further
+            dictionary, scale = General().update(dictionary, moments)
+            moments = moments.rescaled(scale)
             before, error = error, moments.squared_error(dictionary)
             if before - error <= self.sweep_tol * before:
                 break
-        return dictionary, scale
+        return dictionary, moments
 
-
-@dataclass(frozen=True)
-class Admm:
-    """Where ADMM ended: ``D``, with columns of any norm, and the scaled dual variable ``Z``.
-
-    ``penalty`` is λ; ``u`` is None until the first update if it is to come from that. The codes
-    are those of unit columns, so D, least squares but for the penalty, has columns of norm 1 but
-    for the penalty.
-    """
-
-    D: NDArray[np.float64]
-    Z: NDArray[np.float64]
-    penalty: float
-    u: float | None = None
-
-
-class NuclearNorm(Structure):
-    """Sums of Kronecker products that are a matrix W near one with a small nuclear norm."""
-
-    name = "sukro"
-
-    def __init__(self, n_steps: int, step_tol: float) -> None:
-        self.n_steps, self.step_tol = n_steps, step_tol
-
-    def update(
-        self, dictionary: Dictionary, moments: Moments
-    ) -> tuple[Dictionary, NDArray[np.float64]]:
-        """The sum that W is where ADMM stops; the codes stay what they are."""
-        assert isinstance(dictionary, RememberingDictionary)
+    def _penalized(self, dictionary: RememberingDictionary, moments: Moments) -> Dictionary:
+        """The sum of Kronecker products that W is where ADMM stops."""
         modes = dictionary.patch_shape, dictionary.n_atoms
         admm, W = self._minimised(dictionary.memory, moments, modes)
         values = np.linalg.svd(W, compute_uv=False)
@@ -186,7 +148,7 @@ class NuclearNorm(Structure):
         updated = dictionary.dictionary
         if has_no_zeros(stacks):
             updated = KroneckerSumDictionary(zip(*stacks, strict=True))
-        return RememberingDictionary(updated, admm), np.ones(dictionary.n_codes)
+        return RememberingDictionary(updated, admm)
 
     def _minimised(
         self,
@@ -210,3 +172,18 @@ class NuclearNorm(Structure):
             if np.linalg.norm(R - W) < self.step_tol * np.linalg.norm(D):
                 break
         return Admm(D, Z, admm.penalty, u), W
+
+
+@dataclass(frozen=True)
+class Admm:
+    """Where ADMM ended: ``D``, with columns of any norm, and the scaled dual variable ``Z``.
+
+    ``penalty`` is λ; ``u`` is None until the first update if it is to come from that. The codes
+    are those of unit columns, so D, least squares but for the penalty, has columns of norm 1 but
+    for the penalty.
+    """
+
+    D: NDArray[np.float64]
+    Z: NDArray[np.float64]
+    penalty: float
+    u: float | None = None

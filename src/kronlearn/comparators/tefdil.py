@@ -5,25 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kronlearn.comparators.cp import cp_terms
-from kronlearn.comparators.learners import Comparator
+from kronlearn.comparators.learners import MomentsComparator
 from kronlearn.comparators.shrinkage import has_no_zeros, ridge_parts
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.core.init import starting_dictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary, rearranged
 from kronlearn.core.moments import Moments
 from kronlearn.core.replacement import unused_by_mode
 from kronlearn.core.source import Source
-from kronlearn.core.structures import Structure
-from kronlearn.parameters import count, number, random_numbers
+from kronlearn.parameters import count, number
 
 __all__ = ["TeFDiL"]
 
 
 @dataclass(eq=False, repr=False)
-class TeFDiL(Comparator):
+class TeFDiL(MomentsComparator):
     """TeFDiL (Ghassemi, Shakeri, Sarwate and Bajwa, 2020): sums of Kronecker products.
 
     An update finds the unstructured least-squares dictionary with a ridge,
@@ -66,41 +63,25 @@ class TeFDiL(Comparator):
     ridge: float = number(0.01, "[0, inf)")
 
     def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
-        rng = random_numbers(self.random_state)
-        start = starting_dictionary(self.init, source, n_atoms, rng, n_terms=self.n_terms)
+        start = self._sum_to_start(source, n_atoms, int(self.n_terms))
         # A sum even of one term: its factors keep the norms that the next decomposition needs.
         return KroneckerSumDictionary(start.terms)
-
-    def _structure(self, dictionary: Dictionary) -> Structure:
-        return NearestSum(float(self.ridge))
 
     def _handed_out(self, dictionary: Dictionary) -> Dictionary:
         if dictionary.n_terms > 1:
             return dictionary
         return KroneckerDictionary(dictionary.coding_factors)
 
-
-class NearestSum(Structure):
-    """Sums of Kronecker products near to a least-squares dictionary."""
-
-    name = "tefdil"
-
-    def __init__(self, ridge: float) -> None:
-        self.ridge = ridge
-
-    def update(
-        self, dictionary: Dictionary, moments: Moments
-    ) -> tuple[Dictionary, NDArray[np.float64]]:
+    def _update(self, dictionary: Dictionary, moments: Moments) -> Dictionary:
         """The nearest sum to the least-squares dictionary; atoms that no code uses stay.
 
         If columns of it are zero, the present sum.
         """
         assert moments.xx is not None
-        scale = np.ones(dictionary.n_codes)
         # Squares of the sums may be too large or too small for a number.
         size = np.abs(moments.xx).max() or 1.0
         xx, xy = moments.xx / size, moments.xy / size
-        D, _ = ridge_parts(xx, xy, self.ridge * float(np.linalg.norm(xx)))
+        D, _ = ridge_parts(xx, xy, float(self.ridge * np.linalg.norm(xx)))
         tensor = rearranged(D, dictionary.patch_shape, dictionary.n_atoms)
         start = [stack.reshape(len(stack), -1).T for stack in dictionary.stacks]
         columns = cp_terms(tensor, start)
@@ -110,4 +91,4 @@ class NearestSum(Structure):
             new = column.T.reshape(stack.shape)
             new[:, :, unused] = stack[:, :, unused]
             stacks.append(new)
-        return (dictionary.with_stacks(stacks) if has_no_zeros(stacks) else dictionary), scale
+        return dictionary.with_stacks(stacks) if has_no_zeros(stacks) else dictionary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,10 +101,7 @@ def _rank_one(
 
 def _outer(vectors: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     """The outer product of vectors, flattened in C order."""
-    product = vectors[0]
-    for vector in vectors[1:]:
-        product = (product[:, None] * vector).reshape(-1)
-    return product
+    return np.ravel(reduce(np.multiply.outer, vectors))
 
 
 def _contracted(

@@ -151,7 +151,9 @@ def _given(
         )
     if dictionary.n_terms > n_terms:
         raise ValueError(
-            f"init is a sum of {dictionary.n_terms} Kronecker products, but n_terms={n_terms}."
+            f"init is a sum of {dictionary.n_terms} Kronecker products, and at most {n_terms} "
+            "can be learned; raise n_terms if the learner has it, or pass fewer terms, for example "
+            "KroneckerDictionary.normalized(init.terms[0])."
         )
     if orthonormal and not dictionary.is_orthonormal:
         raise ValueError(

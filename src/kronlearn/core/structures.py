@@ -31,7 +31,7 @@ class Structure(ABC):
 
     name: ClassVar[str]
     needs_xx: ClassVar[bool] = True
-    replaces_unused: ClassVar[bool] = True
+    replaces_unused: bool = True
 
     @abstractmethod
     def update(

@@ -14,11 +14,22 @@ from numpy.typing import NDArray
 from kronlearn.io.conversion import in_range
 from kronlearn.io.cubes import Cube
 
-__all__ = ["Block", "block_height", "in_order", "read_height", "row_blocks", "usable_bands"]
+__all__ = [
+    "Block",
+    "Checked",
+    "block_height",
+    "in_order",
+    "read_height",
+    "row_blocks",
+    "usable_bands",
+]
 
 # Bytes that are read at a time, about; and pixels that are worked on at a time.
 _READ_BYTES = 16 << 20
 _BLOCK_PIXELS = 4096
+
+#: Values, and where they are data; None where all are.
+Checked = tuple[NDArray[Any], NDArray[np.bool_] | None]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -51,14 +62,18 @@ def row_blocks(cube: Cube, bands: NDArray[np.bool_]) -> Iterator[Block]:
     valid if it has data in at least half of the ``bands``; the others are filled in.
     """
     height = block_height(cube)
-    start, kept = 0, _Rows()
-    for rows, values, valid in _read_ahead(cube):
-        kept.append(values, valid)
+    start = 0
+    kept: list[Checked] = []
+    for rows, read in _read_ahead(cube):
+        values, valid = _joined(*kept, read)
         last = rows.stop == cube.shape[0]
-        while len(kept) >= height or (last and len(kept)):
-            block = _completed(start, *kept.take(min(height, len(kept))), bands)
+        while len(values) >= height or (last and len(values)):
+            mask = None if valid is None else valid[:height]
+            block = _completed(start, values[:height], mask, bands)
             yield block
             start = block.rows.stop
+            values, valid = values[height:], None if valid is None else valid[height:]
+        kept = [(values, valid)] if len(values) else []
 
 
 def _completed(
@@ -116,7 +131,7 @@ def usable_bands(cube: Cube) -> NDArray[np.bool_]:
     counts = np.zeros(cube.shape[2], np.int64)
     if cube.nodata is None:
         return counts == 0
-    for rows, _, valid in _read_ahead(cube):
+    for rows, (_, valid) in _read_ahead(cube):
         pixels = (rows.stop - rows.start) * cube.shape[1]
         counts += pixels if valid is None else valid.sum(axis=(0, 1))
     if not counts.any():
@@ -149,54 +164,28 @@ def read_height(cube: Cube) -> int:
     return min(height, n_rows)
 
 
-Read = tuple[slice, NDArray[Any], NDArray[np.bool_] | None]
-
-
-def _read_ahead(cube: Cube) -> Iterator[Read]:
+def _read_ahead(cube: Cube) -> Iterator[tuple[slice, Checked]]:
+    """All rows as they are read, the next ones while others work on these."""
     height, n_rows = read_height(cube), cube.shape[0]
     slices = [slice(a, min(a + height, n_rows)) for a in range(0, n_rows, height)]
     if len(slices) == 1:
-        yield slices[0], *cube.read_checked(slices[0])
+        yield slices[0], cube.read_checked(slices[0])
         return
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(cube.read_checked, slices[0])
         for rows, following in zip(slices, [*slices[1:], None], strict=True):
-            values, valid = coming.result()
+            read = coming.result()
             if following is not None:
                 coming = pool.submit(cube.read_checked, following)
-            yield rows, values, valid
+            yield rows, read
 
 
-class _Rows:
-    """Rows that have been read and not yet been used."""
-
-    def __init__(self) -> None:
-        self._values: list[NDArray[Any]] = []
-        self._valid: list[NDArray[np.bool_] | None] = []
-
-    def __len__(self) -> int:
-        return sum(map(len, self._values))
-
-    def append(self, values: NDArray[Any], valid: NDArray[np.bool_] | None) -> None:
-        self._values.append(values)
-        self._valid.append(valid)
-
-    def take(self, count: int) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """The first rows, which are given away."""
-        if len(self._values[0]) < count and len(self._values) > 1:
-            if any(valid is not None for valid in self._valid):
-                self._valid = [np.concatenate([self._mask(k) for k in range(len(self._values))])]
-            else:
-                self._valid = [None]
-            self._values = [np.concatenate(self._values)]
-        values, valid = self._values[0], self._valid[0]
-        if len(values) > count:
-            self._values[0] = values[count:]
-            self._valid[0] = None if valid is None else valid[count:]
-        else:
-            del self._values[0], self._valid[0]
-        return values[:count], None if valid is None else valid[:count]
-
-    def _mask(self, k: int) -> NDArray[np.bool_]:
-        valid = self._valid[k]
-        return np.ones(self._values[k].shape, bool) if valid is None else valid
+def _joined(*parts: Checked) -> Checked:
+    """Rows that follow one another as one array; None as mask if nothing is missing."""
+    if len(parts) == 1:
+        return parts[0]
+    values = np.concatenate([values for values, _ in parts])
+    if all(valid is None for _, valid in parts):
+        return values, None
+    masks = [np.ones(values.shape, bool) if valid is None else valid for values, valid in parts]
+    return values, np.concatenate(masks)

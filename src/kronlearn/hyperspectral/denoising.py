@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import threadpool_limits
 
+from kronlearn.blas import single_threaded_blas
 from kronlearn.engines.workers import Workers
 from kronlearn.hyperspectral.blocks import usable_bands
 from kronlearn.hyperspectral.noise import noise_of
@@ -135,8 +135,7 @@ def denoise(
     workers = Workers.of(n_jobs, device)
     opened = open_cube(in_memory(cube, workers.gpu), band_axis, dataset, nodata)
     given = None if sigma is None else _given_sigma(sigma, opened)
-    # The products of BLAS round as the number of its threads says.
-    with threadpool_limits(1, "blas"), _target(opened, out) as target:
+    with single_threaded_blas(), _target(opened, out) as target:
         with log.stage("noise") as on_share:
             used = usable_bands(opened)
             statistics = gather(

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
+from kronlearn.blas import single_threaded_blas
 from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.hyperspectral.blocks import usable_bands
 from kronlearn.hyperspectral.statistics import Statistics, gather
@@ -75,8 +75,7 @@ def estimate_noise(
     opened = open_cube(cube, band_axis, dataset, nodata)
     bands = usable_bands(opened)
     n_threads = resolve_n_jobs(n_jobs)
-    # The products of BLAS round as the number of its threads says.
-    with threadpool_limits(1, "blas"):
+    with single_threaded_blas():
         statistics = gather(opened, bands, with_differences=True, n_threads=n_threads)
         return noise_of(opened, bands, statistics)
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.source import Source
-from kronlearn.hyperspectral.blocks import read_height
+from kronlearn.hyperspectral.blocks import Checked, read_height
 from kronlearn.hyperspectral.subspace import working_dtype
 from kronlearn.images.patch_grid import PatchGrid, without_means
 from kronlearn.io.cubes import Cube, open_cube
@@ -22,8 +22,6 @@ __all__ = ["CubePatches"]
 # Slabs of rows that are kept for samples to come: several threads may be reading on.
 _SLABS = 5
 _NOT_PICKLED = ("_lock", "_slabs")
-# Values, and where they are data; None where all are.
-Checked = tuple[NDArray[Any], NDArray[np.bool_] | None]
 
 
 class CubePatches(Source):
