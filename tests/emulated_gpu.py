@@ -70,7 +70,7 @@ _NEEDED = (
     _sized("pursuit_lanes.cu", M=8, N=16, WIDTH=6, OLS=0, SHARED=_SHARED),
     _sized("pursuit_lanes.cu", M=8, N=16, WIDTH=5, OLS=1, SHARED=_SHARED),
     *(_sized("threshold_fused.cu", WIDTH=s) for s in (5, 16)),
-    *(_sized(f"{name}.cu", M=8, N=8) for name in ("full_updates", "settle")),
+    _sized("full_updates.cu", M=8, N=8),
     *((f"{name}.cu", (), False) for name in ("code_small", "code_single", "add_patches")),
     *((f"{name}.cu", (), False) for name in ("recode", "code_double", "pixels")),
     *((f"shrink_{name}.cu", (), False) for name in ("small", "single", "double")),
@@ -78,7 +78,7 @@ _NEEDED = (
     *(_sized(f"{name}.cu") for name in ("add_patches", "shrink_single", "shrink_small")),
     *(_sized(f"{name}.cu") for name in ("pixels", "noise", "group_sums", "chunk_sums")),
     _sized("pursuit_lanes.cu", M=32, N=32, WIDTH=8, OLS=1, SHARED=_SHARED),
-    *(_sized(f"{name}.cu", M=8, N=16) for name in ("mode_updates", "settle")),
+    _sized("mode_updates.cu", M=8, N=16),
 )
 _ahead = ThreadPoolExecutor(1)
 _compiling: dict[Any, Future[ctypes.CDLL]] = {}

@@ -95,6 +95,7 @@ def run(
     sums=True,
     scale=None,
     stopped=None,
+    lists_doubtful=True,
 ):
     """Codes samples with a fused kernel, in blocks that take turns."""
     N, scale = len(Y), scale_of(Y) if scale is None else scale
@@ -102,7 +103,7 @@ def run(
     samples = aligned(np.asarray(Y, np.float32).reshape(N, 64))
     tols = np.asarray(tol, np.float32) if np.ndim(tol) else None
     given = {"samples": samples, "norms1": tables.norms[0], "norms2": tables.norms[1]}
-    given |= outputs.named("doubtful", "doubtful_count", "first_bad")
+    given |= outputs.named("first_bad", *(("doubtful", "doubtful_count") if lists_doubtful else ()))
     if codes:
         given |= outputs.named("index", "nonzeros", "residual2", "value")
     given |= {name: x for name, x in (("tols", tols), ("stopped", stopped)) if x is not None}

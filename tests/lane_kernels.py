@@ -41,6 +41,7 @@ class Run:
     Y: np.ndarray
     factors: list[np.ndarray]
     tol: Any = None
+    lists_doubtful: bool = True
     grid: int = 3
     warps: int = 2
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
@@ -67,6 +68,8 @@ class Run:
     @property
     def task(self) -> np.ndarray:
         addresses = {name: array.ctypes.data for name, array in self.arrays.items()}
+        if not self.lists_doubtful:
+            addresses["doubtful"] = 0
         values = {
             "shape": self.tables.shape,
             "method": METHODS[self.case[3]],

@@ -105,6 +105,12 @@ def test_pursuit_leaves_to_double_precision_what_single_cannot_decide(rng):
     assert not both[result.sure].any()
     assert not result.sure.all()
     check_sums(result, Y)
+    # Where nobody asks for doubtful samples they have codes without the second one.
+    shorter = run(Y, factors, 15, lists_doubtful=False)
+    assert not ((shorter.X[:, :8] != 0) & (shorter.X[:, 8:16] != 0)).any()
+    assert (shorter.nonzeros <= 15).all()
+    assert (shorter.nonzeros < 15).any()
+    check_sums(shorter, Y)
 
 
 @pytest.mark.parametrize(("method", "width"), [("omp", 4), ("omp", 15), ("threshold", 16)])

@@ -175,18 +175,22 @@ def test_what_single_precision_cannot_decide_is_left_to_double(rng):
         assert not total.any()
 
 
-def test_atoms_that_are_nearly_the_same_are_left_to_double(rng):
+@pytest.mark.parametrize("listed", [True, False])
+def test_atoms_that_are_nearly_the_same_are_left_to_double_or_left_out(rng, listed):
     case = SMALL_OLS
     factors = random_factors(rng, 8, 16)
-    first, aside = np.linalg.qr(factors[0][:, [3, 7]])[0].T
+    first, aside = np.linalg.qr(rng.standard_normal((8, 2)))[0].T
     factors[0][:, 3], factors[0][:, 12] = first, first + 0.01 * aside
     # Its second part is in the direction in which the two differ: OLS takes both.
     y = np.outer(10.0 * first + 2.0 * aside, factors[1][:, 5])
     Y = np.stack([y, np.outer(factors[0][:, 1], factors[1][:, 2]), y]).astype(np.float32)
-    run = Run(case, Y, factors)
+    run = Run(case, Y, factors, lists_doubtful=listed)
     sums = run.code()
-    np.testing.assert_array_equal(run.sure[[0, 2]], False)
+    np.testing.assert_array_equal(run.sure[[0, 2]], not listed)
     check_sums(sums, run, "left", factors[1], run.sure)
+    if not listed:
+        np.testing.assert_array_equal(run.arrays["nonzeros"][[0, 2]], 1)
+        assert (run.arrays["residual2"][[0, 2]] > 3).all()
 
 
 @pytest.mark.parametrize("case", [SMALL, LARGE], ids=str)

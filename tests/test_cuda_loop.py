@@ -68,11 +68,28 @@ def test_iterations_end_where_the_processor_does(on_gpu, runs, rng, settings):
     np.testing.assert_allclose(rmse[:2], wanted[:2], rtol=1e-4)
     # Of few samples, one that changes its support counts; the paths part and meet.
     np.testing.assert_allclose(rmse, wanted, rtol=2e-2 if emulated else 1e-3)
-    assert found.history_["mean_nonzeros"] == expected.history_["mean_nonzeros"]
+    # Tiny samples have no codes here.
+    nonzeros, most = (np.array(m.history_["mean_nonzeros"]) for m in (found, expected))
+    assert np.all(nonzeros <= most)
+    assert np.all(nonzeros >= 0.98 * most)
     assert np.all(np.diff(found.history_["seconds"]) >= 0)
     assert -found.score(Y) == pytest.approx(rmse.min(), rel=1e-6)
     # Samples that single precision is not trusted with are no reason to leave the GPU; an atom
     # that is not used at first may be.
+    assert sum(done for _, done in runs) >= found.n_iter_ - 1
+
+
+def test_iterations_to_an_error_target_end_where_the_processor_does(on_gpu, runs, rng):
+    emulated = isinstance(on_gpu, EmulatedGpu)
+    Y = image_like(rng, 160 if emulated else 20000)
+    settings = {"n_atoms": 16, "n_nonzero_coefs": 5, "tol": 60.0, "max_iter": 3}
+    expected, found = (fitted(Y, device, **settings) for device in ("cpu", "cuda"))
+    nonzeros, wanted = (np.array(m.history_["mean_nonzeros"]) for m in (found, expected))
+    assert 1 < wanted[0] < 4.9
+    np.testing.assert_allclose(nonzeros, wanted, rtol=2e-2)
+    np.testing.assert_allclose(found.history_["rmse"][0], expected.history_["rmse"][0], rtol=1e-4)
+    best = found.history_["rmse"][int(nonzeros.argmin())]
+    assert -found.score(Y) == pytest.approx(best, rel=1e-6)
     assert sum(done for _, done in runs) >= found.n_iter_ - 1
 
 
@@ -110,7 +127,7 @@ def test_kinds_without_kernels_are_left_to_passes(on_gpu, rng):
     odd = kl.KroneckerDictionary.normalized(rng.standard_normal((2, 8, 9)))
     for dictionary, coder in (
         (odd, Coder("omp", 4)),
-        (square, Coder("omp", 4, tol=1.0)),
+        (square, Coder("omp", 4, tol=np.ones(60))),
         (square, Coder("exchange", 4)),
         (square, Coder("omp", 17)),
     ):

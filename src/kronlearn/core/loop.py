@@ -53,11 +53,7 @@ class Plan:
     @property
     def is_simple(self) -> bool:
         """Whether an iteration is one coding and one update of a dictionary of one term."""
-        return (
-            isinstance(self.structure, General | Orthonormal)
-            and self.coder.tol is None
-            and not self.further
-        )
+        return isinstance(self.structure, General | Orthonormal) and not self.further
 
 
 #: Runs one iteration, that of a method, with a dictionary.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kronlearn.cuda.device import Gpu
-from kronlearn.cuda.updates import MOST_DOUBTFUL, DeviceUpdate
+from kronlearn.cuda.updates import DeviceUpdate
 
 __all__ = ["PARTS", "ChunkSums"]
 
@@ -17,15 +17,14 @@ _THREADS = 256
 _AT_A_TIME = 32
 
 _POINTERS = (
-    *("partial", "partial_counts", "further", "further_counts", "totals", "total_counts"),
-    *("most", "doubtful_count", "sums", "counts", "arrived", "stopped"),
+    *("partial", "partial_counts", "totals", "total_counts"),
+    *("sums", "counts", "arrived", "stopped"),
 )
 
 #: The struct ChunkSums of the kernels.
 _CHUNK_SUMS = np.dtype(
     [
-        *((name, np.int32) for name in ("begins", "ends", "numbers", "rows", "most_doubtful")),
-        ("factor", np.float64),
+        *((name, np.int32) for name in ("begins", "ends", "numbers", "rows")),
         *((name, np.uint64) for name in _POINTERS),
     ],
     align=True,
@@ -42,8 +41,6 @@ class ChunkSums:
         Which gets the sums.
     rows : int
         How many blocks leave sums of a chunk at most.
-    scale : float
-        What samples and codes are multiplied by in these sums.
 
     Attributes
     ----------
@@ -51,30 +48,26 @@ class ChunkSums:
         Where these blocks leave them.
     """
 
-    def __init__(self, gpu: Gpu, update: DeviceUpdate, rows: int, scale: float = 1.0) -> None:
+    def __init__(self, gpu: Gpu, update: DeviceUpdate, rows: int) -> None:
         self.gpu, xp = gpu, gpu.xp
         numbers = update.partial.shape[1]
         self.partial, self.partial_counts = (
             xp.zeros((rows, numbers), np.float32),
             xp.zeros((rows, 4)),
         )
-        self.further, self.further_counts = update.further, update.further_counts
         self.totals, self.total_counts = xp.zeros(numbers), xp.zeros(4)
-        self.most, self.arrived = xp.zeros(1, np.int32), xp.zeros(1, np.int32)
-        self.doubtful_count, self.stopped = update.doubtful_count, update.stopped
+        self.arrived, self.stopped = xp.zeros(1, np.int32), update.stopped
         self.sums, self.counts = update.partial, update.partial_counts
         self.blocks = 1 + min(numbers // _AT_A_TIME, 2 * gpu.n_multiprocessors)
         self.task = np.zeros((), _CHUNK_SUMS)
-        values = {"numbers": numbers, "most_doubtful": MOST_DOUBTFUL, "factor": scale**2.0}
-        values |= {name: gpu.address(getattr(self, name)) for name in _POINTERS}
-        for name, value in values.items():
-            self.task[name] = value
+        self.task["numbers"] = numbers
+        for name in _POINTERS:
+            self.task[name] = gpu.address(getattr(self, name))
 
     def add(self, rows: int, begins: bool, ends: bool, of_coding: bool) -> None:
         """Enqueue it for a chunk of which so many blocks have left sums.
 
-        The first chunk ``begins``, the last one ``ends``. A pass ``of_coding`` has counts and
-        doubtful samples.
+        The first chunk ``begins``, the last one ``ends``. A pass ``of_coding`` has counts.
         """
         task = self.task.copy()
         task["rows"], task["begins"], task["ends"] = rows, begins, ends

@@ -71,7 +71,7 @@ class Cuda(Engine):
             kept = self._empty_codes(len(self.source), task)
         worst = WorstSamples(self.gpu, 0 if given else task.n_worst)
         sums = BlockSums(self.gpu, task, tree, self.block_size, given)
-        coder = None if given else ChunkCoder(self.gpu, task, self.source)
+        coder = None if given else ChunkCoder(self.gpu, task, self.source, exact=False)
         for rows, samples in self.samples.chunks():
             own = self._empty_codes(len(samples), task) if kept is None else kept[rows]
             if coder is not None:
@@ -86,9 +86,10 @@ class Cuda(Engine):
         self, dictionary: Dictionary, coder: Coder, orthonormal: bool, count: int
     ) -> list[Iterated] | None:
         """Up to so many iterations without a look from the processor, where there are kernels."""
+        if coder.weights is not None or isinstance(coder.tol, np.ndarray):
+            return None
         shapes = tuple(factor.shape for factor in dictionary.coding_factors)
-        plain = coder.tol is None and coder.weights is None
-        kind = shapes, dictionary.n_terms, coder.method, coder.width, plain, orthonormal
+        kind = shapes, dictionary.n_terms, coder, orthonormal
         if kind not in self._iterations:
             self._iterations.clear()
             settings = dictionary, coder, orthonormal
@@ -119,7 +120,7 @@ class Cuda(Engine):
 
     def _coded(self, task: Task, codes: GpuCodes | None = None) -> Iterator[GpuCodes]:
         """The codes of chunk after chunk, parts of ``codes`` if there are any."""
-        coder = ChunkCoder(self.gpu, task, self.source)
+        coder = ChunkCoder(self.gpu, task, self.source, exact=True)
         for rows, samples in self.samples.chunks():
             own = self._empty_codes(len(samples), task) if codes is None else codes[rows]
             coder.code(rows, samples, own)

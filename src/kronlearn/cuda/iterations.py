@@ -19,7 +19,6 @@ from kronlearn.cuda.codes import GpuCodes
 from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.quick import LaneKernels, TileKernels, quick_kernels
 from kronlearn.cuda.samples import GpuSamples
-from kronlearn.cuda.settling import Settling
 from kronlearn.cuda.tables import shape_of
 from kronlearn.cuda.tasks import METHODS, NO_SAMPLE, new_task
 from kronlearn.cuda.updates import DeviceUpdate
@@ -29,10 +28,11 @@ __all__ = ["MOST_AT_ONCE", "Iterations", "iterations_for"]
 #: So many iterations are done without a look at most: callbacks come that much later.
 MOST_AT_ONCE = 16
 
-# Scaled samples have no entry above this. Entries that are larger before are too large to be
-# squared and added up in single precision.
+# Scaled samples have no entry above this. Larger entries than the second, or only smaller ones than
+# the third, cannot be squared and added up in single precision.
 _SCALED = 1024.0
 _TOO_LARGE = 1e17
+_TOO_SMALL = 1e-14
 # Scaled further, tiny samples would leave the range of single precision when squared.
 _MOST_SCALE = 2.0**60
 
@@ -82,12 +82,11 @@ class Iterations(ABC):
             self.partial, self.partial_counts = self.update.partial, self.update.partial_counts
         else:
             self.update = DeviceUpdate(*settings, PARTS, sums_scale)
-            self.chunk_sums = ChunkSums(gpu, self.update, rows, sums_scale)
+            self.chunk_sums = ChunkSums(gpu, self.update, rows)
             self.partial = self.chunk_sums.partial
             self.partial_counts = self.chunk_sums.partial_counts
         self.norms = xp.ones(max(dictionary.n_atoms))
         self.bad = xp.full(1, NO_SAMPLE, np.int64)
-        self.doubtful = xp.empty(self.at_once, np.int32)
         self.codes: GpuCodes | None = None
         if self.needs_codes:
             self.codes = GpuCodes.empty(gpu, len(samples.source), coder.width, np.float32)
@@ -95,15 +94,13 @@ class Iterations(ABC):
             shape=shape_of(dictionary.factors),
             method=METHODS[coder.method],
             width=coder.width,
+            tol=-1.0 if coder.tol is None else float(coder.tol),
             scale=scale,
             norms1=gpu.address(self.norms),
             norms2=gpu.address(self.norms),
-            doubtful=gpu.address(self.doubtful),
-            doubtful_count=gpu.address(self.update.doubtful_count),
             stopped=gpu.address(self.update.stopped),
             first_bad=gpu.address(self.bad),
         )
-        self.settling = Settling(gpu, self.update, self.task)
 
     @abstractmethod
     def sum_for(self, update: str, task: NDArray[Any]) -> None:
@@ -178,7 +175,6 @@ class FullMoments(Iterations):
     def sum_for(self, update: str, task: NDArray[Any]) -> None:
         """Code and sum."""
         self.kernels.code(task, self.update.single_tables, self.partial, self.partial_counts)
-        self.settling.run(task)
 
 
 class SumsByMode(Iterations):
@@ -194,14 +190,13 @@ class SumsByMode(Iterations):
             self.kernels.sum_right(task, self.update.unscaled, self.partial)
             return
         self.kernels.code(task, self.update.single_tables, self.partial, self.partial_counts)
-        self.settling.run(task)
 
 
 def iterations_for(
     gpu: Gpu, samples: GpuSamples, dictionary: Dictionary, coder: Coder, orthonormal: bool
 ) -> Iterations | None:
     """What runs iterations of this kind, or None."""
-    if not isinstance(dictionary, KroneckerDictionary) or coder.tol is not None:
+    if not isinstance(dictionary, KroneckerDictionary):
         return None
     kernels = quick_kernels(gpu, dictionary.factors, samples.source.dtype, coder)
     if kernels is None or orthonormal != (coder.method == "threshold"):
@@ -214,12 +209,13 @@ def iterations_for(
 
 
 def _scale(largest: float) -> float | None:
-    """A power of two that makes the largest entry 512 to 1024; None for what is not finite.
+    """A power of two that makes the largest entry 512 to 1024, or None.
 
-    Samples that are not finite, or too large, are for passes to complain about.
+    Samples that are not finite, or too large, are for passes to complain about, and those whose
+    squares are too small for single precision are for passes to code.
     """
-    if not largest < _TOO_LARGE:
-        return None
     if largest == 0:
         return 1.0
+    if not _TOO_SMALL < largest < _TOO_LARGE:
+        return None
     return min(_SCALED * 2.0 ** -math.frexp(largest)[1], _MOST_SCALE)

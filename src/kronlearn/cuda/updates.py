@@ -13,25 +13,22 @@ from kronlearn.core.dictionary import KroneckerDictionary
 from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.tables import Tables
 
-__all__ = ["MOST_DOUBTFUL", "DeviceUpdate", "Made"]
-
-#: The most samples of a pass that are coded again in double precision on the GPU.
-MOST_DOUBTFUL = 4096
+__all__ = ["DeviceUpdate", "Made"]
 
 _THREADS = 256
 # Numbers that a block adds up at a time.
 _AT_A_TIME = 32
 
 _POINTERS = (
-    *("partial", "partial_counts", "further", "further_counts", "sums", "counts"),
+    *("partial", "partial_counts", "sums", "counts"),
     *("single_tables", "double_tables", "history", "all_factors", "iteration"),
-    *("doubtful_count", "arrived", "stopped", "unscaled"),
+    *("arrived", "stopped", "unscaled"),
 )
 
 #: The struct Update of the kernels.
 _UPDATE = np.dtype(
     [
-        *((name, np.int32) for name in ("orthonormal", "kept", "most_doubtful", "rows")),
+        *((name, np.int32) for name in ("orthonormal", "kept", "rows")),
         ("factor", np.float64),
         *((name, np.uint64) for name in _POINTERS),
     ],
@@ -74,10 +71,8 @@ class DeviceUpdate:
     ----------
     partial, partial_counts : arrays on the GPU
         Where blocks leave their sums (rows, numbers) and the four numbers of a pass (rows, 4).
-    further, further_counts : arrays on the GPU
-        The same of samples that no block has in its sums, wherever ``doubtful_count`` is not zero.
-    doubtful_count, stopped : arrays on the GPU, of one int32
-        How many samples are left out of the blocks' sums; whether nothing is to be done any more.
+    stopped : array on the GPU, of one int32
+        Whether nothing is to be done any more.
     single_tables, double_tables : arrays on the GPU
         Tables of the present dictionary.
     unscaled : array on the GPU
@@ -105,19 +100,17 @@ class DeviceUpdate:
             xp.zeros((rows, numbers), np.float32),
             xp.zeros((rows, 4)),
         )
-        self.further, self.further_counts = xp.zeros(numbers), xp.zeros(4)
         self.sums, self.counts = xp.zeros(numbers), xp.zeros(4)
         size = Tables.of(dictionary.factors).numbers.size
         self.single_tables, self.double_tables = xp.zeros(size, np.float32), xp.zeros(size)
         self.history = xp.zeros((kept, 3))
         self.all_factors = xp.zeros((kept, 2 * m * n))
-        self.iteration, self.doubtful_count = xp.zeros(1, np.int32), xp.zeros(1, np.int32)
+        self.iteration = xp.zeros(1, np.int32)
         self.arrived, self.stopped = xp.zeros(1, np.int32), xp.zeros(1, np.int32)
         self.unscaled = xp.zeros((m, n), np.float32)
         self.blocks = 1 + min(numbers // _AT_A_TIME, 2 * gpu.n_multiprocessors)
         self.task = np.zeros((), _UPDATE)
-        values = {"orthonormal": orthonormal, "kept": kept, "rows": rows}
-        values |= {"most_doubtful": MOST_DOUBTFUL, "factor": scale**-2.0}
+        values = {"orthonormal": orthonormal, "kept": kept, "rows": rows, "factor": scale**-2.0}
         values |= {name: gpu.address(getattr(self, name)) for name in _POINTERS}
         for name, value in values.items():
             self.task[name] = value

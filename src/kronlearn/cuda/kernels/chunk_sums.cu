@@ -11,26 +11,14 @@ struct ChunkSums {
   int begins, ends;  // whether it is the first chunk, the last one
   int numbers;       // a multiple of 32
   int rows;          // blocks that have left sums of the chunk
-  int most_doubtful;
-  double factor;                             // what these are multiplied by
-  const float* partial;                      // (rows, numbers)
-  const double* partial_counts;              // (rows, 4), or null after a pass that codes nothing
-  const double *further, *further_counts;    // of the chunk's samples that were settled, not multiplied
-  double *totals, *total_counts;             // of all chunks so far
-  int* most;                                 // doubtful samples that a chunk has had
-  int* doubtful_count;  // of the chunk; zero afterwards, or at the end, if there were too many, that many
-  float* sums;          // (kParts, numbers)
-  double* counts;       // (kParts, 4)
-  int* arrived;         // blocks; zero before and afterwards
-  const int* stopped;   // not zero: nothing is to be done
+  const float* partial;           // (rows, numbers)
+  const double* partial_counts;   // (rows, 4), or null after a pass that codes nothing
+  double *totals, *total_counts;  // of all chunks so far
+  float* sums;                    // (kParts, numbers)
+  double* counts;                 // (kParts, 4)
+  int* arrived;                   // blocks; zero before and afterwards
+  const int* stopped;             // not zero: nothing is to be done
 };
-
-KRONLEARN_DEVICE void add_settled(const ChunkSums& c) {
-  for (int e = threadIdx.x; e < c.numbers; e += kBlock)
-    c.totals[e] = fresh(c.totals + e) + c.further[e] * c.factor;
-  if (threadIdx.x < 4)
-    c.total_counts[threadIdx.x] = fresh(c.total_counts + threadIdx.x) + c.further_counts[threadIdx.x];
-}
 
 KRONLEARN_DEVICE void leave(const ChunkSums& c) {
 #pragma unroll 4
@@ -49,20 +37,12 @@ KRONLEARN_DEVICE void leave(const ChunkSums& c) {
 
 }  // namespace kronlearn
 
-// The last block to come adds the settled samples, and leaves the sums.
+// The last block to come leaves the sums.
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock) add_chunk(kronlearn::ChunkSums c) {
   using namespace kronlearn;
   if (*c.stopped) return;
-  const int doubtful = c.partial_counts ? *c.doubtful_count : 0;
   const Partials partials{c.partial, c.partial_counts, c.rows, 1.0, c.begins ? nullptr : c.totals,
                           c.begins ? nullptr : c.total_counts};
   add_partials(partials, c.numbers, c.totals, c.total_counts);
-  if (!is_last_block(c.arrived, int(gridDim.x))) return;
-  if (doubtful > 0 && doubtful <= c.most_doubtful) add_settled(c);
-  __syncthreads();
-  if (c.ends) leave(c);
-  if (!c.partial_counts || threadIdx.x != 0) return;
-  const int most = c.begins || doubtful > *c.most ? doubtful : *c.most;
-  *c.most = most;
-  *c.doubtful_count = c.ends && most > c.most_doubtful ? most : 0;
+  if (is_last_block(c.arrived, int(gridDim.x)) && c.ends) leave(c);
 }

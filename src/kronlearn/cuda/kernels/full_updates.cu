@@ -98,8 +98,8 @@ class FullUpdater : Updater {
  public:
   KRONLEARN_DEVICE FullUpdater(const Update& u, Memory& memory) : Updater(u, memory), u_(u), m_(memory) {}
 
-  KRONLEARN_DEVICE void run(bool doubtful) const {
-    begin(doubtful);
+  KRONLEARN_DEVICE void run() const {
+    begin();
     const int numbers = u_.orthonormal ? kSize : 2 * kSize;
     double* to = m_.moments + (u_.orthonormal ? kSize : 0);
     copy_fresh<16>(u_.sums, numbers, to);
@@ -163,9 +163,8 @@ class FullUpdater : Updater {
 
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_both(kronlearn::update::Update u) {
   using namespace kronlearn::update;
-  const int stopped = *u.stopped, doubtful = *u.doubtful_count;
-  if (stopped || !add_up(u, u.orthonormal ? kSize : 2 * kSize, true, doubtful)) return;
-  FullUpdater(u, memory()).run(doubtful > u.most_doubtful);
+  if (*u.stopped || !add_up(u, u.orthonormal ? kSize : 2 * kSize, true)) return;
+  FullUpdater(u, memory()).run();
 }
 
 // By a single block.

@@ -31,8 +31,14 @@ KRONLEARN_DEVICE unsigned compared_bits() { return 0x7ffffff8u * gridDim.y; }
 class LanePursuit {
  public:
   // correlations are those of the lane's sample; tol2 is negative where there is no target.
-  KRONLEARN_DEVICE LanePursuit(Lane lane, Basis& basis, const float* correlations, float energy, float tol2)
-      : basis_(basis), energy_(energy), tol2_(tol2), compared_(compared_bits()), residual2_(energy) {
+  KRONLEARN_DEVICE LanePursuit(Lane lane, Basis& basis, const float* correlations, float energy, float tol2,
+                               float least_norm2)
+      : basis_(basis),
+        energy_(energy),
+        tol2_(tol2),
+        least_norm2_(least_norm2),
+        compared_(compared_bits()),
+        residual2_(energy) {
     const unsigned down = lane.member / kAcross * 8, across = lane.member % kAcross * 8;
     number_ = down * kN + across;
     const float* block = correlations + Correlations::place(down, across);
@@ -118,7 +124,7 @@ class LanePursuit {
     const bool strong = score * score > energy_ * (least * least);
     active_ = active_ && strong;
     if (active_) weakest_ = fminf(weakest_, norm2);
-    active_ = active_ && norm2 > kSmallestNorm2<float> * 0.5f;
+    active_ = active_ && norm2 > least_norm2_;
     basis_.append(k, atom, active_, norm2);
     residual2_ = fmaf(-basis_.a, basis_.a, residual2_);
     nonzeros_ += active_;
@@ -176,7 +182,7 @@ class LanePursuit {
   }
 
   Basis& basis_;
-  const float energy_, tol2_;
+  const float energy_, tol2_, least_norm2_;
   const unsigned compared_;
   unsigned number_;                   // of the first atom of the lane's block
   float alpha_[8][8];                 // current correlations of the lane's block

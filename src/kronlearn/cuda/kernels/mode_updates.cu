@@ -5,11 +5,10 @@
 // The left mode from its sums; the sums of the right one are to be taken with the unscaled factor.
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_left(kronlearn::update::Update u) {
   using namespace kronlearn::update;
-  const int stopped = *u.stopped, doubtful = *u.doubtful_count;
-  if (stopped || !add_up(u, kN * kColumns, true, doubtful)) return;
+  if (*u.stopped || !add_up(u, kN * kColumns, true)) return;
   Memory& m = memory();
   const Updater updater(u, m);
-  updater.begin(doubtful > u.most_doubtful);
+  updater.begin();
   updater.take_sums();
   if (!updater.solve(0)) {
     updater.finish();
@@ -24,9 +23,9 @@ KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_left(kronle
 // The right mode, after which the iteration is done.
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_right(kronlearn::update::Update u) {
   using namespace kronlearn::update;
-  if (*u.stopped || !add_up(u, kN * kColumns, false, 0)) return;
+  if (*u.stopped || !add_up(u, kN * kColumns, false)) return;
   const Updater updater(u, memory());
-  updater.begin(false);
+  updater.begin();
   updater.take_sums();
   if (updater.solve(1)) {
     updater.adopt(1);

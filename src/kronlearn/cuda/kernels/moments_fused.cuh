@@ -75,6 +75,12 @@ KRONLEARN_DEVICE void report(const Task<float>& task, int64 k, const Outcome& sa
   }
 }
 
+// The squared norm that what is left of a new atom must have. Where nobody asks which samples are doubtful, a
+// pursuit stops before an atom that single precision cannot be trusted with: the shorter code is valid, too.
+KRONLEARN_DEVICE float least_norm2(const Task<float>& task) {
+  return task.doubtful ? kSmallestNorm2<float> * 0.5f : kTrustedNorm2;
+}
+
 KRONLEARN_DEVICE float target2(const Task<float>& task, int64 k, bool exists) {
   const float tol = task.tols && exists ? task.tols[k] : float(task.tol);
   return tol < 0.0f ? -1.0f : tol * tol;

@@ -38,14 +38,16 @@ class PairPursuit {
   float alpha[8][4];  // current correlations of the lane's half
 
   // Targeted is the same for all samples: whether any has an error target.
-  KRONLEARN_DEVICE PairPursuit(unsigned char* memory, float energy, float tol2, bool targeted)
+  KRONLEARN_DEVICE PairPursuit(unsigned char* memory, float energy, float tol2, bool targeted,
+                               float least_norm2)
       : memory_(memory),
         thread_(opaque(threadIdx.x)),
         gram1_(shared_address(memory + Memory::kGram1)),
         slot_(opaque(shared_address(memory + Memory::kGram2) + Slots::copy(threadIdx.x) + 16u * own_half())),
         energy_(energy),
         tol2_(tol2),
-        targeted_(opaque(int(targeted))) {}
+        targeted_(opaque(int(targeted))),
+        least_norm2_(least_norm2) {}
 
   // Selects atoms, from correlations that are the first ones.
   KRONLEARN_DEVICE void select(bool active) {
@@ -211,7 +213,7 @@ class PairPursuit {
     const float floor = kOls ? energy_ * (kNoCorrelation<float> * kNoCorrelation<float>) : floor_;
     const bool strong = active_ && score > floor;
     weakest_ = fminf(weakest_, strong ? norm2 : 1.0f);
-    const bool going = strong && norm2 > kSmallestNorm2<float> * 0.5f;
+    const bool going = strong && norm2 > least_norm2_;
     advance(going, norm2);
     fit_.nonzeros = going ? k + 1 : fit_.nonzeros;
     active_ = going;
@@ -330,6 +332,7 @@ class PairPursuit {
   const unsigned gram1_, slot_;  // the left Gram matrix, and the lane's half of the right one's first row
   const float energy_, tol2_;
   const int targeted_;
+  const float least_norm2_;
   float nu_[8][4];  // OLS: the squared norms of what is left of the half's atoms
   float u_[kOwn], x_[kOwn];
   float a_, rho_, weakest_;

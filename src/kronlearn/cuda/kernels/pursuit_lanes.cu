@@ -159,7 +159,7 @@ class TileCoder {
     const float* correlations = exchange_ + lane_.sample * Correlations::kSize;
     Basis basis(lane_, Grams(memory_.grams), triangle_, correlations,
                 lists_.selected + lane_.sample * kWidth);
-    LanePursuit pursuit(lane_, basis, correlations, energy, tol2);
+    LanePursuit pursuit(lane_, basis, correlations, energy, tol2, least_norm2(task_));
     const bool doubtful = pursuit.run(wanted, code);
     return check_residual(pursuit.suspect(), energy, tol2, code) || doubtful;
   }

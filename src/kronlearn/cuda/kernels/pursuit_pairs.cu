@@ -154,7 +154,7 @@ class TileCoder {
     load(tile);
     const float tol2 = target2(task_, k, k < task_.count);
     Outcome sample = correlate(k);
-    PairPursuit pursuit(memory_, sample.energy, tol2, task_.tols || task_.tol >= 0);
+    PairPursuit pursuit(memory_, sample.energy, tol2, task_.tols || task_.tol >= 0, least_norm2(task_));
     first_.load(pursuit.alpha);
     pursuit.select(sample.counted());
     __syncthreads();
@@ -171,8 +171,8 @@ class TileCoder {
     const bool too_large = sums_wanted && code.is_larger_than(kLargestCode / scale_);
     sample.doubtful |= task_.doubtful && sample.exists && (fit.doubtful || too_large);
     const bool counted = sample.counted();
-    const int nonzeros = counted ? fit.nonzeros : 0;
-    const float residual2 = counted ? fit.residual2 : 0.0f;
+    const int nonzeros = counted && !too_large ? fit.nonzeros : 0;
+    const float residual2 = !counted ? 0.0f : too_large ? sample.energy : fit.residual2;
     code.count = (nonzeros + 1 - own_half()) / 2;
     if (own_half() == 0) report(task_, k, sample, nonzeros, residual2);
     if (task_.index) code.send(outbox_, nonzeros, !sample.doubtful);

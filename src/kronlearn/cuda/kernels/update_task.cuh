@@ -25,26 +25,22 @@ enum Flag {
   kUnsafePivot = 1,
   kUnusedAtoms = 2,
   kNoPolarFactor = 4,
-  kDoubtful = 8,
 };
 
 struct Update {
   int orthonormal;
-  int kept;           // iterations whose factors and numbers are kept
-  int most_doubtful;  // samples that can be settled
-  int rows;           // blocks that have left sums
-  double factor;      // the inverse of what their sums are multiplied by
+  int kept;       // iterations whose factors and numbers are kept
+  int rows;       // blocks that have left sums
+  double factor;  // the inverse of what their sums are multiplied by
   const float* partial;
   const double* partial_counts;
-  const double *further, *further_counts;  // of the samples that were settled
-  double* sums;                            // of all
+  double* sums;           // of all
   double* counts;         // Σ‖y‖², Σ‖y − ŷ‖², Σ‖x‖², nonzeros
   float* single_tables;   // as the struct Tables lays them out
   double* double_tables;
   double* history;        // (kept, 3): Σ‖y − ŷ‖² and nonzeros of the codes, flags
   double* all_factors;    // (kept, 2 m n)
   int* iteration;         // how many there have been
-  int* doubtful_count;    // samples that single precision was not trusted with; zero afterwards
   int* arrived;           // blocks; zero before and afterwards
   int* stopped;           // not zero: nothing is to be done
   float* unscaled;        // the left factor (m, n) to which the codes belong, for the sums of the right mode

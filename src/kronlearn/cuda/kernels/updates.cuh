@@ -43,7 +43,7 @@ class Updater {
   KRONLEARN_DEVICE Updater(const Update& u, Memory& memory) : u_(u), m_(memory) {}
 
   // Reads the dictionary, and what finish() needs, so that it does not have to wait.
-  KRONLEARN_DEVICE void begin(bool doubtful) const {
+  KRONLEARN_DEVICE void begin() const {
     const double* factors = u_.double_tables;
     if (threadIdx.x < 4) m_.counts[threadIdx.x] = fresh(u_.counts + threadIdx.x);
     if (threadIdx.x == 0) m_.iteration = *u_.iteration;
@@ -52,7 +52,7 @@ class Updater {
       const int mode = e / (kM * kN), r = e % (kM * kN) / kN, i = e % kN;
       m_.atoms[mode][i * kRow + r] = factors[e];
     }
-    if (threadIdx.x == 0) m_.flag = doubtful ? kDoubtful : 0;
+    if (threadIdx.x == 0) m_.flag = 0;
   }
 
   // Reads P and C of a mode.
@@ -145,7 +145,6 @@ class Updater {
     const double numbers[3] = {m_.counts[1], m_.counts[3], double(m_.flag)};
     for (int e = 0; e < 3; ++e) u_.history[3 * row + e] = numbers[e];
     *u_.iteration = m_.iteration + 1;
-    *u_.doubtful_count = 0;
     if (m_.flag) *u_.stopped = 1;
   }
 
@@ -254,7 +253,7 @@ KRONLEARN_DEVICE Memory& memory() {
 // Makes the tables of the factors that stand at their beginning, as an update would.
 KRONLEARN_DEVICE void tabulate_factors(const Update& u) {
   const Updater updater(u, memory());
-  updater.begin(false);
+  updater.begin();
   __syncthreads();
   for (int mode = 0; mode < 2; ++mode) {
     updater.write_tables(mode);
@@ -262,16 +261,10 @@ KRONLEARN_DEVICE void tabulate_factors(const Update& u) {
   }
 }
 
-// Adds up what blocks have left, counts and settled samples with the sums of the coding kernels; true in the
-// last block, which is to go on. `doubtful` is how many samples were not trusted to the coding kernels.
-KRONLEARN_DEVICE bool add_up(const Update& u, int numbers, bool of_coding, int doubtful) {
-  const bool settled = of_coding && doubtful > 0 && doubtful <= u.most_doubtful;
-  const Partials partials{u.partial,
-                          of_coding ? u.partial_counts : nullptr,
-                          u.rows,
-                          u.factor,
-                          settled ? u.further : nullptr,
-                          settled ? u.further_counts : nullptr};
+// Adds up what blocks have left, with counts if they have coded; true in the last block, which is to go on.
+KRONLEARN_DEVICE bool add_up(const Update& u, int numbers, bool of_coding) {
+  const Partials partials{u.partial, of_coding ? u.partial_counts : nullptr, u.rows, u.factor, nullptr,
+                          nullptr};
   add_partials(partials, numbers, u.sums, u.counts);
   return is_last_block(u.arrived, int(gridDim.x));
 }
