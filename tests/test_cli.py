@@ -611,7 +611,7 @@ def test_bad_inputs_are_refused(tmp_path, image, patches):
     for name, message in {
         "nothing.png": "nothing.png does not exist",
         "nothing.npy": "nothing.npy does not exist",
-        "text.png": "text.png is not an image that kronlearn can read",
+        "text.png": "text.png cannot be read as an image",
         "text.npy": "text.npy cannot be read as a NumPy array",
         "line.npy": "line.npy has shape (5,)",
         "complex.npy": "complex.npy holds complex128",

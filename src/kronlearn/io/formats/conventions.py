@@ -110,10 +110,8 @@ def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
     """Attributes as Python's own types, leaving out what has no such form (references, …)."""
     result = {}
     for name, value in attributes.items():
-        if isinstance(value, np.ndarray) and value.dtype.kind in "fiubUS":
-            value = value.reshape(-1)[0] if value.size == 1 else value.tolist()
-        if isinstance(value, np.generic) and value.dtype.kind in "fiubUS":
-            value = value.item()
+        if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiubUS":
+            value = value.item() if value.size == 1 else value.tolist()
         if isinstance(value, bytes):
             value = value.decode("utf-8", "replace")
         if isinstance(value, str | int | float | bool | list | tuple | dict | None):
@@ -187,10 +185,6 @@ def _nodata(name: str, attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> f
 
 def _number(name: str, attributes: Mapping[str, Any], key: str) -> float | int | None:
     value = attributes.get(key)
-    if isinstance(value, list | tuple | np.ndarray):
-        value = value[0] if len(value) == 1 else None
-    if value is None or isinstance(value, bool):
-        return None
     if isinstance(value, str):
         try:
             return float(value)
@@ -201,4 +195,5 @@ def _number(name: str, attributes: Mapping[str, Any], key: str) -> float | int |
             return float(struct.unpack("<d", base64.b64decode(value, validate=True))[0])
         except (binascii.Error, struct.error):
             raise StoredArrayError(f"{name}: {key} = {value[:40]!r} is not a number.") from None
-    return value.item() if isinstance(value, np.generic) else value
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -113,7 +112,7 @@ def save(writer: CubeWriter, place: Path) -> None:
         with rasterio.open(place) as file:
             for window, bands in _windows(writer):
                 if not np.array_equal(file.read(window=window), bands, equal_nan=True):
-                    raise OSError(errno.EIO, "what was written cannot be read again")
+                    raise OSError("what was written cannot be read again")
 
 
 def _windows(writer: CubeWriter, height: int = 1) -> Iterator[tuple[Any, Any]]:
@@ -187,11 +186,8 @@ def _copy_metadata(source: Any, file: Any) -> None:
         # The numbers are new ones.
         tags = {k: v for k, v in source.tags(band).items() if not k.startswith("STATISTICS_")}
         file.update_tags(band, **tags)
-    file.descriptions, file.scales, file.offsets = (
-        source.descriptions,
-        source.scales,
-        source.offsets,
-    )
+    for name in ("descriptions", "scales", "offsets"):
+        setattr(file, name, getattr(source, name))
     file.units = [unit or "" for unit in source.units]
     if source.gcps[0]:
         file.gcps = source.gcps

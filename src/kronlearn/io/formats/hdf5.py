@@ -35,6 +35,9 @@ class _Reversed:
     def __getitem__(self, key: Key) -> NDArray[Any]:
         return np.asarray(self.dataset[key[::-1]]).T
 
+    def __setitem__(self, key: Key, values: NDArray[Any]) -> None:
+        self.dataset[key[::-1]] = values.T
+
 
 def stored(dataset: Any, kind: str = "hdf5") -> StoredArray:
     """A dataset of an HDF5 file, given as h5py has it; its kind is "mat" for those of MATLAB."""
@@ -71,22 +74,19 @@ def save(writer: CubeWriter, place: Path) -> None:
     is_copy = is_hdf5(source) and _is_at_rest(source.thing)
     if is_copy:
         shutil.copyfile(str(source.path), place)
-    turn = slice(None, None, -1 if is_copy and source.format == "mat" else 1)
     with _PatientFile(place) as content:
         with h5py.File(content, "r+" if is_copy else "w", track_order=True) as file:
             array = file[source.dataset] if is_copy else _new(file, writer)
-            for key, part in writer.blocks(array.chunks and array.chunks[turn]):
-                numbers = writer.packed(part, array.dtype) if is_copy else part
-                array[key[turn]] = numbers if turn.step == 1 else numbers.T
+            if is_copy and source.format == "mat":
+                array = _Reversed(array)
+            for key, part in writer.blocks(array.chunks):
+                array[key] = writer.packed(part, array.dtype) if is_copy else part
                 content.check()
         content.check()
 
 
 def _is_at_rest(thing: Any) -> bool:
-    """Whether a copy of the file is a copy of the numbers.
-
-    It is not while the file is being written to, or where the numbers lie in other files.
-    """
+    """Whether the numbers lie in the file, and not in others, and nobody is writing to it."""
     dataset = getattr(thing, "dataset", thing)
     return dataset.file.mode == "r" and not dataset.is_virtual and not dataset.external
 
