@@ -23,6 +23,7 @@ from scipy.io import loadmat, netcdf_file
 
 from cube_files import BANDS_FIRST, KINDS, WAVELENGTHS, can_hold, cube_of, write_cube
 from kronlearn.io import writers
+from kronlearn.io.atomic import atomic_write
 from kronlearn.io.cubes import open_cube
 from kronlearn.io.stored import StoredArrayError
 
@@ -628,6 +629,24 @@ def test_a_file_is_replaced_only_where_that_is_wanted(tmp_path):
         write()
     assert (tmp_path / "b.npy").read_text() == "came meanwhile"
     assert left_over(tmp_path) == []
+
+
+def test_a_file_that_came_while_another_was_written_is_not_replaced(tmp_path):
+    def write():
+        with atomic_write(tmp_path / "a", overwrite=False) as (place,):
+            place.write_text("new")
+            (tmp_path / "a").write_text("came meanwhile")
+
+    with pytest.raises(FileExistsError, match="a exists already"):
+        write()
+    assert (tmp_path / "a").read_text() == "came meanwhile"
+    assert left_over(tmp_path) == []
+
+
+def test_a_header_is_not_replaced_without_its_numbers(tmp_path, rng):
+    path, _ = write_cube("envi", tmp_path, cube_of(rng, "u2"))
+    with pytest.raises(ValueError, match=r"cube\.dat would replace .*cube\.hdr, .*not all of"):
+        open_cube(path).create(tmp_path / "cube.dat")
 
 
 def test_all_rows_must_be_written_in_order(tmp_path):

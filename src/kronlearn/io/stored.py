@@ -273,11 +273,9 @@ def _format_of(path: Path) -> str:
     with told_as(f"{path} cannot be read"), open(path, "rb") as file:
         start = file.read(16)
     inside = [name for name, (*_, starts) in _FORMATS.items() if start.startswith(starts)]
-    # New files of MATLAB are HDF5 inside, with the axes in the reverse order.
-    found = inside[0] if inside and named != "mat" else named
-    if found is None:
+    if not inside and named is None:
         raise StoredArrayError(f"{path} is of no known format; these can be read: {KNOWN}.")
-    return found
+    return inside[0] if inside else str(named)
 
 
 def _open_path(path: Path, dataset: str | None, known: str | None = None) -> StoredArray:

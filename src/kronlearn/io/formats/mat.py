@@ -22,9 +22,8 @@ _MAX_BYTES = (1 << 31) - (1 << 16)
 def open_file(path: Path, dataset: str | None) -> StoredArray:
     """The array of a MATLAB file; its shape is the one that MATLAB shows."""
     with open(path, "rb") as file:
-        start = file.read(520)
-    if start.startswith(b"MATLAB 7.3") or b"\x89HDF\r\n" in start:
-        return hdf5.open_file(path, dataset, "mat")
+        if file.read(10) == b"MATLAB 7.3":
+            return hdf5.open_file(path, dataset, "mat")
     arrays = {n: v for n, v in _variables(path).items() if isinstance(v, np.ndarray)}
     name = choose(str(path), arrays, dataset)
     description = described(f"{path} ({name})", name, arrays[name], {}, None, arrays)
