@@ -74,7 +74,6 @@ def choose(name: str, found: Mapping[str, Any], dataset: str | None) -> str:
 
 
 def described(
-    label: str,
     name: str | None,
     array: Any,
     attributes: Mapping[Any, Any],
@@ -102,7 +101,7 @@ def described(
         "axes": None if axes is None else tuple(axes),
         "wavelengths": waves[0] if waves else None,
         "coordinates": {n: v for n, v in vectors.items() if n in (axes or ()) and v.ndim == 1},
-        **_declared(label, _plain(attributes), np.dtype(array.dtype), scaled),
+        **_declared(_plain(attributes), np.dtype(array.dtype), scaled),
     }
 
 
@@ -154,36 +153,34 @@ class Packing:
         return numbers.view(dtype.newbyteorder("="))
 
 
-def _declared(
-    name: str, attributes: Mapping[str, Any], dtype: np.dtype[Any], scaled: bool
-) -> dict[str, Any]:
+def _declared(attributes: Mapping[str, Any], dtype: np.dtype[Any], scaled: bool) -> dict[str, Any]:
     """``nodata`` and ``packing`` that the attributes of an array of this dtype describe."""
-    nodata = _nodata(name, attributes, dtype)
-    scale = _number(name, attributes, "scale_factor") if scaled else None
-    offset = _number(name, attributes, "add_offset") if scaled else None
+    nodata = _nodata(attributes, dtype)
+    scale = _number(attributes, "scale_factor") if scaled else None
+    offset = _number(attributes, "add_offset") if scaled else None
     if scale is None and offset is None:
         return {"nodata": nodata}
     scale = 1.0 if scale is None else float(scale)
     if scale == 0 or not math.isfinite(scale):
-        raise StoredArrayError(f"{name}: scale_factor = {scale} makes no sense.")
+        raise ValueError(f"scale_factor = {scale} makes no sense")
     native = dtype.newbyteorder("=")
     if str(attributes.get("_Unsigned", "false")).lower() == "true" and native.kind == "i":
         native = np.dtype(f"u{native.itemsize}")
-    fill = _nodata(name, attributes, native)
+    fill = _nodata(attributes, native)
     return {"nodata": nodata, "packing": Packing(scale, float(offset or 0.0), fill, native)}
 
 
-def _nodata(name: str, attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> float | int | None:
+def _nodata(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> float | int | None:
     """The value that attributes declare to mean no data."""
     for key in _NODATA_NAMES:
-        value = _number(name, attributes, key)
+        value = _number(attributes, key)
         if value is not None:
             wraps = dtype.kind == "u" and value < 0 and value == int(value)
             return int(value) % (1 << 8 * dtype.itemsize) if wraps else value
     return None
 
 
-def _number(name: str, attributes: Mapping[str, Any], key: str) -> float | int | None:
+def _number(attributes: Mapping[str, Any], key: str) -> float | int | None:
     value = attributes.get(key)
     if isinstance(value, str):
         try:
@@ -194,6 +191,6 @@ def _number(name: str, attributes: Mapping[str, Any], key: str) -> float | int |
             # xarray's form for floats in Zarr version 3.
             return float(struct.unpack("<d", base64.b64decode(value, validate=True))[0])
         except (binascii.Error, struct.error):
-            raise StoredArrayError(f"{name}: {key} = {value[:40]!r} is not a number.") from None
+            raise ValueError(f"{key} = {value[:40]!r} is not a number") from None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number else None

@@ -15,7 +15,7 @@ from kronlearn.io.conversion import bands_last
 from kronlearn.io.formats import image_folder
 from kronlearn.io.formats.conventions import WAVELENGTH_NAMES
 from kronlearn.io.formats.tiff import quiet, tiff_file, unwarned
-from kronlearn.io.stored import Key, StoredArray, StoredArrayError, need
+from kronlearn.io.stored import Key, StoredArray, need
 from kronlearn.io.writers import CubeWriter
 
 __all__ = ["envi_fields", "open_file", "place_of", "save"]
@@ -52,13 +52,6 @@ def open_file(path: Path, dataset: None) -> StoredArray:
             file = resources.enter_context(rasterio.open(path, driver="GTiff"))
         if len(file.subdatasets) > 1:
             return image_folder.open_file(path, None)
-        if file.count == 0:
-            raise StoredArrayError(f"{path} has no bands.")
-        if len(set(file.dtypes)) > 1:
-            raise StoredArrayError(
-                f"{path} has bands of several types ({', '.join(sorted(set(file.dtypes)))}); all "
-                "must have the same."
-            )
         return StoredArray(
             _Bands(file),
             str(path),

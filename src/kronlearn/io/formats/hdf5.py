@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from kronlearn.io.atomic import write_at
 from kronlearn.io.formats.conventions import NOT_KEPT, choose, described
-from kronlearn.io.stored import Key, StoredArray, need
+from kronlearn.io.stored import Key, StoredArray, format_by_ending, need
 from kronlearn.io.writers import CubeWriter
 
 __all__ = ["is_hdf5", "open_file", "save", "stored"]
 
 # HDF5 has 64 KiB for an attribute.
 _ATTRIBUTE_LENGTH = 2000
-_NETCDF_ENDINGS = (".nc", ".nc4", ".cdf")
 _NETCDF_DIMENSION = "This is a netCDF dimension but not a netCDF variable."
 
 
@@ -42,11 +41,11 @@ class _Reversed:
 def stored(dataset: Any, kind: str = "hdf5") -> StoredArray:
     """A dataset of an HDF5 file, given as h5py has it; its kind is "mat" for those of MATLAB."""
     path, name = Path(os.path.abspath(dataset.file.filename)), dataset.name.strip("/")
-    is_netcdf = "_NCProperties" in dataset.file.attrs or path.suffix.lower() in _NETCDF_ENDINGS
+    is_netcdf = "_NCProperties" in dataset.file.attrs or format_by_ending(path) == "netcdf"
     arrays = {n: d for n, d in _datasets(dataset.file).items() if not _is_bare_dimension(d)}
-    known = _attributes(dataset), _axes(dataset), arrays, is_netcdf
     thing = _Reversed(dataset) if kind == "mat" else dataset
-    description = described(f"{path} ({name})", name, dataset, *known)
+    known = _attributes(dataset), _axes(dataset), arrays, is_netcdf
+    description = described(name, dataset, *known)
     return StoredArray(thing, str(path), format=kind, path=path, **description)
 
 

@@ -45,10 +45,10 @@ class _Images:
         file, page = self.images[band]
         pixels = _pixels(file, page)
         if (pixels.shape, pixels.dtype) != (self.shape[1:], self.dtype):
+            first = np.broadcast_to(self.dtype.type(0), self.shape[1:])
             raise StoredArrayError(
-                f"{file} is an image of {_text(pixels.shape, pixels.dtype)}, but "
-                f"{self.images[0][0].name} of {_text(self.shape[1:], self.dtype)}; all images must "
-                "be equal in size and type."
+                f"{file} is an image of {Picture(pixels)}, but {self.images[0][0].name} of "
+                f"{Picture(first)}; all images must be equal in size and type."
             )
         return pixels
 
@@ -120,7 +120,3 @@ def _pixels(file: Path, page: int | None) -> NDArray[Any]:
     if picture.has_channels or len(picture.shape) != 2:
         raise StoredArrayError(f"{file} is not a gray image; one gray image per band is needed.")
     return picture.pixels
-
-
-def _text(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    return f"{' × '.join(map(str, shape))} {dtype.name} pixels"

@@ -26,7 +26,7 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
             return hdf5.open_file(path, dataset, "mat")
     arrays = {n: v for n, v in _variables(path).items() if isinstance(v, np.ndarray)}
     name = choose(str(path), arrays, dataset)
-    description = described(f"{path} ({name})", name, arrays[name], {}, None, arrays)
+    description = described(name, arrays[name], {}, None, arrays)
     return StoredArray(arrays[name], str(path), format="mat", path=path, **description)
 
 

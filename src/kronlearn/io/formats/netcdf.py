@@ -47,13 +47,9 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
         }
     name = choose(str(path), found, dataset)
     one = found[name]
-    known = one, one.attributes, one.axes, vectors
-    return in_file(
-        FileArray(path, one.shape, one.dtype, one.offset, one.strides),
-        path,
-        format="netcdf",
-        **described(f"{path} ({name})", name, *known),
-    )
+    description = described(name, one, one.attributes, one.axes, vectors)
+    thing = FileArray(path, one.shape, one.dtype, one.offset, one.strides)
+    return in_file(thing, path, format="netcdf", **description)
 
 
 def _address(array: NDArray[Any]) -> int:

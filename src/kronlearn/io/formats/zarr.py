@@ -39,7 +39,7 @@ def stored(
         path = Path(os.path.abspath(root))
     label = str(path) if path is not None else f"zarr.Array {array.store_path}"
     axes = None if not names else [str(name or "") for name in names]
-    description = described(label, array.path or None, array, attributes, axes, siblings or {})
+    description = described(array.path or None, array, attributes, axes, siblings or {})
     return StoredArray(array, label, format="zarr", path=path, **description)
 
 
