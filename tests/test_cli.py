@@ -304,7 +304,7 @@ def test_other_files_hold_patches_too(tmp_path, patches):
     found = [kl.load_dictionary(tmp_path / name) for name in "012"]
     assert found[0] == found[1] == found[2]
     line = fails(2, "learn", tmp_path / "p.h5")
-    assert line.endswith("two (50, 4, 6)); name one with --dataset.")
+    assert line.endswith("two (50, 4, 6). Name one with --dataset.")
 
 
 def test_means_are_removed_from_arrays_if_asked_for(tmp_path, patches):

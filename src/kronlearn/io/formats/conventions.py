@@ -47,30 +47,25 @@ def choose(name: str, found: Mapping[str, Any], dataset: str | None) -> str:
     That is ``dataset`` where it is given, or the only one of numbers with the most dimensions.
     """
     numeric = {k: v for k, v in found.items() if np.dtype(v.dtype).kind in "fiub"}
+    if dataset is not None:
+        inside = dataset.strip("/")
+        endings = [key for key in found if key.endswith(f"/{inside}")]
+        fitting, problem = [inside] if inside in found else endings, f"has no array {dataset!r}"
+    else:
+        arrays = {k: v for k, v in numeric.items() if len(v.shape) >= 2 and math.prod(v.shape) > 0}
+        most = max((len(v.shape) for v in arrays.values()), default=0)
+        fitting = [k for k, v in arrays.items() if len(v.shape) == most]
+        problem = "holds no array of numbers with two dimensions or more"
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        problem = "holds several arrays that could be meant"
     listing = ", ".join(f"{k} {tuple(v.shape)}" for k, v in list(numeric.items())[:12])
     listing = listing + (", …" if len(numeric) > 12 else "") or "none"
-    if dataset is not None:
-        name_inside = dataset.strip("/")
-        endings = [key for key in found if f"/{key}".endswith(f"/{name_inside}")]
-        if name_inside not in found and len(endings) != 1:
-            raise StoredArrayError(
-                f"{name} has no array {dataset!r}; its arrays of numbers are: {listing}."
-            )
-        return name_inside if name_inside in found else endings[0]
-    arrays = {k: v for k, v in numeric.items() if len(v.shape) >= 2 and math.prod(v.shape) > 0}
-    most = max((len(v.shape) for v in arrays.values()), default=0)
-    deepest = [k for k, v in arrays.items() if len(v.shape) == most]
-    if not deepest:
-        raise StoredArrayError(
-            f"{name} holds no array of numbers with two dimensions or more; its arrays of numbers "
-            f"are: {listing}."
-        )
-    if len(deepest) > 1:
-        raise StoredArrayError(
-            f"{name} holds several arrays that could be meant ({listing}); name one with dataset= "
-            "(for samples: kronlearn.io.stored.open_array(path, dataset=...))."
-        )
-    return deepest[0]
+    raise StoredArrayError(
+        f"{name} {problem}; its arrays of numbers are: {listing}. Name one with dataset= (for "
+        "samples: kronlearn.io.stored.open_array(path, dataset=...))."
+    )
 
 
 def described(
