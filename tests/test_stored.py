@@ -403,6 +403,14 @@ def test_an_envi_header_needs_its_file(tmp_path, rng):
         open_array(path)
 
 
+def test_the_names_of_envi_files_may_be_in_capitals(tmp_path, rng):
+    path, expected = write_cube("envi", tmp_path, cube_of(rng, "u2"), 0)
+    binary = path.with_suffix(".img").rename(tmp_path / "cube.IMG")
+    header = path.rename(tmp_path / "cube.HDR")
+    for name in (binary, header):
+        np.testing.assert_array_equal(whole(open_array(name)), expected)
+
+
 def test_an_envi_file_may_begin_with_other_bytes(tmp_path, rng):
     path, expected = write_cube("envi", tmp_path, cube_of(rng, "u2"), 0)
     binary = path.with_suffix(".img")
