@@ -304,7 +304,7 @@ def test_other_files_hold_patches_too(tmp_path, patches):
     found = [kl.load_dictionary(tmp_path / name) for name in "012"]
     assert found[0] == found[1] == found[2]
     line = fails(2, "learn", tmp_path / "p.h5")
-    assert line.endswith("two (50, 4, 6)); name one with --dataset.")
+    assert line.endswith("two (50, 4, 6). Name one with --dataset.")
 
 
 def test_means_are_removed_from_arrays_if_asked_for(tmp_path, patches):
@@ -611,7 +611,7 @@ def test_bad_inputs_are_refused(tmp_path, image, patches):
     for name, message in {
         "nothing.png": "nothing.png does not exist",
         "nothing.npy": "nothing.npy does not exist",
-        "text.png": "text.png is not an image that kronlearn can read",
+        "text.png": "text.png cannot be read as an image",
         "text.npy": "text.npy cannot be read as a NumPy array",
         "line.npy": "line.npy has shape (5,)",
         "complex.npy": "complex.npy holds complex128",

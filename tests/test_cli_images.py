@@ -213,10 +213,10 @@ def test_damaged_files_are_refused_by_name(tmp_path, photo):
     frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:])
     for name, message in {
         "missing.png": "does not exist",
-        "text.png": "is not an image",
+        "text.png": "cannot be read as an image",
         "text.tif": "cannot be read as an image",
         "text.npy": "cannot be read as an image",
-        "empty.jpg": "is not an image",
+        "empty.jpg": "cannot be read as an image",
         "cut.png": "cannot be read as an image",
         "deep.png": "cannot be read as an image",
         "cut.tif": "cannot be read as an image",

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from unittest import mock
 
 import h5py
 import numpy as np
@@ -22,6 +23,7 @@ from scipy.io import loadmat, netcdf_file
 
 from cube_files import BANDS_FIRST, KINDS, WAVELENGTHS, can_hold, cube_of, write_cube
 from kronlearn.io import writers
+from kronlearn.io.atomic import atomic_write
 from kronlearn.io.cubes import open_cube
 from kronlearn.io.stored import StoredArrayError
 
@@ -629,13 +631,31 @@ def test_a_file_is_replaced_only_where_that_is_wanted(tmp_path):
     assert left_over(tmp_path) == []
 
 
+def test_a_file_that_came_while_another_was_written_is_not_replaced(tmp_path):
+    def write():
+        with atomic_write(tmp_path / "a", overwrite=False) as (place,):
+            place.write_text("new")
+            (tmp_path / "a").write_text("came meanwhile")
+
+    with pytest.raises(FileExistsError, match="a exists already"):
+        write()
+    assert (tmp_path / "a").read_text() == "came meanwhile"
+    assert left_over(tmp_path) == []
+
+
+def test_a_header_is_not_replaced_without_its_numbers(tmp_path, rng):
+    path, _ = write_cube("envi", tmp_path, cube_of(rng, "u2"))
+    with pytest.raises(ValueError, match=r"cube\.dat would replace .*cube\.hdr, .*not all of"):
+        open_cube(path).create(tmp_path / "cube.dat")
+
+
 def test_all_rows_must_be_written_in_order(tmp_path):
     cube = open_cube(np.zeros((6, 4, 5), "f4"), band_axis=2)
     attempts = [
         ([(0, 2, 5)], r"a\.npy: 2 of 6 rows were written"),
-        ([(0, 2, 5), (3, 4, 5)], "rows 3 to 4 .*rows from 2 on are next"),
+        ([(0, 2, 5), (3, 4, 5)], "rows 3 to 4 .*rows from 2 to 6 at most are next"),
         ([(0, 2, 4)], r"\(2, 4, 4\)"),
-        ([(0, 7, 5)], "row 6 was given"),
+        ([(0, 7, 5)], "rows 0 to 7 .*rows from 0 to 6 at most are next"),
     ]
 
     def write(parts):
@@ -752,6 +772,16 @@ def test_writes_that_fail_are_told_and_leave_nothing(small_disk, tmp_path, rng):
     assert result.stdout.splitlines() == expected
     assert os.listdir(targets) == []
     assert small_disk is None or os.listdir(small_disk) == []
+
+
+def test_a_geotiff_that_has_lost_numbers_is_not_kept(tmp_path):
+    cube = open_cube(np.ones((3, 4, 5)), band_axis=2)
+    # As where GDAL fails when it closes the file, and does not say so.
+    lost = mock.patch.object(rasterio.io.DatasetWriter, "write")
+    words = r"a\.tif could not be written: what was written cannot be read again"
+    with lost, pytest.raises(OSError, match=words):
+        copy(cube, tmp_path / "a.tif")
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_disk_that_is_too_small_is_told_before_the_work(tmp_path, monkeypatch):

@@ -202,19 +202,13 @@ def test_a_dataset_is_named_only_where_there_are_several():
         open_array(np.zeros((3, 4)), dataset="x")
 
 
-OUTSIDE = [(slice(0, 2),) * 3, (slice(0, 2), slice(0, 9)), (slice(1), slice(2, 1))]
-
-
-@pytest.mark.parametrize("key", OUTSIDE)
-def test_a_part_must_lie_within_the_array(key):
-    with pytest.raises(ValueError, match=r"numpy\.ndarray"):
-        open_array(np.zeros((3, 4))).read(key)
-
-
-@pytest.mark.parametrize("part", [slice(0, 3, 2), slice(-2, None), slice(2, 1)])
-def test_a_slice_has_step_one_and_counts_from_the_start(part):
-    with pytest.raises(ValueError, match="step one within it"):
-        open_array(np.zeros((3, 4))).read((part, slice(None)))
+def test_parts_are_named_as_numpy_names_them():
+    values = np.arange(12).reshape(3, 4)
+    array = open_array(values)
+    np.testing.assert_array_equal(array.read((slice(-2, None), slice(1, 99))), values[-2:, 1:])
+    assert array.read((slice(2, 1),)).shape == (0, 4)
+    with pytest.raises(ValueError, match=r"numpy\.ndarray: .*give slices of step one"):
+        array.read((slice(0, 3, 2), slice(None)))
 
 
 # ---------------------------------------------------------------------------- names inside
@@ -330,13 +324,11 @@ def test_text_under_another_name_is_refused(ending, tmp_path):
         open_array(path)
 
 
-@pytest.mark.parametrize("ending", ["h5", "nc", "mat", "tif", "zip", "hdr"])
-def test_a_file_with_the_ending_of_another_format_is_told_so(ending, tmp_path):
-    np.save(tmp_path / "a.npy", np.zeros((3, 4)))
+@pytest.mark.parametrize("ending", ["h5", "nc", "tif", "zip", "hdr"])
+def test_a_file_with_the_ending_of_another_format_is_read_as_what_it_is(ending, tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((3, 4)))
     path = (tmp_path / "a.npy").rename(tmp_path / f"a.{ending}")
-    words = rf"a\.{ending} is named \.{ending}, but its content is a NumPy array"
-    with pytest.raises(StoredArrayError, match=words):
-        open_array(path)
+    np.testing.assert_array_equal(whole(open_array(path)), np.ones((3, 4)))
 
 
 KNOWN_BY_CONTENT = ("npy", "geotiff", "hdf5", "netcdf 3", "mat 5", "zarr, zip", "envi")
@@ -411,6 +403,14 @@ def test_an_envi_header_needs_its_file(tmp_path, rng):
         open_array(path)
 
 
+def test_the_names_of_envi_files_may_be_in_capitals(tmp_path, rng):
+    path, expected = write_cube("envi", tmp_path, cube_of(rng, "u2"), 0)
+    binary = path.with_suffix(".img").rename(tmp_path / "cube.IMG")
+    header = path.rename(tmp_path / "cube.HDR")
+    for name in (binary, header):
+        np.testing.assert_array_equal(whole(open_array(name)), expected)
+
+
 def test_an_envi_file_may_begin_with_other_bytes(tmp_path, rng):
     path, expected = write_cube("envi", tmp_path, cube_of(rng, "u2"), 0)
     binary = path.with_suffix(".img")
@@ -435,7 +435,7 @@ def test_images_of_a_folder_are_alike(tmp_path, rng):
 
     for image, words in (
         (np.zeros((13, 12), "u2"), r"band3\.png is an image of 13 × 12 .*band1\.png of 13 × 11"),
-        (np.zeros((13, 11), "u1"), r"band3\.png is an image of 13 × 11 uint8"),
+        (np.zeros((13, 11), "u1"), r"band3\.png is an image of 13 × 11 gray uint8"),
         (np.zeros((13, 11, 3), "u1"), r"band3\.png is not a gray image"),
     ):
         Image.fromarray(image).save(path / "band3.png")
@@ -498,17 +498,6 @@ def test_a_file_that_cannot_be_used_is_closed(kind, tmp_path, rng):
     assert open_handles(path) == 0, caught
 
 
-def test_a_geotiff_of_several_types_is_refused_and_closed(tmp_path):
-    profile = {"driver": "GTiff", "count": 1, "height": 4, "width": 5, "dtype": "uint8"}
-    with rasterio.open(tmp_path / "a.tif", "w", transform=PLACE, **profile) as file:
-        file.write(np.ones((1, 4, 5), np.uint8))
-        file.update_tags(1, wavelength="400")
-    two_types = mock.patch.object(rasterio.DatasetReader, "dtypes", ("uint8", "uint16"))
-    with two_types, pytest.raises(StoredArrayError, match="bands of several types") as caught:
-        open_array(tmp_path / "a.tif")
-    assert open_handles(tmp_path / "a.tif") == 0, caught
-
-
 class Failing(Squares):
     def __init__(self, error):
         self.error = error
@@ -517,30 +506,40 @@ class Failing(Squares):
         raise self.error
 
 
-def test_only_errors_of_the_file_become_errors_of_the_array(tmp_path):
+def test_only_errors_of_the_file_become_errors_of_the_array():
     every = (slice(None), slice(None))
     with pytest.raises(MemoryError):
         open_array(Failing(MemoryError())).read(every)
-    np.save(tmp_path / "a.npy", np.ones(3))
-    too_large = mock.patch("kronlearn.io.formats.npy.open_file", side_effect=MemoryError)
-    with too_large, pytest.raises(MemoryError):
-        open_array(tmp_path / "a.npy")
     undecodable = UnicodeDecodeError("utf-8", b"x", 0, 1, "no text")
     with pytest.raises(StoredArrayError, match=r"Failing cannot be read at \[0:5, 0:6\].*no text"):
         open_array(Failing(undecodable)).read(every)
 
 
-@pytest.mark.parametrize("kind", ["geotiff", "images, tif", "pages"])
-def test_too_little_memory_is_not_taken_for_a_damaged_tiff(kind, tmp_path, rng, monkeypatch):
-    path, _ = write_cube(kind, tmp_path, cube_of(rng, "u2"))
+#: What opens the files of a kind, and what reads their numbers where that is no part of it.
+OPENERS = {
+    "npy": "numpy.lib.format.read_magic",
+    "envi": "spectral.io.envi.read_envi_header",
+    "geotiff": "rasterio.open",
+    "hdf5": "h5py.File",
+    "netcdf 3": "scipy.io.netcdf_file",
+    "mat 5": "scipy.io.loadmat",
+    "zarr 3": "zarr.open",
+    "images, tif": "tifffile.TiffFile",
+    "images, png": "PIL.Image.open",
+    "pages": "tifffile.TiffFile",
+}
+READERS = {"npy": "os.preadv", "images, tif": "tifffile.TiffPageSeries.asarray"}
+READERS |= {"pages": "tifffile.TiffPage.asarray"}
+
+
+@pytest.mark.parametrize("kind", OPENERS)
+def test_too_little_memory_is_not_taken_for_a_damaged_file(kind, tmp_path, rng):
+    path, _ = write_cube(kind, tmp_path, cube_of(rng, dtype_for(kind)))
     array = open_array(path)
-    opening = mock.patch("tifffile.TiffFile", side_effect=MemoryError)
-    with opening, pytest.raises(MemoryError):
+    with mock.patch(OPENERS[kind], side_effect=MemoryError), pytest.raises(MemoryError):
         open_array(path)
-    reader = "TiffPage" if kind == "pages" else "TiffPageSeries"
-    decoding = mock.patch(f"tifffile.{reader}.asarray", side_effect=MemoryError)
-    if kind != "geotiff":
-        with decoding, pytest.raises(MemoryError):
+    if kind in READERS:
+        with mock.patch(READERS[kind], side_effect=MemoryError), pytest.raises(MemoryError):
             whole(array)
 
 
@@ -695,18 +694,6 @@ def test_complex_matlab_variables_are_not_read_as_real(tmp_path):
         assert open_array(tmp_path / "a.mat").dataset == "cube"
         with pytest.raises(StoredArrayError, match=r"a\.mat \(z\) holds complex128 values"):
             open_array(tmp_path / "a.mat", "z")
-
-
-@pytest.mark.parametrize(("place", "value"), [(184, 200), (184, 8), (145, 8)])
-def test_damage_that_crashes_scipy_is_refused(place, value, tmp_path):
-    # The type of the numbers, and the flag that says that imaginary ones follow.
-    savemat(tmp_path / "a.mat", {"cube": np.ones((3, 4, 5))})
-    content = bytearray((tmp_path / "a.mat").read_bytes())
-    assert content[180:184] == b"cube"
-    content[place] = value
-    (tmp_path / "a.mat").write_bytes(content)
-    with pytest.raises(StoredArrayError, match=r"a\.mat"):
-        open_array(tmp_path / "a.mat")
 
 
 def test_matlab_keeps_whole_numbers_in_small_types(tmp_path):

@@ -47,17 +47,6 @@ class ArraySource(Source):
         """Whether the array is in memory, not stored."""
         return isinstance(self.array, np.ndarray)
 
-    @property
-    def is_direct(self) -> bool:
-        """Whether the array can be used as it is, without copies."""
-        return bool(
-            isinstance(self.array, np.ndarray)
-            and self.array.dtype == self.dtype
-            and self.array.dtype.isnative
-            and self.array.flags.c_contiguous
-            and self.array.flags.aligned
-        )
-
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Consecutive samples; a view where the array can be used as it is."""
         return self._converted(self.array[start:stop])
@@ -69,8 +58,11 @@ class ArraySource(Source):
         return self._converted(self.array[rows])
 
     def whole(self, start: int, stop: int) -> NDArray[Any] | None:
-        """Consecutive samples if they need no conversion."""
-        return self.read(start, stop) if self.is_direct else None
+        """Consecutive samples if the array can be used as it is, without copies."""
+        array = self.array
+        if not isinstance(array, np.ndarray) or array.dtype != self.dtype:
+            return None
+        return self.read(start, stop) if array.flags.c_contiguous and array.flags.aligned else None
 
     def file(self, start: int) -> tuple[int, int] | None:
         """Descriptor and offset of an uncompressed file with samples of this dtype in C order."""

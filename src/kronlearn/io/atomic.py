@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["atomic_write", "check_targets", "explaining", "remove", "replace_file"]
-__all__ += ["temporary_place", "write_at"]
+__all__ = ["atomic_write", "check_targets", "explaining", "remove", "temporary_place", "write_at"]
 
 _NO_SPACE = "No space left"
 _FULL = "the disk is full (no space left on the device); make room or choose another disk"
@@ -26,20 +25,8 @@ def atomic_write(
 
     When the block ends, what was written is brought to the disk and moved to its targets, in their
     order: a reader sees the old file or the new one, also after a crash. After an error nothing is
-    left of it, and the targets are as they were. A link stays a link to what is replaced.
-
-    Raises
-    ------
-    FileExistsError
-        If a target exists, or has come to exist meanwhile, and ``overwrite`` is false.
-    OSError
-        If something could not be written; the message names the first target.
-
-    Examples
-    --------
-    >>> from kronlearn.io.atomic import atomic_write
-    >>> with atomic_write("a.txt") as (place,):  # doctest: +SKIP
-    ...     place.write_text("all or nothing")
+    left of it, and the targets are as they were. A link stays a link to what is replaced. A target
+    that exists, or has come to exist meanwhile, is an error if ``overwrite`` is false.
     """
     final = tuple(Path(os.path.realpath(target)) for target in targets)
     check_targets(final, overwrite)
@@ -56,14 +43,6 @@ def atomic_write(
                 _sync(target.parent)
     finally:
         remove(*places)
-
-
-def replace_file(target: Path, content: bytes) -> None:
-    """Write a file of this content in one step, whatever is there."""
-    if target.is_dir():
-        raise IsADirectoryError(f"{target} is a folder; give the name of a file.")
-    with atomic_write(target) as (place,):
-        place.write_bytes(content)
 
 
 def temporary_place(target: Path) -> Path:
@@ -125,7 +104,9 @@ def _sync(place: Path) -> None:
 
 
 def _move(place: Path, target: Path) -> None:
-    """Move a file or folder to its place, whatever is there."""
+    """Move a file or folder to its place; a folder is replaced by a folder only."""
+    if target.is_dir() and not place.is_dir():
+        raise IsADirectoryError(f"{target} is a folder; give the name of a file.")
     if not target.is_dir():
         os.replace(place, target)
         return

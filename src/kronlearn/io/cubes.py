@@ -150,26 +150,19 @@ class Cube:
         True
         """
         values = self.read(rows, columns, bands)
-        if self.nodata is None:
-            if self.dtype.kind == "f" and not np.isfinite(values).all():
-                starts = [0 if part is None else part.start or 0 for part in (rows, columns, bands)]
-                self._refuse(values, starts)
-            return values, None
-        valid = self._valid(values)
-        return values, None if valid is None or valid.all() else valid
-
-    def _valid(self, values: NDArray[Any]) -> NDArray[np.bool_] | None:
-        """Where values are data, and finite; None where no value means that there are none."""
-        if self.nodata is None:
-            return None
         if self.dtype.kind == "f":
-            # The file's value in the file's precision: −9999.9 is another number in float32.
-            with np.errstate(over="ignore"):
-                nodata = self.dtype.type(self.nodata)
-            return np.isfinite(values) & (values != nodata)
-        if not fits(self.nodata, self.dtype):
-            return None
-        return values != self.dtype.type(self.nodata)
+            valid = np.isfinite(values)
+            if self.nodata is not None:
+                # The file's value in the file's precision: −9999.9 is another number in float32.
+                with np.errstate(over="ignore"):
+                    valid &= values != self.dtype.type(self.nodata)
+            elif not valid.all():
+                self._refuse(values, (rows, columns, bands))
+        elif self.nodata is not None and fits(self.nodata, self.dtype):
+            valid = values != self.dtype.type(self.nodata)
+        else:
+            return values, None
+        return values, None if valid.all() else valid
 
     def like(self, values: NDArray[Any]) -> Any:
         """Return new values for the whole cube as the kind of object that this one was made from.
@@ -259,8 +252,9 @@ class Cube:
         rows, columns, bands = (*(lengths[axis] for axis in self.axes), 1)[:3]
         return rows, columns, bands
 
-    def _refuse(self, values: NDArray[Any], starts: list[int]) -> None:
+    def _refuse(self, values: NDArray[Any], parts: tuple[slice | None, ...]) -> None:
         place = np.argwhere(~np.isfinite(values))[0]
+        starts = [0 if part is None else part.start or 0 for part in parts]
         row, column, band = (int(i) + start for i, start in zip(place, starts, strict=True))
         kind = "NaN" if math.isnan(values[tuple(place)]) else "infinity"
         raise StoredArrayError(
@@ -331,50 +325,38 @@ def open_cube(
 
 
 def _find_axes(stored: StoredArray, given: int | None) -> tuple[tuple[int, ...], str]:
-    """The axes of rows, columns and bands, and what speaks for that of the bands.
+    """The axes of rows, columns and, if there is one, bands, and what speaks for that of the bands.
 
-    Raises
-    ------
-    StoredArrayError
-        If the array does not have two or three dimensions, not counting those of length one.
+    Of more than three axes those of length one do not count.
     """
-    axes = _long_axes(stored, given)
-    if len(axes) == 2 and given is None:
-        return tuple(axes), "one band: there are two dimensions"
-    if len(axes) == 2:
-        raise stored.error(
-            f"has two dimensions, {stored.shape}, and so one band; leave out band_axis={given}"
-        )
-    if len(axes) != 3:
-        raise stored.error(
-            f"has shape {stored.shape}; a cube has two or three dimensions, or more of length one"
-        )
-    if given is None:
-        axis, reason = _found(stored, axes)
-    else:
-        axis, reason = operator.index(given) % stored.ndim, "given"
-        if stored.band_axis not in (None, axis):
-            raise stored.error(
-                f"has its bands along axis {stored.band_axis}, as its format says; leave out "
-                f"band_axis={given}"
-            )
-    return (*(a for a in axes if a != axis), axis), reason
-
-
-def _long_axes(stored: StoredArray, given: int | None) -> list[int]:
-    """The axes that count: all, but of more than three only those longer than one."""
-    ndim = stored.ndim
+    shape, ndim = stored.shape, stored.ndim
     if given is not None and not -ndim <= operator.index(given) < ndim:
-        raise StoredArrayError(
-            f"band_axis={given} does not exist in {stored.name} of shape {stored.shape}; give a "
-            f"number from 0 to {ndim - 1}."
+        raise stored.error(
+            f"has shape {shape}: band_axis={given} does not exist; give a number from 0 to "
+            f"{ndim - 1}"
         )
-    axes = list(range(ndim))
     bands = None if given is None else given % ndim
+    axes = list(range(ndim))
     for axis in range(ndim):
-        if len(axes) > 3 and stored.shape[axis] == 1 and axis != bands:
+        if len(axes) > 3 and shape[axis] == 1 and axis != bands:
             axes.remove(axis)
-    return axes
+    if len(axes) not in (2, 3):
+        raise stored.error(
+            f"has shape {shape}; a cube has two or three dimensions, or more of length one"
+        )
+    if len(axes) == 2:
+        if given is not None:
+            raise stored.error(f"has two dimensions and so one band; leave out band_axis={given}")
+        return tuple(axes), "one band: there are two dimensions"
+    reason = "given"
+    if bands is None:
+        bands, reason = _found(stored, axes)
+    elif stored.band_axis not in (None, bands):
+        raise stored.error(
+            f"has its bands along axis {stored.band_axis}, as its format says; leave out "
+            f"band_axis={given}"
+        )
+    return (*(axis for axis in axes if axis != bands), bands), reason
 
 
 def _found(stored: StoredArray, axes: list[int]) -> tuple[int, str]:

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from PIL.PngImagePlugin import putchunk
 
 from kronlearn.io.atomic import atomic_write
 from kronlearn.io.formats.tiff import tiff_file, unwarned
+from kronlearn.io.stored import told_as
 
-__all__ = [
-    "READABLE",
-    "Picture",
-    "check_writable",
-    "gray_levels",
-    "luminance",
-    "read_picture",
-    "write_picture",
-]
+__all__ = ["READABLE", "Picture", "check_writable", "gray_levels", "luminance", "read_picture"]
+__all__ += ["save_picture", "write_picture"]
 
 #: Endings of the files that a folder is searched for.
-READABLE = (
-    *(".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm"),
-    *(".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"),
-)
+READABLE: tuple[str, ...] = (".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm")
+READABLE += (".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")
 
 # Tags of a TIFF that say where on the Earth a pixel lies, and which value marks missing data.
 _GEOREFERENCE = (33550, 33922, 34264, 34735, 34736, 34737, 42113)
@@ -102,15 +95,8 @@ def read_picture(path: Path) -> Picture:
         raise FileNotFoundError(f"{path} does not exist or is not a file.")
     readers = {".npy": _read_array, ".tif": _read_tiff, ".tiff": _read_tiff}
     reader = readers.get(path.suffix.lower(), _read_with_pillow)
-    try:
+    with told_as(f"{path} cannot be read as an image"):
         picture = reader(path)
-    except UnidentifiedImageError:
-        raise ValueError(f"{path} is not an image that kronlearn can read.") from None
-    except (MemoryError, PermissionError):
-        raise
-    except Exception as problem:
-        # Every format's reader has its own errors for a damaged or foreign file.
-        raise ValueError(f"{path} cannot be read as an image: {problem}") from problem
     if picture.pixels.dtype.kind not in "fiub":
         raise ValueError(f"{path} has dtype {picture.pixels.dtype}; give real numbers.")
     if len(picture.shape) not in (2, 3) or not picture.pixels.size:
@@ -267,23 +253,28 @@ def _without_palette(picture: Picture) -> Picture:
 
 
 class Format(NamedTuple):
-    """What files with an ending can hold."""
+    """What files with an ending can hold, and how Pillow is to write them."""
 
     name: str
     #: Types of pixels; None: any.
     dtypes: tuple[str, ...] | None
     alpha: bool = True
     stacks: bool = False
+    options: Mapping[str, Any] = {}
 
 
+_TIFF = Format("TIFF", None, stacks=True)
+_JPEG = Format("JPEG", ("uint8",), alpha=False, options={"quality": 95, "subsampling": 0})
+# Without loss, also where nothing can be seen.
+_WEBP = Format("WebP", ("uint8",), options={"lossless": True, "exact": True})
 _FORMATS = {
     ".png": Format("PNG", ("bool", "uint8", "uint16")),
-    ".tif": Format("TIFF", None, stacks=True),
-    ".tiff": Format("TIFF", None, stacks=True),
+    ".tif": _TIFF,
+    ".tiff": _TIFF,
     ".npy": Format("NumPy", None, alpha=False, stacks=True),
-    ".jpg": Format("JPEG", ("uint8",), alpha=False),
-    ".jpeg": Format("JPEG", ("uint8",), alpha=False),
-    ".webp": Format("WebP", ("uint8",)),
+    ".jpg": _JPEG,
+    ".jpeg": _JPEG,
+    ".webp": _WEBP,
     ".bmp": Format("BMP", ("bool", "uint8"), alpha=False),
 }
 
@@ -314,15 +305,14 @@ def _holds(form: Format, picture: Picture) -> bool:
     return typed and shaped
 
 
-# WebP without loss, also where nothing can be seen.
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "JPEG": {"quality": 95, "subsampling": 0},
-    "WebP": {"lossless": True, "exact": True},
-}
-
-
 def write_picture(path: Path, picture: Picture, overwrite: bool) -> None:
     """Write an image to a file of the format that its ending says, whole or not at all."""
+    with atomic_write(path, overwrite=overwrite) as (place,):
+        save_picture(place, picture)
+
+
+def save_picture(path: Path, picture: Picture) -> None:
+    """Write an image to a new file of the format that its ending says."""
     form = _FORMATS[path.suffix.lower()]
     pixels = picture.pixels
     if picture.alpha is not None and form.alpha:
@@ -330,24 +320,22 @@ def write_picture(path: Path, picture: Picture, overwrite: bool) -> None:
         pixels = np.concatenate([colours, picture.alpha[..., None]], axis=-1)
     else:
         picture = replace(picture, alpha=None)
-    with atomic_write(path, overwrite=overwrite) as (place,):
-        if form.name == "NumPy":
-            np.save(place, pixels)
-        elif form.name == "TIFF":
-            _write_tiff(place, pixels, picture)
-        elif pixels.dtype == np.uint16 and pixels.ndim == 3:
-            _write_png16(place, pixels, picture.icc)
-        else:
-            options = {**_OPTIONS.get(form.name, {}), "icc_profile": picture.icc}
-            Image.fromarray(pixels).save(place, **options)
+    if form.name == "NumPy":
+        np.save(path, pixels)
+    elif form.name == "TIFF":
+        _write_tiff(path, pixels, picture)
+    elif pixels.dtype == np.uint16 and pixels.ndim == 3:
+        _write_png16(path, pixels, picture.icc)
+    else:
+        Image.fromarray(pixels).save(path, **form.options, icc_profile=picture.icc)
 
 
-def _write_tiff(place: Path, pixels: NDArray[Any], picture: Picture) -> None:
+def _write_tiff(path: Path, pixels: NDArray[Any], picture: Picture) -> None:
     import tifffile
 
     more = [] if picture.n_channels == 3 else ["unspecified"] * (picture.n_channels - 1)
     tifffile.imwrite(
-        place,
+        path,
         pixels,
         photometric="rgb" if picture.n_channels == 3 else "minisblack",
         planarconfig="contig" if pixels.ndim > len(picture.shape) else None,
@@ -359,7 +347,7 @@ def _write_tiff(place: Path, pixels: NDArray[Any], picture: Picture) -> None:
     )
 
 
-def _write_png16(place: Path, pixels: NDArray[np.uint16], icc: bytes | None) -> None:
+def _write_png16(path: Path, pixels: NDArray[np.uint16], icc: bytes | None) -> None:
     """Write pixels (rows, columns, 2 to 4) of 16 bits, which Pillow cannot write."""
     rows, columns, channels = pixels.shape
     # The format's numbers for gray and alpha, RGB, RGBA.
@@ -370,7 +358,7 @@ def _write_png16(place: Path, pixels: NDArray[np.uint16], icc: bytes | None) -> 
     filtered[:, 0] = 2
     filtered[:, 1:] = lines
     filtered[1:, 1:] -= lines[:-1]
-    with open(place, "wb") as file:
+    with open(path, "wb") as file:
         file.write(b"\x89PNG\r\n\x1a\n")
         putchunk(file, b"IHDR", struct.pack(">IIBBBBB", columns, rows, 16, colour, 0, 0, 0))
         if icc:

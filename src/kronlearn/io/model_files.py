@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary
 from kronlearn.core.loop import Entry, State
-from kronlearn.io.atomic import replace_file
+from kronlearn.io.atomic import atomic_write
 
 __all__ = ["ModelFileError", "ModelFileNotFoundError", "load_dictionary", "load_state"]
-__all__ += ["read_file", "replace_file", "save_dictionary", "save_state", "write_file"]
+__all__ += ["read_file", "save_dictionary", "save_state", "write_file"]
 
 FORMAT = "kronlearn model"
 VERSION = 1
@@ -54,22 +54,8 @@ def save_dictionary(
     dictionary : KroneckerDictionary or KroneckerSumDictionary
     path : str or path
     info : dict, optional
-        Anything JSON can hold, to be kept with the factors (how they were learned, say).
-
-    Examples
-    --------
-    >>> import os, tempfile
-    >>> import numpy as np
-    >>> import kronlearn as kl
-    >>> from kronlearn.io.model_files import read_file, save_dictionary
-    >>> d = kl.KroneckerDictionary([np.eye(8), np.eye(8)])
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = os.path.join(folder, "eye.safetensors")
-    ...     save_dictionary(d, path, info={"source": "nothing at all"})
-    ...     same = kl.load_dictionary(path) == d
-    ...     tensors, info = read_file(path, "dictionary")
-    >>> same, info
-    (True, {'source': 'nothing at all'})
+        Anything JSON can hold, to be kept with the factors (how they were learned, say); in the
+        header that ``read_file`` returns.
     """
     write_file(path, "dictionary", _tensors(dictionary, "factors"), info or {})
 
@@ -128,21 +114,14 @@ def write_file(
         raise ValueError(f"The header of a model file must be JSON: {problem}.") from problem
     # It takes the bytes as they lie in memory.
     arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-    replace_file(Path(path), safetensors.numpy.save(arrays, metadata={"kronlearn": text}))
+    with atomic_write(path) as (place,):
+        place.write_bytes(safetensors.numpy.save(arrays, metadata={"kronlearn": text}))
 
 
 def read_file(path: PathLike, kind: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """The named arrays and the JSON header of a model file of this kind.
+    """The named arrays and the JSON header of a model file, "dictionary" or "checkpoint".
 
-    Parameters
-    ----------
-    path : str or path
-    kind : "dictionary" or "checkpoint"
-
-    Raises
-    ------
-    ModelFileError
-        If the file is missing, damaged, of another kind or of an unknown version.
+    ModelFileError if the file is missing, damaged, of another kind or of an unknown version.
     """
     if not Path(path).exists():
         raise ModelFileNotFoundError(f"{path} does not exist.")
@@ -180,20 +159,18 @@ def load_state(path: PathLike, problem: dict[str, Any]) -> State:
     tensors, header = read_file(path, "checkpoint")
     stored = header.get("problem")
     if not isinstance(stored, dict):
-        raise ModelFileError(f"{os.fspath(path)} is not a kronlearn checkpoint.")
+        raise _error(path, "is not a kronlearn checkpoint")
     for name, value in problem.items():
         if stored.get(name) != value:
             reason = f"its {name} is {stored.get(name)!r}, here it is {value!r}"
             if name == "samples":
                 reason = "it was made from other samples"
-            raise ModelFileError(
-                f"{os.fspath(path)} belongs to another run: {reason}. Delete the file or choose "
-                "another checkpoint path."
-            )
+            cure = "Delete the file or choose another checkpoint path"
+            raise _error(path, f"belongs to another run: {reason}. {cure}")
     try:
         return _state(tensors, header, problem)
     except (KeyError, TypeError, ValueError) as error:
-        raise ModelFileError(f"{os.fspath(path)} is damaged: {error}.") from None
+        raise _error(path, f"is damaged: {error}") from None
 
 
 def _error(path: PathLike, problem: str) -> ModelFileError:

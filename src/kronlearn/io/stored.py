@@ -25,24 +25,19 @@ Key = tuple[slice, ...]
 # The formats by their modules in ``formats``: what they are, the endings of their names, and the
 # first bytes of their files.
 _TIFF = (b"II*\x00", b"MM\x00*", b"II+\x00", b"MM\x00+")
-_CLASSIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
 _FORMATS: dict[str, tuple[str, tuple[str, ...], tuple[bytes, ...]]] = {
     "npy": ("a NumPy array (.npy)", (".npy",), (b"\x93NUMPY",)),
     "hdf5": ("an HDF5 file (.h5)", (".h5", ".hdf5", ".he5", ".hdf"), (b"\x89HDF\r\n\x1a\n",)),
-    "netcdf": ("a NetCDF file (.nc)", (".nc", ".nc4", ".cdf"), _CLASSIC),
+    "netcdf": ("a NetCDF file (.nc)", (".nc", ".nc4", ".cdf"), (b"CDF\x01", b"CDF\x02")),
     "mat": ("a MATLAB file (.mat)", (".mat",), (b"MATLAB ",)),
     "geotiff": ("a TIFF image (.tif)", (".tif", ".tiff"), _TIFF),
     "zarr": ("a Zarr store (.zarr or .zip)", (".zarr", ".zip"), (b"PK\x03\x04",)),
     "envi": ("an ENVI header (.hdr)", (".hdr",), (b"ENVI",)),
     "image_folder": ("a folder of images", (), ()),
 }
-# Formats whose files may look like those of another inside, and those that name their arrays.
-_ALSO = {"netcdf": "hdf5", "mat": "hdf5"}
+KNOWN = ", ".join(what for what, *_ in _FORMATS.values())
+# Formats that name their arrays.
 _NAMED = ("hdf5", "netcdf", "mat", "zarr")
-KNOWN = (
-    ".npy, .zarr (folder or .zip), .h5, .hdf5, .he5, .nc, .nc4, .mat, ENVI (.hdr and the file "
-    "beside it), GeoTIFF (.tif, .tiff) and folders of images"
-)
 
 
 class StoredArrayError(ValueError):
@@ -130,16 +125,20 @@ class StoredArray:
         Parameters
         ----------
         key : tuple of slice
-            Of step one and within the array; ``slice(None)`` is all of a dimension, and so is what
-            is missing behind the last one.
+            Of step one, as NumPy takes them; what is missing behind the last one is all of a
+            dimension.
 
         Raises
         ------
         StoredArrayError
             If the numbers are not there: the file was cut off, is damaged or cannot be read.
         """
-        key = self._bounds(key)
-        expected = tuple(part.stop - part.start for part in key)
+        key = (*key, *[slice(None)] * (self.ndim - len(key)))
+        parts = [range(n)[part] for part, n in zip(key, self.shape, strict=True)]
+        if any(part.step != 1 for part in parts):
+            raise ValueError(f"{self.name}: {key} has a step; give slices of step one.")
+        key = tuple(slice(part.start, part.stop) for part in parts)
+        expected = tuple(map(len, parts))
         if 0 in expected:
             return np.empty(expected, self.dtype)
         if self._closing is not None and not self._closing.alive:
@@ -176,22 +175,6 @@ class StoredArray:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def _bounds(self, key: Key) -> Key:
-        """The slices with their starts and stops, once they are known to lie within the array."""
-        if len(key) > self.ndim:
-            raise ValueError(f"{self.name}: {len(key)} slices given for {self.ndim} dimensions.")
-        found = []
-        key = (*key, *[slice(None)] * (self.ndim - len(key)))
-        for part, length in zip(key, self.shape, strict=True):
-            start, stop = part.start or 0, length if part.stop is None else part.stop
-            if part.step not in (None, 1) or not 0 <= start <= stop <= length:
-                raise ValueError(
-                    f"{self.name}: {part} is not a part of an axis of length {length}; give a "
-                    "slice of step one within it."
-                )
-            found.append(slice(int(start), int(stop)))
-        return tuple(found)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.format == "memory" or self.path is None:
@@ -244,8 +227,7 @@ def open_array(thing: Any, dataset: str | None = None) -> StoredArray:
     if isinstance(thing, StoredArray):
         return thing
     if isinstance(thing, str | os.PathLike):
-        path = Path(os.path.abspath(os.fspath(thing)))
-        return _open_path(path, dataset)
+        return _open_path(Path(os.path.abspath(thing)), dataset)
     return module_of("memory").wrap(thing, dataset)
 
 
@@ -272,10 +254,11 @@ def format_by_ending(path: Path) -> str | None:
 
 
 def _format_of(path: Path) -> str:
-    """The format of a file or folder, by its name and its content."""
+    """The format of a file or folder: what its first bytes say, or else its name."""
+    named = format_by_ending(path)
     if path.is_dir():
-        is_zarr = any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
-        return "zarr" if is_zarr or path.suffix.lower() == ".zarr" else "image_folder"
+        is_zarr = named == "zarr" or module_of("zarr").is_store(path)
+        return "zarr" if is_zarr else "image_folder"
     if not path.is_file():
         raise StoredArrayError(f"{path} is not a regular file.")
     if path.stat().st_size == 0:
@@ -285,25 +268,14 @@ def _format_of(path: Path) -> str:
             f"{path} is a NumPy archive of several arrays (.npz); pass one of them, "
             "np.load(path)['name'], or save it as .npy, which is read a part at a time."
         )
-    named, inside = format_by_ending(path), _format_by_content(path)
-    if named is None:
-        if module_of("envi").header_of(path) is not None:
-            return "envi"
-        if inside is None:
-            raise StoredArrayError(f"{path} is of no known format; these can be read: {KNOWN}.")
-        return inside
-    if inside not in (None, named, _ALSO.get(named)):
-        raise StoredArrayError(
-            f"{path} is named {path.suffix}, but its content is {_FORMATS[inside][0]}; rename it."
-        )
-    return named
-
-
-def _format_by_content(path: Path) -> str | None:
-    """The format that the first bytes of a file stand for; None if it is not known."""
+    if named is None and module_of("envi").header_of(path) is not None:
+        return "envi"
     with told_as(f"{path} cannot be read"), open(path, "rb") as file:
         start = file.read(16)
-    return next((name for name, (*_, magic) in _FORMATS.items() if start.startswith(magic)), None)
+    inside = [name for name, (*_, starts) in _FORMATS.items() if start.startswith(starts)]
+    if not inside and named is None:
+        raise StoredArrayError(f"{path} is of no known format; these can be read: {KNOWN}.")
+    return inside[0] if inside else str(named)
 
 
 def _open_path(path: Path, dataset: str | None, known: str | None = None) -> StoredArray:

@@ -34,7 +34,6 @@ __all__ = ["CubeWriter", "places_for"]
 
 # How much is handed to a library at a time.
 _BLOCK_BYTES = 1 << 23
-_ENVI_ENDINGS = (".img", ".dat", ".raw", ".bin", ".bsq", ".bil", ".bip", ".envi")
 # The libraries that write formats, and the numbers that these hold where they do not hold all.
 _LIBRARIES = {"hdf5": "h5py", "netcdf": "h5py", "zarr": "zarr", "geotiff": "rasterio"}
 _LIBRARIES |= {"envi": "spectral.io.envi"}
@@ -67,10 +66,8 @@ class CubeWriter:
         self.target, self.path = target, Path(os.path.realpath(target))
         is_held = cube.nodata is not None and fits(cube.nodata, cube.dtype)
         self.nodata = cube.nodata if is_held else None
-        self.format, self._places = (
-            _format_for(self.path, self.source),
-            places_for(target, self.source),
-        )
+        self.format = _format_for(self.path, self.source)
+        self._places = places_for(target, self.source)
         self._module = module_of(self.format)
         # What cannot be is told before the work.
         self._check_place()
@@ -100,21 +97,19 @@ class CubeWriter:
         """
         n_rows, n_columns, n_bands = self.shape
         start, stop = rows.start or 0, n_rows if rows.stop is None else rows.stop
-        if start != self._next_row or values.shape != (stop - start, n_columns, n_bands):
+        is_next = start == self._next_row and stop <= n_rows
+        if not is_next or values.shape != (stop - start, n_columns, n_bands):
             raise ValueError(
                 f"rows {start} to {stop} with values of shape {values.shape} were given to write; "
-                f"rows from {self._next_row} on are next, of shape (rows, {n_columns}, {n_bands})."
+                f"rows from {self._next_row} to {n_rows} at most are next, of shape (rows, "
+                f"{n_columns}, {n_bands})."
             )
-        if stop > n_rows:
-            raise ValueError(f"row {stop - 1} was given to write; there are {n_rows}.")
         values = converted(values, self.dtype, self.nodata, str(self.target))
         lengths, axis = self.source.shape, self.cube.axes[0]
         row_bytes = math.prod(lengths[axis + 1 :]) * self.dtype.itemsize
-        parts = (
-            np.ascontiguousarray(in_stored_order(values, self.cube.axes)).reshape(-1).view(np.uint8)
-        )
+        values = np.ascontiguousarray(in_stored_order(values, self.cube.axes))
         with explaining(self.target):
-            for i, part in enumerate(parts.reshape(math.prod(lengths[:axis]), -1)):
+            for i, part in enumerate(values.reshape(math.prod(lengths[:axis]), -1)):
                 write_at(self._file, part, (i * n_rows + start) * row_bytes)
         self._next_row = stop
 
@@ -223,8 +218,8 @@ def _format_for(path: Path, source: StoredArray) -> str:
     named, ending = format_by_ending(path), path.suffix.lower()
     if named is not None:
         return named
-    if ending in _ENVI_ENDINGS or (source.format == "envi" and not ending):
+    if ending in module_of("envi").BINARY_ENDINGS:
         return "envi"
-    if source.format == "image_folder" and not ending:
-        return "image_folder"
+    if source.format in ("envi", "image_folder") and not ending:
+        return source.format
     raise ValueError(f"{path} has no ending that names a known format: {KNOWN}.")

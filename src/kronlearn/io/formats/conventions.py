@@ -47,34 +47,28 @@ def choose(name: str, found: Mapping[str, Any], dataset: str | None) -> str:
     That is ``dataset`` where it is given, or the only one of numbers with the most dimensions.
     """
     numeric = {k: v for k, v in found.items() if np.dtype(v.dtype).kind in "fiub"}
+    if dataset is not None:
+        inside = dataset.strip("/")
+        endings = [key for key in found if key.endswith(f"/{inside}")]
+        fitting, problem = [inside] if inside in found else endings, f"has no array {dataset!r}"
+    else:
+        arrays = {k: v for k, v in numeric.items() if len(v.shape) >= 2 and math.prod(v.shape) > 0}
+        most = max((len(v.shape) for v in arrays.values()), default=0)
+        fitting = [k for k, v in arrays.items() if len(v.shape) == most]
+        problem = "holds no array of numbers with two dimensions or more"
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        problem = "holds several arrays that could be meant"
     listing = ", ".join(f"{k} {tuple(v.shape)}" for k, v in list(numeric.items())[:12])
     listing = listing + (", …" if len(numeric) > 12 else "") or "none"
-    if dataset is not None:
-        name_inside = dataset.strip("/")
-        endings = [key for key in found if f"/{key}".endswith(f"/{name_inside}")]
-        if name_inside not in found and len(endings) != 1:
-            raise StoredArrayError(
-                f"{name} has no array {dataset!r}; its arrays of numbers are: {listing}."
-            )
-        return name_inside if name_inside in found else endings[0]
-    arrays = {k: v for k, v in numeric.items() if len(v.shape) >= 2 and math.prod(v.shape) > 0}
-    most = max((len(v.shape) for v in arrays.values()), default=0)
-    deepest = [k for k, v in arrays.items() if len(v.shape) == most]
-    if not deepest:
-        raise StoredArrayError(
-            f"{name} holds no array of numbers with two dimensions or more; its arrays of numbers "
-            f"are: {listing}."
-        )
-    if len(deepest) > 1:
-        raise StoredArrayError(
-            f"{name} holds several arrays that could be meant ({listing}); name one with dataset= "
-            "(for samples: kronlearn.io.stored.open_array(path, dataset=...))."
-        )
-    return deepest[0]
+    raise StoredArrayError(
+        f"{name} {problem}; its arrays of numbers are: {listing}. Name one with dataset= (for "
+        "samples: kronlearn.io.stored.open_array(path, dataset=...))."
+    )
 
 
 def described(
-    label: str,
     name: str | None,
     array: Any,
     attributes: Mapping[Any, Any],
@@ -102,7 +96,7 @@ def described(
         "axes": None if axes is None else tuple(axes),
         "wavelengths": waves[0] if waves else None,
         "coordinates": {n: v for n, v in vectors.items() if n in (axes or ()) and v.ndim == 1},
-        **_declared(label, _plain(attributes), np.dtype(array.dtype), scaled),
+        **_declared(_plain(attributes), np.dtype(array.dtype), scaled),
     }
 
 
@@ -110,10 +104,8 @@ def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
     """Attributes as Python's own types, leaving out what has no such form (references, …)."""
     result = {}
     for name, value in attributes.items():
-        if isinstance(value, np.ndarray) and value.dtype.kind in "fiubUS":
-            value = value.reshape(-1)[0] if value.size == 1 else value.tolist()
-        if isinstance(value, np.generic) and value.dtype.kind in "fiubUS":
-            value = value.item()
+        if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiubUS":
+            value = value.item() if value.size == 1 else value.tolist()
         if isinstance(value, bytes):
             value = value.decode("utf-8", "replace")
         if isinstance(value, str | int | float | bool | list | tuple | dict | None):
@@ -156,41 +148,35 @@ class Packing:
         return numbers.view(dtype.newbyteorder("="))
 
 
-def _declared(
-    name: str, attributes: Mapping[str, Any], dtype: np.dtype[Any], scaled: bool
-) -> dict[str, Any]:
+def _declared(attributes: Mapping[str, Any], dtype: np.dtype[Any], scaled: bool) -> dict[str, Any]:
     """``nodata`` and ``packing`` that the attributes of an array of this dtype describe."""
-    nodata = _nodata(name, attributes, dtype)
-    scale = _number(name, attributes, "scale_factor") if scaled else None
-    offset = _number(name, attributes, "add_offset") if scaled else None
+    nodata = _nodata(attributes, dtype)
+    scale = _number(attributes, "scale_factor") if scaled else None
+    offset = _number(attributes, "add_offset") if scaled else None
     if scale is None and offset is None:
         return {"nodata": nodata}
     scale = 1.0 if scale is None else float(scale)
     if scale == 0 or not math.isfinite(scale):
-        raise StoredArrayError(f"{name}: scale_factor = {scale} makes no sense.")
+        raise ValueError(f"scale_factor = {scale} makes no sense")
     native = dtype.newbyteorder("=")
     if str(attributes.get("_Unsigned", "false")).lower() == "true" and native.kind == "i":
         native = np.dtype(f"u{native.itemsize}")
-    fill = _nodata(name, attributes, native)
+    fill = _nodata(attributes, native)
     return {"nodata": nodata, "packing": Packing(scale, float(offset or 0.0), fill, native)}
 
 
-def _nodata(name: str, attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> float | int | None:
+def _nodata(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> float | int | None:
     """The value that attributes declare to mean no data."""
     for key in _NODATA_NAMES:
-        value = _number(name, attributes, key)
+        value = _number(attributes, key)
         if value is not None:
             wraps = dtype.kind == "u" and value < 0 and value == int(value)
             return int(value) % (1 << 8 * dtype.itemsize) if wraps else value
     return None
 
 
-def _number(name: str, attributes: Mapping[str, Any], key: str) -> float | int | None:
+def _number(attributes: Mapping[str, Any], key: str) -> float | int | None:
     value = attributes.get(key)
-    if isinstance(value, list | tuple | np.ndarray):
-        value = value[0] if len(value) == 1 else None
-    if value is None or isinstance(value, bool):
-        return None
     if isinstance(value, str):
         try:
             return float(value)
@@ -200,5 +186,6 @@ def _number(name: str, attributes: Mapping[str, Any], key: str) -> float | int |
             # xarray's form for floats in Zarr version 3.
             return float(struct.unpack("<d", base64.b64decode(value, validate=True))[0])
         except (binascii.Error, struct.error):
-            raise StoredArrayError(f"{name}: {key} = {value[:40]!r} is not a number.") from None
-    return value.item() if isinstance(value, np.generic) else value
+            raise ValueError(f"{key} = {value[:40]!r} is not a number") from None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number else None

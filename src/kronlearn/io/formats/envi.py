@@ -17,7 +17,7 @@ from kronlearn.io.formats.tiff import unwarned
 from kronlearn.io.stored import StoredArray, StoredArrayError, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["header_of", "open_file", "places", "save"]
+__all__ = ["BINARY_ENDINGS", "header_of", "open_file", "places", "save"]
 
 _ORDERS = {
     "bsq": ("bands", "lines", "samples"),
@@ -26,10 +26,9 @@ _ORDERS = {
 }
 # Fields that say how the numbers lie in the file, and nothing about them.
 _LAYOUT = {"lines", "samples", "bands", "data type", "byte order", "header offset"}
-_BINARY_ENDINGS = ("", ".img", ".dat", ".raw", ".bin", ".bsq", ".bil", ".bip", ".envi", ".sli")
+#: Endings of the file with the numbers, which may also have none.
+BINARY_ENDINGS = (".img", ".dat", ".raw", ".bin", ".bsq", ".bil", ".bip", ".envi", ".sli")
 _SYSTEM = "coordinate system string"
-# No header is that long; another kind of file may be.
-_MAX_HEADER_BYTES = 64 << 20
 
 
 def open_file(path: Path, dataset: None) -> StoredArray:
@@ -58,8 +57,6 @@ def open_file(path: Path, dataset: None) -> StoredArray:
 
 def _fields(spy: Any, header: Path) -> dict[str, Any]:
     """The fields of a header that describes numbers as they can be read."""
-    if header.stat().st_size > _MAX_HEADER_BYTES:
-        raise StoredArrayError(f"{header} is not an ENVI header: it is far too large for one.")
     with unwarned():
         fields = {"byte order": "0"} | spy.read_envi_header(header)
     if _SYSTEM in fields:
@@ -94,7 +91,7 @@ def places(path: Path, source: StoredArray) -> list[Path]:
     """
     if path.suffix.lower() == ".hdr":
         ending = source.files[0].suffix if source.format == "envi" else ".img"
-        return [path.with_suffix(ending if ending in _BINARY_ENDINGS else ".img"), path]
+        return [path.with_suffix(ending if ending in ("", *BINARY_ENDINGS) else ".img"), path]
     return [path, header_of(path) or path.with_suffix(".hdr")]
 
 
@@ -129,12 +126,11 @@ def _new_fields(writer: CubeWriter) -> dict[str, Any]:
 def _binary_of(header: Path) -> Path:
     """The file with the numbers of a header."""
     stem = header.with_suffix("")
-    endings = [*_BINARY_ENDINGS, *(ending.upper() for ending in _BINARY_ENDINGS if ending)]
-    for ending in endings:
+    for ending in ("", *BINARY_ENDINGS, *(ending.upper() for ending in BINARY_ENDINGS)):
         candidate = Path(f"{stem}{ending}")
         if candidate.is_file() and candidate != header:
             return candidate
     raise StoredArrayError(
         f"{header}: the file with the numbers is not beside it; looked for {stem.name} with no "
-        f"ending or one of {', '.join(_BINARY_ENDINGS[1:])}."
+        f"ending or one of {', '.join(BINARY_ENDINGS)}."
     )

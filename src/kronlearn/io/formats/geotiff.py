@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ from kronlearn.io.conversion import bands_last
 from kronlearn.io.formats import image_folder
 from kronlearn.io.formats.conventions import WAVELENGTH_NAMES
 from kronlearn.io.formats.tiff import quiet, tiff_file, unwarned
-from kronlearn.io.stored import Key, StoredArray, StoredArrayError, need
+from kronlearn.io.stored import Key, StoredArray, need
 from kronlearn.io.writers import CubeWriter
 
 __all__ = ["envi_fields", "open_file", "place_of", "save"]
@@ -53,13 +52,6 @@ def open_file(path: Path, dataset: None) -> StoredArray:
             file = resources.enter_context(rasterio.open(path, driver="GTiff"))
         if len(file.subdatasets) > 1:
             return image_folder.open_file(path, None)
-        if file.count == 0:
-            raise StoredArrayError(f"{path} has no bands.")
-        if len(set(file.dtypes)) > 1:
-            raise StoredArrayError(
-                f"{path} has bands of several types ({', '.join(sorted(set(file.dtypes)))}); all "
-                "must have the same."
-            )
         return StoredArray(
             _Bands(file),
             str(path),
@@ -113,7 +105,7 @@ def save(writer: CubeWriter, place: Path) -> None:
         with rasterio.open(place) as file:
             for window, bands in _windows(writer):
                 if not np.array_equal(file.read(window=window), bands, equal_nan=True):
-                    raise OSError(errno.EIO, "what was written cannot be read again")
+                    raise OSError("what was written cannot be read again")
 
 
 def _windows(writer: CubeWriter, height: int = 1) -> Iterator[tuple[Any, Any]]:
@@ -187,11 +179,8 @@ def _copy_metadata(source: Any, file: Any) -> None:
         # The numbers are new ones.
         tags = {k: v for k, v in source.tags(band).items() if not k.startswith("STATISTICS_")}
         file.update_tags(band, **tags)
-    file.descriptions, file.scales, file.offsets = (
-        source.descriptions,
-        source.scales,
-        source.offsets,
-    )
+    for name in ("descriptions", "scales", "offsets"):
+        setattr(file, name, getattr(source, name))
     file.units = [unit or "" for unit in source.units]
     if source.gcps[0]:
         file.gcps = source.gcps

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from kronlearn.io.atomic import write_at
 from kronlearn.io.formats.conventions import NOT_KEPT, choose, described
-from kronlearn.io.stored import Key, StoredArray, need
+from kronlearn.io.stored import Key, StoredArray, format_by_ending, need
 from kronlearn.io.writers import CubeWriter
 
 __all__ = ["is_hdf5", "open_file", "save", "stored"]
 
 # HDF5 has 64 KiB for an attribute.
 _ATTRIBUTE_LENGTH = 2000
-_NETCDF_ENDINGS = (".nc", ".nc4", ".cdf")
 _NETCDF_DIMENSION = "This is a netCDF dimension but not a netCDF variable."
 
 
@@ -35,15 +34,18 @@ class _Reversed:
     def __getitem__(self, key: Key) -> NDArray[Any]:
         return np.asarray(self.dataset[key[::-1]]).T
 
+    def __setitem__(self, key: Key, values: NDArray[Any]) -> None:
+        self.dataset[key[::-1]] = values.T
+
 
 def stored(dataset: Any, kind: str = "hdf5") -> StoredArray:
     """A dataset of an HDF5 file, given as h5py has it; its kind is "mat" for those of MATLAB."""
     path, name = Path(os.path.abspath(dataset.file.filename)), dataset.name.strip("/")
-    is_netcdf = "_NCProperties" in dataset.file.attrs or path.suffix.lower() in _NETCDF_ENDINGS
+    is_netcdf = "_NCProperties" in dataset.file.attrs or format_by_ending(path) == "netcdf"
     arrays = {n: d for n, d in _datasets(dataset.file).items() if not _is_bare_dimension(d)}
-    known = _attributes(dataset), _axes(dataset), arrays, is_netcdf
     thing = _Reversed(dataset) if kind == "mat" else dataset
-    description = described(f"{path} ({name})", name, dataset, *known)
+    known = _attributes(dataset), _axes(dataset), arrays, is_netcdf
+    description = described(name, dataset, *known)
     return StoredArray(thing, str(path), format=kind, path=path, **description)
 
 
@@ -71,22 +73,19 @@ def save(writer: CubeWriter, place: Path) -> None:
     is_copy = is_hdf5(source) and _is_at_rest(source.thing)
     if is_copy:
         shutil.copyfile(str(source.path), place)
-    turn = slice(None, None, -1 if is_copy and source.format == "mat" else 1)
     with _PatientFile(place) as content:
         with h5py.File(content, "r+" if is_copy else "w", track_order=True) as file:
             array = file[source.dataset] if is_copy else _new(file, writer)
-            for key, part in writer.blocks(array.chunks and array.chunks[turn]):
-                numbers = writer.packed(part, array.dtype) if is_copy else part
-                array[key[turn]] = numbers if turn.step == 1 else numbers.T
+            if is_copy and source.format == "mat":
+                array = _Reversed(array)
+            for key, part in writer.blocks(array.chunks):
+                array[key] = writer.packed(part, array.dtype) if is_copy else part
                 content.check()
         content.check()
 
 
 def _is_at_rest(thing: Any) -> bool:
-    """Whether a copy of the file is a copy of the numbers.
-
-    It is not while the file is being written to, or where the numbers lie in other files.
-    """
+    """Whether the numbers lie in the file, and not in others, and nobody is writing to it."""
     dataset = getattr(thing, "dataset", thing)
     return dataset.file.mode == "r" and not dataset.is_virtual and not dataset.external
 

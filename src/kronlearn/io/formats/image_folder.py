@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from kronlearn.io.conversion import bands_last
 from kronlearn.io.formats.tiff import tiff_file
-from kronlearn.io.images import READABLE, Picture, read_picture
+from kronlearn.io.images import READABLE, Picture, read_picture, save_picture
 from kronlearn.io.stored import Key, StoredArray, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
 __all__ = ["check_replaceable", "open_file", "save"]
 
-_TIFF = (".tif", ".tiff")
 # Images that have been read are kept up to this many bytes, because each can only be read whole.
 _KEPT_BYTES = 256 << 20
 
@@ -46,10 +45,10 @@ class _Images:
         file, page = self.images[band]
         pixels = _pixels(file, page)
         if (pixels.shape, pixels.dtype) != (self.shape[1:], self.dtype):
+            first = np.broadcast_to(self.dtype.type(0), self.shape[1:])
             raise StoredArrayError(
-                f"{file} is an image of {_text(pixels.shape, pixels.dtype)}, but "
-                f"{self.images[0][0].name} of {_text(self.shape[1:], self.dtype)}; all images must "
-                "be equal in size and type."
+                f"{file} is an image of {Picture(pixels)}, but {self.images[0][0].name} of "
+                f"{Picture(first)}; all images must be equal in size and type."
             )
         return pixels
 
@@ -84,9 +83,6 @@ def check_replaceable(folder: Path) -> None:
 
 def save(writer: CubeWriter, place: Path) -> None:
     """Write a folder with one image per band, named as those of the source."""
-    import tifffile
-    from PIL import Image
-
     count, names = writer.shape[2], writer.source.attributes.get("files", [])
     if len(names) != count or len(set(names)) < len(names):
         names = [f"band_{i + 1:0{len(str(count))}d}.tif" for i in range(count)]
@@ -96,12 +92,11 @@ def save(writer: CubeWriter, place: Path) -> None:
         if writer.cube.band_axis is not None:
             key[writer.cube.band_axis] = slice(band, band + 1)
         pixels = bands_last(writer.rows[tuple(key)], writer.cube.axes)[..., 0]
-        if name.suffix.lower() == ".png" and pixels.dtype in (np.uint8, np.uint16):
-            Image.fromarray(pixels).save(place / name)
-            continue
+        is_exact_png = name.suffix.lower() == ".png" and pixels.dtype in (np.uint8, np.uint16)
         # All else that is not TIFF would lose some of the numbers.
-        file = place / (name if name.suffix.lower() in _TIFF else name.with_suffix(".tif"))
-        tifffile.imwrite(file, pixels, compression="zlib", photometric="minisblack", metadata=None)
+        if not is_exact_png and name.suffix.lower() not in (".tif", ".tiff"):
+            name = name.with_suffix(".tif")
+        save_picture(place / name, Picture(pixels))
 
 
 def _images(folder: Path) -> list[Path]:
@@ -125,7 +120,3 @@ def _pixels(file: Path, page: int | None) -> NDArray[Any]:
     if picture.has_channels or len(picture.shape) != 2:
         raise StoredArrayError(f"{file} is not a gray image; one gray image per band is needed.")
     return picture.pixels
-
-
-def _text(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    return f"{' × '.join(map(str, shape))} {dtype.name} pixels"

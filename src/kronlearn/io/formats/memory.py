@@ -46,7 +46,7 @@ def _of_xarray(thing: Any) -> StoredArray:
     name = None if thing.name is None else str(thing.name)
     coordinates = {str(k): v for k, v in thing.coords.items() if k != thing.name}
     known = thing.attrs, list(map(str, thing.dims)), coordinates
-    description = described(label, name, thing, *known, scaled=False)
+    description = described(name, thing, *known, scaled=False)
     if thing.dtype.kind == "f":
         description["nodata"] = math.nan
     return StoredArray(thing, label, **description)

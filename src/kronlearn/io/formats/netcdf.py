@@ -1,4 +1,4 @@
-"""NetCDF: version 4 is HDF5 inside, the classic one is read where it lies."""
+"""NetCDF: the classic one, read where it lies; version 4 is HDF5, which is what is written."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from kronlearn.io.formats import hdf5
 from kronlearn.io.formats.conventions import choose, described
 from kronlearn.io.formats.npy import FileArray, in_file
-from kronlearn.io.stored import StoredArray, StoredArrayError
+from kronlearn.io.stored import StoredArray
 
 __all__ = ["open_file", "save"]
 
-# NetCDF 4.
 save = hdf5.save
 
 # A variable that may be wavelengths or coordinates has so many numbers at most.
@@ -24,20 +23,7 @@ _SHORT = 1 << 16
 
 
 def open_file(path: Path, dataset: str | None) -> StoredArray:
-    """The array of a NetCDF file of either kind."""
-    with open(path, "rb") as file:
-        start = file.read(4)
-    if not start.startswith(b"CDF"):
-        return hdf5.open_file(path, dataset)
-    if start == b"CDF\x05":
-        raise StoredArrayError(
-            f"{path} is a NetCDF file in the 64-bit data format (CDF-5), which cannot be read; "
-            "convert it with nccopy -k nc4."
-        )
-    return _open_classic(path, dataset)
-
-
-def _open_classic(path: Path, dataset: str | None) -> StoredArray:
+    """The array of a classic NetCDF file."""
     from scipy.io import netcdf_file
 
     # The variables are views into the map; where they lie is all that is kept of it.
@@ -61,13 +47,9 @@ def _open_classic(path: Path, dataset: str | None) -> StoredArray:
         }
     name = choose(str(path), found, dataset)
     one = found[name]
-    known = one, one.attributes, one.axes, vectors
-    return in_file(
-        FileArray(path, one.shape, one.dtype, one.offset, one.strides),
-        path,
-        format="netcdf",
-        **described(f"{path} ({name})", name, *known),
-    )
+    description = described(name, one, one.attributes, one.axes, vectors)
+    thing = FileArray(path, one.shape, one.dtype, one.offset, one.strides)
+    return in_file(thing, path, format="netcdf", **description)
 
 
 def _address(array: NDArray[Any]) -> int:

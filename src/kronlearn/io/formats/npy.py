@@ -47,11 +47,6 @@ class FileArray:
         self._descriptor = os.open(path, os.O_RDONLY)
         self.close = weakref.finalize(self, os.close, self._descriptor)
 
-    @property
-    def end(self) -> int:
-        """The byte behind the last number."""
-        return self.offset + self._span(self.shape, self.strides)
-
     def place_of(self, index: int) -> tuple[int, int] | None:
         """Descriptor and offset of an entry of the first axis, if all is in C order."""
         if self.strides != _c_strides(self.shape, self.dtype):
@@ -66,18 +61,18 @@ class FileArray:
         start = self.offset + sum(key[a].start * self.strides[a] for a in order)
         # The first axis from which on a part is read in one go, with the gaps in it.
         axis, itemsize = 0, self.dtype.itemsize
-        while self._span(lengths[axis:], strides[axis:]) > max(
+        while self.span(lengths[axis:], strides[axis:]) > max(
             2 * math.prod(lengths[axis:]) * itemsize, _PIECE
         ):
             axis += 1
         values = np.empty(lengths, self.dtype)
         for index in itertools.product(*map(range, lengths[:axis])):
             place = start + sum(i * s for i, s in zip(index, strides, strict=False))
-            piece = self._bytes(self._span(lengths[axis:], strides[axis:]), place)
+            piece = self._bytes(self.span(lengths[axis:], strides[axis:]), place)
             values[index] = np.ndarray(lengths[axis:], values.dtype, piece, 0, strides[axis:])
         return values.transpose(np.argsort(order))
 
-    def _span(self, lengths: Sequence[int], strides: Sequence[int]) -> int:
+    def span(self, lengths: Sequence[int], strides: Sequence[int]) -> int:
         """Bytes from the first to the last number of a part."""
         steps = zip(lengths, strides, strict=True)
         return self.dtype.itemsize + sum((n - 1) * step for n, step in steps)
@@ -102,7 +97,8 @@ class FileArray:
 def in_file(thing: FileArray, path: Path, **description: Any) -> StoredArray:
     """Numbers in a file as a stored array, once the file is known to be long enough."""
     array = StoredArray(thing, str(path), path=path, **description).keep(thing.close)
-    size, needed = thing.path.stat().st_size, thing.end
+    size = thing.path.stat().st_size
+    needed = thing.offset + thing.span(thing.shape, thing.strides)
     # A header with a wrong shape is found where there is nothing but a header and numbers.
     if size < needed or (size > needed and array.format in ("npy", "envi")):
         problem = "is cut off" if size < needed else "has a header that does not fit"

@@ -19,11 +19,7 @@ from kronlearn.io.formats.tiff import unwarned
 from kronlearn.io.stored import StoredArray, StoredArrayError, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["check_replaceable", "open_file", "save", "stored"]
-
-# The files of an array or group that are not its numbers.
-_METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
-_REMOVALS = 5
+__all__ = ["check_replaceable", "is_store", "open_file", "save", "stored"]
 
 
 def stored(
@@ -43,7 +39,7 @@ def stored(
         path = Path(os.path.abspath(root))
     label = str(path) if path is not None else f"zarr.Array {array.store_path}"
     axes = None if not names else [str(name or "") for name in names]
-    description = described(label, array.path or None, array, attributes, axes, siblings or {})
+    description = described(array.path or None, array, attributes, axes, siblings or {})
     return StoredArray(array, label, format="zarr", path=path, **description)
 
 
@@ -67,9 +63,14 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
         return stored(found, path, arrays).keep(files.pop_all().close)
 
 
+def is_store(folder: Path) -> bool:
+    """Whether a folder is a Zarr store."""
+    return any((folder / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
+
+
 def check_replaceable(folder: Path) -> None:
     """Raise if a folder that is to be replaced is not a Zarr store."""
-    if any(folder.iterdir()) and not any((folder / name).exists() for name in _METADATA):
+    if any(folder.iterdir()) and not is_store(folder):
         raise FileExistsError(
             f"{folder} is a folder that is not a Zarr store; give another name or remove it."
         )
@@ -90,7 +91,7 @@ def save(writer: CubeWriter, place: Path) -> None:
             remove(folder)
     except BaseException:
         # Zarr's threads may still be writing to it after an error.
-        for _ in range(_REMOVALS):
+        for _ in range(5):
             remove(folder)
             time.sleep(0.02)
         raise
