@@ -180,7 +180,7 @@ def test_atoms_that_are_nearly_the_same_are_left_to_double_or_left_out(rng, list
     case = SMALL_OLS
     factors = random_factors(rng, 8, 16)
     first, aside = np.linalg.qr(rng.standard_normal((8, 2)))[0].T
-    factors[0][:, 3], factors[0][:, 12] = first, first + 0.01 * aside
+    factors[0][:, 3], factors[0][:, 12] = first, np.cos(0.01) * first + np.sin(0.01) * aside
     # Its second part is in the direction in which the two differ: OLS takes both.
     y = np.outer(10.0 * first + 2.0 * aside, factors[1][:, 5])
     Y = np.stack([y, np.outer(factors[0][:, 1], factors[1][:, 2]), y]).astype(np.float32)

@@ -696,6 +696,18 @@ def test_complex_matlab_variables_are_not_read_as_real(tmp_path):
             open_array(tmp_path / "a.mat", "z")
 
 
+@pytest.mark.parametrize(("place", "value"), [(184, 200), (184, 8), (145, 8)])
+def test_damage_that_crashes_scipy_is_refused(place, value, tmp_path):
+    # The type of the numbers, and the flag that says that imaginary ones follow.
+    savemat(tmp_path / "a.mat", {"cube": np.ones((3, 4, 5))})
+    content = bytearray((tmp_path / "a.mat").read_bytes())
+    assert content[180:184] == b"cube"
+    content[place] = value
+    (tmp_path / "a.mat").write_bytes(content)
+    with pytest.raises(StoredArrayError, match=r"a\.mat"):
+        open_array(tmp_path / "a.mat")
+
+
 def test_matlab_keeps_whole_numbers_in_small_types(tmp_path):
     mat5_header = b"MATLAB 5.0".ljust(124) + b"\x00\x01IM"
     parts = b"".join(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +12,28 @@ import numpy as np
 
 from kronlearn.io.formats import hdf5
 from kronlearn.io.formats.conventions import choose, described
-from kronlearn.io.stored import StoredArray
+from kronlearn.io.stored import StoredArray, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
 __all__ = ["check", "open_file", "save"]
 
 # What a variable of these files can have.
 _MAX_BYTES = (1 << 31) - (1 << 16)
+# The codes of the classes of numbers, of the types that numbers are stored in, and of an element
+# that is compressed.
+_NUMERIC_CLASSES, _TYPES, _COMPRESSED = range(6, 16), (1, 2, 3, 4, 5, 6, 7, 9, 12, 13), 15
+# Enough for the name and dimensions of a variable.
+_START_BYTES = 1 << 16
 
 
 def open_file(path: Path, dataset: str | None) -> StoredArray:
     """The array of a MATLAB file; its shape is the one that MATLAB shows."""
     with open(path, "rb") as file:
-        if file.read(10) == b"MATLAB 7.3":
-            return hdf5.open_file(path, dataset, "mat")
+        start = file.read(128)
+    if start.startswith(b"MATLAB 7.3"):
+        return hdf5.open_file(path, dataset, "mat")
+    if start[126:128] in (b"IM", b"MI"):
+        _check_types(path, "<" if start[126:128] == b"IM" else ">")
     arrays = {n: v for n, v in _variables(path).items() if isinstance(v, np.ndarray)}
     name = choose(str(path), arrays, dataset)
     description = described(name, arrays[name], {}, None, arrays)
@@ -56,6 +66,32 @@ def save(writer: CubeWriter, place: Path) -> None:
     with open(place, "xb") as file:
         values = writer.rows[tuple(slice(0, length) for length in source.shape)]
         savemat(file, variables | {name: values}, do_compression=True)
+
+
+def _check_types(path: Path, order: str) -> None:
+    """Raise for numbers of a type that does not exist: scipy would crash.
+
+    Variables are elements with a type and a length. Inside are flags, dimensions and a name, and
+    then the numbers, as elements again.
+    """
+    with open(path, "rb") as file:
+        place, size = 128, path.stat().st_size
+        while place < size:
+            file.seek(place)
+            kind, length = struct.unpack(order + "II", file.read(8))
+            content = file.read(min(length, _START_BYTES))
+            if kind == _COMPRESSED:
+                content = zlib.decompressobj().decompress(content, _START_BYTES)[8:]
+            (flags,) = struct.unpack_from(order + "I", content, 8)
+            after = 16
+            for _ in ("dimensions", "name"):
+                tag, count = struct.unpack_from(order + "II", content, after)
+                # Up to four bytes stand in the place of their number.
+                after += 8 if tag >> 16 else 8 + -(-count // 8) * 8
+            (number_type,) = struct.unpack_from(order + "I", content, after)
+            if flags & 0xFF in _NUMERIC_CLASSES and number_type & 0xFFFF not in _TYPES:
+                raise StoredArrayError(f"{path} is damaged: its numbers are of no known type.")
+            place += 8 + length
 
 
 def _variables(path: Path) -> dict[str, Any]:
