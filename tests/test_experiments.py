@@ -20,14 +20,20 @@ from kronlearn.experiments import (
     comparison,
     comparison_runs,
     gpu,
-    large_cube,
     report,
     scaling,
     speedup,
     table3,
     timing,
 )
-from kronlearn.experiments.data import images_in, included_images, read_cube, sampled_patches
+from kronlearn.experiments.data import (
+    cube_shape,
+    images_in,
+    included_images,
+    large_patches,
+    read_cube,
+    sampled_patches,
+)
 from kronlearn.experiments.methods import DEFAULT_METHODS, METHODS, QUICK_METHODS, methods_named
 from kronlearn.experiments.published import (
     IMAGES,
@@ -505,19 +511,20 @@ def timed(
 
 
 def test_the_large_cube_has_the_papers_patches():
-    assert large_cube.n_patches(large_cube.SHAPE) == 3_913_140
-    assert large_cube.cube_shape(1) == large_cube.SHAPE
-    for scale in (0.1, 0.01):
-        share = large_cube.n_patches(large_cube.cube_shape(scale)) / 3_913_140
-        assert share == pytest.approx(scale, rel=0.2)
+    counts = {}
+    for scale in (1, 0.1, 0.01):
+        rows, columns, bands = cube_shape(scale)
+        counts[scale] = -(-rows // 8) * -(-columns // 8) * bands
+    assert counts[1] == 3_913_140
+    assert counts == pytest.approx({scale: scale * counts[1] for scale in counts}, rel=0.2)
 
 
 def test_a_large_cube_looks_like_the_small_one_everywhere_and_repeats_nothing(
     small: NDArray[np.float32],
 ):
-    samples = np.concatenate(list(large_cube.strips(small, (50, 70, 9))))
+    samples = large_patches(small, (50, 70, 9))
     assert samples.dtype == np.float32
-    assert len(samples) == large_cube.n_patches((50, 70, 9)) == 7 * 9 * 9
+    assert len(samples) == 7 * 9 * 9
     assert len(np.unique(samples.reshape(len(samples), -1), axis=0)) == len(samples)
     # Strips, bands, columns; the last patches end at the border; copies are mirrored.
     large = np.concatenate([small, small[::-1], small], axis=0)
@@ -529,33 +536,6 @@ def test_a_large_cube_looks_like_the_small_one_everywhere_and_repeats_nothing(
         (ordered[0, 7, 0], large[:8, :8, 4]),
     ):
         np.testing.assert_allclose(patch, expected, atol=0.1 * small.std())
-
-
-def test_a_file_of_patches_is_whole_or_not_there(
-    small: NDArray[np.float32], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    shape = large_cube.cube_shape(0.0005)
-    large_cube.write_patches(small, shape, tmp_path / "patches.npy")
-    stored = np.load(tmp_path / "patches.npy")
-    np.testing.assert_array_equal(stored, np.concatenate(list(large_cube.strips(small, shape))))
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(large_cube, "strips", fail)
-    with pytest.raises(OSError, match=r"new\.npy could not be written: the disk is full"):
-        large_cube.write_patches(small, shape, tmp_path / "new.npy")
-    assert [file.name for file in tmp_path.iterdir()] == ["patches.npy"]
-
-
-def test_drawn_patches_are_from_all_images_and_without_means(pixels: list[NDArray[np.float32]]):
-    corners = [image[:64, :64] for image in pixels]
-    samples = speedup.drawn(corners, 16, 100)
-    assert samples.shape == (100, 16, 16)
-    assert abs(samples.mean(axis=(1, 2))).max() < 1e-3
-    np.testing.assert_array_equal(samples, speedup.drawn(corners, 16, 100))
-    with pytest.raises(ValueError, match=r"7204 patches of 16 × 16 .* smallest image has 2401"):
-        speedup.drawn(corners, 16, 7204)
 
 
 def test_the_numbers_of_threads_always_begin_with_one():
@@ -620,7 +600,7 @@ def test_the_commands_measure_and_write_and_resume(
     common = ["--quick", "-o", place, "--jobs", "1,2"]
     if experiment == "table4":
         np.save(tmp_path / "small.npy", small)
-        common += ["--cube", tmp_path / "small.npy", "--work", tmp_path / "work"]
+        common += ["--cube", tmp_path / "small.npy"]
     assert "speedup" in invoke("reproduce", experiment, *common)
     assert len(asked) == 4
     assert {path.name for path in place.iterdir()} == {
@@ -635,15 +615,15 @@ def test_the_commands_measure_and_write_and_resume(
     assert (place / f"{experiment}.md").is_file()
     if experiment == "table4":
         # Other samples are measured anew.
-        for file in (tmp_path / "work").iterdir():
-            np.save(file, np.zeros_like(np.load(file)))
+        np.save(tmp_path / "small.npy", small[::-1])
         invoke("reproduce", experiment, *common, "-q")
         assert len(asked) == 8
 
 
 def test_the_commands_refuse_what_they_cannot_use(tmp_path: Path):
     place = ("-o", tmp_path / "out")
-    assert "no such folder" in invoke("reproduce", "table2", *place, "--images", "no", code=2)
+    line = invoke("reproduce", "table2", *place, "--images", "no", code=2)
+    assert "--images no is not a folder with images" in line
     assert "--scale 2" in invoke("reproduce", "table4", *place, "--scale", 2, code=2)
     assert "absent.npy" in invoke("reproduce", "table4", *place, "--cube", "absent.npy", code=2)
     assert "table4.csv holds no" in invoke("reproduce", "table4", *place, "--only-report", code=2)
@@ -698,7 +678,7 @@ def test_bench_coding_says_what_is_not_installed(tmp_path: Path, monkeypatch: py
     assert "scikit-learn is not installed: left out." in text
     assert "ols, 2 threads" in text
     line = invoke("bench", "coding", "--images", tmp_path, *options, code=2)
-    assert "holds no image" in line
+    assert "is not a folder with images (.bmp" in line
     assert "--case 4,6 needs three numbers" in invoke("bench", "coding", "--case", "4,6", code=2)
 
 

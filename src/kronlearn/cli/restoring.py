@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kronlearn as kl
-from kronlearn.cli.devices import use_device
-from kronlearn.cli.drawing import check_drawable, save_figure
+from kronlearn.cli.checks import check_drawable, check_places, use_device
+from kronlearn.cli.drawing import save_figure
 from kronlearn.cli.errors import report
 from kronlearn.cli.options import parse_sizes
 from kronlearn.cli.output import Output, facts_table, times
-from kronlearn.cli.places import check_places
 from kronlearn.cli.quality import decibels, quality, score_facts
 from kronlearn.cli.record import thinned_history
 from kronlearn.cli.report import Page, save_report

@@ -82,13 +82,7 @@ class Averager:
         return sums
 
     def shrink_groups(
-        self,
-        planes: Image,
-        guide: Image,
-        *,
-        group: int,
-        window: tuple[int, ...],
-        noise: float,
+        self, planes: Image, guide: Image, *, group: int, window: tuple[int, ...], noise: float
     ) -> Image:
         """Groups of similar patches are shrunk towards what a guide says is signal.
 

@@ -20,14 +20,7 @@ from kronlearn.images.aggregation import Averager, similar_patches
 from kronlearn.images.dictionaries import Choice, choose, learn
 from kronlearn.images.noise import sigma_of_channel
 from kronlearn.images.patch_grid import sizes_per_axis
-from kronlearn.images.planes import (
-    Planes,
-    as_image,
-    contents_of,
-    image_array,
-    place_of,
-    returned,
-)
+from kronlearn.images.planes import Planes, as_image, contents_of, image_array, place_of, returned
 from kronlearn.images.stages import Progress, Stages, part_of
 
 __all__ = ["Denoised", "denoise"]

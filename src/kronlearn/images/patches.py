@@ -352,7 +352,7 @@ def reconstruct_from_patches(
         if offsets is not None:
             block = block + offsets[rows].reshape(-1, *[1] * len(shape))
         average.add(block, None if importance is None else importance[rows])
-    return average.image(None if dtype is None else _real_dtype(np.dtype(dtype), "dtype"))
+    return average.image(None if dtype is None else _real(np.empty(0, dtype), "dtype").dtype)
 
 
 def _blocks_of(patches: Any) -> Iterator[NDArray[Any]]:
@@ -380,14 +380,9 @@ def _block_size(patch_shape: tuple[int, ...]) -> int:
 
 def _real(values: Any, name: str) -> NDArray[Any]:
     array = np.asarray(values)
-    _real_dtype(array.dtype, name)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} has dtype {array.dtype}; real numbers are needed.")
     return array
-
-
-def _real_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
-    if dtype.kind not in "fiub":
-        raise ValueError(f"{name} has dtype {dtype}; real numbers are needed.")
-    return dtype
 
 
 def _shape(image_shape: tuple[int, ...]) -> tuple[int, ...]:
