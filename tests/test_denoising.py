@@ -17,6 +17,7 @@ from skimage.metrics import peak_signal_noise_ratio
 import kronlearn as kl
 import reference
 from kronlearn.images.aggregation import Averager
+from kronlearn.images.dictionaries import draw_patches
 
 IMAGES = Path(__file__).resolve().parents[2] / "shared" / "data" / "images"
 denoise = kl.images.denoise
@@ -354,11 +355,46 @@ def test_nothing_is_learned_or_coded_where_there_is_hardly_any_noise(coded, sigm
     assert psnr(found.image, clean) > psnr(noisy, clean) - 0.01
 
 
+@pytest.mark.parametrize(("sigma", "stride"), [(5, 2), (9, 1)])
+def test_patches_are_coded_more_sparsely_where_noise_is_weak(sigma, stride):
+    noisy = noisy_crop(sigma)
+    found = quick(noisy, sigma, full=True)
+    assert found.settings["stride"] == (stride, stride)
+    every = quick(noisy, sigma, stride=1)
+    assert psnr(found.image, clean_crop()) > psnr(every, clean_crop()) - 0.1
+
+
 def test_a_few_outliers_do_not_make_an_image_nearly_clean(coded):
     noisy = noisy_crop(5, 96).copy()
     noisy[3, 5], noisy[70, 6] = 1e5, -1e5
     quick(noisy, 5, stages=1)
     assert coded == [noisy.size]
+
+
+def test_patches_to_learn_from_have_no_means_and_the_most_known_pixels(rng):
+    planes = (50 + rng.standard_normal((2, 20, 30))).astype(np.float32)
+    patches = draw_patches(planes, (4, 5), 90, np.random.default_rng(0))
+    assert patches.shape == (90, 4, 5)
+    assert abs(patches.mean(axis=(1, 2))).max() < 1e-4
+    # Half of the image is known: of twice as many patches, those are taken that lie there.
+    known = np.arange(30) < 15
+    planes[:, :, ~known] = 1e6
+    patches = draw_patches(planes, (4, 5), 40, rng, np.broadcast_to(known, (20, 30)))
+    assert abs(patches).max() < 100
+
+
+def test_a_dictionary_with_a_mode_for_channels_codes_them_together():
+    clean, noisy = colour_crop()
+    dictionary = kl.KroneckerDictionary(reference.dct_factors((6, 6, 3), (8, 8, 3)))
+    moved = np.moveaxis(noisy, -1, 0)
+    found = denoise(moved, 25, channel_axis=0, dictionary=dictionary, full=True)
+    assert (found.sigma, found.settings["patch_size"]) == (25.0, (6, 6, 3))
+    with pytest.warns(UserWarning, match="taken for a volume"):
+        volume = denoise(noisy, 25, dictionary=dictionary)
+    np.testing.assert_array_equal(np.moveaxis(found.image, 0, -1), volume)
+    assert psnr(volume, clean) > psnr(noisy, clean) + 7
+    with pytest.raises(ValueError, match="pass a number"):
+        denoise(noisy, (25, 25, 25), channel_axis=-1, dictionary=dictionary)
 
 
 def test_a_nearly_clean_channel_does_not_keep_the_noise_of_the_others():

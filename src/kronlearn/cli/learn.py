@@ -82,8 +82,8 @@ def learn(
         bool,
         typer.Option(
             "--colour",
-            help="Learn from RGB patches instead of gray ones. denoise and inpaint need a gray "
-            "dictionary.",
+            help="Learn from RGB patches instead of gray ones, for a dictionary that only RGB "
+            "images can be restored with.",
         ),
     ] = False,
     remove_means: Annotated[

@@ -15,7 +15,7 @@ from kronlearn.cli.checks import check_drawable, check_places, use_device
 from kronlearn.cli.drawing import save_figure
 from kronlearn.cli.errors import report
 from kronlearn.cli.options import parse_sizes
-from kronlearn.cli.output import Output, facts_table, times
+from kronlearn.cli.output import Output, facts_table
 from kronlearn.cli.quality import decibels, quality, score_facts
 from kronlearn.cli.record import thinned_history
 from kronlearn.cli.report import Page, save_report
@@ -146,12 +146,6 @@ def _restored(
     arguments: dict[str, Any],
 ) -> Restored:
     """What came out for one picture; errors name its file."""
-    dictionary = arguments.get("dictionary")
-    if dictionary is not None and dictionary.patch_shape[len(picture.shape) :] == (3,):
-        raise ValueError(
-            f"{path}: the dictionary is for RGB patches of {times(dictionary.patch_shape)}, and "
-            "channels are restored one by one; use one that was learned without --colour."
-        )
     try:
         return restore(picture, reference, arguments)
     except ValueError as problem:

@@ -360,10 +360,7 @@ def _blocks_of(patches: Any) -> Iterator[NDArray[Any]]:
     if isinstance(patches, Patches):
         yield from patches.blocks(_block_size(patches.patch_shape))
     elif hasattr(patches, "__array__"):
-        array = _real(patches, "patches")
-        size = _block_size(array.shape[1:])
-        for start in range(0, len(array) if array.ndim else 0, size):
-            yield array[start : start + size]
+        yield _real(patches, "patches")
     elif isinstance(patches, Iterable):
         for block in patches:
             yield _real(block, "patches")
