@@ -364,6 +364,13 @@ def test_patches_are_coded_more_sparsely_where_noise_is_weak(sigma, stride):
     assert psnr(found.image, clean_crop()) > psnr(every, clean_crop()) - 0.1
 
 
+@pytest.mark.parametrize(("contrast", "side"), [(1.25, 16), (1.5, 8)])
+def test_patches_are_large_where_noise_hides_the_contrast(rng, contrast, side):
+    wave = np.sin(np.linspace(0, 9 * np.pi, 96, endpoint=False))
+    noisy = contrast * np.sqrt(2) * wave + rng.standard_normal((96, 96))
+    assert quick(noisy, 1.0, stages=1, full=True).settings["patch_size"] == (side, side)
+
+
 def test_a_few_outliers_do_not_make_an_image_nearly_clean(coded):
     noisy = noisy_crop(5, 96).copy()
     noisy[3, 5], noisy[70, 6] = 1e5, -1e5
@@ -659,6 +666,21 @@ def test_progress_tells_of_every_stage(options, names, n_jobs):
     assert threads == {threading.get_ident()}
     silent = quick(noisy, **({"sigma": None} | options), n_jobs=n_jobs)
     np.testing.assert_array_equal(result, silent)
+
+
+def test_progress_counts_iterations_and_channels(monkeypatch):
+    def half(self, plane, *_, **__):
+        self.on_share(0.5)
+        return plane
+
+    monkeypatch.setattr(Averager, "code", half)
+    told = {"noise": [], "learning": [], "coding": []}
+    options = {"channel_axis": -1, "stages": 1}
+    quick(
+        colour_crop(48)[1], 25, progress=lambda stage, share: told[stage].append(share), **options
+    )
+    assert told["learning"] == [0, 0, 0.5, 1, 1]
+    assert told["coding"] == pytest.approx([0, 1 / 6, 3 / 6, 5 / 6, 1])
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
