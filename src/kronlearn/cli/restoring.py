@@ -88,7 +88,10 @@ def restore_files(
             reference = _reference(clean, picture)
             with output.stages(path.name) as progress:
                 more = {"channel_axis": picture.channel_axis, "progress": progress}
-                restored = _restored(restore, path, picture, reference, {**arguments, **more})
+                try:
+                    restored = restore(picture, reference, {**arguments, **more})
+                except ValueError as problem:
+                    raise ValueError(f"{path}: {problem}") from problem
             title = f"{done}: {path.name}"
             record = _write(restored, picture, title, path, place, given, output)
             records.append(record)
@@ -136,20 +139,6 @@ def _pairs(inputs: list[Path], place: Path) -> list[tuple[Path, Path]]:
     if several:
         raise ValueError(f"OUT must be a folder for {len(inputs)} images; {place} is not.")
     return [(inputs[0], place)]
-
-
-def _restored(
-    restore: Restore,
-    path: Path,
-    picture: Picture,
-    reference: Picture | None,
-    arguments: dict[str, Any],
-) -> Restored:
-    """What came out for one picture; errors name its file."""
-    try:
-        return restore(picture, reference, arguments)
-    except ValueError as problem:
-        raise ValueError(f"{path}: {problem}") from problem
 
 
 def _write(
