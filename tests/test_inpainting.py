@@ -422,6 +422,14 @@ def test_a_dictionary_can_be_given(n_atoms, stages):
     np.testing.assert_array_equal(as_list, found.image)
 
 
+def test_what_no_patch_reaches_follows_the_slope_around_it():
+    slope, weights = np.arange(16, dtype=np.float32), np.ones(16, np.float32)
+    weights[6:8] = 0
+    filled = inpainting._from_coarser(slope * weights, weights)
+    np.testing.assert_allclose(filled[6:8], [5.44, 6.44], atol=0.01)
+    np.testing.assert_array_equal(np.delete(filled, [6, 7]), np.delete(slope, [6, 7]))
+
+
 def test_a_dictionary_with_a_mode_for_channels_fills_them_together():
     clean, missing = crop()
     colours = np.stack([clean, 0.8 * clean, 255 - clean], axis=-1)

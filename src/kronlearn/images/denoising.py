@@ -32,8 +32,8 @@ _NUMBERS_LEARNED_FROM = 640_000
 # Beyond this ratio of signal to noise patches are not coded: they would need more nonzeros than
 # they may get, which takes long and loses more detail than noise.
 _NEARLY_CLEAN = 300
-# Beyond this one they need many: only every second one along an axis is coded, which costs 0.05 dB
-# at most.
+# Beyond this one they need many: every second one along an axis is coded, and a quarter as many are
+# learned from, which costs 0.05 dB at most.
 _CLEAR = 30
 # Beyond this one there is nothing that single precision could take away.
 _CLEAN = 1e6
@@ -212,7 +212,8 @@ def denoise(
                 how.stride = tuple(min(2, m) for m in choice.patch_size)
             dictionary = choice.dictionary
             if dictionary is None:
-                n_samples = min(_NUMBERS_LEARNED_FROM // choice.pixels, planes.pixels.size // 2)
+                most = _NUMBERS_LEARNED_FROM // (4 if clear else 1)
+                n_samples = min(most // choice.pixels, planes.pixels.size // 2)
                 with log.stage("learning") as on_share:
                     model = learn(
                         planes.pixels,

@@ -92,8 +92,7 @@ def choose(
 
 def spans_channels(dictionary: Any, channels: NDArray[Any], channel_axis: int | None) -> bool:
     """Whether a dictionary for an image (C, *spatial) has a last mode, for the channels."""
-    shape = getattr(dictionary, "patch_shape", None)
-    return channel_axis is not None and shape is not None and len(shape) == channels.ndim
+    return channel_axis is not None and len(getattr(dictionary, "patch_shape", ())) == channels.ndim
 
 
 def default_patch(shape: Sequence[int], pixels: int) -> tuple[int, ...]:
