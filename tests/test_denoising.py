@@ -18,6 +18,7 @@ import kronlearn as kl
 import reference
 from kronlearn.images.aggregation import Averager
 from kronlearn.images.dictionaries import draw_patches
+from kronlearn.images.planes import Planes
 
 IMAGES = Path(__file__).resolve().parents[2] / "shared" / "data" / "images"
 denoise = kl.images.denoise
@@ -402,6 +403,16 @@ def test_a_dictionary_with_a_mode_for_channels_codes_them_together():
     assert psnr(volume, clean) > psnr(noisy, clean) + 7
     with pytest.raises(ValueError, match="pass a number"):
         denoise(noisy, (25, 25, 25), channel_axis=-1, dictionary=dictionary)
+
+
+def test_planes_are_uncorrelated_and_their_signs_are_no_matter_of_chance(rng):
+    channels = rng.standard_normal((3, 20, 20))
+    channels[1:] += channels[0] * np.array([3, -2])[:, None, None]
+    planes = Planes.from_channels(channels, [1.0] * 3, range(3))
+    covariance = np.cov(planes.pixels.reshape(3, -1))
+    np.testing.assert_allclose(covariance, np.diag(np.diag(covariance)), atol=1e-5)
+    assert (np.diff(np.diag(covariance)) < 0).all()
+    assert (planes.basis.max(axis=0) == abs(planes.basis).max(axis=0)).all()
 
 
 def test_a_nearly_clean_channel_does_not_keep_the_noise_of_the_others():

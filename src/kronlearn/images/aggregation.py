@@ -84,12 +84,7 @@ class Averager:
         return sums
 
     def code_planes(
-        self,
-        planes: Image,
-        choice: Choice,
-        dictionary: Dictionary,
-        tol: float,
-        method: str = "ols",
+        self, planes: Image, choice: Choice, dictionary: Dictionary, tol: float, method: str = "ols"
     ) -> Image:
         """The same for planes (C, *spatial), one after the other, all of whose pixels are known."""
         estimate = np.empty_like(planes)
