@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -172,6 +173,17 @@ def test_work_is_measured_in_a_process_of_its_own():
     assert timing.measured_in_a_process(timing.machine) == timing.machine()
 
 
+def test_the_round_that_warms_up_does_not_count(monkeypatch: pytest.MonkeyPatch):
+    seconds = iter([100.0, 1.0, 3.0])
+    clock = [0.0]
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+
+    def work() -> None:
+        clock[0] += next(seconds)
+
+    assert timing.median_seconds(work, 2) == 2
+
+
 # Published numbers
 
 
@@ -266,6 +278,17 @@ def test_every_patch_is_learned_from_or_held_out(pixels: list[NDArray[np.float32
         assert sum(np.allclose(patch, tile - tile.mean(), atol=1e-4) for patch in every) == 1
 
 
+def test_the_length_of_atoms_does_not_change_an_error(rng: np.random.Generator):
+    samples = rng.standard_normal((40, 4, 4)).astype(np.float32)
+    atoms = kl.KroneckerDictionary.normalized(list(rng.standard_normal((2, 4, 6)))).to_dense()
+    lengths = rng.uniform(0.1, 9, 36)
+    found, expected = (
+        comparison_runs._error(samples, SimpleNamespace(to_dense=lambda m=matrix: m), 3)
+        for matrix in (lengths * atoms, atoms)
+    )
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
 def test_methods_with_as_many_atoms_have_the_same_start(rng: np.random.Generator):
     samples = rng.standard_normal((30, 4, 4)).astype(np.float32)
     names = ("default", "general", "sum2", "MOD")
@@ -329,6 +352,12 @@ def test_a_picture_has_four_panels_and_one_legend(experiment: str):
         assert list(figure.axes[0].get_xticks()) == list(comparison_runs.FIGURE2_SIZES)
     assert titles == expected
     assert names == list(DEFAULT_METHODS)
+
+
+def test_a_method_far_above_the_others_does_not_flatten_their_curves():
+    results = made_up("figure1", lambda _, method: (40.0 if method == "TeFDiL" else 4.5, 1.0))
+    figure = comparison.picture("figure1", comparison.by_setting(results))
+    assert all(ax.get_ylim()[1] < 7 for ax in figure.axes)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -486,6 +515,18 @@ def test_denoising_is_run_once_and_the_same_for_any_threads(tmp_path: Path):
     assert "lena.png" in invoke("reproduce", "table3", "--images", place, code=2)
 
 
+def test_swapped_factors_are_those_of_general_the_other_way_round(monkeypatch: pytest.MonkeyPatch):
+    learned = SimpleNamespace(factors_=["first", "second"])
+    monkeypatch.setattr(table3.KroneckerDictionaryLearning, "fit", lambda *_: learned)
+    monkeypatch.setattr(table3.Averager, "code", lambda self, noisy, factors, **_: factors)
+    noisy = np.zeros((20, 20), np.float32)
+    found = [
+        table3._by_the_paper(noisy, table3.Cell("lena", 20, 0, method), 1)
+        for method in ("general", "swapped")
+    ]
+    assert found == [["first", "second"], ["second", "first"]]
+
+
 # Tables II and IV
 
 HERE = {"processor": "a processor", "cores": 16, "instruction_set": "avx2"}
@@ -536,6 +577,8 @@ def test_a_large_cube_looks_like_the_small_one_everywhere_and_repeats_nothing(
         (ordered[0, 7, 0], large[:8, :8, 4]),
     ):
         np.testing.assert_allclose(patch, expected, atol=0.1 * small.std())
+    noise = (ordered[0, :6, 0] - np.moveaxis(small[:8, :8], -1, 0)).std(axis=(1, 2))
+    np.testing.assert_allclose(noise, 0.02 * small.std(axis=(0, 1)), rtol=0.4)
 
 
 def test_the_numbers_of_threads_always_begin_with_one():
@@ -576,6 +619,17 @@ def test_any_number_of_threads_finds_the_same(tmp_path: Path, rng: np.random.Gen
     )
     assert one["rmse"] == two["rmse"]
     assert 0 < one["seconds_per_iteration"] < one["seconds"]
+
+
+def test_an_iteration_takes_the_median_of_those_after_the_first_tenth(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def fit(self: kl.KroneckerDictionaryLearning, samples: object) -> None:
+        self.history_ = {"seconds": [0, 100, 101, 104], "rmse": [3, 1, 2, 2]}
+
+    monkeypatch.setattr(speedup.KroneckerDictionaryLearning, "fit", fit)
+    found = speedup.measured(speedup.Run("general", 8, 8, 4, 9, 3, 1), np.zeros((9, 8, 8)))
+    assert (found["seconds_per_iteration"], found["rmse"]) == (2, 1)
 
 
 @pytest.fixture
