@@ -15,7 +15,6 @@ import logging
 import statistics
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +38,9 @@ def main() -> int:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         problems = faults.Problems(Path(folder))
-        happening = {name: partial(with_fault, act) for name, act in faults.FAULTS.items()}
-        happening["driver killed"] = partial(with_driver_killed, Path(folder))
-        for name, fits in happening.items():
+        for name in [*faults.FAULTS, "driver killed"]:
             if options.only in name:
-                runs = fits(problems, options.runs, rng)
+                runs = fits_with(name, problems, options.runs, rng, Path(folder))
                 same = sum(run.same_bits for run in runs)
                 seconds = statistics.median(run.seconds for run in runs)
                 rows.append([name, len(runs), same, round(seconds, 2)])
@@ -54,24 +51,20 @@ def main() -> int:
     return int(any(row[1] != row[2] for row in rows))
 
 
-def with_fault(
-    act: faults.Act, problems: faults.Problems, count: int, rng: np.random.Generator
+def fits_with(
+    fault: str, problems: faults.Problems, count: int, rng: np.random.Generator, folder: Path
 ) -> list[faults.Run]:
-    """So many fits with a fault of the workers."""
+    """So many fits with a fault of the workers, or whose driver is killed."""
     runs = []
-    with cluster_of(faults.N_WORKERS, faults.IMPATIENT) as client:
+    act = faults.FAULTS.get(fault)
+    with cluster_of(faults.N_WORKERS, faults.IMPATIENT if act else None) as client:
         for _ in range(count):
-            runs.append(faults.fit_with_fault(client, problems, act, rng))
-            faults.restore(client)
+            if act is None:
+                runs.append(faults.fit_with_driver_killed(client, problems, folder, rng))
+            else:
+                runs.append(faults.fit_with_fault(client, problems, act, rng))
+                faults.restore(client)
     return runs
-
-
-def with_driver_killed(
-    folder: Path, problems: faults.Problems, count: int, rng: np.random.Generator
-) -> list[faults.Run]:
-    """So many fits whose driver is killed."""
-    with cluster_of(faults.N_WORKERS) as client:
-        return [faults.fit_with_driver_killed(client, problems, folder, rng) for _ in range(count)]
 
 
 if __name__ == "__main__":

@@ -334,10 +334,17 @@ def test_a_dictionary_is_saved_and_used(tmp_path, photo):
     )
 
 
-def test_a_dictionary_for_colours_is_refused(photo):
-    kl.KroneckerDictionary([np.eye(4), np.eye(4), np.eye(3)]).save("rgb.safetensors")
-    line = fails("denoise", photo, "out.png", "--dictionary", "rgb.safetensors")
-    assert "photo.png: the dictionary is for RGB patches of 4 × 4 × 3" in line
+def test_a_dictionary_for_colours_restores_images_in_colour(tmp_path, photo):
+    options = ("--dictionary", "rgb.safetensors")
+    pixels = image_of("uint8", colour=True)
+    Image.fromarray(pixels).save("colours.png")
+    succeeds("learn", "colours.png", "--colour", "-o", options[1], "--max-iter", 2, "-q")
+    succeeds("denoise", "colours.png", "denoised.png", "--sigma", 9, *options, "-q")
+    dictionary = kl.load_dictionary(options[1])
+    expected = kl.images.denoise(pixels, 9, channel_axis=-1, dictionary=dictionary)
+    assert np.array_equal(read_picture(tmp_path / "denoised.png").pixels, expected)
+    line = fails("denoise", photo, "out.png", *options)
+    assert "photo.png: Patches of shape (8, 8, 3) have 3 axes, the image has 2 spatial" in line
 
 
 def test_a_sum_of_kronecker_products_restores(tmp_path, photo):

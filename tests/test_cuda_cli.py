@@ -121,7 +121,6 @@ def test_the_benchmark_of_a_gpu_measures_learning_and_coding(
         # Emulated, the kernels of whole iterations take minutes; this shape has none.
         monkeypatch.setattr(gpu, "CASES", {"D": gpu.Case(9216, 4, 6, 3)})
         monkeypatch.setattr(gpu, "_gpu_name", lambda: "this GPU")
-        monkeypatch.setattr(gpu, "_synchronize", lambda: None)
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
     table = tmp_path / "gpu.csv"
     result = run("bench", "gpu", "--quick", "--case", "d", "--json", "--csv", str(table))

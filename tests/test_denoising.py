@@ -17,6 +17,8 @@ from skimage.metrics import peak_signal_noise_ratio
 import kronlearn as kl
 import reference
 from kronlearn.images.aggregation import Averager
+from kronlearn.images.dictionaries import draw_patches
+from kronlearn.images.planes import Planes
 
 IMAGES = Path(__file__).resolve().parents[2] / "shared" / "data" / "images"
 denoise = kl.images.denoise
@@ -354,11 +356,63 @@ def test_nothing_is_learned_or_coded_where_there_is_hardly_any_noise(coded, sigm
     assert psnr(found.image, clean) > psnr(noisy, clean) - 0.01
 
 
+@pytest.mark.parametrize(("sigma", "stride"), [(5, 2), (9, 1)])
+def test_patches_are_coded_more_sparsely_where_noise_is_weak(sigma, stride):
+    noisy = noisy_crop(sigma)
+    found = quick(noisy, sigma, full=True)
+    assert found.settings["stride"] == (stride, stride)
+    every = quick(noisy, sigma, stride=1)
+    assert psnr(found.image, clean_crop()) > psnr(every, clean_crop()) - 0.1
+
+
+@pytest.mark.parametrize(("contrast", "side"), [(1.25, 16), (1.5, 8)])
+def test_patches_are_large_where_noise_hides_the_contrast(rng, contrast, side):
+    wave = np.sin(np.linspace(0, 9 * np.pi, 96, endpoint=False))
+    noisy = contrast * np.sqrt(2) * wave + rng.standard_normal((96, 96))
+    assert quick(noisy, 1.0, stages=1, full=True).settings["patch_size"] == (side, side)
+
+
 def test_a_few_outliers_do_not_make_an_image_nearly_clean(coded):
     noisy = noisy_crop(5, 96).copy()
     noisy[3, 5], noisy[70, 6] = 1e5, -1e5
     quick(noisy, 5, stages=1)
     assert coded == [noisy.size]
+
+
+def test_patches_to_learn_from_have_no_means_and_the_most_known_pixels(rng):
+    planes = (50 + rng.standard_normal((2, 20, 30))).astype(np.float32)
+    patches = draw_patches(planes, (4, 5), 90, np.random.default_rng(0))
+    assert patches.shape == (90, 4, 5)
+    assert abs(patches.mean(axis=(1, 2))).max() < 1e-4
+    # Half of the image is known: of twice as many patches, those are taken that lie there.
+    known = np.arange(30) < 15
+    planes[:, :, ~known] = 1e6
+    patches = draw_patches(planes, (4, 5), 40, rng, np.broadcast_to(known, (20, 30)))
+    assert abs(patches).max() < 100
+
+
+def test_a_dictionary_with_a_mode_for_channels_codes_them_together():
+    clean, noisy = colour_crop()
+    dictionary = kl.KroneckerDictionary(reference.dct_factors((6, 6, 3), (8, 8, 3)))
+    moved = np.moveaxis(noisy, -1, 0)
+    found = denoise(moved, 25, channel_axis=0, dictionary=dictionary, full=True)
+    assert (found.sigma, found.settings["patch_size"]) == (25.0, (6, 6, 3))
+    with pytest.warns(UserWarning, match="taken for a volume"):
+        volume = denoise(noisy, 25, dictionary=dictionary)
+    np.testing.assert_array_equal(np.moveaxis(found.image, 0, -1), volume)
+    assert psnr(volume, clean) > psnr(noisy, clean) + 7
+    with pytest.raises(ValueError, match="pass a number"):
+        denoise(noisy, (25, 25, 25), channel_axis=-1, dictionary=dictionary)
+
+
+def test_planes_are_uncorrelated_and_their_signs_are_no_matter_of_chance(rng):
+    channels = rng.standard_normal((3, 20, 20))
+    channels[1:] += channels[0] * np.array([3, -2])[:, None, None]
+    planes = Planes.from_channels(channels, [1.0] * 3, range(3))
+    covariance = np.cov(planes.pixels.reshape(3, -1))
+    np.testing.assert_allclose(covariance, np.diag(np.diag(covariance)), atol=1e-5)
+    assert (np.diff(np.diag(covariance)) < 0).all()
+    assert (planes.basis.max(axis=0) == abs(planes.basis).max(axis=0)).all()
 
 
 def test_a_nearly_clean_channel_does_not_keep_the_noise_of_the_others():
@@ -623,6 +677,21 @@ def test_progress_tells_of_every_stage(options, names, n_jobs):
     assert threads == {threading.get_ident()}
     silent = quick(noisy, **({"sigma": None} | options), n_jobs=n_jobs)
     np.testing.assert_array_equal(result, silent)
+
+
+def test_progress_counts_iterations_and_channels(monkeypatch):
+    def half(self, plane, *_, **__):
+        self.on_share(0.5)
+        return plane
+
+    monkeypatch.setattr(Averager, "code", half)
+    told = {"noise": [], "learning": [], "coding": []}
+    options = {"channel_axis": -1, "stages": 1}
+    quick(
+        colour_crop(48)[1], 25, progress=lambda stage, share: told[stage].append(share), **options
+    )
+    assert told["learning"] == [0, 0, 0.5, 1, 1]
+    assert told["coding"] == pytest.approx([0, 1 / 6, 3 / 6, 5 / 6, 1])
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,14 +21,20 @@ from kronlearn.experiments import (
     comparison,
     comparison_runs,
     gpu,
-    large_cube,
     report,
     scaling,
     speedup,
     table3,
     timing,
 )
-from kronlearn.experiments.data import images_in, included_images, read_cube, sampled_patches
+from kronlearn.experiments.data import (
+    cube_shape,
+    images_in,
+    included_images,
+    large_patches,
+    read_cube,
+    sampled_patches,
+)
 from kronlearn.experiments.methods import DEFAULT_METHODS, METHODS, QUICK_METHODS, methods_named
 from kronlearn.experiments.published import (
     IMAGES,
@@ -166,6 +173,17 @@ def test_work_is_measured_in_a_process_of_its_own():
     assert timing.measured_in_a_process(timing.machine) == timing.machine()
 
 
+def test_the_round_that_warms_up_does_not_count(monkeypatch: pytest.MonkeyPatch):
+    seconds = iter([100.0, 1.0, 3.0])
+    clock = [0.0]
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+
+    def work() -> None:
+        clock[0] += next(seconds)
+
+    assert timing.median_seconds(work, 2) == 2
+
+
 # Published numbers
 
 
@@ -260,6 +278,17 @@ def test_every_patch_is_learned_from_or_held_out(pixels: list[NDArray[np.float32
         assert sum(np.allclose(patch, tile - tile.mean(), atol=1e-4) for patch in every) == 1
 
 
+def test_the_length_of_atoms_does_not_change_an_error(rng: np.random.Generator):
+    samples = rng.standard_normal((40, 4, 4)).astype(np.float32)
+    atoms = kl.KroneckerDictionary.normalized(list(rng.standard_normal((2, 4, 6)))).to_dense()
+    lengths = rng.uniform(0.1, 9, 36)
+    found, expected = (
+        comparison_runs._error(samples, SimpleNamespace(to_dense=lambda m=matrix: m), 3)
+        for matrix in (lengths * atoms, atoms)
+    )
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
 def test_methods_with_as_many_atoms_have_the_same_start(rng: np.random.Generator):
     samples = rng.standard_normal((30, 4, 4)).astype(np.float32)
     names = ("default", "general", "sum2", "MOD")
@@ -323,6 +352,12 @@ def test_a_picture_has_four_panels_and_one_legend(experiment: str):
         assert list(figure.axes[0].get_xticks()) == list(comparison_runs.FIGURE2_SIZES)
     assert titles == expected
     assert names == list(DEFAULT_METHODS)
+
+
+def test_a_method_far_above_the_others_does_not_flatten_their_curves():
+    results = made_up("figure1", lambda _, method: (40.0 if method == "TeFDiL" else 4.5, 1.0))
+    figure = comparison.picture("figure1", comparison.by_setting(results))
+    assert all(ax.get_ylim()[1] < 7 for ax in figure.axes)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -480,6 +515,18 @@ def test_denoising_is_run_once_and_the_same_for_any_threads(tmp_path: Path):
     assert "lena.png" in invoke("reproduce", "table3", "--images", place, code=2)
 
 
+def test_swapped_factors_are_those_of_general_the_other_way_round(monkeypatch: pytest.MonkeyPatch):
+    learned = SimpleNamespace(factors_=["first", "second"])
+    monkeypatch.setattr(table3.KroneckerDictionaryLearning, "fit", lambda *_: learned)
+    monkeypatch.setattr(table3.Averager, "code", lambda self, noisy, factors, **_: factors)
+    noisy = np.zeros((20, 20), np.float32)
+    found = [
+        table3._by_the_paper(noisy, table3.Cell("lena", 20, 0, method), 1)
+        for method in ("general", "swapped")
+    ]
+    assert found == [["first", "second"], ["second", "first"]]
+
+
 # Tables II and IV
 
 HERE = {"processor": "a processor", "cores": 16, "instruction_set": "avx2"}
@@ -505,19 +552,20 @@ def timed(
 
 
 def test_the_large_cube_has_the_papers_patches():
-    assert large_cube.n_patches(large_cube.SHAPE) == 3_913_140
-    assert large_cube.cube_shape(1) == large_cube.SHAPE
-    for scale in (0.1, 0.01):
-        share = large_cube.n_patches(large_cube.cube_shape(scale)) / 3_913_140
-        assert share == pytest.approx(scale, rel=0.2)
+    counts = {}
+    for scale in (1, 0.1, 0.01):
+        rows, columns, bands = cube_shape(scale)
+        counts[scale] = -(-rows // 8) * -(-columns // 8) * bands
+    assert counts[1] == 3_913_140
+    assert counts == pytest.approx({scale: scale * counts[1] for scale in counts}, rel=0.2)
 
 
 def test_a_large_cube_looks_like_the_small_one_everywhere_and_repeats_nothing(
     small: NDArray[np.float32],
 ):
-    samples = np.concatenate(list(large_cube.strips(small, (50, 70, 9))))
+    samples = large_patches(small, (50, 70, 9))
     assert samples.dtype == np.float32
-    assert len(samples) == large_cube.n_patches((50, 70, 9)) == 7 * 9 * 9
+    assert len(samples) == 7 * 9 * 9
     assert len(np.unique(samples.reshape(len(samples), -1), axis=0)) == len(samples)
     # Strips, bands, columns; the last patches end at the border; copies are mirrored.
     large = np.concatenate([small, small[::-1], small], axis=0)
@@ -529,33 +577,8 @@ def test_a_large_cube_looks_like_the_small_one_everywhere_and_repeats_nothing(
         (ordered[0, 7, 0], large[:8, :8, 4]),
     ):
         np.testing.assert_allclose(patch, expected, atol=0.1 * small.std())
-
-
-def test_a_file_of_patches_is_whole_or_not_there(
-    small: NDArray[np.float32], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    shape = large_cube.cube_shape(0.0005)
-    large_cube.write_patches(small, shape, tmp_path / "patches.npy")
-    stored = np.load(tmp_path / "patches.npy")
-    np.testing.assert_array_equal(stored, np.concatenate(list(large_cube.strips(small, shape))))
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(large_cube, "strips", fail)
-    with pytest.raises(OSError, match=r"new\.npy could not be written: the disk is full"):
-        large_cube.write_patches(small, shape, tmp_path / "new.npy")
-    assert [file.name for file in tmp_path.iterdir()] == ["patches.npy"]
-
-
-def test_drawn_patches_are_from_all_images_and_without_means(pixels: list[NDArray[np.float32]]):
-    corners = [image[:64, :64] for image in pixels]
-    samples = speedup.drawn(corners, 16, 100)
-    assert samples.shape == (100, 16, 16)
-    assert abs(samples.mean(axis=(1, 2))).max() < 1e-3
-    np.testing.assert_array_equal(samples, speedup.drawn(corners, 16, 100))
-    with pytest.raises(ValueError, match=r"7204 patches of 16 × 16 .* smallest image has 2401"):
-        speedup.drawn(corners, 16, 7204)
+    noise = (ordered[0, :6, 0] - np.moveaxis(small[:8, :8], -1, 0)).std(axis=(1, 2))
+    np.testing.assert_allclose(noise, 0.02 * small.std(axis=(0, 1)), rtol=0.4)
 
 
 def test_the_numbers_of_threads_always_begin_with_one():
@@ -598,6 +621,17 @@ def test_any_number_of_threads_finds_the_same(tmp_path: Path, rng: np.random.Gen
     assert 0 < one["seconds_per_iteration"] < one["seconds"]
 
 
+def test_an_iteration_takes_the_median_of_those_after_the_first_tenth(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def fit(self: kl.KroneckerDictionaryLearning, samples: object) -> None:
+        self.history_ = {"seconds": [0, 100, 101, 104], "rmse": [3, 1, 2, 2]}
+
+    monkeypatch.setattr(speedup.KroneckerDictionaryLearning, "fit", fit)
+    found = speedup.measured(speedup.Run("general", 8, 8, 4, 9, 3, 1), np.zeros((9, 8, 8)))
+    assert (found["seconds_per_iteration"], found["rmse"]) == (2, 1)
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[speedup.Run]:
     """The runs that are asked for and not measured."""
@@ -620,7 +654,7 @@ def test_the_commands_measure_and_write_and_resume(
     common = ["--quick", "-o", place, "--jobs", "1,2"]
     if experiment == "table4":
         np.save(tmp_path / "small.npy", small)
-        common += ["--cube", tmp_path / "small.npy", "--work", tmp_path / "work"]
+        common += ["--cube", tmp_path / "small.npy"]
     assert "speedup" in invoke("reproduce", experiment, *common)
     assert len(asked) == 4
     assert {path.name for path in place.iterdir()} == {
@@ -635,15 +669,15 @@ def test_the_commands_measure_and_write_and_resume(
     assert (place / f"{experiment}.md").is_file()
     if experiment == "table4":
         # Other samples are measured anew.
-        for file in (tmp_path / "work").iterdir():
-            np.save(file, np.zeros_like(np.load(file)))
+        np.save(tmp_path / "small.npy", small[::-1])
         invoke("reproduce", experiment, *common, "-q")
         assert len(asked) == 8
 
 
 def test_the_commands_refuse_what_they_cannot_use(tmp_path: Path):
     place = ("-o", tmp_path / "out")
-    assert "no such folder" in invoke("reproduce", "table2", *place, "--images", "no", code=2)
+    line = invoke("reproduce", "table2", *place, "--images", "no", code=2)
+    assert "--images no is not a folder with images" in line
     assert "--scale 2" in invoke("reproduce", "table4", *place, "--scale", 2, code=2)
     assert "absent.npy" in invoke("reproduce", "table4", *place, "--cube", "absent.npy", code=2)
     assert "table4.csv holds no" in invoke("reproduce", "table4", *place, "--only-report", code=2)
@@ -698,7 +732,7 @@ def test_bench_coding_says_what_is_not_installed(tmp_path: Path, monkeypatch: py
     assert "scikit-learn is not installed: left out." in text
     assert "ols, 2 threads" in text
     line = invoke("bench", "coding", "--images", tmp_path, *options, code=2)
-    assert "holds no image" in line
+    assert "is not a folder with images (.bmp" in line
     assert "--case 4,6 needs three numbers" in invoke("bench", "coding", "--case", "4,6", code=2)
 
 

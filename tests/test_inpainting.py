@@ -422,6 +422,26 @@ def test_a_dictionary_can_be_given(n_atoms, stages):
     np.testing.assert_array_equal(as_list, found.image)
 
 
+def test_what_no_patch_reaches_follows_the_slope_around_it():
+    slope, weights = np.arange(16, dtype=np.float32), np.ones(16, np.float32)
+    weights[6:8] = 0
+    filled = inpainting._from_coarser(slope * weights, weights)
+    np.testing.assert_allclose(filled[6:8], [5.44, 6.44], atol=0.01)
+    np.testing.assert_array_equal(np.delete(filled, [6, 7]), np.delete(slope, [6, 7]))
+
+
+def test_a_dictionary_with_a_mode_for_channels_fills_them_together():
+    clean, missing = crop()
+    colours = np.stack([clean, 0.8 * clean, 255 - clean], axis=-1)
+    d = kl.KroneckerDictionary(reference.dct_factors((5, 4, 3), (8, 7, 3)))
+    found = inpaint(colours, missing, channel_axis=-1, dictionary=d, stages=1, full=True)
+    assert found.settings["patch_size"] == (5, 4, 3)
+    np.testing.assert_array_equal(found.image[~missing], colours[~missing])
+    assert psnr(found.image, colours) > 22
+    moved = inpaint(np.moveaxis(colours, -1, 0), missing, channel_axis=0, dictionary=d, stages=1)
+    np.testing.assert_array_equal(np.moveaxis(moved, 0, -1), found.image)
+
+
 @pytest.mark.parametrize("stages", [1, 2])
 def test_a_sum_of_kronecker_products_can_be_given(stages):
     clean, missing = crop()

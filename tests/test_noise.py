@@ -81,6 +81,11 @@ def test_a_constant_image_of_integers_has_no_noise(dtype):
     assert estimate_sigma(np.full((20, 20), 77, dtype)) == 0
 
 
+def test_what_rounding_leaves_of_a_constant_is_no_noise(rng):
+    image = 7.3 + np.spacing(7.3) * rng.integers(0, 2, (64, 64))
+    assert kl.images.estimate_sigma(image) == 0
+
+
 def test_smooth_images_have_hardly_any_noise():
     ramp = np.add.outer(np.arange(64.0), 2 * np.arange(80.0))
     assert estimate_sigma(ramp) < 1e-9

@@ -90,6 +90,15 @@ def test_means_are_removed_and_added_again(cut):
         assert np.array_equal(rounded, image)
 
 
+def test_means_of_single_precision_are_rounded_once_and_belong_to_their_blocks(rng):
+    image = (1e4 + rng.random((40, 40))).astype(np.float32)
+    patches, means = extract_patches(image, 16, 3, remove_means=True)
+    exact = np.asarray(extract_patches(image, 16, 3), np.float64).mean(axis=(1, 2))
+    assert np.array_equal(means, exact.astype(np.float32))
+    again = reconstruct_from_patches(patches.blocks(10), image.shape, 3, means=means)
+    np.testing.assert_allclose(again, image, rtol=1e-6)
+
+
 @given(cuts(dtypes=("f8",)), st.booleans())
 def test_a_pixel_is_the_average_of_the_patches_that_cover_it(cut, weighted):
     image, patch_shape, stride = cut
@@ -117,6 +126,8 @@ def test_blocks_indices_masks_and_slices_choose_patches(rng):
     assert np.array_equal(patches[[5, -1, 5]], whole[[5, -1, 5]])
     assert np.array_equal(patches[whole[:, 0, 0, 0] > 0], whole[whole[:, 0, 0, 0] > 0])
     assert np.array_equal(patches[-2], whole[-2])
+    with pytest.raises(IndexError, match=rf"a boolean mask \({len(whole)},\)"):
+        patches[np.ones(len(whole) - 1, bool)]
     assert patches[[]].shape == (0, 4, 5, 3)
     assert patches[4:4].shape == (0, 4, 5, 3)
     assert sum(1 for _ in patches) == len(patches) == len(whole)

@@ -139,23 +139,10 @@ def _terminate(number: int, frame: Any) -> None:
     raise Terminated
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        import kronlearn
-
-        print(f"kronlearn {kronlearn.__version__}")
-        raise typer.Exit
-
-
 @app.callback(invoke_without_command=True)
 def kronlearn(
     context: typer.Context,
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     show_traceback: Annotated[
         bool, typer.Option("--traceback", help="Show the Python traceback of an error.")
     ] = False,
@@ -163,5 +150,8 @@ def kronlearn(
     """Learn separable (Kronecker) dictionaries; denoise and inpaint images with them."""
     if isinstance(context.command, Commands):
         context.command.show_traceback = show_traceback
+    if version:
+        print("kronlearn", import_module("kronlearn").__version__)
+        raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())

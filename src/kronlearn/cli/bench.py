@@ -39,6 +39,8 @@ def run_experiment(name: str, given: dict[str, Any]) -> None:
     from kronlearn.cli.output import Output
 
     output = Output(given.pop("as_json"), given.pop("quiet"))
+    if given.get("quick"):
+        output.say("A quick run: too little data for conclusions.")
     run = import_module(f"kronlearn.experiments.{name}").run
     print_report(run(**given, progress=output.progress), output)
 
@@ -93,8 +95,7 @@ def learning(quick: Quick = False, as_json: Json = False, quiet: Quiet = False) 
 @bench.command("gpu")
 def gpu(
     case: Annotated[
-        list[str] | None,
-        typer.Option(metavar="A", help="A to E; repeatable.", show_default="all"),
+        list[str] | None, typer.Option(metavar="A", help="A to E; repeatable.", show_default="all")
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Also images, whole fits and streaming; three minutes.")
@@ -107,7 +108,7 @@ def gpu(
 ) -> None:
     """Compare learning on a GPU with the processor, and coding with batched-omp."""
     given = locals()
-    from kronlearn.cli.devices import use_device
+    from kronlearn.cli.checks import use_device
     from kronlearn.cli.output import Output
     from kronlearn.experiments.gpu import cases_named
 

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cli import options as opt
-from kronlearn.cli.devices import use_device
+from kronlearn.cli.checks import check_places, use_device
 from kronlearn.cli.learn import learn_and_save
 from kronlearn.cli.output import Output, counted, facts_table, times
-from kronlearn.cli.places import check_places
 from kronlearn.hyperspectral.learning import default_atoms
 from kronlearn.io.cubes import Cube, open_cube
 from kronlearn.io.writers import places_for
@@ -23,8 +22,7 @@ from kronlearn.io.writers import places_for
 __all__ = ["cube"]
 
 cube = typer.Typer(
-    help="Inspect, learn from and denoise hyperspectral cubes.",
-    no_args_is_help=True,
+    help="Inspect, learn from and denoise hyperspectral cubes.", no_args_is_help=True
 )
 
 _FORMATS = "ENVI (.hdr), GeoTIFF, NetCDF, HDF5, Zarr, .mat, .npy, or a folder of images"
@@ -114,8 +112,8 @@ def learn(
     remove_means: Annotated[
         bool, typer.Option("--remove-means", help="Subtract the mean of each patch.")
     ] = False,
-    structure: opt.StructureName = "general",
-    method: opt.MethodName = "ols",
+    structure: opt.Structure = "general",
+    method: opt.Method = "ols",
     max_iter: opt.MaxIter = 30,
     time_budget: opt.TimeBudget = None,
     checkpoint: opt.Checkpoint = None,
@@ -124,7 +122,7 @@ def learn(
     dataset: opt.Dataset = None,
     nodata: opt.NoData = None,
     n_jobs: opt.Jobs = None,
-    device: opt.DeviceName = "cpu",
+    device: opt.Device = "cpu",
     overwrite: opt.Overwrite = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -168,15 +166,14 @@ def denoise(
     clean: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="Reference cube to report PSNR, SSIM and spectral angle against.",
+            metavar="FILE", help="Reference cube to report PSNR, SSIM and spectral angle against."
         ),
     ] = None,
     band_axis: opt.BandAxis = None,
     dataset: opt.Dataset = None,
     nodata: opt.NoData = None,
     n_jobs: opt.Jobs = None,
-    device: opt.DeviceName = "cpu",
+    device: opt.Device = "cpu",
     overwrite: opt.Overwrite = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -198,13 +195,7 @@ def denoise(
     reference = None if clean is None else _reference(clean, path, found, band_axis)
     with shown.stages(path.name) as progress:
         result = kl.hyperspectral.denoise(
-            found,
-            given,
-            out=output,
-            n_jobs=n_jobs,
-            device=device,
-            progress=progress,
-            full=True,
+            found, given, out=output, n_jobs=n_jobs, device=device, progress=progress, full=True
         )
     how = ", estimated" if given is None else ", as given"
     facts = [

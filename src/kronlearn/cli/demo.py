@@ -10,7 +10,6 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 from skimage import data
-from skimage.metrics import peak_signal_noise_ratio
 
 import kronlearn as kl
 from kronlearn.cli import options as opt
@@ -18,6 +17,7 @@ from kronlearn.cli.drawing import convergence_figure, save_figure
 from kronlearn.cli.output import Output, facts_table, times
 from kronlearn.cli.record import thinned_history
 from kronlearn.core.init import dct_factor
+from kronlearn.experiments.data import psnr
 from kronlearn.io.model_files import save_dictionary
 from kronlearn.plots import ComparisonDisplay, DictionaryDisplay
 
@@ -97,12 +97,7 @@ def _cosines(n: int) -> kl.KroneckerDictionary:
 
 
 def _denoise(
-    image: NDArray[np.float32],
-    name: str,
-    n_jobs: int | None,
-    seed: int,
-    file: Path,
-    output: Output,
+    image: NDArray[np.float32], name: str, n_jobs: int | None, seed: int, file: Path, output: Output
 ) -> dict[str, Any]:
     """Add noise to the image, remove it again, draw both; what it did and how long it took."""
     noise = np.random.default_rng(seed).standard_normal(image.shape, np.float32)
@@ -111,10 +106,7 @@ def _denoise(
     with output.stages("Denoising") as progress:
         result = kl.images.denoise(noisy, random_state=seed, n_jobs=n_jobs, progress=progress)
     seconds = time.perf_counter() - start
-    before, after = (
-        float(peak_signal_noise_ratio(image, picture, data_range=255))
-        for picture in (noisy, result)
-    )
+    before, after = psnr(image, noisy), psnr(image, result)
     output.say(
         f"Noise of {SIGMA} gray levels added to {name} ({times(image.shape)} pixels) and removed "
         f"again: {before:.2f} dB → {after:.2f} dB, in {seconds:.2f} s."

@@ -60,7 +60,7 @@ def denoise(
     save_dictionary: opt.SaveDictionary = None,
     seed: opt.FixedSeed = 0,
     n_jobs: opt.Jobs = None,
-    device: opt.DeviceName = "cpu",
+    device: opt.Device = "cpu",
     overwrite: opt.Overwrite = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,

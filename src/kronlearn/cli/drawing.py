@@ -8,21 +8,7 @@ from typing import Any
 
 from kronlearn.io.atomic import atomic_write
 
-__all__ = ["check_drawable", "convergence_figure", "save_figure"]
-
-
-def check_drawable(option: str, path: Path | None) -> None:
-    """Raise ValueError for a file whose ending matplotlib has no format for."""
-    if path is None:
-        return
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    known = FigureCanvasAgg.get_supported_filetypes()
-    if path.suffix.lower().removeprefix(".") not in known:
-        raise ValueError(
-            f"{option} {path} does not have an ending for drawings: "
-            f"{', '.join('.' + ending for ending in sorted(known))}."
-        )
+__all__ = ["convergence_figure", "save_figure"]
 
 
 def save_figure(figure: Any, path: Path, overwrite: bool, dpi: float = 200) -> None:

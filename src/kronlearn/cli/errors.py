@@ -8,13 +8,7 @@ import sys
 __all__ = ["report"]
 
 # Wrong input, as opposed to a failure of the program or of the machine.
-_BAD_INPUT = (
-    ValueError,
-    FileExistsError,
-    FileNotFoundError,
-    IsADirectoryError,
-    NotADirectoryError,
-)
+_BAD_INPUT = (ValueError, FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
 # What speaks for itself; other errors are the program's own.
 _PLAIN = (ValueError, OSError, ImportError)
 
@@ -73,15 +67,11 @@ def in_options(text: str) -> str:
     """
     # Which of its functions to call is no help here.
     text = re.sub(r" \([^()]*\bkronlearn\.\w[^()]*(\([^()]*\))?\)", "", text)
-    text = re.sub(r"\bpass (\w+)=None\b", lambda m: f"leave {_option(m[1])} out", text)
+    text = re.sub(r"\bpass (\w+)=None\b", lambda m: f"leave {_OPTIONS.get(m[1], m[1])} out", text)
     text = _ASSIGNMENT.sub(lambda m: f"{_OPTIONS[m[1]]} {_value(m[2])}".rstrip(), text)
     text = _NAME.sub(lambda m: _OPTIONS[m[1]], text)
     text = re.sub(r",? or None\b", ", or leave the option out", text)
     return re.sub(r"\bpass\b", "give", text)
-
-
-def _option(name: str) -> str:
-    return _OPTIONS.get(name, name)
 
 
 def _value(text: str) -> str:

@@ -12,10 +12,9 @@ import typer
 import kronlearn as kl
 from kronlearn.cli import options as opt
 from kronlearn.cli import patches
-from kronlearn.cli.devices import use_device
+from kronlearn.cli.checks import check_places, use_device
 from kronlearn.cli.output import Output, counted, facts_of, facts_table, times
-from kronlearn.cli.places import check_places
-from kronlearn.cli.record import atom_usage, learned_record, thinned_history
+from kronlearn.cli.record import learned_record, thinned_history
 from kronlearn.core.source import Source
 from kronlearn.engines.samples import open_samples, source_of
 from kronlearn.io.model_files import save_dictionary
@@ -83,8 +82,8 @@ def learn(
         bool,
         typer.Option(
             "--colour",
-            help="Learn from RGB patches instead of gray ones. denoise and inpaint need a gray "
-            "dictionary.",
+            help="Learn from RGB patches instead of gray ones, for a dictionary that only RGB "
+            "images can be restored with.",
         ),
     ] = False,
     remove_means: Annotated[
@@ -96,7 +95,7 @@ def learn(
         ),
     ] = None,
     dataset: opt.Dataset = None,
-    structure: opt.StructureName = "general",
+    structure: opt.Structure = "general",
     terms: Annotated[
         int,
         typer.Option(
@@ -107,12 +106,12 @@ def learn(
             "more accurate.",
         ),
     ] = 1,
-    method: opt.MethodName = "ols",
+    method: opt.Method = "ols",
     max_iter: opt.MaxIter = 100,
     time_budget: opt.TimeBudget = None,
     checkpoint: opt.Checkpoint = None,
     n_jobs: opt.Jobs = None,
-    device: opt.DeviceName = "cpu",
+    device: opt.Device = "cpu",
     seed: opt.Seed = None,
     overwrite: opt.Overwrite = False,
     as_json: opt.Json = False,
@@ -202,15 +201,14 @@ def learn_and_save(
                 raise
             interrupt = problem
     dictionary = model.dictionary_
-    record = learned_record(model, len(samples), origin)
+    record = learned_record(model, samples, origin)
     if interrupt is not None:
         record["stop_reason"] = "interrupted"
-    usage = atom_usage(model, samples)
-    info = {**record, "usage": usage, "history": thinned_history(model.history_)}
+    info = {**record, "history": thinned_history(model.history_)}
     save_dictionary(dictionary, place, info=info)
     record = {"patch_shape": dictionary.patch_shape, "n_atoms": dictionary.n_atoms, **record}
     output.say(facts_table([*facts_of(record), ("saved as", place)]))
-    output.finish({**record, "usage": usage, "history": model.history_, "output": str(place)})
+    output.finish({**record, "history": model.history_, "output": str(place)})
     if interrupt is not None:
         raise interrupt
 
@@ -264,10 +262,7 @@ def _array_patches(path: Path, dataset: str | None, sizes: int | tuple[int, ...]
 
 
 def _atoms(
-    atoms: int | tuple[int, ...] | None,
-    patch_shape: tuple[int, ...],
-    structure: str,
-    colour: bool,
+    atoms: int | tuple[int, ...] | None, patch_shape: tuple[int, ...], structure: str, colour: bool
 ) -> tuple[int, ...]:
     """Atoms per mode: what was given, or by the patch; three for the colours."""
     if atoms is None:

@@ -32,10 +32,6 @@ class Group(TyperGroup):
             formatter.write_dl([(n, (c.help or "").partition("\n\n")[0]) for n, c in commands])
 
 
-Structure = Literal["general", "orthonormal"]
-Method = Literal["ols", "omp", "exchange"]
-Device = Literal["cpu", "cuda"]
-
 # Every command
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -50,8 +46,9 @@ Jobs = Annotated[
         show_default="1",
     ),
 ]
-DeviceName = Annotated[
-    Device, typer.Option(metavar="NAME", help="Where to compute: cpu, or cuda for an NVIDIA GPU.")
+Device = Annotated[
+    Literal["cpu", "cuda"],
+    typer.Option(metavar="NAME", help="Where to compute: cpu, or cuda for an NVIDIA GPU."),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Use little data and few repetitions.")]
 Overwrite = Annotated[
@@ -78,11 +75,12 @@ Tol = Annotated[
     float | None,
     typer.Option(metavar="NORM", help="Largest norm that the residual of a patch may have."),
 ]
-StructureName = Annotated[
-    Structure, typer.Option(metavar="NAME", help="Kind of factors: general or orthonormal.")
+Structure = Annotated[
+    Literal["general", "orthonormal"],
+    typer.Option(metavar="NAME", help="Kind of factors: general or orthonormal."),
 ]
-MethodName = Annotated[
-    Method,
+Method = Annotated[
+    Literal["ols", "omp", "exchange"],
     typer.Option(
         metavar="NAME",
         help="Coding method for general factors: ols, omp (faster) or exchange (more accurate).",

@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 from kronlearn.core.source import Source
 from kronlearn.engines.samples import source_of
 from kronlearn.images.patch_grid import PatchGrid, without_means
-from kronlearn.io.images import (
-    READABLE,
-    Picture,
-    gray_levels,
-    luminance,
-    read_picture,
-)
+from kronlearn.io.images import READABLE, Picture, gray_levels, luminance, read_picture
 
 __all__ = ["drawn_patches", "find_images"]
 

@@ -124,9 +124,6 @@ def table4(
     output: Place = Path("table4"),
     jobs: Threads = None,
     iterations: Iterations = None,
-    work: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where the cube is kept for another call.")
-    ] = None,
     only_report: OnlyReport = False,
     quick: Quick = False,
     as_json: Json = False,
@@ -134,7 +131,7 @@ def table4(
 ) -> None:
     """Measure the speedup on a hyperspectral image with millions of patches: Table IV.
 
-    A cube of the paper's size is made from a small one, 1 GB on the disk. Writes table4.csv and
+    A cube of the paper's size, 1 GB in memory, is made from a small one. Writes table4.csv and
     table4.md, with the paper's numbers beside. What table4.csv holds of this machine is not
     measured again.
     """

@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kronlearn as kl
-from kronlearn.cli.devices import use_device
-from kronlearn.cli.drawing import check_drawable, save_figure
+from kronlearn.cli.checks import check_drawable, check_places, use_device
+from kronlearn.cli.drawing import save_figure
 from kronlearn.cli.errors import report
 from kronlearn.cli.options import parse_sizes
-from kronlearn.cli.output import Output, facts_table, times
-from kronlearn.cli.places import check_places
+from kronlearn.cli.output import Output, facts_table
 from kronlearn.cli.quality import decibels, quality, score_facts
 from kronlearn.cli.record import thinned_history
 from kronlearn.cli.report import Page, save_report
@@ -89,7 +88,10 @@ def restore_files(
             reference = _reference(clean, picture)
             with output.stages(path.name) as progress:
                 more = {"channel_axis": picture.channel_axis, "progress": progress}
-                restored = _restored(restore, path, picture, reference, {**arguments, **more})
+                try:
+                    restored = restore(picture, reference, {**arguments, **more})
+                except ValueError as problem:
+                    raise ValueError(f"{path}: {problem}") from problem
             title = f"{done}: {path.name}"
             record = _write(restored, picture, title, path, place, given, output)
             records.append(record)
@@ -137,26 +139,6 @@ def _pairs(inputs: list[Path], place: Path) -> list[tuple[Path, Path]]:
     if several:
         raise ValueError(f"OUT must be a folder for {len(inputs)} images; {place} is not.")
     return [(inputs[0], place)]
-
-
-def _restored(
-    restore: Restore,
-    path: Path,
-    picture: Picture,
-    reference: Picture | None,
-    arguments: dict[str, Any],
-) -> Restored:
-    """What came out for one picture; errors name its file."""
-    dictionary = arguments.get("dictionary")
-    if dictionary is not None and dictionary.patch_shape[len(picture.shape) :] == (3,):
-        raise ValueError(
-            f"{path}: the dictionary is for RGB patches of {times(dictionary.patch_shape)}, and "
-            "channels are restored one by one; use one that was learned without --colour."
-        )
-    try:
-        return restore(picture, reference, arguments)
-    except ValueError as problem:
-        raise ValueError(f"{path}: {problem}") from problem
 
 
 def _write(

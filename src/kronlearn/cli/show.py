@@ -10,9 +10,9 @@ import typer
 
 from kronlearn.cli import drawing
 from kronlearn.cli import options as opt
+from kronlearn.cli.checks import check_drawable, check_places
 from kronlearn.cli.output import Output, facts_of, facts_table
-from kronlearn.cli.places import check_places
-from kronlearn.cli.record import history_in, usage_in
+from kronlearn.cli.record import history_in
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.io.model_files import load_dictionary, read_file
 
@@ -39,7 +39,7 @@ def show(
     drawings = [("--picture", picture), ("--convergence", convergence)]
     check_places(drawings, [model], overwrite)
     for option, path in drawings:
-        drawing.check_drawable(option, path)
+        check_drawable(option, path)
     dictionary = load_dictionary(model)
     _, info = read_file(model, "dictionary")
     history = history_in(info)
@@ -49,9 +49,9 @@ def show(
         )
     facts = dictionary_facts(dictionary)
     output.say(model)
-    told = {n: v for n, v in info.items() if n not in ("history", "usage")}
+    told = {name: value for name, value in info.items() if name != "history"}
     # Sizes that a file tells of stand before the rest, and are those of its dictionary.
-    output.say(facts_table([*facts_of({**facts, **told, **facts}), *usage_in(info)]))
+    output.say(facts_table(facts_of({**facts, **told, **facts})))
     if picture is not None:
         from kronlearn.plots import DictionaryDisplay
 

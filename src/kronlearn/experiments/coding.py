@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 import kronlearn as kl
 from kronlearn.experiments.data import images_in, included_images, perturbed_dct, sampled_patches
 from kronlearn.experiments.report import Report, Table
-from kronlearn.experiments.timing import Progress, benchmark, in_turns, no_progress
+from kronlearn.experiments.timing import Progress, benchmark, in_turns, median_seconds
 
 __all__ = ["CASES", "run"]
 
@@ -46,12 +46,12 @@ Coder = Callable[[kl.KroneckerDictionary, int], Callable[[NDArray[np.float32]], 
 
 def run(
     *,
+    progress: Progress,
     cases: Sequence[Case] = (),
     images: Path | None = None,
     threads: int = 1,
     repetitions: int = 5,
     quick: bool = False,
-    progress: Progress = no_progress,
 ) -> Report:
     """Time every coder on every case: µs per sample, how many times omp's, and errors."""
     sources = included_images() if images is None else images_in(images)
@@ -149,6 +149,6 @@ def _bound(m: int, n: int, s: int) -> float:
     """
     size = 512
     matrix = np.ones((size, size), np.float32)
-    seconds, _ = in_turns({"product": lambda: matrix @ matrix}, 9)["product"]
+    seconds = median_seconds(lambda: matrix @ matrix, 9)
     operations = n * m * m + n * n * m + n * n * s * (s - 1) / 2 + 1.5 * n * n * s
     return 1e6 * operations * seconds / size**3

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.experiments.comparison_runs import Result, Setting, results, runs, settings
-from kronlearn.experiments.data import gray_image, included_images
+from kronlearn.experiments.data import named_images
 from kronlearn.experiments.methods import (
     DEFAULT_METHODS,
     METHODS,
@@ -22,9 +22,9 @@ from kronlearn.experiments.methods import (
     methods_named,
 )
 from kronlearn.experiments.published import TABLE1, TABLE1_SETTINGS
-from kronlearn.experiments.report import Claim, Outcome, Report, Table, figure, publish
-from kronlearn.experiments.store import deviation, mean
-from kronlearn.experiments.timing import Progress, no_progress
+from kronlearn.experiments.report import Claim, Outcome, Report, Table, publish
+from kronlearn.experiments.store import deviation, grouped, mean
+from kronlearn.experiments.timing import Progress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,12 +79,12 @@ Found = Mapping[Setting, Methods]
 def run(
     experiment: str,
     *,
+    progress: Progress,
     output: Path,
     images: Path | None = None,
     draws: int = 5,
     methods: str | None = None,
     quick: bool = False,
-    progress: Progress = no_progress,
 ) -> Report:
     """Run what is missing of "table1", "figure1" or "figure2"; write csv, report and figure.
 
@@ -92,24 +92,17 @@ def run(
     """
     names = QUICK_METHODS if quick else DEFAULT_METHODS
     names = names if methods is None else methods_named(methods)
-    used = _STAND_INS if images is None else IMAGES
-    if images is None:
-        pixels = included_images(used)
-    else:
-        pixels = [gray_image(images / f"{name}.png") for name in used]
+    pixels = named_images(images, IMAGES, _STAND_INS)
     output.mkdir(parents=True, exist_ok=True)
     wanted = runs(settings(experiment, quick), names, 1 if quick else draws)
-    found = list(results(wanted, pixels, output / "comparison.csv", progress))
-    return write(experiment, found, output, used, quick)
+    found = results(wanted, list(pixels.values()), output / "comparison.csv", progress)
+    return write(experiment, list(found), output, list(pixels), quick)
 
 
 def by_setting(results: Iterable[Result]) -> Found:
     """The results by setting and method, in the order in which they come."""
-    found: dict[Setting, dict[str, list[Result]]] = {}
-    for row in results:
-        at = Setting(row.m, row.n, row.s, row.samples, row.iterations)
-        found.setdefault(at, {}).setdefault(row.method, []).append(row)
-    return found
+    settings = grouped(results, lambda r: Setting(r.m, r.n, r.s, r.samples, r.iterations))
+    return {at: grouped(rows, lambda r: r.method) for at, rows in settings.items()}
 
 
 def write(
@@ -166,28 +159,26 @@ def _paper_seconds(at: Setting, method: str) -> int | None:
 def claims(experiment: str, found: Found) -> list[Claim]:
     """What is claimed of the RMSE of held-out samples, and with "table1" of the times."""
     made = []
-    for check in _CHECKS:
+    for text, check in _CHECKS.items():
         outcomes = []
         for at, methods in found.items():
             rivals = {r: mean(methods[r], check.of) for r in check.rivals if r in methods}
             if rivals and check.first in methods:
                 best = min(rivals, key=lambda name: rivals[name])
                 ratio = mean(methods[check.first], check.of) / rivals[best]
-                holds = check.least <= ratio <= check.most
+                holds = check.limits[0] <= ratio <= check.limits[1]
                 outcomes.append(Outcome(str(at), holds, f"{ratio:.3f} times {best}"))
         if outcomes and (experiment == "table1" or "rmse" in check.of):
-            made.append(Claim(check.text, outcomes))
+            made.append(Claim(text, outcomes))
     return made
 
 
 class Check(NamedTuple):
-    """A claim: a method's mean over that of the best of its rivals lies between two numbers."""
+    """A claim: a method's mean over that of the best of its rivals lies within limits."""
 
-    text: str
     first: str
     rivals: Sequence[str]
-    least: float = 0.0
-    most: float = math.inf
+    limits: tuple[float, float]
     of: str = _ERROR
 
 
@@ -197,45 +188,27 @@ _ONE_TERM = [
     if method.kind == "one term" and name not in ("default", "exchange")
 ]
 _OTHERS = [name for name in METHODS if not METHODS[name].ours]
-_CHECKS = (
-    Check(
-        "The default is lowest of all one-term methods but exchange, or within 0.3 % of it",
-        "default",
-        _ONE_TERM,
-        most=1.003,
+_BELOW, _ABOVE = (0.0, 1.0), (1.0, math.inf)
+_CHECKS = {
+    "The default is lowest of all one-term methods but exchange, or within 0.3 % of it": Check(
+        "default", _ONE_TERM, (0, 1.003)
     ),
-    Check(
-        "Exchange is below the default, each by its own coder",
-        "exchange",
-        ["default"],
-        most=1,
-        of="own_held_out_rmse",
+    "Exchange is below the default, each by its own coder": Check(
+        "exchange", ["default"], _BELOW, "own_held_out_rmse"
     ),
-    Check(
-        "PairAK-SVD is within 1.5 % of general (the paper: equal)",
-        "PairAK-SVD",
-        ["general"],
-        least=0.985,
-        most=1.015,
+    "PairAK-SVD is within 1.5 % of general (the paper: equal)": Check(
+        "PairAK-SVD", ["general"], (0.985, 1.015)
     ),
-    Check("TeFDiL is above general (the paper: slightly)", "TeFDiL", ["general"], least=1),
-    Check("Orthonormal is above general (the paper: worse)", "orthonormal", ["general"], least=1),
-    Check("Four terms are below AK-SVD with as many atoms", "sum4", ["AK-SVD n²"], most=1),
-    Check(
-        "The default is faster than every method that is not of this library",
-        "default",
-        _OTHERS,
-        most=1,
-        of="seconds",
+    "TeFDiL is above general (the paper: slightly)": Check("TeFDiL", ["general"], _ABOVE),
+    "Orthonormal is above general (the paper: worse)": Check("orthonormal", ["general"], _ABOVE),
+    "Four terms are below AK-SVD with as many atoms": Check("sum4", ["AK-SVD n²"], _BELOW),
+    "The default is faster than every method that is not of this library": Check(
+        "default", _OTHERS, _BELOW, "seconds"
     ),
-    Check(
-        "An iteration of PairAK-SVD takes at least 5 times one of general (the paper: about 7)",
-        "PairAK-SVD",
-        ["general"],
-        least=5,
-        of="seconds_per_iteration",
+    "An iteration of PairAK-SVD takes at least 5 times one of general (the paper: about 7)": Check(
+        "PairAK-SVD", ["general"], (5, math.inf), "seconds_per_iteration"
     ),
-)
+}
 
 
 def _curves(at: Setting, draws: Sequence[Result]) -> NDArray[np.float64]:
@@ -245,15 +218,27 @@ def _curves(at: Setting, draws: Sequence[Result]) -> NDArray[np.float64]:
 
 
 def picture(experiment: str, found: Found) -> Figure | None:
-    """Panels in a row: of "figure1" by setting, of "figure2" by m and s; "table1" has none."""
+    """Panels in a row, with one legend below: of "figure1" by setting, of "figure2" by m and s."""
+    from matplotlib.figure import Figure
+
     draws: list[Callable[[Axes], None]] = []
     if experiment == "figure1":
         draws = [partial(_draw_curves, at, methods) for at, methods in found.items()]
     elif experiment == "figure2":
-        for panel in dict.fromkeys((at.m, at.s) for at in found):
-            of_panel = {at: found[at] for at in found if (at.m, at.s) == panel}
-            draws.append(partial(_draw_sizes, of_panel))
-    return figure(draws) if draws else None
+        panels = grouped(found, lambda at: (at.m, at.s)).values()
+        draws = [partial(_draw_sizes, {at: found[at] for at in panel}) for panel in panels]
+    if not draws:
+        return None
+    drawn = Figure(figsize=(3.3 * len(draws) + 0.8, 4.2), layout="constrained")
+    handles: dict[str, Any] = {}
+    for ax, draw in zip(drawn.subplots(1, len(draws), squeeze=False)[0], draws, strict=True):
+        draw(ax)
+        ax.grid(alpha=0.25, lw=0.6)
+        ax.spines[["top", "right"]].set_visible(False)
+        handles |= dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
+    below: dict[str, Any] = {"loc": "outside lower center", "frameon": False}
+    drawn.legend(handles.values(), handles.keys(), ncols=len(handles), **below)
+    return drawn
 
 
 def _lines(methods: Mapping[str, Any]) -> Iterator[tuple[str, Method, dict[str, Any]]]:

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from kronlearn.experiments.data import read_cube
 from kronlearn.experiments.report import Report, Table
-from kronlearn.experiments.timing import Progress, benchmark, in_turns, no_progress
+from kronlearn.experiments.timing import Progress, benchmark, in_turns
 from kronlearn.hyperspectral import compare, denoise, learn
 
 __all__ = ["run"]
@@ -31,10 +31,10 @@ Rows = list[dict[str, Any]]
 
 def run(
     *,
+    progress: Progress,
     cube: Path | None = None,
     repetitions: int = 5,
     quick: bool = False,
-    progress: Progress = no_progress,
 ) -> Report:
     """Learn from a cube and denoise it, all on one thread; Indian Pines by default."""
     values = read_cube(cube)

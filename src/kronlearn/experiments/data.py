@@ -1,4 +1,9 @@
-"""What experiments learn from: images, their patches, and a cube that comes with tensorly."""
+"""What experiments learn from: images, their patches, a cube that comes with tensorly.
+
+The cube of the paper's Table IV, 614 × 1848 pixels and 220 bands of Indian Pines, is not available.
+One as large is made from the small one: tiled by mirrored copies, also along its bands, with noise
+so that no patch repeats another.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +16,19 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.core.init import dct_factor
+from kronlearn.experiments.timing import Progress, no_progress
 from kronlearn.images.patch_grid import PatchGrid
 from kronlearn.io.cubes import open_cube
 from kronlearn.io.images import READABLE, luminance, read_picture
 
 __all__ = [
     "INCLUDED",
+    "cube_shape",
     "gray_image",
     "images_in",
     "included_images",
+    "large_patches",
+    "named_images",
     "perturbed_dct",
     "psnr",
     "read_cube",
@@ -27,6 +36,11 @@ __all__ = [
 ]
 
 Image = NDArray[np.float32]
+Shape = tuple[int, int, int]
+
+# Rows, columns and bands of the paper's cube; its patches are of 8 × 8 pixels; noise is a share of
+# each band's standard deviation.
+_PAPER_CUBE, _M, _NOISE = (614, 1848, 220), 8, 0.02
 
 #: Gray images inside scikit-image's wheel: nothing is downloaded.
 INCLUDED = ("camera", "brick", "grass", "gravel", "moon")
@@ -44,13 +58,20 @@ def gray_image(path: Path) -> Image:
     return luminance(read_picture(path))
 
 
+def named_images(
+    folder: Path | None, names: Sequence[str], stand_ins: Sequence[str]
+) -> dict[str, Image]:
+    """The PNG files of these names in a folder; without one, images of scikit-image instead."""
+    if folder is None:
+        return dict(zip(stand_ins, included_images(stand_ins), strict=True))
+    return {name: gray_image(folder / f"{name}.png") for name in names}
+
+
 def images_in(folder: Path) -> list[Image]:
     """The images of a folder and the folders in it, in the order of their names, as gray images."""
-    if not folder.is_dir():
-        raise ValueError(f"--images {folder}: there is no such folder.")
     files = [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in READABLE]
     if not files:
-        raise ValueError(f"{folder} holds no image; give a folder with {', '.join(READABLE)}.")
+        raise ValueError(f"--images {folder} is not a folder with images ({', '.join(READABLE)}).")
     return [gray_image(file) for file in files]
 
 
@@ -90,6 +111,38 @@ def read_cube(file: Path | None = None) -> Image:
             "pip install '.[bench]' in the checkout, or give --cube FILE."
         ) from None
     return np.ascontiguousarray(load_indian_pines().tensor, np.float32)
+
+
+def cube_shape(scale: float) -> Shape:
+    """The shape of a cube with about this share of the paper's patches."""
+    if not 0 < scale <= 1:
+        raise ValueError(f"--scale {scale:g} is not above 0 and at most 1.")
+    rows, columns, bands = (round(size * scale ** (1 / 3)) for size in _PAPER_CUBE)
+    return max(_M, rows), max(_M, columns), max(1, bands)
+
+
+def large_patches(small: Image, shape: Shape, progress: Progress = no_progress) -> Image:
+    """The patches (N, 8, 8) of the large cube: strip after strip of 8 rows, by band and column.
+
+    They do not overlap, but the last ones end at the border.
+    """
+    # From an index of the large cube to one of the small, with mirrored copies.
+    rows, columns, bands = (
+        np.pad(np.arange(min(n, size)), (0, max(0, size - n)), "symmetric")
+        for n, size in zip(small.shape, shape, strict=True)
+    )
+    deviations = _NOISE * small.std(axis=(0, 1))[bands]
+    down, across = PatchGrid(shape[:2], (_M, _M), (_M, _M)).starts
+    patches = np.empty((len(down), shape[2], len(across), _M, _M), np.float32)
+    with progress("making the cube", len(down)) as advance:
+        for first, place in zip(down.tolist(), patches, strict=True):
+            strip = small[np.ix_(rows[first : first + _M], columns, bands)]
+            noise = np.random.default_rng(first).standard_normal(strip.shape, np.float32)
+            strip = (strip + deviations * noise)[:, np.add.outer(across, np.arange(_M))]
+            # (rows, across, columns, bands) becomes (bands, across, rows, columns).
+            place[...] = strip.transpose(3, 1, 0, 2)
+            advance()
+    return patches.reshape(-1, _M, _M)
 
 
 def psnr(clean: NDArray[Any], image: NDArray[Any]) -> float:

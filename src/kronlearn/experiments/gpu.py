@@ -13,7 +13,6 @@ Numbers are medians of several runs after one that compiles.
 from __future__ import annotations
 
 import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -31,7 +30,7 @@ from kronlearn.cuda.device import current_gpu
 from kronlearn.experiments.data import included_images, perturbed_dct, psnr
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.store import recorded
-from kronlearn.experiments.timing import Progress, benchmark, no_progress
+from kronlearn.experiments.timing import Progress, benchmark, median_seconds
 
 __all__ = ["CASES", "Case", "Row", "run"]
 
@@ -82,12 +81,12 @@ _COMPETITORS = ("orthogonal_matching_pursuit_gpu", "batched_omp")
 
 def run(
     *,
+    progress: Progress,
     cases: Sequence[str] = (),
     everything: bool = False,
     csv: Path | None = None,
     repetitions: int = 5,
     quick: bool = False,
-    progress: Progress = no_progress,
 ) -> Report:
     """Time some of A to E, or all of them, or everything."""
     parts: dict[str, Callable[[], Iterator[Row]]] = {
@@ -106,7 +105,6 @@ def run(
     shown: list[str | Table] = [
         f"GPU {_gpu_name()}; float32, samples on the GPU, or in memory for all cores.",
         *([] if competitor() else ["batched-omp is not installed: left out."]),
-        *(["A quick run: too few samples for the times to mean much."] if quick else []),
         Table.of("On a GPU", rows, "what settings value:.4g unit beside:.6g of"),
     ]
     return benchmark(shown, gpu=_gpu_name(), competitor=competitor(), rows=rows)
@@ -123,10 +121,6 @@ def cases_named(names: Sequence[str]) -> list[str]:
 def _gpu_name() -> str:
     cuda = current_gpu().xp.cuda
     return str(cuda.runtime.getDeviceProperties(cuda.Device().id)["name"].decode())
-
-
-def _synchronize() -> None:
-    current_gpu().xp.cuda.Device().synchronize()
 
 
 def _case(name: str, repetitions: int, quick: bool) -> Iterator[Row]:
@@ -182,13 +176,12 @@ def _milliseconds(model: kl.KroneckerDictionaryLearning) -> float:
 
 def _median(work: Callable[[], Any], count: int) -> float:
     """The median seconds of some runs after a first; the GPU has finished when one ends."""
-    seconds = []
-    for _ in range(count + 1):
-        start = time.perf_counter()
+
+    def finished() -> None:
         work()
-        _synchronize()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[1:])
+        current_gpu().finish()
+
+    return median_seconds(finished, count)
 
 
 def competitor() -> str | None:
@@ -216,7 +209,6 @@ def _whole() -> Iterator[Row]:
     """100 iterations of A from an array in memory to factors in memory."""
     case = CASES["A"]
     samples = image_like(case.samples, case.m)
-    _learner(case, device="cuda", max_iter=2, **_PLAIN).fit(samples)
     model = _learner(case, device="cuda", max_iter=100, **_PLAIN)
     seconds = _median(lambda: model.fit(samples), 3)
     yield Row("whole", "A, 100 iterations, NumPy", seconds, "s")

@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kronlearn as kl
-from kronlearn.experiments.data import gray_image, included_images, psnr
+from kronlearn.experiments.data import included_images, named_images, psnr
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.timing import (
     Progress,
     benchmark,
     in_turns,
     measured_in_a_process,
-    no_progress,
     peak_above_start,
 )
 
@@ -35,24 +34,20 @@ Methods = dict[str, Callable[[], Any]]
 
 def run(
     *,
+    progress: Progress,
     images: Path | None = None,
     repetitions: int = 5,
     quick: bool = False,
-    progress: Progress = no_progress,
 ) -> Report:
     """PSNR and seconds of every method for every task; the methods of one task take turns.
 
     ``images`` is a folder with house.png, barbara.png and lena.png.
     """
-    size = 96 if quick else 512
-    if images is None:
-        names = ("camera", "brick")
-        pixels = dict(zip(names, [i[:size, :size] for i in included_images(names)], strict=True))
-    else:
-        of_paper = ("house", "barbara", "lena")
-        pixels = {name: gray_image(images / f"{name}.png") for name in of_paper}
+    size = 96 if quick else None
+    pixels = named_images(images, ("house", "barbara", "lena"), ("camera", "brick"))
     tasks: dict[str, tuple[Image, Methods]] = {}
-    for name, image in pixels.items():
+    for name, whole in pixels.items():
+        image = whole[:size, :size]
         tasks[f"denoise {name}, σ = {_SIGMA:g}"] = image, _denoising(image, quick)
         tasks[f"inpaint {name}, half missing"] = image, _inpainting(image)
     (astronaut,) = included_images(["astronaut"])

@@ -18,7 +18,6 @@ from kronlearn.experiments.timing import (
     Progress,
     benchmark,
     measured_in_a_process,
-    no_progress,
     peak_above_start,
 )
 
@@ -27,7 +26,7 @@ __all__ = ["measure_memory", "run"]
 _GENERAL = {"n_atoms": (16, 16), "n_nonzero_coefs": 6, "random_state": 0, "n_jobs": 1}
 
 
-def run(*, quick: bool = False, progress: Progress = no_progress) -> Report:
+def run(*, progress: Progress, quick: bool = False) -> Report:
     """Measure ratios, each taken from runs that took turns."""
     n_samples = 2000 if quick else 100_000
     samples = sampled_patches(included_images(), (8, 8), n_samples)

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "IMAGES",
-    "SIGMAS",
-    "TABLE1",
-    "TABLE1_SETTINGS",
-    "TABLE2",
-    "TABLE3",
-    "TABLE4",
-]
+__all__ = ["IMAGES", "SIGMAS", "TABLE1", "TABLE1_SETTINGS", "TABLE2", "TABLE3", "TABLE4"]
 
 IMAGES = ("lena", "barbara", "boat", "peppers", "house")
 SIGMAS = (5, 10, 20, 30, 50)

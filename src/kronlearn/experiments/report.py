@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "EXPERIMENTS",
-    "Claim",
-    "Outcome",
-    "Report",
-    "Table",
-    "figure",
-    "join",
-    "publish",
-]
+__all__ = ["EXPERIMENTS", "Claim", "Outcome", "Report", "Table", "join", "publish"]
 
 EXPERIMENTS = ("table1", "figure1", "figure2", "table2", "table3", "table4")
 
@@ -77,9 +67,7 @@ class Claim:
     outcomes: Sequence[Outcome]
 
     def __str__(self) -> str:
-        missed = [
-            f"{outcome.at}: {outcome.found}" for outcome in self.outcomes if not outcome.holds
-        ]
+        missed = [f"{found.at}: {found.found}" for found in self.outcomes if not found.holds]
         held = len(self.outcomes) - len(missed)
         text = f"- {self.text}: holds at {held} of {len(self.outcomes)}"
         return f"{text}, **missed** at {'; '.join(missed)}." if missed else f"{text}."
@@ -119,22 +107,6 @@ def publish(
         drawing.savefig(folder / f"{name}.png", dpi=150)
     (folder / f"{name}.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
     return [*shown, f"Written: {folder / name}.md."]
-
-
-def figure(draws: Sequence[Callable[[Axes], None]]) -> Figure:
-    """Panels in a row, each drawn by its function, with one legend below."""
-    from matplotlib.figure import Figure
-
-    found = Figure(figsize=(3.3 * len(draws) + 0.8, 4.2), layout="constrained")
-    handles: dict[str, Any] = {}
-    for ax, draw in zip(found.subplots(1, len(draws), squeeze=False)[0], draws, strict=True):
-        draw(ax)
-        ax.grid(alpha=0.25, lw=0.6)
-        ax.spines[["top", "right"]].set_visible(False)
-        handles |= dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
-    below: dict[str, Any] = {"loc": "outside lower center", "frameon": False}
-    found.legend(handles.values(), handles.keys(), ncols=len(handles), **below)
-    return found
 
 
 def join(folder: Path) -> Report:

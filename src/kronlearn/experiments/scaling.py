@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from kronlearn.core.init import dct_factor
 from kronlearn.engines.threads import Threads
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.store import recorded
-from kronlearn.experiments.timing import Progress, benchmark, in_turns, no_progress
+from kronlearn.experiments.timing import Progress, benchmark, median_seconds
 from kronlearn.io.arrays import ArraySource
 
 __all__ = ["Pass", "measured", "run"]
@@ -47,10 +48,10 @@ class Pass:
 
 def run(
     *,
+    progress: Progress,
     csv: Path | None = None,
     workers: str = "1,2,4,8,16",
     samples: int = 4_000_000,
-    progress: Progress = no_progress,
 ) -> Report:
     """Time passes; the largest number of ``workers`` gets all samples, fewer as many fewer."""
     counts = [int(count) for count in workers.split(",")]
@@ -106,5 +107,4 @@ def measured(workers: Sequence[int], n_samples: int) -> Iterator[Pass]:
 
 
 def _seconds(run: Callable[[Task], Any], structure: str) -> float:
-    task = _task(structure)
-    return in_turns({"": lambda: run(task)}, _REPEATS)[""][0]
+    return median_seconds(partial(run, _task(structure)), _REPEATS)

@@ -7,11 +7,9 @@ random places of gray images, without their means. Those of Table IV are cut fro
 from __future__ import annotations
 
 import re
-import tempfile
 import time
 import zlib
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,14 +20,20 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from kronlearn.estimators import KroneckerDictionaryLearning
-from kronlearn.experiments.data import INCLUDED, images_in, included_images, read_cube
-from kronlearn.experiments.large_cube import cube_shape, write_patches
+from kronlearn.experiments.data import (
+    INCLUDED,
+    cube_shape,
+    images_in,
+    included_images,
+    large_patches,
+    read_cube,
+    sampled_patches,
+)
 from kronlearn.experiments.methods import METHODS
 from kronlearn.experiments.published import TABLE2, TABLE4
 from kronlearn.experiments.report import Report, Table, publish
 from kronlearn.experiments.store import Store, grouped
-from kronlearn.experiments.timing import Progress, machine, no_progress
-from kronlearn.images.dictionaries import draw_patches
+from kronlearn.experiments.timing import Progress, machine
 
 __all__ = ["Result", "Run", "measured", "points", "run", "write"]
 
@@ -106,22 +110,20 @@ _COLUMNS = "method m threads seconds_per_iteration:.3g speedup:.2f seconds:.3g r
 def run(
     experiment: str,
     *,
+    progress: Progress,
     output: Path,
     images: Path | None = None,
     cube: Path | None = None,
     scale: float = 1.0,
-    work: Path | None = None,
     jobs: str | None = None,
     iterations: int | None = None,
     only_report: bool = False,
     quick: bool = False,
-    progress: Progress = no_progress,
 ) -> Report:
     """Measure what the csv file in a folder does not hold of this machine; write the report.
 
     Table II learns from patches of the ``images`` in a folder, Table IV from those of a small
-    ``cube`` that is enlarged, to ``scale`` times the paper's number of patches, and kept in a file
-    in the folder ``work``.
+    ``cube`` that is enlarged, to ``scale`` times the paper's number of patches.
     """
     if only_report:
         return write(experiment, output)
@@ -130,28 +132,26 @@ def run(
     counts = thread_counts(jobs, where["cores"])
     iterations = iterations or (_QUICK_ITERATIONS if quick else _ITERATIONS[experiment])
     output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() if work is None else nullcontext(work) as folder:
-        if experiment == "table2":
-            data, samples = _of_images(images, quick)
-        else:
-            shape = cube_shape(_QUICK_SCALE if quick else scale)
-            data, samples = _of_cube(cube, shape, Path(folder), progress)
-        sums = {m: _checksum(patches) for m, patches in samples.items()}
-        wanted = [
-            Run(name, m, m, _sparsity(experiment, name, m), len(patches), iterations, p)
-            for name in _METHODS
-            for m, patches in samples.items()
-            for p in counts
-        ]
+    if experiment == "table2":
+        data, samples = _of_images(images, quick)
+    else:
+        data, samples = _of_cube(cube, cube_shape(_QUICK_SCALE if quick else scale), progress)
+    sums = {m: zlib.crc32(patches.data) for m, patches in samples.items()}
+    wanted = [
+        Run(name, m, m, _sparsity(experiment, name, m), len(patches), iterations, p)
+        for name in _METHODS
+        for m, patches in samples.items()
+        for p in counts
+    ]
 
-        def at(cell: Run) -> dict[str, Any]:
-            return {"data": data, "checksum": sums[cell.m], **where}
+    def at(cell: Run) -> dict[str, Any]:
+        return {"data": data, "checksum": sums[cell.m], **where}
 
-        def measure(cell: Run) -> dict[str, Any]:
-            return measured(cell, samples[cell.m])
+    def measure(cell: Run) -> dict[str, Any]:
+        return measured(cell, samples[cell.m])
 
-        list(Store(output / f"{experiment}.csv", Result).run(wanted, at, measure, progress))
-    return write(experiment, output, quick)
+    list(Store(output / f"{experiment}.csv", Result).run(wanted, at, measure, progress))
+    return write(experiment, output)
 
 
 def _sparsity(experiment: str, method: str, m: int) -> int:
@@ -175,43 +175,17 @@ def _of_images(folder: Path | None, quick: bool) -> tuple[str, Samples]:
     sizes = _QUICK_SAMPLES if quick else _SAMPLES
     name = f"{', '.join(INCLUDED)} of scikit-image"
     name = name if folder is None else f"the images in {folder.resolve().name}"
-    return name, {m: drawn(images, m, n_samples) for m, n_samples in sizes.items()}
-
-
-def drawn(images: Sequence[NDArray[np.float32]], m: int, n_samples: int) -> NDArray[np.float32]:
-    """Patches (N, m, m) at random places of the images, as many of each, without their means."""
-    rng = np.random.default_rng(m)
-    shares = [len(part) for part in np.array_split(np.arange(n_samples), len(images))]
-    pairs = zip(images, shares, strict=True)
-    found = [draw_patches(image[None], (m, m), share, rng) for image, share in pairs]
-    if sum(map(len, found)) < n_samples:
-        raise ValueError(
-            f"{n_samples} patches of {m} × {m} pixels are needed, as many of each image; the "
-            f"smallest image has {min(map(len, found))}."
-        )
-    return np.concatenate(found)
+    return name, {m: sampled_patches(images, (m, m), count) for m, count in sizes.items()}
 
 
 def _of_cube(
-    cube: Path | None, shape: tuple[int, int, int], work: Path, progress: Progress
+    cube: Path | None, shape: tuple[int, int, int], progress: Progress
 ) -> tuple[str, Samples]:
-    """The same for Table IV, on the disk; the file is made unless it is there already."""
+    """The same for Table IV."""
     small = read_cube(cube)
-    sizes = ["x".join(map(str, each)) for each in (small.shape, shape)]
-    file = work / f"patches-{sizes[1]}-{zlib.crc32(small.tobytes()):08x}.npy"
-    if not file.exists():
-        work.mkdir(parents=True, exist_ok=True)
-        write_patches(small, shape, file, progress)
     name = "Indian Pines" if cube is None else cube.name
-    return f"{name}, {sizes[0]} enlarged to {sizes[1]}", {8: np.load(file, mmap_mode="r")}
-
-
-def _checksum(samples: NDArray[np.float32]) -> int:
-    """A number that tells samples from others, from 16 runs of 64 of them."""
-    crc = 0
-    for start in np.linspace(0, max(0, len(samples) - 64), 16).astype(int).tolist():
-        crc = zlib.crc32(samples[start : start + 64].tobytes(), crc)
-    return crc
+    sizes = ["x".join(map(str, each)) for each in (small.shape, shape)]
+    return f"{name}, {sizes[0]} enlarged to {sizes[1]}", {8: large_patches(small, shape, progress)}
 
 
 def measured(cell: Run, samples: NDArray[np.float32]) -> dict[str, Any]:
@@ -250,7 +224,7 @@ def points(experiment: str, results: Sequence[Result]) -> list[dict[str, Any]]:
     return found
 
 
-def write(experiment: str, folder: Path, quick: bool = False) -> Report:
+def write(experiment: str, folder: Path) -> Report:
     """Write the report and the figure of all that the csv file in a folder holds."""
     file = folder / f"{experiment}.csv"
     here = ("processor", "cores", "instruction_set", "data")
@@ -269,8 +243,6 @@ def write(experiment: str, folder: Path, quick: bool = False) -> Report:
         machines.append(dict(zip(here, key, strict=True)) | {"points": found})
     parts.append(_PAPER[experiment])
     shown = publish(folder, experiment, TITLES[experiment], parts)
-    if quick:
-        shown.append("A quick run has too few samples for conclusions.")
     return Report(shown, {"machines": machines})
 
 

@@ -25,7 +25,7 @@ from kronlearn.experiments.data import gray_image, psnr
 from kronlearn.experiments.published import IMAGES, SIGMAS, TABLE3
 from kronlearn.experiments.report import Claim, Outcome, Report, Table, publish
 from kronlearn.experiments.store import Store, grouped, mean
-from kronlearn.experiments.timing import Progress, no_progress
+from kronlearn.experiments.timing import Progress
 from kronlearn.images.aggregation import Averager
 from kronlearn.images.denoising import denoise
 from kronlearn.images.dictionaries import draw_patches
@@ -81,12 +81,12 @@ Found = Mapping[tuple[int, str, str], Sequence[Result]]
 
 def run(
     *,
+    progress: Progress,
     images: Path,
     output: Path,
     draws: int = 5,
     quick: bool = False,
     n_jobs: int | None = None,
-    progress: Progress = no_progress,
 ) -> Report:
     """Run what is missing of Table III; write csv, report and figure.
 

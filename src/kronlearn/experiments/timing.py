@@ -23,6 +23,7 @@ __all__ = [
     "in_turns",
     "machine",
     "measured_in_a_process",
+    "median_seconds",
     "no_progress",
     "peak_above_start",
 ]
@@ -59,6 +60,11 @@ def in_turns(
                     seconds[name].append(time.perf_counter() - start)
             advance()
     return {name: (statistics.median(values), results[name]) for name, values in seconds.items()}
+
+
+def median_seconds(run: Callable[[], Any], repetitions: int) -> float:
+    """The median seconds of a run after a first one, which warms up."""
+    return in_turns({"": run}, repetitions)[""][0]
 
 
 def benchmark(shown: Sequence[str | Table], **record: Any) -> Report:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.init import dct_factor
 from kronlearn.core.instruction_sets import instruction_set
 from kronlearn.cuda.arrays import is_on_gpu
 from kronlearn.cuda.images import GpuImages
 from kronlearn.engines.threads import native_dictionary
 from kronlearn.engines.workers import Workers
-from kronlearn.images.dictionaries import default_patch
+from kronlearn.images.dictionaries import Choice, default_patch
 from kronlearn.images.planes import contiguous
+from kronlearn.images.stages import part_of
 
 __all__ = ["Averager", "group_sizes", "overlapping", "similar_patches"]
 
@@ -81,14 +83,19 @@ class Averager:
             sums /= weights
         return sums
 
+    def code_planes(
+        self, planes: Image, choice: Choice, dictionary: Dictionary, tol: float, method: str = "ols"
+    ) -> Image:
+        """The same for planes (C, *spatial), one after the other, all of whose pixels are known."""
+        estimate = np.empty_like(planes)
+        for k, plane in enumerate(planes):
+            coder = replace(self, on_share=part_of(self.on_share, k, len(planes)))
+            factors, width = dictionary.coding_factors, choice.max_nonzeros
+            estimate[k] = coder.code(plane, factors, method=method, width=width, tol=tol)
+        return estimate
+
     def shrink_groups(
-        self,
-        planes: Image,
-        guide: Image,
-        *,
-        group: int,
-        window: tuple[int, ...],
-        noise: float,
+        self, planes: Image, guide: Image, *, group: int, window: tuple[int, ...], noise: float
     ) -> Image:
         """Groups of similar patches are shrunk towards what a guide says is signal.
 

@@ -15,20 +15,12 @@ from sklearn.utils import check_random_state
 from kronlearn.core.coder import METHODS, check_method
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.engines.workers import Workers
-from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.images.aggregation import Averager, similar_patches
-from kronlearn.images.dictionaries import Choice, choose, learn
+from kronlearn.images.dictionaries import Choice, choose, learn, spans_channels
 from kronlearn.images.noise import sigma_of_channel
 from kronlearn.images.patch_grid import sizes_per_axis
-from kronlearn.images.planes import (
-    Planes,
-    as_image,
-    contents_of,
-    image_array,
-    place_of,
-    returned,
-)
-from kronlearn.images.stages import Progress, Stages, part_of
+from kronlearn.images.planes import Planes, as_image, contents_of, image_array, place_of, returned
+from kronlearn.images.stages import Progress, Stages
 
 __all__ = ["Denoised", "denoise"]
 
@@ -40,6 +32,9 @@ _NUMBERS_LEARNED_FROM = 640_000
 # Beyond this ratio of signal to noise patches are not coded: they would need more nonzeros than
 # they may get, which takes long and loses more detail than noise.
 _NEARLY_CLEAN = 300
+# Beyond this one they need many: every second one along an axis is coded, and a quarter as many are
+# learned from, which costs 0.05 dB at most.
+_CLEAR = 30
 # Beyond this one there is nothing that single precision could take away.
 _CLEAN = 1e6
 
@@ -124,7 +119,7 @@ def denoise(
         principal components share the places of similar patches.
     dictionary : KroneckerDictionary or KroneckerSumDictionary, optional
         A dictionary with one mode for each spatial axis, used instead of one learned from the
-        image.
+        image. One more mode is for the channels: they are then coded together, with one sigma.
     patch_size : int or sequence of int, optional
         The size of a patch, for all spatial axes or one each. By default 8 × 8 pixels, 16 × 16
         where the noise is nearly as strong as the image's contrast, and about as many pixels with
@@ -140,7 +135,8 @@ def denoise(
     stages : {2, 1}, default 2
         1 leaves out the groups: faster, 0.3 to 1 dB worse.
     stride : int or sequence of int, optional
-        Pixels from patch to patch in the first stage; by default 1, or 2 for large patches.
+        Pixels from patch to patch in the first stage; by default 1, or 2 for large patches and
+        where the contrast is more than 30 times the noise.
     method : {"ols", "omp", "exchange", "threshold"}, optional
         The coder; by default "threshold" for orthonormal factors, otherwise "ols".
     max_iter : int, default 8
@@ -178,6 +174,9 @@ def denoise(
     # Nobody else asks how long stages take.
     log = Stages(progress, workers.gpu.finish if full and workers.gpu is not None else None)
     channels = image_array(image, channel_axis, workers.gpu)
+    joint = spans_channels(dictionary, channels, channel_axis)
+    if joint:
+        channels = np.moveaxis(channels, 0, -1)[None]
     shape = channels.shape[1:]
     if stages not in (1, 2):
         raise ValueError(f"stages={stages!r} does not exist; pass 1 or 2.")
@@ -193,7 +192,7 @@ def denoise(
             gpus = [workers.gpu] * len(channels)
             sigmas = list(map(sigma_of_channel, channels, contents, gpus))
         else:
-            sigmas = _given_sigmas(sigma, ranges, channels[0].size, channel_axis)
+            sigmas = _given_sigmas(sigma, ranges, channels[0].size, None if joint else channel_axis)
     noisy = [k for k, s in enumerate(sigmas) if _is_noisy(channels[k], s, ranges[k])]
     dictionary, history = None, None
     settings: dict[str, Any] = {}
@@ -201,18 +200,35 @@ def denoise(
         scales = [sigmas[k] for k in noisy]
         planes = Planes.from_channels(channels, scales, noisy, gpu=workers.gpu, contents=contents)
         estimate = planes.pixels
-        nearly_clean = all(
-            _exceeds(_NEARLY_CLEAN * sigmas[k], channels[k], ranges[k]) for k in noisy
+        clear, nearly_clean = (
+            all(_exceeds(ratio * sigmas[k], channels[k], ranges[k]) for k in noisy)
+            for ratio in (_CLEAR, _NEARLY_CLEAN)
         )
         if not nearly_clean:
             if patch_size is None and choice.dictionary is None and _drowned(planes):
                 choice = choose(shape, None, None, n_atoms, _LARGE_PATCH_PIXELS, n_terms)
                 how = _How(choice, gain, stride, method)
+            elif stride is None and clear:
+                how.stride = tuple(min(2, m) for m in choice.patch_size)
             dictionary = choice.dictionary
             if dictionary is None:
-                model = _learn(planes.pixels, how, max_iter, seed, workers, log)
+                most = _NUMBERS_LEARNED_FROM // (4 if clear else 1)
+                n_samples = min(most // choice.pixels, planes.pixels.size // 2)
+                with log.stage("learning") as on_share:
+                    model = learn(
+                        planes.pixels,
+                        choice,
+                        max(1, n_samples),
+                        tol=how.tol,
+                        max_iter=max_iter,
+                        seed=seed,
+                        workers=workers,
+                        on_share=on_share,
+                    )
                 dictionary, history = model.dictionary_, model.history_
-            estimate = _code(planes.pixels, how, dictionary, workers, log)
+            with log.stage("coding") as on_share:
+                coder = Averager(choice.patch_size, how.stride, workers, on_share)
+                estimate = coder.code_planes(planes.pixels, choice, dictionary, how.tol, how.method)
             settings = {**how.settings(), "max_iter": int(max_iter)}
         settings["stages"] = int(stages)
         if stages == 2 or nearly_clean:
@@ -224,9 +240,11 @@ def denoise(
         result = place_of(channels, workers.gpu).empty(channels.shape, channels.dtype)
     if noisy:
         planes.restore(estimate, result)
+    if joint:
+        result = np.moveaxis(result[0], -1, 0)
     denoised = Denoised(
         returned(image, as_image(result, channel_axis), workers.gpu),
-        sigmas[0] if channel_axis is None else tuple(sigmas),
+        sigmas[0] if joint or channel_axis is None else tuple(sigmas),
         dictionary,
         history,
         settings,
@@ -280,46 +298,6 @@ class _How:
             "stride": self.stride,
             "method": self.method,
         }
-
-
-def _learn(
-    planes: NDArray[np.float32], how: _How, max_iter: int, seed: int, workers: Workers, log: Stages
-) -> KroneckerDictionaryLearning:
-    """A dictionary from patches of the planes (C, *spatial)."""
-    most = min(_NUMBERS_LEARNED_FROM // how.choice.pixels, planes.size // 2)
-    with log.stage("learning") as on_share:
-        return learn(
-            planes,
-            how.choice,
-            max(1, most),
-            tol=how.tol,
-            max_iter=max_iter,
-            seed=seed,
-            workers=workers,
-            on_share=on_share,
-        )
-
-
-def _code(
-    planes: NDArray[np.float32],
-    how: _How,
-    dictionary: Dictionary,
-    workers: Workers,
-    log: Stages,
-) -> NDArray[np.float32]:
-    """The first estimate of the planes (C, *spatial)."""
-    estimate = np.empty_like(planes)
-    with log.stage("coding") as on_share:
-        for k, plane in enumerate(planes):
-            tell = part_of(on_share, k, len(planes))
-            estimate[k] = Averager(how.choice.patch_size, how.stride, workers, tell).code(
-                plane,
-                dictionary.coding_factors,
-                method=how.method,
-                width=how.choice.max_nonzeros,
-                tol=how.tol,
-            )
-    return estimate
 
 
 def _given_sigmas(

@@ -18,7 +18,7 @@ from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.images.patch_grid import PatchGrid, sizes_per_axis
 from kronlearn.parameters import check_count
 
-__all__ = ["Choice", "choose", "default_patch", "draw_patches", "learn"]
+__all__ = ["Choice", "choose", "default_patch", "draw_patches", "learn", "spans_channels"]
 
 # Patches that are coded side by side in the widest vectors.
 _NEIGHBOURS = 16
@@ -90,6 +90,11 @@ def choose(
     return Choice(patch, atoms, n_terms=int(n_terms))
 
 
+def spans_channels(dictionary: Any, channels: NDArray[Any], channel_axis: int | None) -> bool:
+    """Whether a dictionary for an image (C, *spatial) has a last mode, for the channels."""
+    return channel_axis is not None and len(getattr(dictionary, "patch_shape", ())) == channels.ndim
+
+
 def default_patch(shape: Sequence[int], pixels: int) -> tuple[int, ...]:
     """A patch of about so many pixels, as even as the image allows, none of its sides over 64."""
     axes = sum(size > 1 for size in shape)
@@ -101,7 +106,7 @@ def _check_patch(patch: tuple[int, ...], shape: Sequence[int]) -> None:
     if len(patch) != len(shape):
         raise ValueError(
             f"Patches of shape {patch} have {len(patch)} axes, the image has {len(shape)} spatial "
-            "ones; they must be as many (say which axis holds channels with channel_axis)."
+            "ones; they must be as many (with channel_axis a dictionary may have one more)."
         )
     if any(m > size for m, size in zip(patch, shape, strict=True)):
         raise ValueError(

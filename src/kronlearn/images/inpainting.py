@@ -17,7 +17,7 @@ from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.init import dct_factor
 from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager, group_sizes, overlapping, similar_patches
-from kronlearn.images.dictionaries import Choice, choose, learn
+from kronlearn.images.dictionaries import Choice, choose, learn, spans_channels
 from kronlearn.images.planes import (
     Planes,
     as_image,
@@ -121,7 +121,7 @@ def inpaint(
         The axis that holds channels.
     dictionary : KroneckerDictionary or KroneckerSumDictionary, optional
         A dictionary with one mode for each spatial axis to code with in both stages, instead of
-        cosines in the first and a learned one in the second.
+        cosines in the first and a learned one in the second; one more mode is for the channels.
     patch_size : int or sequence of int, optional
         The size of the patches that are learned from, for all spatial axes or one each; by default
         8 × 8, and as many pixels with other numbers of axes.
@@ -166,13 +166,16 @@ def inpaint(
     log = Stages(progress)
     workers = Workers.of(n_jobs, device)
     channels = image_array(in_memory(image, workers.gpu), channel_axis)
+    missing = _missing(channels, in_memory(mask, workers.gpu), channel_axis)
+    joint = spans_channels(dictionary, channels, channel_axis)
+    if joint:
+        channels, missing = (np.moveaxis(array, 0, -1)[None] for array in (channels, missing))
     if stages not in (1, 2):
         raise ValueError(f"stages={stages!r} does not exist; pass 1 or 2.")
     shape = channels.shape[1:]
     first = choose(shape, dictionary, None, None, _FIRST_PATCH_PIXELS)
     choice = choose(shape, dictionary, patch_size, n_atoms, _PATCH_PIXELS, n_terms)
     seed = int(check_random_state(random_state).randint(2**31 - 1))
-    missing = _missing(channels, in_memory(mask, workers.gpu), channel_axis)
     result = None
     last = _Inpainting(log, workers)
     for part in _parts(missing):
@@ -190,7 +193,8 @@ def inpaint(
         for k in part:
             known = channels[k][~gone]
             np.clip(result[k], known.min(), known.max(), out=result[k], where=gone)
-    filled = as_image(channels.copy() if result is None else result, channel_axis)
+    result = channels.copy() if result is None else result
+    filled = as_image(np.moveaxis(result[0], -1, 0) if joint else result, channel_axis)
     inpainted = Inpainted(
         returned(image, filled, workers.gpu),
         last.dictionary,
@@ -305,15 +309,8 @@ class _Inpainting:
     ) -> NDArray[np.float32]:
         assert self.dictionary is not None
         coder = Averager(choice.patch_size, _stride(choice), self.workers)
-        guide = np.empty_like(planes)
-        for k, plane in enumerate(planes):
-            guide[k] = coder.code(
-                plane,
-                self.dictionary.coding_factors,
-                method="ols",
-                width=choice.max_nonzeros,
-                tol=_GAIN * noise * math.sqrt(choice.pixels),
-            )
+        tol = _GAIN * noise * math.sqrt(choice.pixels)
+        guide = coder.code_planes(planes, choice, self.dictionary, tol)
         return similar_patches(planes, guide, noise, self.workers, on_share)
 
 

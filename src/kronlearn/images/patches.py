@@ -352,7 +352,7 @@ def reconstruct_from_patches(
         if offsets is not None:
             block = block + offsets[rows].reshape(-1, *[1] * len(shape))
         average.add(block, None if importance is None else importance[rows])
-    return average.image(None if dtype is None else _real_dtype(np.dtype(dtype), "dtype"))
+    return average.image(None if dtype is None else _real(np.empty(0, dtype), "dtype").dtype)
 
 
 def _blocks_of(patches: Any) -> Iterator[NDArray[Any]]:
@@ -360,10 +360,7 @@ def _blocks_of(patches: Any) -> Iterator[NDArray[Any]]:
     if isinstance(patches, Patches):
         yield from patches.blocks(_block_size(patches.patch_shape))
     elif hasattr(patches, "__array__"):
-        array = _real(patches, "patches")
-        size = _block_size(array.shape[1:])
-        for start in range(0, len(array) if array.ndim else 0, size):
-            yield array[start : start + size]
+        yield _real(patches, "patches")
     elif isinstance(patches, Iterable):
         for block in patches:
             yield _real(block, "patches")
@@ -380,14 +377,9 @@ def _block_size(patch_shape: tuple[int, ...]) -> int:
 
 def _real(values: Any, name: str) -> NDArray[Any]:
     array = np.asarray(values)
-    _real_dtype(array.dtype, name)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} has dtype {array.dtype}; real numbers are needed.")
     return array
-
-
-def _real_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
-    if dtype.kind not in "fiub":
-        raise ValueError(f"{name} has dtype {dtype}; real numbers are needed.")
-    return dtype
 
 
 def _shape(image_shape: tuple[int, ...]) -> tuple[int, ...]:

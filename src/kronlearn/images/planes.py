@@ -218,8 +218,7 @@ class Planes:
             return
         for plane, k, mean, scale in zip(pixels, self.which, self.means, self.scales, strict=True):
             if self.gpu is not None:
-                exact = in_range(plane.astype(np.float64) * scale + mean, channels.dtype)
-                channels[k] = exact
+                channels[k] = in_range(plane.astype(np.float64) * scale + mean, channels.dtype)
                 continue
             chosen = np.broadcast_to(np.True_, plane.shape) if where is None else where
             arrays = [plane, chosen, channels[k]]

@@ -1,0 +1,103 @@
+"""What commands check before the work: where they write, and whether there is a GPU."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from kronlearn.cli.output import Output
+from kronlearn.engines.selection import check_device
+
+__all__ = ["check_drawable", "check_places", "use_device"]
+
+_COMPILING = (
+    "Preparing kernels for this GPU: they are compiled at their first use, which takes some "
+    "seconds, and kept on disk."
+)
+
+
+def check_places(
+    outputs: Iterable[tuple[str, Path | None]],
+    inputs: Iterable[Path],
+    overwrite: bool,
+    resumed: Iterable[str] = (),
+    folders: bool = False,
+) -> None:
+    """Raise ValueError, before the work, for an output that cannot or must not be written.
+
+    ``outputs`` pairs the name of an option with its file, or None. ``inputs`` must stay as they
+    are; other files that exist may be replaced with ``overwrite``, or if their option is
+    ``resumed``. With ``folders`` an output may be a folder.
+    """
+    taken = {path.resolve(): f"the input {path}" for path in inputs}
+    for option, path in outputs:
+        if path is None:
+            continue
+        if path.is_dir() and not folders:
+            raise ValueError(f"{option} {path} is a folder; give the name of a file.")
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise ValueError(f"{option}: the folder {path.parent} does not exist; create it first.")
+        if not os.access(folder, os.W_OK):
+            raise ValueError(f"{option}: the folder {path.parent} cannot be written to.")
+        if path.resolve() in taken:
+            raise ValueError(
+                f"{option} {path} would overwrite {taken[path.resolve()]}; give another name."
+            )
+        if path.exists() and not overwrite and option not in resumed:
+            raise ValueError(
+                f"{option} {path} already exists; give another name, or --overwrite to replace it."
+            )
+        taken[path.resolve()] = f"the file of {option}"
+
+
+def check_drawable(option: str, path: Path | None) -> None:
+    """Raise ValueError for a file whose ending matplotlib has no format for."""
+    if path is None:
+        return
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    known = FigureCanvasAgg.get_supported_filetypes()
+    if path.suffix.lower().removeprefix(".") not in known:
+        raise ValueError(
+            f"{option} {path} does not have an ending for drawings: "
+            f"{', '.join('.' + ending for ending in sorted(known))}."
+        )
+
+
+def use_device(
+    device: str,
+    output: Output,
+    named: str = "--device cuda",
+    otherwise: str = "leave the option out",
+) -> None:
+    """Raise ValueError unless there is such a device; announce kernels that are compiled for it.
+
+    ``named`` is what in the command asks for a GPU, ``otherwise`` what can be done without one.
+    """
+    if device == "cuda":
+        logger = logging.getLogger("kronlearn.cuda")
+        logger.setLevel(logging.INFO)
+        logger.handlers = [_Announcement(output)]
+    try:
+        check_device(device)
+    except (ImportError, RuntimeError) as problem:
+        text = str(problem).replace('device="cuda"', named)
+        raise ValueError(text.replace('pass device="cpu"', otherwise)) from problem
+
+
+class _Announcement(logging.Handler):
+    """Tells of the first kernel that is compiled, on the error stream."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(logging.INFO)
+        self.output = output
+        self.is_told = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell people, once."""
+        if not self.is_told:
+            self.is_told = True
+            self.output.mention(_COMPILING)
