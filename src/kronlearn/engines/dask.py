@@ -39,8 +39,10 @@ __all__ = ["Cluster"]
 _FAN_IN = 8
 # This process fetches so many bytes of sums, or one sum.
 _FETCHED_BYTES = 1 << 20
+# A worker runs so many tasks at a time: while one begins or ends, the other's threads are at work.
+_TASKS_OF_WORKER = 2
 # Without workers to count, or if partitions still have some size then, there are so many of them.
-_PARTITIONS = 16
+_PARTITIONS = 8
 _PARTITION_BYTES = 1 << 25
 # How often a pass is run again because samples were lost before it is taken for more than bad luck.
 _MOST_ATTEMPTS = 20
@@ -130,11 +132,13 @@ class Cluster(Engine):
         Arrays in memory are scattered; chunks of a Dask array stay where they are; anything else is
         opened by the workers.
     n_jobs : int or None
-        Threads of a task; None or -1: as many as its worker has, whose tasks then take turns.
+        Threads of a task; None or -1: as many as its worker has, of whose tasks two then run at a
+        time.
     device : {"cpu", "cuda"}
     block_size : int, optional
     n_partitions : int, optional
-        About how many partitions the samples are cut into; by default as many as there are threads.
+        About how many partitions the samples are cut into; by default two for every worker or, with
+        ``n_jobs``, as many as tasks can run at a time.
     """
 
     def __init__(
@@ -284,13 +288,16 @@ class Cluster(Engine):
     def _wanted_partitions(self) -> int:
         """How many partitions there should be.
 
-        A power of two, so that most are one node of the tree of sums: as many as the cluster has
-        threads or, if that is none, enough for all of them to end together; more if much is to be
+        A power of two, so that most are one node of the tree of sums: as many as tasks run at a
+        time or, if that is none, enough for all workers to end together; more if much is to be
         done, since workers may come.
         """
-        threads = sum(self.client.nthreads().values()) // (self.setting.n_threads or 1)
-        threads = threads or _PARTITIONS
-        wanted = threads if threads.bit_count() == 1 else 4 * threads
+        threads = self.client.nthreads()
+        at_once = _TASKS_OF_WORKER * len(threads)
+        if self.setting.n_threads is not None:
+            at_once = sum(threads.values()) // self.setting.n_threads
+        at_once = at_once or _PARTITIONS
+        wanted = at_once if at_once.bit_count() == 1 else 4 * at_once
         size = len(self.source) * self.source.n_features * self.source.dtype.itemsize
         wanted = max(wanted, min(_PARTITIONS, size // _PARTITION_BYTES))
         return 1 << (wanted - 1).bit_length()
@@ -439,7 +446,7 @@ def _source(samples: Source | NDArray[Any], first: int, setting: Setting) -> Sou
 
 @contextmanager
 def _threads(setting: Setting) -> Iterator[int]:
-    """The threads of a task: its own, or its worker's while it is the task's turn.
+    """The threads of a task: its own or, while it is the task's turn, as many as its worker has.
 
     With one thread each, tasks of equal size wait for the slowest core in every pass; threads of
     one task take the next block when they are done.
@@ -453,9 +460,9 @@ def _threads(setting: Setting) -> Iterator[int]:
 
 
 @cache
-def _turns(address: str) -> threading.Lock:
+def _turns(address: str) -> threading.Semaphore:
     """What the tasks of a worker wait for."""
-    return threading.Lock()
+    return threading.Semaphore(_TASKS_OF_WORKER)
 
 
 def _on_gpu(samples: Source | NDArray[Any], first: int, setting: Setting) -> GpuPartition:
