@@ -67,8 +67,8 @@ _SHARED = 227 * 1024
 _NEEDED = (
     *((f"{name}.cu", (), False) for name in ("coder", "codes", "block_sums")),
     *(_sized("pursuit_pairs.cu", WIDTH=s, OLS=ols) for s, ols in ((4, 0), (4, 1), (15, 0))),
-    _sized("pursuit_lanes.cu", M=8, N=16, WIDTH=6, OLS=0, SHARED=_SHARED),
-    _sized("pursuit_lanes.cu", M=8, N=16, WIDTH=5, OLS=1, SHARED=_SHARED),
+    _sized("pursuit_lanes.cu", M=8, N=16, WIDTH=6, OLS=0, BLOCK=8, SHARED=_SHARED),
+    _sized("pursuit_lanes.cu", M=8, N=16, WIDTH=5, OLS=1, BLOCK=4, SHARED=_SHARED),
     *(_sized("threshold_fused.cu", WIDTH=s) for s in (5, 16)),
     _sized("full_updates.cu", M=8, N=8),
     *((f"{name}.cu", (), False) for name in ("code_small", "code_single", "add_patches")),
@@ -77,7 +77,7 @@ _NEEDED = (
     *(_sized(f"{name}.cu") for name in ("block_sums", "code_single", "recode", "code_small")),
     *(_sized(f"{name}.cu") for name in ("add_patches", "shrink_single", "shrink_small")),
     *(_sized(f"{name}.cu") for name in ("pixels", "noise", "group_sums", "chunk_sums")),
-    _sized("pursuit_lanes.cu", M=32, N=32, WIDTH=8, OLS=1, SHARED=_SHARED),
+    _sized("pursuit_lanes.cu", M=32, N=32, WIDTH=8, OLS=1, BLOCK=8, SHARED=_SHARED),
     _sized("mode_updates.cu", M=8, N=16),
 )
 _ahead = ThreadPoolExecutor(1)

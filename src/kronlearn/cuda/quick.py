@@ -114,7 +114,10 @@ class LaneKernels(QuickKernels):
     def choose(self, size: tuple[int, int], coder: Coder) -> None:
         """Pursuit for this size."""
         sizes = {"M": size[0], "N": size[1], "WIDTH": coder.width}
-        sizes |= {"OLS": int(coder.method == "ols"), "SHARED": self.gpu.shared_memory}
+        # OLS has twice as much to keep of every atom: with fewer of them for a lane it fits.
+        ols = coder.method == "ols"
+        sizes |= {"OLS": int(ols), "BLOCK": 4 if ols and size[1] == 16 else 8}
+        sizes |= {"SHARED": self.gpu.shared_memory}
         self.file = "pursuit_lanes.cu"
         self.options = tuple(f"-DKRONLEARN_{name}={value}" for name, value in sizes.items())
         needs = _needs(self.gpu, self.file, self.options, "lanes_need", 6)

@@ -1,6 +1,7 @@
 // What the kernels share that give every sample a group of lanes: square samples of KRONLEARN_M ×
 // KRONLEARN_M (8, 16, 32), KRONLEARN_N × KRONLEARN_N atoms (16, 32), at most KRONLEARN_WIDTH nonzeros (1 to
-// 16), single precision. A warp works on its own tiles, of as many samples as it has groups.
+// 16), single precision. A lane has 8 × KRONLEARN_BLOCK (4, 8) of a sample's atoms: fewer need fewer registers, so
+// that more warps share a multiprocessor. A warp works on its own tiles, of as many samples as it has groups.
 #pragma once
 
 #include "moments_fused.cuh"
@@ -14,6 +15,9 @@
 #if !defined(KRONLEARN_WIDTH)
 #define KRONLEARN_WIDTH 6
 #endif
+#if !defined(KRONLEARN_BLOCK)
+#define KRONLEARN_BLOCK 8
+#endif
 #if !defined(KRONLEARN_SHARED)
 #define KRONLEARN_SHARED (227 * 1024)
 #endif
@@ -25,10 +29,12 @@ static_assert(kM == 8 || kM == 16 || kM == 32);
 static_assert(kN == 16 || kN == 32);
 static_assert(1 <= kWidth && kWidth <= 16);
 
-constexpr int kAcross = kN / 8;            // blocks of 8 × 8 atoms side by side
-constexpr int kGroup = kAcross * kAcross;  // lanes of a sample, one for each of its blocks
-constexpr int kSamples = 32 / kGroup;      // samples of a warp: a tile
-constexpr int kColumns = kN + kM;          // P and C side by side
+constexpr int kWide = KRONLEARN_BLOCK;         // columns of a lane's block of atoms, which has eight rows
+static_assert(kWide == 4 || kWide == 8);
+constexpr int kAcross = kN / kWide;            // blocks side by side
+constexpr int kGroup = kN / 8 * kAcross;       // lanes of a sample, one for each of its blocks
+constexpr int kSamples = 32 / kGroup;          // samples of a warp: a tile
+constexpr int kColumns = kN + kM;              // P and C side by side
 constexpr int kSharedMost = KRONLEARN_SHARED;  // of a block, if it is the only one on its multiprocessor
 
 KRONLEARN_DEVICE constexpr int larger(int a, int b) { return a > b ? a : b; }
@@ -46,6 +52,13 @@ KRONLEARN_DEVICE float group_sum(float x) {
 #pragma unroll
   for (int o = 1; o < kGroup; o *= 2) x += __shfl_xor_sync(kAllLanes, x, o);
   return x;
+}
+
+// Four or eight numbers, as they are in shared memory.
+KRONLEARN_DEVICE void load_some(const float* p, float (&to)[8]) { load8(p, to); }
+KRONLEARN_DEVICE void load_some(const float* p, float (&to)[4]) {
+  const float4 a = *reinterpret_cast<const float4*>(p);
+  to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
 }
 
 // Numbers from one row to the next, of samples and of Z in shared memory. Tensor cores take columns or rows

@@ -40,8 +40,9 @@ struct Grams {
   KRONLEARN_DEVICE float2 two(unsigned offset) const {
     return *reinterpret_cast<const float2*>(bytes + offset);
   }
-  KRONLEARN_DEVICE void eight(unsigned offset, float (&to)[8]) const {
-    load8(reinterpret_cast<const float*>(bytes + offset), to);
+  template <int kCount>
+  KRONLEARN_DEVICE void some(unsigned offset, float (&to)[kCount]) const {
+    load_some(reinterpret_cast<const float*>(bytes + offset), to);
   }
 };
 
@@ -98,7 +99,7 @@ class Basis {
   KRONLEARN_DEVICE Basis(Lane lane, Grams grams, Triangle triangle, const float* first, int* selected)
       : lane_(lane),
         down_(lane.member / kAcross * 8 * 4),
-        across_(Grams::kSide * 4 + lane.member % kAcross * 8 * 4),
+        across_(Grams::kSide * 4 + lane.member % kAcross * kWide * 4),
         grams_(grams),
         triangle_(triangle),
         first_(first),

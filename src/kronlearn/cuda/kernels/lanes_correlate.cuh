@@ -11,7 +11,7 @@ namespace kronlearn::lanes {
 struct Correlations {
   static constexpr int kStride = kN == 16 ? 16 : 36, kShift = kN == 16 ? 16 : 4;
   static constexpr int kSize = kN == 16 ? 276 : 1164, kNumbers = kSamples * kSize;
-  static_assert(kSize >= kN * kStride + (kAcross - 1) * kShift - (kStride - kN));
+  static_assert(kSize >= kN * kStride + (kN / 8 - 1) * kShift - (kStride - kN));
 
   KRONLEARN_DEVICE static unsigned place(unsigned i, unsigned j) { return i * kStride + i / 8 * kShift + j; }
 };
@@ -33,9 +33,9 @@ class Correlator {
   }
 
  private:
-  static constexpr int kBands = kN / 16;
+  static constexpr int kBands = kN / 16, kEights = kN / 8;
   // Samples that share what is read of the factors.
-  static constexpr int kTogether = kM == 8 && kN == 16 ? 4 : 2;
+  static constexpr int kTogether = smaller(kSamples, kM == 8 && kN == 16 ? 4 : 2);
 
   // What a lane holds of a matrix on the left, (16, 8), split.
   struct Left {
@@ -88,9 +88,9 @@ class Correlator {
   KRONLEARN_DEVICE void right_products(const float (&u)[kTogether][kBands][kM / 8][4], float* to) const {
 #pragma unroll
     for (int b = 0; b < kBands; ++b) {
-      float alpha[kTogether][kAcross][4];
+      float alpha[kTogether][kEights][4];
 #pragma unroll
-      for (int e = 0; e < kTogether * kAcross * 4; ++e) alpha[e / (4 * kAcross)][e / 4 % kAcross][e % 4] = 0;
+      for (int e = 0; e < kTogether * kEights * 4; ++e) alpha[e / (4 * kEights)][e / 4 % kEights][e % 4] = 0;
 #pragma unroll
       for (int q = 0; q < kM / 8; ++q) {
         Left a[kTogether];
@@ -100,7 +100,7 @@ class Correlator {
           a[s].set(0, c[0]), a[s].set(1, c[2]), a[s].set(2, c[1]), a[s].set(3, c[3]);
         }
 #pragma unroll
-        for (int j = 0; j < kAcross; ++j) {
+        for (int j = 0; j < kEights; ++j) {
           const float2 both = pair(atoms2_, 8 * q, 8 * j);
           const SplitNumber d0(both.x), d1(both.y);
 #pragma unroll
@@ -110,7 +110,7 @@ class Correlator {
 #pragma unroll
       for (int s = 0; s < kTogether; ++s)
 #pragma unroll
-        for (int j = 0; j < kAcross; ++j) {
+        for (int j = 0; j < kEights; ++j) {
           const float (&c)[4] = alpha[s][j];
           float* upper = to + s * Correlations::kSize + Correlations::place(16 * b, 8 * j) +
                          g_ * Correlations::kStride + 2 * t_;

@@ -1,5 +1,5 @@
 // Orthogonal matching pursuit (OMP), or with KRONLEARN_OLS orthogonal least squares (OLS), of a warp's
-// samples in step. Every lane keeps an 8 × 8 block of its sample's correlations in registers.
+// samples in step. Every lane keeps a block of its sample's correlations in registers, eight rows of it.
 //
 // The correlation of the selected atom is not looked up among the current ones, for registers cannot be
 // addressed by numbers that are computed, but follows from the first one. Scores are compared by their 20
@@ -39,14 +39,14 @@ class LanePursuit {
         least_norm2_(least_norm2),
         compared_(compared_bits()),
         residual2_(energy) {
-    const unsigned down = lane.member / kAcross * 8, across = lane.member % kAcross * 8;
+    const unsigned down = lane.member / kAcross * 8, across = lane.member % kAcross * kWide;
     number_ = down * kN + across;
     const float* block = correlations + Correlations::place(down, across);
 #pragma unroll
-    for (int r = 0; r < 8; ++r) load8(block + r * Correlations::kStride, alpha_[r]);
+    for (int r = 0; r < 8; ++r) load_some(block + r * Correlations::kStride, alpha_[r]);
     if constexpr (kWithNorms) {
 #pragma unroll
-      for (int e = 0; e < 64; ++e) nu_[e / 8][e % 8] = 1;
+      for (int e = 0; e < 8 * kWide; ++e) nu_[e / kWide][e % kWide] = 1;
     }
   }
 
@@ -56,9 +56,11 @@ class LanePursuit {
     doubtful_ = wanted && tol2_ >= 0.0f && tol2_ < energy_ * kTrustedTarget2 && energy_ > 0.0f;
     basis_.clear();
     if (__any_sync(kAllLanes, active_)) {
+      if (step<true>(0)) {
 #pragma unroll kUnrolled
-      for (int k = 0; k < kWidth; ++k)
-        if (!step(k)) break;
+        for (int k = 1; k < kWidth; ++k)
+          if (!step<false>(k)) break;
+      }
     }
     basis_.finish(nonzeros_, code);
     code.residual2 = residual2_;
@@ -72,10 +74,11 @@ class LanePursuit {
   }
 
  private:
-  // Selects an atom; false if the warp needs no other.
+  // Selects an atom; false if the warp needs no other. Before the first all atoms have norm one.
+  template <bool kFirst>
   KRONLEARN_DEVICE bool step(int k) {
     unsigned atom;
-    const float score = strongest(atom);
+    const float score = strongest<kWithNorms && !kFirst>(atom);
     const float norm2 = basis_.orthogonalise(k, atom);
     take(k, atom, score, norm2);
     if (k + 1 == kWidth || !__any_sync(kAllLanes, active_)) return false;
@@ -88,20 +91,21 @@ class LanePursuit {
 
   // The atom with the largest score, and this score without the bits that are not compared. In place of
   // these, keys have 7 − row: the largest key is that of the first row with the largest score.
+  template <bool kScaled>
   KRONLEARN_DEVICE float strongest(unsigned& atom) const {
-    unsigned key[8];
+    unsigned key[kWide], own = 0;
 #pragma unroll
-    for (int c = 0; c < 8; ++c) {
+    for (int c = 0; c < kWide; ++c) {
       unsigned k[8];
 #pragma unroll
-      for (int r = 0; r < 8; ++r) k[r] = (__float_as_uint(score(r, c)) & compared_) | (7 - r);
+      for (int r = 0; r < 8; ++r) k[r] = (__float_as_uint(score<kScaled>(r, c)) & compared_) | (7 - r);
       key[c] = __vimax3_u32(__vimax3_u32(k[0], k[1], k[2]), __vimax3_u32(k[3], k[4], k[5]), max(k[6], k[7]));
     }
-    const unsigned own = __vimax3_u32(__vimax3_u32(key[0], key[1], key[2]),
-                                      __vimax3_u32(key[3], key[4], key[5]), max(key[6], key[7]));
-    unsigned column = 7;
 #pragma unroll
-    for (int c = 6; c >= 0; --c)
+    for (int c = 0; c < kWide; c += 2) own = __vimax3_u32(own, key[c], key[c + 1]);
+    unsigned column = kWide - 1;
+#pragma unroll
+    for (int c = kWide - 2; c >= 0; --c)
       if (key[c] == own) column = c;
     unsigned most = own | 7u;
 #pragma unroll
@@ -114,8 +118,9 @@ class LanePursuit {
     return __uint_as_float(most & ~7u);
   }
 
+  template <bool kScaled>
   KRONLEARN_DEVICE float score(int r, int c) const {
-    if constexpr (kWithNorms) return alpha_[r][c] * quick_root(fmaxf(nu_[r][c], kSmallestNorm2<float>));
+    if constexpr (kScaled) return alpha_[r][c] * quick_root(fmaxf(nu_[r][c], kSmallestNorm2<float>));
     return alpha_[r][c];
   }
 
@@ -139,42 +144,46 @@ class LanePursuit {
 #pragma unroll
     for (int l = 0; l < kWidth - 1; ++l)
       if (l <= k) {
-        float left[8], right[8];
-        basis_.grams().eight(basis_.row_of(l), left);
-        basis_.grams().eight(basis_.column_of(l), right);
+        float left[8], right[kWide];
+        basis_.grams().some(basis_.row_of(l), left);
+        basis_.grams().some(basis_.column_of(l), right);
         const float factor = step * basis_.u[l];
 #pragma unroll
-        for (int e = 0; e < 8; ++e) left[e] *= factor;
-        add_product(alpha_, left, right);
+        for (int c = 0; c < kWide; ++c) right[c] *= factor;
+#pragma unroll
+        for (int e = 0; e < 8 * kWide; ++e) {
+          const int r = e / kWide, c = e % kWide;
+          alpha_[r][c] = fmaf(left[r], right[c], alpha_[r][c]);
+        }
       }
   }
 
   // The same with ν −= v², v = Σ_l M[k,l] g1_l ⊗ g2_l; a few rows at a time, for v needs registers too.
   KRONLEARN_DEVICE void update_both(int k) {
-    constexpr int kRows = kN == 16 ? 2 : 4, kEntries = 8 * kRows;
+    constexpr int kRows = kWide == 8 && kN == 16 ? 2 : 4, kEntries = kRows * kWide;
 #pragma unroll
     for (int first = 0; first < 8; first += kRows) {
-      float v[kRows][8];
+      float v[kRows][kWide];
 #pragma unroll
-      for (int e = 0; e < kEntries; ++e) v[e / 8][e % 8] = 0;
+      for (int e = 0; e < kEntries; ++e) v[e / kWide][e % kWide] = 0;
 #pragma unroll
       for (int l = 0; l < kWidth - 1; ++l)
         if (l <= k) {
           const float factor = basis_.entry(l);
-          float left[kRows], right[8];
+          float left[kRows], right[kWide];
 #pragma unroll
           for (int r = 0; r < kRows; r += 2) {
             const float2 two = basis_.grams().two(basis_.row_of(l) + 4 * (first + r));
             left[r] = factor * two.x, left[r + 1] = factor * two.y;
           }
-          basis_.grams().eight(basis_.column_of(l), right);
+          basis_.grams().some(basis_.column_of(l), right);
 #pragma unroll
           for (int e = 0; e < kEntries; ++e)
-            v[e / 8][e % 8] = fmaf(left[e / 8], right[e % 8], v[e / 8][e % 8]);
+            v[e / kWide][e % kWide] = fmaf(left[e / kWide], right[e % kWide], v[e / kWide][e % kWide]);
         }
 #pragma unroll
       for (int e = 0; e < kEntries; ++e) {
-        const int r = e / 8, c = e % 8;
+        const int r = e / kWide, c = e % kWide;
         alpha_[first + r][c] = fmaf(-basis_.a, v[r][c], alpha_[first + r][c]);
         if constexpr (kWithNorms) nu_[first + r][c] = fmaf(-v[r][c], v[r][c], nu_[first + r][c]);
       }
@@ -185,8 +194,8 @@ class LanePursuit {
   const float energy_, tol2_, least_norm2_;
   const unsigned compared_;
   unsigned number_;                   // of the first atom of the lane's block
-  float alpha_[8][8];                 // current correlations of the lane's block
-  float nu_[kWithNorms ? 8 : 1][8];   // OLS: the squared norms of what is left of its atoms
+  float alpha_[8][kWide];                // current correlations of the lane's block
+  float nu_[kWithNorms ? 8 : 1][kWide];  // OLS: the squared norms of what is left of its atoms
   float residual2_, weakest_ = 1;
   int nonzeros_ = 0;
   bool active_ = false, doubtful_ = false;

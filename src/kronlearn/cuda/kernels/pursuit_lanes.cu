@@ -2,7 +2,7 @@
 // by OLS, and adds up the sums of the left mode on the way. Sizes and method are fixed when compiled; weights
 // and lists are not looked at.
 //
-// A sample has a group of lanes, one for every 8 × 8 block of its correlations. What is as small as the code,
+// A sample has a group of lanes, one for every block of its correlations. What is as small as the code,
 // all lanes of a group compute alike.
 //
 // The host gives samples and tables aligned to 16 bytes, blocks of as many warps and bytes of dynamic shared
@@ -36,7 +36,7 @@ struct CodingMemory {
                                                                     kExchange);
   // As many warps as memory has room for, and as registers for what they hold.
   static constexpr int kRoom = (kSharedMost - kTableBytes) / kWarpBytes;
-  static constexpr int kMostOfOls = kN == 16 && kWidth <= 8 ? 12 : 8;
+  static constexpr int kMostOfOls = kWide == 4 ? 16 : 8;
   static constexpr int kMost = kWithNorms ? kMostOfOls : kWidth <= 6 && kRoom >= 16 ? 16 : 12;
   static constexpr int kWarps = smaller(kMost, kRoom);
   static_assert(kWarps >= 1 && kWarpBytes % 16 == 0 && kTableBytes % 16 == 0);
@@ -133,6 +133,7 @@ class TileCoder {
 #pragma unroll 8
     for (int e = 0; e < kParts; e += kGroup) {
       const int part = e + lane_.member;
+      if (kParts % kGroup != 0 && part >= kParts) break;
       const float4 v = *reinterpret_cast<const float4*>(sample() + part / kInRow * kRow + part % kInRow * 4);
       sum = fmaf(v.x, v.x, fmaf(v.y, v.y, sum));
       other = fmaf(v.z, v.z, fmaf(v.w, v.w, other));
