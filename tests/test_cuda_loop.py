@@ -82,7 +82,8 @@ def test_iterations_end_where_the_processor_does(on_gpu, runs, rng, settings):
 def test_iterations_to_an_error_target_end_where_the_processor_does(on_gpu, runs, rng):
     emulated = isinstance(on_gpu, EmulatedGpu)
     Y = image_like(rng, 160 if emulated else 20000)
-    settings = {"n_atoms": 16, "n_nonzero_coefs": 5, "tol": 90.0, "max_iter": 3}
+    tol = 60.0 if emulated else 90.0
+    settings = {"n_atoms": 16, "n_nonzero_coefs": 5, "tol": tol, "max_iter": 3}
     expected, found = (fitted(Y, device, **settings) for device in ("cpu", "cuda"))
     nonzeros, wanted = (np.array(m.history_["mean_nonzeros"]) for m in (found, expected))
     assert 1 < wanted[0] < 4.9
