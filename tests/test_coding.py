@@ -626,6 +626,63 @@ def test_float32_is_safe_for_coherent_dictionaries(sizes, method, instruction_se
     assert np.linalg.norm(left) >= 0.99 * expected
 
 
+def nearly_equal_atoms(rng, m, n, group, distance):
+    """A factor whose atoms, in groups of so many, are nearly the same."""
+    columns = rng.standard_normal((m, -(-n // group))).repeat(group, axis=1)[:, :n]
+    columns /= np.linalg.norm(columns, axis=0)
+    columns += distance * rng.standard_normal(columns.shape)
+    return columns / np.linalg.norm(columns, axis=0)
+
+
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize(
+    ("m", "n", "group", "distance", "slack"),
+    [
+        pytest.param(15, 61, 4, 1e-2, 1e-2, id="coefficients are rough"),
+        pytest.param(30, 60, 2, 1.5e-3, 1e-6, id="an exchange brings atoms together"),
+    ],
+)
+def test_float32_exchanges_of_nearly_equal_atoms_end_where_those_of_float64_do(
+    m, n, group, distance, slack, instruction_set
+):
+    rng = np.random.default_rng(1)
+    factor = nearly_equal_atoms(rng, m, n, group, distance).astype(np.float32)
+    Y = rng.standard_normal((3000, m)).astype(np.float32)
+    with kl.use_instruction_set(instruction_set):
+        error, best = (
+            np.sum(reference.residuals(Y, [factor], X.toarray().astype(np.float64)) ** 2)
+            for dtype in (np.float32, np.float64)
+            for X in [kl.sparse_code(Y.astype(dtype), [factor], 8, method="exchange")]
+        )
+    assert error <= (1 + slack) * best
+
+
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+def test_float64_exchanges_go_on_where_coefficients_have_to_be_improved(instruction_set):
+    rng = np.random.default_rng(1)
+    factor = nearly_equal_atoms(rng, 15, 30, 4, 1e-4)
+    Y = rng.standard_normal((300, 15))
+    with kl.use_instruction_set(instruction_set):
+        before, after = (
+            np.sum(reference.residuals(Y, [factor], X.toarray()) ** 2)
+            for method in ("ols", "exchange")
+            for X in [kl.sparse_code(Y, [factor], 12, method=method)]
+        )
+    assert after < 0.4 * before
+
+
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+def test_float32_targets_are_met_with_nearly_equal_atoms(instruction_set):
+    rng = np.random.default_rng(1)
+    factor = nearly_equal_atoms(rng, 20, 30, 4, 0.03).astype(np.float32)
+    Y = rng.standard_normal((5000, 20)).astype(np.float32)
+    tol = 1.5e-3 * np.linalg.norm(Y, axis=1)
+    with kl.use_instruction_set(instruction_set):
+        codes = kl.sparse_code(Y, [factor], tol=tol, method="ols")
+    left = reference.residuals(Y, [factor], codes.toarray().astype(np.float64))
+    assert np.max(np.linalg.norm(left, axis=1) / tol) <= 1.001
+
+
 @cache
 def coherent_reference_error(m, n, n_nonzero_coefs, n_samples, method):
     factors = reference.dct_factors((m, m), (n, n))

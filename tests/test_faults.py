@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {"n_nonzero_coefs": 4, "max_iter": 6, "n_atoms": (6, 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with cluster_of(2, IMPATIENT) as running:
+    with cluster_of(2) as running:
         yield running
 
 
