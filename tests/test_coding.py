@@ -661,14 +661,15 @@ def test_float32_exchanges_of_nearly_equal_atoms_end_where_those_of_float64_do(
 def test_float64_exchanges_go_on_where_coefficients_have_to_be_improved(instruction_set):
     rng = np.random.default_rng(1)
     factor = nearly_equal_atoms(rng, 15, 30, 4, 1e-4)
-    Y = rng.standard_normal((300, 15))
+    Y = rng.standard_normal((1000, 15))
     with kl.use_instruction_set(instruction_set):
         before, after = (
-            np.sum(reference.residuals(Y, [factor], X.toarray()) ** 2)
+            np.sum(reference.residuals(Y, [factor], X.toarray()) ** 2, axis=1)
             for method in ("ols", "exchange")
             for X in [kl.sparse_code(Y, [factor], 12, method=method)]
         )
-    assert after < 0.4 * before
+    assert np.sum(after) < 0.4 * np.sum(before)
+    assert np.all(after <= before + 1e-9)  # also where what an exchange gains is rounding
 
 
 @pytest.mark.parametrize("instruction_set", kl.instruction_sets())
@@ -965,10 +966,10 @@ def test_coding_can_be_interrupted():
 
     timer = threading.Timer(0.1, _thread.interrupt_main)
     timer.start()
-    began = time.perf_counter()
+    began = time.process_time()  # however many others share the processors
     with pytest.raises(KeyboardInterrupt):
         code_for_seconds()
-    assert time.perf_counter() - began < 1.5
+    assert time.process_time() - began < 1.5
     timer.join()
 
 
@@ -985,10 +986,10 @@ def test_coding_of_few_samples_with_many_coefficients_can_be_interrupted(method,
 
     timer = threading.Timer(0.2, _thread.interrupt_main)
     timer.start()
-    began = time.perf_counter()
+    began = time.process_time()  # however many others share the processors
     with pytest.raises(KeyboardInterrupt):
         code_for_seconds()
-    assert time.perf_counter() - began < 1.5
+    assert time.process_time() - began < 1.5
     timer.join()
 
 

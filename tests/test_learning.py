@@ -207,6 +207,14 @@ def test_the_number_of_threads_changes_no_bit(rng, structure, sums, dtype):
         assert_same_model(model, models[0])
 
 
+def test_the_number_of_threads_changes_no_bit_with_blocks_of_the_usual_size(rng):
+    Y = rng.standard_normal((5000, 8, 8)).cumsum(axis=1)
+    options = {"n_nonzero_coefs": 2, "max_iter": 1, "random_state": 0}
+    models = [kl.KroneckerDictionaryLearning((8, 8), n_jobs=n, **options).fit(Y) for n in (1, 3)]
+    assert_same_model(*models)
+    assert models[0].score(Y) == models[1].score(Y)
+
+
 @pytest.mark.parametrize("block_size", [1, 37, 1000])
 def test_another_block_size_changes_rounding_only(rng, block_size):
     Y, start = planted(rng, (5, 4), (7, 6))
@@ -440,6 +448,11 @@ def test_learning_stops_when_an_iteration_improves_too_little(rng):
     assert np.all(improvement[:-1] >= 1e-3)
 
 
+def test_learning_stops_when_nothing_is_left_to_represent():
+    model = kl.KroneckerDictionaryLearning((4, 4), n_nonzero_coefs=2).fit(np.zeros((9, 4, 4)))
+    assert (model.stop_reason_, model.n_iter_) == ("converged", 0)
+
+
 def test_running_out_of_iterations_before_convergence_warns(rng):
     Y, start = planted(rng, (5, 4), (7, 6))
     with pytest.warns(ConvergenceWarning, match="max_iter"):
@@ -634,6 +647,7 @@ def test_a_resumed_run_does_only_the_iterations_that_are_missing(rng, tmp_path):
     model = learner(start, max_iter=6, **options).fit(Y)
     assert seen == [5, 6]
     assert_same_model(model, learner(start, max_iter=6).fit(Y))
+    assert np.all(np.diff(model.history_["seconds"]) > 0)
     again = learner(start, max_iter=6, **options).fit(Y)
     assert seen == [5, 6]
     assert_same_model(again, model)
