@@ -302,6 +302,9 @@ def test_a_bad_sample_is_named_as_threads_name_it(
     fitted = by_threads(samples)
     with pytest.raises(ValueError, match=rf"first in sample {place}\)"):
         fitted.set_params(engine="dask").transform(bad)
+    lazy = da.from_array(bad[: place + 1], chunks=(444, 6, 6))
+    with pytest.raises(ValueError, match=rf"first in sample {place}\)"):
+        fitted.transform(lazy).compute()
 
 
 def test_a_file_that_workers_do_not_have_is_named(
@@ -346,13 +349,17 @@ def test_an_asynchronous_client_is_refused(client: Client, samples: np.ndarray) 
         asyncio.run(fit())
 
 
-def test_joblib_can_choose_the_cluster(client: Client, samples: np.ndarray) -> None:
+def test_joblib_can_choose_the_cluster(
+    client: Client, samples: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = ArraySource(samples, (6, 6))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert isinstance(select_engine("auto", source, None), Threads)
     with joblib.parallel_config("dask"):
         assert isinstance(select_engine("auto", source, None), engine.Cluster)
         assert isinstance(select_engine("threads", source, None), Threads)
         assert resolve_n_jobs(None) == 1
+        assert resolve_n_jobs(-2) == max(1, joblib.cpu_count() - 1)
         fitted = model(**USUAL | {"engine": "auto", "n_jobs": -1}).fit(samples)
     assert bits(fitted) == bits(by_threads(samples))
 
