@@ -277,6 +277,7 @@ def test_transform_of_a_dask_array_is_lazy_and_equal(
     assert (codes.compute() != eager).nnz == 0
     again = learner.inverse_transform(codes)
     assert again.shape == samples.shape
+    assert codes.dtype == again.dtype == np.float32
     assert np.array_equal(again.compute(), learner.inverse_transform(eager))
     dense = codes.map_blocks(lambda block: block.toarray(), dtype=codes.dtype)
     np.testing.assert_allclose(dense.sum(axis=0).compute(), eager.sum(axis=0), rtol=1e-4)

@@ -14,7 +14,10 @@ from sklearn.linear_model import orthogonal_mp
 
 import kronlearn as kl
 import reference
-from kronlearn.engines.threads import resolve_n_jobs
+from kronlearn.core.coder import Coder
+from kronlearn.core.engine import Task
+from kronlearn.engines.threads import Threads, resolve_n_jobs
+from kronlearn.io.arrays import ArraySource
 
 # Patch shape, atoms per mode, samples, coefficients: one to four modes, unequal modes, odd sizes,
 # and the square shapes that have kernels of their own.
@@ -604,6 +607,15 @@ def test_among_equals_the_lowest_index_wins(sizes, method, dtype, instruction_se
     np.testing.assert_array_equal(codes.data, [1, 1, 1, -1, 1, -1, -2, -2, -2])
 
 
+@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.parametrize("method", METHODS)
+def test_what_ties_leave_out_counts_as_error(method, instruction_set):
+    source = ArraySource(np.ones((20, 8, 8), np.float32), (8, 8))
+    task = Task(kl.KroneckerDictionary([np.eye(8)] * 2), Coder(method, 5))
+    with kl.use_instruction_set(instruction_set):
+        assert Threads(source).run(task).residual == pytest.approx(20 * (64 - 5))
+
+
 # Precision
 
 
@@ -682,6 +694,17 @@ def test_float32_targets_are_met_with_nearly_equal_atoms(instruction_set):
         codes = kl.sparse_code(Y, [factor], tol=tol, method="ols")
     left = reference.residuals(Y, [factor], codes.toarray().astype(np.float64))
     assert np.max(np.linalg.norm(left, axis=1) / tol) <= 1.001
+
+
+def test_energy_and_error_are_those_of_samples_that_double_precision_coded(rng):
+    factor = nearly_equal_atoms(rng, 15, 20, 4, 1e-3)
+    Y = (100 * rng.standard_normal((200, 15))).astype(np.float32)
+    dictionary, coder = kl.KroneckerDictionary([factor]), Coder("ols", 6)
+    engine = Threads(ArraySource(Y, (15,)))
+    found, codes = engine.run(Task(dictionary, coder)), engine.codes(dictionary, coder)
+    left = reference.residuals(Y, [factor], codes.toarray().astype(np.float64))
+    assert found.energy == pytest.approx(np.sum(Y.astype(np.float64) ** 2), rel=1e-5)
+    assert found.residual == pytest.approx(np.sum(left**2), rel=1e-3)
 
 
 @cache
