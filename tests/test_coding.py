@@ -1058,15 +1058,26 @@ def test_samples_whose_squares_underflow_are_coded(rng, method, exponent, weight
     factors, Y = problem((8, 8), (8, 8), 45, method)
     if weighted and method == "threshold":
         pytest.skip("thresholding takes no weights")
-    given = {"weights": rng.uniform(0.5, 1.0, Y.shape)} if weighted else {}
+    weights = rng.uniform(0.5, 1.0, Y.shape)
+    weights[:, 3, 4] = 0
+    given = {"weights": weights} if weighted else {}
     codes = kl.sparse_code(Y, factors, 4, method=method, **given)
-    small = kl.sparse_code(np.ldexp(Y, exponent), factors, 4, method=method, **given)
+    tiny = np.ldexp(Y, exponent)
+    if weighted:
+        tiny[:, 3, 4] = 1e300  # what has no weight does not count
+    small = kl.sparse_code(tiny, factors, 4, method=method, **given)
     np.testing.assert_array_equal(small.indices, codes.indices)
     np.testing.assert_allclose(np.ldexp(small.data, -exponent), codes.data, rtol=1e-9)
-    target = kl.sparse_code(
-        np.ldexp(Y, exponent), factors, tol=np.ldexp(5.0, exponent), method=method, **given
-    )
+    target = kl.sparse_code(tiny, factors, tol=np.ldexp(5.0, exponent), method=method, **given)
     assert target.nnz == kl.sparse_code(Y, factors, tol=5.0, method=method, **given).nnz
+
+
+def test_norms_that_are_not_quite_one_go_into_the_coefficients(rng):
+    factors, Y = problem((8, 8), (8, 8), 45, "omp")
+    expected = kl.sparse_code(Y, factors, 4)
+    codes = kl.sparse_code(Y, [factors[0] * (1 + 5e-5), factors[1] * (1 - 2e-5)], 4)
+    np.testing.assert_array_equal(codes.indices, expected.indices)
+    np.testing.assert_allclose(codes.data * (1 + 5e-5) * (1 - 2e-5), expected.data, rtol=1e-12)
 
 
 @pytest.mark.slow

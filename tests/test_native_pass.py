@@ -279,7 +279,7 @@ def test_parts_of_the_samples_add_up_to_the_whole(
 def test_the_first_sample_that_is_not_finite_is_found(problem):
     factors, Y = problem
     assert run(factors, Y)[1][0] == -1
-    Y[[300, 211, 250], 3] = np.nan
+    Y[[300, 211, 220, 250], 3] = np.nan  # the second and third are of one block
     for threads in (1, 4):
         assert run(factors, Y, n_worst=5, threads=threads)[1][0] == 211
 
