@@ -80,6 +80,12 @@ def test_chunks_that_are_asked_for_out_of_order_are_read_once(samples):
     assert len(set(source.read_rows)) == len(source.read_rows)
 
 
+def test_the_checksum_tells_samples_in_another_order(rng):
+    samples = rng.standard_normal((4096, 1))
+    first, second = (ArraySource(Y, (1,)).checksum() for Y in (samples, np.roll(samples, 64, 0)))
+    assert first != second
+
+
 @pytest.mark.parametrize("n_threads", [1, 4])
 def test_an_error_of_the_source_is_raised_as_it_is(samples, dictionary, n_threads, monkeypatch):
     monkeypatch.setattr("kronlearn.core.source.BLOCK_NUMBERS", 48 * 16)

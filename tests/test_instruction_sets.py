@@ -118,6 +118,18 @@ def test_an_unknown_set_in_the_environment_is_refused():
     assert "mmx" in result.stderr
 
 
+def test_all_sets_choose_the_same_atoms(rng):
+    """Also where scores are so near to each other that approximate ones cannot decide."""
+    factors = reference.random_factors(rng, (8, 8), (8, 8))
+    Y = rng.standard_normal((20_000, 8, 8))
+    chosen = []
+    for name in kl.instruction_sets():
+        with kl.use_instruction_set(name):
+            chosen.append(kl.sparse_code(Y, factors, 6, method="ols", n_jobs=2).indices)
+    for indices in chosen[1:]:
+        np.testing.assert_array_equal(indices, chosen[0])
+
+
 @pytest.mark.parametrize("method", ["omp", "ols"])
 def test_all_sets_learn_the_same_dictionary_to_rounding(rng, method):
     Y = reference.sparse_samples(rng, reference.random_factors(rng, (8, 8), (8, 8)), 300, 3, 0.1)

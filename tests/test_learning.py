@@ -1,11 +1,13 @@
 """The learning loop: equal to the reference, reproducible, and stopping when told to."""
 
+import itertools
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -157,6 +159,13 @@ def test_the_best_dictionary_is_handed_out_not_the_last(rng):
     assert model.dictionary_ == seen[-2].dictionary
 
 
+def test_of_as_many_nonzeros_the_last_dictionary_is_handed_out(rng):
+    Y, start = planted(rng, (5, 4), (7, 6))
+    model = learner(start, tol=1e-9).fit(Y)
+    assert model.history_["mean_nonzeros"] == [3.0] * 6
+    assert -model.score(Y) == pytest.approx(model.history_["rmse"][-1], rel=1e-9)
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_orthonormal_learning_never_raises_the_error_and_stays_orthonormal(rng, dtype):
     Y = rng.standard_normal((300, 5, 6)).cumsum(axis=1).cumsum(axis=2).astype(dtype)
@@ -196,6 +205,14 @@ def test_the_number_of_threads_changes_no_bit(rng, structure, sums, dtype):
     ]
     for model in models[1:]:
         assert_same_model(model, models[0])
+
+
+def test_the_number_of_threads_changes_no_bit_with_blocks_of_the_usual_size(rng):
+    Y = rng.standard_normal((5000, 8, 8)).cumsum(axis=1)
+    options = {"n_nonzero_coefs": 2, "max_iter": 1, "random_state": 0}
+    models = [kl.KroneckerDictionaryLearning((8, 8), n_jobs=n, **options).fit(Y) for n in (1, 3)]
+    assert_same_model(*models)
+    assert models[0].score(Y) == models[1].score(Y)
 
 
 @pytest.mark.parametrize("block_size", [1, 37, 1000])
@@ -246,6 +263,17 @@ def test_one_random_state_gives_one_model(rng, init):
     other = kl.KroneckerDictionaryLearning(random_state=2, **make).fit(Y)
     assert_same_model(again, first)
     assert np.abs(other.factors_[0] - first.factors_[0]).max() > 1e-3
+
+
+def test_a_start_from_data_has_the_directions_that_samples_vary_in_most(rng):
+    directions = [factor[:, 0] for factor in reference.random_factors(rng, (4, 5, 3), (1, 1, 1))]
+    one = np.einsum("i,j,k->ijk", *directions)
+    Y = rng.uniform(1, 2, (30, 1, 1, 1)) * one + 1e-3 * rng.standard_normal((30, 4, 5, 3))
+    seen = []
+    options = {"n_nonzero_coefs": 1, "max_iter": 1, "random_state": 0, "callback": seen.append}
+    kl.KroneckerDictionaryLearning((2, 3, 2), init="data", **options).fit(Y)
+    for factor, direction in zip(seen[0].dictionary.factors, directions, strict=True):
+        np.testing.assert_allclose(np.abs(direction @ factor), 1.0, atol=1e-3)
 
 
 def test_a_dictionary_to_start_from_is_left_as_it_was(rng):
@@ -420,6 +448,11 @@ def test_learning_stops_when_an_iteration_improves_too_little(rng):
     assert np.all(improvement[:-1] >= 1e-3)
 
 
+def test_learning_stops_when_nothing_is_left_to_represent():
+    model = kl.KroneckerDictionaryLearning((4, 4), n_nonzero_coefs=2).fit(np.zeros((9, 4, 4)))
+    assert (model.stop_reason_, model.n_iter_) == ("converged", 0)
+
+
 def test_running_out_of_iterations_before_convergence_warns(rng):
     Y, start = planted(rng, (5, 4), (7, 6))
     with pytest.warns(ConvergenceWarning, match="max_iter"):
@@ -427,13 +460,14 @@ def test_running_out_of_iterations_before_convergence_warns(rng):
     assert model.stop_reason_ == "max_iter"
 
 
-def test_learning_stops_when_its_time_is_up(rng):
-    Y, start = planted(rng, (8, 8), (16, 16), n_samples=2000)
-    began = time.perf_counter()
-    model = learner(start, max_iter=100_000, time_budget=0.1).fit(Y)
-    assert time.perf_counter() - began < 5.0
+def test_learning_stops_when_its_time_is_up(rng, monkeypatch):
+    Y, start = planted(rng, (5, 4), (7, 6))
+    seconds = itertools.count()  # a pass takes one
+    clock = SimpleNamespace(perf_counter=lambda: next(seconds))
+    monkeypatch.setattr("kronlearn.core.loop.time", clock)
+    model = learner(start, max_iter=100, time_budget=2.5).fit(Y)
     assert model.stop_reason_ == "time_budget"
-    assert 1 <= model.n_iter_ < 100_000
+    assert model.history_["seconds"] == [1, 2, 3]
 
 
 def test_a_callback_can_stop_and_the_model_is_that_of_as_many_iterations(rng):
@@ -446,7 +480,7 @@ def test_a_callback_can_stop_and_the_model_is_that_of_as_many_iterations(rng):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to one process")
-def test_an_interrupt_stops_learning_soon_and_keeps_the_model():
+def test_an_interrupt_stops_learning_and_keeps_the_model():
     script = textwrap.dedent(
         """
         import numpy as np
@@ -475,14 +509,11 @@ def test_an_interrupt_stops_learning_soon_and_keeps_the_model():
         assert child.stdout.readline() == "running\n"
         time.sleep(0.05)  # well inside an iteration
         child.send_signal(signal.SIGINT)
-        began = time.perf_counter()
         printed, complaint = child.communicate(timeout=30)
-        seconds = time.perf_counter() - began
     finally:
         child.kill()
         child.wait()
     assert printed.split() == ["interrupted", "interrupted", "True", "80"], complaint
-    assert seconds < 2.0
 
 
 # Little by little
@@ -528,6 +559,12 @@ def test_partial_fit_after_an_interrupted_fit_goes_on_from_that_fit_alone(rng):
     assert models[0].dictionary_ == complete.dictionary_
 
 
+def test_atoms_that_earlier_batches_used_are_not_replaced(rng):
+    Y, start = planted(rng, (5, 4), (7, 6))
+    model = learner(start).partial_fit(Y).partial_fit(Y[:2])
+    assert model.history_["atoms_replaced"] == [0, 0]
+
+
 def test_forgetting_follows_data_that_change(rng):
     first, start = planted(rng, (6, 6), (6, 6), n_samples=2000)
     second, _ = planted(rng, (6, 6), (6, 6), n_samples=1000)
@@ -553,6 +590,23 @@ def test_fit_forgets_earlier_batches(rng):
     model = learner(start).partial_fit(first).fit(second).partial_fit(third)
     expected = learner(start).fit(second).partial_fit(third)
     for found, wanted in zip(model.factors_, expected.factors_, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_partial_fit_goes_on_from_the_moments_of_the_best_iteration(rng):
+    Y, start = planted(rng, (8, 8), (8, 8), 5, n_samples=300, noise=0.3)
+    options = {"method": "omp", "n_nonzero_coefs": 5}
+    lowest = [np.inf]
+
+    def stop_when_it_rises(told):
+        lowest.append(min(told.rmse, lowest[-1]))
+        return told.rmse > lowest[-1]
+
+    model = learner(start, max_iter=100, callback=stop_when_it_rises, **options).fit(Y)
+    assert model.stop_reason_ == "callback"
+    best = int(np.argmin(model.history_["rmse"]))
+    expected = learner(start, max_iter=best, **options).fit(Y).partial_fit(Y[:100])
+    for found, wanted in zip(model.partial_fit(Y[:100]).factors_, expected.factors_, strict=True):
         np.testing.assert_array_equal(found, wanted)
 
 
@@ -593,6 +647,7 @@ def test_a_resumed_run_does_only_the_iterations_that_are_missing(rng, tmp_path):
     model = learner(start, max_iter=6, **options).fit(Y)
     assert seen == [5, 6]
     assert_same_model(model, learner(start, max_iter=6).fit(Y))
+    assert np.all(np.diff(model.history_["seconds"]) > 0)
     again = learner(start, max_iter=6, **options).fit(Y)
     assert seen == [5, 6]
     assert_same_model(again, model)

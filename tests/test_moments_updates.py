@@ -257,6 +257,20 @@ def test_unused_atoms_are_found_and_stay_what_they_were(rng):
     assert abs(scale[3]) == pytest.approx(1.0)
 
 
+def test_unused_atoms_of_one_mode_after_the_other_get_the_worst_samples(rng):
+    Y, factors = problem(rng, (4, 5), (6, 5))
+    worst, unused = np.array([7, 3, 11, 2]), [np.array([2]), np.array([0, 4])]
+    source, start = ArraySource(Y, (4, 5)), kl.KroneckerDictionary(factors)
+    tol = rng.uniform(0.5, 2.0, len(Y))
+    found, count = replacement.replace_unused(start, unused, worst, source, Coder("omp", 3, tol))
+    assert count == 3
+    codes = [reference.code(Y[k : k + 1], factors, "omp", 3, tol[k]) for k in worst]
+    left = reference.residuals(Y[worst], factors, np.concatenate(codes)).reshape(-1, 4, 5)
+    for (mode, atom), residual in zip([(0, 2), (1, 0), (1, 4)], left, strict=False):
+        direction = np.linalg.svd(residual if mode == 0 else residual.T)[0][:, 0]
+        assert abs(found.factors[mode][:, atom] @ direction) == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("noise", [0.0, 1e-6], ids=["exactly", "nearly"])
 def test_atoms_always_used_together_do_not_blow_up(rng, noise):
     factors = reference.random_factors(rng, (6,), (5,))
@@ -277,7 +291,9 @@ def test_columns_that_have_no_direction_stay_what_they_were(rng):
     columns, fallback = rng.standard_normal((4, 5)), reference.random_factors(rng, (4,), (5,))[0]
     columns[:, 1] = 0.0
     columns[2, 3] = np.inf
+    columns *= [1.0, 1.0, 1e-200, 1.0, 1e200]  # their squares under- and overflow
     units, scale = updates.canonical(columns, fallback)
+    np.testing.assert_allclose(np.linalg.norm(units, axis=0), 1.0)
     np.testing.assert_allclose(units[:, [1, 3]], fallback[:, [1, 3]])
     np.testing.assert_allclose(scale[[1, 3]], 1.0)
     np.testing.assert_allclose((units * scale)[:, [0, 2, 4]], columns[:, [0, 2, 4]])

@@ -146,6 +146,14 @@ def test_sums_are_those_of_the_codes(problem, sums, mode, dtype):
     np.testing.assert_allclose(behind, expected, rtol=rtol, atol=rtol * np.abs(expected).max())
 
 
+def test_energy_and_residual_of_weighted_samples_are_weighted(problem, rng):
+    factors, Y = problem
+    weights, codes = rng.uniform(0, 3, Y.shape), empty_codes(len(Y), float)
+    total, _ = run(factors, Y, weights=weights, **codes)
+    left = Y - dense(codes) @ np.kron(*factors).T
+    np.testing.assert_allclose(total[:2], [np.sum(weights * Y**2), np.sum(weights * left**2)])
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("sums", "mode"), [key for key in SIZES if key[0] != "none"])
 def test_codes_that_are_given_are_summed_as_they_are(problem, sums, mode, dtype):
@@ -271,7 +279,7 @@ def test_parts_of_the_samples_add_up_to_the_whole(
 def test_the_first_sample_that_is_not_finite_is_found(problem):
     factors, Y = problem
     assert run(factors, Y)[1][0] == -1
-    Y[[300, 211, 250], 3] = np.nan
+    Y[[300, 211, 220, 250], 3] = np.nan  # the second and third are of one block
     for threads in (1, 4):
         assert run(factors, Y, n_worst=5, threads=threads)[1][0] == 211
 
