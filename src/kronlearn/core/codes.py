@@ -29,11 +29,14 @@ class Codes:
     @classmethod
     def empty(cls, n_samples: int, width: int, dtype: Any) -> Codes:
         """Space for the codes of N samples."""
-        return cls(
-            np.empty((n_samples, width), np.int32),
-            np.empty((n_samples, width), dtype),
-            np.empty(n_samples, np.int32),
-        )
+        # One piece of memory: from 4 MB on NumPy asks for large pages, and to get small ones from
+        # the system can take a fifth as long as the coding. (Of a piece of bytes SciPy would copy
+        # parts, since they have few entries for its size.)
+        shape, count = (n_samples, width), n_samples * width
+        memory = np.empty(count + -(-4 * count // np.dtype(dtype).itemsize), dtype)
+        index = memory[count:].view(np.int32)[:count]
+        nonzeros = np.empty(n_samples, np.int32)
+        return cls(index.reshape(shape), memory[:count].reshape(shape), nonzeros)
 
     def packed(self, n_threads: int) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[Any]]:
         """The nonzeros of each row; indices and values of the used entries, row after row."""
