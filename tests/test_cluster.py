@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,15 +107,17 @@ def test_the_bits_do_not_depend_on_the_partitions(
 def test_a_task_has_the_threads_of_its_worker_and_takes_turns_or_its_own(
     samples: np.ndarray, n_jobs: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    used, at_once, pass_over = [], [0], engine.pass_over
+    used, at_once, running, pass_over = [], [], set(), engine.pass_over
 
     def watched(source: Any, task: Task, tree: Any, n_threads: int, *rest: Any, **more: Any) -> Any:
         used.append(n_threads)
-        at_once.append(at_once[-1] + 1)
+        running.add(threading.get_ident())
+        at_once.append(len(running))
         try:
+            time.sleep(0.02)  # so that a third one, if it may, begins before the first has ended
             return pass_over(source, task, tree, n_threads, *rest, **more)
         finally:
-            at_once.append(at_once[-1] - 1)
+            running.remove(threading.get_ident())
 
     monkeypatch.setattr(engine, "pass_over", watched)
     task = Task(KroneckerDictionary([dct_factor(6, 6)] * 2), Coder("omp", 3))
@@ -127,7 +130,7 @@ def test_a_task_has_the_threads_of_its_worker_and_takes_turns_or_its_own(
         workers.close()
     assert used == [threads] * len(workers.partitions)
     assert len(used) > 3
-    assert n_jobs == 2 or max(at_once) == 1
+    assert n_jobs == 2 or max(at_once) <= 2
     assert found.residual == Threads(workers.source, 1, workers.block_size).run(task).residual
 
 
@@ -177,13 +180,14 @@ def test_dask_arrays_with_any_chunks_are_taken(
 def test_chunks_of_a_persisted_array_stay_where_they_are(
     client: Client, samples: np.ndarray
 ) -> None:
-    # One chunk for each worker: of several Dask might give some to a worker that has none to do.
     whole = samples[:4992]
     lazy = da.from_array(whole, chunks=(2496, 6, 6)).persist()
     distributed.wait(lazy)
     before = dict(client.who_has(lazy))
     same_as_threads(lazy * 2, whole * 2)
-    assert dict(client.who_has(lazy)) == before
+    # Dask may copy a chunk to a worker that has nothing to do.
+    after = client.who_has(lazy)
+    assert all(set(workers) <= set(after[key]) for key, workers in before.items())
 
 
 def test_small_chunks_are_gathered_and_large_ones_cut() -> None:
