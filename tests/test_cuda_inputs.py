@@ -33,7 +33,7 @@ def test_images_on_the_gpu_are_denoised_there(on_gpu, rng, dtype, stages):
     options = {"sigma": 10.0, "stages": stages, "dictionary": [dct_factor(8, 16)] * 2}
     given = on_gpu.upload(noisy)
     before = getattr(on_gpu, "left", 0)
-    found = kl.images.denoise(given, **options, device="cuda")
+    found = kl.images.denoise(given, **options)
     assert type(found) is type(given)
     assert found.dtype == dtype
     # Neither the image nor patches of it.
@@ -53,7 +53,7 @@ def test_all_of_denoising_happens_on_the_gpu(on_gpu, rng, shape, axis):
     noisy = clean + rng.normal(0, 15, shape)
     options = {"channel_axis": axis, "max_iter": 2}
     given = on_gpu.upload(noisy)
-    found = kl.images.denoise(given, **options, device="cuda", full=True)
+    found = kl.images.denoise(given, **options, full=True)
     expected = kl.images.denoise(noisy, **options, full=True)
     np.testing.assert_allclose(found.sigma, expected.sigma, rtol=1e-6)
     assert type(found.image) is type(given)
@@ -71,7 +71,7 @@ def test_images_on_the_gpu_are_inpainted(on_gpu, rng):
     image = picture((30, 26))
     missing = rng.random(image.shape) < 0.3
     given = on_gpu.upload(image)
-    found = kl.images.inpaint(given, on_gpu.upload(missing), max_iter=2, device="cuda")
+    found = kl.images.inpaint(given, on_gpu.upload(missing), max_iter=2)
     assert type(found) is type(given)
     filled = on_gpu.download(found)
     np.testing.assert_array_equal(filled[~missing], image[~missing])
@@ -83,7 +83,7 @@ def test_cubes_on_the_gpu_are_denoised(on_gpu, rng):
     clean = np.add.outer(np.arange(20), np.arange(24))[..., None] * rng.random(6)
     noisy = clean + rng.normal(0, 2, clean.shape)
     given = on_gpu.upload(noisy)
-    found = kl.hyperspectral.denoise(given, device="cuda")
+    found = kl.hyperspectral.denoise(given)
     assert type(found) is type(given)
     expected = kl.hyperspectral.denoise(noisy)
     np.testing.assert_allclose(on_gpu.download(found), expected, atol=0.05)
@@ -100,10 +100,22 @@ def test_images_of_dtypes_that_gpus_do_not_have_keep_them(on_gpu, rng, dtype):
     )
 
 
-def test_images_on_the_gpu_need_the_gpu(on_gpu):
-    given = on_gpu.upload(picture((12, 12)))
-    with pytest.raises(ValueError, match='image is on a GPU; pass device="cuda"'):
-        kl.images.denoise(given)
+def test_what_is_on_the_gpu_is_not_for_the_processor(on_gpu):
+    given, samples = on_gpu.upload(picture((12, 12))), on_gpu.upload(np.zeros((20, 4, 4)))
+    wanted = 'is on a GPU, and device="cpu" asks for the processor'
+    with pytest.raises(ValueError, match=f"^image {wanted}"):
+        kl.images.denoise(given, device="cpu")
+    with pytest.raises(ValueError, match=f"^image {wanted}"):
+        kl.images.inpaint(given, device="cpu")
+    with pytest.raises(ValueError, match=f"^cube {wanted}"):
+        kl.hyperspectral.denoise(samples, device="cpu")
+    with pytest.raises(ValueError, match=f"^Y {wanted}"):
+        kl.sparse_code(samples, [np.eye(4)] * 2, 2, device="cpu")
+    model = kl.KroneckerDictionaryLearning(4, device="cpu")
+    with pytest.raises(ValueError, match=f"^X {wanted}"):
+        model.fit(samples)
+    with pytest.raises(ValueError, match='engine="threads" does not run on a GPU'):
+        model.set_params(device="auto", engine="threads").fit(samples)
 
 
 def test_large_images_stay_in_memory(on_gpu, rng):
@@ -123,7 +135,7 @@ def test_codes_of_samples_on_the_gpu_are_there(on_gpu, rng):
     pytest.importorskip("cupyx", reason="codes are matrices of CuPy")
     factors = reference.random_factors(rng, (5, 4), (6, 7))
     Y = rng.standard_normal((50, 5, 4))
-    found = kl.sparse_code(on_gpu.upload(Y), factors, 3, device="cuda")
+    found = kl.sparse_code(on_gpu.upload(Y), factors, 3)
     expected = kl.sparse_code(Y, factors, 3)
     np.testing.assert_allclose(on_gpu.download(found.todense()), expected.toarray(), atol=1e-9)
 
@@ -155,9 +167,10 @@ def test_samples_on_the_gpu_are_learned_from(on_gpu, rng, dtype):
     Y = reference.sparse_samples(rng, reference.random_factors(rng, (5, 4), (6, 6)), 300, 2)
     settings = {"n_nonzero_coefs": 2, "max_iter": 4, "random_state": 0}
     given = on_gpu.upload(Y.astype(dtype))
-    found = kl.KroneckerDictionaryLearning(6, **settings, device="cuda").fit(given)
+    found = kl.KroneckerDictionaryLearning(6, **settings).fit(given)
     expected = kl.KroneckerDictionaryLearning(6, **settings).fit(Y.astype(dtype))
     np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=1e-3)
+    assert -found.score(given) == pytest.approx(min(found.history_["rmse"]), rel=1e-6)
 
 
 def test_tensors_of_pytorch_are_taken_and_given(on_gpu, rng):

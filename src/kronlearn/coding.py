@@ -27,7 +27,7 @@ def sparse_code(
     weights: ArrayLike | None = None,
     n_jobs: int | None = 1,
     block_size: int | None = None,
-    device: str = "cpu",
+    device: str = "auto",
 ) -> sparse.csr_array:
     """Compute sparse codes X with ``Y_k ≈ X_k ×_1 D_1 … ×_d D_d``, one row per sample.
 
@@ -35,8 +35,8 @@ def sparse_code(
     ----------
     Y : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
         Samples: an array, a lazy array (Zarr, h5py, Dask, xarray) or the path of a file with one.
-        With ``device="cuda"`` also an array on the GPU from CuPy, PyTorch or any other library
-        with DLPack, which is not copied. float32 is coded in float32, everything else in float64.
+        An array on a GPU from CuPy, PyTorch or any other library with DLPack is coded there and
+        not copied. float32 is coded in float32, everything else in float64.
     dictionary : KroneckerDictionary, KroneckerSumDictionary or list of factors
         Factors of shape (m_i, n_i) with unit-norm columns.
     n_nonzero_coefs : int, optional
@@ -59,8 +59,8 @@ def sparse_code(
         Threads; -1 uses all processors. The codes have the same bits for any number.
     block_size : int, optional
         Samples a thread takes at a time. It does not change the result.
-    device : {"cpu", "cuda"}, default "cpu"
-        "cuda" codes on an NVIDIA GPU (the extra ``cuda``).
+    device : {"auto", "cpu", "cuda"}, default "auto"
+        "cuda" codes on an NVIDIA GPU (the extra ``cuda``), "auto" where Y is.
 
     Returns
     -------

@@ -65,9 +65,9 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         Seeds the start. The same seed gives the same bits for any ``n_jobs``.
     n_jobs : int or None
         Threads; None means 1 unless a joblib context says otherwise, -1 all processors.
-    device : {"cpu", "cuda"}, default "cpu"
+    device : {"auto", "cpu", "cuda"}, default "auto"
         Where samples are coded and summed: on the processor, or on an NVIDIA GPU (the extra
-        ``cuda``); with Dask on the GPU of every worker.
+        ``cuda``), with Dask on the GPU of every worker; "auto" means where the samples are.
     verbose : int, default 0
         1 shows a progress bar.
     engine : {"auto", "threads", "dask"}, default "auto"
@@ -136,7 +136,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     init: Any = "dct"
     random_state: Any = None
     n_jobs: int | None = None
-    device: str = one_of("cpu", DEVICES)
+    device: str = one_of("auto", DEVICES)
     verbose: int = 0
     _: KW_ONLY
     engine: str = one_of("auto", ENGINES)
@@ -199,10 +199,6 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_block_size(self.block_size)
-        if self.device == "cuda" and self.engine == "threads":
-            raise ValueError(
-                'engine="threads" does not run on a GPU; use engine="auto" or device="cpu".'
-            )
         if self.n_terms > 1 and self.structure != "general":
             raise ValueError(
                 f'n_terms={self.n_terms} needs structure="general"; a sum of Kronecker products '

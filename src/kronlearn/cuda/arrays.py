@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kronlearn.core.source import Source, check_shape, check_size, sample_dtype
 
-__all__ = ["DeviceSource", "adopted", "cupy", "is_on_gpu", "returned_as"]
+__all__ = ["DeviceSource", "adopted", "cupy", "in_memory", "is_on_gpu", "returned_as"]
 
 # What DLPack calls memory of a GPU, and memory that a GPU and the processor share.
 _CUDA, _CUDA_MANAGED = 2, 13
@@ -80,6 +80,11 @@ def adopted(xp: Any, array: Any) -> Any:
     return found
 
 
+def in_memory(array: Any) -> Any:
+    """A copy in the memory of the processor of an array on a GPU; anything else as it is."""
+    return cupy().asnumpy(adopted(cupy(), array)) if is_on_gpu(array) else array
+
+
 def returned_as(given: Any, result: Any) -> Any:
     """A result of CuPy as an array of the library of what was given, which lies on the GPU too."""
     library = sys.modules.get(type(given).__module__.partition(".")[0])
@@ -97,6 +102,8 @@ class DeviceSource(Source):
         Used as it lies there if it is C-contiguous float32 or float64 and begins at a multiple of
         16 bytes, otherwise copied.
     patch_shape : tuple of int
+    name : str
+        What errors call it.
 
     Attributes
     ----------
@@ -105,13 +112,13 @@ class DeviceSource(Source):
 
     device = "cuda"
 
-    def __init__(self, array: Any, patch_shape: tuple[int, ...]) -> None:
-        self.xp, self.patch_shape = cupy(), patch_shape
+    def __init__(self, array: Any, patch_shape: tuple[int, ...], name: str = "Y") -> None:
+        self.xp, self.patch_shape, self.name = cupy(), patch_shape, name
         array = adopted(self.xp, array)
-        check_size(array.shape)
-        check_shape(array.shape, patch_shape)
+        check_size(array.shape, name)
+        check_shape(array.shape, patch_shape, name)
         if array.dtype.kind not in "fiub":
-            raise ValueError(f"Y has dtype {array.dtype}; pass float32 or float64.")
+            raise ValueError(f"{name} has dtype {array.dtype}; pass float32 or float64.")
         self.dtype = sample_dtype(array.dtype)
         self.is_rows = array.ndim == 2
         rows = array.reshape(len(array), -1)

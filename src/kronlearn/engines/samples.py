@@ -54,5 +54,5 @@ def source_of(
             )
         return samples
     if is_on_gpu(samples):
-        return DeviceSource(samples, patch_shape)
+        return DeviceSource(samples, patch_shape, name)
     return ArraySource(samples, patch_shape, name)

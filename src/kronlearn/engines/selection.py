@@ -6,16 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 from kronlearn.core.engine import Engine
 from kronlearn.core.source import Source
+from kronlearn.cuda.arrays import is_on_gpu
 from kronlearn.engines.threads import Threads, dask_backend, resolve_n_jobs
 from kronlearn.io.arrays import dask_array
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["DEVICES", "ENGINES", "check_device", "check_name", "local_engine", "select_engine"]
+__all__ = [
+    "DEVICES",
+    "ENGINES",
+    "check_device",
+    "check_name",
+    "chosen_device",
+    "local_engine",
+    "select_engine",
+]
 
 ENGINES = ("auto", "threads", "dask")
-DEVICES = ("cpu", "cuda")
+DEVICES = ("auto", "cpu", "cuda")
 
 
 def check_name(name: str, value: Any, names: tuple[str, ...]) -> None:
@@ -33,19 +42,31 @@ def check_device(device: str) -> None:
         current_gpu()
 
 
+def chosen_device(device: str, data: Any, name: str) -> str:
+    """Where to work on samples, an image or a cube: "cuda" or "cpu".
+
+    "auto" means where they are; what is on a GPU is not worked on by the processor.
+    """
+    check_device(device)
+    on_gpu = data.device == "cuda" if isinstance(data, Source) else is_on_gpu(data)
+    if device == "auto":
+        return "cuda" if on_gpu else "cpu"
+    if on_gpu and device == "cpu":
+        raise ValueError(
+            f'{name} is on a GPU, and device="cpu" asks for the processor; leave device out, or '
+            "pass a copy in memory."
+        )
+    return device
+
+
 def local_engine(
     source: Source, n_jobs: int | None, device: str, block_size: int | None = None
 ) -> Engine:
     """The engine of this process: threads, or a GPU."""
-    if device == "cuda":
+    if chosen_device(device, source, source.name) == "cuda":
         from kronlearn.cuda.engine import Cuda
 
         return Cuda(source, block_size)
-    if source.device != "cpu":
-        raise ValueError(
-            f'{source.name} is in the memory of a GPU; pass device="cuda", or a copy of it in '
-            "this process's memory."
-        )
     return Threads(source, resolve_n_jobs(n_jobs), block_size)
 
 
@@ -53,7 +74,7 @@ def select_engine(
     name: str,
     source: Source,
     n_jobs: int | None,
-    device: str = "cpu",
+    device: str = "auto",
     block_size: int | None = None,
 ) -> Engine:
     """The engine of that name for a source.
@@ -67,6 +88,11 @@ def select_engine(
     elif name == "auto":
         client = _client_of_joblib()
     if client is None:
+        if name == "threads" and chosen_device(device, source, source.name) == "cuda":
+            raise ValueError(
+                f'engine="threads" does not run on a GPU, where {source.name} is or device="cuda" '
+                'asks for; use engine="auto".'
+            )
         return local_engine(source, n_jobs, device, block_size)
     if source.device != "cpu":
         raise ValueError(
@@ -75,7 +101,7 @@ def select_engine(
         )
     from kronlearn.engines.dask import Cluster
 
-    return Cluster(client, source, n_jobs, device, block_size)
+    return Cluster(client, source, n_jobs, "cpu" if device == "auto" else device, block_size)
 
 
 def _client_of_joblib() -> Client | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kronlearn.engines.selection import check_device
+from kronlearn.engines.selection import chosen_device
 from kronlearn.engines.threads import resolve_n_jobs
 
 if TYPE_CHECKING:
@@ -22,10 +22,9 @@ class Workers:
     gpu: Gpu | None = None
 
     @classmethod
-    def of(cls, n_jobs: int | None, device: str) -> Workers:
-        """As ``n_jobs`` and ``device`` say it."""
-        check_device(device)
-        if device == "cpu":
+    def of(cls, n_jobs: int | None, device: str, data: Any, name: str) -> Workers:
+        """As ``n_jobs`` and ``device`` say it, for an image or a cube that errors call ``name``."""
+        if chosen_device(device, data, name) == "cpu":
             return cls(resolve_n_jobs(n_jobs))
         from kronlearn.cuda.device import current_gpu
 

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.blas import single_threaded_blas
+from kronlearn.cuda.arrays import in_memory
 from kronlearn.engines.workers import Workers
 from kronlearn.hyperspectral.blocks import usable_bands
 from kronlearn.hyperspectral.noise import noise_of
 from kronlearn.hyperspectral.slabs import denoised_rows
 from kronlearn.hyperspectral.statistics import gather
 from kronlearn.hyperspectral.subspace import Subspace
-from kronlearn.images.planes import in_memory, returned
+from kronlearn.images.planes import returned
 from kronlearn.images.stages import Progress, Stages
 from kronlearn.io.cubes import Cube, CubeWriter, open_cube
 
@@ -71,7 +72,7 @@ def denoise(
     dataset: str | None = None,
     nodata: float | int | None = None,
     n_jobs: int | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     progress: Progress | None = None,
     full: bool = False,
 ) -> Any:
@@ -87,8 +88,8 @@ def denoise(
     Parameters
     ----------
     cube : array, path or Cube
-        Anything that :func:`open_cube` takes. With ``device="cuda"`` an array may be on the GPU:
-        it is copied to memory, and the result back.
+        Anything that :func:`open_cube` takes. An array may be on a GPU: it is copied to memory,
+        and the result back.
     sigma : float or sequence of float, optional
         The standard deviation of the noise in the cube's own units, one number or one for each
         band; by default :func:`estimate_noise` finds it. Bands of noise zero or NaN are left as
@@ -104,8 +105,9 @@ def denoise(
         The value that means no data; by default what the file says.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
-    device : {"cpu", "cuda"}, default "cpu"
-        Where to compute; "cuda" is an NVIDIA GPU.
+    device : {"auto", "cpu", "cuda"}, default "auto"
+        Where to compute: on the processor, or on an NVIDIA GPU (the extra ``cuda``); "auto" means
+        where the cube is.
     progress : callable, optional
         Called with the name of a stage and the fraction of it that is done; raising an exception
         stops the work.
@@ -132,8 +134,8 @@ def denoise(
     True
     """
     log = Stages(progress)
-    workers = Workers.of(n_jobs, device)
-    opened = open_cube(in_memory(cube, workers.gpu), band_axis, dataset, nodata)
+    workers = Workers.of(n_jobs, device, cube, "cube")
+    opened = open_cube(in_memory(cube), band_axis, dataset, nodata)
     given = None if sigma is None else _given_sigma(sigma, opened)
     with single_threaded_blas(), _target(opened, out) as target:
         with log.stage("noise") as on_share:

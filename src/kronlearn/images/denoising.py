@@ -92,7 +92,7 @@ def denoise(
     max_iter: int = 8,
     random_state: Any = 0,
     n_jobs: int | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     progress: Progress | None = None,
     full: bool = False,
 ) -> Any:
@@ -108,9 +108,9 @@ def denoise(
     ----------
     image : array
         An image with any number of spatial axes, of any integer or floating dtype: grey images,
-        colour images (with ``channel_axis``), stacks and volumes. With ``device="cuda"`` it may be
-        on the GPU, as a CuPy array, a PyTorch tensor or anything with DLPack: nothing is copied,
-        and the result is there, too.
+        colour images (with ``channel_axis``), stacks and volumes. It may be on a GPU, as a
+        CuPy array, a PyTorch tensor or anything with DLPack: nothing is copied, and the result is
+        there, too.
     sigma : float or sequence of float, optional
         The standard deviation of the noise in the image's own units, one number or one for each
         channel; estimated by default.
@@ -145,8 +145,9 @@ def denoise(
         Chooses the patches that are learned from and the initial dictionary.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
-    device : {"cpu", "cuda"}, default "cpu"
-        Where to compute; "cuda" is an NVIDIA GPU.
+    device : {"auto", "cpu", "cuda"}, default "auto"
+        Where to compute: on the processor, or on an NVIDIA GPU (the extra ``cuda``); "auto" means
+        where the image is.
     progress : callable, optional
         Called with the name of a stage and the fraction of it that is done; raising an exception
         stops the work.
@@ -170,7 +171,7 @@ def denoise(
     >>> bool(np.std(result - clean) < 0.5 * np.std(noisy - clean))
     True
     """
-    workers = Workers.of(n_jobs, device)
+    workers = Workers.of(n_jobs, device, image, "image")
     # Nobody else asks how long stages take.
     log = Stages(progress, workers.gpu.finish if full and workers.gpu is not None else None)
     channels = image_array(image, channel_axis, workers.gpu)

@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.init import dct_factor
+from kronlearn.cuda.arrays import in_memory
 from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager, group_sizes, overlapping, similar_patches
 from kronlearn.images.dictionaries import Choice, choose, learn, spans_channels
@@ -23,7 +24,6 @@ from kronlearn.images.planes import (
     as_image,
     contiguous,
     image_array,
-    in_memory,
     place_of,
     returned,
 )
@@ -96,7 +96,7 @@ def inpaint(
     max_iter: int = 8,
     random_state: Any = 0,
     n_jobs: int | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     progress: Progress | None = None,
     full: bool = False,
 ) -> Any:
@@ -111,8 +111,8 @@ def inpaint(
     Parameters
     ----------
     image : array
-        An image with any number of spatial axes, of any integer or floating dtype. With
-        ``device="cuda"`` it may be on the GPU; the result then is, too.
+        An image with any number of spatial axes, of any integer or floating dtype. It may
+        be on a GPU; the result then is, too.
     mask : array of bool, optional
         Of the image's spatial shape or of the image's shape: True where a pixel is missing, as in
         scikit-image. The values there may be anything. By default pixels that are NaN or infinite
@@ -138,8 +138,9 @@ def inpaint(
         Chooses the patches that are learned from and the initial dictionary.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
-    device : {"cpu", "cuda"}, default "cpu"
-        Where to compute; "cuda" is an NVIDIA GPU.
+    device : {"auto", "cpu", "cuda"}, default "auto"
+        Where to compute: on the processor, or on an NVIDIA GPU (the extra ``cuda``); "auto" means
+        where the image is.
     progress : callable, optional
         Called with the name of a stage and the fraction of it that is done; raising an exception
         stops the work.
@@ -164,9 +165,9 @@ def inpaint(
     True
     """
     log = Stages(progress)
-    workers = Workers.of(n_jobs, device)
-    channels = image_array(in_memory(image, workers.gpu), channel_axis)
-    missing = _missing(channels, in_memory(mask, workers.gpu), channel_axis)
+    workers = Workers.of(n_jobs, device, image, "image")
+    channels = image_array(in_memory(image), channel_axis)
+    missing = _missing(channels, in_memory(mask), channel_axis)
     joint = spans_channels(dictionary, channels, channel_axis)
     if joint:
         channels, missing = (np.moveaxis(array, 0, -1)[None] for array in (channels, missing))
@@ -298,7 +299,7 @@ class _Inpainting:
             change *= _RELAXATION
             change *= missing
             working += change
-        planes[...] = in_memory(working, gpu)
+        planes[...] = in_memory(working)
 
     def _denoised(
         self,

@@ -23,7 +23,6 @@ __all__ = [
     "contents_of",
     "contiguous",
     "image_array",
-    "in_memory",
     "place_of",
     "returned",
 ]
@@ -44,9 +43,7 @@ def image_array(image: ArrayLike, channel_axis: int | None, gpu: Gpu | None = No
     With a GPU it lies there, unless it is a large one in the memory of the processor, or one of a
     dtype that GPUs do not have (half or extended precision, another order of bytes).
     """
-    if is_on_gpu(image):
-        if gpu is None:
-            raise ValueError('image is on a GPU; pass device="cuda", or a copy of it in memory.')
+    if gpu is not None and is_on_gpu(image):
         return _channels(adopted(gpu.xp, image), channel_axis)
     if isinstance(image, np.ma.MaskedArray) and np.ma.is_masked(image):
         raise ValueError(
@@ -134,13 +131,6 @@ def _downloaded(gpu: Gpu, image: Any) -> NDArray[Any]:
     # On its way through memory that the GPU writes to at its full speed; CuPy keeps it for later.
     pinned = np.frombuffer(allocate(image.nbytes), image.dtype, image.size).reshape(image.shape)
     return np.array(image.get(out=pinned))
-
-
-def in_memory(image: Any, gpu: Gpu | None) -> Any:
-    """An image in the memory of the processor; one on a GPU is copied."""
-    if gpu is None or not is_on_gpu(image):
-        return image
-    return gpu.download(adopted(gpu.xp, image))
 
 
 def place_of(array: NDArray[Any], gpu: Gpu | None) -> Any:
