@@ -12,9 +12,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -221,17 +222,25 @@ class OnEmulatedGpu(np.ndarray):
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return dict(self.__array_interface__)
 
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
 
 class ArraysOnGpu:
     """NumPy, whose arrays say of themselves that they lie on a GPU."""
 
     ndarray = OnEmulatedGpu
+    cuda = SimpleNamespace(Device=nullcontext)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(np, name)
         if isinstance(found, type | ModuleType) or not callable(found):
             return found
         return lambda *given, **options: _there(found(*given, **options))
+
+    def from_dlpack(self, array: Any) -> Any:
+        # One stands for the stream that all use by default.
+        return _there(array.__dlpack__(stream=1))
 
     def asnumpy(self, array: Any) -> np.ndarray:
         assert is_on_gpu(array)

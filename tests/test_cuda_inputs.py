@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -196,39 +199,65 @@ def test_tensors_of_pytorch_are_taken_and_given(on_gpu, rng):
 
 
 class Tensor:
-    """What PyTorch has, on a device of a kind as DLPack counts them."""
+    """What PyTorch has, of an array on a GPU; ``streams`` are those that were to wait for it."""
 
-    def __init__(
-        self, kind: int = 2, requires_grad: bool = False, by_interface: bool = False
-    ) -> None:
-        self.kind, self.requires_grad, self.by_interface = kind, requires_grad, by_interface
+    def __init__(self, array: Any = None, kind: int = 2, requires_grad: bool = False) -> None:
+        self.array, self.kind, self.requires_grad = array, kind, requires_grad
+        self.streams: list[int] = []
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.kind, 0
 
+    def __dlpack__(self, stream: int, **options: Any) -> Any:
+        self.streams.append(stream)
+        # Emulated, an array stands for itself.
+        emulated = isinstance(self.array, OnEmulatedGpu)
+        return self.array if emulated else self.array.__dlpack__(stream=stream, **options)
+
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        if not self.by_interface:
+        if self.kind != 2:
             raise AttributeError
         if self.requires_grad:
             raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad.")
-        return {}
+        return dict(self.array.__cuda_array_interface__)
 
     def detach(self) -> Tensor:
-        return Tensor(self.kind, False, self.by_interface)
+        tensor = Tensor(self.array)
+        tensor.streams = self.streams
+        return tensor
 
 
-def cupy_on(device: int, current: int = 0) -> Any:
-    """CuPy with arrays that say how they were made."""
-    made = SimpleNamespace(device=SimpleNamespace(id=device))
+class NumbaArray:
+    """An array on GPU 1 of a library without DLPack."""
 
-    def by(way: str) -> Any:
-        return lambda array: SimpleNamespace(**vars(made), way=way, of=array)
+    __cuda_array_interface__: ClassVar[dict[str, Any]] = {}
 
-    cuda = SimpleNamespace(Device=lambda: SimpleNamespace(id=current))
-    return SimpleNamespace(
-        ndarray=np.ndarray, asarray=by("interface"), from_dlpack=by("dlpack"), cuda=cuda
-    )
+
+class TwoGpus:
+    """CuPy where there are two GPUs, of which the first is current at the beginning."""
+
+    def __init__(self) -> None:
+        self.current = 0
+        self.cuda = SimpleNamespace(Device=self.device)
+        self.ndarray = SimpleNamespace
+
+    def asarray(self, array: Any) -> Any:
+        return SimpleNamespace(device=SimpleNamespace(id=1), of=array)
+
+    def device(self, number: int | None = None) -> Any:
+        if number is None:
+            return SimpleNamespace(id=self.current)
+
+        @contextmanager
+        def used() -> Iterator[None]:
+            before, self.current = self.current, number
+            try:
+                yield
+            finally:
+                self.current = before
+
+        return used()
 
 
 @pytest.mark.parametrize(
@@ -237,10 +266,9 @@ def cupy_on(device: int, current: int = 0) -> Any:
         (np.zeros(3), False),
         ([1.0], False),
         ("file.npy", False),
-        (Tensor(1), False),
-        (Tensor(2), True),
-        (Tensor(13), True),
-        (Tensor(2, requires_grad=True, by_interface=True), True),
+        (Tensor(kind=1), False),
+        (Tensor(kind=13), True),
+        (Tensor(requires_grad=True), True),
         (np.zeros(3).view(OnEmulatedGpu), True),
     ],
 )
@@ -248,16 +276,43 @@ def test_it_is_known_where_an_array_lies(array, expected):
     assert is_on_gpu(array) is expected
 
 
-def test_arrays_are_taken_by_whatever_they_offer():
-    assert adopted(cupy_on(0), Tensor()).way == "dlpack"
-    found = adopted(cupy_on(0), Tensor(requires_grad=True, by_interface=True))
-    assert found.way == "interface"
-    assert not found.of.requires_grad
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_the_stream_that_reads_waits_for_the_one_that_writes(on_gpu, rng, requires_grad):
+    Y = rng.standard_normal((40, 5, 4))
+    tensor, stream = Tensor(on_gpu.upload(Y), requires_grad=requires_grad), nullcontext()
+    if not isinstance(on_gpu, ArrayGpu):
+        stream = on_gpu.xp.cuda.Stream(non_blocking=True)
+    with stream:
+        found = adopted(on_gpu.xp, tensor)
+        np.testing.assert_array_equal(on_gpu.download(found), Y)
+    assert tensor.streams == [getattr(stream, "ptr", 1)]
 
 
-def test_arrays_of_another_gpu_are_an_error():
+def test_samples_are_worked_on_by_the_gpu_that_they_are_on(monkeypatch):
+    gpus, seen, tensor = TwoGpus(), [], Tensor()
+    monkeypatch.setattr("kronlearn.cuda.arrays.cupy", lambda: gpus)
+    monkeypatch.setattr(tensor, "__dlpack_device__", lambda: (2, 1), raising=False)
+
+    def opened(*_: Any) -> None:
+        seen.append(gpus.current)
+        raise InterruptedError
+
+    monkeypatch.setattr("kronlearn.coding.open_samples", opened)
+    monkeypatch.setattr("kronlearn.estimators.open_samples", opened)
+    model = kl.KroneckerDictionaryLearning(4)
+    model.dictionary_, model.patch_shape_ = kl.KroneckerDictionary([np.eye(4)] * 2), (4, 4)
+    calls = (model.fit, model.partial_fit, model.transform, model.score)
+    for call in (*calls, partial(kl.sparse_code, dictionary=[np.eye(4)] * 2, n_nonzero_coefs=2)):
+        for given in (tensor, NumbaArray(), np.zeros((3, 4, 4))):
+            with pytest.raises(InterruptedError):
+                call(given)
+    assert seen == [1, 1, 0] * 5
+    assert gpus.current == 0
+
+
+def test_images_of_another_gpu_are_an_error():
     with pytest.raises(ValueError, match=r"on GPU 1, and the current one is 0"):
-        adopted(cupy_on(1), Tensor())
+        adopted(TwoGpus(), NumbaArray())
 
 
 def test_results_are_of_the_library_of_the_input(monkeypatch):

@@ -10,6 +10,7 @@ from scipy import sparse
 
 from kronlearn.core.coder import Coder, check_method, check_targets, check_weights
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
+from kronlearn.cuda.arrays import gpu_of
 from kronlearn.engines.samples import open_samples, source_of
 from kronlearn.engines.selection import check_device, local_engine
 from kronlearn.parameters import check_block_size
@@ -82,12 +83,13 @@ def sparse_code(
     if not isinstance(dictionary, Dictionary):
         dictionary = KroneckerDictionary(dictionary)
     check_device(device)
-    source = source_of(open_samples(Y), dictionary.patch_shape)
-    width = check_targets(dictionary, n_nonzero_coefs, tol, len(source))
-    check_method(method, dictionary)
-    checked_weights = None if weights is None else check_weights(weights, source, method)
-    target = None if tol is None else np.asarray(tol, dtype=np.float64)
-    coder = Coder(method, width, target, checked_weights)
-    check_block_size(block_size)
-    engine = local_engine(source, n_jobs, device, block_size)
-    return engine.codes(dictionary, coder)
+    with gpu_of(Y):
+        source = source_of(open_samples(Y), dictionary.patch_shape)
+        width = check_targets(dictionary, n_nonzero_coefs, tol, len(source))
+        check_method(method, dictionary)
+        checked_weights = None if weights is None else check_weights(weights, source, method)
+        target = None if tol is None else np.asarray(tol, dtype=np.float64)
+        coder = Coder(method, width, target, checked_weights)
+        check_block_size(block_size)
+        engine = local_engine(source, n_jobs, device, block_size)
+        return engine.codes(dictionary, coder)

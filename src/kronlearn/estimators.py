@@ -21,6 +21,7 @@ from kronlearn.core.loop import Plan, State
 from kronlearn.core.moments import Moments
 from kronlearn.core.source import Source
 from kronlearn.core.structures import General, Orthonormal
+from kronlearn.cuda.arrays import gpu_of
 from kronlearn.engines.samples import Samples, open_samples
 from kronlearn.engines.selection import DEVICES, ENGINES, select_engine
 from kronlearn.io.model_files import load_state, save_state
@@ -178,14 +179,15 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         """
         self._check_parameters()
         fitted = hasattr(self, "dictionary_")
-        source, n_atoms = self._source(X, reset=not fitted)
-        if fitted and self.dictionary_.n_terms == self.n_terms:
-            present = self.dictionary_.astype(np.float64)
-        else:
-            present = self._start(source, n_atoms, self.dictionary_ if fitted else None)
-        plan = self._plan(present)
-        earlier: Moments | None = getattr(self, "_online_moments", None) if fitted else None
-        _, moments = self._fit_batch(source, present, plan, earlier, self.forgetting)
+        with gpu_of(X):
+            source, n_atoms = self._source(X, reset=not fitted)
+            if fitted and self.dictionary_.n_terms == self.n_terms:
+                present = self.dictionary_.astype(np.float64)
+            else:
+                present = self._start(source, n_atoms, self.dictionary_ if fitted else None)
+            plan = self._plan(present)
+            earlier: Moments | None = getattr(self, "_online_moments", None) if fitted else None
+            _, moments = self._fit_batch(source, present, plan, earlier, self.forgetting)
         self._online_moments: Moments | None = moments
         return self
 

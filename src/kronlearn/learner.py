@@ -23,6 +23,7 @@ from kronlearn.core.loop import Entry, Plan, State, learn
 from kronlearn.core.moments import Moments
 from kronlearn.core.online import learn_batch
 from kronlearn.core.source import Source
+from kronlearn.cuda.arrays import gpu_of
 from kronlearn.engines.lazy import has_unknown_length, lazy_codes, lazy_samples
 from kronlearn.engines.samples import Samples, source_of
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
@@ -100,11 +101,12 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         KroneckerDictionary(patch_shape=(6, 6), n_atoms=(8, 8), dtype=float64)
         """
         self._check_parameters()
-        source, n_atoms = self._source(X, reset=True)
-        start, plan = self._begin(source, n_atoms)
-        block_size = self._learning_block(source, plan, start)
-        with closing(self._engine(source, block_size)) as engine:
-            self._learn(engine, State(start, start), plan)
+        with gpu_of(X):
+            source, n_atoms = self._source(X, reset=True)
+            start, plan = self._begin(source, n_atoms)
+            block_size = self._learning_block(source, plan, start)
+            with closing(self._engine(source, block_size)) as engine:
+                self._learn(engine, State(start, start), plan)
         return self
 
     def transform(self, X: Any) -> Any:
@@ -130,16 +132,17 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         (200, 64)
         """
         check_is_fitted(self, "dictionary_")
+        device = getattr(self, "device", "cpu")
         if has_unknown_length(X):
             check_shape(X.shape, self.patch_shape_, "X")
-            lazy, coder = X, self._coder(self.dictionary_)
-        else:
+            return lazy_codes(X, self.dictionary_, self._coder(self.dictionary_), device)
+        with gpu_of(X):
             source, coder = self._coding(X)
             lazy = dask_array(source)
-        if lazy is not None:
-            return lazy_codes(lazy, self.dictionary_, coder, getattr(self, "device", "cpu"))
-        with closing(self._engine(source, None)) as engine:
-            return engine.codes(self.dictionary_, coder)
+            if lazy is not None:
+                return lazy_codes(lazy, self.dictionary_, coder, device)
+            with closing(self._engine(source, None)) as engine:
+                return engine.codes(self.dictionary_, coder)
 
     def inverse_transform(self, X: Any) -> NDArray[Any]:
         """Compute samples from their codes.
@@ -195,9 +198,10 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         >>> bool(np.isclose(-model.fit(Y).score(Y), min(model.history_["rmse"])))
         True
         """
-        source, coder = self._coding(X)
-        with closing(self._engine(source, None)) as engine:
-            found = engine.run(Task(self.dictionary_, coder))
+        with gpu_of(X):
+            source, coder = self._coding(X)
+            with closing(self._engine(source, None)) as engine:
+                found = engine.run(Task(self.dictionary_, coder))
         return -math.sqrt(found.residual / (len(source) * source.n_features))
 
     @property

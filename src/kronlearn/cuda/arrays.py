@@ -6,6 +6,7 @@ Nothing here imports CuPy before an array on a GPU is met, or one is asked for.
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,15 @@ from numpy.typing import NDArray
 
 from kronlearn.core.source import Source, check_shape, check_size, sample_dtype
 
-__all__ = ["DeviceSource", "adopted", "cupy", "in_memory", "is_on_gpu", "returned_as"]
+__all__ = [
+    "DeviceSource",
+    "adopted",
+    "cupy",
+    "gpu_of",
+    "in_memory",
+    "is_on_gpu",
+    "returned_as",
+]
 
 # What DLPack calls memory of a GPU, and memory that a GPU and the processor share.
 _CUDA, _CUDA_MANAGED = 2, 13
@@ -62,15 +71,31 @@ def cupy() -> Any:
     return cupy
 
 
+def gpu_of(array: Any) -> AbstractContextManager[Any]:
+    """A context in which the current GPU is the one that an array lies on, if it is on any."""
+    if not is_on_gpu(array):
+        return nullcontext()
+    xp = cupy()
+    if hasattr(array, "__dlpack_device__"):
+        number = array.__dlpack_device__()[1]
+    else:
+        number = xp.asarray(array).device.id
+    found: AbstractContextManager[Any] = xp.cuda.Device(number)
+    return found
+
+
 def adopted(xp: Any, array: Any) -> Any:
-    """An array on the GPU as one of CuPy, ``xp``, that shares its memory."""
+    """An array on the current GPU as one of CuPy, ``xp``, that shares its memory.
+
+    By DLPack where it is offered: CuPy's stream then waits for what the other library has still to
+    write, which ``__cuda_array_interface__`` of PyTorch does not see to.
+    """
     if isinstance(array, xp.ndarray):
         found = array
     else:
         if getattr(array, "requires_grad", False):
             array = array.detach()
-        by_interface = hasattr(array, "__cuda_array_interface__")
-        found = xp.asarray(array) if by_interface else xp.from_dlpack(array)
+        found = xp.from_dlpack(array) if hasattr(array, "__dlpack__") else xp.asarray(array)
     own = getattr(getattr(found, "device", None), "id", None)
     if own is not None and own != xp.cuda.Device().id:
         raise ValueError(
@@ -82,7 +107,10 @@ def adopted(xp: Any, array: Any) -> Any:
 
 def in_memory(array: Any) -> Any:
     """A copy in the memory of the processor of an array on a GPU; anything else as it is."""
-    return cupy().asnumpy(adopted(cupy(), array)) if is_on_gpu(array) else array
+    if not is_on_gpu(array):
+        return array
+    with gpu_of(array):
+        return cupy().asnumpy(adopted(cupy(), array))
 
 
 def returned_as(given: Any, result: Any) -> Any:
