@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
 import emulated_gpu
-from emulated_gpu import COMPILER, ArraysOnGpu, EmulatedGpu
+from emulated_gpu import COMPILER, ArraysOnGpu, CodesOnGpu, EmulatedGpu
 from kronlearn.cuda.device import current_gpu as real_gpu
 
 # In the background of a shell interrupts are ignored; some tests send them.
@@ -73,4 +75,6 @@ def on_gpu(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("kronlearn.cuda.device._current", lambda: gpu)
     if isinstance(gpu, EmulatedGpu):
         monkeypatch.setattr("kronlearn.cuda.arrays.cupy", ArraysOnGpu)
+        matrices = SimpleNamespace(csr_matrix=CodesOnGpu)
+        monkeypatch.setitem(sys.modules, "cupyx.scipy.sparse", matrices)
     return gpu

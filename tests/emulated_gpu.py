@@ -19,6 +19,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from kronlearn.cuda.arrays import is_on_gpu
 from kronlearn.cuda.device import include_options, kernel_texts
@@ -245,6 +246,30 @@ class ArraysOnGpu:
     def asnumpy(self, array: Any) -> np.ndarray:
         assert is_on_gpu(array)
         return np.array(array).view(np.ndarray)
+
+
+class CodesOnGpu:
+    """What CuPy's sparse matrices have, on an emulated GPU."""
+
+    ndim = 2
+
+    def __init__(self, arrays: Any, shape: tuple[int, int]) -> None:
+        self.data, self.indices, self.indptr = map(_there, arrays)
+        self.shape, self.dtype, self.nnz = shape, self.data.dtype, self.data.size
+
+    def get(self) -> sparse.csr_matrix:
+        arrays = (np.asarray(part) for part in (self.data, self.indices, self.indptr))
+        return sparse.csr_matrix(tuple(arrays), shape=self.shape)
+
+    def tocsr(self) -> CodesOnGpu:
+        return self
+
+    def toarray(self) -> Any:
+        return _there(self.get().toarray())
+
+    def __getitem__(self, rows: slice) -> CodesOnGpu:
+        part = self.get()[rows]
+        return CodesOnGpu((part.data, part.indices, part.indptr), part.shape)
 
 
 def _there(array: Any) -> Any:

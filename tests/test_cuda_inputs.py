@@ -134,13 +134,59 @@ def test_large_images_stay_in_memory(on_gpu, rng):
 # Samples
 
 
-def test_codes_of_samples_on_the_gpu_are_there(on_gpu, rng):
-    pytest.importorskip("cupyx", reason="codes are matrices of CuPy")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_codes_of_samples_on_the_gpu_are_there_and_samples_of_these_codes(
+    on_gpu, rng, dtype, monkeypatch
+):
+    # Blocks of a few rows.
+    monkeypatch.setattr("kronlearn.core.dictionary._BLOCK_NUMBERS", 300)
     factors = reference.random_factors(rng, (5, 4), (6, 7))
-    Y = rng.standard_normal((50, 5, 4))
-    found = kl.sparse_code(on_gpu.upload(Y), factors, 3)
-    expected = kl.sparse_code(Y, factors, 3)
-    np.testing.assert_allclose(on_gpu.download(found.todense()), expected.toarray(), atol=1e-9)
+    Y = rng.standard_normal((50, 5, 4)).astype(dtype)
+    model = kl.KroneckerDictionaryLearning((6, 7), n_nonzero_coefs=3, init=factors, max_iter=1)
+    model.fit(Y)
+    expected, given = model.transform(Y), on_gpu.upload(Y)
+    codes, before = model.transform(given), getattr(on_gpu, "left", 0)
+    np.testing.assert_allclose(codes.get().toarray(), expected.toarray(), atol=1e-4)
+    wanted = model.inverse_transform(expected)
+    for found in (
+        model.inverse_transform(codes),
+        model.dictionary_.reconstruct(codes),
+        model.dictionary_.reconstruct(codes.toarray()),
+    ):
+        assert type(found) is type(given)
+        assert found.dtype == dtype
+        assert getattr(on_gpu, "left", 0) == before
+        np.testing.assert_allclose(on_gpu.download(found), wanted, atol=1e-4)
+        before = getattr(on_gpu, "left", 0)
+    found = model.dictionary_.correlate(given)
+    assert type(found) is type(given)
+    np.testing.assert_allclose(
+        on_gpu.download(found), model.dictionary_.correlate(Y), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_codes_on_the_gpu_with_columns_that_there_are_not_are_refused(on_gpu):
+    from cupyx.scipy.sparse import csr_matrix
+
+    arrays = on_gpu.upload(np.ones(1)), on_gpu.upload(np.array([7])), on_gpu.upload([0, 1])
+    with pytest.raises(ValueError, match="not in 0 to 5"):
+        kl.KroneckerDictionary([np.eye(2), np.eye(3)]).reconstruct(csr_matrix(arrays, shape=(1, 6)))
+
+
+def test_everything_besides_samples_may_be_on_the_gpu_too(on_gpu, rng):
+    factors = reference.random_factors(rng, (5, 4), (6, 7))
+    Y, weights, tol = rng.standard_normal((50, 5, 4)), rng.random((50, 5, 4)), rng.random(50)
+    there = list(map(on_gpu.upload, factors))
+    targets = {"tol": on_gpu.upload(tol), "weights": on_gpu.upload(weights)}
+    expected = kl.sparse_code(Y, factors, tol=tol, weights=weights).toarray()
+    found = kl.sparse_code(on_gpu.upload(Y), there, **targets)
+    np.testing.assert_allclose(found.get().toarray(), expected, atol=1e-6)
+    np.testing.assert_array_equal(kl.sparse_code(Y, there, **targets).toarray(), expected)
+    settings = {"n_atoms": (6, 7), "n_nonzero_coefs": 3, "max_iter": 1}
+    one, other = (
+        kl.KroneckerDictionaryLearning(**settings, init=init).fit(Y) for init in (factors, there)
+    )
+    assert one.history_["rmse"] == other.history_["rmse"]
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 4])

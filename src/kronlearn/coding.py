@@ -10,7 +10,7 @@ from scipy import sparse
 
 from kronlearn.core.coder import Coder, check_method, check_targets, check_weights
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.cuda.arrays import gpu_of
+from kronlearn.cuda.arrays import gpu_of, in_memory
 from kronlearn.engines.samples import open_samples, source_of
 from kronlearn.engines.selection import check_device, local_engine
 from kronlearn.parameters import check_block_size
@@ -37,7 +37,8 @@ def sparse_code(
     Y : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
         Samples: an array, a lazy array (Zarr, h5py, Dask, xarray) or the path of a file with one.
         An array on a GPU from CuPy, PyTorch or any other library with DLPack is coded there and
-        not copied. float32 is coded in float32, everything else in float64.
+        not copied; ``tol``, ``weights`` and factors may be on a GPU, too. float32 is coded in
+        float32, everything else in float64.
     dictionary : KroneckerDictionary, KroneckerSumDictionary or list of factors
         Factors of shape (m_i, n_i) with unit-norm columns.
     n_nonzero_coefs : int, optional
@@ -81,8 +82,9 @@ def sparse_code(
     (array([7], dtype=int32), array([5.]))
     """
     if not isinstance(dictionary, Dictionary):
-        dictionary = KroneckerDictionary(dictionary)
+        dictionary = KroneckerDictionary(in_memory(dictionary))
     check_device(device)
+    tol, weights = in_memory(tol), in_memory(weights)
     with gpu_of(Y):
         source = source_of(open_samples(Y), dictionary.patch_shape)
         width = check_targets(dictionary, n_nonzero_coefs, tol, len(source))

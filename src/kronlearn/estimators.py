@@ -21,7 +21,7 @@ from kronlearn.core.loop import Plan, State
 from kronlearn.core.moments import Moments
 from kronlearn.core.source import Source
 from kronlearn.core.structures import General, Orthonormal
-from kronlearn.cuda.arrays import gpu_of
+from kronlearn.cuda.arrays import gpu_of, in_memory
 from kronlearn.engines.samples import Samples, open_samples
 from kronlearn.engines.selection import DEVICES, ENGINES, select_engine
 from kronlearn.io.model_files import load_state, save_state
@@ -214,7 +214,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
                 raise ValueError(f"checkpoint={self.checkpoint!r}: there is no folder {folder}.")
 
     def _start(self, source: Any, n_atoms: tuple[int, ...], init: Any = None) -> Dictionary:
-        init = self.init if init is None else init
+        init = in_memory(self.init if init is None else init)
         orthonormal = self.structure == "orthonormal"
         if orthonormal and any(n > m for m, n in zip(source.patch_shape, n_atoms, strict=True)):
             raise ValueError(

@@ -150,13 +150,13 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Parameters
         ----------
         X : sparse or dense array of shape (N, n_codes), or Dask array of such
-            The codes.
+            The codes; of CuPy if they are on a GPU.
 
         Returns
         -------
         array of shape (N, m_1, …, m_d)
             The samples, as rows (N, m_1·…·m_d) if the model was fitted on rows; lazy for a Dask
-            array.
+            array, and on the GPU for codes that are there.
 
         Examples
         --------
@@ -172,7 +172,8 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         sample_shape = (n_features,) if self._rows else self.patch_shape_
         if type(X).__module__.startswith("dask"):
             return lazy_samples(X, self.dictionary_, sample_shape)
-        return self.dictionary_.reconstruct(X).reshape(-1, *sample_shape)
+        with gpu_of(X.data if hasattr(X, "tocsr") else X):
+            return self.dictionary_.reconstruct(X).reshape(-1, *sample_shape)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return minus the RMSE of the samples once they are coded and reconstructed.

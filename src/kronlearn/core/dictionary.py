@@ -195,8 +195,8 @@ class Dictionary(ABC):
         """
         samples = _as_floats(Y, "Y")
         samples = _in_modes(samples, "Y", "samples", self.patch_shape)
-        matrices = [factor.astype(samples.dtype, copy=False) for factor in self.coding_factors]
-        correlations = np.empty((len(samples), *self.n_atoms), samples.dtype)
+        matrices = [np.asarray(f, samples.dtype, like=samples) for f in self.coding_factors]
+        correlations = np.empty_like(samples, shape=(len(samples), *self.n_atoms))
         for rows in _blocks(len(samples), max(self.n_features, self.n_codes)):
             found = _mode_products(samples[rows], matrices)
             correlations[rows] = found.reshape(-1, *self.n_atoms)
@@ -210,12 +210,13 @@ class Dictionary(ABC):
         Parameters
         ----------
         codes : sparse array of shape (N, n_codes), or dense of that shape or (N, n_1, …, n_d)
-            The codes, for example those of :func:`kronlearn.sparse_code`.
+            The codes, for example those of :func:`kronlearn.sparse_code`; of NumPy and SciPy, or
+            of CuPy on the current GPU.
 
         Returns
         -------
         array of shape (N, m_1, …, m_d)
-            The samples, float32 for float32 codes and float64 for all others.
+            The samples, float32 for float32 codes and float64 for all others, where the codes are.
 
         Examples
         --------
@@ -227,18 +228,21 @@ class Dictionary(ABC):
         array([[[0., 0., 0.],
                 [0., 0., 7.]]])
         """
-        if sparse.issparse(codes):
+        is_sparse = hasattr(codes, "tocsr")
+        if is_sparse:
             codes = self._checked_sparse(codes)
+            values = codes.data
             dtype = codes.dtype if codes.dtype == np.float32 else np.dtype(np.float64)
         else:
             codes = _in_modes(_as_floats(codes, "codes"), "codes", "codes", self.n_atoms)
-            dtype = codes.dtype
-        matrices = [np.ascontiguousarray(factor.T, dtype=dtype) for factor in self.coding_factors]
+            values, dtype = codes, codes.dtype
+        transposed = [np.ascontiguousarray(f.T, dtype=dtype) for f in self.coding_factors]
+        matrices = [np.asarray(matrix, like=values) for matrix in transposed]
         n_samples = codes.shape[0]
-        samples = np.empty((n_samples, *self.patch_shape), dtype)
+        samples = np.empty_like(values, dtype, shape=(n_samples, *self.patch_shape))
         for rows in _blocks(n_samples, max(self.n_features, self.n_codes)):
             block = codes[rows]
-            if sparse.issparse(block):
+            if is_sparse:
                 block = block.toarray().astype(dtype, copy=False)
             samples[rows] = _mode_products(block, matrices).reshape(-1, *self.patch_shape)
         return samples
@@ -275,8 +279,13 @@ class Dictionary(ABC):
             )
         check_real(codes.dtype, "codes")
         rows = codes.tocsr()
-        # SciPy checks neither of these when the arrays are given to it, and writes out of bounds.
-        rows.check_format(full_check=True)
+        # Neither SciPy nor CuPy checks indices that are given to it, and both write out of bounds.
+        if sparse.issparse(rows):
+            rows.check_format(full_check=True)
+        elif (
+            rows.nnz and not 0 <= int(rows.indices.min()) <= int(rows.indices.max()) < self.n_codes
+        ):
+            raise ValueError(f"codes has column indices that are not in 0 to {self.n_codes - 1}.")
         return rows
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -432,8 +441,9 @@ class KroneckerDictionary(Dictionary):
 
 
 def _as_floats(values: ArrayLike, name: str) -> NDArray[Any]:
-    """The values as float32 if they are that, else as float64."""
-    array = np.asarray(values)
+    """The values as float32 if they are that, else as float64; those on a GPU stay there."""
+    is_cupy = hasattr(values, "__cuda_array_interface__") and hasattr(values, "__array_function__")
+    array: Any = values if is_cupy else np.asarray(values)
     check_real(array.dtype, name)
     return array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
 

@@ -106,7 +106,12 @@ def adopted(xp: Any, array: Any) -> Any:
 
 
 def in_memory(array: Any) -> Any:
-    """A copy in the memory of the processor of an array on a GPU; anything else as it is."""
+    """A copy in the memory of the processor of an array on a GPU, or of a list with some.
+
+    Anything else is returned as it is.
+    """
+    if isinstance(array, list | tuple) and any(map(is_on_gpu, array)):
+        return [in_memory(part) for part in array]
     if not is_on_gpu(array):
         return array
     with gpu_of(array):

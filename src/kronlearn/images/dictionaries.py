@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.cuda.arrays import is_on_gpu
+from kronlearn.cuda.arrays import in_memory, is_on_gpu
 from kronlearn.cuda.device import Gpu
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
@@ -76,7 +76,7 @@ def choose(
                 "patch_size, n_atoms and n_terms are those of the dictionary; leave them out."
             )
         if not isinstance(dictionary, Dictionary):
-            dictionary = KroneckerDictionary(dictionary)
+            dictionary = KroneckerDictionary(in_memory(dictionary))
         _check_patch(dictionary.patch_shape, shape)
         return Choice(dictionary.patch_shape, dictionary.n_atoms, dictionary, dictionary.n_terms)
     patch = default_patch(shape, pixels)
