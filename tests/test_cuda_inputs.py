@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from threading import Barrier
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
@@ -376,13 +378,63 @@ def test_results_are_of_the_library_of_the_input(monkeypatch):
 # Memory
 
 
+class Pool:
+    """A pool of CuPy."""
+
+    def free_bytes(self) -> int:
+        return 20
+
+    def malloc(self, size: int) -> None:
+        raise AssertionError("It can be asked.")
+
+
+def gpu_with(allocator: Any, free: int) -> Gpu:
+    """A GPU of which so many of 2000 bytes are left, and CuPy with an allocator."""
+    runtime = SimpleNamespace(memGetInfo=lambda: (free, 2000))
+    cuda = SimpleNamespace(runtime=runtime, get_allocator=lambda: allocator, alloc=allocator)
+    return Gpu(SimpleNamespace(cuda=cuda))
+
+
+@pytest.mark.parametrize(
+    ("held", "free", "expected"), [(1900, 50, 1000), (600, 100, 500), (100, 300, 300), (0, 0, 0)]
+)
+def test_pools_that_do_not_say_what_they_have_are_asked_for_it(held, free, expected):
+    asked = []
+
+    def allocate(size: int) -> None:
+        asked.append(size)
+        if size > held:
+            raise MemoryError
+
+    assert gpu_with(allocate, free).free_memory() == expected
+    # Nothing that they could get by growing.
+    assert all(size > free for size in asked)
+
+
+def test_what_a_pool_of_cupy_holds_is_free(gpu):
+    if isinstance(gpu, ArrayGpu):
+        pytest.skip("emulated, memory is not counted")
+    # The pool holds it from now on.
+    gpu.xp.empty(1 << 30, np.uint8)
+    assert gpu.free_memory() > gpu.xp.cuda.runtime.memGetInfo()[0] + (1 << 29)
+
+
+def test_threads_record_on_streams_of_their_own():
+    cuda = SimpleNamespace(Stream=lambda non_blocking: object())
+    gpu, both = Gpu(SimpleNamespace(cuda=cuda)), Barrier(2)
+
+    def streams(_: int) -> tuple[Any, Any]:
+        both.wait(10)
+        return gpu._replaying, gpu._replaying
+
+    with ThreadPoolExecutor(2) as threads:
+        (one, same), (other, _) = threads.map(streams, range(2))
+    assert one is same
+    assert one is not other
+
+
 def test_a_limit_is_all_the_memory_there_is():
-    pool = SimpleNamespace(total_bytes=lambda: 30, used_bytes=lambda: 10)
-    runtime = SimpleNamespace(memGetInfo=lambda: (1000, 2000))
-    cupy = SimpleNamespace(
-        cuda=SimpleNamespace(runtime=runtime), get_default_memory_pool=lambda: pool
-    )
-    gpu = Gpu(cupy)
+    gpu = gpu_with(Pool().malloc, 1000)
     assert gpu.free_memory() == 1020
     with kl.cuda.memory_limit(500):
         assert gpu.free_memory() == 500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,17 @@ def test_iterations_have_the_same_bits_in_every_run(on_gpu, rng, settings):
     assert one.history_["rmse"] == other.history_["rmse"]
     for factor, same in zip(one.factors_, other.factors_, strict=True):
         np.testing.assert_array_equal(factor, same)
+
+
+def test_two_threads_learn_at_the_same_time(on_gpu, rng):
+    if isinstance(on_gpu, EmulatedGpu):
+        pytest.skip("emulated, kernels that run at the same time share their memory")
+    Y = image_like(rng, 20000)
+    settings = [kind | {"max_iter": 30} for kind in KINDS[:4]]
+    expected = [fitted(Y, **kind).history_["rmse"] for kind in settings]
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda kind: fitted(Y, **kind), 3 * settings))
+    assert [model.history_["rmse"] for model in found] == 3 * expected
 
 
 @pytest.mark.parametrize("settings", KINDS[:3:2], ids=str)

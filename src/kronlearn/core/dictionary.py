@@ -282,9 +282,7 @@ class Dictionary(ABC):
         # Neither SciPy nor CuPy checks indices that are given to it, and both write out of bounds.
         if sparse.issparse(rows):
             rows.check_format(full_check=True)
-        elif (
-            rows.nnz and not 0 <= int(rows.indices.min()) <= int(rows.indices.max()) < self.n_codes
-        ):
+        elif rows.nnz and not (rows.indices.min() >= 0 and rows.indices.max() < self.n_codes):
             raise ValueError(f"codes has column indices that are not in 0 to {self.n_codes - 1}.")
         return rows
 

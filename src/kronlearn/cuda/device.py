@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from kronlearn.core.source import Source
 from kronlearn.cuda.arrays import cupy
-from kronlearn.cuda.memory import current_limit
+from kronlearn.cuda.memory import available_memory, current_limit
 from kronlearn.cuda.streaming import streamed
 
 __all__ = ["Gpu", "current_gpu", "include_options", "kernel_texts"]
@@ -55,7 +56,7 @@ def _gpu(device: int) -> Gpu:
 
 
 class Gpu:
-    """The current GPU, through CuPy.
+    """The current GPU, through CuPy; several threads may use it at the same time.
 
     Attributes
     ----------
@@ -65,6 +66,8 @@ class Gpu:
 
     def __init__(self, cupy: Any) -> None:
         self.xp = cupy
+        self._of_thread = threading.local()
+        self._shared_sizes = threading.Lock()
 
     @cached_property
     def n_multiprocessors(self) -> int:
@@ -104,9 +107,7 @@ class Gpu:
 
     def free_memory(self) -> int:
         """Bytes that new arrays can have."""
-        free, _ = self.xp.cuda.runtime.memGetInfo()
-        pool = self.xp.get_default_memory_pool()
-        available = int(free) + int(pool.total_bytes()) - int(pool.used_bytes())
+        available = available_memory(self.xp)
         return min(available, current_limit() or available)
 
     def stream(self, source: Source, pieces: Iterable[slice]) -> Iterator[tuple[slice, Any]]:
@@ -130,8 +131,9 @@ class Gpu:
     ) -> None:
         """Run a kernel of a file, compiled with options, with ``shared`` bytes for each block."""
         function = _function(self, file, kernel, options)
-        if shared > function.max_dynamic_shared_size_bytes:
-            function.max_dynamic_shared_size_bytes = shared
+        with self._shared_sizes:
+            if shared > function.max_dynamic_shared_size_bytes:
+                function.max_dynamic_shared_size_bytes = shared
         function((blocks,), (threads,), tuple(map(_plain, arguments)), shared_mem=shared)
 
     def recorded(self, enqueue: Callable[[], None]) -> Any:
@@ -160,9 +162,12 @@ class Gpu:
         elapsed = self.xp.cuda.get_elapsed_time
         return [end - elapsed(event, events[-1]) / 1e3 for event in events]
 
-    @cached_property
+    @property
     def _replaying(self) -> Any:
-        return self.xp.cuda.Stream(non_blocking=True)
+        """The thread's own stream: what others do meanwhile must not get into a recording."""
+        if not hasattr(self._of_thread, "stream"):
+            self._of_thread.stream = self.xp.cuda.Stream(non_blocking=True)
+        return self._of_thread.stream
 
 
 def _plain(argument: Any) -> Any:

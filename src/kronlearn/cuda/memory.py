@@ -6,8 +6,9 @@ import numbers
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
-__all__ = ["current_limit", "memory_limit"]
+__all__ = ["available_memory", "current_limit", "memory_limit"]
 
 _limit: ContextVar[int | None] = ContextVar("kronlearn_memory_limit", default=None)
 
@@ -46,3 +47,25 @@ def memory_limit(n_bytes: int) -> Iterator[None]:
 def current_limit() -> int | None:
     """The bytes that may be taken, None if all that are free."""
     return _limit.get()
+
+
+def available_memory(xp: Any) -> int:
+    """Bytes that CuPy, ``xp``, can have: what the GPU has left, or what its allocator holds.
+
+    A pool of CuPy knows what it holds and nobody uses. One of another library, RMM for example, may
+    hold all of the GPU's memory and does not tell. It is asked for arrays that are larger than what
+    the GPU has left: it can have them only from what it holds, and never grows for it.
+    """
+    free, total = map(int, xp.cuda.runtime.memGetInfo())
+    pool = getattr(xp.cuda.get_allocator(), "__self__", None)
+    if hasattr(pool, "free_bytes"):
+        return free + int(pool.free_bytes())
+    size = total // 2
+    while size > free:
+        try:
+            xp.cuda.alloc(size)
+        except MemoryError:
+            size //= 2
+        else:
+            return size
+    return free

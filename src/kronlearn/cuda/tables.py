@@ -114,7 +114,10 @@ def gpu_tables(gpu: Gpu, factors: Sequence[NDArray[Any]]) -> GpuTables:
 
 @lru_cache(_KEPT)
 def _gpu_tables(gpu: Gpu, *factors: tuple[tuple[int, int], bytes]) -> GpuTables:
-    return GpuTables(gpu, [np.frombuffer(entries).reshape(shape) for shape, entries in factors])
+    tables = GpuTables(gpu, [np.frombuffer(entries).reshape(shape) for shape, entries in factors])
+    # Other threads find them here, and may work on other streams.
+    gpu.finish()
+    return tables
 
 
 def _product(parts: Sequence[NDArray[np.float64]], empty: tuple[int, ...]) -> NDArray[np.float64]:
