@@ -17,9 +17,12 @@ import pytest
 import kronlearn as kl
 import reference
 from emulated_gpu import ArrayGpu, OnEmulatedGpu
+from kronlearn.core.coder import Coder
+from kronlearn.core.engine import Task
 from kronlearn.core.init import dct_factor
-from kronlearn.cuda.arrays import adopted, is_on_gpu, returned_as
+from kronlearn.cuda.arrays import DeviceSource, adopted, is_on_gpu, returned_as
 from kronlearn.cuda.device import Gpu
+from kronlearn.cuda.engine import Cuda
 from kronlearn.cuda.streaming import streamed
 from kronlearn.io.arrays import ArraySource
 from test_cuda_images import picture
@@ -189,6 +192,51 @@ def test_everything_besides_samples_may_be_on_the_gpu_too(on_gpu, rng):
         kl.KroneckerDictionaryLearning(**settings, init=init).fit(Y) for init in (factors, there)
     )
     assert one.history_["rmse"] == other.history_["rmse"]
+
+
+@pytest.mark.parametrize(
+    ("method", "n", "width", "dtype"),
+    [
+        ("omp", 8, 4, np.float32),
+        ("threshold", 8, 5, np.float32),
+        ("omp", 16, 6, np.float32),
+        ("ols", 7, 3, np.float32),
+        ("ols", 7, 3, np.float64),
+    ],
+)
+def test_all_of_a_code_is_written(on_gpu, rng, monkeypatch, method, n, width, dtype):
+    empty = on_gpu.xp.empty
+
+    def used_before(*given: Any, **options: Any) -> Any:
+        array = empty(*given, **options)
+        array.fill(77)
+        return array
+
+    def asked() -> None:
+        raise AssertionError("Nobody needs to know how much memory is free.")
+
+    Y = rng.standard_normal((150, 8, 8)).astype(dtype)
+    # Some are zero, tiny, or of one atom: these are met early, or left to double precision.
+    factors = [np.linalg.qr(rng.standard_normal((8, 8)))[0][:, :n]] * 2
+    if n == 16:
+        factors = reference.random_factors(rng, (8, 8), (16, 16))
+    Y[3], Y[5:9] = 0, Y[5:9] * dtype(1e-20)
+    Y[11] = np.outer(factors[0][:, 1], factors[1][:, 2])
+    given = on_gpu.upload(Y)
+    monkeypatch.setattr(on_gpu.xp, "empty", used_before, raising=False)
+    dictionary, coder = kl.KroneckerDictionary(factors), Coder(method, width, 1e-3)
+    engine = Cuda(DeviceSource(given, (8, 8)), 64)
+    codes = engine.run(Task(dictionary, coder, keeps_codes=True)).codes
+    parts = codes.index, codes.nonzeros, codes.value, codes.residual2
+    index, nonzeros, value, residual2 = map(on_gpu.download, parts)
+    unused = np.arange(width) >= nonzeros[:, None]
+    assert not index[unused].any()
+    assert not value[unused].any()
+    assert residual2.max() < np.square(Y).sum(axis=(1, 2)).max()
+    monkeypatch.setattr(on_gpu, "free_memory", asked)
+    found = kl.sparse_code(given, dictionary, width, 1e-3, method)
+    expected = dictionary.reconstruct(kl.sparse_code(Y, dictionary, width, 1e-3, method))
+    np.testing.assert_allclose(dictionary.reconstruct(found.get()), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 4])

@@ -93,6 +93,20 @@ def test_samples_that_do_not_fit_give_the_same_dictionary(on_gpu, runs, rng, set
         np.testing.assert_array_equal(one, other)
 
 
+def test_a_limit_counts_codes(on_gpu, runs, rng):
+    Y = image_like(rng, 150 if isinstance(on_gpu, EmulatedGpu) else 5000)
+    settings = {"n_atoms": 16, "n_nonzero_coefs": 5, "max_iter": 1}
+    expected = fitted(Y, **settings)
+    runs.clear()
+    # Codes take 48 bytes, which is more than three eighths of 120.
+    found = fitted(Y, 120 * len(Y), **settings)
+    assert not runs
+    np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=1e-3)
+    with pytest.raises(MemoryError, match=r"leaves \d+ for them; raise the limit"):
+        # So many atoms have no full moments.
+        fitted(Y, 120 * len(Y), **settings | {"n_atoms": 33})
+
+
 def test_iterations_of_streams_end_where_one_fails(on_gpu, runs, rng):
     # Copies of one sample leave atoms unused, which is for the processor to see to.
     Y = image_like(rng, 40)

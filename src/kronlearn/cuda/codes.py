@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.cuda.device import Gpu, current_gpu
+from kronlearn.cuda.memory import check_codes
 
 __all__ = ["GpuCodes"]
 
@@ -34,15 +35,35 @@ class GpuCodes:
     residual2: Any
 
     @classmethod
-    def empty(cls, gpu: Gpu, n_samples: int, width: int, dtype: Any) -> GpuCodes:
-        """Memory for the codes of N samples."""
-        xp = gpu.xp
+    def empty(
+        cls,
+        gpu: Gpu,
+        n_samples: int,
+        width: int,
+        dtype: Any,
+        *,
+        counted: bool = True,
+        zeroed: bool = True,
+    ) -> GpuCodes:
+        """Memory for the codes of N samples.
+
+        Parameters
+        ----------
+        counted : bool
+            Whether a memory limit may refuse them; those of a chunk are taken whatever they need.
+        zeroed : bool
+            Whether something may read them before a kernel that codes has written all of them.
+        """
+        if counted:
+            sizes = np.dtype(np.int32).itemsize + np.dtype(dtype).itemsize
+            check_codes(n_samples * (width + 1) * sizes)
+        make = gpu.xp.zeros if zeroed else gpu.xp.empty
         return cls(
             gpu,
-            xp.zeros((n_samples, width), np.int32),
-            xp.zeros(n_samples, np.int32),
-            xp.zeros((n_samples, width), dtype),
-            xp.zeros(n_samples, dtype),
+            make((n_samples, width), np.int32),
+            make(n_samples, np.int32),
+            make((n_samples, width), dtype),
+            make(n_samples, dtype),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -46,7 +46,6 @@ class Cuda(Engine):
     ) -> None:
         self.gpu, self.source = current_gpu(), source
         self.block_size = block_size or _BLOCK_SIZE
-        memory = memory or self.gpu.free_memory() // 2
         self.samples = GpuSamples(self.gpu, source, memory, self.block_size)
         # The kernels and the memory of the iterations that were asked for last.
         self._iterations: dict[Any, Iterations | None] = {}
@@ -68,12 +67,12 @@ class Cuda(Engine):
         """
         given, kept = codes is not None, codes
         if kept is None and task.keeps_codes:
-            kept = self._empty_codes(len(self.source), task)
+            kept = self._all_codes(task)
         worst = WorstSamples(self.gpu, 0 if given else task.n_worst)
         sums = BlockSums(self.gpu, task, tree, self.block_size, given)
         coder = None if given else ChunkCoder(self.gpu, task, self.source, exact=False)
         for rows, samples in self.samples.chunks():
-            own = self._empty_codes(len(samples), task) if kept is None else kept[rows]
+            own = self._chunk_codes(len(samples), task) if kept is None else kept[rows]
             if coder is not None:
                 coder.code(rows, samples, own)
             sums.add(samples, own, (first + rows.start) // self.block_size)
@@ -93,7 +92,11 @@ class Cuda(Engine):
         if kind not in self._iterations:
             self._iterations.clear()
             settings = dictionary, coder, orthonormal
-            self._iterations[kind] = iterations_for(self.gpu, self.samples, *settings)
+            try:
+                self._iterations[kind] = iterations_for(self.gpu, self.samples, *settings)
+            except MemoryError:
+                # For passes, which sum full moments if they can and then keep no codes.
+                self._iterations[kind] = None
         found = self._iterations[kind]
         return None if found is None else found.run(dictionary, count)
 
@@ -106,7 +109,7 @@ class Cuda(Engine):
         if isinstance(self.source, DeviceSource):
             from cupyx.scipy.sparse import csr_matrix
 
-            whole = self._empty_codes(len(self.source), task)
+            whole = self._all_codes(task)
             for _ in self._coded(task, whole):
                 pass
             value, index, starts = whole.packed()
@@ -122,10 +125,15 @@ class Cuda(Engine):
         """The codes of chunk after chunk, parts of ``codes`` if there are any."""
         coder = ChunkCoder(self.gpu, task, self.source, exact=True)
         for rows, samples in self.samples.chunks():
-            own = self._empty_codes(len(samples), task) if codes is None else codes[rows]
+            own = self._chunk_codes(len(samples), task) if codes is None else codes[rows]
             coder.code(rows, samples, own)
             yield own
         coder.check()
 
-    def _empty_codes(self, count: int, task: Task) -> GpuCodes:
-        return GpuCodes.empty(self.gpu, count, task.coder.width, self.source.dtype)
+    def _all_codes(self, task: Task) -> GpuCodes:
+        settings = len(self.source), task.coder.width, self.source.dtype
+        return GpuCodes.empty(self.gpu, *settings, zeroed=False)
+
+    def _chunk_codes(self, count: int, task: Task) -> GpuCodes:
+        settings = count, task.coder.width, self.source.dtype
+        return GpuCodes.empty(self.gpu, *settings, counted=False, zeroed=False)

@@ -8,7 +8,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["available_memory", "current_limit", "memory_limit"]
+__all__ = ["available_memory", "check_codes", "current_limit", "memory_limit"]
+
+# The share of a limit that codes may take: samples take half of it, and sums an eighth.
+_SHARE_OF_CODES = 3 / 8
 
 _limit: ContextVar[int | None] = ContextVar("kronlearn_memory_limit", default=None)
 
@@ -17,10 +20,12 @@ _limit: ContextVar[int | None] = ContextVar("kronlearn_memory_limit", default=No
 def memory_limit(n_bytes: int) -> Iterator[None]:
     """Limit the GPU memory that is used until the ``with`` block ends.
 
-    Samples take at most half of it, and so do passes over images; what does not fit is streamed. By
-    default all free memory may be used. Arrays that are already on the GPU, results that stay
-    there, and the codes of an iteration do not count. A limit changes no result of coding; in
-    learning and denoising it changes only how sums are rounded.
+    Samples take at most half of it, and so do passes over images; what does not fit is streamed. The
+    codes of all samples, which some iterations keep and which are a result for samples on the GPU,
+    take at most three eighths. Where iterations would keep more, others are used that keep none,
+    or a MemoryError is raised. By default all free memory may be used. Arrays that are already on
+    the GPU do not count, and a few blocks of samples are taken however small a limit is. A limit
+    changes no result of coding; in learning and denoising it changes only how sums are rounded.
 
     Parameters
     ----------
@@ -47,6 +52,17 @@ def memory_limit(n_bytes: int) -> Iterator[None]:
 def current_limit() -> int | None:
     """The bytes that may be taken, None if all that are free."""
     return _limit.get()
+
+
+def check_codes(n_bytes: int) -> None:
+    """Raise MemoryError if a limit leaves less than so many bytes for codes of all samples."""
+    limit = current_limit()
+    if limit is not None and n_bytes > _SHARE_OF_CODES * limit:
+        raise MemoryError(
+            f"The codes of all samples take {n_bytes} bytes on the GPU, and memory_limit({limit}) "
+            f"leaves {int(_SHARE_OF_CODES * limit)} for them; raise the limit, or pass fewer "
+            "samples at a time."
+        )
 
 
 def available_memory(xp: Any) -> int:

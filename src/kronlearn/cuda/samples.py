@@ -9,6 +9,7 @@ from typing import Any
 from kronlearn.core.source import Source
 from kronlearn.cuda.arrays import DeviceSource
 from kronlearn.cuda.device import Gpu
+from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.streaming import SLOTS
 
 __all__ = ["GpuSamples"]
@@ -16,6 +17,8 @@ __all__ = ["GpuSamples"]
 # Chunks are no longer than this many numbers: what is made of one besides is as large or larger.
 # Those that are sent are shorter, for the first one is waited for.
 _MOST_NUMBERS, _NUMBERS_SENT = 1 << 26, 1 << 23
+# Samples on the GPU of so many bytes are one chunk.
+_SMALL = 1 << 26
 
 
 class GpuSamples:
@@ -27,15 +30,21 @@ class GpuSamples:
     ----------
     gpu : Gpu
     source : Source
-    memory : int
-        Bytes that samples may take on the GPU; a few blocks are taken whatever they need.
+    memory : int, optional
+        Bytes that samples may take on the GPU, by default half of what is free; a few blocks are
+        taken whatever they need.
     block_size : int
     """
 
-    def __init__(self, gpu: Gpu, source: Source, memory: int, block_size: int) -> None:
+    def __init__(self, gpu: Gpu, source: Source, memory: int | None, block_size: int) -> None:
         self.gpu, self.source, self.block_size = gpu, source, block_size
         self.array: Any = None
         size = len(source) * source.n_features * source.dtype.itemsize
+        if memory is None:
+            is_small = isinstance(source, DeviceSource) and size <= _SMALL
+            # To ask how much is free takes as long as to code a few samples.
+            unasked = is_small and current_limit() is None
+            memory = 4 * size if unasked else gpu.free_memory() // 2
         numbers = memory // source.dtype.itemsize
         if isinstance(source, DeviceSource):
             self.array = source.array
