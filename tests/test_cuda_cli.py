@@ -142,6 +142,18 @@ def test_the_benchmark_of_a_gpu_refuses_a_case_that_there_is_not() -> None:
     assert "--case Z does not exist; choose one of A, B, C, D, E." in result.stderr
 
 
+@pytest.mark.parametrize("problem", [ImportError("no triton"), OSError("no libcudart")])
+def test_what_is_half_installed_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    def fails(name: str) -> None:
+        raise problem
+
+    monkeypatch.setattr(gpu, "find_spec", lambda name: name == "batched_omp" or None)
+    monkeypatch.setattr(gpu, "import_module", fails)
+    assert gpu.competitor() == (None, f"cannot be imported ({problem})")
+
+
 def test_coding_is_compared_with_batched_omp_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     coded = []
 
@@ -155,6 +167,8 @@ def test_coding_is_compared_with_batched_omp_where_it_is(monkeypatch: pytest.Mon
     )
     modules = {"torch": torch, "batched_omp": SimpleNamespace(run_omp=run_omp)}
     monkeypatch.setattr(gpu, "import_module", modules.__getitem__)
+    monkeypatch.setattr(gpu, "find_spec", modules.get)
+    assert gpu.competitor() == ("batched_omp", "")
     monkeypatch.setattr(gpu, "_NUMBERS_AT_A_TIME", 200 * 3 * 36)
     case = gpu.Case(300, 4, 6, 3)
     dictionary = perturbed_dct((4, 4), (6, 6))

@@ -20,12 +20,13 @@ _limit: ContextVar[int | None] = ContextVar("kronlearn_memory_limit", default=No
 def memory_limit(n_bytes: int) -> Iterator[None]:
     """Limit the GPU memory that is used until the ``with`` block ends.
 
-    Samples take at most half of it, and so do passes over images; what does not fit is streamed. The
-    codes of all samples, which some iterations keep and which are a result for samples on the GPU,
-    take at most three eighths. Where iterations would keep more, others are used that keep none,
-    or a MemoryError is raised. By default all free memory may be used. Arrays that are already on
-    the GPU do not count, and a few blocks of samples are taken however small a limit is. A limit
-    changes no result of coding; in learning and denoising it changes only how sums are rounded.
+    Samples take at most half of it, and so do passes over images; what does not fit is streamed.
+    The codes of all samples, which some iterations keep and which are a result for samples on the
+    GPU, take at most three eighths. Where iterations would keep more, others are used that keep
+    none, or a MemoryError is raised. By default all free memory may be used. Arrays that are
+    already on the GPU do not count, and a few blocks of samples are taken however small a limit
+    is. A limit changes no result of coding; in learning and denoising it changes only how sums are
+    rounded.
 
     Parameters
     ----------

@@ -102,12 +102,13 @@ def run(
                 advance(name)
 
         rows = [asdict(row) for row in recorded(measured(), csv, Row)]
+    module, reason = competitor()
     shown: list[str | Table] = [
         f"GPU {_gpu_name()}; float32, samples on the GPU, or in memory for all cores.",
-        *([] if competitor() else ["batched-omp is not installed: left out."]),
+        *([] if module else [f"batched-omp {reason}: left out."]),
         Table.of("On a GPU", rows, "what settings value:.4g unit beside:.6g of"),
     ]
-    return benchmark(shown, gpu=_gpu_name(), competitor=competitor(), rows=rows)
+    return benchmark(shown, gpu=_gpu_name(), competitor=module, rows=rows)
 
 
 def cases_named(names: Sequence[str]) -> list[str]:
@@ -142,7 +143,7 @@ def _case(name: str, repetitions: int, quick: bool) -> Iterator[Row]:
     if method == "threshold":
         dictionary = kl.KroneckerDictionary([np.linalg.qr(f)[0] for f in dictionary.factors])
     ours = partial(kl.sparse_code, on_gpu, dictionary, case.s, method=method, device="cuda")
-    row, module = Row(name, "coding", 1e3 * _median(ours, repetitions), "ms"), competitor()
+    row, module = Row(name, "coding", 1e3 * _median(ours, repetitions), "ms"), competitor()[0]
     if module is not None and method == "omp":
         other = partial(_batched_omp, module, dictionary, case, on_gpu)
         row = replace(row, beside=1e3 * _median(other, repetitions), of="batched-omp")
@@ -184,18 +185,31 @@ def _median(work: Callable[[], Any], count: int) -> float:
     return median_seconds(finished, count)
 
 
-def competitor() -> str | None:
-    """The module of batched-omp, if it is installed."""
-    return next((name for name in _COMPETITORS if find_spec(name)), None)
+def competitor() -> tuple[str | None, str]:
+    """The module of batched-omp if it can be used, otherwise None and why."""
+    reason = "is not installed"
+    for name in filter(find_spec, _COMPETITORS):
+        try:
+            _imported(name)
+        except Exception as problem:
+            # Without PyTorch, or with one for another CUDA, packages fail in ways of their own.
+            reason = f"cannot be imported ({problem})"
+        else:
+            return name, ""
+    return None, reason
+
+
+def _imported(module: str) -> tuple[Any, Any]:
+    """PyTorch, and the function of batched-omp that codes."""
+    with warnings.catch_warnings():
+        # The earlier name is still a package of its own, which warns that it is.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return import_module("torch"), import_module(module).run_omp
 
 
 def _batched_omp(module: str, dictionary: Any, case: Case, on_gpu: Any) -> None:
     """Code all samples by batched-omp, as many at a time as its intermediates allow."""
-    torch = import_module("torch")
-    with warnings.catch_warnings():
-        # The earlier name is still a package of its own, which warns that it is.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        run_omp = import_module(module).run_omp
+    torch, run_omp = _imported(module)
     samples = torch.from_dlpack(on_gpu).reshape(len(on_gpu), -1)
     atoms = torch.as_tensor(dictionary.to_dense(), device=samples.device)
     step = max(1, _NUMBERS_AT_A_TIME // (case.s * dictionary.n_codes))
