@@ -76,8 +76,8 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Parameters
         ----------
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
-            The samples. ``KroneckerDictionaryLearning`` also takes a lazy array of Zarr, h5py, Dask
-            or xarray, or the path of a file that holds an array.
+            The samples. ``KroneckerDictionaryLearning`` also takes an array on a GPU, a lazy array
+            of Zarr, h5py, Dask or xarray, or the path of a file that holds an array.
         y : None
             Ignored.
 

@@ -74,7 +74,7 @@ def available_memory(xp: Any) -> int:
     the GPU has left: it can have them only from what it holds, and never grows for it.
     """
     free, total = map(int, xp.cuda.runtime.memGetInfo())
-    pool = getattr(xp.cuda.get_allocator(), "__self__", None)
+    pool: Any = getattr(xp.cuda.get_allocator(), "__self__", None)
     if hasattr(pool, "free_bytes"):
         return free + int(pool.free_bytes())
     size = total // 2

@@ -50,6 +50,6 @@ def check_method(method: str) -> None:
     """Raise unless a GPU has kernels for a method."""
     if method not in METHODS:
         raise ValueError(
-            f'method="{method}" runs on the processor only; pass device="cpu", or one of the '
-            f"methods {', '.join(METHODS)}."
+            f'method="{method}" runs on the processor only; pass data in memory and device="cpu", '
+            f"or one of the methods {', '.join(METHODS)}."
         )
