@@ -108,24 +108,6 @@ def test_images_of_dtypes_that_gpus_do_not_have_keep_them(on_gpu, rng, dtype):
     )
 
 
-def test_what_is_on_the_gpu_is_not_for_the_processor(on_gpu):
-    given, samples = on_gpu.upload(picture((12, 12))), on_gpu.upload(np.zeros((20, 4, 4)))
-    wanted = 'is on a GPU, and device="cpu" asks for the processor'
-    with pytest.raises(ValueError, match=f"^image {wanted}"):
-        kl.images.denoise(given, device="cpu")
-    with pytest.raises(ValueError, match=f"^image {wanted}"):
-        kl.images.inpaint(given, device="cpu")
-    with pytest.raises(ValueError, match=f"^cube {wanted}"):
-        kl.hyperspectral.denoise(samples, device="cpu")
-    with pytest.raises(ValueError, match=f"^Y {wanted}"):
-        kl.sparse_code(samples, [np.eye(4)] * 2, 2, device="cpu")
-    model = kl.KroneckerDictionaryLearning(4, device="cpu")
-    with pytest.raises(ValueError, match=f"^X {wanted}"):
-        model.fit(samples)
-    with pytest.raises(ValueError, match='engine="threads" does not run on a GPU'):
-        model.set_params(device="auto", engine="threads").fit(samples)
-
-
 def test_large_images_stay_in_memory(on_gpu, rng):
     noisy = picture((40, 36)) + rng.normal(0, 10, (40, 36))
     options = {"sigma": 10.0, "dictionary": [dct_factor(8, 16)] * 2}

@@ -44,7 +44,7 @@ def test_the_defaults_are_those_that_were_promised():
         "init": "dct",
         "random_state": None,
         "n_jobs": None,
-        "device": "auto",
+        "device": "cpu",
         "verbose": 0,
         "n_terms": 1,
         "engine": "auto",

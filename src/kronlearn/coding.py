@@ -28,7 +28,7 @@ def sparse_code(
     weights: ArrayLike | None = None,
     n_jobs: int | None = 1,
     block_size: int | None = None,
-    device: str = "auto",
+    device: str = "cpu",
 ) -> sparse.csr_array:
     """Compute sparse codes X with ``Y_k ≈ X_k ×_1 D_1 … ×_d D_d``, one row per sample.
 
@@ -61,8 +61,8 @@ def sparse_code(
         Threads; -1 uses all processors. The codes have the same bits for any number.
     block_size : int, optional
         Samples a thread takes at a time. It does not change the result.
-    device : {"auto", "cpu", "cuda"}, default "auto"
-        "cuda" codes on an NVIDIA GPU (the extra ``cuda``), "auto" where Y is.
+    device : {"cpu", "cuda"}, default "cpu"
+        "cuda" codes on an NVIDIA GPU (the extra ``cuda``). Samples on a GPU are coded there.
 
     Returns
     -------

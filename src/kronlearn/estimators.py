@@ -66,9 +66,9 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         Seeds the start. The same seed gives the same bits for any ``n_jobs``.
     n_jobs : int or None
         Threads; None means 1 unless a joblib context says otherwise, -1 all processors.
-    device : {"auto", "cpu", "cuda"}, default "auto"
+    device : {"cpu", "cuda"}, default "cpu"
         Where samples are coded and summed: on the processor, or on an NVIDIA GPU (the extra
-        ``cuda``), with Dask on the GPU of every worker; "auto" means where the samples are.
+        ``cuda``), with Dask on the GPU of every worker. Samples on a GPU stay there.
     verbose : int, default 0
         1 shows a progress bar.
     engine : {"auto", "threads", "dask"}, default "auto"
@@ -137,7 +137,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     init: Any = "dct"
     random_state: Any = None
     n_jobs: int | None = None
-    device: str = one_of("auto", DEVICES)
+    device: str = one_of("cpu", DEVICES)
     verbose: int = 0
     _: KW_ONLY
     engine: str = one_of("auto", ENGINES)

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 ENGINES = ("auto", "threads", "dask")
-DEVICES = ("auto", "cpu", "cuda")
+DEVICES = ("cpu", "cuda")
 
 
 def check_name(name: str, value: Any, names: tuple[str, ...]) -> None:
@@ -42,28 +42,18 @@ def check_device(device: str) -> None:
         current_gpu()
 
 
-def chosen_device(device: str, data: Any, name: str) -> str:
-    """Where to work on samples, an image or a cube: "cuda" or "cpu".
-
-    "auto" means where they are; what is on a GPU is not worked on by the processor.
-    """
+def chosen_device(device: str, data: Any) -> str:
+    """Where to work on samples, an image or a cube: what is on a GPU is worked on there."""
     check_device(device)
     on_gpu = data.device == "cuda" if isinstance(data, Source) else is_on_gpu(data)
-    if device == "auto":
-        return "cuda" if on_gpu else "cpu"
-    if on_gpu and device == "cpu":
-        raise ValueError(
-            f'{name} is on a GPU, and device="cpu" asks for the processor; leave device out, or '
-            "pass a copy in memory."
-        )
-    return device
+    return "cuda" if on_gpu else device
 
 
 def local_engine(
     source: Source, n_jobs: int | None, device: str, block_size: int | None = None
 ) -> Engine:
     """The engine of this process: threads, or a GPU."""
-    if chosen_device(device, source, source.name) == "cuda":
+    if chosen_device(device, source) == "cuda":
         from kronlearn.cuda.engine import Cuda
 
         return Cuda(source, block_size)
@@ -74,7 +64,7 @@ def select_engine(
     name: str,
     source: Source,
     n_jobs: int | None,
-    device: str = "auto",
+    device: str = "cpu",
     block_size: int | None = None,
 ) -> Engine:
     """The engine of that name for a source.
@@ -88,11 +78,6 @@ def select_engine(
     elif name == "auto":
         client = _client_of_joblib()
     if client is None:
-        if name == "threads" and chosen_device(device, source, source.name) == "cuda":
-            raise ValueError(
-                f'engine="threads" does not run on a GPU, where {source.name} is or device="cuda" '
-                'asks for; use engine="auto".'
-            )
         return local_engine(source, n_jobs, device, block_size)
     if source.device != "cpu":
         raise ValueError(
@@ -101,7 +86,7 @@ def select_engine(
         )
     from kronlearn.engines.dask import Cluster
 
-    return Cluster(client, source, n_jobs, "cpu" if device == "auto" else device, block_size)
+    return Cluster(client, source, n_jobs, device, block_size)
 
 
 def _client_of_joblib() -> Client | None:

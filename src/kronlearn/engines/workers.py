@@ -22,9 +22,9 @@ class Workers:
     gpu: Gpu | None = None
 
     @classmethod
-    def of(cls, n_jobs: int | None, device: str, data: Any, name: str) -> Workers:
-        """As ``n_jobs`` and ``device`` say it, for an image or a cube that errors call ``name``."""
-        if chosen_device(device, data, name) == "cpu":
+    def of(cls, n_jobs: int | None, device: str, data: Any) -> Workers:
+        """As ``n_jobs`` and ``device`` say it, for an image or a cube."""
+        if chosen_device(device, data) == "cpu":
             return cls(resolve_n_jobs(n_jobs))
         from kronlearn.cuda.device import current_gpu
 

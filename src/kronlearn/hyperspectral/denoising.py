@@ -72,7 +72,7 @@ def denoise(
     dataset: str | None = None,
     nodata: float | int | None = None,
     n_jobs: int | None = None,
-    device: str = "auto",
+    device: str = "cpu",
     progress: Progress | None = None,
     full: bool = False,
 ) -> Any:
@@ -105,9 +105,9 @@ def denoise(
         The value that means no data; by default what the file says.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
-    device : {"auto", "cpu", "cuda"}, default "auto"
-        Where to compute: on the processor, or on an NVIDIA GPU (the extra ``cuda``); "auto" means
-        where the cube is.
+    device : {"cpu", "cuda"}, default "cpu"
+        Where to compute: on the processor, or on an NVIDIA GPU (the extra ``cuda``). A cube on a
+        GPU is worked on there.
     progress : callable, optional
         Called with the name of a stage and the fraction of it that is done; raising an exception
         stops the work.
@@ -134,7 +134,7 @@ def denoise(
     True
     """
     log = Stages(progress)
-    workers = Workers.of(n_jobs, device, cube, "cube")
+    workers = Workers.of(n_jobs, device, cube)
     opened = open_cube(in_memory(cube), band_axis, dataset, nodata)
     given = None if sigma is None else _given_sigma(sigma, opened)
     with single_threaded_blas(), _target(opened, out) as target:

@@ -92,7 +92,7 @@ def denoise(
     max_iter: int = 8,
     random_state: Any = 0,
     n_jobs: int | None = None,
-    device: str = "auto",
+    device: str = "cpu",
     progress: Progress | None = None,
     full: bool = False,
 ) -> Any:
@@ -145,9 +145,9 @@ def denoise(
         Chooses the patches that are learned from and the initial dictionary.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
-    device : {"auto", "cpu", "cuda"}, default "auto"
-        Where to compute: on the processor, or on an NVIDIA GPU (the extra ``cuda``); "auto" means
-        where the image is.
+    device : {"cpu", "cuda"}, default "cpu"
+        Where to compute: on the processor, or on an NVIDIA GPU (the extra ``cuda``). An image on a
+        GPU is worked on there.
     progress : callable, optional
         Called with the name of a stage and the fraction of it that is done; raising an exception
         stops the work.
@@ -171,7 +171,7 @@ def denoise(
     >>> bool(np.std(result - clean) < 0.5 * np.std(noisy - clean))
     True
     """
-    workers = Workers.of(n_jobs, device, image, "image")
+    workers = Workers.of(n_jobs, device, image)
     # Nobody else asks how long stages take.
     log = Stages(progress, workers.gpu.finish if full and workers.gpu is not None else None)
     channels = image_array(image, channel_axis, workers.gpu)

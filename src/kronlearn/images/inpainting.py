@@ -96,7 +96,7 @@ def inpaint(
     max_iter: int = 8,
     random_state: Any = 0,
     n_jobs: int | None = None,
-    device: str = "auto",
+    device: str = "cpu",
     progress: Progress | None = None,
     full: bool = False,
 ) -> Any:
@@ -138,9 +138,9 @@ def inpaint(
         Chooses the patches that are learned from and the initial dictionary.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
-    device : {"auto", "cpu", "cuda"}, default "auto"
-        Where to compute: on the processor, or on an NVIDIA GPU (the extra ``cuda``); "auto" means
-        where the image is.
+    device : {"cpu", "cuda"}, default "cpu"
+        Where to compute: on the processor, or on an NVIDIA GPU (the extra ``cuda``). An image on a
+        GPU is worked on there.
     progress : callable, optional
         Called with the name of a stage and the fraction of it that is done; raising an exception
         stops the work.
@@ -165,7 +165,7 @@ def inpaint(
     True
     """
     log = Stages(progress)
-    workers = Workers.of(n_jobs, device, image, "image")
+    workers = Workers.of(n_jobs, device, image)
     channels = image_array(in_memory(image), channel_axis)
     missing = _missing(channels, in_memory(mask), channel_axis)
     joint = spans_channels(dictionary, channels, channel_axis)
