@@ -78,9 +78,9 @@ class State:
 
     ``dictionary`` (float64) is what the next pass is run with, in which ``atoms_replaced`` atoms
     are new; ``history`` has an entry for every dictionary before it, of which ``passed`` is the
-    last, ``best`` the best and ``moments`` the full moments of the best one's pass, if there were
-    any. Further terms have joined after ``joined_at`` entries. ``stop_reason`` is None while there
-    is more to do.
+    last, ``best`` the best, with entry number ``best_at``, and ``moments`` the full moments of the
+    best one's pass, if there were any. Further terms have joined after ``joined_at`` entries.
+    ``stop_reason`` is None while there is more to do.
     """
 
     dictionary: Dictionary
@@ -88,6 +88,7 @@ class State:
     passed: Dictionary | None = None
     history: tuple[Entry, ...] = ()
     atoms_replaced: int = 0
+    best_at: int = 0
     joined_at: int = 0
     moments: Moments | None = None
     stop_reason: str | None = None
@@ -157,14 +158,15 @@ def _advanced(state: State, plan: Plan, source: Source, found: Iteration, second
         state.atoms_replaced,
         found.nonzeros / len(source),
     )
-    lowest = min((_goal(before, plan) for before in state.history), default=math.inf)
-    is_best = _goal(entry, plan) <= lowest
+    history = (*state.history, entry)
+    is_best = _goal(entry, plan) <= _goal(history[state.best_at], plan)
     after = State(
         dictionary=found.dictionary,
         best=state.dictionary if is_best else state.best,
         passed=state.dictionary,
-        history=(*state.history, entry),
+        history=history,
         atoms_replaced=found.atoms_replaced,
+        best_at=len(state.history) if is_best else state.best_at,
         joined_at=state.joined_at,
         moments=found.moments if is_best else state.moments,
     )

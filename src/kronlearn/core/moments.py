@@ -100,8 +100,11 @@ class Moments:
         With ``scales``, one array ``(n_j,)`` per mode, codes count times the scales of their atoms.
         """
         terms, (n, m) = len(stacks[0]), (self.n_atoms[mode], self.patch_shape[mode])
-        scaled = list(stacks) if scales is None else list(map(np.multiply, stacks, scales))
-        others = scaled[:mode] + scaled[mode + 1 :]
+        others = [
+            stack if scales is None else stack * scales[other]
+            for other, stack in enumerate(stacks)
+            if other != mode
+        ]
         xx, xy = self._paired
         c = _contracted(xy, mode, [stack.transpose(0, 2, 1) for stack in others], terms)
         c = c.reshape(-1, m)
@@ -191,8 +194,11 @@ def _contracted(
     Along the axis of every other mode the tensor is multiplied by that mode's matrix of the term.
     """
     weights = np.ones((terms, 1))
-    for matrices in others:
+    for number, matrices in enumerate(others):
         flat = matrices.reshape(terms, -1)
-        weights = (weights[:, :, None] * flat[:, None, :]).reshape(terms, -1)
-    size = tensor.shape[mode]
-    return np.asarray(weights @ np.moveaxis(tensor, mode, -1).reshape(-1, size))
+        if number > 0:
+            flat = (weights[:, :, None] * flat[:, None, :]).reshape(terms, -1)
+        weights = flat
+    order = [axis for axis in range(tensor.ndim) if axis != mode]
+    last = tensor.transpose(*order, mode)
+    return np.asarray(weights @ last.reshape(-1, last.shape[-1]))

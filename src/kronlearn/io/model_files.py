@@ -148,6 +148,7 @@ def save_state(path: PathLike, state: State, problem: dict[str, Any]) -> None:
     details = {
         "problem": problem,
         "atoms_replaced": state.atoms_replaced,
+        "best_at": state.best_at,
         "joined_at": state.joined_at,
         "converged": state.stop_reason == "converged",
     }
@@ -221,11 +222,15 @@ def _state(tensors: dict[str, Any], header: dict[str, Any], problem: dict[str, A
     history = tuple(
         Entry(rmse, seconds, int(replaced), mean) for rmse, seconds, replaced, mean in rows.tolist()
     )
+    best_at = int(header["best_at"])
+    if not 0 <= best_at < len(history):
+        raise ValueError(f"its best entry is number {best_at} of {len(history)}")
     return State(
         current,
         best,
         history=history,
         atoms_replaced=int(header["atoms_replaced"]),
+        best_at=best_at,
         joined_at=int(header["joined_at"]),
         stop_reason="converged" if header["converged"] else None,
     )
