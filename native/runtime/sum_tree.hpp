@@ -60,10 +60,8 @@ class SumTree {
 
   // The sum of all nodes, from the right.
   Sums total() const {
-    if (nodes_.empty()) return Sums(size_);
-    auto node = nodes_.rbegin();
-    Sums sum = node->second;
-    while (++node != nodes_.rend()) add_to(sum, node->second);
+    Sums sum(size_);
+    for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) add_to(sum, node->second);
     return sum;
   }
 
