@@ -22,7 +22,7 @@ import numpy as np
 from scipy import sparse
 
 from kronlearn.cuda.arrays import is_on_gpu
-from kronlearn.cuda.device import include_options, kernel_texts
+from kronlearn.cuda.device import defined, include_options, kernel_texts
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 HERE = Path(__file__).parent
@@ -60,25 +60,39 @@ def digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
-def _sized(file: str, **sizes: int) -> tuple[str, tuple[str, ...], bool]:
-    return file, tuple(f"-DKRONLEARN_{name}={size}" for name, size in sizes.items()), True
+def _sized(file: str, **sizes: object) -> tuple[str, tuple[str, ...], bool]:
+    return file, defined(**sizes), True
+
+
+def _alone(file: str, **sizes: object) -> tuple[str, tuple[str, ...], bool]:
+    return file, defined(**sizes), False
 
 
 _SHARED = 227 * 1024
+# Types of what is stored and of the arithmetic, and whether there are weights.
+_KINDS = (
+    *(("float", "float", 0), ("float", "double", 0), ("float", "float", 1)),
+    *(("double", "double", 0), ("double", "double", 1)),
+)
 # What the tests that are not slow compile, about in the order in which they need it.
 _NEEDED = (
-    *((f"{name}.cu", (), False) for name in ("coder", "codes", "block_sums")),
+    *(_alone("coder.cu", S=s, T=t, WEIGHTED=w) for s, t, w in _KINDS),
+    *(_alone(f"{name}.cu") for name in ("codes", "block_sums")),
     *(_sized("pursuit_pairs.cu", WIDTH=s, OLS=ols) for s, ols in ((4, 0), (4, 1), (15, 0))),
     _sized("pursuit_lanes.cu", M=8, N=16, WIDTH=6, OLS=0, BLOCK=8, SHARED=_SHARED),
     _sized("pursuit_lanes.cu", M=8, N=16, WIDTH=5, OLS=1, BLOCK=4, SHARED=_SHARED),
     *(_sized("threshold_fused.cu", WIDTH=s) for s in (5, 16)),
     _sized("full_updates.cu", M=8, N=8),
-    *((f"{name}.cu", (), False) for name in ("code_small", "code_single", "add_patches")),
-    *((f"{name}.cu", (), False) for name in ("recode", "code_double", "pixels")),
-    *((f"shrink_{name}.cu", (), False) for name in ("small", "single", "double")),
-    *(_sized(f"{name}.cu") for name in ("block_sums", "code_single", "recode", "code_small")),
-    *(_sized(f"{name}.cu") for name in ("add_patches", "shrink_single", "shrink_small")),
-    *(_sized(f"{name}.cu") for name in ("pixels", "noise", "group_sums", "chunk_sums")),
+    *(_alone("code_patches.cu", S="float", T="float", N=n, WEIGHTED=0) for n in (8, 16)),
+    *(_alone("code_patches.cu", S=s, T=t, N=0, WEIGHTED=w) for s, t, w in _KINDS),
+    *(_alone(f"{name}.cu") for name in ("screen_patches", "pixels", "shrink_small")),
+    *(_alone(f"{name}.cu", S=s) for name in ("add_patches", "shrink") for s in ("float", "double")),
+    *(_sized("code_patches.cu", S="float", T="float", N=n, WEIGHTED=0) for n in (0, 8, 16)),
+    _sized("code_patches.cu", S="float", T="float", N=0, WEIGHTED=1),
+    _sized("code_patches.cu", S="float", T="double", N=0, WEIGHTED=0),
+    *(_sized(f"{name}.cu") for name in ("block_sums", "screen_patches", "shrink_small")),
+    *(_sized(f"{name}.cu", S="float") for name in ("add_patches", "shrink", "group_sums")),
+    *(_sized(f"{name}.cu") for name in ("pixels", "noise", "chunk_sums")),
     _sized("pursuit_lanes.cu", M=32, N=32, WIDTH=8, OLS=1, BLOCK=8, SHARED=_SHARED),
     _sized("mode_updates.cu", M=8, N=16),
 )
@@ -130,7 +144,7 @@ def _compiled(file: str, options: tuple[str, ...], with_warps: bool) -> ctypes.C
 
 def _plain(text: str) -> str:
     """Without what may stand between a kernel's type and its name."""
-    return re.sub(r"__launch_bounds__\([^()]*\)|KRONLEARN_BLOCKS\(\d\)", "", text)
+    return re.sub(r"__launch_bounds__\([^()]*\)|KRONLEARN_BLOCKS\([^()]*\)", "", text)
 
 
 def _compile(command: list[str], source: str, built: Path) -> None:
@@ -174,9 +188,14 @@ class EmulatedGpu:
         for rows in pieces:
             yield rows, self.upload(source.read(rows.start, rows.stop))
 
-    def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
+    def compile_ahead(self, files: Any) -> None:
+        pass
+
+    def launch(
+        self, file: str, kernel: str, n_teams: int, *arguments: Any, options: tuple[str, ...] = ()
+    ) -> None:
         """Run a kernel with teams of one thread."""
-        getattr(compiled(file), kernel)(*map(_passed, arguments))
+        getattr(compiled(file, options), kernel)(*map(_passed, arguments))
 
     def launch_blocks(
         self,
@@ -210,10 +229,12 @@ class WarpGpu(EmulatedGpu):
 
     n_teams = 4
 
-    def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
+    def launch(
+        self, file: str, kernel: str, n_teams: int, *arguments: Any, options: tuple[str, ...] = ()
+    ) -> None:
         """Run a kernel with two teams a block: they share what is shared within one."""
         blocks, threads = 1 if n_teams <= 2 else 2, 64 if n_teams > 1 else 32
-        self.launch_blocks(file, kernel, blocks, threads, *arguments)
+        self.launch_blocks(file, kernel, blocks, threads, *arguments, options=options)
 
 
 class OnEmulatedGpu(np.ndarray):

@@ -14,10 +14,10 @@ struct Code {
   T residual2;
 };
 
-// ‖y − Σ x_l d_l‖²
+// ‖y − Σ x_l d_l‖²; needed by few samples, and compiled once for all who call it.
 template <class T>
-KRONLEARN_DEVICE T exact_residual2(Team team, const Shape& s, const Tables<T>& tables, const T* y,
-                                   const Code<T>& code) {
+KRONLEARN_OUTLINED T exact_residual2(Team team, const Shape& s, const Tables<T>& tables, const T* y,
+                                     const Code<T>& code) {
   T sum = 0;
   for (int e = team.lane; e < s.features(); e += Team::kSize) {
     T r = y[e];

@@ -1,44 +1,26 @@
-// Codes samples of any shape, a team of threads per sample.
+// Codes samples of any shape, a team of threads per sample. Compiled with the types of what is stored
+// (KRONLEARN_S) and of the arithmetic (KRONLEARN_T), and with or without weights (KRONLEARN_WEIGHTED): a call
+// needs one of these.
 #include "coder.cuh"
 
 namespace kronlearn {
 
-template <class T, class S>
-KRONLEARN_DEVICE void code_all(const Task<S>& task, const T* tables) {
-  const int64 count = task.list ? *task.list_count : task.count;
-  Arena<T> arena{static_cast<T*>(task.scratch) + first_team() * task.scratch_size};
-  Coder<T, S> coder(Team{}, task, tables, arena);
-  for (int64 c = first_team(); c < count; c += n_teams()) {
-    const int64 k = task.list ? task.list[c] : c;
-    coder.code(k, k);
-  }
-}
-
-template <class T, class S>
-KRONLEARN_DEVICE void count_scratch(const Task<S>& task, int64* numbers) {
-  Arena<T> arena{nullptr};
-  Coder<T, S> coder(Team{}, task, nullptr, arena);
-  *numbers = arena.used;
-}
+using StoredTask = Task<KRONLEARN_S>;
+using OwnCoder = Coder<KRONLEARN_T, KRONLEARN_S, KRONLEARN_WEIGHTED>;
 
 }  // namespace kronlearn
 
-KRONLEARN_KERNEL void code_float32(kronlearn::Task<float> task, const float* tables) {
-  kronlearn::code_all<float>(task, tables);
+KRONLEARN_KERNEL void code_samples(kronlearn::StoredTask task, const KRONLEARN_T* tables) {
+  using namespace kronlearn;
+  const int64 count = task.list ? *task.list_count : task.count;
+  Arena<KRONLEARN_T> arena{static_cast<KRONLEARN_T*>(task.scratch) + first_team() * task.scratch_size};
+  OwnCoder coder(Team{}, task, tables, arena);
+  for (int64 c = first_team(); c < count; c += n_teams()) coder.code(task.list ? task.list[c] : c);
 }
-KRONLEARN_KERNEL void code_float64(kronlearn::Task<double> task, const double* tables) {
-  kronlearn::code_all<double>(task, tables);
-}
-// Samples of single precision that need double.
-KRONLEARN_KERNEL void recode_float32(kronlearn::Task<float> task, const double* tables) {
-  kronlearn::code_all<double>(task, tables);
-}
-KRONLEARN_KERNEL void scratch_float32(kronlearn::Task<float> task, kronlearn::int64* numbers) {
-  kronlearn::count_scratch<float>(task, numbers);
-}
-KRONLEARN_KERNEL void scratch_float64(kronlearn::Task<double> task, kronlearn::int64* numbers) {
-  kronlearn::count_scratch<double>(task, numbers);
-}
-KRONLEARN_KERNEL void scratch_recode_float32(kronlearn::Task<float> task, kronlearn::int64* numbers) {
-  kronlearn::count_scratch<double>(task, numbers);
+
+KRONLEARN_KERNEL void count_scratch(kronlearn::StoredTask task, kronlearn::int64* numbers) {
+  using namespace kronlearn;
+  Arena<KRONLEARN_T> arena{nullptr};
+  OwnCoder coder(Team{}, task, nullptr, arena);
+  *numbers = arena.used;
 }

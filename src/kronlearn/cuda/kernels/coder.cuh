@@ -9,7 +9,8 @@
 
 namespace kronlearn {
 
-template <class T, class S>
+// S is the type of what is stored, T that of the arithmetic; kWeights: every entry of a sample has a weight.
+template <class T, class S, bool kWeights>
 class Coder {
  public:
   KRONLEARN_DEVICE Coder(Team team, const Task<S>& task, const T* tables, Arena<T>& arena)
@@ -26,7 +27,7 @@ class Coder {
     pursuit_.w = arena.take(width);
     code_.value = arena.take(width);
     code_.atom = reinterpret_cast<int*>(arena.take(width));
-    if (!task.weights) return;
+    if (!kWeights) return;
     weighted_.alpha = pursuit_.alpha;
     weighted_.nu = pursuit_.nu;
     weighted_.v = arena.take(atoms);
@@ -39,8 +40,7 @@ class Coder {
     weighted_.correlate = correlate_;
   }
 
-  // `row` is where the sample's code goes.
-  KRONLEARN_DEVICE void code(int64 k, int64 row) {
+  KRONLEARN_DEVICE void code(int64 k) {
     bool doubtful = load(k);
     if (!is_finite(energy_)) {
       if (team_.lane == 0) lower(task_.first_bad, task_.first + k);
@@ -50,11 +50,11 @@ class Coder {
     }
     if (!doubtful) doubtful = pursue();
     // Weighted samples are not coded again: their pursuit is the more stable one.
-    if (doubtful && task_.doubtful && !task_.weights) {
+    if (doubtful && task_.doubtful && !kWeights) {
       if (team_.lane == 0) task_.doubtful[take_ticket(task_.doubtful_count)] = int(k);
       return;
     }
-    write(row);
+    write(k);
   }
 
  private:
@@ -64,7 +64,7 @@ class Coder {
     const S* y = task_.samples + k * features;
     largest_weight_ = T(1);
     T sum = 0, largest = 0;
-    if (task_.weights) {
+    if constexpr (kWeights) {
       load_weights(task_.weights + k * features);
       // What has no weight may be anything, NaN too.
       for (int e = team_.lane; e < features; e += Team::kSize) {
@@ -99,7 +99,7 @@ class Coder {
   // Returns whether single precision is in doubt.
   KRONLEARN_DEVICE bool pursue() {
     const int width = task_.width;
-    if (task_.weights) {
+    if constexpr (kWeights) {
       for (int e = team_.lane; e < s_.features(); e += Team::kSize) {
         weighted_.root[e] = sqrt(weighted_.root[e]);
         weighted_.z[e] = weighted_.root[e] * y_[e];
@@ -107,22 +107,23 @@ class Coder {
       team_.sync();
       pursue_weighted(team_, s_, tables_, task_.method == kOls, weighted_, energy_, tol2_, width, code_);
       return false;
+    } else {
+      correlate(team_, s_, tables_.factors, y_, pursuit_.alpha, correlate_);
+      if (task_.method == kThreshold) {
+        threshold(team_, s_, pursuit_.alpha, energy_, tol2_, width, code_);
+        return false;
+      }
+      if (task_.method == kOls)
+        return Pursuit<T, true>(team_, s_, tables_, pursuit_, y_, energy_, tol2_, width, code_).run();
+      return Pursuit<T, false>(team_, s_, tables_, pursuit_, y_, energy_, tol2_, width, code_).run();
     }
-    correlate(team_, s_, tables_.factors, y_, pursuit_.alpha, correlate_);
-    if (task_.method == kThreshold) {
-      threshold(team_, s_, pursuit_.alpha, energy_, tol2_, width, code_);
-      return false;
-    }
-    if (task_.method == kOls)
-      return Pursuit<T, true>(team_, s_, tables_, pursuit_, y_, energy_, tol2_, width, code_).run();
-    return Pursuit<T, false>(team_, s_, tables_, pursuit_, y_, energy_, tol2_, width, code_).run();
   }
 
-  KRONLEARN_DEVICE void write(int64 row) {
+  KRONLEARN_DEVICE void write(int64 k) {
     const Code<T>& code = code_;
     const int width = task_.width;
-    int* index = task_.index + row * width;
-    S* value = task_.value + row * width;
+    int* index = task_.index + k * width;
+    S* value = task_.value + k * width;
     // Every entry finds its own place, which nobody else has.
     for (int l = team_.lane; l < code.nonzeros; l += Team::kSize) {
       const int atom = code.atom[l];
@@ -136,8 +137,8 @@ class Coder {
       value[l] = S(0);
     }
     if (team_.lane == 0) {
-      task_.nonzeros[row] = code.nonzeros;
-      task_.residual2[row] = S(code.residual2 * largest_weight_);
+      task_.nonzeros[k] = code.nonzeros;
+      task_.residual2[k] = S(code.residual2 * largest_weight_);
     }
     team_.sync();
   }

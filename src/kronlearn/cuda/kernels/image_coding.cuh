@@ -1,5 +1,5 @@
 // Every patch of an image becomes its sparse approximation, as native/images/image.cpp has it, and patches are added
-// up again. A file of kernels has what one kind of call needs: compiling all of them takes long.
+// up again.
 #pragma once
 
 #include "patches.cuh"
@@ -34,9 +34,8 @@ struct CodingTask {
 };
 
 // S is the type of what is stored, T that of the arithmetic. With a kN of 8 or 16 there are as many atoms in
-// each of two modes, and 8 pixels; neither weights nor thresholds are for these. kWeights: there may be
-// weights of pixels.
-template <class T, class S, int kN = 0, bool kWeights = kN == 0>
+// each of two modes, and 8 pixels; neither weights nor thresholds are for these. kWeights: pixels have weights.
+template <class T, class S, int kN, bool kWeights>
 class PatchCoder {
   static constexpr int kM = 8;
 
@@ -55,7 +54,7 @@ class PatchCoder {
     if (kN > 0) return;
     pursuit_.alpha = arena.take(atoms);
     pursuit_.nu = arena.take(atoms);
-    if (!known()) {
+    if (!kWeights) {
       pursuit_.h = arena.take(int64(width) * s_.n1);
       return;
     }
@@ -75,10 +74,10 @@ class PatchCoder {
   KRONLEARN_DEVICE void run(int64 k) {
     load(task_.grid.offset(task_.patches.first + k));
     bool doubtful = false;
-    if (!known())
-      doubtful = code();
-    else if constexpr (kWeights)
+    if constexpr (kWeights)
       code_weighted();
+    else
+      doubtful = code();
     // Weighted patches are not coded again: their pursuit is the more stable one.
     if (doubtful && task_.doubtful) {
       if (team_.lane == 0) task_.doubtful[take_ticket(task_.doubtful_count)] = int(k);
@@ -92,18 +91,17 @@ class PatchCoder {
   KRONLEARN_DEVICE int features() const { return kN > 0 ? kM * kM : s_.features(); }
   KRONLEARN_DEVICE int m2() const { return kN > 0 ? kM : s_.m2; }
   KRONLEARN_DEVICE int n2() const { return kN > 0 ? kN : s_.n2; }
-  KRONLEARN_DEVICE const S* known() const { return kWeights ? task_.known : nullptr; }
 
   // Takes out a patch, without its mean (of what is known of it). The mean is added up in the order that
   // native/images/image.cpp has: patches of a constant image are then zero, or not, on both.
   KRONLEARN_DEVICE void load(int64 offset) {
     for (int e = team_.lane; e < features(); e += Team::kSize) {
       y_[e] = T(task_.image[offset + task_.places[e]]);
-      if (known()) weighted_.root[e] = T(known()[offset + task_.places[e]]);
+      if (kWeights) weighted_.root[e] = T(task_.known[offset + task_.places[e]]);
     }
     team_.sync();
     S total = S(features()), sum = 0;
-    if (known()) {
+    if (kWeights) {
       total = 0;
       for (int e = 0; e < features(); ++e) {
         const S weight = S(weighted_.root[e]);
@@ -125,7 +123,7 @@ class PatchCoder {
     importance_ = total / S(features());
     team_.sync();
     for (int e = team_.lane; e < features(); e += Team::kSize) {
-      const bool unknown = known() && !(weighted_.root[e] > T(0));
+      const bool unknown = kWeights && !(weighted_.root[e] > T(0));
       y_[e] = unknown ? T(0) : T(S(S(y_[e]) - mean_));
     }
     team_.sync();
@@ -230,21 +228,6 @@ KRONLEARN_DEVICE T* scratch_of_team(void* scratch, int64 size) {
   if (is_near<T>(size)) return near[threadIdx.x / Team::kSize * kNumbers / 4].x;
 #endif
   return static_cast<T*>(scratch) + first_team() * size;
-}
-
-template <class T, int kN, bool kWeights, class S>
-KRONLEARN_DEVICE void code_patches(const CodingTask<S>& task, const T* tables) {
-  const int64 count = task.list ? *task.list_count : task.patches.count;
-  Arena<T> arena{scratch_of_team<T>(task.scratch, task.scratch_size)};
-  PatchCoder<T, S, kN, kWeights> coder(Team{}, task, tables, arena);
-  for (int64 c = first_team(); c < count; c += n_teams()) coder.run(task.list ? task.list[c] : c);
-}
-
-template <class T, int kN, bool kWeights, class S>
-KRONLEARN_DEVICE void count_scratch(const CodingTask<S>& task, int64* numbers) {
-  Arena<T> arena{nullptr};
-  PatchCoder<T, S, kN, kWeights> coder(Team{}, task, nullptr, arena);
-  tell(arena.used, !is_near<T>(arena.used), numbers);
 }
 
 }  // namespace kronlearn

@@ -68,8 +68,8 @@ KRONLEARN_DEVICE void square_product(Team team, const T* factor, int outer, int 
 
 // correlate() with square factors.
 template <class T>
-KRONLEARN_DEVICE void correlate_square(Team team, const Shape& s, const T* factors, const T* y,
-                                       T* out, T* scratch) {
+KRONLEARN_OUTLINED void correlate_square(Team team, const Shape& s, const T* factors, const T* y,
+                                         T* out, T* scratch) {
   bool usual = true;
   for (int i = 0; i < s.n_modes; ++i) usual = usual && (s.m[i] == 4 || s.m[i] == 8 || s.m[i] == 16);
   if (!usual) return correlate(team, s, factors, y, out, scratch);
@@ -165,19 +165,5 @@ class Shrinkage {
   Matcher<T> matcher_;
   T *y_, *c_, *g_, *scratch_;
 };
-
-template <class S>
-KRONLEARN_DEVICE void shrink_groups(const ShrinkTask<S>& task) {
-  Arena<S> arena{static_cast<S*>(task.scratch) + first_team() * task.scratch_size};
-  Shrinkage<S> shrinkage(Team{}, task, task.scale(), arena);
-  for (int64 k = first_team(); k < task.count; k += n_teams()) shrinkage.run(task.first + k);
-}
-
-template <class S>
-KRONLEARN_DEVICE void count_scratch(const ShrinkTask<S>& task, int64* numbers) {
-  Arena<S> arena{nullptr};
-  Shrinkage<S> shrinkage(Team{}, task, 1.0, arena);
-  tell(arena.used, true, numbers);
-}
 
 }  // namespace kronlearn

@@ -16,14 +16,14 @@ KRONLEARN_DEVICE void shrink_usual_groups(const ShrinkTask<float>& task) {
 
 }  // namespace kronlearn
 
-KRONLEARN_KERNEL KRONLEARN_BLOCKS(5) void shrink_float32_8(
+KRONLEARN_KERNEL KRONLEARN_BLOCKS(5) void shrink_groups(
     KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task) {
   kronlearn::shrink_usual_groups(task);
 }
-KRONLEARN_KERNEL void spread_float32_8(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task) {
+KRONLEARN_KERNEL void spread(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task) {
   kronlearn::spread_weights(task);
 }
-KRONLEARN_KERNEL void scratch_shrink_float32_8(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task,
-                                               kronlearn::int64* numbers) {
+KRONLEARN_KERNEL void count_scratch(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task,
+                                    kronlearn::int64* numbers) {
   kronlearn::tell(kronlearn::kNearNumbers, kronlearn::Team::kSize == 1, numbers);
 }

@@ -1,18 +1,16 @@
-// A team: the threads that code one sample together. On a GPU it is a warp, or a block where a file
-// says so (KRONLEARN_TEAM: its threads); compiled for a processor it is a single thread, which is how the
-// kernels are tested where there is no GPU.
+// A team: the threads that code one sample together. On a GPU it is a warp; compiled for a processor it is a
+// single thread, which is how the kernels are tested where there is no GPU.
 #pragma once
-
-#if !defined(KRONLEARN_TEAM)
-#define KRONLEARN_TEAM 32
-#endif
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define KRONLEARN_DEVICE __device__ __forceinline__
+// A function that is not repeated wherever it is called: kernels compile faster.
+#define KRONLEARN_OUTLINED __device__ __noinline__
 #define KRONLEARN_KERNEL extern "C" __global__
 #else
 #include <cmath>
 #define KRONLEARN_DEVICE inline
+#define KRONLEARN_OUTLINED inline
 #define KRONLEARN_KERNEL extern "C"
 using std::fabs;
 using std::sqrt;
@@ -40,22 +38,17 @@ struct Best {
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 struct Team {
-  static constexpr int kSize = KRONLEARN_TEAM, kWarps = kSize / 32;
+  static constexpr int kSize = 32;
   int lane = threadIdx.x % kSize;
 
   // What one thread has written before, others read after.
-  KRONLEARN_DEVICE void sync() const {
-    if constexpr (kWarps == 1)
-      __syncwarp();
-    else
-      __syncthreads();
-  }
+  KRONLEARN_DEVICE void sync() const { __syncwarp(); }
 
   // The same bits in every thread.
   template <class T>
   KRONLEARN_DEVICE T sum(T x) const {
     for (int o = 16; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
-    return over_warps(x, [](T& a, T b) { a += b; });
+    return x;
   }
 
   template <class T>
@@ -63,41 +56,10 @@ struct Team {
     for (int o = 16; o > 0; o /= 2)
       b.consider(__shfl_xor_sync(0xffffffffu, b.value, o),
                  __shfl_xor_sync(0xffffffffu, b.number, o));
-    return over_warps(b, [](Best<T>& one, Best<T> other) { one.consider(other.value, other.number); });
+    return b;
   }
 
-  KRONLEARN_DEVICE bool any(bool x) const {
-    return over_warps(bool(__any_sync(0xffffffffu, x)), [](bool& one, bool other) { one |= other; });
-  }
-
- private:
-  // What warps have found, put together.
-  template <class T, class Add>
-  KRONLEARN_DEVICE T over_warps(T x, Add add) const {
-    if constexpr (kWarps == 1) {
-      return x;
-    } else {
-      __shared__ T found[kWarps];
-      __syncthreads();
-      if (lane % 32 == 0) found[lane / 32] = x;
-      __syncthreads();
-      T all[kWarps];
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) all[w] = found[w];
-#pragma unroll
-      for (int o = kWarps / 2; o > 0; o /= 2)
-#pragma unroll
-        for (int w = 0; w < o; ++w) add(all[w], all[w + o]);
-      return all[0];
-    }
-  }
-};
-
-// All threads of a block.
-struct Crowd {
-  int lane = threadIdx.x, size = blockDim.x;
-
-  KRONLEARN_DEVICE void sync() const { __syncthreads(); }
+  KRONLEARN_DEVICE bool any(bool x) const { return __any_sync(0xffffffffu, x); }
 };
 
 KRONLEARN_DEVICE int64 first_team() {
@@ -125,12 +87,6 @@ struct Team {
     return b;
   }
   bool any(bool x) const { return x; }
-};
-
-struct Crowd {
-  int lane = 0, size = 1;
-
-  void sync() const {}
 };
 
 inline int64 first_team() { return 0; }
