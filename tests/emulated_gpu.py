@@ -166,6 +166,7 @@ class EmulatedGpu:
     xp: Any = np
     n_teams = 1
     n_multiprocessors = 1
+    capability = 9, 0
     shared_memory = 227 * 1024
 
     def upload(self, array: Any) -> Any:
@@ -212,6 +213,11 @@ class EmulatedGpu:
         addresses = (ctypes.c_void_p * len(holders))(*(ctypes.addressof(h) for h in holders))
         call = getattr(compiled(file, options, with_warps=True), f"call_{kernel}")
         call(ctypes.c_uint(blocks), ctypes.c_uint(threads), ctypes.c_size_t(shared), addresses)
+
+    def blocks_at_once(
+        self, file: str, kernel: str, threads: int, options: tuple[str, ...], shared: int
+    ) -> int:
+        return (self.shared_memory + 1024) // (shared + 1024)
 
     def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         return enqueue

@@ -32,6 +32,8 @@ _KERNELS = Path(__file__).parent / "kernels"
 _FOLDERS = (_KERNELS, Path(__file__).parents[3] / "native")
 _TEAM = 32
 _TEAMS_PER_BLOCK = 4
+# Bytes of shared memory that a block takes besides its own.
+_SYSTEM_SHARED = 1024
 # NVRTC compiles as many files at a time as there are threads that ask it to.
 _compilers = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "kronlearn-compiler")
 
@@ -88,9 +90,18 @@ class Gpu:
         return int(self._properties["multiProcessorCount"])
 
     @cached_property
+    def capability(self) -> tuple[int, int]:
+        """The compute capability, such as (9, 0)."""
+        return int(self._properties["major"]), int(self._properties["minor"])
+
+    @cached_property
     def shared_memory(self) -> int:
-        """Bytes of shared memory that a block can have."""
-        return int(self._properties["sharedMemPerBlockOptin"])
+        """Bytes of shared memory that a block can have.
+
+        For tests, the environment variable KRONLEARN_SHARED_MEMORY lowers it.
+        """
+        most = int(self._properties["sharedMemPerBlockOptin"])
+        return min(most, int(os.environ.get("KRONLEARN_SHARED_MEMORY", most)))
 
     @cached_property
     def _properties(self) -> Any:
@@ -150,11 +161,19 @@ class Gpu:
         shared: int = 0,
     ) -> None:
         """Run a kernel of a file, compiled with options, with ``shared`` bytes for each block."""
-        function = _function(self, file, kernel, options)
-        with self._shared_sizes:
-            if shared > function.max_dynamic_shared_size_bytes:
-                function.max_dynamic_shared_size_bytes = shared
+        function = _function(self, file, kernel, options, shared)
         function((blocks,), (threads,), tuple(map(_plain, arguments)), shared_mem=shared)
+
+    def blocks_at_once(
+        self, file: str, kernel: str, threads: int, options: tuple[str, ...], shared: int
+    ) -> int:
+        """How many blocks of a kernel a multiprocessor has room for."""
+        function = _function(self, file, kernel, options, shared).kernel.ptr
+        ask = self.xp.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
+        # A multiprocessor has as much shared memory as a block can have, and all of what blocks
+        # take for the system.
+        room = (self.shared_memory + _SYSTEM_SHARED) // (shared + _SYSTEM_SHARED)
+        return min(int(ask(function, threads, shared)), room)
 
     def recorded(self, enqueue: Callable[[], None]) -> Any:
         """Some work, to be done again and again by :meth:`replayed`; it is done once for this."""
@@ -237,11 +256,15 @@ class _Log:
 
 
 @cache
-def _function(gpu: Gpu, file: str, kernel: str, options: tuple[str, ...]) -> Any:
+def _function(gpu: Gpu, file: str, kernel: str, options: tuple[str, ...], shared: int) -> Any:
+    """A kernel that may have so many bytes of shared memory for a block."""
     code, options, log = _compiling(gpu, file, options).result()
     function = gpu.xp.RawKernel(code, kernel, options)
     # CuPy has the compiled file in memory, by all three of these.
     function.compile(log_stream=log)
+    with gpu._shared_sizes:
+        if shared > function.max_dynamic_shared_size_bytes:
+            function.max_dynamic_shared_size_bytes = shared
     return function
 
 

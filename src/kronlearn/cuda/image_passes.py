@@ -17,7 +17,7 @@ from kronlearn.cuda.tasks import METHODS
 if TYPE_CHECKING:
     from kronlearn.cuda.images import GpuImages
 
-__all__ = ["Coding", "Scratch", "Tell", "pointers"]
+__all__ = ["Coding", "Scratch", "Tell", "coding_options", "pointers"]
 
 #: Called with the share that is done.
 Tell = Callable[[float], object] | None
@@ -45,6 +45,14 @@ _CODING = np.dtype(
     ],
     align=True,
 )
+
+
+def coding_options(
+    stored: Any, arithmetic: Any, usual_atoms: int = 0, weighted: bool = False
+) -> tuple[str, ...]:
+    """What code_patches.cu is compiled with, for these dtypes."""
+    types = {"S": c_type(stored), "T": c_type(arithmetic)}
+    return defined(**types, N=usual_atoms, WEIGHTED=int(weighted))
 
 
 class Scratch:
@@ -136,7 +144,10 @@ class Coding:
         kinds = [(self.owner.dtype, self._usual_atoms())]
         if self.single:
             kinds.append((np.dtype(np.float64), 0))
-        files = [("code_patches.cu", self._options(*kind)) for kind in kinds]
+        weighted = "known" in self.arrays
+        files = [
+            ("code_patches.cu", coding_options(self.owner.dtype, *kind, weighted)) for kind in kinds
+        ]
         self.gpu.compile_ahead(files)
         coders = [
             Scratch(self.owner, *file, task, kind, (self.settings["width"],))
@@ -164,11 +175,6 @@ class Coding:
                 progress(stop / pieces[-1][1])
         if average is not None:
             xp.divide(self.arrays["numerator"].array, self.arrays["denominator"].array, average)
-
-    def _options(self, arithmetic: np.dtype[Any], usual_atoms: int) -> tuple[str, ...]:
-        """What the kernel that codes is compiled with."""
-        types = {"S": c_type(self.owner.dtype), "T": c_type(arithmetic)}
-        return defined(**types, N=usual_atoms, WEIGHTED=int("known" in self.arrays))
 
     def _usual_atoms(self) -> int:
         """Atoms of a side, where patches and atoms have a shape that there is a faster kernel for.

@@ -9,25 +9,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.coder import METHODS as CODER_METHODS
+from kronlearn.core.coder import Coder
 from kronlearn.cuda.arrays import adopted, is_on_gpu
-from kronlearn.cuda.device import Gpu
+from kronlearn.cuda.device import Gpu, c_type, defined
 from kronlearn.cuda.group_passes import Shrinkage
-from kronlearn.cuda.image_passes import Coding, Tell
+from kronlearn.cuda.image_passes import Coding, Tell, coding_options
 from kronlearn.cuda.memory import current_limit
+from kronlearn.cuda.quick import quick_kernels
 from kronlearn.cuda.slabs import Axis, Grid, PlacedArray
 from kronlearn.cuda.tables import gpu_tables
 from kronlearn.cuda.tasks import METHODS, check_method
 
-__all__ = ["GpuImages"]
+__all__ = ["GpuImages", "compile_ahead"]
 
 # More memory than this does not make passes faster; this much is free on any GPU that is of use.
 _USEFUL_MEMORY, _SMALL_MEMORY = 1 << 30, 1 << 29
+
+
+@cache
+def compile_ahead(gpu: Gpu) -> None:
+    """Begin to compile all that usual images are denoised with.
+
+    Usual are patches of 8 × 8 pixels, and 16 × 16 atoms that are learned. What others need is
+    compiled when it is launched.
+    """
+    single, double = np.dtype(np.float32), np.dtype(np.float64)
+    files: list[tuple[str, tuple[str, ...]]] = [
+        (file, ()) for file in ("pixels.cu", "noise.cu", "shrink_small.cu")
+    ]
+    learning = quick_kernels(gpu, [np.empty((8, 16))] * 2, single, Coder("ols", 16))
+    if learning is not None:
+        files += [(learning.file, learning.options), ("mode_updates.cu", defined(M=8, N=16))]
+    files += [
+        ("code_patches.cu", coding_options(single, single, 16)),
+        ("code_patches.cu", coding_options(single, double)),
+        ("screen_patches.cu", ()),
+        *((file, defined(S=c_type(single))) for file in ("add_patches.cu", "group_sums.cu")),
+    ]
+    gpu.compile_ahead(files)
 
 
 class GpuImages:
