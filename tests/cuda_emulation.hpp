@@ -38,7 +38,6 @@
 #define __constant__ static
 #define __shared__ static
 #define __forceinline__ inline
-#define __noinline__
 #define __grid_constant__
 #define __launch_bounds__(...)
 

@@ -68,8 +68,8 @@ KRONLEARN_DEVICE void square_product(Team team, const T* factor, int outer, int 
 
 // correlate() with square factors.
 template <class T>
-KRONLEARN_OUTLINED void correlate_square(Team team, const Shape& s, const T* factors, const T* y,
-                                         T* out, T* scratch) {
+KRONLEARN_DEVICE void correlate_square(Team team, const Shape& s, const T* factors, const T* y,
+                                       T* out, T* scratch) {
   bool usual = true;
   for (int i = 0; i < s.n_modes; ++i) usual = usual && (s.m[i] == 4 || s.m[i] == 8 || s.m[i] == 16);
   if (!usual) return correlate(team, s, factors, y, out, scratch);
@@ -105,8 +105,10 @@ class Shrinkage {
   KRONLEARN_DEVICE void run(int64 number) {
     const int64* offsets = matcher_.match(number);
     for (int plane = 0; plane < task_.planes; ++plane) {
-      transform(task_.guide + plane * task_.pixels, offsets, g_);
-      transform(task_.image + plane * task_.pixels, offsets, c_);
+      // One after the other, so that this is compiled once.
+#pragma unroll 1
+      for (int of_image = 0; of_image < 2; ++of_image)
+        transform((of_image ? task_.image : task_.guide) + plane * task_.pixels, offsets, of_image ? c_ : g_);
       const T kept = shrink();
       correlate_square(team_, task_.shape, task_.synthesis, c_, y_, scratch_);
       if (!add(plane, offsets, T(1) / (kept > T(1) ? kept : T(1)))) task_.notes[2] = 1;

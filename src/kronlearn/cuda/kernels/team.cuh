@@ -4,13 +4,10 @@
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define KRONLEARN_DEVICE __device__ __forceinline__
-// A function that is not repeated wherever it is called: kernels compile faster.
-#define KRONLEARN_OUTLINED __device__ __noinline__
 #define KRONLEARN_KERNEL extern "C" __global__
 #else
 #include <cmath>
 #define KRONLEARN_DEVICE inline
-#define KRONLEARN_OUTLINED inline
 #define KRONLEARN_KERNEL extern "C"
 using std::fabs;
 using std::sqrt;
