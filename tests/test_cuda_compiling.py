@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import nvrtc
 from emulated_gpu import COMPILER, EmulatedGpu
 from kronlearn.core.coder import Coder
 from kronlearn.cuda import device
+from kronlearn.cuda.device import defined
 from kronlearn.cuda.quick import quick_kernels
 
 FILES = [("codes.cu", ()), ("pixels.cu", ("-DKRONLEARN_S=float",))]
@@ -114,3 +119,49 @@ def test_kernels_are_chosen_by_what_a_gpu_has():
     assert chosen(SmallGpu(), 8, 8, 15) is None
     assert "-DKRONLEARN_SHARED=101376" in chosen(SmallGpu(), 8, 16, 6).options
     assert chosen(OldGpu(), 8, 16, 6) is None
+
+
+#: Kilobytes of shared memory that a block can have on GPUs of an architecture.
+ARCHITECTURES = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_120": 99}
+#: Types of what is stored and of the arithmetic, and whether there are weights: some of each.
+KINDS = (("float", "float", 0), ("float", "double", 0), ("double", "double", 1))
+
+
+def variants(shared: int) -> dict[str, list[tuple[str, ...]]]:
+    """What files are compiled with."""
+    stored = [defined(S=kind) for kind in ("float", "double")]
+    coding = [defined(S=s, T=t, WEIGHTED=w) for s, t, w in KINDS]
+    lanes = [(8, 16, 6, 0), (8, 16, 16, 1), (32, 32, 8, 1)]
+    return {
+        "coder.cu": coding,
+        "code_patches.cu": [
+            *((*options, *defined(N=0)) for options in coding),
+            *((*coding[0], *defined(N=n)) for n in (8, 16)),
+        ],
+        **dict.fromkeys(("add_patches.cu", "group_sums.cu", "shrink.cu"), stored),
+        "pursuit_pairs.cu": [defined(WIDTH=s, OLS=ols) for s, ols in ((6, 0), (16, 1))],
+        "threshold_fused.cu": [defined(WIDTH=16)],
+        "pursuit_lanes.cu": [
+            defined(M=m, N=n, WIDTH=s, OLS=ols, SHARED=shared) for m, n, s, ols in lanes
+        ],
+        "full_updates.cu": [defined(M=8, N=8)],
+        "mode_updates.cu": [defined(M=m, N=n) for m, n in ((8, 16), (32, 32))],
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_kernels_compile_and_find_room_in_registers(architecture):
+    if nvrtc.library() is None:
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
+    files = sorted(path.name for path in Path(device.__file__).parent.glob("kernels/*.cu"))
+    known = variants(ARCHITECTURES[architecture] * 1024)
+    wanted = [(file, options) for file in files for options in known.get(file, [()])]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(lambda each: nvrtc.compiled(*each, architecture), wanted))
+    for (file, options), kernels in zip(wanted, found, strict=True):
+        quick = file.startswith(("pursuit", "threshold"))
+        for kernel, resources in kernels.items():
+            case = file, options, kernel, resources
+            assert resources.spilled <= (384 if quick else 64), case
+            assert quick or resources.registers <= 192, case
