@@ -63,8 +63,8 @@ def _gpu(device: int) -> Gpu:
     except (ImportError, RuntimeError) as problem:
         raise RuntimeError(
             'device="cuda" compiles its kernels with NVRTC, which CuPy cannot load '
-            f"({str(problem).strip()}): pip install '.[cuda13]', or '.[cuda12]' for CuPy for "
-            "CUDA 12, in the checkout of kronlearn."
+            f"({str(problem).strip()}): pip install '.[cuda13]' in the checkout of kronlearn, or "
+            "'.[cuda12]' where the driver is too old for CUDA 13."
         ) from None
     return Gpu(cupy())
 
