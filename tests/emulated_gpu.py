@@ -36,7 +36,7 @@ _EMULATION = ("cuda_emulation.hpp", "cuda_matrices.hpp")
 # Kernels are not written for strict aliasing, which CUDA does not assume either.
 _OPTIONS = ("-std=c++17", "-O1", "-fno-strict-aliasing", "-w", "-shared", "-fPIC")
 
-_WITH_WARPS = """
+_SOURCE = """
 #include "cuda_emulation.hpp"
 #include "{file}"
 template <class... P, size_t... I>
@@ -60,14 +60,16 @@ def digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
-def _sized(file: str, **sizes: object) -> tuple[str, tuple[str, ...], bool]:
-    return file, defined(**sizes), True
+def _sized(file: str, **sizes: object) -> tuple[str, tuple[str, ...]]:
+    return file, defined(**sizes)
 
 
-def _alone(file: str, **sizes: object) -> tuple[str, tuple[str, ...], bool]:
-    return file, defined(**sizes), False
+def _alone(file: str, **sizes: object) -> tuple[str, tuple[str, ...]]:
+    return file, (*defined(**sizes), *_ALONE)
 
 
+# Teams of a single thread.
+_ALONE = defined(LANES=1)
 _SHARED = 227 * 1024
 # Types of what is stored and of the arithmetic, and whether there are weights.
 _KINDS = (
@@ -111,27 +113,25 @@ def stop_compiling() -> None:
     _ahead.shutdown(wait=False, cancel_futures=True)
 
 
-def compiled(file: str, options: tuple[str, ...] = (), with_warps: bool = False) -> ctypes.CDLL:
-    """The kernels of a file for the processor, one thread per team, or with all of their threads.
+def compiled(file: str, options: tuple[str, ...] = ()) -> ctypes.CDLL:
+    """The kernels of a file for the processor.
 
     What was compiled before is found again by all that it was made of.
     """
-    ahead = _compiling.get((file, options, with_warps))
+    ahead = _compiling.get((file, options))
     if ahead is None or ahead.cancel():
-        return _compiled(file, options, with_warps)
+        return _compiled(file, options)
     return ahead.result()
 
 
 @cache
-def _compiled(file: str, options: tuple[str, ...], with_warps: bool) -> ctypes.CDLL:
+def _compiled(file: str, options: tuple[str, ...]) -> ctypes.CDLL:
     assert COMPILER is not None
     texts = kernel_texts(file)
-    source = f'#include "{file}"\n'
-    if with_warps:
-        kernels = re.findall(r"^KRONLEARN_KERNEL.*?\s(\w+)\(", _plain(texts[file]), re.M | re.S)
-        calls = "".join(f"KRONLEARN_CALL({kernel})\n" for kernel in kernels)
-        source = _WITH_WARPS.format(file=file, calls=calls)
-        texts |= {name: (HERE / name).read_text() for name in _EMULATION}
+    kernels = re.findall(r"^KRONLEARN_KERNEL.*?\s(\w+)\(", _plain(texts[file]), re.M | re.S)
+    calls = "".join(f"KRONLEARN_CALL({kernel})\n" for kernel in kernels)
+    source = _SOURCE.format(file=file, calls=calls)
+    texts |= {name: (HERE / name).read_text() for name in _EMULATION}
     command = [COMPILER, *_OPTIONS, *options, f"-I{HERE}", *include_options(), "-x", "c++"]
     own = digest(source, *command, *(texts[name] for name in sorted(texts)))
     built = CACHE / f"{Path(file).stem}-{own[:32]}.so"
@@ -195,8 +195,8 @@ class EmulatedGpu:
     def launch(
         self, file: str, kernel: str, n_teams: int, *arguments: Any, options: tuple[str, ...] = ()
     ) -> None:
-        """Run a kernel with teams of one thread."""
-        getattr(compiled(file, options), kernel)(*map(_passed, arguments))
+        """Run a kernel with a team of one thread."""
+        self.launch_blocks(file, kernel, 1, 1, *arguments, options=(*options, *_ALONE))
 
     def launch_blocks(
         self,
@@ -208,10 +208,10 @@ class EmulatedGpu:
         options: tuple[str, ...] = (),
         shared: int = 0,
     ) -> None:
-        """Run a kernel with all of its threads, and 32 of them in a warp."""
+        """Run a kernel with all of its threads."""
         holders = [_passed(argument) for argument in arguments]
         addresses = (ctypes.c_void_p * len(holders))(*(ctypes.addressof(h) for h in holders))
-        call = getattr(compiled(file, options, with_warps=True), f"call_{kernel}")
+        call = getattr(compiled(file, options), f"call_{kernel}")
         call(ctypes.c_uint(blocks), ctypes.c_uint(threads), ctypes.c_size_t(shared), addresses)
 
     def blocks_at_once(

@@ -66,11 +66,17 @@ def _gpu(device: int) -> Gpu:
             f"({str(problem).strip()}): pip install '.[cuda13]' in the checkout of kronlearn, or "
             "'.[cuda12]' where the driver is too old for CUDA 13."
         ) from None
-    return Gpu(cupy())
+    return Gpu(cupy(), device)
 
 
 class Gpu:
-    """The current GPU, through CuPy; several threads may use it at the same time.
+    """A GPU, through CuPy; several threads may use it at the same time.
+
+    Parameters
+    ----------
+    cupy : module
+    device : int
+        Which GPU it is.
 
     Attributes
     ----------
@@ -78,11 +84,10 @@ class Gpu:
         CuPy: the functions of NumPy for arrays on the GPU.
     """
 
-    def __init__(self, cupy: Any) -> None:
-        self.xp = cupy
+    def __init__(self, cupy: Any, device: int = 0) -> None:
+        self.xp, self._device = cupy, device
         self._of_thread = threading.local()
         self._shared_sizes = threading.Lock()
-        self._device = int(cupy.cuda.Device().id)
 
     @cached_property
     def n_multiprocessors(self) -> int:

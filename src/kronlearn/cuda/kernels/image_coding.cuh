@@ -222,11 +222,9 @@ KRONLEARN_DEVICE bool is_near(int64 size) {
 
 template <class T>
 KRONLEARN_DEVICE T* scratch_of_team(void* scratch, int64 size) {
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
   constexpr int kNumbers = kNearBytes / sizeof(T);
   __shared__ Four<T> near[kTeams * kNumbers / 4];
   if (is_near<T>(size)) return near[threadIdx.x / Team::kSize * kNumbers / 4].x;
-#endif
   return static_cast<T*>(scratch) + first_team() * size;
 }
 

@@ -1,16 +1,11 @@
-// A team: the threads that code one sample together. On a GPU it is a warp; compiled for a processor it is a
-// single thread, which is how the kernels are tested where there is no GPU.
+// A team: the threads that code one sample together, a warp. Where kernels are tested without a GPU, a team may
+// have a single thread, which takes less time.
 #pragma once
 
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define KRONLEARN_DEVICE __device__ __forceinline__
 #define KRONLEARN_KERNEL extern "C" __global__
-#else
-#include <cmath>
-#define KRONLEARN_DEVICE inline
-#define KRONLEARN_KERNEL extern "C"
-using std::fabs;
-using std::sqrt;
+#if !defined(KRONLEARN_LANES)
+#define KRONLEARN_LANES 32
 #endif
 
 namespace kronlearn {
@@ -32,10 +27,8 @@ struct Best {
   }
 };
 
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-
 struct Team {
-  static constexpr int kSize = 32;
+  static constexpr int kSize = KRONLEARN_LANES;
   int lane = threadIdx.x % kSize;
 
   // What one thread has written before, others read after.
@@ -44,13 +37,13 @@ struct Team {
   // The same bits in every thread.
   template <class T>
   KRONLEARN_DEVICE T sum(T x) const {
-    for (int o = 16; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
+    for (int o = kSize / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
     return x;
   }
 
   template <class T>
   KRONLEARN_DEVICE Best<T> best(Best<T> b) const {
-    for (int o = 16; o > 0; o /= 2)
+    for (int o = kSize / 2; o > 0; o /= 2)
       b.consider(__shfl_xor_sync(0xffffffffu, b.value, o),
                  __shfl_xor_sync(0xffffffffu, b.number, o));
     return b;
@@ -64,36 +57,7 @@ KRONLEARN_DEVICE int64 first_team() {
 }
 KRONLEARN_DEVICE int64 n_teams() { return int64(gridDim.x) * (blockDim.x / Team::kSize); }
 KRONLEARN_DEVICE int take_ticket(int* counter) { return atomicAdd(counter, 1); }
-KRONLEARN_DEVICE void lower(int64* least, int64 x) {
-  atomicMin(least, x);
-}
-
-#else
-
-struct Team {
-  static constexpr int kSize = 1;
-  int lane = 0;
-
-  void sync() const {}
-  template <class T>
-  T sum(T x) const {
-    return x;
-  }
-  template <class T>
-  Best<T> best(Best<T> b) const {
-    return b;
-  }
-  bool any(bool x) const { return x; }
-};
-
-inline int64 first_team() { return 0; }
-inline int64 n_teams() { return 1; }
-inline int take_ticket(int* counter) { return (*counter)++; }
-inline void lower(int64* least, int64 x) {
-  if (x < *least) *least = x;
-}
-
-#endif
+KRONLEARN_DEVICE void lower(int64* least, int64 x) { atomicMin(least, x); }
 
 // Whether a number is neither NaN nor infinite.
 template <class T>
