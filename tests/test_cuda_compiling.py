@@ -131,7 +131,7 @@ def variants(shared: int) -> dict[str, list[tuple[str, ...]]]:
     """What files are compiled with."""
     stored = [defined(S=kind) for kind in ("float", "double")]
     coding = [defined(S=s, T=t, WEIGHTED=w) for s, t, w in KINDS]
-    lanes = [(8, 16, 6, 0), (8, 16, 16, 1), (32, 32, 8, 1)]
+    lanes = [(8, 16, 6, 0, 8), (8, 16, 16, 1, 4), (32, 32, 8, 1, 8)]
     return {
         "coder.cu": coding,
         "code_patches.cu": [
@@ -139,10 +139,12 @@ def variants(shared: int) -> dict[str, list[tuple[str, ...]]]:
             *((*coding[0], *defined(N=n)) for n in (8, 16)),
         ],
         **dict.fromkeys(("add_patches.cu", "group_sums.cu", "shrink.cu"), stored),
+        **{file: [defined(PIXEL="unsigned char")] for file in ("noise.cu", "pixels.cu")},
         "pursuit_pairs.cu": [defined(WIDTH=s, OLS=ols) for s, ols in ((6, 0), (16, 1))],
         "threshold_fused.cu": [defined(WIDTH=16)],
         "pursuit_lanes.cu": [
-            defined(M=m, N=n, WIDTH=s, OLS=ols, SHARED=shared) for m, n, s, ols in lanes
+            defined(M=m, N=n, WIDTH=s, OLS=ols, BLOCK=block, SHARED=shared)
+            for m, n, s, ols, block in lanes
         ],
         "full_updates.cu": [defined(M=8, N=8)],
         "mode_updates.cu": [defined(M=m, N=n) for m, n in ((8, 16), (32, 32))],

@@ -8,7 +8,7 @@ import pytest
 
 from emulated_gpu import COMPILER, HERE
 from kronlearn.cuda import block_sums, chunk_sums, group_passes, image_passes, pixels, updates
-from kronlearn.cuda.device import include_options
+from kronlearn.cuda.device import defined, include_options
 from kronlearn.cuda.slabs import GRID
 from kronlearn.cuda.tables import SHAPE
 from kronlearn.cuda.tasks import TASK
@@ -43,6 +43,7 @@ def test_numpy_and_kernels_agree_where_fields_are(struct):
     text = f'#include "cuda_emulation.hpp"\n#include "{file}"\nusing namespace kronlearn;\n'
     text += f"using X = {struct};\n" + "\n".join(checks)
     command = [COMPILER, "-std=c++17", "-fsyntax-only", "-w", f"-I{HERE}", *include_options()]
+    command += defined(PIXEL="float")
     found = subprocess.run(
         [*command, "-x", "c++", "-"], input=text, capture_output=True, text=True, check=False
     )

@@ -22,9 +22,23 @@ from kronlearn.cuda.arrays import cupy
 from kronlearn.cuda.memory import available_memory, current_limit
 from kronlearn.cuda.streaming import streamed
 
-__all__ = ["Gpu", "c_type", "current_gpu", "defined", "include_options", "kernel_texts"]
+__all__ = ["C_TYPES", "Gpu", "c_type", "current_gpu", "defined", "include_options", "kernel_texts"]
 
 logger = logging.getLogger(__name__)
+
+#: What C++ calls the dtypes that kernels know.
+C_TYPES = {
+    np.dtype(np.float32): "float",
+    np.dtype(np.float64): "double",
+    np.dtype(np.int8): "signed char",
+    np.dtype(np.uint8): "unsigned char",
+    np.dtype(np.int16): "short",
+    np.dtype(np.uint16): "unsigned short",
+    np.dtype(np.int32): "int",
+    np.dtype(np.uint32): "unsigned int",
+    np.dtype(np.int64): "long long",
+    np.dtype(np.uint64): "unsigned long long",
+}
 
 _KERNELS = Path(__file__).parent / "kernels"
 # Where the kernels' files are, and those that they share with the native code: an installed package
@@ -227,8 +241,8 @@ def defined(**values: object) -> tuple[str, ...]:
 
 
 def c_type(dtype: Any) -> str:
-    """What C++ calls float32 or float64."""
-    return {"f4": "float", "f8": "double"}[np.dtype(dtype).str[1:]]
+    """What C++ calls one of the dtypes in :data:`C_TYPES`."""
+    return C_TYPES[np.dtype(dtype)]
 
 
 def kernel_texts(file: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kronlearn.core.coder import METHODS as CODER_METHODS
 from kronlearn.core.coder import Coder
 from kronlearn.cuda.arrays import adopted, is_on_gpu
-from kronlearn.cuda.device import Gpu, c_type, defined
+from kronlearn.cuda.device import C_TYPES, Gpu, c_type, defined
 from kronlearn.cuda.group_passes import Shrinkage
 from kronlearn.cuda.image_passes import Coding, Tell, coding_options
 from kronlearn.cuda.memory import current_limit
@@ -34,16 +34,17 @@ _USEFUL_MEMORY, _SMALL_MEMORY = 1 << 30, 1 << 29
 
 
 @cache
-def compile_ahead(gpu: Gpu) -> None:
-    """Begin to compile all that usual images are denoised with.
+def compile_ahead(gpu: Gpu, pixels: np.dtype[Any]) -> None:
+    """Begin to compile all that usual images, with pixels of a dtype, are denoised with.
 
     Usual are patches of 8 × 8 pixels, and 16 × 16 atoms that are learned. What others need is
     compiled when it is launched.
     """
     single, double = np.dtype(np.float32), np.dtype(np.float64)
-    files: list[tuple[str, tuple[str, ...]]] = [
-        (file, ()) for file in ("pixels.cu", "noise.cu", "shrink_small.cu")
-    ]
+    files: list[tuple[str, tuple[str, ...]]] = [("shrink_small.cu", ())]
+    if pixels in C_TYPES:
+        kind = defined(PIXEL=c_type(pixels))
+        files = [("pixels.cu", kind), ("noise.cu", kind), *files]
     learning = quick_kernels(gpu, [np.empty((8, 16))] * 2, single, Coder("ols", 16))
     if learning is not None:
         files += [(learning.file, learning.options), ("mode_updates.cu", defined(M=8, N=16))]

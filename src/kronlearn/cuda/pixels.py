@@ -11,17 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.init import dct_factor
-from kronlearn.cuda.device import Gpu
+from kronlearn.cuda.device import Gpu, c_type, defined
 
-__all__ = ["KINDS", "Contents", "Pixels"]
-
-#: Kinds of pixels, by their numbers in the kernels.
-KINDS = {
-    np.dtype(kind): number
-    for number, kind in enumerate(
-        ("f4", "f8", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"),
-    )
-}
+__all__ = ["Contents", "Pixels"]
 
 _FILE = "pixels.cu"
 # Parts that a channel is looked at in: sums have the same bits on every GPU.
@@ -32,7 +24,6 @@ _THREADS = 128
 #: The struct PixelTask of the kernels.
 _PIXELS = np.dtype(
     [
-        ("kind", np.int32),
         ("parts", np.int32),
         ("count", np.int64),
         *((name, np.float64) for name in ("mean", "scale", "lowest", "most")),
@@ -46,7 +37,7 @@ _NOISE_TASK = np.dtype(
     [
         *((name, np.uint64) for name in ("pixels", "factor", "uses")),
         *((name, np.float64) for name in ("low", "high")),
-        *((n, np.int32) for n in ("kind", "step", "rows", "columns", "stride", "highs")),
+        *((n, np.int32) for n in ("step", "rows", "columns", "stride", "highs")),
         *((name, np.uint64) for name in ("structure", "values", "kept")),
     ],
     align=True,
@@ -70,8 +61,8 @@ class Pixels:
         self.gpu, self.channels = gpu, channels
         self.count = channels[0].size
         self.task = np.zeros((), _PIXELS)
-        self.task["kind"], self.task["parts"] = KINDS[channels.dtype], _PARTS
-        self.task["count"] = self.count
+        self.options = defined(PIXEL=c_type(channels.dtype))
+        self.task["parts"], self.task["count"] = _PARTS, self.count
         if channels.dtype.kind in "iu":
             self.task["lowest"], self.task["most"] = _limits(channels.dtype)
 
@@ -82,7 +73,8 @@ class Pixels:
         task = self._of(0)
         task["found"] = self.gpu.address(found)
         teams = min(n_channels * _PARTS, 16 * self.gpu.n_teams)
-        self.gpu.launch(_FILE, "look", teams, task, np.int32(n_channels))
+        channels = np.int32(n_channels)
+        self.gpu.launch(_FILE, "look", teams, task, channels, options=self.options)
         parts = self.gpu.download(found)
         lows, highs = parts[..., 0].min(axis=1), parts[..., 1].max(axis=1)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -103,7 +95,7 @@ class Pixels:
         task = self._of(number)
         task["mean"], task["scale"], task["plane"] = mean, scale, self.gpu.address(plane)
         teams = min(-(-self.count // 32), 16 * self.gpu.n_teams)
-        self.gpu.launch(_FILE, kernel, teams, task)
+        self.gpu.launch(_FILE, kernel, teams, task, options=self.options)
 
     def _of(self, number: int) -> NDArray[Any]:
         """The task for a channel."""
@@ -144,7 +136,6 @@ class Pixels:
             "uses": address(roles),
             "low": contents.low,
             "high": contents.high,
-            "kind": KINDS[self.channels.dtype],
             "step": width,
             "rows": rows,
             "columns": columns,
@@ -155,7 +146,8 @@ class Pixels:
         for name, value in values.items():
             task[name] = value
         blocks = min(-(-count // 4), 4 * self.gpu.n_teams)
-        self.gpu.launch_blocks("noise.cu", "noise_patches", blocks, _THREADS, task)
+        kernel = "noise.cu", "noise_patches"
+        self.gpu.launch_blocks(*kernel, blocks, _THREADS, task, options=self.options)
         uneven, uncut = self.gpu.download(made["kept"]).tolist()
         leaves_out = uncut >= max(fewest, shares[1] * uneven)
         kept = uncut if leaves_out else uneven

@@ -173,11 +173,11 @@ def denoise(
     True
     """
     workers = Workers.of(n_jobs, device, image)
-    if workers.gpu is not None:
-        compile_ahead(workers.gpu)
     # Nobody else asks how long stages take.
     log = Stages(progress, workers.gpu.finish if full and workers.gpu is not None else None)
     channels = image_array(image, channel_axis, workers.gpu)
+    if workers.gpu is not None:
+        compile_ahead(workers.gpu, channels.dtype)
     joint = spans_channels(dictionary, channels, channel_axis)
     if joint:
         channels = np.moveaxis(channels, 0, -1)[None]

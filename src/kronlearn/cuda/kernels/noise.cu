@@ -1,5 +1,6 @@
-// How strong the noise of a plane is, as images/noise.py reads it from its patches of 8 × 8 pixels.
-#include "pixels.cuh"
+// How strong the noise of a plane is, as images/noise.py reads it from its patches of 8 × 8 pixels, of the type
+// KRONLEARN_PIXEL.
+#include "team.cuh"
 
 namespace kronlearn {
 
@@ -8,11 +9,11 @@ constexpr int kSide = 8, kPixels = kSide * kSide;
 constexpr double kNotKept = 1e300;
 
 struct NoiseTask {
-  const void* pixels;
+  const KRONLEARN_PIXEL* pixels;
   const double* factor;  // (8, 8): cosines
   const int* uses;       // (64): of coefficients; high ones are numbered, low ones −1, the others −2
   double low, high;      // of all pixels
-  int kind, step;        // of the pixels, and from one row to the next
+  int step;              // from one row to the next
   int rows, columns;     // of patches
   int stride, highs;     // from patch to patch; coefficients that are high ones
   double* structure;     // (2, patches): of those that are not flat, and of those without pixels at the ends
@@ -32,7 +33,7 @@ KRONLEARN_DEVICE int transform_patch(const NoiseTask& task, int number, double* 
   Best<double> low{0.0, -1}, high{0.0, -1};
   double sum = 0;
   for (int e = team.lane; e < kPixels; e += Team::kSize) {
-    x[e] = pixel(task.pixels, task.kind, first + e / kSide * task.step + e % kSide);
+    x[e] = double(task.pixels[first + e / kSide * task.step + e % kSide]);
     low.consider(-x[e], e);
     high.consider(x[e], e);
   }
