@@ -165,5 +165,5 @@ def test_kernels_compile_and_find_room_in_registers(architecture):
         quick = file.startswith(("pursuit", "threshold"))
         for kernel, resources in kernels.items():
             case = file, options, kernel, resources
-            assert resources.spilled <= (384 if quick else 64), case
-            assert quick or resources.registers <= 192, case
+            assert resources.spilled <= (512 if quick else 64), case
+            assert quick or resources.registers <= 224, case

@@ -72,15 +72,16 @@ def _current() -> Gpu:
 @cache
 def _gpu(device: int) -> Gpu:
     """The same for the same GPU: what is kept on one is of no use to another."""
+    xp = cupy()
     try:
-        cupy().cuda.nvrtc.getVersion()
+        xp.cuda.nvrtc.getVersion()
     except (ImportError, RuntimeError) as problem:
         raise RuntimeError(
             'device="cuda" compiles its kernels with NVRTC, which CuPy cannot load '
             f"({str(problem).strip()}): pip install '.[cuda13]' in the checkout of kronlearn, or "
             "'.[cuda12]' where the driver is too old for CUDA 13."
         ) from None
-    return Gpu(cupy(), device)
+    return Gpu(xp, device)
 
 
 class Gpu:
