@@ -43,7 +43,11 @@
 
 namespace emulation {
 
-constexpr int kLanes = 32;
+// A warp of a single lane is quick to emulate.
+#if !defined(KRONLEARN_LANES)
+#define KRONLEARN_LANES 32
+#endif
+constexpr int kLanes = KRONLEARN_LANES;
 
 #if !defined(__SANITIZE_THREAD__)
 // Lets the other fibers run.
@@ -144,7 +148,7 @@ void put(const T& value) {
   side ^= 1;
   Warp& warp = block->warps[threadIdx.x / kLanes];
   std::memcpy(warp.slots[side][lane()].bytes, &value, sizeof(T));
-  warp.barrier.wait();
+  if (kLanes > 1) warp.barrier.wait();
 }
 
 template <class T>
@@ -332,7 +336,7 @@ inline unsigned __ballot_sync(unsigned mask, bool vote) {
 }
 inline bool __any_sync(unsigned mask, bool vote) { return __ballot_sync(mask, vote) != 0; }
 inline bool __all_sync(unsigned mask, bool vote) {
-  return __ballot_sync(mask, vote) == 0xffffffffu;
+  return __ballot_sync(mask, vote) == 0xffffffffu >> (32 - emulation::kLanes);
 }
 
 #if defined(__SANITIZE_THREAD__)
@@ -364,7 +368,7 @@ T atomicMin(T* to, T value) {
 }
 #endif
 inline unsigned __reduce_min_sync(unsigned mask, unsigned x) {
-  for (int o = 16; o > 0; o /= 2) {
+  for (int o = emulation::kLanes / 2; o > 0; o /= 2) {
     const unsigned other = __shfl_xor_sync(mask, x, o);
     x = other < x ? other : x;
   }

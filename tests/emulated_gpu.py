@@ -22,7 +22,7 @@ import numpy as np
 from scipy import sparse
 
 from kronlearn.cuda.arrays import is_on_gpu
-from kronlearn.cuda.device import include_options, kernel_texts
+from kronlearn.cuda.device import defined, include_options, kernel_texts
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 HERE = Path(__file__).parent
@@ -36,7 +36,7 @@ _EMULATION = ("cuda_emulation.hpp", "cuda_matrices.hpp")
 # Kernels are not written for strict aliasing, which CUDA does not assume either.
 _OPTIONS = ("-std=c++17", "-O1", "-fno-strict-aliasing", "-w", "-shared", "-fPIC")
 
-_WITH_WARPS = """
+_SOURCE = """
 #include "cuda_emulation.hpp"
 #include "{file}"
 template <class... P, size_t... I>
@@ -60,25 +60,43 @@ def digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
-def _sized(file: str, **sizes: int) -> tuple[str, tuple[str, ...], bool]:
-    return file, tuple(f"-DKRONLEARN_{name}={size}" for name, size in sizes.items()), True
+def _sized(file: str, **sizes: object) -> tuple[str, tuple[str, ...]]:
+    return file, defined(**sizes)
 
 
+def _alone(file: str, **sizes: object) -> tuple[str, tuple[str, ...]]:
+    return file, (*defined(**sizes), *_ALONE)
+
+
+# Teams of a single thread.
+_ALONE = defined(LANES=1)
 _SHARED = 227 * 1024
+# Types of what is stored and of the arithmetic, and whether there are weights.
+_KINDS = (
+    *(("float", "float", 0), ("float", "double", 0), ("float", "float", 1)),
+    *(("double", "double", 0), ("double", "double", 1)),
+)
 # What the tests that are not slow compile, about in the order in which they need it.
 _NEEDED = (
-    *((f"{name}.cu", (), False) for name in ("coder", "codes", "block_sums")),
+    *(_alone("coder.cu", S=s, T=t, WEIGHTED=w) for s, t, w in _KINDS),
+    *(_alone(f"{name}.cu") for name in ("codes", "block_sums")),
     *(_sized("pursuit_pairs.cu", WIDTH=s, OLS=ols) for s, ols in ((4, 0), (4, 1), (15, 0))),
     _sized("pursuit_lanes.cu", M=8, N=16, WIDTH=6, OLS=0, BLOCK=8, SHARED=_SHARED),
     _sized("pursuit_lanes.cu", M=8, N=16, WIDTH=5, OLS=1, BLOCK=4, SHARED=_SHARED),
     *(_sized("threshold_fused.cu", WIDTH=s) for s in (5, 16)),
     _sized("full_updates.cu", M=8, N=8),
-    *((f"{name}.cu", (), False) for name in ("code_small", "code_single", "add_patches")),
-    *((f"{name}.cu", (), False) for name in ("recode", "code_double", "pixels")),
-    *((f"shrink_{name}.cu", (), False) for name in ("small", "single", "double")),
-    *(_sized(f"{name}.cu") for name in ("block_sums", "code_single", "recode", "code_small")),
-    *(_sized(f"{name}.cu") for name in ("add_patches", "shrink_single", "shrink_small")),
-    *(_sized(f"{name}.cu") for name in ("pixels", "noise", "group_sums", "chunk_sums")),
+    *(_alone("code_patches.cu", S="float", T="float", N=n, WEIGHTED=0) for n in (8, 16)),
+    *(_alone("code_patches.cu", S=s, T=t, N=0, WEIGHTED=w) for s, t, w in _KINDS),
+    *(_alone(f"{name}.cu") for name in ("screen_patches", "shrink_small")),
+    *(_alone("pixels.cu", PIXEL=kind) for kind in ("float", "double", "unsigned char")),
+    *(_alone(f"{name}.cu", S=s) for name in ("add_patches", "shrink") for s in ("float", "double")),
+    *(_sized("code_patches.cu", S="float", T="float", N=n, WEIGHTED=0) for n in (0, 8, 16)),
+    _sized("code_patches.cu", S="float", T="float", N=0, WEIGHTED=1),
+    _sized("code_patches.cu", S="float", T="double", N=0, WEIGHTED=0),
+    *(_sized(f"{name}.cu") for name in ("block_sums", "screen_patches", "shrink_small")),
+    *(_sized(f"{name}.cu", S="float") for name in ("add_patches", "shrink", "group_sums")),
+    *(_sized("noise.cu", PIXEL=kind) for kind in ("float", "double", "unsigned char")),
+    _sized("chunk_sums.cu"),
     _sized("pursuit_lanes.cu", M=32, N=32, WIDTH=8, OLS=1, BLOCK=8, SHARED=_SHARED),
     _sized("mode_updates.cu", M=8, N=16),
 )
@@ -97,27 +115,25 @@ def stop_compiling() -> None:
     _ahead.shutdown(wait=False, cancel_futures=True)
 
 
-def compiled(file: str, options: tuple[str, ...] = (), with_warps: bool = False) -> ctypes.CDLL:
-    """The kernels of a file for the processor, one thread per team, or with all of their threads.
+def compiled(file: str, options: tuple[str, ...] = ()) -> ctypes.CDLL:
+    """The kernels of a file for the processor.
 
     What was compiled before is found again by all that it was made of.
     """
-    ahead = _compiling.get((file, options, with_warps))
+    ahead = _compiling.get((file, options))
     if ahead is None or ahead.cancel():
-        return _compiled(file, options, with_warps)
+        return _compiled(file, options)
     return ahead.result()
 
 
 @cache
-def _compiled(file: str, options: tuple[str, ...], with_warps: bool) -> ctypes.CDLL:
+def _compiled(file: str, options: tuple[str, ...]) -> ctypes.CDLL:
     assert COMPILER is not None
     texts = kernel_texts(file)
-    source = f'#include "{file}"\n'
-    if with_warps:
-        kernels = re.findall(r"^KRONLEARN_KERNEL.*?\s(\w+)\(", _plain(texts[file]), re.M | re.S)
-        calls = "".join(f"KRONLEARN_CALL({kernel})\n" for kernel in kernels)
-        source = _WITH_WARPS.format(file=file, calls=calls)
-        texts |= {name: (HERE / name).read_text() for name in _EMULATION}
+    kernels = re.findall(r"^KRONLEARN_KERNEL.*?\s(\w+)\(", _plain(texts[file]), re.M | re.S)
+    calls = "".join(f"KRONLEARN_CALL({kernel})\n" for kernel in kernels)
+    source = _SOURCE.format(file=file, calls=calls)
+    texts |= {name: (HERE / name).read_text() for name in _EMULATION}
     command = [COMPILER, *_OPTIONS, *options, f"-I{HERE}", *include_options(), "-x", "c++"]
     own = digest(source, *command, *(texts[name] for name in sorted(texts)))
     built = CACHE / f"{Path(file).stem}-{own[:32]}.so"
@@ -130,7 +146,7 @@ def _compiled(file: str, options: tuple[str, ...], with_warps: bool) -> ctypes.C
 
 def _plain(text: str) -> str:
     """Without what may stand between a kernel's type and its name."""
-    return re.sub(r"__launch_bounds__\([^()]*\)|KRONLEARN_BLOCKS\(\d\)", "", text)
+    return re.sub(r"__launch_bounds__\([^()]*\)|KRONLEARN_BLOCKS\([^()]*\)", "", text)
 
 
 def _compile(command: list[str], source: str, built: Path) -> None:
@@ -152,6 +168,7 @@ class EmulatedGpu:
     xp: Any = np
     n_teams = 1
     n_multiprocessors = 1
+    capability = 9, 0
     shared_memory = 227 * 1024
 
     def upload(self, array: Any) -> Any:
@@ -174,9 +191,14 @@ class EmulatedGpu:
         for rows in pieces:
             yield rows, self.upload(source.read(rows.start, rows.stop))
 
-    def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
-        """Run a kernel with teams of one thread."""
-        getattr(compiled(file), kernel)(*map(_passed, arguments))
+    def compile_ahead(self, files: Any) -> None:
+        pass
+
+    def launch(
+        self, file: str, kernel: str, n_teams: int, *arguments: Any, options: tuple[str, ...] = ()
+    ) -> None:
+        """Run a kernel with a team of one thread."""
+        self.launch_blocks(file, kernel, 1, 1, *arguments, options=(*options, *_ALONE))
 
     def launch_blocks(
         self,
@@ -188,11 +210,16 @@ class EmulatedGpu:
         options: tuple[str, ...] = (),
         shared: int = 0,
     ) -> None:
-        """Run a kernel with all of its threads, and 32 of them in a warp."""
+        """Run a kernel with all of its threads."""
         holders = [_passed(argument) for argument in arguments]
         addresses = (ctypes.c_void_p * len(holders))(*(ctypes.addressof(h) for h in holders))
-        call = getattr(compiled(file, options, with_warps=True), f"call_{kernel}")
+        call = getattr(compiled(file, options), f"call_{kernel}")
         call(ctypes.c_uint(blocks), ctypes.c_uint(threads), ctypes.c_size_t(shared), addresses)
+
+    def blocks_at_once(
+        self, file: str, kernel: str, threads: int, options: tuple[str, ...], shared: int
+    ) -> int:
+        return (self.shared_memory + 1024) // (shared + 1024)
 
     def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         return enqueue
@@ -210,10 +237,12 @@ class WarpGpu(EmulatedGpu):
 
     n_teams = 4
 
-    def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
+    def launch(
+        self, file: str, kernel: str, n_teams: int, *arguments: Any, options: tuple[str, ...] = ()
+    ) -> None:
         """Run a kernel with two teams a block: they share what is shared within one."""
         blocks, threads = 1 if n_teams <= 2 else 2, 64 if n_teams > 1 else 32
-        self.launch_blocks(file, kernel, blocks, threads, *arguments)
+        self.launch_blocks(file, kernel, blocks, threads, *arguments, options=options)
 
 
 class OnEmulatedGpu(np.ndarray):

@@ -316,7 +316,7 @@ def image_like(rng: np.random.Generator, count: int) -> np.ndarray:
 def test_without_a_gpu_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     arrays.cupy.cache_clear()
-    with pytest.raises(ImportError, match=r"pip install '\.\[cuda\]' in the checkout"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[cuda13\]' in the checkout"):
         kl.sparse_code(np.eye(4)[None], [np.eye(4)] * 2, 2, device="cuda")
     with pytest.raises(ValueError, match="choose one of cpu, cuda"):
         kl.sparse_code(np.eye(4)[None], [np.eye(4)] * 2, 2, device="tpu")

@@ -69,12 +69,12 @@ def test_a_command_without_a_gpu_says_what_to_do(
 
 def test_a_command_without_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_cupy() -> None:
-        raise ImportError("device=\"cuda\" needs CuPy: pip install '.[cuda]' in the checkout.")
+        raise ImportError("device=\"cuda\" needs CuPy: pip install '.[cuda13]' in a checkout.")
 
     monkeypatch.setattr("kronlearn.cuda.device._current", no_cupy)
     result = run("bench", "gpu")
     assert result.exit_code == 2
-    assert result.stderr == "Error: bench gpu needs CuPy: pip install '.[cuda]' in the checkout.\n"
+    assert result.stderr == "Error: bench gpu needs CuPy: pip install '.[cuda13]' in a checkout.\n"
 
 
 def test_learning_on_a_gpu_ends_as_on_the_processor(on_gpu: Any) -> None:

@@ -32,9 +32,9 @@ class SharedGpu(EmulatedGpu):
     def __init__(self) -> None:
         self.lock = threading.Lock()
 
-    def launch(self, *arguments: Any) -> None:
+    def launch_blocks(self, *arguments: Any, **options: Any) -> None:
         with self.lock:
-            super().launch(*arguments)
+            super().launch_blocks(*arguments, **options)
 
 
 EMULATED = SharedGpu

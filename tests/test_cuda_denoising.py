@@ -10,7 +10,7 @@ import pytest
 import kronlearn as kl
 from emulated_gpu import ArrayGpu
 from kronlearn.core.init import dct_factor
-from kronlearn.cuda.pixels import KINDS, Pixels
+from kronlearn.cuda.pixels import Pixels
 from test_cuda_images import picture
 
 EMULATED = ArrayGpu
@@ -69,7 +69,9 @@ def test_pixels_that_are_not_finite_are_an_error(on_gpu, rng, bad):
         kl.images.denoise(on_gpu.upload(image), 15.0, device="cuda", dictionary=DICTIONARY)
 
 
-@pytest.mark.parametrize("kind", [*KINDS], ids=str)
+@pytest.mark.parametrize(
+    "kind", [np.dtype(name) for name in ("f4", "f8", "u1", "i8", "u8")], ids=str
+)
 def test_pixels_of_any_kind_become_planes_and_back(gpu, rng, kind):
     image = rng.normal(60, 20, (2, 17, 19)).clip(0, 127).astype(kind)
     pixels = Pixels(gpu, gpu.upload(image))

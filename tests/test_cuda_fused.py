@@ -6,18 +6,10 @@ They code tiles of 128 samples of 8 × 8 and add up moments at once; they must a
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-import emulated_gpu
 import kronlearn as kl
-from emulated_gpu import digest
 from fused_kernels import (
     Result,
     all_kinds,
@@ -30,11 +22,9 @@ from fused_kernels import (
     run,
     same_supports,
 )
-from kronlearn.cuda.device import include_options, kernel_texts
 from reference import dense
 
 TILE = 128
-KERNELS = Path(kl.__file__).parent / "cuda" / "kernels"
 
 
 def slow(*values):
@@ -267,40 +257,3 @@ def test_blocks_fit_a_multiprocessor(method, width):
     assert blocks >= 2
     assert blocks * (made.shared_bytes + 1024) <= 228 * 1024
     assert blocks * made.threads <= 2048
-
-
-FILES = sorted(path.name for path in KERNELS.glob("*.cu"))
-
-
-@pytest.fixture(scope="module")
-def compiling():
-    """All files on their way through nvcc, as many at a time as there are processors.
-
-    Those that have compiled before, with everything that they include, are not compiled again.
-    """
-    compiler = shutil.which("nvcc")
-    if compiler is None:
-        pytest.skip("no nvcc to compile kernels with")
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
-
-    def compile_(file):
-        texts = kernel_texts(file)
-        done = emulated_gpu.CACHE / f"{digest(version, *texts.values())}.compiled"
-        if done.exists():
-            return ""
-        command = [compiler, "-std=c++17", "-arch=sm_90", "-cubin", *include_options()]
-        command += [KERNELS / file, "-o", os.devnull]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode == 0:
-            done.parent.mkdir(parents=True, exist_ok=True)
-            done.touch()
-        return result.stderr if result.returncode else ""
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield {file: pool.submit(compile_, file) for file in FILES}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file", FILES)
-def test_kernels_compile(compiling, file):
-    assert compiling[file].result() == ""

@@ -62,7 +62,8 @@ def sparse_code(
     block_size : int, optional
         Samples a thread takes at a time. It does not change the result.
     device : {"cpu", "cuda"}, default "cpu"
-        "cuda" codes on an NVIDIA GPU (the extra ``cuda``). Samples on a GPU are coded there.
+        "cuda" codes on an NVIDIA GPU (the extra ``cuda13`` or ``cuda12``). Samples on a GPU are
+        coded there.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Coding and learning on a GPU, through CuPy (the extra ``cuda``)."""
+"""Coding and learning on a GPU, through CuPy (the extra ``cuda13`` or ``cuda12``)."""
 
 from kronlearn.cuda.memory import memory_limit
 

@@ -58,7 +58,8 @@ def cupy() -> Any:
     except ImportError as problem:
         raise ImportError(
             f'device="cuda" needs CuPy, which cannot be imported ({problem}): '
-            "pip install '.[cuda]' in the checkout of kronlearn."
+            "pip install '.[cuda13]' in the checkout of kronlearn, or '.[cuda12]' where the driver "
+            "is too old for CUDA 13."
         ) from None
     try:
         count = cupy.cuda.runtime.getDeviceCount()

@@ -11,7 +11,7 @@ from kronlearn.core.coder import Coder
 from kronlearn.core.engine import Task
 from kronlearn.core.source import Source, check_finite
 from kronlearn.cuda.codes import GpuCodes
-from kronlearn.cuda.device import Gpu
+from kronlearn.cuda.device import Gpu, c_type, defined
 from kronlearn.cuda.quick import quick_kernels
 from kronlearn.cuda.tables import SHAPE, gpu_tables
 from kronlearn.cuda.tasks import METHODS, NO_SAMPLE, check_method, new_task
@@ -41,7 +41,16 @@ class ChunkCoder:
         self.quick = quick_kernels(gpu, task.factors, self.dtype, task.coder)
         self.tables = gpu_tables(gpu, task.factors)
         #: The number of the first sample that is not finite.
-        self.bad = gpu.xp.full(1, NO_SAMPLE, np.int64)
+        self.bad = gpu.upload(np.array([NO_SAMPLE]))
+        # Files that code for any shape, by the type of the arithmetic.
+        kinds = [self.dtype] if self.quick is None else []
+        if self.dtype == _SINGLE and task.coder.weights is None and (exact or self.quick is None):
+            kinds.append(_DOUBLE)
+        weighted = int(task.coder.weights is not None)
+        self.options = {
+            kind: defined(S=c_type(self.dtype), T=c_type(kind), WEIGHTED=weighted) for kind in kinds
+        }
+        gpu.compile_ahead(("coder.cu", options) for options in self.options.values())
 
     def code(self, rows: slice, samples: Any, codes: GpuCodes) -> None:
         """Code consecutive samples of the source into codes of their own."""
@@ -61,20 +70,20 @@ class ChunkCoder:
             **codes.addresses(address),
             **{name: part if name == "tol" else address(part) for name, part in targets.items()},
         }
-        if self.dtype != np.float32:
-            self._launch("float64", values, count)
-            return
         if self.quick is not None and not self.exact:
             self.quick.code(new_task(**values, scale=0.0), self.tables.numbers[_SINGLE])
+            return
+        if self.quick is None and len(self.options) == 1:
+            self._launch(self.dtype, values, count)
             return
         doubtful, doubtful_count = xp.empty(count, np.int32), xp.zeros(1, np.int32)
         places = {"doubtful": address(doubtful), "doubtful_count": address(doubtful_count)}
         if self.quick is not None:
             self.quick.code(new_task(**values, **places, scale=0.0), self.tables.numbers[_SINGLE])
         else:
-            self._launch("float32", values | places, count)
+            self._launch(_SINGLE, values | places, count)
         places = {"list": address(doubtful), "list_count": address(doubtful_count)}
-        self._launch("recode_float32", values | places, count)
+        self._launch(_DOUBLE, values | places, count)
 
     def check(self) -> None:
         """Raise if a sample that was coded is not finite; waits for the GPU."""
@@ -83,24 +92,23 @@ class ChunkCoder:
             sample = self.source.read(bad, bad + 1)
             check_finite(sample, self.source.first + bad, self.source.name)
 
-    def _launch(self, kind: str, values: dict[str, Any], count: int) -> None:
-        task = new_task(**values)
-        tables = self.tables.numbers[_SINGLE if kind == "float32" else _DOUBLE]
-        width, weighted = int(task["width"]), bool(task["weights"])
-        size = _scratch_size(self.gpu, kind, task["shape"].tobytes(), width, weighted)
+    def _launch(self, kind: np.dtype[Any], values: dict[str, Any], count: int) -> None:
+        """Code with kernels for any shape, whose arithmetic is of a kind."""
+        task, options = new_task(**values), self.options[kind]
+        size = _scratch_size(self.gpu, options, task["shape"].tobytes(), int(task["width"]))
         teams = min(self.gpu.n_teams, count)
-        scratch = self.gpu.xp.empty(size * teams, tables.dtype)
+        scratch = self.gpu.xp.empty(size * teams, kind)
         task["scratch"], task["scratch_size"] = self.gpu.address(scratch), size
-        kernel = kind if kind.startswith("recode") else f"code_{kind}"
-        self.gpu.launch("coder.cu", kernel, teams, task, tables)
+        tables = self.tables.numbers[kind]
+        self.gpu.launch("coder.cu", "code_samples", teams, task, tables, options=options)
 
 
 @lru_cache(256)
-def _scratch_size(gpu: Gpu, kind: str, shape: bytes, width: int, weighted: bool) -> int:
+def _scratch_size(gpu: Gpu, options: tuple[str, ...], shape: bytes, width: int) -> int:
     """Numbers that a team needs for itself, as the kernel counts them."""
     numbers = gpu.xp.zeros(1, np.int64)
-    task = new_task(shape=np.frombuffer(shape, SHAPE)[0], width=width, weights=int(weighted))
-    gpu.launch("coder.cu", f"scratch_{kind}", 1, task, numbers)
+    task = new_task(shape=np.frombuffer(shape, SHAPE)[0], width=width)
+    gpu.launch("coder.cu", "count_scratch", 1, task, numbers, options=options)
     return int(gpu.download(numbers)[0])
 
 

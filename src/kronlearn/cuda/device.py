@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,23 @@ from kronlearn.cuda.arrays import cupy
 from kronlearn.cuda.memory import available_memory, current_limit
 from kronlearn.cuda.streaming import streamed
 
-__all__ = ["Gpu", "current_gpu", "include_options", "kernel_texts"]
+__all__ = ["C_TYPES", "Gpu", "c_type", "current_gpu", "defined", "include_options", "kernel_texts"]
 
 logger = logging.getLogger(__name__)
+
+#: What C++ calls the dtypes that kernels know.
+C_TYPES = {
+    np.dtype(np.float32): "float",
+    np.dtype(np.float64): "double",
+    np.dtype(np.int8): "signed char",
+    np.dtype(np.uint8): "unsigned char",
+    np.dtype(np.int16): "short",
+    np.dtype(np.uint16): "unsigned short",
+    np.dtype(np.int32): "int",
+    np.dtype(np.uint32): "unsigned int",
+    np.dtype(np.int64): "long long",
+    np.dtype(np.uint64): "unsigned long long",
+}
 
 _KERNELS = Path(__file__).parent / "kernels"
 # Where the kernels' files are, and those that they share with the native code: an installed package
@@ -30,6 +46,10 @@ _KERNELS = Path(__file__).parent / "kernels"
 _FOLDERS = (_KERNELS, Path(__file__).parents[3] / "native")
 _TEAM = 32
 _TEAMS_PER_BLOCK = 4
+# Bytes of shared memory that a block takes besides its own.
+_SYSTEM_SHARED = 1024
+# NVRTC compiles as many files at a time as there are threads that ask it to.
+_compilers = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "kronlearn-compiler")
 
 
 def current_gpu() -> Gpu:
@@ -40,7 +60,7 @@ def current_gpu() -> Gpu:
     ImportError
         If CuPy is not installed.
     RuntimeError
-        If there is no GPU, or its driver does not answer.
+        If there is no GPU, its driver does not answer, or there is no compiler for kernels.
     """
     return _current()
 
@@ -52,11 +72,26 @@ def _current() -> Gpu:
 @cache
 def _gpu(device: int) -> Gpu:
     """The same for the same GPU: what is kept on one is of no use to another."""
-    return Gpu(cupy())
+    xp = cupy()
+    try:
+        xp.cuda.nvrtc.getVersion()
+    except (ImportError, RuntimeError) as problem:
+        raise RuntimeError(
+            'device="cuda" compiles its kernels with NVRTC, which CuPy cannot load '
+            f"({str(problem).strip()}): pip install '.[cuda13]' in the checkout of kronlearn, or "
+            "'.[cuda12]' where the driver is too old for CUDA 13."
+        ) from None
+    return Gpu(xp, device)
 
 
 class Gpu:
-    """The current GPU, through CuPy; several threads may use it at the same time.
+    """A GPU, through CuPy; several threads may use it at the same time.
+
+    Parameters
+    ----------
+    cupy : module
+    device : int
+        Which GPU it is.
 
     Attributes
     ----------
@@ -64,8 +99,8 @@ class Gpu:
         CuPy: the functions of NumPy for arrays on the GPU.
     """
 
-    def __init__(self, cupy: Any) -> None:
-        self.xp = cupy
+    def __init__(self, cupy: Any, device: int = 0) -> None:
+        self.xp, self._device = cupy, device
         self._of_thread = threading.local()
         self._shared_sizes = threading.Lock()
 
@@ -75,13 +110,22 @@ class Gpu:
         return int(self._properties["multiProcessorCount"])
 
     @cached_property
+    def capability(self) -> tuple[int, int]:
+        """The compute capability, such as (9, 0)."""
+        return int(self._properties["major"]), int(self._properties["minor"])
+
+    @cached_property
     def shared_memory(self) -> int:
-        """Bytes of shared memory that a block can have."""
-        return int(self._properties["sharedMemPerBlockOptin"])
+        """Bytes of shared memory that a block can have.
+
+        For tests, the environment variable KRONLEARN_SHARED_MEMORY lowers it.
+        """
+        most = int(self._properties["sharedMemPerBlockOptin"])
+        return min(most, int(os.environ.get("KRONLEARN_SHARED_MEMORY", most)))
 
     @cached_property
     def _properties(self) -> Any:
-        return self.xp.cuda.runtime.getDeviceProperties(self.xp.cuda.Device().id)
+        return self.xp.cuda.runtime.getDeviceProperties(self._device)
 
     @property
     def n_teams(self) -> int:
@@ -114,10 +158,17 @@ class Gpu:
         """Chunks of a source, each valid until the next is asked for."""
         return streamed(self.xp, source, pieces)
 
-    def launch(self, file: str, kernel: str, n_teams: int, *arguments: Any) -> None:
-        """Run a kernel of a file with so many teams."""
-        blocks = -(-n_teams // _TEAMS_PER_BLOCK)
-        self.launch_blocks(file, kernel, blocks, _TEAMS_PER_BLOCK * _TEAM, *arguments)
+    def compile_ahead(self, files: Iterable[tuple[str, tuple[str, ...]]]) -> None:
+        """Begin to compile files, each with its options, all at the same time."""
+        for file, options in files:
+            _compiling(self, file, options)
+
+    def launch(
+        self, file: str, kernel: str, n_teams: int, *arguments: Any, options: tuple[str, ...] = ()
+    ) -> None:
+        """Run a kernel of a file, compiled with options, with so many teams."""
+        blocks, threads = -(-n_teams // _TEAMS_PER_BLOCK), _TEAMS_PER_BLOCK * _TEAM
+        self.launch_blocks(file, kernel, blocks, threads, *arguments, options=options)
 
     def launch_blocks(
         self,
@@ -130,11 +181,19 @@ class Gpu:
         shared: int = 0,
     ) -> None:
         """Run a kernel of a file, compiled with options, with ``shared`` bytes for each block."""
-        function = _function(self, file, kernel, options)
-        with self._shared_sizes:
-            if shared > function.max_dynamic_shared_size_bytes:
-                function.max_dynamic_shared_size_bytes = shared
+        function = _function(self, file, kernel, options, shared)
         function((blocks,), (threads,), tuple(map(_plain, arguments)), shared_mem=shared)
+
+    def blocks_at_once(
+        self, file: str, kernel: str, threads: int, options: tuple[str, ...], shared: int
+    ) -> int:
+        """How many blocks of a kernel a multiprocessor has room for."""
+        function = _function(self, file, kernel, options, shared).kernel.ptr
+        ask = self.xp.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
+        # A multiprocessor has as much shared memory as a block can have, and all of what blocks
+        # take for the system.
+        room = (self.shared_memory + _SYSTEM_SHARED) // (shared + _SYSTEM_SHARED)
+        return min(int(ask(function, threads, shared)), room)
 
     def recorded(self, enqueue: Callable[[], None]) -> Any:
         """Some work, to be done again and again by :meth:`replayed`; it is done once for this."""
@@ -177,9 +236,14 @@ def _plain(argument: Any) -> Any:
     return argument
 
 
-@cache
-def _function(gpu: Gpu, file: str, kernel: str, options: tuple[str, ...]) -> Any:
-    return _module(gpu, file, options).get_function(kernel)
+def defined(**values: object) -> tuple[str, ...]:
+    """Options that define what kernels are compiled for."""
+    return tuple(f"-DKRONLEARN_{name}={value}" for name, value in values.items())
+
+
+def c_type(dtype: Any) -> str:
+    """What C++ calls one of the dtypes in :data:`C_TYPES`."""
+    return C_TYPES[np.dtype(dtype)]
 
 
 def kernel_texts(file: str) -> dict[str, str]:
@@ -200,12 +264,42 @@ def include_options() -> tuple[str, ...]:
     return tuple(f"-I{folder}" for folder in _FOLDERS)
 
 
+class _Log:
+    """What CuPy writes a compiler's log to: only where it has not found the kernels on disk."""
+
+    def __init__(self, file: str) -> None:
+        self.file, self.begin = file, time.perf_counter()
+
+    def write(self, _: str) -> None:
+        seconds = time.perf_counter() - self.begin
+        logger.info("Compiled %s for this GPU in %.1f s; it is kept.", self.file, seconds)
+
+
 @cache
-def _module(gpu: Gpu, file: str, options: tuple[str, ...]) -> Any:
-    """The kernels of a file, compiled for a GPU; CuPy keeps them on disk."""
-    logger.info("Compiling %s for this GPU; the result is kept.", file)
+def _function(gpu: Gpu, file: str, kernel: str, options: tuple[str, ...], shared: int) -> Any:
+    """A kernel that may have so many bytes of shared memory for a block."""
+    code, options, log = _compiling(gpu, file, options).result()
+    function = gpu.xp.RawKernel(code, kernel, options)
+    # CuPy has the compiled file in memory, by all three of these.
+    function.compile(log_stream=log)
+    with gpu._shared_sizes:
+        if shared > function.max_dynamic_shared_size_bytes:
+            function.max_dynamic_shared_size_bytes = shared
+    return function
+
+
+@cache
+def _compiling(gpu: Gpu, file: str, options: tuple[str, ...]) -> Future[Any]:
+    return _compilers.submit(_compiled, gpu, file, options)
+
+
+def _compiled(gpu: Gpu, file: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...], _Log]:
+    """The code of a file, options and log, once it is compiled for a GPU and loaded."""
     texts = kernel_texts(file)
     # CuPy finds kept kernels by the text of the file alone.
     digest = hashlib.sha256("\0".join(texts[name] for name in sorted(texts)).encode()).hexdigest()
-    source = f"{texts[file]}\n// {digest}\n"
-    return gpu.xp.RawModule(code=source, options=("-std=c++17", *include_options(), *options))
+    code, log = f"{texts[file]}\n// {digest}\n", _Log(file)
+    options = ("-std=c++17", *include_options(), *options)
+    with gpu.xp.cuda.Device(gpu._device):
+        gpu.xp.RawModule(code=code, options=options).compile(log_stream=log)
+    return code, options, log

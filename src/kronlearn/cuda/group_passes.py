@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.device import Gpu
+from kronlearn.cuda.device import Gpu, c_type, defined
 from kronlearn.cuda.image_passes import Scratch, Tell, pointers
 from kronlearn.cuda.slabs import GRID, Grid, PlacedArray, largest_of, places_on, sums_instead
 from kronlearn.cuda.tables import SHAPE
@@ -65,8 +65,11 @@ class Shrinkage:
         self.owner, self.gpu, self.grid, self.arrays = owner, owner.gpu, grid, arrays
         self.planes = arrays["image"].array.size // grid.pixels
         weight, room = self._bits(synthesis, group, float(np.abs(taper).max()))
-        self.kernel = self._kernel(group, taper)
-        self.spreads = self.kernel == "shrink_float32_8"
+        self.options = defined(S=c_type(owner.dtype))
+        #: Whether there is a faster kernel; weights of patches are brought to the pixels then.
+        self.spreads = self._is_usual(group, taper)
+        self.file = ("shrink_small.cu", ()) if self.spreads else ("shrink.cu", self.options)
+        self.gpu.compile_ahead([self.file, (_FILE, self.options)])
         if self.spreads:
             taper = (np.rint(taper * _TAPER_UNIT) / _TAPER_UNIT).astype(owner.dtype)
         self.taper = _uploaded(owner.gpu, owner.dtype, taper.tobytes())
@@ -109,7 +112,7 @@ class Shrinkage:
         grid, kind = self.grid, self.owner.dtype
         self.task["grid"] = grid.described((0, 1))
         deciding = int(self.task["group"]), self.task["grid"].tobytes()
-        scratch = Scratch(self.owner, self.kernel, self.task, kind, deciding)
+        scratch = Scratch(self.owner, *self.file, self.task, kind, deciding)
         memory = self.owner.memory_for(self._useful() + 4 * scratch.useful)
         scratch.take(memory // 4)
         scratch.enter(self.task)
@@ -141,10 +144,10 @@ class Shrinkage:
             {name: self.arrays[name].array for name in ("image", "guide")}, self._rows(0, starts)
         )
         teams = min(-(-size // 32), 16 * self.gpu.n_teams)
-        kind = self.owner.dtype
-        self.gpu.launch(_FILE, f"measure_{kind}", min(teams, self.gpu.n_teams), self.task)
+        few, options = min(teams, self.gpu.n_teams), self.options
+        self.gpu.launch(_FILE, "measure_pixels", few, self.task, options=options)
         self._shrink(self.task, scratch, 0, starts)
-        self.gpu.launch(_FILE, f"average_{kind}", teams, self.task)
+        self.gpu.launch(_FILE, "average_pixels", teams, self.task, options=options)
         return sums[len(arrays) * size :]
 
     def _run_bands(self, scratch: Scratch, together: int, progress: Tell) -> Any:
@@ -192,23 +195,22 @@ class Shrinkage:
         """Shrink the groups of patches from one start along the band axis to another."""
         per_start = self.grid.per_start
         task["first"], task["count"] = start * per_start, (end - start) * per_start
-        self.gpu.launch(scratch.file, scratch.kind, min(scratch.teams, int(task["count"])), task)
+        scratch.launch("shrink_groups", min(scratch.teams, int(task["count"])), task)
         if self.spreads:
             teams = min(-(-self.planes * int(task["pixels"]) // 32), 16 * self.gpu.n_teams)
-            self.gpu.launch(scratch.file, "spread_float32_8", teams, task)
+            scratch.launch("spread", teams, task)
 
-    def _kernel(self, group: int, taper: NDArray[Any]) -> str:
-        """The kernel that shrinks; there is a faster one for the usual groups in usual windows."""
-        name, grid = f"shrink_{self.owner.dtype}", self.grid
+    def _is_usual(self, group: int, taper: NDArray[Any]) -> bool:
+        """Whether groups and windows have a shape that there is a faster kernel for."""
         if not (taper.min() >= _LEAST_TAPER and taper.max() <= 1):
-            return name
-        if self.owner.dtype != np.float32 or group != 16 or grid.pixels >= 2**31:
-            return name
-        if [patch for _, patch, _, _ in grid.axes] != [8, 8]:
-            return name
-        rows, columns = (min(2 * window + 8, size) for size, _, _, window in grid.axes)
+            return False
+        if self.owner.dtype != np.float32 or group != 16 or self.grid.pixels >= 2**31:
+            return False
+        if [patch for _, patch, _, _ in self.grid.axes] != [8, 8]:
+            return False
+        rows, columns = (min(2 * window + 8, size) for size, _, _, window in self.grid.axes)
         even = columns + columns % 2
-        return f"{name}_8" if (rows + 4) * even <= _WINDOW_PIXELS else name
+        return (rows + 4) * even <= _WINDOW_PIXELS
 
     def _rows(self, start: int, end: int) -> tuple[int, int]:
         return self.grid.rows(start, end - 1, self.grid.axes[self.grid.band][3])

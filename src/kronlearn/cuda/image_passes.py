@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.cuda.device import c_type, defined
 from kronlearn.cuda.slabs import GRID, Grid, PlacedArray, places_on, sums_instead
 from kronlearn.cuda.tables import SHAPE
 from kronlearn.cuda.tasks import METHODS
@@ -16,22 +17,10 @@ from kronlearn.cuda.tasks import METHODS
 if TYPE_CHECKING:
     from kronlearn.cuda.images import GpuImages
 
-__all__ = ["Coding", "Scratch", "Tell", "pointers"]
+__all__ = ["Coding", "Scratch", "Tell", "coding_options", "pointers"]
 
 #: Called with the share that is done.
 Tell = Callable[[float], object] | None
-
-# Where kernels are; there are many files, so that only what is needed is compiled.
-_FILES = {
-    "code_float32": "code_single.cu",
-    "code_float64": "code_double.cu",
-    "code_float32_8": "code_small.cu",
-    "code_float32_16": "code_small.cu",
-    "recode_float32": "recode.cu",
-    "shrink_float32": "shrink_single.cu",
-    "shrink_float64": "shrink_double.cu",
-    "shrink_float32_8": "shrink_small.cu",
-}
 
 
 def pointers(*names: str) -> list[tuple[str, Any]]:
@@ -58,14 +47,24 @@ _CODING = np.dtype(
 )
 
 
+def coding_options(
+    stored: Any, arithmetic: Any, usual_atoms: int = 0, weighted: bool = False
+) -> tuple[str, ...]:
+    """What code_patches.cu is compiled with, for these dtypes."""
+    types = {"S": c_type(stored), "T": c_type(arithmetic)}
+    return defined(**types, N=usual_atoms, WEIGHTED=int(weighted))
+
+
 class Scratch:
     """Scratch for a kernel, and how many teams may run it.
 
     Parameters
     ----------
     owner : GpuImages
-    kind : str
-        The name of the kernel.
+    file : str
+        What the kernel is in; another one there counts the scratch.
+    options : tuple of str
+        What the file is compiled with.
     task : struct
         Of the kernel.
     dtype : dtype
@@ -77,20 +76,25 @@ class Scratch:
     def __init__(
         self,
         owner: GpuImages,
-        kind: str,
+        file: str,
+        options: tuple[str, ...],
         task: NDArray[Any],
         dtype: Any,
         deciding: tuple[Any, ...],
     ) -> None:
-        self.gpu, self.kind, self.dtype = owner.gpu, kind, np.dtype(dtype)
-        self.file = _FILES[kind]
-        known = owner.tables.scratch
-        if (kind, deciding) not in known:
+        self.gpu, self.file, self.options = owner.gpu, file, options
+        self.dtype = np.dtype(dtype)
+        known, key = owner.tables.scratch, (file, options, deciding)
+        if key not in known:
             numbers = self.gpu.xp.zeros(2, np.int64)
-            self.gpu.launch(self.file, f"scratch_{kind}", 1, task, numbers)
+            self.launch("count_scratch", 1, task, numbers)
             size, far = self.gpu.download(numbers).tolist()
-            known[kind, deciding] = size, bool(far)
-        self.size, self.far = known[kind, deciding]
+            known[key] = size, bool(far)
+        self.size, self.far = known[key]
+
+    def launch(self, kernel: str, n_teams: int, *arguments: Any) -> None:
+        """Run a kernel of the file."""
+        self.gpu.launch(self.file, kernel, n_teams, *arguments, options=self.options)
 
     @property
     def useful(self) -> int:
@@ -135,14 +139,20 @@ class Coding:
         xp = self.gpu.xp
         task = np.zeros((), _CODING)
         task["shape"], task["grid"] = self.owner.tables.shape, self.grid.described((0, 1))
-        # Weighted patches need other scratch.
-        task["known"] = int("known" in self.arrays)
         for name, value in self.settings.items():
             task[name] = value
-        deciding = self.settings["width"], "known" in self.arrays
-        coders = [Scratch(self.owner, self._kernel(), task, self.owner.dtype, deciding)]
+        kinds = [(self.owner.dtype, self._usual_atoms())]
         if self.single:
-            coders.append(Scratch(self.owner, "recode_float32", task, np.float64, deciding))
+            kinds.append((np.dtype(np.float64), 0))
+        weighted = "known" in self.arrays
+        files = [
+            ("code_patches.cu", coding_options(self.owner.dtype, *kind, weighted)) for kind in kinds
+        ]
+        self.gpu.compile_ahead(files)
+        coders = [
+            Scratch(self.owner, *file, task, kind, (self.settings["width"],))
+            for file, (kind, _) in zip(files, kinds, strict=True)
+        ]
         memory = self.owner.memory_for(self._useful() + 4 * sum(c.useful for c in coders))
         for coder in coders:
             coder.take(memory // 4)
@@ -166,16 +176,17 @@ class Coding:
         if average is not None:
             xp.divide(self.arrays["numerator"].array, self.arrays["denominator"].array, average)
 
-    def _kernel(self) -> str:
-        """The kernel that codes; there are faster ones for the usual shapes."""
-        shapes = {factor.shape for factor in self.owner.factors}
-        name = f"code_{self.owner.dtype}"
+    def _usual_atoms(self) -> int:
+        """Atoms of a side, where patches and atoms have a shape that there is a faster kernel for.
+
+        Zero for any other shape.
+        """
         pursues = self.settings["method"] != METHODS["threshold"]
         if self.single and pursues and len(self.owner.factors) == len(self.grid.axes) == 2:
-            for shape in ((8, 8), (8, 16)):
-                if shapes == {shape}:
-                    return f"{name}_{shape[1]}"
-        return name
+            shapes = {factor.shape for factor in self.owner.factors}
+            if shapes in ({(8, 8)}, {(8, 16)}):
+                return int(self.owner.factors[0].shape[1])
+        return 0
 
     @property
     def _patch_bytes(self) -> int:
@@ -226,7 +237,8 @@ class Coding:
             task[name] = self.gpu.address(slab)
         self._code(task, coders, left)
         teams = min(-(-slabs["image"].size // 32), 16 * self.gpu.n_teams)
-        self.gpu.launch("add_patches.cu", f"add_{self.owner.dtype}", teams, task)
+        options = defined(S=c_type(self.owner.dtype))
+        self.gpu.launch("add_patches.cu", "add_to_image", teams, task, options=options)
         for name in ("numerator", "denominator"):
             if name in self.arrays:
                 self.arrays[name].put(self.grid, rows, slabs[name])
@@ -234,7 +246,7 @@ class Coding:
     def _code(self, task: NDArray[Any], coders: list[Scratch], left: Any) -> None:
         """Launch the coders in turn: each has what the one before left, the last leaves nothing."""
         count, own = int(task["count"]), task.copy()
-        screens = coders[0].file == "code_small.cu"
+        screens = self._usual_atoms() > 0
         lists: list[tuple[int, int]] = []
         if left is not None:
             counts = self.gpu.xp.zeros(2, np.int32)
@@ -245,10 +257,10 @@ class Coding:
         if screens:
             own["doubtful"], own["doubtful_count"] = lists[0]
             teams = min(-(-count // 32), 16 * self.gpu.n_teams)
-            self.gpu.launch("code_small.cu", "screen_float32", teams, own)
+            self.gpu.launch("screen_patches.cu", "screen", teams, own)
         for number, coder in enumerate(coders, start=int(screens)):
             coder.enter(own)
             own["list"], own["list_count"] = lists[number - 1] if number else (0, 0)
             own["doubtful"], own["doubtful_count"] = (lists[number:] or [(0, 0)])[0]
             tables = self.owner.tables.numbers[coder.dtype]
-            self.gpu.launch(coder.file, coder.kind, min(coder.teams, count), own, tables)
+            coder.launch("code_patches", min(coder.teams, count), own, tables)

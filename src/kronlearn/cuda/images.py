@@ -8,32 +8,60 @@ same bits in every run and with any limit on the memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.coder import METHODS as CODER_METHODS
+from kronlearn.core.coder import Coder
 from kronlearn.cuda.arrays import adopted, is_on_gpu
-from kronlearn.cuda.device import Gpu
+from kronlearn.cuda.device import C_TYPES, Gpu, c_type, defined
 from kronlearn.cuda.group_passes import Shrinkage
-from kronlearn.cuda.image_passes import Coding, Tell
+from kronlearn.cuda.image_passes import Coding, Tell, coding_options
 from kronlearn.cuda.memory import current_limit
+from kronlearn.cuda.quick import quick_kernels
 from kronlearn.cuda.slabs import Axis, Grid, PlacedArray
 from kronlearn.cuda.tables import gpu_tables
 from kronlearn.cuda.tasks import METHODS, check_method
 
-__all__ = ["GpuImages"]
+__all__ = ["GpuImages", "compile_ahead"]
 
 # More memory than this does not make passes faster; this much is free on any GPU that is of use.
 _USEFUL_MEMORY, _SMALL_MEMORY = 1 << 30, 1 << 29
 
 
+@cache
+def compile_ahead(gpu: Gpu, pixels: np.dtype[Any]) -> None:
+    """Begin to compile all that usual images, with pixels of a dtype, are denoised with.
+
+    Usual are patches of 8 × 8 pixels, and 16 × 16 atoms that are learned. What others need is
+    compiled when it is launched.
+    """
+    single, double = np.dtype(np.float32), np.dtype(np.float64)
+    files: list[tuple[str, tuple[str, ...]]] = [("shrink_small.cu", ())]
+    if pixels in C_TYPES:
+        kind = defined(PIXEL=c_type(pixels))
+        files = [("pixels.cu", kind), ("noise.cu", kind), *files]
+    learning = quick_kernels(gpu, [np.empty((8, 16))] * 2, single, Coder("ols", 16))
+    if learning is not None:
+        files += [(learning.file, learning.options), ("mode_updates.cu", defined(M=8, N=16))]
+    files += [
+        ("code_patches.cu", coding_options(single, single, 16)),
+        ("code_patches.cu", coding_options(single, double)),
+        ("screen_patches.cu", ()),
+        *((file, defined(S=c_type(single))) for file in ("add_patches.cu", "group_sums.cu")),
+    ]
+    gpu.compile_ahead(files)
+
+
 class GpuImages:
     """What a native dictionary does with images, on a GPU.
 
-    Images, weights and sums may be arrays of NumPy or on the GPU, of the dictionary's dtype.
+    Images and weights may be arrays of NumPy or on the GPU, of the dictionary's dtype; averages lie
+    where the images do.
 
     Parameters
     ----------
@@ -56,11 +84,9 @@ class GpuImages:
         self.features = math.prod(factor.shape[0] for factor in self.factors)
         self.atoms = math.prod(factor.shape[1] for factor in self.factors)
 
-    def code_image(
+    def code_average(
         self,
         image: Any,
-        numerator: Any,
-        denominator: Any,
         axes: Sequence[Axis],
         method: str,
         width: int,
@@ -68,14 +94,12 @@ class GpuImages:
         known: Any = None,
         favour_sparse: bool = True,
         progress: Tell = None,
-    ) -> None:
-        """Every patch becomes its sparse approximation; its mean is taken off and added again.
+    ) -> Any:
+        """The average of sparse approximations of all patches, each with its mean added again.
 
         Parameters
         ----------
         image : array of the axes' sizes
-        numerator, denominator : arrays like the image
-            Weighted patches, and their weights, are added to these.
         axes : sequence of (size, patch, stride, window)
             One for each axis of the image.
         method : {"omp", "ols", "threshold"}
@@ -90,40 +114,8 @@ class GpuImages:
         progress : callable, optional
             Called with the share that is done.
         """
-        sums = {"numerator": numerator, "denominator": denominator}
-        settings = (method, width, tol, known, favour_sparse)
-        self._code(axes, {"image": image, **sums}, *settings, progress)
-
-    def code_average(
-        self,
-        image: Any,
-        axes: Sequence[Axis],
-        method: str,
-        width: int,
-        tol: float,
-        known: Any = None,
-        favour_sparse: bool = True,
-        progress: Tell = None,
-    ) -> Any:
-        """The average of what patches become, numerator by denominator, of an image on the GPU."""
-        average = self.gpu.xp.empty_like(image)
-        settings = (method, width, tol, known, favour_sparse)
-        self._code(axes, {"image": image, "average": average}, *settings, progress)
-        return average
-
-    def _code(
-        self,
-        axes: Sequence[Axis],
-        given: dict[str, Any],
-        method: str,
-        width: int,
-        tol: float,
-        known: Any,
-        favour_sparse: bool,
-        progress: Tell,
-    ) -> None:
         grid = Grid.of(axes)
-        arrays = self._arrays(grid, **given)
+        arrays, average = self._arrays(grid, image)
         size = arrays["image"].array.size
         if grid.features != self.features or size != grid.pixels or width < 1:
             raise ValueError("patches do not fit the dictionary")
@@ -142,44 +134,7 @@ class GpuImages:
             "tol": tol,
         }
         Coding(self, grid, arrays, settings).run(progress)
-
-    def shrink_image(
-        self,
-        synthesis: GpuImages,
-        image: Any,
-        guide: Any,
-        numerator: Any,
-        denominator: Any,
-        axes: Sequence[Axis],
-        group: int,
-        noise: float,
-        taper: NDArray[Any],
-        progress: Tell = None,
-    ) -> None:
-        """Every patch, together with those most similar to it, is shrunk in this dictionary.
-
-        It is orthonormal and its first mode runs over the patches of such a group. Sums are added
-        up in fixed point, which has no infinity: what is not finite is an error.
-
-        Parameters
-        ----------
-        synthesis : GpuImages
-            The dictionary of the factors transposed.
-        image, guide, numerator, denominator : arrays of shape (planes, *sizes of the axes)
-            Similar patches are found on the first plane of the guide, an estimate of the image.
-        axes : sequence of (size, patch, stride, window)
-        group : int
-            Patches of a group.
-        noise : float
-            Standard deviation of the noise in all planes.
-        taper : array of the patch's shape
-            Weights of the pixels of a patch.
-        progress : callable, optional
-            Called with the share that is done.
-        """
-        sums = {"numerator": numerator, "denominator": denominator}
-        given = {"image": image, **sums}
-        self._shrink(synthesis, axes, given, guide, group, noise, taper, progress)
+        return average()
 
     def shrink_average(
         self,
@@ -192,25 +147,29 @@ class GpuImages:
         taper: NDArray[Any],
         progress: Tell = None,
     ) -> Any:
-        """The average of shrunk patches, numerator by denominator, of planes on the GPU."""
-        average = self.gpu.xp.empty_like(image)
-        given = {"image": image, "average": average}
-        self._shrink(synthesis, axes, given, guide, group, noise, taper, progress)
-        return average
+        """The average of all patches, each shrunk together with those most similar to it.
 
-    def _shrink(
-        self,
-        synthesis: GpuImages,
-        axes: Sequence[Axis],
-        given: dict[str, Any],
-        guide: Any,
-        group: int,
-        noise: float,
-        taper: NDArray[Any],
-        progress: Tell,
-    ) -> None:
+        This dictionary is orthonormal and its first mode runs over the patches of such a group.
+        Sums are added up in fixed point, which has no infinity: what is not finite is an error.
+
+        Parameters
+        ----------
+        synthesis : GpuImages
+            The dictionary of the factors transposed.
+        image, guide : arrays of shape (planes, *sizes of the axes)
+            Similar patches are found on the first plane of the guide, an estimate of the image.
+        axes : sequence of (size, patch, stride, window)
+        group : int
+            Patches of a group.
+        noise : float
+            Standard deviation of the noise in all planes.
+        taper : array of the patch's shape
+            Weights of the pixels of a patch.
+        progress : callable, optional
+            Called with the share that is done.
+        """
         grid = Grid.of(axes)
-        arrays = self._arrays(grid, **given)
+        arrays, average = self._arrays(grid, image)
         arrays["guide"] = self._array("guide", guide)
         square = self.features == self.atoms == synthesis.features == synthesis.atoms
         fits = group * grid.features == self.features and taper.size == grid.features
@@ -220,6 +179,7 @@ class GpuImages:
         if grid.candidates >= 2**31:
             raise ValueError("On a GPU a window has at most 2³¹ − 1 patches.")
         Shrinkage(self, synthesis, grid, arrays, group, noise, taper).run(progress)
+        return average()
 
     def memory_for(self, needed: int) -> int:
         """Bytes that a pass may take which needs so many to do everything at once."""
@@ -230,15 +190,28 @@ class GpuImages:
             return needed
         return min(self.gpu.free_memory() // 2, _USEFUL_MEMORY)
 
-    def _arrays(self, grid: Grid, **arrays: Any) -> dict[str, PlacedArray]:
-        """Arrays whose size is that of the axes, or a multiple of it."""
-        placed = {name: self._array(name, array) for name, array in arrays.items()}
-        size = placed["image"].array.size
-        if size < grid.pixels:
+    def _arrays(self, grid: Grid, image: Any) -> tuple[dict[str, PlacedArray], Callable[[], Any]]:
+        """The image and what a pass adds to, and what gives the average afterwards.
+
+        The image has the size of the axes, or a multiple of it.
+        """
+        placed = self._array("image", image)
+        if placed.array.size < grid.pixels or placed.array.size % grid.pixels:
             raise ValueError("image does not fit the axes")
-        if size % grid.pixels or any(part.array.size != size for part in placed.values()):
-            raise ValueError("image, numerator and denominator do not fit the axes")
-        return placed
+        if placed.on_gpu:
+            average = self.gpu.xp.empty_like(placed.array)
+            return {
+                "image": placed,
+                "average": PlacedArray(self.gpu, average, True),
+            }, lambda: average
+        sums = {name: np.zeros_like(placed.array) for name in ("numerator", "denominator")}
+
+        def divided() -> NDArray[Any]:
+            with np.errstate(invalid="ignore"):
+                return np.divide(*sums.values())
+
+        places = {name: PlacedArray(self.gpu, array, False) for name, array in sums.items()}
+        return {"image": placed, **places}, divided
 
     def _array(self, name: str, array: Any) -> PlacedArray:
         on_gpu = is_on_gpu(array)

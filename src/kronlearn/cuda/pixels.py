@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,28 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.init import dct_factor
-from kronlearn.cuda.device import Gpu
+from kronlearn.cuda.device import Gpu, c_type, defined
 
-__all__ = ["KINDS", "Contents", "Pixels"]
+__all__ = ["Contents", "Pixels"]
 
-#: Kinds of pixels, by their numbers in the kernels.
-KINDS = {
-    np.dtype(kind): number
-    for number, kind in enumerate(
-        ("f4", "f8", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"),
-    )
-}
-
-_FILE, _NOISE = "pixels.cu", "noise.cu"
+_FILE = "pixels.cu"
 # Parts that a channel is looked at in: sums have the same bits on every GPU.
 _PARTS = 1024
-# Threads of the block that finds a median, and of those that work in teams of 32.
-_CROWD, _TEAMS = 1024, 128
+# Threads of a block that looks for noise.
+_THREADS = 128
 
 #: The struct PixelTask of the kernels.
 _PIXELS = np.dtype(
     [
-        ("kind", np.int32),
         ("parts", np.int32),
         ("count", np.int64),
         *((name, np.float64) for name in ("mean", "scale", "lowest", "most")),
@@ -44,9 +36,9 @@ _PIXELS = np.dtype(
 _NOISE_TASK = np.dtype(
     [
         *((name, np.uint64) for name in ("pixels", "factor", "uses")),
-        *((name, np.float64) for name in ("low", "high", "quiet", "enough")),
-        *((n, np.int32) for n in ("kind", "step", "rows", "columns", "stride", "highs")),
-        *((name, np.uint64) for name in ("structure", "values", "chosen", "kinds", "found")),
+        *((name, np.float64) for name in ("low", "high")),
+        *((n, np.int32) for n in ("step", "rows", "columns", "stride", "highs")),
+        *((name, np.uint64) for name in ("structure", "values", "kept")),
     ],
     align=True,
 )
@@ -69,8 +61,8 @@ class Pixels:
         self.gpu, self.channels = gpu, channels
         self.count = channels[0].size
         self.task = np.zeros((), _PIXELS)
-        self.task["kind"], self.task["parts"] = KINDS[channels.dtype], _PARTS
-        self.task["count"] = self.count
+        self.options = defined(PIXEL=c_type(channels.dtype))
+        self.task["parts"], self.task["count"] = _PARTS, self.count
         if channels.dtype.kind in "iu":
             self.task["lowest"], self.task["most"] = _limits(channels.dtype)
 
@@ -81,7 +73,8 @@ class Pixels:
         task = self._of(0)
         task["found"] = self.gpu.address(found)
         teams = min(n_channels * _PARTS, 16 * self.gpu.n_teams)
-        self.gpu.launch(_FILE, "look", teams, task, np.int32(n_channels))
+        channels = np.int32(n_channels)
+        self.gpu.launch(_FILE, "look", teams, task, channels, options=self.options)
         parts = self.gpu.download(found)
         lows, highs = parts[..., 0].min(axis=1), parts[..., 1].max(axis=1)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -102,7 +95,7 @@ class Pixels:
         task = self._of(number)
         task["mean"], task["scale"], task["plane"] = mean, scale, self.gpu.address(plane)
         teams = min(-(-self.count // 32), 16 * self.gpu.n_teams)
-        self.gpu.launch(_FILE, kernel, teams, task)
+        self.gpu.launch(_FILE, kernel, teams, task, options=self.options)
 
     def _of(self, number: int) -> NDArray[Any]:
         """The task for a channel."""
@@ -112,23 +105,28 @@ class Pixels:
         return task
 
     def middle_magnitude(
-        self, number: int, contents: Contents, uses: NDArray[Any], stride: int, shares: Any
+        self,
+        number: int,
+        contents: Contents,
+        uses: NDArray[Any],
+        stride: int,
+        shares: tuple[float, float],
+        fewest: int,
     ) -> float:
         """The median magnitude of high frequencies in quiet patches of 8 × 8 pixels of a channel.
 
         The channel has two axes. ``uses`` (8, 8) numbers high frequencies, low ones are −1, others
-        −2; ``shares`` are those of patches that are quiet, and that suffice.
+        −2; ``shares`` are those of patches that are quiet, and that suffice without the ones at the
+        ends of the range; ``fewest`` is the least number of either.
         """
         xp, address = self.gpu.xp, self.gpu.address
         height, width = self.channels.shape[1:]
         rows, columns = (-(-(size - 7) // stride) for size in (height, width))
         count, highs = rows * columns, int(uses.max()) + 1
-        room = {
-            "structure": xp.empty(count, np.int64),
-            "values": xp.empty(count * highs, np.int32),
-            "chosen": xp.empty(count, np.int32),
-            "kinds": xp.empty(count, np.int32),
-            "found": xp.zeros(3, np.int64),
+        made = {
+            "structure": xp.empty((2, count), np.float64),
+            "values": xp.empty((count, highs), np.float32),
+            "kept": xp.zeros(2, np.int32),
         }
         factor, roles = _cosines(self.gpu, uses.astype(np.int32).tobytes())
         task = np.zeros((), _NOISE_TASK)
@@ -138,27 +136,30 @@ class Pixels:
             "uses": address(roles),
             "low": contents.low,
             "high": contents.high,
-            "quiet": shares[0],
-            "enough": shares[1],
-            "kind": KINDS[self.channels.dtype],
             "step": width,
             "rows": rows,
             "columns": columns,
             "stride": stride,
             "highs": highs,
-            **{name: address(array) for name, array in room.items()},
+            **{name: address(array) for name, array in made.items()},
         }
         for name, value in values.items():
             task[name] = value
         blocks = min(-(-count // 4), 4 * self.gpu.n_teams)
-        self.gpu.launch_blocks(_NOISE, "noise_patches", blocks, _TEAMS, task)
-        self.gpu.launch_blocks(_NOISE, "noise_level", 1, _CROWD, task)
-        middle, next_one, patches = self.gpu.download(room["found"]).tolist()
-        if not patches:
+        kernel = "noise.cu", "noise_patches"
+        self.gpu.launch_blocks(*kernel, blocks, _THREADS, task, options=self.options)
+        uneven, uncut = self.gpu.download(made["kept"]).tolist()
+        leaves_out = uncut >= max(fewest, shares[1] * uneven)
+        kept = uncut if leaves_out else uneven
+        if not kept:
             return 0.0
-        both = np.array([middle, next_one], np.int32).view(np.float32).astype(np.float64)
+        n_quiet = max(min(fewest, kept), math.ceil(shares[0] * kept))
+        quiet = xp.argsort(made["structure"][int(leaves_out)], kind="stable")[:n_quiet]
+        magnitudes = xp.sort(made["values"][quiet].ravel())
+        size = magnitudes.size
+        middle = self.gpu.download(magnitudes[(size - 1) // 2 : size // 2 + 1])
         # The range of large numbers may not be finite.
-        return float(both.mean()) * (contents.high / 2 - contents.low / 2) * 2
+        return float(middle.mean(dtype=np.float64)) * (contents.high / 2 - contents.low / 2) * 2
 
 
 @lru_cache(4)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.coder import Coder
-from kronlearn.cuda.device import Gpu
+from kronlearn.cuda.device import Gpu, defined
 from kronlearn.cuda.tasks import METHODS
 
 __all__ = ["LaneKernels", "QuickKernels", "TileKernels", "quick_kernels"]
@@ -19,8 +19,9 @@ __all__ = ["LaneKernels", "QuickKernels", "TileKernels", "quick_kernels"]
 _MOST_NONZEROS = 16
 # Samples that a block of the kernels for 8 × 8 atoms takes at a time.
 _TILE = 128
-# Bytes of shared memory that a block can have on the GPUs that the kernels are made for.
-_LEAST_SHARED = 160 * 1024
+# The kernels use instructions of GPUs of this compute capability and later ones, of which all have
+# so many bytes of shared memory for a block.
+_LEAST_CAPABILITY, _LEAST_SHARED = (8, 0), 99 * 1024
 _NOWHERE = np.uint64(0)
 
 
@@ -35,13 +36,10 @@ class QuickKernels(ABC):
     coder : Coder
     """
 
-    #: The file with the kernels, and what it is compiled with.
-    file: str
-    options: tuple[str, ...]
-
     def __init__(self, gpu: Gpu, sizes: Sequence[tuple[int, int]], coder: Coder) -> None:
         self.gpu = gpu
-        self.choose(sizes[0], coder)
+        #: The file with the kernels, and what it is compiled with.
+        self.file, self.options = self.choose(sizes[0], coder)
 
     @staticmethod
     @abstractmethod
@@ -49,8 +47,13 @@ class QuickKernels(ABC):
         """Whether the kernels are made for this."""
 
     @abstractmethod
-    def choose(self, size: tuple[int, int], coder: Coder) -> None:
-        """Choose a file and options, and ask what its kernels need."""
+    def choose(self, size: tuple[int, int], coder: Coder) -> tuple[str, tuple[str, ...]]:
+        """A file, and options to compile it with."""
+
+    @property
+    @abstractmethod
+    def fits(self) -> bool:
+        """Whether the GPU has the shared memory that a block needs."""
 
     @abstractmethod
     def blocks(self, count: int) -> int:
@@ -77,16 +80,38 @@ class TileKernels(QuickKernels):
         """Whether the kernels are made for this."""
         return list(sizes) == [(8, 8), (8, 8)] and method in METHODS
 
-    def choose(self, size: tuple[int, int], coder: Coder) -> None:
+    def choose(self, size: tuple[int, int], coder: Coder) -> tuple[str, tuple[str, ...]]:
         """Pursuit, or the largest coefficients of orthonormal atoms."""
-        self.options = (f"-DKRONLEARN_WIDTH={coder.width}",)
-        self.file = "threshold_fused.cu"
-        if coder.method != "threshold":
-            self.file = "pursuit_pairs.cu"
-            self.options += (f"-DKRONLEARN_OLS={int(coder.method == 'ols')}",)
-        needs = _needs(self.gpu, self.file, self.options, "fused_needs", 3)
-        self.threads, self.shared_bytes, each = needs
-        self.most_blocks = each * self.gpu.n_multiprocessors
+        if coder.method == "threshold":
+            return "threshold_fused.cu", defined(WIDTH=coder.width)
+        ols = int(coder.method == "ols")
+        return "pursuit_pairs.cu", defined(WIDTH=coder.width, OLS=ols)
+
+    @cached_property
+    def _needs(self) -> tuple[int, ...]:
+        return _needs(self.gpu, self.file, self.options, "fused_needs", 3)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self._needs[0]
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a block."""
+        return self._needs[1]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the GPU has the shared memory that a block needs."""
+        return self.shared_bytes <= self.gpu.shared_memory
+
+    @cached_property
+    def most_blocks(self) -> int:
+        """How many blocks the GPU has room for, up to as many as the kernels are made for."""
+        settings = self.file, "code_and_sum", self.threads, self.options, self.shared_bytes
+        each = min(self._needs[2], self.gpu.blocks_at_once(*settings))
+        return each * self.gpu.n_multiprocessors
 
     def blocks(self, count: int) -> int:
         """As many as the GPU has room for, or fewer: one for every tile."""
@@ -111,17 +136,32 @@ class LaneKernels(QuickKernels):
         m, n = sizes[0]
         return m in (8, 16, 32) and n in (16, 32)
 
-    def choose(self, size: tuple[int, int], coder: Coder) -> None:
-        """Pursuit for this size."""
-        sizes = {"M": size[0], "N": size[1], "WIDTH": coder.width}
-        # OLS has twice as much to keep of every atom: with fewer of them for a lane it fits.
+    def choose(self, size: tuple[int, int], coder: Coder) -> tuple[str, tuple[str, ...]]:
+        """Pursuit for this size; a block has as many warps as find room in the shared memory."""
         ols = coder.method == "ols"
-        sizes |= {"OLS": int(ols), "BLOCK": 4 if ols and size[1] == 16 else 8}
-        sizes |= {"SHARED": self.gpu.shared_memory}
-        self.file = "pursuit_lanes.cu"
-        self.options = tuple(f"-DKRONLEARN_{name}={value}" for name, value in sizes.items())
-        needs = _needs(self.gpu, self.file, self.options, "lanes_need", 6)
-        self.coding_needs, self.summing_needs = needs[:3], needs[3:]
+        sizes = {"M": size[0], "N": size[1], "WIDTH": coder.width, "OLS": int(ols)}
+        # OLS has twice as much to keep of every atom: with fewer of them for a lane it fits.
+        sizes |= {"BLOCK": 4 if ols and size[1] == 16 else 8, "SHARED": self.gpu.shared_memory}
+        return "pursuit_lanes.cu", defined(**sizes)
+
+    @property
+    def fits(self) -> bool:
+        """Always: the number of warps is made to fit."""
+        return True
+
+    @property
+    def coding_needs(self) -> tuple[int, ...]:
+        """Warps of a block that codes, its bytes of shared memory, and those of each warp."""
+        return self._needs[:3]
+
+    @property
+    def summing_needs(self) -> tuple[int, ...]:
+        """The same for a block that sums the right mode."""
+        return self._needs[3:]
+
+    @cached_property
+    def _needs(self) -> tuple[int, ...]:
+        return _needs(self.gpu, self.file, self.options, "lanes_need", 6)
 
     def blocks(self, count: int) -> int:
         """One for every multiprocessor."""
@@ -148,14 +188,17 @@ def quick_kernels(
     gpu: Gpu, factors: Sequence[NDArray[Any]], dtype: np.dtype[Any], coder: Coder
 ) -> TileKernels | LaneKernels | None:
     """Those that suit these factors, samples and codes, or None."""
-    if dtype != np.float32 or gpu.shared_memory < _LEAST_SHARED:
+    if dtype != np.float32 or gpu.capability < _LEAST_CAPABILITY:
+        return None
+    if gpu.shared_memory < _LEAST_SHARED:
         return None
     if coder.width > _MOST_NONZEROS or coder.weights is not None:
         return None
     sizes = [factor.shape for factor in factors]
     for kind in (TileKernels, LaneKernels):
         if kind.suit(sizes, coder.method):
-            return kind(gpu, sizes, coder)
+            found = kind(gpu, sizes, coder)
+            return found if found.fits else None
     return None
 
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.init import dct_factor
 from kronlearn.core.instruction_sets import instruction_set
-from kronlearn.cuda.arrays import is_on_gpu
 from kronlearn.cuda.images import GpuImages
 from kronlearn.engines.threads import native_dictionary
 from kronlearn.engines.workers import Workers
@@ -74,7 +73,7 @@ class Averager:
         axes = self._axes(image, [0] * image.ndim)
         target = -1.0 if tol is None else tol
         options = {"known": known, "favour_sparse": favour_sparse, "progress": self.on_share}
-        if self._is_on_gpu(image):
+        if self.workers.gpu is not None:
             return dictionary.code_average(image, axes, method, width, target, **options)
         sums, weights = np.zeros_like(image), np.zeros_like(image)
         settings = (axes, method, width, target)
@@ -111,7 +110,7 @@ class Averager:
         )
         taper = _taper(self.patch).astype(planes.dtype)
         settings = (self._axes(planes[0], window), group, noise, taper)
-        if self._is_on_gpu(planes):
+        if self.workers.gpu is not None:
             progress = self.on_share
             return analysis.shrink_average(synthesis, planes, guide, *settings, progress=progress)
         sums, weights = np.zeros_like(planes), np.zeros_like(planes)
@@ -123,17 +122,12 @@ class Averager:
 
     @property
     def _threads(self) -> dict[str, Any]:
-        if self.workers.gpu is not None:
-            return {}
         return {"threads": self.workers.n_threads, "instruction_set": instruction_set()}
 
     def _dictionary(self, factors: Factors, dtype: Any) -> Any:
         if self.workers.gpu is None:
             return native_dictionary(factors, dtype)
         return GpuImages(self.workers.gpu, factors, dtype)
-
-    def _is_on_gpu(self, image: Image) -> bool:
-        return self.workers.gpu is not None and is_on_gpu(image)
 
     def _axes(self, image: Image, window: Sequence[int]) -> list[tuple[int, int, int, int]]:
         return list(zip(image.shape, self.patch, self.stride, window, strict=True))

@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 
 from kronlearn.core.coder import METHODS, check_method
 from kronlearn.core.dictionary import Dictionary
+from kronlearn.cuda.images import compile_ahead
 from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager, similar_patches
 from kronlearn.images.dictionaries import Choice, choose, learn, spans_channels
@@ -175,6 +176,8 @@ def denoise(
     # Nobody else asks how long stages take.
     log = Stages(progress, workers.gpu.finish if full and workers.gpu is not None else None)
     channels = image_array(image, channel_axis, workers.gpu)
+    if workers.gpu is not None:
+        compile_ahead(workers.gpu, channels.dtype)
     joint = spans_channels(dictionary, channels, channel_axis)
     if joint:
         channels = np.moveaxis(channels, 0, -1)[None]

@@ -102,7 +102,7 @@ def _found_by_kernels(
     uses[(frequency > 0) & (frequency < _LOW)] = -1
     stride = _stride([size - 7 for size in plane.shape])
     pixels = Pixels(gpu, contiguous(plane)[None])
-    middle = pixels.middle_magnitude(0, contents, uses, stride, (_QUIET, _ENOUGH))
+    middle = pixels.middle_magnitude(0, contents, uses, stride, (_QUIET, _ENOUGH), _FEWEST)
     return middle / _MEDIAN_MAGNITUDE
 
 

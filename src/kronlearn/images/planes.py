@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.cuda.arrays import adopted, is_on_gpu, returned_as
-from kronlearn.cuda.device import Gpu
+from kronlearn.cuda.device import C_TYPES, Gpu
 from kronlearn.cuda.memory import current_limit
-from kronlearn.cuda.pixels import KINDS, Contents, Pixels
+from kronlearn.cuda.pixels import Contents, Pixels
 from kronlearn.io.conversion import in_range
 
 __all__ = [
@@ -52,7 +52,7 @@ def image_array(image: ArrayLike, channel_axis: int | None, gpu: Gpu | None = No
     channels = _channels(np.asarray(image), channel_axis)
     limit = current_limit()
     most = _MOST_ON_GPU if limit is None else min(_MOST_ON_GPU, limit // _BYTES_ON_GPU)
-    if gpu is None or channels.size > most or channels.dtype not in KINDS:
+    if gpu is None or channels.size > most or channels.dtype not in C_TYPES:
         return channels
     return gpu.upload(channels)
 
@@ -97,7 +97,7 @@ def contents_of(channels: NDArray[Any], gpu: Gpu | None = None) -> list[Contents
 
 def knows(channels: NDArray[Any]) -> bool:
     """Whether channels lie on a GPU and kernels know what kind of pixels they have."""
-    return channels.dtype in KINDS and is_on_gpu(channels)
+    return channels.dtype in C_TYPES and is_on_gpu(channels)
 
 
 def _check_finite(channels: NDArray[Any]) -> None:

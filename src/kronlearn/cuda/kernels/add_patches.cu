@@ -1,4 +1,4 @@
-// Patches of an image, as they have become, are added up.
+// Patches of an image, as they have become, are added up; KRONLEARN_S is the type of the pixels.
 #include "image_coding.cuh"
 
 namespace kronlearn {
@@ -31,9 +31,6 @@ KRONLEARN_DEVICE void add_all(const CodingTask<S>& task) {
 
 }  // namespace kronlearn
 
-KRONLEARN_KERNEL void add_float32(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task) {
-  kronlearn::add_all(task);
-}
-KRONLEARN_KERNEL void add_float64(KRONLEARN_ARGUMENT kronlearn::CodingTask<double> task) {
+KRONLEARN_KERNEL void add_to_image(KRONLEARN_ARGUMENT kronlearn::CodingTask<KRONLEARN_S> task) {
   kronlearn::add_all(task);
 }

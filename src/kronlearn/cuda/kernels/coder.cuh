@@ -1,156 +1,136 @@
-// Codes one sample of any shape, with a team of threads.
+// Codes one sample with a team of threads.
 #pragma once
 
 #include "arena.cuh"
-#include "pursuit.cuh"
+#include "pursuit_small.cuh"
 #include "task.cuh"
 #include "threshold.cuh"
 #include "weighted.cuh"
 
 namespace kronlearn {
 
-template <class T, class S>
-class Coder {
+// T is the type of the arithmetic. With a kN of 8 or 16 there are as many atoms in each of two modes, and 8
+// entries; neither weights nor thresholds are for these. With 0, samples have any shape. kWeights: their entries
+// have weights.
+template <class T, int kN, bool kWeights>
+class SampleCoder {
+  static constexpr int kM = 8;
+
  public:
-  KRONLEARN_DEVICE Coder(Team team, const Task<S>& task, const T* tables, Arena<T>& arena)
-      : team_(team), task_(task), s_(task.shape), tables_(s_, tables) {
-    const int width = task.width, features = s_.features(), atoms = s_.atoms();
-    const int64 square = int64(width) * width;
-    y_ = arena.take(features);
-    correlate_ = arena.take(correlate_scratch(s_));
-    pursuit_.alpha = arena.take(atoms);
-    pursuit_.nu = arena.take(atoms);
-    pursuit_.h = arena.take(int64(width) * s_.n1);
-    pursuit_.m = arena.take(square);
+  KRONLEARN_DEVICE SampleCoder(Team team, const Shape& shape, const T* tables, int method, int width,
+                               Arena<T>& arena)
+      : team(team), shape(shape), tables(shape, tables), method_(method), width_(width) {
+    y = arena.take(features());
+    correlate_ = arena.take(correlate_scratch(shape));
+    code.value = arena.take(width);
+    code.atom = reinterpret_cast<int*>(arena.take(width));
+    pursuit_.m = arena.take(int64(width) * width);
     pursuit_.c = arena.take(width);
     pursuit_.w = arena.take(width);
-    code_.value = arena.take(width);
-    code_.atom = reinterpret_cast<int*>(arena.take(width));
-    if (!task.weights) return;
-    weighted_.alpha = pursuit_.alpha;
-    weighted_.nu = pursuit_.nu;
-    weighted_.v = arena.take(atoms);
-    weighted_.root = arena.take(features);
-    weighted_.z = arena.take(features);
-    weighted_.t = arena.take(features);
-    weighted_.q = arena.take(int64(width) * features);
-    weighted_.r = pursuit_.m;
-    weighted_.a = pursuit_.c;
-    weighted_.correlate = correlate_;
-  }
-
-  // `row` is where the sample's code goes.
-  KRONLEARN_DEVICE void code(int64 k, int64 row) {
-    bool doubtful = load(k);
-    if (!is_finite(energy_)) {
-      if (team_.lane == 0) lower(task_.first_bad, task_.first + k);
-      energy_ = T(0);
-      for (int e = team_.lane; e < s_.features(); e += Team::kSize) y_[e] = T(0);
-      team_.sync();
-    }
-    if (!doubtful) doubtful = pursue();
-    // Weighted samples are not coded again: their pursuit is the more stable one.
-    if (doubtful && task_.doubtful && !task_.weights) {
-      if (team_.lane == 0) task_.doubtful[take_ticket(task_.doubtful_count)] = int(k);
+    if (kN > 0) return;
+    pursuit_.alpha = arena.take(shape.atoms());
+    pursuit_.nu = arena.take(shape.atoms());
+    if (!kWeights) {
+      pursuit_.h = arena.take(int64(width) * shape.n1);
       return;
     }
-    write(row);
+    weights = arena.take(features());
+    weighted_ = {pursuit_.alpha,
+                 pursuit_.nu,
+                 arena.take(shape.atoms()),
+                 weights,
+                 arena.take(features()),
+                 arena.take(features()),
+                 arena.take(int64(width) * features()),
+                 pursuit_.m,
+                 pursuit_.c,
+                 correlate_};
   }
 
+  KRONLEARN_DEVICE int features() const { return kN > 0 ? kM * kM : shape.features(); }
+  KRONLEARN_DEVICE int m2() const { return kN > 0 ? kM : shape.m2; }
+  KRONLEARN_DEVICE int n2() const { return kN > 0 ? kN : shape.n2; }
+
+  // Makes `code` from y and weights, which are changed. `tol` is the ℓ2 norm that the residual may have, or
+  // negative. A sample that is not finite has no nonzeros. Returns whether single precision is in doubt: never of
+  // weighted samples, whose pursuit is the more stable one.
+  KRONLEARN_DEVICE bool run(T tol) {
+    const T energy = kWeights ? weigh() : measure();
+    const T tol2 = tol < T(0) ? T(-1) : tol * tol / largest_weight;
+    finite = is_finite(energy);
+    code.nonzeros = 0;
+    code.residual2 = finite ? energy : T(0);
+    if (sizeof(T) == 4 && !kWeights && any_ && energy < T(kSmallestEnergy)) return true;
+    if (!finite || energy <= tol2) return false;
+    return pursue(energy, tol2);
+  }
+
+  const Team team;
+  const Shape& shape;
+  const Tables<T> tables;
+  T *y, *weights;  // (features): a sample, and weights of its entries
+  T largest_weight = 1;
+  bool finite;
+  Code<T> code;
+
  private:
-  // Returns whether single precision is in doubt.
-  KRONLEARN_DEVICE bool load(int64 k) {
-    const int features = s_.features();
-    const S* y = task_.samples + k * features;
-    largest_weight_ = T(1);
-    T sum = 0, largest = 0;
-    if (task_.weights) {
-      load_weights(task_.weights + k * features);
-      // What has no weight may be anything, NaN too.
-      for (int e = team_.lane; e < features; e += Team::kSize) {
-        y_[e] = weighted_.root[e] > T(0) ? T(y[e]) : T(0);
-        sum += weighted_.root[e] * y_[e] * y_[e];
-      }
-    } else {
-      for (int e = team_.lane; e < features; e += Team::kSize) {
-        y_[e] = T(y[e]);
-        sum += y_[e] * y_[e];
-        largest = fabs(y_[e]) > largest ? fabs(y_[e]) : largest;
-      }
+  KRONLEARN_DEVICE T measure() {
+    T sum = 0;
+    bool any = false;
+    for (int e = team.lane; e < features(); e += Team::kSize) {
+      sum += y[e] * y[e];
+      any |= y[e] != T(0);
     }
-    energy_ = team_.sum(sum);
-    const T tol = task_.tols ? T(task_.tols[k]) : T(task_.tol);
-    tol2_ = tol < T(0) ? T(-1) : tol * tol / largest_weight_;
-    team_.sync();
-    return sizeof(T) == 4 && team_.any(largest > T(0)) && energy_ < T(kSmallestEnergy);
+    any_ = team.any(any);
+    return team.sum(sum);
   }
 
   // Weights are scaled to a maximum of one: only their proportions decide the codes.
-  KRONLEARN_DEVICE void load_weights(const S* weights) {
-    Best<T> largest{T(0), -1};
-    for (int e = team_.lane; e < s_.features(); e += Team::kSize) largest.consider(T(weights[e]), e);
-    largest_weight_ = team_.best(largest).value;
-    if (!(largest_weight_ > T(0))) largest_weight_ = T(1);
-    for (int e = team_.lane; e < s_.features(); e += Team::kSize)
-      weighted_.root[e] = T(weights[e]) / largest_weight_;
-    team_.sync();
+  KRONLEARN_DEVICE T weigh() {
+    Best<T> best{T(0), -1};
+    for (int e = team.lane; e < features(); e += Team::kSize) best.consider(weights[e], e);
+    largest_weight = team.best(best).value;
+    if (!(largest_weight > T(0))) largest_weight = T(1);
+    T sum = 0;
+    for (int e = team.lane; e < features(); e += Team::kSize) {
+      const T weight = weights[e] / largest_weight;
+      sum += weight * y[e] * y[e];
+      weights[e] = sqrt(weight);
+      weighted_.z[e] = weights[e] * y[e];
+    }
+    team.sync();
+    return team.sum(sum);
   }
 
-  // Returns whether single precision is in doubt.
-  KRONLEARN_DEVICE bool pursue() {
-    const int width = task_.width;
-    if (task_.weights) {
-      for (int e = team_.lane; e < s_.features(); e += Team::kSize) {
-        weighted_.root[e] = sqrt(weighted_.root[e]);
-        weighted_.z[e] = weighted_.root[e] * y_[e];
+  KRONLEARN_DEVICE bool pursue(T energy, T tol2) {
+    if constexpr (kWeights) {
+      pursue_weighted(team, shape, tables, method_ == kOls, weighted_, energy, tol2, width_, code);
+      return false;
+    } else if constexpr (kN > 0) {
+      if (method_ == kOls)
+        return SmallPursuit<T, kM, kN, true>(team, shape, tables, pursuit_, correlate_, y, energy, tol2, width_,
+                                             code)
+            .run();
+      return SmallPursuit<T, kM, kN, false>(team, shape, tables, pursuit_, correlate_, y, energy, tol2, width_,
+                                            code)
+          .run();
+    } else {
+      correlate(team, shape, tables.factors, y, pursuit_.alpha, correlate_);
+      if (method_ == kThreshold) {
+        threshold(team, shape, pursuit_.alpha, energy, tol2, width_, code);
+        return false;
       }
-      team_.sync();
-      pursue_weighted(team_, s_, tables_, task_.method == kOls, weighted_, energy_, tol2_, width, code_);
-      return false;
+      if (method_ == kOls)
+        return Pursuit<T, true>(team, shape, tables, pursuit_, y, energy, tol2, width_, code).run();
+      return Pursuit<T, false>(team, shape, tables, pursuit_, y, energy, tol2, width_, code).run();
     }
-    correlate(team_, s_, tables_.factors, y_, pursuit_.alpha, correlate_);
-    if (task_.method == kThreshold) {
-      threshold(team_, s_, pursuit_.alpha, energy_, tol2_, width, code_);
-      return false;
-    }
-    if (task_.method == kOls)
-      return Pursuit<T, true>(team_, s_, tables_, pursuit_, y_, energy_, tol2_, width, code_).run();
-    return Pursuit<T, false>(team_, s_, tables_, pursuit_, y_, energy_, tol2_, width, code_).run();
   }
 
-  KRONLEARN_DEVICE void write(int64 row) {
-    const Code<T>& code = code_;
-    const int width = task_.width;
-    int* index = task_.index + row * width;
-    S* value = task_.value + row * width;
-    // Every entry finds its own place, which nobody else has.
-    for (int l = team_.lane; l < code.nonzeros; l += Team::kSize) {
-      const int atom = code.atom[l];
-      int place = 0;
-      for (int t = 0; t < code.nonzeros; ++t) place += code.atom[t] < atom;
-      index[place] = atom;
-      value[place] = S(double(code.value[l]) / (task_.norms1[atom / s_.n2] * task_.norms2[atom % s_.n2]));
-    }
-    for (int l = code.nonzeros + team_.lane; l < width; l += Team::kSize) {
-      index[l] = 0;
-      value[l] = S(0);
-    }
-    if (team_.lane == 0) {
-      task_.nonzeros[row] = code.nonzeros;
-      task_.residual2[row] = S(code.residual2 * largest_weight_);
-    }
-    team_.sync();
-  }
-
-  const Team team_;
-  const Task<S>& task_;
-  const Shape& s_;
-  const Tables<T> tables_;
-  T *y_, *correlate_;
+  const int method_, width_;
+  T* correlate_;
+  bool any_;  // whether an entry is not zero
   PursuitScratch<T> pursuit_;
   WeightedScratch<T> weighted_;
-  Code<T> code_;
-  T energy_, tol2_, largest_weight_;
 };
 
 }  // namespace kronlearn

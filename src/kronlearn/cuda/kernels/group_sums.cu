@@ -1,4 +1,4 @@
-// What is done before groups of patches are shrunk, and after.
+// What is done before groups of patches are shrunk, and after; KRONLEARN_S is the type of the pixels.
 #include "shrink.cuh"
 
 namespace kronlearn {
@@ -33,15 +33,9 @@ KRONLEARN_DEVICE void average(const ShrinkTask<S>& task) {
 
 }  // namespace kronlearn
 
-KRONLEARN_KERNEL void measure_float32(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task) {
+KRONLEARN_KERNEL void measure_pixels(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<KRONLEARN_S> task) {
   kronlearn::measure(task);
 }
-KRONLEARN_KERNEL void measure_float64(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<double> task) {
-  kronlearn::measure(task);
-}
-KRONLEARN_KERNEL void average_float32(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<float> task) {
-  kronlearn::average(task);
-}
-KRONLEARN_KERNEL void average_float64(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<double> task) {
+KRONLEARN_KERNEL void average_pixels(KRONLEARN_ARGUMENT kronlearn::ShrinkTask<KRONLEARN_S> task) {
   kronlearn::average(task);
 }

@@ -1,12 +1,8 @@
 // Every patch of an image becomes its sparse approximation, as native/images/image.cpp has it, and patches are added
-// up again. A file of kernels has what one kind of call needs: compiling all of them takes long.
+// up again.
 #pragma once
 
-#include "patches.cuh"
-#include "pursuit_small.cuh"
-#include "task.cuh"
-#include "threshold.cuh"
-#include "weighted.cuh"
+#include "coder.cuh"
 
 namespace kronlearn {
 
@@ -33,183 +29,87 @@ struct CodingTask {
   int64 scratch_size;
 };
 
-// S is the type of what is stored, T that of the arithmetic. With a kN of 8 or 16 there are as many atoms in
-// each of two modes, and 8 pixels; neither weights nor thresholds are for these. kWeights: there may be
-// weights of pixels.
-template <class T, class S, int kN = 0, bool kWeights = kN == 0>
+// S is the type of what is stored; the others are those of the coder.
+template <class T, class S, int kN, bool kWeights>
 class PatchCoder {
-  static constexpr int kM = 8;
-
  public:
   KRONLEARN_DEVICE PatchCoder(Team team, const CodingTask<S>& task, const T* tables,
                               Arena<T>& arena)
-      : team_(team), task_(task), s_(task.shape), tables_(s_, tables) {
-    const int width = task.width, atoms = s_.atoms();
-    y_ = arena.take(features());
-    correlate_ = arena.take(correlate_scratch(s_));
-    code_.value = arena.take(width);
-    code_.atom = reinterpret_cast<int*>(arena.take(width));
-    pursuit_.m = arena.take(int64(width) * width);
-    pursuit_.c = arena.take(width);
-    pursuit_.w = arena.take(width);
-    if (kN > 0) return;
-    pursuit_.alpha = arena.take(atoms);
-    pursuit_.nu = arena.take(atoms);
-    if (!known()) {
-      pursuit_.h = arena.take(int64(width) * s_.n1);
-      return;
-    }
-    weighted_ = {pursuit_.alpha,
-                 pursuit_.nu,
-                 arena.take(atoms),
-                 arena.take(features()),
-                 arena.take(features()),
-                 arena.take(features()),
-                 arena.take(int64(width) * features()),
-                 pursuit_.m,
-                 pursuit_.c,
-                 correlate_};
-  }
+      : task_(task), coder_(team, task.shape, tables, task.method, task.width, arena) {}
 
   // Codes patch k of those that are asked for.
   KRONLEARN_DEVICE void run(int64 k) {
     load(task_.grid.offset(task_.patches.first + k));
-    bool doubtful = false;
-    if (!known())
-      doubtful = code();
-    else if constexpr (kWeights)
-      code_weighted();
-    // Weighted patches are not coded again: their pursuit is the more stable one.
-    if (doubtful && task_.doubtful) {
-      if (team_.lane == 0) task_.doubtful[take_ticket(task_.doubtful_count)] = int(k);
+    // Of a patch of which less is known, less may remain.
+    const S tol = kWeights ? S(task_.tol) * sqrt(importance_) : S(task_.tol);
+    if (coder_.run(T(tol)) && task_.doubtful) {
+      if (coder_.team.lane == 0) task_.doubtful[take_ticket(task_.doubtful_count)] = int(k);
     } else {
       write(k);
     }
-    team_.sync();
+    coder_.team.sync();
   }
 
  private:
-  KRONLEARN_DEVICE int features() const { return kN > 0 ? kM * kM : s_.features(); }
-  KRONLEARN_DEVICE int m2() const { return kN > 0 ? kM : s_.m2; }
-  KRONLEARN_DEVICE int n2() const { return kN > 0 ? kN : s_.n2; }
-  KRONLEARN_DEVICE const S* known() const { return kWeights ? task_.known : nullptr; }
-
   // Takes out a patch, without its mean (of what is known of it). The mean is added up in the order that
   // native/images/image.cpp has: patches of a constant image are then zero, or not, on both.
   KRONLEARN_DEVICE void load(int64 offset) {
-    for (int e = team_.lane; e < features(); e += Team::kSize) {
-      y_[e] = T(task_.image[offset + task_.places[e]]);
-      if (known()) weighted_.root[e] = T(known()[offset + task_.places[e]]);
+    const Team& team = coder_.team;
+    const int features = coder_.features();
+    T *y = coder_.y, *weights = coder_.weights;
+    for (int e = team.lane; e < features; e += Team::kSize) {
+      y[e] = T(task_.image[offset + task_.places[e]]);
+      if (kWeights) weights[e] = T(task_.known[offset + task_.places[e]]);
     }
-    team_.sync();
-    S total = S(features()), sum = 0;
-    if (known()) {
+    team.sync();
+    S total = S(features), sum = 0;
+    if constexpr (kWeights) {
       total = 0;
-      for (int e = 0; e < features(); ++e) {
-        const S weight = S(weighted_.root[e]);
+      for (int e = 0; e < features; ++e) {
+        const S weight = S(weights[e]);
         total += weight;
-        if (weight > S(0)) sum += product(weight, S(y_[e]));
+        if (weight > S(0)) sum += product(weight, S(y[e]));
       }
     } else if constexpr (kN > 0) {
 #pragma unroll 4
-      for (int e = 0; e < kM * kM; e += 4) {
-        const Four<T> four = *reinterpret_cast<const Four<T>*>(y_ + e);
+      for (int e = 0; e < features; e += 4) {
+        const Four<T> four = *reinterpret_cast<const Four<T>*>(y + e);
 #pragma unroll
         for (int q = 0; q < 4; ++q) sum += S(four.x[q]);
       }
     } else {
 #pragma unroll 8
-      for (int e = 0; e < features(); ++e) sum += S(y_[e]);
+      for (int e = 0; e < features; ++e) sum += S(y[e]);
     }
     mean_ = total > S(0) ? sum / total : S(0);
-    importance_ = total / S(features());
-    team_.sync();
-    for (int e = team_.lane; e < features(); e += Team::kSize) {
-      const bool unknown = known() && !(weighted_.root[e] > T(0));
-      y_[e] = unknown ? T(0) : T(S(S(y_[e]) - mean_));
+    importance_ = total / S(features);
+    team.sync();
+    for (int e = team.lane; e < features; e += Team::kSize) {
+      const bool unknown = kWeights && !(weights[e] > T(0));
+      y[e] = unknown ? T(0) : T(S(S(y[e]) - mean_));
     }
-    team_.sync();
-  }
-
-  // Returns whether single precision is in doubt.
-  KRONLEARN_DEVICE bool code() {
-    T sum = 0;
-    bool any = false;
-    for (int e = team_.lane; e < features(); e += Team::kSize) {
-      sum += y_[e] * y_[e];
-      any |= y_[e] != T(0);
-    }
-    const T energy = team_.sum(sum), tol = T(S(task_.tol)), tol2 = tol < T(0) ? T(-1) : tol * tol;
-    if (sizeof(T) == 4 && team_.any(any) && energy < T(kSmallestEnergy)) return true;
-    code_.nonzeros = 0;
-    // Nothing is selected for a patch that is not finite, or within its target as it is.
-    if (!is_finite(energy) || energy <= tol2) return false;
-    const int width = task_.width;
-    if constexpr (kN > 0) {
-      if (task_.method == kOls)
-        return SmallPursuit<T, kM, kN, true>(team_, s_, tables_, pursuit_, correlate_, y_, energy,
-                                             tol2, width, code_)
-            .run();
-      return SmallPursuit<T, kM, kN, false>(team_, s_, tables_, pursuit_, correlate_, y_, energy,
-                                            tol2, width, code_)
-          .run();
-    }
-    correlate(team_, s_, tables_.factors, y_, pursuit_.alpha, correlate_);
-    if (task_.method == kThreshold) {
-      threshold(team_, s_, pursuit_.alpha, energy, tol2, width, code_);
-      return false;
-    }
-    if (task_.method == kOls)
-      return Pursuit<T, true>(team_, s_, tables_, pursuit_, y_, energy, tol2, width, code_).run();
-    return Pursuit<T, false>(team_, s_, tables_, pursuit_, y_, energy, tol2, width, code_).run();
-  }
-
-  // Weights are scaled to a maximum of one: only their proportions decide the codes.
-  KRONLEARN_DEVICE void code_weighted() {
-    Best<T> best{T(0), -1};
-    for (int e = team_.lane; e < features(); e += Team::kSize) best.consider(weighted_.root[e], e);
-    T largest = team_.best(best).value, sum = 0;
-    if (!(largest > T(0))) largest = T(1);
-    for (int e = team_.lane; e < features(); e += Team::kSize) {
-      const T weight = weighted_.root[e] / largest;
-      sum += weight * y_[e] * y_[e];
-      weighted_.root[e] = sqrt(weight);
-      weighted_.z[e] = weighted_.root[e] * y_[e];
-    }
-    const T energy = team_.sum(sum);
-    team_.sync();
-    code_.nonzeros = 0;
-    if (!is_finite(energy)) return;
-    // Of a patch of which less is known, less may remain.
-    const T tol = T(S(task_.tol) * sqrt(importance_)),
-            tol2 = tol < T(0) ? T(-1) : tol * tol / largest;
-    pursue_weighted(team_, s_, tables_, task_.method == kOls, weighted_, energy, tol2, task_.width,
-                    code_);
+    team.sync();
   }
 
   KRONLEARN_DEVICE void write(int64 k) {
-    const int n2 = this->n2(), m2 = this->m2(), m1 = features() / m2;
-    S* values = task_.patches.values + k * features();
-    for (int e = team_.lane; e < features(); e += Team::kSize) {
+    const Code<T>& code = coder_.code;
+    const Tables<T>& tables = coder_.tables;
+    const int features = coder_.features(), n2 = coder_.n2(), m2 = coder_.m2(), m1 = features / m2;
+    S* values = task_.patches.values + k * features;
+    for (int e = coder_.team.lane; e < features; e += Team::kSize) {
       const int i = e / m2, j = e % m2;
       T sum = 0;
-      for (int l = 0; l < code_.nonzeros; ++l)
-        sum += code_.value[l] * tables_.atoms1[code_.atom[l] / n2 * m1 + i] *
-               tables_.atoms2[code_.atom[l] % n2 * m2 + j];
+      for (int l = 0; l < code.nonzeros; ++l)
+        sum += code.value[l] * tables.atoms1[code.atom[l] / n2 * m1 + i] *
+               tables.atoms2[code.atom[l] % n2 * m2 + j];
       values[e] = S(sum) + mean_;
     }
-    const S share = task_.favour_sparse ? S(1 + code_.nonzeros) : S(1);
-    if (team_.lane == 0) task_.patches.weights[k] = importance_ / share;
+    const S share = task_.favour_sparse ? S(1 + code.nonzeros) : S(1);
+    if (coder_.team.lane == 0) task_.patches.weights[k] = importance_ / share;
   }
 
-  const Team team_;
   const CodingTask<S>& task_;
-  const Shape& s_;
-  const Tables<T> tables_;
-  T *y_, *correlate_;
-  PursuitScratch<T> pursuit_;
-  WeightedScratch<T> weighted_;
-  Code<T> code_;
+  SampleCoder<T, kN, kWeights> coder_;
   S mean_, importance_;
 };
 
@@ -224,27 +124,10 @@ KRONLEARN_DEVICE bool is_near(int64 size) {
 
 template <class T>
 KRONLEARN_DEVICE T* scratch_of_team(void* scratch, int64 size) {
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
   constexpr int kNumbers = kNearBytes / sizeof(T);
   __shared__ Four<T> near[kTeams * kNumbers / 4];
   if (is_near<T>(size)) return near[threadIdx.x / Team::kSize * kNumbers / 4].x;
-#endif
   return static_cast<T*>(scratch) + first_team() * size;
-}
-
-template <class T, int kN, bool kWeights, class S>
-KRONLEARN_DEVICE void code_patches(const CodingTask<S>& task, const T* tables) {
-  const int64 count = task.list ? *task.list_count : task.patches.count;
-  Arena<T> arena{scratch_of_team<T>(task.scratch, task.scratch_size)};
-  PatchCoder<T, S, kN, kWeights> coder(Team{}, task, tables, arena);
-  for (int64 c = first_team(); c < count; c += n_teams()) coder.run(task.list ? task.list[c] : c);
-}
-
-template <class T, int kN, bool kWeights, class S>
-KRONLEARN_DEVICE void count_scratch(const CodingTask<S>& task, int64* numbers) {
-  Arena<T> arena{nullptr};
-  PatchCoder<T, S, kN, kWeights> coder(Team{}, task, nullptr, arena);
-  tell(arena.used, !is_near<T>(arena.used), numbers);
 }
 
 }  // namespace kronlearn

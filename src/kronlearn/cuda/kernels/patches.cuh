@@ -19,7 +19,6 @@ struct alignas(16) Four {
   T x[4];
 };
 
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 // A kernel's argument that is read where it lies.
 #define KRONLEARN_ARGUMENT const __grid_constant__
 // So many blocks of kTeams teams are to find room on a multiprocessor.
@@ -61,46 +60,6 @@ KRONLEARN_DEVICE void note(Team team, bool has, int number, int* list, int* coun
   place = from_lane(place, 0) + __popc(before);
   if (has) list[place] = number;
 }
-#else
-#define KRONLEARN_ARGUMENT const
-#define KRONLEARN_BLOCKS(n)
-template <class T>
-T product(T x, T y) {
-  return x * y;
-}
-inline int64 to_integer(double x) { return std::llrint(x); }
-inline void add_exactly(int64* sum, int64 x) { *sum += x; }
-inline unsigned to_bits(float x) {
-  unsigned bits;
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-inline float from_bits(unsigned bits) {
-  float x;
-  __builtin_memcpy(&x, &bits, sizeof x);
-  return x;
-}
-inline int64 to_bits(double x) {
-  int64 bits;
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-inline double from_bits(int64 bits) {
-  double x;
-  __builtin_memcpy(&x, &bits, sizeof x);
-  return x;
-}
-inline float inverse(float x) { return 1.0f / x; }
-inline unsigned least_of_team(unsigned x) { return x; }
-template <class T>
-T from_lane(T x, int) {
-  return x;
-}
-inline void note(Team, bool has, int number, int* list, int* count) {
-  if (has) list[(*count)++] = number;
-}
-#endif
-
 // The least key in a team, and the lowest number that has it; a key of kNone goes with no number.
 constexpr unsigned kNone = 0xffffffffu;
 struct Least {

@@ -1,16 +1,18 @@
-// Channels of an image of any kind become planes of floats in units of the noise, and the other way round.
+// Channels of an image become planes of floats in units of the noise, and the other way round. KRONLEARN_PIXEL is
+// the type of the pixels.
 #include "patches.cuh"
-#include "pixels.cuh"
 
 namespace kronlearn {
 
+using Pixel = KRONLEARN_PIXEL;
+constexpr bool kIsInteger = Pixel(0.5) == Pixel(0);
+
 struct PixelTask {
-  int kind;
   int parts;            // that a channel is looked at in
   int64 count;          // pixels of a channel
   double mean, scale;   // of the channel
-  double lowest, most;  // that pixels of its kind may have
-  void* pixels;         // of the channel, or of all
+  double lowest, most;  // that pixels may have, if they are integers
+  Pixel* pixels;        // of the channel, or of all
   float* plane;
   double* found;  // (channels, parts, 4): the lowest, the largest, the sum, and one if all are finite
 };
@@ -25,7 +27,7 @@ KRONLEARN_DEVICE void look_at(const PixelTask& task, int64 channel, int part) {
   bool bad = false;
 #pragma unroll 4
   for (int64 p = first + team.lane; p < end; p += Team::kSize) {
-    const double x = pixel(task.pixels, task.kind, channel * task.count + p);
+    const double x = double(task.pixels[channel * task.count + p]);
     low.consider(-x, 0);
     high.consider(x, 0);
     sum += x;
@@ -37,7 +39,7 @@ KRONLEARN_DEVICE void look_at(const PixelTask& task, int64 channel, int part) {
   bad = team.any(bad);
   if (team.lane > 0) return;
   // A part may be empty; the first is not.
-  const double other = pixel(task.pixels, task.kind, channel * task.count);
+  const double other = double(task.pixels[channel * task.count]);
   double* found = task.found + 4 * (channel * task.parts + part);
   found[0] = low.number < 0 ? other : -low.value;
   found[1] = high.number < 0 ? other : high.value;
@@ -57,7 +59,7 @@ KRONLEARN_KERNEL void to_plane(KRONLEARN_ARGUMENT kronlearn::PixelTask task) {
   using namespace kronlearn;
   const int64 threads = n_teams() * Team::kSize;
   for (int64 p = first_team() * Team::kSize + Team{}.lane; p < task.count; p += threads)
-    task.plane[p] = float((pixel(task.pixels, task.kind, p) - task.mean) / task.scale);
+    task.plane[p] = float((double(task.pixels[p]) - task.mean) / task.scale);
 }
 
 KRONLEARN_KERNEL void from_plane(KRONLEARN_ARGUMENT kronlearn::PixelTask task) {
@@ -65,10 +67,10 @@ KRONLEARN_KERNEL void from_plane(KRONLEARN_ARGUMENT kronlearn::PixelTask task) {
   const int64 threads = n_teams() * Team::kSize;
   for (int64 p = first_team() * Team::kSize + Team{}.lane; p < task.count; p += threads) {
     double x = product(double(task.plane[p]), task.scale) + task.mean;
-    if (task.kind > kFloat64) {
+    if (kIsInteger) {
       x = rint(x);
       x = x < task.lowest ? task.lowest : x > task.most ? task.most : x;
     }
-    put_pixel(task.pixels, task.kind, p, x);
+    task.pixels[p] = Pixel(x);
   }
 }

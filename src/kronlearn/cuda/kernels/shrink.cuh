@@ -105,8 +105,10 @@ class Shrinkage {
   KRONLEARN_DEVICE void run(int64 number) {
     const int64* offsets = matcher_.match(number);
     for (int plane = 0; plane < task_.planes; ++plane) {
-      transform(task_.guide + plane * task_.pixels, offsets, g_);
-      transform(task_.image + plane * task_.pixels, offsets, c_);
+      // One after the other, so that this is compiled once.
+#pragma unroll 1
+      for (int of_image = 0; of_image < 2; ++of_image)
+        transform((of_image ? task_.image : task_.guide) + plane * task_.pixels, offsets, of_image ? c_ : g_);
       const T kept = shrink();
       correlate_square(team_, task_.shape, task_.synthesis, c_, y_, scratch_);
       if (!add(plane, offsets, T(1) / (kept > T(1) ? kept : T(1)))) task_.notes[2] = 1;
@@ -165,19 +167,5 @@ class Shrinkage {
   Matcher<T> matcher_;
   T *y_, *c_, *g_, *scratch_;
 };
-
-template <class S>
-KRONLEARN_DEVICE void shrink_groups(const ShrinkTask<S>& task) {
-  Arena<S> arena{static_cast<S*>(task.scratch) + first_team() * task.scratch_size};
-  Shrinkage<S> shrinkage(Team{}, task, task.scale(), arena);
-  for (int64 k = first_team(); k < task.count; k += n_teams()) shrinkage.run(task.first + k);
-}
-
-template <class S>
-KRONLEARN_DEVICE void count_scratch(const ShrinkTask<S>& task, int64* numbers) {
-  Arena<S> arena{nullptr};
-  Shrinkage<S> shrinkage(Team{}, task, 1.0, arena);
-  tell(arena.used, true, numbers);
-}
 
 }  // namespace kronlearn

@@ -1,4 +1,4 @@
-// Patches of 8 × 8 pixels in single precision, with 8 × 8 or 16 × 16 atoms.
+// Finds the patches of 8 × 8 pixels in single precision that need no atom.
 #include "image_coding.cuh"
 
 namespace kronlearn {
@@ -43,22 +43,6 @@ KRONLEARN_DEVICE void screen_patches(const CodingTask<float>& task) {
 
 }  // namespace kronlearn
 
-KRONLEARN_KERNEL void screen_float32(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task) {
+KRONLEARN_KERNEL void screen(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task) {
   kronlearn::screen_patches(task);
-}
-KRONLEARN_KERNEL KRONLEARN_BLOCKS(6) void code_float32_8(
-    KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task, const float* tables) {
-  kronlearn::code_patches<float, 8, false>(task, tables);
-}
-KRONLEARN_KERNEL KRONLEARN_BLOCKS(6) void code_float32_16(
-    KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task, const float* tables) {
-  kronlearn::code_patches<float, 16, false>(task, tables);
-}
-KRONLEARN_KERNEL void scratch_code_float32_8(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
-                                             kronlearn::int64* numbers) {
-  kronlearn::count_scratch<float, 8, false>(task, numbers);
-}
-KRONLEARN_KERNEL void scratch_code_float32_16(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task,
-                                              kronlearn::int64* numbers) {
-  kronlearn::count_scratch<float, 16, false>(task, numbers);
 }

@@ -1,0 +1,169 @@
+"""Kernels of GPUs: compiled when they are needed, and for all GPUs that there are."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nvrtc
+from emulated_gpu import COMPILER, EmulatedGpu
+from kronlearn.core.coder import Coder
+from kronlearn.cuda import device
+from kronlearn.cuda.device import defined
+from kronlearn.cuda.quick import quick_kernels
+
+FILES = [("codes.cu", ()), ("pixels.cu", ("-DKRONLEARN_S=float",))]
+
+
+class Compiler:
+    """What CuPy compiles with; ``kept`` are kernels that it finds on disk."""
+
+    def __init__(self, kept: bool) -> None:
+        self.kept, self.compiled, self.launched = kept, [], []
+        #: Files are compiled at the same time, or this is waited for in vain.
+        self.together = threading.Barrier(len(FILES), timeout=10)
+        self.cuda = SimpleNamespace(Device=lambda number=0: _Device(number))
+
+    def RawModule(self, code: str, options: tuple[str, ...]) -> Any:  # noqa: N802
+        return SimpleNamespace(compile=lambda log_stream: self._compile(code, options, log_stream))
+
+    def RawKernel(self, code: str, name: str, options: tuple[str, ...]) -> Any:  # noqa: N802
+        def run(grid: Any, block: Any, arguments: Any, shared_mem: int) -> None:
+            self.launched.append(name)
+
+        return _Kernel(run, lambda log: self._compile(code, options, log))
+
+    def _compile(self, code: str, options: tuple[str, ...], log: Any) -> None:
+        # As in CuPy, the log is a part of what compiled code is found again by.
+        key = code, options, log
+        if key in self.compiled:
+            return
+        self.together.wait()
+        self.compiled.append(key)
+        if not self.kept:
+            log.write("")
+
+
+class _Device:
+    def __init__(self, number: int) -> None:
+        self.id = number
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+
+class _Kernel:
+    max_dynamic_shared_size_bytes = 49152
+
+    def __init__(self, run: Any, compile_: Any) -> None:
+        self._run, self._compile = run, compile_
+
+    def compile(self, log_stream: Any) -> None:
+        self._compile(log_stream)
+
+    def __call__(self, *arguments: Any, shared_mem: int) -> None:
+        self._run(*arguments, shared_mem)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_files_are_compiled_once_together_and_only_then_reported(kept, monkeypatch, caplog):
+    monkeypatch.setattr(device, "_compilers", device.ThreadPoolExecutor(len(FILES)))
+    compiler = Compiler(kept)
+    gpu = device.Gpu(compiler)
+    with caplog.at_level("INFO", "kronlearn.cuda.device"):
+        gpu.compile_ahead(FILES)
+        for name in ("pack_float32", "pack_float64"):
+            gpu.launch("codes.cu", name, 1)
+        gpu.compile_ahead(FILES)
+        device._compilers.shutdown()
+    assert compiler.launched == ["pack_float32", "pack_float64"]
+    assert len(compiler.compiled) == len(FILES)
+    told = sorted(record.getMessage().split()[1] for record in caplog.records)
+    assert told == ([] if kept else ["codes.cu", "pixels.cu"])
+
+
+def test_without_a_compiler_it_is_said_what_to_install(monkeypatch):
+    def missing() -> None:
+        raise RuntimeError("CuPy failed to load libnvrtc.so.13")
+
+    fake = SimpleNamespace(cuda=SimpleNamespace(nvrtc=SimpleNamespace(getVersion=missing)))
+    monkeypatch.setattr(device, "cupy", lambda: fake)
+    with pytest.raises(RuntimeError, match=r"libnvrtc.so.13.*pip install '.\[cuda13\]'"):
+        device._gpu.__wrapped__(0)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is at hand")
+def test_kernels_are_chosen_by_what_a_gpu_has():
+    class SmallGpu(EmulatedGpu):
+        shared_memory = 99 * 1024
+
+    class OldGpu(EmulatedGpu):
+        capability = 7, 5
+
+    def chosen(gpu, m, n, width):
+        return quick_kernels(gpu, [np.empty((m, n))] * 2, np.dtype(np.float32), Coder("omp", width))
+
+    assert chosen(EmulatedGpu(), 8, 8, 4).most_blocks == 2
+    assert chosen(SmallGpu(), 8, 8, 4).most_blocks == 1
+    assert chosen(EmulatedGpu(), 8, 8, 15) is not None
+    assert chosen(SmallGpu(), 8, 8, 15) is None
+    assert "-DKRONLEARN_SHARED=101376" in chosen(SmallGpu(), 8, 16, 6).options
+    assert chosen(OldGpu(), 8, 16, 6) is None
+
+
+#: Kilobytes of shared memory that a block can have on GPUs of an architecture.
+ARCHITECTURES = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_120": 99}
+#: Types of what is stored and of the arithmetic, and whether there are weights: some of each.
+KINDS = (("float", "float", 0), ("float", "double", 0), ("double", "double", 1))
+
+
+def variants(shared: int) -> dict[str, list[tuple[str, ...]]]:
+    """What files are compiled with."""
+    stored = [defined(S=kind) for kind in ("float", "double")]
+    coding = [defined(S=s, T=t, WEIGHTED=w) for s, t, w in KINDS]
+    lanes = [(8, 16, 6, 0, 8), (8, 16, 16, 1, 4), (32, 32, 8, 1, 8)]
+    return {
+        "coder.cu": coding,
+        "code_patches.cu": [
+            *((*options, *defined(N=0)) for options in coding),
+            *((*coding[0], *defined(N=n)) for n in (8, 16)),
+        ],
+        **dict.fromkeys(("add_patches.cu", "group_sums.cu", "shrink.cu"), stored),
+        **{file: [defined(PIXEL="unsigned char")] for file in ("noise.cu", "pixels.cu")},
+        "pursuit_pairs.cu": [defined(WIDTH=s, OLS=ols) for s, ols in ((6, 0), (16, 1))],
+        "threshold_fused.cu": [defined(WIDTH=16)],
+        "pursuit_lanes.cu": [
+            defined(M=m, N=n, WIDTH=s, OLS=ols, BLOCK=block, SHARED=shared)
+            for m, n, s, ols, block in lanes
+        ],
+        "full_updates.cu": [defined(M=8, N=8)],
+        "mode_updates.cu": [defined(M=m, N=n) for m, n in ((8, 16), (32, 32))],
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_kernels_compile_and_find_room_in_registers(architecture):
+    if nvrtc.library() is None:
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
+    files = sorted(path.name for path in Path(device.__file__).parent.glob("kernels/*.cu"))
+    known = variants(ARCHITECTURES[architecture] * 1024)
+    wanted = [(file, options) for file in files for options in known.get(file, [()])]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(lambda each: nvrtc.compiled(*each, architecture), wanted))
+    for (file, options), kernels in zip(wanted, found, strict=True):
+        quick = file.startswith(("pursuit", "threshold"))
+        for kernel, resources in kernels.items():
+            case = file, options, kernel, resources
+            assert resources.spilled <= (512 if quick else 64), case
+            assert quick or resources.registers <= 224, case

@@ -1,0 +1,50 @@
+"""Structs that NumPy fills and kernels read: every field is where both expect it."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from emulated_gpu import COMPILER, HERE
+from kronlearn.cuda import block_sums, chunk_sums, group_passes, image_passes, pixels, updates
+from kronlearn.cuda.device import defined, include_options
+from kronlearn.cuda.slabs import GRID
+from kronlearn.cuda.tables import SHAPE
+from kronlearn.cuda.tasks import TASK
+
+STRUCTS = {
+    "Shape": ("dictionary.cuh", SHAPE),
+    "Task<float>": ("task.cuh", TASK),
+    "update::Update": ("update_task.cuh", updates._UPDATE),
+    "ChunkSums": ("chunk_sums.cu", chunk_sums._CHUNK_SUMS),
+    "BlockTask": ("block_sums.cu", block_sums._TASK),
+    "PatchGrid": ("patches.cuh", GRID),
+    "CodingTask<float>": ("image_coding.cuh", image_passes._CODING),
+    "ShrinkTask<double>": ("shrink.cuh", group_passes._SHRINKAGE),
+    "PixelTask": ("pixels.cu", pixels._PIXELS),
+    "NoiseTask": ("noise.cu", pixels._NOISE_TASK),
+}
+#: Fields that are in a struct within the struct.
+WITHIN = {
+    ("CodingTask<float>", name): "patches." for name in ("first", "count", "values", "weights")
+}
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is at hand")
+@pytest.mark.parametrize("struct", STRUCTS)
+def test_numpy_and_kernels_agree_where_fields_are(struct):
+    file, dtype = STRUCTS[struct]
+    checks = [f"static_assert(sizeof(X) == {dtype.itemsize});"]
+    for name, (kind, offset, *_) in dtype.fields.items():
+        field = WITHIN.get((struct, name), "") + name
+        checks.append(f"static_assert(offsetof(X, {field}) == {offset});")
+        checks.append(f"static_assert(sizeof(((X*)0)->{field}) == {kind.itemsize});")
+    text = f'#include "cuda_emulation.hpp"\n#include "{file}"\nusing namespace kronlearn;\n'
+    text += f"using X = {struct};\n" + "\n".join(checks)
+    command = [COMPILER, "-std=c++17", "-fsyntax-only", "-w", f"-I{HERE}", *include_options()]
+    command += defined(PIXEL="float")
+    found = subprocess.run(
+        [*command, "-x", "c++", "-"], input=text, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
