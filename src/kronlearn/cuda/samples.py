@@ -44,7 +44,7 @@ class GpuSamples:
             is_small = isinstance(source, DeviceSource) and size <= _SMALL
             # To ask how much is free takes as long as to code a few samples.
             unasked = is_small and current_limit() is None
-            memory = 4 * size if unasked else gpu.free_memory() // 2
+            memory = 8 * _SMALL if unasked else gpu.free_memory() // 2
         numbers = memory // source.dtype.itemsize
         if isinstance(source, DeviceSource):
             self.array = source.array
