@@ -73,7 +73,7 @@ def patches(tmp_path, rng):
 
 @pytest.fixture
 def image(tmp_path, rng):
-    """A file with a gray image of 40 × 24."""
+    """A file with a grey image of 40 × 24."""
     path = tmp_path / "image.png"
     Image.fromarray(rng.integers(0, 256, (40, 24), dtype=np.uint8)).save(path)
     return path

@@ -237,11 +237,11 @@ def test_damaged_files_are_refused_by_name(tmp_path, photo):
 @pytest.mark.parametrize(
     ("dtype", "name", "message"),
     [
-        ("uint16", "out.jpg", "JPEG cannot hold 48 × 40 gray uint16; use .png"),
-        ("float32", "out.png", "PNG cannot hold 48 × 40 gray float32; use .tif"),
+        ("uint16", "out.jpg", "JPEG cannot hold 48 × 40 grey uint16; use .png"),
+        ("float32", "out.png", "PNG cannot hold 48 × 40 grey float32; use .tif"),
         ("float32", "out.jpeg", "JPEG cannot hold"),
-        ("uint8", "out.docx", "does not have an ending that kronlearn can write: .png, .tif"),
-        ("uint8", "out", "does not have an ending"),
+        ("uint8", "out.docx", "does not have an extension that kronlearn can write: .png, .tif"),
+        ("uint8", "out", "does not have an extension"),
     ],
 )
 def test_formats_that_cannot_hold_the_image_are_refused_before_the_work(
@@ -304,7 +304,7 @@ def test_a_reference_is_compared_with(tmp_path, photo, rng):
     assert record["quality"]["before"]["psnr"] == pytest.approx(expected)
     Image.fromarray(image_of("uint8", (48, 41))).save("wide.png")
     line = fails("denoise", "noisy.png", "new.png", "--clean", "wide.png", *FAST)
-    assert "--clean wide.png is 48 × 41 gray uint8; it must be like the image, 48 × 40" in line
+    assert "--clean wide.png is 48 × 41 grey uint8; it must be like the image, 48 × 40" in line
     line = fails("denoise", photo, "new.png", "--clean", photo, "--add-noise", 3)
     assert "leave --clean out" in line
 
@@ -344,7 +344,8 @@ def test_a_dictionary_for_colours_restores_images_in_colour(tmp_path, photo):
     expected = kl.images.denoise(pixels, 9, channel_axis=-1, dictionary=dictionary)
     assert np.array_equal(read_picture(tmp_path / "denoised.png").pixels, expected)
     line = fails("denoise", photo, "out.png", *options)
-    assert "photo.png: Patches of shape (8, 8, 3) have 3 axes, the image has 2 spatial" in line
+    assert "rgb.safetensors is for RGB images, with patches of 8 × 8 × 3;" in line
+    assert "photo.png is grey" in line
 
 
 def test_a_sum_of_kronecker_products_restores(tmp_path, photo):
@@ -369,7 +370,7 @@ def test_a_comparison_is_drawn(tmp_path, photo):
     succeeds("denoise", photo, "out.png", "--comparison", "c.png", "--sigma", 9, *FAST)
     assert (tmp_path / "c.png").read_bytes().startswith(PNG)
     line = fails("denoise", photo, "new.png", "--comparison", "c.spoon", *FAST)
-    assert "c.spoon does not have an ending for drawings" in line
+    assert "c.spoon does not have the extension of a picture format" in line
 
 
 def test_several_images_go_to_a_folder(tmp_path, photo):
@@ -401,15 +402,15 @@ def test_a_missing_name_is_answered_with_the_usage(photo):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--sigma", "loud"], "--sigma loud is not a number of at least 0"),
-        (["--sigma", "-1"], "--sigma -1 is not a number of at least 0"),
-        (["--sigma", "nan"], "is not a number"),
+        (["--sigma", "loud"], "--sigma loud must be a number, 0 or greater"),
+        (["--sigma", "-1"], "--sigma -1 must be a number, 0 or greater"),
+        (["--sigma", "nan"], "must be a number"),
         (["--sigma", "1,2"], "--sigma has 2 numbers for 1 channel;"),
         (["--patch", "8y8"], "--patch 8y8 is not a size"),
         (["--patch", "99x99", "--sigma", "9"], "99"),
         (["--report", "."], "--report . is a folder"),
         (["--report", "no/r.html"], "the folder no does not exist"),
-        (["--add-noise", "-3"], "--add-noise -3 is not a number of at least 0"),
+        (["--add-noise", "-3"], "--add-noise -3 must be a number, 0 or greater"),
     ],
 )
 def test_bad_options_are_refused(photo, options, message):
@@ -562,7 +563,7 @@ def test_pixels_are_dropped_to_try_it_out(tmp_path, photo):
         (["--mask", "m.png", "--drop", "0.5"], "--mask and --drop both say"),
         (["--drop", "1"], "--drop 1 is not a fraction between 0 and 1"),
         (["--missing", "77.5"], "No pixel is missing"),
-        (["--mask", "wide.png"], "--mask wide.png is 9 × 9 gray uint8; it must be as large"),
+        (["--mask", "wide.png"], "--mask wide.png is 9 × 9 grey uint8; it must be as large"),
         (["--mask", "none.png"], "none.png does not exist"),
         (["--mask", "photo.png"], "Every pixel is missing"),
     ],

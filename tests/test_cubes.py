@@ -672,8 +672,8 @@ def test_all_rows_must_be_written_in_order(tmp_path):
 @pytest.mark.parametrize(
     ("name", "error", "words"),
     [
-        ("a.xyz", ValueError, "no ending that names a known format"),
-        ("a", ValueError, "no ending that names a known format"),
+        ("a.xyz", ValueError, "no extension of a known format"),
+        ("a", ValueError, "no extension of a known format"),
         ("missing/a.npy", FileNotFoundError, "missing does not exist; create it first"),
         ("folder.npy", IsADirectoryError, "is a folder"),
         ("file.zarr", NotADirectoryError, "is a file"),

@@ -102,5 +102,5 @@ def test_passes_do_not_fetch_their_memory_from_the_system_again_and_again():
         [sys.executable, "-c", FAULTS], capture_output=True, text=True, env=environment, timeout=300
     )
     assert result.returncode == 0, result.stderr
-    # Pages of an iteration; a thread alone needs a hundred.
-    assert float(result.stdout) < 60
+    # Pages of an iteration; either of the two threads needs a hundred.
+    assert float(result.stdout) < 90

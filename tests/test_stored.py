@@ -362,7 +362,7 @@ def test_a_folder_without_images_is_told(name, tmp_path):
 
 def test_unknown_files_are_told_what_is_known(tmp_path):
     (tmp_path / "a.xyz").write_bytes(b"12345678")
-    with pytest.raises(StoredArrayError, match=r"a\.xyz is of no known format.*\.zarr.*ENVI"):
+    with pytest.raises(StoredArrayError, match=r"a\.xyz is in no known format.*\.zarr.*ENVI"):
         open_array(tmp_path / "a.xyz")
 
 
@@ -379,7 +379,7 @@ def test_an_envi_header_must_fit_its_file(field, value, tmp_path, rng):
     ("field", "value", "words"),
     [
         ("lines", "many", "invalid literal for int() with base 10: 'many'"),
-        ("lines", "0", "not empty"),
+        ("lines", "0", "must not be empty"),
         ("data type", "6", "holds complex64 values"),
         ("interleave", "pqr", "'pqr' is not one of bsq, bil, bip"),
         ("byte order", "2", "byte order = '2' is not one of 0, 1"),
@@ -435,8 +435,8 @@ def test_images_of_a_folder_are_alike(tmp_path, rng):
 
     for image, words in (
         (np.zeros((13, 12), "u2"), r"band3\.png is an image of 13 × 12 .*band1\.png of 13 × 11"),
-        (np.zeros((13, 11), "u1"), r"band3\.png is an image of 13 × 11 gray uint8"),
-        (np.zeros((13, 11, 3), "u1"), r"band3\.png is not a gray image"),
+        (np.zeros((13, 11), "u1"), r"band3\.png is an image of 13 × 11 grey uint8"),
+        (np.zeros((13, 11, 3), "u1"), r"band3\.png is not a grey image"),
     ):
         Image.fromarray(image).save(path / "band3.png")
         with pytest.raises(StoredArrayError, match=words):

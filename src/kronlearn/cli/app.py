@@ -33,7 +33,7 @@ COMMANDS = {
     "inpaint": "Fill in the missing pixels of an image.",
     "cube": "Inspect, learn from and denoise hyperspectral cubes.",
     "bench": "Measure speed on this machine.",
-    "reproduce": "Run the paper's experiments again.",
+    "reproduce": "Reproduce the paper's experiments.",
 }
 
 

@@ -21,16 +21,22 @@ __all__ = ["Cube", "Images", "bench", "print_report", "run_experiment"]
 bench = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 
 Repetitions = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Repetitions; the median is reported.")
+    int, typer.Option(min=1, metavar="N", help="Number of repetitions; the median is reported.")
 ]
-Rows = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rows to this file.")]
+Rows = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rows to this CSV file.")]
 Images = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", help="Images to cut patches from.", show_default="included"),
+    typer.Option(
+        metavar="FOLDER",
+        help="Images to cut patches from.",
+        show_default="images of scikit-image",
+    ),
 ]
 Cube = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="A cube.", show_default="Indian Pines, from tensorly"),
+    typer.Option(
+        metavar="FILE", help="The cube to use.", show_default="Indian Pines, from tensorly"
+    ),
 ]
 
 
@@ -70,7 +76,9 @@ def coding(
     images: Images = None,
     case: Annotated[
         list[str] | None,
-        typer.Option(metavar="m,n,s", help="m × m patches, n × n atoms, s nonzeros; repeatable."),
+        typer.Option(
+            metavar="m,n,s", help="Case: m × m patches, n × n atoms, s nonzeros; repeatable."
+        ),
     ] = None,
     threads: Annotated[
         int, typer.Option(min=1, metavar="N", help="Also compare one thread with this many.")
@@ -95,10 +103,16 @@ def learning(quick: Quick = False, as_json: Json = False, quiet: Quiet = False) 
 @bench.command("gpu")
 def gpu(
     case: Annotated[
-        list[str] | None, typer.Option(metavar="A", help="A to E; repeatable.", show_default="all")
+        list[str] | None,
+        typer.Option(
+            metavar="A", help="The case to measure, A to E; repeatable.", show_default="all"
+        ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also images, whole fits and streaming; three minutes.")
+        bool,
+        typer.Option(
+            "--all", help="Also measure images, whole fits and streaming; takes three minutes."
+        ),
     ] = False,
     repetitions: Repetitions = 5,
     csv: Rows = None,
@@ -151,10 +165,10 @@ def cube_(
 @bench.command("scaling")
 def scaling(
     workers: Annotated[
-        str, typer.Option(metavar="N,…", help="Numbers of threads and Dask workers.")
+        str, typer.Option(metavar="N,…", help="Numbers of threads and of Dask workers.")
     ] = "1,2,4,8,16",
     samples: Annotated[
-        int, typer.Option(min=16, metavar="N", help="For the largest of them.")
+        int, typer.Option(min=16, metavar="N", help="Samples for the largest number of workers.")
     ] = 4_000_000,
     csv: Rows = None,
     as_json: Json = False,

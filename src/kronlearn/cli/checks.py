@@ -62,7 +62,7 @@ def check_drawable(option: str, path: Path | None) -> None:
     known = FigureCanvasAgg.get_supported_filetypes()
     if path.suffix.lower().removeprefix(".") not in known:
         raise ValueError(
-            f"{option} {path} does not have an ending for drawings: "
+            f"{option} {path} does not have the extension of a picture format: "
             f"{', '.join('.' + ending for ending in sorted(known))}."
         )
 

@@ -104,7 +104,7 @@ def learn(
         typer.Option(
             metavar="16x16",
             help="Atoms per mode.",
-            show_default="twice the patch; as the patch if orthonormal or of three modes",
+            show_default="twice the patch; equal to the patch if orthonormal or with three modes",
         ),
     ] = None,
     sparsity: opt.Sparsity = None,
@@ -152,7 +152,9 @@ def denoise(
     path: Annotated[Path, typer.Argument(metavar="IN", help=f"A cube: {_FORMATS}.")],
     output: Annotated[
         Path,
-        typer.Argument(metavar="OUT", help="The file to write; its ending determines the format."),
+        typer.Argument(
+            metavar="OUT", help="The file to write; its extension determines the format."
+        ),
     ],
     sigma: Annotated[
         str | None,

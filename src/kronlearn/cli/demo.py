@@ -75,7 +75,7 @@ def demo(
         "learned, general": learned,
     }
     rows = [_row(name, found, samples, n_jobs) for name, found in dictionaries.items()]
-    shown.say("RMSE in gray levels (0 to 255), against that of the DCT, and time to code a patch:")
+    shown.say("RMSE in grey levels (0 to 255), against that of the DCT, and time to code a patch:")
     shown.say(facts_table((row["dictionary"], _described(row, rows[0])) for row in rows))
     names = ("dictionary.png", "convergence.png", "dictionary.safetensors", "denoised.png")
     files = [output / name for name in names]
@@ -108,7 +108,7 @@ def _denoise(
     seconds = time.perf_counter() - start
     before, after = psnr(image, noisy), psnr(image, result)
     output.say(
-        f"Noise of {SIGMA} gray levels added to {name} ({times(image.shape)} pixels) and removed "
+        f"Noise of {SIGMA} grey levels added to {name} ({times(image.shape)} pixels) and removed "
         f"again: {before:.2f} dB → {after:.2f} dB, in {seconds:.2f} s."
     )
     names = (f"noisy, {before:.1f} dB", f"denoised, {after:.1f} dB")

@@ -44,7 +44,10 @@ def denoise(
     stages: Annotated[
         int,
         typer.Option(
-            min=1, max=2, metavar="1|2", help="One stage is faster, and 0.3 to 1 dB worse."
+            min=1,
+            max=2,
+            metavar="1|2",
+            help="Number of stages; 1 is faster, and 0.3 to 1 dB worse.",
         ),
     ] = 2,
     clean: opt.Clean = None,
@@ -74,7 +77,7 @@ def denoise(
     levels = opt.parse_numbers("--sigma", sigma)
     if add_noise is not None:
         if not 0 <= add_noise < math.inf:
-            raise ValueError(f"--add-noise {add_noise:g} is not a number of at least 0.")
+            raise ValueError(f"--add-noise {add_noise:g} must be a number, 0 or greater.")
         if clean is not None:
             raise ValueError("--add-noise compares with the image itself; leave --clean out.")
 

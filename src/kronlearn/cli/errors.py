@@ -46,6 +46,7 @@ def report(problem: Exception) -> int:
     # The parser's own exceptions, wherever this version of typer keeps them.
     if hasattr(problem, "format_message") and hasattr(problem, "exit_code"):
         code, text = int(problem.exit_code), str(problem.format_message())
+        text = text.replace(": Value error, ", ": ")
         context = getattr(problem, "ctx", None)
         if text.startswith("Missing argument") and context is not None:
             usage = context.get_usage()
@@ -65,6 +66,7 @@ def in_options(text: str) -> str:
 
     ``n_atoms=(3, 4) …; pass at most n_jobs=2.`` becomes ``--atoms 3x4 …; give at most --n-jobs 2.``
     """
+    text = text.replace("images.inpaint", "kronlearn inpaint")
     # Which of its functions to call is no help here.
     text = re.sub(r" \([^()]*\bkronlearn\.\w[^()]*(\([^()]*\))?\)", "", text)
     text = re.sub(r"\bpass (\w+)=None\b", lambda m: f"leave {_OPTIONS.get(m[1], m[1])} out", text)

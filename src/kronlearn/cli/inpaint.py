@@ -40,7 +40,10 @@ def inpaint(
     stages: Annotated[
         int,
         typer.Option(
-            min=1, max=2, metavar="1|2", help="One stage is much faster, and 3 to 4 dB worse."
+            min=1,
+            max=2,
+            metavar="1|2",
+            help="Number of stages; 1 is much faster, and 3 to 4 dB worse.",
         ),
     ] = 2,
     clean: opt.Clean = None,

@@ -55,7 +55,7 @@ def learn(
         typer.Option(
             metavar="16x16",
             help="Atoms per mode.",
-            show_default="twice the patch; as the patch if orthonormal",
+            show_default="twice the patch; equal to the patch if orthonormal",
         ),
     ] = None,
     sparsity: opt.Sparsity = None,
@@ -82,8 +82,8 @@ def learn(
         bool,
         typer.Option(
             "--colour",
-            help="Learn from RGB patches instead of gray ones, for a dictionary that only RGB "
-            "images can be restored with.",
+            help="Learn from RGB patches instead of grey ones; the dictionary then fits RGB images "
+            "only.",
         ),
     ] = False,
     remove_means: Annotated[

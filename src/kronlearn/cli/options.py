@@ -96,7 +96,7 @@ Checkpoint = Annotated[
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(min=0, metavar="N", help="Seed of the random numbers, for a repeatable result."),
+    typer.Option(min=0, metavar="N", help="Seed of the random numbers; makes results repeatable."),
 ]
 
 # denoise and inpaint
@@ -163,7 +163,7 @@ Dataset = Annotated[
     typer.Option(
         metavar="NAME",
         help="The array to read from a file that holds several.",
-        show_default="the only one with the most axes",
+        show_default="the one with the most axes, if there is only one",
     ),
 ]
 NoData = Annotated[
@@ -206,6 +206,6 @@ def parse_numbers(option: str, texts: list[str] | None) -> tuple[float, ...] | N
         except ValueError:
             number = math.nan
         if not 0 <= number < math.inf:
-            raise ValueError(f"{option} {text} is not a number of at least 0.")
+            raise ValueError(f"{option} {text} must be a number, 0 or greater.")
         numbers.append(number)
     return tuple(numbers)

@@ -13,21 +13,35 @@ from kronlearn.cli.options import Jobs, Json, Quiet
 
 __all__ = ["reproduce"]
 
-reproduce = typer.Typer(help="Run the paper's experiments again.", no_args_is_help=True)
+reproduce = typer.Typer(help="Reproduce the paper's experiments.", no_args_is_help=True)
 
-Place = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where to write.")]
-Quick = Annotated[
-    bool, typer.Option("--quick", help="Little data, few iterations and methods, once.")
+Place = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write to.")
 ]
-Draws = Annotated[int, typer.Option(min=1, metavar="N", help="Draws of patches or noise.")]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Use little data, few iterations and few methods.")
+]
+Draws = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Number of draws of the patches or the noise.")
+]
 Threads = Annotated[
-    str | None, typer.Option("--jobs", "-j", metavar="P,…", help="Numbers of threads, as 1,2,4.")
+    str | None,
+    typer.Option(
+        "--jobs",
+        "-j",
+        metavar="P,…",
+        help="Numbers of threads, as in 1,2,4.",
+        show_default="1, 2, 4, … and all cores",
+    ),
 ]
 Iterations = Annotated[
-    int | None, typer.Option(min=2, metavar="N", help="Of every fit; 60, with table4 100.")
+    int | None,
+    typer.Option(
+        min=2, metavar="N", help="Iterations of every fit.", show_default="60, or 100 for table4"
+    ),
 ]
 OnlyReport = Annotated[
-    bool, typer.Option("--only-report", help="Measure nothing; write the report of the csv file.")
+    bool, typer.Option("--only-report", help="Measure nothing; write the report from the CSV file.")
 ]
 
 _COMPARISONS = {
@@ -35,7 +49,10 @@ _COMPARISONS = {
     "figure1": "Follow the RMSE of held-out samples over the iterations: Figure 1.",
     "figure2": "Compare the RMSE of held-out samples for 8, 16 and 24 atoms per mode: Figure 2.",
 }
-_FILES = "Writes {}.md and comparison.csv, which all three share. What it holds is not run again."
+_FILES = (
+    "Writes {}.md, and comparison.csv, which table1, figure1 and figure2 share. Results that are "
+    "already in comparison.csv are not computed again."
+)
 
 
 def _comparison(experiment: str) -> Callable[..., None]:
@@ -44,7 +61,8 @@ def _comparison(experiment: str) -> Callable[..., None]:
             Path | None,
             typer.Option(
                 metavar="FOLDER",
-                help="Has lena.png, peppers.png and boat.png; without it other images stand in.",
+                help="A folder with lena.png, peppers.png and boat.png.",
+                show_default="images of scikit-image",
             ),
         ] = None,
         output: Place = Path("comparison"),
@@ -53,7 +71,7 @@ def _comparison(experiment: str) -> Callable[..., None]:
             str | None,
             typer.Option(
                 metavar="NAME,…",
-                help="Names of methods, or all; an unknown name lists them.",
+                help="Names of methods, or all; an unknown name prints the list.",
                 show_default="the paper's and this library's",
             ),
         ] = None,
@@ -81,10 +99,10 @@ def table2(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure the speedup by threads for three sizes of patches: Table II.
+    """Measure the speedup from threads for three patch sizes: Table II.
 
-    Writes table2.csv and table2.md, with the paper's numbers beside. What table2.csv holds of this
-    machine is not measured again.
+    Writes table2.csv, and table2.md, which also has the paper's numbers. Results for this machine
+    that are already in table2.csv are not measured again.
     """
     run_experiment("speedup", locals() | {"experiment": "table2"})
 
@@ -95,7 +113,8 @@ def table3(
         Path,
         typer.Option(
             metavar="FOLDER",
-            help="Has lena.png, barbara.png, boat.png, peppers.png, house.png or some of them.",
+            help="A folder with lena.png, barbara.png, boat.png, peppers.png and house.png, or "
+            "some of them.",
         ),
     ],
     output: Place = Path("table3"),
@@ -109,8 +128,8 @@ def table3(
 ) -> None:
     """Denoise five images at five noise levels: Table III.
 
-    With the paper's settings and with the defaults. Writes table3.csv and table3.md, with the
-    paper's numbers beside. What table3.csv holds is not run again.
+    Uses the paper's settings and the defaults. Writes table3.csv, and table3.md, which also has the
+    paper's numbers. Results that are already in table3.csv are not computed again.
     """
     run_experiment("table3", locals())
 
@@ -119,7 +138,7 @@ def table3(
 def table4(
     cube: Cube = None,
     scale: Annotated[
-        float, typer.Option(metavar="X", help="Share of the paper's 3,913,140 patches.")
+        float, typer.Option(metavar="X", help="Fraction of the paper's 3,913,140 patches.")
     ] = 1.0,
     output: Place = Path("table4"),
     jobs: Threads = None,
@@ -131,22 +150,22 @@ def table4(
 ) -> None:
     """Measure the speedup on a hyperspectral image with millions of patches: Table IV.
 
-    A cube of the paper's size, 1 GB in memory, is made from a small one. Writes table4.csv and
-    table4.md, with the paper's numbers beside. What table4.csv holds of this machine is not
-    measured again.
+    Builds a cube of the paper's size, 1 GB in memory, from a small one. Writes table4.csv, and
+    table4.md, which also has the paper's numbers. Results for this machine that are already in
+    table4.csv are not measured again.
     """
     run_experiment("speedup", locals() | {"experiment": "table4"})
 
 
 @reproduce.command("results")
 def results(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the reports are.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder with the reports.")],
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Join the reports in a folder to one page, RESULTS.md.
+    """Join the reports in a folder into one page, RESULTS.md.
 
-    Those of table1, figure1, figure2, table2, table3 and table4 that it has.
+    Takes the reports of table1, figure1, figure2, table2, table3 and table4 that the folder has.
     """
     from kronlearn.cli.output import Output
     from kronlearn.experiments.report import join

@@ -15,7 +15,7 @@ from kronlearn.cli.checks import check_drawable, check_places, use_device
 from kronlearn.cli.drawing import save_figure
 from kronlearn.cli.errors import report
 from kronlearn.cli.options import parse_sizes
-from kronlearn.cli.output import Output, facts_table
+from kronlearn.cli.output import Output, facts_table, times
 from kronlearn.cli.quality import decibels, quality, score_facts
 from kronlearn.cli.record import thinned_history
 from kronlearn.cli.report import Page, save_report
@@ -86,6 +86,7 @@ def restore_files(
             for note in (*picture.notes, *check_writable(place, picture)):
                 output.say(note)
             reference = _reference(clean, picture)
+            _check_colour(given["dictionary"], arguments.get("dictionary"), path, picture)
             with output.stages(path.name) as progress:
                 more = {"channel_axis": picture.channel_axis, "progress": progress}
                 try:
@@ -123,6 +124,16 @@ def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
         return {**arguments, "dictionary": load_dictionary(given["dictionary"])}
     patch_size, n_atoms = (parse_sizes(option, text) for option, text in sizes.items())
     return {**arguments, "patch_size": patch_size, "n_atoms": n_atoms}
+
+
+def _check_colour(place: Path | None, dictionary: Any, path: Path, picture: Picture) -> None:
+    """Raise ValueError if the dictionary is for RGB images and the picture is grey."""
+    shape = () if dictionary is None else dictionary.patch_shape
+    if picture.channel_axis is None and shape[-1:] == (3,) and len(shape) == len(picture.shape) + 1:
+        raise ValueError(
+            f"--dictionary {place} is for RGB images, with patches of {times(shape)}; {path} is "
+            "grey."
+        )
 
 
 def _pairs(inputs: list[Path], place: Path) -> list[tuple[Path, Path]]:

@@ -43,9 +43,9 @@ class SuKro(MomentsComparator):
 
     The weight is ``λ = alpha·‖Y‖₂`` with the spectral norm of the data matrix (n_features, N), so
     ``alpha`` grows with the data: samples ``c·Y`` need ``c·alpha`` and ``c²·u`` for the same
-    result. The 2.15 and 500 that the paper uses for gray levels from 0 to 1 are
-    ``2.15·255 ≈ 548`` and ``500·255² ≈ 3.3e7`` for gray levels up to 255. With 9216 image
-    patches of 8 × 8 such gray levels, 6 nonzeros and 16 × 16 atoms, 548 and 150 left one term, 50
+    result. The 2.15 and 500 that the paper uses for grey levels from 0 to 1 are
+    ``2.15·255 ≈ 548`` and ``500·255² ≈ 3.3e7`` for grey levels up to 255. With 9216 image
+    patches of 8 × 8 such grey levels, 6 nonzeros and 16 × 16 atoms, 548 and 150 left one term, 50
     three and 20 eleven. The same penalty per sample needs an ``alpha`` that grows with √N.
 
     Parameters

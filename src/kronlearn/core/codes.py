@@ -14,6 +14,9 @@ from kronlearn import _native
 
 __all__ = ["Codes", "csr_codes"]
 
+# NumPy asks for large pages from so many bytes on.
+_LARGE = 1 << 22
+
 
 @dataclass(frozen=True)
 class Codes:
@@ -29,13 +32,16 @@ class Codes:
     @classmethod
     def empty(cls, n_samples: int, width: int, dtype: Any) -> Codes:
         """Space for the codes of N samples."""
-        # One piece of memory: from 4 MB on NumPy asks for large pages, and to get small ones from
-        # the system can take a fifth as long as the coding. (Of a piece of bytes SciPy would copy
-        # parts, since they have few entries for its size.)
         shape, count = (n_samples, width), n_samples * width
-        memory = np.empty(count + -(-4 * count // np.dtype(dtype).itemsize), dtype)
-        index = memory[count:].view(np.int32)[:count]
         nonzeros = np.empty(n_samples, np.int32)
+        more = -(-4 * count // np.dtype(dtype).itemsize)
+        if (count + more) * np.dtype(dtype).itemsize < _LARGE:
+            return cls(np.empty(shape, np.int32), np.empty(shape, dtype), nonzeros)
+        # One piece of memory, for which NumPy asks for large pages: to get small ones from the
+        # system can take a fifth as long as the coding. (Of a piece of bytes SciPy would copy
+        # parts, since they have few entries for its size.)
+        memory = np.empty(count + more, dtype)
+        index = memory[count:].view(np.int32)[:count]
         return cls(index.reshape(shape), memory[:count].reshape(shape), nonzeros)
 
     def packed(self, n_threads: int) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[Any]]:

@@ -107,7 +107,7 @@ def runs(chosen: Iterable[Setting], methods: Sequence[str], draws: int) -> list[
 def results(
     wanted: Sequence[Run], images: Sequence[Samples], file: Path, progress: Progress = no_progress
 ) -> Iterator[Result]:
-    """Results on patches of images with gray levels from 0 to 255, kept in a csv file."""
+    """Results on patches of images with grey levels from 0 to 255, kept in a csv file."""
 
     @lru_cache(maxsize=1)
     def drawn(m: int, samples: int, draw: int) -> tuple[Samples, Samples]:

@@ -42,19 +42,19 @@ Shape = tuple[int, int, int]
 # each band's standard deviation.
 _PAPER_CUBE, _M, _NOISE = (614, 1848, 220), 8, 0.02
 
-#: Gray images inside scikit-image's wheel: nothing is downloaded.
+#: Grey images inside scikit-image's wheel: nothing is downloaded.
 INCLUDED = ("camera", "brick", "grass", "gravel", "moon")
 
 
 def included_images(names: Sequence[str] = INCLUDED) -> list[Image]:
-    """Gray images of shape (512, 512), in gray levels 0 to 255, from the scikit-image package."""
+    """Grey images of shape (512, 512), in grey levels 0 to 255, from the scikit-image package."""
     from skimage import data
 
     return [getattr(data, name)().astype(np.float32) for name in names]
 
 
 def gray_image(path: Path) -> Image:
-    """The image in a file, of shape (rows, columns), in its own gray levels."""
+    """The image in a file, of shape (rows, columns), in its own grey levels."""
     return luminance(read_picture(path))
 
 
@@ -68,7 +68,7 @@ def named_images(
 
 
 def images_in(folder: Path) -> list[Image]:
-    """The images of a folder and the folders in it, in the order of their names, as gray images."""
+    """The images of a folder and the folders in it, in the order of their names, as grey images."""
     files = [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in READABLE]
     if not files:
         raise ValueError(f"--images {folder} is not a folder with images ({', '.join(READABLE)}).")
@@ -146,7 +146,7 @@ def large_patches(small: Image, shape: Shape, progress: Progress = no_progress) 
 
 
 def psnr(clean: NDArray[Any], image: NDArray[Any]) -> float:
-    """The PSNR in dB, for gray levels 0 to 255."""
+    """The PSNR in dB, for grey levels 0 to 255."""
     from skimage.metrics import peak_signal_noise_ratio
 
     return float(peak_signal_noise_ratio(clean, np.asarray(image, clean.dtype), data_range=255))

@@ -19,7 +19,7 @@ __all__ = ["DEFAULT_METHODS", "METHODS", "QUICK_METHODS", "Method", "methods_nam
 
 _OURS = KroneckerDictionaryLearning
 
-# The paper's penalty, 2.15, is for gray levels from 0 to 1; a penalty grows with the data.
+# The paper's penalty, 2.15, is for grey levels from 0 to 1; a penalty grows with the data.
 _SUKRO_PENALTY = 2.15 * 255
 
 

@@ -1,7 +1,7 @@
 """Tables II and IV of the paper: how much faster learning is with more threads.
 
 For Table II the paper gives the numbers of patches, not where they come from: here they lie at
-random places of gray images, without their means. Those of Table IV are cut from a large cube.
+random places of grey images, without their means. Those of Table IV are cut from a large cube.
 """
 
 from __future__ import annotations

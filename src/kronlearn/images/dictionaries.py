@@ -105,8 +105,8 @@ def default_patch(shape: Sequence[int], pixels: int) -> tuple[int, ...]:
 def _check_patch(patch: tuple[int, ...], shape: Sequence[int]) -> None:
     if len(patch) != len(shape):
         raise ValueError(
-            f"Patches of shape {patch} have {len(patch)} axes, the image has {len(shape)} spatial "
-            "ones; they must be as many (with channel_axis a dictionary may have one more)."
+            f"Patches of shape {patch} have {len(patch)} axes, but the image has {len(shape)} "
+            "spatial ones; they must agree (with channel_axis, a dictionary may have one more)."
         )
     if any(m > size for m, size in zip(patch, shape, strict=True)):
         raise ValueError(

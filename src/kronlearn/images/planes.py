@@ -103,7 +103,9 @@ def knows(channels: NDArray[Any]) -> bool:
 def _check_finite(channels: NDArray[Any]) -> None:
     for channel in channels:
         if not np.isfinite(channel).all():
-            hint = "; images.inpaint fills in missing pixels" if np.isnan(channel).any() else ""
+            hint = (
+                ", or fill in missing pixels with images.inpaint" if np.isnan(channel).any() else ""
+            )
             raise ValueError(f"image contains NaN or infinity; pass finite numbers{hint}.")
 
 

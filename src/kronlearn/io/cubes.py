@@ -389,4 +389,4 @@ def _guessed(lengths: dict[int, int]) -> tuple[int, str]:
     for axis in lengths:
         if 2 * lengths[axis] <= min(n for a, n in lengths.items() if a != axis):
             return axis, "guessed: the axis is by far the shortest"
-    return max(lengths), "guessed: the last axis, as nothing speaks for another"
+    return max(lengths), "guessed: the last axis, because nothing suggests another"

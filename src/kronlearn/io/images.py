@@ -65,11 +65,11 @@ class Picture:
 
     @property
     def n_channels(self) -> int:
-        """1 for gray, 3 for RGB; the alpha channel is not counted."""
+        """1 for grey, 3 for RGB; the alpha channel is not counted."""
         return int(self.pixels.shape[-1]) if self.has_channels else 1
 
     def shown(self, array: NDArray[Any]) -> NDArray[Any]:
-        """What is shown of an array like the pixels: the middle page of a stack; gray or RGB."""
+        """What is shown of an array like the pixels: the middle page of a stack; grey or RGB."""
         if len(self.shape) == 3:
             array = array[self.shape[0] // 2]
         if self.has_channels and self.n_channels != 3:
@@ -77,17 +77,17 @@ class Picture:
         return array
 
     def __str__(self) -> str:
-        colour = {1: "gray", 3: "RGB"}.get(self.n_channels, f"{self.n_channels} channels")
+        colour = {1: "grey", 3: "RGB"}.get(self.n_channels, f"{self.n_channels} channels")
         alpha = "" if self.alpha is None else " with alpha"
         return f"{' × '.join(map(str, self.shape))} {colour}{alpha} {self.pixels.dtype.name}"
 
 
 def read_picture(path: Path) -> Picture:
-    """The image in a file: gray, RGB or a stack, in the file's own numbers.
+    """The image in a file: grey, RGB or a stack, in the file's own numbers.
 
-    Palettes become gray or RGB, pictures that a camera marked as turned are turned, and an alpha
+    Palettes become grey or RGB, pictures that a camera marked as turned are turned, and an alpha
     channel is set aside. The pages of a TIFF of equal size are one stack. Arrays (.npy) of shape
-    (rows, columns, 3) are RGB, other arrays gray images or stacks.
+    (rows, columns, 3) are RGB, other arrays grey images or stacks.
     """
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; give the name of an image file.")
@@ -115,7 +115,7 @@ def gray_levels(picture: Picture) -> Picture:
 
 
 def luminance(picture: Picture) -> NDArray[np.float32]:
-    """The pixels as gray levels, of the picture's shape."""
+    """The pixels as grey levels, of the picture's shape."""
     pixels = picture.pixels.astype(np.float32)
     if picture.n_channels == 3:
         return pixels @ _LUMINANCE
@@ -200,7 +200,7 @@ def _read_png16(path: Path, layout: str) -> NDArray[np.uint16]:
     """The pixels, shape (rows, columns, 2 to 4), of a PNG file of one of these layouts.
 
     Pillow keeps the high byte of every value; told that the bytes are the other way round, it
-    keeps the low one. Both together are the value. Gray and alpha are four bytes, as RGBA has.
+    keeps the low one. Both together are the value. Grey and alpha are four bytes, as RGBA has.
     """
     if layout == "LA;16B":
         return _raw(path, "RGBA").view(">u2").astype(np.uint16)
@@ -245,7 +245,7 @@ def _split(pixels: NDArray[Any], icc: bytes | None) -> Picture:
 
 
 def _without_palette(picture: Picture) -> Picture:
-    """Gray, if all colours are."""
+    """Grey, if all colours are."""
     red, green, blue = (picture.pixels[..., channel] for channel in range(3))
     if np.array_equal(red, green) and np.array_equal(red, blue):
         return replace(picture, pixels=red, has_channels=False, icc=None)
@@ -284,7 +284,7 @@ def check_writable(path: Path, picture: Picture, option: str = "OUT") -> list[st
     found = _FORMATS.get(path.suffix.lower())
     if found is None:
         raise ValueError(
-            f"{option} {path} does not have an ending that kronlearn can write: "
+            f"{option} {path} does not have an extension that kronlearn can write: "
             f"{', '.join(_FORMATS)}."
         )
     if not _holds(found, picture):
@@ -350,7 +350,7 @@ def _write_tiff(path: Path, pixels: NDArray[Any], picture: Picture) -> None:
 def _write_png16(path: Path, pixels: NDArray[np.uint16], icc: bytes | None) -> None:
     """Write pixels (rows, columns, 2 to 4) of 16 bits, which Pillow cannot write."""
     rows, columns, channels = pixels.shape
-    # The format's numbers for gray and alpha, RGB, RGBA.
+    # The format's numbers for grey and alpha, RGB, RGBA.
     colour = {2: 4, 3: 2, 4: 6}[channels]
     # Filter 2: each row as what it adds to the one above.
     lines = np.ascontiguousarray(pixels, ">u2").reshape(rows, -1).view(np.uint8)

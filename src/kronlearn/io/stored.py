@@ -103,7 +103,7 @@ class StoredArray:
         if self.dtype.kind not in "fiub":
             raise self.error(f"holds {self.dtype} values; real numbers are needed")
         if min(self.shape, default=0) < 1:
-            raise self.error(f"has shape {self.shape}; an array that is not empty is needed")
+            raise self.error(f"has shape {self.shape}; it must not be empty")
 
     @property
     def chunks(self) -> tuple[int, ...] | None:
@@ -274,7 +274,7 @@ def _format_of(path: Path) -> str:
         start = file.read(16)
     inside = [name for name, (*_, starts) in _FORMATS.items() if start.startswith(starts)]
     if not inside and named is None:
-        raise StoredArrayError(f"{path} is of no known format; these can be read: {KNOWN}.")
+        raise StoredArrayError(f"{path} is in no known format; kronlearn reads {KNOWN}.")
     return inside[0] if inside else str(named)
 
 

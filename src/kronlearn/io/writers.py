@@ -222,4 +222,4 @@ def _format_for(path: Path, source: StoredArray) -> str:
         return "envi"
     if source.format in ("envi", "image_folder") and not ending:
         return source.format
-    raise ValueError(f"{path} has no ending that names a known format: {KNOWN}.")
+    raise ValueError(f"{path} has no extension of a known format: {KNOWN}.")

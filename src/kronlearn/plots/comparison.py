@@ -22,7 +22,7 @@ _COVERED = 99.5
 class ComparisonDisplay:
     """An image before and after, and the difference, side by side.
 
-    Pixels that did not change are mid-gray in the difference.
+    Pixels that did not change are mid-grey in the difference.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DictionaryDisplay"]
 
-# Apart from every gray, so that white and black tiles keep their edges.
+# Apart from every grey, so that white and black tiles keep their edges.
 _GAP_COLOR = "#5b8db8"
 
 

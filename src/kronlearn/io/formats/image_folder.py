@@ -111,12 +111,12 @@ def _by_number(file: Path) -> list[tuple[int, str]]:
 
 
 def _pixels(file: Path, page: int | None) -> NDArray[Any]:
-    """The gray levels of an image."""
+    """The grey levels of an image."""
     if page is not None:
         with tiff_file(file, page) as tiff:
             picture = Picture(tiff.pages[page].asarray())
     else:
         picture = read_picture(file)
     if picture.has_channels or len(picture.shape) != 2:
-        raise StoredArrayError(f"{file} is not a gray image; one gray image per band is needed.")
+        raise StoredArrayError(f"{file} is not a grey image; one grey image per band is needed.")
     return picture.pixels
