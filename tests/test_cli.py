@@ -431,13 +431,18 @@ def test_black_and_white_images_are_gray_levels(tmp_path, image):
 
 def test_a_model_remembers_how_it_was_learned(tmp_path, patches):
     output = tmp_path / "out"
-    options = ["-s", 1, "--max-iter", 5, "--seed", 0]
+    options = ["-s", 3, "--max-iter", 5, "--seed", 0]
     record = json.loads(succeeds("learn", patches, "-o", output, *options, "--json").stdout)
     info = read_file(output, "dictionary")[1]
     assert info["history"]["iteration"] == [0, 1, 2, 3, 4, 5]
     assert info["history"]["rmse"] == pytest.approx(record["history"]["rmse"], rel=1e-4)
-    codes = kl.sparse_code(np.load(patches), kl.load_dictionary(output), 1, method="ols")
-    assert info["atoms_used"] == record["atoms_used"] == len(set(codes.indices)) < 96
+    codes = kl.sparse_code(np.load(patches), kl.load_dictionary(output), 3, method="ols")
+    counts = np.bincount(codes.indices, minlength=96).reshape(8, 12)
+    assert info["usage"] == {
+        "samples": 200,
+        "atoms": np.count_nonzero(counts),
+        "columns": [counts.sum(axis=1).tolist(), counts.sum(axis=0).tolist()],
+    }
 
 
 @pytest.mark.parametrize("tol", [None, 1.5])
@@ -651,6 +656,7 @@ def test_show_draws_how_learning_went(tmp_path, patches, model):
     text = succeeds("show", learned, "--convergence", curve).stdout
     assert curve.read_bytes().startswith(PNG)
     assert "atoms used" in text
+    assert "by 200 patches" in text
     assert "history" not in text
     assert "does not say how it was learned" in fails(
         2, "show", model, "--convergence", tmp_path / "other.png"
@@ -670,9 +676,10 @@ def test_show_overwrites_nothing_unless_asked_to(tmp_path, model):
 @pytest.mark.parametrize(
     "info",
     [
-        {"history": {"rmse": [1, 2]}},
+        {"history": {"rmse": [1, 2]}, "usage": {"samples": 3}},
         {"history": {"iteration": [1], "rmse": ["x"], "mean_nonzeros": [1], "seconds": [1]}},
-        {"history": "none"},
+        {"history": "none", "usage": "none"},
+        {"usage": {"samples": 1, "atoms": 2, "columns": [["x"], 3, [0, 0]]}},
     ],
 )
 def test_show_bears_what_others_wrote_into_a_file(model, info):

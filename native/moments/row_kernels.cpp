@@ -77,6 +77,6 @@ void row_products(const T* rows, const int64_t* which, int64_t count, int length
 
 extern const RowKernels<KRONLEARN_SCALAR> KRONLEARN_NAME(_row_kernels);
 const RowKernels<KRONLEARN_SCALAR> KRONLEARN_NAME(_row_kernels) = {add_rows<KRONLEARN_SCALAR>,
-                                                      row_products<KRONLEARN_SCALAR>};
+                                                                   row_products<KRONLEARN_SCALAR>};
 
 }  // namespace kronlearn::KRONLEARN_SET

@@ -331,13 +331,12 @@ void compress(Array<const int32_t> index, Array<const T> value, Array<const int3
 nb::object symmetric(Array<const double> packed, size_t n) {
   if (n > (size_t(1) << 31) || packed.size() != n * (n + 1) / 2)
     throw nb::value_error("a packed triangle has n (n + 1) / 2 entries");
-  double* const full = new double[n * n];  // not set to zero, unlike a vector
-  nb::capsule owner(full, [](void* p) noexcept { delete[] static_cast<double*>(p); });
+  std::vector<double> full(n * n);
   {
     nb::gil_scoped_release nogil;
-    kronlearn::unpack_symmetric(packed.data(), int64_t(n), full);
+    kronlearn::unpack_symmetric(packed.data(), int64_t(n), full.data());
   }
-  return nb::cast(nb::ndarray<nb::numpy, double>(full, {n, n}, owner));
+  return own_array(std::move(full), {n, n});
 }
 
 template <class T>

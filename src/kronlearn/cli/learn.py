@@ -14,7 +14,7 @@ from kronlearn.cli import options as opt
 from kronlearn.cli import patches
 from kronlearn.cli.checks import check_places, use_device
 from kronlearn.cli.output import Output, counted, facts_of, facts_table, times
-from kronlearn.cli.record import learned_record, thinned_history
+from kronlearn.cli.record import atom_usage, learned_record, thinned_history
 from kronlearn.core.source import Source
 from kronlearn.engines.samples import open_samples, source_of
 from kronlearn.io.model_files import save_dictionary
@@ -201,14 +201,15 @@ def learn_and_save(
                 raise
             interrupt = problem
     dictionary = model.dictionary_
-    record = learned_record(model, samples, origin)
+    record = learned_record(model, len(samples), origin)
     if interrupt is not None:
         record["stop_reason"] = "interrupted"
-    info = {**record, "history": thinned_history(model.history_)}
+    usage = atom_usage(model, samples)
+    info = {**record, "usage": usage, "history": thinned_history(model.history_)}
     save_dictionary(dictionary, place, info=info)
     record = {"patch_shape": dictionary.patch_shape, "n_atoms": dictionary.n_atoms, **record}
     output.say(facts_table([*facts_of(record), ("saved as", place)]))
-    output.finish({**record, "history": model.history_, "output": str(place)})
+    output.finish({**record, "usage": usage, "history": model.history_, "output": str(place)})
     if interrupt is not None:
         raise interrupt
 

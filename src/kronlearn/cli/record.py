@@ -6,27 +6,37 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.core.source import Source
 
-__all__ = ["fitted_entry", "history_in", "learned_record", "thinned_history"]
+__all__ = [
+    "atom_usage",
+    "fitted_entry",
+    "history_in",
+    "learned_record",
+    "thinned_history",
+    "usage_in",
+]
 
 # Iterations that a model file remembers; a curve through more looks the same.
 _MAX_POINTS = 200
-# Samples whose codes tell which atoms are used, and in how many runs they are read.
-_MAX_CODED, _RUNS = 20_000, 50
+_DIGITS = 5
+# Samples that the use of the atoms is counted in.
+_MAX_CODED = 20_000
+_RUNS = 50
 
 _CURVES = ("rmse", "mean_nonzeros", "seconds")
 
 
 def learned_record(
-    model: kl.KroneckerDictionaryLearning, samples: Source, origin: Mapping[str, Any]
+    model: kl.KroneckerDictionaryLearning, n_samples: int, origin: Mapping[str, Any]
 ) -> dict[str, Any]:
     """How a model was learned, from samples of this origin, and how well it does."""
     history = model.history_
     return {
-        "samples": len(samples),
+        "samples": n_samples,
         "structure": model.structure,
         "n_terms": model.dictionary_.n_terms,
         "method": "threshold" if model.structure == "orthonormal" else model.method,
@@ -37,7 +47,6 @@ def learned_record(
         "iterations": model.n_iter_,
         "stop_reason": model.stop_reason_,
         **fitted_entry(model),
-        "atoms_used": _atoms_used(model, samples),
         "atoms_replaced": int(np.sum(history["atoms_replaced"])),
         "seconds": float(history["seconds"][-1]),
         "kronlearn_version": kl.__version__,
@@ -57,7 +66,7 @@ def thinned_history(history: Mapping[str, Sequence[float]]) -> dict[str, list[fl
     """RMSE, nonzeros and seconds of at most 200 iterations, from the start (0) to the last."""
     n_points = len(history["rmse"])
     chosen = np.unique(np.linspace(0, n_points - 1, min(n_points, _MAX_POINTS)).astype(int))
-    curves = {name: [float(f"{history[name][i]:.5g}") for i in chosen] for name in _CURVES}
+    curves = {name: [_rounded(history[name][i]) for i in chosen] for name in _CURVES}
     return {"iteration": chosen.tolist(), **curves}
 
 
@@ -71,15 +80,48 @@ def history_in(info: Mapping[str, Any]) -> dict[str, list[float]] | None:
     return history if len(lengths) == 1 and lengths != {0} else None
 
 
-def _atoms_used(model: kl.KroneckerDictionaryLearning, samples: Source) -> int:
-    """How many atoms take part in the codes of the samples, or of 20,000 spread over them."""
+def atom_usage(model: kl.KroneckerDictionaryLearning, samples: Source) -> dict[str, Any]:
+    """How often the codes of (some of) the samples use each column of each factor.
+
+    "samples" that were coded, "atoms" used at least once, and for every mode, in "columns", the
+    nonzeros that each column of its factor takes part in.
+    """
+    dictionary = model.dictionary_
+    some = _some(samples).reshape(-1, *dictionary.patch_shape)
+    codes = model.transform(some)
+    counts = np.bincount(codes.indices, minlength=dictionary.n_codes).reshape(dictionary.n_atoms)
+    modes = range(counts.ndim)
+    columns = [counts.sum(axis=tuple(m for m in modes if m != mode)).tolist() for mode in modes]
+    return {"samples": len(some), "atoms": int(np.count_nonzero(counts)), "columns": columns}
+
+
+def _some(samples: Source) -> NDArray[Any]:
+    """Samples spread over all of them, at most 20,000."""
+    if len(samples) <= _MAX_CODED:
+        return samples.read(0, len(samples))
     # A file is read in runs of neighbours far faster than one by one.
-    step = -(-len(samples) // _RUNS)
-    length = min(step, _MAX_CODED // _RUNS)
-    starts = range(0, len(samples), step)
-    runs = [samples.read(start, min(start + length, len(samples))) for start in starts]
-    some = np.concatenate(runs).reshape(-1, *model.dictionary_.patch_shape)
-    return len(np.unique(model.transform(some).indices))
+    length = _MAX_CODED // _RUNS
+    starts = np.linspace(0, len(samples) - length, _RUNS).astype(int).tolist()
+    return np.concatenate([samples.read(start, start + length) for start in starts])
+
+
+def usage_in(info: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The use of the atoms that a model file's info holds, as facts to print."""
+    try:
+        usage = info["usage"]
+        samples, atoms = _numbers([usage["samples"], usage["atoms"]])
+        columns = [_numbers(counts) for counts in usage["columns"]]
+    except (KeyError, TypeError):
+        return []
+    shares = []
+    for mode, counts in enumerate(columns):
+        total = sum(counts) or 1
+        low, high = (100 * extreme(counts, default=0) / total for extreme in (min, max))
+        shares.append(f"D_{mode + 1} {low:.2g} to {high:.2g} %")
+    return [
+        ("atoms used", f"{atoms}, by {samples} patches"),
+        ("nonzeros per column", ", ".join(shares)),
+    ]
 
 
 def _numbers(values: Any) -> list[Any]:
@@ -87,3 +129,7 @@ def _numbers(values: Any) -> list[Any]:
     if not isinstance(values, list) or not all(type(value) in (int, float) for value in values):
         raise TypeError("not a list of numbers")
     return values
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.{_DIGITS}g}")

@@ -12,7 +12,7 @@ from kronlearn.cli import drawing
 from kronlearn.cli import options as opt
 from kronlearn.cli.checks import check_drawable, check_places
 from kronlearn.cli.output import Output, facts_of, facts_table
-from kronlearn.cli.record import history_in
+from kronlearn.cli.record import history_in, usage_in
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.io.model_files import load_dictionary, read_file
 
@@ -49,9 +49,9 @@ def show(
         )
     facts = dictionary_facts(dictionary)
     output.say(model)
-    told = {name: value for name, value in info.items() if name != "history"}
+    told = {n: v for n, v in info.items() if n not in ("history", "usage")}
     # Sizes that a file tells of stand before the rest, and are those of its dictionary.
-    output.say(facts_table(facts_of({**facts, **told, **facts})))
+    output.say(facts_table([*facts_of({**facts, **told, **facts}), *usage_in(info)]))
     if picture is not None:
         from kronlearn.plots import DictionaryDisplay
 

@@ -139,8 +139,8 @@ def inpaint(
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
     device : {"cpu", "cuda"}, default "cpu"
-        Where to compute: on the processor, or on an NVIDIA GPU (the extra ``cuda``). An image on a
-        GPU is worked on there.
+        Where to compute: on the processor, or on an NVIDIA GPU (the extra ``cuda13`` or
+        ``cuda12``). An image on a GPU is worked on there.
     progress : callable, optional
         Called with the name of a stage and the fraction of it that is done; raising an exception
         stops the work.

@@ -20,7 +20,8 @@ struct Task {
   const double *norms1, *norms2;  // of the columns of both sides, as the factors had them
   const int* list;                // the samples to be coded, list_count of them; null: all
   const int* list_count;
-  int* doubtful;  // where single precision cannot be trusted: their numbers; nothing else is written then
+  int* doubtful;  // where single precision cannot be trusted: their numbers; nothing else is written then.
+                  // Null: quick kernels give such samples shorter codes
   int* doubtful_count;
   int* index;      // (count, width), ascending, unused entries zero
   S* value;        // (count, width)
