@@ -108,6 +108,14 @@ def test_images_of_dtypes_that_gpus_do_not_have_keep_them(on_gpu, rng, dtype):
     )
 
 
+def test_threads_do_not_run_on_a_gpu(on_gpu):
+    samples = np.zeros((20, 4, 4))
+    for given, device in ((samples, "cuda"), (on_gpu.upload(samples), "cpu")):
+        model = kl.KroneckerDictionaryLearning(4, engine="threads", device=device)
+        with pytest.raises(ValueError, match='engine="threads" does not run on a GPU'):
+            model.fit(given)
+
+
 def test_large_images_stay_in_memory(on_gpu, rng):
     noisy = picture((40, 36)) + rng.normal(0, 10, (40, 36))
     options = {"sigma": 10.0, "dictionary": [dct_factor(8, 16)] * 2}

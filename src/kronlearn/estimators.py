@@ -68,7 +68,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         Threads; None means 1 unless a joblib context says otherwise, -1 all processors.
     device : {"cpu", "cuda"}, default "cpu"
         Where samples are coded and summed: on the processor, or on an NVIDIA GPU (the extra
-        ``cuda``), with Dask on the GPU of every worker. Samples on a GPU stay there.
+        ``cuda13`` or ``cuda12``), with Dask on the GPU of every worker. Samples on a GPU stay
+        there.
     verbose : int, default 0
         1 shows a progress bar.
     engine : {"auto", "threads", "dask"}, default "auto"

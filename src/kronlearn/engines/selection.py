@@ -78,6 +78,11 @@ def select_engine(
     elif name == "auto":
         client = _client_of_joblib()
     if client is None:
+        if name == "threads" and chosen_device(device, source) == "cuda":
+            raise ValueError(
+                'engine="threads" does not run on a GPU; use engine="auto", or device="cpu" with '
+                "samples in memory."
+            )
         return local_engine(source, n_jobs, device, block_size)
     if source.device != "cpu":
         raise ValueError(
