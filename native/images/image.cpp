@@ -11,15 +11,14 @@
 namespace kronlearn {
 namespace {
 
-template <class T>
 class CodingWorker {
  public:
   static constexpr bool kInOrder = true;
 
-  CodingWorker(const ImageCoding<T>& pass, const PatchGrid& grid)
+  CodingWorker(const ImageCoding& pass, const PatchGrid& grid)
       : pass_(pass),
         grid_(grid),
-        kernels_(image_kernels<T>(*pass.instruction_set)),
+        kernels_(*pass.instruction_set->images),
         tile_(tile_of(pass.dictionary->atoms(), pass.width)),
         sums_(grid, 1),
         patches_(tile_ * grid.features()),
@@ -33,7 +32,7 @@ class CodingWorker {
         value_(tile_ * pass.width),
         residual2_(tile_),
         energy_(tile_),
-        coder_(*pass.dictionary, kernels<T>(*pass.instruction_set),
+        coder_(*pass.dictionary, kernels<float>(*pass.instruction_set),
                kernels<double>(*pass.instruction_set), task(1)) {}
 
   void run(int64_t band, const Interrupted& interrupted) {
@@ -54,15 +53,16 @@ class CodingWorker {
   void run_tile(const int64_t* offsets, int64_t count, const Interrupted& interrupted) {
     const int features = grid_.features();
     for (int64_t k = 0; k < count; ++k) load(offsets[k], k);
-    CodingTask<T> t = task(count);
+    CodingTask<float> t = task(count);
     t.interrupted = &interrupted;
     coder_.code(t);
     if (interrupted()) return;
-    const CodesView<T> codes = {count,         pass_.width,   features,        patches_.data(),
-                                index_.data(), value_.data(), nonzeros_.data()};
+    const CodesView<float> codes = {count,         pass_.width,   features,        patches_.data(),
+                                    index_.data(), value_.data(), nonzeros_.data()};
     kernels_.synthesize(pass_.dictionary->view(), codes, patches_.data());
     for (int64_t k = 0; k < count; ++k) {
-      const T weight = importance_[k] / (pass_.favour_sparse ? T(1 + nonzeros_[k]) : T(1));
+      const float weight =
+          importance_[k] / (pass_.favour_sparse ? float(1 + nonzeros_[k]) : float(1));
       if (weight > 0)
         sums_.add(0, offsets[k], patches_.data() + k * features, means_[k], weight, nullptr);
     }
@@ -71,24 +71,24 @@ class CodingWorker {
   // Takes out a patch, without its mean (of what is known of it).
   void load(int64_t offset, int64_t k) {
     const int features = grid_.features();
-    T* patch = patches_.data() + k * features;
+    float* patch = patches_.data() + k * features;
     grid_.gather(pass_.image, offset, patch);
-    T* weights = nullptr;
-    T total = T(features);
+    float* weights = nullptr;
+    float total = float(features);
     if (pass_.known) {
       weights = weights_.data() + k * features;
       grid_.gather(pass_.known, offset, weights);
       total = 0;
       for (int i = 0; i < features; ++i) total += weights[i];
     }
-    T sum = 0;
+    float sum = 0;
     for (int i = 0; i < features; ++i)
       if (!weights || weights[i] > 0) sum += weights ? weights[i] * patch[i] : patch[i];
-    const T mean = total > 0 ? sum / total : T(0);
+    const float mean = total > 0 ? sum / total : float(0);
     for (int i = 0; i < features; ++i)
-      patch[i] = weights && !(weights[i] > 0) ? T(0) : patch[i] - mean;
+      patch[i] = weights && !(weights[i] > 0) ? float(0) : patch[i] - mean;
     means_[k] = mean;
-    importance_[k] = total / T(features);
+    importance_[k] = total / float(features);
     if (weights) tols_[k] = pass_.tol * std::sqrt(importance_[k]);
   }
 
@@ -110,8 +110,8 @@ class CodingWorker {
     offsets = std::move(sorted);
   }
 
-  CodingTask<T> task(int64_t count) {
-    CodingTask<T> t{};
+  CodingTask<float> task(int64_t count) {
+    CodingTask<float> t{};
     t.dictionary = pass_.dictionary->view();
     t.method = pass_.method;
     t.width = pass_.width;
@@ -129,36 +129,33 @@ class CodingWorker {
     return t;
   }
 
-  const ImageCoding<T>& pass_;
+  const ImageCoding& pass_;
   const PatchGrid& grid_;
-  const ImageKernels<T>& kernels_;
+  const ImageKernels& kernels_;
   const int64_t tile_;
-  SlabSums<T> sums_;
-  std::vector<T> patches_, weights_, means_, tols_, importance_;
+  SlabSums sums_;
+  std::vector<float> patches_, weights_, means_, tols_, importance_;
   std::vector<int32_t> index_, nonzeros_;
   std::vector<uint8_t> doubtful_;
-  std::vector<T> value_, residual2_, energy_;
-  TileCoder<T> coder_;
+  std::vector<float> value_, residual2_, energy_;
+  TileCoder<float> coder_;
 };
 
-// Groups that are shrunk at a time: one for each lane of the widest vectors.
-constexpr int64_t kGroups = 16;
-
-template <class T>
-class ShrinkageWorker {
+class GroupWorker {
  public:
   static constexpr bool kInOrder = true;
 
-  ShrinkageWorker(const ImageShrinkage<T>& pass, const PatchGrid& grid, const SearchPlane<T>& plane)
+  GroupWorker(const GroupFiltering& pass, const PatchGrid& grid, const SearchPlanes& planes)
       : pass_(pass),
         grid_(grid),
-        kernels_(image_kernels<T>(*pass.instruction_set)),
+        kernels_(*pass.instruction_set->images),
         sums_(grid, pass.planes),
-        matcher_(grid, plane, kernels_, pass.group),
-        samples_(kGroups * pass.group * grid.features()),
-        guides_(samples_.size()),
-        kept_(kGroups),
-        scratch_(make_workspace(kernels_.shrink_bytes(task(1)))) {}
+        matcher_(grid, planes, kernels_, pass.group),
+        samples_(pass.group * grid.features()),
+        guides_(pass.guide ? samples_.size() : 0),
+        noise_(pass.group, pass.noise_of_all),
+        weights_(pass.group),
+        scratch_(make_workspace(kernels_.group_bytes(task()))) {}
 
   void run(int64_t band, const Interrupted& interrupted) {
     sums_.start(band);
@@ -166,77 +163,65 @@ class ShrinkageWorker {
     for (int64_t row : patches.rows) {
       if (interrupted()) return;
       const std::span<const int64_t> groups = matcher_.match(row, patches.places);
-      const int64_t count = int64_t(groups.size()) / pass_.group;
-      for (int64_t k = 0; k < count; k += kGroups)
-        for (int plane = 0; plane < pass_.planes; ++plane)
-          run_tile(plane, groups.data() + k * pass_.group, std::min(kGroups, count - k));
+      for (size_t k = 0; k < groups.size(); k += pass_.group)
+        for (int plane = 0; plane < pass_.planes; ++plane) filter(plane, groups.data() + k);
     }
   }
 
   void commit() { sums_.commit(pass_.numerator, pass_.denominator); }
 
  private:
-  void run_tile(int plane, const int64_t* offsets, int64_t count) {
-    const int64_t patches = count * pass_.group, features = grid_.features();
-    for (int64_t p = 0; p < patches; ++p) {
-      grid_.gather(pass_.image + plane * grid_.pixels(), offsets[p],
-                   samples_.data() + p * features);
-      grid_.gather(pass_.guide + plane * grid_.pixels(), offsets[p], guides_.data() + p * features);
+  void filter(int plane, const int64_t* offsets) {
+    const int features = grid_.features();
+    const int64_t first = plane * grid_.pixels();
+    for (int k = 0; k < pass_.group; ++k) {
+      grid_.gather(pass_.image + first, offsets[k], samples_.data() + k * features);
+      if (pass_.guide) grid_.gather(pass_.guide + first, offsets[k], guides_.data() + k * features);
+      if (pass_.noise) noise_[k] = pass_.noise[first + offsets[k]];
     }
-    kernels_.shrink(task(count), scratch_.get());
-    for (int64_t p = 0; p < patches; ++p)
-      sums_.add(plane, offsets[p], samples_.data() + p * features, T(0),
-                1 / std::max(kept_[p / pass_.group], T(1)), pass_.taper);
+    kernels_.filter_group(task(), scratch_.get());
+    for (int k = 0; k < pass_.group; ++k)
+      sums_.add(plane, offsets[k], samples_.data() + k * features, 0, weights_[k], pass_.taper);
   }
 
-  ShrinkTask<T> task(int64_t count) {
-    ShrinkTask<T> t{};
-    t.analysis = pass_.analysis->view();
-    t.synthesis = pass_.synthesis->view();
-    t.count = count;
+  GroupTask task() {
+    GroupTask t{};
+    t.group = pass_.group;
+    t.features = grid_.features();
     t.samples = samples_.data();
-    t.guide = guides_.data();
-    t.noise = pass_.noise;
+    t.guide = pass_.guide ? guides_.data() : nullptr;
+    t.noise = noise_.data();
     t.out = samples_.data();
-    t.kept = kept_.data();
+    t.weights = weights_.data();
     return t;
   }
 
-  const ImageShrinkage<T>& pass_;
+  const GroupFiltering& pass_;
   const PatchGrid& grid_;
-  const ImageKernels<T>& kernels_;
-  SlabSums<T> sums_;
-  Matcher<T> matcher_;
-  std::vector<T> samples_, guides_, kept_;
+  const ImageKernels& kernels_;
+  SlabSums sums_;
+  Matcher matcher_;
+  std::vector<float> samples_, guides_, noise_, weights_;
   Workspace scratch_;
 };
 
 }  // namespace
 
-template <class T>
-bool run(const ImageCoding<T>& pass) {
-  using Worker = CodingWorker<T>;
+bool run(const ImageCoding& pass) {
   const PatchGrid grid(pass.axes);
-  return Schedule<Worker>(
-             grid.bands(), pass.threads, [&] { return std::make_unique<Worker>(pass, grid); },
+  return Schedule<CodingWorker>(
+             grid.bands(), pass.threads, [&] { return std::make_unique<CodingWorker>(pass, grid); },
              pass.cancelled)
       .run();
 }
 
-template <class T>
-bool run(const ImageShrinkage<T>& pass) {
-  using Worker = ShrinkageWorker<T>;
+bool run(const GroupFiltering& pass) {
   const PatchGrid grid(pass.axes);
-  const SearchPlane<T> plane(grid, pass.guide);
-  return Schedule<Worker>(
+  const SearchPlanes planes(grid, pass.matched, pass.matched_planes);
+  return Schedule<GroupWorker>(
              grid.bands(), pass.threads,
-             [&] { return std::make_unique<Worker>(pass, grid, plane); }, pass.cancelled)
+             [&] { return std::make_unique<GroupWorker>(pass, grid, planes); }, pass.cancelled)
       .run();
 }
-
-template bool run(const ImageCoding<float>&);
-template bool run(const ImageCoding<double>&);
-template bool run(const ImageShrinkage<float>&);
-template bool run(const ImageShrinkage<double>&);
 
 }  // namespace kronlearn

@@ -12,45 +12,43 @@
 
 namespace kronlearn {
 
-template <class T>
 struct ImagePass {
   const InstructionSet* instruction_set;
   std::vector<Axis> axes;
   int planes;  // of image, guide, numerator and denominator: (planes, *sizes of the axes)
-  const T* image;
-  T* numerator;
-  T* denominator;
+  const float* image;
+  float* numerator;
+  float* denominator;
   int threads = 1;
   std::function<bool(double)> cancelled;  // as in Schedule
 };
 
 // Every patch becomes its sparse approximation. Its mean is taken off first and added again.
-template <class T>
-struct ImageCoding : ImagePass<T> {
-  const Dictionary<T>* dictionary;
+struct ImageCoding : ImagePass {
+  const Dictionary<float>* dictionary;
   Method method;
   int width;
-  T tol;                     // negative: no error target
-  const T* known = nullptr;  // weights of the pixels, like the image: zero where a pixel is missing
-  bool favour_sparse;        // weigh patches by 1 / (1 + nonzeros)
+  float tol;  // negative: no error target
+  const float* known =
+      nullptr;         // weights of the pixels, like the image: zero where a pixel is missing
+  bool favour_sparse;  // weigh patches by 1 / (1 + nonzeros)
 };
 
-// Every patch, together with the patches most similar to it, is shrunk in an orthonormal dictionary whose
-// first mode runs over the patches of such a group. They are found on the first plane of the guide.
-template <class T>
-struct ImageShrinkage : ImagePass<T> {
-  const Dictionary<T>* analysis;
-  const Dictionary<T>* synthesis;  // its factors transposed
-  int group;                       // patches
-  const T* guide;                  // an estimate of the image
-  T noise;                         // standard deviation, in all planes
-  const T* taper;                  // weights of the pixels of a patch
+// Every patch of the grid and the patches most similar to it become linear combinations of each other, as
+// GroupTask says.
+struct GroupFiltering : ImagePass {
+  int group;                     // patches, the one of the grid included
+  const float* guide = nullptr;  // (planes, pixels): an estimate of the image
+  int matched_planes;    // of those that patches are compared on, by the sum of their distances
+  const float* matched;  // (matched_planes, pixels)
+  const float* noise =
+      nullptr;         // (planes, pixels): energy of the noise in the patch that begins at a pixel
+  float noise_of_all;  // the same for all patches, used where noise is null
+  const float* taper;  // weights of the pixels of a patch
 };
 
 // Whether the pass came to its end; false if it was cancelled.
-template <class T>
-bool run(const ImageCoding<T>& pass);
-template <class T>
-bool run(const ImageShrinkage<T>& pass);
+bool run(const ImageCoding& pass);
+bool run(const GroupFiltering& pass);
 
 }  // namespace kronlearn

@@ -5,23 +5,24 @@
 
 namespace kronlearn {
 
-template <class T>
-SearchPlane<T>::SearchPlane(const PatchGrid& grid, const T* plane) {
+SearchPlanes::SearchPlanes(const PatchGrid& grid, const float* planes, int count) {
   const Axis& axis = grid.axis(grid.n_axes() - 1);
   length_ = axis.size;
   margin_ = axis.window;
   stride_ = axis.size + 2 * axis.window + kShifts;
-  const int64_t rows = grid.pixels() / axis.size;
+  const int64_t rows = count * (grid.pixels() / length_);
   pixels_.resize(rows * stride_ + axis.patch + 2 * kSlack);
   for (int64_t r = 0; r < rows; ++r)
-    std::copy_n(plane + r * length_, length_, pixels_.data() + r * stride_ + margin_);
+    std::copy_n(planes + r * length_, length_, pixels_.data() + r * stride_ + margin_);
+  for (int plane = 0; plane < count; ++plane)
+    for (int64_t row : grid.patch_rows())
+      patch_rows_.push_back(distance(plane * grid.pixels() + row));
 }
 
-template <class T>
-Matcher<T>::Matcher(const PatchGrid& grid, const SearchPlane<T>& plane,
-                    const ImageKernels<T>& kernels, int group)
+Matcher::Matcher(const PatchGrid& grid, const SearchPlanes& planes, const ImageKernels& kernels,
+                 int group)
     : grid_(grid),
-      plane_(plane),
+      planes_(planes),
       kernels_(kernels),
       group_(group),
       axis_(grid.axis(grid.n_axes() - 1)),
@@ -31,35 +32,32 @@ Matcher<T>::Matcher(const PatchGrid& grid, const SearchPlane<T>& plane,
       columns_(kShifts * stride_),
       sums_(kShifts * stride_),
       limits_(stride_),
-      distances_(grid.most_places() * group),
-      offsets_(grid.most_places() * group),
-      found_(grid.most_places()) {
-  for (int64_t row : grid.patch_rows()) patch_rows_.push_back(plane.distance(row));
-}
+      found_(grid.most_places() * 2 * group),
+      count_(grid.most_places()),
+      offsets_(grid.most_places() * group) {}
 
-template <class T>
-std::span<const int64_t> Matcher<T>::match(int64_t row, std::span<const int64_t> places) {
+std::span<const int64_t> Matcher::match(int64_t row, std::span<const int64_t> places) {
   places_ = places;
   std::fill_n(limits_.begin(), places.back() - places.front() + 1,
-              -std::numeric_limits<T>::infinity());
+              -std::numeric_limits<float>::infinity());
   for (size_t p = 0; p < places.size(); ++p) {
     // Nothing is nearer than the patch itself.
-    distances_[p * group_] = T(-1);
-    offsets_[p * group_] = row + places[p];
-    found_[p] = 1;
+    found_[p * 2 * group_] = {float(-1), row + places[p]};
+    count_[p] = 1;
     patch_at_[places[p] - places.front()] = int32_t(p);
-    limits_[places[p] - places.front()] = std::numeric_limits<T>::infinity();
+    limits_[places[p] - places.front()] = std::numeric_limits<float>::infinity();
   }
   if (group_ > 1) search(row, 0, 0);
-  for (size_t p = 0; p < places.size(); ++p)
-    for (int k = found_[p]; k < group_; ++k)
-      offsets_[p * group_ + k] = offsets_[p * group_ + k - found_[p]];
+  for (size_t p = 0; p < places.size(); ++p) {
+    if (count_[p] > group_) keep_nearest(p);
+    for (int k = 0; k < group_; ++k)
+      offsets_[p * group_ + k] = found_[p * 2 * group_ + k % count_[p]].offset;
+  }
   return {offsets_.data(), places.size() * group_};
 }
 
 // Goes through the shifts along this axis and the ones after it, but the last.
-template <class T>
-void Matcher<T>::search(int64_t row, int axis, int64_t shift) {
+void Matcher::search(int64_t row, int axis, int64_t shift) {
   if (axis + 1 == grid_.n_axes()) return compare(row, shift);
   const Axis& a = grid_.axis(axis);
   const int64_t step = grid_.step(axis);
@@ -70,19 +68,19 @@ void Matcher<T>::search(int64_t row, int axis, int64_t shift) {
 }
 
 // All shifts along the last axis, of all patches of the row at once.
-template <class T>
-void Matcher<T>::compare(int64_t row, int64_t shift) {
+void Matcher::compare(int64_t row, int64_t shift) {
   const int64_t start = places_.front(), count = places_.back() - start + 1;
   const int64_t last = axis_.size - axis_.patch;
   const int64_t low = std::max<int64_t>(-axis_.window, -places_.back());
   const int64_t high = std::min<int64_t>(axis_.window, last - start);
-  const T *here = plane_.at(row + start), *there = here + plane_.distance(shift);
+  const float *here = planes_.at(row + start), *there = here + planes_.distance(shift);
   for (int64_t d = low; d <= high; d += kShifts) {
-    kernels_.window_distances(here, there + d, patch_rows_.data(), int(patch_rows_.size()),
-                              axis_.patch, count, stride_, columns_.data(), sums_.data());
+    kernels_.window_distances(here, there + d, planes_.patch_rows().data(),
+                              int(planes_.patch_rows().size()), axis_.patch, count, stride_,
+                              columns_.data(), sums_.data());
     for (int64_t q = d; q < d + kShifts && q <= high; ++q) {
       if (shift == 0 && q == 0) continue;
-      const T* sums = sums_.data() + (q - d) * stride_;
+      const float* sums = sums_.data() + (q - d) * stride_;
       const int64_t first = std::max<int64_t>(0, -q - start);
       const int64_t end = std::min(count, last - q - start + 1);
       const int64_t nearer =
@@ -93,24 +91,16 @@ void Matcher<T>::compare(int64_t row, int64_t shift) {
   }
 }
 
-template <class T>
-void Matcher<T>::insert(int64_t patch, T distance, int64_t offset) {
-  T* distances = distances_.data() + patch * group_;
-  int64_t* offsets = offsets_.data() + patch * group_;
-  int at = std::min(found_[patch], group_ - 1);
-  for (; distances[at - 1] > distance; --at) {
-    distances[at] = distances[at - 1];
-    offsets[at] = offsets[at - 1];
-  }
-  distances[at] = distance;
-  offsets[at] = offset;
-  found_[patch] = std::min(found_[patch] + 1, group_);
-  if (found_[patch] == group_) limits_[places_[patch] - places_.front()] = distances[group_ - 1];
+void Matcher::insert(int64_t place, float distance, int64_t offset) {
+  found_[place * 2 * group_ + count_[place]++] = {distance, offset};
+  if (count_[place] == 2 * group_) keep_nearest(place);
 }
 
-template class SearchPlane<float>;
-template class SearchPlane<double>;
-template class Matcher<float>;
-template class Matcher<double>;
+void Matcher::keep_nearest(int64_t place) {
+  Found* found = found_.data() + place * 2 * group_;
+  std::nth_element(found, found + group_ - 1, found + count_[place]);
+  count_[place] = group_;
+  limits_[places_[place] - places_.front()] = found[group_ - 1].distance;
+}
 
 }  // namespace kronlearn

@@ -96,24 +96,22 @@ PatchGrid::Slab PatchGrid::slab(int64_t band) const {
   return slab;
 }
 
-template <class T>
-void SlabSums<T>::start(int64_t band) {
+void SlabSums::start(int64_t band) {
   slab_ = grid_.slab(band);
-  sums_.assign(planes_ * slab_.pixels(), T(0));
-  weights_.assign(planes_ * slab_.pixels(), T(0));
+  sums_.assign(planes_ * slab_.pixels(), float(0));
+  weights_.assign(planes_ * slab_.pixels(), float(0));
 }
 
-template <class T>
-void SlabSums<T>::add(int plane, int64_t offset, const T* patch, T shift, T weight,
-                      const T* taper) {
+void SlabSums::add(int plane, int64_t offset, const float* patch, float shift, float weight,
+                   const float* taper) {
   const int length = grid_.row_length();
   const int64_t start = plane * slab_.pixels() + slab_.offset(offset);
   for (int64_t row : slab_.patch_rows) {
-    T* __restrict sums = sums_.data() + start + row;
-    T* __restrict weights = weights_.data() + start + row;
+    float* __restrict sums = sums_.data() + start + row;
+    float* __restrict weights = weights_.data() + start + row;
     if (taper)
       for (int j = 0; j < length; ++j) {
-        const T w = weight * taper[j];
+        const float w = weight * taper[j];
         sums[j] += w * (patch[j] + shift);
         weights[j] += w;
       }
@@ -127,13 +125,12 @@ void SlabSums<T>::add(int plane, int64_t offset, const T* patch, T shift, T weig
   }
 }
 
-template <class T>
-void SlabSums<T>::commit(T* numerator, T* denominator) const {
+void SlabSums::commit(float* numerator, float* denominator) const {
   const int64_t run = (slab_.last - slab_.first) * slab_.inner;
-  const T *sums = sums_.data(), *weights = weights_.data();
+  const float *sums = sums_.data(), *weights = weights_.data();
   for (int64_t block = 0; block < planes_ * slab_.outer; ++block) {
     const int64_t start = (block * slab_.size + slab_.first) * slab_.inner;
-    T* __restrict n = numerator + start, * __restrict d = denominator + start;
+    float* __restrict n = numerator + start, * __restrict d = denominator + start;
     for (int64_t i = 0; i < run; ++i) {
       n[i] += sums[i];
       d[i] += weights[i];
@@ -142,8 +139,5 @@ void SlabSums<T>::commit(T* numerator, T* denominator) const {
     weights += run;
   }
 }
-
-template class SlabSums<float>;
-template class SlabSums<double>;
 
 }  // namespace kronlearn

@@ -42,11 +42,10 @@ class PatchGrid {
   const std::vector<int64_t>& patch_rows() const { return patch_rows_; }
   int row_length() const { return axes_.back().patch; }
 
-  template <class T>
-  void gather(const T* image, int64_t offset, T* patch) const {
+  void gather(const float* image, int64_t offset, float* patch) const {
     const int length = row_length();
     for (int64_t row : patch_rows_) {
-      const T* from = image + offset + row;
+      const float* from = image + offset + row;
       for (int j = 0; j < length; ++j) *patch++ = from[j];
     }
   }
@@ -77,22 +76,22 @@ class PatchGrid {
 };
 
 // Weighted sums of patches and of their weights over a slab, for several planes of an image.
-template <class T>
 class SlabSums {
  public:
   SlabSums(const PatchGrid& grid, int planes) : grid_(grid), planes_(planes) {}
 
   void start(int64_t band);
   // Adds weight · taper · (patch + shift); without a taper it is one everywhere.
-  void add(int plane, int64_t offset, const T* patch, T shift, T weight, const T* taper);
+  void add(int plane, int64_t offset, const float* patch, float shift, float weight,
+           const float* taper);
   // numerator, denominator (planes, pixels) += the sums.
-  void commit(T* numerator, T* denominator) const;
+  void commit(float* numerator, float* denominator) const;
 
  private:
   const PatchGrid& grid_;
   const int planes_;
   PatchGrid::Slab slab_;
-  std::vector<T> sums_, weights_;
+  std::vector<float> sums_, weights_;
 };
 
 }  // namespace kronlearn

@@ -4,20 +4,18 @@
 
 namespace kronlearn {
 
-#define KRONLEARN_DECLARE(set)                            \
-  namespace set {                                         \
-  extern const Kernels<float> float_kernels;              \
-  extern const Kernels<double> double_kernels;            \
-  extern const ImageKernels<float> float_image_kernels;   \
-  extern const ImageKernels<double> double_image_kernels; \
-  extern const RowKernels<float> float_row_kernels;       \
-  extern const RowKernels<double> double_row_kernels;     \
+#define KRONLEARN_DECLARE(set)                        \
+  namespace set {                                     \
+  extern const Kernels<float> float_kernels;          \
+  extern const Kernels<double> double_kernels;        \
+  extern const RowKernels<float> float_row_kernels;   \
+  extern const RowKernels<double> double_row_kernels; \
+  extern const ImageKernels image_kernels;            \
   }
-#define KRONLEARN_ENTRY(set)                                                           \
-  InstructionSet {                                                                     \
-    #set, {&set::float_kernels, &set::float_image_kernels, &set::float_row_kernels}, { \
-      &set::double_kernels, &set::double_image_kernels, &set::double_row_kernels       \
-    }                                                                                  \
+#define KRONLEARN_ENTRY(set)                                                  \
+  InstructionSet {                                                            \
+    #set, {&set::float_kernels, &set::float_row_kernels},                     \
+        {&set::double_kernels, &set::double_row_kernels}, &set::image_kernels \
   }
 
 KRONLEARN_DECLARE(baseline)

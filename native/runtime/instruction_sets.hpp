@@ -16,7 +16,6 @@ namespace kronlearn {
 template <class T>
 struct KernelTables {
   const Kernels<T>* coding;
-  const ImageKernels<T>* images;
   const RowKernels<T>* rows;
 };
 
@@ -24,6 +23,7 @@ struct InstructionSet {
   const char* name;
   KernelTables<float> float32;
   KernelTables<double> float64;
+  const ImageKernels* images;
 };
 
 // Names of those this machine can run, slowest first.
@@ -47,10 +47,6 @@ inline const KernelTables<double>& tables(const InstructionSet& set) {
 template <class T>
 const Kernels<T>& kernels(const InstructionSet& set) {
   return *tables<T>(set).coding;
-}
-template <class T>
-const ImageKernels<T>& image_kernels(const InstructionSet& set) {
-  return *tables<T>(set).images;
 }
 template <class T>
 const RowKernels<T>& row_kernels(const InstructionSet& set) {

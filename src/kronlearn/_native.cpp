@@ -227,13 +227,16 @@ nb::tuple run_pass(const kronlearn::Dictionary<T>& dictionary, nb::object feed, 
   return as_tuple(run_interruptibly(pass));
 }
 
+// A matrix of as many rows and columns is inverted for every group.
+constexpr int kMostInGroup = 1024;
+
 // One (size, patch, stride, window) for each axis of an image.
 using Axes = std::vector<std::tuple<int64_t, int, int, int>>;
 
 // The parts that all passes over images share.
-template <class T, class Pass>
-void prepare(Pass& pass, const Axes& axes, const Array<const T>& image, const Array<T>& numerator,
-             const Array<T>& denominator, int threads, const std::string& instruction_set) {
+void prepare(kronlearn::ImagePass& pass, const Axes& axes, const Array<const float>& image,
+             const Array<float>& numerator, const Array<float>& denominator, int threads,
+             const std::string& instruction_set) {
   size_t pixels = 1;
   for (const auto& [size, patch, stride, window] : axes) {
     if (patch < 1 || stride < 1 || stride > patch || window < 0 || size < patch)
@@ -253,6 +256,12 @@ void prepare(Pass& pass, const Axes& axes, const Array<const T>& image, const Ar
   pass.instruction_set = &kronlearn::instruction_set(instruction_set);
 }
 
+int64_t features_of(const kronlearn::ImagePass& pass) {
+  int64_t features = 1;
+  for (const kronlearn::Axis& axis : pass.axes) features *= axis.patch;
+  return features;
+}
+
 template <class Pass>
 void run_image_pass(Pass& pass, const nb::object& progress) {
   const kronlearn::Passes here;
@@ -266,48 +275,41 @@ void run_image_pass(Pass& pass, const nb::object& progress) {
   if (!finished) interrupt.raise_again();
 }
 
-template <class T>
-void code_image(const kronlearn::Dictionary<T>& dictionary, Array<const T> image,
-                Array<T> numerator, Array<T> denominator, const Axes& axes,
-                const std::string& method, int width, T tol, Optional<const T> known,
+void code_image(const kronlearn::Dictionary<float>& dictionary, Array<const float> image,
+                Array<float> numerator, Array<float> denominator, const Axes& axes,
+                const std::string& method, int width, float tol, Optional<const float> known,
                 bool favour_sparse, int threads, nb::object progress,
                 const std::string& instruction_set) {
-  kronlearn::ImageCoding<T> pass{};
+  kronlearn::ImageCoding pass{};
   prepare(pass, axes, image, numerator, denominator, threads, instruction_set);
-  int64_t features = 1;
-  for (const kronlearn::Axis& axis : pass.axes) features *= axis.patch;
-  if (features != dictionary.features() || pass.planes != 1 || width < 1)
+  if (features_of(pass) != dictionary.features() || pass.planes != 1 || width < 1)
     throw nb::value_error("patches do not fit the dictionary");
   pass.dictionary = &dictionary;
   pass.method = method_named(method);
   pass.width = width;
   pass.tol = tol;
-  pass.known = pointer<const T>(known, image.size(), "known");
+  pass.known = pointer<const float>(known, image.size(), "known");
   pass.favour_sparse = favour_sparse;
   run_image_pass(pass, progress);
 }
 
-template <class T>
-void shrink_image(const kronlearn::Dictionary<T>& analysis,
-                  const kronlearn::Dictionary<T>& synthesis, Array<const T> image,
-                  Array<const T> guide, Array<T> numerator, Array<T> denominator, const Axes& axes,
-                  int group, T noise, Array<const T> taper, int threads, nb::object progress,
-                  const std::string& instruction_set) {
-  kronlearn::ImageShrinkage<T> pass{};
+void filter_groups(Array<const float> image, Optional<const float> guide,
+                   Array<const float> matched, Array<float> numerator, Array<float> denominator,
+                   const Axes& axes, int group, Array<const float> taper,
+                   Optional<const float> noise, float noise_of_all, int threads,
+                   nb::object progress, const std::string& instruction_set) {
+  kronlearn::GroupFiltering pass{};
   prepare(pass, axes, image, numerator, denominator, threads, instruction_set);
-  int64_t features = 1;
-  for (const kronlearn::Axis& axis : pass.axes) features *= axis.patch;
-  const bool square = analysis.features() == analysis.atoms() &&
-                      analysis.features() == synthesis.features() &&
-                      analysis.atoms() == synthesis.atoms();
-  if (group < 1 || group * features != analysis.features() || !square ||
-      guide.size() != image.size() || int64_t(taper.size()) != features)
-    throw nb::value_error("groups do not fit the dictionary");
-  pass.analysis = &analysis;
-  pass.synthesis = &synthesis;
+  const size_t pixels = image.size() / size_t(pass.planes);
+  if (group < 1 || group > kMostInGroup || int64_t(taper.size()) != features_of(pass) ||
+      matched.size() == 0 || matched.size() % pixels)
+    throw nb::value_error("groups do not fit the image");
   pass.group = group;
-  pass.guide = guide.data();
-  pass.noise = noise;
+  pass.guide = pointer<const float>(guide, image.size(), "guide");
+  pass.matched_planes = int(matched.size() / pixels);
+  pass.matched = matched.data();
+  pass.noise = pointer<const float>(noise, image.size(), "noise");
+  pass.noise_of_all = noise_of_all;
   pass.taper = taper.data();
   run_image_pass(pass, progress);
 }
@@ -382,14 +384,7 @@ void bind(nb::module_& m, const char* name) {
            "n_worst"_a = 0, "index"_a.noconvert().none() = nb::none(),
            "value"_a.noconvert().none() = nb::none(), "nonzeros"_a.noconvert().none() = nb::none(),
            "threads"_a = 1, "block"_a = 4096, "file"_a = -1, "file_offset"_a = 0,
-           "instruction_set"_a = "")
-      .def("code_image", &code_image<T>, "image"_a, "numerator"_a.noconvert(),
-           "denominator"_a.noconvert(), "axes"_a, "method"_a, "width"_a, "tol"_a,
-           "known"_a.none() = nb::none(), "favour_sparse"_a = true, "threads"_a = 1,
-           "progress"_a.none() = nb::none(), "instruction_set"_a = "")
-      .def("shrink_image", &shrink_image<T>, "synthesis"_a, "image"_a, "guide"_a,
-           "numerator"_a.noconvert(), "denominator"_a.noconvert(), "axes"_a, "group"_a, "noise"_a,
-           "taper"_a, "threads"_a = 1, "progress"_a.none() = nb::none(), "instruction_set"_a = "");
+           "instruction_set"_a = "");
   bind_compress<T, int32_t>(m);
   bind_compress<T, int64_t>(m);
   m.def("sweep_atoms", &sweep_atoms<T>, "samples"_a.noconvert(), "indptr"_a.noconvert(),
@@ -410,6 +405,14 @@ NB_MODULE(_native, m) {
            [](const kronlearn::SumTree& tree) { return own_array(tree.total(), {tree.size()}); });
   bind<float>(m, "DictionaryFloat32");
   bind<double>(m, "DictionaryFloat64");
+  m.def("code_image", &code_image, "dictionary"_a, "image"_a, "numerator"_a.noconvert(),
+        "denominator"_a.noconvert(), "axes"_a, "method"_a, "width"_a, "tol"_a,
+        "known"_a.none() = nb::none(), "favour_sparse"_a = true, "threads"_a = 1,
+        "progress"_a.none() = nb::none(), "instruction_set"_a = "");
+  m.def("filter_groups", &filter_groups, "image"_a, "guide"_a.none(), "matched"_a,
+        "numerator"_a.noconvert(), "denominator"_a.noconvert(), "axes"_a, "group"_a, "taper"_a,
+        "noise"_a.none() = nb::none(), "noise_of_all"_a = 1.0f, "threads"_a = 1,
+        "progress"_a.none() = nb::none(), "instruction_set"_a = "");
   m.def("symmetric", &symmetric, "packed"_a, "n"_a);
   m.def("instruction_sets", &kronlearn::instruction_sets);
   m.def("end_passes", [] {

@@ -17,8 +17,9 @@ from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.init import dct_factor
 from kronlearn.cuda.arrays import in_memory
 from kronlearn.engines.workers import Workers
-from kronlearn.images.aggregation import Averager, group_sizes, overlapping, similar_patches
+from kronlearn.images.aggregation import Averager
 from kronlearn.images.dictionaries import Choice, choose, learn, spans_channels
+from kronlearn.images.groups import GroupFilter
 from kronlearn.images.planes import (
     Planes,
     as_image,
@@ -45,6 +46,7 @@ _GAIN = 1.08
 _PATCH_PIXELS = 64
 _SAMPLES = 20000
 _LEARNING_NOISE = 0.1
+_GROUPS = GroupFilter(32, 49)
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,7 @@ class _Inpainting:
             [dct_factor(m, m) for m in patch]
         )
         weights = known.astype(np.float32)
-        stride = overlapping(patch)
+        stride = tuple(max(1, round(0.4 * m)) for m in patch)
         boxes = _boxes(~known, patch, stride)
         with self.log.stage("coding") as on_share:
             for number, (plane, box) in enumerate(product(planes, boxes)):
@@ -312,7 +314,7 @@ class _Inpainting:
         coder = Averager(choice.patch_size, _stride(choice), self.workers)
         tol = _GAIN * noise * math.sqrt(choice.pixels)
         guide = coder.code_planes(planes, choice, self.dictionary, tol)
-        return similar_patches(planes, guide, noise, self.workers, on_share)
+        return _GROUPS.run(planes, guide, guide[:1], self.workers, noise, on_share)
 
 
 def _missing(
@@ -364,9 +366,9 @@ def _reach(choice: Choice, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tup
     From a patch of a group to the one that it is similar to, and on to the others of the group,
     each of them covered by coded patches.
     """
-    patch, window = group_sizes(shape)
+    patch, stride, window = _GROUPS.sizes(shape)
     sizes = zip(choice.patch_size, patch, window, strict=True)
-    steps = zip(_stride(choice), overlapping(patch), strict=True)
+    steps = zip(_stride(choice), stride, strict=True)
     return tuple(m + 2 * (g + w) for m, g, w in sizes), tuple(math.lcm(*pair) for pair in steps)
 
 

@@ -1,0 +1,252 @@
+// Ridge regression over a group of similar patches, as GroupTask says. Patches lie side by side in the lanes.
+#pragma once
+
+#include "images/image_kernels.hpp"
+#include "runtime/arena.hpp"
+
+namespace kronlearn::KRONLEARN_SET {
+
+class Ridge {
+ public:
+  Ridge(const GroupTask& task, Arena<float> arena)
+      : task_(task),
+        size_((task.group + kStep - 1) / kStep * kStep),
+        vectors_(size_ / kLanes<float>) {
+    const int64_t patches = int64_t(task.features + kRows - 1) / kRows * kRows * vectors_;
+    samples_ = arena.vectors(patches);
+    guide_ = task.guide ? arena.vectors(patches) : samples_;
+    result_ = arena.vectors(patches);
+    column_ = arena.vectors(task.features);
+    matrix_ = arena.vectors(int64_t(size_) * vectors_);
+    noise_ = arena.vectors(vectors_);
+    bytes_ = arena.bytes();
+  }
+
+  size_t bytes() const { return bytes_; }
+
+  void run() {
+    float* noise = numbers(noise_);
+    for (int i = 0; i < size_; ++i) noise[i] = i < task_.group ? task_.noise[i] : 0.0f;
+    load_patches(task_.guide ? task_.guide : task_.samples, guide_);
+    const float mean = mean_of(guide_);
+    subtract(mean, guide_);
+    if (task_.guide) {
+      load_patches(task_.samples, samples_);
+      subtract(mean, samples_);
+    }
+    multiply_guide();
+    regularize();
+    invert();
+    if (!task_.guide) limit_noise();
+    weigh();
+    apply(mean);
+  }
+
+ private:
+  using Vector = Vec<float>;
+  // The matrix has a multiple of this many rows.
+  static constexpr int kStep = 16;
+  // Rows, and vectors of columns, of a product that are summed in registers.
+  static constexpr int kRows = 4, kColumns = 3;
+  // Rounding in single precision may take this share of the guide's energy for noise.
+  static constexpr float kRounding = 3e-7f;
+  // Without a guide: the share of the noise that is in Y Yᵀ for certain, and how many times as much noise as
+  // a patch has that the others do not explain may be taken off it. Of noise alone there is 1 / (1 − group /
+  // features); where an image was clipped there is less noise than anybody thinks.
+  static constexpr float kLeastNoise = 0.01f, kMostNoise = 2.0f;
+
+  static float* numbers(Vector* vectors) { return reinterpret_cast<float*>(vectors); }
+  static const float* numbers(const Vector* vectors) {
+    return reinterpret_cast<const float*>(vectors);
+  }
+
+  // (group, features) → (features, size). Lanes past the group repeat its first patch.
+  void load_patches(const float* patches, Vector* out) {
+    const int features = task_.features;
+    for (int v = 0; v < vectors_; ++v) {
+      const float* rows[kLanes<float>];
+      for (int l = 0; l < kLanes<float>; ++l) {
+        const int k = v * kLanes<float> + l;
+        rows[l] = patches + int64_t(k < task_.group ? k : 0) * features;
+      }
+      load_transposed<float>(rows, features, false, column_);
+      for (int p = 0; p < features; ++p) out[p * vectors_ + v] = column_[p];
+      for (int p = features; p % kRows != 0; ++p) out[p * vectors_ + v] = Vector{};
+    }
+  }
+
+  float mean_of(const Vector* patches) const {
+    Vector sum{};
+    for (int p = 0; p < task_.features * vectors_; ++p) sum += patches[p];
+    float total = 0;
+    for (int l = 0; l < kLanes<float>; ++l) total += sum[l];
+    return total / float(task_.features * size_);
+  }
+
+  void subtract(float mean, Vector* patches) {
+    for (int p = 0; p < task_.features * vectors_; ++p) patches[p] -= mean;
+  }
+
+  // sums[r][v] = Σ_p left[p · step + r · row] · right[p · vectors + v]
+  template <int V>
+  KRONLEARN_INLINE void multiply(const float* left, int step, int row, const Vector* right,
+                                 int count, Vector (&sums)[kRows][V]) const {
+    for (int r = 0; r < kRows; ++r)
+      for (int v = 0; v < V; ++v) sums[r][v] = Vector{};
+    for (int p = 0; p < count; ++p, left += step, right += vectors_) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const Vector factor = splat<float>(left[r * row]);
+#pragma GCC unroll 3
+        for (int v = 0; v < V; ++v) sums[r][v] += factor * right[v];
+      }
+    }
+  }
+
+  template <int V>
+  struct Width {
+    static constexpr int value = V;
+  };
+  // Calls tile(width, first) for all vectors of a row, kColumns at a time.
+  template <class Tile>
+  KRONLEARN_INLINE void for_columns(Tile tile) const {
+    int v = 0;
+    for (; v + kColumns <= vectors_; v += kColumns) tile(Width<kColumns>{}, v);
+    if (vectors_ - v == 2) tile(Width<2>{}, v);
+    if (vectors_ - v == 1) tile(Width<1>{}, v);
+  }
+
+  // matrix = G Gᵀ
+  void multiply_guide() {
+    for (int i = 0; i < size_; i += kRows)
+      for_columns([&](auto width, int v) {
+        constexpr int V = decltype(width)::value;
+        Vector sums[kRows][V];
+        multiply<V>(numbers(guide_) + i, size_, 1, guide_ + v, task_.features, sums);
+        for (int r = 0; r < kRows; ++r)
+          for (int c = 0; c < V; ++c) matrix_[(i + r) * vectors_ + v + c] = sums[r][c];
+      });
+  }
+
+  // matrix += D. Rows and columns past the group become those of the identity.
+  void regularize() {
+    float* matrix = numbers(matrix_);
+    float trace = 0;
+    for (int i = 0; i < task_.group; ++i) trace += matrix[i * size_ + i];
+    const float share = task_.guide ? 1.0f : kLeastNoise;
+    for (int i = 0; i < task_.group; ++i)
+      matrix[i * size_ + i] += share * task_.noise[i] + kRounding * trace;
+    for (int i = task_.group; i < size_; ++i) {
+      for (int j = 0; j < size_; ++j) matrix[i * size_ + j] = matrix[j * size_ + i] = 0;
+      matrix[i * size_ + i] = 1;
+    }
+  }
+
+  // matrix becomes its inverse, by Gauss and Jordan, kRows pivots at a time. It is positive definite: none
+  // needs to be looked for.
+  void invert() {
+    float* matrix = numbers(matrix_);
+    for (int c = 0; c < size_; c += kRows) {
+      for (int t = 0; t < kRows; ++t) {
+        float& pivot = matrix[(c + t) * size_ + c + t];
+        const float inverse = 1 / pivot;
+        pivot = 1;
+        Vector* row = matrix_ + (c + t) * vectors_;
+        for (int v = 0; v < vectors_; ++v) row[v] *= inverse;
+        for (int s = 0; s < kRows; ++s) {
+          if (s == t) continue;
+          float& entry = matrix[(c + s) * size_ + c + t];
+          const float factor = entry;
+          entry = 0;
+          for (int v = 0; v < vectors_; ++v) matrix_[(c + s) * vectors_ + v] -= factor * row[v];
+        }
+      }
+      for (int i = 0; i < size_; i += kRows)
+        if (i != c) eliminate(i, c);
+    }
+  }
+
+  // Takes multiples of the kRows pivot rows from c on off the rows from i on.
+  void eliminate(int i, int c) {
+    float* matrix = numbers(matrix_);
+    float factors[kRows][kRows];
+    for (int r = 0; r < kRows; ++r)
+      for (int t = 0; t < kRows; ++t) {
+        factors[r][t] = matrix[(i + r) * size_ + c + t];
+        matrix[(i + r) * size_ + c + t] = 0;
+      }
+    for (int v = 0; v < vectors_; ++v) {
+      Vector pivots[kRows];
+#pragma GCC unroll 4
+      for (int t = 0; t < kRows; ++t) pivots[t] = matrix_[(c + t) * vectors_ + v];
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        Vector row = matrix_[(i + r) * vectors_ + v];
+#pragma GCC unroll 4
+        for (int t = 0; t < kRows; ++t) row -= factors[r][t] * pivots[t];
+        matrix_[(i + r) * vectors_ + v] = row;
+      }
+    }
+  }
+
+  void limit_noise() {
+    float* noise = numbers(noise_);
+    for (int i = 0; i < task_.group; ++i) {
+      const float most = kMostNoise / numbers(matrix_)[i * size_ + i];
+      if (noise[i] > most) noise[i] = most;
+    }
+  }
+
+  // weights = 1 / ‖rows of I − D · matrix‖²
+  void weigh() {
+    for (int v = 0; v < vectors_; ++v) {
+      Vector sum{}, diagonal;
+      for (int i = 0; i < size_; ++i) {
+        const Vector entry = matrix_[i * vectors_ + v];
+        sum += entry * entry;
+      }
+      for (int l = 0; l < kLanes<float>; ++l)
+        diagonal[l] = numbers(matrix_)[(v * kLanes<float> + l) * (size_ + 1)];
+      const Vector norm2 = 1.0f - 2.0f * noise_[v] * diagonal + noise_[v] * noise_[v] * sum;
+      // That of the mean of the group; rounding may take it to zero.
+      const Vector weight = 1.0f / max_of(norm2, splat<float>(1.0f / float(task_.group)));
+      for (int l = 0; l < lanes_used(v); ++l) task_.weights[v * kLanes<float> + l] = weight[l];
+    }
+  }
+
+  // out = Θ · samples + mean
+  void apply(float mean) {
+    const int features = task_.features;
+    for (int p = 0; p < features; p += kRows)
+      for_columns([&](auto width, int v) {
+        constexpr int V = decltype(width)::value;
+        Vector sums[kRows][V];
+        multiply<V>(numbers(samples_) + p * size_, 1, size_, matrix_ + v, size_, sums);
+        for (int r = 0; r < kRows; ++r)
+          for (int c = 0; c < V; ++c) {
+            const int at = (p + r) * vectors_ + v + c;
+            result_[at] = samples_[at] - noise_[v + c] * sums[r][c] + mean;
+          }
+      });
+    for (int v = 0; v < vectors_; ++v) {
+      float* rows[kLanes<float>];
+      for (int l = 0; l < lanes_used(v); ++l)
+        rows[l] = task_.out + int64_t(v * kLanes<float> + l) * features;
+      for (int p = 0; p < features; ++p) column_[p] = result_[p * vectors_ + v];
+      store_transposed<float>(column_, features, lanes_used(v), rows);
+    }
+  }
+
+  // How many lanes of these vectors have a patch of the group.
+  int lanes_used(int v) const {
+    const int left = task_.group - v * kLanes<float>;
+    return left < 0 ? 0 : left < kLanes<float> ? left : kLanes<float>;
+  }
+
+  const GroupTask& task_;
+  const int size_, vectors_;  // of the rows of the matrix
+  Vector *samples_, *guide_, *result_, *column_, *matrix_, *noise_;
+  size_t bytes_;
+};
+
+}  // namespace kronlearn::KRONLEARN_SET

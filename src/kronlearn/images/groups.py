@@ -1,0 +1,149 @@
+"""Groups of similar patches: every patch of an image is estimated from all that resemble it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronlearn.engines.workers import Workers
+from kronlearn.images.aggregation import Averager
+from kronlearn.images.dictionaries import default_patch
+from kronlearn.images.planes import contiguous
+from kronlearn.images.stages import part_of
+
+__all__ = ["EFFORTS", "Effort", "GroupFilter", "refine"]
+
+Planes = NDArray[np.float32]
+
+# Shorter rows than this are compared along another axis.
+_SHORT_ROW = 64
+
+
+@dataclass(frozen=True)
+class GroupFilter:
+    """Estimates all patches of planes, each from a group of similar ones.
+
+    Parameters
+    ----------
+    group : int
+        Patches of a group.
+    pixels : int
+        Pixels of a patch, about.
+    candidates : int
+        Patches that are compared to find a group, about.
+    overlap : float
+        Pixels from patch to patch, as a share of the patch's side.
+    """
+
+    group: int
+    pixels: int
+    candidates: int = 1369
+    overlap: float = 0.57
+
+    def sizes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Patch, stride and window (how far apart patches of a group may be) for a shape."""
+        axes = max(1, sum(size > 1 for size in shape))
+        reach = round((self.candidates ** (1 / axes) - 1) / 2)
+        patch = default_patch(shape, self.pixels)
+        stride = tuple(max(1, round(self.overlap * m)) for m in patch)
+        return patch, stride, tuple(min(reach, size - 1) for size in shape)
+
+    def run(
+        self,
+        planes: Planes,
+        guide: Planes | None,
+        matched: Planes,
+        workers: Workers,
+        noise: float = 1.0,
+        on_share: Callable[[float], None] | None = None,
+    ) -> Planes:
+        """Planes (C, *spatial), of white noise, as :meth:`Averager.filter_groups` filters them."""
+        shape = planes.shape[1:]
+        if shape[-1] < min(max(shape), _SHORT_ROW):
+            # Places along the last axis are compared many at a time.
+            longest = 1 + int(np.argmax(shape))
+
+            def turned(array: Planes) -> Planes:
+                return contiguous(np.moveaxis(array, longest, -1))
+
+            there = None if guide is None else turned(guide)
+            found = self.run(turned(planes), there, turned(matched), workers, noise, on_share)
+            return contiguous(np.moveaxis(found, -1, longest))
+        patch, stride, window = self.sizes(shape)
+        averager = Averager(patch, stride, workers, on_share)
+        return averager.filter_groups(
+            planes, guide, matched, group=self.group, window=window, noise=noise
+        )
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is done to refine an estimate.
+
+    In every round groups are first filtered without a guide, matched on the estimate: what comes
+    out has more noise than the estimate, but also detail that it lacks. A mean of both guides the
+    second filter, whose result is the next estimate.
+
+    Parameters
+    ----------
+    rounds : int
+    unguided, guided : GroupFilter
+    """
+
+    rounds: int
+    unguided: GroupFilter
+    guided: GroupFilter
+
+
+_UNGUIDED, _GUIDED = GroupFilter(16, 81), GroupFilter(64, 49)
+#: By the name of a quality.
+EFFORTS = {
+    "fast": Effort(
+        1,
+        replace(_UNGUIDED, candidates=625, overlap=0.7),
+        replace(_GUIDED, group=32, candidates=625, overlap=0.7),
+    ),
+    "default": Effort(2, _UNGUIDED, _GUIDED),
+    "best": Effort(
+        3,
+        replace(_UNGUIDED, candidates=2401, overlap=0.4),
+        replace(_GUIDED, candidates=2401, overlap=0.4),
+    ),
+}
+
+
+def refine(
+    planes: Planes,
+    estimate: Planes | None,
+    effort: Effort,
+    workers: Workers,
+    on_share: Callable[[float], None] | None = None,
+    n_matched: int | None = None,
+) -> Planes:
+    """Planes (C, *spatial) with white noise of one, denoised.
+
+    ``estimate``, which is used up, is one of what they are without it, if there is one. Patches are
+    compared on the first ``n_matched`` planes, by default on all.
+    """
+    for number in range(effort.rounds):
+        tell = part_of(on_share, number, effort.rounds)
+        matched = planes if estimate is None else estimate
+        found = effort.unguided.run(
+            planes, None, matched[:n_matched], workers, on_share=part_of(tell, 0, 2)
+        )
+        if estimate is None:
+            estimate = found
+        else:
+            # The first estimate is about as good as what was found; later ones are better.
+            found -= estimate
+            found *= np.float32(1 / 2 if number == 0 else 1 / 3)
+            estimate += found
+        del found
+        estimate = effort.guided.run(
+            planes, estimate, estimate[:n_matched], workers, on_share=part_of(tell, 1, 2)
+        )
+    assert estimate is not None
+    return estimate
