@@ -10,22 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.cuda.device import c_type, defined
-from kronlearn.cuda.slabs import GRID, Grid, PlacedArray, places_on, sums_instead
+from kronlearn.cuda.slabs import GRID, Grid, PlacedArray, places_on, pointers, sums_instead
 from kronlearn.cuda.tables import SHAPE
 from kronlearn.cuda.tasks import METHODS
 
 if TYPE_CHECKING:
     from kronlearn.cuda.images import GpuImages
 
-__all__ = ["Coding", "Scratch", "Tell", "coding_options", "pointers"]
+__all__ = ["Coding", "Scratch", "Tell", "coding_options"]
 
 #: Called with the share that is done.
 Tell = Callable[[float], object] | None
-
-
-def pointers(*names: str) -> list[tuple[str, Any]]:
-    """Fields of a struct."""
-    return [(name, np.uint64) for name in names]
 
 
 #: The struct CodingTask of the kernels.

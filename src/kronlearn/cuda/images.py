@@ -19,7 +19,7 @@ from kronlearn.core.coder import METHODS as CODER_METHODS
 from kronlearn.core.coder import Coder
 from kronlearn.cuda.arrays import adopted, is_on_gpu
 from kronlearn.cuda.device import C_TYPES, Gpu, c_type, defined
-from kronlearn.cuda.group_passes import Shrinkage
+from kronlearn.cuda.groups import GROUPS_FILE
 from kronlearn.cuda.image_passes import Coding, Tell, coding_options
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.quick import quick_kernels
@@ -41,7 +41,7 @@ def compile_ahead(gpu: Gpu, pixels: np.dtype[Any]) -> None:
     compiled when it is launched.
     """
     single, double = np.dtype(np.float32), np.dtype(np.float64)
-    files: list[tuple[str, tuple[str, ...]]] = [("shrink_small.cu", ())]
+    files: list[tuple[str, tuple[str, ...]]] = [(GROUPS_FILE, ())]
     if pixels in C_TYPES:
         kind = defined(PIXEL=c_type(pixels))
         files = [("pixels.cu", kind), ("noise.cu", kind), *files]
@@ -52,7 +52,7 @@ def compile_ahead(gpu: Gpu, pixels: np.dtype[Any]) -> None:
         ("code_patches.cu", coding_options(single, single, 16)),
         ("code_patches.cu", coding_options(single, double)),
         ("screen_patches.cu", ()),
-        *((file, defined(S=c_type(single))) for file in ("add_patches.cu", "group_sums.cu")),
+        ("add_patches.cu", defined(S=c_type(single))),
     ]
     gpu.compile_ahead(files)
 
@@ -134,51 +134,6 @@ class GpuImages:
             "tol": tol,
         }
         Coding(self, grid, arrays, settings).run(progress)
-        return average()
-
-    def shrink_average(
-        self,
-        synthesis: GpuImages,
-        image: Any,
-        guide: Any,
-        axes: Sequence[Axis],
-        group: int,
-        noise: float,
-        taper: NDArray[Any],
-        progress: Tell = None,
-    ) -> Any:
-        """The average of all patches, each shrunk together with those most similar to it.
-
-        This dictionary is orthonormal and its first mode runs over the patches of such a group.
-        Sums are added up in fixed point, which has no infinity: what is not finite is an error.
-
-        Parameters
-        ----------
-        synthesis : GpuImages
-            The dictionary of the factors transposed.
-        image, guide : arrays of shape (planes, *sizes of the axes)
-            Similar patches are found on the first plane of the guide, an estimate of the image.
-        axes : sequence of (size, patch, stride, window)
-        group : int
-            Patches of a group.
-        noise : float
-            Standard deviation of the noise in all planes.
-        taper : array of the patch's shape
-            Weights of the pixels of a patch.
-        progress : callable, optional
-            Called with the share that is done.
-        """
-        grid = Grid.of(axes)
-        arrays, average = self._arrays(grid, image)
-        arrays["guide"] = self._array("guide", guide)
-        square = self.features == self.atoms == synthesis.features == synthesis.atoms
-        fits = group * grid.features == self.features and taper.size == grid.features
-        alike = arrays["guide"].array.size == arrays["image"].array.size
-        if group < 1 or not square or not fits or not alike:
-            raise ValueError("groups do not fit the dictionary")
-        if grid.candidates >= 2**31:
-            raise ValueError("On a GPU a window has at most 2³¹ − 1 patches.")
-        Shrinkage(self, synthesis, grid, arrays, group, noise, taper).run(progress)
         return average()
 
     def memory_for(self, needed: int) -> int:

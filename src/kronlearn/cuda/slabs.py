@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kronlearn.cuda.device import Gpu
 
-__all__ = ["GRID", "Axis", "Grid", "PlacedArray", "largest_of", "places_on", "sums_instead"]
+__all__ = ["GRID", "Axis", "Grid", "PlacedArray", "places_on", "pointers", "sums_instead"]
 
 #: Size, patch, stride and window of an axis.
 Axis = tuple[int, int, int, int]
@@ -36,6 +36,11 @@ GRID = np.dtype(
 )
 
 
+def pointers(*names: str) -> list[tuple[str, Any]]:
+    """Fields of a struct."""
+    return [(name, np.uint64) for name in names]
+
+
 @dataclass(frozen=True)
 class Grid:
     """Where patches are; ``band`` is the axis along which the image is cut.
@@ -47,8 +52,8 @@ class Grid:
     band: int
 
     @classmethod
-    def of(cls, axes: Sequence[Axis]) -> Grid:
-        """Checks the axes; the image is cut along the longest one, of equal ones the first."""
+    def of(cls, axes: Sequence[Axis], band: int | None = None) -> Grid:
+        """Checks the axes; the image is cut along the longest, by default, of equal ones the first."""
         for size, patch, stride, window in axes:
             if patch < 1 or stride < 1 or stride > patch or window < 0 or size < patch:
                 raise ValueError("patches do not fit the image")
@@ -60,7 +65,7 @@ class Grid:
         if longest > _MOST_NUMBER or math.prod(axis[1] for axis in axes) > _MOST_NUMBER:
             raise ValueError("On a GPU an axis or a patch has at most 2³¹ − 1 pixels.")
         sizes = [axis[0] for axis in axes]
-        return cls(tuple(axes), sizes.index(max(sizes)))
+        return cls(tuple(axes), sizes.index(max(sizes)) if band is None else band)
 
     @property
     def order(self) -> list[int]:
@@ -188,15 +193,3 @@ def sums_instead(arrays: dict[str, PlacedArray]) -> Any:
         zeros = average.gpu.xp.zeros_like(average.array)
         arrays[name] = PlacedArray(average.gpu, zeros, on_gpu=True)
     return average.array
-
-
-def largest_of(*arrays: PlacedArray) -> list[float]:
-    """The largest magnitude in each array; NaN or infinity if there is one."""
-    ends = [part for a in arrays for part in (-a.array.min(), a.array.max())]
-    if all(a.on_gpu for a in arrays):
-        # One look for all: the GPU need not wait between them.
-        ends = arrays[0].gpu.download(arrays[0].gpu.xp.stack(ends)).tolist()
-    return [
-        math.nan if math.isnan(low) else max(float(low), float(high))
-        for low, high in zip(ends[::2], ends[1::2], strict=True)
-    ]
