@@ -23,7 +23,6 @@ from scipy.io import loadmat, netcdf_file
 
 from cube_files import BANDS_FIRST, KINDS, WAVELENGTHS, can_hold, cube_of, write_cube
 from kronlearn.io import writers
-from kronlearn.io.atomic import atomic_write
 from kronlearn.io.cubes import open_cube
 from kronlearn.io.stored import StoredArrayError
 
@@ -592,9 +591,9 @@ def test_a_virtual_dataset_is_not_written_through(tmp_path, rng):
 
 @pytest.mark.parametrize("kind", ["npy", "envi", "zarr 3", "images, tif"])
 def test_a_write_that_fails_half_way_leaves_the_old_file(kind, tmp_path, rng):
-    expected = cube_of(rng, "f4" if kind == "netcdf 3" else "u2")
+    expected = cube_of(rng, "u2")
     path, _ = write_cube(kind, tmp_path, expected)
-    cube = open_cube(path, band_axis=2 if kind.startswith("npy") else None)
+    cube = open_cube(path, band_axis=2 if kind == "npy" else None)
     target = target_for(kind, tmp_path)
 
     def fail():
@@ -628,18 +627,6 @@ def test_a_file_is_replaced_only_where_that_is_wanted(tmp_path):
     with pytest.raises(FileExistsError, match=r"b\.npy exists already"):
         write()
     assert (tmp_path / "b.npy").read_text() == "came meanwhile"
-    assert left_over(tmp_path) == []
-
-
-def test_a_file_that_came_while_another_was_written_is_not_replaced(tmp_path):
-    def write():
-        with atomic_write(tmp_path / "a", overwrite=False) as (place,):
-            place.write_text("new")
-            (tmp_path / "a").write_text("came meanwhile")
-
-    with pytest.raises(FileExistsError, match="a exists already"):
-        write()
-    assert (tmp_path / "a").read_text() == "came meanwhile"
     assert left_over(tmp_path) == []
 
 

@@ -17,6 +17,7 @@ from kronlearn.cli.learn import learn_and_save
 from kronlearn.cli.output import Output, counted, facts_table, times
 from kronlearn.hyperspectral.learning import default_atoms
 from kronlearn.io.cubes import Cube, open_cube
+from kronlearn.io.stored import StoredArrayError, open_array
 from kronlearn.io.writers import places_for
 
 __all__ = ["cube"]
@@ -210,7 +211,7 @@ def denoise(
     ]
     scores = {}
     if reference is not None:
-        after = open_cube(output, found.band_axis, dataset, found.nodata)
+        after = _written(output, found)
         for name, some in {"before": found, "after": after}.items():
             score = kl.hyperspectral.compare(reference, some)
             facts.append((name, str(score)))
@@ -250,9 +251,20 @@ def _open(
     return found
 
 
+def _written(output: Path, found: Cube) -> Cube:
+    """The cube that was written: its format may have no names, and an order of its own."""
+    try:
+        stored = open_array(output, found.stored.dataset)
+    except StoredArrayError:
+        stored = open_array(output)
+    band_axis = found.band_axis if stored.band_axis is None else None
+    return open_cube(stored, band_axis, nodata=found.nodata)
+
+
 def _reference(clean: Path, path: Path, found: Cube, band_axis: int | None) -> Cube:
     # Its bands lie where the cube's do, unless its own file knows.
-    reference = open_cube(clean, band_axis)
+    stored = open_array(clean)
+    reference = open_cube(stored, band_axis if stored.band_axis is None else None)
     if reference.shape != found.shape:
         raise ValueError(
             f"--clean {clean} is {_described(reference)}; it must be like {path}, "

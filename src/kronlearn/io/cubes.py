@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from kronlearn.io.writers import CubeWriter
 __all__ = ["Cube", "CubeWriter", "open_cube"]
 
 
-class Cube:
+class Cube(AbstractContextManager["Cube"]):
     """A cube of shape (rows, columns, bands), whatever the order of the axes where it is stored.
 
     Made by :func:`open_cube`. It can be sent to other processes and read by several threads. Its
@@ -240,9 +241,6 @@ class Cube:
         >>> cube.close()
         """
         self.stored.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

@@ -7,7 +7,7 @@ import math
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,8 +36,6 @@ _FORMATS: dict[str, tuple[str, tuple[str, ...], tuple[bytes, ...]]] = {
     "image_folder": ("a folder of images", (), ()),
 }
 KNOWN = ", ".join(what for what, *_ in _FORMATS.values())
-# Formats that name their arrays.
-_NAMED = ("hdf5", "netcdf", "mat", "zarr")
 
 
 class StoredArrayError(ValueError):
@@ -48,7 +46,7 @@ class StoredArrayNotFoundError(FileNotFoundError, StoredArrayError):
     """A file or folder that does not exist."""
 
 
-class StoredArray:
+class StoredArray(AbstractContextManager["StoredArray"]):
     """An array of real numbers that is read a part at a time, whatever it is stored in.
 
     Made by :func:`open_array`. It can be sent to other processes, where it opens its file again,
@@ -170,9 +168,6 @@ class StoredArray:
         if self._closing is not None:
             self._closing()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self.close()
 
@@ -226,9 +221,13 @@ def open_array(thing: Any, dataset: str | None = None) -> StoredArray:
     """
     if isinstance(thing, StoredArray):
         return thing
-    if isinstance(thing, str | os.PathLike):
-        return _open_path(Path(os.path.abspath(thing)), dataset)
-    return module_of("memory").wrap(thing, dataset)
+    is_path = isinstance(thing, str | os.PathLike)
+    opened = _open_path(Path(os.path.abspath(thing)), dataset) if is_path else None
+    array = opened or module_of("memory").wrap(thing)
+    if dataset is not None and (opened is None or opened.dataset is None):
+        array.close()
+        raise array.error(f"is one array; leave out dataset={dataset!r}")
+    return array
 
 
 def need(library: str, what: str) -> Any:
@@ -283,27 +282,25 @@ def _open_path(path: Path, dataset: str | None, known: str | None = None) -> Sto
     if not path.exists():
         raise StoredArrayNotFoundError(f"{path} does not exist.")
     name = known or _format_of(path)
-    if dataset is not None and name not in _NAMED:
-        raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
     kind = _FORMATS[name][0]
     with told_as(f"{path} cannot be read as {kind}; it is damaged, cut off or something else"):
         return module_of(name).open_file(path, dataset)
 
 
 @contextmanager
-def told_as(words: str) -> Iterator[None]:
-    """Errors of the libraries that read files become errors of the array, behind these words.
+def told_as(words: str, error: type[ValueError] = StoredArrayError) -> Iterator[None]:
+    """Errors of the libraries that read files become errors of this class, behind these words.
 
     Libraries have all kinds of errors for damaged files: KeyError, zlib.error, OSError, …
     """
     try:
         yield
-    except (StoredArrayError, ImportError, MemoryError):
+    except (error, ImportError, MemoryError):
         raise
     except Exception as problem:
         # rasterio's errors speak of the one that they were raised from.
         text = str(problem.__cause__ or problem).strip().rstrip(".") or type(problem).__name__
-        raise StoredArrayError(f"{words}: {text}.") from problem
+        raise error(f"{words}: {text}.") from problem
 
 
 def _reopened(

@@ -8,9 +8,9 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ _LOST = {
 }
 
 
-class CubeWriter:
+class CubeWriter(AbstractContextManager["CubeWriter"]):
     """Takes the values of a cube by rows, and leaves a complete file or none.
 
     Made by :meth:`kronlearn.io.cubes.Cube.create`; use it in a ``with`` block. Rows are collected
@@ -112,9 +112,6 @@ class CubeWriter:
             for i, part in enumerate(values.reshape(math.prod(lengths[:axis]), -1)):
                 write_at(self._file, part, (i * n_rows + start) * row_bytes)
         self._next_row = stop
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         os.close(self._file)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tifffile import natural_sorted
 
 from kronlearn.io.conversion import bands_last
 from kronlearn.io.formats.tiff import tiff_file
@@ -100,14 +100,10 @@ def save(writer: CubeWriter, place: Path) -> None:
 
 
 def _images(folder: Path) -> list[Path]:
-    files = [p for p in folder.iterdir() if p.is_file() and p.suffix.lower() in READABLE]
-    return sorted((p for p in files if not p.name.startswith(".")), key=_by_number)
-
-
-def _by_number(file: Path) -> list[tuple[int, str]]:
-    """A key by which band2 comes in front of band10."""
-    parts = re.split(r"([0-9]+)", file.name.lower())
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts if part]
+    """The images in a folder, band2 in front of band10."""
+    found = [p for p in folder.iterdir() if p.is_file() and p.suffix.lower() in READABLE]
+    names = natural_sorted(p.name for p in found if not p.name.startswith("."))
+    return [folder / name for name in names]
 
 
 def _pixels(file: Path, page: int | None) -> NDArray[Any]:

@@ -15,14 +15,10 @@ from kronlearn.io.stored import StoredArray, StoredArrayError, module_of
 __all__ = ["wrap"]
 
 
-def wrap(thing: Any, dataset: str | None) -> StoredArray:
-    """An object as a stored array; there is nothing in it that ``dataset`` could name."""
+def wrap(thing: Any) -> StoredArray:
+    """An object as a stored array."""
     package = type(thing).__module__.partition(".")[0]
     kind = f"{package}.{type(thing).__name__}"
-    if dataset is not None:
-        raise StoredArrayError(
-            f"dataset={dataset!r} was given with a {kind}, which is one array; leave it out."
-        )
     if kind == "xarray.DataArray":
         return _of_xarray(thing)
     if kind == "zarr.Array":

@@ -16,7 +16,7 @@ import numpy as np
 from kronlearn.io.atomic import remove
 from kronlearn.io.formats.conventions import NOT_KEPT, choose, described
 from kronlearn.io.formats.tiff import unwarned
-from kronlearn.io.stored import StoredArray, StoredArrayError, need
+from kronlearn.io.stored import StoredArray, need
 from kronlearn.io.writers import CubeWriter
 
 __all__ = ["check_replaceable", "is_store", "open_file", "save", "stored"]
@@ -58,8 +58,6 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
             members = sorted(found.members(max_depth=None), key=lambda member: str(member[0]))
             arrays = {name: member for name, member in members if not hasattr(member, "members")}
             found = arrays[choose(str(path), arrays, dataset)]
-        elif dataset is not None:
-            raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
         return stored(found, path, arrays).keep(files.pop_all().close)
 
 
