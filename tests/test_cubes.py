@@ -125,9 +125,14 @@ def test_the_axis_of_the_bands_is_found_and_explained(thing, axis, words, is_gue
 def test_a_given_axis_counts():
     cube = open_cube(named("band", "y", "x"), band_axis=-1)
     assert (cube.band_axis, cube.band_axis_reason, cube.shape) == (2, "given", (4, 5, 6))
-    again = open_cube(cube, band_axis=1)
-    assert again.shape == (4, 6, 5)
+    again = open_cube(cube, band_axis=1, nodata=7)
+    assert (again.shape, again.nodata) == ((4, 6, 5), 7)
     assert open_cube(cube) is cube
+    # What is not given is as it was.
+    assert open_cube(again, nodata=8).shape == (4, 6, 5)
+    assert open_cube(again, band_axis=0).nodata == 7
+    with pytest.raises(StoredArrayError, match="is one array; leave out dataset='x'"):
+        open_cube(cube, dataset="x")
 
 
 @pytest.mark.parametrize(("kind", "axis"), [("envi", 0), ("envi", 1), ("envi", 2), ("geotiff", 0)])
@@ -425,10 +430,12 @@ def test_the_place_on_earth_is_carried_from_format_to_format(kind, target, tmp_p
 
 def test_what_a_format_cannot_hold_is_told(tmp_path, rng):
     path, _ = write_cube("geotiff", tmp_path, cube_of(rng, "i2"))
-    for target, words in (
-        ("a.npy", "the wavelengths and the georeferencing of"),
-        ("a.mat", "the georeferencing of"),
+    for target, nodata, words in (
+        ("a.npy", None, "the wavelengths and the georeferencing of"),
+        ("a.mat", -1, "the georeferencing and the nodata value of"),
     ):
+        with rasterio.open(path, "r+") as file:
+            file.nodata = nodata
         with pytest.warns(UserWarning, match=rf"{target}: {words} .*cube\.tif cannot be kept"):
             copy(open_cube(path), tmp_path / target)
 

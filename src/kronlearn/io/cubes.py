@@ -315,8 +315,11 @@ def open_cube(
     (8, 8, 200)
     """
     if isinstance(thing, Cube):
-        if band_axis is None and nodata is None:
+        if band_axis is None and dataset is None and nodata is None:
             return thing
+        # What is not given is as it was opened.
+        band_axis = thing.band_axis if band_axis is None else band_axis
+        nodata = thing.nodata if nodata is None else nodata
         thing = thing.stored
     stored = open_array(thing, dataset)
     return Cube(stored, *_find_axes(stored, band_axis), nodata)

@@ -275,18 +275,18 @@ _FORMATS = {
 }
 
 
-def check_writable(path: Path, picture: Picture, option: str = "OUT") -> list[str]:
+def check_writable(path: Path, picture: Picture) -> list[str]:
     """Refuse a file whose format cannot hold pixels like these; notes on what will be lost."""
     found = _FORMATS.get(path.suffix.lower())
     if found is None:
         raise ValueError(
-            f"{option} {path} does not have an extension that kronlearn can write: "
+            f"OUT {path} does not have an extension that kronlearn can write: "
             f"{', '.join(_FORMATS)}."
         )
     if not _holds(found, picture):
         others = [ending for ending, form in _FORMATS.items() if _holds(form, picture)]
         what = str(replace(picture, alpha=None))
-        raise ValueError(f"{option} {path}: {found.name} cannot hold {what}; use {others[0]}.")
+        raise ValueError(f"OUT {path}: {found.name} cannot hold {what}; use {others[0]}.")
     notes = []
     if picture.alpha is not None and not found.alpha:
         notes.append(f"{found.name} cannot hold the alpha channel; {path} will have none.")

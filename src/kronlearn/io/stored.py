@@ -36,6 +36,7 @@ _FORMATS: dict[str, tuple[str, tuple[str, ...], tuple[bytes, ...]]] = {
     "image_folder": ("a folder of images", (), ()),
 }
 KNOWN = ", ".join(what for what, *_ in _FORMATS.values())
+_ONE_ARRAY = "is one array; leave out dataset={!r}"
 
 
 class StoredArrayError(ValueError):
@@ -219,14 +220,11 @@ def open_array(thing: Any, dataset: str | None = None) -> StoredArray:
     >>> array.shape, part.tolist()
     ((2, 3, 4), [[[4, 5, 6, 7], [8, 9, 10, 11]]])
     """
-    if isinstance(thing, StoredArray):
-        return thing
-    is_path = isinstance(thing, str | os.PathLike)
-    opened = _open_path(Path(os.path.abspath(thing)), dataset) if is_path else None
-    array = opened or module_of("memory").wrap(thing)
-    if dataset is not None and (opened is None or opened.dataset is None):
-        array.close()
-        raise array.error(f"is one array; leave out dataset={dataset!r}")
+    if isinstance(thing, str | os.PathLike):
+        return _open_path(Path(os.path.abspath(thing)), dataset)
+    array = thing if isinstance(thing, StoredArray) else module_of("memory").wrap(thing)
+    if dataset is not None:
+        raise array.error(_ONE_ARRAY.format(dataset))
     return array
 
 
@@ -284,7 +282,11 @@ def _open_path(path: Path, dataset: str | None, known: str | None = None) -> Sto
     name = known or _format_of(path)
     kind = _FORMATS[name][0]
     with told_as(f"{path} cannot be read as {kind}; it is damaged, cut off or something else"):
-        return module_of(name).open_file(path, dataset)
+        array = module_of(name).open_file(path, dataset)
+    if dataset is not None and array.dataset is None:
+        array.close()
+        raise array.error(_ONE_ARRAY.format(dataset))
+    return array
 
 
 @contextmanager

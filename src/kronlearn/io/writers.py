@@ -41,9 +41,9 @@ _WIDE = ("u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8")
 _HELD = {"envi": _WIDE, "geotiff": ("i1", *_WIDE), "mat": ("b1", "i1", *_WIDE)}
 # What formats cannot hold of a cube's description.
 _LOST = {
-    "npy": ("wavelengths", "georeferencing"),
-    "image_folder": ("wavelengths", "georeferencing"),
-    "mat": ("georeferencing",),
+    "npy": ("wavelengths", "georeferencing", "nodata value"),
+    "image_folder": ("wavelengths", "georeferencing", "nodata value"),
+    "mat": ("georeferencing", "nodata value"),
 }
 
 
@@ -179,8 +179,7 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
                 "all of its files; give another name."
             )
         check_targets(self._places, self._overwrite)
-        is_zip = self.path.suffix == ".zip"
-        writes_folder = self.format == "image_folder" or (self.format == "zarr" and not is_zip)
+        writes_folder = hasattr(self._module, "check_replaceable") and self.path.suffix != ".zip"
         if self.path.is_dir() and not writes_folder:
             raise IsADirectoryError(f"{self.path} is a folder; give the name of a file.")
         if self.path.is_file() and writes_folder:
@@ -193,6 +192,8 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
         described = {
             "wavelengths": self.cube.wavelengths,
             "georeferencing": self.cube.attributes.get("crs"),
+            # Not one that the user gave, nor NaN, which needs no telling.
+            "nodata value": self.nodata if self.nodata == self.source.nodata else None,
         }
         lost = [what for what in _LOST.get(self.format, ()) if described[what] is not None]
         if lost and self.format != self.source.format:
