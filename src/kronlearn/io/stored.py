@@ -6,10 +6,10 @@ import importlib
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ __all__ = ["StoredArray", "StoredArrayError", "StoredArrayNotFoundError", "open_
 
 PathLike = str | os.PathLike[str]
 Key = tuple[slice, ...]
+#: What modules of formats open: what has the numbers, and values for attributes of a StoredArray.
+Opened = tuple[Any, dict[str, Any]]
 
 # The formats by their modules in ``formats``: what they are, the endings of their names, and the
 # first bytes of their files.
@@ -159,11 +161,6 @@ class StoredArray(AbstractContextManager["StoredArray"]):
         """An error that names the array."""
         return StoredArrayError(f"{self} {problem.rstrip('.')}.")
 
-    def keep(self, close: Callable[[], object]) -> Self:
-        """The array, which from now on calls this when it is closed itself."""
-        self._closing = weakref.finalize(self, close)
-        return self
-
     def close(self) -> None:
         """Close its file; nothing can be read any more. May be called again."""
         if self._closing is not None:
@@ -280,12 +277,18 @@ def _open_path(path: Path, dataset: str | None, known: str | None = None) -> Sto
     if not path.exists():
         raise StoredArrayNotFoundError(f"{path} does not exist.")
     name = known or _format_of(path)
-    kind = _FORMATS[name][0]
-    with told_as(f"{path} cannot be read as {kind}; it is damaged, cut off or something else"):
-        array = module_of(name).open_file(path, dataset)
-    if dataset is not None and array.dataset is None:
-        array.close()
-        raise array.error(_ONE_ARRAY.format(dataset))
+    words = f"cannot be read as {_FORMATS[name][0]}; it is damaged, cut off or something else"
+    with told_as(f"{path} {words}"), ExitStack() as files:
+        thing, description = module_of(name).open_file(path, dataset, files)
+        is_in_file = isinstance(thing, module_of("npy").FileArray)
+        if is_in_file:
+            files.callback(thing.close)
+        array = StoredArray(thing, str(path), **{"format": name, "path": path} | description)
+        if dataset is not None and array.dataset is None:
+            raise array.error(_ONE_ARRAY.format(dataset))
+        if is_in_file:
+            module_of("npy").check_size(array)
+        array._closing = weakref.finalize(array, files.pop_all().close)
     return array
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tifffile import natural_sorted
 from kronlearn.io.conversion import bands_last
 from kronlearn.io.formats.tiff import tiff_file
 from kronlearn.io.images import READABLE, Picture, read_picture, save_picture
-from kronlearn.io.stored import Key, StoredArray, StoredArrayError
+from kronlearn.io.stored import Key, Opened, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
 __all__ = ["check_replaceable", "open_file", "save"]
@@ -53,7 +54,7 @@ class _Images:
         return pixels
 
 
-def open_file(path: Path, dataset: None) -> StoredArray:
+def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     """The images of a folder, in the order of their names, or the pages of a TIFF file."""
     if path.is_file():
         with tiff_file(path) as file:
@@ -68,8 +69,8 @@ def open_file(path: Path, dataset: None) -> StoredArray:
             "store or a folder with one image per band."
         )
     names = {"files": [file.name for file, _ in images]}
-    described = {"format": "image_folder", "path": path, "attributes": names, "band_axis": 0}
-    return StoredArray(_Images(images), str(path), **described)
+    # Also where it was opened as a GeoTIFF.
+    return _Images(images), {"format": "image_folder", "attributes": names, "band_axis": 0}
 
 
 def check_replaceable(folder: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kronlearn.io.formats.conventions import described
-from kronlearn.io.formats.npy import FileArray, in_file
+from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import StoredArray, StoredArrayError, module_of
 
 __all__ = ["wrap"]
@@ -22,14 +23,15 @@ def wrap(thing: Any) -> StoredArray:
     if kind == "xarray.DataArray":
         return _of_xarray(thing)
     if kind == "zarr.Array":
-        return module_of("zarr").stored(thing)
+        return _of_zarr(thing)
     if kind == "h5py.Dataset":
-        return module_of("hdf5").stored(thing)
+        description = module_of("hdf5").known(thing)
+        return StoredArray(thing, str(description["path"]), format="hdf5", **description)
     thing = _array_like(thing, package, kind)
     if isinstance(thing, np.memmap):
         thing = _in_its_file(thing)
     if isinstance(thing, FileArray):
-        return in_file(thing, thing.path)
+        return StoredArray(thing, str(thing.path), path=thing.path)
     return StoredArray(thing, kind)
 
 
@@ -46,6 +48,14 @@ def _of_xarray(thing: Any) -> StoredArray:
     if thing.dtype.kind == "f":
         description["nodata"] = math.nan
     return StoredArray(thing, label, **description)
+
+
+def _of_zarr(array: Any) -> StoredArray:
+    root, description = getattr(array.store, "root", None), module_of("zarr").known(array, {})
+    # An array of a folder is opened again in other processes, wherever they work.
+    path = Path(os.path.abspath(root)) if isinstance(root, Path) else None
+    label = f"zarr.Array {array.store_path}" if path is None else str(path)
+    return StoredArray(array, label, format="zarr", path=path, **description)
 
 
 def _array_like(thing: Any, package: str, kind: str) -> Any:
