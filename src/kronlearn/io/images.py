@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from PIL.PngImagePlugin import putchunk
-from skimage.color import rgb2gray
 
 from kronlearn.io.atomic import atomic_write
 from kronlearn.io.formats.tiff import tiff_file, unwarned
@@ -116,6 +115,9 @@ def luminance(picture: Picture) -> NDArray[np.float32]:
     """The pixels as grey levels, of the picture's shape."""
     pixels = picture.pixels.astype(np.float32)
     if picture.n_channels == 3:
+        # It takes half a second to import.
+        from skimage.color import rgb2gray
+
         return rgb2gray(pixels)
     return pixels.mean(axis=-1) if picture.has_channels else pixels
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tifffile import natural_sorted
 
 from kronlearn.io.conversion import bands_last
 from kronlearn.io.formats.tiff import tiff_file
@@ -102,6 +101,8 @@ def save(writer: CubeWriter, place: Path) -> None:
 
 def _images(folder: Path) -> list[Path]:
     """The images in a folder, band2 in front of band10."""
+    from tifffile import natural_sorted
+
     found = [p for p in folder.iterdir() if p.is_file() and p.suffix.lower() in READABLE]
     names = natural_sorted(p.name for p in found if not p.name.startswith("."))
     return [folder / name for name in names]
