@@ -129,7 +129,8 @@ def test_a_given_axis_counts():
     assert (again.shape, again.nodata) == ((4, 6, 5), 7)
     assert open_cube(cube) is cube
     # What is not given is as it was.
-    assert open_cube(again, nodata=8).shape == (4, 6, 5)
+    last = open_cube(again, nodata=8)
+    assert (last.shape, last.nodata, last.band_axis_reason) == ((4, 6, 5), 8, "given")
     assert open_cube(again, band_axis=0).nodata == 7
     with pytest.raises(StoredArrayError, match="is one array; leave out dataset='x'"):
         open_cube(cube, dataset="x")

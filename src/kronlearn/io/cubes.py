@@ -314,15 +314,16 @@ def open_cube(
     >>> part.shape
     (8, 8, 200)
     """
-    if isinstance(thing, Cube):
-        if band_axis is None and dataset is None and nodata is None:
-            return thing
-        # What is not given is as it was opened.
-        band_axis = thing.band_axis if band_axis is None else band_axis
-        nodata = thing.nodata if nodata is None else nodata
-        thing = thing.stored
-    stored = open_array(thing, dataset)
-    return Cube(stored, *_find_axes(stored, band_axis), nodata)
+    if not isinstance(thing, Cube):
+        stored = open_array(thing, dataset)
+        return Cube(stored, *_find_axes(stored, band_axis), nodata)
+    if band_axis is None and dataset is None and nodata is None:
+        return thing
+    stored = open_array(thing.stored, dataset)
+    # What is not given is as it was when the cube was opened.
+    known = thing.axes, thing.band_axis_reason
+    found = known if band_axis is None else _find_axes(stored, band_axis)
+    return Cube(stored, *found, thing.nodata if nodata is None else nodata)
 
 
 def _find_axes(stored: StoredArray, given: int | None) -> tuple[tuple[int, ...], str]:
