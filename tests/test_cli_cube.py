@@ -151,7 +151,7 @@ def test_wrong_input_is_one_line_and_nothing_is_written(cube, arguments, problem
 
 def test_learning_from_a_file_is_learning_from_its_patches(cube):
     told = succeeds(
-        "cube", "learn", "cube.hdr", "model.safetensors", "--max-iter", 3, "--seed", 0
+        "cube", "learn", "cube.hdr", "-o", "model.safetensors", "--max-iter", 3, "--seed", 0
     ).stdout
     assert "8 × 8" in told
     assert str(5 * 4 * 12) in told
@@ -159,12 +159,18 @@ def test_learning_from_a_file_is_learning_from_its_patches(cube):
     found = load_dictionary("model.safetensors")
     for one, other in zip(found.factors, expected.factors, strict=True):
         np.testing.assert_array_equal(one, other)
-    for place in (["model.safetensors"], ["-o", "model.safetensors"], []):
+    for place in (["-o", "model.safetensors"], []):
         assert "already exists" in fails("cube", "learn", "cube.hdr", *place)
 
 
+def test_the_model_is_named_by_an_option_alone(cube):
+    problem = fails("cube", "learn", "cube.hdr", "one.safetensors", "-o", "other.safetensors")
+    assert "unexpected extra argument(s) (one.safetensors). Usage:" in problem
+    assert not list(Path().glob("*.safetensors"))
+
+
 def test_learning_with_three_modes_reports_to_programs(cube):
-    arguments = ("cube", "learn", "cube.npy", "m.safetensors", "--patch", "8x8x4", "-s", 8)
+    arguments = ("cube", "learn", "cube.npy", "-o", "m.safetensors", "--patch", "8x8x4", "-s", 8)
     record = json.loads(
         succeeds(*arguments, "--max-iter", 2, "--band-axis", 2, "--json", "--remove-means").stdout
     )
@@ -188,7 +194,7 @@ def test_an_interrupt_ends_learning_and_keeps_the_model(cube, monkeypatch):
         yield advance
 
     monkeypatch.setattr(Output, "progress", progress)
-    result = run("cube", "learn", "cube.hdr", "m.safetensors", "--max-iter", 9, "--json")
+    result = run("cube", "learn", "cube.hdr", "-o", "m.safetensors", "--max-iter", 9, "--json")
     assert result.exit_code == 130
     assert json.loads(result.stdout)["stop_reason"] == "interrupted"
     assert load_dictionary("m.safetensors").patch_shape == (8, 8)
@@ -207,9 +213,11 @@ def test_missing_values_that_are_not_declared_name_the_option(cube):
 
 
 def test_patches_that_do_not_fit_are_refused(cube):
-    assert "do not fit in" in fails("cube", "learn", "cube.hdr", "m.safetensors", "--patch", "64x8")
+    assert "do not fit in" in fails(
+        "cube", "learn", "cube.hdr", "-o", "m.safetensors", "--patch", "64x8"
+    )
     assert "--patch 8y8 is not a size" in fails(
-        "cube", "learn", "cube.hdr", "m.safetensors", "--patch", "8y8"
+        "cube", "learn", "cube.hdr", "-o", "m.safetensors", "--patch", "8y8"
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kronlearn.cli.options import Json, Quick, Quiet, parse_case
+from kronlearn.cli.options import Json, Quick, Quiet, parse_case, parse_counts
 
 if TYPE_CHECKING:
     from rich.table import Table as ShownTable
@@ -28,7 +28,7 @@ Images = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Images to cut patches from.",
+        help="A folder with images to use.",
         show_default="images of scikit-image",
     ),
 ]
@@ -133,20 +133,16 @@ def gpu(
 
 @bench.command("images")
 def images_(
-    images: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="A folder with house.png, barbara.png and lena.png.",
-            show_default="images of scikit-image",
-        ),
-    ] = None,
+    images: Images = None,
     repetitions: Repetitions = 5,
     quick: Quick = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare denoising and inpainting with scikit-image, and with BM3D if it is installed."""
+    """Compare denoising and inpainting with scikit-image, and with BM3D if it is installed.
+
+    The folder of --images must have house.png, barbara.png and lena.png.
+    """
     run_experiment("images", locals())
 
 
@@ -175,4 +171,4 @@ def scaling(
     quiet: Quiet = False,
 ) -> None:
     """Time passes of threads and of Dask workers."""
-    run_experiment("scaling", locals())
+    run_experiment("scaling", locals() | {"workers": parse_counts("--workers", workers)})

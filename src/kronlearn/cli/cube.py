@@ -87,10 +87,6 @@ def info(
 @cube.command("learn")
 def learn(
     path: File,
-    model: Annotated[
-        Path | None,
-        typer.Argument(metavar="MODEL", help="The model file to write, instead of --output."),
-    ] = None,
     output: opt.Model = Path("model.safetensors"),
     patch: Annotated[
         str,
@@ -129,22 +125,22 @@ def learn(
 ) -> None:
     """Learn a dictionary from all patches of a cube and save it.
 
-    The cube is read in blocks of rows and need not fit into memory. Ctrl-C or SIGTERM ends
-    learning and saves the dictionary of the last finished iteration.
+    The dictionary serves sparse coding; cube denoise needs none. The cube is read in blocks of
+    rows and need not fit into memory. Ctrl-C or SIGTERM ends learning and saves the dictionary of
+    the last finished iteration.
     """
     given = locals()
     shown = Output(as_json, quiet)
     use_device(device, shown)
-    place = model or output
-    places = [("MODEL" if model else "--output", place), ("--checkpoint", checkpoint)]
-    check_places(places, [path], overwrite, resumed=["--checkpoint"])
+    places = [("--output", output), ("--checkpoint", checkpoint)]
+    check_places(places, [path], overwrite)
     found = _open(path, band_axis, dataset, nodata, shown)
     sizes = opt.parse_sizes("--patch", patch)
     shape = (sizes, sizes) if isinstance(sizes, int) else sizes or (8, 8)
     patches = kl.hyperspectral.CubePatches(found, shape, remove_means=remove_means)
     n_atoms = opt.parse_sizes("--atoms", atoms) or default_atoms(shape, structure)
     origin = {"input": str(path), "cube": found.shape, "remove_means": remove_means}
-    learn_and_save(given, n_atoms, patches, place, origin, shown)
+    learn_and_save(given, n_atoms, patches, origin, shown)
 
 
 @cube.command("denoise")

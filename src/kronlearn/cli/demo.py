@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 from skimage import data
 
@@ -29,12 +28,10 @@ SPARSITY = 6
 
 
 def demo(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write to.")
-    ] = Path("kronlearn-demo"),
+    output: opt.Folder = Path("kronlearn-demo"),
     quick: opt.Quick = False,
     n_jobs: opt.Jobs = None,
-    seed: opt.FixedSeed = 0,
+    seed: opt.Seed = 0,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -97,7 +94,12 @@ def _cosines(n: int) -> kl.KroneckerDictionary:
 
 
 def _denoise(
-    image: NDArray[np.float32], name: str, n_jobs: int | None, seed: int, file: Path, output: Output
+    image: NDArray[np.float32],
+    name: str,
+    n_jobs: int | None,
+    seed: int | None,
+    file: Path,
+    output: Output,
 ) -> dict[str, Any]:
     """Add noise to the image, remove it again, draw both; what it did and how long it took."""
     noise = np.random.default_rng(seed).standard_normal(image.shape, np.float32)

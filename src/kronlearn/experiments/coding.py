@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 import kronlearn as kl
-from kronlearn.experiments.data import images_in, included_images, perturbed_dct, sampled_patches
+from kronlearn.experiments.data import images_in, perturbed_dct, sampled_patches
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.timing import Progress, benchmark, in_turns, median_seconds
 
@@ -54,7 +54,7 @@ def run(
     quick: bool = False,
 ) -> Report:
     """Time every coder on every case: µs per sample, how many times omp's, and errors."""
-    sources = included_images() if images is None else images_in(images)
+    sources = images_in(images)
     coders: dict[str, tuple[int, Coder]] = {}
     for count in dict.fromkeys((1, threads)):
         for method in ("omp", "ols"):

@@ -114,11 +114,11 @@ def write(
     of_the_paper = tuple(images) == IMAGES
     made = claims(experiment, found)
     notes = [] if of_the_paper else [f"{', '.join(images)} stand in for the paper's images."]
-    notes += ["A quick run is too short, and has too few samples, for conclusions."] * quick
+    too_short = ["A quick run is too short, and has too few samples, for conclusions."] * quick
     title = TITLES[experiment]
     columns = _COLUMNS + (_TIMES if experiment == "table1" else "")
     table = Table.of(title.partition(":")[0], rows, columns)
-    about = [*notes, _about(found, images)]
+    about = [*notes, *too_short, _about(found, images)]
     parts: list[Any] = [*about, table, _ABOUT_THE_PAPER, _JUDGED, made, _METHODS]
     shown = [*notes, *publish(folder, experiment, title, parts, picture(experiment, found))]
     record = {"images": list(images), "images_of_the_paper": of_the_paper, "rows": rows}
