@@ -116,6 +116,24 @@ def test_a_clean_cube_to_compare_with_gives_measures(cube, rng):
     assert "must be like noisy.npy" in fails(*arguments, "--band-axis", 2)
 
 
+@pytest.mark.parametrize("name", ["out.tif", "out.npy"])
+def test_a_report_shows_a_band_before_and_after(cube, name):
+    holed = cube.astype(np.float32)
+    holed[:3, :3] = np.nan
+    np.save("holed.npy", holed)
+    arguments = ("cube", "denoise", "holed.npy", name, "--band-axis", 2, "--nodata", "nan")
+    report = ("--report", "page.html")
+    record = json.loads(succeeds(*arguments, "--clean", "cube.npy", *report, "--json").stdout)
+    assert record["files"] == [name, "page.html"]
+    assert {"before", "after"} <= record["quality"].keys()
+    page = Path("page.html").read_text("utf-8")
+    median = int(np.argsort(record["sigma"])[6]) + 1
+    assert f"Band {median} of 12 is shown" in page
+    for words in ("Denoised: holed.npy", "noise level", "pixels without data", "Difference"):
+        assert words in page
+    assert "page.html already exists" in fails("cube", "denoise", "cube.npy", "o.npy", *report)
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

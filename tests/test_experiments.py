@@ -735,7 +735,6 @@ def test_bench_coding_says_what_is_not_installed(tmp_path: Path, monkeypatch: py
     options = ("--quick", "--case", "4,6,3", "--threads", 2)
     text = invoke("bench", "coding", *options)
     assert "SPAMS is not installed: left out." in text
-    assert "scikit-learn is not installed: left out." in text
     assert "ols, 2 threads" in text
     line = invoke("bench", "coding", "--images", tmp_path, *options, code=2)
     assert "contains no images of these kinds: .bmp" in line

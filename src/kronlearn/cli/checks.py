@@ -99,4 +99,4 @@ class _Announcement(logging.Handler):
         """Tell people, once."""
         if not self.is_told:
             self.is_told = True
-            self.output.mention(_COMPILING)
+            self.output.say(_COMPILING, aside=True)

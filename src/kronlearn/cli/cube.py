@@ -15,6 +15,7 @@ from kronlearn.cli import options as opt
 from kronlearn.cli.checks import check_places, use_device
 from kronlearn.cli.learn import learn_and_save
 from kronlearn.cli.output import Output, counted, facts_table, times
+from kronlearn.cli.report import Page, save_report
 from kronlearn.hyperspectral.learning import default_atoms
 from kronlearn.io.cubes import Cube, open_cube
 from kronlearn.io.writers import places_for
@@ -76,10 +77,8 @@ def info(
         ("in memory", f"{record['bytes'] / 1e6:.3g} MB"),
     ]
     if noise:
-        with output.progress("Estimating noise", 1):
-            sigma = kl.hyperspectral.estimate_noise(found, n_jobs=n_jobs)
-        record["sigma"] = sigma
-        facts.append(("noise level", _level(sigma)))
+        record["sigma"] = kl.hyperspectral.estimate_noise(found, n_jobs=n_jobs)
+        facts.append(("noise level", _level(record["sigma"])))
     output.say(facts_table(facts))
     output.finish(record)
 
@@ -167,6 +166,7 @@ def denoise(
             metavar="FILE", help="Reference cube to report PSNR, SSIM and spectral angle against."
         ),
     ] = None,
+    report: opt.Report = None,
     band_axis: opt.BandAxis = None,
     dataset: opt.Dataset = None,
     nodata: opt.NoData = None,
@@ -189,6 +189,7 @@ def denoise(
     files = [output.parent / file.name for file in places_for(output, found.stored)]
     read = [*found.stored.files, path, *([clean] if clean else [])]
     check_places([("OUT", file) for file in files], read, overwrite, folders=True)
+    check_places([("--report", report)], [*read, *files], overwrite)
     given = _sigma(sigma, found)
     reference = None if clean is None else _reference(clean, path, found, band_axis)
     with shown.stages(path.name) as progress:
@@ -205,13 +206,19 @@ def denoise(
         ("time", f"{sum(result.seconds.values()):.3g} s"),
     ]
     scores = {}
+    after = open_cube(output, nodata=found.nodata)
+    if after.band_axis_is_guess:
+        after = open_cube(output, found.band_axis, nodata=found.nodata)
     if reference is not None:
-        after = open_cube(output, found.band_axis, dataset, found.nodata)
         for name, some in {"before": found, "after": after}.items():
             score = kl.hyperspectral.compare(reference, some)
             facts.append((name, str(score)))
             means = {"psnr": score.mean_psnr, "ssim": score.mean_ssim, "angle": score.mean_angle}
             scores[name] = means
+    if report is not None:
+        told = [(name, str(value)) for name, value in facts if value is not None]
+        save_report(_page(f"Denoised: {path.name}", found, after, told, result), report, overwrite)
+        files.append(report)
     shown.say(path)
     shown.say(facts_table([*facts, ("saved as", ", ".join(map(str, files)))]))
     shown.finish(
@@ -255,6 +262,21 @@ def _reference(clean: Path, path: Path, found: Cube, band_axis: int | None) -> C
             f"{_described(found)}."
         )
     return reference
+
+
+def _page(title: str, before: Cube, after: Cube, facts: list[tuple[str, str]], result: Any) -> Page:
+    """What a report shows of a cube: the band with the median noise."""
+    n_known = np.count_nonzero(np.isfinite(result.sigma))
+    band = int(np.argsort(result.sigma)[n_known // 2])
+    note = f"Band {band + 1} of {before.shape[2]} is shown, which has the median noise."
+    images = _band(before, band), _band(after, band)
+    return Page(title, images[0], images[1], facts, result.seconds, notes=[note])
+
+
+def _band(cube: Cube, band: int) -> NDArray[Any]:
+    """A band as an image (rows, columns), with NaN for missing values."""
+    values, valid = cube.read_checked(slice(0, cube.shape[0]), bands=slice(band, band + 1))
+    return values[..., 0] if valid is None else np.where(valid, values, np.nan)[..., 0]
 
 
 def _sigma(text: str | None, found: Cube) -> float | NDArray[np.float64] | None:

@@ -107,10 +107,17 @@ Seed = Annotated[
 # denoise and inpaint
 
 Images = Annotated[
-    list[Path], typer.Argument(metavar="IN", help="An image, or several if OUT is a folder.")
+    list[Path],
+    typer.Argument(
+        metavar="IN", help="An image, or several if OUT is a folder; - is standard input."
+    ),
 ]
 Restored = Annotated[
-    Path, typer.Argument(metavar="OUT", help="The image to write, in the data type of the input.")
+    Path,
+    typer.Argument(
+        metavar="OUT",
+        help="The image to write, in the data type of the input; - is standard output, as PNG.",
+    ),
 ]
 Dictionary = Annotated[
     Path | None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +35,8 @@ class Output:
     as_json: bool = False
     #: Print nothing but JSON, if asked for, and errors.
     quiet: bool = False
+    #: Print text for people on the error stream: standard output holds an image.
+    aside: bool = False
     _console: Console = field(default_factory=lambda: _console(stderr=False))
     _progress_console: Console = field(default_factory=lambda: _console(stderr=True))
 
@@ -44,15 +45,11 @@ class Output:
             # Until the command ends; the command line restores the filters.
             warnings.simplefilter("ignore")
 
-    def say(self, *what: Any) -> None:
-        """Print text or tables for people."""
+    def say(self, *what: Any, aside: bool = False) -> None:
+        """Print text or tables for people; ``aside``, on the error stream."""
         if not (self.as_json or self.quiet):
-            self._console.print(*what)
-
-    def mention(self, text: str) -> None:
-        """Tell people something during the work, on the error stream."""
-        if not (self.as_json or self.quiet):
-            print(text, file=sys.stderr)
+            console = self._progress_console if aside or self.aside else self._console
+            console.print(*what)
 
     def finish(self, record: dict[str, Any]) -> None:
         """Print the record as JSON, if that is wanted."""

@@ -10,6 +10,8 @@ import typer
 
 from kronlearn.cli.bench import Cube, Images, print_report, run_experiment
 from kronlearn.cli.options import Folder, Jobs, Json, Quick, Quiet, parse_counts
+from kronlearn.cli.output import Output
+from kronlearn.experiments.report import join
 
 __all__ = ["reproduce"]
 
@@ -155,7 +157,4 @@ def results(
 
     Takes the reports of table1, figure1, figure2, table2, table3 and table4 that the folder has.
     """
-    from kronlearn.cli.output import Output
-    from kronlearn.experiments.report import join
-
     print_report(join(folder), Output(as_json, quiet))
