@@ -93,10 +93,8 @@ class _Announcement(logging.Handler):
     def __init__(self, output: Output) -> None:
         super().__init__(logging.INFO)
         self.output = output
-        self.is_told = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell people, once."""
-        if not self.is_told:
-            self.is_told = True
-            self.output.say(_COMPILING, aside=True)
+        """Tell people, and be gone."""
+        logging.getLogger("kronlearn.cuda").removeHandler(self)
+        self.output.say(_COMPILING, aside=True)

@@ -30,8 +30,8 @@ def denoise(
         ),
     ] = None,
     dictionary: opt.Dictionary = None,
-    patch: opt.ImagePatch = None,
-    atoms: opt.ImageAtoms = None,
+    patch: opt.Patch = None,
+    atoms: opt.Atoms = None,
     gain: Annotated[
         float | None,
         typer.Option(

@@ -42,22 +42,8 @@ def learn(
         ),
     ],
     output: opt.Model = Path("model.safetensors"),
-    patch: Annotated[
-        str | None,
-        typer.Option(
-            metavar="8x8",
-            help="Shape of a patch; a single number makes it square.",
-            show_default="8x8 for images, the array's own",
-        ),
-    ] = None,
-    atoms: Annotated[
-        str | None,
-        typer.Option(
-            metavar="16x16",
-            help="Atoms per mode.",
-            show_default="twice the patch; equal to the patch if orthonormal",
-        ),
-    ] = None,
+    patch: opt.Patch = None,
+    atoms: opt.Atoms = None,
     sparsity: opt.Sparsity = None,
     tol: opt.Tol = None,
     stride: Annotated[
@@ -234,8 +220,6 @@ def _image_patch(sizes: int | tuple[int, ...] | None, colour: bool) -> tuple[int
 
 def _array_patches(path: Path, dataset: str | None, sizes: int | tuple[int, ...] | None) -> Source:
     """The samples of a file; rows become patches of the shape that was given."""
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist.")
     stored = open_samples(open_array(path, dataset))
     assert isinstance(stored, StoredArray)
     found = tuple(stored.shape[1:])

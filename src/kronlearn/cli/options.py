@@ -60,6 +60,25 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", "-f", help="Replace files that already exist.")
 ]
 
+# learn, denoise and inpaint
+
+Patch = Annotated[
+    str | None,
+    typer.Option(
+        metavar="8x8",
+        help="Shape of a patch; a single number makes it square.",
+        show_default="depends on the input",
+    ),
+]
+Atoms = Annotated[
+    str | None,
+    typer.Option(
+        metavar="16x16",
+        help="Atoms per mode.",
+        show_default="about twice the patch; equal to it if orthonormal",
+    ),
+]
+
 # learn and cube learn
 
 Model = Annotated[
@@ -126,18 +145,6 @@ Dictionary = Annotated[
         help="Use the dictionary in this model file.",
         show_default="learned from the image",
     ),
-]
-ImagePatch = Annotated[
-    str | None,
-    typer.Option(
-        metavar="8x8",
-        help="Shape of a patch; a single number makes it square.",
-        show_default="depends on the image",
-    ),
-]
-ImageAtoms = Annotated[
-    str | None,
-    typer.Option(metavar="16x16", help="Atoms per axis.", show_default="about twice the patch"),
 ]
 Stages = Annotated[
     int,

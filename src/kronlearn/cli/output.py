@@ -1,4 +1,4 @@
-"""What commands print: text for people, JSON for programs, progress in a terminal."""
+"""What commands print and draw: text, pictures, JSON for programs, progress in a terminal."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ from rich.progress import (
 )
 from rich.table import Table
 
-__all__ = ["Output", "counted", "facts_of", "facts_table", "times"]
+from kronlearn.io.atomic import atomic_write
+
+__all__ = ["Output", "counted", "facts_of", "facts_table", "save_figure", "times"]
 
 
 @dataclass(frozen=True)
@@ -162,3 +165,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+
+
+def save_figure(figure: Any, path: Path, overwrite: bool, dpi: float = 200) -> None:
+    """Write a figure to an image file, and forget it."""
+    from matplotlib import pyplot
+
+    with atomic_write(path, overwrite=overwrite) as (place,):
+        figure.savefig(place, dpi=dpi)
+    pyplot.close(figure)

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import kronlearn as kl
-from kronlearn.cli.drawing import convergence_figure
 from kronlearn.cli.output import facts_of
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.io.atomic import atomic_write
 from kronlearn.plots import DictionaryDisplay
 from kronlearn.plots.comparison import difference_limit, scaled, shown_range
+from kronlearn.plots.convergence import convergence_figure
 
 __all__ = ["OF_RESULTS", "Page", "render", "save_report"]
 

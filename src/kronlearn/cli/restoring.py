@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cli.checks import check_drawable, check_places, use_device
-from kronlearn.cli.drawing import save_figure
 from kronlearn.cli.errors import report
 from kronlearn.cli.options import parse_sizes
-from kronlearn.cli.output import Output, facts_table, times
+from kronlearn.cli.output import Output, facts_table, save_figure, times
 from kronlearn.cli.quality import decibels, quality, score_facts
 from kronlearn.cli.record import thinned_history
 from kronlearn.cli.report import OF_RESULTS, Page, save_report

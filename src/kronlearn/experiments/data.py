@@ -30,6 +30,7 @@ __all__ = [
     "included_images",
     "large_patches",
     "named_images",
+    "noisy",
     "perturbed_dct",
     "psnr",
     "read_cube",
@@ -155,6 +156,12 @@ def large_patches(small: Image, shape: Shape, progress: Progress = no_progress) 
             place[...] = strip.transpose(3, 1, 0, 2)
             advance()
     return patches.reshape(-1, _M, _M)
+
+
+def noisy(image: Image, sigma: float, seed: int | None = 0) -> Image:
+    """The image with white noise of this standard deviation."""
+    noise = np.random.default_rng(seed).standard_normal(image.shape, np.float32)
+    return image + np.float32(sigma) * noise
 
 
 def psnr(clean: NDArray[Any], image: NDArray[Any]) -> float:

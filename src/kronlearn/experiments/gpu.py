@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cuda.device import current_gpu
-from kronlearn.experiments.data import included_images, perturbed_dct, psnr
+from kronlearn.experiments.data import included_images, noisy, perturbed_dct, psnr
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.store import recorded
 from kronlearn.experiments.timing import Progress, benchmark, median_seconds
@@ -221,8 +221,7 @@ def _whole() -> Iterator[Row]:
 def _denoise() -> Iterator[Row]:
     """An image of 512 × 512, from the GPU and from memory, and one of 8192 × 8192."""
     (clean,) = included_images(["camera"])
-    noise = np.random.default_rng(0).standard_normal(clean.shape, np.float32)
-    image = clean + np.float32(_SIGMA) * noise
+    image = noisy(clean, _SIGMA)
     first = kl.images.denoise(image, _SIGMA, patch_size=8, n_atoms=16, stages=1, full=True)
     ready = partial(kl.images.denoise, dictionary=first.dictionary)
     on_gpu = partial(ready, device="cuda")
