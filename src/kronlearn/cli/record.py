@@ -11,14 +11,7 @@ from numpy.typing import NDArray
 import kronlearn as kl
 from kronlearn.core.source import Source
 
-__all__ = [
-    "atom_usage",
-    "fitted_entry",
-    "history_in",
-    "learned_record",
-    "thinned_history",
-    "usage_in",
-]
+__all__ = ["atom_usage", "history_in", "learned_record", "thinned_history", "usage_in"]
 
 # Iterations that a model file remembers; a curve through more looks the same.
 _MAX_POINTS = 200

@@ -105,8 +105,7 @@ def restore_files(
                 except ValueError as problem:
                     raise ValueError(f"{path}: {problem}") from problem
             title = f"{done}: {path.name}"
-            record = _write(restored, picture, title, path, place, given, output)
-            records.append(record)
+            records.append(_write(restored, picture, title, path, place, given, output))
         except (ValueError, OSError) as problem:
             if len(pairs) == 1:
                 raise

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.linear_model import orthogonal_mp_gram
 from threadpoolctl import threadpool_limits
 
 import kronlearn as kl
@@ -87,8 +88,6 @@ def _spams(dictionary: Any, s: int) -> Callable[..., Any]:
 
 
 def _scikit_learn(dictionary: Any, s: int) -> Callable[..., Any]:
-    from sklearn.linear_model import orthogonal_mp_gram
-
     atoms = dictionary.to_dense()
     gram = atoms.T @ atoms
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from skimage.restoration import denoise_nl_means, denoise_tv_chambolle, inpaint_biharmonic
 
 import kronlearn as kl
 from kronlearn.experiments.data import included_images, named_images, noisy, psnr
@@ -72,8 +73,6 @@ def run(
 
 
 def _denoising(clean: Image, quick: bool) -> Methods:
-    from skimage.restoration import denoise_nl_means, denoise_tv_chambolle
-
     image, two = noisy(clean, _SIGMA), {"n_jobs": 2}
     ours = partial(kl.images.denoise, image, _SIGMA)
     ready = ours(patch_size=8, n_atoms=16, full=True).dictionary
@@ -95,8 +94,6 @@ def _denoising(clean: Image, quick: bool) -> Methods:
 
 
 def _inpainting(clean: Image) -> Methods:
-    from skimage.restoration import inpaint_biharmonic
-
     missing = np.random.default_rng(0).random(clean.shape) < 0.5
     holed = np.where(missing, np.float32(0), clean)
     ours = partial(kl.images.inpaint, holed, missing, n_jobs=2)
