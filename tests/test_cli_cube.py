@@ -4,6 +4,7 @@ import json
 from contextlib import contextmanager
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -106,11 +107,21 @@ def test_noise_is_given_as_a_number_a_list_or_a_file(cube):
 def test_a_clean_cube_to_compare_with_gives_measures(cube, rng):
     noisy = cube + rng.normal(0, 100, cube.shape).astype(np.float32)
     np.save("noisy.npy", noisy.astype(np.float32))
-    arguments = ("cube", "denoise", "noisy.npy", "out.npy", "--clean", "cube.npy")
-    record = json.loads(succeeds(*arguments, "--band-axis", 2, "--json").stdout)
-    before, after = record["quality"]["before"], record["quality"]["after"]
-    assert after["psnr"] > before["psnr"] + 5
-    assert after["angle"] < 0.5 * before["angle"]
+    with h5py.File("noisy.h5", "w") as file:
+        file["noisy"], file["other"] = noisy, noisy[1:]
+    # Formats without names, and with an order of their own.
+    for source, output, clean in (
+        ("noisy.npy", "out.npy", "cube.npy"),
+        ("noisy.npy", "out.tif", "cube.hdr"),
+        ("noisy.h5", "out.h5", "cube.npy"),
+        ("noisy.h5", "named.npy", "cube.npy"),
+    ):
+        name = ("--dataset", "noisy") if source == "noisy.h5" else ()
+        arguments = ("cube", "denoise", source, output, "--clean", clean, *name)
+        record = json.loads(succeeds(*arguments, "--band-axis", 2, "--json").stdout)
+        before, after = record["quality"]["before"], record["quality"]["after"]
+        assert after["psnr"] > before["psnr"] + 5
+        assert after["angle"] < 0.5 * before["angle"]
     np.save("other.npy", cube[:20])
     arguments = ("cube", "denoise", "noisy.npy", "new.npy", "--clean", "other.npy")
     assert "must be like noisy.npy" in fails(*arguments, "--band-axis", 2)

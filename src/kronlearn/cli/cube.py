@@ -18,6 +18,7 @@ from kronlearn.cli.output import Output, counted, facts_table, times
 from kronlearn.cli.report import Page, save_report
 from kronlearn.hyperspectral.learning import default_atoms
 from kronlearn.io.cubes import Cube, open_cube
+from kronlearn.io.stored import StoredArrayError, open_array
 from kronlearn.io.writers import places_for
 
 __all__ = ["cube"]
@@ -206,9 +207,7 @@ def denoise(
         ("time", f"{sum(result.seconds.values()):.3g} s"),
     ]
     scores = {}
-    after = open_cube(output, nodata=found.nodata)
-    if after.band_axis_is_guess:
-        after = open_cube(output, found.band_axis, nodata=found.nodata)
+    after = _written(output, found)
     if reference is not None:
         for name, some in {"before": found, "after": after}.items():
             score = kl.hyperspectral.compare(reference, some)
@@ -253,9 +252,20 @@ def _open(
     return found
 
 
+def _written(output: Path, found: Cube) -> Cube:
+    """The cube that was written: its format may have no names, and an order of its own."""
+    try:
+        stored = open_array(output, found.stored.dataset)
+    except StoredArrayError:
+        stored = open_array(output)
+    band_axis = found.band_axis if stored.band_axis is None else None
+    return open_cube(stored, band_axis, nodata=found.nodata)
+
+
 def _reference(clean: Path, path: Path, found: Cube, band_axis: int | None) -> Cube:
     # Its bands lie where the cube's do, unless its own file knows.
-    reference = open_cube(clean, band_axis)
+    stored = open_array(clean)
+    reference = open_cube(stored, band_axis if stored.band_axis is None else None)
     if reference.shape != found.shape:
         raise ValueError(
             f"--clean {clean} is {_described(reference)}; it must be like {path}, "
@@ -269,8 +279,7 @@ def _page(title: str, before: Cube, after: Cube, facts: list[tuple[str, str]], r
     n_known = np.count_nonzero(np.isfinite(result.sigma))
     band = int(np.argsort(result.sigma)[n_known // 2])
     note = f"Band {band + 1} of {before.shape[2]} is shown, which has the median noise."
-    images = _band(before, band), _band(after, band)
-    return Page(title, images[0], images[1], facts, result.seconds, notes=[note])
+    return Page(title, _band(before, band), _band(after, band), facts, result.seconds, notes=[note])
 
 
 def _band(cube: Cube, band: int) -> NDArray[Any]:

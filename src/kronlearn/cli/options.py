@@ -50,9 +50,7 @@ Device = Annotated[
     Literal["cpu", "cuda"],
     typer.Option(metavar="NAME", help="Where to compute: cpu, or cuda for an NVIDIA GPU."),
 ]
-Quick = Annotated[
-    bool, typer.Option("--quick", help="Use little data and few repetitions, to try it out.")
-]
+Quick = Annotated[bool, typer.Option("--quick", help="Use little data and few repetitions.")]
 Folder = Annotated[
     Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write to.")
 ]
@@ -147,13 +145,7 @@ Dictionary = Annotated[
     ),
 ]
 Stages = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        max=2,
-        metavar="1|2",
-        help="1 is faster; 2 is better, by 0.3 to 1 dB of noise or 3 to 4 dB of missing pixels.",
-    ),
+    int, typer.Option(min=1, max=2, metavar="1|2", help="1 is much faster, 2 more accurate.")
 ]
 Clean = Annotated[
     Path | None,
