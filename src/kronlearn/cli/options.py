@@ -145,7 +145,7 @@ Dictionary = Annotated[
     ),
 ]
 Stages = Annotated[
-    int, typer.Option(min=1, max=2, metavar="1|2", help="1 is much faster, 2 more accurate.")
+    int, typer.Option(min=1, max=2, metavar="1|2", help="1 is faster, 2 is more accurate.")
 ]
 Clean = Annotated[
     Path | None,
