@@ -19,19 +19,13 @@ BANDS = "wavelength"
 DIMENSIONS = {0: (BANDS, "y", "x"), 1: ("y", BANDS, "x"), 2: ("y", "x", BANDS)}
 
 
-def _npy(folder, array, axis):
-    np.save(folder / "cube.npy", array)
-    return folder / "cube.npy"
+def _npy(byte_order="=", order="C"):
+    def write(folder, array, axis):
+        array = array.astype(array.dtype.newbyteorder(byte_order), order=order)
+        np.save(folder / "cube.npy", array)
+        return folder / "cube.npy"
 
-
-def _npy_fortran(folder, array, axis):
-    np.save(folder / "cube.npy", np.asfortranarray(array))
-    return folder / "cube.npy"
-
-
-def _npy_swapped(folder, array, axis):
-    np.save(folder / "cube.npy", array.astype(array.dtype.newbyteorder(">")))
-    return folder / "cube.npy"
+    return write
 
 
 def _envi(byte_order):
@@ -147,13 +141,9 @@ def _zarr(version, **options):
     def write(folder, array, axis):
         path = folder / "cube.zarr"
         group = zarr.create_group(path, zarr_format=version, attributes={"title": "a test"})
-        attributes = {"units": "W"}
-        names = {"dimension_names": DIMENSIONS[axis]}
+        attributes, names = {"units": "W"}, {"dimension_names": DIMENSIONS[axis]}
         if version == 2:
             attributes, names = attributes | {"_ARRAY_DIMENSIONS": DIMENSIONS[axis]}, {}
-        attributes = (
-            {"units": "W"} if names else {"units": "W", "_ARRAY_DIMENSIONS": DIMENSIONS[axis]}
-        )
         radiance = group.create_array(
             "radiance",
             shape=array.shape,
@@ -200,9 +190,9 @@ def _pages(folder, array, axis):
 
 #: What writes a file of a kind: a function of folder, array and the axis of its bands.
 WRITERS = {
-    "npy": _npy,
-    "npy, Fortran order": _npy_fortran,
-    "npy, big endian": _npy_swapped,
+    "npy": _npy(),
+    "npy, Fortran order": _npy(order="F"),
+    "npy, big endian": _npy(byte_order=">"),
     "envi": _envi(0),
     "envi, big endian": _envi(1),
     "geotiff": _geotiff(),

@@ -22,8 +22,8 @@ from kronlearn.cli import app as cli
 from kronlearn.cli import patches as cli_patches
 from kronlearn.cli.errors import in_options
 from kronlearn.cli.output import Output
-from kronlearn.cli.patches import find_images
 from kronlearn.cli.record import fitted_entry, history_in, thinned_history
+from kronlearn.experiments.data import find_images
 from kronlearn.io.images import luminance, read_picture
 from kronlearn.io.model_files import read_file, save_dictionary
 
@@ -587,7 +587,7 @@ def test_an_interrupt_before_anything_was_learned_leaves_no_model(tmp_path, patc
     [
         (["--patch", "8y8"], "--patch 8y8 is not a size; write one number per mode, as in 8x8."),
         (["--patch", "0x8"], "is not a size"),
-        (["--patch", "5x5"], "--patch 5 × 5 does not fit the array of shape (200, 4, 6)"),
+        (["--patch", "5x5"], "has shape (200, 4, 6); samples of shape (5, 5) are needed"),
         (["--stride", "2"], "--stride is for images"),
         (["--samples", "2"], "--samples is for images"),
         (["--colour"], "--colour is for images"),

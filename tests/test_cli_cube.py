@@ -4,6 +4,7 @@ import json
 from contextlib import contextmanager
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -106,14 +107,42 @@ def test_noise_is_given_as_a_number_a_list_or_a_file(cube):
 def test_a_clean_cube_to_compare_with_gives_measures(cube, rng):
     noisy = cube + rng.normal(0, 100, cube.shape).astype(np.float32)
     np.save("noisy.npy", noisy.astype(np.float32))
-    arguments = ("cube", "denoise", "noisy.npy", "out.npy", "--clean", "cube.npy")
-    record = json.loads(succeeds(*arguments, "--band-axis", 2, "--json").stdout)
-    before, after = record["quality"]["before"], record["quality"]["after"]
-    assert after["psnr"] > before["psnr"] + 5
-    assert after["angle"] < 0.5 * before["angle"]
+    with h5py.File("noisy.h5", "w") as file:
+        file["noisy"], file["other"] = noisy, noisy[1:]
+    # Formats without names, and with an order of their own.
+    for source, output, clean in (
+        ("noisy.npy", "out.npy", "cube.npy"),
+        ("noisy.npy", "out.tif", "cube.hdr"),
+        ("noisy.h5", "out.h5", "cube.npy"),
+        ("noisy.h5", "named.npy", "cube.npy"),
+    ):
+        name = ("--dataset", "noisy") if source == "noisy.h5" else ()
+        arguments = ("cube", "denoise", source, output, "--clean", clean, *name)
+        record = json.loads(succeeds(*arguments, "--band-axis", 2, "--json").stdout)
+        before, after = record["quality"]["before"], record["quality"]["after"]
+        assert after["psnr"] > before["psnr"] + 5
+        assert after["angle"] < 0.5 * before["angle"]
     np.save("other.npy", cube[:20])
     arguments = ("cube", "denoise", "noisy.npy", "new.npy", "--clean", "other.npy")
     assert "must be like noisy.npy" in fails(*arguments, "--band-axis", 2)
+
+
+@pytest.mark.parametrize("name", ["out.tif", "out.npy"])
+def test_a_report_shows_a_band_before_and_after(cube, name):
+    holed = cube.astype(np.float32)
+    holed[:3, :3] = np.nan
+    np.save("holed.npy", holed)
+    arguments = ("cube", "denoise", "holed.npy", name, "--band-axis", 2, "--nodata", "nan")
+    report = ("--report", "page.html")
+    record = json.loads(succeeds(*arguments, "--clean", "cube.npy", *report, "--json").stdout)
+    assert record["files"] == [name, "page.html"]
+    assert {"before", "after"} <= record["quality"].keys()
+    page = Path("page.html").read_text("utf-8")
+    median = int(np.argsort(record["sigma"])[6]) + 1
+    assert f"Band {median} of 12 is shown" in page
+    for words in ("Denoised: holed.npy", "noise level", "pixels without data", "Difference"):
+        assert words in page
+    assert "page.html already exists" in fails("cube", "denoise", "cube.npy", "o.npy", *report)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +180,7 @@ def test_wrong_input_is_one_line_and_nothing_is_written(cube, arguments, problem
 
 def test_learning_from_a_file_is_learning_from_its_patches(cube):
     told = succeeds(
-        "cube", "learn", "cube.hdr", "model.safetensors", "--max-iter", 3, "--seed", 0
+        "cube", "learn", "cube.hdr", "-o", "model.safetensors", "--max-iter", 3, "--seed", 0
     ).stdout
     assert "8 × 8" in told
     assert str(5 * 4 * 12) in told
@@ -159,12 +188,18 @@ def test_learning_from_a_file_is_learning_from_its_patches(cube):
     found = load_dictionary("model.safetensors")
     for one, other in zip(found.factors, expected.factors, strict=True):
         np.testing.assert_array_equal(one, other)
-    for place in (["model.safetensors"], ["-o", "model.safetensors"], []):
+    for place in (["-o", "model.safetensors"], []):
         assert "already exists" in fails("cube", "learn", "cube.hdr", *place)
 
 
+def test_the_model_is_named_by_an_option_alone(cube):
+    problem = fails("cube", "learn", "cube.hdr", "one.safetensors", "-o", "other.safetensors")
+    assert "unexpected extra argument(s) (one.safetensors). Usage:" in problem
+    assert not list(Path().glob("*.safetensors"))
+
+
 def test_learning_with_three_modes_reports_to_programs(cube):
-    arguments = ("cube", "learn", "cube.npy", "m.safetensors", "--patch", "8x8x4", "-s", 8)
+    arguments = ("cube", "learn", "cube.npy", "-o", "m.safetensors", "--patch", "8x8x4", "-s", 8)
     record = json.loads(
         succeeds(*arguments, "--max-iter", 2, "--band-axis", 2, "--json", "--remove-means").stdout
     )
@@ -188,7 +223,7 @@ def test_an_interrupt_ends_learning_and_keeps_the_model(cube, monkeypatch):
         yield advance
 
     monkeypatch.setattr(Output, "progress", progress)
-    result = run("cube", "learn", "cube.hdr", "m.safetensors", "--max-iter", 9, "--json")
+    result = run("cube", "learn", "cube.hdr", "-o", "m.safetensors", "--max-iter", 9, "--json")
     assert result.exit_code == 130
     assert json.loads(result.stdout)["stop_reason"] == "interrupted"
     assert load_dictionary("m.safetensors").patch_shape == (8, 8)
@@ -207,9 +242,11 @@ def test_missing_values_that_are_not_declared_name_the_option(cube):
 
 
 def test_patches_that_do_not_fit_are_refused(cube):
-    assert "do not fit in" in fails("cube", "learn", "cube.hdr", "m.safetensors", "--patch", "64x8")
+    assert "do not fit in" in fails(
+        "cube", "learn", "cube.hdr", "-o", "m.safetensors", "--patch", "64x8"
+    )
     assert "--patch 8y8 is not a size" in fails(
-        "cube", "learn", "cube.hdr", "m.safetensors", "--patch", "8y8"
+        "cube", "learn", "cube.hdr", "-o", "m.safetensors", "--patch", "8y8"
     )
 
 

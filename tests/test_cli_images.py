@@ -1,5 +1,6 @@
 """The commands for images: what is read, written, refused and told."""
 
+import io
 import json
 from dataclasses import replace
 
@@ -391,6 +392,26 @@ def test_several_images_go_to_a_folder(tmp_path, photo):
     (tmp_path / "done" / "other.png").unlink()
     assert "photo.png already exists" in fails("denoise", photo, "other.png", "done")
     assert not (tmp_path / "done" / "other.png").exists()
+
+
+@pytest.mark.parametrize("ending", [".png", ".tif", ".npy", ".bmp"])
+def test_images_pass_through_pipes(tmp_path, photo, ending):
+    write_picture(tmp_path / f"in{ending}", read_picture(photo), overwrite=False)
+    data = (tmp_path / f"in{ending}").read_bytes()
+    result = CliRunner().invoke(cli.app, ["denoise", "-", "-", "--stages", "1"], input=data)
+    assert result.exit_code == 0, result.stderr
+    succeeds("denoise", photo, "out.png", "--stages", 1)
+    with Image.open(io.BytesIO(result.stdout_bytes)) as piped, Image.open("out.png") as written:
+        assert piped.format == "PNG"
+        np.testing.assert_array_equal(piped, written)
+    assert "noise level" in result.stderr
+
+
+def test_a_pipe_holds_one_image_and_nothing_else(photo):
+    assert "OUT - and --json both" in fails("denoise", photo, "-", "--json")
+    assert "OUT must be a folder for 2 images; - is not" in fails("denoise", photo, photo, "-")
+    np.save("float.npy", image_of("float32"))
+    assert "PNG cannot hold 48 × 40 grey float32" in fails("denoise", "float.npy", "-")
 
 
 def test_a_missing_name_is_answered_with_the_usage(photo):

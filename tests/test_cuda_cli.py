@@ -25,7 +25,7 @@ COMMANDS = [
     ["learn", "patches.npy", "--patch", "4x6"],
     ["denoise", "photo.png", "out.png", "--add-noise", "20"],
     ["inpaint", "photo.png", "out.png", "--drop", "0.3"],
-    ["cube", "learn", "scene.npy", "model.safetensors"],
+    ["cube", "learn", "scene.npy"],
     ["cube", "denoise", "scene.npy", "out.npy"],
 ]
 
@@ -168,9 +168,9 @@ def test_coding_is_compared_with_batched_omp_where_it_is(monkeypatch: pytest.Mon
     modules = {"torch": torch, "batched_omp": SimpleNamespace(run_omp=run_omp)}
     monkeypatch.setattr(gpu, "import_module", modules.__getitem__)
     monkeypatch.setattr(gpu, "find_spec", modules.get)
-    assert gpu.competitor() == ("batched_omp", "")
+    assert gpu.competitor() == ((torch, run_omp), "")
     monkeypatch.setattr(gpu, "_NUMBERS_AT_A_TIME", 200 * 3 * 36)
     case = gpu.Case(300, 4, 6, 3)
     dictionary = perturbed_dct((4, 4), (6, 6))
-    gpu._batched_omp("batched_omp", dictionary, case, gpu.image_like(300, 4))
+    gpu._batched_omp(dictionary, case, gpu.image_like(300, 4))
     assert coded == [((16, 36), (200, 16), 3), ((16, 36), (100, 16), 3)]

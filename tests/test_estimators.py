@@ -255,7 +255,7 @@ def test_one_sample_is_enough(Y):
         ({"device": ["cpu"]}, ValueError, "device=.*does not exist"),
         ({"structure": np.zeros(2)}, ValueError, "structure=.*does not exist"),
         ({"engine": np.zeros(2)}, ValueError, "engine=.*does not exist"),
-        ({"block_size": 2**63}, ValueError, "block_size=.*is not a number of samples"),
+        ({"block_size": 2**63}, ValueError, "block_size=.*is too large"),
         ({"init": 3}, ValueError, "init is neither one of dct, data, random"),
         ({"random_state": "zero"}, ValueError, "random_state='zero' is not a seed"),
         ({"random_state": -1}, ValueError, "random_state=-1 is not a seed"),

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import kronlearn as kl
 from kronlearn.cli.app import app
+from kronlearn.cli.options import parse_counts
 from kronlearn.experiments import (
     coding,
     comparison,
@@ -396,6 +397,7 @@ def test_a_quick_run_writes_csv_report_and_picture(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(comparison_runs, "_QUICK_SAMPLES", {8: 200})
     text = invoke("reproduce", "figure1", "--quick", "-o", tmp_path)
     assert "stand in for the paper's images" in text
+    assert text.lower().count("quick run") == 1
     results = Store(tmp_path / "comparison.csv", comparison_runs.Result).rows
     assert [row.method for row in results] == list(QUICK_METHODS) * 4
     assert all(len(row.held_out_by_iteration) == row.iterations + 1 for row in results)
@@ -585,10 +587,10 @@ def test_the_numbers_of_threads_always_begin_with_one():
     assert speedup.thread_counts(None, 1) == [1]
     assert speedup.thread_counts(None, 12) == [1, 2, 4, 8, 12]
     assert speedup.thread_counts(None, 16) == [1, 2, 4, 8, 16]
-    assert speedup.thread_counts("4, 2", 16) == [1, 2, 4]
+    assert speedup.thread_counts(parse_counts("--jobs", "4, 2"), 16) == [1, 2, 4]
     for text in ("", "0", "2,", "-1", "two"):
-        with pytest.raises(ValueError, match="--jobs"):
-            speedup.thread_counts(text, 2)
+        with pytest.raises(ValueError, match=f"--jobs {text} is not a list of numbers"):
+            parse_counts("--jobs", text)
 
 
 def test_speedups_are_over_one_thread():
@@ -677,9 +679,13 @@ def test_the_commands_measure_and_write_and_resume(
 def test_the_commands_refuse_what_they_cannot_use(tmp_path: Path):
     place = ("-o", tmp_path / "out")
     line = invoke("reproduce", "table2", *place, "--images", "no", code=2)
-    assert "--images no is not a folder with images" in line
+    assert "no contains no images of these kinds" in line
     assert "--scale 2" in invoke("reproduce", "table4", *place, "--scale", 2, code=2)
     assert "absent.npy" in invoke("reproduce", "table4", *place, "--cube", "absent.npy", code=2)
+    line = invoke("reproduce", "table2", *place, "--jobs", "two", code=2)
+    assert "--jobs two is not a list of numbers" in line
+    line = invoke("bench", "scaling", "--workers", "1,b", code=2)
+    assert "--workers 1,b is not a list of numbers" in line
     assert "table4.csv holds no" in invoke("reproduce", "table4", *place, "--only-report", code=2)
 
 
@@ -729,10 +735,9 @@ def test_bench_coding_says_what_is_not_installed(tmp_path: Path, monkeypatch: py
     options = ("--quick", "--case", "4,6,3", "--threads", 2)
     text = invoke("bench", "coding", *options)
     assert "SPAMS is not installed: left out." in text
-    assert "scikit-learn is not installed: left out." in text
     assert "ols, 2 threads" in text
     line = invoke("bench", "coding", "--images", tmp_path, *options, code=2)
-    assert "is not a folder with images (.bmp" in line
+    assert "contains no images of these kinds: .bmp" in line
     assert "--case 4,6 needs three numbers" in invoke("bench", "coding", "--case", "4,6", code=2)
 
 

@@ -10,7 +10,6 @@ import subprocess
 import time
 from functools import cache
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -68,14 +67,13 @@ def page_about(**changes):
         "after": after,
         "facts": [("noise level", "σ = 11.5, estimated from the image")],
     }
-    result = {
+    facts |= {
         "dictionary": kl.KroneckerDictionary([np.eye(4), np.eye(4)]),
         "history": {"rmse": [3.0, 2.0], "mean_nonzeros": [2.0, 1.9], "seconds": [0.1, 0.2]},
         "settings": {"patch_size": (4, 4), "gain": 1.15, "seed": 0, "mean": True, "no": None},
         "seconds": {"learning": 0.25, "denoising": 0.5},
     }
-    result |= {name: changes.pop(name) for name in result.keys() & changes}
-    return Page(**{**facts, **changes}, result=SimpleNamespace(**result))
+    return Page(**facts | changes)
 
 
 @cache

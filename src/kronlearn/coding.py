@@ -13,7 +13,7 @@ from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.cuda.arrays import gpu_of, in_memory
 from kronlearn.engines.samples import open_samples, source_of
 from kronlearn.engines.selection import check_device, local_engine
-from kronlearn.parameters import check_block_size
+from kronlearn.parameters import check_count
 
 __all__ = ["sparse_code"]
 
@@ -93,6 +93,7 @@ def sparse_code(
         checked_weights = None if weights is None else check_weights(weights, source, method)
         target = None if tol is None else np.asarray(tol, dtype=np.float64)
         coder = Coder(method, width, target, checked_weights)
-        check_block_size(block_size)
+        if block_size is not None:
+            check_count("block_size", block_size)
         engine = local_engine(source, n_jobs, device, block_size)
         return engine.codes(dictionary, coder)

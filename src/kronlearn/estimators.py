@@ -26,7 +26,7 @@ from kronlearn.engines.samples import Samples, open_samples
 from kronlearn.engines.selection import DEVICES, ENGINES, select_engine
 from kronlearn.io.model_files import load_state, save_state
 from kronlearn.learner import DictionaryLearner, Progress
-from kronlearn.parameters import check_block_size, count, number, one_of, random_numbers
+from kronlearn.parameters import count, number, one_of, random_numbers
 
 __all__ = ["KroneckerDictionaryLearning"]
 
@@ -145,7 +145,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     min_improvement: float = number(0.0, "[0, 1)")
     time_budget: float | None = number(None, "(0, inf]")
     forgetting: float = number(1.0, "(0, 1]")
-    block_size: int | None = None
+    block_size: int | None = count(None)
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = count(10)
     callback: Callable[[Progress], bool | None] | None = None
@@ -201,7 +201,6 @@ class KroneckerDictionaryLearning(DictionaryLearner):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_block_size(self.block_size)
         if self.n_terms > 1 and self.structure != "general":
             raise ValueError(
                 f'n_terms={self.n_terms} needs structure="general"; a sum of Kronecker products '

@@ -22,12 +22,12 @@ from kronlearn.core.iteration import Iteration, iterate, uses_full_moments
 from kronlearn.core.loop import Entry, Plan, State, learn
 from kronlearn.core.moments import Moments
 from kronlearn.core.online import learn_batch
-from kronlearn.core.source import Source
+from kronlearn.core.source import Source, check_shape
 from kronlearn.cuda.arrays import gpu_of
 from kronlearn.engines.lazy import has_unknown_length, lazy_codes, lazy_samples
 from kronlearn.engines.samples import Samples, source_of
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
-from kronlearn.io.arrays import check_shape, dask_array, real_array
+from kronlearn.io.arrays import dask_array, real_array
 from kronlearn.parameters import check_declared, mode_sizes
 from kronlearn.progress import progress_bar
 

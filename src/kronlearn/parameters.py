@@ -13,7 +13,6 @@ import numpy as np
 from kronlearn.engines.selection import check_name
 
 __all__ = [
-    "check_block_size",
     "check_count",
     "check_declared",
     "count",
@@ -74,20 +73,13 @@ def _check_number(name: str, value: Any, interval: str) -> None:
 
 
 def check_count(name: str, value: Any) -> None:
-    """Raise unless a parameter is a positive integer."""
+    """Raise unless a parameter is a positive integer, of a size that native code can take."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name}={value!r} is not an integer.")
     if value < 1:
         raise ValueError(f"{name}={value} is too small; pass at least 1.")
-
-
-def check_block_size(block_size: Any) -> None:
-    """Raise unless the block size is None or a number of samples."""
-    if block_size is None:
-        return
-    check_count("block_size", block_size)
-    if block_size >= 2**62:
-        raise ValueError(f"block_size={block_size} is not a number of samples; pass fewer.")
+    if int(value) >= 2**62:
+        raise ValueError(f"{name}={value} is too large; pass less than 2**62.")
 
 
 def mode_sizes(

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import rich.table
 import typer
 
-from kronlearn.cli.options import Json, Quick, Quiet, parse_case
-
-if TYPE_CHECKING:
-    from rich.table import Table as ShownTable
-
-    from kronlearn.cli.output import Output
-    from kronlearn.experiments.report import Report, Table
+from kronlearn.cli.checks import use_device
+from kronlearn.cli.options import Json, Quick, Quiet, parse_case, parse_counts
+from kronlearn.cli.output import Output
+from kronlearn.experiments.report import Report, Table
 
 __all__ = ["Cube", "Images", "bench", "print_report", "run_experiment"]
 
@@ -28,7 +26,7 @@ Images = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Images to cut patches from.",
+        help="A folder with images to use.",
         show_default="images of scikit-image",
     ),
 ]
@@ -42,8 +40,6 @@ Cube = Annotated[
 
 def run_experiment(name: str, given: dict[str, Any]) -> None:
     """Call ``run`` of a module of kronlearn.experiments with what a command was given."""
-    from kronlearn.cli.output import Output
-
     output = Output(given.pop("as_json"), given.pop("quiet"))
     if given.get("quick"):
         output.say("A quick run: too little data for conclusions.")
@@ -58,11 +54,9 @@ def print_report(report: Report, output: Output) -> None:
     output.finish(report.record)
 
 
-def _shown(table: Table) -> ShownTable:
+def _shown(table: Table) -> rich.table.Table:
     """A table for a terminal, numbers to the right."""
-    from rich.table import Table
-
-    shown = Table(title=table.title, title_justify="left")
+    shown = rich.table.Table(title=table.title, title_justify="left")
     for column, heading in enumerate(table.headings):
         is_text = any(row[column][:1].isalpha() for row in table.rows)
         shown.add_column(heading, justify="left" if is_text else "right")
@@ -122,8 +116,6 @@ def gpu(
 ) -> None:
     """Compare learning on a GPU with the processor, and coding with batched-omp."""
     given = locals()
-    from kronlearn.cli.checks import use_device
-    from kronlearn.cli.output import Output
     from kronlearn.experiments.gpu import cases_named
 
     given["cases"] = cases_named(given.pop("case") or ())
@@ -133,20 +125,16 @@ def gpu(
 
 @bench.command("images")
 def images_(
-    images: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="A folder with house.png, barbara.png and lena.png.",
-            show_default="images of scikit-image",
-        ),
-    ] = None,
+    images: Images = None,
     repetitions: Repetitions = 5,
     quick: Quick = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare denoising and inpainting with scikit-image, and with BM3D if it is installed."""
+    """Compare denoising and inpainting with scikit-image, and with BM3D if it is installed.
+
+    The folder of --images must have house.png, barbara.png and lena.png.
+    """
     run_experiment("images", locals())
 
 
@@ -175,4 +163,4 @@ def scaling(
     quiet: Quiet = False,
 ) -> None:
     """Time passes of threads and of Dask workers."""
-    run_experiment("scaling", locals())
+    run_experiment("scaling", locals() | {"workers": parse_counts("--workers", workers)})

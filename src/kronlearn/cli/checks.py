@@ -22,14 +22,13 @@ def check_places(
     outputs: Iterable[tuple[str, Path | None]],
     inputs: Iterable[Path],
     overwrite: bool,
-    resumed: Iterable[str] = (),
     folders: bool = False,
 ) -> None:
     """Raise ValueError, before the work, for an output that cannot or must not be written.
 
     ``outputs`` pairs the name of an option with its file, or None. ``inputs`` must stay as they
-    are; other files that exist may be replaced with ``overwrite``, or if their option is
-    ``resumed``. With ``folders`` an output may be a folder.
+    are; other files that exist may be replaced with ``overwrite``. A checkpoint may exist: learning
+    resumes from it. With ``folders`` an output may be a folder.
     """
     taken = {path.resolve(): f"the input {path}" for path in inputs}
     for option, path in outputs:
@@ -46,7 +45,7 @@ def check_places(
             raise ValueError(
                 f"{option} {path} would overwrite {taken[path.resolve()]}; give another name."
             )
-        if path.exists() and not overwrite and option not in resumed:
+        if path.exists() and not overwrite and option != "--checkpoint":
             raise ValueError(
                 f"{option} {path} already exists; give another name, or --overwrite to replace it."
             )
@@ -94,10 +93,8 @@ class _Announcement(logging.Handler):
     def __init__(self, output: Output) -> None:
         super().__init__(logging.INFO)
         self.output = output
-        self.is_told = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell people, once."""
-        if not self.is_told:
-            self.is_told = True
-            self.output.mention(_COMPILING)
+        """Tell people, and be gone."""
+        logging.getLogger("kronlearn.cuda").removeHandler(self)
+        self.output.say(_COMPILING, aside=True)

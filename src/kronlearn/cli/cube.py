@@ -15,8 +15,10 @@ from kronlearn.cli import options as opt
 from kronlearn.cli.checks import check_places, use_device
 from kronlearn.cli.learn import learn_and_save
 from kronlearn.cli.output import Output, counted, facts_table, times
+from kronlearn.cli.report import Page, save_report
 from kronlearn.hyperspectral.learning import default_atoms
 from kronlearn.io.cubes import Cube, open_cube
+from kronlearn.io.stored import StoredArrayError, open_array
 from kronlearn.io.writers import places_for
 
 __all__ = ["cube"]
@@ -76,10 +78,8 @@ def info(
         ("in memory", f"{record['bytes'] / 1e6:.3g} MB"),
     ]
     if noise:
-        with output.progress("Estimating noise", 1):
-            sigma = kl.hyperspectral.estimate_noise(found, n_jobs=n_jobs)
-        record["sigma"] = sigma
-        facts.append(("noise level", _level(sigma)))
+        record["sigma"] = kl.hyperspectral.estimate_noise(found, n_jobs=n_jobs)
+        facts.append(("noise level", _level(record["sigma"])))
     output.say(facts_table(facts))
     output.finish(record)
 
@@ -87,10 +87,6 @@ def info(
 @cube.command("learn")
 def learn(
     path: File,
-    model: Annotated[
-        Path | None,
-        typer.Argument(metavar="MODEL", help="The model file to write, instead of --output."),
-    ] = None,
     output: opt.Model = Path("model.safetensors"),
     patch: Annotated[
         str,
@@ -129,22 +125,22 @@ def learn(
 ) -> None:
     """Learn a dictionary from all patches of a cube and save it.
 
-    The cube is read in blocks of rows and need not fit into memory. Ctrl-C or SIGTERM ends
-    learning and saves the dictionary of the last finished iteration.
+    The dictionary serves sparse coding; cube denoise needs none. The cube is read in blocks of
+    rows and need not fit into memory. Ctrl-C or SIGTERM ends learning and saves the dictionary of
+    the last finished iteration.
     """
     given = locals()
     shown = Output(as_json, quiet)
     use_device(device, shown)
-    place = model or output
-    places = [("MODEL" if model else "--output", place), ("--checkpoint", checkpoint)]
-    check_places(places, [path], overwrite, resumed=["--checkpoint"])
+    places = [("--output", output), ("--checkpoint", checkpoint)]
+    check_places(places, [path], overwrite)
     found = _open(path, band_axis, dataset, nodata, shown)
     sizes = opt.parse_sizes("--patch", patch)
     shape = (sizes, sizes) if isinstance(sizes, int) else sizes or (8, 8)
     patches = kl.hyperspectral.CubePatches(found, shape, remove_means=remove_means)
     n_atoms = opt.parse_sizes("--atoms", atoms) or default_atoms(shape, structure)
     origin = {"input": str(path), "cube": found.shape, "remove_means": remove_means}
-    learn_and_save(given, n_atoms, patches, place, origin, shown)
+    learn_and_save(given, n_atoms, patches, origin, shown)
 
 
 @cube.command("denoise")
@@ -171,6 +167,7 @@ def denoise(
             metavar="FILE", help="Reference cube to report PSNR, SSIM and spectral angle against."
         ),
     ] = None,
+    report: opt.Report = None,
     band_axis: opt.BandAxis = None,
     dataset: opt.Dataset = None,
     nodata: opt.NoData = None,
@@ -193,6 +190,7 @@ def denoise(
     files = [output.parent / file.name for file in places_for(output, found.stored)]
     read = [*found.stored.files, path, *([clean] if clean else [])]
     check_places([("OUT", file) for file in files], read, overwrite, folders=True)
+    check_places([("--report", report)], [*read, *files], overwrite)
     given = _sigma(sigma, found)
     reference = None if clean is None else _reference(clean, path, found, band_axis)
     with shown.stages(path.name) as progress:
@@ -209,13 +207,17 @@ def denoise(
         ("time", f"{sum(result.seconds.values()):.3g} s"),
     ]
     scores = {}
+    after = _written(output, found)
     if reference is not None:
-        after = open_cube(output, found.band_axis, dataset, found.nodata)
         for name, some in {"before": found, "after": after}.items():
             score = kl.hyperspectral.compare(reference, some)
             facts.append((name, str(score)))
             means = {"psnr": score.mean_psnr, "ssim": score.mean_ssim, "angle": score.mean_angle}
             scores[name] = means
+    if report is not None:
+        told = [(name, str(value)) for name, value in facts if value is not None]
+        save_report(_page(f"Denoised: {path.name}", found, after, told, result), report, overwrite)
+        files.append(report)
     shown.say(path)
     shown.say(facts_table([*facts, ("saved as", ", ".join(map(str, files)))]))
     shown.finish(
@@ -250,15 +252,40 @@ def _open(
     return found
 
 
+def _written(output: Path, found: Cube) -> Cube:
+    """The cube that was written: its format may have no names, and an order of its own."""
+    try:
+        stored = open_array(output, found.stored.dataset)
+    except StoredArrayError:
+        stored = open_array(output)
+    band_axis = found.band_axis if stored.band_axis is None else None
+    return open_cube(stored, band_axis, nodata=found.nodata)
+
+
 def _reference(clean: Path, path: Path, found: Cube, band_axis: int | None) -> Cube:
     # Its bands lie where the cube's do, unless its own file knows.
-    reference = open_cube(clean, band_axis)
+    stored = open_array(clean)
+    reference = open_cube(stored, band_axis if stored.band_axis is None else None)
     if reference.shape != found.shape:
         raise ValueError(
             f"--clean {clean} is {_described(reference)}; it must be like {path}, "
             f"{_described(found)}."
         )
     return reference
+
+
+def _page(title: str, before: Cube, after: Cube, facts: list[tuple[str, str]], result: Any) -> Page:
+    """What a report shows of a cube: the band with the median noise."""
+    n_known = np.count_nonzero(np.isfinite(result.sigma))
+    band = int(np.argsort(result.sigma)[n_known // 2])
+    note = f"Band {band + 1} of {before.shape[2]} is shown, which has the median noise."
+    return Page(title, _band(before, band), _band(after, band), facts, result.seconds, notes=[note])
+
+
+def _band(cube: Cube, band: int) -> NDArray[Any]:
+    """A band as an image (rows, columns), with NaN for missing values."""
+    values, valid = cube.read_checked(slice(0, cube.shape[0]), bands=slice(band, band + 1))
+    return values[..., 0] if valid is None else np.where(valid, values, np.nan)[..., 0]
 
 
 def _sigma(text: str | None, found: Cube) -> float | NDArray[np.float64] | None:

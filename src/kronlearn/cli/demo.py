@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 from skimage import data
 
 import kronlearn as kl
 from kronlearn.cli import options as opt
-from kronlearn.cli.drawing import convergence_figure, save_figure
-from kronlearn.cli.output import Output, facts_table, times
+from kronlearn.cli.output import Output, facts_table, save_figure, times
 from kronlearn.cli.record import thinned_history
 from kronlearn.core.init import dct_factor
-from kronlearn.experiments.data import psnr
+from kronlearn.experiments.data import noisy, psnr
 from kronlearn.io.model_files import save_dictionary
 from kronlearn.plots import ComparisonDisplay, DictionaryDisplay
+from kronlearn.plots.convergence import convergence_figure
 
 __all__ = ["demo"]
 
@@ -29,12 +28,10 @@ SPARSITY = 6
 
 
 def demo(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write to.")
-    ] = Path("kronlearn-demo"),
+    output: opt.Folder = Path("kronlearn-demo"),
     quick: opt.Quick = False,
     n_jobs: opt.Jobs = None,
-    seed: opt.FixedSeed = 0,
+    seed: opt.Seed = 0,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -97,22 +94,26 @@ def _cosines(n: int) -> kl.KroneckerDictionary:
 
 
 def _denoise(
-    image: NDArray[np.float32], name: str, n_jobs: int | None, seed: int, file: Path, output: Output
+    image: NDArray[np.float32],
+    name: str,
+    n_jobs: int | None,
+    seed: int | None,
+    file: Path,
+    output: Output,
 ) -> dict[str, Any]:
     """Add noise to the image, remove it again, draw both; what it did and how long it took."""
-    noise = np.random.default_rng(seed).standard_normal(image.shape, np.float32)
-    noisy = image + np.float32(SIGMA) * noise
+    degraded = noisy(image, SIGMA, seed)
     start = time.perf_counter()
     with output.stages("Denoising") as progress:
-        result = kl.images.denoise(noisy, random_state=seed, n_jobs=n_jobs, progress=progress)
+        result = kl.images.denoise(degraded, random_state=seed, n_jobs=n_jobs, progress=progress)
     seconds = time.perf_counter() - start
-    before, after = psnr(image, noisy), psnr(image, result)
+    before, after = psnr(image, degraded), psnr(image, result)
     output.say(
         f"Noise of {SIGMA} grey levels added to {name} ({times(image.shape)} pixels) and removed "
         f"again: {before:.2f} dB → {after:.2f} dB, in {seconds:.2f} s."
     )
     names = (f"noisy, {before:.1f} dB", f"denoised, {after:.1f} dB")
-    figure = ComparisonDisplay(noisy, result, image, names).plot().figure_
+    figure = ComparisonDisplay(degraded, result, image, names).plot().figure_
     save_figure(figure, file, overwrite=True, dpi=150)
     found = {"psnr_before": before, "psnr_after": after, "seconds": seconds}
     return {"image": name, "shape": image.shape, **found}

@@ -30,8 +30,8 @@ def denoise(
         ),
     ] = None,
     dictionary: opt.Dictionary = None,
-    patch: opt.ImagePatch = None,
-    atoms: opt.ImageAtoms = None,
+    patch: opt.Patch = None,
+    atoms: opt.Atoms = None,
     gain: Annotated[
         float | None,
         typer.Option(
@@ -41,15 +41,7 @@ def denoise(
             show_default="about 1.1",
         ),
     ] = None,
-    stages: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=2,
-            metavar="1|2",
-            help="Number of stages; 1 is faster, and 0.3 to 1 dB worse.",
-        ),
-    ] = 2,
+    stages: opt.Stages = 2,
     clean: opt.Clean = None,
     add_noise: Annotated[
         float | None,
@@ -61,7 +53,7 @@ def denoise(
     report: opt.Report = None,
     comparison: opt.Comparison = None,
     save_dictionary: opt.SaveDictionary = None,
-    seed: opt.FixedSeed = 0,
+    seed: opt.Seed = 0,
     n_jobs: opt.Jobs = None,
     device: opt.Device = "cpu",
     overwrite: opt.Overwrite = False,

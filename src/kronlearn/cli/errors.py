@@ -48,12 +48,12 @@ def report(problem: Exception) -> int:
         code, text = int(problem.exit_code), str(problem.format_message())
         text = text.replace(": Value error, ", ": ")
         context = getattr(problem, "ctx", None)
-        if text.startswith("Missing argument") and context is not None:
+        if context is not None and text.startswith(("Missing argument", "Got unexpected extra")):
             usage = context.get_usage()
             # Where several inputs may come first, the parser misses the wrong argument.
             if "... {OUT}" in usage:
                 text = "Both IN and OUT are needed."
-            text += " " + usage
+            text = f"{text.rstrip('.')}. {usage}"
     if text:
         # A file name in it may hold what a terminal would obey.
         line = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from kronlearn.cli.output import Output, counted, facts_of, facts_table, times
 from kronlearn.cli.record import atom_usage, learned_record, thinned_history
 from kronlearn.core.source import Source
 from kronlearn.engines.samples import open_samples, source_of
+from kronlearn.experiments.data import find_images
 from kronlearn.io.model_files import save_dictionary
 from kronlearn.io.stored import StoredArray, format_by_ending, open_array
 
@@ -42,22 +42,8 @@ def learn(
         ),
     ],
     output: opt.Model = Path("model.safetensors"),
-    patch: Annotated[
-        str | None,
-        typer.Option(
-            metavar="8x8",
-            help="Shape of a patch; a single number makes it square.",
-            show_default="8x8 for images, the array's own",
-        ),
-    ] = None,
-    atoms: Annotated[
-        str | None,
-        typer.Option(
-            metavar="16x16",
-            help="Atoms per mode.",
-            show_default="twice the patch; equal to the patch if orthonormal",
-        ),
-    ] = None,
+    patch: opt.Patch = None,
+    atoms: opt.Atoms = None,
     sparsity: opt.Sparsity = None,
     tol: opt.Tol = None,
     stride: Annotated[
@@ -125,12 +111,7 @@ def learn(
     shown = Output(as_json, quiet)
     use_device(device, shown)
     paths = _paths(inputs, shown)
-    check_places(
-        [("--output", output), ("--checkpoint", checkpoint)],
-        paths,
-        overwrite,
-        resumed=["--checkpoint"],
-    )
+    check_places([("--output", output), ("--checkpoint", checkpoint)], paths, overwrite)
     sizes = opt.parse_sizes("--patch", patch)
     arrays = [path for path in paths if format_by_ending(path) in _ARRAYS]
     if arrays:
@@ -164,14 +145,13 @@ def learn(
             )
     n_atoms = _atoms(opt.parse_sizes("--atoms", atoms), data.patch_shape, structure, colour)
     origin = {"inputs": [path.name for path in inputs[:_MAX_NAMES]]}
-    learn_and_save(given, n_atoms, data, output, origin, shown)
+    learn_and_save(given, n_atoms, data, origin, shown)
 
 
 def learn_and_save(
     given: Mapping[str, Any],
     n_atoms: int | tuple[int, ...],
     samples: Source,
-    place: Path,
     origin: Mapping[str, Any],
     output: Output,
 ) -> None:
@@ -181,7 +161,7 @@ def learn_and_save(
     is raised again. ``given`` is what the command was given; ``origin`` says where the samples
     come from.
     """
-    sparsity, tol = given["sparsity"], given["tol"]
+    place, sparsity, tol = given["output"], given["sparsity"], given["tol"]
     same = ("structure", "method", "max_iter", "n_jobs", "device", "time_budget", "checkpoint")
     model = kl.KroneckerDictionaryLearning(
         n_atoms,
@@ -219,7 +199,7 @@ def _paths(inputs: list[Path], output: Output) -> list[Path]:
     paths = []
     for path in inputs:
         is_folder = path.is_dir() and format_by_ending(path) not in _ARRAYS
-        found = patches.find_images(path) if is_folder else [path]
+        found = find_images(path) if is_folder else [path]
         if is_folder:
             output.say(f"Found {counted(len(found), 'image')} in {path}")
         paths += found
@@ -240,8 +220,6 @@ def _image_patch(sizes: int | tuple[int, ...] | None, colour: bool) -> tuple[int
 
 def _array_patches(path: Path, dataset: str | None, sizes: int | tuple[int, ...] | None) -> Source:
     """The samples of a file; rows become patches of the shape that was given."""
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist.")
     stored = open_samples(open_array(path, dataset))
     assert isinstance(stored, StoredArray)
     found = tuple(stored.shape[1:])
@@ -255,11 +233,7 @@ def _array_patches(path: Path, dataset: str | None, sizes: int | tuple[int, ...]
         # A square patch, or a mode of its own if that fits.
         square = (shape,) * max(2, len(found))
         shape = (shape,) if found == (shape,) else square
-    if found != shape and found != (math.prod(shape),):
-        raise ValueError(
-            f"--patch {times(shape)} does not fit the array of shape {stored.shape} in {path}."
-        )
-    return source_of(stored, shape)
+    return source_of(stored, shape, str(path))
 
 
 def _atoms(

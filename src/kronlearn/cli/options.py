@@ -51,8 +51,30 @@ Device = Annotated[
     typer.Option(metavar="NAME", help="Where to compute: cpu, or cuda for an NVIDIA GPU."),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Use little data and few repetitions.")]
+Folder = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write to.")
+]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", "-f", help="Replace files that already exist.")
+]
+
+# learn, denoise and inpaint
+
+Patch = Annotated[
+    str | None,
+    typer.Option(
+        metavar="8x8",
+        help="Shape of a patch; a single number makes it square.",
+        show_default="depends on the input",
+    ),
+]
+Atoms = Annotated[
+    str | None,
+    typer.Option(
+        metavar="16x16",
+        help="Atoms per mode.",
+        show_default="about twice the patch; equal to it if orthonormal",
+    ),
 ]
 
 # learn and cube learn
@@ -102,10 +124,17 @@ Seed = Annotated[
 # denoise and inpaint
 
 Images = Annotated[
-    list[Path], typer.Argument(metavar="IN", help="An image, or several if OUT is a folder.")
+    list[Path],
+    typer.Argument(
+        metavar="IN", help="An image, or several if OUT is a folder; - is standard input."
+    ),
 ]
 Restored = Annotated[
-    Path, typer.Argument(metavar="OUT", help="The image to write, in the data type of the input.")
+    Path,
+    typer.Argument(
+        metavar="OUT",
+        help="The image to write, in the data type of the input; - is standard output, as PNG.",
+    ),
 ]
 Dictionary = Annotated[
     Path | None,
@@ -115,17 +144,8 @@ Dictionary = Annotated[
         show_default="learned from the image",
     ),
 ]
-ImagePatch = Annotated[
-    str | None,
-    typer.Option(
-        metavar="8x8",
-        help="Shape of a patch; a single number makes it square.",
-        show_default="depends on the image",
-    ),
-]
-ImageAtoms = Annotated[
-    str | None,
-    typer.Option(metavar="16x16", help="Atoms per axis.", show_default="about twice the patch"),
+Stages = Annotated[
+    int, typer.Option(min=1, max=2, metavar="1|2", help="1 is faster, 2 is more accurate.")
 ]
 Clean = Annotated[
     Path | None,
@@ -146,7 +166,6 @@ Comparison = Annotated[
 SaveDictionary = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Save the dictionary as a model file.")
 ]
-FixedSeed = Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the random numbers.")]
 
 # Files that hold arrays
 
@@ -185,6 +204,15 @@ def parse_sizes(option: str, text: str | None) -> int | tuple[int, ...] | None:
         raise ValueError(f"{option} {text} is not a size; write one number per mode, as in 8x8.")
     sizes = tuple(int(size) for size in re.split("[x×,]", text))
     return sizes[0] if len(sizes) == 1 else sizes
+
+
+def parse_counts(option: str, text: str | None) -> list[int] | None:
+    """``1,2,4`` as [1, 2, 4]."""
+    if text is None:
+        return None
+    if not re.fullmatch(r" *[1-9]\d* *(, *[1-9]\d* *)*", text):
+        raise ValueError(f"{option} {text} is not a list of numbers; write it as in 1,2,4.")
+    return [int(number) for number in text.split(",")]
 
 
 def parse_case(text: str) -> tuple[int, int, int]:

@@ -1,14 +1,14 @@
-"""What commands print: text for people, JSON for programs, progress in a terminal."""
+"""What commands print and draw: text, pictures, JSON for programs, progress in a terminal."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,9 @@ from rich.progress import (
 )
 from rich.table import Table
 
-__all__ = ["Output", "counted", "facts_of", "facts_table", "times"]
+from kronlearn.io.atomic import atomic_write
+
+__all__ = ["Output", "counted", "facts_of", "facts_table", "save_figure", "times"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Output:
     as_json: bool = False
     #: Print nothing but JSON, if asked for, and errors.
     quiet: bool = False
+    #: Print text for people on the error stream: standard output holds an image.
+    aside: bool = False
     _console: Console = field(default_factory=lambda: _console(stderr=False))
     _progress_console: Console = field(default_factory=lambda: _console(stderr=True))
 
@@ -44,15 +48,11 @@ class Output:
             # Until the command ends; the command line restores the filters.
             warnings.simplefilter("ignore")
 
-    def say(self, *what: Any) -> None:
-        """Print text or tables for people."""
+    def say(self, *what: Any, aside: bool = False) -> None:
+        """Print text or tables for people; ``aside``, on the error stream."""
         if not (self.as_json or self.quiet):
-            self._console.print(*what)
-
-    def mention(self, text: str) -> None:
-        """Tell people something during the work, on the error stream."""
-        if not (self.as_json or self.quiet):
-            print(text, file=sys.stderr)
+            console = self._progress_console if aside or self.aside else self._console
+            console.print(*what)
 
     def finish(self, record: dict[str, Any]) -> None:
         """Print the record as JSON, if that is wanted."""
@@ -165,3 +165,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+
+
+def save_figure(figure: Any, path: Path, overwrite: bool, dpi: float = 200) -> None:
+    """Write a figure to an image file, and forget it."""
+    from matplotlib import pyplot
+
+    with atomic_write(path, overwrite=overwrite) as (place,):
+        figure.savefig(place, dpi=dpi)
+    pyplot.close(figure)

@@ -12,23 +12,9 @@ from numpy.typing import NDArray
 from kronlearn.core.source import Source
 from kronlearn.engines.samples import source_of
 from kronlearn.images.patch_grid import PatchGrid, without_means
-from kronlearn.io.images import READABLE, Picture, gray_levels, luminance, read_picture
+from kronlearn.io.images import Picture, gray_levels, luminance, read_picture
 
-__all__ = ["drawn_patches", "find_images"]
-
-
-def find_images(path: Path) -> list[Path]:
-    """The image files in a folder and the folders in it, in the order of their names."""
-    found = [
-        file
-        for file in path.rglob("*")
-        if file.suffix.lower() in READABLE
-        and file.is_file()
-        and not any(part.startswith(".") for part in file.relative_to(path).parts)
-    ]
-    if not found:
-        raise ValueError(f"{path} contains no images of these kinds: {', '.join(READABLE)}.")
-    return sorted(found)
+__all__ = ["drawn_patches"]
 
 
 def drawn_patches(

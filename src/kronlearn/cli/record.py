@@ -11,18 +11,10 @@ from numpy.typing import NDArray
 import kronlearn as kl
 from kronlearn.core.source import Source
 
-__all__ = [
-    "atom_usage",
-    "fitted_entry",
-    "history_in",
-    "learned_record",
-    "thinned_history",
-    "usage_in",
-]
+__all__ = ["atom_usage", "history_in", "learned_record", "thinned_history", "usage_in"]
 
 # Iterations that a model file remembers; a curve through more looks the same.
 _MAX_POINTS = 200
-_DIGITS = 5
 # Samples that the use of the atoms is counted in.
 _MAX_CODED = 20_000
 _RUNS = 50
@@ -66,7 +58,7 @@ def thinned_history(history: Mapping[str, Sequence[float]]) -> dict[str, list[fl
     """RMSE, nonzeros and seconds of at most 200 iterations, from the start (0) to the last."""
     n_points = len(history["rmse"])
     chosen = np.unique(np.linspace(0, n_points - 1, min(n_points, _MAX_POINTS)).astype(int))
-    curves = {name: [_rounded(history[name][i]) for i in chosen] for name in _CURVES}
+    curves = {name: [float(f"{history[name][i]:.5g}") for i in chosen] for name in _CURVES}
     return {"iteration": chosen.tolist(), **curves}
 
 
@@ -129,7 +121,3 @@ def _numbers(values: Any) -> list[Any]:
     if not isinstance(values, list) or not all(type(value) in (int, float) for value in values):
         raise TypeError("not a list of numbers")
     return values
-
-
-def _rounded(number: float) -> float:
-    return float(f"{number:.{_DIGITS}g}")

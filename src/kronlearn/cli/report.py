@@ -1,4 +1,4 @@
-"""One self-contained HTML page about what was done to an image."""
+"""One self-contained HTML page about what was done to an image or a cube."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import kronlearn as kl
-from kronlearn.cli.drawing import convergence_figure
 from kronlearn.cli.output import facts_of
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.io.atomic import atomic_write
 from kronlearn.plots import DictionaryDisplay
 from kronlearn.plots.comparison import difference_limit, scaled, shown_range
+from kronlearn.plots.convergence import convergence_figure
 
-__all__ = ["Page", "render", "save_report"]
+__all__ = ["OF_RESULTS", "Page", "render", "save_report"]
 
 # Longer sides are shown smaller, and small images larger, by a whole number.
 _MAX_SIDE = 1600
@@ -33,6 +33,9 @@ _MIN_WIDTH = 320
 
 # A colour that few images have, so that missing pixels stand out.
 _MISSING = (214, 51, 132)
+
+#: What a page takes from ``Denoised`` or ``Inpainted`` as it is.
+OF_RESULTS = ("seconds", "settings", "dictionary", "history")
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,11 @@ class Page:
     after: NDArray[Any]
     #: Names and values.
     facts: list[tuple[str, str]]
-    #: ``Denoised`` or ``Inpainted``.
-    result: Any
+    #: The time that each stage took.
+    seconds: Mapping[str, float]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    dictionary: Dictionary | None = None
+    history: Mapping[str, Any] | None = None
     #: Where pixels were missing, (rows, columns).
     missing: NDArray[np.bool_] | None = None
     reference: NDArray[Any] | None = None
@@ -98,24 +104,22 @@ def _notes(page: Page, low: float, high: float) -> list[str]:
 
 def _sections(page: Page) -> Iterable[str]:
     """Rows of one or two sections."""
-    pictures, result = [], page.result
+    pictures = []
     if page.missing is None:
         what = "After minus before: what was changed. "
         pictures.append(_section("Difference", _difference(page.before, page.after, what)))
     elif page.reference is not None:
         what = "After minus reference: what is not as it should be. "
         pictures.append(_section("Difference", _difference(page.reference, page.after, what)))
-    if result.dictionary is not None:
-        pictures.append(_section("Dictionary", _dictionary_figure(result.dictionary)))
+    if page.dictionary is not None:
+        pictures.append(_section("Dictionary", _dictionary_figure(page.dictionary)))
     yield _row(pictures)
-    if result.history is not None and len(result.history["rmse"]):
-        yield _section("Learning", _convergence(result.history))
-    seconds = {**result.seconds, "together": sum(result.seconds.values())}
-    times = [(name, f"{value:.3f} s") for name, value in seconds.items()]
-    tables = (
-        _section("Settings", _table(facts_of(result.settings), "text")),
-        _section("Time", _table(times, "number")),
-    )
+    if page.history is not None and len(page.history["rmse"]):
+        yield _section("Learning", _convergence(page.history))
+    seconds = {**page.seconds, "together": sum(page.seconds.values())}
+    tables = [_section("Time", _table([(n, f"{s:.3f} s") for n, s in seconds.items()], "number"))]
+    if page.settings:
+        tables.insert(0, _section("Settings", _table(facts_of(page.settings), "text")))
     yield _row(tables)
 
 

@@ -9,18 +9,14 @@ from typing import Annotated
 import typer
 
 from kronlearn.cli.bench import Cube, Images, print_report, run_experiment
-from kronlearn.cli.options import Jobs, Json, Quiet
+from kronlearn.cli.options import Folder, Jobs, Json, Quick, Quiet, parse_counts
+from kronlearn.cli.output import Output
+from kronlearn.experiments.report import join
 
 __all__ = ["reproduce"]
 
 reproduce = typer.Typer(help="Reproduce the paper's experiments.", no_args_is_help=True)
 
-Place = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write to.")
-]
-Quick = Annotated[
-    bool, typer.Option("--quick", help="Use little data, few iterations and few methods.")
-]
 Draws = Annotated[
     int, typer.Option(min=1, metavar="N", help="Number of draws of the patches or the noise.")
 ]
@@ -50,22 +46,16 @@ _COMPARISONS = {
     "figure2": "Compare the RMSE of held-out samples for 8, 16 and 24 atoms per mode: Figure 2.",
 }
 _FILES = (
-    "Writes {}.md, and comparison.csv, which table1, figure1 and figure2 share. Results that are "
-    "already in comparison.csv are not computed again."
+    "The folder of --images must have lena.png, peppers.png and boat.png. Writes {}.md, and "
+    "comparison.csv, which table1, figure1 and figure2 share. Results that are already in "
+    "comparison.csv are not computed again."
 )
 
 
 def _comparison(experiment: str) -> Callable[..., None]:
     def command(
-        images: Annotated[
-            Path | None,
-            typer.Option(
-                metavar="FOLDER",
-                help="A folder with lena.png, peppers.png and boat.png.",
-                show_default="images of scikit-image",
-            ),
-        ] = None,
-        output: Place = Path("comparison"),
+        images: Images = None,
+        output: Folder = Path("comparison"),
         draws: Draws = 5,
         methods: Annotated[
             str | None,
@@ -91,7 +81,7 @@ for _name, _text in _COMPARISONS.items():
 @reproduce.command("table2")
 def table2(
     images: Images = None,
-    output: Place = Path("table2"),
+    output: Folder = Path("table2"),
     jobs: Threads = None,
     iterations: Iterations = None,
     only_report: OnlyReport = False,
@@ -104,7 +94,8 @@ def table2(
     Writes table2.csv, and table2.md, which also has the paper's numbers. Results for this machine
     that are already in table2.csv are not measured again.
     """
-    run_experiment("speedup", locals() | {"experiment": "table2"})
+    given = locals() | {"jobs": parse_counts("--jobs", jobs)}
+    run_experiment("speedup", given | {"experiment": "table2"})
 
 
 @reproduce.command("table3")
@@ -117,11 +108,9 @@ def table3(
             "some of them.",
         ),
     ],
-    output: Place = Path("table3"),
+    output: Folder = Path("table3"),
     draws: Draws = 5,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="One draw of the noise, at σ = 20 only.")
-    ] = False,
+    quick: Quick = False,
     n_jobs: Jobs = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -140,7 +129,7 @@ def table4(
     scale: Annotated[
         float, typer.Option(metavar="X", help="Fraction of the paper's 3,913,140 patches.")
     ] = 1.0,
-    output: Place = Path("table4"),
+    output: Folder = Path("table4"),
     jobs: Threads = None,
     iterations: Iterations = None,
     only_report: OnlyReport = False,
@@ -154,7 +143,8 @@ def table4(
     table4.md, which also has the paper's numbers. Results for this machine that are already in
     table4.csv are not measured again.
     """
-    run_experiment("speedup", locals() | {"experiment": "table4"})
+    given = locals() | {"jobs": parse_counts("--jobs", jobs)}
+    run_experiment("speedup", given | {"experiment": "table4"})
 
 
 @reproduce.command("results")
@@ -167,7 +157,4 @@ def results(
 
     Takes the reports of table1, figure1, figure2, table2, table3 and table4 that the folder has.
     """
-    from kronlearn.cli.output import Output
-    from kronlearn.experiments.report import join
-
     print_report(join(folder), Output(as_json, quiet))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -12,19 +14,24 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cli.checks import check_drawable, check_places, use_device
-from kronlearn.cli.drawing import save_figure
 from kronlearn.cli.errors import report
 from kronlearn.cli.options import parse_sizes
-from kronlearn.cli.output import Output, facts_table, times
+from kronlearn.cli.output import Output, facts_table, save_figure, times
 from kronlearn.cli.quality import decibels, quality, score_facts
 from kronlearn.cli.record import thinned_history
-from kronlearn.cli.report import Page, save_report
+from kronlearn.cli.report import OF_RESULTS, Page, save_report
 from kronlearn.io.conversion import converted
-from kronlearn.io.images import Picture, check_writable, read_picture, write_picture
+from kronlearn.io.images import Picture, check_writable, read_picture, save_picture, write_picture
 from kronlearn.io.model_files import load_dictionary, save_dictionary
 from kronlearn.plots import ComparisonDisplay
 
 __all__ = ["Restored", "restore_files", "values"]
+
+# In place of a file: standard input or output.
+_STANDARD = Path("-")
+
+# The first bytes of files that are told from others by their endings.
+_ENDINGS = {b"\x93NUMPY": ".npy", b"II*\0": ".tif", b"MM\0*": ".tif", b"II+\0": ".tif"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,10 @@ def restore_files(
     ``done`` is what is done to an image, "Denoised"; ``given`` is what the command was given.
     ``read_too``, as the other inputs, is not overwritten.
     """
-    output = Output(given["as_json"], given["quiet"])
+    to_standard = given["output"] == _STANDARD
+    if to_standard and given["as_json"]:
+        raise ValueError("OUT - and --json both write to standard output; give OUT a file name.")
+    output = Output(given["as_json"], given["quiet"], aside=to_standard)
     use_device(given["device"], output)
     inputs, clean = given["inputs"], given["clean"]
     extras = {
@@ -75,15 +85,16 @@ def restore_files(
             if path is not None:
                 raise ValueError(f"{option} is for one image; {len(pairs)} were given.")
     read = [path for path in (clean, given["dictionary"], read_too, *inputs) if path]
-    outputs = [("OUT", place) for _, place in pairs]
+    outputs = [("OUT", place) for _, place in pairs if not to_standard]
     check_places([*outputs, *extras.items()], read, given["overwrite"])
     check_drawable("--comparison", given["comparison"])
     arguments = _arguments(given)
     records = []
     for path, place in pairs:
         try:
-            picture = read_picture(path)
-            for note in (*picture.notes, *check_writable(place, picture)):
+            picture = _read(path)
+            target = Path("-.png") if to_standard else place
+            for note in (*picture.notes, *check_writable(target, picture)):
                 output.say(note)
             reference = _reference(clean, picture)
             _check_colour(given["dictionary"], arguments.get("dictionary"), path, picture)
@@ -94,8 +105,7 @@ def restore_files(
                 except ValueError as problem:
                     raise ValueError(f"{path}: {problem}") from problem
             title = f"{done}: {path.name}"
-            record = _write(restored, picture, title, path, place, given, output)
-            records.append(record)
+            records.append(_write(restored, picture, title, path, place, given, output))
         except (ValueError, OSError) as problem:
             if len(pairs) == 1:
                 raise
@@ -105,6 +115,26 @@ def restore_files(
     if len(records) < len(pairs):
         failed = len(pairs) - len(records)
         raise ValueError(f"{failed} of {len(pairs)} images could not be restored.")
+
+
+def _read(path: Path) -> Picture:
+    """The image in a file or on standard input."""
+    if path != _STANDARD:
+        return read_picture(path)
+    data = sys.stdin.buffer.read()
+    ending = next((e for start, e in _ENDINGS.items() if data.startswith(start)), "")
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / f"stdin{ending}"
+        copy.write_bytes(data)
+        return read_picture(copy)
+
+
+def _write_to_stdout(picture: Picture) -> None:
+    """Write an image to standard output, as PNG."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "stdout.png"
+        save_picture(file, picture)
+        sys.stdout.buffer.write(file.read_bytes())
 
 
 def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,7 +169,7 @@ def _check_colour(place: Path | None, dictionary: Any, path: Path, picture: Pict
 def _pairs(inputs: list[Path], place: Path) -> list[tuple[Path, Path]]:
     """What to read, and where to write it to."""
     several = len(inputs) > 1
-    if several and not place.exists() and not place.suffix:
+    if several and place != _STANDARD and not place.exists() and not place.suffix:
         place.mkdir()
     if place.is_dir():
         names = [path.name for path in inputs]
@@ -167,7 +197,10 @@ def _write(
     if restored.mask is not None and picture.alpha is not None:
         # What was filled in is to be seen.
         after = replace(after, alpha=np.where(restored.mask, picture.alpha.max(), picture.alpha))
-    write_picture(place, after, given["overwrite"])
+    if place == _STANDARD:
+        _write_to_stdout(after)
+    else:
+        write_picture(place, after, given["overwrite"])
     scores = _scores(restored, after)
     seconds = sum(result.seconds.values())
     time = ("time", f"{seconds:.3g} s")
@@ -218,7 +251,7 @@ def _page(title: str, restored: Restored, after: Picture, facts: list[tuple[str,
         before=after.shown(restored.before),
         after=after.shown(after.pixels),
         facts=facts,
-        result=restored.result,
+        **{name: getattr(restored.result, name) for name in OF_RESULTS},
         missing=mask if mask is None or pages == 1 else mask[pages // 2],
         reference=None if reference is None else after.shown(reference.pixels),
         notes=[f"Page {pages // 2 + 1} of {pages} is shown."] if pages > 1 else [],
@@ -246,11 +279,10 @@ def _write_extras(
     if given["report"] is not None:
         save_report(page, given["report"], overwrite)
         written.append(given["report"])
-    result = page.result
-    if given["save_dictionary"] is not None and result.dictionary is not None:
+    if given["save_dictionary"] is not None and page.dictionary is not None:
         info: dict[str, Any] = {"source": source.name, "kronlearn_version": kl.__version__}
-        if result.history is not None:
-            info["history"] = thinned_history(result.history)
-        save_dictionary(result.dictionary, given["save_dictionary"], info=info)
+        if page.history is not None:
+            info["history"] = thinned_history(page.history)
+        save_dictionary(page.dictionary, given["save_dictionary"], info=info)
         written.append(given["save_dictionary"])
     return written

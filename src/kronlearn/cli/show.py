@@ -8,10 +8,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from kronlearn.cli import drawing
 from kronlearn.cli import options as opt
 from kronlearn.cli.checks import check_drawable, check_places
-from kronlearn.cli.output import Output, facts_of, facts_table
+from kronlearn.cli.output import Output, facts_of, facts_table, save_figure
 from kronlearn.cli.record import history_in, usage_in
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.io.model_files import load_dictionary, read_file
@@ -55,9 +54,11 @@ def show(
     if picture is not None:
         from kronlearn.plots import DictionaryDisplay
 
-        drawing.save_figure(DictionaryDisplay(dictionary).plot().figure_, picture, overwrite)
+        save_figure(DictionaryDisplay(dictionary).plot().figure_, picture, overwrite)
     if convergence is not None and history is not None:
-        drawing.save_figure(drawing.convergence_figure({None: history}), convergence, overwrite)
+        from kronlearn.plots.convergence import convergence_figure
+
+        save_figure(convergence_figure({None: history}), convergence, overwrite)
     for _, path in drawings:
         if path is not None:
             output.say(f"Wrote {path}")

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.linear_model import orthogonal_mp_gram
 from threadpoolctl import threadpool_limits
 
 import kronlearn as kl
-from kronlearn.experiments.data import images_in, included_images, perturbed_dct, sampled_patches
+from kronlearn.experiments.data import images_in, perturbed_dct, sampled_patches
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.timing import Progress, benchmark, in_turns, median_seconds
 
@@ -54,14 +55,14 @@ def run(
     quick: bool = False,
 ) -> Report:
     """Time every coder on every case: µs per sample, how many times omp's, and errors."""
-    sources = included_images() if images is None else images_in(images)
+    sources = images_in(images)
     coders: dict[str, tuple[int, Coder]] = {}
     for count in dict.fromkeys((1, threads)):
         for method in ("omp", "ols"):
             name = method if count == 1 else f"{method}, {count} threads"
             coders[name] = (1, partial(_ours, method, count))
-    absent = [name for name, (module, *_) in _OTHERS.items() if find_spec(module) is None]
-    coders |= {name: (n, coder) for name, (_, n, coder) in _OTHERS.items() if name not in absent}
+    absent = ["SPAMS"] if find_spec("spams") is None else []
+    coders |= {name: other for name, other in _OTHERS.items() if name not in absent}
     rows: list[dict[str, Any]] = []
     with threadpool_limits(limits=1):
         for case in cases or (CASES[:2] if quick else CASES):
@@ -87,7 +88,6 @@ def _spams(dictionary: Any, s: int) -> Callable[..., Any]:
 
 
 def _scikit_learn(dictionary: Any, s: int) -> Callable[..., Any]:
-    orthogonal_mp_gram = import_module("sklearn.linear_model").orthogonal_mp_gram
     atoms = dictionary.to_dense()
     gram = atoms.T @ atoms
 
@@ -101,11 +101,11 @@ def _scikit_learn(dictionary: Any, s: int) -> Callable[..., Any]:
     return code
 
 
-# The module of each other coder, how many times fewer samples it gets, since it is about as much
-# slower, and what makes it. SPAMS picks atoms as ols does, scikit-learn as omp does.
-_OTHERS: dict[str, tuple[str, int, Coder]] = {
-    "SPAMS": ("spams", 8, _spams),
-    "scikit-learn": ("sklearn", 400, _scikit_learn),
+# How many times fewer samples another coder gets, since it is about as much slower, and what makes
+# it. SPAMS picks atoms as ols does, scikit-learn as omp does.
+_OTHERS: dict[str, tuple[int, Coder]] = {
+    "SPAMS": (8, _spams),
+    "scikit-learn": (400, _scikit_learn),
 }
 
 

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from kronlearn.experiments.comparison_runs import Result, Setting, results, runs, settings
@@ -25,10 +27,6 @@ from kronlearn.experiments.published import TABLE1, TABLE1_SETTINGS
 from kronlearn.experiments.report import Claim, Outcome, Report, Table, publish
 from kronlearn.experiments.store import deviation, grouped, mean
 from kronlearn.experiments.timing import Progress
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["IMAGES", "TITLES", "by_setting", "claims", "picture", "run", "write"]
 
@@ -114,11 +112,11 @@ def write(
     of_the_paper = tuple(images) == IMAGES
     made = claims(experiment, found)
     notes = [] if of_the_paper else [f"{', '.join(images)} stand in for the paper's images."]
-    notes += ["A quick run is too short, and has too few samples, for conclusions."] * quick
+    too_short = ["A quick run is too short, and has too few samples, for conclusions."] * quick
     title = TITLES[experiment]
     columns = _COLUMNS + (_TIMES if experiment == "table1" else "")
     table = Table.of(title.partition(":")[0], rows, columns)
-    about = [*notes, _about(found, images)]
+    about = [*notes, *too_short, _about(found, images)]
     parts: list[Any] = [*about, table, _ABOUT_THE_PAPER, _JUDGED, made, _METHODS]
     shown = [*notes, *publish(folder, experiment, title, parts, picture(experiment, found))]
     record = {"images": list(images), "images_of_the_paper": of_the_paper, "rows": rows}
@@ -219,8 +217,6 @@ def _curves(at: Setting, draws: Sequence[Result]) -> NDArray[np.float64]:
 
 def picture(experiment: str, found: Found) -> Figure | None:
     """Panels in a row, with one legend below: of "figure1" by setting, of "figure2" by m and s."""
-    from matplotlib.figure import Figure
-
     draws: list[Callable[[Axes], None]] = []
     if experiment == "figure1":
         draws = [partial(_draw_curves, at, methods) for at, methods in found.items()]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from skimage.restoration import denoise_tv_chambolle, denoise_wavelet, estimate_sigma
 from threadpoolctl import threadpool_limits
 
 from kronlearn.experiments.data import read_cube
@@ -113,13 +114,9 @@ def _by_band(
 
 
 def _wavelets(image: Values, sigma: float | None) -> Values:
-    from skimage.restoration import denoise_wavelet
-
     return np.asarray(denoise_wavelet(image, sigma=sigma), np.float32)
 
 
 def _variation(weight: float, image: Values, sigma: float | None) -> Values:
-    from skimage.restoration import denoise_tv_chambolle, estimate_sigma
-
     sigma = estimate_sigma(image) if sigma is None else sigma
     return np.asarray(denoise_tv_chambolle(image / sigma, weight=weight) * sigma, np.float32)

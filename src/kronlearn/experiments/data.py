@@ -24,11 +24,13 @@ from kronlearn.io.images import READABLE, luminance, read_picture
 __all__ = [
     "INCLUDED",
     "cube_shape",
+    "find_images",
     "gray_image",
     "images_in",
     "included_images",
     "large_patches",
     "named_images",
+    "noisy",
     "perturbed_dct",
     "psnr",
     "read_cube",
@@ -67,12 +69,23 @@ def named_images(
     return {name: gray_image(folder / f"{name}.png") for name in names}
 
 
-def images_in(folder: Path) -> list[Image]:
-    """The images of a folder and the folders in it, in the order of their names, as grey images."""
-    files = [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in READABLE]
-    if not files:
-        raise ValueError(f"--images {folder} is not a folder with images ({', '.join(READABLE)}).")
-    return [gray_image(file) for file in files]
+def find_images(folder: Path) -> list[Path]:
+    """The image files in a folder and the folders in it, in the order of their names."""
+    found = [
+        file
+        for file in folder.rglob("*")
+        if file.suffix.lower() in READABLE
+        and file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    ]
+    if not found:
+        raise ValueError(f"{folder} contains no images of these kinds: {', '.join(READABLE)}.")
+    return sorted(found)
+
+
+def images_in(folder: Path | None) -> list[Image]:
+    """The images of a folder and the folders in it as grey images; without one, those included."""
+    return included_images() if folder is None else [gray_image(f) for f in find_images(folder)]
 
 
 def sampled_patches(images: Sequence[Image], shape: tuple[int, int], n_samples: int) -> Image:
@@ -143,6 +156,12 @@ def large_patches(small: Image, shape: Shape, progress: Progress = no_progress) 
             place[...] = strip.transpose(3, 1, 0, 2)
             advance()
     return patches.reshape(-1, _M, _M)
+
+
+def noisy(image: Image, sigma: float, seed: int | None = 0) -> Image:
+    """The image with white noise of this standard deviation."""
+    noise = np.random.default_rng(seed).standard_normal(image.shape, np.float32)
+    return image + np.float32(sigma) * noise
 
 
 def psnr(clean: NDArray[Any], image: NDArray[Any]) -> float:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cuda.device import current_gpu
-from kronlearn.experiments.data import included_images, perturbed_dct, psnr
+from kronlearn.experiments.data import included_images, noisy, perturbed_dct, psnr
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.store import recorded
 from kronlearn.experiments.timing import Progress, benchmark, median_seconds
@@ -75,22 +75,20 @@ _QUICK_SAMPLES = 400
 _ITERATIONS, _ITERATIONS_OF_PROCESSOR = 40, 4
 # Torch tensors of about this many numbers are what batched-omp works with at a time.
 _NUMBERS_AT_A_TIME = 1 << 28
-# The package batched-omp, by its name and by its earlier one.
-_COMPETITORS = ("orthogonal_matching_pursuit_gpu", "batched_omp")
 
 
 def run(
     *,
     progress: Progress,
-    cases: Sequence[str] = (),
+    cases: Sequence[str] = tuple(CASES),
     everything: bool = False,
     csv: Path | None = None,
     repetitions: int = 5,
     quick: bool = False,
 ) -> Report:
-    """Time some of A to E, or all of them, or everything."""
+    """Time some of A to E, or everything."""
     parts: dict[str, Callable[[], Iterator[Row]]] = {
-        name: partial(_case, name, repetitions, quick) for name in cases_named(cases)
+        name: partial(_case, name, repetitions, quick) for name in cases
     }
     if everything:
         parts |= {"whole": _whole, "denoise": _denoise, "streaming": _streaming}
@@ -102,13 +100,13 @@ def run(
                 advance(name)
 
         rows = [asdict(row) for row in recorded(measured(), csv, Row)]
-    module, reason = competitor()
+    found, reason = competitor()
     shown: list[str | Table] = [
         f"GPU {_gpu_name()}; float32, samples on the GPU, or in memory for all cores.",
-        *([] if module else [f"batched-omp {reason}: left out."]),
+        *([] if found else [f"batched-omp {reason}: left out."]),
         Table.of("On a GPU", rows, "what settings value:.4g unit beside:.6g of"),
     ]
-    return benchmark(shown, gpu=_gpu_name(), competitor=module, rows=rows)
+    return benchmark(shown, gpu=_gpu_name(), competitor="batched-omp" if found else None, rows=rows)
 
 
 def cases_named(names: Sequence[str]) -> list[str]:
@@ -143,9 +141,9 @@ def _case(name: str, repetitions: int, quick: bool) -> Iterator[Row]:
     if method == "threshold":
         dictionary = kl.KroneckerDictionary([np.linalg.qr(f)[0] for f in dictionary.factors])
     ours = partial(kl.sparse_code, on_gpu, dictionary, case.s, method=method, device="cuda")
-    row, module = Row(name, "coding", 1e3 * _median(ours, repetitions), "ms"), competitor()[0]
-    if module is not None and method == "omp":
-        other = partial(_batched_omp, module, dictionary, case, on_gpu)
+    row = Row(name, "coding", 1e3 * _median(ours, repetitions), "ms")
+    if competitor()[0] is not None and method == "omp":
+        other = partial(_batched_omp, dictionary, case, on_gpu)
         row = replace(row, beside=1e3 * _median(other, repetitions), of="batched-omp")
     yield row
 
@@ -185,31 +183,23 @@ def _median(work: Callable[[], Any], count: int) -> float:
     return median_seconds(finished, count)
 
 
-def competitor() -> tuple[str | None, str]:
-    """The module of batched-omp if it can be used, otherwise None and why."""
-    reason = "is not installed"
-    for name in filter(find_spec, _COMPETITORS):
-        try:
-            _imported(name)
-        except Exception as problem:
-            # Without PyTorch, or with one for another CUDA, packages fail in ways of their own.
-            reason = f"cannot be imported ({problem})"
-        else:
-            return name, ""
-    return None, reason
+def competitor() -> tuple[Any, str]:
+    """PyTorch and the function of batched-omp that codes; None and why, if they cannot be used."""
+    if find_spec("batched_omp") is None:
+        return None, "is not installed"
+    try:
+        with warnings.catch_warnings():
+            # It warns that it has a new name.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return (import_module("torch"), import_module("batched_omp").run_omp), ""
+    except Exception as problem:
+        # Without PyTorch, or with one for another CUDA, packages fail in ways of their own.
+        return None, f"cannot be imported ({problem})"
 
 
-def _imported(module: str) -> tuple[Any, Any]:
-    """PyTorch, and the function of batched-omp that codes."""
-    with warnings.catch_warnings():
-        # The earlier name is still a package of its own, which warns that it is.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return import_module("torch"), import_module(module).run_omp
-
-
-def _batched_omp(module: str, dictionary: Any, case: Case, on_gpu: Any) -> None:
+def _batched_omp(dictionary: Any, case: Case, on_gpu: Any) -> None:
     """Code all samples by batched-omp, as many at a time as its intermediates allow."""
-    torch, run_omp = _imported(module)
+    torch, run_omp = competitor()[0]
     samples = torch.from_dlpack(on_gpu).reshape(len(on_gpu), -1)
     atoms = torch.as_tensor(dictionary.to_dense(), device=samples.device)
     step = max(1, _NUMBERS_AT_A_TIME // (case.s * dictionary.n_codes))
@@ -231,8 +221,7 @@ def _whole() -> Iterator[Row]:
 def _denoise() -> Iterator[Row]:
     """An image of 512 × 512, from the GPU and from memory, and one of 8192 × 8192."""
     (clean,) = included_images(["camera"])
-    noise = np.random.default_rng(0).standard_normal(clean.shape, np.float32)
-    image = clean + np.float32(_SIGMA) * noise
+    image = noisy(clean, _SIGMA)
     first = kl.images.denoise(image, _SIGMA, patch_size=8, n_atoms=16, stages=1, full=True)
     ready = partial(kl.images.denoise, dictionary=first.dictionary)
     on_gpu = partial(ready, device="cuda")

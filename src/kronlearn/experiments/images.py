@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from skimage.restoration import denoise_nl_means, denoise_tv_chambolle, inpaint_biharmonic
 
 import kronlearn as kl
-from kronlearn.experiments.data import included_images, named_images, psnr
+from kronlearn.experiments.data import included_images, named_images, noisy, psnr
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.timing import (
     Progress,
@@ -71,16 +72,9 @@ def run(
     return benchmark(shown, rows=rows, memory=memory)
 
 
-def _noisy(clean: Image) -> Image:
-    noise = np.random.default_rng(0).standard_normal(clean.shape, np.float32)
-    return clean + np.float32(_SIGMA) * noise
-
-
 def _denoising(clean: Image, quick: bool) -> Methods:
-    from skimage.restoration import denoise_nl_means, denoise_tv_chambolle
-
-    noisy, two = _noisy(clean), {"n_jobs": 2}
-    ours = partial(kl.images.denoise, noisy, _SIGMA)
+    image, two = noisy(clean, _SIGMA), {"n_jobs": 2}
+    ours = partial(kl.images.denoise, image, _SIGMA)
     ready = ours(patch_size=8, n_atoms=16, full=True).dictionary
     methods: Methods = {
         "kronlearn, 2 threads": partial(ours, **two),
@@ -89,19 +83,17 @@ def _denoising(clean: Image, quick: bool) -> Methods:
         "kronlearn, ready dictionary, one stage, 2 threads": partial(
             ours, dictionary=ready, stages=1, **two
         ),
-        "scikit-image, total variation": partial(denoise_tv_chambolle, noisy, weight=1.1 * _SIGMA),
+        "scikit-image, total variation": partial(denoise_tv_chambolle, image, weight=1.1 * _SIGMA),
         "scikit-image, non-local means": partial(
-            denoise_nl_means, noisy, sigma=_SIGMA, h=0.8 * _SIGMA
+            denoise_nl_means, image, sigma=_SIGMA, h=0.8 * _SIGMA
         ),
     }
     if not quick and find_spec("bm3d") is not None:
-        methods["BM3D"] = partial(import_module("bm3d").bm3d, noisy, _SIGMA)
+        methods["BM3D"] = partial(import_module("bm3d").bm3d, image, _SIGMA)
     return methods
 
 
 def _inpainting(clean: Image) -> Methods:
-    from skimage.restoration import inpaint_biharmonic
-
     missing = np.random.default_rng(0).random(clean.shape) < 0.5
     holed = np.where(missing, np.float32(0), clean)
     ours = partial(kl.images.inpaint, holed, missing, n_jobs=2)
@@ -113,11 +105,11 @@ def _inpainting(clean: Image) -> Methods:
 
 
 def _colour(clean: Image) -> Methods:
-    noisy = _noisy(clean)
+    image = noisy(clean, _SIGMA)
     ours = partial(kl.images.denoise, sigma=_SIGMA, n_jobs=2)
     return {
-        "together": partial(ours, noisy, channel_axis=-1),
-        "channel by channel": lambda: np.stack([ours(noisy[..., k]) for k in range(3)], -1),
+        "together": partial(ours, image, channel_axis=-1),
+        "channel by channel": lambda: np.stack([ours(image[..., k]) for k in range(3)], -1),
     }
 
 

@@ -50,14 +50,13 @@ def run(
     *,
     progress: Progress,
     csv: Path | None = None,
-    workers: str = "1,2,4,8,16",
+    workers: Sequence[int] = (1, 2, 4, 8, 16),
     samples: int = 4_000_000,
 ) -> Report:
     """Time passes; the largest number of ``workers`` gets all samples, fewer as many fewer."""
-    counts = [int(count) for count in workers.split(",")]
     rows = []
-    with progress("passes", len(_STRUCTURES) * len(counts) * (2 + len(_TASKS))) as advance:
-        for timed in recorded(measured(counts, samples), csv, Pass):
+    with progress("passes", len(_STRUCTURES) * len(workers) * (2 + len(_TASKS))) as advance:
+        for timed in recorded(measured(workers, samples), csv, Pass):
             rows.append(asdict(timed))
             advance(str(timed))
     columns = "what structure workers samples partitions seconds:.3g"

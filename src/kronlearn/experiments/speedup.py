@@ -6,7 +6,6 @@ random places of grey images, without their means. Those of Table IV are cut fro
 
 from __future__ import annotations
 
-import re
 import time
 import zlib
 from collections.abc import Sequence
@@ -24,7 +23,6 @@ from kronlearn.experiments.data import (
     INCLUDED,
     cube_shape,
     images_in,
-    included_images,
     large_patches,
     read_cube,
     sampled_patches,
@@ -115,7 +113,7 @@ def run(
     images: Path | None = None,
     cube: Path | None = None,
     scale: float = 1.0,
-    jobs: str | None = None,
+    jobs: Sequence[int] | None = None,
     iterations: int | None = None,
     only_report: bool = False,
     quick: bool = False,
@@ -160,18 +158,16 @@ def _sparsity(experiment: str, method: str, m: int) -> int:
     return m if method == "orthonormal" else 8
 
 
-def thread_counts(text: str | None, cores: int) -> list[int]:
-    """``2,4`` as 1, 2, 4; None means 1, 2, 4, 8 … and all cores. 1 is always among them."""
-    if text is None:
-        return sorted({*(1 << k for k in range(cores.bit_length())), cores})
-    if not re.fullmatch(r" *[1-9]\d{0,3} *(, *[1-9]\d{0,3} *)*", text):
-        raise ValueError(f"--jobs {text} is not a list of numbers; write it as in 1,2,4.")
-    return sorted({1, *map(int, text.split(","))})
+def thread_counts(wanted: Sequence[int] | None, cores: int) -> list[int]:
+    """1 and the numbers that are wanted; None means 1, 2, 4, 8 … and all cores."""
+    if wanted is None:
+        wanted = [*(1 << k for k in range(cores.bit_length())), cores]
+    return sorted({1, *wanted})
 
 
 def _of_images(folder: Path | None, quick: bool) -> tuple[str, Samples]:
     """Where the patches of Table II come from, and those of m × m by m."""
-    images = included_images() if folder is None else images_in(folder)
+    images = images_in(folder)
     sizes = _QUICK_SAMPLES if quick else _SAMPLES
     name = f"{', '.join(INCLUDED)} of scikit-image"
     name = name if folder is None else f"the images in {folder.resolve().name}"

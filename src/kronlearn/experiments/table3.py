@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from skimage.metrics import structural_similarity
 
 from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.engines.workers import Workers
@@ -118,8 +119,6 @@ def run(
 
 
 def _denoised(cell: Cell, clean: Image, n_threads: int) -> dict[str, Any]:
-    from skimage.metrics import structural_similarity
-
     noise = np.random.default_rng([cell.sigma, cell.draw]).standard_normal(clean.shape)
     noisy = (clean + cell.sigma * noise).astype(np.float32)
     start = time.perf_counter()

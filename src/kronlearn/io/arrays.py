@@ -11,7 +11,7 @@ from kronlearn.core.source import BLOCK_NUMBERS, Source, check_shape, check_size
 from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import StoredArray
 
-__all__ = ["ArraySource", "check_shape", "dask_array", "real_array"]
+__all__ = ["ArraySource", "dask_array", "real_array"]
 
 
 class ArraySource(Source):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from kronlearn.io.writers import CubeWriter
 __all__ = ["Cube", "CubeWriter", "open_cube"]
 
 
-class Cube:
+class Cube(AbstractContextManager["Cube"]):
     """A cube of shape (rows, columns, bands), whatever the order of the axes where it is stored.
 
     Made by :func:`open_cube`. It can be sent to other processes and read by several threads. Its
@@ -241,9 +242,6 @@ class Cube:
         """
         self.stored.close()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self.close()
 
@@ -316,12 +314,16 @@ def open_cube(
     >>> part.shape
     (8, 8, 200)
     """
-    if isinstance(thing, Cube):
-        if band_axis is None and nodata is None:
-            return thing
-        thing = thing.stored
-    stored = open_array(thing, dataset)
-    return Cube(stored, *_find_axes(stored, band_axis), nodata)
+    if not isinstance(thing, Cube):
+        stored = open_array(thing, dataset)
+        return Cube(stored, *_find_axes(stored, band_axis), nodata)
+    if band_axis is None and dataset is None and nodata is None:
+        return thing
+    stored = open_array(thing.stored, dataset)
+    # What is not given is as it was when the cube was opened.
+    known = thing.axes, thing.band_axis_reason
+    found = known if band_axis is None else _find_axes(stored, band_axis)
+    return Cube(stored, *found, thing.nodata if nodata is None else nodata)
 
 
 def _find_axes(stored: StoredArray, given: int | None) -> tuple[tuple[int, ...], str]:

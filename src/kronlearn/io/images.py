@@ -32,9 +32,6 @@ _GDAL_NODATA = 42113
 # What Pillow calls the layouts of PNG files with 16 bits per channel in colour, or with alpha.
 _LAYOUTS = ("LA;16B", "RGB;16B", "RGBA;16B")
 
-# Luminance of linear RGB (ITU-R BT.709), as in scikit-image's rgb2gray.
-_LUMINANCE = np.array([0.2125, 0.7154, 0.0721], np.float32)
-
 
 @dataclass(frozen=True)
 class Picture:
@@ -118,7 +115,10 @@ def luminance(picture: Picture) -> NDArray[np.float32]:
     """The pixels as grey levels, of the picture's shape."""
     pixels = picture.pixels.astype(np.float32)
     if picture.n_channels == 3:
-        return pixels @ _LUMINANCE
+        # It takes half a second to import.
+        from skimage.color import rgb2gray
+
+        return rgb2gray(pixels)
     return pixels.mean(axis=-1) if picture.has_channels else pixels
 
 
@@ -146,7 +146,6 @@ def _read_tiff(path: Path) -> Picture:
 
 
 def _tiff_picture(pixels: NDArray[Any], axes: str, page: Any) -> Picture:
-    notes: tuple[str, ...] = ()
     photometric = page.photometric.name
     if photometric in ("SEPARATED", "CIELAB", "ICCLAB", "ITULAB"):
         raise ValueError(f"its colours are {photometric}, not RGB; convert it first")
@@ -157,17 +156,14 @@ def _tiff_picture(pixels: NDArray[Any], axes: str, page: Any) -> Picture:
         return _without_palette(Picture(np.moveaxis(colours[:, pixels], 0, -1), True))
     if photometric == "MINISWHITE" and pixels.dtype.kind in "bu":
         pixels = ~pixels
-    has_channels, alpha = "S" in axes, None
-    if has_channels:
-        pixels = np.moveaxis(pixels, axes.index("S"), -1)
-        if page.extrasamples and page.extrasamples[-1].name in ("ASSOCALPHA", "UNASSALPHA"):
-            pixels, alpha = pixels[..., :-1], pixels[..., -1]
-        if pixels.shape[-1] == 1:
-            pixels, has_channels = pixels[..., 0], False
+    pixels = np.moveaxis(pixels, axes.index("S"), -1) if "S" in axes else pixels[..., None]
+    last = page.extrasamples[-1].name if page.extrasamples else ""
     profile = page.tags.get("InterColorProfile")
-    picture = Picture(pixels, has_channels, alpha, None if profile is None else profile.value)
-    if len(picture.shape) == 3:
-        notes = (f"{picture.shape[0]} pages, taken as one stack.",)
+    picture = _split(
+        pixels, last in ("ASSOCALPHA", "UNASSALPHA"), None if profile is None else profile.value
+    )
+    is_stack = len(picture.shape) == 3
+    notes = (f"{picture.shape[0]} pages, taken as one stack.",) if is_stack else ()
     return replace(picture, notes=notes, **_georeference(page))
 
 
@@ -189,7 +185,8 @@ def _read_with_pillow(path: Path) -> Picture:
     with opened as image:
         layout = str(image.tile[0].args) if image.format == "PNG" and image.tile else ""
         if layout in _LAYOUTS:
-            return _split(_read_png16(path, layout), image.info.get("icc_profile"))
+            has_alpha = layout != "RGB;16B"
+            return _split(_read_png16(path, layout), has_alpha, image.info.get("icc_profile"))
         n_frames = getattr(image, "n_frames", 1)
         if n_frames > 1 and image.format != "MPO":
             raise ValueError(f"it holds {n_frames} frames; give one image, or a TIFF as stack")
@@ -227,7 +224,8 @@ def _from_pillow(image: Image.Image) -> Picture:
         image = image.convert("LA" if mode in ("L", "LA") else "RGBA")
     elif mode not in ("1", "L", "RGB", "F"):
         image = image.convert("RGB")
-    picture = _split(np.array(image), icc)
+    pixels = np.array(image).reshape(image.height, image.width, -1)
+    picture = _split(pixels, pixels.shape[-1] in (2, 4), icc)
     if mode in ("P", "PA"):
         return _without_palette(picture)
     if mode in ("1", "L", "LA", "RGB", "RGBA", "F"):
@@ -235,13 +233,13 @@ def _from_pillow(image: Image.Image) -> Picture:
     return replace(picture, icc=None, notes=(f"{mode} colours are converted to RGB.",))
 
 
-def _split(pixels: NDArray[Any], icc: bytes | None) -> Picture:
-    """Colours and alpha of pixels (rows, columns) or (rows, columns, 2 to 4)."""
-    channels = pixels.shape[2] if pixels.ndim == 3 else 1
-    alpha = pixels[..., -1] if channels in (2, 4) else None
-    if channels == 2:
-        return Picture(pixels[..., 0], False, alpha, icc)
-    return Picture(pixels[..., :3] if channels > 1 else pixels, channels > 1, alpha, icc)
+def _split(pixels: NDArray[Any], has_alpha: bool, icc: bytes | None) -> Picture:
+    """Colours and alpha, which comes last, of pixels with their channels along the last axis."""
+    alpha = pixels[..., -1] if has_alpha else None
+    colours = pixels[..., :-1] if has_alpha else pixels
+    if colours.shape[-1] > 1:
+        return Picture(colours, True, alpha, icc)
+    return Picture(colours[..., 0], False, alpha, icc)
 
 
 def _without_palette(picture: Picture) -> Picture:
@@ -279,18 +277,18 @@ _FORMATS = {
 }
 
 
-def check_writable(path: Path, picture: Picture, option: str = "OUT") -> list[str]:
+def check_writable(path: Path, picture: Picture) -> list[str]:
     """Refuse a file whose format cannot hold pixels like these; notes on what will be lost."""
     found = _FORMATS.get(path.suffix.lower())
     if found is None:
         raise ValueError(
-            f"{option} {path} does not have an extension that kronlearn can write: "
+            f"OUT {path} does not have an extension that kronlearn can write: "
             f"{', '.join(_FORMATS)}."
         )
     if not _holds(found, picture):
         others = [ending for ending, form in _FORMATS.items() if _holds(form, picture)]
         what = str(replace(picture, alpha=None))
-        raise ValueError(f"{option} {path}: {found.name} cannot hold {what}; use {others[0]}.")
+        raise ValueError(f"OUT {path}: {found.name} cannot hold {what}; use {others[0]}.")
     notes = []
     if picture.alpha is not None and not found.alpha:
         notes.append(f"{found.name} cannot hold the alpha channel; {path} will have none.")

@@ -25,6 +25,7 @@ from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary
 from kronlearn.core.loop import Entry, State
 from kronlearn.io.atomic import atomic_write
+from kronlearn.io.stored import told_as
 
 __all__ = ["ModelFileError", "ModelFileNotFoundError", "load_dictionary", "load_state"]
 __all__ += ["read_file", "save_dictionary", "save_state", "write_file"]
@@ -93,10 +94,8 @@ def load_dictionary(path: PathLike) -> Dictionary:
     if not tensors or set(tensors) != {f"factors.{mode}" for mode in range(len(tensors))}:
         found = ", ".join(sorted(tensors)[:4]) or "none"
         raise _error(path, f"needs tensors factors.0, factors.1, … and nothing else; has {found}")
-    try:
+    with told_as(f"{path} does not hold a valid dictionary", ModelFileError):
         return _dictionary(tensors, "factors")
-    except ValueError as problem:
-        raise _error(path, f"does not hold a valid dictionary: {problem}") from problem
 
 
 def write_file(
@@ -127,18 +126,15 @@ def read_file(path: PathLike, kind: str) -> tuple[dict[str, NDArray[Any]], dict[
         raise ModelFileNotFoundError(f"{path} does not exist.")
     if not Path(path).is_file():
         raise _error(path, "is not a regular file; give the name of a model file")
-    try:
+    with (
+        told_as(f"{path} is not a safetensors file, or is damaged", ModelFileError),
         # It compares the sizes and places of all tensors with the size of the file.
-        with safetensors.safe_open(path, framework="np") as file:
-            info = _info(path, (file.metadata() or {}).get("kronlearn"), kind)
-            # Copies, so that arrays are writable and do not keep the file mapped.
-            names = file.keys()
-            return {name: np.array(file.get_tensor(name)) for name in names}, info
-    except (ModelFileError, MemoryError):
-        raise
-    except Exception as problem:
-        # Whatever the library finds wrong (its own error, a KeyError, …) is the file's fault.
-        raise _error(path, f"is not a safetensors file, or is damaged: {problem}") from problem
+        safetensors.safe_open(path, framework="np") as file,
+    ):
+        info = _info(path, (file.metadata() or {}).get("kronlearn"), kind)
+        # Copies, so that arrays are writable and do not keep the file mapped.
+        names = file.keys()
+        return {name: np.array(file.get_tensor(name)) for name in names}, info
 
 
 def save_state(path: PathLike, state: State, problem: dict[str, Any]) -> None:
@@ -168,10 +164,8 @@ def load_state(path: PathLike, problem: dict[str, Any]) -> State:
                 reason = "it was made from other samples"
             cure = "Delete the file or choose another checkpoint path"
             raise _error(path, f"belongs to another run: {reason}. {cure}")
-    try:
+    with told_as(f"{path} is damaged", ModelFileError):
         return _state(tensors, header, problem)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _error(path, f"is damaged: {error}") from None
 
 
 def _error(path: PathLike, problem: str) -> ModelFileError:

@@ -6,10 +6,10 @@ import importlib
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ __all__ = ["StoredArray", "StoredArrayError", "StoredArrayNotFoundError", "open_
 
 PathLike = str | os.PathLike[str]
 Key = tuple[slice, ...]
+#: What modules of formats open: what has the numbers, and values for attributes of a StoredArray.
+Opened = tuple[Any, dict[str, Any]]
 
 # The formats by their modules in ``formats``: what they are, the endings of their names, and the
 # first bytes of their files.
@@ -36,8 +38,7 @@ _FORMATS: dict[str, tuple[str, tuple[str, ...], tuple[bytes, ...]]] = {
     "image_folder": ("a folder of images", (), ()),
 }
 KNOWN = ", ".join(what for what, *_ in _FORMATS.values())
-# Formats that name their arrays.
-_NAMED = ("hdf5", "netcdf", "mat", "zarr")
+_ONE_ARRAY = "is one array; leave out dataset={!r}"
 
 
 class StoredArrayError(ValueError):
@@ -48,7 +49,7 @@ class StoredArrayNotFoundError(FileNotFoundError, StoredArrayError):
     """A file or folder that does not exist."""
 
 
-class StoredArray:
+class StoredArray(AbstractContextManager["StoredArray"]):
     """An array of real numbers that is read a part at a time, whatever it is stored in.
 
     Made by :func:`open_array`. It can be sent to other processes, where it opens its file again,
@@ -160,18 +161,10 @@ class StoredArray:
         """An error that names the array."""
         return StoredArrayError(f"{self} {problem.rstrip('.')}.")
 
-    def keep(self, close: Callable[[], object]) -> Self:
-        """The array, which from now on calls this when it is closed itself."""
-        self._closing = weakref.finalize(self, close)
-        return self
-
     def close(self) -> None:
         """Close its file; nothing can be read any more. May be called again."""
         if self._closing is not None:
             self._closing()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -224,11 +217,12 @@ def open_array(thing: Any, dataset: str | None = None) -> StoredArray:
     >>> array.shape, part.tolist()
     ((2, 3, 4), [[[4, 5, 6, 7], [8, 9, 10, 11]]])
     """
-    if isinstance(thing, StoredArray):
-        return thing
     if isinstance(thing, str | os.PathLike):
         return _open_path(Path(os.path.abspath(thing)), dataset)
-    return module_of("memory").wrap(thing, dataset)
+    array = thing if isinstance(thing, StoredArray) else module_of("memory").wrap(thing)
+    if dataset is not None:
+        raise array.error(_ONE_ARRAY.format(dataset))
+    return array
 
 
 def need(library: str, what: str) -> Any:
@@ -283,27 +277,35 @@ def _open_path(path: Path, dataset: str | None, known: str | None = None) -> Sto
     if not path.exists():
         raise StoredArrayNotFoundError(f"{path} does not exist.")
     name = known or _format_of(path)
-    if dataset is not None and name not in _NAMED:
-        raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
-    kind = _FORMATS[name][0]
-    with told_as(f"{path} cannot be read as {kind}; it is damaged, cut off or something else"):
-        return module_of(name).open_file(path, dataset)
+    words = f"cannot be read as {_FORMATS[name][0]}; it is damaged, cut off or something else"
+    with told_as(f"{path} {words}"), ExitStack() as files:
+        thing, description = module_of(name).open_file(path, dataset, files)
+        is_in_file = isinstance(thing, module_of("npy").FileArray)
+        if is_in_file:
+            files.callback(thing.close)
+        array = StoredArray(thing, str(path), **{"format": name, "path": path} | description)
+        if dataset is not None and array.dataset is None:
+            raise array.error(_ONE_ARRAY.format(dataset))
+        if is_in_file:
+            module_of("npy").check_size(array)
+        array._closing = weakref.finalize(array, files.pop_all().close)
+    return array
 
 
 @contextmanager
-def told_as(words: str) -> Iterator[None]:
-    """Errors of the libraries that read files become errors of the array, behind these words.
+def told_as(words: str, error: type[ValueError] = StoredArrayError) -> Iterator[None]:
+    """Errors of the libraries that read files become errors of this class, behind these words.
 
     Libraries have all kinds of errors for damaged files: KeyError, zlib.error, OSError, …
     """
     try:
         yield
-    except (StoredArrayError, ImportError, MemoryError):
+    except (error, ImportError, MemoryError):
         raise
     except Exception as problem:
         # rasterio's errors speak of the one that they were raised from.
         text = str(problem.__cause__ or problem).strip().rstrip(".") or type(problem).__name__
-        raise StoredArrayError(f"{words}: {text}.") from problem
+        raise error(f"{words}: {text}.") from problem
 
 
 def _reopened(

@@ -8,9 +8,9 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,13 +41,13 @@ _WIDE = ("u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8")
 _HELD = {"envi": _WIDE, "geotiff": ("i1", *_WIDE), "mat": ("b1", "i1", *_WIDE)}
 # What formats cannot hold of a cube's description.
 _LOST = {
-    "npy": ("wavelengths", "georeferencing"),
-    "image_folder": ("wavelengths", "georeferencing"),
-    "mat": ("georeferencing",),
+    "npy": ("wavelengths", "georeferencing", "nodata value"),
+    "image_folder": ("wavelengths", "georeferencing", "nodata value"),
+    "mat": ("georeferencing", "nodata value"),
 }
 
 
-class CubeWriter:
+class CubeWriter(AbstractContextManager["CubeWriter"]):
     """Takes the values of a cube by rows, and leaves a complete file or none.
 
     Made by :meth:`kronlearn.io.cubes.Cube.create`; use it in a ``with`` block. Rows are collected
@@ -112,9 +112,6 @@ class CubeWriter:
             for i, part in enumerate(values.reshape(math.prod(lengths[:axis]), -1)):
                 write_at(self._file, part, (i * n_rows + start) * row_bytes)
         self._next_row = stop
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         os.close(self._file)
@@ -182,8 +179,7 @@ class CubeWriter:
                 "all of its files; give another name."
             )
         check_targets(self._places, self._overwrite)
-        is_zip = self.path.suffix == ".zip"
-        writes_folder = self.format == "image_folder" or (self.format == "zarr" and not is_zip)
+        writes_folder = hasattr(self._module, "check_replaceable") and self.path.suffix != ".zip"
         if self.path.is_dir() and not writes_folder:
             raise IsADirectoryError(f"{self.path} is a folder; give the name of a file.")
         if self.path.is_file() and writes_folder:
@@ -196,6 +192,8 @@ class CubeWriter:
         described = {
             "wavelengths": self.cube.wavelengths,
             "georeferencing": self.cube.attributes.get("crs"),
+            # Not one that the user gave, nor NaN, which needs no telling.
+            "nodata value": self.nodata if self.nodata == self.source.nodata else None,
         }
         lost = [what for what in _LOST.get(self.format, ()) if described[what] is not None]
         if lost and self.format != self.source.format:

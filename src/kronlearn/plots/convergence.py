@@ -10,7 +10,7 @@ from kronlearn.plots.axes import given_or_new
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["ConvergenceDisplay"]
+__all__ = ["ConvergenceDisplay", "convergence_figure"]
 
 _LABELS = {"rmse": "RMSE", "mean_nonzeros": "nonzeros per sample"}
 
@@ -146,3 +146,18 @@ class ConvergenceDisplay:
         self.axes_ = axes
         self.figure_ = axes[0].figure
         return self
+
+
+def convergence_figure(histories: Mapping[Any, Any]) -> Any:
+    """A figure of the RMSE, and the nonzeros where they vary, of several runs."""
+    from matplotlib import pyplot
+
+    nonzeros = [number for h in histories.values() for number in h["mean_nonzeros"]]
+    varied = max(nonzeros) > 1.01 * min(nonzeros)
+    quantities = ["rmse", "mean_nonzeros"] if varied else ["rmse"]
+    figure = pyplot.figure(figsize=(8, 3.4 * len(quantities)), layout="constrained")
+    rows = figure.subplots(len(quantities), 2, sharey="row", squeeze=False)
+    for quantity, axes in zip(quantities, rows, strict=True):
+        for name, history in histories.items():
+            ConvergenceDisplay(history, name, quantity).plot(axes=axes)
+    return figure

@@ -6,15 +6,16 @@ Headers are read and written by SPy (``spectral``), the numbers are read where t
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kronlearn.io.formats import geotiff
-from kronlearn.io.formats.npy import FileArray, in_file
+from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.formats.tiff import unwarned
-from kronlearn.io.stored import StoredArray, StoredArrayError, need
+from kronlearn.io.stored import Opened, StoredArray, StoredArrayError, need
 from kronlearn.io.writers import CubeWriter
 
 __all__ = ["BINARY_ENDINGS", "header_of", "open_file", "places", "save"]
@@ -31,7 +32,7 @@ BINARY_ENDINGS = (".img", ".dat", ".raw", ".bin", ".bsq", ".bil", ".bip", ".envi
 _SYSTEM = "coordinate system string"
 
 
-def open_file(path: Path, dataset: None) -> StoredArray:
+def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     """The array of an ENVI header, or of the binary file beside it, in the order of the file."""
     header = path if path.suffix.lower() == ".hdr" else header_of(path)
     if header is None:
@@ -43,16 +44,13 @@ def open_file(path: Path, dataset: None) -> StoredArray:
     shape = tuple(int(fields[axis]) for axis in order)
     waves, ignored = fields.get("wavelength"), fields.get("data ignore value")
     place = geotiff.place_of(binary) if "map info" in fields else {}
-    return in_file(
-        FileArray(binary, shape, np.dtype(known.dtype), known.offset),
-        path,
-        format="envi",
-        files=[binary, header],
-        nodata=None if ignored is None else float(ignored),
-        attributes={k: v for k, v in fields.items() if k not in _LAYOUT} | place,
-        wavelengths=None if waves is None else np.array(waves, np.float64),
-        band_axis=order.index("bands"),
-    )
+    return FileArray(binary, shape, np.dtype(known.dtype), known.offset), {
+        "files": [binary, header],
+        "nodata": None if ignored is None else float(ignored),
+        "attributes": {k: v for k, v in fields.items() if k not in _LAYOUT} | place,
+        "wavelengths": None if waves is None else np.array(waves, np.float64),
+        "band_axis": order.index("bands"),
+    }
 
 
 def _fields(spy: Any, header: Path) -> dict[str, Any]:

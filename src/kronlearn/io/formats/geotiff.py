@@ -15,7 +15,7 @@ from kronlearn.io.conversion import bands_last
 from kronlearn.io.formats import image_folder
 from kronlearn.io.formats.conventions import WAVELENGTH_NAMES
 from kronlearn.io.formats.tiff import quiet, tiff_file, unwarned
-from kronlearn.io.stored import Key, StoredArray, need
+from kronlearn.io.stored import Key, Opened, need
 from kronlearn.io.writers import CubeWriter
 
 __all__ = ["envi_fields", "open_file", "place_of", "save"]
@@ -41,27 +41,22 @@ class _Bands:
             return self.file.read(list(range(bands.start + 1, bands.stop + 1)), window=window)
 
 
-def open_file(path: Path, dataset: None) -> StoredArray:
+def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     """The array of a GeoTIFF; the pages of a TIFF that has several are its bands."""
     rasterio = need("rasterio", f"To read {path}")
     with tiff_file(path):
         # Its pages are all there.
         pass
-    with ExitStack() as resources:
-        with quiet(), unwarned():
-            file = resources.enter_context(rasterio.open(path, driver="GTiff"))
-        if len(file.subdatasets) > 1:
-            return image_folder.open_file(path, None)
-        return StoredArray(
-            _Bands(file),
-            str(path),
-            format="geotiff",
-            path=path,
-            nodata=file.nodata,
-            attributes={**file.tags(), **_place(file)},
-            wavelengths=_wavelengths(file),
-            band_axis=0,
-        ).keep(resources.pop_all().close)
+    with quiet(), unwarned():
+        file = files.enter_context(rasterio.open(path, driver="GTiff"))
+    if len(file.subdatasets) > 1:
+        return image_folder.open_file(path, dataset, files)
+    return _Bands(file), {
+        "nodata": file.nodata,
+        "attributes": {**file.tags(), **_place(file)},
+        "wavelengths": _wavelengths(file),
+        "band_axis": 0,
+    }
 
 
 def place_of(path: Path) -> dict[str, Any]:

@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 from kronlearn.io.atomic import write_at
 from kronlearn.io.formats.conventions import NOT_KEPT, choose, described
-from kronlearn.io.stored import Key, StoredArray, format_by_ending, need
+from kronlearn.io.stored import Key, Opened, StoredArray, format_by_ending, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["is_hdf5", "open_file", "save", "stored"]
+__all__ = ["Reversed", "is_hdf5", "known", "open_file", "save"]
 
 # HDF5 has 64 KiB for an attribute.
 _ATTRIBUTE_LENGTH = 2000
 _NETCDF_DIMENSION = "This is a netCDF dimension but not a netCDF variable."
 
 
-class _Reversed:
+class Reversed:
     """A dataset of a MATLAB 7.3 file: its axes are in the reverse order in the file."""
 
     def __init__(self, dataset: Any) -> None:
@@ -38,31 +38,27 @@ class _Reversed:
         self.dataset[key[::-1]] = values.T
 
 
-def stored(dataset: Any, kind: str = "hdf5") -> StoredArray:
-    """A dataset of an HDF5 file, given as h5py has it; its kind is "mat" for those of MATLAB."""
-    path, name = Path(os.path.abspath(dataset.file.filename)), dataset.name.strip("/")
+def known(dataset: Any) -> dict[str, Any]:
+    """What an HDF5 file says about a dataset of h5py, and where it is."""
+    path = Path(os.path.abspath(dataset.file.filename))
     is_netcdf = "_NCProperties" in dataset.file.attrs or format_by_ending(path) == "netcdf"
     arrays = {n: d for n, d in _datasets(dataset.file).items() if not _is_bare_dimension(d)}
-    thing = _Reversed(dataset) if kind == "mat" else dataset
-    known = _attributes(dataset), _axes(dataset), arrays, is_netcdf
-    description = described(name, dataset, *known)
-    return StoredArray(thing, str(path), format=kind, path=path, **description)
+    said = _attributes(dataset), _axes(dataset), arrays, is_netcdf
+    return {"path": path, **described(dataset.name.strip("/"), dataset, *said)}
 
 
-def open_file(path: Path, dataset: str | None, kind: str = "hdf5") -> StoredArray:
+def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     """The array of an HDF5 file."""
-    h5py = need("h5py", f"To read {path}")
-    with ExitStack() as resources:
-        file = resources.enter_context(h5py.File(path, "r"))
-        # MATLAB keeps the parts of cells and structures under names with "#".
-        found = {name: d for name, d in _datasets(file).items() if not name.startswith("#")}
-        one = found[choose(str(path), found, dataset)]
-        return stored(one, kind).keep(resources.pop_all().close)
+    file = files.enter_context(need("h5py", f"To read {path}").File(path, "r"))
+    # MATLAB keeps the parts of cells and structures under names with "#".
+    found = {name: d for name, d in _datasets(file).items() if not name.startswith("#")}
+    one = found[choose(str(path), found, dataset)]
+    return one, known(one)
 
 
 def is_hdf5(source: StoredArray) -> bool:
     """Whether an array is read from a file that is HDF5 inside."""
-    return source.format == "hdf5" or isinstance(source.thing, _Reversed)
+    return source.format == "hdf5" or isinstance(source.thing, Reversed)
 
 
 def save(writer: CubeWriter, place: Path) -> None:
@@ -77,7 +73,7 @@ def save(writer: CubeWriter, place: Path) -> None:
         with h5py.File(content, "r+" if is_copy else "w", track_order=True) as file:
             array = file[source.dataset] if is_copy else _new(file, writer)
             if is_copy and source.format == "mat":
-                array = _Reversed(array)
+                array = Reversed(array)
             for key, part in writer.blocks(array.chunks):
                 array[key] = writer.packed(part, array.dtype) if is_copy else part
                 content.check()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kronlearn.io.conversion import bands_last
 from kronlearn.io.formats.tiff import tiff_file
 from kronlearn.io.images import READABLE, Picture, read_picture, save_picture
-from kronlearn.io.stored import Key, StoredArray, StoredArrayError
+from kronlearn.io.stored import Key, Opened, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
 __all__ = ["check_replaceable", "open_file", "save"]
@@ -53,7 +53,7 @@ class _Images:
         return pixels
 
 
-def open_file(path: Path, dataset: None) -> StoredArray:
+def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     """The images of a folder, in the order of their names, or the pages of a TIFF file."""
     if path.is_file():
         with tiff_file(path) as file:
@@ -68,8 +68,8 @@ def open_file(path: Path, dataset: None) -> StoredArray:
             "store or a folder with one image per band."
         )
     names = {"files": [file.name for file, _ in images]}
-    described = {"format": "image_folder", "path": path, "attributes": names, "band_axis": 0}
-    return StoredArray(_Images(images), str(path), **described)
+    # Also where it was opened as a GeoTIFF.
+    return _Images(images), {"format": "image_folder", "attributes": names, "band_axis": 0}
 
 
 def check_replaceable(folder: Path) -> None:
@@ -100,14 +100,12 @@ def save(writer: CubeWriter, place: Path) -> None:
 
 
 def _images(folder: Path) -> list[Path]:
-    files = [p for p in folder.iterdir() if p.is_file() and p.suffix.lower() in READABLE]
-    return sorted((p for p in files if not p.name.startswith(".")), key=_by_number)
+    """The images in a folder, band2 in front of band10."""
+    from tifffile import natural_sorted
 
-
-def _by_number(file: Path) -> list[tuple[int, str]]:
-    """A key by which band2 comes in front of band10."""
-    parts = re.split(r"([0-9]+)", file.name.lower())
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts if part]
+    found = [p for p in folder.iterdir() if p.is_file() and p.suffix.lower() in READABLE]
+    names = natural_sorted(p.name for p in found if not p.name.startswith("."))
+    return [folder / name for name in names]
 
 
 def _pixels(file: Path, page: int | None) -> NDArray[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import warnings
 import zlib
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from kronlearn.io.formats import hdf5
 from kronlearn.io.formats.conventions import choose, described
-from kronlearn.io.stored import StoredArray, StoredArrayError
+from kronlearn.io.stored import Opened, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
 __all__ = ["check", "open_file", "save"]
@@ -26,18 +27,18 @@ _NUMERIC_CLASSES, _TYPES, _COMPRESSED = range(6, 16), (1, 2, 3, 4, 5, 6, 7, 9, 1
 _START_BYTES = 1 << 16
 
 
-def open_file(path: Path, dataset: str | None) -> StoredArray:
+def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     """The array of a MATLAB file; its shape is the one that MATLAB shows."""
     with open(path, "rb") as file:
         start = file.read(128)
     if start.startswith(b"MATLAB 7.3"):
-        return hdf5.open_file(path, dataset, "mat")
+        thing, description = hdf5.open_file(path, dataset, files)
+        return hdf5.Reversed(thing), description
     if start[126:128] in (b"IM", b"MI"):
         _check_types(path, "<" if start[126:128] == b"IM" else ">")
     arrays = {n: v for n, v in _variables(path).items() if isinstance(v, np.ndarray)}
     name = choose(str(path), arrays, dataset)
-    description = described(name, arrays[name], {}, None, arrays)
-    return StoredArray(arrays[name], str(path), format="mat", path=path, **description)
+    return arrays[name], described(name, arrays[name], {}, None, arrays)
 
 
 def check(writer: CubeWriter) -> None:

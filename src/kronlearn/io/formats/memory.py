@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kronlearn.io.formats.conventions import described
-from kronlearn.io.formats.npy import FileArray, in_file
+from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import StoredArray, StoredArrayError, module_of
 
 __all__ = ["wrap"]
 
 
-def wrap(thing: Any, dataset: str | None) -> StoredArray:
-    """An object as a stored array; there is nothing in it that ``dataset`` could name."""
+def wrap(thing: Any) -> StoredArray:
+    """An object as a stored array."""
     package = type(thing).__module__.partition(".")[0]
     kind = f"{package}.{type(thing).__name__}"
-    if dataset is not None:
-        raise StoredArrayError(
-            f"dataset={dataset!r} was given with a {kind}, which is one array; leave it out."
-        )
     if kind == "xarray.DataArray":
         return _of_xarray(thing)
     if kind == "zarr.Array":
-        return module_of("zarr").stored(thing)
+        return _of_zarr(thing)
     if kind == "h5py.Dataset":
-        return module_of("hdf5").stored(thing)
+        description = module_of("hdf5").known(thing)
+        return StoredArray(thing, str(description["path"]), format="hdf5", **description)
     thing = _array_like(thing, package, kind)
     if isinstance(thing, np.memmap):
         thing = _in_its_file(thing)
     if isinstance(thing, FileArray):
-        return in_file(thing, thing.path)
+        return StoredArray(thing, str(thing.path), path=thing.path)
     return StoredArray(thing, kind)
 
 
@@ -50,6 +48,14 @@ def _of_xarray(thing: Any) -> StoredArray:
     if thing.dtype.kind == "f":
         description["nodata"] = math.nan
     return StoredArray(thing, label, **description)
+
+
+def _of_zarr(array: Any) -> StoredArray:
+    root, description = getattr(array.store, "root", None), module_of("zarr").known(array, {})
+    # An array of a folder is opened again in other processes, wherever they work.
+    path = Path(os.path.abspath(root)) if isinstance(root, Path) else None
+    label = f"zarr.Array {array.store_path}" if path is None else str(path)
+    return StoredArray(array, label, format="zarr", path=path, **description)
 
 
 def _array_like(thing: Any, package: str, kind: str) -> Any:

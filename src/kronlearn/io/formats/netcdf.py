@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,8 @@ from numpy.typing import NDArray
 
 from kronlearn.io.formats import hdf5
 from kronlearn.io.formats.conventions import choose, described
-from kronlearn.io.formats.npy import FileArray, in_file
-from kronlearn.io.stored import StoredArray
+from kronlearn.io.formats.npy import FileArray
+from kronlearn.io.stored import Opened
 
 __all__ = ["open_file", "save"]
 
@@ -22,7 +23,7 @@ save = hdf5.save
 _SHORT = 1 << 16
 
 
-def open_file(path: Path, dataset: str | None) -> StoredArray:
+def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     """The array of a classic NetCDF file."""
     from scipy.io import netcdf_file
 
@@ -48,8 +49,7 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
     name = choose(str(path), found, dataset)
     one = found[name]
     description = described(name, one, one.attributes, one.axes, vectors)
-    thing = FileArray(path, one.shape, one.dtype, one.offset, one.strides)
-    return in_file(thing, path, format="netcdf", **description)
+    return FileArray(path, one.shape, one.dtype, one.offset, one.strides), description
 
 
 def _address(array: NDArray[Any]) -> int:

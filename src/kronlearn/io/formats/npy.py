@@ -13,16 +13,17 @@ import os
 import shutil
 import weakref
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.io.stored import Key, StoredArray, StoredArrayError
+from kronlearn.io.stored import Key, Opened, StoredArray, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["FileArray", "in_file", "open_file", "save"]
+__all__ = ["FileArray", "check_size", "open_file", "save"]
 
 # Numbers with gaps between them are read with their gaps up to this many bytes at a time.
 _PIECE = 1 << 18
@@ -94,9 +95,9 @@ class FileArray:
         return FileArray, (self.path, self.shape, self.dtype, self.offset, self.strides)
 
 
-def in_file(thing: FileArray, path: Path, **description: Any) -> StoredArray:
-    """Numbers in a file as a stored array, once the file is known to be long enough."""
-    array = StoredArray(thing, str(path), path=path, **description).keep(thing.close)
+def check_size(array: StoredArray) -> None:
+    """Raise unless the file of a FileArray is long enough."""
+    thing: FileArray = array.thing
     size = thing.path.stat().st_size
     needed = thing.offset + thing.span(thing.shape, thing.strides)
     # A header with a wrong shape is found where there is nothing but a header and numbers.
@@ -106,10 +107,9 @@ def in_file(thing: FileArray, path: Path, **description: Any) -> StoredArray:
             f"{problem}: {thing.path.name} has {size} bytes, where shape {array.shape} and dtype "
             f"{thing.dtype.name} need {needed}"
         )
-    return array
 
 
-def open_file(path: Path, dataset: None) -> StoredArray:
+def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     """The array in an .npy file, in C or Fortran order."""
     with open(path, "rb") as file:
         version = np.lib.format.read_magic(file)
@@ -118,7 +118,7 @@ def open_file(path: Path, dataset: None) -> StoredArray:
         shape, fortran, dtype = reader(file)
         offset = file.tell()
     strides = _c_strides(shape[::-1], dtype)[::-1] if fortran else None
-    return in_file(FileArray(path, shape, dtype, offset, strides), path, format="npy")
+    return FileArray(path, shape, dtype, offset, strides), {}
 
 
 def save(writer: CubeWriter, place: Path) -> None:

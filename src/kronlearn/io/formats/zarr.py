@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import shutil
 import struct
 import time
@@ -16,16 +15,14 @@ import numpy as np
 from kronlearn.io.atomic import remove
 from kronlearn.io.formats.conventions import NOT_KEPT, choose, described
 from kronlearn.io.formats.tiff import unwarned
-from kronlearn.io.stored import StoredArray, StoredArrayError, need
+from kronlearn.io.stored import Opened, StoredArray, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["check_replaceable", "is_store", "open_file", "save", "stored"]
+__all__ = ["check_replaceable", "is_store", "known", "open_file", "save"]
 
 
-def stored(
-    array: Any, path: Path | None = None, siblings: dict[str, Any] | None = None
-) -> StoredArray:
-    """An array of a Zarr store; one of its siblings in the group may hold the wavelengths."""
+def known(array: Any, siblings: dict[str, Any]) -> dict[str, Any]:
+    """What a store says about an array; one of its siblings may hold the wavelengths."""
     attributes = array.attrs.asdict()
     names = attributes.pop("_ARRAY_DIMENSIONS", None)
     if array.metadata.zarr_format == 3:
@@ -33,21 +30,15 @@ def stored(
     elif names is not None and array.fill_value is not None:
         # In version 2 this is where xarray keeps it; elsewhere it says nothing about data.
         attributes.setdefault("_FillValue", array.fill_value.item())
-    root = getattr(array.store, "root", None)
-    if path is None and isinstance(root, Path):
-        # An array of a folder is opened again in other processes, wherever they work.
-        path = Path(os.path.abspath(root))
-    label = str(path) if path is not None else f"zarr.Array {array.store_path}"
     axes = None if not names else [str(name or "") for name in names]
-    description = described(array.path or None, array, attributes, axes, siblings or {})
-    return StoredArray(array, label, format="zarr", path=path, **description)
+    return described(array.path or None, array, attributes, axes, siblings)
 
 
-def open_file(path: Path, dataset: str | None) -> StoredArray:
+def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     """The array of a Zarr store in a folder or a zip file."""
     zarr = need("zarr", f"To read {path}")
     # Zarr warns of other files in the folder, and of types that are not in its standard yet.
-    with unwarned(), ExitStack() as files:
+    with unwarned():
         store: Any = path
         if path.is_file():
             store = zarr.storage.ZipStore(path, mode="r", read_only=True)
@@ -58,9 +49,7 @@ def open_file(path: Path, dataset: str | None) -> StoredArray:
             members = sorted(found.members(max_depth=None), key=lambda member: str(member[0]))
             arrays = {name: member for name, member in members if not hasattr(member, "members")}
             found = arrays[choose(str(path), arrays, dataset)]
-        elif dataset is not None:
-            raise StoredArrayError(f"{path} holds one array; leave out dataset={dataset!r}.")
-        return stored(found, path, arrays).keep(files.pop_all().close)
+        return found, known(found, arrays)
 
 
 def is_store(folder: Path) -> bool:
