@@ -49,9 +49,13 @@ std::span<const int64_t> Matcher::match(int64_t row, std::span<const int64_t> pl
   }
   if (group_ > 1) search(row, 0, 0);
   for (size_t p = 0; p < places.size(); ++p) {
+    Found* found = found_.data() + p * 2 * group_;
     if (count_[p] > group_) keep_nearest(p);
-    for (int k = 0; k < group_; ++k)
-      offsets_[p * group_ + k] = found_[p * 2 * group_ + k % count_[p]].offset;
+    // In the order of the window, some of which are taken again.
+    if (count_[p] < group_)
+      std::sort(found, found + count_[p],
+                [](const Found& a, const Found& b) { return a.offset < b.offset; });
+    for (int k = 0; k < group_; ++k) offsets_[p * group_ + k] = found[k % count_[p]].offset;
   }
   return {offsets_.data(), places.size() * group_};
 }
