@@ -60,7 +60,7 @@ class Ridge {
     return reinterpret_cast<const float*>(vectors);
   }
 
-  // (group, features) → (features, size). Lanes past the group repeat its first patch.
+  // (group, features) → (features, size). Lanes past the group are zero.
   void load_patches(const float* patches, Vector* out) {
     const int features = task_.features;
     for (int v = 0; v < vectors_; ++v) {
@@ -70,7 +70,9 @@ class Ridge {
         rows[l] = patches + int64_t(k < task_.group ? k : 0) * features;
       }
       load_transposed<float>(rows, features, false, column_);
-      for (int p = 0; p < features; ++p) out[p * vectors_ + v] = column_[p];
+      const Int<float> used = lane_numbers<float>() < lanes_used(v);
+      for (int p = 0; p < features; ++p)
+        out[p * vectors_ + v] = (Vector)((Int<float>)column_[p] & used);
       for (int p = features; p % kRows != 0; ++p) out[p * vectors_ + v] = Vector{};
     }
   }
@@ -80,7 +82,7 @@ class Ridge {
     for (int p = 0; p < task_.features * vectors_; ++p) sum += patches[p];
     float total = 0;
     for (int l = 0; l < kLanes<float>; ++l) total += sum[l];
-    return total / float(task_.features * size_);
+    return total / float(task_.features * task_.group);
   }
 
   void subtract(float mean, Vector* patches) {

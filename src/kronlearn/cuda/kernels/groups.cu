@@ -232,7 +232,7 @@ class Matcher {
 };
 
 // Filters the group whose patches are at the offsets. Matrices of patches are (features, size), one patch per
-// column; those past the group repeat its first patch.
+// column; those past the group are zero.
 class Ridge {
  public:
   struct Memory {
@@ -267,7 +267,8 @@ class Ridge {
   KRONLEARN_DEVICE void load(const float* plane, float* patches) {
     for (int e = threadIdx.x; e < rows() * size_; e += blockDim.x) {
       const int f = e / size_, k = e - f * size_;
-      patches[e] = f < features() ? plane[offsets_[k < task_.group ? k : 0] + task_.places[f]] : 0.0f;
+      const bool used = f < features() && k < task_.group;
+      patches[e] = used ? plane[offsets_[k] + task_.places[f]] : 0.0f;
     }
   }
 
@@ -275,7 +276,7 @@ class Ridge {
   KRONLEARN_DEVICE float centre() {
     float sum = 0;
     for (int e = threadIdx.x; e < features() * size_; e += blockDim.x) sum += m_.guide[e];
-    const float mean = sum_of_block(sum, m_.warps) / float(features() * size_);
+    const float mean = sum_of_block(sum, m_.warps) / float(features() * task_.group);
     for (int e = threadIdx.x; e < features() * size_; e += blockDim.x) {
       m_.guide[e] -= mean;
       if (task_.guide) m_.samples[e] -= mean;
