@@ -79,11 +79,11 @@ def denoise(
     """Denoise a cube.
 
     Every spectrum, in units of the noise of its bands, is represented by the few principal
-    components that exceed the noise. Their coefficients form images, and each is denoised in
-    overlapping patches with a separable DCT: first by shrinking coefficients that may be noise,
-    then, guided by that estimate g, by c g² / (g² + 1). No dictionary is learned. The cube is read
-    in blocks of rows and need not fit into memory: it is read twice, and up to four times if a
-    value means no data.
+    components that exceed the noise. Their coefficients form images. Patches that are similar on
+    the strongest of them make a group, and on each of them every patch becomes a linear combination
+    of its group, by a ridge regression. No dictionary is learned. The cube is read in blocks of
+    rows and need not fit into memory: it is read twice, and up to four times if a value means no
+    data.
 
     Parameters
     ----------

@@ -13,28 +13,22 @@ from scipy.ndimage import uniform_filter
 from kronlearn.engines.workers import Workers
 from kronlearn.hyperspectral.blocks import Block, block_height, in_order, row_blocks
 from kronlearn.hyperspectral.subspace import Subspace
-from kronlearn.images.aggregation import Averager
+from kronlearn.images.groups import Effort, GroupFilter, refine
 from kronlearn.io.conversion import converted
 from kronlearn.io.cubes import Cube
 
 __all__ = ["denoised_rows"]
 
-# Patches of this side; those of the first estimate are so many pixels apart, those of the second
-# so many. Where the first overlap, all is 0.1 dB better and takes an eighth longer.
-_PATCH = 8
-_FIRST_STRIDE, _SECOND_STRIDE = 8, 3
-# A coefficient c of a noisy patch becomes c³ / (c² + this²) in the first estimate, where noise is
-# one.
-_DOUBT = 2.7
-# Rows above and below a slab that its own rows depend on: at the end a patch of each estimate and
-# the one that is moved inwards. As the height of a slab it is a multiple of both strides, so that
-# patches lie where they would without slabs.
-_HALO = 24
-_STEP = 24
-# Bytes of the planes of a slab, about, and of those that are shrunk at a time, which are so many at
-# most.
-_SLAB_BYTES = 64 << 20
-_SHRUNK_BYTES, _SHRUNK_PLANES = 8 << 20, 16
+# Groups of similar patches are found on so many of the strongest planes, and filtered on all.
+_MATCHED = 8
+_EFFORT = Effort(2, GroupFilter(16, 81, overlap=0.7), GroupFilter(32, 49, overlap=0.7))
+# Rows above and below a slab that are denoised with it: groups reach that far, and their patches
+# to others.
+_HALO = 56
+# Bytes of the planes of a slab, about.
+_SLAB_BYTES = 32 << 20
+# Pixels without data are filled in as far as this from others.
+_FILL = 8
 
 Piece = tuple[int, NDArray[np.float32], NDArray[np.bool_] | None]
 
@@ -48,8 +42,7 @@ def denoised_rows(
     bits however the cube is stored and read.
     """
     n_rows, columns, _ = cube.shape
-    height = _SLAB_BYTES // (4 * max(1, subspace.n_planes) * columns) // _STEP * _STEP
-    height = max(2 * _STEP, height)
+    height = max(2 * _HALO, _SLAB_BYTES // (4 * max(1, subspace.n_planes) * columns))
     pieces = _Pieces(cube, used, subspace, workers.n_threads)
     for start in range(0, n_rows, height):
         stop = min(start + height, n_rows)
@@ -59,7 +52,8 @@ def denoised_rows(
         if valid is not None:
             _fill(planes, valid)
             valid = valid[inside]
-        _denoise(planes, workers)
+        if len(planes):
+            planes = refine(planes, None, _EFFORT, workers, n_matched=_MATCHED)
         yield from _written(cube, subspace, start, planes[:, inside], valid, workers.n_threads)
         # Before the next slab is there.
         del planes
@@ -96,33 +90,14 @@ class _Pieces:
 
 
 def _fill(planes: NDArray[np.float32], valid: NDArray[np.bool_]) -> None:
-    """Give pixels that are not valid the mean of valid ones around, as far as a patch reaches."""
-    size = 2 * _PATCH - 1
+    """Give pixels that are not valid the mean of valid ones around, as far as _FILL."""
+    size = 2 * _FILL - 1
     weights = uniform_filter(valid.astype(np.float64), size, mode="constant")
     near = ~valid & (weights > 0.5 / size**2)
     for plane in planes:
         # Pixels that are not valid are zero here.
         sums = uniform_filter(plane.astype(np.float64), size, mode="constant")
         plane[near] = sums[near] / weights[near]
-
-
-def _denoise(planes: NDArray[np.float32], workers: Workers) -> None:
-    """Take noise of one out of planes (n_planes, rows, columns)."""
-    if planes.shape[2] > planes.shape[1]:
-        # The native code takes bands across the longest axis; along the last it is half as fast.
-        planes = planes.transpose(0, 2, 1)
-    patch = tuple(min(_PATCH, size) for size in planes.shape[1:])
-
-    def shrunk(stride: int, some: Any, guide: Any, noise: float) -> NDArray[np.float32]:
-        averager = Averager(patch, tuple(min(stride, m) for m in patch), workers)
-        window = (0,) * len(patch)
-        return averager.shrink_groups(some, guide, group=1, window=window, noise=noise)
-
-    step = max(1, min(_SHRUNK_PLANES, _SHRUNK_BYTES // planes[:1].nbytes)) if len(planes) else 1
-    for start in range(0, len(planes), step):
-        some = np.ascontiguousarray(planes[start : start + step])
-        guide = shrunk(_FIRST_STRIDE, some, some, _DOUBT)
-        planes[start : start + step] = shrunk(_SECOND_STRIDE, some, guide, 1.0)
 
 
 def _written(

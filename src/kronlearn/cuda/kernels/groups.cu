@@ -38,6 +38,9 @@ struct GroupTask {
 constexpr int kSide = 4;
 using Tile = float[kSide][kSide];
 
+// Patches side by side that a thread compares at a time.
+constexpr int kRun = 4;
+
 // The constants of native/images/ridge.hpp.
 constexpr float kRounding = 3e-7f, kLeastNoise = 0.01f, kMostNoise = 2.0f;
 
@@ -81,8 +84,10 @@ class Matcher {
       here_[e] = task_.matched[e / grid_.features * task_.pixels + s_.offset +
                                task_.places[e % grid_.features]];
     __syncthreads();
-    for (int c = threadIdx.x; c < s_.count; c += blockDim.x)
-      keys_[c] = c == s_.own ? 0 : to_bits(distance(candidate(c))) + 1;
+    if (s_.within[grid_.axis(grid_.n_axes - 1)] >= kRun)
+      compare<kRun>();
+    else
+      compare<1>();
     __syncthreads();
     const int found = s_.count < task_.group ? s_.count : task_.group;
     unsigned last = 0xffffffffu;
@@ -128,21 +133,47 @@ class Matcher {
     return pixel;
   }
 
-  KRONLEARN_DEVICE float distance(int there) const {
+  // Keys of all patches of the window: their distances. A thread compares patches side by side, which share most
+  // of their pixels; the last ones of a row are compared by several.
+  template <int kSideBySide>
+  KRONLEARN_DEVICE void compare() {
+    const int last = grid_.axis(grid_.n_axes - 1), columns = s_.within[last];
+    const int runs = (columns + kSideBySide - 1) / kSideBySide;
+    for (int t = threadIdx.x; t < s_.count / columns * runs; t += blockDim.x) {
+      const int row = t / runs, at = (t - row * runs) * kSideBySide, most = columns - kSideBySide;
+      const int first = row * columns + (at < most ? at : most);
+      float sums[kSideBySide] = {};
+      add_distances(candidate(first), sums);
+#pragma unroll
+      for (int q = 0; q < kSideBySide; ++q)
+        keys_[first + q] = first + q == s_.own ? 0 : to_bits(sums[q]) + 1;
+    }
+  }
+
+  // Distances of patches that begin side by side, the first of them there.
+  template <int kSideBySide>
+  KRONLEARN_DEVICE void add_distances(int there, float (&sums)[kSideBySide]) const {
     // Pixels lie side by side along the last axis of the image.
     const int length = grid_.patch[grid_.axis(grid_.n_axes - 1)];
-    float sum = 0;
     const float* here = here_;
     for (int plane = 0; plane < task_.matched_planes; ++plane)
       for (int row = 0; row < grid_.features; row += length, here += length) {
         const float* pixels = task_.matched + plane * task_.pixels + there + task_.places[row];
-#pragma unroll 8
+        float window[kSideBySide];
+#pragma unroll
+        for (int q = 1; q < kSideBySide; ++q) window[q] = pixels[q - 1];
+#pragma unroll 4
         for (int j = 0; j < length; ++j) {
-          const float difference = here[j] - pixels[j];
-          sum += difference * difference;
+#pragma unroll
+          for (int q = 1; q < kSideBySide; ++q) window[q - 1] = window[q];
+          window[kSideBySide - 1] = pixels[j + kSideBySide - 1];
+#pragma unroll
+          for (int q = 0; q < kSideBySide; ++q) {
+            const float difference = here[j] - window[q];
+            sums[q] += difference * difference;
+          }
         }
       }
-    return sum;
   }
 
   // The key that so many are not above, digit by digit; `left` becomes how many of those that equal it count.
