@@ -44,7 +44,7 @@ class ChunkCoder:
         self.bad = gpu.upload(np.array([NO_SAMPLE]))
         # Files that code for any shape, by the type of the arithmetic.
         kinds = [self.dtype] if self.quick is None else []
-        if self.dtype == _SINGLE and task.coder.weights is None and (exact or self.quick is None):
+        if self.dtype == _SINGLE and (exact or self.quick is None):
             kinds.append(_DOUBLE)
         weighted = int(task.coder.weights is not None)
         self.options = {

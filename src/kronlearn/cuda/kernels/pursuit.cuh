@@ -12,10 +12,11 @@ struct PursuitScratch {
   T* h;           // (width, n1): rows of the left Gram matrix times M[k, :]
   T* m;           // (width, width), lower triangular
   T *c, *w;       // (width)
+  T* residual;    // (features), in double precision only
 };
 
-// What all pursuits have in common. Self keeps the correlations: it has strongest_atom(), update(), and n1()
-// and n2(), the numbers of atoms.
+// What all pursuits have in common. Self keeps the correlations: it has strongest_atom(), pass_over(), update(),
+// and n1() and n2(), the numbers of atoms.
 template <class T, class Self>
 class PursuitSteps {
  public:
@@ -63,12 +64,19 @@ class PursuitSteps {
   // Adds an atom to the code; false if there is none, or no other is wanted.
   KRONLEARN_DEVICE bool select() {
     const int step = code_.nonzeros;
-    const Winner<T> win = self().strongest_atom();
-    const T norm2 = orthogonalise(step, win.atom);
-    if (!(win.strength > sqrt(energy_) * kNoCorrelation<T>)) return false;
+    Winner<T> win = self().strongest_atom();
+    T norm2 = orthogonalise(step, win.atom);
+    const T floor = sqrt(energy_) * kNoCorrelation<T>;
+    // Where the winner is all but a combination of the earlier atoms, the best of the others takes its place. In
+    // single precision such samples are doubtful and coded again.
+    while (sizeof(T) == 8 && win.strength > floor && !is_new(norm2) && self().pass_over(win.atom)) {
+      win = self().strongest_atom();
+      norm2 = orthogonalise(step, win.atom);
+    }
+    if (!(win.strength > floor)) return false;
     weakest_ = norm2 < weakest_ ? norm2 : weakest_;
     doubtful_ |= sizeof(T) == 4 && !(norm2 >= T(kTrustedNorm2));
-    if (!(norm2 > kSmallestNorm2<T> * T(0.5))) return false;
+    if (!is_new(norm2)) return false;
     const T rho = T(1) / sqrt(norm2);
     a_ = win.alpha * rho;
     for (int l = team_.lane; l <= step; l += Team::kSize) {
@@ -89,6 +97,9 @@ class PursuitSteps {
     return step + 1 < width_;
   }
 
+  // Whether enough of an atom is orthogonal to the earlier ones.
+  KRONLEARN_DEVICE static bool is_new(T norm2) { return norm2 > kSmallestNorm2<T> * T(0.5); }
+
   // w = M c for a new atom; the squared norm of what is orthogonal to the earlier ones.
   KRONLEARN_DEVICE T orthogonalise(int step, int atom) {
     const int n1 = self().n1(), n2 = self().n2();
@@ -107,12 +118,45 @@ class PursuitSteps {
     return T(1) - team_.sum(sum);
   }
 
-  // Replaces the residual by that of the sample itself; single precision is doubted where they differ.
+  // Replaces the residual by that of the sample itself. Single precision is doubted where they differ; in double
+  // precision the coefficients are improved first.
   KRONLEARN_DEVICE void check_residual() {
-    const T exact = exact_residual2(team_, s_, tables_, y_, code_);
+    if constexpr (sizeof(T) == 8) improve();
+    T sum = 0;
+#pragma unroll 1
+    for (int e = team_.lane; e < s_.features(); e += Team::kSize) {
+      const T r = residual_entry(s_, tables_, y_, code_, e);
+      sum += r * r;
+    }
+    const T exact = team_.sum(sum);
     doubtful_ |=
         sizeof(T) == 4 && !(fabs(exact - code_.residual2) <= energy_ * T(kTrustedDifference));
     code_.residual2 = exact;
+  }
+
+  // x += MᵀM A_Sᵀ r, with r = y − A_S x.
+  KRONLEARN_DEVICE void improve() {
+    const int terms = code_.nonzeros, features = s_.features();
+    for (int e = team_.lane; e < features; e += Team::kSize)
+      k_.residual[e] = residual_entry(s_, tables_, y_, code_, e);
+    team_.sync();
+    for (int l = 0; l < terms; ++l) {
+      T sum = 0;
+      for (int e = team_.lane; e < features; e += Team::kSize)
+        sum += k_.residual[e] * atom_entry(s_, tables_, code_.atom[l], e);
+      sum = team_.sum(sum);
+      if (team_.lane == 0) k_.c[l] = sum;
+    }
+    team_.sync();
+    for (int t = team_.lane; t < terms; t += Team::kSize) {
+      T along = 0;
+      for (int l = 0; l <= t; ++l) along += k_.m[t * width_ + l] * k_.c[l];
+      k_.w[t] = along;
+    }
+    team_.sync();
+    for (int l = team_.lane; l < terms; l += Team::kSize)
+      for (int t = l; t < terms; ++t) code_.value[l] += k_.w[t] * k_.m[t * width_ + l];
+    team_.sync();
   }
 
   T weakest_ = 1;
@@ -141,6 +185,11 @@ class Pursuit : PursuitSteps<T, Pursuit<T, kOls>> {
   KRONLEARN_DEVICE int n2() const { return s_.n2; }
   KRONLEARN_DEVICE Winner<T> strongest_atom() const {
     return strongest<T, kOls>(team_, s_.atoms(), k_.alpha, k_.nu);
+  }
+  // Makes an atom score nothing from now on; false if that cannot be.
+  KRONLEARN_DEVICE bool pass_over(int atom) const {
+    if (kOls) score_nothing(team_, atom, k_.nu);
+    return kOls;
   }
 
   // α −= a v (and ν −= v²) with v = Σ_l M[k,l] g1_l ⊗ g2_l.

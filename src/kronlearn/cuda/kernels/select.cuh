@@ -25,4 +25,12 @@ KRONLEARN_DEVICE Winner<T> strongest(Team team, int atoms, const T* alpha, const
   return {best.number, alpha[best.number], kOls ? sqrt(best.value) : best.value};
 }
 
+// Makes an atom score nothing from now on.
+template <class T>
+KRONLEARN_DEVICE void score_nothing(Team team, int atom, T* nu) {
+  team.sync();
+  if (team.lane == 0) nu[atom] = T(1) / T(0);
+  team.sync();
+}
+
 }  // namespace kronlearn
