@@ -120,5 +120,7 @@ def _targets(gpu: Gpu, coder: Coder, rows: slice, dtype: np.dtype[Any]) -> dict[
         else:
             targets["tols"] = gpu.upload(np.ascontiguousarray(np.asarray(coder.tol)[rows], dtype))
     if coder.weights is not None:
-        targets["weights"] = gpu.upload(np.ascontiguousarray(coder.weights[rows], dtype))
+        # Booleans are a fourth of what they become.
+        given = gpu.upload(np.ascontiguousarray(coder.weights[rows]))
+        targets["weights"] = given.astype(dtype, copy=False)
     return targets

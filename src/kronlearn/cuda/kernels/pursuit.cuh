@@ -12,7 +12,8 @@ struct PursuitScratch {
   T* h;           // (width, n1): rows of the left Gram matrix times M[k, :]
   T* m;           // (width, width), lower triangular
   T *c, *w;       // (width)
-  T* residual;    // (features), in double precision only
+  int *left, *right;  // (width): the selected atoms' numbers on both sides
+  T* residual;        // (features), in double precision only
 };
 
 // What all pursuits have in common. Self keeps the correlations: it has strongest_atom(), pass_over(), update(),
@@ -86,7 +87,11 @@ class PursuitSteps {
       k_.m[step * width_ + l] = q;
       code_.value[l] = l == step ? a_ * q : code_.value[l] + a_ * q;
     }
-    if (team_.lane == 0) code_.atom[step] = win.atom;
+    if (team_.lane == 0) {
+      code_.atom[step] = win.atom;
+      k_.left[step] = win.atom / self().n2();
+      k_.right[step] = win.atom % self().n2();
+    }
     team_.sync();
     code_.nonzeros = step + 1;
     code_.residual2 -= a_ * a_;
@@ -105,7 +110,7 @@ class PursuitSteps {
     const int n1 = self().n1(), n2 = self().n2();
     const T *left = tables_.gram1 + atom / n2 * n1, *right = tables_.gram2 + atom % n2 * n2;
     for (int l = team_.lane; l < step; l += Team::kSize)
-      k_.c[l] = left[code_.atom[l] / n2] * right[code_.atom[l] % n2];
+      k_.c[l] = left[k_.left[l]] * right[k_.right[l]];
     team_.sync();
     T sum = 0;
     for (int t = team_.lane; t < step; t += Team::kSize) {
@@ -194,21 +199,45 @@ class Pursuit : PursuitSteps<T, Pursuit<T, kOls>> {
 
   // α −= a v (and ν −= v²) with v = Σ_l M[k,l] g1_l ⊗ g2_l.
   KRONLEARN_DEVICE void update() {
-    const int terms = code_.nonzeros;
+    const int terms = code_.nonzeros, n1 = s_.n1, n2 = s_.n2, atoms = s_.atoms();
     const T* m = k_.m + (terms - 1) * width_;
-    for (int e = team_.lane; e < terms * s_.n1; e += Team::kSize)
-      k_.h[e] = m[e / s_.n1] * tables_.gram1[code_.atom[e / s_.n1] / s_.n2 * s_.n1 + e % s_.n1];
+    for (int e = team_.lane; e < terms * n1; e += Team::kSize) {
+      const int l = e / n1, i = e - l * n1;
+      k_.h[e] = m[l] * tables_.gram1[k_.left[l] * n1 + i];
+    }
     team_.sync();
-    for (int p = team_.lane; p < s_.atoms(); p += Team::kSize) {
-      const int i = p / s_.n2, j = p % s_.n2;
-      T v = 0;
-      for (int l = 0; l < terms; ++l)
-        v += k_.h[l * s_.n1 + i] * tables_.gram2[code_.atom[l] % s_.n2 * s_.n2 + j];
-      k_.alpha[p] -= a_ * v;
-      if (kOls) k_.nu[p] -= v * v;
+    // A few atoms of a thread at a time, whose loads need not wait for each other.
+    const int down = Team::kSize / n2, across = Team::kSize % n2;
+    int i = team_.lane / n2, j = team_.lane % n2;
+    for (int first = team_.lane; first < atoms; first += kAtOnce * Team::kSize) {
+      int row[kAtOnce], column[kAtOnce];
+      T v[kAtOnce];
+#pragma unroll
+      for (int q = 0; q < kAtOnce; ++q) {
+        row[q] = i < n1 ? i : 0;
+        column[q] = j;
+        v[q] = T(0);
+        i += down;
+        j += across;
+        if (j >= n2) j -= n2, ++i;
+      }
+      for (int l = 0; l < terms; ++l) {
+        const T *h = k_.h + l * n1, *g = tables_.gram2 + k_.right[l] * n2;
+#pragma unroll
+        for (int q = 0; q < kAtOnce; ++q) v[q] += h[row[q]] * g[column[q]];
+      }
+#pragma unroll
+      for (int q = 0; q < kAtOnce; ++q) {
+        const int p = first + q * Team::kSize;
+        if (p >= atoms) break;
+        k_.alpha[p] -= a_ * v[q];
+        if (kOls) k_.nu[p] -= v[q] * v[q];
+      }
     }
     team_.sync();
   }
+
+  static constexpr int kAtOnce = 4;
 };
 
 }  // namespace kronlearn
