@@ -159,7 +159,7 @@ class Replay:
             return f"{len(taken)} more nonzeros than the target needs"
         enough = best * (1 - TIED[self.problem.dtype]) - 10 * SAME[self.problem.dtype] * size
         tied = [atom for atom in taken if scores[atom] >= enough or not clear[atom]]
-        faults = [f"{max(scores[taken]) / best:.6f} of the best score"]
+        faults = [f"a score of {max(scores[taken]):.6g} where the best is {best:.6g}"]
         for atom in sorted(tied, key=lambda atom: -scores[atom]):
             direction = left[:, atom] / np.sqrt(max(norms2[atom], 1e-30))
             others = [other for other in taken if other != atom]
@@ -245,7 +245,8 @@ def check_learning(problem: Problem) -> tuple[int, list[str]]:
     if abs(scores[0] - scores[1]) > (same if enough else LEARNED) * size:
         faults.append(f"RMSE of one dictionary {scores[0] / size:.8g} {scores[1] / size:.8g}")
     learned = -models[0].set_params(device="cpu").score(Y)
-    if enough and learned - scores[1] > LEARNED * size:
+    # Sums of products begin with atoms that depend on each other: what is learned is up to ties.
+    if enough and problem.n_terms == 1 and learned - scores[1] > LEARNED * size:
         faults.append(f"RMSE of what is learned {learned / size:.8g} {scores[1] / size:.8g}")
     return 0, faults
 

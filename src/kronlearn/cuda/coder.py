@@ -19,6 +19,8 @@ from kronlearn.cuda.tasks import METHODS, NO_SAMPLE, check_method, new_task
 __all__ = ["ChunkCoder"]
 
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+# The most bytes of scratch that teams have together, but for those of a block.
+_MOST_SCRATCH = 1 << 30
 
 
 class ChunkCoder:
@@ -96,7 +98,9 @@ class ChunkCoder:
         """Code with kernels for any shape, whose arithmetic is of a kind."""
         task, options = new_task(**values), self.options[kind]
         size = _scratch_size(self.gpu, options, task["shape"].tobytes(), int(task["width"]))
-        teams = min(self.gpu.n_teams, count)
+        affordable = _MOST_SCRATCH // (4 * size * kind.itemsize) * 4
+        # Twice as many as work at a time: a little faster for most shapes.
+        teams = min(2 * self.gpu.n_teams, count, max(4, affordable))
         scratch = self.gpu.xp.empty(size * teams, kind)
         task["scratch"], task["scratch_size"] = self.gpu.address(scratch), size
         tables = self.tables.numbers[kind]

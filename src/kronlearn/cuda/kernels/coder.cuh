@@ -77,14 +77,14 @@ class SampleCoder {
 
  private:
   KRONLEARN_DEVICE T measure() {
-    T sum = 0;
+    any_ = has_entries(y);
+    return dot(team, features(), y, y);
+  }
+
+  KRONLEARN_DEVICE bool has_entries(const T* x) const {
     bool any = false;
-    for (int e = team.lane; e < features(); e += Team::kSize) {
-      sum += y[e] * y[e];
-      any |= y[e] != T(0);
-    }
-    any_ = team.any(any);
-    return team.sum(sum);
+    for (int e = team.lane; e < features(); e += Team::kSize) any |= x[e] != T(0);
+    return team.any(any);
   }
 
   // Weights are scaled to a maximum of one: only their proportions decide the codes.
@@ -94,15 +94,13 @@ class SampleCoder {
     largest_weight = team.best(best).value;
     if (!(largest_weight > T(0))) largest_weight = T(1);
     T sum = 0;
-    bool any = false;
     for (int e = team.lane; e < features(); e += Team::kSize) {
       const T weight = weights[e] / largest_weight;
       sum += weight * y[e] * y[e];
       weights[e] = sqrt(weight);
       weighted_.z[e] = weights[e] * y[e];
-      any |= weighted_.z[e] != T(0);
     }
-    any_ = team.any(any);
+    any_ = has_entries(weighted_.z);
     team.sync();
     return team.sum(sum);
   }

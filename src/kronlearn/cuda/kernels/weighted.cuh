@@ -16,13 +16,6 @@ struct WeightedScratch {
   T* correlate;
 };
 
-template <class T>
-KRONLEARN_DEVICE T dot(Team team, int count, const T* x, const T* y) {
-  T sum = 0;
-  for (int p = team.lane; p < count; p += Team::kSize) sum += x[p] * y[p];
-  return team.sum(sum);
-}
-
 // z holds √w∘y. Returns whether single precision is in doubt.
 template <class T>
 KRONLEARN_DEVICE bool pursue_weighted(Team team, const Shape& s, const Tables<T>& tables, bool ols,
