@@ -27,10 +27,10 @@ class SampleCoder {
     pursuit_.m = arena.take(int64(width) * width);
     pursuit_.c = arena.take(width);
     pursuit_.w = arena.take(width);
-    pursuit_.left = reinterpret_cast<int*>(arena.take(width));
-    pursuit_.right = reinterpret_cast<int*>(arena.take(width));
     if (sizeof(T) == 8) pursuit_.residual = arena.take(features());
     if (kN > 0) return;
+    pursuit_.left = reinterpret_cast<int*>(arena.take(width));
+    pursuit_.right = reinterpret_cast<int*>(arena.take(width));
     pursuit_.alpha = arena.take(shape.atoms());
     pursuit_.nu = arena.take(shape.atoms());
     if (!kWeights) {

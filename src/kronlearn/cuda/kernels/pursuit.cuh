@@ -17,7 +17,7 @@ struct PursuitScratch {
 };
 
 // What all pursuits have in common. Self keeps the correlations: it has strongest_atom(), pass_over(), update(),
-// and n1() and n2(), the numbers of atoms.
+// n1() and n2(), the numbers of atoms, and left() and right(), those that were selected on both sides.
 template <class T, class Self>
 class PursuitSteps {
  public:
@@ -89,8 +89,7 @@ class PursuitSteps {
     }
     if (team_.lane == 0) {
       code_.atom[step] = win.atom;
-      k_.left[step] = win.atom / self().n2();
-      k_.right[step] = win.atom % self().n2();
+      self().note_sides(step, win.atom);
     }
     team_.sync();
     code_.nonzeros = step + 1;
@@ -110,7 +109,7 @@ class PursuitSteps {
     const int n1 = self().n1(), n2 = self().n2();
     const T *left = tables_.gram1 + atom / n2 * n1, *right = tables_.gram2 + atom % n2 * n2;
     for (int l = team_.lane; l < step; l += Team::kSize)
-      k_.c[l] = left[k_.left[l]] * right[k_.right[l]];
+      k_.c[l] = left[self().left(l)] * right[self().right(l)];
     team_.sync();
     T sum = 0;
     for (int t = team_.lane; t < step; t += Team::kSize) {
@@ -188,6 +187,12 @@ class Pursuit : PursuitSteps<T, Pursuit<T, kOls>> {
  private:
   KRONLEARN_DEVICE int n1() const { return s_.n1; }
   KRONLEARN_DEVICE int n2() const { return s_.n2; }
+  KRONLEARN_DEVICE int left(int l) const { return k_.left[l]; }
+  KRONLEARN_DEVICE int right(int l) const { return k_.right[l]; }
+  KRONLEARN_DEVICE void note_sides(int l, int atom) const {
+    k_.left[l] = atom / s_.n2;
+    k_.right[l] = atom % s_.n2;
+  }
   KRONLEARN_DEVICE Winner<T> strongest_atom() const {
     return strongest<T, kOls>(team_, s_.atoms(), k_.alpha, k_.nu);
   }
@@ -203,7 +208,7 @@ class Pursuit : PursuitSteps<T, Pursuit<T, kOls>> {
     const T* m = k_.m + (terms - 1) * width_;
     for (int e = team_.lane; e < terms * n1; e += Team::kSize) {
       const int l = e / n1, i = e - l * n1;
-      k_.h[e] = m[l] * tables_.gram1[k_.left[l] * n1 + i];
+      k_.h[e] = m[l] * tables_.gram1[left(l) * n1 + i];
     }
     team_.sync();
     // A few atoms of a thread at a time, whose loads need not wait for each other.
@@ -222,7 +227,7 @@ class Pursuit : PursuitSteps<T, Pursuit<T, kOls>> {
         if (j >= n2) j -= n2, ++i;
       }
       for (int l = 0; l < terms; ++l) {
-        const T *h = k_.h + l * n1, *g = tables_.gram2 + k_.right[l] * n2;
+        const T *h = k_.h + l * n1, *g = tables_.gram2 + right(l) * n2;
 #pragma unroll
         for (int q = 0; q < kAtOnce; ++q) v[q] += h[row[q]] * g[column[q]];
       }
