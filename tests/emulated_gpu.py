@@ -73,8 +73,8 @@ _ALONE = defined(LANES=1)
 _SHARED = 227 * 1024
 # Types of what is stored and of the arithmetic, and whether there are weights.
 _KINDS = (
-    *(("float", "float", 0), ("float", "double", 0), ("float", "float", 1)),
-    *(("double", "double", 0), ("double", "double", 1)),
+    *(("float", "float", 0), ("float", "double", 0), ("double", "double", 0)),
+    *(("float", "float", 1), ("float", "double", 1), ("double", "double", 1)),
 )
 # What the tests that are not slow compile, about in the order in which they need it.
 _NEEDED = (

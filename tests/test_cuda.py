@@ -95,6 +95,21 @@ def test_weighted_codes_are_those_of_the_processor(on_gpu, rng, method, dtype):
     assert_same_codes(source, dictionary, coder, weights)
 
 
+@pytest.mark.parametrize(("dtype", "weighted"), [(np.float32, True), (np.float64, False)])
+def test_samples_of_few_entries_are_represented_as_by_the_processor(on_gpu, rng, dtype, weighted):
+    # Atoms that are selected last all but depend on the others.
+    factors = [rng.standard_normal((2, 12)), rng.standard_normal((4, 12))]
+    dictionary = kl.KroneckerDictionary.normalized(factors)
+    source = ArraySource(rng.standard_normal((300, 2, 4)).astype(dtype), (2, 4))
+    weights = np.where(rng.random((300, 2, 4)) < 0.8, rng.random((300, 2, 4)), 0).astype(dtype)
+    coder = Coder("ols", 8, None, weights if weighted else None)
+    norms = [
+        residual_norms(source, dictionary, engine.codes(dictionary, coder), coder.weights)
+        for engine in (Cuda(source, BLOCK), Threads(source, 1, BLOCK))
+    ]
+    assert max(map(np.max, norms)) < (1e-12 if dtype == np.float64 else 1e-4)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("tol", [None, 3.0])
 @pytest.mark.parametrize("n_atoms", [(8, 6), (8, 8)])

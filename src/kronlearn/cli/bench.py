@@ -99,7 +99,7 @@ def gpu(
     case: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="A", help="The case to measure, A to E; repeatable.", show_default="all"
+            metavar="A", help="The case to measure, A to I; repeatable.", show_default="all"
         ),
     ] = None,
     everything: Annotated[

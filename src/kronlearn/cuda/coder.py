@@ -19,6 +19,8 @@ from kronlearn.cuda.tasks import METHODS, NO_SAMPLE, check_method, new_task
 __all__ = ["ChunkCoder"]
 
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+# The most bytes of scratch that teams have together, but for those of a block.
+_MOST_SCRATCH = 1 << 30
 
 
 class ChunkCoder:
@@ -44,7 +46,7 @@ class ChunkCoder:
         self.bad = gpu.upload(np.array([NO_SAMPLE]))
         # Files that code for any shape, by the type of the arithmetic.
         kinds = [self.dtype] if self.quick is None else []
-        if self.dtype == _SINGLE and task.coder.weights is None and (exact or self.quick is None):
+        if self.dtype == _SINGLE and (exact or self.quick is None):
             kinds.append(_DOUBLE)
         weighted = int(task.coder.weights is not None)
         self.options = {
@@ -96,7 +98,9 @@ class ChunkCoder:
         """Code with kernels for any shape, whose arithmetic is of a kind."""
         task, options = new_task(**values), self.options[kind]
         size = _scratch_size(self.gpu, options, task["shape"].tobytes(), int(task["width"]))
-        teams = min(self.gpu.n_teams, count)
+        affordable = _MOST_SCRATCH // (4 * size * kind.itemsize) * 4
+        # Twice as many as work at a time: a little faster for most shapes.
+        teams = min(2 * self.gpu.n_teams, count, max(4, affordable))
         scratch = self.gpu.xp.empty(size * teams, kind)
         task["scratch"], task["scratch_size"] = self.gpu.address(scratch), size
         tables = self.tables.numbers[kind]
@@ -120,5 +124,7 @@ def _targets(gpu: Gpu, coder: Coder, rows: slice, dtype: np.dtype[Any]) -> dict[
         else:
             targets["tols"] = gpu.upload(np.ascontiguousarray(np.asarray(coder.tol)[rows], dtype))
     if coder.weights is not None:
-        targets["weights"] = gpu.upload(np.ascontiguousarray(coder.weights[rows], dtype))
+        # Booleans are a fourth of what they become.
+        given = gpu.upload(np.ascontiguousarray(coder.weights[rows]))
+        targets["weights"] = given.astype(dtype, copy=False)
     return targets

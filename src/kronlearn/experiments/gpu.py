@@ -1,7 +1,7 @@
 """``kronlearn bench gpu``: everything that runs on a GPU, through the public interface.
 
-- A to E: milliseconds per iteration of learning from samples that lie on the GPU, beside the
-  processor's; the same samples coded once, beside the package batched-omp where that is installed,
+- A to I: milliseconds per iteration of learning from samples that lie on the GPU, and for coding
+  them once, beside the processor's, and beside the package batched-omp's where that is installed,
 - whole: 100 iterations of A, from an array in memory to factors in memory,
 - denoise: 512 × 512 pixels with a ready dictionary of 8 × 8 pixels and 16 × 16 atoms, and with one
   that is learned first; 8192 × 8192 pixels, and the most memory that was taken on the GPU,
@@ -37,22 +37,30 @@ __all__ = ["CASES", "Case", "Row", "run"]
 
 @dataclass(frozen=True)
 class Case:
-    """N samples of m × m, n × n atoms, s nonzeros."""
+    """N samples of m × m, n × n atoms, s nonzeros or an error target, a tenth missing or none."""
 
     samples: int
     m: int
     n: int
-    s: int
+    s: int | None
     structure: str = "general"
+    dtype: str = "float32"
+    tol: float | None = None
+    incomplete: bool = False
 
 
-#: The paper's hyperspectral patches with both structures, image patches, few of them, large ones.
+#: The paper's hyperspectral patches with both structures, image patches, few of them, large ones;
+#: and what has general kernels only: another shape, float64, an error target alone, weights.
 CASES = {
     "A": Case(3_913_140, 8, 8, 16),
     "B": Case(3_913_140, 8, 8, 16, "orthonormal"),
     "C": Case(255_025, 8, 16, 6),
     "D": Case(9_216, 8, 16, 6),
     "E": Case(8_000, 32, 32, 8),
+    "F": Case(255_025, 9, 15, 7),
+    "G": Case(255_025, 8, 16, 6, dtype="float64"),
+    "H": Case(255_025, 8, 16, None, tol=30.0),
+    "I": Case(255_025, 8, 16, 6, incomplete=True),
 }
 
 
@@ -75,6 +83,8 @@ _QUICK_SAMPLES = 400
 _ITERATIONS, _ITERATIONS_OF_PROCESSOR = 40, 4
 # Torch tensors of about this many numbers are what batched-omp works with at a time.
 _NUMBERS_AT_A_TIME = 1 << 28
+# Cases that batched-omp can do.
+_COMPARED = "ACDEF"
 
 
 def run(
@@ -86,7 +96,7 @@ def run(
     repetitions: int = 5,
     quick: bool = False,
 ) -> Report:
-    """Time some of A to E, or everything."""
+    """Time some of A to I, or everything."""
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         name: partial(_case, name, repetitions, quick) for name in cases
     }
@@ -102,7 +112,7 @@ def run(
         rows = [asdict(row) for row in recorded(measured(), csv, Row)]
     found, reason = competitor()
     shown: list[str | Table] = [
-        f"GPU {_gpu_name()}; float32, samples on the GPU, or in memory for all cores.",
+        f"GPU {_gpu_name()}; samples on the GPU, or in memory for all cores.",
         *([] if found else [f"batched-omp {reason}: left out."]),
         Table.of("On a GPU", rows, "what settings value:.4g unit beside:.6g of"),
     ]
@@ -126,8 +136,14 @@ def _case(name: str, repetitions: int, quick: bool) -> Iterator[Row]:
     """Iterations with the paper's coder and with all defaults, and coding; samples on the GPU."""
     case = CASES[name]
     case = replace(case, samples=min(case.samples, _QUICK_SAMPLES)) if quick else case
-    samples = image_like(case.samples, case.m)
+    samples = image_like(case.samples, case.m).astype(case.dtype, copy=False)
     on_gpu = current_gpu().upload(samples)
+    if not case.incomplete:
+        yield from _learning(name, case, samples, on_gpu, quick)
+    yield from _coding(name, case, samples, on_gpu, repetitions)
+
+
+def _learning(name: str, case: Case, samples: Any, on_gpu: Any, quick: bool) -> Iterator[Row]:
     few = {"max_iter": _ITERATIONS_OF_PROCESSOR}
     many = few if quick else {"max_iter": _ITERATIONS}
     for kind, settings in (("plain", _PLAIN), ("defaults", {})):
@@ -136,16 +152,22 @@ def _case(name: str, repetitions: int, quick: bool) -> Iterator[Row]:
         found = _milliseconds(_learner(case, device="cuda", **many, **settings).fit(on_gpu))
         beside = _milliseconds(_learner(case, n_jobs=-1, **few, **settings).fit(samples))
         yield Row(name, kind, found, "ms", beside, "processor")
+
+
+def _coding(name: str, case: Case, samples: Any, on_gpu: Any, repetitions: int) -> Iterator[Row]:
     method = "threshold" if case.structure == "orthonormal" else "omp"
     dictionary = perturbed_dct((case.m, case.m), (case.n, case.n))
     if method == "threshold":
         dictionary = kl.KroneckerDictionary([np.linalg.qr(f)[0] for f in dictionary.factors])
-    ours = partial(kl.sparse_code, on_gpu, dictionary, case.s, method=method, device="cuda")
-    row = Row(name, "coding", 1e3 * _median(ours, repetitions), "ms")
-    if competitor()[0] is not None and method == "omp":
-        other = partial(_batched_omp, dictionary, case, on_gpu)
-        row = replace(row, beside=1e3 * _median(other, repetitions), of="batched-omp")
-    yield row
+    settings = case.s, case.tol, method
+    weights = np.random.default_rng(0).random(samples.shape) < 0.9 if case.incomplete else None
+    work = partial(kl.sparse_code, on_gpu, dictionary, *settings, weights=weights, device="cuda")
+    found = 1e3 * _median(work, repetitions)
+    work = partial(kl.sparse_code, samples, dictionary, *settings, weights=weights, n_jobs=-1)
+    yield Row(name, "coding", found, "ms", 1e3 * _median(work, repetitions), "processor")
+    if competitor()[0] is not None and name in _COMPARED:
+        work = partial(_batched_omp, dictionary, case, on_gpu)
+        yield Row(name, "coding", found, "ms", 1e3 * _median(work, repetitions), "batched-omp")
 
 
 @cache
@@ -163,7 +185,7 @@ def image_like(count: int, m: int) -> NDArray[np.float32]:
 
 
 def _learner(case: Case, **settings: Any) -> kl.KroneckerDictionaryLearning:
-    usual: dict[str, Any] = {"n_nonzero_coefs": case.s, "structure": case.structure}
+    usual = {"n_nonzero_coefs": case.s, "tol": case.tol, "structure": case.structure}
     return kl.KroneckerDictionaryLearning(case.n, random_state=0, **(usual | settings))
 
 

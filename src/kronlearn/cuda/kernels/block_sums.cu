@@ -10,7 +10,7 @@ enum Kind { kNone, kXy, kFull, kModeXy, kMode };
 constexpr int kCounts = 4;
 // Sums of so many atoms are read before any is written: the atoms of a code differ, so their loads need not
 // wait for each other.
-constexpr int kAtOnce = 4;
+constexpr int kAtOnce = 8;
 
 struct BlockTask {
   Shape shape;
@@ -41,10 +41,10 @@ template <class S>
 KRONLEARN_DEVICE void add_full(const BlockTask& task, const Team& team, const Coded<S>& code, double* sums) {
   const int m = task.shape.features();
   if (task.kind == kFull) {
-    for (int a = 0; a < code.nonzeros; ++a) {
+    for (int t = team.lane; t < code.nonzeros * code.nonzeros; t += Team::kSize) {
+      const int a = t / code.nonzeros, b = t % code.nonzeros;
       const int64 row = code.atom[a];
-      for (int b = team.lane; b <= a; b += Team::kSize)
-        sums[row * (row + 1) / 2 + code.atom[b]] += double(code.x[a]) * double(code.x[b]);
+      if (b <= a) sums[row * (row + 1) / 2 + code.atom[b]] += double(code.x[a]) * double(code.x[b]);
     }
     const int64 atoms = task.shape.atoms();
     sums += atoms * (atoms + 1) / 2;

@@ -14,21 +14,20 @@ struct Code {
   T residual2;
 };
 
-// ‖y − Σ x_l d_l‖². Few samples need it: its loops are not unrolled.
+// Entry e of the atom of a number.
 template <class T>
-KRONLEARN_DEVICE T exact_residual2(Team team, const Shape& s, const Tables<T>& tables, const T* y,
-                                   const Code<T>& code) {
-  T sum = 0;
+KRONLEARN_DEVICE T atom_entry(const Shape& s, const Tables<T>& tables, int atom, int e) {
+  return tables.atoms1[atom / s.n2 * s.m1 + e / s.m2] * tables.atoms2[atom % s.n2 * s.m2 + e % s.m2];
+}
+
+// Entry e of y − Σ x_l d_l. Few samples need it: its loop is not unrolled.
+template <class T>
+KRONLEARN_DEVICE T residual_entry(const Shape& s, const Tables<T>& tables, const T* y, const Code<T>& code,
+                                  int e) {
+  T r = y[e];
 #pragma unroll 1
-  for (int e = team.lane; e < s.features(); e += Team::kSize) {
-    const T *left = tables.atoms1 + e / s.m2, *right = tables.atoms2 + e % s.m2;
-    T r = y[e];
-#pragma unroll 1
-    for (int l = 0; l < code.nonzeros; ++l)
-      r -= code.value[l] * left[code.atom[l] / s.n2 * s.m1] * right[code.atom[l] % s.n2 * s.m2];
-    sum += r * r;
-  }
-  return team.sum(sum);
+  for (int l = 0; l < code.nonzeros; ++l) r -= code.value[l] * atom_entry(s, tables, code.atom[l], e);
+  return r;
 }
 
 }  // namespace kronlearn

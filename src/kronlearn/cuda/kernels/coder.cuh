@@ -27,7 +27,10 @@ class SampleCoder {
     pursuit_.m = arena.take(int64(width) * width);
     pursuit_.c = arena.take(width);
     pursuit_.w = arena.take(width);
+    if (sizeof(T) == 8) pursuit_.residual = arena.take(features());
     if (kN > 0) return;
+    pursuit_.left = reinterpret_cast<int*>(arena.take(width));
+    pursuit_.right = reinterpret_cast<int*>(arena.take(width));
     pursuit_.alpha = arena.take(shape.atoms());
     pursuit_.nu = arena.take(shape.atoms());
     if (!kWeights) {
@@ -52,15 +55,14 @@ class SampleCoder {
   KRONLEARN_DEVICE int n2() const { return kN > 0 ? kN : shape.n2; }
 
   // Makes `code` from y and weights, which are changed. `tol` is the ℓ2 norm that the residual may have, or
-  // negative. A sample that is not finite has no nonzeros. Returns whether single precision is in doubt: never of
-  // weighted samples, whose pursuit is the more stable one.
+  // negative. A sample that is not finite has no nonzeros. Returns whether single precision is in doubt.
   KRONLEARN_DEVICE bool run(T tol) {
     const T energy = kWeights ? weigh() : measure();
     const T tol2 = tol < T(0) ? T(-1) : tol * tol / largest_weight;
     finite = is_finite(energy);
     code.nonzeros = 0;
     code.residual2 = finite ? energy : T(0);
-    if (sizeof(T) == 4 && !kWeights && any_ && energy < T(kSmallestEnergy)) return true;
+    if (sizeof(T) == 4 && any_ && energy < T(kSmallestEnergy)) return true;
     if (!finite || energy <= tol2) return false;
     return pursue(energy, tol2);
   }
@@ -75,14 +77,14 @@ class SampleCoder {
 
  private:
   KRONLEARN_DEVICE T measure() {
-    T sum = 0;
+    any_ = has_entries(y);
+    return dot(team, features(), y, y);
+  }
+
+  KRONLEARN_DEVICE bool has_entries(const T* x) const {
     bool any = false;
-    for (int e = team.lane; e < features(); e += Team::kSize) {
-      sum += y[e] * y[e];
-      any |= y[e] != T(0);
-    }
-    any_ = team.any(any);
-    return team.sum(sum);
+    for (int e = team.lane; e < features(); e += Team::kSize) any |= x[e] != T(0);
+    return team.any(any);
   }
 
   // Weights are scaled to a maximum of one: only their proportions decide the codes.
@@ -98,14 +100,14 @@ class SampleCoder {
       weights[e] = sqrt(weight);
       weighted_.z[e] = weights[e] * y[e];
     }
+    any_ = has_entries(weighted_.z);
     team.sync();
     return team.sum(sum);
   }
 
   KRONLEARN_DEVICE bool pursue(T energy, T tol2) {
     if constexpr (kWeights) {
-      pursue_weighted(team, shape, tables, method_ == kOls, weighted_, energy, tol2, width_, code);
-      return false;
+      return pursue_weighted(team, shape, tables, method_ == kOls, weighted_, energy, tol2, width_, code);
     } else if constexpr (kN > 0) {
       if (method_ == kOls)
         return SmallPursuit<T, kM, kN, true>(team, shape, tables, pursuit_, correlate_, y, energy, tol2, width_,

@@ -12,10 +12,12 @@ struct PursuitScratch {
   T* h;           // (width, n1): rows of the left Gram matrix times M[k, :]
   T* m;           // (width, width), lower triangular
   T *c, *w;       // (width)
+  int *left, *right;  // (width): the selected atoms' numbers on both sides
+  T* residual;        // (features), in double precision only
 };
 
-// What all pursuits have in common. Self keeps the correlations: it has strongest_atom(), update(), and n1()
-// and n2(), the numbers of atoms.
+// What all pursuits have in common. Self keeps the correlations: it has strongest_atom(), pass_over(), update(),
+// n1() and n2(), the numbers of atoms, and left() and right(), those that were selected on both sides.
 template <class T, class Self>
 class PursuitSteps {
  public:
@@ -63,12 +65,19 @@ class PursuitSteps {
   // Adds an atom to the code; false if there is none, or no other is wanted.
   KRONLEARN_DEVICE bool select() {
     const int step = code_.nonzeros;
-    const Winner<T> win = self().strongest_atom();
-    const T norm2 = orthogonalise(step, win.atom);
-    if (!(win.strength > sqrt(energy_) * kNoCorrelation<T>)) return false;
+    Winner<T> win = self().strongest_atom();
+    T norm2 = orthogonalise(step, win.atom);
+    const T floor = sqrt(energy_) * kNoCorrelation<T>;
+    // Where the winner is all but a combination of the earlier atoms, the best of the others takes its place. In
+    // single precision such samples are doubtful and coded again.
+    while (sizeof(T) == 8 && win.strength > floor && !is_new(norm2) && self().pass_over(win.atom)) {
+      win = self().strongest_atom();
+      norm2 = orthogonalise(step, win.atom);
+    }
+    if (!(win.strength > floor)) return false;
     weakest_ = norm2 < weakest_ ? norm2 : weakest_;
     doubtful_ |= sizeof(T) == 4 && !(norm2 >= T(kTrustedNorm2));
-    if (!(norm2 > kSmallestNorm2<T> * T(0.5))) return false;
+    if (!is_new(norm2)) return false;
     const T rho = T(1) / sqrt(norm2);
     a_ = win.alpha * rho;
     for (int l = team_.lane; l <= step; l += Team::kSize) {
@@ -78,7 +87,10 @@ class PursuitSteps {
       k_.m[step * width_ + l] = q;
       code_.value[l] = l == step ? a_ * q : code_.value[l] + a_ * q;
     }
-    if (team_.lane == 0) code_.atom[step] = win.atom;
+    if (team_.lane == 0) {
+      code_.atom[step] = win.atom;
+      self().note_sides(step, win.atom);
+    }
     team_.sync();
     code_.nonzeros = step + 1;
     code_.residual2 -= a_ * a_;
@@ -89,12 +101,15 @@ class PursuitSteps {
     return step + 1 < width_;
   }
 
+  // Whether enough of an atom is orthogonal to the earlier ones.
+  KRONLEARN_DEVICE static bool is_new(T norm2) { return norm2 > kSmallestNorm2<T> * T(0.5); }
+
   // w = M c for a new atom; the squared norm of what is orthogonal to the earlier ones.
   KRONLEARN_DEVICE T orthogonalise(int step, int atom) {
     const int n1 = self().n1(), n2 = self().n2();
     const T *left = tables_.gram1 + atom / n2 * n1, *right = tables_.gram2 + atom % n2 * n2;
     for (int l = team_.lane; l < step; l += Team::kSize)
-      k_.c[l] = left[code_.atom[l] / n2] * right[code_.atom[l] % n2];
+      k_.c[l] = left[self().left(l)] * right[self().right(l)];
     team_.sync();
     T sum = 0;
     for (int t = team_.lane; t < step; t += Team::kSize) {
@@ -107,12 +122,45 @@ class PursuitSteps {
     return T(1) - team_.sum(sum);
   }
 
-  // Replaces the residual by that of the sample itself; single precision is doubted where they differ.
+  // Replaces the residual by that of the sample itself. Single precision is doubted where they differ; in double
+  // precision the coefficients are improved first.
   KRONLEARN_DEVICE void check_residual() {
-    const T exact = exact_residual2(team_, s_, tables_, y_, code_);
+    if constexpr (sizeof(T) == 8) improve();
+    T sum = 0;
+#pragma unroll 1
+    for (int e = team_.lane; e < s_.features(); e += Team::kSize) {
+      const T r = residual_entry(s_, tables_, y_, code_, e);
+      sum += r * r;
+    }
+    const T exact = team_.sum(sum);
     doubtful_ |=
         sizeof(T) == 4 && !(fabs(exact - code_.residual2) <= energy_ * T(kTrustedDifference));
     code_.residual2 = exact;
+  }
+
+  // x += MᵀM A_Sᵀ r, with r = y − A_S x.
+  KRONLEARN_DEVICE void improve() {
+    const int terms = code_.nonzeros, features = s_.features();
+    for (int e = team_.lane; e < features; e += Team::kSize)
+      k_.residual[e] = residual_entry(s_, tables_, y_, code_, e);
+    team_.sync();
+    for (int l = 0; l < terms; ++l) {
+      T sum = 0;
+      for (int e = team_.lane; e < features; e += Team::kSize)
+        sum += k_.residual[e] * atom_entry(s_, tables_, code_.atom[l], e);
+      sum = team_.sum(sum);
+      if (team_.lane == 0) k_.c[l] = sum;
+    }
+    team_.sync();
+    for (int t = team_.lane; t < terms; t += Team::kSize) {
+      T along = 0;
+      for (int l = 0; l <= t; ++l) along += k_.m[t * width_ + l] * k_.c[l];
+      k_.w[t] = along;
+    }
+    team_.sync();
+    for (int l = team_.lane; l < terms; l += Team::kSize)
+      for (int t = l; t < terms; ++t) code_.value[l] += k_.w[t] * k_.m[t * width_ + l];
+    team_.sync();
   }
 
   T weakest_ = 1;
@@ -139,27 +187,62 @@ class Pursuit : PursuitSteps<T, Pursuit<T, kOls>> {
  private:
   KRONLEARN_DEVICE int n1() const { return s_.n1; }
   KRONLEARN_DEVICE int n2() const { return s_.n2; }
+  KRONLEARN_DEVICE int left(int l) const { return k_.left[l]; }
+  KRONLEARN_DEVICE int right(int l) const { return k_.right[l]; }
+  KRONLEARN_DEVICE void note_sides(int l, int atom) const {
+    k_.left[l] = atom / s_.n2;
+    k_.right[l] = atom % s_.n2;
+  }
   KRONLEARN_DEVICE Winner<T> strongest_atom() const {
     return strongest<T, kOls>(team_, s_.atoms(), k_.alpha, k_.nu);
+  }
+  // Makes an atom score nothing from now on; false if that cannot be.
+  KRONLEARN_DEVICE bool pass_over(int atom) const {
+    if (kOls) score_nothing(team_, atom, k_.nu);
+    return kOls;
   }
 
   // α −= a v (and ν −= v²) with v = Σ_l M[k,l] g1_l ⊗ g2_l.
   KRONLEARN_DEVICE void update() {
-    const int terms = code_.nonzeros;
+    const int terms = code_.nonzeros, n1 = s_.n1, n2 = s_.n2, atoms = s_.atoms();
     const T* m = k_.m + (terms - 1) * width_;
-    for (int e = team_.lane; e < terms * s_.n1; e += Team::kSize)
-      k_.h[e] = m[e / s_.n1] * tables_.gram1[code_.atom[e / s_.n1] / s_.n2 * s_.n1 + e % s_.n1];
+    for (int e = team_.lane; e < terms * n1; e += Team::kSize) {
+      const int l = e / n1, i = e - l * n1;
+      k_.h[e] = m[l] * tables_.gram1[left(l) * n1 + i];
+    }
     team_.sync();
-    for (int p = team_.lane; p < s_.atoms(); p += Team::kSize) {
-      const int i = p / s_.n2, j = p % s_.n2;
-      T v = 0;
-      for (int l = 0; l < terms; ++l)
-        v += k_.h[l * s_.n1 + i] * tables_.gram2[code_.atom[l] % s_.n2 * s_.n2 + j];
-      k_.alpha[p] -= a_ * v;
-      if (kOls) k_.nu[p] -= v * v;
+    // A few atoms of a thread at a time, whose loads need not wait for each other.
+    const int down = Team::kSize / n2, across = Team::kSize % n2;
+    int i = team_.lane / n2, j = team_.lane % n2;
+    for (int first = team_.lane; first < atoms; first += kAtOnce * Team::kSize) {
+      int row[kAtOnce], column[kAtOnce];
+      T v[kAtOnce];
+#pragma unroll
+      for (int q = 0; q < kAtOnce; ++q) {
+        row[q] = i < n1 ? i : 0;
+        column[q] = j;
+        v[q] = T(0);
+        i += down;
+        j += across;
+        if (j >= n2) j -= n2, ++i;
+      }
+      for (int l = 0; l < terms; ++l) {
+        const T *h = k_.h + l * n1, *g = tables_.gram2 + right(l) * n2;
+#pragma unroll
+        for (int q = 0; q < kAtOnce; ++q) v[q] += h[row[q]] * g[column[q]];
+      }
+#pragma unroll
+      for (int q = 0; q < kAtOnce; ++q) {
+        const int p = first + q * Team::kSize;
+        if (p >= atoms) break;
+        k_.alpha[p] -= a_ * v[q];
+        if (kOls) k_.nu[p] -= v[q] * v[q];
+      }
     }
     team_.sync();
   }
+
+  static constexpr int kAtOnce = 4;
 };
 
 }  // namespace kronlearn

@@ -39,6 +39,10 @@ class SmallPursuit : PursuitSteps<T, SmallPursuit<T, kM, kN, kOls>> {
  private:
   KRONLEARN_DEVICE static constexpr int n1() { return kN; }
   KRONLEARN_DEVICE static constexpr int n2() { return kN; }
+  KRONLEARN_DEVICE int left(int l) const { return code_.atom[l] / kN; }
+  KRONLEARN_DEVICE int right(int l) const { return code_.atom[l] % kN; }
+  KRONLEARN_DEVICE static void note_sides(int, int) {}
+  KRONLEARN_DEVICE static constexpr bool pass_over(int) { return false; }
   KRONLEARN_DEVICE int column(int c) const { return c * kAcross + first_column_; }
 
   // alpha = D_1ᵀ Y D_2

@@ -59,6 +59,14 @@ KRONLEARN_DEVICE int64 n_teams() { return int64(gridDim.x) * (blockDim.x / Team:
 KRONLEARN_DEVICE int take_ticket(int* counter) { return atomicAdd(counter, 1); }
 KRONLEARN_DEVICE void lower(int64* least, int64 x) { atomicMin(least, x); }
 
+// Σ x y of so many numbers; the same bits in every thread.
+template <class T>
+KRONLEARN_DEVICE T dot(const Team& team, int count, const T* x, const T* y) {
+  T sum = 0;
+  for (int p = team.lane; p < count; p += Team::kSize) sum += x[p] * y[p];
+  return team.sum(sum);
+}
+
 // Whether a number is neither NaN nor infinite.
 template <class T>
 KRONLEARN_DEVICE bool is_finite(T x) {

@@ -5,13 +5,6 @@
 
 namespace kronlearn {
 
-template <class T>
-KRONLEARN_DEVICE T sum_of_squares(Team team, int count, const T* x) {
-  T sum = 0;
-  for (int p = team.lane; p < count; p += Team::kSize) sum += x[p] * x[p];
-  return team.sum(sum);
-}
-
 // alpha holds the correlations and is consumed.
 template <class T>
 KRONLEARN_DEVICE void threshold(Team team, const Shape& s, T* alpha, T energy, T tol2, int width,
@@ -19,7 +12,7 @@ KRONLEARN_DEVICE void threshold(Team team, const Shape& s, T* alpha, T energy, T
   // What no atom can represent; none where the factors are square.
   T outside = 0;
   if (s.n1 != s.m1 || s.n2 != s.m2) {
-    outside = energy - sum_of_squares(team, s.atoms(), alpha);
+    outside = energy - dot(team, s.atoms(), alpha, alpha);
     if (outside < T(0)) outside = T(0);
   }
   code.nonzeros = 0;
@@ -37,10 +30,10 @@ KRONLEARN_DEVICE void threshold(Team team, const Shape& s, T* alpha, T energy, T
     ++code.nonzeros;
     code.residual2 -= win.alpha * win.alpha;
     if (tol2 >= T(0) && code.residual2 < energy * kSuspectLeftover2<T>)
-      code.residual2 = outside + sum_of_squares(team, s.atoms(), alpha);
+      code.residual2 = outside + dot(team, s.atoms(), alpha, alpha);
   }
   if (tol2 < T(0) && code.residual2 < energy * kSuspectLeftover2<T>)
-    code.residual2 = outside + sum_of_squares(team, s.atoms(), alpha);
+    code.residual2 = outside + dot(team, s.atoms(), alpha, alpha);
   if (code.residual2 < T(0)) code.residual2 = T(0);
 }
 

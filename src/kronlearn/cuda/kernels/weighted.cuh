@@ -16,16 +16,9 @@ struct WeightedScratch {
   T* correlate;
 };
 
+// z holds √w∘y. Returns whether single precision is in doubt.
 template <class T>
-KRONLEARN_DEVICE T dot(Team team, int count, const T* x, const T* y) {
-  T sum = 0;
-  for (int p = team.lane; p < count; p += Team::kSize) sum += x[p] * y[p];
-  return team.sum(sum);
-}
-
-// z holds √w∘y.
-template <class T>
-KRONLEARN_DEVICE void pursue_weighted(Team team, const Shape& s, const Tables<T>& tables, bool ols,
+KRONLEARN_DEVICE bool pursue_weighted(Team team, const Shape& s, const Tables<T>& tables, bool ols,
                                       const WeightedScratch<T>& k, T energy, T tol2, int width,
                                       Code<T>& code) {
   const int features = s.features(), atoms = s.atoms();
@@ -37,10 +30,12 @@ KRONLEARN_DEVICE void pursue_weighted(Team team, const Shape& s, const Tables<T>
   correlate(team, s, tables.factors, k.t, k.alpha, k.correlate);
   code.nonzeros = 0;
   code.residual2 = energy;
+  bool doubtful = sizeof(T) == 4 && tol2 >= T(0) && tol2 < energy * T(kTrustedTarget2);
+  const T floor = sqrt(energy) * kNoCorrelation<T>;
   while (code.nonzeros < width && code.residual2 > tol2) {
     const int step = code.nonzeros;
     const Winner<T> win = strongest<T, true>(team, atoms, k.alpha, k.nu);
-    if (!(win.strength > sqrt(energy) * kNoCorrelation<T>)) break;
+    if (!(win.strength > floor)) break;
     const T *left = tables.atoms1 + win.atom / s.n2 * s.m1,
             *right = tables.atoms2 + win.atom % s.n2 * s.m2;
     T* q = k.q + int64(step) * features;
@@ -56,7 +51,13 @@ KRONLEARN_DEVICE void pursue_weighted(Team team, const Shape& s, const Tables<T>
       team.sync();
     }
     const T norm2 = dot(team, features, q, q);
-    if (!(norm2 > own * (kSmallestNorm2<T> * T(0.1)))) break;
+    doubtful |= sizeof(T) == 4 && !(norm2 >= own * T(kTrustedNorm2));
+    if (!(norm2 > own * (kSmallestNorm2<T> * T(0.1)))) {
+      // In single precision such samples are doubtful and coded again.
+      if (!ols || sizeof(T) == 4) break;
+      score_nothing(team, win.atom, k.nu);
+      continue;
+    }
     const T norm = sqrt(norm2);
     for (int e = team.lane; e < features; e += Team::kSize) q[e] /= norm;
     team.sync();
@@ -90,6 +91,7 @@ KRONLEARN_DEVICE void pursue_weighted(Team team, const Shape& s, const Tables<T>
     if (team.lane == 0) code.value[l] = x / k.r[l * width + l];
     team.sync();
   }
+  return doubtful;
 }
 
 }  // namespace kronlearn
