@@ -21,7 +21,7 @@ __all__ = ["denoised_rows"]
 
 # Groups of similar patches are found on so many of the strongest planes, and filtered on all.
 _MATCHED = 8
-_EFFORT = Effort(2, GroupFilter(16, 81, overlap=0.7), GroupFilter(32, 49, overlap=0.7))
+_EFFORT = Effort(3, GroupFilter(16, 121, overlap=0.7), GroupFilter(24, 81, overlap=0.7))
 # Rows above and below a slab that are denoised with it: groups reach that far, and their patches
 # to others.
 _HALO = 56
