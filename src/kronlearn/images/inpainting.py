@@ -44,9 +44,9 @@ _STEPS = 12
 _RELAXATION = 2.0
 _GAIN = 1.08
 _PATCH_PIXELS = 64
-_SAMPLES = 20000
+_SAMPLES = 5000
 _LEARNING_NOISE = 0.1
-_GROUPS = GroupFilter(32, 49)
+_GROUPS = GroupFilter(24, 121, 625, 0.7)
 
 
 @dataclass(frozen=True)
@@ -357,7 +357,7 @@ def _parts(missing: NDArray[np.bool_]) -> list[list[int]]:
 
 def _stride(choice: Choice) -> tuple[int, ...]:
     """Pixels from patch to patch in the second stage."""
-    return tuple(min(2, m) for m in choice.patch_size)
+    return tuple(min(3, m) for m in choice.patch_size)
 
 
 def _reach(choice: Choice, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
