@@ -222,15 +222,15 @@ class EmulatedGpu:
     ) -> int:
         return (self.shared_memory + 1024) // (shared + 1024)
 
-    def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        return enqueue
+    def recorded(self, enqueue: Callable[[], None], times: int) -> list[Callable[[], None]]:
+        return [enqueue] * times
 
-    def replayed(self, works: list[Callable[[], None]]) -> list[float]:
-        finished = []
+    def replayed(self, works: list[list[Callable[[], None]]]) -> float:
+        begin = time.perf_counter()
         for work in works:
-            work()
-            finished.append(time.perf_counter())
-        return finished
+            for enqueue in work:
+                enqueue()
+        return time.perf_counter() - begin
 
 
 class WarpGpu(EmulatedGpu):

@@ -206,11 +206,12 @@ def check_sums(result, Y):
     X = result.rounded
     used = result.sure & np.isfinite(Y).all(axis=(1, 2))
     X, Y = X[used], Y[used].astype(np.float64).reshape(-1, 64)
-    xy = X.T @ Y
+    xy, counted = X.T @ Y, result.X[used]
     assert np.abs(result.xy - xy).max() <= 2e-6 * np.abs(xy).max()
     if result.xx.any():
         xx = X.T @ X
         assert np.abs(result.xx - xx).max() <= 2e-6 * np.abs(xx).max()
+        counted = X
     residual2 = result.residual2[used].astype(np.float64).sum()
-    counts = np.sum(Y**2), residual2, np.sum(X**2), result.support[used].sum()
+    counts = np.sum(Y**2), residual2, np.sum(counted**2.0), result.support[used].sum()
     np.testing.assert_allclose(result.counts, counts, rtol=1e-6)

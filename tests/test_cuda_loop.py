@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -186,22 +187,22 @@ def test_samples_that_are_not_finite_are_named(on_gpu, rng):
 
 
 def test_a_time_budget_ends_where_the_iterations_do_that_are_in_it(on_gpu, runs, rng, monkeypatch):
-    replayed, late = type(on_gpu).replayed, [0.0]
+    run, late = Iterations.run, [0.0]
 
-    def slowly(self: Any, works: list[Any]) -> list[float]:
+    def slowly(self: Iterations, dictionary: Any, count: int) -> list[Iterated]:
         """As if every iteration took 100 seconds more."""
-        finished = []
-        for end in replayed(self, works):
+        done = []
+        for iterated in run(self, dictionary, count):
             late[0] += 100.0
-            finished.append(end + late[0])
-        return finished
+            done.append(replace(iterated, finished=iterated.finished + late[0]))
+        return done
 
-    monkeypatch.setattr(type(on_gpu), "replayed", slowly)
-    settings = {"method": "omp", "max_iter": 100, "time_budget": 750.0}
+    monkeypatch.setattr(Iterations, "run", slowly)
+    settings = {"method": "omp", "max_iter": 100, "time_budget": 650.0}
     found = fitted(image_like(rng, 100), **settings)
     assert found.stop_reason_ == "time_budget"
     seconds = found.history_["seconds"]
-    assert seconds[-2] < 750 <= seconds[-1]
+    assert seconds[-2] < 650 <= seconds[-1]
     # As many at once as there is time for.
     asked = [count for count, _ in runs]
     assert max(asked) == 4

@@ -195,31 +195,31 @@ class Gpu:
         room = (self.shared_memory + _SYSTEM_SHARED) // (shared + _SYSTEM_SHARED)
         return min(int(ask(function, threads, shared)), room)
 
-    def recorded(self, enqueue: Callable[[], None]) -> Any:
-        """Some work, to be done again and again by :meth:`replayed`; it is done once for this."""
+    def recorded(self, enqueue: Callable[[], None], times: int) -> Any:
+        """Some work, so many times, for :meth:`replayed`; it is done once for this."""
         # Kernels are compiled before the recording begins.
         enqueue()
         self.xp.cuda.get_current_stream().synchronize()
         with self._replaying:
             self._replaying.begin_capture()
             try:
-                enqueue()
+                for _ in range(times):
+                    enqueue()
             finally:
                 # Whatever happens, the stream is to be of use again.
                 work = self._replaying.end_capture()
             return work
 
-    def replayed(self, works: Sequence[Any]) -> list[float]:
-        """Do recorded works in turn; when each ended, by ``time.perf_counter``, once all have."""
-        stream, events = self._replaying, [self.xp.cuda.Event() for _ in works]
+    def replayed(self, works: Sequence[Any]) -> float:
+        """Do recorded works in turn; the seconds that they took."""
+        stream, begin, end = self._replaying, self.xp.cuda.Event(), self.xp.cuda.Event()
         self.xp.cuda.get_current_stream().synchronize()
-        for work, event in zip(works, events, strict=True):
+        begin.record(stream)
+        for work in works:
             work.launch(stream)
-            event.record(stream)
+        end.record(stream)
         stream.synchronize()
-        end = time.perf_counter()
-        elapsed = self.xp.cuda.get_elapsed_time
-        return [end - elapsed(event, events[-1]) / 1e3 for event in events]
+        return float(self.xp.cuda.get_elapsed_time(begin, end)) / 1e3
 
     @property
     def _replaying(self) -> Any:

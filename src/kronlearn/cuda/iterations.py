@@ -27,6 +27,8 @@ __all__ = ["MOST_AT_ONCE", "Iterations", "iterations_for"]
 
 #: So many iterations are done without a look at most: callbacks come that much later.
 MOST_AT_ONCE = 16
+# So many are one work for the GPU: between works it waits for 3 µs.
+_TOGETHER = 4
 
 # Scaled samples have no entry above this. Larger entries than the second, or only smaller ones than
 # the third, cannot be squared and added up in single precision.
@@ -109,28 +111,41 @@ class Iterations(ABC):
     def run(self, dictionary: Dictionary, count: int) -> list[Iterated]:
         """So many iterations; fewer if one of them needs the processor."""
         if self.chunk_sums is None:
-            works = [self._recorded] * min(count, MOST_AT_ONCE)
+            works = self._recorded(min(count, MOST_AT_ONCE))
             self.update.begin(dictionary.coding_factors)
-            finished = self.gpu.replayed(works)
+            seconds = self.gpu.replayed(works)
         else:
             # Samples take long to come: there is nothing to gain from more than one.
             self.update.begin(dictionary.coding_factors)
-            finished = [self._run_streamed()]
-        done = []
-        for made, end in zip(self.update.made(), finished, strict=False):
+            seconds = self._run_streamed()
+        end = time.perf_counter()
+        all_made = self.update.made()
+        each, done = seconds / len(all_made), []
+        for left, made in zip(reversed(range(len(all_made))), all_made, strict=True):
             if made.failed:
                 break
             new = dictionary.with_stacks([factor[None] for factor in made.factors])
-            done.append(Iterated(new, made.residual, made.nonzeros, end))
+            done.append(Iterated(new, made.residual, made.nonzeros, end - left * each))
         return done
 
+    def _recorded(self, count: int) -> list[Any]:
+        """So many iterations over samples that lie on the GPU, to be replayed."""
+        many, rest = divmod(count, _TOGETHER)
+        return [self._some for _ in range(many)] + [self._one for _ in range(rest)]
+
     @cached_property
-    def _recorded(self) -> Any:
-        """An iteration over samples that lie on the GPU, to be replayed."""
+    def _some(self) -> Any:
+        return self._record(_TOGETHER)
+
+    @cached_property
+    def _one(self) -> Any:
+        return self._record(1)
+
+    def _record(self, times: int) -> Any:
         task = self._task(slice(0, len(self.samples.source)), self.samples.array)
         # The recording is not to change anything.
         self.update.stop()
-        return self.gpu.recorded(partial(self._iterate, task))
+        return self.gpu.recorded(partial(self._iterate, task), times)
 
     def _iterate(self, task: NDArray[Any]) -> None:
         for update in self.updates:
@@ -138,12 +153,13 @@ class Iterations(ABC):
             self.update.run(update)
 
     def _run_streamed(self) -> float:
-        """One iteration over samples that come chunk by chunk; when it ended."""
+        """One iteration over samples that come chunk by chunk; the seconds that it took."""
+        begin = time.perf_counter()
         for update in self.updates:
             self._sum_chunks(update)
             self.update.run(update)
         self.gpu.finish()
-        return time.perf_counter()
+        return time.perf_counter() - begin
 
     def _sum_chunks(self, update: str) -> None:
         """Enqueue the sums that an update needs, over all samples as they come."""

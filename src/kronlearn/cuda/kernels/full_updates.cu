@@ -13,8 +13,8 @@ constexpr double kNear = 0.5, kClose = 3e-8;
 constexpr int kPolarRow = 10;
 static_assert(8 * kPolarRow <= kN * kColumns);
 
-// Sums over the other mode's atoms: out (8, 8), the first index that of the mode's own atom. Of S_xx the
-// coefficients are the Gram matrix of the other mode's atoms, of S_xy these atoms themselves. A warp has an
+// Sums over the other mode's atoms: out (8, 8), a row for each of the mode's own atoms, kColumns apart. Of S_xx
+// the coefficients are the Gram matrix of the other mode's atoms, of S_xy these atoms themselves. A warp has an
 // own atom, a lane two columns.
 KRONLEARN_DEVICE void contract(int mode, const double* moments, const double* coefficients, int stride,
                                double* out) {
@@ -33,11 +33,11 @@ KRONLEARN_DEVICE void contract(int mode, const double* moments, const double* co
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const double all = sum_lanes<1, 8>(sum[h]);
-      if (lane % 8 == 0) out[own * 8 + lane / 8 + 4 * h] = all;
+      if (lane % 8 == 0) out[own * kColumns + lane / 8 + 4 * h] = all;
     }
   } else {
     const double all = sum_lanes<8, 32>(sum[0] + sum[1]);
-    if (lane < 8) out[own * 8 + lane] = all;
+    if (lane < 8) out[own * kColumns + lane] = all;
   }
 }
 
@@ -53,12 +53,13 @@ KRONLEARN_DEVICE double product_of_rows(const double* a, const double* b) {
   return even + odd;
 }
 
-// unscaled = the orthonormal factor of C's polar decomposition, by the first warp. A lane has two entries.
+// unscaled = the orthonormal factor of C's polar decomposition, by the first warp. A lane has two entries. X
+// takes the place of C, once all lanes have read theirs.
 KRONLEARN_DEVICE void find_polar_factor(Memory& m) {
   if (threadIdx.x >= 32) return;
   const int i = threadIdx.x / 4, j = threadIdx.x % 4 * 2;
   double *x = m.system, *gram = m.gram;
-  Pair own = pair_at(m.c + i * 8 + j);
+  Pair own = pair_at(m.system + i * kColumns + kN + j);
   const double norm2 = sum_lanes<1, 32>(own.x * own.x + own.y * own.y);
   const double first = norm2 > 0 ? 1.0 / sqrt(norm2) : 0.0;
   own = {own.x * first, own.y * first};
@@ -98,12 +99,11 @@ class FullUpdater : Updater {
  public:
   KRONLEARN_DEVICE FullUpdater(const Update& u, Memory& memory) : Updater(u, memory), u_(u), m_(memory) {}
 
-  KRONLEARN_DEVICE void run() const {
-    begin();
+  KRONLEARN_DEVICE void run(const Before& before) const {
+    begin(before);
     const int numbers = u_.orthonormal ? kSize : 2 * kSize;
     double* to = m_.moments + (u_.orthonormal ? kSize : 0);
-    copy_fresh<16>(u_.sums, numbers, to);
-    __syncthreads();
+    read_sums<16>(numbers, to);
     if (!u_.orthonormal) find_unused();
     // Not unrolled: instructions are fetched once.
 #pragma unroll 1
@@ -133,9 +133,9 @@ class FullUpdater : Updater {
     const double* other = mode == 0 ? m_.atoms[1] : m_.unscaled;
     if (!u_.orthonormal) {
       gram_of(other);
-      contract(mode, m_.moments, m_.gram, kN, m_.p);
+      contract(mode, m_.moments, m_.gram, kN, m_.system);
     }
-    contract(mode, m_.moments + kSize, other, kRow, m_.c);
+    contract(mode, m_.moments + kSize, other, kRow, m_.system + kN);
     __syncthreads();
     if (u_.orthonormal) {
       find_polar_factor(m_);
@@ -163,8 +163,9 @@ class FullUpdater : Updater {
 
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_both(kronlearn::update::Update u) {
   using namespace kronlearn::update;
-  if (*u.stopped || !add_up(u, u.orthonormal ? kSize : 2 * kSize, true)) return;
-  FullUpdater(u, memory()).run();
+  const Before before(u);
+  if (!add_up(u, u.orthonormal ? kSize : 2 * kSize, true) || before.stopped) return;
+  FullUpdater(u, memory()).run(before);
 }
 
 // By a single block.

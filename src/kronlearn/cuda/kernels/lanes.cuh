@@ -69,6 +69,10 @@ constexpr int kRow = kM == 8 ? 8 : kM + 4;
 constexpr int kSampleSize = kM * kRow, kTileNumbers = kSamples * kSampleSize;
 constexpr int kZSize = kN * kRow + (kN == 16 ? 8 : 0);
 
+// Large samples leave shared memory to their correlations: what reads them later does so where they came from.
+constexpr bool kKept = kM < 32;
+constexpr int kLaterRow = kKept ? kRow : kM, kLaterSize = kM * kLaterRow;
+
 // A number as the sum of two that tensor cores can hold, but for 2⁻²² of it.
 struct SplitNumber {
   unsigned large, small;
@@ -104,11 +108,16 @@ struct Tiling {
   KRONLEARN_DEVICE int size(int tile) const { return tile + 1 < tiles ? kSamples : in_last; }
 };
 
+// A tile, where it comes from.
+KRONLEARN_DEVICE const float* tile_of(const float* samples, int tile) {
+  return samples + int64(tile) * (kSamples * kM * kM);
+}
+
 // Starts to copy a warp's tile of so many samples; what is beyond them is zero.
 KRONLEARN_DEVICE void start_copying(const float* samples, int tile, int size, float* to) {
   constexpr int kParts = kM * kM / 4, kInRow = kM / 4;
   const unsigned lane = threadIdx.x % 32;
-  const float* from = samples + int64(tile) * (kSamples * kM * kM);
+  const float* from = tile_of(samples, tile);
 #pragma unroll 16
   for (int first = 0; first < kSamples * kParts; first += 32) {
     const unsigned e = first | lane, s = e / kParts, part = e % kParts;
@@ -119,7 +128,7 @@ KRONLEARN_DEVICE void start_copying(const float* samples, int tile, int size, fl
 // Asks for a warp's tile ahead of time.
 KRONLEARN_DEVICE void prefetch_tile(const float* samples, int tile, int size) {
   constexpr int kLine = 32;
-  const float* from = samples + int64(tile) * (kSamples * kM * kM);
+  const float* from = tile_of(samples, tile);
 #pragma unroll
   for (int first = 0; first < kSamples * kM * kM; first += 32 * kLine) {
     const int own = first + threadIdx.x % 32 * kLine;

@@ -27,6 +27,8 @@ class Correlator {
     for (int s = 0; s < kSamples; s += kTogether) {
       float u[kTogether][kBands][kM / 8][4];
       left_products(samples_ + s * kSampleSize, u);
+      // Correlations may take the place of these samples, though not of later ones.
+      if constexpr (!kKept) __syncwarp();
       right_products(u, correlations + s * Correlations::kSize);
     }
     __syncwarp();
@@ -36,6 +38,7 @@ class Correlator {
   static constexpr int kBands = kN / 16, kEights = kN / 8;
   // Samples that share what is read of the factors.
   static constexpr int kTogether = smaller(kSamples, kM == 8 && kN == 16 ? 4 : 2);
+  static_assert(kKept || kTogether == kSamples || Correlations::kSize <= kSampleSize);
 
   // What a lane holds of a matrix on the left, (16, 8), split.
   struct Left {

@@ -22,7 +22,7 @@ namespace kronlearn::lanes {
 constexpr bool kWithNorms = KRONLEARN_OLS;
 // Unrolled, more steps than this would be more code than a multiprocessor keeps at hand, or need more
 // registers than there are.
-constexpr int kUnrolled = kWidth <= (kWithNorms ? 5 : kN == 16 ? 8 : 0) ? kWidth : 1;
+constexpr int kUnrolled = kWidth <= (kWithNorms ? 6 : kN == 16 ? 8 : 0) ? kWidth : 1;
 
 // The bits of a score that are compared. The compiler must not know the constant, or it would fetch it anew
 // for every use; grids have one row, but that it does not know.
@@ -210,7 +210,7 @@ KRONLEARN_DEVICE float residual_of(Lane lane, const float* atoms1, const float* 
   for (int e = lane.member; e < kM * kInRow; e += kGroup) {
     const int p = e / kInRow, q = e % kInRow * 8;
     float r[8];
-    load8(y + p * kRow + q, r);
+    load8(y + p * kLaterRow + q, r);
 #pragma unroll
     for (int l = 0; l < kWidth; ++l)
       if (l < code.nonzeros) {

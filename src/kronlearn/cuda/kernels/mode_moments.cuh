@@ -77,16 +77,20 @@ class ModeSums {
   template <bool kRight>
   KRONLEARN_DEVICE void add(const float* z, float* y) const {
     float c[kPieces][4];
-    add_samples<kRight>(z, y, c);
+    add_samples<kRight, kRow>(z, y, kSamples, c);
     if (__any_sync(kAllLanes, !all_finite(c))) {
       clear_what_is_not_finite(y);
-      add_samples<kRight>(z, y, c);
+      add_samples<kRight, kRow>(z, y, kSamples, c);
     }
-#pragma unroll
-    for (int p = 0; p < kPieces; ++p) {
-      const float4 sum = mine_[32 * p];
-      mine_[32 * p] = make_float4(sum.x + c[p][0], sum.y + c[p][1], sum.z + c[p][2], sum.w + c[p][3]);
-    }
+    keep(c);
+  }
+
+  // The same for the left mode, of a tile of so many samples that are not in shared memory.
+  KRONLEARN_DEVICE void add_from(const float* z, const float* y, int size) const {
+    float c[kPieces][4];
+    add_samples<false, kM>(z, y, size, c);
+    if (__any_sync(kAllLanes, !all_finite(c))) add_samples<false, kM, true>(z, y, size, c);
+    keep(c);
   }
 
   // All threads of a block add up their warps' sums, which begin at `sums` and every `apart` numbers later,
@@ -120,6 +124,14 @@ class ModeSums {
     return (piece(row / 16, column / 8) * 32 + lane) * 4 + register_;
   }
 
+  KRONLEARN_DEVICE void keep(const float (&c)[kPieces][4]) const {
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      const float4 sum = mine_[32 * p];
+      mine_[32 * p] = make_float4(sum.x + c[p][0], sum.y + c[p][1], sum.z + c[p][2], sum.w + c[p][3]);
+    }
+  }
+
   KRONLEARN_DEVICE static bool all_finite(const float (&c)[kPieces][4]) {
     float sum = 0;
 #pragma unroll
@@ -136,18 +148,20 @@ class ModeSums {
     __syncwarp();
   }
 
-  template <bool kRight>
-  KRONLEARN_DEVICE static void add_samples(const float* z, const float* y, float (&c)[kPieces][4]) {
+  // Of samples with rows kStride apart.
+  template <bool kRight, int kStride, bool kOnlyFinite = false>
+  KRONLEARN_DEVICE static void add_samples(const float* z, const float* y, int size, float (&c)[kPieces][4]) {
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) c[p][0] = c[p][1] = c[p][2] = c[p][3] = 0;
 #pragma unroll(kM == 8 && kN == 16 ? 4 : 1)
-    for (int s = 0; s < kSamples; ++s) add_sample<kRight>(z + s * kZSize, y + s * kSampleSize, c);
+    for (int s = 0; s < size; ++s)
+      add_sample<kRight, kStride, kOnlyFinite>(z + s * kZSize, y + s * (kM * kStride), c);
   }
 
   // Rounded to nearest once the tensor cores drop the low bits.
   KRONLEARN_DEVICE static unsigned rounded(float x) { return __float_as_uint(x) + 0x1000u; }
 
-  template <bool kRight>
+  template <bool kRight, int kStride, bool kOnlyFinite>
   KRONLEARN_DEVICE static void add_sample(const float* z, const float* y, float (&c)[kPieces][4]) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -167,8 +181,10 @@ class ModeSums {
           multiply_tf32(c[piece(b, n)], a[b], a[n / 2][n % 2], a[n / 2][2 + n % 2]);
 #pragma unroll
       for (int n = 0; n < kOther; ++n) {
-        const float* p = kRight ? y + (k + 2 * t) * kRow + 8 * n + g : y + (8 * n + g) * kRow + k + 2 * t;
-        const float2 both = kRight ? make_float2(p[0], p[kRow]) : *reinterpret_cast<const float2*>(p);
+        const float* p = kRight ? y + (k + 2 * t) * kStride + 8 * n + g : y + (8 * n + g) * kStride + k + 2 * t;
+        float2 both = kRight ? make_float2(p[0], p[kStride]) : *reinterpret_cast<const float2*>(p);
+        if constexpr (kOnlyFinite)
+          both = make_float2(is_finite(both.x) ? both.x : 0.0f, is_finite(both.y) ? both.y : 0.0f);
         const SplitNumber y0(both.x), y1(both.y);
 #pragma unroll
         for (int b = 0; b < kBands; ++b) multiply_tf32(c[piece(b, kOwn + n)], a[b], y0.large, y1.large);

@@ -5,10 +5,11 @@
 // The left mode from its sums; the sums of the right one are to be taken with the unscaled factor.
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_left(kronlearn::update::Update u) {
   using namespace kronlearn::update;
-  if (*u.stopped || !add_up(u, kN * kColumns, true)) return;
+  const Before before(u);
+  if (!add_up(u, kN * kColumns, true) || before.stopped) return;
   Memory& m = memory();
   const Updater updater(u, m);
-  updater.begin();
+  updater.begin(before);
   updater.take_sums();
   if (!updater.solve(0)) {
     updater.finish();
@@ -23,9 +24,10 @@ KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_left(kronle
 // The right mode, after which the iteration is done.
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_right(kronlearn::update::Update u) {
   using namespace kronlearn::update;
-  if (*u.stopped || !add_up(u, kN * kColumns, false)) return;
+  const Before before(u);
+  if (!add_up(u, kN * kColumns, false) || before.stopped) return;
   const Updater updater(u, memory());
-  updater.begin();
+  updater.begin(before);
   updater.take_sums();
   if (updater.solve(1)) {
     updater.adopt(1);

@@ -32,14 +32,6 @@ KRONLEARN_DEVICE void clear_row(float* row) {
   for (int e = 0; e < kSize; e += 4) *reinterpret_cast<float4*>(row + e) = make_float4(0, 0, 0, 0);
 }
 
-// m += u vᵀ
-KRONLEARN_DEVICE void add_product(float (&m)[8][8], const float (&u)[8], const float (&v)[8]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i)
-#pragma unroll
-    for (int j = 0; j < 8; ++j) m[i][j] = fmaf(u[i], v[j], m[i][j]);
-}
-
 // ---------------------------------------------------------------- samples
 
 // Whether so little energy is the sum of squares that single precision cannot hold.

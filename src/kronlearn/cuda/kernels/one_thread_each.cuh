@@ -42,9 +42,10 @@ class ThreadCounts {
     nonzeros_ += nonzeros;
   }
 
-  // From all threads of a block, to (kCounts); by way of shared memory, (kWarps, kCounts).
-  KRONLEARN_DEVICE void write(double codes2, double* warps, double* partial) const {
-    double sums[kCounts] = {energy_, residual2_, codes2, double(nonzeros_)};
+  // From all threads of a block, to (kCounts); by way of shared memory, (kWarps, kCounts). Of orthonormal atoms
+  // that represent all samples, codes have the energy that is not left over.
+  KRONLEARN_DEVICE void write(double* warps, double* partial) const {
+    double sums[kCounts] = {energy_, residual2_, energy_ - residual2_, double(nonzeros_)};
 #pragma unroll
     for (int c = 0; c < kCounts; ++c) {
 #pragma unroll

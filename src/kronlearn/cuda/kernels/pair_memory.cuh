@@ -232,20 +232,23 @@ class WholeRow {
 
 // ---------------------------------------------------------------- all of it
 
-// The words of the selected atoms, each lane's own ones: of four atoms at a time those of all lanes.
+// The words of the selected atoms, each lane's own ones: word q of a lane is next to those of its neighbours.
 struct Picks {
+  struct Words {
+    unsigned even, odd;
+  };
   static constexpr int kBytes = (kOwn + 3) / 4 * 16 * kThreads;
 
   KRONLEARN_DEVICE Picks(unsigned char* memory, unsigned thread)
-      : own_(memory + 16 * thread), even_(memory + 16 * (thread & ~1u)) {}
+      : own_(memory + 4 * thread), even_(memory + 4 * (thread & ~1u)) {}
 
-  KRONLEARN_DEVICE static int offset(int q) { return q / 4 * 16 * kThreads + q % 4 * 4; }
-  KRONLEARN_DEVICE unsigned& own(int q) const { return word(own_ + offset(q)); }
-  // Atom l of all, whosever it is. OLS has no registers for several that are loaded at once.
-  KRONLEARN_DEVICE unsigned any(int l) const {
-    unsigned& found = word(even_ + l % 2 * 16 + offset(l / 2));
-    if constexpr (kOls) return *static_cast<volatile unsigned*>(&found);
-    return found;
+  KRONLEARN_DEVICE unsigned& own(int q) const { return word(own_ + 4 * kThreads * q); }
+  // Atoms 2q and 2q + 1, those of both lanes, at once. OLS has no registers for what is loaded ahead.
+  KRONLEARN_DEVICE Words both(int q) const {
+    using Two = unsigned long long;
+    Two& found = *reinterpret_cast<Two*>(even_ + 4 * kThreads * q);
+    const Two words = kOls ? *static_cast<volatile Two*>(&found) : found;
+    return {unsigned(words), unsigned(words >> 32)};
   }
 
  private:

@@ -122,7 +122,7 @@ class PairPursuit {
     __syncwarp();
     if (kOls || last) add_to_code();
     if (last) return false;
-    if constexpr (!kOls) update_from<kParity, 0>(k, scale);
+    if constexpr (!kOls) update_from<kParity, 0>(k, scale, picks().both(0));
     if (!__any_sync(kAllLanes, active_)) return false;
     if constexpr (kOls) {
       update_both<kParity, 0>(k, word);
@@ -265,16 +265,18 @@ class PairPursuit {
   }
 
   // α −= a Σ_l M[k,l] g1_l ⊗ g2_l over the earlier atoms, and x −= a ρ u; both from the lane's column kQ on.
+  // The words of its atoms are known, and the next ones on their way meanwhile.
   template <int kParity, int kQ>
-  KRONLEARN_DEVICE void update_from(int k, float scale) {
+  KRONLEARN_DEVICE void update_from(int k, float scale, Picks::Words words) {
     if constexpr (kQ < kOwn) {
       if (kParity == 0 && kQ == k / 2) return;
+      const Picks::Words next = picks().both(kQ + 1 < kOwn ? kQ + 1 : kQ);
       const float own = scale * u_[kQ], others = of_other(own);
       x_[kQ] -= own;
-      add_term(picks().any(2 * kQ), half() == 0 ? own : others);
+      add_term(words.even, half() == 0 ? own : others);
       if (kParity == 1 && kQ == k / 2) return;
-      add_term(picks().any(2 * kQ + 1), half() == 0 ? others : own);
-      update_from<kParity, kQ + 1>(k, scale);
+      add_term(words.odd, half() == 0 ? others : own);
+      update_from<kParity, kQ + 1>(k, scale, next);
     }
   }
 
@@ -302,9 +304,10 @@ class PairPursuit {
     for (int q = 0; q < kOwn; ++q) {
       const bool last = q == k / 2;
       if (kParity == 0 && last) break;
-      add_rows<kFirstRow>(picks().any(2 * q), row.column(2 * q), v);
+      const Picks::Words words = picks().both(q);
+      add_rows<kFirstRow>(words.even, row.column(2 * q), v);
       if (last) break;
-      add_rows<kFirstRow>(picks().any(2 * q + 1), row.column(2 * q + 1), v);
+      add_rows<kFirstRow>(words.odd, row.column(2 * q + 1), v);
     }
 #pragma unroll
     for (int r = 0; r < 4; ++r)

@@ -31,8 +31,9 @@ KRONLEARN_DEVICE float residual_of(const float* y, unsigned char* memory, unsign
   for (int q = 0; q < kOwn; ++q) {
     if (!__any_sync(kAllLanes, 2 * q < nonzeros)) break;
     const float others = of_other(x[q]);
-    subtract_atom(memory, half, picks.any(2 * q), half == 0 ? x[q] : others, r);
-    subtract_atom(memory, half, picks.any(2 * q + 1), half == 0 ? others : x[q], r);
+    const Picks::Words words = picks.both(q);
+    subtract_atom(memory, half, words.even, half == 0 ? x[q] : others, r);
+    subtract_atom(memory, half, words.odd, half == 0 ? others : x[q], r);
   }
   float sum[4] = {};
 #pragma unroll

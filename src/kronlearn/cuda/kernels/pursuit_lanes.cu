@@ -26,12 +26,14 @@ struct Lists {
         value(triangle + kWritten) {}
 };
 
-// Tables come first; then, for every warp, counts, sums, samples, M, lists, and what is used in turns by the
-// first correlations and Z.
+// Tables come first; then, for every warp, counts, sums, samples if they are kept, M, lists, and what is used
+// in turns by samples that are not kept, the first correlations and Z.
 struct CodingMemory {
-  static constexpr int kExchange = larger(Correlations::kNumbers, kSamples * kZSize);
+  static constexpr int kKeptNumbers = kKept ? kTileNumbers : 0;
+  static constexpr int kExchange =
+      larger(larger(Correlations::kNumbers, kSamples * kZSize), kTileNumbers - kKeptNumbers);
   static constexpr int kTables = Grams::kNumbers + 2 * Atoms::kNumbers + 2 * kN, kTableBytes = 4 * kTables;
-  static constexpr int kWarpBytes = 8 * ModeCounts::kNumbers + 4 * (ModeSums::kNumbers + kTileNumbers +
+  static constexpr int kWarpBytes = 8 * ModeCounts::kNumbers + 4 * (ModeSums::kNumbers + kKeptNumbers +
                                                                     Triangle::kNumbers + Lists::kNumbers +
                                                                     kExchange);
   // As many warps as memory has room for, and as registers for what they hold.
@@ -73,10 +75,11 @@ class TileCoder {
         memory_(memory),
         counts_(lane_, reinterpret_cast<double*>(memory.warps + lane_.warp * CodingMemory::kWarpBytes)),
         sums_(of_warp()),
-        samples_(of_warp() + ModeSums::kNumbers),
-        triangle_(samples_ + kTileNumbers, lane_.sample),
-        lists_(samples_ + kTileNumbers + Triangle::kNumbers, samples_ + kTileNumbers),
-        exchange_(samples_ + kTileNumbers + Triangle::kNumbers + Lists::kNumbers) {
+        behind_(of_warp() + ModeSums::kNumbers + CodingMemory::kKeptNumbers),
+        triangle_(behind_, lane_.sample),
+        lists_(behind_ + Triangle::kNumbers, behind_),
+        exchange_(behind_ + Triangle::kNumbers + Lists::kNumbers),
+        samples_(kKept ? of_warp() + ModeSums::kNumbers : exchange_) {
     sums_.clear();
     counts_.clear();
   }
@@ -85,7 +88,7 @@ class TileCoder {
     lanes::start_copying(task_.samples, tile, size, samples_);
   }
 
-  // Codes a tile that has been copied; start_next is called once its samples are no longer needed.
+  // Codes a tile that has been copied; start_next is called once its place is no longer needed.
   template <class StartNext>
   KRONLEARN_DEVICE void code(int tile, int size, bool summed, bool counted, StartNext start_next) const {
     const int64 k = int64(tile) * kSamples + lane_.sample;
@@ -93,7 +96,9 @@ class TileCoder {
     const float energy = energy_of_sample();
     const bool good = is_finite(energy), small = task_.doubtful && underflows(energy);
     LaneCode code;
-    const bool doubtful = code_sample(k, exists && good && !small, good ? energy : 0.0f, code) || small;
+    const float* later = kKept ? samples_ : tile_of(task_.samples, tile);
+    const bool doubtful =
+        code_sample(k, exists && good && !small, good ? energy : 0.0f, later, code) || small;
     const bool left = task_.doubtful && exists && doubtful, written = exists && !left;
     if (exists && lane_.member == 0) {
       if (!good) lower(task_.first_bad, task_.first + k);
@@ -110,7 +115,10 @@ class TileCoder {
       for (int l = 0; l < kWidth; ++l)
         projection.add(l < code.nonzeros ? code.atom[l] : 0, l < code.nonzeros ? code.x[l] : 0.0f);
       __syncwarp();
-      sums_.add<false>(exchange_, samples_);
+      if constexpr (kKept)
+        sums_.add<false>(exchange_, samples_);
+      else
+        sums_.add_from(exchange_, later, size);
     }
     __syncwarp();
     start_next();
@@ -153,8 +161,9 @@ class TileCoder {
     return little && any > 0.0f;
   }
 
-  // Returns whether single precision is in doubt.
-  KRONLEARN_DEVICE bool code_sample(int64 k, bool wanted, float energy, LaneCode& code) const {
+  // Returns whether single precision is in doubt. The tile is at `later` once its correlations are known.
+  KRONLEARN_DEVICE bool code_sample(int64 k, bool wanted, float energy, const float* later,
+                                    LaneCode& code) const {
     const float tol2 = target2(task_, k, wanted);
     Correlator(memory_.atoms1, memory_.atoms2, samples_).run(exchange_);
     const float* correlations = exchange_ + lane_.sample * Correlations::kSize;
@@ -162,14 +171,16 @@ class TileCoder {
                 lists_.selected + lane_.sample * kWidth);
     LanePursuit pursuit(lane_, basis, correlations, energy, tol2, least_norm2(task_));
     const bool doubtful = pursuit.run(wanted, code);
-    return check_residual(pursuit.suspect(), energy, tol2, code) || doubtful;
+    const float* y = later + (kKept || wanted ? lane_.sample : 0) * kLaterSize;
+    return check_residual(pursuit.suspect(), energy, tol2, y, code) || doubtful;
   }
 
   // Residuals that are suspect are computed from the samples; single precision is doubted where both differ.
-  KRONLEARN_DEVICE bool check_residual(bool suspect, float energy, float tol2, LaneCode& code) const {
+  KRONLEARN_DEVICE bool check_residual(bool suspect, float energy, float tol2, const float* y,
+                                       LaneCode& code) const {
     bool doubtful = false;
     if (__any_sync(kAllLanes, suspect)) {
-      const float exact = residual_of(lane_, memory_.atoms1, memory_.atoms2, code, sample());
+      const float exact = residual_of(lane_, memory_.atoms1, memory_.atoms2, code, y);
       // Decisions about a target have relied on a smaller difference.
       const float trusted = tol2 >= 0.0f ? kRoundingOfErrors<float> : kTrustedDifference;
       doubtful = suspect && !(fabsf(exact - code.residual2) <= energy * trusted);
@@ -230,10 +241,10 @@ class TileCoder {
   const Lane lane_;
   const ModeCounts counts_;
   const ModeSums sums_;
-  float* const samples_;
+  float* const behind_;  // samples that are kept
   const Triangle triangle_;
   const Lists lists_;
-  float* const exchange_;
+  float *const exchange_, *const samples_;
 };
 
 KRONLEARN_DEVICE void code_tiles(const Task<float>& task, const float* tables, float* partial,

@@ -2,8 +2,10 @@
 // the way: the largest correlations are the best code of their number. At most KRONLEARN_WIDTH nonzeros, 1 to
 // 16, fixed when compiled. Of correlations of equal magnitude the ones of higher atoms are left out first.
 //
-// The smallest magnitude that is kept is looked for among correlations in half precision, two at a time.
-// Where halves do not tell it from the next smaller one, or errors have a target, single precision decides.
+// Correlations are found on the tensor cores, from numbers that are split into two halves each: about as exact
+// as single precision. The smallest magnitude that is kept is looked for among them in half precision, two at a
+// time. Where halves do not tell it from the next smaller one, or errors have a target, single precision
+// decides.
 #include "largest.cuh"
 #include "one_thread_each.cuh"
 #include "outbox.cuh"
@@ -166,51 +168,121 @@ class Threshold {
   int wanted_;
 };
 
-// Shared memory: counts, both factors, samples, codes and sums. Codes on their way out take the place of
-// those that are summed.
+// Shared memory: counts, samples, codes and sums. Codes on their way out take the place of those that are
+// summed.
 constexpr int kCountBytes = 8 * kWarps * kCounts;
-constexpr int kSharedBytes = kCountBytes + 4 * (2 * kSize + kTileNumbers) + kCodeBytes + TileSums::kBytes;
+constexpr int kSharedBytes = kCountBytes + 4 * kTileNumbers + kCodeBytes + TileSums::kBytes;
 static_assert(kBlocksEach * (kSharedBytes + 1024) <= 228 * 1024);
 static_assert(ThreadOutbox::kBytes <= kCodeBytes);
 
-// α = D_1ᵀ Y D_2 and ‖y‖² of the thread's own sample times the scale, which is split for the sums on the way.
-// Four rows of Y at a time: few enough registers, and the factor on the right is read only twice. Both
-// factors are (8, 8) and the same for all threads.
-KRONLEARN_DEVICE float correlate_and_split(float* sample, float scale, const float* left,
-                                           const float* right, float (&alpha)[8][8]) {
-#pragma unroll
-  for (int e = 0; e < kSize; ++e) alpha[e / 8][e % 8] = 0;
+// Whether the small halves of row p of a sample come first: the same halves of all rows are in different banks.
+KRONLEARN_DEVICE bool small_first(int p) { return p >= 4; }
+
+// Scales and splits the thread's own sample, for correlations and sums; returns its ‖y‖².
+KRONLEARN_DEVICE float scale_and_split(float* sample, float scale) {
   float energy[4] = {};
-#pragma unroll 1
-  for (int half = 0; half < kSize; half += kSize / 2) {
-    float y[4][8], t[4][8] = {};
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      load8(sample + half + 8 * r, y[r]);
-#pragma unroll
-      for (int q = 0; q < 8; ++q) {
-        y[r][q] *= scale;
-        energy[r] = fmaf(y[r][q], y[r][q], energy[r]);
-      }
-      store_split(sample + half + 8 * r, y[r]);
-    }
+  for (int r = 0; r < kSize; r += 8) {
+    float y[8];
+    load8(sample + r, y);
 #pragma unroll
     for (int q = 0; q < 8; ++q) {
-      float d[8];
-      load8(right + 8 * q, d);
-#pragma unroll
-      for (int r = 0; r < 4; ++r)
-#pragma unroll
-        for (int j = 0; j < 8; ++j) t[r][j] = fmaf(y[r][q], d[j], t[r][j]);
+      y[q] *= scale;
+      energy[q % 4] = fmaf(y[q], y[q], energy[q % 4]);
     }
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      float d[8];
-      load8(left + half + 8 * r, d);
-      add_product(alpha, d, t[r]);
-    }
+    store_split(sample + r, y, small_first(r / 8));
   }
   return (energy[0] + energy[1]) + (energy[2] + energy[3]);
+}
+
+// Correlations of a warp's samples, of half of them at a time, on their way from the tensor cores to threads:
+// with four numbers more than needed, these do not meet in a bank. Codes come to the same place later.
+constexpr int kAtATime = 16, kCorrelationStride = kSize + 4;
+static_assert(4 * kAtATime * kCorrelationStride <= 2 * 32 * kCodeStride);
+
+// Multiplies by a factor's transpose on the tensor cores: large halves are one half of its rows, small ones the
+// other, of which all products but that of two small ones are added up.
+class Factor {
+ public:
+  // From (8, 8), the same in all warps; a lane has two entries of an atom.
+  KRONLEARN_DEVICE explicit Factor(const float* factor)
+      : own_(factor[threadIdx.x % 4 * 16 + threadIdx.x % 32 / 4],
+             factor[threadIdx.x % 4 * 16 + threadIdx.x % 32 / 4 + 8]) {}
+
+  // From an (8, 8) matrix, the pair of rows 2 (lane % 4) of column lane / 4, two numbers of the product: row
+  // lane / 4, columns 2 (lane % 4).
+  KRONLEARN_DEVICE float2 multiply(const SplitPair& pair) const { return multiply(pair.large, pair.small); }
+  KRONLEARN_DEVICE float2 multiply(unsigned large, unsigned small) const {
+    const unsigned a[4] = {own_.large, own_.small, own_.large, 0};
+    float c[4] = {};
+    multiply_halves(c, a, large, small);
+    return make_float2(c[0] + c[2], c[1] + c[3]);
+  }
+
+ private:
+  const SplitPair own_;
+};
+
+// α = D_1ᵀ Y D_2 of the thread's own sample, from the split ones of its warp.
+KRONLEARN_DEVICE void correlate(const Factor& left, const Factor& right, const float* samples, float* exchange,
+                                float (&alpha)[8][8]) {
+  constexpr int kTogether = 8;
+  const int lane = threadIdx.x % 32;
+  // Of two samples at a time, rows of large halves and rows of small ones.
+  const bool large = lane / 8 % 2 == 0;
+  const float* rows = samples + lane / 16 * kStride + lane % 8 * 8 + (large == small_first(lane % 8) ? 4 : 0);
+#pragma unroll 1
+  for (int first = 0; first < 32; first += kAtATime) {
+#pragma unroll 1
+    for (int s = 0; s < kAtATime; s += kTogether) {
+      unsigned y[kTogether / 2][4];
+      float2 found[kTogether];
+#pragma unroll
+      for (int e = 0; e < kTogether / 2; ++e) load_transposed(y[e], rows + (first + s + 2 * e) * kStride);
+#pragma unroll
+      for (int e = 0; e < kTogether; ++e) {
+        const int half = e % 2 * 2;
+        found[e] = left.multiply(y[e / 2][half], y[e / 2][half + 1]);
+      }
+#pragma unroll
+      for (int e = 0; e < kTogether; ++e) found[e] = right.multiply(SplitPair(found[e].x, found[e].y));
+#pragma unroll
+      for (int e = 0; e < kTogether; ++e)
+        *reinterpret_cast<float2*>(exchange + (s + e) * kCorrelationStride + 2 * lane) = found[e];
+    }
+    __syncwarp();
+    if (lane / kAtATime * kAtATime == first)
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        float column[8];
+        load8(exchange + lane % kAtATime * kCorrelationStride + 8 * j, column);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) alpha[i][j] = column[i];
+      }
+    __syncwarp();
+  }
+}
+
+// Below this energy halves hold less of a scaled sample than single precision does.
+constexpr float kLeastOfHalves = 0.0625f;
+
+// The same from a sample that is not split.
+KRONLEARN_DEVICE void correlate_slowly(const float* factors, const float* sample, float scale,
+                                       float (&alpha)[8][8]) {
+#pragma unroll
+  for (int e = 0; e < kSize; ++e) alpha[e / 8][e % 8] = 0;
+#pragma unroll 1
+  for (int p = 0; p < 8; ++p) {
+    float t[8] = {};
+#pragma unroll 1
+    for (int q = 0; q < 8; ++q)
+#pragma unroll
+      for (int j = 0; j < 8; ++j) t[j] = fmaf(sample[8 * p + q] * scale, factors[kSize + 8 * q + j], t[j]);
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+#pragma unroll
+      for (int j = 0; j < 8; ++j) alpha[i][j] = fmaf(factors[8 * p + i], t[j], alpha[i][j]);
+  }
 }
 
 // A power of two that makes the largest entry of a sample 512 to 1024. Tiny samples stay smaller than that:
@@ -241,18 +313,14 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
                                          float* partial, double* partial_counts) {
   KRONLEARN_SHARED_MEMORY(memory);
   double* counts = reinterpret_cast<double*>(memory);
-  float* left = reinterpret_cast<float*>(memory + kCountBytes);
-  float* right = left + kSize;
-  float* samples = right + kSize;
+  float* samples = reinterpret_cast<float*>(memory + kCountBytes);
   Half* codes = reinterpret_cast<Half*>(samples + kTileNumbers);
   const ThreadOutbox outbox(codes);
   const int thread = threadIdx.x;
   const Tables<float> from(task.shape, tables);
-  if (thread < kSize) {
-    left[thread] = from.factors[thread];
-    right[thread] = from.factors[kSize + thread];
-  }
-  __syncthreads();
+  const Factor left(from.factors), right(from.factors + kSize);
+  const int warp = thread / 32 * 32;
+  float* exchange = reinterpret_cast<float*>(codes + warp * kCodeStride);
 
   TileSums sums(reinterpret_cast<float*>(codes + kTile * kCodeStride));
   ThreadCounts found;
@@ -267,7 +335,11 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
 
     Threshold threshold;
     const float scale = task.scale > 0 ? float(task.scale) : own_scale(y), inverse = 1.0f / scale;
-    const float scaled = correlate_and_split(y, scale, left, right, threshold.alpha);
+    const float scaled = scale_and_split(y, scale);
+    __syncwarp();
+    correlate(left, right, samples + warp * kStride, exchange, threshold.alpha);
+    if (scaled > 0.0f && scaled < kLeastOfHalves)
+      correlate_slowly(from.factors, task.samples + k * kSize, scale, threshold.alpha);
     const float energy = scaled * inverse * inverse, tol2 = target2(task, k, k < task.count);
     Outcome sample{k < task.count, is_finite(energy), false, energy};
     // Codes of orthonormal atoms are no larger than samples.
@@ -279,6 +351,8 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
     const float residual2 = threshold.residual2() * inverse * inverse;
     report(task, k, sample, threshold.nonzeros(), residual2);
     if (task.index) {
+      // Other warps' correlations may still be there.
+      __syncthreads();
       int place = 0;
 #pragma unroll
       for (int p = 0; p < kSize; ++p)
@@ -300,9 +374,7 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
     __syncthreads();
   }
   if (partial) sums.write(partial + int64(blockIdx.x) * sums.kNumbers);
-  if (partial_counts)
-    found.write(sums.codes2() / (task.scale * task.scale), counts,
-                partial_counts + int64(blockIdx.x) * kCounts);
+  if (partial_counts) found.write(counts, partial_counts + int64(blockIdx.x) * kCounts);
 }
 
 }  // namespace kronlearn

@@ -36,17 +36,26 @@ KRONLEARN_DEVICE void load8(const float* p, float (&to)[8]) {
   to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
 }
 
-// Eight numbers become eight large halves and the eight small ones that the large leave over.
-KRONLEARN_DEVICE void store_split(float* p, const float (&y)[8]) {
+// Two numbers as two large halves and the two small ones that these leave over.
+struct SplitPair {
+  unsigned large, small;
+
+  KRONLEARN_DEVICE SplitPair(float first, float second) {
+    large = to_halves(first, second);
+    small = to_halves(first - first_of(large), second - second_of(large));
+  }
+};
+
+// Eight numbers become eight large halves and the eight small ones that the large leave over, in either order.
+KRONLEARN_DEVICE void store_split(float* p, const float (&y)[8], bool small_first = false) {
   FourWords large, small;
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
-    const float first = y[2 * e], second = y[2 * e + 1];
-    large.w[e] = to_halves(first, second);
-    small.w[e] = to_halves(first - first_of(large.w[e]), second - second_of(large.w[e]));
+    const SplitPair pair(y[2 * e], y[2 * e + 1]);
+    large.w[e] = pair.large, small.w[e] = pair.small;
   }
-  reinterpret_cast<FourWords*>(p)[0] = large;
-  reinterpret_cast<FourWords*>(p)[1] = small;
+  reinterpret_cast<FourWords*>(p)[small_first] = large;
+  reinterpret_cast<FourWords*>(p)[!small_first] = small;
 }
 
 KRONLEARN_DEVICE void split_eight(float* p, float scale) {
@@ -84,46 +93,30 @@ class TileSums {
     for (int e = 0; e < 8; ++e) at(e / 4, e % 4) = make_float4(0, 0, 0, 0);
   }
 
-  // Tensor cores cut off what does not fit into their sums: these start anew with every tile. Warps with the
-  // same rows begin with different samples, of whose codes each adds up the squares.
-  KRONLEARN_DEVICE void add(const Half* codes, const float* samples) {
-    float tile[2][4][4] = {}, squares[2][4] = {};
+  // Tensor cores cut off what does not fit into their sums: these start anew with every tile.
+  KRONLEARN_DEVICE void add(const Half* codes, const float* samples) const {
+    float tile[2][4][4] = {};
     // Four matrices of 8 samples and 8 numbers are two of numbers by two of samples, in A the numbers first,
     // in B the samples: so lie their parts in registers.
     const int lane = threadIdx.x % 32, inner = lane / 8 % 2 * 8, outer = lane / 16 * 8;
     const Half* rows = codes + (lane % 8 + outer) * kCodeStride + inner + first_row();
-    const Half* same_rows = codes + (lane % 8 + inner) * kCodeStride + outer + first_row();
     const float* columns = samples + (lane % 8 + inner) * kStride + outer + first_column();
 #pragma unroll
-    for (int turn = 0; turn < 2; ++turn) {
-      const int start = (turn + int(threadIdx.x) / 64) % 2 * 16;
+    for (int k = 0; k < kTile; k += 16) {
+      unsigned a[2][4];
 #pragma unroll
-      for (int k = start; k < start + kTile; k += 32) {
-        unsigned a[2][4];
+      for (int m = 0; m < 2; ++m) load_transposed(a[m], rows + k * kCodeStride + 16 * m);
+      // The large halves and the small ones of 16 columns, twice.
 #pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          load_transposed(a[m], rows + k * kCodeStride + 16 * m);
-          if (turn > 0) continue;
-          unsigned b[4];
-          load_transposed(b, same_rows + k * kCodeStride + 16 * m);
-          multiply(squares[0], squares[1], a[m], b);
-        }
-        // The large halves and the small ones of 16 columns, twice.
+      for (int n = 0; n < 4; ++n) {
+        unsigned b[4];
+        load_transposed(b, columns + k * kStride + n / 2 * 16 + n % 2 * 4);
 #pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          unsigned b[4];
-          load_transposed(b, columns + k * kStride + n / 2 * 16 + n % 2 * 4);
-#pragma unroll
-          for (int m = 0; m < 2; ++m) multiply(tile[m][n / 2 * 2], tile[m][n / 2 * 2 + 1], a[m], b);
-        }
+        for (int m = 0; m < 2; ++m) multiply(tile[m][n / 2 * 2], tile[m][n / 2 * 2 + 1], a[m], b);
       }
     }
     keep(tile);
-    add_diagonals(squares);
   }
-
-  // This thread's share of Σ ‖x‖².
-  KRONLEARN_DEVICE double codes2() const { return codes2_; }
 
   // To (64, 64).
   KRONLEARN_DEVICE void write(float* partial) const {
@@ -155,20 +148,12 @@ class TileSums {
     }
   }
 
-  // Of products of 16 rows with the first 8 and with the last 8 of them.
-  KRONLEARN_DEVICE void add_diagonals(const float (&c)[2][4]) {
-    const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
-    if (row == column) codes2_ += c[0][0] + c[1][2];
-    if (row == column + 1) codes2_ += c[0][1] + c[1][3];
-  }
-
   KRONLEARN_DEVICE static int first_row() { return threadIdx.x / 32 % 2 * 32; }
   KRONLEARN_DEVICE static int first_column() { return threadIdx.x / 64 * 32; }
   // The thread's part of 16 rows and 8 columns.
   KRONLEARN_DEVICE float4& at(int m, int n) const { return memory_[(4 * m + n) * kTile]; }
 
   float4* memory_;
-  double codes2_ = 0;
 };
 
 }  // namespace kronlearn

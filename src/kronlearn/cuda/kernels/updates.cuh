@@ -15,13 +15,12 @@ constexpr int kColumns = kN + kM;
 constexpr int kEach = (kColumns + kOfAtom - 1) / kOfAtom;
 
 struct Memory {
-  double system[kN * kColumns];  // P and C − P Dᵀ, a row of each in turns
-  double pivots[2][kColumns];
+  double system[kN * kColumns];  // P and C, then P and C − P Dᵀ, a row of each in turns
+  double pivots[2][2 * kColumns];  // two rows; the next two while some threads still read these
   double moments[kFull ? 2 * kSize : 2];  // S_xx and S_xy
   double atoms[2][kN * kRow];             // the left and the right ones, as rows
   double unscaled[kN * kRow];             // a mode's new atoms before they are made of unit norm
   double gram[kN * kN];
-  double p[kN * kN], c[kN * kM];
   double counts[4];
   int iteration, flag;
 };
@@ -33,44 +32,67 @@ KRONLEARN_DEVICE double reciprocal(double x) {
 #else
   double y;
   asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
-  y = fma(y, fma(-x, y, 1.0), y);
-  return fma(y, fma(-x, y, 1.0), y);
+  const double missing = fma(-x, y, 1.0);
+  return fma(y, fma(missing, missing, missing), y);
 #endif
 }
+
+// 1 / √x, likewise.
+KRONLEARN_DEVICE double reciprocal_root(double x) {
+#if defined(KRONLEARN_EMULATED)
+  return 1.0 / sqrt(x);
+#else
+  double y;
+  asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+  const double half = 0.5 * x;
+  y = fma(y, fma(-half * y, y, 0.5), y);
+  return fma(y, fma(-half * y, y, 0.5), y);
+#endif
+}
+
+// What a thread reads of the state before an update. That comes while others still add up.
+struct Before {
+  static constexpr int kOwn = (2 * kM * kN + kBlock - 1) / kBlock;
+  bool stopped;
+  int iteration;
+  double factors[kOwn];
+
+  KRONLEARN_DEVICE explicit Before(const Update& u) : stopped(*u.stopped), iteration(*u.iteration) {
+#pragma unroll
+    for (int h = 0; h < kOwn; ++h) {
+      const int e = threadIdx.x + h * kBlock;
+      factors[h] = e < 2 * kM * kN ? u.double_tables[e] : 0.0;
+    }
+  }
+};
 
 class Updater {
  public:
   KRONLEARN_DEVICE Updater(const Update& u, Memory& memory) : u_(u), m_(memory) {}
 
-  // Reads the dictionary, and what finish() needs, so that it does not have to wait.
-  KRONLEARN_DEVICE void begin() const {
-    const double* factors = u_.double_tables;
-    if (threadIdx.x < 4) m_.counts[threadIdx.x] = fresh(u_.counts + threadIdx.x);
-    if (threadIdx.x == 0) m_.iteration = *u_.iteration;
-#pragma unroll 8
-    for (int e = threadIdx.x; e < 2 * kM * kN; e += kBlock) {
+  KRONLEARN_DEVICE void begin(const Before& before) const {
+#pragma unroll
+    for (int h = 0; h < Before::kOwn; ++h) {
+      const int e = threadIdx.x + h * kBlock;
       const int mode = e / (kM * kN), r = e % (kM * kN) / kN, i = e % kN;
-      m_.atoms[mode][i * kRow + r] = factors[e];
+      if (e < 2 * kM * kN) m_.atoms[mode][i * kRow + r] = before.factors[h];
     }
-    if (threadIdx.x == 0) m_.flag = 0;
+    if (threadIdx.x == 0) m_.iteration = before.iteration, m_.flag = 0;
+  }
+
+  // Reads so many sums and, so that finish() does not have to wait for them, the counts.
+  template <int kLoads>
+  KRONLEARN_DEVICE void read_sums(int numbers, double* to) const {
+    const double count = threadIdx.x < 4 ? fresh(u_.counts + threadIdx.x) : 0.0;
+    copy_fresh<kLoads>(u_.sums, numbers, to);
+    if (threadIdx.x < 4) m_.counts[threadIdx.x] = count;
+    __syncthreads();
   }
 
   // Reads P and C of a mode.
   KRONLEARN_DEVICE void take_sums() const {
-    double* given = m_.system;
-    copy_fresh<4>(u_.sums, kN * kColumns, given);
-    __syncthreads();
-#pragma unroll
-    for (int e = threadIdx.x; e < kN * kColumns; e += kBlock) {
-      const int i = e / kColumns, c = e % kColumns;
-      const double x = given[e];
-      if (c < kN)
-        m_.p[i * kN + c] = x;
-      else
-        m_.c[i * kM + c - kN] = x;
-      if (c == i && x == 0.0) m_.flag = kUnusedAtoms;
-    }
-    __syncthreads();
+    read_sums<4>(kN * kColumns, m_.system);
+    if (threadIdx.x < kN && m_.system[threadIdx.x * (kColumns + 1)] == 0.0) m_.flag = kUnusedAtoms;
   }
 
   // Finds a mode's new atoms, unscaled; false if that is not safe.
@@ -93,23 +115,22 @@ class Updater {
     const int i = threadIdx.x / kOfAtom, part = threadIdx.x % kOfAtom;
     double* d = m_.atoms[mode] + i * kRow;
     double* u = m_.unscaled + i * kRow;
-    double largest = 0;
+    double largest = 0, sum = 0;
     int place = kM;
-    for (int r = part; r < kM; r += kOfAtom)
+    for (int r = part; r < kM; r += kOfAtom) {
       if (place == kM || fabs(u[r]) > fabs(largest)) largest = u[r], place = r;
+      sum = fma(u[r], u[r], sum);
+    }
 #pragma unroll
     for (int o = 1; o < kOfAtom; o *= 2) {
       const double x = __shfl_xor_sync(kWholeWarp, largest, o);
       const int r = __shfl_xor_sync(kWholeWarp, place, o);
+      sum += __shfl_xor_sync(kWholeWarp, sum, o);
       if (r < kM && (place == kM || fabs(x) > fabs(largest) || (fabs(x) == fabs(largest) && r < place)))
         largest = x, place = r;
     }
-    const double inverse = 1.0 / largest;
-    double sum = 0;
-    for (int r = part; r < kM; r += kOfAtom) sum += u[r] * inverse * (u[r] * inverse);
-    const double norm = sqrt(sum_lanes<1, kOfAtom>(sum));
-    const bool good = is_finite(largest) && largest != 0.0;
-    const double to_unit_norm = inverse / norm;
+    const bool good = is_finite(sum) && sum > 0.0;
+    const double root = reciprocal_root(sum), to_unit_norm = largest < 0.0 ? -root : root;
     for (int r = part; r < kM; r += kOfAtom) {
       if (good)
         d[r] = u[r] * to_unit_norm;
@@ -167,35 +188,36 @@ class Updater {
   }
 
  private:
-  // The system P S = C − P Dᵀ, one row after the other.
+  // The system P S = C − P Dᵀ, from P and C.
   KRONLEARN_DEVICE void set_up(int mode) const {
     constexpr int kStep = kBlock / kM < kN ? kBlock / kM : kN, kRows = kN / kStep;
-    const double* d = m_.atoms[mode];
-    for (int e = threadIdx.x; e < kN * kN; e += kBlock) m_.system[e / kN * kColumns + e % kN] = m_.p[e];
     const int r = threadIdx.x % kM, first = threadIdx.x / kM;
+    const double* d = m_.atoms[mode];
+    double* rows = m_.system + first * kColumns;
     if (first < kStep) {
       double sum[kRows];
 #pragma unroll
-      for (int h = 0; h < kRows; ++h) sum[h] = m_.c[(first + h * kStep) * kM + r];
+      for (int h = 0; h < kRows; ++h) sum[h] = rows[h * kStep * kColumns + kN + r];
 #pragma unroll 8
       for (int a = 0; a < kN; ++a) {
         const double x = d[a * kRow + r];
 #pragma unroll
-        for (int h = 0; h < kRows; ++h) sum[h] = fma(-m_.p[(first + h * kStep) * kN + a], x, sum[h]);
+        for (int h = 0; h < kRows; ++h) sum[h] = fma(-rows[h * kStep * kColumns + a], x, sum[h]);
       }
 #pragma unroll
-      for (int h = 0; h < kRows; ++h) m_.system[(first + h * kStep) * kColumns + kN + r] = sum[h];
+      for (int h = 0; h < kRows; ++h) rows[h * kStep * kColumns + kN + r] = sum[h];
     }
     __syncthreads();
   }
 
-  // Gauss's and Jordan's elimination; unscaled becomes d + S. P is symmetric and positive definite, or else a
-  // pivot says so. Threads keep their numbers of a row: only the row of the pivot goes through memory. Rows
-  // are divided by their pivots at the end.
+  // Gauss's and Jordan's elimination, two pivots at a time; unscaled becomes d + S. P is symmetric and positive
+  // definite, or else a pivot says so. Threads keep their numbers of a row: only the rows of the pivots go
+  // through memory.
   KRONLEARN_DEVICE bool eliminate(const double* d) const {
     const int i = threadIdx.x / kOfAtom, part = threadIdx.x % kOfAtom;
     const int first_lane = threadIdx.x % 32 / kOfAtom * kOfAtom;
-    double own[kEach], inverse_of_own = 0, least = 0, most = 0;
+    double own[kEach], least = 0, most = 0;
+    bool safe = true;
 #pragma unroll
     for (int h = 0; h < kEach; ++h) {
       const int c = part + h * kOfAtom;
@@ -204,29 +226,39 @@ class Updater {
 #pragma unroll
     for (int j = 0; j * kOfAtom < kN; ++j)
 #pragma unroll 1
-      for (int q = 0; q < kOfAtom && q < kN; ++q) {
+      for (int q = 0; q < kOfAtom && q < kN; q += 2) {
         const int k = j * kOfAtom + q;
-        double* row = m_.pivots[k % 2];
-        if (i == k) put_row(own, row);
+        double *row = m_.pivots[k / 2 % 2], *next = row + kColumns;
+        if (i / 2 == k / 2) put_row(own, i == k ? row : next);
         const double x = __shfl_sync(kWholeWarp, own[j], first_lane + q);
+        const double y = __shfl_sync(kWholeWarp, own[j], first_lane + q + 1);
         __syncthreads();
-        const double pivot = row[k], inverse = reciprocal(pivot);
-        least = k == 0 || pivot < least ? pivot : least;
-        most = pivot > most ? pivot : most;
-        if (!(least > kSafePivot * most)) return false;
-        if (i == k) inverse_of_own = inverse;
-        const double factor = i == k ? 0.0 : -x * inverse;
+        // The rows' two pivots are a and what is left of b.
+        const double a = row[k], b = next[k + 1], both = next[k], determinant = fma(a, b, -both * both);
+        const double inverse = reciprocal(determinant), left = determinant * reciprocal(a);
+        const double larger = a > left ? a : left, smaller = a > left ? left : a;
+        most = larger > most ? larger : most;
+        least = k == 0 || smaller < least ? smaller : least;
+        safe = safe && a > 0.0 && determinant > 0.0;
+        // How much of both rows is added to this one, or becomes it.
+        const bool is_first = i == k, is_next = i == k + 1;
+        const double of_row = is_first ? b : is_next ? -both : fma(y, both, -x * b);
+        const double of_next = is_first ? -both : is_next ? a : fma(x, both, -y * a);
+        const double factor = of_row * inverse, other = of_next * inverse;
 #pragma unroll
-        for (int h = j; h < kEach; ++h)
-          if (part + h * kOfAtom < kColumns) own[h] = fma(factor, row[part + h * kOfAtom], own[h]);
+        for (int h = j; h < kEach; ++h) {
+          const int c = part + h * kOfAtom;
+          const double before = is_first || is_next ? 0.0 : own[h];
+          if (c < kColumns) own[h] = fma(factor, row[c], fma(other, next[c], before));
+        }
       }
 #pragma unroll
     for (int h = 0; h < kEach; ++h) {
       const int r = part + h * kOfAtom - kN;
-      if (0 <= r && r < kM) m_.unscaled[i * kRow + r] = fma(own[h], inverse_of_own, d[i * kRow + r]);
+      if (0 <= r && r < kM) m_.unscaled[i * kRow + r] = own[h] + d[i * kRow + r];
     }
     __syncthreads();
-    return true;
+    return safe && least > kSafePivot * most;
   }
 
   KRONLEARN_DEVICE static void put_row(const double (&own)[kEach], double* row) {
@@ -253,7 +285,7 @@ KRONLEARN_DEVICE Memory& memory() {
 // Makes the tables of the factors that stand at their beginning, as an update would.
 KRONLEARN_DEVICE void tabulate_factors(const Update& u) {
   const Updater updater(u, memory());
-  updater.begin();
+  updater.begin(Before(u));
   __syncthreads();
   for (int mode = 0; mode < 2; ++mode) {
     updater.write_tables(mode);
