@@ -120,7 +120,7 @@ def in_memory(array: Any) -> Any:
 
 
 def returned_as(given: Any, result: Any) -> Any:
-    """A result of CuPy as an array of the library of what was given, which lies on the GPU too."""
+    """A result of CuPy or NumPy as an array of the library of what was given, in the same place."""
     library = sys.modules.get(type(given).__module__.partition(".")[0])
     if isinstance(given, type(result)) or not hasattr(library, "from_dlpack"):
         return result

@@ -49,6 +49,8 @@ def image_array(image: ArrayLike, channel_axis: int | None, gpu: Gpu | None = No
         raise ValueError(
             "image is a masked array; pass image.filled(0), to inpaint with mask=image.mask."
         )
+    if getattr(image, "requires_grad", False):
+        image = image.detach()  # type: ignore[union-attr]
     channels = _channels(np.asarray(image), channel_axis)
     limit = current_limit()
     most = _MOST_ON_GPU if limit is None else min(_MOST_ON_GPU, limit // _BYTES_ON_GPU)
@@ -118,11 +120,9 @@ def as_image(channels: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
 
 def returned(given: Any, image: NDArray[Any], gpu: Gpu | None) -> Any:
     """An image where the one that was given is, and as an array of the same library there."""
-    if gpu is None:
-        return image
-    if is_on_gpu(given):
-        return returned_as(given, image if is_on_gpu(image) else gpu.upload(image))
-    return _downloaded(gpu, image) if is_on_gpu(image) else image
+    if gpu is not None and is_on_gpu(given) != is_on_gpu(image):
+        image = gpu.upload(image) if is_on_gpu(given) else _downloaded(gpu, image)
+    return returned_as(given, image)
 
 
 def _downloaded(gpu: Gpu, image: Any) -> NDArray[Any]:
