@@ -398,9 +398,9 @@ def test_several_images_go_to_a_folder(tmp_path, photo):
 def test_images_pass_through_pipes(tmp_path, photo, ending):
     write_picture(tmp_path / f"in{ending}", read_picture(photo), overwrite=False)
     data = (tmp_path / f"in{ending}").read_bytes()
-    result = CliRunner().invoke(cli.app, ["denoise", "-", "-", "--stages", "1"], input=data)
+    result = CliRunner().invoke(cli.app, ["denoise", "-", "-", "--quality", "fast"], input=data)
     assert result.exit_code == 0, result.stderr
-    succeeds("denoise", photo, "out.png", "--stages", 1)
+    succeeds("denoise", photo, "out.png", "--quality", "fast")
     with Image.open(io.BytesIO(result.stdout_bytes)) as piped, Image.open("out.png") as written:
         assert piped.format == "PNG"
         np.testing.assert_array_equal(piped, written)

@@ -33,12 +33,12 @@ EMULATED = ArrayGpu
 # Images
 
 
-@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("quality", ["dictionary", "fast"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
-def test_images_on_the_gpu_are_denoised_there(on_gpu, rng, dtype, stages):
+def test_images_on_the_gpu_are_denoised_there(on_gpu, rng, dtype, quality):
     clean = picture((80, 70))
     noisy = np.clip(clean + rng.normal(0, 10, clean.shape), 0, 255).astype(dtype)
-    options = {"sigma": 10.0, "stages": stages, "dictionary": [dct_factor(8, 16)] * 2}
+    options = {"sigma": 10.0, "quality": quality, "dictionary": [dct_factor(8, 16)] * 2}
     given = on_gpu.upload(noisy)
     before = getattr(on_gpu, "left", 0)
     found = kl.images.denoise(given, **options)
@@ -100,7 +100,7 @@ def test_cubes_on_the_gpu_are_denoised(on_gpu, rng):
 @pytest.mark.parametrize("dtype", [">f4", ">u2", "f2", "g"])
 def test_images_of_dtypes_that_gpus_do_not_have_keep_them(on_gpu, rng, dtype):
     noisy = (picture((40, 36)) + rng.normal(0, 10, (40, 36))).clip(0, 255).astype(dtype)
-    options = {"sigma": 10.0, "stages": 1, "dictionary": [dct_factor(8, 16)] * 2}
+    options = {"sigma": 10.0, "quality": "dictionary", "dictionary": [dct_factor(8, 16)] * 2}
     found = kl.images.denoise(noisy, **options, device="cuda")
     assert found.dtype == noisy.dtype
     np.testing.assert_allclose(
