@@ -61,7 +61,7 @@ def psnr(image, clean):
 # Quality
 
 
-@pytest.mark.parametrize(("sigma", "least"), [(10, 33.5), (20, 29.65), (50, 24.65)])
+@pytest.mark.parametrize(("sigma", "least"), [(10, 34.0), (20, 30.1), (50, 25.0)])
 def test_noise_goes_and_the_image_stays(sigma, least):
     clean, noisy = clean_crop(), noisy_crop(sigma)
     found = {
@@ -69,9 +69,10 @@ def test_noise_goes_and_the_image_stays(sigma, least):
         for quality in ("dictionary", "fast", "default", "best")
     }
     assert found["default"] > least
-    assert found["best"] > found["default"] - 0.02
-    assert found["default"] > found["fast"] + 0.02
-    assert found["fast"] > found["dictionary"] + 0.1
+    # On so small a part "best" gains nothing.
+    assert found["best"] > found["default"] - 0.05
+    assert found["default"] > found["fast"] + 0.03
+    assert found["fast"] > found["dictionary"] + 0.3
     assert found["dictionary"] > psnr(noisy, clean) + 5
 
 
@@ -94,14 +95,15 @@ def test_volumes_are_denoised_along_all_axes(rng):
     clean = 100 * np.exp(-4 * (x[:, None, None] ** 2 + 2 * x[:, None] ** 2 + x**2))
     clean += 50 * (np.abs(x[:, None, None] + x[:, None]) < 0.5)
     noisy = clean + rng.normal(0, 15, clean.shape)
-    one, two = denoise(noisy, 15, quality="dictionary"), denoise(noisy, 15)
-    assert psnr(two, clean) > psnr(one, clean) > psnr(noisy, clean) + 10
+    coded, filtered = denoise(noisy, 15, quality="dictionary"), denoise(noisy, 15)
+    assert psnr(coded, clean) > psnr(noisy, clean) + 10
+    assert psnr(filtered, clean) > psnr(coded, clean) + 5
 
 
 def test_signals_with_one_axis_are_denoised(rng):
     clean = 100 * np.sin(np.linspace(0, 60, 2000)) ** 3
     noisy = clean + rng.normal(0, 15, clean.shape)
-    assert psnr(denoise(noisy, 15), clean) > psnr(noisy, clean) + 8
+    assert psnr(denoise(noisy, 15), clean) > psnr(noisy, clean) + 13
 
 
 # What K-SVD with 256 atoms reaches (Elad and Aharon, 2006).
@@ -121,7 +123,7 @@ def test_images_of_the_paper_come_out_as_well_as_by_ksvd(name, ksvd):
     clean = clean if clean.ndim == 2 else clean[..., 0]
     noise = np.random.default_rng(0).standard_normal(clean.shape)
     for sigma, published in ksvd.items():
-        assert psnr(denoise(clean + sigma * noise, sigma, n_jobs=2), clean) > published - 0.1
+        assert psnr(denoise(clean + sigma * noise, sigma, n_jobs=2), clean) > published
 
 
 # The same bits
