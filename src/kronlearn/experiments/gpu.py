@@ -244,8 +244,9 @@ def _denoise() -> Iterator[Row]:
     """An image of 512 × 512, from the GPU and from memory, and one of 8192 × 8192."""
     (clean,) = included_images(["camera"])
     image = noisy(clean, _SIGMA)
-    settings = {"patch_size": 8, "n_atoms": 16, "quality": "dictionary", "full": True}
-    first = kl.images.denoise(image, _SIGMA, **settings)
+    first = kl.images.denoise(
+        image, _SIGMA, patch_size=8, n_atoms=16, quality="dictionary", full=True
+    )
     ready = partial(kl.images.denoise, dictionary=first.dictionary)
     on_gpu = partial(ready, device="cuda")
     for name, work in {
