@@ -251,6 +251,7 @@ def denoise(
     else:
         result = place_of(channels, workers.gpu).empty(channels.shape, channels.dtype)
     if noisy:
+        assert estimate is not None
         planes.restore(estimate, result)
     if joint:
         result = np.moveaxis(result[0], -1, 0)
