@@ -269,9 +269,15 @@ def test_denoising_keeps_type_shape_and_alpha(tmp_path, picture):
         assert np.array_equal(found.alpha, picture.alpha)
 
 
-def test_the_command_denoises_as_the_function_does(tmp_path, photo):
-    succeeds("denoise", photo, "out.png", "--sigma", 9, *FAST)
-    same = kl.images.denoise(image_of("uint8"), 9, patch_size=(4, 4), n_atoms=(6, 6))
+@pytest.mark.parametrize("quality", [None, "fast", "dictionary"])
+def test_the_command_denoises_as_the_function_does(tmp_path, photo, quality):
+    chosen = [] if quality is None else ["--quality", quality]
+    options = [*chosen, "--sigma", 9, *FAST[:4], "--json"]
+    record = json.loads(succeeds("denoise", photo, "out.png", *options).stdout)
+    quality = quality or "default"
+    assert record["settings"]["quality"] == quality
+    sizes = {"patch_size": (4, 4), "n_atoms": (6, 6)}
+    same = kl.images.denoise(image_of("uint8"), 9, quality=quality, **sizes)
     assert np.array_equal(read_picture(tmp_path / "out.png").pixels, same)
 
 
