@@ -58,7 +58,7 @@ def coded(
     if on_gpu:
         image = put_on(gpu, image)
         known = None if known is None else put_on(gpu, known)
-    images = GpuImages(gpu, factors, image.dtype, memory)
+    images = GpuImages(gpu, factors, memory)
     return gpu.download(images.code_average(image, axes, *settings, known=known, **options))
 
 
@@ -294,19 +294,18 @@ def test_errors_are_those_of_the_processor(gpu, axes, options, message):
     with pytest.raises(ValueError, match=message):
         _native.code_image(native, image, image.copy(), image.copy(), axes, **settings)
     with pytest.raises(ValueError, match=message):
-        GpuImages(gpu, factors, np.float32).code_average(image, axes, **settings)
+        GpuImages(gpu, factors).code_average(image, axes, **settings)
 
 
 def test_what_a_gpu_cannot_do_is_said(gpu):
-    images = GpuImages(gpu, [np.eye(1)], np.float64)
-    image = np.zeros((1,) * 17)
+    images = GpuImages(gpu, [np.eye(1)])
+    image = np.zeros((1,) * 17, np.float32)
     with pytest.raises(ValueError, match="at most 16 axes, not 17"):
         images.code_average(image, [(1, 1, 1, 0)] * 17, "omp", 1, -1.0)
     with pytest.raises(ValueError, match='method="exchange" runs on the processor only'):
-        images.code_average(np.zeros(4), [(4, 1, 1, 0)], "exchange", 1, -1.0)
-    single = np.zeros(4, np.float32)
-    with pytest.raises(TypeError, match="image must be C-contiguous float64; it is float32"):
-        images.code_average(single, [(4, 1, 1, 0)], "omp", 1, -1.0)
+        images.code_average(np.zeros(4, np.float32), [(4, 1, 1, 0)], "exchange", 1, -1.0)
+    with pytest.raises(TypeError, match="image must be C-contiguous float32; it is float64"):
+        images.code_average(np.zeros(4), [(4, 1, 1, 0)], "omp", 1, -1.0)
 
 
 # Whole methods

@@ -73,9 +73,9 @@ class Averager:
             "progress": self.on_share,
         }
         if self.workers.gpu is not None:
-            on_gpu = GpuImages(self.workers.gpu, factors, image.dtype)
+            on_gpu = GpuImages(self.workers.gpu, factors)
             return on_gpu.code_average(image, **settings)
-        dictionary = native_dictionary(factors, image.dtype)
+        dictionary = native_dictionary(factors, np.float32)
         sums, weights = np.zeros_like(image), np.zeros_like(image)
         _native.code_image(dictionary, image, sums, weights, **settings, **self._threads)
         with np.errstate(invalid="ignore"):
