@@ -320,10 +320,11 @@ def average_coded_patches(
     return np.divide(sums, counts, out=np.full(image.shape, np.nan), where=counts > 0)
 
 
-def similar_boxes(guide, box, group, window):
+def similar_boxes(planes, box, group, window):
     """A patch and the ``group - 1`` nearest ones within ``window`` pixels of it on every axis.
 
-    Of equally near ones the first in C order; where there are too few, all of them again.
+    Distances are sums over all planes ``(C, *spatial)``. Of equally near patches the first in C
+    order are taken; where there are too few, all in that order, again and again.
     """
     place = [along.start for along in box]
     patch = [along.stop - along.start for along in box]
@@ -331,35 +332,61 @@ def similar_boxes(guide, box, group, window):
     for shift in product(*(range(-reach, reach + 1) for reach in window)):
         other = [start + step for start, step in zip(place, shift, strict=True)]
         inside = all(
-            0 <= start <= size - m for start, size, m in zip(other, guide.shape, patch, strict=True)
+            0 <= start <= size - m
+            for start, size, m in zip(other, planes.shape[1:], patch, strict=True)
         )
-        if inside and any(shift):
+        if inside:
             candidates.append(box_at(other, patch))
-    candidates.sort(key=lambda other: np.sum((guide[other] - guide[box]) ** 2))  # keeps ties
-    found = [box, *candidates[: group - 1]]
-    return [found[k % len(found)] for k in range(group)]
+    if len(candidates) <= group:
+        return [candidates[k % len(candidates)] for k in range(group)]
+
+    def distance(other):
+        if other == box:
+            return -1.0
+        return np.sum((planes[(slice(None), *other)] - planes[(slice(None), *box)]) ** 2)
+
+    return sorted(candidates, key=distance)[:group]  # sorting keeps the order of ties
 
 
-def shrink_similar(planes, guide, group, stride, window, noise, taper):
-    """Planes ``(C, *spatial)`` whose groups of similar patches were shrunk.
+def filter_groups(planes, guide, matched, group, stride, window, noise, taper):
+    """Planes ``(C, *spatial)`` whose groups of patches, similar on ``matched``, were filtered.
 
-    The patches of a group, similar on the guide's first plane, are one sample. Its cosine
-    coefficients become ``c g² / (g² + noise²)``, where g is the guide's, and its patches count
-    ``taper / max(Σ (g² / (g² + noise²))², 1)``. ``taper`` has the shape of a patch.
+    The patches of a group count as :func:`filter_group` says, their pixels in proportion to
+    ``taper``, which has the shape of a patch. ``noise`` is the energy of the noise in a patch.
     """
-    planes, guide = np.asarray(planes, dtype=np.float64), np.asarray(guide, dtype=np.float64)
-    modes = (group, *taper.shape)
-    cosines = dense(dct_factors(modes, modes))
+    planes, matched = np.asarray(planes, np.float64), np.asarray(matched, np.float64)
     sums, counts = np.zeros(planes.shape), np.zeros(planes.shape)
     for box in boxes(planes.shape[1:], taper.shape, stride):
-        places = similar_boxes(guide[0], box, group, window)
+        places = similar_boxes(matched, box, group, window)
         for k in range(len(planes)):
-            g = cosines.T @ np.stack([guide[k][place] for place in places]).ravel()
-            share = g**2 / (g**2 + noise**2)
-            c = cosines.T @ np.stack([planes[k][place] for place in places]).ravel()
-            shrunk = (cosines @ (share * c)).reshape(modes)
-            weight = taper / max(np.sum(share**2), 1.0)
-            for place, patch in zip(places, shrunk, strict=True):
-                sums[k][place] += weight * patch
-                counts[k][place] += weight
+            Y = np.stack([planes[k][place].ravel() for place in places])
+            G = None
+            if guide is not None:
+                G = np.stack([guide[k][place].ravel() for place in places]).astype(np.float64)
+            patches, weights = filter_group(Y, G, noise)
+            for place, patch, weight in zip(places, patches, weights, strict=True):
+                sums[k][place] += weight * taper * patch.reshape(taper.shape)
+                counts[k][place] += weight * taper
     return sums / counts
+
+
+def filter_group(Y, G, noise):
+    """Patches ``(group, features)``, each a linear combination ``Θ Y`` of all, and their weights.
+
+    ``Θ = I − D (G Gᵀ + D)⁻¹``, where D has the noise on its diagonal and G is the guide. Without
+    one, ``Y Yᵀ`` stands for ``G Gᵀ + D``, and no patch loses more than twice what the others do not
+    explain of it. A patch counts ``1 / ‖row of Θ‖²``, at most what the mean of the group does.
+    """
+    like = Y if G is None else G
+    mean = like.mean()
+    Y, like = Y - mean, like - mean
+    gram = like @ like.T
+    noise = np.full(len(Y), float(noise))
+    regularized = gram + np.diag((0.01 if G is None else 1.0) * noise)
+    regularized += 3e-7 * np.trace(gram) * np.eye(len(Y))
+    inverse = np.linalg.inv(regularized)
+    if G is None:
+        noise = np.minimum(noise, 2 / np.diag(inverse))
+    theta = np.eye(len(Y)) - noise[:, None] * inverse
+    weights = 1 / np.maximum(np.sum(theta**2, axis=1), 1 / len(Y))
+    return theta @ Y + mean, weights

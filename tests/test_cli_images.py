@@ -269,9 +269,15 @@ def test_denoising_keeps_type_shape_and_alpha(tmp_path, picture):
         assert np.array_equal(found.alpha, picture.alpha)
 
 
-def test_the_command_denoises_as_the_function_does(tmp_path, photo):
-    succeeds("denoise", photo, "out.png", "--sigma", 9, *FAST)
-    same = kl.images.denoise(image_of("uint8"), 9, patch_size=(4, 4), n_atoms=(6, 6))
+@pytest.mark.parametrize("quality", [None, "fast", "dictionary"])
+def test_the_command_denoises_as_the_function_does(tmp_path, photo, quality):
+    chosen = [] if quality is None else ["--quality", quality]
+    options = [*chosen, "--sigma", 9, *FAST[:4], "--json"]
+    record = json.loads(succeeds("denoise", photo, "out.png", *options).stdout)
+    quality = quality or "default"
+    assert record["settings"]["quality"] == quality
+    sizes = {"patch_size": (4, 4), "n_atoms": (6, 6)}
+    same = kl.images.denoise(image_of("uint8"), 9, quality=quality, **sizes)
     assert np.array_equal(read_picture(tmp_path / "out.png").pixels, same)
 
 
@@ -398,9 +404,9 @@ def test_several_images_go_to_a_folder(tmp_path, photo):
 def test_images_pass_through_pipes(tmp_path, photo, ending):
     write_picture(tmp_path / f"in{ending}", read_picture(photo), overwrite=False)
     data = (tmp_path / f"in{ending}").read_bytes()
-    result = CliRunner().invoke(cli.app, ["denoise", "-", "-", "--stages", "1"], input=data)
+    result = CliRunner().invoke(cli.app, ["denoise", "-", "-", "--quality", "fast"], input=data)
     assert result.exit_code == 0, result.stderr
-    succeeds("denoise", photo, "out.png", "--stages", 1)
+    succeeds("denoise", photo, "out.png", "--quality", "fast")
     with Image.open(io.BytesIO(result.stdout_bytes)) as piped, Image.open("out.png") as written:
         assert piped.format == "PNG"
         np.testing.assert_array_equal(piped, written)

@@ -346,7 +346,11 @@ def test_coding_on_the_processor_imports_nothing_of_the_gpu():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("settings", [{}, {"stages": 1}, {"n_terms": 2, "stages": 1}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{"quality": "fast"}, {"quality": "dictionary"}, {"n_terms": 2, "quality": "dictionary"}],
+    ids=str,
+)
 def test_images_are_denoised_as_by_the_processor(on_gpu, rng, settings):
     y, x = np.mgrid[:40, :36]
     clean = (100 + 50 * np.sin(y / 5) + 40 * (x > 17)).astype(np.float32)

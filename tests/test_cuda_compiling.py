@@ -129,16 +129,13 @@ KINDS = (("float", "float", 0), ("float", "double", 0), ("double", "double", 1))
 
 def variants(shared: int) -> dict[str, list[tuple[str, ...]]]:
     """What files are compiled with."""
-    stored = [defined(S=kind) for kind in ("float", "double")]
-    coding = [defined(S=s, T=t, WEIGHTED=w) for s, t, w in KINDS]
     lanes = [(8, 16, 6, 0, 8), (8, 16, 16, 1, 4), (32, 32, 8, 1, 8)]
     return {
-        "coder.cu": coding,
+        "coder.cu": [defined(S=s, T=t, WEIGHTED=w) for s, t, w in KINDS],
         "code_patches.cu": [
-            *((*options, *defined(N=0)) for options in coding),
-            *((*coding[0], *defined(N=n)) for n in (8, 16)),
+            *(defined(T="float", N=n, WEIGHTED=0) for n in (0, 8, 16)),
+            *(defined(T=t, N=0, WEIGHTED=w) for t, w in (("float", 1), ("double", 0))),
         ],
-        **dict.fromkeys(("add_patches.cu", "group_sums.cu", "shrink.cu"), stored),
         **{file: [defined(PIXEL="unsigned char")] for file in ("noise.cu", "pixels.cu")},
         "pursuit_pairs.cu": [defined(WIDTH=s, OLS=ols) for s, ols in ((6, 0), (16, 1))],
         "threshold_fused.cu": [defined(WIDTH=16)],

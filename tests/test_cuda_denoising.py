@@ -24,7 +24,7 @@ def noisy_picture(rng: Any, shape: Any, dtype: Any = np.float64) -> Any:
 DICTIONARY = kl.KroneckerDictionary([dct_factor(8, 16)] * 2)
 
 
-@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("quality", ["dictionary", "fast"])
 @pytest.mark.parametrize(
     ("shape", "channel_axis", "dtype"),
     [
@@ -36,10 +36,10 @@ DICTIONARY = kl.KroneckerDictionary([dct_factor(8, 16)] * 2)
     ],
 )
 def test_images_on_the_gpu_are_denoised_as_on_the_processor(
-    on_gpu, rng, shape, channel_axis, dtype, stages
+    on_gpu, rng, shape, channel_axis, dtype, quality
 ):
     image = noisy_picture(rng, shape, dtype)
-    options = {"channel_axis": channel_axis, "dictionary": DICTIONARY, "stages": stages}
+    options = {"channel_axis": channel_axis, "dictionary": DICTIONARY, "quality": quality}
     expected = kl.images.denoise(image, 15.0, **options)
     for given in (image, on_gpu.upload(image)):
         found = kl.images.denoise(given, 15.0, device="cuda", **options)

@@ -10,10 +10,8 @@ import pytest
 import reference
 from emulated_gpu import COMPILER, WarpGpu
 from kronlearn.cuda.pixels import Pixels
-from test_cuda_images import ROUNDING, assert_same_average, axes_of, coded, shrunk
+from test_cuda_images import assert_same_average, axes_of, coded
 from test_image_passes import METHODS
-
-PRECISIONS = [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")
@@ -23,19 +21,18 @@ def warps() -> Any:
     return WarpGpu()
 
 
-@pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("method", [*METHODS, "known"])
-def test_teams_of_many_threads_code_as_one_does(warps, rng, method, dtype):
-    image = rng.standard_normal((7, 9)).astype(dtype)
+def test_teams_of_many_threads_code_as_one_does(warps, rng, method):
+    image = rng.standard_normal((7, 9)).astype(np.float32)
     factors = reference.random_factors(rng, (5, 7), (6, 8))
     known = None
     if method == "threshold":
         factors = reference.orthonormal_factors(rng, (5, 7))
     if method == "known":
-        known, method = (rng.random(image.shape) < 0.8).astype(dtype), "ols"
+        known, method = (rng.random(image.shape) < 0.8).astype(np.float32), "ols"
     settings = (image, factors, axes_of(image.shape, (5, 7), (1, 2)), method, 3, 1.5)
     found = coded(warps, *settings, known=known)
-    assert_same_average(found, coded(None, *settings, known=known), dtype)
+    assert_same_average(found, coded(None, *settings, known=known))
 
 
 @pytest.mark.parametrize("tol", [-1.0, 4.0, 1e-3])
@@ -45,35 +42,14 @@ def test_teams_of_many_threads_code_the_usual_shapes(warps, rng, n, method, tol)
     image = np.cumsum(rng.standard_normal((10, 11)), axis=0).astype(np.float32)
     factors = reference.random_factors(rng, (8, 8), (n, n))
     settings = (image, factors, axes_of(image.shape, (8, 8), (1, 1)), method, 9, tol)
-    assert_same_average(coded(warps, *settings), coded(None, *settings), np.float32)
+    assert_same_average(coded(warps, *settings), coded(None, *settings))
 
 
 def test_teams_whose_scratch_is_in_the_memory_of_the_gpu(warps, rng):
     image = rng.standard_normal((20, 21)).astype(np.float32)
     factors = reference.random_factors(rng, (20, 20), (21, 21))
     settings = (image, factors, axes_of(image.shape, (20, 20), (1, 1)), "omp", 3, -1.0)
-    assert_same_average(coded(warps, *settings), coded(None, *settings), np.float32)
-
-
-@pytest.mark.parametrize("dtype", PRECISIONS)
-@pytest.mark.parametrize(
-    ("shape", "patch", "group", "window"),
-    [
-        ((1, 9, 8), (5, 4), 4, (2, 3)),
-        ((2, 6, 12), (5, 7), 5, (1, 2)),
-        ((1, 20), (5,), 3, (0,)),
-        ((1, 6, 10), (4, 8), 16, (2, 2)),
-        ((1, 21, 14), (8, 8), 16, (5, 9)),
-        ((2, 10, 22), (8, 8), 16, (2, 20)),
-        ((1, 9, 8), (8, 8), 16, (2, 2)),
-    ],
-)
-def test_teams_of_many_threads_shrink_as_one_does(warps, rng, shape, patch, group, window, dtype):
-    guide = rng.integers(0, 3, shape).astype(dtype)
-    planes = guide + rng.standard_normal(shape).astype(dtype)
-    settings = (planes, guide, patch, group, tuple(max(1, m // 2) for m in patch), window)
-    found, wanted = shrunk(warps, *settings), shrunk(None, *settings)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=ROUNDING[dtype] * np.abs(wanted).max())
+    assert_same_average(coded(warps, *settings), coded(None, *settings))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8], ids=str)

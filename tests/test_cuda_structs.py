@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from emulated_gpu import COMPILER, HERE
-from kronlearn.cuda import block_sums, chunk_sums, group_passes, image_passes, pixels, updates
+from kronlearn.cuda import block_sums, chunk_sums, groups, image_passes, pixels, updates
 from kronlearn.cuda.device import defined, include_options
 from kronlearn.cuda.slabs import GRID
 from kronlearn.cuda.tables import SHAPE
@@ -20,15 +20,13 @@ STRUCTS = {
     "ChunkSums": ("chunk_sums.cu", chunk_sums._CHUNK_SUMS),
     "BlockTask": ("block_sums.cu", block_sums._TASK),
     "PatchGrid": ("patches.cuh", GRID),
-    "CodingTask<float>": ("image_coding.cuh", image_passes._CODING),
-    "ShrinkTask<double>": ("shrink.cuh", group_passes._SHRINKAGE),
+    "CodingTask": ("image_coding.cuh", image_passes._CODING),
+    "GroupTask": ("groups.cu", groups._TASK),
     "PixelTask": ("pixels.cu", pixels._PIXELS),
     "NoiseTask": ("noise.cu", pixels._NOISE_TASK),
 }
 #: Fields that are in a struct within the struct.
-WITHIN = {
-    ("CodingTask<float>", name): "patches." for name in ("first", "count", "values", "weights")
-}
+WITHIN = {("CodingTask", name): "patches." for name in ("first", "count", "values", "weights")}
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is at hand")

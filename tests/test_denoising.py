@@ -50,8 +50,8 @@ def noisy_integers(size=48):
 
 
 def quick(image, sigma=20.0, **options):
-    """Denoised with little learning."""
-    return denoise(image, sigma, **({"max_iter": 2} | options))
+    """Denoised with little learning and in one round."""
+    return denoise(image, sigma, **({"max_iter": 2, "quality": "fast"} | options))
 
 
 def psnr(image, clean):
@@ -61,13 +61,19 @@ def psnr(image, clean):
 # Quality
 
 
-@pytest.mark.parametrize(("sigma", "least"), [(10, 33.5), (20, 29.65), (50, 24.65)])
+@pytest.mark.parametrize(("sigma", "least"), [(10, 34.0), (20, 30.1), (50, 25.0)])
 def test_noise_goes_and_the_image_stays(sigma, least):
     clean, noisy = clean_crop(), noisy_crop(sigma)
-    two, one = denoise(noisy, sigma, n_jobs=2), denoise(noisy, sigma, stages=1, n_jobs=2)
-    assert psnr(two, clean) > least
-    assert psnr(two, clean) > psnr(one, clean) + 0.1
-    assert psnr(one, clean) > psnr(noisy, clean) + 5
+    found = {
+        quality: psnr(denoise(noisy, sigma, quality=quality, n_jobs=2), clean)
+        for quality in ("dictionary", "fast", "default", "best")
+    }
+    assert found["default"] > least
+    # On so small a part "best" gains nothing.
+    assert found["best"] > found["default"] - 0.05
+    assert found["default"] > found["fast"] + 0.03
+    assert found["fast"] > found["dictionary"] + 0.3
+    assert found["dictionary"] > psnr(noisy, clean) + 5
 
 
 @pytest.mark.parametrize("sigma", [10, 20, 50])
@@ -89,14 +95,15 @@ def test_volumes_are_denoised_along_all_axes(rng):
     clean = 100 * np.exp(-4 * (x[:, None, None] ** 2 + 2 * x[:, None] ** 2 + x**2))
     clean += 50 * (np.abs(x[:, None, None] + x[:, None]) < 0.5)
     noisy = clean + rng.normal(0, 15, clean.shape)
-    one, two = denoise(noisy, 15, stages=1), denoise(noisy, 15)
-    assert psnr(two, clean) > psnr(one, clean) > psnr(noisy, clean) + 10
+    coded, filtered = denoise(noisy, 15, quality="dictionary"), denoise(noisy, 15)
+    assert psnr(coded, clean) > psnr(noisy, clean) + 10
+    assert psnr(filtered, clean) > psnr(coded, clean) + 5
 
 
 def test_signals_with_one_axis_are_denoised(rng):
     clean = 100 * np.sin(np.linspace(0, 60, 2000)) ** 3
     noisy = clean + rng.normal(0, 15, clean.shape)
-    assert psnr(denoise(noisy, 15), clean) > psnr(noisy, clean) + 8
+    assert psnr(denoise(noisy, 15), clean) > psnr(noisy, clean) + 13
 
 
 # What K-SVD with 256 atoms reaches (Elad and Aharon, 2006).
@@ -116,18 +123,18 @@ def test_images_of_the_paper_come_out_as_well_as_by_ksvd(name, ksvd):
     clean = clean if clean.ndim == 2 else clean[..., 0]
     noise = np.random.default_rng(0).standard_normal(clean.shape)
     for sigma, published in ksvd.items():
-        assert psnr(denoise(clean + sigma * noise, sigma, n_jobs=2), clean) > published - 0.1
+        assert psnr(denoise(clean + sigma * noise, sigma, n_jobs=2), clean) > published
 
 
 # The same bits
 
 
-@pytest.mark.parametrize("stages", [1, 2])
-def test_the_number_of_threads_changes_no_bit(stages):
+@pytest.mark.parametrize("quality", ["dictionary", "default"])
+def test_the_number_of_threads_changes_no_bit(quality):
     noisy = noisy_crop(20, 80)
-    first = quick(noisy, None, stages=stages, n_jobs=1)
+    first = quick(noisy, None, quality=quality, n_jobs=1)
     for n_jobs in (2, 5, -1):
-        again = quick(noisy, None, stages=stages, n_jobs=n_jobs)
+        again = quick(noisy, None, quality=quality, n_jobs=n_jobs)
         np.testing.assert_array_equal(again, first)
 
 
@@ -172,14 +179,14 @@ def test_the_random_state_decides_what_is_learned():
 # Units
 
 
-@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("quality", ["dictionary", "fast"])
 @pytest.mark.parametrize(
     ("scale", "offset"), [(3.7, -211.1), (1e-6, 1.0), (1e6, -1e6), (1e-100, 0.0), (1e100, 1e99)]
 )
-def test_the_unit_and_the_zero_of_an_image_do_not_matter(scale, offset, stages):
+def test_the_unit_and_the_zero_of_an_image_do_not_matter(scale, offset, quality):
     noisy = noisy_crop(20, 64)
-    expected = quick(noisy, 20.0, stages=stages)
-    found = (quick(scale * noisy + offset, scale * 20, stages=stages) - offset) / scale
+    expected = quick(noisy, 20.0, quality=quality)
+    found = (quick(scale * noisy + offset, scale * 20, quality=quality) - offset) / scale
     assert np.std(found - expected) < 1e-3 * 20
     sigma = kl.images.estimate_sigma(scale * noisy + offset)
     assert sigma / scale == pytest.approx(kl.images.estimate_sigma(noisy), rel=1e-6)
@@ -298,13 +305,13 @@ def test_images_of_any_shape_keep_it(rng, shape, sigma):
         assert np.std(result - 100) <= 1.01 * np.std(noisy - 100)
 
 
-@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("quality", ["dictionary", "fast"])
 @pytest.mark.parametrize("sigma", [None, 0.0, 1e-3, 20.0])
 @pytest.mark.parametrize("value", [0.0, 7.3, -1e-5, 1e9])
-def test_a_constant_image_is_unchanged(value, sigma, stages):
+def test_a_constant_image_is_unchanged(value, sigma, quality):
     for shape, channel_axis in [((20, 23), None), ((20, 23, 3), -1), ((50,), None)]:
         image = np.full(shape, value)
-        result = quick(image, sigma, channel_axis=channel_axis, stages=stages)
+        result = quick(image, sigma, channel_axis=channel_axis, quality=quality)
         np.testing.assert_allclose(result, image, rtol=1e-12, atol=0)
 
 
@@ -344,11 +351,11 @@ def coded(monkeypatch):
     return sizes
 
 
-@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("quality", ["dictionary", "fast"])
 @pytest.mark.parametrize("sigma", [0.05, 0.5, 5.0])
-def test_nothing_is_learned_or_coded_where_there_is_hardly_any_noise(coded, sigma, stages):
+def test_nothing_is_learned_or_coded_where_there_is_hardly_any_noise(coded, sigma, quality):
     clean, noisy = clean_crop(96), noisy_crop(sigma, 96)
-    found = quick(noisy, sigma, stages=stages, full=True)
+    found = quick(noisy, sigma, quality=quality, full=True)
     nearly_clean = sigma < 1
     assert len(coded) == (0 if nearly_clean else 1)
     assert (found.dictionary is None) == nearly_clean
@@ -369,13 +376,13 @@ def test_patches_are_coded_more_sparsely_where_noise_is_weak(sigma, stride):
 def test_patches_are_large_where_noise_hides_the_contrast(rng, contrast, side):
     wave = np.sin(np.linspace(0, 9 * np.pi, 96, endpoint=False))
     noisy = contrast * np.sqrt(2) * wave + rng.standard_normal((96, 96))
-    assert quick(noisy, 1.0, stages=1, full=True).settings["patch_size"] == (side, side)
+    assert quick(noisy, 1.0, quality="dictionary", full=True).settings["patch_size"] == (side, side)
 
 
 def test_a_few_outliers_do_not_make_an_image_nearly_clean(coded):
     noisy = noisy_crop(5, 96).copy()
     noisy[3, 5], noisy[70, 6] = 1e5, -1e5
-    quick(noisy, 5, stages=1)
+    quick(noisy, 5, quality="dictionary")
     assert coded == [noisy.size]
 
 
@@ -482,7 +489,13 @@ def test_a_constant_channel_is_unchanged():
 
 
 def test_settings_are_the_ones_asked_for():
-    options = {"patch_size": (6, 5), "n_atoms": 7, "gain": 1.2, "stages": 1, "stride": (3, 2)}
+    options = {
+        "patch_size": (6, 5),
+        "n_atoms": 7,
+        "gain": 1.2,
+        "quality": "dictionary",
+        "stride": (3, 2),
+    }
     found = quick(noisy_integers(), full=True, method="omp", **options)
     assert found.settings == {
         "patch_size": (6, 5),
@@ -491,7 +504,7 @@ def test_settings_are_the_ones_asked_for():
         "gain": 1.2,
         "max_nonzeros": 15,
         "stride": (3, 2),
-        "stages": 1,
+        "quality": "dictionary",
         "method": "omp",
         "max_iter": 2,
     }
@@ -507,14 +520,14 @@ def test_patches_are_larger_where_the_noise_is_strong():
 @pytest.mark.parametrize("stride", [1, 3, (2, 5), [8, 8], np.array([3, 2]), np.int64(4)], ids=str)
 def test_any_stride_up_to_the_patch_covers_the_image(stride):
     noisy = noisy_crop(20, 61)
-    result = quick(noisy, stride=stride, stages=1, patch_size=8)
+    result = quick(noisy, stride=stride, quality="dictionary", patch_size=8)
     assert psnr(result, clean_crop(61)) > psnr(noisy, clean_crop(61)) + 3
 
 
 @pytest.mark.parametrize("patch_size", [(1, 40), (40, 1), (2, 65), (1, 130), (130, 1)], ids=str)
 def test_thin_patches_cover_the_image(patch_size):
     noisy = noisy_crop(20, 130)
-    result = quick(noisy, stages=1, patch_size=patch_size, max_iter=1)
+    result = quick(noisy, quality="dictionary", patch_size=patch_size, max_iter=1)
     assert np.isfinite(result).all()
     assert np.std(result - noisy) < 2 * 20
 
@@ -522,7 +535,8 @@ def test_thin_patches_cover_the_image(patch_size):
 def test_a_higher_gain_smooths_more():
     noisy = noisy_crop(20, 64)
     change = [
-        np.std(quick(noisy, gain=gain, stages=1) - noisy) for gain in (0.3, 0.7, 1.0, 1.3, 2.0)
+        np.std(quick(noisy, gain=gain, quality="dictionary") - noisy)
+        for gain in (0.3, 0.7, 1.0, 1.3, 2.0)
     ]
     assert change == sorted(change)
 
@@ -570,7 +584,7 @@ def test_a_sum_of_kronecker_products_can_be_given(dtype):
 def test_the_first_stage_codes_every_patch_with_the_matrix_of_a_sum():
     noisy = noisy_crop(20, 24)
     d = sum_of_terms((4, 3), (5, 6))
-    found = denoise(noisy, 20, dictionary=d, stages=1)
+    found = denoise(noisy, 20, dictionary=d, quality="dictionary")
     sums, counts = np.zeros(noisy.shape), np.zeros(noisy.shape)
     for box in reference.boxes(noisy.shape, (4, 3), (1, 1)):
         mean = noisy[box].mean()
@@ -631,7 +645,7 @@ def test_full_tells_what_was_done():
 
 
 def test_settings_are_plain_values_whatever_was_given():
-    numbers = {name: np.int64(2) for name in ("max_iter", "stages", "stride")}
+    numbers = {name: np.int64(2) for name in ("max_iter", "stride")}
     found = denoise(noisy_integers(), np.float32(20), gain=np.float32(1.5), full=True, **numbers)
     assert json.loads(json.dumps(found.settings))["max_iter"] == 2
     assert json.dumps(found.sigma) == "20.0"
@@ -654,7 +668,7 @@ def stages_told(told):
     ("options", "names"),
     [
         ({}, ["noise", "learning", "coding", "similar patches"]),
-        ({"sigma": 20.0, "stages": 1}, ["noise", "learning", "coding"]),
+        ({"sigma": 20.0, "quality": "dictionary"}, ["noise", "learning", "coding"]),
         (
             {"dictionary": [np.eye(4), np.eye(4), np.eye(1)]},
             ["noise", "coding", "similar patches"],
@@ -662,7 +676,7 @@ def stages_told(told):
         ({"channel_axis": -1}, ["noise", "learning", "coding", "similar patches"]),
         ({"sigma": 0.0}, ["noise"]),
     ],
-    ids=["default", "one stage", "dictionary", "colour", "no noise"],
+    ids=["default", "dictionary alone", "dictionary given", "colour", "no noise"],
 )
 def test_progress_tells_of_every_stage(options, names, n_jobs):
     noisy = colour_crop(48)[1][..., :2]
@@ -686,7 +700,7 @@ def test_progress_counts_iterations_and_channels(monkeypatch):
 
     monkeypatch.setattr(Averager, "code", half)
     told = {"noise": [], "learning": [], "coding": []}
-    options = {"channel_axis": -1, "stages": 1}
+    options = {"channel_axis": -1, "quality": "dictionary"}
     quick(
         colour_crop(48)[1], 25, progress=lambda stage, share: told[stage].append(share), **options
     )
@@ -807,9 +821,9 @@ BAD_OPTIONS = [
     ({"gain": np.nan}, ValueError, "gain=nan"),
     ({"gain": np.inf}, ValueError, "gain=inf"),
     ({"gain": "high"}, (TypeError, ValueError), "gain='high'"),
-    ({"stages": 0}, ValueError, "stages=0"),
-    ({"stages": 3}, ValueError, "stages=3"),
-    ({"stages": "2"}, ValueError, "stages='2'"),
+    ({"quality": "high"}, ValueError, "quality='high'.*default, fast, best|fast, default, best"),
+    ({"quality": 1}, ValueError, "quality=1"),
+    ({"quality": None}, ValueError, "quality=None"),
     ({"patch_size": 0}, ValueError, "patch_size=0"),
     ({"patch_size": -8}, ValueError, "patch_size=-8"),
     ({"patch_size": 49}, ValueError, r"\(49, 49\).*\(48, 48\)"),

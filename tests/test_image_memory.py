@@ -38,7 +38,7 @@ print((memory("VmHWM:") - before) / (4 * image.size / 2**20))
 """
 
 DENOISE = "kl.images.denoise(image, 20, max_iter=2, n_jobs=2)"
-ESTIMATE = "kl.images.denoise(image, stages=1, max_iter=2, n_jobs=2)"
+ESTIMATE = 'kl.images.denoise(image, quality="dictionary", max_iter=2, n_jobs=2)'
 FILL = "kl.images.inpaint(image, mask, stages=1, n_jobs=2)"
 INPAINT = "kl.images.inpaint(image, mask, max_iter=2, n_jobs=2)"
 

@@ -88,17 +88,17 @@ def test_overlapping_blocks_of_two_threads_leave_nothing_behind():
 def test_images_are_coded_with_the_set_that_is_forced(rng):
     if len(kl.instruction_sets()) == 1:
         pytest.skip("this machine has one instruction set only")
-    image = rng.standard_normal((40, 40))
+    image = rng.standard_normal((40, 40)).astype(np.float32)
     passes = Averager((8, 8), (4, 4))
     factors = [np.linalg.qr(rng.standard_normal((8, 8)))[0] for _ in range(2)]
     settings = {"method": "omp", "width": 4, "tol": None}
-    shrinkage = {"group": 4, "window": (5, 5), "noise": 0.5}
+    groups = {"group": 4, "window": (5, 5), "noise": 0.5}
     with kl.use_instruction_set("baseline"):
         slow = passes.code(image, factors, **settings)
-        slowly_shrunk = passes.shrink_groups(image[None], image[None], **shrinkage)
+        slowly_filtered = passes.filter_groups(image[None], None, image[None], **groups)
     assert slow.tobytes() != passes.code(image, factors, **settings).tobytes()
-    shrunk = passes.shrink_groups(image[None], image[None], **shrinkage)
-    assert slowly_shrunk.tobytes() != shrunk.tobytes()
+    filtered = passes.filter_groups(image[None], None, image[None], **groups)
+    assert slowly_filtered.tobytes() != filtered.tobytes()
 
 
 def test_an_unknown_set_is_refused_with_the_list_of_known_ones():

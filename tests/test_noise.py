@@ -163,7 +163,7 @@ def test_a_warning_says_that_noise_is_correlated(clean):
         assert estimate_sigma(noisy) < 4
     assert told[0].filename == __file__
     with pytest.warns(UserWarning, match="seems to be correlated"):
-        kl.images.denoise(noisy, stages=1, dictionary=[np.eye(4)] * 2, stride=4)
+        kl.images.denoise(noisy, quality="dictionary", dictionary=[np.eye(4)] * 2, stride=4)
 
 
 @pytest.mark.parametrize("name", ["camera", "grass", "gravel", "moon", "page", "text"])

@@ -53,39 +53,41 @@ class _Dictionary:
         instruction set, here and below.
         """
 
-    def code_image(
-        self,
-        image: NDArray[Any],
-        numerator: NDArray[Any],
-        denominator: NDArray[Any],
-        axes: list[tuple[int, int, int, int]],
-        method: str,
-        width: int,
-        tol: float,
-        known: NDArray[Any] | None = None,
-        favour_sparse: bool = True,
-        threads: int = 1,
-        progress: Callable[[float], object] | None = None,
-        instruction_set: str = "",
-    ) -> None: ...
-    def shrink_image(
-        self,
-        synthesis: Any,
-        image: NDArray[Any],
-        guide: NDArray[Any],
-        numerator: NDArray[Any],
-        denominator: NDArray[Any],
-        axes: list[tuple[int, int, int, int]],
-        group: int,
-        noise: float,
-        taper: NDArray[Any],
-        threads: int = 1,
-        progress: Callable[[float], object] | None = None,
-        instruction_set: str = "",
-    ) -> None: ...
-
 class DictionaryFloat32(_Dictionary): ...
 class DictionaryFloat64(_Dictionary): ...
+
+def code_image(
+    dictionary: DictionaryFloat32,
+    image: NDArray[np.float32],
+    numerator: NDArray[np.float32],
+    denominator: NDArray[np.float32],
+    axes: list[tuple[int, int, int, int]],
+    method: str,
+    width: int,
+    tol: float,
+    known: NDArray[np.float32] | None = None,
+    favour_sparse: bool = True,
+    threads: int = 1,
+    progress: Callable[[float], object] | None = None,
+    instruction_set: str = "",
+) -> None: ...
+def filter_groups(
+    image: NDArray[np.float32],
+    guide: NDArray[np.float32] | None,
+    matched: NDArray[np.float32],
+    numerator: NDArray[np.float32],
+    denominator: NDArray[np.float32],
+    axes: list[tuple[int, int, int, int]],
+    group: int,
+    taper: NDArray[np.float32],
+    noise: NDArray[np.float32] | None = None,
+    noise_of_all: float = 1.0,
+    threads: int = 1,
+    progress: Callable[[float], object] | None = None,
+    instruction_set: str = "",
+) -> None:
+    """``noise``, like the image, has the energy of the noise in the patch that begins at a pixel;
+    without it ``noise_of_all`` is that of every patch."""
 
 def compress(
     index: NDArray[np.int32],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -41,7 +41,14 @@ def denoise(
             show_default="about 1.1",
         ),
     ] = None,
-    stages: opt.Stages = 2,
+    quality: Annotated[
+        Literal["default", "fast", "best", "dictionary"],
+        typer.Option(
+            metavar="NAME",
+            help="fast and best take less and more time than default; dictionary, the paper's "
+            "method alone, leaves groups of similar patches out.",
+        ),
+    ] = "default",
     clean: opt.Clean = None,
     add_noise: Annotated[
         float | None,
@@ -81,7 +88,7 @@ def denoise(
             before = (before + add_noise * noise).astype(np.float32)
             reference = picture
         level = levels[0] if levels and len(levels) == 1 else levels
-        result = kl.images.denoise(before, level, gain=gain, **arguments)
+        result = kl.images.denoise(before, level, gain=gain, quality=quality, **arguments)
         record = {
             "sigma": result.sigma,
             "sigma_estimated": levels is None,

@@ -37,7 +37,9 @@ def inpaint(
     dictionary: opt.Dictionary = None,
     patch: opt.Patch = None,
     atoms: opt.Atoms = None,
-    stages: opt.Stages = 2,
+    stages: Annotated[
+        int, typer.Option(min=1, max=2, metavar="1|2", help="1 is faster, 2 is more accurate.")
+    ] = 2,
     clean: opt.Clean = None,
     report: opt.Report = None,
     comparison: opt.Comparison = None,
@@ -77,7 +79,7 @@ def inpaint(
         if drop is not None:
             before[holes] = 0
             reference = reference or picture
-        result = kl.images.inpaint(before, holes, **arguments)
+        result = kl.images.inpaint(before, holes, stages=stages, **arguments)
         share = float(holes.mean())
         fact = ("missing", f"{100 * share:.3g} % of the pixels")
         return Restored(result, before, reference, fact, {"missing": share}, holes)

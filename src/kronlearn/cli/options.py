@@ -144,9 +144,6 @@ Dictionary = Annotated[
         show_default="learned from the image",
     ),
 ]
-Stages = Annotated[
-    int, typer.Option(min=1, max=2, metavar="1|2", help="1 is faster, 2 is more accurate.")
-]
 Clean = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Reference image to report PSNR and SSIM against."),

@@ -140,7 +140,6 @@ def _write_to_stdout(picture: Picture) -> None:
 def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """What denoising and inpainting are told in the same words."""
     arguments: dict[str, Any] = {
-        "stages": given["stages"],
         "random_state": given["seed"],
         "n_jobs": given["n_jobs"],
         "device": given["device"],

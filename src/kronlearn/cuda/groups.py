@@ -34,10 +34,7 @@ _USEFUL_MEMORY = 1 << 30
 _TASK = np.dtype(
     [
         ("grid", GRID),
-        *(
-            (name, np.int32)
-            for name in ("group", "size", "planes", "matched_planes", "candidates")
-        ),
+        *((name, np.int32) for name in ("group", "size", "planes", "matched_planes", "candidates")),
         ("count", np.int64),
         ("pixels", np.int64),
         ("noise", np.float32),
@@ -101,15 +98,18 @@ def filter_groups_on(
     result = np.empty_like(planes)
     bands = _bands(gpu, grid, len(planes))
     for rows, around in bands:
-        cut = (slice(None),) * (1 + grid.band) + (slice(*around),)
-        parts = (None if a is None else _uploaded(gpu, a[cut]) for a in (planes, guide, matched))
-        size, *others = grid.axes[grid.band]
+        before = (slice(None),) * (1 + grid.band)
+        cut = (*before, slice(*around))
+        image, guiding, compared = (
+            None if a is None else _uploaded(gpu, a[cut]) for a in (planes, guide, matched)
+        )
+        size, patch, stride, window = grid.axes[grid.band]
         own = list(grid.axes)
-        own[grid.band] = (around[1] - around[0], *others)
+        own[grid.band] = (around[1] - around[0], patch, stride, window)
         band = Grid.of(own, grid.band)
-        found = gpu.download(_filtered(gpu, *parts, band, group, taper, noise, largest))
-        inside = (slice(None),) * (1 + grid.band) + (slice(rows[0] - around[0], rows[1] - around[0]),)
-        result[(slice(None),) * (1 + grid.band) + (slice(*rows),)] = found[inside]
+        found = _filtered(gpu, image, guiding, compared, band, group, taper, noise, largest)
+        inside = (*before, slice(rows[0] - around[0], rows[1] - around[0]))
+        result[(*before, slice(*rows))] = gpu.download(found)[inside]
         if progress is not None:
             progress(rows[1] / size)
     return result
@@ -119,9 +119,7 @@ def _uploaded(gpu: Gpu, part: NDArray[np.float32]) -> Any:
     return gpu.upload(np.ascontiguousarray(part))
 
 
-def _bands(
-    gpu: Gpu, grid: Grid, planes: int
-) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def _bands(gpu: Gpu, grid: Grid, planes: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Rows along the band axis that are filtered at a time, and what they depend on around them.
 
     Patches lie where they would in the whole image, so the result has the same bits.
@@ -133,7 +131,10 @@ def _bands(
     affordable = memory // (_BYTES * planes * (grid.pixels // size))
     height = max(stride, (affordable - 2 * halo) // stride * stride)
     return [
-        ((start, min(start + height, size)), (max(0, start - halo), min(start + height + halo, size)))
+        (
+            (start, min(start + height, size)),
+            (max(0, start - halo), min(start + height + halo, size)),
+        )
         for start in range(0, size, height)
     ]
 

@@ -43,11 +43,10 @@ _CODING = np.dtype(
 
 
 def coding_options(
-    stored: Any, arithmetic: Any, usual_atoms: int = 0, weighted: bool = False
+    arithmetic: Any, usual_atoms: int = 0, weighted: bool = False
 ) -> tuple[str, ...]:
-    """What code_patches.cu is compiled with, for these dtypes."""
-    types = {"S": c_type(stored), "T": c_type(arithmetic)}
-    return defined(**types, N=usual_atoms, WEIGHTED=int(weighted))
+    """What code_patches.cu is compiled with; the arithmetic is of a dtype."""
+    return defined(T=c_type(arithmetic), N=usual_atoms, WEIGHTED=int(weighted))
 
 
 class Scratch:
@@ -127,7 +126,7 @@ class Coding:
     ) -> None:
         self.owner, self.gpu, self.grid, self.arrays = owner, owner.gpu, grid, arrays
         self.settings = settings
-        self.single = owner.dtype == np.float32 and "known" not in arrays
+        self.weighted = "known" in arrays
 
     def run(self, progress: Tell) -> None:
         """Go through all patches, some at a time."""
@@ -136,13 +135,10 @@ class Coding:
         task["shape"], task["grid"] = self.owner.tables.shape, self.grid.described((0, 1))
         for name, value in self.settings.items():
             task[name] = value
-        kinds = [(self.owner.dtype, self._usual_atoms())]
-        if self.single:
+        kinds: list[tuple[np.dtype[Any], int]] = [(np.dtype(np.float32), self._usual_atoms())]
+        if not self.weighted:
             kinds.append((np.dtype(np.float64), 0))
-        weighted = "known" in self.arrays
-        files = [
-            ("code_patches.cu", coding_options(self.owner.dtype, *kind, weighted)) for kind in kinds
-        ]
+        files = [("code_patches.cu", coding_options(*kind, self.weighted)) for kind in kinds]
         self.gpu.compile_ahead(files)
         coders = [
             Scratch(self.owner, *file, task, kind, (self.settings["width"],))
@@ -157,13 +153,13 @@ class Coding:
             average = sums_instead(self.arrays)
         most = max(stop - first for first, stop in pieces)
         room = {
-            "values": xp.empty((most, self.grid.features), self.owner.dtype),
-            "weights": xp.empty(most, self.owner.dtype),
+            "values": xp.empty((most, self.grid.features), np.float32),
+            "weights": xp.empty(most, np.float32),
         }
         for name, array in room.items():
             task[name] = self.gpu.address(array)
         # Patches that a coder leaves to the next one.
-        left = xp.empty((2, most), np.int32) if self.single else None
+        left = None if self.weighted else xp.empty((2, most), np.int32)
         for first, stop in pieces:
             self._run_piece(task, first, stop, coders, left)
             if progress is not None:
@@ -177,7 +173,7 @@ class Coding:
         Zero for any other shape.
         """
         pursues = self.settings["method"] != METHODS["threshold"]
-        if self.single and pursues and len(self.owner.factors) == len(self.grid.axes) == 2:
+        if not self.weighted and pursues and len(self.owner.factors) == len(self.grid.axes) == 2:
             shapes = {factor.shape for factor in self.owner.factors}
             if shapes in ({(8, 8)}, {(8, 16)}):
                 return int(self.owner.factors[0].shape[1])
@@ -185,7 +181,7 @@ class Coding:
 
     @property
     def _patch_bytes(self) -> int:
-        return (self.grid.features + 1) * self.owner.dtype.itemsize + 8
+        return 4 * (self.grid.features + 1) + 8
 
     @property
     def _n_arrays(self) -> int:
@@ -194,7 +190,7 @@ class Coding:
 
     def _useful(self) -> int:
         """Bytes with which all patches are coded together."""
-        slabs = self._n_arrays * self.grid.pixels * self.owner.dtype.itemsize
+        slabs = 4 * self._n_arrays * self.grid.pixels
         return slabs + math.prod(self.grid.starts) * self._patch_bytes
 
     def pieces(self, memory: int) -> Iterator[tuple[int, int]]:
@@ -202,11 +198,10 @@ class Coding:
 
         These are all that begin at several places of the band axis, or a part of those at one.
         """
-        size = self.owner.dtype.itemsize
         length, patch, stride, _ = self.grid.axes[self.grid.band]
         per_start, per_row = self.grid.per_start, self.grid.pixels // length
         patch_bytes = self._patch_bytes
-        row_bytes = self._n_arrays * per_row * size
+        row_bytes = 4 * self._n_arrays * per_row
         left = memory - patch * row_bytes
         starts = (left + stride * row_bytes) // (per_start * patch_bytes + stride * row_bytes)
         n_starts = self.grid.starts[self.grid.band]
@@ -232,8 +227,7 @@ class Coding:
             task[name] = self.gpu.address(slab)
         self._code(task, coders, left)
         teams = min(-(-slabs["image"].size // 32), 16 * self.gpu.n_teams)
-        options = defined(S=c_type(self.owner.dtype))
-        self.gpu.launch("add_patches.cu", "add_to_image", teams, task, options=options)
+        self.gpu.launch("add_patches.cu", "add_to_image", teams, task)
         for name in ("numerator", "denominator"):
             if name in self.arrays:
                 self.arrays[name].put(self.grid, rows, slabs[name])

@@ -49,10 +49,10 @@ def compile_ahead(gpu: Gpu, pixels: np.dtype[Any]) -> None:
     if learning is not None:
         files += [(learning.file, learning.options), ("mode_updates.cu", defined(M=8, N=16))]
     files += [
-        ("code_patches.cu", coding_options(single, single, 16)),
-        ("code_patches.cu", coding_options(single, double)),
+        ("code_patches.cu", coding_options(single, 16)),
+        ("code_patches.cu", coding_options(double)),
         ("screen_patches.cu", ()),
-        ("add_patches.cu", defined(S=c_type(single))),
+        ("add_patches.cu", ()),
     ]
     gpu.compile_ahead(files)
 
@@ -60,15 +60,13 @@ def compile_ahead(gpu: Gpu, pixels: np.dtype[Any]) -> None:
 class GpuImages:
     """What a native dictionary does with images, on a GPU.
 
-    Images and weights may be arrays of NumPy or on the GPU, of the dictionary's dtype; averages lie
-    where the images do.
+    Images and weights, of float32, may be arrays of NumPy or on the GPU; averages lie where the
+    images do.
 
     Parameters
     ----------
     gpu : Gpu
     factors : matrices (m_i, n_i) with unit-norm columns
-    dtype : float32 or float64
-        Of the images.
     memory : int, optional
         Bytes that a pass may take on the GPU besides arrays that lie there already; by default
         half of what is free, and no more than is of use. Images that need more are worked on in
@@ -76,9 +74,9 @@ class GpuImages:
     """
 
     def __init__(
-        self, gpu: Gpu, factors: Sequence[NDArray[Any]], dtype: Any, memory: int | None = None
+        self, gpu: Gpu, factors: Sequence[NDArray[Any]], memory: int | None = None
     ) -> None:
-        self.gpu, self.factors, self.dtype = gpu, list(factors), np.dtype(dtype)
+        self.gpu, self.factors = gpu, list(factors)
         self._memory = memory
         self.tables = gpu_tables(gpu, self.factors)
         self.features = math.prod(factor.shape[0] for factor in self.factors)
@@ -172,9 +170,9 @@ class GpuImages:
         on_gpu = is_on_gpu(array)
         if on_gpu:
             array = adopted(self.gpu.xp, array)
-        if array.dtype != self.dtype or not array.flags.c_contiguous:
+        if array.dtype != np.float32 or not array.flags.c_contiguous:
             raise TypeError(
-                f"{name} must be C-contiguous {self.dtype}; it is {array.dtype}, "
+                f"{name} must be C-contiguous float32; it is {array.dtype}, "
                 f"C-contiguous: {array.flags.c_contiguous}."
             )
         return PlacedArray(self.gpu, array, on_gpu)

@@ -53,7 +53,7 @@ class Grid:
 
     @classmethod
     def of(cls, axes: Sequence[Axis], band: int | None = None) -> Grid:
-        """Checks the axes; the image is cut along the longest, by default, of equal ones the first."""
+        """Checks the axes; by default the image is cut along the longest, of equals the first."""
         for size, patch, stride, window in axes:
             if patch < 1 or stride < 1 or stride > patch or window < 0 or size < patch:
                 raise ValueError("patches do not fit the image")

@@ -244,13 +244,17 @@ def _denoise() -> Iterator[Row]:
     """An image of 512 × 512, from the GPU and from memory, and one of 8192 × 8192."""
     (clean,) = included_images(["camera"])
     image = noisy(clean, _SIGMA)
-    first = kl.images.denoise(image, _SIGMA, patch_size=8, n_atoms=16, stages=1, full=True)
+    first = kl.images.denoise(
+        image, _SIGMA, patch_size=8, n_atoms=16, quality="dictionary", full=True
+    )
     ready = partial(kl.images.denoise, dictionary=first.dictionary)
     on_gpu = partial(ready, device="cuda")
     for name, work in {
         "ready dictionary, on the GPU": partial(on_gpu, current_gpu().upload(image), _SIGMA),
         "ready dictionary, in memory": partial(on_gpu, image, _SIGMA),
-        "ready dictionary, one stage, in memory": partial(on_gpu, image, _SIGMA, stages=1),
+        "ready dictionary, fast, in memory": partial(on_gpu, image, _SIGMA, quality="fast"),
+        "ready dictionary, best, in memory": partial(on_gpu, image, _SIGMA, quality="best"),
+        "ready dictionary alone, in memory": partial(on_gpu, image, _SIGMA, quality="dictionary"),
         "ready dictionary, noise unknown, in memory": partial(on_gpu, image),
         "all defaults, in memory": partial(kl.images.denoise, image, device="cuda"),
     }.items():

@@ -80,9 +80,10 @@ def _denoising(clean: Image, quick: bool) -> Methods:
         "kronlearn, 2 threads": partial(ours, **two),
         "kronlearn, 1 thread": partial(ours, n_jobs=1),
         "kronlearn, ready dictionary, 2 threads": partial(ours, dictionary=ready, **two),
-        "kronlearn, ready dictionary, one stage, 2 threads": partial(
-            ours, dictionary=ready, stages=1, **two
-        ),
+        **{
+            f"kronlearn, {quality}, 2 threads": partial(ours, quality=quality, **two)
+            for quality in ("fast", "best", "dictionary")
+        },
         "scikit-image, total variation": partial(denoise_tv_chambolle, image, weight=1.1 * _SIGMA),
         "scikit-image, non-local means": partial(
             denoise_nl_means, image, sigma=_SIGMA, h=0.8 * _SIGMA

@@ -63,16 +63,21 @@ class Averager:
         zero where one is missing; a pixel of which no patch knows anything becomes NaN. Patches
         count ``1 / (1 + nonzeros)``, or all the same.
         """
-        settings = (self._axes(image, [0] * image.ndim), method, width, -1.0 if tol is None else tol)
-        options = {"known": known, "favour_sparse": favour_sparse, "progress": self.on_share}
+        settings: dict[str, Any] = {
+            "axes": self._axes(image, [0] * image.ndim),
+            "method": method,
+            "width": width,
+            "tol": -1.0 if tol is None else tol,
+            "known": known,
+            "favour_sparse": favour_sparse,
+            "progress": self.on_share,
+        }
         if self.workers.gpu is not None:
-            on_gpu = GpuImages(self.workers.gpu, factors, image.dtype)
-            return on_gpu.code_average(image, *settings, **options)
-        dictionary = native_dictionary(factors, image.dtype)
+            on_gpu = GpuImages(self.workers.gpu, factors)
+            return on_gpu.code_average(image, **settings)
+        dictionary = native_dictionary(factors, np.float32)
         sums, weights = np.zeros_like(image), np.zeros_like(image)
-        _native.code_image(
-            dictionary, image, sums, weights, *settings, **options, **self._threads
-        )
+        _native.code_image(dictionary, image, sums, weights, **settings, **self._threads)
         with np.errstate(invalid="ignore"):
             sums /= weights
         return sums

@@ -137,8 +137,8 @@ def denoise(
         default 1.08 for patches of 64 pixels and 1.04 for patches of 256.
     quality : {"default", "fast", "best", "dictionary"}, default "default"
         How much is done with groups of similar patches: "fast" takes a quarter of the time and is
-        0.1 to 0.6 dB worse, "best" takes four times as long and is up to 0.1 dB better.
-        "dictionary" leaves groups out: the paper's method alone, 0.7 to 1.5 dB worse.
+        up to 0.4 dB worse, "best" takes four times as long and is up to 0.1 dB better.
+        "dictionary" leaves groups out: the paper's method alone, 0.4 to 2 dB worse.
     stride : int or sequence of int, optional
         Pixels from patch to patch in the first stage; by default 1, or 2 for large patches and
         where the contrast is more than 30 times the noise.
@@ -251,6 +251,7 @@ def denoise(
     else:
         result = place_of(channels, workers.gpu).empty(channels.shape, channels.dtype)
     if noisy:
+        assert estimate is not None
         planes.restore(estimate, result)
     if joint:
         result = np.moveaxis(result[0], -1, 0)

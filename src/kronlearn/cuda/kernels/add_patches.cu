@@ -1,13 +1,13 @@
-// Patches of an image, as they have become, are added up; KRONLEARN_S is the type of the pixels.
+// Patches of an image, as they have become, are added up.
 #include "image_coding.cuh"
 
 namespace kronlearn {
 
-template <int kAxes, class S>
-KRONLEARN_DEVICE void add_to_pixels(const CodingTask<S>& task) {
+template <int kAxes>
+KRONLEARN_DEVICE void add_to_pixels(const CodingTask& task) {
   const int64 threads = n_teams() * Team::kSize;
   for (int64 p = first_team() * Team::kSize + Team{}.lane; p < task.pixels; p += threads) {
-    S numerator = 0, denominator = 0;
+    float numerator = 0, denominator = 0;
     if (!task.average) {
       numerator = task.numerator[p];
       denominator = task.denominator[p];
@@ -22,8 +22,7 @@ KRONLEARN_DEVICE void add_to_pixels(const CodingTask<S>& task) {
   }
 }
 
-template <class S>
-KRONLEARN_DEVICE void add_all(const CodingTask<S>& task) {
+KRONLEARN_DEVICE void add_all(const CodingTask& task) {
   if (task.grid.n_axes == 2) return add_to_pixels<2>(task);
   if (task.grid.n_axes == 3) return add_to_pixels<3>(task);
   add_to_pixels<0>(task);
@@ -31,6 +30,6 @@ KRONLEARN_DEVICE void add_all(const CodingTask<S>& task) {
 
 }  // namespace kronlearn
 
-KRONLEARN_KERNEL void add_to_image(KRONLEARN_ARGUMENT kronlearn::CodingTask<KRONLEARN_S> task) {
+KRONLEARN_KERNEL void add_to_image(KRONLEARN_ARGUMENT kronlearn::CodingTask task) {
   kronlearn::add_all(task);
 }

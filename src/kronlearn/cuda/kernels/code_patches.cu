@@ -1,19 +1,18 @@
-// Codes patches of an image. Compiled with the types of what is stored (KRONLEARN_S) and of the arithmetic
-// (KRONLEARN_T), with or without weights of pixels (KRONLEARN_WEIGHTED), and for patches of any shape
-// (KRONLEARN_N=0) or of 8 × 8 pixels and that many atoms a side: a call needs one or two of these.
+// Codes patches of an image. Compiled with the type of the arithmetic (KRONLEARN_T), with or without weights of
+// pixels (KRONLEARN_WEIGHTED), and for patches of any shape (KRONLEARN_N=0) or of 8 × 8 pixels and that many atoms a
+// side: a call needs one or two of these.
 #include "image_coding.cuh"
 
 namespace kronlearn {
 
-using StoredTask = CodingTask<KRONLEARN_S>;
-using OwnCoder = PatchCoder<KRONLEARN_T, KRONLEARN_S, KRONLEARN_N, KRONLEARN_WEIGHTED>;
+using OwnCoder = PatchCoder<KRONLEARN_T, KRONLEARN_N, KRONLEARN_WEIGHTED>;
 // The threads that code one patch of a usual shape need few registers each.
 constexpr int kBlocks = KRONLEARN_N > 0 ? 6 : 1;
 
 }  // namespace kronlearn
 
 KRONLEARN_KERNEL KRONLEARN_BLOCKS(kronlearn::kBlocks) void code_patches(
-    KRONLEARN_ARGUMENT kronlearn::StoredTask task, const KRONLEARN_T* tables) {
+    KRONLEARN_ARGUMENT kronlearn::CodingTask task, const KRONLEARN_T* tables) {
   using namespace kronlearn;
   const int64 count = task.list ? *task.list_count : task.patches.count;
   Arena<KRONLEARN_T> arena{scratch_of_team<KRONLEARN_T>(task.scratch, task.scratch_size)};
@@ -21,7 +20,7 @@ KRONLEARN_KERNEL KRONLEARN_BLOCKS(kronlearn::kBlocks) void code_patches(
   for (int64 c = first_team(); c < count; c += n_teams()) coder.run(task.list ? task.list[c] : c);
 }
 
-KRONLEARN_KERNEL void count_scratch(KRONLEARN_ARGUMENT kronlearn::StoredTask task,
+KRONLEARN_KERNEL void count_scratch(KRONLEARN_ARGUMENT kronlearn::CodingTask task,
                                     kronlearn::int64* numbers) {
   using namespace kronlearn;
   Arena<KRONLEARN_T> arena{nullptr};

@@ -6,22 +6,21 @@
 
 namespace kronlearn {
 
-template <class S>
 struct CodingTask {
   Shape shape;
   PatchGrid grid;
   int method, width;
-  int favour_sparse;           // weigh patches by 1 / (1 + nonzeros)
-  double tol;                  // the ℓ2 norm a residual may have; negative: none
-  Patches<S> patches;          // out
-  int64 pixels;                // of the slab
-  const S* image;              // the slab
-  const S* known;              // weights of its pixels, zero where one is missing; or null
-  const int64* places;         // (features): offsets of the pixels of a patch from its first
-  S *numerator, *denominator;  // of the slab; patches are added
-  S* average;                  // their quotient, which is all that is written if it is not null
-  const int* list;             // the patches to be coded, counted from the first; null: all
-  const int* list_count;       // how many these are
+  int favour_sparse;               // weigh patches by 1 / (1 + nonzeros)
+  double tol;                      // the ℓ2 norm a residual may have; negative: none
+  Patches patches;                 // out
+  int64 pixels;                    // of the slab
+  const float* image;              // the slab
+  const float* known;              // weights of its pixels, zero where one is missing; or null
+  const int64* places;             // (features): offsets of the pixels of a patch from its first
+  float *numerator, *denominator;  // of the slab; patches are added
+  float* average;                  // their quotient, which is all that is written if it is not null
+  const int* list;                 // the patches to be coded, counted from the first; null: all
+  const int* list_count;           // how many these are
   // Where single precision cannot be trusted: the numbers of patches; nothing else is written for them.
   int* doubtful;
   int* doubtful_count;
@@ -29,19 +28,18 @@ struct CodingTask {
   int64 scratch_size;
 };
 
-// S is the type of what is stored; the others are those of the coder.
-template <class T, class S, int kN, bool kWeights>
+// Pixels are stored in single precision; T is the type of the arithmetic.
+template <class T, int kN, bool kWeights>
 class PatchCoder {
  public:
-  KRONLEARN_DEVICE PatchCoder(Team team, const CodingTask<S>& task, const T* tables,
-                              Arena<T>& arena)
+  KRONLEARN_DEVICE PatchCoder(Team team, const CodingTask& task, const T* tables, Arena<T>& arena)
       : task_(task), coder_(team, task.shape, tables, task.method, task.width, arena) {}
 
   // Codes patch k of those that are asked for.
   KRONLEARN_DEVICE void run(int64 k) {
     load(task_.grid.offset(task_.patches.first + k));
     // Of a patch of which less is known, less may remain.
-    const S tol = kWeights ? S(task_.tol) * sqrt(importance_) : S(task_.tol);
+    const float tol = kWeights ? float(task_.tol) * sqrt(importance_) : float(task_.tol);
     if (coder_.run(T(tol)) && task_.doubtful) {
       if (coder_.team.lane == 0) task_.doubtful[take_ticket(task_.doubtful_count)] = int(k);
     } else {
@@ -62,31 +60,31 @@ class PatchCoder {
       if (kWeights) weights[e] = T(task_.known[offset + task_.places[e]]);
     }
     team.sync();
-    S total = S(features), sum = 0;
+    float total = float(features), sum = 0;
     if constexpr (kWeights) {
       total = 0;
       for (int e = 0; e < features; ++e) {
-        const S weight = S(weights[e]);
+        const float weight = float(weights[e]);
         total += weight;
-        if (weight > S(0)) sum += product(weight, S(y[e]));
+        if (weight > float(0)) sum += product(weight, float(y[e]));
       }
     } else if constexpr (kN > 0) {
 #pragma unroll 4
       for (int e = 0; e < features; e += 4) {
         const Four<T> four = *reinterpret_cast<const Four<T>*>(y + e);
 #pragma unroll
-        for (int q = 0; q < 4; ++q) sum += S(four.x[q]);
+        for (int q = 0; q < 4; ++q) sum += float(four.x[q]);
       }
     } else {
 #pragma unroll 8
-      for (int e = 0; e < features; ++e) sum += S(y[e]);
+      for (int e = 0; e < features; ++e) sum += float(y[e]);
     }
-    mean_ = total > S(0) ? sum / total : S(0);
-    importance_ = total / S(features);
+    mean_ = total > float(0) ? sum / total : float(0);
+    importance_ = total / float(features);
     team.sync();
     for (int e = team.lane; e < features; e += Team::kSize) {
       const bool unknown = kWeights && !(weights[e] > T(0));
-      y[e] = unknown ? T(0) : T(S(S(y[e]) - mean_));
+      y[e] = unknown ? T(0) : T(float(float(y[e]) - mean_));
     }
     team.sync();
   }
@@ -95,22 +93,22 @@ class PatchCoder {
     const Code<T>& code = coder_.code;
     const Tables<T>& tables = coder_.tables;
     const int features = coder_.features(), n2 = coder_.n2(), m2 = coder_.m2(), m1 = features / m2;
-    S* values = task_.patches.values + k * features;
+    float* values = task_.patches.values + k * features;
     for (int e = coder_.team.lane; e < features; e += Team::kSize) {
       const int i = e / m2, j = e % m2;
       T sum = 0;
       for (int l = 0; l < code.nonzeros; ++l)
         sum += code.value[l] * tables.atoms1[code.atom[l] / n2 * m1 + i] *
                tables.atoms2[code.atom[l] % n2 * m2 + j];
-      values[e] = S(sum) + mean_;
+      values[e] = float(sum) + mean_;
     }
-    const S share = task_.favour_sparse ? S(1 + code.nonzeros) : S(1);
+    const float share = task_.favour_sparse ? float(1 + code.nonzeros) : float(1);
     if (coder_.team.lane == 0) task_.patches.weights[k] = importance_ / share;
   }
 
-  const CodingTask<S>& task_;
+  const CodingTask& task_;
   SampleCoder<T, kN, kWeights> coder_;
-  S mean_, importance_;
+  float mean_, importance_;
 };
 
 // Bytes of scratch that a team has in the memory of a multiprocessor.

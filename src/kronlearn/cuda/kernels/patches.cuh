@@ -132,11 +132,10 @@ struct PatchGrid {
 };
 
 // Consecutive patches as they have become, (count, features), and what each of them counts.
-template <class S>
 struct Patches {
   int64 first, count;
-  S* values;
-  S* weights;
+  float* values;
+  float* weights;
 };
 
 // The first and the last of the patches along one axis that are over a pixel.
@@ -156,9 +155,9 @@ struct Cover {
 
 // Adds to one pixel of the slab everything that patches say about it. kAxes is the number of axes, or 0:
 // where it is known when compiled, places stay in registers.
-template <int kAxes, class S>
-KRONLEARN_DEVICE void add_patches(const PatchGrid& grid, const Patches<S>& patches, int64 pixel,
-                                  S& numerator, S& denominator) {
+template <int kAxes>
+KRONLEARN_DEVICE void add_patches(const PatchGrid& grid, const Patches& patches, int64 pixel,
+                                  float& numerator, float& denominator) {
   constexpr int kRoom = kAxes ? kAxes : kMostAxes;
   const int n_axes = kAxes ? kAxes : grid.n_axes, inner = n_axes - 1;
   int place[kRoom], from[kRoom], to[kRoom], at[kRoom];
@@ -184,9 +183,9 @@ KRONLEARN_DEVICE void add_patches(const PatchGrid& grid, const Patches<S>& patch
       const int64 k = number + i;
       if (k < 0 || k >= patches.count) continue;
       const int f = feature + (place[inner] - grid.start(inner, i)) * grid.feature[inner];
-      const S weight = patches.weights[k], value = patches.values[k * grid.features + f];
-      numerator += weight > S(0) ? weight * value : S(0);
-      denominator += weight > S(0) ? weight : S(0);
+      const float weight = patches.weights[k], value = patches.values[k * grid.features + f];
+      numerator += weight > 0.0f ? weight * value : 0.0f;
+      denominator += weight > 0.0f ? weight : 0.0f;
     }
     bool next = true;
 #pragma unroll

@@ -5,7 +5,7 @@ namespace kronlearn {
 
 // Settles patches that need no atom: those within their target as they are, and those that are not finite.
 // The others are put on the list of doubtful ones. A thread looks at one patch, a team writes what it found.
-KRONLEARN_DEVICE void screen_patches(const CodingTask<float>& task) {
+KRONLEARN_DEVICE void screen_patches(const CodingTask& task) {
   constexpr int kSide = 8, kPixels = kSide * kSide;
   const Team team;
   const float tol = float(task.tol), tol2 = tol < 0 ? -1.0f : tol * tol;
@@ -43,6 +43,6 @@ KRONLEARN_DEVICE void screen_patches(const CodingTask<float>& task) {
 
 }  // namespace kronlearn
 
-KRONLEARN_KERNEL void screen(KRONLEARN_ARGUMENT kronlearn::CodingTask<float> task) {
+KRONLEARN_KERNEL void screen(KRONLEARN_ARGUMENT kronlearn::CodingTask task) {
   kronlearn::screen_patches(task);
 }
