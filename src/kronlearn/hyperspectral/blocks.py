@@ -154,10 +154,13 @@ def in_order(work: Callable[[T], R], items: Iterable[T], n_threads: int) -> Iter
             yield waiting.popleft().result()
 
 
-def read_height(cube: Cube) -> int:
-    """Rows that are read at a time: whole chunks of the file where they are not too large."""
+def read_height(cube: Cube, dtype: np.dtype[Any] | None = None) -> int:
+    """Rows that are read at a time: whole chunks of the file where they are not too large.
+
+    How large they are is a matter of the type that they are kept as, by default the file's.
+    """
     n_rows, columns, bands = cube.shape
-    height = max(1, _READ_BYTES // (columns * bands * cube.dtype.itemsize))
+    height = max(1, _READ_BYTES // (columns * bands * (dtype or cube.dtype).itemsize))
     if cube.chunks is not None:
         chunk = cube.chunks[0]
         height = height // chunk * chunk or (chunk if chunk <= 2 * height else height)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -19,7 +20,8 @@ from kronlearn.io.cubes import Cube, open_cube
 
 __all__ = ["CubePatches"]
 
-# Slabs of rows that are kept for samples to come: several threads may be reading on.
+# Slabs of rows whose samples are kept: several threads may be reading on, and a cube of no more
+# slabs is cut up once for all passes over it.
 _SLABS = 5
 _NOT_PICKLED = ("_lock", "_slabs")
 
@@ -33,7 +35,8 @@ class CubePatches(Source):
     out: finding them takes one pass over the cube.
 
     The order is by strips of rows, in a strip by bands and then by columns. Samples are float32
-    where that holds the cube's values exactly, otherwise float64.
+    where that holds the cube's values exactly, otherwise float64. What was read may be kept, so an
+    array is not to be changed while its patches are in use.
 
     Parameters
     ----------
@@ -64,23 +67,21 @@ class CubePatches(Source):
         self.remove_means = remove_means
         rows, columns, bands = self.cube.shape
         m, n, b = (*self.patch_shape, 1)[:3]
-        sizes = (m, b, n)
         # In the order of the patches: rows, bands, columns.
-        self._grid = PatchGrid((rows, bands, columns), sizes, sizes)
-        self._strip_grid = PatchGrid((m, bands, columns), sizes, sizes)
-        # Strips that are read together.
-        self._per_slab = max(1, read_height(self.cube) // m)
+        self._grid = PatchGrid((rows, bands, columns), (m, b, n), (m, b, n))
+        n_strips, *in_strip = self._grid.grid_shape
+        # A slab is some strips that are read together. The first strip of each, and its first
+        # patch; then how many there are.
+        per_slab = max(1, read_height(self.cube, self.dtype) // m)
+        self._strips = np.append(np.arange(0, n_strips, per_slab), n_strips)
+        self._patches = self._strips * math.prod(in_strip)
         self._forget()
-        # Which patches of every strip are valid, as bits, if not all are, and how many there are
-        # in the strips before.
+        # Which patches of a slab are valid, as bits, if not all are, and how many there are in
+        # the slabs before.
         self._valid: dict[int, NDArray[np.uint8]] = {}
-        self._before = np.arange(self._n_strips + 1) * len(self._strip_grid)
+        self._before = self._patches
         if self.cube.nodata is not None:
             self._find_valid()
-
-    @property
-    def _n_strips(self) -> int:
-        return self._grid.grid_shape[0]
 
     def __len__(self) -> int:
         return int(self._before[-1])
@@ -95,7 +96,7 @@ class CubePatches(Source):
     def _forget(self) -> None:
         """Have nothing read."""
         self._lock = Lock()
-        self._slabs: dict[int, Future[Checked]] = {}
+        self._slabs: dict[int, Future[NDArray[Any]]] = {}
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Read consecutive samples.
@@ -120,14 +121,10 @@ class CubePatches(Source):
         samples = np.empty((stop - start, self.n_features), self.dtype)
         if start == stop:
             return samples
-        first, last = self._strips_of(start, stop)
-        for strip in range(first, last + 1):
-            before, after = int(self._before[strip]), int(self._before[strip + 1])
+        for slab in range(self._slab_of(start), self._slab_of(stop - 1) + 1):
+            before, after = int(self._before[slab]), int(self._before[slab + 1])
             a, b = max(start, before), min(stop, after)
-            places = self._places(strip, a - before, b - before)
-            values, _ = self._strip(strip)
-            patches = self._strip_grid.cut(values.transpose(0, 2, 1), places)
-            samples[a - start : b - start] = self._samples(patches.swapaxes(2, 3))
+            samples[a - start : b - start] = self._slab(slab)[a - before : b - before]
         return samples
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
@@ -153,10 +150,9 @@ class CubePatches(Source):
         samples = np.empty((len(rows), self.n_features), self.dtype)
         for place in np.argsort(rows, kind="stable"):
             row = int(rows[place])
-            strip, _ = self._strips_of(row, row + 1)
-            inside = row - int(self._before[strip])
-            found = strip * len(self._strip_grid) + self._places(strip, inside, inside + 1)
-            corner = (int(start[0]) for start in self._grid.corners(found))
+            slab = self._slab_of(row)
+            found = self._numbers(slab)[row - self._before[slab]]
+            corner = (int(start) for start in self._grid.corners(found))
             above, bands, columns = (
                 slice(start, start + m) for start, m in zip(corner, self._grid.patch, strict=True)
             )
@@ -164,59 +160,65 @@ class CubePatches(Source):
             samples[place] = self._samples(values[None])[0]
         return samples
 
-    def _strips_of(self, start: int, stop: int) -> tuple[int, int]:
-        """The first and the last strip that some samples are in."""
-        ends = self._before[1:]
-        first, last = np.searchsorted(ends, [start, stop - 1], side="right")
-        return int(first), int(last)
+    def _slab_of(self, sample: int) -> int:
+        """The slab that a sample is in."""
+        return int(np.searchsorted(self._before[1:], sample, side="right"))
 
-    def _places(self, strip: int, start: int, stop: int) -> NDArray[np.intp]:
-        """Where in a strip its samples start to stop are, of those that are valid."""
-        if strip not in self._valid:
-            return np.arange(start, stop)
-        bits = np.unpackbits(self._valid[strip], count=len(self._strip_grid))
-        return np.flatnonzero(bits)[start:stop]
+    def _numbers(self, slab: int) -> NDArray[np.intp]:
+        """Which patches of the grid are the samples of a slab."""
+        numbers = np.arange(self._patches[slab], self._patches[slab + 1])
+        if slab not in self._valid:
+            return numbers
+        return numbers[np.unpackbits(self._valid[slab], count=len(numbers)).astype(bool)]
 
     def _samples(self, patches: NDArray[Any]) -> NDArray[Any]:
         """Patches (N, m, n, b) as samples (N, features)."""
         patches = without_means(patches) if self.remove_means else patches
-        return patches.astype(self.dtype).reshape(-1, self.n_features)
+        return patches.astype(self.dtype, copy=False).reshape(-1, self.n_features)
 
-    def _strip(self, strip: int) -> Checked:
-        """Values (m, columns, bands) of a strip; those read with it are kept for others."""
-        first = strip // self._per_slab * self._per_slab
-        starts, height = self._grid.starts[0], self.patch_shape[0]
-        start = int(starts[first])
+    def _slab(self, slab: int) -> NDArray[Any]:
+        """The samples of a slab, which are kept for others who read there."""
         with self._lock:
-            slab = self._slabs.get(first)
-            is_new = slab is None
-            if slab is None:
-                slab = self._slabs[first] = Future()
+            kept = self._slabs.get(slab)
+            is_new = kept is None
+            if kept is None:
+                kept = self._slabs[slab] = Future()
                 if len(self._slabs) > _SLABS:
                     del self._slabs[next(iter(self._slabs))]
         if is_new:
-            last = int(starts[min(first + self._per_slab, self._n_strips) - 1])
             try:
-                slab.set_result(self.cube.read_checked(slice(start, last + height)))
+                values, _ = self._read(slab)
+                kept.set_result(self._samples(self._cut(values, slab, self._numbers(slab))))
             except BaseException as problem:
-                slab.set_exception(problem)
+                kept.set_exception(problem)
                 with self._lock:
-                    self._slabs.pop(first, None)
-        inside = int(starts[strip]) - start
-        values, valid = slab.result()
-        part = slice(inside, inside + height)
-        return values[part], None if valid is None else valid[part]
+                    self._slabs.pop(slab, None)
+        return kept.result()
+
+    def _read(self, slab: int) -> Checked:
+        """The values (rows, columns, bands) of a slab."""
+        starts = self._grid.starts[0]
+        first, last = starts[self._strips[slab]], starts[self._strips[slab + 1] - 1]
+        return self.cube.read_checked(slice(int(first), int(last) + self.patch_shape[0]))
+
+    def _cut(self, values: NDArray[Any], slab: int, numbers: NDArray[np.intp]) -> NDArray[Any]:
+        """The patches (N, m, n, b) with these numbers, from the values of their slab."""
+        m, b, n = self._grid.patch
+        windows = np.lib.stride_tricks.sliding_window_view(values, (m, n, b))
+        rows, bands, columns = self._grid.corners(numbers)
+        first = self._grid.starts[0][self._strips[slab]]
+        return np.asarray(windows[rows - first, columns, bands])
 
     def _find_valid(self) -> None:
         """Find the patches in which every value is data."""
-        counts = np.full(self._n_strips, len(self._strip_grid))
-        for strip in range(self._n_strips):
-            _, valid = self._strip(strip)
+        counts = np.diff(self._patches)
+        for slab in range(len(counts)):
+            _, valid = self._read(slab)
             if valid is None or valid.all():
                 continue
-            whole = self._strip_grid.cut(valid.transpose(0, 2, 1)).all(axis=(1, 2, 3))
-            self._valid[strip] = np.packbits(whole)
-            counts[strip] = np.count_nonzero(whole)
+            whole = self._cut(valid, slab, self._numbers(slab)).all(axis=(1, 2, 3))
+            self._valid[slab] = np.packbits(whole)
+            counts[slab] = np.count_nonzero(whole)
         self._before = np.concatenate([[0], np.cumsum(counts)])
         if not len(self):
             raise ValueError(
