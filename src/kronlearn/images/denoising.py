@@ -343,7 +343,7 @@ def _given_sigmas(
         wanted = "a number" + (f" or {n_channels}, one per channel" if n_channels else "")
         raise ValueError(f"sigma has shape {given.shape}; pass {wanted}.")
     if not (np.isfinite(given).all() and (given >= 0).all()):
-        raise ValueError(f"sigma={sigma} is not a standard deviation; pass zero or more.")
+        raise ValueError(f"sigma={given} is not a standard deviation; pass zero or more.")
     sigmas = [float(s) for s in np.broadcast_to(given, len(ranges))]
     for s, (low, high) in zip(sigmas, ranges, strict=True):
         # Noise alone would spread that many pixels over several times its standard deviation.

@@ -148,7 +148,8 @@ def means_and_variances(
     means = patches[:, 0] / math.sqrt(math.prod(shape))
     structure = np.sum(np.square(patches[:, low]), axis=1)
     noise = np.mean(np.square(patches[:, high]), axis=1)
-    if gpu is not None and xp is not np:
+    if is_on_gpu(means):
+        assert gpu is not None
         means, structure, noise = map(gpu.download, (means, structure, noise))
     order = np.argsort(means, kind="stable")
     # What rounding leaves of a constant is no noise.
@@ -178,7 +179,7 @@ def _cosines(patches: NDArray[np.float64], xp: Any) -> NDArray[np.float64]:
         # Not a BLAS product: its rounding depends on the number of threads.
         factor = xp.asarray(dct_factor(m, m))
         patches = np.moveaxis(np.einsum("...i,ij->...j", moved, factor), -1, axis)
-    return patches.reshape(len(patches), -1)
+    return patches.reshape(len(patches), math.prod(patches.shape[1:]))
 
 
 def _parts(frequency: NDArray[np.float64], xp: Any) -> tuple[Any, Any]:

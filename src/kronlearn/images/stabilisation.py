@@ -7,7 +7,7 @@ import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,6 +39,8 @@ NOISES = ("gaussian", "poisson", "poisson-gaussian", "rician")
 # Counts below this many, on average, are first summed over blocks of pixels; so many blocks are
 # left along an axis at least.
 _FEW, _FEWEST_BLOCKS = 16.0, 16
+# So few tell little about the noise, and less about the image without a guide.
+_VERY_FEW = 1.5
 # What an estimate of no counts may be wrong by.
 _LEAST_COUNT = 0.01
 # A map of standard deviations is smoothed twice over so many pixels: structure in it must not look
@@ -50,6 +52,8 @@ _FAR = 1e9
 _LEAST_GAIN = 1 / 300
 # Estimates are repeated, each on what the one before it says about the noise.
 _FITS = 20
+# The share of patches without any structure.
+_BELOW = 0.3
 
 
 @dataclass(frozen=True)
@@ -119,13 +123,11 @@ class RicianNoise:
 
     def forward(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """Values, of any dtype, as ones whose noise has about variance one."""
-        table = _rician()
-        return _interpolated(values / np.float64(self.sigma), table.values, table.transformed)
+        return _interpolated(values / np.float64(self.sigma), *_rician()[0])
 
     def inverse(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """The magnitudes without noise whose transforms are expected to have these values."""
-        table = _rician()
-        return _interpolated(values, table.expected, table.clean) * np.float32(self.sigma)
+        return _interpolated(values, *_rician()[1]) * np.float32(self.sigma)
 
 
 @dataclass(frozen=True)
@@ -148,17 +150,9 @@ class NoiseMap:
         return values * self.deviations
 
 
-class _RicianTable(NamedTuple):
-    """For sigma of one: values and their transforms; magnitudes and the means of theirs."""
-
-    values: NDArray[np.float64]
-    transformed: NDArray[np.float64]
-    clean: NDArray[np.float64]
-    expected: NDArray[np.float64]
-
-
 @lru_cache(1)
-def _rician() -> _RicianTable:
+def _rician() -> tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]:
+    """For sigma of one: values and their transforms, and means of transforms and magnitudes."""
     clean, values = np.linspace(0, 12, 241), np.linspace(0, 18, 901)
     density = values * np.exp(-((values - clean[:, None]) ** 2) / 2)
     density *= ive(0, values * clean[:, None])
@@ -175,7 +169,7 @@ def _rician() -> _RicianTable:
         steps = (slope[1:] + slope[:-1]) / 2 * np.diff(values)
         transformed = np.concatenate([[0], np.cumsum(steps)])
         expected, deviation = moments(transformed)
-    return _RicianTable(values, transformed, clean, expected)
+    return (values, transformed), (expected, clean)
 
 
 def _interpolated(
@@ -208,6 +202,8 @@ def denoise_stabilised(
 
     ``options`` are its other arguments.
     """
+    if noise not in NOISES:
+        raise ValueError(f"noise={noise!r} does not exist; choose one of {', '.join(NOISES)}.")
     workers = Workers.of(options["n_jobs"], options["device"], image)
     channels = image_array(image, channel_axis, workers.gpu)
     lows = [contents.low for contents in contents_of(channels, workers.gpu)]
@@ -217,10 +213,11 @@ def denoise_stabilised(
             "subtract its offset"
             + (', or pass noise="poisson-gaussian".' if noise == "poisson" else ".")
         )
-    models = _models(channels, sigma, noise, noise_gain, channel_axis, workers.gpu)
+    work = _Work(denoise, options, workers)
+    with work.log.stage("noise"):
+        models = _models(channels, sigma, noise, noise_gain, channel_axis, workers.gpu)
     if not models:
         return denoise(image, 0.0, channel_axis=channel_axis, full=full, **options)
-    work = _Work(denoise, options, workers)
     estimate = work.estimate(channels, models)
     result = place_of(channels, workers.gpu).empty(channels.shape, channels.dtype)
     for k, channel in enumerate(estimate):
@@ -258,13 +255,12 @@ class _Work:
         pixels are not: they are denoised first, and guide the filter of groups of similar patches,
         whose transform is the tangent at that guide: the variance is known, and there is no bias.
         """
-        shape = channels.shape[1:]
-        if self.quality != "dictionary" and _are_few(channels, models) and _can_be_summed(shape):
-            sums = _sums_over_blocks(channels)
-            n_summed = 2 ** sum(size > 1 for size in shape)
+        axes = _long_axes(channels.shape)
+        if axes and self.quality != "dictionary" and _n_counts(channels, models) < _FEW:
+            n_summed = 2 ** len(axes)
             wider = [replace(model, sigma=model.sigma * n_summed**0.5) for model in models]
-            guide = _spread(self.estimate(sums, wider), shape)
-            guide /= n_summed
+            guide = self.estimate(_sums_over_blocks(channels, axes), wider)
+            guide = _spread(guide, axes, channels.shape) / np.float32(n_summed)
             return self._refined(channels, models, guide)
         stable = np.stack([m.forward(c) for m, c in zip(models, channels, strict=True)])
         if stable[0].size >= 64 and any(0 < float(np.ptp(plane)) < 1 for plane in stable):
@@ -273,7 +269,8 @@ class _Work:
                 "image's own units."
             )
         self.found = self.denoise(stable, 1.0)
-        self.log.seconds.update(self.found.seconds)
+        for name, seconds in self.found.seconds.items():
+            self.log.seconds[name] = self.log.seconds.get(name, 0.0) + seconds
         restored = zip(models, self.found.image, strict=True)
         return np.stack([model.inverse(plane) for model, plane in restored])
 
@@ -286,53 +283,48 @@ class _Work:
         every, gpu = range(len(guide)), self.workers.gpu
         stable = ((channels - guide) * slope + start).astype(np.float32)
         planes = Planes.from_channels(stable, [1.0] * len(guide), every, gpu=gpu)
+        # More than that takes noise for structure.
+        effort, share = EFFORTS["fast" if self.quality == "fast" else "default"], 1 / 2
+        if _n_counts(channels, models) < _VERY_FEW:
+            effort, share = replace(effort, rounds=1), 0.15
         with self.log.stage("similar patches") as on_share:
-            found = refine(
-                planes.pixels,
-                planes.project(start),
-                # More than that takes noise for structure.
-                EFFORTS["fast" if self.quality == "fast" else "default"],
-                self.workers,
-                on_share,
-                n_matched=1,
-            )
+            images = planes.pixels, planes.project(start)
+            found = refine(*images, effort, self.workers, on_share, n_matched=1, share=share)
         planes.restore(found, stable)
         return np.maximum(guide + (stable - start) / slope, 0)
 
 
-def _are_few(channels: NDArray[Any], models: Sequence[Any]) -> bool:
-    """Whether the channels have few counts."""
+def _n_counts(channels: NDArray[Any], models: Sequence[Any]) -> float:
+    """How many counts per pixel there are in the channel with most of them, if these are counts."""
     if not isinstance(models[0], CountNoise):
-        return False
-    pairs = zip(channels, models, strict=True)
-    return max(m.counts(float(np.mean(c, dtype=np.float64))) for c, m in pairs) < _FEW
+        return math.inf
+    return max(m.counts(float(c.mean())) for c, m in zip(channels, models, strict=True))
 
 
-def _can_be_summed(shape: Sequence[int]) -> bool:
-    return min((size for size in shape if size > 1), default=0) >= 2 * _FEWEST_BLOCKS
+def _long_axes(shape: Sequence[int]) -> list[int]:
+    """Axes of channels (C, *spatial) along which enough blocks of pixels are left."""
+    return [a for a, size in enumerate(shape) if a > 0 and size >= 2 * _FEWEST_BLOCKS]
 
 
-def _sums_over_blocks(channels: NDArray[Any]) -> NDArray[np.float32]:
-    """Sums over two pixels along every spatial axis; the last of an odd number counts twice."""
+def _sums_over_blocks(channels: NDArray[Any], axes: Sequence[int]) -> NDArray[np.float32]:
+    """Sums over two pixels along these axes; the last of an odd number counts twice."""
     sums = channels.astype(np.float32)
-    for axis, size in enumerate(channels.shape[1:], start=1):
-        if size > 1:
-            sums = np.moveaxis(sums, axis, 0)
-            ends = np.concatenate([sums[1::2], sums[-1:]]) if size % 2 else sums[1::2]
-            sums = np.moveaxis(sums[::2] + ends, 0, axis)
-    return sums
+    for axis in axes:
+        sums = np.moveaxis(sums, axis, 0)
+        ends = np.concatenate([sums[1::2], sums[-1:]]) if len(sums) % 2 else sums[1::2]
+        sums = np.moveaxis(sums[::2] + ends, 0, axis)
+    return contiguous(sums)
 
 
-def _spread(sums: NDArray[np.float32], shape: Sequence[int]) -> NDArray[np.float32]:
-    """Twice as many numbers along every axis, on straight lines between those given."""
-    for axis, size in enumerate(shape, start=1):
-        if size > 1:
-            here = np.moveaxis(sums, axis, 0)
-            before, after = (
-                np.concatenate(ends) for ends in ((here[:1], here[:-1]), (here[1:], here[-1:]))
-            )
-            pairs = np.stack([0.75 * here + 0.25 * before, 0.75 * here + 0.25 * after], axis=1)
-            sums = np.moveaxis(pairs.reshape(-1, *here.shape[1:])[:size], 0, axis)
+def _spread(
+    sums: NDArray[np.float32], axes: Sequence[int], shape: Sequence[int]
+) -> NDArray[np.float32]:
+    """Numbers of twice as many pixels along these axes, on straight lines between those given."""
+    for axis in axes:
+        here = np.moveaxis(sums, axis, 0)
+        before, after = np.concatenate([here[:1], here[:-1]]), np.concatenate([here[1:], here[-1:]])
+        pairs: NDArray[Any] = np.stack([3 * here + before, 3 * here + after], axis=1) / 4
+        sums = np.moveaxis(pairs.reshape(-1, *here.shape[1:])[: shape[axis]], 0, axis)
     return contiguous(sums)
 
 
@@ -345,8 +337,6 @@ def _models(
     gpu: Gpu | None,
 ) -> list[Any]:
     """The noise of every channel, as it was given or estimated; none if there is no noise."""
-    if noise not in NOISES:
-        raise ValueError(f"noise={noise!r} does not exist; choose one of {', '.join(NOISES)}.")
     if noise_gain is not None:
         if not noise.startswith("poisson"):
             raise ValueError(f"noise_gain is for counts; noise={noise!r} has none.")
@@ -368,7 +358,7 @@ def _models(
     if noise == "rician":
         sigmas = [sigma if sigma is not None else _rician_sigma(c, gpu) for c in channels]
         return [RicianNoise(s or max(sigmas)) for s in sigmas] if any(sigmas) else []
-    found = [_count_noise(channel, noise_gain, sigma, gpu) for channel in channels]
+    found = [count_noise(channel, noise_gain, sigma, gpu) for channel in channels]
     # A channel of zeros says nothing about its noise; it has what the others have.
     known = [model for model in found if model.gain > 0]
     return [model if model.gain > 0 else known[0] for model in found] if known else []
@@ -407,17 +397,18 @@ def _smoothed(deviations: NDArray[Any]) -> NDArray[np.float32]:
     return (largest * np.sqrt(squares)).astype(np.float32)
 
 
-def _count_noise(
-    channel: NDArray[Any], gain: float | None, sigma: float | None, gpu: Gpu | None
+def count_noise(
+    channel: NDArray[Any], gain: float | None, sigma: float | None, gpu: Gpu | None = None
 ) -> CountNoise:
     """The noise of a channel, of which what is None is estimated; its gain is 0 if there is none.
 
-    A line through variances against means of patches with little structure; those far off, because
-    there is structure, count less.
+    A line through variances against means of patches with little structure, with less than half
+    of them below it: structure adds to the variance. Very few counts are summed over blocks first.
     """
     if gain is not None and sigma is not None:
         return CountNoise(float(gain), sigma)
     means, variances = means_and_variances(channel, gpu)
+    known_gain = gain
     known = (gain or 0.0) * means + (sigma or 0.0) ** 2
     unknown = np.stack([means * (gain is None), np.full_like(means, sigma is None)], axis=1)
     slope = base = 0.0
@@ -426,10 +417,18 @@ def _count_noise(
         weights = np.sqrt(trust) / fitted
         slope, base = nnls(unknown * weights[:, None], (variances - known) * weights)[0]
         fitted = np.maximum(known + unknown @ (slope, base), 1e-6 * variances)
-        far = np.abs(variances / fitted - 1)
-        trust = 1 / np.maximum(1, far / (1.5 * np.median(far) + 1e-3))
-    sigma = math.sqrt(base) if sigma is None else sigma
-    return CountNoise(max(slope, _LEAST_GAIN * sigma) if gain is None else float(gain), sigma)
+        above = variances / fitted - 1
+        trust = np.where(above > 0, _BELOW, 1 - _BELOW) / np.maximum(np.abs(above), 0.01)
+    if gain is None:
+        gain = max(slope, _LEAST_GAIN * (sigma if sigma is not None else math.sqrt(base)))
+    found = CountNoise(float(gain), math.sqrt(base) if sigma is None else sigma)
+    axes = _long_axes(channel[None].shape)
+    if not axes or gain == 0 or found.counts(float(channel.mean())) > _VERY_FEW:
+        return found
+    root = 2 ** (len(axes) / 2)
+    wider = None if sigma is None else sigma * root
+    found = count_noise(_sums_over_blocks(channel[None], axes)[0], known_gain, wider, gpu)
+    return replace(found, sigma=found.sigma / root)
 
 
 def _rician_sigma(channel: NDArray[Any], gpu: Gpu | None) -> float:
