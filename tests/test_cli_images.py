@@ -324,6 +324,22 @@ def test_every_channel_may_have_its_noise(tmp_path, sigma):
     assert record["sigma_estimated"] is False
 
 
+def test_the_noise_may_be_that_of_counts(tmp_path, rng):
+    np.save(tmp_path / "counts.npy", rng.poisson(scene() / 20).astype(np.float32))
+    told = succeeds("denoise", "counts.npy", "out.npy", "--noise", "poisson", *FAST, "--json")
+    record = json.loads(told.stdout)
+    assert record["noise"] == "poisson"
+    assert 0.5 < record["noise_gain"] < 1.5
+    assert error_of(tmp_path, "out.npy") < 0.7 * error_of(tmp_path, "counts.npy")
+    line = fails("denoise", "counts.npy", "out2.npy", "--noise", "poisson", "--noise-gain", "-1")
+    assert "--noise-gain -1.0 is not a positive number" in line
+
+
+def error_of(folder, name):
+    """Of an image of a twentieth of the scene."""
+    return np.std(np.load(folder / name) - scene() / 20)
+
+
 def test_a_dictionary_is_saved_and_used(tmp_path, photo):
     saved = ["--save-dictionary", "d.safetensors"]
     succeeds("denoise", photo, "one.png", "--sigma", 9, *saved, *FAST)

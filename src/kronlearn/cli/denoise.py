@@ -29,6 +29,18 @@ def denoise(
             show_default="estimated",
         ),
     ] = None,
+    noise: Annotated[
+        str,
+        typer.Option(metavar="KIND", help="gaussian, poisson, poisson-gaussian or rician."),
+    ] = "gaussian",
+    noise_gain: Annotated[
+        float | None,
+        typer.Option(
+            metavar="G",
+            help="Value of one count, for Poisson noise.",
+            show_default="estimated",
+        ),
+    ] = None,
     dictionary: opt.Dictionary = None,
     patch: opt.Patch = None,
     atoms: opt.Atoms = None,
@@ -84,12 +96,14 @@ def denoise(
         _check(picture, levels)
         before = values(picture)
         if add_noise is not None:
-            noise = np.random.default_rng(seed).normal(size=before.shape)
-            before = (before + add_noise * noise).astype(np.float32)
+            added = np.random.default_rng(seed).normal(size=before.shape)
+            before = (before + add_noise * added).astype(np.float32)
             reference = picture
         level = levels[0] if levels and len(levels) == 1 else levels
-        result = kl.images.denoise(before, level, gain=gain, quality=quality, **arguments)
+        kind: dict[str, Any] = {"noise": noise, "noise_gain": noise_gain}
+        result = kl.images.denoise(before, level, gain=gain, quality=quality, **kind, **arguments)
         record = {
+            **{name: result.settings.get(name, value) for name, value in kind.items()},
             "sigma": result.sigma,
             "sigma_estimated": levels is None,
             "added_noise": add_noise,
@@ -120,6 +134,9 @@ def _check(picture: Picture, levels: tuple[float, ...] | None) -> None:
 def _level(result: kl.images.Denoised, estimated: bool, added: float | None) -> str:
     """The noise level as people read it."""
     numbers = ", ".join(f"{value:.4g}" for value in np.atleast_1d(result.sigma))
+    gains = np.atleast_1d(result.settings.get("noise_gain", ()))
+    if gains.size:
+        numbers += ", gain = " + ", ".join(f"{value:.4g}" for value in gains)
     how = "estimated from the image" if estimated else "as given"
     if added is not None:
         how += f"; {added:g} was added"

@@ -15,7 +15,8 @@ _PLAIN = (ValueError, OSError, ImportError)
 # What the library's parameters are called here.
 _SAME_NAMES = (
     *("band_axis", "checkpoint", "dataset", "device", "dictionary", "gain", "max_iter", "method"),
-    *("n_jobs", "nodata", "quality", "sigma", "stages", "structure", "time_budget", "tol"),
+    *("n_jobs", "nodata", "noise", "noise_gain", "quality", "sigma", "stages", "structure"),
+    *("time_budget", "tol"),
 )
 _OPTIONS = {
     **{name: "--" + name.replace("_", "-") for name in _SAME_NAMES},

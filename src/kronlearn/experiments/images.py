@@ -24,6 +24,7 @@ from kronlearn.experiments.timing import (
     measured_in_a_process,
     peak_above_start,
 )
+from kronlearn.images.stabilisation import CountNoise
 
 __all__ = ["measure_memory", "run"]
 
@@ -54,6 +55,7 @@ def run(
     (astronaut,) = included_images(["astronaut"])
     clean = astronaut[:size, :size]
     tasks[f"denoise astronaut, σ = {_SIGMA:g}"] = clean, _colour(clean)
+    tasks.update(_counting(quick))
     rows = []
     for task, (clean, methods) in tasks.items():
         found = in_turns(methods, 1 if quick else repetitions, progress, task)
@@ -112,6 +114,32 @@ def _colour(clean: Image) -> Methods:
         "together": partial(ours, image, channel_axis=-1),
         "channel by channel": lambda: np.stack([ours(image[..., k]) for k in range(3)], -1),
     }
+
+
+def _counting(quick: bool) -> dict[str, tuple[Image, Methods]]:
+    """Tasks of denoising images of few photons, 255 grey levels being so many of them."""
+    tasks: dict[str, tuple[Image, Methods]] = {}
+    names = ("camera", "astronaut", "coffee")
+    for name, whole in zip(names, included_images(names), strict=True):
+        grey = whole if whole.ndim == 2 else whole @ np.array([0.2125, 0.7154, 0.0721], np.float32)
+        clean = grey[80:336, 120:376][: 64 if quick else None, : 64 if quick else None]
+        for peak in (1, 4, 20, 120):
+            gain = 255 / peak
+            image = np.random.default_rng(0).poisson(clean / gain).astype(np.float32)
+            image *= np.float32(gain)
+            ours = partial(kl.images.denoise, image, noise="poisson", n_jobs=2)
+            methods: Methods = {"kronlearn, 2 threads": ours}
+            if not quick and find_spec("bm3d") is not None:
+                methods["Anscombe, BM3D"] = partial(_anscombe_bm3d, image, gain)
+            tasks[f"denoise {name}, {peak} photons"] = clean, methods
+    return tasks
+
+
+def _anscombe_bm3d(image: Image, gain: float) -> Image:
+    """BM3D of the transformed image, told the gain, and the unbiased inverse."""
+    model = CountNoise(gain)
+    stable = import_module("bm3d").bm3d(model.forward(image), 1.0)
+    return model.inverse(stable.astype(np.float32))
 
 
 def measure_memory(side: int) -> dict[str, Any] | None:

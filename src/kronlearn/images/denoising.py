@@ -22,6 +22,7 @@ from kronlearn.images.groups import EFFORTS, refine
 from kronlearn.images.noise import sigma_of_channel
 from kronlearn.images.patch_grid import sizes_per_axis
 from kronlearn.images.planes import Planes, as_image, contents_of, image_array, place_of, returned
+from kronlearn.images.stabilisation import denoise_stabilised, is_map
 from kronlearn.images.stages import Progress, Stages
 
 __all__ = ["Denoised", "denoise"]
@@ -51,7 +52,8 @@ class Denoised:
     image : array
         The denoised image.
     sigma : float or tuple of float
-        The standard deviation of the noise, one for each channel if there is a channel axis.
+        The standard deviation of the noise, one for each channel if there is a channel axis; of
+        the Gaussian part if there are counts, of a map the root mean square.
     dictionary : KroneckerDictionary or KroneckerSumDictionary or None
         What patches were coded with; None if nothing was coded because there is hardly any noise.
     history : dict or None
@@ -81,8 +83,10 @@ class Denoised:
 
 def denoise(
     image: ArrayLike,
-    sigma: float | Sequence[float] | None = None,
+    sigma: ArrayLike | None = None,
     *,
+    noise: str = "gaussian",
+    noise_gain: float | None = None,
     channel_axis: int | None = None,
     dictionary: Dictionary | None = None,
     patch_size: int | Sequence[int] | None = None,
@@ -114,9 +118,17 @@ def denoise(
         colour images (with ``channel_axis``), stacks and volumes. It may be on a GPU, as a
         CuPy array, a PyTorch tensor or anything with DLPack: nothing is copied, and the result is
         there, too.
-    sigma : float or sequence of float, optional
-        The standard deviation of the noise in the image's own units, one number or one for each
-        channel; estimated by default.
+    sigma : float, sequence of float or array, optional
+        The standard deviation of the noise in the image's own units: one number, one for each
+        channel, or a map of the image's shape. Estimated by default.
+    noise : {"gaussian", "poisson", "poisson-gaussian", "rician"}, default "gaussian"
+        The kind of noise. "poisson" is that of counted photons, electrons or events: an image is
+        ``noise_gain`` times counts. "poisson-gaussian" is that and noise of ``sigma``, as of a
+        camera that reads them out. "rician" is that of magnitudes of complex numbers with noise of
+        ``sigma`` in both parts, as in magnetic resonance imaging. All are noise that is independent
+        from pixel to pixel, in values from which no offset (black level) was left.
+    noise_gain : float, optional
+        The value that one count has in the image; estimated by default.
     channel_axis : int, optional
         The axis that holds channels, as in scikit-image. Channels are denoised together: their
         principal components share the places of similar patches.
@@ -176,6 +188,9 @@ def denoise(
     >>> bool(np.std(result - clean) < 0.5 * np.std(noisy - clean))
     True
     """
+    given = locals()
+    if noise != "gaussian" or noise_gain is not None or is_map(sigma, channel_axis):
+        return denoise_stabilised(denoise, **given)
     workers = Workers.of(n_jobs, device, image)
     # Nobody else asks how long stages take.
     log = Stages(progress, workers.gpu.finish if full and workers.gpu is not None else None)
@@ -314,7 +329,7 @@ class _How:
 
 
 def _given_sigmas(
-    sigma: float | Sequence[float],
+    sigma: ArrayLike,
     ranges: list[tuple[float, float]],
     n_pixels: int,
     channel_axis: int | None,
@@ -328,7 +343,7 @@ def _given_sigmas(
         wanted = "a number" + (f" or {n_channels}, one per channel" if n_channels else "")
         raise ValueError(f"sigma has shape {given.shape}; pass {wanted}.")
     if not (np.isfinite(given).all() and (given >= 0).all()):
-        raise ValueError(f"sigma={sigma} is not a standard deviation; pass zero or more.")
+        raise ValueError(f"sigma={given} is not a standard deviation; pass zero or more.")
     sigmas = [float(s) for s in np.broadcast_to(given, len(ranges))]
     for s, (low, high) in zip(sigmas, ranges, strict=True):
         # Noise alone would spread that many pixels over several times its standard deviation.

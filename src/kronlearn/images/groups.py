@@ -122,11 +122,13 @@ def refine(
     workers: Workers,
     on_share: Callable[[float], None] | None = None,
     n_matched: int | None = None,
+    share: float = 1 / 2,
 ) -> Planes:
     """Planes (C, *spatial) with white noise of one, denoised.
 
     ``estimate``, which is used up, is one of what they are without it, if there is one. Patches are
-    compared on the first ``n_matched`` planes, by default on all.
+    compared on the first ``n_matched`` planes, by default on all. ``share`` is that of the first
+    unguided filter in the first guide.
     """
     for number in range(effort.rounds):
         tell = part_of(on_share, number, effort.rounds)
@@ -139,7 +141,7 @@ def refine(
         else:
             # The first estimate is about as good as what was found; later ones are better.
             found -= estimate
-            found *= np.float32(1 / 2 if number == 0 else 1 / 3)
+            found *= np.float32(share if number == 0 else 1 / 3)
             estimate += found
         del found
         estimate = effort.guided.run(

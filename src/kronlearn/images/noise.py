@@ -17,7 +17,7 @@ from kronlearn.cuda.pixels import Contents, Pixels
 from kronlearn.images.patch_grid import PatchGrid
 from kronlearn.images.planes import contents_of, contiguous, image_array, knows, place_of
 
-__all__ = ["estimate_sigma", "sigma_of_channel"]
+__all__ = ["estimate_sigma", "means_and_variances", "sigma_of_channel"]
 
 # Patches have about this many pixels, and about this many of them are looked at.
 _PATCH_PIXELS = 64
@@ -26,6 +26,8 @@ _PATCHES = 40000
 # counts as structure and as noise, as fractions of the highest frequency.
 _QUIET = 0.15
 _LOW, _HIGH = 0.43, 0.64
+# Noise that depends on brightness is read from so many classes of it.
+_CLASSES = 16
 # The share of patches that suffices to leave out the others.
 _ENOUGH = 0.02
 # And the fewest that are looked at, if there are so many.
@@ -81,10 +83,7 @@ def sigma_of_channel(channel: NDArray[Any], contents: Contents, gpu: Gpu | None 
     plane = np.squeeze(channel)
     if plane.size < 2:
         return 0.0
-    size = max(2, round(_PATCH_PIXELS ** (1 / plane.ndim)))
-    shape = tuple(min(size, length) for length in plane.shape)
-    frequency = sum(np.ix_(*(np.arange(m) / m for m in shape)))
-    frequency = frequency / np.max(frequency)
+    shape, frequency = _patch(plane)
     if gpu is not None and knows(plane) and shape == (8, 8):
         found = _found_by_kernels(gpu, plane, contents, frequency)
     else:
@@ -116,16 +115,8 @@ def _found(
     # Numbers of any size may be squared after this.
     largest = float(np.max(np.abs(patches)))
     patches /= largest
-    for axis, m in enumerate(shape, start=1):
-        moved = np.moveaxis(patches, axis, -1)
-        # Not a BLAS product: its rounding depends on the number of threads.
-        factor = xp.asarray(dct_factor(m, m))
-        patches = np.moveaxis(np.einsum("...i,ij->...j", moved, factor), -1, axis)
-    low, high = (
-        xp.asarray(np.flatnonzero(part))
-        for part in ((frequency > 0) & (frequency < _LOW), frequency >= _HIGH)
-    )
-    patches = patches.reshape(len(patches), -1)
+    patches = _cosines(patches, xp)
+    low, high = _parts(frequency, xp)
     structure = np.sum(np.square(patches[:, low]), axis=1)
     n_quiet = max(min(_FEWEST, len(patches)), math.ceil(_QUIET * len(patches)))
     quiet = patches[np.argsort(structure, kind="stable")[:n_quiet]]
@@ -133,6 +124,68 @@ def _found(
     if len(quiet) >= _FEWEST:
         _check_correlation(fast, _deviation(quiet[:, low]) * largest, plane, largest)
     return fast
+
+
+def means_and_variances(
+    channel: NDArray[Any], gpu: Gpu | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Means, and variances of the noise, of classes of patches that are about equally bright.
+
+    Variances are those of high frequencies, in the patches of every class with the least structure
+    at low ones. Patches that are mostly as bright as the image can be tell nothing about noise.
+    """
+    plane = np.squeeze(channel)
+    if plane.size < 2:
+        return np.zeros(0), np.zeros(0)
+    shape, frequency = _patch(plane)
+    stride = _stride([size - m + 1 for size, m in zip(plane.shape, shape, strict=True)])
+    grid = PatchGrid(plane.shape, shape, (stride,) * plane.ndim, border=False)
+    xp = place_of(channel, gpu)
+    patches = grid.cut(plane, xp=xp).astype(np.float64)
+    saturated = np.mean(patches == plane.max(), axis=tuple(range(1, patches.ndim))) > 0.5
+    patches = _cosines(patches[~saturated], xp)
+    low, high = _parts(frequency, xp)
+    means = patches[:, 0] / math.sqrt(math.prod(shape))
+    structure = np.sum(np.square(patches[:, low]), axis=1)
+    noise = np.mean(np.square(patches[:, high]), axis=1)
+    if is_on_gpu(means):
+        assert gpu is not None
+        means, structure, noise = map(gpu.download, (means, structure, noise))
+    order = np.argsort(means, kind="stable")
+    # What rounding leaves of a constant is no noise.
+    order = order[noise[order] > 1e-24 * np.max(np.square(means), initial=0)]
+    found = []
+    for some in np.array_split(order, max(1, min(_CLASSES, len(order) // _FEWEST))):
+        if not len(some):
+            continue
+        n_quiet = max(min(_FEWEST, len(some)), math.ceil(_QUIET * len(some)))
+        quiet = some[np.argsort(structure[some], kind="stable")[:n_quiet]]
+        found.append((means[quiet].mean(), noise[quiet].mean()))
+    return tuple(np.array(found).reshape(-1, 2).T)  # type: ignore[return-value]
+
+
+def _patch(plane: NDArray[Any]) -> tuple[tuple[int, ...], NDArray[np.float64]]:
+    """The shape of patches of a plane, and how high the frequency of each cosine is, at most 1."""
+    size = max(2, round(_PATCH_PIXELS ** (1 / plane.ndim)))
+    shape = tuple(min(size, length) for length in plane.shape)
+    frequency = sum(np.ix_(*(np.arange(m) / m for m in shape)))
+    return shape, frequency / np.max(frequency)
+
+
+def _cosines(patches: NDArray[np.float64], xp: Any) -> NDArray[np.float64]:
+    """Coefficients (N, pixels) of patches (N, *shape) in orthonormal cosines."""
+    for axis, m in enumerate(patches.shape[1:], start=1):
+        moved = np.moveaxis(patches, axis, -1)
+        # Not a BLAS product: its rounding depends on the number of threads.
+        factor = xp.asarray(dct_factor(m, m))
+        patches = np.moveaxis(np.einsum("...i,ij->...j", moved, factor), -1, axis)
+    return patches.reshape(len(patches), math.prod(patches.shape[1:]))
+
+
+def _parts(frequency: NDArray[np.float64], xp: Any) -> tuple[Any, Any]:
+    """Which cosines count as structure, and which as noise."""
+    low, high = (frequency > 0) & (frequency < _LOW), frequency >= _HIGH
+    return xp.asarray(np.flatnonzero(low)), xp.asarray(np.flatnonzero(high))
 
 
 def _deviation(coefficients: NDArray[Any]) -> float:

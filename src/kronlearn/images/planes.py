@@ -190,6 +190,15 @@ class Planes:
             _rotate(pixels, basis.T, gpu)
         return cls(pixels, which, means, scales, basis, gpu)
 
+    def project(self, channels: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Other channels (C, *spatial) as planes of the same means, scales and basis."""
+        parts = zip(self.which, self.means, self.scales, strict=True)
+        pixels = np.stack([(channels[k] - mean) / scale for k, mean, scale in parts])
+        pixels = pixels.astype(np.float32, copy=False)
+        if len(pixels) > 1:
+            _rotate(pixels, self.basis.T, self.gpu)
+        return pixels
+
     def restore(
         self,
         pixels: NDArray[np.float32],
