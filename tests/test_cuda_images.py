@@ -86,9 +86,7 @@ def filtered(
     energy = noise**2 * taper.size
     if gpu is None:
         sums = [np.zeros_like(planes), np.zeros_like(planes)]
-        _native.filter_groups(
-            planes, guide, matched, *sums, axes, group, taper, noise_of_all=energy
-        )
+        _native.filter_groups(planes, guide, matched, *sums, axes, group, taper, noise=energy)
         return divided(*sums)
     arrays = [planes, guide, matched]
     if on_gpu:

@@ -340,28 +340,6 @@ def test_a_guide_without_structure_leaves_its_mean(rng):
     np.testing.assert_allclose(found, 3, rtol=1e-6)
 
 
-def test_noise_may_differ_from_plane_to_plane_and_patch_to_patch(rng):
-    planes = rng.standard_normal((2, 12, 13)).astype(np.float32)
-    matched = rng.integers(0, 9, (1, 12, 13)).astype(np.float32)
-    axes = [(12, 4, 2, 3), (13, 4, 2, 3)]
-    taper = taper_of((4, 4)).astype(np.float32)
-
-    def filtered(planes, noise, **options):
-        sums, weights = np.zeros_like(planes), np.zeros_like(planes)
-        _native.filter_groups(
-            planes, None, matched, sums, weights, axes, 6, taper, noise=noise, **options
-        )
-        return sums / weights
-
-    energies = np.stack([np.full((12, 13), 5.0), np.full((12, 13), 16.0)]).astype(np.float32)
-    together = filtered(planes, energies)
-    for k, energy in enumerate((5.0, 16.0)):
-        alone = filtered(planes[k : k + 1], None, noise_of_all=energy)
-        np.testing.assert_array_equal(together[k : k + 1], alone)
-    energies[:, :, 6:] *= 3
-    assert np.abs(filtered(planes, energies) - together).max() > 0.01
-
-
 @pytest.mark.parametrize("quality", EFFORTS)
 @pytest.mark.parametrize("shape", [(1, 1), (5,), (3, 5), (1, 30), (30, 1), (4, 6, 5), (40, 33)])
 def test_estimates_of_any_shape_are_refined(rng, shape, quality):

@@ -153,7 +153,6 @@ class GroupWorker {
         matcher_(grid, planes, kernels_, pass.group),
         samples_(pass.group * grid.features()),
         guides_(pass.guide ? samples_.size() : 0),
-        noise_(pass.group, pass.noise_of_all),
         weights_(pass.group),
         scratch_(make_workspace(kernels_.group_bytes(task()))) {}
 
@@ -177,7 +176,6 @@ class GroupWorker {
     for (int k = 0; k < pass_.group; ++k) {
       grid_.gather(pass_.image + first, offsets[k], samples_.data() + k * features);
       if (pass_.guide) grid_.gather(pass_.guide + first, offsets[k], guides_.data() + k * features);
-      if (pass_.noise) noise_[k] = pass_.noise[first + offsets[k]];
     }
     kernels_.filter_group(task(), scratch_.get());
     for (int k = 0; k < pass_.group; ++k)
@@ -190,7 +188,7 @@ class GroupWorker {
     t.features = grid_.features();
     t.samples = samples_.data();
     t.guide = pass_.guide ? guides_.data() : nullptr;
-    t.noise = noise_.data();
+    t.noise = pass_.noise;
     t.out = samples_.data();
     t.weights = weights_.data();
     return t;
@@ -201,7 +199,7 @@ class GroupWorker {
   const ImageKernels& kernels_;
   SlabSums sums_;
   Matcher matcher_;
-  std::vector<float> samples_, guides_, noise_, weights_;
+  std::vector<float> samples_, guides_, weights_;
   Workspace scratch_;
 };
 

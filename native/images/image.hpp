@@ -41,10 +41,8 @@ struct GroupFiltering : ImagePass {
   const float* guide = nullptr;  // (planes, pixels): an estimate of the image
   int matched_planes;    // of those that patches are compared on, by the sum of their distances
   const float* matched;  // (matched_planes, pixels)
-  const float* noise =
-      nullptr;         // (planes, pixels): energy of the noise in the patch that begins at a pixel
-  float noise_of_all;  // the same for all patches, used where noise is null
-  const float* taper;  // weights of the pixels of a patch
+  float noise;           // energy of the noise in a patch
+  const float* taper;    // weights of the pixels of a patch
 };
 
 // Whether the pass came to its end; false if it was cancelled.

@@ -295,8 +295,7 @@ void code_image(const kronlearn::Dictionary<float>& dictionary, Array<const floa
 
 void filter_groups(Array<const float> image, Optional<const float> guide,
                    Array<const float> matched, Array<float> numerator, Array<float> denominator,
-                   const Axes& axes, int group, Array<const float> taper,
-                   Optional<const float> noise, float noise_of_all, int threads,
+                   const Axes& axes, int group, Array<const float> taper, float noise, int threads,
                    nb::object progress, const std::string& instruction_set) {
   kronlearn::GroupFiltering pass{};
   prepare(pass, axes, image, numerator, denominator, threads, instruction_set);
@@ -308,8 +307,7 @@ void filter_groups(Array<const float> image, Optional<const float> guide,
   pass.guide = pointer<const float>(guide, image.size(), "guide");
   pass.matched_planes = int(matched.size() / pixels);
   pass.matched = matched.data();
-  pass.noise = pointer<const float>(noise, image.size(), "noise");
-  pass.noise_of_all = noise_of_all;
+  pass.noise = noise;
   pass.taper = taper.data();
   run_image_pass(pass, progress);
 }
@@ -411,8 +409,7 @@ NB_MODULE(_native, m) {
         "progress"_a.none() = nb::none(), "instruction_set"_a = "");
   m.def("filter_groups", &filter_groups, "image"_a, "guide"_a.none(), "matched"_a,
         "numerator"_a.noconvert(), "denominator"_a.noconvert(), "axes"_a, "group"_a, "taper"_a,
-        "noise"_a.none() = nb::none(), "noise_of_all"_a = 1.0f, "threads"_a = 1,
-        "progress"_a.none() = nb::none(), "instruction_set"_a = "");
+        "noise"_a, "threads"_a = 1, "progress"_a.none() = nb::none(), "instruction_set"_a = "");
   m.def("symmetric", &symmetric, "packed"_a, "n"_a);
   m.def("instruction_sets", &kronlearn::instruction_sets);
   m.def("end_passes", [] {

@@ -80,15 +80,11 @@ def filter_groups(
     axes: list[tuple[int, int, int, int]],
     group: int,
     taper: NDArray[np.float32],
-    noise: NDArray[np.float32] | None = None,
-    noise_of_all: float = 1.0,
+    noise: float,
     threads: int = 1,
     progress: Callable[[float], object] | None = None,
     instruction_set: str = "",
-) -> None:
-    """``noise``, like the image, has the energy of the noise in the patch that begins at a pixel;
-    without it ``noise_of_all`` is that of every patch."""
-
+) -> None: ...
 def compress(
     index: NDArray[np.int32],
     value: NDArray[Any],

@@ -112,15 +112,14 @@ class Averager:
         ``matched`` are (C, *spatial); so is the result.
         """
         taper = _taper(self.patch).astype(planes.dtype)
-        settings = (self._axes(planes[0], window), group, taper)
-        energy = noise**2 * taper.size
+        settings = (self._axes(planes[0], window), group, taper, noise**2 * taper.size)
         if self.workers.gpu is not None:
             return filter_groups_on(
-                self.workers.gpu, planes, guide, matched, *settings, energy, self.on_share
+                self.workers.gpu, planes, guide, matched, *settings, self.on_share
             )
         sums, weights = np.zeros_like(planes), np.zeros_like(planes)
         arrays = (planes, guide, matched, sums, weights)
-        options = {"noise_of_all": energy, "progress": self.on_share, **self._threads}
+        options = {"progress": self.on_share, **self._threads}
         _native.filter_groups(*arrays, *settings, **options)
         sums /= weights
         return sums
