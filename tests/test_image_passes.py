@@ -7,7 +7,6 @@ import pytest
 
 import kronlearn as kl
 import reference
-from kronlearn import _native
 from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager
 from kronlearn.images.groups import EFFORTS, GroupFilter, refine
