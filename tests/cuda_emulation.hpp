@@ -409,7 +409,6 @@ inline double __dmul_rn(double x, double y) { return x * y; }
 inline float __fdividef(float x, float y) { return x / y; }
 inline long long __double2ll_rn(double x) { return std::llrint(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }

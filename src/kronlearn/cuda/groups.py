@@ -19,8 +19,6 @@ __all__ = ["GROUPS_FILE", "filter_groups_on"]
 
 GROUPS_FILE = "groups.cu"
 _THREADS = 256
-# Every thread has a tile of a group's matrix.
-_MOST_IN_GROUP = 64
 # Matrices are worked on in tiles of so many rows and columns.
 _SIDE = 4
 # Bits of a fixed-point sum, without its sign and one to spare; and how many more bits a filtered
@@ -85,7 +83,7 @@ def filter_groups_on(
     array like planes, where they lie
     """
     grid = Grid.of(axes)
-    if not 1 <= group <= _MOST_IN_GROUP or taper.size != grid.features:
+    if group < 1 or group > _THREADS or taper.size != grid.features:
         raise ValueError("groups do not fit the image")
     if grid.candidates >= 2**31:
         raise ValueError("On a GPU a window has at most 2³¹ − 1 patches.")
@@ -206,7 +204,7 @@ def _shared_bytes(grid: Grid, group: int, size: int, matched_planes: int, guided
     """Shared memory of a block; the kernel takes these arrays in turn."""
     patches = -(-grid.features // _SIDE) * _SIDE * size
     arrays = [group, matched_planes * grid.features, max(grid.candidates, size**2)]
-    arrays += [patches] * (2 if guided else 1) + [_SIDE * size] * 4 + [size] * 2 + [_THREADS // 32]
+    arrays += [patches] * (2 if guided else 1) + [_SIDE * size] * 2 + [size] * 2 + [_THREADS // 32]
     return sum(-(-count // 4) * 16 for count in arrays)
 
 

@@ -90,11 +90,10 @@ class Matcher {
       compare<1>();
     __syncthreads();
     const int found = s_.count < task_.group ? s_.count : task_.group;
-    // The patch itself is always taken.
-    unsigned last = kNone;
-    int left = found - 1;
-    if (left > 0 && found < s_.count) last = select(left);
-    collect(left > 0 ? last : 0, left);
+    unsigned last = 0xffffffffu;
+    int left = found;
+    if (found < s_.count) last = select(left);
+    collect(last, left);
     for (int k = found + threadIdx.x; k < task_.group; k += blockDim.x)
       offsets_[k] = offsets_[k % found];
     __syncthreads();
@@ -147,7 +146,7 @@ class Matcher {
       add_distances(candidate(first), sums);
 #pragma unroll
       for (int q = 0; q < kSideBySide; ++q)
-        keys_[first + q] = first + q == s_.own ? kNone : to_bits(sums[q]);
+        keys_[first + q] = first + q == s_.own ? 0 : to_bits(sums[q]) + 1;
     }
   }
 
@@ -177,41 +176,23 @@ class Matcher {
       }
   }
 
-  // The key that so many are not above, digit by digit from the highest bit in which keys differ; `left` becomes
-  // how many of those that equal it count.
+  // The key that so many are not above, digit by digit; `left` becomes how many of those that equal it count.
   KRONLEARN_DEVICE unsigned select(int& left) {
-    const unsigned some = keys_[s_.own == 0 ? 1 : 0];
-    int bits = 32 - __clz(differing(some));
-    unsigned key = some >> bits << bits;
-    while (bits > 0) {
-      const int width = bits < 8 ? bits : 8, shift = bits - width;
+    unsigned key = 0;
+    for (int shift = 24; shift >= 0; shift -= 8) {
       for (int b = threadIdx.x; b < 256; b += blockDim.x) s_.bins[b] = 0;
       __syncthreads();
       for (int c = threadIdx.x; c < s_.count; c += blockDim.x)
-        if ((keys_[c] ^ key) >> bits == 0)
-          atomicAdd(s_.bins + (keys_[c] >> shift & ((1u << width) - 1)), 1);
+        if (shift == 24 || (keys_[c] ^ key) >> (shift + 8) == 0)
+          atomicAdd(s_.bins + (keys_[c] >> shift & 255), 1);
       __syncthreads();
       if (threadIdx.x < 32) find_digit(left);
       __syncthreads();
       key |= unsigned(s_.digit) << shift;
       left = s_.left;
-      bits = shift;
+      __syncthreads();
     }
     return key;
-  }
-
-  // The bits in which keys differ from one of them. Distances are not negative: their first bit is zero.
-  KRONLEARN_DEVICE unsigned differing(unsigned some) {
-    unsigned bits = 0;
-    for (int c = threadIdx.x; c < s_.count; c += blockDim.x)
-      if (c != s_.own) bits |= keys_[c] ^ some;
-    for (int o = 16; o > 0; o /= 2) bits |= __shfl_xor_sync(kWholeWarp, bits, o);
-    if (threadIdx.x % 32 == 0) s_.below[threadIdx.x / 32] = int(bits);
-    __syncthreads();
-    bits = 0;
-    for (int w = 0; w < int(blockDim.x) / 32; ++w) bits |= unsigned(s_.below[w]);
-    __syncthreads();
-    return bits;
   }
 
   // The bin in which the number `left` of all, by their order, is; and which of that bin it is. For one warp.
@@ -237,7 +218,7 @@ class Matcher {
     }
   }
 
-  // Offsets of the patch itself, of all whose keys are below the last, and of the first so many that equal it.
+  // Offsets of all patches whose keys are below the last, and of the first so many that equal it.
   KRONLEARN_DEVICE void collect(unsigned last, int equal) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const int part = (s_.count + 32 * warps - 1) / (32 * warps) * 32;
@@ -246,14 +227,13 @@ class Matcher {
     for (int pass = 0; pass < 2; ++pass) {
       for (int c = begin + lane; c < end; c += 32) {
         const unsigned key = c < s_.count ? keys_[c] : kNone;
-        const bool near = c == s_.own || key < last, equals = c != s_.own && key == last;
-        const unsigned nearer = __ballot_sync(kWholeWarp, c < s_.count && near);
-        const unsigned as_near = __ballot_sync(kWholeWarp, c < s_.count && equals);
+        const unsigned nearer = __ballot_sync(kWholeWarp, c < s_.count && key < last);
+        const unsigned as_near = __ballot_sync(kWholeWarp, c < s_.count && key == last);
         if (pass == 1) {
           const unsigned lower = (1u << lane) - 1;
           const int less = below_before + __popc(nearer & lower);
           const int same = equal_before + __popc(as_near & lower);
-          const bool taken = c < s_.count && (near || (equals && same < equal));
+          const bool taken = c < s_.count && (key < last || (key == last && same < equal));
           if (taken) offsets_[less + (same < equal ? same : equal)] = candidate(c);
         }
         below_before += __popc(nearer);
@@ -283,41 +263,29 @@ class Matcher {
 };
 
 // Filters the group whose patches are at the offsets. Matrices of patches are (features, size), one patch per
-// column; those past the group are zero. Of the matrix (size, size) every thread has a tile.
+// column; those past the group are zero.
 class Ridge {
  public:
   struct Memory {
     float *samples, *guide;  // (features, rounded up to kSide, size); the same without a guide
     float* matrix;           // (size, size)
-    float *rows, *pivots;    // (kSide, size)
-    float* column;           // (2, kSide, size)
+    float *pivots, *column;  // (kSide, size)
     float *noise, *weights;  // (size)
     float* warps;            // (kWarpsOfBlock)
   };
 
   KRONLEARN_DEVICE Ridge(const GroupTask& task, const Memory& memory, const int* offsets)
-      : task_(task),
-        m_(memory),
-        offsets_(offsets),
-        size_(task.size),
-        i_(threadIdx.x / (task.size / kSide) * kSide),
-        j_(threadIdx.x % (task.size / kSide) * kSide),
-        scale_(task.scale()) {}
+      : task_(task), m_(memory), offsets_(offsets), size_(task.size), scale_(task.scale()) {}
 
   KRONLEARN_DEVICE void run(int plane) {
     const int64 first = plane * task_.pixels;
-    const float sum = load((task_.guide ? task_.guide : task_.image) + first, m_.guide);
+    load((task_.guide ? task_.guide : task_.image) + first, m_.guide);
     if (task_.guide) load(task_.image + first, m_.samples);
-    const float mean = sum_of_block(sum, m_.warps) / float(features() * task_.group);
-    subtract(mean, m_.guide);
-    if (task_.guide) subtract(mean, m_.samples);
     __syncthreads();
-    Tile own = {};
-    if (has_tile()) multiply_guide(own);
-    regularize(own);
-    for (int c = 0; c < size_; c += kSide) eliminate(own, c);
-    if (has_tile()) store(own);
-    __syncthreads();
+    const float mean = centre();
+    multiply_guide();
+    regularize();
+    for (int c = 0; c < size_; c += kSide) eliminate(c);
     weigh(task_.weights + first);
     apply(mean, task_.sums + first);
     __syncthreads();
@@ -325,125 +293,131 @@ class Ridge {
 
  private:
   KRONLEARN_DEVICE int features() const { return task_.grid.features; }
-  KRONLEARN_DEVICE bool has_tile() const { return i_ < size_; }
+  KRONLEARN_DEVICE int rows() const { return (features() + kSide - 1) / kSide * kSide; }
 
-  // Patches of a plane; returns the sum of those numbers that this thread has loaded.
-  KRONLEARN_DEVICE float load(const float* plane, float* patches) {
-    const int together = blockDim.x / size_, k = threadIdx.x % size_;
-    const int rows = (features() + kSide - 1) / kSide * kSide;
-    float sum = 0;
-    if (int(threadIdx.x) >= together * size_) return sum;
-    for (int f = threadIdx.x / size_; f < rows; f += together) {
+  KRONLEARN_DEVICE void load(const float* plane, float* patches) {
+    for (int e = threadIdx.x; e < rows() * size_; e += blockDim.x) {
+      const int f = e / size_, k = e - f * size_;
       const bool used = f < features() && k < task_.group;
-      const float x = used ? plane[offsets_[k] + task_.places[f]] : 0.0f;
-      patches[f * size_ + k] = x;
-      sum += x;
+      patches[e] = used ? plane[offsets_[k] + task_.places[f]] : 0.0f;
     }
-    return sum;
   }
 
-  KRONLEARN_DEVICE void subtract(float mean, float* patches) {
-    for (int e = threadIdx.x; e < features() * size_; e += blockDim.x) patches[e] -= mean;
+  // Takes the mean of the guide off; returns it.
+  KRONLEARN_DEVICE float centre() {
+    float sum = 0;
+    for (int e = threadIdx.x; e < features() * size_; e += blockDim.x) sum += m_.guide[e];
+    const float mean = sum_of_block(sum, m_.warps) / float(features() * task_.group);
+    for (int e = threadIdx.x; e < features() * size_; e += blockDim.x) {
+      m_.guide[e] -= mean;
+      if (task_.guide) m_.samples[e] -= mean;
+    }
+    __syncthreads();
+    return mean;
   }
 
-  KRONLEARN_DEVICE void multiply_guide(Tile& own) const {
-    for (int f = 0; f < features(); ++f) {
-      const Four<float> left = four_at(m_.guide + f * size_ + i_);
-      const Four<float> right = four_at(m_.guide + f * size_ + j_);
+  KRONLEARN_DEVICE void multiply_guide() {
+    const int side = size_ / kSide;
+    for (int t = threadIdx.x; t < side * side; t += blockDim.x) {
+      const int i = t / side * kSide, j = t % side * kSide;
+      Tile sums = {};
+      for (int f = 0; f < features(); ++f) {
+        const Four<float> left = four_at(m_.guide + f * size_ + i);
+        const Four<float> right = four_at(m_.guide + f * size_ + j);
 #pragma unroll
-      for (int r = 0; r < kSide; ++r)
+        for (int r = 0; r < kSide; ++r)
 #pragma unroll
-        for (int q = 0; q < kSide; ++q) own[r][q] += left.x[r] * right.x[q];
+          for (int q = 0; q < kSide; ++q) sums[r][q] += left.x[r] * right.x[q];
+      }
+      store(sums, i, j);
+    }
+    __syncthreads();
+  }
+
+  KRONLEARN_DEVICE void store(const Tile& tile, int i, int j) {
+#pragma unroll
+    for (int r = 0; r < kSide; ++r) {
+      Four<float> row;
+#pragma unroll
+      for (int q = 0; q < kSide; ++q) row.x[q] = tile[r][q];
+      four_at(m_.matrix + (i + r) * size_ + j) = row;
     }
   }
 
   // Adds the noise. Rows and columns past the group become those of the identity.
-  KRONLEARN_DEVICE void regularize(Tile& own) {
+  KRONLEARN_DEVICE void regularize() {
     const int group = task_.group;
-    const bool diagonal = has_tile() && i_ == j_;
-    float part = 0;
-#pragma unroll
-    for (int r = 0; r < kSide; ++r)
-      if (diagonal && i_ + r < group) part += own[r][r];
-    const float trace = sum_of_block(part, m_.warps);
+    const int i = threadIdx.x;
+    const float own = i < group ? m_.matrix[i * (size_ + 1)] : 0.0f;
+    const float trace = sum_of_block(own, m_.warps);
     const float added = (task_.guide ? 1.0f : kLeastNoise) * task_.noise + kRounding * trace;
-#pragma unroll
-    for (int r = 0; r < kSide; ++r)
-#pragma unroll
-      for (int q = 0; q < kSide; ++q) {
-        const bool same = diagonal && r == q;
-        if (i_ + r >= group || j_ + q >= group)
-          own[r][q] = same ? 1.0f : 0.0f;
-        else if (same)
-          own[r][q] += added;
-      }
-    for (int k = threadIdx.x; k < size_; k += blockDim.x) m_.noise[k] = k < group ? task_.noise : 0.0f;
+    if (i < size_) m_.noise[i] = i < group ? task_.noise : 0.0f;
+    for (int e = threadIdx.x; e < size_ * size_; e += blockDim.x) {
+      const int r = e / size_, c = e - r * size_;
+      if (r >= group || c >= group)
+        m_.matrix[e] = r == c ? 1.0f : 0.0f;
+      else if (r == c)
+        m_.matrix[e] += added;
+    }
+    __syncthreads();
   }
 
   // A step of the inversion by Gauss and Jordan, with kSide pivots.
-  KRONLEARN_DEVICE void eliminate(Tile& own, int c) {
-    // Some threads write this one while others still read that of the step before.
-    float* column = m_.column + c / kSide % 2 * kSide * size_;
-#pragma unroll
-    for (int r = 0; r < kSide; ++r)
-#pragma unroll
-      for (int q = 0; q < kSide; ++q) {
-        if (has_tile() && i_ == c) m_.rows[r * size_ + j_ + q] = own[r][q];
-        if (has_tile() && j_ == c) column[q * size_ + i_ + r] = own[r][q];
-      }
-    __syncthreads();
+  KRONLEARN_DEVICE void eliminate(int c) {
     for (int j = threadIdx.x; j < size_; j += blockDim.x) {
-      Tile inverted;
-      invert_pivots(c, inverted);
-      float above[kSide];
-#pragma unroll
-      for (int s = 0; s < kSide; ++s)
-        above[s] = j / kSide == c / kSide ? (j - c == s ? 1.0f : 0.0f) : m_.rows[s * size_ + j];
+      Tile inverse;
+      invert_pivots(c, inverse);
 #pragma unroll
       for (int t = 0; t < kSide; ++t) {
         float sum = 0;
 #pragma unroll
-        for (int s = 0; s < kSide; ++s) sum += inverted[t][s] * above[s];
+        for (int s = 0; s < kSide; ++s)
+          sum += inverse[t][s] * (j - c == s ? 1.0f : j / kSide == c / kSide ? 0.0f : m_.matrix[(c + s) * size_ + j]);
         m_.pivots[t * size_ + j] = sum;
+      }
+      const Four<float> row = four_at(m_.matrix + j * size_ + c);
+#pragma unroll
+      for (int t = 0; t < kSide; ++t) m_.column[t * size_ + j] = row.x[t];
+    }
+    __syncthreads();
+    const int side = size_ / kSide;
+    for (int t = threadIdx.x; t < side * side; t += blockDim.x) {
+      const int i = t / side * kSide, j = t % side * kSide;
+      Four<float> pivots[kSide], column[kSide];
+#pragma unroll
+      for (int s = 0; s < kSide; ++s) {
+        pivots[s] = four_at(m_.pivots + s * size_ + j);
+        column[s] = four_at(m_.column + s * size_ + i);
+      }
+#pragma unroll
+      for (int r = 0; r < kSide; ++r) {
+        Four<float>& entries = four_at(m_.matrix + (i + r) * size_ + j);
+        Four<float> row = entries;
+#pragma unroll
+        for (int q = 0; q < kSide; ++q) {
+          if (j == c) row.x[q] = 0.0f;
+#pragma unroll
+          for (int s = 0; s < kSide; ++s) row.x[q] -= column[s].x[r] * pivots[s].x[q];
+          if (i == c) row.x[q] = pivots[r].x[q];
+        }
+        entries = row;
       }
     }
     __syncthreads();
-    if (!has_tile()) return;
-    if (i_ == c) {
-#pragma unroll
-      for (int r = 0; r < kSide; ++r) {
-        const Four<float> row = four_at(m_.pivots + r * size_ + j_);
-#pragma unroll
-        for (int q = 0; q < kSide; ++q) own[r][q] = row.x[q];
-      }
-      return;
-    }
-#pragma unroll
-    for (int s = 0; s < kSide; ++s) {
-      const Four<float> pivots = four_at(m_.pivots + s * size_ + j_);
-      const Four<float> factors = four_at(column + s * size_ + i_);
-#pragma unroll
-      for (int r = 0; r < kSide; ++r)
-#pragma unroll
-        for (int q = 0; q < kSide; ++q)
-          own[r][q] = (s == 0 && j_ == c ? 0.0f : own[r][q]) - factors.x[r] * pivots.x[q];
-    }
   }
 
   // The inverse of the pivots, a positive definite tile on the diagonal.
   KRONLEARN_DEVICE void invert_pivots(int c, Tile& a) const {
 #pragma unroll
-    for (int r = 0; r < kSide; ++r) {
-      const Four<float> row = four_at(m_.rows + r * size_ + c);
+    for (int r = 0; r < kSide; ++r)
 #pragma unroll
-      for (int q = 0; q < kSide; ++q) a[r][q] = row.x[q];
-    }
+      for (int q = 0; q < kSide; ++q) a[r][q] = m_.matrix[(c + r) * size_ + c + q];
 #pragma unroll
     for (int t = 0; t < kSide; ++t) {
-      const float of_pivot = inverse(a[t][t]);
+      const float inverse = 1.0f / a[t][t];
       a[t][t] = 1.0f;
 #pragma unroll
-      for (int q = 0; q < kSide; ++q) a[t][q] *= of_pivot;
+      for (int q = 0; q < kSide; ++q) a[t][q] *= inverse;
 #pragma unroll
       for (int r = 0; r < kSide; ++r) {
         if (r == t) continue;
@@ -452,16 +426,6 @@ class Ridge {
 #pragma unroll
         for (int q = 0; q < kSide; ++q) a[r][q] -= factor * a[t][q];
       }
-    }
-  }
-
-  KRONLEARN_DEVICE void store(const Tile& own) {
-#pragma unroll
-    for (int r = 0; r < kSide; ++r) {
-      Four<float> row;
-#pragma unroll
-      for (int q = 0; q < kSide; ++q) row.x[q] = own[r][q];
-      four_at(m_.matrix + (i_ + r) * size_ + j_) = row;
     }
   }
 
@@ -486,8 +450,8 @@ class Ridge {
 
   // Adds patches, (I − noise · matrix) · samples + mean, each with its weight, to their pixels.
   KRONLEARN_DEVICE void apply(float mean, int64* sums) {
-    const int side = size_ / kSide, tiles = (features() + kSide - 1) / kSide * side;
-    for (int t = threadIdx.x; t < tiles; t += blockDim.x) {
+    const int side = size_ / kSide;
+    for (int t = threadIdx.x; t < rows() / kSide * side; t += blockDim.x) {
       const int f = t / side * kSide, j = t % side * kSide;
       Tile products = {};
       for (int i = 0; i < size_; i += kSide) {
@@ -522,7 +486,6 @@ class Ridge {
   const Memory& m_;
   const int* offsets_;
   const int size_;
-  const int i_, j_;  // where this thread's tile begins
   const float scale_;
 };
 
@@ -551,7 +514,7 @@ KRONLEARN_DEVICE float average_at(const GroupTask& task, int64 first, int pixel)
 
 }  // namespace kronlearn
 
-KRONLEARN_KERNEL __launch_bounds__(256, 4) void filter_groups(
+KRONLEARN_KERNEL __launch_bounds__(256) void filter_groups(
     KRONLEARN_ARGUMENT kronlearn::GroupTask task) {
   using namespace kronlearn;
   __shared__ Matcher::Shared matching;
@@ -570,14 +533,13 @@ KRONLEARN_KERNEL __launch_bounds__(256, 4) void filter_groups(
   float* matrix = take(task.candidates > size * size ? task.candidates : size * size);
   float* guide = take(rows * size);
   float* samples = task.guide ? take(rows * size) : guide;
-  float* pivot_rows = take(kSide * size);
   float* pivots = take(kSide * size);
-  float* column = take(2 * kSide * size);
+  float* column = take(kSide * size);
   float* noise = take(size);
   float* weights = take(size);
   float* warps = take(kWarpsOfBlock);
   if (threadIdx.x == 0)
-    memory = {samples, guide, matrix, pivot_rows, pivots, column, noise, weights, warps};
+    memory = {samples, guide, matrix, pivots, column, noise, weights, warps};
   __syncthreads();
   Matcher matcher(task, matching, here, reinterpret_cast<unsigned*>(matrix), offsets);
   Ridge ridge(task, memory, offsets);
