@@ -17,11 +17,14 @@ from kronlearn.io.cubes import Cube
 __all__ = [
     "Block",
     "Checked",
+    "Rows",
     "block_height",
+    "completed",
     "in_order",
     "read_height",
     "row_blocks",
     "usable_bands",
+    "working_dtype",
 ]
 
 # Bytes that are read at a time, about; and pixels that are worked on at a time.
@@ -55,11 +58,20 @@ class Block:
         return slice(self.start, self.start + len(self.values))
 
 
-def row_blocks(cube: Cube, bands: NDArray[np.bool_]) -> Iterator[Block]:
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a cube: values (rows, columns, bands), which are data, and how many were not."""
+
+    start: int
+    values: NDArray[Any]
+    valid: NDArray[np.bool_] | None
+    n_filled: int = 0
+
+
+def row_blocks(cube: Cube) -> Iterator[Rows]:
     """All rows in blocks of an even height that depends on the number of columns alone.
 
-    They do not depend on how the file is read, which is done ahead by another thread. A pixel is
-    valid if it has data in at least half of the ``bands``; the others are filled in.
+    They do not depend on how the file is read, which is done ahead by another thread.
     """
     height = block_height(cube)
     start = 0
@@ -69,19 +81,20 @@ def row_blocks(cube: Cube, bands: NDArray[np.bool_]) -> Iterator[Block]:
         last = rows.stop == cube.shape[0]
         while len(values) >= height or (last and len(values)):
             mask = None if valid is None else valid[:height]
-            block = _completed(start, values[:height], mask, bands)
-            yield block
-            start = block.rows.stop
+            yield Rows(start, values[:height], mask)
+            start += min(height, len(values))
             values, valid = values[height:], None if valid is None else valid[height:]
         kept = [(values, valid)] if len(values) else []
 
 
-def _completed(
-    start: int, values: NDArray[Any], valid: NDArray[np.bool_] | None, bands: NDArray[np.bool_]
-) -> Block:
-    """The block of values (rows, columns, bands), with what is missing of valid pixels."""
+def completed(part: Rows, bands: NDArray[np.bool_]) -> Block:
+    """The block of some rows, with what is missing of valid pixels.
+
+    A pixel is valid if it has data in at least half of the ``bands``; the others are filled in.
+    """
+    start, values, valid = part.start, part.values, part.valid
     if valid is None or valid[..., bands].all():
-        return Block(start, values, None)
+        return Block(start, values, None, part.n_filled)
     shape = values.shape[:2]
     known = valid[..., bands].reshape(-1, int(bands.sum()))
     pixels = 2 * known.sum(axis=1) >= known.shape[1]
@@ -92,7 +105,7 @@ def _completed(
         where = np.ix_(some, np.flatnonzero(bands))
         filled = in_range(_filled(spectra, known, some), values.dtype)
         values.reshape(-1, len(bands))[where] = filled
-    n_filled = int(np.count_nonzero(~known[some]))
+    n_filled = part.n_filled + int(np.count_nonzero(~known[some]))
     return Block(start, values, None if pixels.all() else pixels.reshape(shape), n_filled)
 
 
@@ -192,3 +205,9 @@ def _joined(*parts: Checked) -> Checked:
         return values, None
     masks = [np.ones(values.shape, bool) if valid is None else valid for values, valid in parts]
     return values, np.concatenate(masks)
+
+
+def working_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """float32 for values that it holds exactly, float64 for others."""
+    exact = np.result_type(dtype, np.float32) == np.float32
+    return np.dtype(np.float32 if exact else np.float64)

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from kronlearn.blas import single_threaded_blas
 from kronlearn.cuda.arrays import in_memory
 from kronlearn.engines.workers import Workers
+from kronlearn.hyperspectral.artefacts import find_artefacts
 from kronlearn.hyperspectral.blocks import usable_bands
 from kronlearn.hyperspectral.noise import noise_of
 from kronlearn.hyperspectral.slabs import denoised_rows
@@ -71,6 +72,7 @@ def denoise(
     band_axis: int | None = None,
     dataset: str | None = None,
     nodata: float | int | None = None,
+    artefacts: bool = False,
     n_jobs: int | None = None,
     device: str = "cpu",
     progress: Progress | None = None,
@@ -140,9 +142,11 @@ def denoise(
     with single_threaded_blas(), _target(opened, out) as target:
         with log.stage("noise") as on_share:
             used = usable_bands(opened)
+            found = find_artefacts(opened, used, workers.n_threads) if artefacts else None
             statistics = gather(
                 opened,
                 used,
+                artefacts=found,
                 with_differences=given is None,
                 n_threads=workers.n_threads,
                 on_share=on_share,
@@ -154,7 +158,7 @@ def denoise(
             # Its differences are large.
             del statistics
         with log.stage("denoising") as on_share:
-            for rows, part in denoised_rows(opened, used, subspace, workers):
+            for rows, part in denoised_rows(opened, used, subspace, found, workers):
                 target.write(rows, part)
                 if on_share is not None:
                     on_share(rows.stop / opened.shape[0])

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter
 
 from kronlearn.engines.workers import Workers
-from kronlearn.hyperspectral.blocks import Block, block_height, in_order, row_blocks
+from kronlearn.hyperspectral.artefacts import Artefacts
+from kronlearn.hyperspectral.blocks import Rows, block_height, completed, in_order, row_blocks
 from kronlearn.hyperspectral.subspace import Subspace
 from kronlearn.images.groups import Effort, GroupFilter, refine
 from kronlearn.io.conversion import converted
@@ -34,7 +35,11 @@ Piece = tuple[int, NDArray[np.float32], NDArray[np.bool_] | None]
 
 
 def denoised_rows(
-    cube: Cube, used: NDArray[np.bool_], subspace: Subspace, workers: Workers
+    cube: Cube,
+    used: NDArray[np.bool_],
+    subspace: Subspace,
+    artefacts: Artefacts | None,
+    workers: Workers,
 ) -> Iterator[tuple[slice, NDArray[Any]]]:
     """Blocks of denoised rows, values (rows, columns, bands) as floats, from first to last.
 
@@ -43,7 +48,7 @@ def denoised_rows(
     """
     n_rows, columns, _ = cube.shape
     height = max(2 * _HALO, _SLAB_BYTES // (4 * max(1, subspace.n_planes) * columns))
-    pieces = _Pieces(cube, used, subspace, workers.n_threads)
+    pieces = _Pieces(cube, used, subspace, artefacts, workers.n_threads)
     for start in range(0, n_rows, height):
         stop = min(start + height, n_rows)
         first = max(0, start - _HALO)
@@ -63,12 +68,18 @@ class _Pieces:
     """Planes of the rows of a cube; what lies before the rows last asked for is forgotten."""
 
     def __init__(
-        self, cube: Cube, used: NDArray[np.bool_], subspace: Subspace, n_threads: int
+        self,
+        cube: Cube,
+        used: NDArray[np.bool_],
+        subspace: Subspace,
+        artefacts: Artefacts | None,
+        n_threads: int,
     ) -> None:
-        def planes_of(block: Block) -> Piece:
+        def planes_of(part: Rows) -> Piece:
+            block = completed(artefacts.repaired(part) if artefacts else part, used)
             return block.start, subspace.planes(block.values, block.valid), block.valid
 
-        self._coming = in_order(planes_of, row_blocks(cube, used), n_threads)
+        self._coming = in_order(planes_of, row_blocks(cube), n_threads)
         self._held: deque[Piece] = deque()
         self._end = 0
 

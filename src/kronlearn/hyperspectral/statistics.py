@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.hyperspectral.blocks import Block, block_height, in_order, row_blocks
+from kronlearn.hyperspectral.artefacts import Artefacts
+from kronlearn.hyperspectral.blocks import (
+    Block,
+    Rows,
+    block_height,
+    completed,
+    in_order,
+    row_blocks,
+)
 from kronlearn.io.cubes import Cube
 
 __all__ = ["Statistics", "gather"]
@@ -65,6 +73,7 @@ def gather(
     bands: NDArray[np.bool_],
     *,
     with_differences: bool,
+    artefacts: Artefacts | None = None,
     n_threads: int = 1,
     on_share: Callable[[float], None] | None = None,
 ) -> Statistics:
@@ -76,14 +85,14 @@ def gather(
     height = block_height(cube)
     every = height * math.ceil(cube.shape[0] / height / _BLOCKS_WITH_DIFFERENCES)
 
-    def of_block(block: Block) -> tuple[Statistics, int]:
-        return _of_block(
-            block, bands, with_differences and block.start % every == 0
-        ), block.rows.stop
+    def of_rows(part: Rows) -> tuple[Statistics, int]:
+        block = completed(artefacts.repaired(part) if artefacts else part, bands)
+        looked_at = with_differences and block.start % every == 0
+        return _of_block(block, bands, looked_at), block.rows.stop
 
     found: Statistics | None = None
     with np.errstate(over="ignore", invalid="ignore"):
-        for part, done in in_order(of_block, row_blocks(cube, bands), n_threads):
+        for part, done in in_order(of_rows, row_blocks(cube), n_threads):
             found = part if found is None else found + part
             if on_share is not None:
                 on_share(done / cube.shape[0])

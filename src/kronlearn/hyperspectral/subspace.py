@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kronlearn.hyperspectral.blocks import working_dtype
 from kronlearn.hyperspectral.noise import signal_edge
 from kronlearn.hyperspectral.statistics import Statistics
 
-__all__ = ["Subspace", "working_dtype"]
+__all__ = ["Subspace"]
 
 # Eigenvalues count as signal from a little above the largest one that noise alone would have.
 _MARGIN = 1.1
@@ -95,9 +96,3 @@ class Subspace:
         spectra = flat.T @ synthesis
         spectra += self.mean.astype(working)
         return spectra.reshape(rows, columns, len(self.bands))
-
-
-def working_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """float32 for values that it holds exactly, float64 for others."""
-    exact = np.result_type(dtype, np.float32) == np.float32
-    return np.dtype(np.float32 if exact else np.float64)
