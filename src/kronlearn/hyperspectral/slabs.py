@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import uniform_filter
+from scipy.ndimage import median_filter, uniform_filter, uniform_filter1d
 
 from kronlearn.engines.workers import Workers
 from kronlearn.hyperspectral.artefacts import Artefacts
@@ -31,7 +31,39 @@ _SLAB_BYTES = 32 << 20
 # Pixels without data are filled in as far as this from others.
 _FILL = 8
 
-Piece = tuple[int, NDArray[np.float32], NDArray[np.bool_] | None]
+# A pixel keeps what the estimate lacks of its spectrum if that is more than noise by so many
+# standard deviations. Where pixels have more noise than others, those around, in a window of this
+# size, are the measure. Of what planes do not represent, it keeps the bands where squares, averaged
+# over so many bands, exceed so much.
+_DEVIATIONS, _WINDOW = 5.0, 9
+_BANDS, _SQUARE = 9, 2.0
+
+
+class _Rare(NamedTuple):
+    """Pixels of spectra that planes do not represent: where they are, and what is left (N, B)."""
+
+    rows: NDArray[np.intp]
+    columns: NDArray[np.intp]
+    spectra: NDArray[np.float32]
+
+    def of(self, start: int, stop: int) -> _Rare:
+        """Those in some of the rows."""
+        some = (self.rows >= start) & (self.rows < stop)
+        return _Rare(self.rows[some], self.columns[some], self.spectra[some])
+
+
+class _Piece(NamedTuple):
+    """Planes (n_planes, rows, columns) of some rows, which pixels are valid, and which are rare."""
+
+    start: int
+    planes: NDArray[np.float32]
+    valid: NDArray[np.bool_] | None
+    rare: _Rare
+
+    @property
+    def stop(self) -> int:
+        """The row after the last one."""
+        return self.start + self.planes.shape[1]
 
 
 def denoised_rows(
@@ -52,14 +84,20 @@ def denoised_rows(
     for start in range(0, n_rows, height):
         stop = min(start + height, n_rows)
         first = max(0, start - _HALO)
-        planes, valid = pieces.rows(first, min(stop + _HALO, n_rows))
+        _, planes, valid, rare = pieces.rows(first, min(stop + _HALO, n_rows))
         inside = slice(start - first, stop - first)
         if valid is not None:
             _fill(planes, valid)
             valid = valid[inside]
         if len(planes):
-            planes = refine(planes, None, _EFFORT, workers, n_matched=_MATCHED)
-        yield from _written(cube, subspace, start, planes[:, inside], valid, workers.n_threads)
+            found = refine(planes, None, _EFFORT, workers, n_matched=_MATCHED)
+            found, planes = found[:, inside], planes[:, inside]
+            rare = rare.of(start, stop)
+            own = _more_than_noise(np.square(planes - found).sum(axis=0), len(planes))
+            own[rare.rows - start, rare.columns] = True
+            found[:, own] = planes[:, own]
+            planes = found
+        yield from _written(cube, subspace, start, planes, valid, rare, workers.n_threads)
         # Before the next slab is there.
         del planes
 
@@ -75,29 +113,47 @@ class _Pieces:
         artefacts: Artefacts | None,
         n_threads: int,
     ) -> None:
-        def planes_of(part: Rows) -> Piece:
+        def piece(part: Rows) -> _Piece:
             block = completed(artefacts.repaired(part) if artefacts else part, used)
-            return block.start, subspace.planes(block.values, block.valid), block.valid
+            planes, left = subspace.split(block.values, block.valid)
+            energy = np.square(left).sum(axis=2)
+            rows, columns = np.nonzero(_more_than_noise(energy, left.shape[2] - len(planes)))
+            spectra = left[rows, columns]
+            spectra *= uniform_filter1d(np.square(spectra), _BANDS, axis=1) > _SQUARE
+            rare = _Rare(block.start + rows, columns, spectra)
+            return _Piece(block.start, planes, block.valid, rare)
 
-        self._coming = in_order(planes_of, row_blocks(cube), n_threads)
-        self._held: deque[Piece] = deque()
-        self._end = 0
+        self._coming = in_order(piece, row_blocks(cube), n_threads)
+        self._held: deque[_Piece] = deque()
 
-    def rows(self, start: int, stop: int) -> tuple[NDArray[np.float32], NDArray[np.bool_] | None]:
-        """Planes (n_planes, rows, columns) and which pixels are valid, None if all."""
-        while self._end < stop:
+    def rows(self, start: int, stop: int) -> _Piece:
+        """Those from ``start`` to ``stop``."""
+        while not self._held or self._held[-1].stop < stop:
             self._held.append(next(self._coming))
-            self._end = self._held[-1][0] + self._held[-1][1].shape[1]
         planes, masks = [], []
-        for first, piece, valid in self._held:
-            part = slice(max(0, start - first), max(0, stop - first))
-            planes.append(piece[:, part])
-            masks.append(np.ones(piece.shape[1:], bool)[part] if valid is None else valid[part])
+        for piece in self._held:
+            part = slice(max(0, start - piece.start), max(0, stop - piece.start))
+            planes.append(piece.planes[:, part])
+            mask = np.ones(piece.planes.shape[1:], bool) if piece.valid is None else piece.valid
+            masks.append(mask[part])
+        rare = _Rare(*map(np.concatenate, zip(*(piece.rare for piece in self._held), strict=True)))
         # The next slab begins with the rows around the end of this one.
-        while self._held and self._held[0][0] + self._held[0][1].shape[1] <= stop - 2 * _HALO:
+        while self._held and self._held[0].stop <= stop - 2 * _HALO:
             self._held.popleft()
         valid = np.concatenate(masks)
-        return np.concatenate(planes, axis=1), None if valid.all() else valid
+        return _Piece(start, np.concatenate(planes, axis=1), None if valid.all() else valid, rare)
+
+
+def _more_than_noise(energy: NDArray[np.float32], n: int) -> NDArray[np.bool_]:
+    """Where sums of n squares, (rows, columns), are too large to be those of noise of one."""
+    if n == 0:
+        return np.zeros(energy.shape, bool)
+    # The cube root of their mean is nearly normal (Wilson and Hilferty).
+    variance = 2 / (9 * n)
+    limit = (1 - variance + _DEVIATIONS * np.sqrt(variance)) ** 3
+    mean = energy / n
+    level = np.maximum(1, median_filter(mean, _WINDOW, mode="nearest"))
+    return np.asarray(mean > limit * level)
 
 
 def _fill(planes: NDArray[np.float32], valid: NDArray[np.bool_]) -> None:
@@ -117,6 +173,7 @@ def _written(
     start: int,
     planes: NDArray[np.float32],
     valid: NDArray[np.bool_] | None,
+    rare: _Rare,
     n_threads: int,
 ) -> Iterator[tuple[slice, NDArray[Any]]]:
     """The rows of a slab from ``start`` on as values, in blocks."""
@@ -127,6 +184,8 @@ def _written(
         rows = slice(first, min(first + height, n_rows))
         there = slice(start + rows.start, start + rows.stop)
         found = subspace.values(planes[:, rows], cube.dtype)
+        kept = rare.of(there.start, there.stop)
+        found[kept.rows - there.start, kept.columns] += kept.spectra * subspace.sigma
         if cube.dtype.kind in "iu":
             if cube.nodata is not None:
                 _avoid(cube.nodata, found, cube.dtype)
@@ -134,11 +193,11 @@ def _written(
         if valid is None and len(subspace.bands) == cube.shape[2]:
             return there, found
         # Where there is no data, or no noise, the cube stays as it is.
-        kept = cube.read(there).astype(found.dtype)
+        given = cube.read(there).astype(found.dtype)
         if valid is not None:
-            found = np.where(valid[rows, :, None], found, kept[..., subspace.bands])
-        kept[..., subspace.bands] = found
-        return there, kept
+            found = np.where(valid[rows, :, None], found, given[..., subspace.bands])
+        given[..., subspace.bands] = found
+        return there, given
 
     return in_order(values, range(0, n_rows, height), n_threads)
 

@@ -70,22 +70,29 @@ class Subspace:
         """The number of components."""
         return self.basis.shape[1]
 
-    def planes(self, values: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray[np.float32]:
-        """Values (rows, columns, all bands) as planes (n_planes, rows, columns).
+    def split(
+        self, values: NDArray[Any], valid: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Values (rows, columns, all bands) as planes (n_planes, rows, columns), and what is left.
 
-        Pixels that are not ``valid`` (rows, columns) become zero.
+        That is (rows, columns, B) in units of the noise. Pixels that are not ``valid`` (rows,
+        columns) become zero.
         """
         rows, columns, n_bands = values.shape
         if len(self.bands) < n_bands:
             values = values[..., self.bands]
-        spectra = values.reshape(rows * columns, len(self.bands))
         dtype = working_dtype(values.dtype)
-        centred = spectra - self.mean.astype(dtype)
+        spectra = values.reshape(rows * columns, len(self.bands)) - self.mean.astype(dtype)
+        spectra *= (1 / self.sigma).astype(dtype)
         if valid is not None:
-            centred[~valid.reshape(-1)] = 0
-        analysis = (self.basis / self.sigma[:, None]).astype(dtype)
-        planes = analysis.T @ centred.T
-        return planes.reshape(self.n_planes, rows, columns).astype(np.float32, copy=False)
+            spectra[~valid.reshape(-1)] = 0
+        basis = self.basis.astype(dtype)
+        planes = basis.T @ spectra.T
+        spectra -= planes.T @ basis.T
+        return (
+            planes.reshape(self.n_planes, rows, columns).astype(np.float32, copy=False),
+            spectra.reshape(rows, columns, -1).astype(np.float32, copy=False),
+        )
 
     def values(self, planes: NDArray[np.float32], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Planes (n_planes, rows, columns) as values (rows, columns, B), as floats for a dtype."""
