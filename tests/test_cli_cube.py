@@ -87,6 +87,18 @@ def test_a_folder_that_is_read_is_not_written(cube):
     assert "would overwrite the input" in problem
 
 
+def test_artefacts_are_repaired_if_asked(cube):
+    spoilt = cube.copy()
+    spoilt[::7, ::5, 3] = 20_000
+    np.save("spoilt.npy", spoilt)
+    arguments = ("cube", "denoise", "spoilt.npy", "o.npy", "--band-axis", 2, "--artefacts")
+    record = json.loads(succeeds(*arguments, "--json").stdout)
+    n_spoilt = np.count_nonzero(spoilt != cube)
+    assert n_spoilt <= record["filled"] < n_spoilt + 10
+    np.testing.assert_array_equal(np.load("o.npy"), denoise(spoilt, band_axis=2, artefacts=True))
+    assert "wrong or missing values filled in" in succeeds(*arguments, "--overwrite").stdout
+
+
 def test_noise_is_given_as_a_number_a_list_or_a_file(cube):
     sigma = np.linspace(15, 25, 12)
     np.save("sigma.npy", sigma)

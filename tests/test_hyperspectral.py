@@ -288,10 +288,123 @@ def test_a_real_cube_is_denoised_better_than_band_by_band(known):
         assert found.mean_ssim > their.mean_ssim + 0.1
 
 
+def with_stripes_and_dead_pixels(noisy, height):
+    """In four of ten bands, stripes in a tenth of the columns; 5 % of all values are zero."""
+    rng = np.random.default_rng(2)
+    _, columns, bands = noisy.shape
+    striped = (rng.random((columns, bands)) < 0.1) & (rng.random(bands) < 0.4)
+    spoilt = noisy + np.where(striped, rng.uniform(-1, 1, striped.shape) * height, 0)
+    spoilt[rng.random(noisy.shape) < 0.05] = 0
+    return spoilt.astype(noisy.dtype)
+
+
+@pytest.mark.parametrize("per_band", [False, True])
+def test_stripes_and_dead_pixels_of_a_real_cube_are_repaired(per_band):
+    clean = read_cube()[40:120, 40:120]
+    rng = np.random.default_rng(0)
+    sigma = rng.uniform(20, 300, clean.shape[2]) if per_band else 100.0
+    noisy = (clean + sigma * rng.standard_normal(clean.shape)).astype(np.float32)
+    spoilt = with_stripes_and_dead_pixels(noisy, clean.std(axis=(0, 1)))
+    best, plain, found = (
+        compare(clean, denoise(cube, band_axis=2, artefacts=artefacts), band_axis=2)
+        for cube, artefacts in ((noisy, False), (spoilt, False), (spoilt, True))
+    )
+    assert found.mean_psnr > plain.mean_psnr + 10
+    assert found.mean_psnr > best.mean_psnr - 1
+    assert found.mean_angle < 1.1 * best.mean_angle
+
+
+def spoil(cube, kind):
+    rng = np.random.default_rng(3)
+    rows, columns, bands = cube.shape
+    if kind == "columns":
+        cube += np.where(rng.random((columns, bands)) < 0.05, 60, 0)
+    elif kind == "rows":
+        cube += np.where(rng.random((rows, 1, bands)) < 0.05, -60, 0)
+    elif kind == "dead lines":
+        cube[:, 10, 5] = cube[40, :, 12] = 0
+        cube[:, 33, 20] = 2000
+    elif kind == "dead pixels":
+        cube[rng.random((rows, columns)) < 0.02] = 0
+        cube[:, 40] = 3000
+    else:
+        wrong = rng.random(cube.shape) < 0.02
+        cube[wrong] = rng.uniform(0, 4000, np.count_nonzero(wrong))
+
+
+@pytest.mark.parametrize("kind", ["columns", "rows", "dead lines", "dead pixels", "impulses"])
+@pytest.mark.parametrize("dtype", ["f4", "u2"])
+def test_artefacts_of_every_kind_are_found_and_filled(kind, dtype):
+    clean, noisy = noisy_scene(20.0)
+    best = rms(denoise(noisy) - clean)
+    spoil(noisy, kind)
+    spoilt = noisy.astype(dtype)
+    assert rms(denoise(spoilt) - clean) > 2 * best
+    result = denoise(spoilt, artefacts=True, full=True)
+    assert result.cube.dtype == dtype
+    assert rms(result.cube - clean) < 1.6 * best
+    assert (result.n_filled > 0) == (kind not in ("columns", "rows"))
+
+
+def test_what_has_no_artefacts_loses_nothing_by_the_search():
+    clean, noisy = noisy_scene(20.0)
+    found = denoise(noisy, artefacts=True, full=True)
+    assert found.n_filled <= 2
+    assert rms(found.cube - clean) < 1.01 * rms(denoise(noisy) - clean)
+    # Values below zero were cut off here: zeros are data.
+    dark = np.clip(np.rint(noisy - 1000), 0, 255).astype(np.uint8)
+    assert (dark == 0).mean() > 0.3
+    found = denoise(dark, 20.0, artefacts=True, full=True)
+    assert found.n_filled < 0.01 * dark.size
+
+
+def test_artefacts_are_repaired_with_the_same_bits_for_any_threads_and_reading(monkeypatch):
+    _, noisy = noisy_scene(20.0)
+    spoilt = with_stripes_and_dead_pixels(noisy, 80)
+    spoilt[50:54, 3:9] = NODATA
+    options = {"nodata": NODATA, "artefacts": True}
+    expected = denoise(spoilt, band_axis=2, **options)
+    assert (expected[50:54, 3:9] == NODATA).all()
+    for n_jobs in (2, 5):
+        found = denoise(spoilt, band_axis=2, n_jobs=n_jobs, **options)
+        np.testing.assert_array_equal(found, expected)
+    monkeypatch.setattr(blocks, "_READ_BYTES", 1)
+    moved = np.ascontiguousarray(np.moveaxis(spoilt, 2, 0))
+    found = denoise(moved, band_axis=0, n_jobs=2, **options)
+    np.testing.assert_array_equal(np.moveaxis(found, 0, 2), expected)
+
+
+def matched_filter(cube, target):
+    """The score of every pixel, in standard deviations of the scene's."""
+    spectra = cube.reshape(-1, cube.shape[2]).astype(np.float64)
+    spectra -= spectra.mean(axis=0)
+    covariance = spectra.T @ spectra / len(spectra)
+    covariance += 1e-3 * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+    scores = spectra @ np.linalg.solve(covariance, target)
+    return (scores / scores.std()).reshape(cube.shape[:2])
+
+
+@pytest.mark.parametrize("sigma", [100.0, 400.0])
+@pytest.mark.parametrize("artefacts", [False, True])
+def test_a_rare_spectrum_in_one_pixel_is_kept(sigma, artefacts):
+    clean = read_cube()[40:120, 40:120]
+    rng = np.random.default_rng(0)
+    target = rng.standard_normal(clean.shape[2]).cumsum()
+    target = 2 * sigma * (target - target.mean()) / target.std()
+    noisy = clean + sigma * rng.standard_normal(clean.shape, np.float32)
+    noisy[30, 50] += target
+    found = denoise(noisy, band_axis=2, artefacts=artefacts)
+    before, after = (matched_filter(cube, target) for cube in (noisy, found))
+    assert np.unravel_index(after.argmax(), after.shape) == (30, 50)
+    assert after[30, 50] >= before[30, 50]
+    assert rms((found - clean)[30, 50] - target) < sigma
+
+
 def test_a_result_has_the_same_bits_for_any_threads_orders_and_reading(monkeypatch):
     _, noisy = noisy_scene(20.0)
     expected = denoise(noisy, band_axis=2)
-    np.testing.assert_array_equal(denoise(noisy, band_axis=2, n_jobs=2), expected)
+    for n_jobs in (2, 5):
+        np.testing.assert_array_equal(denoise(noisy, band_axis=2, n_jobs=n_jobs), expected)
     for axis in (0, 1):
         moved = np.ascontiguousarray(np.moveaxis(noisy, 2, axis))
         found = denoise(moved, band_axis=axis)
@@ -304,7 +417,7 @@ def test_a_result_has_the_same_bits_for_any_threads_orders_and_reading(monkeypat
 
 @pytest.mark.parametrize("gaps", [False, True])
 def test_slabs_leave_no_seams(gaps, monkeypatch):
-    _, noisy = noisy_scene(20.0, rows=160)
+    _, noisy = noisy_scene(20.0, rows=200)
     if gaps:
         noisy[40:52, 10:30] = NODATA
     cube = open_cube(noisy, band_axis=2, nodata=NODATA if gaps else None)
@@ -415,6 +528,8 @@ def test_cubes_of_any_shape_pass(shape, rng):
         found = denoise(open_cube(values, band_axis=2))
         assert found.shape == shape
         assert np.isfinite(found).all()
+        if values.min() < values.max():
+            assert np.isfinite(denoise(values, band_axis=2, artefacts=True)).all()
         if values.min() == values.max():
             np.testing.assert_array_equal(found, values)
 
@@ -607,6 +722,8 @@ def test_noise_is_found_where_the_blocks_that_are_looked_at_hold_no_data(rng, n_
     cube[2:4] = rng.integers(900, 1100, (2, 4096, n_bands))
     sigma = estimate_noise(cube, nodata=-1, band_axis=2)
     assert np.isfinite(sigma).all()
+    found = denoise(cube, nodata=-1, band_axis=2, artefacts=True)
+    np.testing.assert_array_equal(found == -1, cube == -1)
 
 
 def test_measures_of_constant_and_extreme_bands():

@@ -161,6 +161,12 @@ def denoise(
             show_default="estimated for every band",
         ),
     ] = None,
+    artefacts: Annotated[
+        bool,
+        typer.Option(
+            "--artefacts", help="Remove stripes and fill in impulses, dead pixels and dead lines."
+        ),
+    ] = False,
     clean: Annotated[
         Path | None,
         typer.Option(
@@ -195,14 +201,21 @@ def denoise(
     reference = None if clean is None else _reference(clean, path, found, band_axis)
     with shown.stages(path.name) as progress:
         result = kl.hyperspectral.denoise(
-            found, given, out=output, n_jobs=n_jobs, device=device, progress=progress, full=True
+            found,
+            given,
+            out=output,
+            artefacts=artefacts,
+            n_jobs=n_jobs,
+            device=device,
+            progress=progress,
+            full=True,
         )
     how = ", estimated" if given is None else ", as given"
     facts = [
         ("cube", _described(found)),
         ("noise level", _level(result.sigma) + how),
         ("components above it", result.n_planes),
-        ("missing values filled in", result.n_filled or None),
+        (("wrong or " if artefacts else "") + "missing values filled in", result.n_filled or None),
         ("pixels without data", result.n_skipped or None),
         ("time", f"{sum(result.seconds.values()):.3g} s"),
     ]

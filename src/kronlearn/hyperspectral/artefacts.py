@@ -20,11 +20,14 @@ _NEIGHBOURS = 4
 # bands predict, are wrong; lines this many standard errors from the lines around are stripes.
 _COARSE, _WRONG, _STRIPE = 6.0, 5.0, 5.0
 # Lines are compared with so many, and are dead if more than this share of their values is wrong.
-_AROUND, _DEAD_LINE = 9, 0.3
-# A pixel that is wrong in more than this share of its bands is dead, or has a rare spectrum.
-_RARE = 0.25
+_AROUND, _DEAD_LINE = 21, 0.3
+# A pixel that is wrong in more than this share of its bands has a rare spectrum instead; one whose
+# bands have the same value as the next in more than this share is dead.
+_RARE, _SAME = 0.25, 0.9
 # Predictions are learned from tiles of so many rows and columns, so many down and across.
 _TILE, _TILES = 16, 6
+# Medians and quantiles are those of so many pixels, about.
+_PIXELS = 2048
 _ROUNDS = 3
 # A normal variable exceeds this many standard deviations in magnitude one time in five. Fewer
 # values than that are expected to be wrong.
@@ -64,7 +67,7 @@ class Artefacts:
     neighbours: NDArray[np.intp]
     slopes: NDArray[np.float32]
     weights: NDArray[np.float32]
-    limits: tuple[NDArray[np.float32], NDArray[np.float32]]
+    limits: tuple[Values, Values]
     columns: NDArray[np.float32]
     rows: NDArray[np.float32]
 
@@ -75,46 +78,54 @@ class Artefacts:
         offsets = self.columns + self.rows[part.start : part.start + len(values), None]
         values[..., self.bands] -= np.nan_to_num(offsets) * self.scale.astype(values.dtype)
         valid = np.ones(values.shape, bool) if part.valid is None else part.valid.copy()
-        nothing = ~valid.any(axis=2)
+        had_data = 2 * valid[..., self.bands].sum(axis=2) >= len(self.bands)
         valid[..., self.bands] &= ~wrong
-        dead = ~nothing & (2 * wrong.sum(axis=2) > wrong.shape[2])
-        n_filled = _fill_pixels(values, valid, dead) * len(self.bands) if dead.any() else 0
+        n_filled = _fill_pixels(values, valid, had_data & (2 * wrong.sum(axis=2) > len(self.bands)))
         return Rows(part.start, values, None if valid.all() else valid, n_filled)
 
     def compared(self, part: Rows) -> tuple[Mask, Values]:
         """Which values are wrong or missing, and what others do not predict of all."""
         given = part.values[..., self.bands]
         dtype = working_dtype(given.dtype)
-        relative = (given - self.centre.astype(dtype)) / self.scale.astype(dtype)
-        relative = relative.astype(np.float32)
+        # What means no data may be very large.
+        with np.errstate(over="ignore"):
+            relative = (given - self.centre.astype(dtype)) / self.scale.astype(dtype)
+            relative = relative.astype(np.float32)
         relative -= self.columns
         relative -= self.rows[part.start : part.start + len(relative), None]
         missing = np.isnan(relative)
         missing |= (given == 0) & self.dead_at_zero
         if part.valid is not None:
             missing |= ~part.valid[..., self.bands]
+        # Dead pixels have the same value in all bands.
+        missing |= np.mean(given[..., 1:] == given[..., :-1], axis=2, keepdims=True) > _SAME
         relative[missing] = 0
         wrong, _, residual = self.predicted(relative, missing)
-        many = wrong.sum(axis=2) > _RARE * len(self.bands)
-        # Dead pixels have the same value in most bands; others have a spectrum of their own.
-        spectra = given[many]
-        wrong[many] = (np.mean(spectra[:, 1:] == spectra[:, :-1], axis=1) > 0.5)[:, None]
+        wrong[wrong.sum(axis=2) > _RARE * len(self.bands)] = False
         return wrong | missing, residual
 
     def predicted(self, relative: Values, missing: Mask) -> tuple[Mask, Values, Values]:
         """Which values are wrong, all with predictions in place of those, and residuals."""
-        found = self.from_neighbours(relative)
-        wrong = _isolated(relative - found, self.limits[0])
-        for _ in range(2):
-            filled = np.where(wrong | missing, found, relative)
-            found = (filled.reshape(-1, len(self.bands)) @ self.weights).reshape(relative.shape)
+        filled, wrong = relative, missing
+        for step in range(4):
+            if step < 2:
+                found = self.from_neighbours(filled)
+            else:
+                found = (filled.reshape(-1, len(self.bands)) @ self.weights).reshape(relative.shape)
             residual = relative - found
-            wrong = _isolated(residual, self.limits[1])
-        return wrong, np.where(wrong | missing, found, relative), residual
+            new = _isolated(residual, self.limits[step // 2], wrong | missing)
+            if step == 2:
+                # Where too much was missed, predictions from all bands are all wrong.
+                many = new.sum(axis=-1) > _RARE * len(self.bands)
+                new[many] = wrong[many]
+            wrong = new
+            filled = np.where(wrong | missing, found, relative)
+        return wrong, filled, residual
 
     def from_neighbours(self, relative: Values) -> Values:
         """The mean of the two middle ones of four predictions, which one wrong value spares."""
-        found = [relative[..., b] * slope for b, slope in zip(self.neighbours, self.slopes)]
+        pairs = zip(self.neighbours, self.slopes, strict=True)
+        found = [relative[..., bands] * slopes for bands, slopes in pairs]
         low, high = np.minimum(found[0], found[1]), np.maximum(found[0], found[1])
         np.maximum(low, np.minimum(found[2], found[3]), out=low)
         np.minimum(high, np.maximum(found[2], found[3]), out=high)
@@ -157,8 +168,10 @@ def _without_stripes(cube: Cube, bands: NDArray[np.intp]) -> Artefacts:
     n = len(bands)
     tiles = _tiles(cube)[..., bands]
     pixels = tiles.reshape(-1, n)
-    centre = np.nan_to_num(np.nanmedian(pixels, axis=0))
-    scale = np.nan_to_num(_spread(pixels - centre))
+    # Bands that have no data in any of them are taken for zero.
+    pixels[0, np.isnan(_some(pixels)).all(axis=0)] = 0
+    centre = np.nanmedian(_some(pixels), axis=0)
+    scale = _spread(pixels - centre)
     scale[scale == 0] = 1
     dead_at_zero = _zeros_are_dead(pixels, scale)
     missing = np.isnan(tiles) | ((tiles == 0) & dead_at_zero)
@@ -167,21 +180,21 @@ def _without_stripes(cube: Cube, bands: NDArray[np.intp]) -> Artefacts:
     first = np.clip(np.arange(n) - _NEIGHBOURS // 2, 0, n - _NEIGHBOURS - 1)
     window = first + np.arange(_NEIGHBOURS + 1)[:, None]
     neighbours = np.sort(np.where(window == np.arange(n), n, window), axis=0)[:-1]
-    slopes = np.stack([_slope(pixels, pixels[:, others]) for others in neighbours])
+    some = _some(pixels)
+    slopes = np.stack([_slope(some, some[:, others]) for others in neighbours])
     none = [np.zeros((size, n), np.float32) for size in (n, *cube.shape[1::-1])]
-    limits = (np.ones(n, np.float32),) * 2
     found = Artefacts(
-        bands, centre, scale, dead_at_zero, neighbours, slopes, none[0], limits, *none[1:]
+        bands, centre, scale, dead_at_zero, neighbours, slopes, none[0], (centre, centre), *none[1:]
     )
     predicted = found.from_neighbours(tiles)
-    coarse = _COARSE * _spread(tiles - predicted)
-    wrong = _isolated(tiles - predicted, coarse)
+    coarse = _limits(tiles - predicted, _COARSE)
+    wrong = _isolated(tiles - predicted, coarse, missing)
     filled = np.where(wrong | missing, predicted, tiles)
     for _ in range(_ROUNDS):
         pixels = filled.reshape(-1, n)
         weights = _regression(pixels)
-        limits = (coarse, _WRONG * _spread(pixels - pixels @ weights))
-        found = replace(found, weights=weights, limits=limits)
+        limits = _limits(pixels - pixels @ weights, _WRONG)
+        found = replace(found, weights=weights, limits=(coarse, limits))
         _, filled, _ = found.predicted(tiles, missing)
     return found
 
@@ -196,26 +209,31 @@ def _tiles(cube: Cube) -> NDArray[np.float64]:
     tiles = []
     for top in starts(cube.shape[0]):
         rows, valid = cube.read_checked(slice(top, min(top + _TILE, cube.shape[0])))
-        values = rows.astype(np.float64)
-        if valid is not None:
-            values[~valid] = np.nan
-        tiles += [values[:, left : left + _TILE] for left in starts(cube.shape[1])]
+        for left in starts(cube.shape[1]):
+            columns = slice(left, left + _TILE)
+            tiles.append(rows[:, columns].astype(np.float64))
+            if valid is not None:
+                tiles[-1][~valid[:, columns]] = np.nan
     return np.stack(tiles)
 
 
 def _zeros_are_dead(pixels: NDArray[np.float64], scale: NDArray[np.float64]) -> Mask:
-    """In which bands, of pixels (N, B), far more values are exactly zero than are close to it.
+    """In which bands, of pixels (N, B), some values are exactly zero and hardly any are close.
 
-    Where nothing is negative, zeros may be what was below it: many others are close to it then.
+    Where nothing is negative, zeros may be what was below: many others are close to it then.
     """
     zeros = (pixels == 0).sum(axis=0)
     beside = (np.abs(pixels) == 1).sum(axis=0)
     close = ((pixels > 0) & (pixels < scale)).sum(axis=0)
-    return (zeros > 10 * (1 + beside)) & ((pixels < 0).any() | (zeros > 2 * close))
+    some = (zeros > 10 * (1 + beside)) & (zeros < 0.25 * len(pixels))
+    return some & ((pixels < 0).any() | (zeros > 2 * close))
 
 
-def _isolated(residual: Values, limits: Values) -> Mask:
-    """Which residuals (..., rows, columns, B) exceed limits, alone and less their neighbours'."""
+def _isolated(residual: Values, limits: Values, wrong: Mask) -> Mask:
+    """Which residuals (..., rows, columns, B) exceed limits, alone and less their neighbours'.
+
+    Neighbours that are ``wrong`` do not count.
+    """
     found = np.abs(residual) > limits
     place = np.nonzero(found)
     around = np.empty((4, len(place[0])), residual.dtype)
@@ -223,36 +241,48 @@ def _isolated(residual: Values, limits: Values) -> Mask:
         last = residual.shape[axis] - 1
         there = list(place)
         there[axis] = last - np.abs(last - np.abs(place[axis] + step))
-        around[k] = residual[tuple(there)]
+        around[k] = residual[tuple(there)] * ~wrong[tuple(there)]
     around.sort(axis=0)
     found[place] = np.abs(residual[place] - around[1:3].mean(axis=0)) > limits[place[-1]]
     return found
 
 
 def _fill_pixels(values: Values, valid: Mask, dead: Mask) -> int:
-    """Give dead pixels the mean of others up to two pixels away; how many could be filled."""
+    """Give dead pixels a mean of those up to two pixels away; the number of values filled in."""
     rows, columns = np.nonzero(dead)
-    sums, counts = np.zeros((len(rows), values.shape[2])), np.zeros((len(rows), 1))
+    sums, totals = np.zeros((2, len(rows), values.shape[2]))
     for down in range(-2, 3):
         for right in range(-2, 3):
             y, x = rows + down, columns + right
             inside = (y >= 0) & (y < dead.shape[0]) & (x >= 0) & (x < dead.shape[1])
             y, x = np.where(inside, y, rows), np.where(inside, x, columns)
-            good = valid[y, x].all(axis=1, keepdims=True)
-            sums += np.where(good, values[y, x], 0)
-            counts += good
-    some = counts[:, 0] > 0
-    rows, columns = rows[some], columns[some]
-    values[rows, columns] = sums[some] / counts[some]
-    valid[rows, columns] = True
-    return len(rows)
+            weights = (valid[y, x] & ~dead[y, x, None]) / max(1, down**2 + right**2) ** 2
+            sums += np.where(weights > 0, values[y, x], 0) * weights
+            totals += weights
+    filled = ~valid[rows, columns] & (totals > 0)
+    pixel, band = np.nonzero(filled)
+    place = rows[pixel], columns[pixel], band
+    values[place] = sums[filled] / totals[filled]
+    valid[place] = True
+    return len(pixel)
 
 
 def _spread(residual: Values) -> Values:
     """The standard deviation along all axes but the last; a few outliers do not change it."""
-    magnitude = np.abs(residual.reshape(-1, residual.shape[-1]))
+    magnitude = np.abs(_some(residual.reshape(-1, residual.shape[-1])))
     found = np.nanquantile(magnitude, _QUANTILE, axis=0) / _DEVIATIONS
     return np.asarray(found, residual.dtype)
+
+
+def _limits(residual: Values, deviations: float) -> Values:
+    """So many standard deviations; none for bands that others predict exactly."""
+    spread = _spread(residual)
+    return np.where(spread > 0, deviations * spread, np.inf).astype(np.float32)
+
+
+def _some(pixels: Values) -> Values:
+    """About ``_PIXELS`` of all pixels (N, B)."""
+    return pixels[:: max(1, len(pixels) // _PIXELS)]
 
 
 def _slope(a: Values, b: Values) -> Values:
@@ -287,7 +317,8 @@ class _Lines:
 
     def offsets(self, error: Values, weights: Values) -> NDArray[np.float32]:
         """Those of stripes, the most certain first; zero for other lines and NaN for dead ones."""
-        left, error = self.relative(), error / np.sqrt(np.maximum(self.counts, 1))
+        left = self.relative()
+        error = error / np.sqrt(np.maximum(self.counts, 1))
         offsets = np.zeros_like(left)
         lines = np.arange(len(left))
         for _ in range(left.shape[1]):

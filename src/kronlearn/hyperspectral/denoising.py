@@ -39,7 +39,7 @@ class DenoisedCube:
     n_planes : int
         Components of the spectra that are above the noise.
     n_filled : int
-        Single missing values that were filled in.
+        Single missing values that were filled in, and wrong ones if ``artefacts=True``.
     n_skipped : int
         Pixels that were left as they are because they have data in less than half of the bands.
     seconds : dict
@@ -83,9 +83,10 @@ def denoise(
     Every spectrum, in units of the noise of its bands, is represented by the few principal
     components that exceed the noise. Their coefficients form images. Patches that are similar on
     the strongest of them make a group, and on each of them every patch becomes a linear combination
-    of its group, by a ridge regression. No dictionary is learned. The cube is read in blocks of
-    rows and need not fit into memory: it is read twice, and up to four times if a value means no
-    data.
+    of its group, by a ridge regression. A pixel whose spectrum differs from the result by more than
+    noise keeps what is its own. No dictionary is learned. The cube is read in blocks of rows and
+    need not fit into memory: it is read twice, up to four times if a value means no data, and once
+    more for artefacts.
 
     Parameters
     ----------
@@ -105,6 +106,10 @@ def denoise(
         The name of the array in a file that holds several.
     nodata : float or int, optional
         The value that means no data; by default what the file says.
+    artefacts : bool, default False
+        Find values that other bands contradict before anything else: remove the offsets of
+        stripes (columns or rows of single bands), and fill in impulses, dead pixels and dead lines.
+        At least five bands are needed.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
     device : {"cpu", "cuda"}, default "cpu"

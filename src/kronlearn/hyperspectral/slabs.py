@@ -24,10 +24,11 @@ __all__ = ["denoised_rows"]
 _MATCHED = 8
 _EFFORT = Effort(3, GroupFilter(16, 121, overlap=0.7), GroupFilter(24, 81, overlap=0.7))
 # Rows above and below a slab that are denoised with it: groups reach that far, and their patches
-# to others.
-_HALO = 56
+# to others. Slabs begin at multiples of so many rows, so that patches lie where they would without
+# slabs.
+_HALO, _STRIDES = 60, 30
 # Bytes of the planes of a slab, about.
-_SLAB_BYTES = 32 << 20
+_SLAB_BYTES = 12 << 20
 # Pixels without data are filled in as far as this from others.
 _FILL = 8
 
@@ -80,6 +81,7 @@ def denoised_rows(
     """
     n_rows, columns, _ = cube.shape
     height = max(2 * _HALO, _SLAB_BYTES // (4 * max(1, subspace.n_planes) * columns))
+    height = height // _STRIDES * _STRIDES
     pieces = _Pieces(cube, used, subspace, artefacts, workers.n_threads)
     for start in range(0, n_rows, height):
         stop = min(start + height, n_rows)
@@ -91,13 +93,15 @@ def denoised_rows(
             valid = valid[inside]
         if len(planes):
             found = refine(planes, None, _EFFORT, workers, n_matched=_MATCHED)
-            found, planes = found[:, inside], planes[:, inside]
-            rare = rare.of(start, stop)
-            own = _more_than_noise(np.square(planes - found).sum(axis=0), len(planes))
-            own[rare.rows - start, rare.columns] = True
+            lost = planes - found
+            own = _more_than_noise(np.einsum("kij,kij->ij", lost, lost), len(planes))
+            own[rare.rows - first, rare.columns] = True
             found[:, own] = planes[:, own]
             planes = found
-        yield from _written(cube, subspace, start, planes, valid, rare, workers.n_threads)
+            del lost, found
+        yield from _written(
+            cube, subspace, start, planes[:, inside], valid, rare, workers.n_threads
+        )
         # Before the next slab is there.
         del planes
 
@@ -136,7 +140,8 @@ class _Pieces:
             planes.append(piece.planes[:, part])
             mask = np.ones(piece.planes.shape[1:], bool) if piece.valid is None else piece.valid
             masks.append(mask[part])
-        rare = _Rare(*map(np.concatenate, zip(*(piece.rare for piece in self._held), strict=True)))
+        parts = zip(*(piece.rare.of(start, stop) for piece in self._held), strict=True)
+        rare = _Rare(*map(np.concatenate, parts))
         # The next slab begins with the rows around the end of this one.
         while self._held and self._held[0].stop <= stop - 2 * _HALO:
             self._held.popleft()
