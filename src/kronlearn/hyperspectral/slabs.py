@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -23,10 +24,11 @@ __all__ = ["denoised_rows"]
 # Groups of similar patches are found on so many of the strongest planes, and filtered on all.
 _MATCHED = 8
 _EFFORT = Effort(3, GroupFilter(16, 121, overlap=0.7), GroupFilter(24, 81, overlap=0.7))
+# Slabs begin at multiples of so many rows, so that patches lie where they would without slabs.
+_STRIDE = math.lcm(*(some.sizes((999, 999))[1][0] for some in (_EFFORT.unguided, _EFFORT.guided)))
 # Rows above and below a slab that are denoised with it: groups reach that far, and their patches
-# to others. Slabs begin at multiples of so many rows, so that patches lie where they would without
-# slabs.
-_HALO, _STRIDES = 60, 30
+# to others.
+_HALO = math.ceil(72 / _STRIDE) * _STRIDE
 # Bytes of the planes of a slab, about.
 _SLAB_BYTES = 12 << 20
 # Pixels without data are filled in as far as this from others.
@@ -81,7 +83,7 @@ def denoised_rows(
     """
     n_rows, columns, _ = cube.shape
     height = max(2 * _HALO, _SLAB_BYTES // (4 * max(1, subspace.n_planes) * columns))
-    height = height // _STRIDES * _STRIDES
+    height = height // _STRIDE * _STRIDE
     pieces = _Pieces(cube, used, subspace, artefacts, workers.n_threads)
     for start in range(0, n_rows, height):
         stop = min(start + height, n_rows)
