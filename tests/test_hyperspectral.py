@@ -723,8 +723,14 @@ def test_noise_is_found_where_the_blocks_that_are_looked_at_hold_no_data(rng, n_
     cube[2:4] = rng.integers(900, 1100, (2, 4096, n_bands))
     sigma = estimate_noise(cube, nodata=-1, band_axis=2)
     assert np.isfinite(sigma).all()
-    found = denoise(cube, nodata=-1, band_axis=2, artefacts=True)
-    np.testing.assert_array_equal(found == -1, cube == -1)
+
+
+def test_artefacts_are_not_seen_where_the_tiles_that_are_looked_at_hold_no_data(rng):
+    cube = np.full((200, 40, 9), -1, np.int16)
+    cube[18:34] = rng.integers(900, 1100, (16, 40, 9))
+    found = denoise(cube, nodata=-1, band_axis=2, artefacts=True, full=True)
+    np.testing.assert_array_equal(found.cube == -1, cube == -1)
+    assert found.n_filled == 0
 
 
 def test_measures_of_constant_and_extreme_bands():
