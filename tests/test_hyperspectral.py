@@ -558,6 +558,19 @@ def test_a_sigma_that_makes_no_sense_is_refused(sigma, problem):
         denoise(scene(), sigma, band_axis=2)
 
 
+def test_a_quality_that_does_not_exist_is_refused():
+    with pytest.raises(
+        ValueError, match="quality='best' does not exist; choose one of default, fast"
+    ):
+        denoise(scene(), 20.0, band_axis=2, quality="best")
+
+
+def test_a_fast_result_is_nearly_as_good():
+    clean, noisy = noisy_scene(20.0)
+    errors = [np.std(denoise(noisy, 20.0, band_axis=2, quality=q) - clean) for q in slabs.EFFORTS]
+    assert errors[0] < errors[1] < 1.2 * errors[0] < 0.4 * 20
+
+
 def test_a_sigma_that_is_no_number_is_refused():
     with pytest.raises(TypeError, match="is not a number"):
         denoise(scene(), "much", band_axis=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -161,6 +161,10 @@ def denoise(
             show_default="estimated for every band",
         ),
     ] = None,
+    quality: Annotated[
+        Literal["default", "fast"],
+        typer.Option(help='"fast" takes a tenth of the time and is up to 0.4 dB worse.'),
+    ] = "default",
     artefacts: Annotated[
         bool,
         typer.Option(
@@ -204,6 +208,7 @@ def denoise(
             found,
             given,
             out=output,
+            quality=quality,
             artefacts=artefacts,
             n_jobs=n_jobs,
             device=device,

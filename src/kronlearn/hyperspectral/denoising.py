@@ -16,7 +16,7 @@ from kronlearn.engines.workers import Workers
 from kronlearn.hyperspectral.artefacts import find_artefacts
 from kronlearn.hyperspectral.blocks import usable_bands
 from kronlearn.hyperspectral.noise import noise_of
-from kronlearn.hyperspectral.slabs import denoised_rows
+from kronlearn.hyperspectral.slabs import EFFORTS, denoised_rows
 from kronlearn.hyperspectral.statistics import gather
 from kronlearn.hyperspectral.subspace import Subspace
 from kronlearn.images.planes import returned
@@ -72,6 +72,7 @@ def denoise(
     band_axis: int | None = None,
     dataset: str | None = None,
     nodata: float | int | None = None,
+    quality: str = "default",
     artefacts: bool = False,
     n_jobs: int | None = None,
     device: str = "cpu",
@@ -106,6 +107,9 @@ def denoise(
         The name of the array in a file that holds several.
     nodata : float or int, optional
         The value that means no data; by default what the file says.
+    quality : {"default", "fast"}, default "default"
+        "fast" filters groups once, with fewer and smaller ones: a tenth of the time, and up to
+        0.4 dB worse.
     artefacts : bool, default False
         Find values that other bands contradict before anything else: remove the offsets of
         stripes (columns or rows of single bands), and fill in impulses, dead pixels and dead lines.
@@ -144,6 +148,8 @@ def denoise(
     workers = Workers.of(n_jobs, device, cube)
     opened = open_cube(in_memory(cube), band_axis, dataset, nodata)
     given = None if sigma is None else _given_sigma(sigma, opened)
+    if quality not in EFFORTS:
+        raise ValueError(f"quality={quality!r} does not exist; choose one of {', '.join(EFFORTS)}.")
     with single_threaded_blas(), _target(opened, out) as target:
         with log.stage("noise") as on_share:
             used = usable_bands(opened)
@@ -163,7 +169,9 @@ def denoise(
             # Its differences are large.
             del statistics
         with log.stage("denoising") as on_share:
-            for rows, part in denoised_rows(opened, used, subspace, found, workers):
+            for rows, part in denoised_rows(
+                opened, used, subspace, found, EFFORTS[quality], workers
+            ):
                 target.write(rows, part)
                 if on_share is not None:
                     on_share(rows.stop / opened.shape[0])

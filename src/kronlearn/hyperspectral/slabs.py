@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -19,16 +18,20 @@ from kronlearn.images.groups import Effort, GroupFilter, refine
 from kronlearn.io.conversion import converted
 from kronlearn.io.cubes import Cube
 
-__all__ = ["denoised_rows"]
+__all__ = ["EFFORTS", "denoised_rows"]
 
 # Groups of similar patches are found on so many of the strongest planes, and filtered on all.
 _MATCHED = 8
-_EFFORT = Effort(3, GroupFilter(16, 121, overlap=0.7), GroupFilter(24, 81, overlap=0.7))
-# Slabs begin at multiples of so many rows, so that patches lie where they would without slabs.
-_STRIDE = math.lcm(*(some.sizes((999, 999))[1][0] for some in (_EFFORT.unguided, _EFFORT.guided)))
+_QUICK = GroupFilter(16, 81, candidates=441, overlap=0.9)
+#: By the name of a quality.
+EFFORTS = {
+    "default": Effort(3, GroupFilter(16, 121, overlap=0.7), GroupFilter(24, 81, overlap=0.7)),
+    "fast": Effort(1, _QUICK, _QUICK),
+}
 # Rows above and below a slab that are denoised with it: groups reach that far, and their patches
-# to others.
-_HALO = math.ceil(72 / _STRIDE) * _STRIDE
+# to others. As the height of a slab it is a multiple of all strides, 8 and 6, so that patches lie
+# where they would without slabs.
+_HALO, _STRIDE = 72, 24
 # Bytes of the planes of a slab, about.
 _SLAB_BYTES = 12 << 20
 # Pixels without data are filled in as far as this from others.
@@ -74,6 +77,7 @@ def denoised_rows(
     used: NDArray[np.bool_],
     subspace: Subspace,
     artefacts: Artefacts | None,
+    effort: Effort,
     workers: Workers,
 ) -> Iterator[tuple[slice, NDArray[Any]]]:
     """Blocks of denoised rows, values (rows, columns, bands) as floats, from first to last.
@@ -94,7 +98,7 @@ def denoised_rows(
             _fill(planes, valid)
             valid = valid[inside]
         if len(planes):
-            found = refine(planes, None, _EFFORT, workers, n_matched=_MATCHED)
+            found = refine(planes, None, effort, workers, n_matched=_MATCHED)
             lost = planes - found
             own = _more_than_noise(np.einsum("kij,kij->ij", lost, lost), len(planes))
             own[rare.rows - first, rare.columns] = True
