@@ -149,7 +149,7 @@ def denoise(
         default 1.08 for patches of 64 pixels and 1.04 for patches of 256.
     quality : {"default", "fast", "best", "dictionary"}, default "default"
         How much is done with groups of similar patches: "fast" takes a quarter of the time and is
-        up to 0.4 dB worse, "best" takes four times as long and is up to 0.1 dB better.
+        up to 0.4 dB worse, "best" takes three times as long and is up to 0.1 dB better.
         "dictionary" leaves groups out: the paper's method alone, 0.4 to 2 dB worse.
     stride : int or sequence of int, optional
         Pixels from patch to patch in the first stage; by default 1, or 2 for large patches and
