@@ -406,7 +406,6 @@ inline double __longlong_as_double(long long bits) {
 }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline double __dmul_rn(double x, double y) { return x * y; }
-inline float __fdividef(float x, float y) { return x / y; }
 inline long long __double2ll_rn(double x) { return std::llrint(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }

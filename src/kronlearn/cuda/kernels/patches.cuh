@@ -35,8 +35,6 @@ KRONLEARN_DEVICE unsigned to_bits(float x) { return __float_as_uint(x); }
 KRONLEARN_DEVICE float from_bits(unsigned bits) { return __uint_as_float(bits); }
 KRONLEARN_DEVICE int64 to_bits(double x) { return __double_as_longlong(x); }
 KRONLEARN_DEVICE double from_bits(int64 bits) { return __longlong_as_double(bits); }
-// Within two units of the last place, and without a test for special cases.
-KRONLEARN_DEVICE float inverse(float x) { return __fdividef(1.0f, x); }
 KRONLEARN_DEVICE unsigned least_of_team(unsigned x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   for (int o = 16; o > 0; o /= 2) {
