@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -127,6 +129,25 @@ def test_images_of_the_paper_come_out_as_well_as_by_ksvd(name, ksvd):
 
 
 # The same bits
+
+
+class Tensor:
+    """An array of another library, in memory."""
+
+    requires_grad = True
+
+    def detach(self):
+        return np.asarray(noisy_crop(20.0, 32))
+
+
+def test_an_array_of_another_library_comes_back_as_one(monkeypatch):
+    library = ModuleType("tensors")
+    library.from_dlpack = lambda array: ("tensor", array)
+    monkeypatch.setitem(sys.modules, "tensors", library)
+    monkeypatch.setattr(Tensor, "__module__", "tensors")
+    kind, found = denoise(Tensor(), 20.0, quality="fast")
+    assert kind == "tensor"
+    np.testing.assert_array_equal(found, denoise(noisy_crop(20.0, 32), 20.0, quality="fast"))
 
 
 @pytest.mark.parametrize("quality", ["dictionary", "default"])

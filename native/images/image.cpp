@@ -61,8 +61,7 @@ class CodingWorker {
                                     index_.data(), value_.data(), nonzeros_.data()};
     kernels_.synthesize(pass_.dictionary->view(), codes, patches_.data());
     for (int64_t k = 0; k < count; ++k) {
-      const float weight =
-          importance_[k] / (pass_.favour_sparse ? float(1 + nonzeros_[k]) : float(1));
+      const float weight = importance_[k] / (pass_.favour_sparse ? 1.0f + nonzeros_[k] : 1.0f);
       if (weight > 0)
         sums_.add(0, offsets[k], patches_.data() + k * features, means_[k], weight, nullptr);
     }
@@ -84,9 +83,9 @@ class CodingWorker {
     float sum = 0;
     for (int i = 0; i < features; ++i)
       if (!weights || weights[i] > 0) sum += weights ? weights[i] * patch[i] : patch[i];
-    const float mean = total > 0 ? sum / total : float(0);
+    const float mean = total > 0 ? sum / total : 0.0f;
     for (int i = 0; i < features; ++i)
-      patch[i] = weights && !(weights[i] > 0) ? float(0) : patch[i] - mean;
+      patch[i] = weights && !(weights[i] > 0) ? 0.0f : patch[i] - mean;
     means_[k] = mean;
     importance_[k] = total / float(features);
     if (weights) tols_[k] = pass_.tol * std::sqrt(importance_[k]);

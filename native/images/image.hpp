@@ -28,10 +28,9 @@ struct ImageCoding : ImagePass {
   const Dictionary<float>* dictionary;
   Method method;
   int width;
-  float tol;  // negative: no error target
-  const float* known =
-      nullptr;         // weights of the pixels, like the image: zero where a pixel is missing
-  bool favour_sparse;  // weigh patches by 1 / (1 + nonzeros)
+  float tol;                     // negative: no error target
+  const float* known = nullptr;  // weights of the pixels: zero where one is missing
+  bool favour_sparse;            // weigh patches by 1 / (1 + nonzeros)
 };
 
 // Every patch of the grid and the patches most similar to it become linear combinations of each other, as

@@ -16,7 +16,8 @@ struct GroupTask {
   const float* guide;    // (group, features) or null
   float noise;           // energy of the noise in a patch
   float* out;            // (group, features): Θ Y; may be the samples themselves
-  float* weights;        // (group): 1 / ‖row of Θ‖², what noise leaves of a patch counts
+  float*
+      weights;  // (group): 1 / ‖row of Θ‖²: the less noise is left in a patch, the more it counts
 };
 
 constexpr int kShifts = 4;

@@ -42,7 +42,7 @@ std::span<const int64_t> Matcher::match(int64_t row, std::span<const int64_t> pl
               -std::numeric_limits<float>::infinity());
   for (size_t p = 0; p < places.size(); ++p) {
     // Nothing is nearer than the patch itself.
-    found_[p * 2 * group_] = {float(-1), row + places[p]};
+    found_[p * 2 * group_] = {-1.0f, row + places[p]};
     count_[p] = 1;
     patch_at_[places[p] - places.front()] = int32_t(p);
     limits_[places[p] - places.front()] = std::numeric_limits<float>::infinity();

@@ -98,8 +98,8 @@ PatchGrid::Slab PatchGrid::slab(int64_t band) const {
 
 void SlabSums::start(int64_t band) {
   slab_ = grid_.slab(band);
-  sums_.assign(planes_ * slab_.pixels(), float(0));
-  weights_.assign(planes_ * slab_.pixels(), float(0));
+  sums_.assign(planes_ * slab_.pixels(), 0.0f);
+  weights_.assign(planes_ * slab_.pixels(), 0.0f);
 }
 
 void SlabSums::add(int plane, int64_t offset, const float* patch, float shift, float weight,

@@ -27,6 +27,8 @@ _SUM_BITS, _GROWTH_BITS = 62, 4
 # Bytes on the GPU for a number of the image: itself, guide and what is matched, two sums of eight
 # bytes, and the average.
 _BYTES = 32
+# What kernels have in shared memory besides what a launch asks for.
+_STATIC_SHARED = 2048
 # More memory than this does not make a large image faster.
 _USEFUL_MEMORY = 1 << 30
 
@@ -194,10 +196,6 @@ def _filtered(
     blocks = min(-(-image.size // _THREADS), 16 * gpu.n_multiprocessors)
     gpu.launch_blocks(GROUPS_FILE, "average_groups", blocks, _THREADS, task)
     return average
-
-
-# What kernels have in shared memory besides what a launch asks for.
-_STATIC_SHARED = 2048
 
 
 def _shared_bytes(grid: Grid, group: int, size: int, matched_planes: int, guided: bool) -> int:
