@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,9 +31,9 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kronle
 _KEPT_FOR = 30 * 86400
 
 _ENVIRONMENT = dict(os.environ)
-_EMULATION = ("cuda_emulation.hpp", "cuda_matrices.hpp")
+_HEADERS = ("cuda_emulation.hpp", "cuda_matrices.hpp")
 # Kernels are not written for strict aliasing, which CUDA does not assume either.
-_OPTIONS = ("-std=c++17", "-O1", "-fno-strict-aliasing", "-w", "-shared", "-fPIC")
+OPTIONS = ("-std=c++17", "-O1", "-fno-strict-aliasing", "-w", "-fPIC")
 
 _SOURCE = """
 #include "cuda_emulation.hpp"
@@ -129,38 +128,62 @@ def compiled(file: str, options: tuple[str, ...] = ()) -> ctypes.CDLL:
 
 @cache
 def _compiled(file: str, options: tuple[str, ...]) -> ctypes.CDLL:
-    assert COMPILER is not None
     texts = kernel_texts(file)
     kernels = re.findall(r"^KRONLEARN_KERNEL.*?\s(\w+)\(", _plain(texts[file]), re.M | re.S)
     calls = "".join(f"KRONLEARN_CALL({kernel})\n" for kernel in kernels)
     source = _SOURCE.format(file=file, calls=calls)
-    texts |= {name: (HERE / name).read_text() for name in _EMULATION}
-    command = [COMPILER, *_OPTIONS, *options, f"-I{HERE}", *include_options(), "-x", "c++"]
-    own = digest(source, *command, *(texts[name] for name in sorted(texts)))
-    built = CACHE / f"{Path(file).stem}-{own[:32]}.so"
-    if built.exists():
-        os.utime(built)
-    else:
-        _compile(command, source, built)
-    return ctypes.CDLL(str(built))
+    alone = tuple(option for option in options if option in _ALONE)
+    command = (*include_emulation(alone), *include_options(), *options, "-shared", "-x", "c++")
+    return ctypes.CDLL(str(_built(f"{Path(file).stem}.so", source, command, texts)))
+
+
+@cache
+def include_emulation(options: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """What a compiler is told to find the emulation's headers.
+
+    They take longer to compile than most kernels: g++ does so once.
+    """
+    texts = {name: (HERE / name).read_text() for name in _HEADERS}
+    command = (f"-I{HERE}", *options, "-x", "c++-header")
+    source = f'#include "{_HEADERS[0]}"\n'
+    return f"-I{_built(f'{_HEADERS[0]}.gch', source, command, texts).parent}", *command[:1]
+
+
+def _built(name: str, source: str, options: tuple[str, ...], texts: dict[str, str]) -> Path:
+    """What a compiler makes of a source, in a folder named by all that it is made of.
+
+    Whoever needs what another process is making waits for it.
+    """
+    import fcntl
+
+    assert COMPILER is not None
+    command = [COMPILER, *OPTIONS, *options]
+    folder = CACHE / digest(name, source, *command, *(texts[file] for file in sorted(texts)))[:32]
+    folder.mkdir(parents=True, exist_ok=True)
+    os.utime(folder)
+    built, text = folder / name, folder / "source.cpp"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            _forget_old()
+            text.write_text(source)
+            made = folder / f"{name}.made"
+            # Not the environment of the moment, which a test may be changing in another thread.
+            subprocess.run([*command, str(text), "-o", str(made)], check=True, env=_ENVIRONMENT)
+            made.replace(built)
+    return built
+
+
+def _forget_old() -> None:
+    """Remove what no test has used for long."""
+    for folder in CACHE.iterdir():
+        if time.time() - folder.stat().st_mtime > _KEPT_FOR:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _plain(text: str) -> str:
     """Without what may stand between a kernel's type and its name."""
     return re.sub(r"__launch_bounds__\([^()]*\)|KRONLEARN_BLOCKS\([^()]*\)", "", text)
-
-
-def _compile(command: list[str], source: str, built: Path) -> None:
-    CACHE.mkdir(parents=True, exist_ok=True)
-    for old in CACHE.glob("*.so"):
-        if time.time() - old.stat().st_mtime > _KEPT_FOR:
-            old.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        text, made = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
-        text.write_text(source)
-        # Not the environment of the moment, which a test may be changing in another thread.
-        subprocess.run([*command, str(text), "-o", str(made)], check=True, env=_ENVIRONMENT)
-        made.replace(built)
 
 
 class EmulatedGpu:

@@ -38,10 +38,12 @@ SHAPES = [
     ((4, 4, 4), (8, 8, 8), 33, 5),
     ((2, 3, 2, 3), (3, 3, 4, 3), 45, 4),
 ]
-SOME_SHAPES = [SHAPES[i] for i in (1, 3, 5, 6, 12)]
+SOME_SHAPES = [SHAPES[i] for i in (1, 5, 6, 12)]
 DTYPES = [np.float64, np.float32]
 METHODS = ["omp", "ols", "exchange", "threshold"]
 PURSUITS = ["omp", "ols", "exchange"]
+#: Threads, and samples of a block: less than a group of lanes, more, and more than there are.
+SPLITS = [(5, 1), (2, 7), (3, 16), (2, 1000)]
 RESIDUAL_ERROR = {np.float64: 1e-9, np.float32: 1e-4}
 
 
@@ -147,40 +149,33 @@ def test_codes_equal_the_reference_for_any_threads_and_blocks(
         assert codes.shape == expected.shape
         clear = winner_is_clear(factors, method, n_nonzero_coefs)
         assert_codes_match(codes, expected, Y, factors, dtype, clear=clear, method=method)
-        for n_jobs in (1, 2, 5):
-            for block_size in (None, 1, 7, 16, 1000):
-                again = kl.sparse_code(
-                    samples,
-                    d,
-                    n_nonzero_coefs,
-                    method=method,
-                    n_jobs=n_jobs,
-                    block_size=block_size,
-                )
-                assert_same_bits(again, codes)
+        for n_jobs, block_size in SPLITS:
+            split = {"n_jobs": n_jobs, "block_size": block_size}
+            again = kl.sparse_code(samples, d, n_nonzero_coefs, method=method, **split)
+            assert_same_bits(again, codes)
 
 
 @pytest.mark.parametrize("instruction_set", kl.instruction_sets())
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("cap", [None, 3], ids=["no cap", "cap 3"])
 @pytest.mark.parametrize("shape", SOME_SHAPES, ids=named)
-def test_codes_to_a_tolerance_equal_the_reference(shape, cap, method, dtype, instruction_set):
+def test_codes_to_a_tolerance_equal_the_reference(shape, method, dtype, instruction_set):
     patch_shape, n_atoms, n_samples, _ = shape
     if method == "threshold":
         n_atoms = tuple(np.minimum(patch_shape, n_atoms).tolist())
     n_samples = min(n_samples, 45)
     factors, Y = problem(patch_shape, n_atoms, n_samples, method)
     tol = 0.85 * np.sqrt(np.prod(patch_shape))
-    expected = reference_codes(patch_shape, n_atoms, n_samples, method, cap, tol)
-    with kl.use_instruction_set(instruction_set):
-        codes = kl.sparse_code(
-            Y.astype(dtype), cast(factors, dtype), cap, tol=tol, method=method, n_jobs=2
-        )
-    counts = np.diff(codes.indptr)
-    assert counts.min() < counts.max()
-    clear = winner_is_clear(factors, method, counts.max())
-    assert_codes_match(codes, expected, Y, factors, dtype, clear=clear, method=method)
+    for cap in (None, 3):
+        expected = reference_codes(patch_shape, n_atoms, n_samples, method, cap, tol)
+        with kl.use_instruction_set(instruction_set):
+            codes = kl.sparse_code(
+                Y.astype(dtype), cast(factors, dtype), cap, tol=tol, method=method, n_jobs=2
+            )
+        counts = np.diff(codes.indptr)
+        assert counts.min() < counts.max() <= (cap or np.inf)
+        clear = winner_is_clear(factors, method, counts.max())
+        assert_codes_match(codes, expected, Y, factors, dtype, clear=clear, method=method)
 
 
 @pytest.mark.parametrize("instruction_set", kl.instruction_sets())
@@ -188,20 +183,14 @@ def test_codes_to_a_tolerance_equal_the_reference(shape, cap, method, dtype, ins
 @pytest.mark.parametrize("method", METHODS)
 def test_every_sample_may_have_its_own_tolerance(rng, method, dtype, instruction_set):
     factors, Y = problem((8, 8), (8, 8), 45, method)
-    tol = rng.uniform(0.5, 1.1, 45) * np.linalg.norm(Y.reshape(45, -1), axis=1)
-    expected = reference.code(Y, factors, method, 20, tol)
+    tol = rng.uniform(0.6, 1.1, 45) * np.linalg.norm(Y.reshape(45, -1), axis=1)
+    expected = reference.code(Y, factors, method, 10, tol)
+    Y, d = Y.astype(dtype), kl.KroneckerDictionary(cast(factors, dtype))
+    shuffled = rng.permutation(45)
     with kl.use_instruction_set(instruction_set):
-        codes = kl.sparse_code(Y.astype(dtype), cast(factors, dtype), 20, tol=tol, method=method)
-        shuffled = rng.permutation(45)
-        again = kl.sparse_code(
-            Y.astype(dtype)[shuffled],
-            cast(factors, dtype),
-            20,
-            tol=tol[shuffled],
-            method=method,
-            n_jobs=2,
-            block_size=7,
-        )
+        codes = kl.sparse_code(Y, d, 10, tol=tol, method=method)
+        options = {"tol": tol[shuffled], "method": method, "n_jobs": 2, "block_size": 7}
+        again = kl.sparse_code(Y[shuffled], d, 10, **options)
     assert_codes_match(codes, expected, Y, factors, dtype)
     assert_same_bits(again, codes[shuffled])
 
@@ -225,16 +214,9 @@ def test_weighted_codes_equal_the_weighted_reference(shape, method, dtype, instr
         codes = kl.sparse_code(samples, d, n_nonzero_coefs, method=method, weights=weights)
         clear = winner_is_clear(factors, method, n_nonzero_coefs)
         assert_codes_match(codes, expected, Y, factors, dtype, weights, clear, method)
-        for n_jobs, block_size in [(2, 7), (5, 1), (1, 1000)]:
-            again = kl.sparse_code(
-                samples,
-                d,
-                n_nonzero_coefs,
-                method=method,
-                weights=weights,
-                n_jobs=n_jobs,
-                block_size=block_size,
-            )
+        for n_jobs, block_size in SPLITS:
+            split = {"weights": weights, "n_jobs": n_jobs, "block_size": block_size}
+            again = kl.sparse_code(samples, d, n_nonzero_coefs, method=method, **split)
             assert_same_bits(again, codes)
 
 
@@ -242,11 +224,11 @@ def test_weighted_codes_equal_the_weighted_reference(shape, method, dtype, instr
 def test_the_tolerance_applies_to_the_weighted_residual(rng, method):
     factors, Y = problem((8, 8), (8, 8), 45, method)
     weights = rng.uniform(0.1, 3.0, Y.shape)
-    expected = reference.code(Y, factors, method, tol=5.0, weights=weights)
-    codes = kl.sparse_code(Y, factors, tol=5.0, method=method, weights=weights)
+    expected = reference.code(Y, factors, method, tol=7.5, weights=weights)
+    codes = kl.sparse_code(Y, factors, tol=7.5, method=method, weights=weights)
     assert_codes_match(codes, expected, Y, factors, np.float64, weights)
     left = np.sqrt(weights.reshape(45, -1)) * reference.residuals(Y, factors, codes.toarray())
-    assert np.linalg.norm(left, axis=1).max() <= 5.0 * (1 + 1e-9)
+    assert np.linalg.norm(left, axis=1).max() <= 7.5 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("method", PURSUITS)
@@ -260,7 +242,7 @@ def test_weights_of_one_give_the_codes_without_weights(shape, method):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
-@pytest.mark.parametrize("scale", [1e-12, 1e-4, 1e8])
+@pytest.mark.parametrize("scale", [1e-12, 1e8])
 @pytest.mark.parametrize("method", PURSUITS)
 def test_only_the_proportions_of_weights_count(rng, method, scale, dtype):
     factors, Y = problem((8, 8), (16, 16), 120, method)
@@ -426,14 +408,14 @@ def test_every_residual_is_within_the_tolerance_and_one_atom_less_is_not(method,
 
 
 @pytest.mark.parametrize("instruction_set", kl.instruction_sets())
-@pytest.mark.parametrize("fraction", [0.1, 0.01, 0.001])
+@pytest.mark.parametrize("fraction", [0.1, 0.001])
 @pytest.mark.parametrize("method", METHODS)
 def test_small_tolerances_are_met_in_float32(rng, method, fraction, instruction_set):
     if method == "threshold":
         factors = reference.orthonormal_factors(rng, (8, 8))
     else:
         factors = reference.dct_factors((16, 16), (32, 32))
-    n_samples = 6 if method == "exchange" else 100  # exchanges of many atoms take long
+    n_samples = 2 if method == "exchange" else 50  # exchanges of many atoms take long
     Y = smooth_samples(rng, n_samples, [factor.shape[0] for factor in factors])
     tol = fraction * np.linalg.norm(Y.reshape(n_samples, -1), axis=1)
     with kl.use_instruction_set(instruction_set):
@@ -594,7 +576,7 @@ def test_weighted_float32_codes_of_nearly_equal_atoms_are_those_of_float64(
 @pytest.mark.parametrize("instruction_set", kl.instruction_sets())
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("sizes", [(8, 8), (16, 16), (5, 3), (32, 32), (9,), (3, 4, 2)], ids=str)
+@pytest.mark.parametrize("sizes", [(8, 8), (16, 16), (5, 3), (9,)], ids=str)
 def test_among_equals_the_lowest_index_wins(sizes, method, dtype, instruction_set):
     factors = [np.eye(m, dtype=dtype) for m in sizes]
     Y = np.zeros((3, np.prod(sizes)), dtype)
@@ -717,7 +699,7 @@ def coherent_reference_error(m, n, n_nonzero_coefs, n_samples, method):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("scale", [1e-12, 1e12])
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e12])
 def test_very_small_and_very_large_samples_get_the_same_supports(scale, method, dtype):
     factors, Y = problem((8, 8), (8, 8), 120, method)
     d = kl.KroneckerDictionary(cast(factors, dtype))
@@ -979,21 +961,26 @@ def test_several_python_threads_may_code_at_once():
             assert_same_bits(job.result(), expected)
 
 
-def test_coding_can_be_interrupted():
-    factors = reference.dct_factors((8, 8), (16, 16), np.float32)
-    Y = np.random.default_rng(0).standard_normal((200_000, 8, 8), dtype=np.float32)
+def interrupted_after(seconds, *given, **options):
+    """Codes until an interrupt comes; checks that it is heard soon."""
 
     def code_for_seconds():
-        kl.sparse_code(Y, factors, 50, method="ols", n_jobs=2)
+        kl.sparse_code(*given, n_jobs=2, **options)
         time.sleep(5)  # coding ended first: the interrupt comes here, too late
 
-    timer = threading.Timer(0.1, _thread.interrupt_main)
+    timer = threading.Timer(seconds, _thread.interrupt_main)
     timer.start()
     began = time.process_time()  # however many others share the processors
     with pytest.raises(KeyboardInterrupt):
         code_for_seconds()
     assert time.process_time() - began < 1.5
     timer.join()
+
+
+def test_coding_can_be_interrupted():
+    factors = reference.dct_factors((8, 8), (16, 16), np.float32)
+    Y = np.random.default_rng(0).standard_normal((200_000, 8, 8), dtype=np.float32)
+    interrupted_after(0.1, Y, factors, 50, method="ols")
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
@@ -1002,18 +989,7 @@ def test_coding_of_few_samples_with_many_coefficients_can_be_interrupted(method,
     factors = reference.random_factors(np.random.default_rng(0), (24, 24), (40, 40))
     Y = np.random.default_rng(0).standard_normal((32, 24, 24))
     given = {"weights": np.ones(Y.shape)} if weighted else {}
-
-    def code_for_seconds():
-        kl.sparse_code(Y, factors, 500, method=method, **given)
-        time.sleep(5)  # coding ended first: the interrupt comes here, too late
-
-    timer = threading.Timer(0.2, _thread.interrupt_main)
-    timer.start()
-    began = time.process_time()  # however many others share the processors
-    with pytest.raises(KeyboardInterrupt):
-        code_for_seconds()
-    assert time.process_time() - began < 1.5
-    timer.join()
+    interrupted_after(0.1, Y, factors, 500, method=method, **given)
 
 
 @pytest.mark.parametrize(
@@ -1037,18 +1013,6 @@ def test_a_block_may_be_larger_than_all_samples():
     factors, Y = problem((5, 4), (7, 6), 30, "omp")
     codes = kl.sparse_code(Y, factors, 3, block_size=2**40)
     assert (codes != kl.sparse_code(Y, factors, 3)).nnz == 0
-
-
-@pytest.mark.parametrize("scale", [1e-24, 1e-30, 1e15])
-@pytest.mark.parametrize("method", PURSUITS)
-def test_the_scale_of_float32_samples_does_not_matter(method, scale):
-    factors, Y = problem((8, 8), (16, 16), 50, method)
-    codes = kl.sparse_code(
-        (Y * scale).astype(np.float32), cast(factors, np.float32), 4, method=method
-    )
-    expected = kl.sparse_code(Y.astype(np.float32), cast(factors, np.float32), 4, method=method)
-    np.testing.assert_array_equal(codes.indptr, expected.indptr)
-    assert np.mean(codes.indices == expected.indices) >= 0.99
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])

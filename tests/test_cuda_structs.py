@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from emulated_gpu import COMPILER, HERE
+from emulated_gpu import COMPILER, OPTIONS, include_emulation
 from kronlearn.cuda import block_sums, chunk_sums, groups, image_passes, pixels, updates
 from kronlearn.cuda.device import defined, include_options
 from kronlearn.cuda.slabs import GRID
@@ -40,9 +40,7 @@ def test_numpy_and_kernels_agree_where_fields_are(struct):
         checks.append(f"static_assert(sizeof(((X*)0)->{field}) == {kind.itemsize});")
     text = f'#include "cuda_emulation.hpp"\n#include "{file}"\nusing namespace kronlearn;\n'
     text += f"using X = {struct};\n" + "\n".join(checks)
-    command = [COMPILER, "-std=c++17", "-fsyntax-only", "-w", f"-I{HERE}", *include_options()]
-    command += defined(PIXEL="float")
-    found = subprocess.run(
-        [*command, "-x", "c++", "-"], input=text, capture_output=True, text=True, check=False
-    )
+    command = [COMPILER, *OPTIONS, "-fsyntax-only", *include_emulation(), *include_options()]
+    command += [*defined(PIXEL="float"), "-x", "c++", "-"]
+    found = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
