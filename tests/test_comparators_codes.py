@@ -204,26 +204,3 @@ def test_pair_aksvd_needs_few_copies_of_the_samples(rng):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 * Y.nbytes
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"indices": np.full(4, 3, np.int32)}, "names an atom that does not exist"),
-        ({"indices": np.full(4, -1, np.int32)}, "names an atom that does not exist"),
-        ({"indptr": np.array([0, 1, 2, 3, 9], np.int32)}, "codes do not fit together"),
-        ({"indptr": np.array([1, 1, 2, 3, 4], np.int32)}, "codes do not fit together"),
-        ({"data": np.ones(3)}, "codes do not fit together"),
-        ({"samples": np.ones((4, 6))}, "samples do not fit the atoms"),
-    ],
-)
-def test_a_sweep_refuses_arrays_that_do_not_fit(change, words):
-    arrays = {
-        "samples": np.ones((4, 5)),
-        "indptr": np.arange(5, dtype=np.int32),
-        "indices": np.zeros(4, np.int32),
-        "data": np.ones(4),
-        "atoms": np.eye(3, 5),
-    }
-    with pytest.raises(ValueError, match=words):
-        _native.sweep_atoms(**(arrays | change))

@@ -27,6 +27,8 @@ from test_image_passes import (
 
 # What rounding may change, in units of the largest magnitude: of coded images and of filtered ones.
 ROUNDING, FILTERED = 2e-5, 1e-4
+# One to four axes, the shapes with kernels of their own, one patch, strides that do not divide.
+SOME_CODINGS = [CODINGS[k] for k in (0, 2, 3, 4, 6, 9, 12, 13, 15)]
 
 
 def put_on(gpu: Any, array: Any) -> Any:
@@ -112,7 +114,7 @@ def assert_same_filtered(found: Any, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("case", CODINGS, ids=named)
+@pytest.mark.parametrize("case", SOME_CODINGS, ids=named)
 def test_coded_images_are_those_of_the_processor(gpu, case, method):
     shape, patch, _, stride, width = case
     factors, image, _, tol = image_to_code(case, method)
@@ -125,7 +127,7 @@ def test_coded_images_are_those_of_the_processor(gpu, case, method):
 
 
 @pytest.mark.parametrize("method", ["omp", "ols"])
-@pytest.mark.parametrize("case", CODINGS, ids=named)
+@pytest.mark.parametrize("case", SOME_CODINGS, ids=named)
 def test_images_coded_by_weights_are_those_of_the_processor(gpu, case, method):
     shape, patch, _, stride, width = case
     factors, image, known, tol = image_to_code(case, method)
@@ -198,8 +200,9 @@ def test_images_of_single_precision_are_coded_in_double_where_they_need_it(gpu, 
 # Groups of similar patches
 
 
-@pytest.mark.parametrize("guided", [True, False], ids=["guided", "unguided"])
-@pytest.mark.parametrize("case", GROUPS, ids=named)
+@pytest.mark.parametrize(
+    ("case", "guided"), [(case, k % 3 > 0) for k, case in enumerate(GROUPS)], ids=str
+)
 def test_filtered_groups_are_those_of_the_processor(gpu, case, guided):
     planes, guide, matched = planes_to_filter(case)
     settings = (planes, guide if guided else None, matched, *case[3:])
@@ -314,19 +317,6 @@ def picture(shape: Any) -> Any:
     parts = np.ix_(*(np.cos(np.linspace(0, 3 + k, size)) for k, size in enumerate(shape)))
     smooth = sum(parts[1:], parts[0] * np.ones(shape))
     return 40 * smooth + 80 * (smooth > 0.5) + 90
-
-
-@pytest.mark.parametrize(
-    ("shape", "channel_axis"), [((24, 20), None), ((18, 15, 3), -1), ((6, 11, 9), None)]
-)
-def test_denoised_images_are_those_of_the_processor(on_gpu, rng, shape, channel_axis):
-    image = picture(shape) + 15 * rng.standard_normal(shape)
-    options = {"channel_axis": channel_axis, "max_iter": 2, "quality": "fast"}
-    expected = kl.images.denoise(image, **options)
-    found = kl.images.denoise(image, device="cuda", **options)
-    # In single precision near ties may go the other way.
-    assert np.quantile(np.abs(found - expected), 0.9) < 0.2
-    assert np.abs(found - expected).max() < 3
 
 
 def test_inpainted_images_are_those_of_the_processor(on_gpu, rng):

@@ -63,7 +63,7 @@ def psnr(image, clean):
 # Quality
 
 
-@pytest.mark.parametrize(("sigma", "least"), [(10, 34.0), (20, 30.1), (50, 25.0)])
+@pytest.mark.parametrize(("sigma", "least"), [(10, 34.0), (50, 25.0)])
 def test_noise_goes_and_the_image_stays(sigma, least):
     clean, noisy = clean_crop(), noisy_crop(sigma)
     found = {
@@ -76,13 +76,8 @@ def test_noise_goes_and_the_image_stays(sigma, least):
     assert found["default"] > found["fast"] + 0.03
     assert found["fast"] > found["dictionary"] + 0.3
     assert found["dictionary"] > psnr(noisy, clean) + 5
-
-
-@pytest.mark.parametrize("sigma", [10, 20, 50])
-def test_estimating_the_noise_costs_little(sigma):
-    clean, noisy = clean_crop(), noisy_crop(sigma)
-    told = psnr(denoise(noisy, sigma, n_jobs=2), clean)
-    assert psnr(denoise(noisy, n_jobs=2), clean) > told - 0.15
+    # Estimating the noise costs little.
+    assert psnr(denoise(noisy, n_jobs=2), clean) > found["default"] - 0.15
 
 
 def test_channels_together_are_better_than_one_by_one():

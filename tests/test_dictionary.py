@@ -13,6 +13,7 @@ from scipy import sparse
 
 from kronlearn.core import dictionary as module
 from kronlearn.core.dictionary import KroneckerDictionary
+from kronlearn.core.kronecker_sum import KroneckerSumDictionary
 from reference import dense
 
 SHAPES = [
@@ -151,22 +152,31 @@ def test_factors_are_read_only_copies_in_c_order():
         d.factors[0][0, 0] = 2
 
 
-def test_attributes_cannot_be_set_added_or_deleted():
-    d = KroneckerDictionary([np.eye(3)])
-    for name in ("factors", "_factors", "something"):
-        with pytest.raises(AttributeError, match=f"immutable; cannot set '{name}'"):
+def random_dictionaries(dtype=np.float64):
+    """One of either kind."""
+    terms = [random_dictionary([(3, 4), (5, 2)], dtype, seed) for seed in (0, 1)]
+    return terms[0], KroneckerSumDictionary([term.factors for term in terms])
+
+
+@pytest.mark.parametrize("d", random_dictionaries(), ids=lambda d: type(d).__name__)
+def test_attributes_cannot_be_set_added_or_deleted(d):
+    for name in ("stacks", "_stacks", "something"):
+        with pytest.raises(
+            AttributeError, match=f"{type(d).__name__} is immutable; cannot set '{name}'"
+        ):
             setattr(d, name, ())
     with pytest.raises(AttributeError, match="immutable; cannot delete"):
-        del d._factors
+        del d._stacks
 
 
-def test_copies_and_pickles_are_equal_and_still_read_only():
-    d = random_dictionary([(3, 4), (5, 2)], np.float32)
+@pytest.mark.parametrize("d", [*random_dictionaries(), *random_dictionaries(np.float32)], ids=repr)
+def test_copies_and_pickles_are_equal_and_still_read_only(d):
     assert copy.copy(d) is d
     assert copy.deepcopy(d) is d
     again = pickle.loads(pickle.dumps(d))
     assert again == d
-    assert not again.factors[0].flags.writeable
+    assert not again.stacks[0].flags.writeable
+    np.testing.assert_array_equal(again.to_dense(), d.to_dense())
 
 
 def test_equality_compares_every_number_the_shapes_and_the_dtype():

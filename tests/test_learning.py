@@ -66,10 +66,11 @@ def assert_same_model(model, expected, atol=0.0):
 # Equality with the reference
 
 
-@pytest.mark.parametrize("method", ["omp", "ols", "exchange"])
 @pytest.mark.parametrize(("patch_shape", "n_atoms", "s"), SHAPES)
-def test_five_iterations_equal_the_reference(rng, patch_shape, n_atoms, s, method, sums):
-    Y, start = planted(rng, patch_shape, n_atoms, s)
+def test_five_iterations_equal_the_reference(rng, patch_shape, n_atoms, s, sums):
+    # Moments are the same for all coders, which test_coding.py compares.
+    method = {(8,): "exchange", (5, 4): "omp"}.get(patch_shape, "ols")
+    Y, start = planted(rng, patch_shape, n_atoms, s, n_samples=100)
     dictionaries, rmse = reference.learn(Y, start, s, method)
     model = learner(start, n_nonzero_coefs=s, method=method).fit(Y)
     assert sum(model.history_["atoms_replaced"]) == 0
@@ -201,7 +202,7 @@ def test_the_number_of_threads_changes_no_bit(rng, structure, sums, dtype):
     options = {"structure": structure, "n_nonzero_coefs": 4, "max_iter": 5, "block_size": 64}
     models = [
         kl.KroneckerDictionaryLearning((6, 6), random_state=0, n_jobs=n, **options).fit(Y)
-        for n in (1, 2, 5, None, -1)
+        for n in (1, 2, 5)
     ]
     for model in models[1:]:
         assert_same_model(model, models[0])
@@ -346,7 +347,7 @@ def test_most_of_a_planted_dictionary_is_recovered_from_random_starts(rng):
             kl.KroneckerDictionaryLearning((8, 8), random_state=seed, **options).fit(Y).factors_,
             truth,
         )
-        for seed in range(5)
+        for seed in range(3)
     ]
     assert np.mean(rates) >= 0.7
 
@@ -486,7 +487,7 @@ def test_an_interrupt_stops_learning_and_keeps_the_model():
         import numpy as np
         import kronlearn as kl
 
-        Y = np.random.default_rng(0).standard_normal((100_000, 8, 8)).astype(np.float32)
+        Y = np.random.default_rng(0).standard_normal((40_000, 8, 8)).astype(np.float32)
 
         def announce(told):
             if told.iteration == 2:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy import sparse
 
 from kronlearn import _native
 from kronlearn.core.engine import worst_first
@@ -376,37 +375,6 @@ def test_a_packed_triangle_becomes_a_symmetric_matrix(rng, n):
     np.testing.assert_array_equal(unpacked, full)
     with pytest.raises(ValueError, match="packed triangle"):
         _native.symmetric(np.zeros(n * (n + 1) // 2 + 1), n)
-
-
-def swept(Y: NDArray[Any], X: NDArray[Any], D: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Approximate K-SVD by its definition: X (N, atoms) and D (atoms, features)."""
-    X, D = X.copy(), D.copy()
-    for j in range(len(D)):
-        users = X[:, j] != 0
-        if not users.any():
-            continue
-        error = Y[users] - X[users] @ D + np.outer(X[users, j], D[j])
-        direction = X[users, j] @ error
-        direction *= np.sign(direction[np.argmax(np.abs(direction))])
-        D[j] = direction / np.linalg.norm(direction)
-        X[users, j] = error @ D[j]
-    return X, D
-
-
-@pytest.mark.parametrize("name", ["", *_native.instruction_sets()])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_sweep_over_csr_codes_is_approximate_ksvd(rng, dtype, name):
-    Y = rng.standard_normal((200, 11)).astype(dtype)
-    D = rng.standard_normal((9, 11))
-    D /= np.linalg.norm(D, axis=1, keepdims=True)
-    X = sparse.random_array((200, 9), density=0.3, rng=rng, dtype=dtype).tocsr()
-    X.data -= dtype(0.5)
-    expected_X, expected_D = swept(Y.astype(float), X.toarray().astype(float), D)
-    indptr, indices = X.indptr.astype(np.int32), X.indices.astype(np.int32)
-    _native.sweep_atoms(Y, indptr, indices, X.data, D, instruction_set=name)
-    atol = 1e-4 if dtype == np.float32 else 1e-10
-    np.testing.assert_allclose(D, expected_D, atol=atol)
-    np.testing.assert_allclose(X.toarray(), expected_X, atol=atol)
 
 
 @pytest.mark.parametrize(

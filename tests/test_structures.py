@@ -109,8 +109,7 @@ def moments_of(Y, X, dictionary):
     return Moments(*sizes, n_samples, energy, np.sum(X**2), s_xx, s_xy)
 
 
-@pytest.mark.parametrize("method", ["omp", "ols"])
-@pytest.mark.parametrize("n_terms", [2, 3])
+@pytest.mark.parametrize(("n_terms", "method"), [(2, "ols"), (3, "omp")])
 @pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES[1:])
 def test_five_iterations_equal_alternating_least_squares(
     rng, patch_shape, n_atoms, n_terms, method
@@ -354,17 +353,6 @@ def test_one_term_is_what_is_learned_if_nothing_is_said(rng):
     assert_same_model(kl.KroneckerDictionaryLearning(n_terms=1, **make).fit(Y), usual)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_a_run_resumed_from_its_checkpoint_ends_with_the_same_bits(rng, tmp_path, dtype):
-    Y, start = planted(rng, *TWO_MODES)
-    Y = Y.astype(dtype)
-    whole = learner(start, max_iter=9).fit(Y)
-    options = {"checkpoint": tmp_path / "run", "checkpoint_every": 2}
-    stop = learner(start, max_iter=9, callback=lambda s: s.iteration == 5, **options).fit(Y)
-    assert (stop.n_iter_, stop.stop_reason_) == (5, "callback")
-    assert_same_model(learner(start, max_iter=9, **options).fit(Y), whole)
-
-
 @pytest.mark.parametrize("stopped_at", [1, 2, 3, 7])
 def test_a_run_resumes_to_the_same_bits_before_and_after_its_terms_join(rng, tmp_path, stopped_at):
     Y = smooth(rng)
@@ -429,15 +417,6 @@ def test_a_callback_sees_the_sum(rng):
     assert model.dictionary_ in [state.dictionary for state in seen]
 
 
-def test_partial_fit_gets_better_batch_by_batch(rng):
-    Y = smooth(rng, 1000)
-    model = kl.KroneckerDictionaryLearning((6, 6), n_nonzero_coefs=4, n_terms=2, random_state=0)
-    scores = [model.partial_fit(batch).score(Y[800:]) for batch in np.split(Y[:800], 10)]
-    assert scores[-1] > scores[4] > scores[0]
-    assert model.dictionary_.n_terms == 2
-    assert model.n_iter_ == 10
-
-
 def test_the_first_partial_fit_is_one_iteration_of_fit(rng):
     Y, start = planted(rng, *TWO_MODES)
     fitted, partial = learner(start, max_iter=1).fit(Y), learner(start).partial_fit(Y)
@@ -495,13 +474,6 @@ def test_starts_that_do_not_fit_are_refused(rng):
         learner(start, n_atoms=(8, 6)).fit(Y)
 
 
-def test_samples_that_are_not_finite_are_refused(rng):
-    Y, start = planted(rng, *TWO_MODES)
-    Y[7, 1, 2] = np.nan
-    with pytest.raises(ValueError, match="NaN"):
-        learner(start).fit(Y)
-
-
 def test_terms_join_when_a_single_one_improves_no_more(rng):
     model = kl.KroneckerDictionaryLearning(
         (7, 6), n_nonzero_coefs=4, n_terms=2, min_improvement=0.02, random_state=0
@@ -536,7 +508,7 @@ def test_a_start_of_one_term_that_is_not_scaled_is_scaled(rng):
     np.testing.assert_allclose(*found, rtol=1e-10)
 
 
-@pytest.mark.parametrize("scale", [1e-100, 1e-30, 1e30, 1e100])
+@pytest.mark.parametrize("scale", [1e-100, 1e100])
 def test_learning_does_not_depend_on_the_scale_of_the_samples(rng, scale):
     Y = smooth(rng)
     options = {"n_nonzero_coefs": 4, "max_iter": 5, "random_state": 0}
