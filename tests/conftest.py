@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 import emulated_gpu
 from emulated_gpu import COMPILER, ArraysOnGpu, CodesOnGpu, EmulatedGpu
-from kronlearn.cuda.device import current_gpu as real_gpu
+from kronlearn.cuda.device import current_gpu
 
 # In the background of a shell interrupts are ignored; some tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -56,15 +57,25 @@ def rng():
     return np.random.default_rng(20200708)
 
 
-@pytest.fixture(scope="module", params=["emulated", "cuda"])
+# Without CuPy, test_cuda.py tells once why nothing runs on a real GPU.
+GPUS = ["emulated", "cuda"] if importlib.util.find_spec("cupy") else ["emulated"]
+
+
+@pytest.fixture(scope="module", params=GPUS)
 def gpu(request: pytest.FixtureRequest) -> Any:
     """A GPU if there is one, and one that is emulated: as the module's EMULATED says."""
-    if request.param == "emulated":
-        if COMPILER is None:
-            pytest.skip("no C++ compiler is at hand")
-        return getattr(request.module, "EMULATED", EmulatedGpu)()
+    if request.param == "cuda":
+        return request.getfixturevalue("real_gpu")
+    if COMPILER is None:
+        pytest.skip("no C++ compiler is at hand")
+    return getattr(request.module, "EMULATED", EmulatedGpu)()
+
+
+@pytest.fixture(scope="session")
+def real_gpu() -> Any:
+    """The GPU that there is."""
     try:
-        return real_gpu()
+        return current_gpu()
     except (ImportError, RuntimeError) as problem:
         pytest.skip(f"no GPU: {problem}")
 

@@ -67,9 +67,10 @@ def problem(patch_shape, n_atoms, n_samples, method):
 
 
 @cache
-def reference_codes(patch_shape, n_atoms, n_samples, method, n_nonzero_coefs, tol=None):
+def reference_codes(patch_shape, n_atoms, n_samples, method, n_nonzero_coefs, tol=None, step=1):
+    """Of every so many-th sample."""
     factors, Y = problem(patch_shape, n_atoms, n_samples, method)
-    return reference.code(Y, factors, method, n_nonzero_coefs, tol)
+    return reference.code(Y[::step], factors, method, n_nonzero_coefs, tol)
 
 
 def cast(arrays, dtype):
@@ -140,15 +141,19 @@ def test_codes_equal_the_reference_for_any_threads_and_blocks(
     if method == "threshold":
         n_atoms = tuple(np.minimum(patch_shape, n_atoms).tolist())
     factors, Y = problem(patch_shape, n_atoms, n_samples, method)
-    expected = reference_codes(patch_shape, n_atoms, n_samples, method, n_nonzero_coefs)
+    # The reference takes long for many atoms.
+    step = 1 if np.prod(n_atoms) <= 256 else 4
+    expected = reference_codes(patch_shape, n_atoms, n_samples, method, n_nonzero_coefs, step=step)
     d = kl.KroneckerDictionary(cast(factors, dtype))
     samples = Y.astype(dtype)
     with kl.use_instruction_set(instruction_set):
         codes = kl.sparse_code(samples, d, n_nonzero_coefs, method=method)
         assert codes.dtype == dtype
-        assert codes.shape == expected.shape
+        assert codes.shape == (n_samples, np.prod(n_atoms))
         clear = winner_is_clear(factors, method, n_nonzero_coefs)
-        assert_codes_match(codes, expected, Y, factors, dtype, clear=clear, method=method)
+        assert_codes_match(
+            codes[::step], expected, Y[::step], factors, dtype, clear=clear, method=method
+        )
         for n_jobs, block_size in SPLITS:
             split = {"n_jobs": n_jobs, "block_size": block_size}
             again = kl.sparse_code(samples, d, n_nonzero_coefs, method=method, **split)
@@ -874,7 +879,7 @@ def test_no_exchange_of_one_atom_lowers_the_error(shape, weighted, dtype, instru
     slack = {np.float64: 1e-13, np.float32: 1e-6}[dtype] * energy
     assert np.all(after <= before + slack)
     assert np.any(after < 0.99 * before)
-    for k in range(50):
+    for k in range(0, 50, 3):
         D = root[k][:, None] * reference.dense(factors)
         y = root[k] * Y[k].ravel().astype(float)
         best = exchanged_error(y, D, np.flatnonzero(codes[k]))

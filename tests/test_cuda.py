@@ -74,6 +74,10 @@ def assert_same_codes(
     np.testing.assert_allclose(found[same], expected[same], rtol=0, atol=10 * tolerance * size)
 
 
+def test_there_is_a_gpu_to_test_on(real_gpu):
+    assert real_gpu.n_multiprocessors > 0
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("shape", SHAPES[:-1], ids=str)
