@@ -142,12 +142,6 @@ def test_inverse_transform_gives_samples_of_the_rank_that_was_fitted(Y):
     )
 
 
-def test_the_score_is_minus_the_rmse(Y):
-    model = small().fit(Y)
-    left = Y - model.inverse_transform(model.transform(Y))
-    assert model.score(Y) == pytest.approx(-np.sqrt(np.mean(left**2)), rel=1e-9)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_dtype_of_samples_is_kept(Y, dtype):
     model = small().fit(Y.astype(dtype))

@@ -212,21 +212,9 @@ def test_any_bytes_at_all_are_refused(tmp_path_factory, content):
 HOSTILE_HEADERS = {
     "array": b"[1, 2]",
     "nesting": b"[" * 200_000,
-    "nested objects": b'{"a":' * 200_000,
-    "huge integer": b'{"factors.0": {"dtype": "F32", "shape": [2], "data_offsets": [0, '
-    + b"9" * 100_000
-    + b"]}}",
-    "large integer": b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 1'
-    + b"0" * 40
-    + b"]}}",
     "not UTF-8": b'{"a": "\xff\xfe"}',
-    "NaN": b'{"a": NaN}',
-    "no entry": b'{"a": 3}',
     "no type": b'{"a": {"shape": [1], "data_offsets": [0, 4]}}',
-    "a list as type": b'{"a": {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]}}',
     "unknown type": b'{"a": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 4]}}',
-    "no offsets": b'{"a": {"dtype": "F32", "shape": [1]}}',
-    "true as offset": b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [false, true]}}',
 }
 
 
