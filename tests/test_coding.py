@@ -603,6 +603,18 @@ def test_what_ties_leave_out_counts_as_error(method, instruction_set):
         assert Threads(source).run(task).residual == pytest.approx(20 * (64 - 5))
 
 
+@pytest.mark.parametrize(("dtype", "size"), [(np.float32, 3e-3), (np.float64, 1e-6)])
+def test_what_no_atom_represents_counts_as_error_of_thresholding(rng, dtype, size):
+    factors = cast([f[:, :6] for f in reference.orthonormal_factors(rng, (8, 8))], dtype)
+    Y = reference.sparse_samples(rng, factors, 40, 5)
+    Y = (Y + size * rng.standard_normal(Y.shape)).astype(dtype)
+    codes = kl.sparse_code(Y, factors, 5, method="threshold").toarray().astype(np.float64)
+    expected = np.sum(reference.residuals(Y.astype(np.float64), factors, codes) ** 2)
+    task = Task(kl.KroneckerDictionary(factors), Coder("threshold", 5))
+    found = Threads(ArraySource(Y, (8, 8))).run(task).residual
+    assert found == pytest.approx(expected, rel=0.02)
+
+
 # Precision
 
 
@@ -999,7 +1011,10 @@ def test_coding_of_few_samples_with_many_coefficients_can_be_interrupted(method,
 
 @pytest.mark.parametrize(
     ("n_jobs", "limit", "expected"),
-    [(None, None, 1), (3, None, 3), (3, "1", 3), (-1, "1", 1), (np.int64(2), None, 2)],
+    [
+        *((None, None, 1), (3, None, 3), (3, "1", 3), (np.int64(2), None, 2)),
+        *((-1, "1", 1), (-1, "4096", joblib.cpu_count())),
+    ],
 )
 def test_n_jobs_means_what_it_means_to_joblib(monkeypatch, n_jobs, limit, expected):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
