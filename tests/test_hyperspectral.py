@@ -16,6 +16,7 @@ from skimage.restoration import denoise_tv_chambolle, denoise_wavelet
 from kronlearn import KroneckerDictionaryLearning, hyperspectral
 from kronlearn.experiments.data import read_cube
 from kronlearn.hyperspectral import CubePatches, blocks, compare, denoise, estimate_noise, slabs
+from kronlearn.hyperspectral.statistics import gather
 from kronlearn.io.cubes import open_cube
 
 NODATA = -9999.0
@@ -256,6 +257,15 @@ def test_bands_without_noise_or_data_have_none():
     assert found[3] == 0
     assert math.isnan(found[8])
     assert np.isfinite(np.delete(found, 8)).all()
+
+
+def test_the_covariance_of_many_blocks_is_that_of_all_pixels(rng):
+    # The mean drifts from block to block.
+    values = rng.standard_normal((400, 60, 5)) + np.linspace(0, 9, 400)[:, None, None]
+    found = gather(open_cube(values, band_axis=2), np.ones(5, bool), with_differences=False)
+    spectra = values.reshape(-1, 5)
+    np.testing.assert_allclose(found.mean, spectra.mean(axis=0))
+    np.testing.assert_allclose(found.scatter, np.cov(spectra.T, bias=True) * found.n_pixels)
 
 
 def test_denoising_takes_most_of_the_noise_away_and_knows_its_level():
