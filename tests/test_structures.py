@@ -6,6 +6,7 @@ from sklearn.base import clone
 
 import kronlearn as kl
 import reference
+import reference_comparators as rc
 import reference_comparators_sums as reference_sums
 from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary
@@ -296,19 +297,14 @@ def nearby(rng, terms, distance):
     return [[f + distance * f.std() * rng.standard_normal(f.shape) for f in term] for term in terms]
 
 
-def recovery_rate(found, truth):
-    """Share of true atoms that some found atom equals up to sign, to 0.99 of an inner product."""
-    return np.mean(np.abs(found.T @ truth).max(axis=0) > 0.99)
-
-
 def test_a_planted_sum_is_recovered_from_a_nearby_start(rng):
     truth = random_terms(rng, (6, 6), (8, 8), 2)
     atoms = reference_sums.unit_columns(reference_sums.dense_sum(truth))
     Y = sum_samples(rng, truth, 3000, 2, noise=0.02)
     start = kl.KroneckerSumDictionary(nearby(rng, truth, 0.25))
-    assert recovery_rate(start.to_dense(), atoms) < 0.2
+    assert rc.recovered(start.to_dense(), atoms) < 0.2
     model = learner(start, n_nonzero_coefs=2, max_iter=60).fit(Y)
-    assert recovery_rate(model.dictionary_.to_dense(), atoms) == 1.0
+    assert rc.recovered(model.dictionary_.to_dense(), atoms) == 1.0
 
 
 # The same result, however it is computed
