@@ -67,6 +67,7 @@ class SparseMaps:
         Returns
         -------
         array of shape (M, *map_shape)
+            The maps, in single precision.
 
         Examples
         --------
@@ -74,26 +75,6 @@ class SparseMaps:
         """
         dense: NDArray[np.float32] = self.matrix.toarray()
         return dense.reshape(-1, *self.map_shape)
-
-    @classmethod
-    def of(
-        cls, codes: Codes, n_filters: int, map_shape: tuple[int, ...], scale: float
-    ) -> SparseMaps:
-        """The maps of coefficients in units of ``scale``."""
-        positions, filters, values = codes
-        shape = n_filters, math.prod(map_shape)
-        entries = values * np.float32(scale), (filters, positions)
-        return cls(csr_array(entries, shape=shape), map_shape)
-
-    def codes(self) -> Codes:
-        """The coefficients as native code takes them."""
-        entries = self.matrix.tocoo()
-        filters, positions = entries.coords
-        return (
-            positions.astype(np.int64),
-            filters.astype(np.int32),
-            entries.data.astype(np.float32),
-        )
 
 
 def convolutional_code(
@@ -173,7 +154,7 @@ def convolutional_code(
         tell = None if progress is None else _part(progress, number, len(canvases))
         codes, _ = coder.code(_scaled(canvas, scale), no_codes(), _MOST_ROUNDS, tell)
         map_shape = canvas.map_shape(dictionary.filter_shape)
-        found.append(SparseMaps.of(codes, dictionary.n_filters, map_shape, scale))
+        found.append(_maps(codes, dictionary.n_filters, map_shape, scale))
     return found if isinstance(images, (list, tuple)) else found[0]
 
 
@@ -189,7 +170,9 @@ def largest_penalty(
     Parameters
     ----------
     images : array or list of arrays
+        An image, or several.
     dictionary : ConvolutionalDictionary
+        The filters.
     mask : array of bool or list of arrays, optional
         True where a pixel is missing.
     channel_axis : int, optional
@@ -230,12 +213,13 @@ def reconstruct(
     Parameters
     ----------
     maps : SparseMaps
+        The maps of one image.
     dictionary : ConvolutionalDictionary
         The filters that the maps were made for.
     channel_axis : int, optional
         Where the result has its channels, for filters that have them; by default first.
     n_jobs : int, optional
-        The number of threads.
+        The number of threads; -1 means all processors.
 
     Returns
     -------
@@ -254,7 +238,7 @@ def reconstruct(
         )
     lengths = zip(maps.map_shape, dictionary.filter_shape, strict=True)
     shape = tuple(count + length - 1 for count, length in lengths)
-    image = synthesised(shape, maps.codes(), dictionary, resolve_n_jobs(n_jobs))
+    image = synthesised(shape, _codes(maps), dictionary, resolve_n_jobs(n_jobs))
     first = int(dictionary.has_channels)
     inside = [slice(None)] * first + [
         slice(length - 1, size - length + 1)
@@ -306,6 +290,20 @@ def check_penalty(penalty: Any) -> None:
         raise TypeError(f"penalty={penalty!r} is not a number.")
     if not 0 < float(penalty) < math.inf:  # type: ignore[arg-type]
         raise ValueError(f"penalty={penalty} must be positive and finite.")
+
+
+def _maps(codes: Codes, n_filters: int, map_shape: tuple[int, ...], scale: float) -> SparseMaps:
+    """The maps of coefficients in units of ``scale``."""
+    positions, filters, values = codes
+    entries = values * np.float32(scale), (filters, positions)
+    return SparseMaps(csr_array(entries, shape=(n_filters, math.prod(map_shape))), map_shape)
+
+
+def _codes(maps: SparseMaps) -> Codes:
+    """The coefficients as native code takes them."""
+    entries = maps.matrix.tocoo()
+    filters, positions = entries.coords
+    return positions.astype(np.int64), filters.astype(np.int32), entries.data.astype(np.float32)
 
 
 def _scaled(canvas: Canvas, scale: float) -> Canvas:

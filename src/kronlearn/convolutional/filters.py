@@ -117,6 +117,7 @@ class ConvolutionalDictionary:
         Parameters
         ----------
         path : str or path
+            The file to write.
 
         Examples
         --------
@@ -137,15 +138,17 @@ class ConvolutionalDictionary:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ConvolutionalDictionary:
-        """Read a dictionary that :meth:`save` wrote.
+        """Read a dictionary from a model file.
 
         Parameters
         ----------
         path : str or path
+            A file that :meth:`save` wrote.
 
         Returns
         -------
         ConvolutionalDictionary
+            The dictionary that was saved.
 
         Raises
         ------

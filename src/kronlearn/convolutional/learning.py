@@ -231,6 +231,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         Returns
         -------
         SparseMaps or list of SparseMaps
+            The maps of the image, or of each image of a list.
 
         Examples
         --------
@@ -256,12 +257,14 @@ class SeparableConvolutionalLearning(BaseEstimator):
         Parameters
         ----------
         maps : SparseMaps or list of SparseMaps
+            The maps of one image, or of several.
         channel_axis : int, optional
             Where results have their channels; by default first.
 
         Returns
         -------
         array or list of arrays
+            The image, or one for each entry of a list.
 
         Examples
         --------
