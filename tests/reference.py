@@ -390,3 +390,40 @@ def filter_group(Y, G, noise):
     theta = np.eye(len(Y)) - noise[:, None] * inverse
     weights = 1 / np.maximum(np.sum(theta**2, axis=1), 1 / len(Y))
     return theta @ Y + mean, weights
+
+
+# Convolutional coding
+
+
+def convolution_matrix(filters, size):
+    """The matrix that takes maps (M, *positions) to an image of a size: ``Σ_m d_m ∗ x_m``."""
+    shape = filters.shape[1:]
+    positions = [length - p + 1 for length, p in zip(size, shape, strict=True)]
+    columns = []
+    for d in filters:
+        for start in np.ndindex(*positions):
+            image = np.zeros(size)
+            image[tuple(slice(s, s + p) for s, p in zip(start, shape, strict=True))] = d
+            columns.append(image.ravel())
+    return np.stack(columns, axis=1)
+
+
+def convolutional_objective(y, w, A, x, penalty):
+    """``½ Σ w (y − A x)² + penalty · Σ |x|``."""
+    return np.sum(w * (y - A @ x) ** 2) / 2 + penalty * np.abs(x).sum()
+
+
+def convolutional_code(y, w, A, penalty, n_iterations):
+    """What minimises the objective, by accelerated proximal gradient with restarts (FISTA)."""
+    step = 1 / np.linalg.norm(A * np.sqrt(w)[:, None], 2) ** 2
+    x = ahead = np.zeros(A.shape[1])
+    speed = 1.0
+    for _ in range(n_iterations):
+        moved = ahead + step * (A.T @ (w * (y - A @ ahead)))
+        new = np.sign(moved) * np.maximum(np.abs(moved) - step * penalty, 0)
+        if (ahead - new) @ (new - x) > 0:
+            speed = 1.0
+        faster = (1 + np.sqrt(1 + 4 * speed**2)) / 2
+        ahead = new + (speed - 1) / faster * (new - x)
+        x, speed = new, faster
+    return x

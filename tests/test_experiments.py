@@ -742,6 +742,16 @@ def test_bench_coding_says_what_is_not_installed(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
+def test_bench_convolutional_compares_structures(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("kronlearn.experiments.convolutional.find_spec", lambda name: None)
+    record = found("bench", "convolutional", "--quick")
+    kinds = [row["filters"] for row in record["learning"]]
+    assert kinds == ["kronlearn, kronecker", "kronlearn, separable", "kronlearn, dense"]
+    # A smaller tolerance cannot raise the objective.
+    objectives = [row["objective"] for row in record["coding"]]
+    assert objectives == sorted(objectives, reverse=True)
+
+
 def test_bench_learning_measures_every_ratio():
     record = found("bench", "learning", "--quick")
     assert len(record["rows"]) == 6

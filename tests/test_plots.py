@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
+import kronlearn as kl
 from kronlearn.core.dictionary import KroneckerDictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary
 from kronlearn.estimators import KroneckerDictionaryLearning
@@ -240,3 +241,19 @@ def test_images_that_cannot_be_compared_are_refused():
 def test_matplotlib_is_not_imported_before_something_is_drawn():
     code = "import sys, kronlearn; kronlearn.plots; sys.exit('matplotlib' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_filters_are_drawn_by_their_factors_and_gaps_stay_empty():
+    factors = [np.eye(5)[:, :3], -np.eye(5)[:, :2]]
+    d = kl.convolutional.ConvolutionalDictionary(factors)
+    display = kl.plots.FiltersDisplay(d).plot()
+    canvas = display.mosaic()
+    assert canvas.shape == (1 + 3 * 6, 1 + 2 * 6)
+    # The filter in row 1 and column 0 is the product of these columns, scaled to one.
+    np.testing.assert_array_equal(canvas[7:12, 1:6], np.outer(factors[0][:, 1], factors[1][:, 0]))
+    assert np.isnan(canvas[::6]).all()
+    assert display.ax_.get_title() == "6 kronecker filters of 5 × 5"
+    dense = kl.convolutional.ConvolutionalDictionary([np.ones((5, 3, 4, 4))], "dense", True)
+    assert kl.plots.FiltersDisplay(dense).mosaic().shape == (1 + 3 * 5, 1 + 2 * 5)
+    with pytest.raises(ValueError, match="not two-dimensional"):
+        kl.plots.FiltersDisplay(kl.convolutional.ConvolutionalDictionary([np.eye(3)]))

@@ -4,18 +4,20 @@
 
 namespace kronlearn {
 
-#define KRONLEARN_DECLARE(set)                        \
-  namespace set {                                     \
-  extern const Kernels<float> float_kernels;          \
-  extern const Kernels<double> double_kernels;        \
-  extern const RowKernels<float> float_row_kernels;   \
-  extern const RowKernels<double> double_row_kernels; \
-  extern const ImageKernels image_kernels;            \
+#define KRONLEARN_DECLARE(set)                         \
+  namespace set {                                      \
+  extern const Kernels<float> float_kernels;           \
+  extern const Kernels<double> double_kernels;         \
+  extern const RowKernels<float> float_row_kernels;    \
+  extern const RowKernels<double> double_row_kernels;  \
+  extern const ImageKernels image_kernels;             \
+  extern const ConvolutionKernels convolution_kernels; \
   }
-#define KRONLEARN_ENTRY(set)                                                  \
-  InstructionSet {                                                            \
-    #set, {&set::float_kernels, &set::float_row_kernels},                     \
-        {&set::double_kernels, &set::double_row_kernels}, &set::image_kernels \
+#define KRONLEARN_ENTRY(set)                                                   \
+  InstructionSet {                                                             \
+    #set, {&set::float_kernels, &set::float_row_kernels},                      \
+        {&set::double_kernels, &set::double_row_kernels}, &set::image_kernels, \
+        &set::convolution_kernels                                              \
   }
 
 KRONLEARN_DECLARE(baseline)

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "convolutional/tile_kernels.hpp"
 #include "images/image_kernels.hpp"
 #include "kernels.hpp"
 #include "moments/row_kernels.hpp"
@@ -24,6 +25,7 @@ struct InstructionSet {
   KernelTables<float> float32;
   KernelTables<double> float64;
   const ImageKernels* images;
+  const ConvolutionKernels* convolutions;
 };
 
 // Names of those this machine can run, slowest first.

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kronlearn import comparators, cuda, hyperspectral, images, plots
+    from kronlearn import comparators, convolutional, cuda, hyperspectral, images, plots
     from kronlearn.coding import sparse_code
     from kronlearn.core.dictionary import KroneckerDictionary
     from kronlearn.core.instruction_sets import (
@@ -39,6 +39,7 @@ __all__ = [
     "KroneckerDictionaryLearning",
     "KroneckerSumDictionary",
     "comparators",
+    "convolutional",
     "cuda",
     "hyperspectral",
     "images",
@@ -52,7 +53,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("comparators", "cuda", "hyperspectral", "images", "plots"):
+    if name in ("comparators", "convolutional", "cuda", "hyperspectral", "images", "plots"):
         return import_module(f"kronlearn.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'kronlearn' has no attribute {name!r}")

@@ -12,6 +12,7 @@
 #include <string>
 #include <tuple>
 
+#include "convolutional/convolution.hpp"
 #include "images/image.hpp"
 #include "moments/atom_sweep.hpp"
 #include "moments/packing.hpp"
@@ -262,17 +263,23 @@ int64_t features_of(const kronlearn::ImagePass& pass) {
   return features;
 }
 
-template <class Pass>
-void run_image_pass(Pass& pass, const nb::object& progress) {
+// Runs work() without the GIL; it says whether it came to its end. `stoppable` asks whether to stop.
+template <class Stoppable, class Work>
+void run_with_progress(Stoppable& stoppable, const nb::object& progress, Work work) {
   const kronlearn::Passes here;
   Interrupt interrupt;
-  pass.cancelled = [&](double share) { return interrupt.raised(share, progress.ptr()); };
+  stoppable.cancelled = [&](double share) { return interrupt.raised(share, progress.ptr()); };
   bool finished;
   {
     nb::gil_scoped_release nogil;
-    finished = kronlearn::run(pass);
+    finished = work();
   }
   if (!finished) interrupt.raise_again();
+}
+
+template <class Pass>
+void run_image_pass(Pass& pass, const nb::object& progress) {
+  run_with_progress(pass, progress, [&] { return kronlearn::run(pass); });
 }
 
 void code_image(const kronlearn::Dictionary<float>& dictionary, Array<const float> image,
@@ -310,6 +317,102 @@ void filter_groups(Array<const float> image, Optional<const float> guide,
   pass.noise = noise;
   pass.taper = taper.data();
   run_image_pass(pass, progress);
+}
+
+// Short filters, or whole ones, as FilterStage has them: (axis, groups, outputs, shared, numbers).
+using Stages = std::vector<std::tuple<int, int, int, bool, Array<const float>>>;
+
+kronlearn::Filters make_filters(Array<const float> numbers, const Stages& stages) {
+  if (numbers.ndim() < 2) throw nb::value_error("filters need an axis for their number");
+  kronlearn::Filters filters{
+      int(numbers.shape(0)), {numbers.data(), numbers.data() + numbers.size()}, {}};
+  for (const auto& [axis, groups, outputs, shared, taps] : stages) {
+    if (axis < -1 || axis >= int(numbers.ndim()) - 1 || groups < 1 || outputs < 1)
+      throw nb::value_error("stages do not fit the filters");
+    const size_t length = axis < 0 ? numbers.size() / numbers.shape(0) : numbers.shape(axis + 1);
+    if (taps.size() != (shared ? 1 : size_t(groups)) * size_t(outputs) * length)
+      throw nb::value_error("stages do not fit the filters");
+    filters.stages.push_back(
+        {axis, groups, outputs, shared, {taps.data(), taps.data() + taps.size()}});
+  }
+  if (stages.empty() ||
+      filters.stages.back().groups * filters.stages.back().outputs != filters.atoms)
+    throw nb::value_error("stages do not fit the filters");
+  return filters;
+}
+
+// Coefficients as (positions, atoms, values).
+using Codes = std::tuple<Array<const int64_t>, Array<const int32_t>, Array<const float>>;
+
+// The parts that all work with convolutions shares; `image` has as many axes as filters.
+template <class T>
+kronlearn::ConvolutionalCodes prepare(kronlearn::Convolution& convolution,
+                                      const kronlearn::Filters& filters,
+                                      const Array<const float>& numbers, const Array<T>& image,
+                                      const Codes& codes, int threads,
+                                      const std::string& instruction_set) {
+  int64_t positions = 1;
+  if (image.ndim() + 1 != numbers.ndim()) throw nb::value_error("image and filters differ in axes");
+  for (size_t a = 0; a < image.ndim(); ++a) {
+    const kronlearn::ConvolutionAxis axis{int64_t(image.shape(a)), int(numbers.shape(a + 1))};
+    if (axis.filter < 1 || axis.positions() < 1) throw nb::value_error("filters exceed the image");
+    positions *= axis.positions();
+    convolution.axes.push_back(axis);
+  }
+  convolution.filters = &filters;
+  convolution.threads = threads;
+  convolution.instruction_set = &kronlearn::instruction_set(instruction_set);
+  const auto& [at, atoms, values] = codes;
+  if (at.size() != atoms.size() || at.size() != values.size())
+    throw nb::value_error("codes differ in length");
+  for (size_t k = 0; k < at.size(); ++k)
+    if (at.data()[k] < 0 || at.data()[k] >= positions || atoms.data()[k] < 0 ||
+        atoms.data()[k] >= filters.atoms)
+      throw nb::value_error("codes do not fit the image");
+  return {{at.data(), at.data() + at.size()},
+          {atoms.data(), atoms.data() + atoms.size()},
+          {values.data(), values.data() + values.size()}};
+}
+
+nb::tuple code_convolutional(Array<float> residual, Optional<const float> weights,
+                             Array<const float> filters, const Stages& stages, const Codes& codes,
+                             float penalty, float tolerance, int max_rounds, int threads,
+                             nb::object progress, const std::string& instruction_set) {
+  const kronlearn::Filters made = make_filters(filters, stages);
+  kronlearn::ConvolutionalCoding coding{};
+  coding.codes = prepare(coding, made, filters, residual, codes, threads, instruction_set);
+  coding.residual = residual.data();
+  coding.weights = pointer<const float>(weights, residual.size(), "weights");
+  coding.penalty = penalty;
+  coding.tolerance = tolerance;
+  coding.max_rounds = max_rounds;
+  run_with_progress(coding, progress, [&] { return kronlearn::run(coding); });
+  const size_t count = coding.codes.values.size();
+  return nb::make_tuple(own_array(std::move(coding.codes.positions), {count}),
+                        own_array(std::move(coding.codes.atoms), {count}),
+                        own_array(std::move(coding.codes.values), {count}), coding.violation,
+                        coding.rounds);
+}
+
+void synthesize_convolutional(Array<float> image, Array<const float> filters, const Stages& stages,
+                              const Codes& codes, int threads, const std::string& instruction_set) {
+  const kronlearn::Filters made = make_filters(filters, stages);
+  kronlearn::Convolution convolution{};
+  const auto given = prepare(convolution, made, filters, image, codes, threads, instruction_set);
+  run_with_progress(convolution, nb::none(),
+                    [&] { return kronlearn::synthesize(convolution, given, image.data()); });
+}
+
+void correlate_codes(Array<const float> image, Array<const float> filters, const Stages& stages,
+                     const Codes& codes, Array<double> sums, int threads,
+                     const std::string& instruction_set) {
+  const kronlearn::Filters made = make_filters(filters, stages);
+  kronlearn::Convolution convolution{};
+  const auto given = prepare(convolution, made, filters, image, codes, threads, instruction_set);
+  if (sums.size() != filters.size()) throw nb::value_error("sums do not fit the filters");
+  run_with_progress(convolution, nb::none(), [&] {
+    return kronlearn::correlate_codes(convolution, given, image.data(), sums.data());
+  });
 }
 
 template <class T, class Index>
@@ -410,6 +513,13 @@ NB_MODULE(_native, m) {
   m.def("filter_groups", &filter_groups, "image"_a, "guide"_a.none(), "matched"_a,
         "numerator"_a.noconvert(), "denominator"_a.noconvert(), "axes"_a, "group"_a, "taper"_a,
         "noise"_a, "threads"_a = 1, "progress"_a.none() = nb::none(), "instruction_set"_a = "");
+  m.def("code_convolutional", &code_convolutional, "residual"_a.noconvert(), "weights"_a.none(),
+        "filters"_a, "stages"_a, "codes"_a, "penalty"_a, "tolerance"_a, "max_rounds"_a,
+        "threads"_a = 1, "progress"_a.none() = nb::none(), "instruction_set"_a = "");
+  m.def("synthesize_convolutional", &synthesize_convolutional, "image"_a.noconvert(), "filters"_a,
+        "stages"_a, "codes"_a, "threads"_a = 1, "instruction_set"_a = "");
+  m.def("correlate_codes", &correlate_codes, "image"_a, "filters"_a, "stages"_a, "codes"_a,
+        "sums"_a.noconvert(), "threads"_a = 1, "instruction_set"_a = "");
   m.def("symmetric", &symmetric, "packed"_a, "n"_a);
   m.def("instruction_sets", &kronlearn::instruction_sets);
   m.def("end_passes", [] {

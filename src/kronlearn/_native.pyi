@@ -85,6 +85,47 @@ def filter_groups(
     progress: Callable[[float], object] | None = None,
     instruction_set: str = "",
 ) -> None: ...
+
+# (axis, groups, outputs, shared, numbers), as FilterStage in native/convolutional/convolution.hpp.
+_Stages = list[tuple[int, int, int, bool, NDArray[np.float32]]]
+# Positions, filters and values of coefficients.
+_Codes = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]
+
+def code_convolutional(
+    residual: NDArray[np.float32],
+    weights: NDArray[np.float32] | None,
+    filters: NDArray[np.float32],
+    stages: _Stages,
+    codes: _Codes,
+    penalty: float,
+    tolerance: float,
+    max_rounds: int,
+    threads: int = 1,
+    progress: Callable[[float], object] | None = None,
+    instruction_set: str = "",
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32], float, int]:
+    """Positions, filters and values, the largest violation relative to the penalty, and rounds.
+
+    ``residual`` is that of the given codes, and becomes that of those found.
+    """
+
+def synthesize_convolutional(
+    image: NDArray[np.float32],
+    filters: NDArray[np.float32],
+    stages: _Stages,
+    codes: _Codes,
+    threads: int = 1,
+    instruction_set: str = "",
+) -> None: ...
+def correlate_codes(
+    image: NDArray[np.float32],
+    filters: NDArray[np.float32],
+    stages: _Stages,
+    codes: _Codes,
+    sums: NDArray[np.float64],
+    threads: int = 1,
+    instruction_set: str = "",
+) -> None: ...
 def compress(
     index: NDArray[np.int32],
     value: NDArray[Any],

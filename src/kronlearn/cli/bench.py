@@ -94,6 +94,21 @@ def learning(quick: Quick = False, as_json: Json = False, quiet: Quiet = False) 
     run_experiment("learning", locals())
 
 
+@bench.command("convolutional")
+def convolutional(
+    images: Images = None,
+    iterations: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Iterations of learning.")
+    ] = 50,
+    threads: Annotated[int, typer.Option(min=1, metavar="N", help="Number of threads.")] = 2,
+    quick: Quick = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare convolutional coding and learning with SPORCO, if it is installed."""
+    run_experiment("convolutional", locals())
+
+
 @bench.command("gpu")
 def gpu(
     case: Annotated[

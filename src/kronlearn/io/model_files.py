@@ -2,7 +2,8 @@
 
 A file is a plain safetensors file. Its metadata has one entry, ``kronlearn``, a JSON object with
 ``format`` (always ``"kronlearn model"``), ``version`` (of this layout, an integer), ``kind``
-(``"dictionary"`` or ``"checkpoint"``) and ``info``, whatever the writer wants to say.
+(``"dictionary"``, ``"checkpoint"`` or ``"convolutional dictionary"``) and ``info``, whatever the
+writer wants to say.
 
 A dictionary's factors are the tensors ``factors.0``, ``factors.1``, … (float32 or float64), of
 shape (m_i, n_i), or (R, m_i, n_i) for a sum of R Kronecker products.
@@ -32,7 +33,7 @@ __all__ += ["read_file", "save_dictionary", "save_state", "write_file"]
 
 FORMAT = "kronlearn model"
 VERSION = 1
-KINDS = ("dictionary", "checkpoint")
+KINDS = ("dictionary", "checkpoint", "convolutional dictionary")
 
 PathLike = str | os.PathLike[str]
 
@@ -118,7 +119,7 @@ def write_file(
 
 
 def read_file(path: PathLike, kind: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """The named arrays and the JSON header of a model file, "dictionary" or "checkpoint".
+    """The named arrays and the JSON header of a model file of a kind.
 
     ModelFileError if the file is missing, damaged, of another kind or of an unknown version.
     """

@@ -7,5 +7,6 @@ fitted names (``ax_``, ``figure_`` …) give access to what was drawn.
 from kronlearn.plots.comparison import ComparisonDisplay
 from kronlearn.plots.convergence import ConvergenceDisplay
 from kronlearn.plots.dictionary import DictionaryDisplay
+from kronlearn.plots.filters import FiltersDisplay
 
-__all__ = ["ComparisonDisplay", "ConvergenceDisplay", "DictionaryDisplay"]
+__all__ = ["ComparisonDisplay", "ConvergenceDisplay", "DictionaryDisplay", "FiltersDisplay"]

@@ -13,10 +13,10 @@ from kronlearn.plots.axes import given_or_new
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["DictionaryDisplay"]
+__all__ = ["GAP_COLOR", "DictionaryDisplay", "scaled_to_one", "tiled"]
 
-# Apart from every grey, so that white and black tiles keep their edges.
-_GAP_COLOR = "#5b8db8"
+#: Apart from every grey, so that white and black tiles keep their edges.
+GAP_COLOR = "#5b8db8"
 
 
 class DictionaryDisplay:
@@ -120,7 +120,7 @@ class DictionaryDisplay:
         size = 6.4, float(np.clip(6.4 * rows / columns, 1, 12)) + 0.6
         (ax,) = given_or_new(None if ax is None else [ax], 1, size)
         ax.set_axis_off()
-        colors = colormaps[cmap].with_extremes(bad=_GAP_COLOR)
+        colors = colormaps[cmap].with_extremes(bad=GAP_COLOR)
         ax.imshow(canvas, cmap=colors, vmin=-1, vmax=1)
         d = self.dictionary
         patch, atoms = (" × ".join(map(str, sizes)) for sizes in (d.patch_shape, d.n_atoms))
@@ -147,19 +147,19 @@ class DictionaryDisplay:
         (6, 13)
         """
         d = self.dictionary
-        factors = [_scaled(factor, axis=0) for factor in d.coding_factors]
+        factors = [scaled_to_one(factor, axis=0) for factor in d.coding_factors]
         if len(d.n_atoms) == 1:
             return _side_by_side([factors[0][None]])
         if len(d.n_atoms) > 2:
-            return _side_by_side([_scaled(stack, axis=(0, 1)) for stack in d.stacks])
+            return _side_by_side([scaled_to_one(stack, axis=(0, 1)) for stack in d.stacks])
         if d.n_terms > 1:
             atoms = factors[0].reshape(*d.patch_shape, *d.n_atoms)
-            return np.pad(_tiles(atoms), ((1, 0), (1, 0)), constant_values=np.nan)
+            return np.pad(tiled(atoms), ((1, 0), (1, 0)), constant_values=np.nan)
         left, top = factors
         # A factor's bar is a quarter of a tile wide, and a wider gap away from the tiles.
         bars = [slice(1, 1 + max(2, m // 4)) for m in d.patch_shape]
         row, column = (bar.stop + 2 for bar in bars)
-        tiles = _tiles(np.einsum("ai,bj->abij", left, top))
+        tiles = tiled(np.einsum("ai,bj->abij", left, top))
         canvas = np.pad(tiles, ((row, 0), (column, 0)), constant_values=np.nan)
         canvas[row:, bars[1]] = _with_gaps(left.T)[:, None]
         canvas[bars[0], column:] = _with_gaps(top.T)
@@ -178,14 +178,14 @@ def _side_by_side(stacks: list[NDArray[Any]]) -> NDArray[Any]:
     return np.pad(np.hstack(padded), ((1, 0), (1, 0)), constant_values=np.nan)
 
 
-def _scaled(values: NDArray[Any], axis: int | tuple[int, ...]) -> NDArray[Any]:
+def scaled_to_one(values: NDArray[Any], axis: int | tuple[int, ...]) -> NDArray[Any]:
     """The values with largest magnitude 1 along the axes."""
     values = values.astype(np.float64)
     scaled: NDArray[Any] = values / np.abs(values).max(axis=axis)
     return scaled
 
 
-def _tiles(atoms: NDArray[Any]) -> NDArray[Any]:
+def tiled(atoms: NDArray[Any]) -> NDArray[Any]:
     """Atoms (m_1, m_2, n_1, n_2) as one picture, with gaps below and right of every tile."""
     columns = _with_gaps(atoms.transpose(2, 0, 3, 1))
     return _with_gaps(columns.transpose(2, 0, 1)).T

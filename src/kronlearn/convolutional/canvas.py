@@ -1,0 +1,179 @@
+"""Images as convolutional coding takes them: with unknown pixels around, in single precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kronlearn import _native
+from kronlearn.convolutional.filters import ConvolutionalDictionary
+from kronlearn.core.instruction_sets import instruction_set
+
+__all__ = ["Canvas", "Codes", "canvases_of", "no_codes", "scale_of", "synthesised"]
+
+#: Coefficients that are not zero: positions, filters and values.
+Codes = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """An image with a border of unknown pixels, so that filters may reach over its edges.
+
+    Parameters
+    ----------
+    pixels : array
+        The image; channels, if there are any, come first. Zero where a pixel is unknown.
+    weights : array of the same shape
+        One where a pixel is known, zero elsewhere.
+    """
+
+    pixels: NDArray[np.float32]
+    weights: NDArray[np.float32]
+
+    @property
+    def n_known(self) -> int:
+        """How many pixels are known."""
+        return int(np.count_nonzero(self.weights))
+
+    def map_shape(self, filter_shape: Sequence[int]) -> tuple[int, ...]:
+        """How many positions a filter has along each axis."""
+        sizes = zip(self.pixels.shape, filter_shape, strict=True)
+        return tuple(size - length + 1 for size, length in sizes)
+
+    def residual(
+        self, codes: Codes, dictionary: ConvolutionalDictionary, n_threads: int
+    ) -> NDArray[np.float32]:
+        """What codes leave of the known pixels."""
+        left = self.pixels - synthesised(self.pixels.shape, codes, dictionary, n_threads)
+        left *= self.weights
+        return left
+
+
+def synthesised(
+    shape: tuple[int, ...],
+    codes: Codes,
+    dictionary: ConvolutionalDictionary,
+    n_threads: int,
+    filters: NDArray[Any] | None = None,
+) -> NDArray[np.float32]:
+    """The image that codes stand for; ``filters`` replaces those of the dictionary."""
+    image = np.zeros(shape, np.float32)
+    taken = dictionary.filters if filters is None else filters
+    settings = dictionary.stages, codes, n_threads, instruction_set()
+    _native.synthesize_convolutional(image, taken.astype(np.float32), *settings)
+    return image
+
+
+def no_codes() -> Codes:
+    """Codes of an image of zeros."""
+    return np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32)
+
+
+def canvases_of(
+    images: ArrayLike | Sequence[ArrayLike],
+    mask: ArrayLike | Sequence[ArrayLike] | None,
+    filter_shape: tuple[int, ...],
+    channel_axis: int | None,
+    has_channels: bool,
+) -> list[Canvas]:
+    """One image or several as canvases, in units of their own."""
+    if has_channels != (channel_axis is not None):
+        raise ValueError(
+            "These filters have channels; pass channel_axis, the axis of the channels."
+            if has_channels
+            else f"channel_axis={channel_axis}, but these filters have no channels; leave it out."
+        )
+    several = images if isinstance(images, (list, tuple)) else [images]
+    if len(several) == 0:
+        raise ValueError("There are no images; give one, or a list of at least one.")
+    masks: Any = mask if isinstance(images, (list, tuple)) else [mask]
+    if mask is None:
+        masks = [None] * len(several)
+    if not isinstance(masks, (list, tuple)) or len(masks) != len(several):
+        raise ValueError(f"{len(several)} images need a list of as many masks.")
+    names = ["image"] if several is not images else [f"image {k}" for k in range(len(several))]
+    return [
+        _canvas(*given, filter_shape, channel_axis)
+        for given in zip(several, masks, names, strict=True)
+    ]
+
+
+def scale_of(canvases: Sequence[Canvas]) -> float:
+    """A power of two near the largest magnitude: in its units single precision has room."""
+    largest = max(
+        max(float(canvas.pixels.max()), -float(canvas.pixels.min())) for canvas in canvases
+    )
+    return float(2.0 ** np.floor(np.log2(largest))) if largest > 0 else 1.0
+
+
+def _canvas(
+    image: ArrayLike,
+    mask: ArrayLike | None,
+    name: str,
+    filter_shape: tuple[int, ...],
+    channel_axis: int | None,
+) -> Canvas:
+    array = _real(image, name)
+    n_axes = len(filter_shape)
+    if array.ndim != n_axes:
+        raise ValueError(
+            f"The {name} has shape {array.shape}; filters of {filter_shape} need {n_axes} axes"
+            + (", channels included." if channel_axis is not None else ".")
+        )
+    known = np.ones(array.shape, bool) if mask is None else ~_mask(mask, array.shape, channel_axis)
+    if channel_axis is not None:
+        array, known = (np.moveaxis(a, channel_axis, 0) for a in (array, known))
+        if len(array) != filter_shape[0]:
+            raise ValueError(
+                f"The {name} has {len(array)} channels, the filters {filter_shape[0]}."
+            )
+    if any(size < length for size, length in zip(array.shape, filter_shape, strict=True)):
+        raise ValueError(
+            f"The {name}, of shape {array.shape}, is smaller than a filter of {filter_shape}."
+        )
+    if not np.isfinite(array[known]).all():
+        raise ValueError(
+            f"The {name} holds NaN or infinity; pass a mask that is True at these pixels, which "
+            "are then unknown."
+        )
+    if not known.any():
+        raise ValueError(f"The mask leaves no pixel of the {name}.")
+    around = [(length - 1, length - 1) for length in filter_shape]
+    if channel_axis is not None:
+        around[0] = 0, 0
+    pixels = np.pad(np.where(known, array, 0), around)
+    if np.abs(pixels).max() > np.finfo(np.float32).max:
+        raise ValueError(f"The {name} has values too large for single precision.")
+    return Canvas(pixels.astype(np.float32), np.pad(known.astype(np.float32), around))
+
+
+def _real(image: ArrayLike, name: str) -> NDArray[Any]:
+    """An image as an array of real numbers."""
+    try:
+        array = np.asarray(image)
+    except ValueError:
+        raise ValueError(f"The {name} has rows of different lengths.") from None
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"The {name} has dtype {array.dtype}; pass real numbers.")
+    return array
+
+
+def _mask(mask: ArrayLike, shape: tuple[int, ...], channel_axis: int | None) -> NDArray[np.bool_]:
+    """Where pixels are missing, for an image of a shape; channels may share a mask."""
+    array = np.asarray(mask)
+    if array.dtype != bool:
+        raise TypeError(f"mask has dtype {array.dtype}; it is boolean, True where pixels miss.")
+    if channel_axis is not None and array.ndim == len(shape) - 1:
+        array = np.expand_dims(array, channel_axis)
+        array = np.broadcast_to(array, shape) if _fits(array.shape, shape) else array
+    if array.shape != shape:
+        raise ValueError(f"mask has shape {np.shape(mask)}, the image {shape}.")
+    return array
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    return all(size in (1, other) for size, other in zip(shape, wanted, strict=True))

@@ -1,0 +1,258 @@
+"""Dictionaries of small filters, made of short ones along each axis or free."""
+
+from __future__ import annotations
+
+import os
+import string
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kronlearn.io.model_files import read_file, write_file
+from kronlearn.io.stored import told_as
+
+__all__ = ["STRUCTURES", "ConvolutionalDictionary"]
+
+STRUCTURES = ("kronecker", "separable", "dense")
+
+# The kind of a model file, and the names of its tensors.
+_KIND, _FACTOR = "convolutional dictionary", "factors.{}"
+
+
+class ConvolutionalDictionary:
+    """Small filters of norm one, of which an image is a sum of shifted copies.
+
+    Parameters
+    ----------
+    factors : sequence of array
+        "kronecker": one matrix (p_i, n_i) for each axis, whose columns are short filters; the
+        filters are all n_1 · n_2 · … outer products of a column of each, in C order. "separable":
+        one matrix (p_i, M) for each axis; filter number m is the outer product of the columns m.
+        "dense": a single array (M, p_1, …, p_d), the filters themselves. Columns and filters are
+        scaled to norm one.
+    structure : {"kronecker", "separable", "dense"}, default "kronecker"
+    has_channels : bool, default False
+        Whether the first axis of the filters is that of the channels of an image.
+
+    Attributes
+    ----------
+    factors : tuple of array
+    structure : str
+    has_channels : bool
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kronlearn.convolutional import ConvolutionalDictionary
+    >>> d = ConvolutionalDictionary([np.eye(5)[:, :2], np.eye(7)[:, :3]])
+    >>> d.n_filters, d.filter_shape, d.n_numbers
+    (6, (5, 7), 31)
+    """
+
+    def __init__(
+        self,
+        factors: Sequence[ArrayLike],
+        structure: str = "kronecker",
+        has_channels: bool = False,
+    ) -> None:
+        if structure not in STRUCTURES:
+            raise ValueError(
+                f"structure={structure!r} does not exist; choose one of {', '.join(STRUCTURES)}."
+            )
+        self.structure, self.has_channels = structure, bool(has_channels)
+        arrays = [np.array(factor, dtype=np.float64) for factor in factors]
+        _check_shapes(arrays, structure)
+        self.factors = tuple(normalised(array, structure) for array in arrays)
+        if has_channels and len(self.filter_shape) < 2:
+            raise ValueError("Filters with channels need at least one axis more.")
+
+    @property
+    def filter_shape(self) -> tuple[int, ...]:
+        """The size of a filter, ``(p_1, …, p_d)``."""
+        if self.structure == "dense":
+            return self.factors[0].shape[1:]
+        return tuple(len(factor) for factor in self.factors)
+
+    @property
+    def n_filters(self) -> int:
+        """How many filters there are."""
+        return len(self.filters)
+
+    @property
+    def n_numbers(self) -> int:
+        """How many numbers define the filters."""
+        return sum(factor.size for factor in self.factors)
+
+    @cached_property
+    def filters(self) -> NDArray[np.float64]:
+        """All filters, ``(M, p_1, …, p_d)``."""
+        return combined(self.factors, self.structure)
+
+    @property
+    def stages(self) -> list[tuple[int, int, int, bool, NDArray[np.float32]]]:
+        """How native code correlates an image with all filters: (axis, groups, outputs, shared, …).
+
+        From the last axis to the first; inputs that are shared by several filters are computed
+        once.
+        """
+        found: list[tuple[int, int, int, bool, NDArray[np.float32]]] = []
+        if self.structure == "dense":
+            return [(-1, 1, self.n_filters, True, self.filters.astype(np.float32))]
+        groups = 1
+        for axis in reversed(range(len(self.factors))):
+            columns = np.ascontiguousarray(self.factors[axis].T, dtype=np.float32)
+            if self.structure == "kronecker" or groups == 1:
+                found.append((axis, groups, len(columns), True, columns))
+                groups *= len(columns)
+            else:
+                found.append((axis, groups, 1, False, columns))
+        return found
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the dictionary to a model file, replacing an existing file in one step.
+
+        Parameters
+        ----------
+        path : str or path
+            The file to write.
+
+        Examples
+        --------
+        >>> import os, tempfile
+        >>> import numpy as np
+        >>> from kronlearn.convolutional import ConvolutionalDictionary
+        >>> d = ConvolutionalDictionary([np.eye(5), np.eye(5)])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     d.save(os.path.join(folder, "eye.safetensors"))
+        ...     ConvolutionalDictionary.load(os.path.join(folder, "eye.safetensors")) == d
+        True
+        """
+        tensors: dict[str, NDArray[Any]] = {
+            _FACTOR.format(k): factor for k, factor in enumerate(self.factors)
+        }
+        info = {"structure": self.structure, "has_channels": self.has_channels}
+        write_file(path, _KIND, tensors, info)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ConvolutionalDictionary:
+        """Read a dictionary from a model file.
+
+        Parameters
+        ----------
+        path : str or path
+            A file that :meth:`save` wrote.
+
+        Returns
+        -------
+        ConvolutionalDictionary
+            The dictionary that was saved.
+
+        Raises
+        ------
+        ModelFileError
+            If the file is missing, damaged or something else. A kind of ``ValueError``.
+
+        Examples
+        --------
+        See :meth:`save`.
+        """
+        from kronlearn.io.model_files import ModelFileError
+
+        tensors, info = read_file(path, _KIND)
+        with told_as(f"{path} does not hold a valid dictionary", ModelFileError):
+            factors = [tensors[_FACTOR.format(k)] for k in range(len(tensors))]
+            return cls(factors, info["structure"], info["has_channels"])
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, ConvolutionalDictionary)
+            and (self.structure, self.has_channels) == (other.structure, other.has_channels)
+            and len(self.factors) == len(other.factors)
+            and all(map(np.array_equal, self.factors, other.factors))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        shape = " × ".join(map(str, self.filter_shape))
+        return f"ConvolutionalDictionary({self.n_filters} {self.structure} filters of {shape})"
+
+
+def combined(factors: Sequence[NDArray[Any]], structure: str) -> NDArray[Any]:
+    """The filters (M, p_1, …, p_d) that factors define."""
+    if structure == "dense":
+        return factors[0]
+    operands, result = _subscripts(len(factors), structure)
+    product: NDArray[Any] = np.einsum(f"{','.join(operands)}->{result}", *factors)
+    return product.reshape(-1, *(len(factor) for factor in factors))
+
+
+def pulled_back(
+    gradient: NDArray[Any], factors: Sequence[NDArray[Any]], structure: str
+) -> list[NDArray[Any]]:
+    """The gradient of a function of the filters, (M, p_1, …, p_d), with respect to each factor."""
+    if structure == "dense":
+        return [gradient]
+    operands, result = _subscripts(len(factors), structure)
+    n_atoms = [f.shape[1] for f in factors] if structure == "kronecker" else [factors[0].shape[1]]
+    gradient = gradient.reshape(*n_atoms, *(len(factor) for factor in factors))
+    found = []
+    for axis, operand in enumerate(operands):
+        others = [k for k in range(len(factors)) if k != axis]
+        terms = ",".join([result, *(operands[k] for k in others)])
+        found.append(np.einsum(f"{terms}->{operand}", gradient, *(factors[k] for k in others)))
+    return found
+
+
+def pushed_forward(
+    change: Sequence[NDArray[Any]], factors: Sequence[NDArray[Any]], structure: str
+) -> NDArray[Any]:
+    """How the filters change, to first order, where the factors change by so much."""
+    if structure == "dense":
+        return change[0]
+    total: Any = 0
+    for axis, part in enumerate(change):
+        total = total + combined([*factors[:axis], part, *factors[axis + 1 :]], structure)
+    return np.asarray(total)
+
+
+def column_axes(array: NDArray[Any], structure: str) -> tuple[int, ...]:
+    """The axes over which a column of a factor, or a dense filter, extends."""
+    return tuple(range(1, array.ndim)) if structure == "dense" else (0,)
+
+
+def normalised(array: NDArray[Any], structure: str) -> NDArray[Any]:
+    """A factor whose columns, or dense filters, have norm one."""
+    axes = column_axes(array, structure)
+    norms = np.sqrt(np.sum(array**2, axis=axes, keepdims=True))
+    if not (np.isfinite(array).all() and (norms > 0).all()):
+        raise ValueError("Filters must be finite and not zero.")
+    # What was scaled before keeps its bits.
+    is_one = np.abs(norms - 1) < 1e-15 * array.size
+    scaled: NDArray[Any] = array / np.where(is_one, 1.0, norms)
+    return scaled
+
+
+def _subscripts(n_axes: int, structure: str) -> tuple[list[str], str]:
+    """Einstein's indices of the factors, and of the filters that they make."""
+    sizes = string.ascii_lowercase[:n_axes]
+    atoms = string.ascii_uppercase[:n_axes] if structure == "kronecker" else "A" * n_axes
+    result = "".join(dict.fromkeys(atoms)) + sizes
+    return [size + atom for size, atom in zip(sizes, atoms, strict=True)], result
+
+
+def _check_shapes(arrays: list[NDArray[Any]], structure: str) -> None:
+    """Raise unless the arrays can be the factors of a dictionary of this structure."""
+    shapes = ", ".join(str(array.shape) for array in arrays)
+    if structure == "dense":
+        if len(arrays) != 1 or arrays[0].ndim < 2:
+            raise ValueError(f"Dense filters are one array (M, p_1, …, p_d), not {shapes}.")
+    elif not arrays or any(array.ndim != 2 for array in arrays):
+        raise ValueError(f"Factors are matrices, one for each axis; these have shapes {shapes}.")
+    elif structure == "separable" and len({array.shape[1] for array in arrays}) > 1:
+        raise ValueError(f"Factors of separable filters have as many columns; shapes {shapes}.")
+    if any(array.size == 0 for array in arrays):
+        raise ValueError(f"Factors must not be empty; these have shapes {shapes}.")

@@ -1,0 +1,61 @@
+"""The smooth part of an image, which sparse maps of small filters represent poorly."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.fft import dctn, idctn
+
+__all__ = ["lowpass"]
+
+
+def lowpass(
+    image: ArrayLike, strength: float = 10.0, *, channel_axis: int | None = None
+) -> NDArray[np.float64]:
+    """Return the smooth part of an image, to be subtracted before learning or coding.
+
+    It minimises ``Σ (z − y)² + strength · Σ ‖∇z‖²`` (Tikhonov), with edges mirrored: structures
+    larger than about ``2π √strength`` pixels are kept.
+
+    Parameters
+    ----------
+    image : array
+        An image with any number of axes, without missing pixels.
+    strength : float, default 10
+        How smooth the result is.
+    channel_axis : int, optional
+        An axis along which nothing is smoothed.
+
+    Returns
+    -------
+    array
+        The smooth part, of the image's shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kronlearn.convolutional import lowpass
+    >>> ramp = np.linspace(0, 1, 64) * np.ones((64, 1))
+    >>> bool(np.abs(lowpass(ramp) - ramp).max() < 0.05)
+    True
+    """
+    array = np.asarray(image)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"image has dtype {array.dtype}; pass real numbers.")
+    if array.size == 0 or not np.isfinite(array).all():
+        raise ValueError("image must be finite and not empty; fill in missing pixels first.")
+    if not 0 <= strength < math.inf:
+        raise ValueError(f"strength={strength} must be zero or more, and finite.")
+    axes = [a for a in range(array.ndim) if channel_axis is None or a != channel_axis % array.ndim]
+    spectrum = dctn(array.astype(np.float64), axes=axes, norm="ortho")
+    penalty = np.ones([1] * array.ndim)
+    for axis in axes:
+        size = array.shape[axis]
+        along = 2 - 2 * np.cos(np.pi * np.arange(size) / size)
+        penalty = penalty + strength * along.reshape(
+            [size if a == axis else 1 for a in range(array.ndim)]
+        )
+    smooth: NDArray[np.float64] = idctn(spectrum / penalty, axes=axes, norm="ortho")
+    return smooth

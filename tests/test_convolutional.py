@@ -1,0 +1,314 @@
+"""Convolutional dictionaries: coding, filters, learning."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.signal import correlate, fftconvolve
+
+import reference
+from kronlearn import use_instruction_set
+from kronlearn.convolutional import (
+    ConvolutionalDictionary,
+    SeparableConvolutionalLearning,
+    convolutional_code,
+    largest_penalty,
+    lowpass,
+    reconstruct,
+)
+from kronlearn.convolutional import filters as parts
+from kronlearn.convolutional.canvas import canvases_of, no_codes
+from kronlearn.convolutional.coding import Coder
+from kronlearn.convolutional.updates import Coded, updated
+from kronlearn.core.instruction_sets import instruction_sets
+
+STRUCTURES = ("kronecker", "separable", "dense")
+
+
+def dictionary_of(structure, shape, rng, n=2, **options):
+    """Random filters: n short ones along each axis, or as many as these have products."""
+    count = n ** len(shape)
+    if structure == "dense":
+        return ConvolutionalDictionary([rng.standard_normal((count, *shape))], structure, **options)
+    columns = n if structure == "kronecker" else count
+    factors = [rng.standard_normal((length, columns)) for length in shape]
+    return ConvolutionalDictionary(factors, structure, **options)
+
+
+def bordered(image, mask, shape):
+    """An image with unknown pixels around, and where it is known."""
+    around = [(length - 1, length - 1) for length in shape]
+    return np.pad(np.where(mask, 0, image), around), np.pad(~mask, around).astype(float)
+
+
+def convolved(maps, filters):
+    """``Σ_m d_m ∗ x_m``."""
+    return fftconvolve(maps, filters, axes=range(1, maps.ndim)).sum(axis=0)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize(
+    ("shape", "size"), [((4,), (30,)), ((4, 3), (11, 9)), ((2, 3, 2), (4, 6, 5))]
+)
+def test_codes_reach_the_lowest_objective(structure, shape, size, rng):
+    d = dictionary_of(structure, shape, rng)
+    image, mask = 5 * rng.standard_normal(size), rng.random(size) < 0.2
+    maps = convolutional_code(image, d, penalty=1.0, mask=mask, tol=1e-4)
+    y, w = bordered(image, mask, shape)
+    A = reference.convolution_matrix(d.filters, y.shape)
+    y, w, x = y.ravel(), w.ravel(), maps.toarray().astype(float).ravel()
+    best = reference.convolutional_code(y, w, A, 1.0, 2000)
+    lowest = reference.convolutional_objective(y, w, A, best, 1.0)
+    assert reference.convolutional_objective(y, w, A, x, 1.0) == pytest.approx(lowest, rel=1e-6)
+    inside = tuple(slice(length - 1, 1 - length) for length in shape)
+    bordered_shape = tuple(n + 2 * (p - 1) for n, p in zip(size, shape, strict=True))
+    expected = (A @ x).reshape(bordered_shape)[inside]
+    np.testing.assert_allclose(reconstruct(maps, d), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", instruction_sets())
+@pytest.mark.parametrize("length", [1, 5, 16, 17, 70])
+def test_codes_are_optimal_across_tiles_and_for_rows_of_any_length(name, length, rng):
+    """Filters shorter and longer than vectors and tiles; images of several tiles."""
+    d = dictionary_of("kronecker", (3, length), rng)
+    image = rng.standard_normal((70, 150))
+    with use_instruction_set(name):
+        maps = convolutional_code(image, d, penalty=1.5, tol=1e-3)
+    x = maps.toarray().astype(float)
+    y, w = bordered(image, np.zeros(image.shape, bool), d.filter_shape)
+    left = w * (y - convolved(x, d.filters))
+    gradients = np.stack([correlate(left, f, "valid") for f in d.filters])
+    assert maps.nnz > 20
+    np.testing.assert_allclose(gradients[x != 0], 1.5 * np.sign(x[x != 0]), atol=2e-3)
+    assert np.abs(gradients[x == 0]).max() <= 1.5 * 1.002
+
+
+def test_bits_do_not_depend_on_threads(rng):
+    d = dictionary_of("kronecker", (5, 5), rng, n=3)
+    image = rng.standard_normal((90, 150))
+    mask = rng.random(image.shape) < 0.3
+    one, two, five = (
+        convolutional_code(image, d, penalty=1.0, mask=mask, n_jobs=n) for n in (1, 2, 5)
+    )
+    for other in two, five:
+        np.testing.assert_array_equal(one.matrix.toarray(), other.matrix.toarray())
+    learned = [
+        SeparableConvolutionalLearning(
+            (2, 2), (5, 5), penalty=0.5, max_iter=3, random_state=0, n_jobs=n
+        ).fit(image)
+        for n in (1, 3)
+    ]
+    assert learned[0].dictionary_ == learned[1].dictionary_
+
+
+def test_no_coefficient_is_left_at_the_largest_penalty(rng):
+    d = dictionary_of("separable", (4, 4), rng)
+    image = rng.standard_normal((20, 25))
+    largest = largest_penalty(image, d)
+    assert convolutional_code(image, d, penalty=1.001 * largest).nnz == 0
+    assert convolutional_code(image, d, penalty=0.99 * largest, tol=1e-3).nnz > 0
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_units_of_the_image_do_not_matter(scale, rng):
+    d = dictionary_of("kronecker", (4, 4), rng)
+    image = rng.standard_normal((16, 18))
+    plain = convolutional_code(image, d, penalty=0.5).toarray().astype(float)
+    scaled = convolutional_code(scale * image, d, penalty=0.5 * scale, tol=0.03)
+    np.testing.assert_allclose(scaled.toarray() / scale, plain, atol=1e-2)
+
+
+def test_channels_share_maps_and_are_where_the_image_has_them(rng):
+    d = dictionary_of("kronecker", (3, 4, 4), rng, has_channels=True)
+    image = rng.standard_normal((15, 16, 3))
+    maps = convolutional_code(image, d, penalty=0.3, channel_axis=-1)
+    assert maps.map_shape == (1, 18, 19)
+    again = reconstruct(maps, d, channel_axis=-1)
+    assert again.shape == image.shape
+    first = convolutional_code(np.moveaxis(image, -1, 0), d, penalty=0.3, channel_axis=0)
+    np.testing.assert_array_equal(first.toarray(), maps.toarray())
+    assert np.std(again - image) < np.std(image)
+
+
+def test_images_of_a_list_are_coded_one_by_one(rng):
+    d = dictionary_of("dense", (3, 3), rng)
+    images = [rng.standard_normal((10, 12)), rng.standard_normal((8, 9)).astype(np.float32)]
+    together = convolutional_code(images, d, penalty=0.5, mask=[None, np.eye(8, 9, dtype=bool)])
+    alone = convolutional_code(images[1], d, penalty=0.5, mask=np.eye(8, 9, dtype=bool))
+    assert [maps.map_shape for maps in together] == [(12, 14), (10, 11)]
+    np.testing.assert_array_equal(together[1].toarray(), alone.toarray())
+
+
+def test_missing_pixels_do_not_matter(rng):
+    d = dictionary_of("kronecker", (4, 4), rng)
+    image, mask = rng.standard_normal((20, 20)), np.zeros((20, 20), bool)
+    mask[5:8, 9:14] = True
+    other = np.where(mask, np.nan, image)[:, ::1]
+    first, second = (convolutional_code(y, d, penalty=0.4, mask=mask) for y in (image, other))
+    np.testing.assert_array_equal(first.toarray(), second.toarray())
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_derivatives_of_filters_are_those_of_finite_differences(structure, rng):
+    d = dictionary_of(structure, (3, 4), rng)
+    factors = [factor.copy() for factor in d.factors]
+    towards = [rng.standard_normal(factor.shape) for factor in factors]
+    step = 1e-6
+    ahead, behind = (
+        parts.combined([f + s * t for f, t in zip(factors, towards, strict=True)], structure)
+        for s in (step, -step)
+    )
+    forward = parts.pushed_forward(towards, factors, structure)
+    np.testing.assert_allclose(forward, (ahead - behind) / (2 * step), atol=1e-8)
+    weights = rng.standard_normal(d.filters.shape)
+    back = parts.pulled_back(weights, factors, structure)
+    expected = sum(np.sum(a * b) for a, b in zip(back, towards, strict=True))
+    assert np.sum(weights * forward) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_steps_of_the_filters_lower_the_error_of_fixed_codes(structure, rng):
+    image = rng.standard_normal((40, 50))
+    d = dictionary_of(structure, (5, 5), rng)
+    (canvas,) = canvases_of(image, None, d.filter_shape, None, False)
+    images = [Coded(canvas, *Coder(d, 1.0, 0.1, 1).code(canvas, no_codes(), 5))]
+    errors = [images[0].error]
+    for _ in range(3):
+        d = updated(d, images, 1, 1)
+        np.testing.assert_allclose(np.sum(d.filters**2, axis=(1, 2)), 1)
+        left = canvas.residual(images[0].codes, d, 1)
+        images = [Coded(canvas, images[0].codes, left)]
+        errors.append(images[0].error)
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.995 * errors[0]
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_planted_filters_are_found_again(structure):
+    rng = np.random.default_rng(1)
+    planted = dictionary_of(structure, (5, 5), rng)
+    maps = (rng.random((4, 76, 86)) < 0.006) * rng.standard_normal((4, 76, 86))
+    image = convolved(maps, planted.filters)
+    start = [f + 0.6 * rng.standard_normal(f.shape) / np.sqrt(5) for f in planted.factors]
+    model = SeparableConvolutionalLearning(
+        planted.n_filters if structure != "kronecker" else (2, 2),
+        (5, 5),
+        structure=structure,
+        penalty=0.02,
+        init=ConvolutionalDictionary(start, structure),
+        max_iter=60,
+        min_improvement=0,
+    ).fit(image)
+    found, wanted = (d.filters.reshape(4, -1) for d in (model.dictionary_, planted))
+    assert np.abs(found @ wanted.T).max(axis=0).min() > 0.99
+    assert model.history_["objective"][-1] < model.history_["objective"][0]
+
+
+def test_learning_says_what_it_did_and_can_be_stopped_and_continued(rng, capsys):
+    image = rng.standard_normal((40, 40))
+    options = {"penalty": 0.5, "random_state": 0, "min_improvement": 0}
+    model = SeparableConvolutionalLearning(
+        2, (5, 5), max_iter=9, verbose=1, callback=lambda m: m.n_iter_ == 3, **options
+    ).fit(image)
+    assert (model.n_iter_, model.stop_reason_) == (3, "callback")
+    assert [len(values) for values in model.history_.values()] == [3] * 4
+    assert "Iteration 3: objective" in capsys.readouterr().out
+    maps = model.transform(image)
+    objective = (np.sum((image - model.inverse_transform(maps)) ** 2) / 2) + 0.5 * float(
+        np.abs(maps.matrix).sum()
+    )
+    assert objective <= model.history_["objective"][-1]
+    further = SeparableConvolutionalLearning(
+        2, (5, 5), max_iter=2, init=model.dictionary_, **options
+    ).fit(image)
+    assert further.history_["objective"][-1] < model.history_["objective"][0]
+
+
+def test_partial_fit_learns_from_one_image_after_the_other(rng):
+    planted = dictionary_of("kronecker", (5, 5), rng)
+    model = SeparableConvolutionalLearning((2, 2), (5, 5), penalty=0.05, random_state=0)
+    for _ in range(12):
+        maps = (rng.random((4, 50, 50)) < 0.01) * rng.standard_normal((4, 50, 50))
+        model.partial_fit(convolved(maps, planted.filters))
+    per_pixel = model.history_["objective"]
+    assert np.mean(per_pixel[-4:]) < 0.8 * np.mean(per_pixel[:4])
+
+
+def test_dictionaries_are_saved_and_compared(tmp_path, rng):
+    for structure in STRUCTURES:
+        d = dictionary_of(structure, (3, 4), rng, has_channels=True)
+        d.save(tmp_path / "d.safetensors")
+        assert ConvolutionalDictionary.load(tmp_path / "d.safetensors") == d
+    assert d != dictionary_of("dense", (3, 4), rng, has_channels=True)
+
+
+def test_lowpass_keeps_what_is_smooth_and_the_mean(rng):
+    image = rng.standard_normal((30, 40, 3))
+    smooth = lowpass(image, 5, channel_axis=-1)
+    np.testing.assert_allclose(smooth.mean(axis=(0, 1)), image.mean(axis=(0, 1)))
+    assert np.std(smooth) < 0.5 * np.std(image)
+    np.testing.assert_allclose(lowpass(image, 0), image)
+
+
+GOOD = np.ones((12, 12))
+
+
+@pytest.mark.parametrize(
+    ("images", "options", "text"),
+    [
+        ([], {}, "There are no images"),
+        (np.full((12, 12), np.nan), {}, "holds NaN or infinity; pass a mask"),
+        ([GOOD, np.full((12, 12), np.inf)], {}, "The image 1 holds NaN"),
+        (np.ones((3, 12)), {}, r"of shape \(3, 12\), is smaller than a filter of \(4, 4\)"),
+        (np.ones((12, 12, 3)), {}, "need 2 axes"),
+        (GOOD.astype(complex), {}, "pass real numbers"),
+        (GOOD, {"penalty": 0}, "penalty=0 must be positive"),
+        (GOOD, {"penalty": "much"}, "is not a number"),
+        (GOOD, {"tol": 0}, "tol=0 is not between"),
+        (GOOD, {"mask": np.ones((12, 12))}, "it is boolean"),
+        (GOOD, {"mask": np.ones((12, 11), bool)}, "mask has shape"),
+        (GOOD, {"mask": np.ones((12, 12), bool)}, "leaves no pixel"),
+        ([GOOD, GOOD], {"mask": GOOD > 0}, "2 images need a list of as many masks"),
+        (GOOD, {"channel_axis": 0}, "have no channels; leave it out"),
+        (1e39 * GOOD, {}, "too large for single precision"),
+    ],
+)
+def test_bad_input_is_refused_with_a_clear_error(images, options, text, rng):
+    d = dictionary_of("kronecker", (4, 4), rng)
+    with pytest.raises((ValueError, TypeError), match=text):
+        convolutional_code(images, d, **{"penalty": 1.0, **options})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"penalty": -1}, "penalty=-1 must be positive"),
+        ({"structure": "low-rank"}, "structure"),
+        ({"filter_shape": (0, 5)}, "filter_shape"),
+        ({"n_atoms": (2, 2, 2)}, "a number for each of the 2 axes"),
+        ({"init": np.eye(3)}, "is not a ConvolutionalDictionary"),
+        ({"max_iter": 0}, "max_iter=0 is too small"),
+    ],
+)
+def test_bad_parameters_are_refused(parameters, text):
+    model = SeparableConvolutionalLearning(**{"n_atoms": 2, "filter_shape": (5, 5), **parameters})
+    with pytest.raises((ValueError, TypeError), match=text):
+        model.fit(GOOD)
+
+
+def test_a_constant_image_and_one_of_zeros_have_codes(rng):
+    d = dictionary_of("kronecker", (4, 4), rng)
+    assert convolutional_code(np.zeros((9, 9)), d, penalty=1.0).nnz == 0
+    SeparableConvolutionalLearning(2, (4, 4), max_iter=3, random_state=0).fit(np.zeros((9, 9)))
+
+
+def test_dictionaries_refuse_factors_that_do_not_fit(rng):
+    for factors, structure, text in (
+        ([np.eye(3)[0]], "kronecker", "Factors are matrices"),
+        ([np.eye(3), np.ones((3, 2))], "separable", "as many columns"),
+        ([np.eye(3)], "round", "does not exist"),
+        ([np.zeros((3, 2))], "kronecker", "finite and not zero"),
+        ([np.ones(3)], "dense", "one array"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            ConvolutionalDictionary(factors, structure)
