@@ -409,21 +409,17 @@ def test_a_geotiff_keeps_its_place_and_its_tags(tmp_path, rng):
         np.testing.assert_array_equal(new.read(), 3 * old.read())
 
 
-def test_wavelengths_of_a_geotiff_may_have_units_beside_them(tmp_path, rng):
-    path, _ = write_cube("geotiff", tmp_path, cube_of(rng, "u2"))
-    with rasterio.open(path, "r+") as file:
-        for band in range(1, 8):
-            file.update_tags(band, wavelength_units="Nanometers")
-    np.testing.assert_array_equal(open_cube(path).wavelengths, WAVELENGTHS[:7])
-
-
 @pytest.mark.parametrize("target", [".tif", ".hdr", ".nc", ".zarr"])
 @pytest.mark.parametrize("kind", ["geotiff", "envi"])
 def test_the_place_on_earth_is_carried_from_format_to_format(kind, target, tmp_path, rng):
     path, _ = write_cube("geotiff", tmp_path, cube_of(rng, "i2"))
+    with rasterio.open(path, "r+") as file:
+        for band in range(1, 8):
+            file.update_tags(band, wavelength_units="Nanometers")
     if kind == "envi":
         path = copy(open_cube(path), tmp_path / "first.hdr")
     again = open_cube(copy(open_cube(path), tmp_path / f"out{target}"))
+    assert again.wavelength_units == "Nanometers"
     np.testing.assert_allclose(again.attributes["transform"], [30, 0, 500000, 0, -30, 5000000])
     assert rasterio.crs.CRS.from_string(again.attributes["crs"]).to_epsg() == 32633
     np.testing.assert_array_equal(again.wavelengths, WAVELENGTHS[:7])
@@ -479,8 +475,10 @@ def test_netcdf_files_keep_their_coordinates_and_packing(kind, tmp_path, rng):
         with netcdf_file(path, "a") as file:
             file.variables["radiance"].scale_factor = 0.25
             file.variables["radiance"]._FillValue = np.int16(-1)
+            file.variables["wavelength"].units = "nm"
     else:
         with h5py.File(path, "r+") as file:
+            file["wavelength"].attrs["units"] = "nm"
             file["radiance"].attrs.update(scale_factor=0.25, _FillValue=np.int16(-1))
     cube = open_cube(path)
     expected = cube.read(slice(None)).copy()
@@ -496,7 +494,7 @@ def test_netcdf_files_keep_their_coordinates_and_packing(kind, tmp_path, rng):
     again = open_cube(tmp_path / "b.nc")
     np.testing.assert_array_equal(again.read(slice(None)), expected)
     np.testing.assert_array_equal(again.wavelengths, WAVELENGTHS[:7])
-    assert again.attributes["units"] == "W"
+    assert (again.wavelength_units, again.attributes["units"]) == ("nm", "W")
     assert again.stored.axes == ("y", "x", "wavelength")
     with xr.open_dataset(tmp_path / "b.nc", engine="netcdf4") as data:
         np.testing.assert_array_equal(data.radiance, expected)
@@ -567,7 +565,7 @@ def test_coordinates_of_xarray_are_written(ending, tmp_path, rng):
     data = xr.DataArray(
         rng.standard_normal((4, 5, 6)),
         dims=("band", "lat", "lon"),
-        coords={"band": [1.5, 2, 3, 4], "lat": np.arange(5.0)},
+        coords={"band": [1.5, 2, 3, 4], "lat": ("lat", np.arange(5.0), {"units": "degrees"})},
         attrs={"units": "W"},
         name="radiance",
     )
@@ -578,9 +576,11 @@ def test_coordinates_of_xarray_are_written(ending, tmp_path, rng):
     if ending == ".nc":
         with xr.open_dataset(target, engine="netcdf4") as again:
             xr.testing.assert_equal(again.radiance, data)
+            assert again.lat.attrs == data.lat.attrs
     elif ending == ".zarr":
         with xr.open_zarr(target, consolidated=False) as again:
             xr.testing.assert_equal(again.radiance, data)
+            assert again.lat.attrs == data.lat.attrs
 
 
 def test_a_virtual_dataset_is_not_written_through(tmp_path, rng):

@@ -48,8 +48,6 @@ def info(
     """Describe a cube file."""
     output = Output(as_json, quiet)
     found = _open(path, band_axis, dataset, nodata, output)
-    attributes = found.attributes
-    units = attributes.get("wavelength units", attributes.get("wavelength_units"))
     record: dict[str, Any] = {
         "file": str(path),
         "dataset": found.stored.dataset,
@@ -61,17 +59,17 @@ def info(
         # JSON has no NaN.
         "nodata": "nan" if found.nodata is not None and np.isnan(found.nodata) else found.nodata,
         "wavelengths": found.wavelengths,
-        "wavelength_units": units,
-        "crs": attributes.get("crs"),
+        "wavelength_units": found.wavelength_units,
+        "crs": found.attributes.get("crs"),
         "bytes": math.prod(found.shape) * found.dtype.itemsize,
-        "attributes": attributes,
+        "attributes": found.attributes,
     }
     facts = [
         ("file", path),
         ("dataset", found.stored.dataset),
         ("cube", _described(found)),
         ("band axis", f"{found.band_axis}, {found.band_axis_reason}"),
-        ("wavelengths", _range(found.wavelengths, units)),
+        ("wavelengths", _range(found.wavelengths, found.wavelength_units)),
         ("coordinate system", record["crs"]),
         ("no data", found.nodata),
         ("chunks", found.chunks and times(found.chunks)),

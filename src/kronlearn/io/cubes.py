@@ -51,6 +51,8 @@ class Cube(AbstractContextManager["Cube"]):
         What the file says about the array, in plain types. ``crs`` and ``transform`` say where on
         Earth the pixels are.
     wavelengths : array of shape (bands,) or None
+    wavelength_units : str or None
+        As the file writes them: ``"nm"``, ``"Micrometers"``.
     band_axis : int or None
         The axis of the bands where it is stored; None for one band in two dimensions.
 
@@ -78,6 +80,7 @@ class Cube(AbstractContextManager["Cube"]):
         self.chunks = None if stored.chunks is None else self._turned(stored.chunks)
         waves = stored.wavelengths
         self.wavelengths = waves if waves is not None and len(waves) == self.shape[2] else None
+        self.wavelength_units = stored.wavelength_units
 
     @property
     def band_axis_is_guess(self) -> bool:

@@ -78,12 +78,13 @@ class StoredArray(AbstractContextManager["StoredArray"]):
     nodata: float | int | None = None
     #: How the numbers in the file become the values that ``read`` returns.
     packing: Packing | None = None
-    #: Names of the dimensions, and 1-D arrays by these names.
+    #: Names of the dimensions, and by these names 1-D arrays with their attributes.
     axes: tuple[str, ...] | None = None
-    coordinates: dict[str, NDArray[Any]]
+    coordinates: dict[str, tuple[NDArray[Any], dict[str, Any]]]
     #: What the file says about the array, in plain types.
     attributes: dict[str, Any]
     wavelengths: NDArray[np.float64] | None = None
+    wavelength_units: str | None = None
     #: The axis of the bands where the format has one by definition.
     band_axis: int | None = None
 

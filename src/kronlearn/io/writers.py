@@ -160,12 +160,13 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
             names[axis] = name
         return names
 
-    def coordinates(self) -> dict[str, NDArray[Any]]:
-        """Coordinates by the names of the axes of a new file, wavelengths for the bands."""
-        names, given = self.axis_names(), self.source.coordinates
+    def coordinates(self) -> dict[str, tuple[NDArray[Any], dict[str, Any]]]:
+        """Coordinates and their attributes by the names of the axes, wavelengths for the bands."""
+        names, given, cube = self.axis_names(), self.source.coordinates, self.cube
         found = {name: given[name] for name in names if name in given}
-        if self.cube.wavelengths is not None and self.cube.band_axis is not None:
-            found.setdefault(names[self.cube.band_axis], self.cube.wavelengths)
+        if cube.wavelengths is not None and cube.band_axis is not None:
+            units = {} if cube.wavelength_units is None else {"units": cube.wavelength_units}
+            found.setdefault(names[cube.band_axis], (cube.wavelengths, units))
         return found
 
     def _check_place(self) -> None:

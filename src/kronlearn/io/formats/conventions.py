@@ -88,16 +88,25 @@ def described(
         if is_short and np.dtype(values.dtype).kind in "fiu":
             numbers = np.asarray(values[...])
             vectors[other] = numbers.reshape(-1) if 1 in numbers.shape else numbers
-    found = [n for n in vectors if n.rpartition("/")[2].lower() in WAVELENGTH_NAMES]
-    waves = [vectors[n].astype(np.float64) for n in found if vectors[n].ndim == 1]
+    plain = _plain(attributes)
+    known = {n: (v, _kept(others[n])) for n, v in vectors.items() if v.ndim == 1}
+    found = [known[n] for n in known if n.rpartition("/")[2].lower() in WAVELENGTH_NAMES]
+    waves, told = found[0] if found else (None, {})
+    units = plain.get("wavelength units", plain.get("wavelength_units", told.get("units")))
     return {
         "dataset": name,
-        "attributes": _plain(attributes),
+        "attributes": plain,
         "axes": None if axes is None else tuple(axes),
-        "wavelengths": waves[0] if waves else None,
-        "coordinates": {n: v for n, v in vectors.items() if n in (axes or ()) and v.ndim == 1},
-        **_declared(_plain(attributes), np.dtype(array.dtype), scaled),
+        "wavelengths": None if waves is None else waves.astype(np.float64),
+        "wavelength_units": None if units is None else str(units),
+        "coordinates": {n: pair for n, pair in known.items() if n in (axes or ())},
+        **_declared(plain, np.dtype(array.dtype), scaled),
     }
+
+
+def _kept(array: Any) -> dict[str, Any]:
+    """The attributes of a coordinate that are true of a copy of it, too."""
+    return {k: v for k, v in _plain(getattr(array, "attrs", {})).items() if k not in NOT_KEPT}
 
 
 def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:

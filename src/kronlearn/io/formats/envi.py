@@ -49,6 +49,7 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
         "nodata": None if ignored is None else float(ignored),
         "attributes": {k: v for k, v in fields.items() if k not in _LAYOUT} | place,
         "wavelengths": None if waves is None else np.array(waves, np.float64),
+        "wavelength_units": fields.get("wavelength units"),
         "band_axis": order.index("bands"),
     }
 
@@ -114,11 +115,11 @@ def save(writer: CubeWriter, binary: Path, header: Path) -> None:
 
 def _new_fields(writer: CubeWriter) -> dict[str, Any]:
     """Header fields for a cube from another format."""
-    attributes, fields = writer.source.attributes, {"description": writer.source.name}
-    if writer.cube.wavelengths is not None:
-        units = attributes.get("wavelength_units", "Unknown")
-        fields |= {"wavelength units": units, "wavelength": writer.cube.wavelengths.tolist()}
-    return fields | geotiff.envi_fields(attributes)
+    cube, fields = writer.cube, {"description": writer.source.name}
+    if cube.wavelengths is not None:
+        units = {} if cube.wavelength_units is None else {"wavelength units": cube.wavelength_units}
+        fields |= units | {"wavelength": cube.wavelengths.tolist()}
+    return fields | geotiff.envi_fields(cube.attributes)
 
 
 def _binary_of(header: Path) -> Path:
