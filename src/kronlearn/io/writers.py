@@ -80,6 +80,8 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
             self._module.check(self)
         self._tell_losses()
         self._rows, self._next_row = temporary_place(self.path), 0
+        # Room for what the format has before its numbers.
+        self._offset = len(self._module.header(self)) if hasattr(self._module, "header") else 0
         with explaining(self.target):
             if shutil.disk_usage(self.path.parent).free < self.nbytes:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -110,7 +112,7 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
         values = np.ascontiguousarray(in_stored_order(values, self.cube.axes))
         with explaining(self.target):
             for i, part in enumerate(values.reshape(math.prod(lengths[:axis]), -1)):
-                write_at(self._file, part, (i * n_rows + start) * row_bytes)
+                write_at(self._file, part, self._offset + (i * n_rows + start) * row_bytes)
         self._next_row = stop
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
@@ -123,7 +125,9 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
                     f"{self.target}: {self._next_row} of {self.shape[0]} rows were written; the "
                     "file is not kept."
                 )
-            numbers = module_of("npy").FileArray(self._rows, self.source.shape, self.dtype)
+            numbers = module_of("npy").FileArray(
+                self._rows, self.source.shape, self.dtype, self._offset
+            )
             with (
                 closing(numbers) as self.rows,
                 atomic_write(*self._places, overwrite=self._overwrite) as places,

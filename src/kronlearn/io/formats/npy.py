@@ -6,11 +6,11 @@ pages count as memory in use.
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 import operator
 import os
-import shutil
 import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from kronlearn.io.stored import Key, Opened, StoredArray, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["FileArray", "check_size", "open_file", "save"]
+__all__ = ["FileArray", "check_size", "header", "open_file", "save"]
 
 # Numbers with gaps between them are read with their gaps up to this many bytes at a time.
 _PIECE = 1 << 18
@@ -121,12 +121,19 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     return FileArray(path, shape, dtype, offset, strides), {}
 
 
+def header(writer: CubeWriter) -> bytes:
+    """What stands before the numbers, in C order."""
+    stream, shape = io.BytesIO(), writer.source.shape
+    described = {"descr": writer.dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, described)
+    return stream.getvalue()
+
+
 def save(writer: CubeWriter, place: Path) -> None:
-    """Write the values in C order."""
-    header = {"descr": writer.dtype.str, "fortran_order": False, "shape": writer.rows.shape}
-    with open(place, "xb") as file, open(writer.rows.path, "rb") as numbers:
-        np.lib.format.write_array_header_1_0(file, header)
-        shutil.copyfileobj(numbers, file, 1 << 22)
+    """Write the header before the collected rows, which then are the file."""
+    with open(writer.rows.path, "r+b") as file:
+        file.write(header(writer))
+    os.rename(writer.rows.path, place)
 
 
 def _c_strides(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
