@@ -131,7 +131,7 @@ def test_a_clean_cube_to_compare_with_gives_measures(cube, rng):
         name = ("--dataset", "noisy") if source == "noisy.h5" else ()
         arguments = ("cube", "denoise", source, output, "--clean", clean, *name)
         record = json.loads(succeeds(*arguments, "--band-axis", 2, "--json").stdout)
-        before, after = record["quality"]["before"], record["quality"]["after"]
+        before, after = record["scores"]["before"], record["scores"]["after"]
         assert after["psnr"] > before["psnr"] + 5
         assert after["angle"] < 0.5 * before["angle"]
     np.save("other.npy", cube[:20])
@@ -148,7 +148,7 @@ def test_a_report_shows_a_band_before_and_after(cube, name):
     report = ("--report", "page.html")
     record = json.loads(succeeds(*arguments, "--clean", "cube.npy", *report, "--json").stdout)
     assert record["files"] == [name, "page.html"]
-    assert {"before", "after"} <= record["quality"].keys()
+    assert {"before", "after"} <= record["scores"].keys()
     page = Path("page.html").read_text("utf-8")
     median = int(np.argsort(record["sigma"])[6]) + 1
     assert f"Band {median} of 12 is shown" in page

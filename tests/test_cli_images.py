@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import kronlearn as kl
 from kronlearn.cli import app as cli
-from kronlearn.cli.quality import quality
+from kronlearn.cli.scores import image_scores
 from kronlearn.core.init import dct_factor
 from kronlearn.io.images import Picture, check_writable, luminance, read_picture, write_picture
 from kronlearn.io.model_files import read_file
@@ -284,7 +284,7 @@ def test_the_command_denoises_as_the_function_does(tmp_path, photo, quality):
 def test_noise_is_added_taken_out_and_told(tmp_path, photo):
     options = ["--add-noise", 20, "--seed", 3, *FAST[:4]]
     record = json.loads(succeeds("denoise", photo, "out.png", *options, "--json").stdout)
-    before, after = (record["quality"][name] for name in ("before", "after"))
+    before, after = (record["scores"][name] for name in ("before", "after"))
     assert before["psnr"] == pytest.approx(20 * np.log10(255 / 20), abs=0.5)
     assert after["psnr"] > before["psnr"] + 3
     assert after["ssim"] > before["ssim"]
@@ -308,7 +308,7 @@ def test_a_reference_is_compared_with(tmp_path, photo, rng):
     options = ["--clean", photo, *FAST[:4], "--json"]
     record = json.loads(succeeds("denoise", "noisy.png", "out.png", *options).stdout)
     expected = peak_signal_noise_ratio(image_of("uint8"), noisy)
-    assert record["quality"]["before"]["psnr"] == pytest.approx(expected)
+    assert record["scores"]["before"]["psnr"] == pytest.approx(expected)
     Image.fromarray(image_of("uint8", (48, 41))).save("wide.png")
     line = fails("denoise", "noisy.png", "new.png", "--clean", "wide.png", *FAST)
     assert "--clean wide.png is 48 × 41 grey uint8; it must be like the image, 48 × 40" in line
@@ -594,8 +594,8 @@ def test_pixels_are_dropped_to_try_it_out(tmp_path, photo):
     options = ["--drop", 0.3, "--comparison", "c.png", *FAST[:4]]
     record = json.loads(succeeds("inpaint", photo, "out.png", *options, "--json").stdout)
     assert record["missing"] == pytest.approx(0.3, abs=0.05)
-    assert record["quality"]["after"]["psnr"] > 15
-    assert "before" not in record["quality"]
+    assert record["scores"]["after"]["psnr"] > 15
+    assert "before" not in record["scores"]
     assert (tmp_path / "c.png").read_bytes().startswith(PNG)
 
 
@@ -624,7 +624,7 @@ def test_scores_take_their_range_from_the_type():
         reference = image_of(dtype)
         span = span or float(np.ptp(reference))
         other = (reference * 0.9).astype(dtype)
-        found = quality(Picture(reference), other)
+        found = image_scores(Picture(reference), other)
         wide, narrow = reference.astype(float), other.astype(float)
         expected = peak_signal_noise_ratio(wide, narrow, data_range=span)
         assert found["psnr"] == pytest.approx(expected)
@@ -634,8 +634,8 @@ def test_scores_take_their_range_from_the_type():
 
 def test_scores_of_equal_and_of_tiny_images():
     picture = Picture(image_of("uint8"))
-    assert quality(picture, picture.pixels) == {"psnr": np.inf, "ssim": 1}
+    assert image_scores(picture, picture.pixels) == {"psnr": np.inf, "ssim": 1}
     tiny = replace(picture, pixels=picture.pixels[:5, :5])
-    assert set(quality(tiny, tiny.pixels)) == {"psnr"}
+    assert set(image_scores(tiny, tiny.pixels)) == {"psnr"}
     stack = Picture(image_of("uint8", pages=3))
-    assert quality(stack, stack.pixels)["ssim"] == pytest.approx(1)
+    assert image_scores(stack, stack.pixels)["ssim"] == pytest.approx(1)

@@ -161,7 +161,9 @@ def denoise(
     ] = None,
     quality: Annotated[
         Literal["default", "fast"],
-        typer.Option(help='"fast" takes a tenth of the time and is up to 0.4 dB worse.'),
+        typer.Option(
+            metavar="NAME", help="default, or fast: a tenth of the time, up to 0.4 dB less accurate."
+        ),
     ] = "default",
     artefacts: Annotated[
         bool,
@@ -248,7 +250,7 @@ def denoise(
             "components": result.n_planes,
             "filled": result.n_filled,
             "skipped": result.n_skipped,
-            "quality": scores,
+            "scores": scores,
             "seconds": result.seconds,
             "files": [str(file) for file in files],
         }

@@ -30,14 +30,16 @@ def denoise(
         ),
     ] = None,
     noise: Annotated[
-        str,
-        typer.Option(metavar="KIND", help="gaussian, poisson, poisson-gaussian or rician."),
+        Literal["gaussian", "poisson", "poisson-gaussian", "rician"],
+        typer.Option(
+            metavar="KIND", help="Kind of noise: gaussian, poisson, poisson-gaussian or rician."
+        ),
     ] = "gaussian",
     noise_gain: Annotated[
         float | None,
         typer.Option(
             metavar="G",
-            help="Value of one count, for Poisson noise.",
+            help="Increase in value per count (photon), for Poisson noise.",
             show_default="estimated",
         ),
     ] = None,
@@ -57,8 +59,8 @@ def denoise(
         Literal["default", "fast", "best", "dictionary"],
         typer.Option(
             metavar="NAME",
-            help="fast and best take less and more time than default; dictionary, the paper's "
-            "method alone, leaves groups of similar patches out.",
+            help="fast, default, best (slower and more accurate) or dictionary (the paper's method "
+            "alone).",
         ),
     ] = "default",
     clean: opt.Clean = None,

@@ -17,7 +17,7 @@ from kronlearn.cli.checks import check_drawable, check_places, use_device
 from kronlearn.cli.errors import report
 from kronlearn.cli.options import parse_sizes
 from kronlearn.cli.output import Output, facts_table, save_figure, times
-from kronlearn.cli.quality import decibels, quality, score_facts
+from kronlearn.cli.scores import decibels, image_scores, score_facts
 from kronlearn.cli.record import thinned_history
 from kronlearn.cli.report import OF_RESULTS, Page, save_report
 from kronlearn.io.conversion import converted
@@ -214,7 +214,7 @@ def _write(
         "shape": picture.pixels.shape,
         "dtype": picture.pixels.dtype.name,
         **restored.record,
-        "quality": scores,
+        "scores": scores,
         "settings": result.settings,
         "seconds": {name.replace(" ", "_"): value for name, value in result.seconds.items()},
         "files": [str(file) for file in files],
@@ -238,7 +238,7 @@ def _scores(restored: Restored, after: Picture) -> dict[str, dict[str, float]]:
     images = {"before": restored.before, "after": after.pixels}
     if restored.mask is not None:
         del images["before"]
-    return {name: quality(restored.reference, image) for name, image in images.items()}
+    return {name: image_scores(restored.reference, image) for name, image in images.items()}
 
 
 def _page(title: str, restored: Restored, after: Picture, facts: list[tuple[str, str]]) -> Page:
