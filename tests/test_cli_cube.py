@@ -163,7 +163,7 @@ def test_a_report_shows_a_band_before_and_after(cube, name):
         (["cube.npy", "cube.npy"], "would overwrite the input"),
         (["nothing.hdr", "out.hdr"], "nothing.hdr"),
         (["cube.npy", "nowhere/out.npy"], "the folder nowhere does not exist"),
-        (["cube.npy", "out.npy", "--sigma", "loud"], "--sigma loud must be a number"),
+        (["cube.npy", "out.npy", "--sigma", "loud"], "--sigma: loud is not a noise level"),
         (["cube.npy", "out.npy", "--sigma", "1,2"], "has 2 numbers for 12 bands"),
         (["cube.npy", "out.npy", "--sigma", "words.txt"], "words.txt cannot be read as one number"),
         (["cube.npy", "out.npy", "--band-axis", "7"], "7"),
@@ -257,7 +257,7 @@ def test_patches_that_do_not_fit_are_refused(cube):
     assert "do not fit in" in fails(
         "cube", "learn", "cube.hdr", "-o", "m.safetensors", "--patch", "64x8"
     )
-    assert "--patch 8y8 is not a size" in fails(
+    assert "--patch: 8y8 is not a size" in fails(
         "cube", "learn", "cube.hdr", "-o", "m.safetensors", "--patch", "8y8"
     )
 

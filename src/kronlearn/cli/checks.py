@@ -6,11 +6,12 @@ import logging
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from kronlearn.cli.output import Output
+from kronlearn.cli.output import Output, counted
 from kronlearn.engines.selection import check_device
 
-__all__ = ["check_drawable", "check_places", "use_device"]
+__all__ = ["check_drawable", "check_places", "one_or_each", "use_device"]
 
 _COMPILING = (
     "Preparing kernels for this GPU: they are compiled at their first use, which takes some "
@@ -85,6 +86,18 @@ def use_device(
     except (ImportError, RuntimeError) as problem:
         text = str(problem).replace('device="cuda"', named)
         raise ValueError(text.replace('pass device="cpu"', otherwise)) from problem
+
+
+def one_or_each(levels: Any, count: int, noun: str) -> Any:
+    """The noise level of all channels or bands, or that of each, as --sigma has it."""
+    if levels is None:
+        return None
+    if len(levels) not in (1, count):
+        raise ValueError(
+            f"--sigma has {counted(len(levels), 'number')} for {counted(count, noun)}; give one "
+            f"number, or one per {noun}."
+        )
+    return float(levels[0]) if len(levels) == 1 else levels
 
 
 class _Announcement(logging.Handler):

@@ -47,7 +47,7 @@ def report(problem: Exception) -> int:
     # The parser's own exceptions, wherever this version of typer keeps them.
     if hasattr(problem, "format_message") and hasattr(problem, "exit_code"):
         code, text = int(problem.exit_code), str(problem.format_message())
-        text = text.replace(": Value error, ", ": ")
+        text = re.sub(r"^Invalid value for '(--[\w-]+)'.*?: (Value error, )?", r"\1: ", text)
         context = getattr(problem, "ctx", None)
         if context is not None and text.startswith(("Missing argument", "Got unexpected extra")):
             usage = context.get_usage()

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 import kronlearn as kl
 from kronlearn.cli.checks import check_drawable, check_places, use_device
 from kronlearn.cli.errors import report
-from kronlearn.cli.options import parse_sizes
 from kronlearn.cli.output import Output, facts_table, save_figure, times
-from kronlearn.cli.scores import decibels, image_scores, score_facts
 from kronlearn.cli.record import thinned_history
 from kronlearn.cli.report import OF_RESULTS, Page, save_report
+from kronlearn.cli.scores import decibels, image_scores, score_facts
 from kronlearn.io.conversion import converted
 from kronlearn.io.images import Picture, check_writable, read_picture, save_picture, write_picture
 from kronlearn.io.model_files import load_dictionary, save_dictionary
@@ -145,14 +144,12 @@ def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
         "device": given["device"],
         "full": True,
     }
-    sizes = {"--patch": given["patch"], "--atoms": given["atoms"]}
-    if given["dictionary"] is not None:
-        for option, text in sizes.items():
-            if text is not None:
-                raise ValueError(f"The dictionary sets {option}; leave it out with --dictionary.")
-        return {**arguments, "dictionary": load_dictionary(given["dictionary"])}
-    patch_size, n_atoms = (parse_sizes(option, text) for option, text in sizes.items())
-    return {**arguments, "patch_size": patch_size, "n_atoms": n_atoms}
+    if given["dictionary"] is None:
+        return {**arguments, "patch_size": given["patch"], "n_atoms": given["atoms"]}
+    for name in ("patch", "atoms"):
+        if given[name] is not None:
+            raise ValueError(f"The dictionary sets --{name}; leave it out with --dictionary.")
+    return {**arguments, "dictionary": load_dictionary(given["dictionary"])}
 
 
 def _check_colour(place: Path | None, dictionary: Any, path: Path, picture: Picture) -> None:

@@ -34,7 +34,7 @@ def show(
     quiet: opt.Quiet = False,
 ) -> None:
     """Describe and draw the dictionary in a model file."""
-    output = Output(as_json, quiet)
+    shown = Output(as_json, quiet)
     drawings = [("--picture", picture), ("--convergence", convergence)]
     check_places(drawings, [model], overwrite)
     for option, path in drawings:
@@ -47,10 +47,10 @@ def show(
             f"{model} does not say how it was learned; files that kronlearn learn writes do."
         )
     facts = dictionary_facts(dictionary)
-    output.say(model)
+    shown.say(model)
     told = {n: v for n, v in info.items() if n not in ("history", "usage")}
     # Sizes that a file tells of stand before the rest, and are those of its dictionary.
-    output.say(facts_table([*facts_of({**facts, **told, **facts}), *usage_in(info)]))
+    shown.say(facts_table([*facts_of({**facts, **told, **facts}), *usage_in(info)]))
     if picture is not None:
         from kronlearn.plots import DictionaryDisplay
 
@@ -61,8 +61,8 @@ def show(
         save_figure(convergence_figure({None: history}), convergence, overwrite)
     for _, path in drawings:
         if path is not None:
-            output.say(f"Wrote {path}")
-    output.finish({"model": str(model), **facts, "info": info})
+            shown.say(f"Wrote {path}")
+    shown.finish({"model": str(model), **facts, "info": info})
 
 
 def dictionary_facts(dictionary: Dictionary) -> dict[str, Any]:
