@@ -77,14 +77,14 @@ def _case(text: str) -> tuple[int, ...]:
 def coding(
     images: Images = None,
     cases: Annotated[
-        list[Any],
+        list[Any] | None,
         typer.Option(
             "--case",
             parser=_case,
             metavar="m,n,s",
             help="Case: m × m patches, n × n atoms, s nonzeros; repeatable.",
         ),
-    ] = [],  # noqa: B006
+    ] = None,
     threads: Annotated[
         int, typer.Option(min=1, metavar="N", help="Also compare one thread with this many.")
     ] = 1,
@@ -103,12 +103,22 @@ def learning(quick: Quick = False, as_json: Json = False, quiet: Quiet = False) 
     run_experiment("learning", locals())
 
 
+def _gpu_case(text: str) -> str:
+    if text.upper() not in tuple("ABCDEFGHI"):
+        raise typer.BadParameter(f"{text} is not a case; choose one of A to I.")
+    return text.upper()
+
+
 @bench.command("gpu")
 def gpu(
-    case: Annotated[
-        list[str] | None,
+    cases: Annotated[
+        list[Any] | None,
         typer.Option(
-            metavar="A", help="The case to measure, A to I; repeatable.", show_default="all"
+            "--case",
+            parser=_gpu_case,
+            metavar="A",
+            help="A case to measure, A to I; repeatable.",
+            show_default="all",
         ),
     ] = None,
     everything: Annotated[
@@ -125,9 +135,6 @@ def gpu(
 ) -> None:
     """Compare learning on a GPU with the processor, and coding with batched-omp."""
     given = locals()
-    from kronlearn.experiments.gpu import cases_named
-
-    given["cases"] = cases_named(given.pop("case") or ())
     use_device("cuda", Output(as_json, quiet), "bench gpu", "bench learning needs none")
     run_experiment("gpu", given)
 

@@ -78,9 +78,15 @@ def use_device(
     ``named`` is what in the command asks for a GPU, ``otherwise`` what can be done without one.
     """
     if device == "cuda":
-        logger = logging.getLogger("kronlearn.cuda")
+        logger = logging.getLogger("kronlearn.cuda.device")
+
+        def announce(record: logging.LogRecord) -> bool:
+            logger.filters = []
+            output.say(_COMPILING, aside=True)
+            return False
+
         logger.setLevel(logging.INFO)
-        logger.handlers = [_Announcement(output)]
+        logger.filters = [announce]
     try:
         check_device(device)
     except (ImportError, RuntimeError) as problem:
@@ -98,16 +104,3 @@ def one_or_each(levels: Any, count: int, noun: str) -> Any:
             f"number, or one per {noun}."
         )
     return float(levels[0]) if len(levels) == 1 else levels
-
-
-class _Announcement(logging.Handler):
-    """Tells of the first kernel that is compiled, on the error stream."""
-
-    def __init__(self, output: Output) -> None:
-        super().__init__(logging.INFO)
-        self.output = output
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Tell people, and be gone."""
-        logging.getLogger("kronlearn.cuda").removeHandler(self)
-        self.output.say(_COMPILING, aside=True)

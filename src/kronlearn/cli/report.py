@@ -25,7 +25,7 @@ from kronlearn.plots import DictionaryDisplay
 from kronlearn.plots.comparison import difference_limit, scaled, shown_range
 from kronlearn.plots.convergence import convergence_figure
 
-__all__ = ["OF_RESULTS", "Page", "render", "save_report"]
+__all__ = ["Page", "render", "save_report"]
 
 # Longer sides are shown smaller, and small images larger, by a whole number.
 _MAX_SIDE = 1600
@@ -33,9 +33,6 @@ _MIN_WIDTH = 320
 
 # A colour that few images have, so that missing pixels stand out.
 _MISSING = (214, 51, 132)
-
-#: What a page takes from ``Denoised`` or ``Inpainted`` as it is.
-OF_RESULTS = ("seconds", "settings", "dictionary", "history")
 
 
 @dataclass(frozen=True)

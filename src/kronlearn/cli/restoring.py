@@ -17,7 +17,7 @@ from kronlearn.cli.checks import check_drawable, check_places, use_device
 from kronlearn.cli.errors import report
 from kronlearn.cli.output import Output, facts_table, save_figure, times
 from kronlearn.cli.record import thinned_history
-from kronlearn.cli.report import OF_RESULTS, Page, save_report
+from kronlearn.cli.report import Page, save_report
 from kronlearn.cli.scores import decibels, image_scores, score_facts
 from kronlearn.io.conversion import converted
 from kronlearn.io.images import Picture, check_writable, read_picture, save_picture, write_picture
@@ -241,13 +241,16 @@ def _scores(restored: Restored, after: Picture) -> dict[str, dict[str, float]]:
 def _page(title: str, restored: Restored, after: Picture, facts: list[tuple[str, str]]) -> Page:
     """What the report and the comparison show: of a stack the page in the middle."""
     pages = after.shape[0] if len(after.shape) == 3 else 1
-    mask, reference = restored.mask, restored.reference
+    result, mask, reference = restored.result, restored.mask, restored.reference
     return Page(
         title=title,
         before=after.shown(restored.before),
         after=after.shown(after.pixels),
         facts=facts,
-        **{name: getattr(restored.result, name) for name in OF_RESULTS},
+        seconds=result.seconds,
+        settings=result.settings,
+        dictionary=result.dictionary,
+        history=result.history,
         missing=mask if mask is None or pages == 1 else mask[pages // 2],
         reference=None if reference is None else after.shown(reference.pixels),
         notes=[f"Page {pages // 2 + 1} of {pages} is shown."] if pages > 1 else [],
