@@ -316,6 +316,15 @@ def test_a_reference_is_compared_with(tmp_path, photo, rng):
     assert "leave --clean out" in line
 
 
+def test_a_misnamed_image_is_read_as_what_it_is(tmp_path):
+    heights = image_of("float32")
+    tifffile.imwrite("dem.png", heights)
+    np.testing.assert_array_equal(read_picture(tmp_path / "dem.png").pixels, heights)
+    np.save("heights.npy", heights)
+    Path("heights.npy").rename("heights")
+    np.testing.assert_array_equal(read_picture(tmp_path / "heights").pixels, heights)
+
+
 def test_every_channel_may_have_its_noise(tmp_path):
     Image.fromarray(image_of("uint8", colour=True)).save("in.png")
     options = ["--sigma", "5,6,7", *FAST[:4], "--json"]

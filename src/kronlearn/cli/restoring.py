@@ -29,9 +29,6 @@ __all__ = ["Restored", "restore_files", "values"]
 # In place of a file: standard input or output.
 _STANDARD = Path("-")
 
-# The first bytes of files that are told from others by their endings.
-_ENDINGS = {b"\x93NUMPY": ".npy", b"II*\0": ".tif", b"MM\0*": ".tif", b"II+\0": ".tif"}
-
 
 @dataclass(frozen=True)
 class Restored:
@@ -120,11 +117,9 @@ def _read(path: Path) -> Picture:
     """The image in a file or on standard input."""
     if path != _STANDARD:
         return read_picture(path)
-    data = sys.stdin.buffer.read()
-    ending = next((e for start, e in _ENDINGS.items() if data.startswith(start)), "")
     with TemporaryDirectory() as folder:
-        copy = Path(folder) / f"stdin{ending}"
-        copy.write_bytes(data)
+        copy = Path(folder) / "stdin"
+        copy.write_bytes(sys.stdin.buffer.read())
         return read_picture(copy)
 
 

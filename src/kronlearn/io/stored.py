@@ -248,6 +248,13 @@ def format_by_ending(path: Path) -> str | None:
     return next((name for name, (_, endings, _) in _FORMATS.items() if ending in endings), None)
 
 
+def format_by_start(path: Path) -> str | None:
+    """The format that the first bytes of a file say; None if they say none."""
+    with open(path, "rb") as file:
+        start = file.read(16)
+    return next((name for name, (*_, s) in _FORMATS.items() if start.startswith(s)), None)
+
+
 def _format_of(path: Path) -> str:
     """The format of a file or folder: what its first bytes say, or else its name."""
     named = format_by_ending(path)
@@ -265,12 +272,11 @@ def _format_of(path: Path) -> str:
         )
     if named is None and module_of("envi").header_of(path) is not None:
         return "envi"
-    with told_as(f"{path} cannot be read"), open(path, "rb") as file:
-        start = file.read(16)
-    inside = [name for name, (*_, starts) in _FORMATS.items() if start.startswith(starts)]
-    if not inside and named is None:
+    with told_as(f"{path} cannot be read"):
+        found = format_by_start(path) or named
+    if found is None:
         raise StoredArrayError(f"{path} is in no known format; kronlearn reads {KNOWN}.")
-    return inside[0] if inside else str(named)
+    return found
 
 
 def _open_path(path: Path, dataset: str | None, known: str | None = None) -> StoredArray:
