@@ -304,7 +304,7 @@ def test_other_files_hold_patches_too(tmp_path, patches):
     found = [kl.load_dictionary(tmp_path / name) for name in "012"]
     assert found[0] == found[1] == found[2]
     line = fails(2, "learn", tmp_path / "p.h5")
-    assert line.endswith("two (50, 4, 6). Name one with --dataset.")
+    assert line.endswith("two (50, 4, 6). Choose one with --dataset.")
 
 
 def test_means_are_removed_from_arrays_if_asked_for(tmp_path, patches):
@@ -327,7 +327,7 @@ def test_flat_samples_need_a_patch_shape(tmp_path, patches):
     succeeds("learn", patches, "-o", second, *options)
     assert kl.load_dictionary(first) == kl.load_dictionary(second)
     line = fails(2, "learn", flat, "-o", tmp_path / "third", *options)
-    assert "flat samples of 24 numbers; say what shape they have, --patch 8x8" in line
+    assert "flat samples of 24 numbers; give their shape, for example --patch 8x8" in line
 
 
 def test_images_are_cut_into_patches_without_their_means(tmp_path, image):
@@ -658,7 +658,7 @@ def test_show_draws_how_learning_went(tmp_path, patches, model):
     assert "atoms used" in text
     assert "by 200 patches" in text
     assert "history" not in text
-    assert "does not say how it was learned" in fails(
+    assert "has no history of its learning" in fails(
         2, "show", model, "--convergence", tmp_path / "other.png"
     )
 
@@ -685,7 +685,7 @@ def test_show_overwrites_nothing_unless_asked_to(tmp_path, model):
 def test_show_bears_what_others_wrote_into_a_file(model, info):
     save_dictionary(kl.load_dictionary(model), model, info=info)
     succeeds("show", model)
-    assert "does not say" in fails(2, "show", model, "--convergence", "curve.png")
+    assert "has no history" in fails(2, "show", model, "--convergence", "curve.png")
 
 
 def test_show_prints_nothing_that_a_terminal_would_obey(model):

@@ -136,7 +136,7 @@ def test_a_clean_cube_to_compare_with_gives_measures(cube, rng):
         assert after["angle"] < 0.5 * before["angle"]
     np.save("other.npy", cube[:20])
     arguments = ("cube", "denoise", "noisy.npy", "new.npy", "--clean", "other.npy")
-    assert "must be like noisy.npy" in fails(*arguments, "--band-axis", 2)
+    assert "must match noisy.npy" in fails(*arguments, "--band-axis", 2)
 
 
 @pytest.mark.parametrize("name", ["out.tif", "out.npy"])
@@ -170,8 +170,8 @@ def test_a_report_shows_a_band_before_and_after(cube, name):
         (["words.txt", "out.npy"], "words.txt"),
         (["cut.npy", "out.npy"], "cut.npy"),
         (["nan.npy", "out.npy"], "nan.npy contains NaN at row 3, column 4, band 5"),
-        (["cube.npy", "folder"], "folder has no extension of a known format"),
-        (["cube.npy", "folder", "--overwrite"], "folder has no extension"),
+        (["cube.npy", "folder"], "folder does not have the extension of a known format"),
+        (["cube.npy", "folder", "--overwrite"], "folder does not have the extension"),
         (["cube.npy", "folder.npy", "--overwrite"], "folder.npy is a folder"),
     ],
 )

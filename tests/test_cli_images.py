@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -182,7 +183,7 @@ def test_tiff_files_of_other_programs_are_read(tmp_path):
     assert np.array_equal(found.pixels, gray)
     assert "2 images of different sizes" in found.notes[0]
     tifffile.imwrite(path, image_of("float32", pages=4), photometric="minisblack")
-    assert "4 pages, taken as one stack" in read_picture(path).notes[0]
+    assert "4 pages, read as one stack" in read_picture(path).notes[0]
 
 
 def test_colours_become_luminance_and_transparency_is_dropped(tmp_path):
@@ -226,7 +227,7 @@ def test_damaged_files_are_refused_by_name(tmp_path, photo):
         "complex.npy": "has dtype complex128; give real numbers",
         "line.npy": "shape (5,), not an image",
         "nothing.npy": "shape (0, 5), not an image",
-        "film.gif": "it holds 2 frames",
+        "film.gif": "it has 2 frames",
     }.items():
         line = fails("denoise", tmp_path / name, "out.tif")
         assert f"{name} " in line
@@ -311,7 +312,7 @@ def test_a_reference_is_compared_with(tmp_path, photo, rng):
     assert record["scores"]["before"]["psnr"] == pytest.approx(expected)
     Image.fromarray(image_of("uint8", (48, 41))).save("wide.png")
     line = fails("denoise", "noisy.png", "new.png", "--clean", "wide.png", *FAST)
-    assert "--clean wide.png is 48 × 41 grey uint8; it must be like the image, 48 × 40" in line
+    assert "--clean wide.png is 48 × 41 grey uint8; it must match the image, 48 × 40" in line
     line = fails("denoise", photo, "new.png", "--clean", photo, "--add-noise", 3)
     assert "leave --clean out" in line
 

@@ -192,7 +192,7 @@ def denoise(
     clean: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Reference cube to report PSNR, SSIM and spectral angle against."
+            metavar="FILE", help="Reference cube, to report PSNR, SSIM and spectral angle."
         ),
     ] = None,
     report: opt.Report = None,
@@ -282,8 +282,8 @@ def _open(
     found = open_cube(path, band_axis, dataset, nodata)
     if found.band_axis_is_guess:
         output.say(
-            f"{path}: bands along axis {found.band_axis} ({found.band_axis_reason}); set another "
-            "with --band-axis."
+            f"{path}: the bands are taken to lie along axis {found.band_axis} "
+            f"({found.band_axis_reason}); --band-axis sets another."
         )
     return found
 
@@ -304,7 +304,7 @@ def _reference(clean: Path, path: Path, found: Cube, band_axis: int | None) -> C
     reference = open_cube(stored, band_axis if stored.band_axis is None else None)
     if reference.shape != found.shape:
         raise ValueError(
-            f"--clean {clean} is {_described(reference)}; it must be like {path}, "
+            f"--clean {clean} is {_described(reference)}; it must match {path}, "
             f"{_described(found)}."
         )
     return reference

@@ -72,7 +72,7 @@ def demo(
         "learned, general": learned,
     }
     rows = [_row(name, found, samples, n_jobs) for name, found in dictionaries.items()]
-    shown.say("RMSE in grey levels (0 to 255), against that of the DCT, and time to code a patch:")
+    shown.say("RMSE in grey levels (0 to 255), its change from the DCT, and time to code a patch:")
     shown.say(facts_table((row["dictionary"], _described(row, rows[0])) for row in rows))
     names = ("dictionary.png", "convergence.png", "dictionary.safetensors", "denoised.png")
     files = [output / name for name in names]

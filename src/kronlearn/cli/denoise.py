@@ -135,5 +135,5 @@ def _level(result: kl.images.Denoised, estimated: bool, added: float | None) -> 
     if added is not None:
         how += f"; {added:g} was added"
     if result.dictionary is None:
-        how += "; nothing was changed" + (", give --sigma" * estimated)
+        how += "; nothing was changed" + (" (set the level with --sigma)" * estimated)
     return f"σ = {numbers}, {how}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 
@@ -56,6 +57,8 @@ def report(problem: Exception) -> int:
                 text = "Both IN and OUT are needed."
             text = f"{text.rstrip('.')}. {usage}"
     if text:
+        # People gave paths relative to this folder.
+        text = text.replace(f"{os.getcwd()}{os.sep}", "")
         # A file name in it may hold what a terminal would obey.
         line = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
         print("Error:", line, file=sys.stderr)

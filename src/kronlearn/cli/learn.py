@@ -121,7 +121,7 @@ def learn(
         for_images = {"--stride": stride, "--samples": samples, "--colour": colour or None}
         for option, value in for_images.items():
             if value is not None:
-                raise ValueError(f"{option} is for images; an array already holds its patches.")
+                raise ValueError(f"{option} is for images; an array already contains patches.")
         data = _array_patches(arrays[0], dataset, patch)
         if remove_means:
             whole = data.read(0, len(data)).reshape(-1, *data.patch_shape)
@@ -225,8 +225,8 @@ def _array_patches(path: Path, dataset: str | None, sizes: int | tuple[int, ...]
     shape = sizes or found
     if sizes is None and len(found) == 1:
         raise ValueError(
-            f"{path} holds flat samples of {counted(found[0], 'number')}; say what shape they "
-            "have, --patch 8x8 for instance."
+            f"{path} holds flat samples of {counted(found[0], 'number')}; give their shape, for "
+            "example --patch 8x8."
         )
     if isinstance(shape, int):
         # A square patch, or a mode of its own if that fits.

@@ -128,7 +128,7 @@ Sparsity = Annotated[
 ]
 Tol = Annotated[
     float | None,
-    typer.Option(metavar="NORM", help="Largest norm that the residual of a patch may have."),
+    typer.Option(metavar="NORM", help="Largest residual norm that a patch may keep."),
 ]
 Structure = Annotated[
     Literal["general", "orthonormal"],
@@ -179,7 +179,7 @@ Dictionary = Annotated[
 ]
 Clean = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Reference image to report PSNR and SSIM against."),
+    typer.Option(metavar="FILE", help="Reference image, to report PSNR and SSIM."),
 ]
 Report = Annotated[
     Path | None,

@@ -219,7 +219,7 @@ def _reference(path: Path | None, picture: Picture) -> Picture | None:
     reference = read_picture(path)
     found, needed = (p.pixels for p in (reference, picture))
     if (found.shape, found.dtype) != (needed.shape, needed.dtype):
-        raise ValueError(f"--clean {path} is {reference}; it must be like the image, {picture}.")
+        raise ValueError(f"--clean {path} is {reference}; it must match the image, {picture}.")
     return reference
 
 

@@ -44,7 +44,7 @@ def show(
     history = history_in(info)
     if convergence is not None and history is None:
         raise ValueError(
-            f"{model} does not say how it was learned; files that kronlearn learn writes do."
+            f"{model} has no history of its learning; files written by kronlearn learn do."
         )
     facts = dictionary_facts(dictionary)
     shown.say(model)

@@ -163,7 +163,7 @@ def _tiff_picture(pixels: NDArray[Any], axes: str, page: Any) -> Picture:
         pixels, last in ("ASSOCALPHA", "UNASSALPHA"), None if profile is None else profile.value
     )
     is_stack = len(picture.shape) == 3
-    notes = (f"{picture.shape[0]} pages, taken as one stack.",) if is_stack else ()
+    notes = (f"{picture.shape[0]} pages, read as one stack.",) if is_stack else ()
     return replace(picture, notes=notes, **_georeference(page))
 
 
@@ -189,7 +189,7 @@ def _read_with_pillow(path: Path) -> Picture:
             return _split(_read_png16(path, layout), has_alpha, image.info.get("icc_profile"))
         n_frames = getattr(image, "n_frames", 1)
         if n_frames > 1 and image.format != "MPO":
-            raise ValueError(f"it holds {n_frames} frames; give one image, or a TIFF as stack")
+            raise ValueError(f"it has {n_frames} frames; give a single image, or a stack as TIFF")
         return _from_pillow(ImageOps.exif_transpose(image))
 
 

@@ -38,7 +38,7 @@ _FORMATS: dict[str, tuple[str, tuple[str, ...], tuple[bytes, ...]]] = {
     "image_folder": ("a folder of images", (), ()),
 }
 KNOWN = ", ".join(what for what, *_ in _FORMATS.values())
-_ONE_ARRAY = "is one array; leave out dataset={!r}"
+_ONE_ARRAY = "is a single array; leave out dataset={!r}"
 
 
 class StoredArrayError(ValueError):
@@ -149,7 +149,7 @@ class StoredArray(AbstractContextManager["StoredArray"]):
         with told_as(f"{self} cannot be read at [{place}]"):
             values = np.asarray(self.thing[key])
         if values.shape != expected:
-            raise self.error(f"gave numbers of shape {values.shape}, not {expected}")
+            raise self.error(f"returned values of shape {values.shape}, not {expected}")
         if self.packing is not None:
             return self.packing.unpack(values)
         return values.astype(self.dtype, copy=False)
@@ -267,8 +267,8 @@ def _format_of(path: Path) -> str:
         raise StoredArrayError(f"{path} is empty: it has 0 bytes.")
     if path.suffix.lower() == ".npz":
         raise StoredArrayError(
-            f"{path} is a NumPy archive of several arrays (.npz); pass one of them, "
-            "np.load(path)['name'], or save it as .npy, which is read a part at a time."
+            f"{path} is a NumPy archive of several arrays (.npz); save the one you need as .npy, "
+            "which is read a part at a time."
         )
     if named is None and module_of("envi").header_of(path) is not None:
         return "envi"
@@ -284,7 +284,7 @@ def _open_path(path: Path, dataset: str | None, known: str | None = None) -> Sto
     if not path.exists():
         raise StoredArrayNotFoundError(f"{path} does not exist.")
     name = known or _format_of(path)
-    words = f"cannot be read as {_FORMATS[name][0]}; it is damaged, cut off or something else"
+    words = f"cannot be read as {_FORMATS[name][0]}; it is damaged, cut off or not such a file"
     with told_as(f"{path} {words}"), ExitStack() as files:
         thing, description = module_of(name).open_file(path, dataset, files)
         is_in_file = isinstance(thing, module_of("npy").FileArray)
@@ -322,6 +322,6 @@ def _reopened(
     if (array.shape, array.dtype) != (shape, dtype):
         raise array.error(
             f"has shape {array.shape} and dtype {array.dtype} now, but had {shape} and {dtype} "
-            "when it was first opened: the file was changed"
+            "when it was first opened: the file has changed"
         )
     return array

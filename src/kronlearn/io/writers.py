@@ -75,7 +75,7 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
             need(_LIBRARIES[self.format], f"To write {self.path}")
         if self.dtype.str[1:] not in _HELD.get(self.format, self.dtype.str[1:]):
             ending = self.path.suffix
-            raise ValueError(f"{self.path}: {ending} files hold no {self.dtype} numbers.")
+            raise ValueError(f"{self.path}: {ending} files cannot hold {self.dtype} values.")
         if hasattr(self._module, "check"):
             self._module.check(self)
         self._tell_losses()
@@ -102,9 +102,9 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
         is_next = start == self._next_row and stop <= n_rows
         if not is_next or values.shape != (stop - start, n_columns, n_bands):
             raise ValueError(
-                f"rows {start} to {stop} with values of shape {values.shape} were given to write; "
-                f"rows from {self._next_row} to {n_rows} at most are next, of shape (rows, "
-                f"{n_columns}, {n_bands})."
+                f"write was given rows {start} to {stop} and values of shape {values.shape}; the "
+                f"next rows start at {self._next_row} and end at {n_rows} at most, with values of "
+                f"shape (rows, {n_columns}, {n_bands})."
             )
         values = converted(values, self.dtype, self.nodata, str(self.target))
         lengths, axis = self.source.shape, self.cube.axes[0]
@@ -122,8 +122,8 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
                 return
             if self._next_row < self.shape[0]:
                 raise ValueError(
-                    f"{self.target}: {self._next_row} of {self.shape[0]} rows were written; the "
-                    "file is not kept."
+                    f"{self.target}: only {self._next_row} of {self.shape[0]} rows were written; "
+                    "the file was not created."
                 )
             numbers = module_of("npy").FileArray(
                 self._rows, self.source.shape, self.dtype, self._offset
@@ -180,15 +180,17 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
         if replaced and replaced != read:
             # The header of an ENVI file, for one, would no longer belong to its numbers.
             raise ValueError(
-                f"{self.path} would replace {replaced.pop()}, which the cube is read from, but not "
-                "all of its files; give another name."
+                f"Writing {self.path} would replace {replaced.pop()} but not the other files that "
+                "the cube is read from; give another name."
             )
         check_targets(self._places, self._overwrite)
         writes_folder = hasattr(self._module, "check_replaceable") and self.path.suffix != ".zip"
         if self.path.is_dir() and not writes_folder:
             raise IsADirectoryError(f"{self.path} is a folder; give the name of a file.")
         if self.path.is_file() and writes_folder:
-            raise NotADirectoryError(f"{self.path} is a file; a folder is to be written there.")
+            raise NotADirectoryError(
+                f"{self.path} is a file; this format needs a folder, so give another name."
+            )
         if self.path.is_dir():
             self._module.check_replaceable(self.path)
 
@@ -225,4 +227,4 @@ def _format_for(path: Path, source: StoredArray) -> str:
         return "envi"
     if source.format in ("envi", "image_folder") and not ending:
         return source.format
-    raise ValueError(f"{path} has no extension of a known format: {KNOWN}.")
+    raise ValueError(f"{path} does not have the extension of a known format: {KNOWN}.")

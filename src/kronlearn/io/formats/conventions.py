@@ -55,15 +55,15 @@ def choose(name: str, found: Mapping[str, Any], dataset: str | None) -> str:
         arrays = {k: v for k, v in numeric.items() if len(v.shape) >= 2 and math.prod(v.shape) > 0}
         most = max((len(v.shape) for v in arrays.values()), default=0)
         fitting = [k for k, v in arrays.items() if len(v.shape) == most]
-        problem = "holds no array of numbers with two dimensions or more"
+        problem = "has no numeric array with two dimensions or more"
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        problem = "holds several arrays that could be meant"
+        problem = "has several arrays that could be meant"
     listing = ", ".join(f"{k} {tuple(v.shape)}" for k, v in list(numeric.items())[:12])
     listing = listing + (", …" if len(numeric) > 12 else "") or "none"
     raise StoredArrayError(
-        f"{name} {problem}; its arrays of numbers are: {listing}. Name one with dataset= (for "
+        f"{name} {problem}; its numeric arrays are: {listing}. Choose one with dataset= (for "
         "samples: kronlearn.io.stored.open_array(path, dataset=...))."
     )
 
@@ -166,7 +166,7 @@ def _declared(attributes: Mapping[str, Any], dtype: np.dtype[Any], scaled: bool)
         return {"nodata": nodata}
     scale = 1.0 if scale is None else float(scale)
     if scale == 0 or not math.isfinite(scale):
-        raise ValueError(f"scale_factor = {scale} makes no sense")
+        raise ValueError(f"scale_factor = {scale} is neither positive nor negative")
     native = dtype.newbyteorder("=")
     if str(attributes.get("_Unsigned", "false")).lower() == "true" and native.kind == "i":
         native = np.dtype(f"u{native.itemsize}")

@@ -63,7 +63,9 @@ def _fields(spy: Any, header: Path) -> dict[str, Any]:
         fields[_SYSTEM] = f"{{{','.join(fields[_SYSTEM])}}}"
     spy.check_compatibility(fields)
     if fields.get("file compression", "0") != "0":
-        raise StoredArrayError(f"{header}: compressed files cannot be read; decompress it.")
+        raise StoredArrayError(
+            f"{header}: compressed ENVI files cannot be read; decompress it first."
+        )
     for name, allowed in (("interleave", tuple(_ORDERS)), ("byte order", ("0", "1"))):
         if fields[name].lower() not in allowed:
             raise StoredArrayError(
@@ -130,6 +132,6 @@ def _binary_of(header: Path) -> Path:
         if candidate.is_file() and candidate != header:
             return candidate
     raise StoredArrayError(
-        f"{header}: the file with the numbers is not beside it; looked for {stem.name} with no "
-        f"ending or one of {', '.join(BINARY_ENDINGS)}."
+        f"{header} has no data file beside it; looked for {stem.name} without an extension or with "
+        f"one of {', '.join(BINARY_ENDINGS)}."
     )

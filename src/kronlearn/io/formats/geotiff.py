@@ -101,7 +101,7 @@ def save(writer: CubeWriter, place: Path) -> None:
         with rasterio.open(place) as file:
             for window, bands in _windows(writer):
                 if not np.array_equal(file.read(window=window), bands, equal_nan=True):
-                    raise OSError("what was written cannot be read again")
+                    raise OSError("the values could not be read back")
 
 
 def _windows(writer: CubeWriter, height: int = 1) -> Iterator[tuple[Any, Any]]:

@@ -85,8 +85,8 @@ class FileArray:
             got = os.preadv(self._descriptor, [view], place)
             if got == 0:
                 raise StoredArrayError(
-                    f"{self.path} is cut off: it ends at byte {place}, before the numbers that its "
-                    "header announces; it was changed since it was opened."
+                    f"{self.path} is cut off: it ends at byte {place}, before the end of the "
+                    "data; the file was changed after it was opened."
                 )
             view, place = view[got:], place + got
         return content
@@ -102,9 +102,9 @@ def check_size(array: StoredArray) -> None:
     needed = thing.offset + thing.span(thing.shape, thing.strides)
     # A header with a wrong shape is found where there is nothing but a header and numbers.
     if size < needed or (size > needed and array.format in ("npy", "envi")):
-        problem = "is cut off" if size < needed else "has a header that does not fit"
+        problem = "is cut off" if size < needed else "does not match its header"
         raise array.error(
-            f"{problem}: {thing.path.name} has {size} bytes, where shape {array.shape} and dtype "
+            f"{problem}: {thing.path.name} has {size} bytes, but shape {array.shape} and dtype "
             f"{thing.dtype.name} need {needed}"
         )
 
