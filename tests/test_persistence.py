@@ -296,10 +296,10 @@ def test_the_files_of_other_programs_are_refused(path, metadata):
         ({"factors.1": TENSOR}, "has factors.1"),
         ({"factors.0": TENSOR, "extra": TENSOR}, "no others; it has extra, factors.0"),
         ({"factors.00": TENSOR}, "has factors.00"),
-        ({"factors.0": TENSOR.astype(np.int64)}, "all float32 or all float64; they are int64"),
+        ({"factors.0": TENSOR.astype(np.int64)}, "all be float32 or all float64; they are int64"),
         (
             {"factors.0": TENSOR, "factors.1": TENSOR.astype(np.float64)},
-            "all float32 or all float64; they are float32, float64",
+            "all be float32 or all float64; they are float32, float64",
         ),
         ({"factors.0": 2 * TENSOR}, r"valid dictionary: Column 0 of factors\[0\] has norm 2"),
         ({"factors.0": np.array([[np.nan]])}, r"factors\[0\] holds nan"),
