@@ -11,7 +11,10 @@ from typing import Any
 from kronlearn.cli.output import Output, counted
 from kronlearn.engines.selection import check_device
 
-__all__ = ["check_drawable", "check_places", "one_or_each", "use_device"]
+__all__ = ["check_places", "one_or_each", "use_device"]
+
+# Options for files that matplotlib writes.
+_DRAWINGS = ("--comparison", "--convergence", "--picture")
 
 _COMPILING = (
     "Preparing kernels for this GPU: they are compiled at their first use, which takes some "
@@ -50,13 +53,13 @@ def check_places(
             raise ValueError(
                 f"{option} {path} already exists; give another name, or --overwrite to replace it."
             )
+        if option in _DRAWINGS:
+            _check_drawable(option, path)
         taken[path.resolve()] = f"the file of {option}"
 
 
-def check_drawable(option: str, path: Path | None) -> None:
+def _check_drawable(option: str, path: Path) -> None:
     """Raise ValueError for a file whose ending matplotlib has no format for."""
-    if path is None:
-        return
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     known = FigureCanvasAgg.get_supported_filetypes()

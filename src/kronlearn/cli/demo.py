@@ -42,8 +42,6 @@ def demo(
     denoised.png.
     """
     shown = Output(as_json, quiet)
-    if output.exists() and not output.is_dir():
-        raise ValueError(f"--output {output} is a file; give the name of a folder.")
     output.mkdir(parents=True, exist_ok=True)
     image = data.camera().astype(np.float32)
     patches, _ = kl.images.extract_patches(image, PATCH, 8 if quick else 4, remove_means=True)

@@ -40,6 +40,13 @@ def parse_sizes(text: str) -> int | tuple[int, ...]:
     return sizes[0] if len(sizes) == 1 else sizes
 
 
+def parse_folder(text: str) -> Path:
+    """A folder, which may be new."""
+    if Path(text).is_file():
+        raise typer.BadParameter(f"{text} is a file; give the name of a folder.")
+    return Path(text)
+
+
 def parse_counts(text: str) -> list[int]:
     """``1,2,4`` as [1, 2, 4]."""
     if not re.fullmatch(r" *[1-9]\d* *(, *[1-9]\d* *)*", text):
@@ -83,7 +90,10 @@ Device = Annotated[
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Use little data and few repetitions.")]
 Folder = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write to.")
+    Path,
+    typer.Option(
+        "--output", "-o", parser=parse_folder, metavar="FOLDER", help="The folder to write to."
+    ),
 ]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", "-f", help="Replace files that already exist.")

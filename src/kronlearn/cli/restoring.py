@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kronlearn as kl
-from kronlearn.cli.checks import check_drawable, check_places, use_device
+from kronlearn.cli.checks import check_places, use_device
 from kronlearn.cli.errors import report
 from kronlearn.cli.output import Output, facts_table, save_figure, times
 from kronlearn.cli.record import thinned_history
@@ -83,7 +83,6 @@ def restore_files(
     read = [path for path in (clean, given["dictionary"], read_too, *inputs) if path]
     outputs = [("OUT", place) for _, place in pairs if not to_standard]
     check_places([*outputs, *extras.items()], read, given["overwrite"])
-    check_drawable("--comparison", given["comparison"])
     arguments = _arguments(given)
     records = []
     for path, place in pairs:

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from kronlearn.cli import options as opt
-from kronlearn.cli.checks import check_drawable, check_places
+from kronlearn.cli.checks import check_places
 from kronlearn.cli.output import Output, facts_of, facts_table, save_figure
 from kronlearn.cli.record import history_in, usage_in
 from kronlearn.core.dictionary import Dictionary
@@ -37,8 +37,6 @@ def show(
     shown = Output(as_json, quiet)
     drawings = [("--picture", picture), ("--convergence", convergence)]
     check_places(drawings, [model], overwrite)
-    for option, path in drawings:
-        check_drawable(option, path)
     dictionary = load_dictionary(model)
     _, info = read_file(model, "dictionary")
     history = history_in(info)
