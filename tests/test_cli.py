@@ -727,6 +727,4 @@ def test_the_demo_beats_the_dct_and_writes_pictures_and_a_model(tmp_path):
 
 def test_a_file_is_refused_as_the_folder_to_write_to(model):
     for command in (["demo"], ["reproduce", "figure1"]):
-        assert "--output: Directory 'model.safetensors' is a file" in fails(
-            2, *command, "-o", model
-        )
+        assert "is a file; give the name of a folder" in fails(2, *command, "-o", model)
