@@ -5,5 +5,4 @@ cd "$(dirname "$0")/.." || exit 1
 python -m pip install '.[test,cuda13]' || exit 1
 python -m pytest -q -m "slow or not slow" -k "[cuda" tests/test_cuda*.py
 checked=$?
-python experiments/gpu_random.py || checked=1
 kronlearn bench gpu --all --csv "${1:-experiments/gpu.csv}" && exit $checked

@@ -131,12 +131,12 @@ def test_a_clean_cube_to_compare_with_gives_measures(cube, rng):
         name = ("--dataset", "noisy") if source == "noisy.h5" else ()
         arguments = ("cube", "denoise", source, output, "--clean", clean, *name)
         record = json.loads(succeeds(*arguments, "--band-axis", 2, "--json").stdout)
-        before, after = record["quality"]["before"], record["quality"]["after"]
+        before, after = record["scores"]["before"], record["scores"]["after"]
         assert after["psnr"] > before["psnr"] + 5
         assert after["angle"] < 0.5 * before["angle"]
     np.save("other.npy", cube[:20])
     arguments = ("cube", "denoise", "noisy.npy", "new.npy", "--clean", "other.npy")
-    assert "must be like noisy.npy" in fails(*arguments, "--band-axis", 2)
+    assert "must match noisy.npy" in fails(*arguments, "--band-axis", 2)
 
 
 @pytest.mark.parametrize("name", ["out.tif", "out.npy"])
@@ -148,7 +148,7 @@ def test_a_report_shows_a_band_before_and_after(cube, name):
     report = ("--report", "page.html")
     record = json.loads(succeeds(*arguments, "--clean", "cube.npy", *report, "--json").stdout)
     assert record["files"] == [name, "page.html"]
-    assert {"before", "after"} <= record["quality"].keys()
+    assert {"before", "after"} <= record["scores"].keys()
     page = Path("page.html").read_text("utf-8")
     median = int(np.argsort(record["sigma"])[6]) + 1
     assert f"Band {median} of 12 is shown" in page
@@ -163,15 +163,15 @@ def test_a_report_shows_a_band_before_and_after(cube, name):
         (["cube.npy", "cube.npy"], "would overwrite the input"),
         (["nothing.hdr", "out.hdr"], "nothing.hdr"),
         (["cube.npy", "nowhere/out.npy"], "the folder nowhere does not exist"),
-        (["cube.npy", "out.npy", "--sigma", "loud"], "--sigma loud must be a number"),
+        (["cube.npy", "out.npy", "--sigma", "loud"], "--sigma: loud is not a noise level"),
         (["cube.npy", "out.npy", "--sigma", "1,2"], "has 2 numbers for 12 bands"),
         (["cube.npy", "out.npy", "--sigma", "words.txt"], "words.txt cannot be read as one number"),
         (["cube.npy", "out.npy", "--band-axis", "7"], "7"),
         (["words.txt", "out.npy"], "words.txt"),
         (["cut.npy", "out.npy"], "cut.npy"),
         (["nan.npy", "out.npy"], "nan.npy contains NaN at row 3, column 4, band 5"),
-        (["cube.npy", "folder"], "folder has no extension of a known format"),
-        (["cube.npy", "folder", "--overwrite"], "folder has no extension"),
+        (["cube.npy", "folder"], "folder does not have the extension of a known format"),
+        (["cube.npy", "folder", "--overwrite"], "folder does not have the extension"),
         (["cube.npy", "folder.npy", "--overwrite"], "folder.npy is a folder"),
     ],
 )
@@ -257,7 +257,7 @@ def test_patches_that_do_not_fit_are_refused(cube):
     assert "do not fit in" in fails(
         "cube", "learn", "cube.hdr", "-o", "m.safetensors", "--patch", "64x8"
     )
-    assert "--patch 8y8 is not a size" in fails(
+    assert "--patch: 8y8 is not a size" in fails(
         "cube", "learn", "cube.hdr", "-o", "m.safetensors", "--patch", "8y8"
     )
 

@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 import kronlearn as kl
 from kronlearn.cli import app as cli
-from kronlearn.cli.quality import quality
+from kronlearn.cli.scores import image_scores
 from kronlearn.core.init import dct_factor
 from kronlearn.io.images import Picture, check_writable, luminance, read_picture, write_picture
 from kronlearn.io.model_files import read_file
@@ -182,7 +183,7 @@ def test_tiff_files_of_other_programs_are_read(tmp_path):
     assert np.array_equal(found.pixels, gray)
     assert "2 images of different sizes" in found.notes[0]
     tifffile.imwrite(path, image_of("float32", pages=4), photometric="minisblack")
-    assert "4 pages, taken as one stack" in read_picture(path).notes[0]
+    assert "4 pages, read as one stack" in read_picture(path).notes[0]
 
 
 def test_colours_become_luminance_and_transparency_is_dropped(tmp_path):
@@ -226,7 +227,7 @@ def test_damaged_files_are_refused_by_name(tmp_path, photo):
         "complex.npy": "has dtype complex128; give real numbers",
         "line.npy": "shape (5,), not an image",
         "nothing.npy": "shape (0, 5), not an image",
-        "film.gif": "it holds 2 frames",
+        "film.gif": "it has 2 frames",
     }.items():
         line = fails("denoise", tmp_path / name, "out.tif")
         assert f"{name} " in line
@@ -284,7 +285,7 @@ def test_the_command_denoises_as_the_function_does(tmp_path, photo, quality):
 def test_noise_is_added_taken_out_and_told(tmp_path, photo):
     options = ["--add-noise", 20, "--seed", 3, *FAST[:4]]
     record = json.loads(succeeds("denoise", photo, "out.png", *options, "--json").stdout)
-    before, after = (record["quality"][name] for name in ("before", "after"))
+    before, after = (record["scores"][name] for name in ("before", "after"))
     assert before["psnr"] == pytest.approx(20 * np.log10(255 / 20), abs=0.5)
     assert after["psnr"] > before["psnr"] + 3
     assert after["ssim"] > before["ssim"]
@@ -308,18 +309,27 @@ def test_a_reference_is_compared_with(tmp_path, photo, rng):
     options = ["--clean", photo, *FAST[:4], "--json"]
     record = json.loads(succeeds("denoise", "noisy.png", "out.png", *options).stdout)
     expected = peak_signal_noise_ratio(image_of("uint8"), noisy)
-    assert record["quality"]["before"]["psnr"] == pytest.approx(expected)
+    assert record["scores"]["before"]["psnr"] == pytest.approx(expected)
     Image.fromarray(image_of("uint8", (48, 41))).save("wide.png")
     line = fails("denoise", "noisy.png", "new.png", "--clean", "wide.png", *FAST)
-    assert "--clean wide.png is 48 × 41 grey uint8; it must be like the image, 48 × 40" in line
+    assert "--clean wide.png is 48 × 41 grey uint8; it must match the image, 48 × 40" in line
     line = fails("denoise", photo, "new.png", "--clean", photo, "--add-noise", 3)
     assert "leave --clean out" in line
 
 
-@pytest.mark.parametrize("sigma", [["--sigma", "5,6,7"], ["--sigma", 5, "--sigma", "6,7"]])
-def test_every_channel_may_have_its_noise(tmp_path, sigma):
+def test_a_misnamed_image_is_read_as_what_it_is(tmp_path):
+    heights = image_of("float32")
+    tifffile.imwrite("dem.png", heights)
+    np.testing.assert_array_equal(read_picture(tmp_path / "dem.png").pixels, heights)
+    np.save("heights.npy", heights)
+    Path("heights.npy").rename("heights")
+    np.testing.assert_array_equal(read_picture(tmp_path / "heights").pixels, heights)
+
+
+def test_every_channel_may_have_its_noise(tmp_path):
     Image.fromarray(image_of("uint8", colour=True)).save("in.png")
-    record = json.loads(succeeds("denoise", "in.png", "o.png", *sigma, *FAST[:4], "--json").stdout)
+    options = ["--sigma", "5,6,7", *FAST[:4], "--json"]
+    record = json.loads(succeeds("denoise", "in.png", "o.png", *options).stdout)
     assert record["sigma"] == [5, 6, 7]
     assert record["sigma_estimated"] is False
 
@@ -445,15 +455,16 @@ def test_a_missing_name_is_answered_with_the_usage(photo):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--sigma", "loud"], "--sigma loud must be a number, 0 or greater"),
-        (["--sigma", "-1"], "--sigma -1 must be a number, 0 or greater"),
-        (["--sigma", "nan"], "must be a number"),
+        (["--sigma", "loud"], "--sigma: loud is not a noise level; give a number, 0 or greater"),
+        (["--sigma", "-1"], "--sigma: -1 is not a noise level"),
+        (["--sigma", "nan"], "nan is not a noise level"),
         (["--sigma", "1,2"], "--sigma has 2 numbers for 1 channel;"),
-        (["--patch", "8y8"], "--patch 8y8 is not a size"),
+        (["--patch", "8y8"], "--patch: 8y8 is not a size"),
         (["--patch", "99x99", "--sigma", "9"], "99"),
+        (["--noise", "salt"], "'gaussian', 'poisson', 'poisson-gaussian', 'rician'"),
         (["--report", "."], "--report . is a folder"),
         (["--report", "no/r.html"], "the folder no does not exist"),
-        (["--add-noise", "-3"], "--add-noise -3 must be a number, 0 or greater"),
+        (["--add-noise", "-3"], "--add-noise: -3 is not a noise level"),
     ],
 )
 def test_bad_options_are_refused(photo, options, message):
@@ -532,8 +543,8 @@ def test_a_georeferenced_image_stays_one_and_missing_data_is_no_brightness(tmp_p
     extra = [(code, *tag, True) for code, tag in tags.items()]
     tifffile.imwrite("dem.tif", heights, extratags=extra, metadata=None)
     line = fails("denoise", "dem.tif", "out.tif")
-    assert "dem.tif: 16 pixels without data (nodata -9999)" in line
-    assert "kronlearn cube denoise leaves them out" in line
+    assert "dem.tif: the image has 16 pixels without data (nodata -9999)" in line
+    assert "kronlearn cube denoise skips such pixels" in line
     succeeds("inpaint", "dem.tif", "filled.tif", "--missing", -9999, *FAST)
     succeeds("denoise", "filled.tif", "out.tif", *FAST)
     for name in ("filled.tif", "out.tif"):
@@ -594,8 +605,8 @@ def test_pixels_are_dropped_to_try_it_out(tmp_path, photo):
     options = ["--drop", 0.3, "--comparison", "c.png", *FAST[:4]]
     record = json.loads(succeeds("inpaint", photo, "out.png", *options, "--json").stdout)
     assert record["missing"] == pytest.approx(0.3, abs=0.05)
-    assert record["quality"]["after"]["psnr"] > 15
-    assert "before" not in record["quality"]
+    assert record["scores"]["after"]["psnr"] > 15
+    assert "before" not in record["scores"]
     assert (tmp_path / "c.png").read_bytes().startswith(PNG)
 
 
@@ -624,7 +635,7 @@ def test_scores_take_their_range_from_the_type():
         reference = image_of(dtype)
         span = span or float(np.ptp(reference))
         other = (reference * 0.9).astype(dtype)
-        found = quality(Picture(reference), other)
+        found = image_scores(Picture(reference), other)
         wide, narrow = reference.astype(float), other.astype(float)
         expected = peak_signal_noise_ratio(wide, narrow, data_range=span)
         assert found["psnr"] == pytest.approx(expected)
@@ -634,8 +645,8 @@ def test_scores_take_their_range_from_the_type():
 
 def test_scores_of_equal_and_of_tiny_images():
     picture = Picture(image_of("uint8"))
-    assert quality(picture, picture.pixels) == {"psnr": np.inf, "ssim": 1}
+    assert image_scores(picture, picture.pixels) == {"psnr": np.inf, "ssim": 1}
     tiny = replace(picture, pixels=picture.pixels[:5, :5])
-    assert set(quality(tiny, tiny.pixels)) == {"psnr"}
+    assert set(image_scores(tiny, tiny.pixels)) == {"psnr"}
     stack = Picture(image_of("uint8", pages=3))
-    assert quality(stack, stack.pixels)["ssim"] == pytest.approx(1)
+    assert image_scores(stack, stack.pixels)["ssim"] == pytest.approx(1)

@@ -86,8 +86,8 @@ def test_learning_on_a_gpu_ends_as_on_the_processor(on_gpu: Any) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS[1:3], ids=command_name)
 def test_images_are_restored_on_a_gpu_as_on_the_processor(on_gpu: Any, command: list[str]) -> None:
-    expected = found_by(*command, "--patch", "4x4")["quality"]["after"]["psnr"]
-    found = found_by(*command, "--patch", "4x4", "--device", "cuda")["quality"]["after"]["psnr"]
+    expected = found_by(*command, "--patch", "4x4")["scores"]["after"]["psnr"]
+    found = found_by(*command, "--patch", "4x4", "--device", "cuda")["scores"]["after"]["psnr"]
     # In so small an image a patch that is coded with another atom counts.
     assert abs(found - expected) < 0.5
 
@@ -139,7 +139,7 @@ def test_the_benchmark_of_a_gpu_measures_learning_and_coding(
 def test_the_benchmark_of_a_gpu_refuses_a_case_that_there_is_not() -> None:
     result = run("bench", "gpu", "--case", "Z")
     assert result.exit_code == 2
-    assert "--case Z does not exist; choose one of A, B, C, D, E, F, G, H, I." in result.stderr
+    assert "--case: Z is not a case; choose one of A to I." in result.stderr
 
 
 @pytest.mark.parametrize("problem", [ImportError("no triton"), OSError("no libcudart")])

@@ -121,7 +121,7 @@ def test_a_file_that_changed_is_not_opened_again(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((4, 5), "f4"))
     content = pickle.dumps(open_array(tmp_path / "a.npy"))
     np.save(tmp_path / "a.npy", np.zeros((4, 6), "f4"))
-    with pytest.raises(StoredArrayError, match=r"a\.npy .*the file was changed"):
+    with pytest.raises(StoredArrayError, match=r"a\.npy .*the file has changed"):
         pickle.loads(content)
 
 
@@ -251,7 +251,7 @@ def test_what_is_one_array_takes_no_name(kind, tmp_path, rng):
         # The array alone, without its group.
         path = path / "radiance"
     for thing, name in ((path, path.name), (expected, "ndarray")):
-        with pytest.raises(StoredArrayError, match=f"{name} is one array; leave out dataset='x'"):
+        with pytest.raises(StoredArrayError, match=f"{name} is a single array; .* dataset='x'"):
             open_array(thing, "x")
 
 
@@ -398,7 +398,7 @@ def test_an_envi_header_that_makes_no_sense_is_refused(field, value, words, tmp_
 def test_an_envi_header_needs_its_file(tmp_path, rng):
     path, _ = write_cube("envi", tmp_path, cube_of(rng, "u2"))
     path.with_suffix(".img").unlink()
-    with pytest.raises(StoredArrayError, match=r"cube\.hdr: the file with the numbers is not"):
+    with pytest.raises(StoredArrayError, match=r"cube\.hdr has no data file beside it"):
         open_array(path)
 
 
@@ -433,8 +433,8 @@ def test_images_of_a_folder_are_alike(tmp_path, rng):
     from PIL import Image
 
     for image, words in (
-        (np.zeros((13, 12), "u2"), r"band3\.png is an image of 13 × 12 .*band1\.png of 13 × 11"),
-        (np.zeros((13, 11), "u1"), r"band3\.png is an image of 13 × 11 grey uint8"),
+        (np.zeros((13, 12), "u2"), r"band3\.png is 13 × 12 .*band1\.png is 13 × 11"),
+        (np.zeros((13, 11), "u1"), r"band3\.png is 13 × 11 grey uint8"),
         (np.zeros((13, 11, 3), "u1"), r"band3\.png is not a grey image"),
     ):
         Image.fromarray(image).save(path / "band3.png")
@@ -544,9 +544,7 @@ def test_too_little_memory_is_not_taken_for_a_damaged_file(kind, tmp_path, rng):
 
 def test_an_archive_of_numpy_is_told_what_it_is(tmp_path):
     np.savez(tmp_path / "a.npz", samples=np.zeros((3, 4, 4)))
-    with pytest.raises(
-        StoredArrayError, match=r"a\.npz is a NumPy archive.*np\.load\(path\)\['name'\]"
-    ):
+    with pytest.raises(StoredArrayError, match=r"a\.npz is a NumPy archive.*save the one you need"):
         open_array(tmp_path / "a.npz")
 
 

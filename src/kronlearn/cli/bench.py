@@ -10,7 +10,7 @@ import rich.table
 import typer
 
 from kronlearn.cli.checks import use_device
-from kronlearn.cli.options import Json, Quick, Quiet, parse_case, parse_counts
+from kronlearn.cli.options import Json, Quick, Quiet, parse_counts, parse_sizes
 from kronlearn.cli.output import Output
 from kronlearn.experiments.report import Report, Table
 
@@ -40,21 +40,21 @@ Cube = Annotated[
 
 def run_experiment(name: str, given: dict[str, Any]) -> None:
     """Call ``run`` of a module of kronlearn.experiments with what a command was given."""
-    output = Output(given.pop("as_json"), given.pop("quiet"))
+    shown = Output(given.pop("as_json"), given.pop("quiet"))
     if given.get("quick"):
-        output.say("A quick run: too little data for conclusions.")
+        shown.say("A quick run: too little data for conclusions.")
     run = import_module(f"kronlearn.experiments.{name}").run
-    print_report(run(**given, progress=output.progress), output)
+    print_report(run(**given, progress=shown.progress), shown)
 
 
-def print_report(report: Report, output: Output) -> None:
+def print_report(report: Report, shown: Output) -> None:
     """Print a report for people or for programs."""
     for part in report.shown:
-        output.say(part if isinstance(part, str) else _shown(part))
-    output.finish(report.record)
+        shown.say(part if isinstance(part, str) else _table(part))
+    shown.finish(report.record)
 
 
-def _shown(table: Table) -> rich.table.Table:
+def _table(table: Table) -> rich.table.Table:
     """A table for a terminal, numbers to the right."""
     shown = rich.table.Table(title=table.title, title_justify="left")
     for column, heading in enumerate(table.headings):
@@ -65,13 +65,24 @@ def _shown(table: Table) -> rich.table.Table:
     return shown
 
 
+def _case(text: str) -> tuple[int, ...]:
+    """``8,16,6`` as (8, 16, 6)."""
+    sizes = parse_sizes(text)
+    if not isinstance(sizes, tuple) or len(sizes) != 3:
+        raise typer.BadParameter(f"{text} is not a case; write three numbers, m,n,s as in 8,16,6.")
+    return sizes
+
+
 @bench.command("coding")
 def coding(
     images: Images = None,
-    case: Annotated[
-        list[str] | None,
+    cases: Annotated[
+        list[Any] | None,
         typer.Option(
-            metavar="m,n,s", help="Case: m × m patches, n × n atoms, s nonzeros; repeatable."
+            "--case",
+            parser=_case,
+            metavar="m,n,s",
+            help="Case: m × m patches, n × n atoms, s nonzeros; repeatable.",
         ),
     ] = None,
     threads: Annotated[
@@ -83,9 +94,7 @@ def coding(
     quiet: Quiet = False,
 ) -> None:
     """Compare sparse coding with SPAMS and scikit-learn, if they are installed."""
-    given = locals()
-    given["cases"] = [parse_case(text) for text in given.pop("case") or ()]
-    run_experiment("coding", given)
+    run_experiment("coding", locals())
 
 
 @bench.command("learning")
@@ -109,12 +118,22 @@ def convolutional(
     run_experiment("convolutional", locals())
 
 
+def _gpu_case(text: str) -> str:
+    if text.upper() not in tuple("ABCDEFGHI"):
+        raise typer.BadParameter(f"{text} is not a case; choose one of A to I.")
+    return text.upper()
+
+
 @bench.command("gpu")
 def gpu(
-    case: Annotated[
-        list[str] | None,
+    cases: Annotated[
+        list[Any] | None,
         typer.Option(
-            metavar="A", help="The case to measure, A to I; repeatable.", show_default="all"
+            "--case",
+            parser=_gpu_case,
+            metavar="A",
+            help="A case to measure, A to I; repeatable.",
+            show_default="all",
         ),
     ] = None,
     everything: Annotated[
@@ -131,9 +150,6 @@ def gpu(
 ) -> None:
     """Compare learning on a GPU with the processor, and coding with batched-omp."""
     given = locals()
-    from kronlearn.experiments.gpu import cases_named
-
-    given["cases"] = cases_named(given.pop("case") or ())
     use_device("cuda", Output(as_json, quiet), "bench gpu", "bench learning needs none")
     run_experiment("gpu", given)
 
@@ -168,7 +184,10 @@ def cube_(
 @bench.command("scaling")
 def scaling(
     workers: Annotated[
-        str, typer.Option(metavar="N,…", help="Numbers of threads and of Dask workers.")
+        Any,
+        typer.Option(
+            parser=parse_counts, metavar="N,…", help="Numbers of threads and of Dask workers."
+        ),
     ] = "1,2,4,8,16",
     samples: Annotated[
         int, typer.Option(min=16, metavar="N", help="Samples for the largest number of workers.")
@@ -178,4 +197,4 @@ def scaling(
     quiet: Quiet = False,
 ) -> None:
     """Time passes of threads and of Dask workers."""
-    run_experiment("scaling", locals() | {"workers": parse_counts("--workers", workers)})
+    run_experiment("scaling", locals())

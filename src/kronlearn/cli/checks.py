@@ -6,11 +6,15 @@ import logging
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from kronlearn.cli.output import Output
+from kronlearn.cli.output import Output, counted
 from kronlearn.engines.selection import check_device
 
-__all__ = ["check_drawable", "check_places", "use_device"]
+__all__ = ["check_places", "one_or_each", "use_device"]
+
+# Options for files that matplotlib writes.
+_DRAWINGS = ("--comparison", "--convergence", "--picture")
 
 _COMPILING = (
     "Preparing kernels for this GPU: they are compiled at their first use, which takes some "
@@ -49,13 +53,13 @@ def check_places(
             raise ValueError(
                 f"{option} {path} already exists; give another name, or --overwrite to replace it."
             )
+        if option in _DRAWINGS:
+            _check_drawable(option, path)
         taken[path.resolve()] = f"the file of {option}"
 
 
-def check_drawable(option: str, path: Path | None) -> None:
+def _check_drawable(option: str, path: Path) -> None:
     """Raise ValueError for a file whose ending matplotlib has no format for."""
-    if path is None:
-        return
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     known = FigureCanvasAgg.get_supported_filetypes()
@@ -77,9 +81,15 @@ def use_device(
     ``named`` is what in the command asks for a GPU, ``otherwise`` what can be done without one.
     """
     if device == "cuda":
-        logger = logging.getLogger("kronlearn.cuda")
+        logger = logging.getLogger("kronlearn.cuda.device")
+
+        def announce(record: logging.LogRecord) -> bool:
+            logger.filters = []
+            output.say(_COMPILING, aside=True)
+            return False
+
         logger.setLevel(logging.INFO)
-        logger.handlers = [_Announcement(output)]
+        logger.filters = [announce]
     try:
         check_device(device)
     except (ImportError, RuntimeError) as problem:
@@ -87,14 +97,13 @@ def use_device(
         raise ValueError(text.replace('pass device="cpu"', otherwise)) from problem
 
 
-class _Announcement(logging.Handler):
-    """Tells of the first kernel that is compiled, on the error stream."""
-
-    def __init__(self, output: Output) -> None:
-        super().__init__(logging.INFO)
-        self.output = output
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Tell people, and be gone."""
-        logging.getLogger("kronlearn.cuda").removeHandler(self)
-        self.output.say(_COMPILING, aside=True)
+def one_or_each(levels: Any, count: int, noun: str) -> Any:
+    """The noise level of all channels or bands, or that of each, as --sigma has it."""
+    if levels is None:
+        return None
+    if len(levels) not in (1, count):
+        raise ValueError(
+            f"--sigma has {counted(len(levels), 'number')} for {counted(count, noun)}; give one "
+            f"number, or one per {noun}."
+        )
+    return float(levels[0]) if len(levels) == 1 else levels

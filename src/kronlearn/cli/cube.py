@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cli import options as opt
-from kronlearn.cli.checks import check_places, use_device
+from kronlearn.cli.checks import check_places, one_or_each, use_device
 from kronlearn.cli.learn import learn_and_save
 from kronlearn.cli.output import Output, counted, facts_table, times
 from kronlearn.cli.report import Page, save_report
@@ -46,10 +46,8 @@ def info(
     quiet: opt.Quiet = False,
 ) -> None:
     """Describe a cube file."""
-    output = Output(as_json, quiet)
-    found = _open(path, band_axis, dataset, nodata, output)
-    attributes = found.attributes
-    units = attributes.get("wavelength units", attributes.get("wavelength_units"))
+    shown = Output(as_json, quiet)
+    found = _open(path, band_axis, dataset, nodata, shown)
     record: dict[str, Any] = {
         "file": str(path),
         "dataset": found.stored.dataset,
@@ -61,17 +59,17 @@ def info(
         # JSON has no NaN.
         "nodata": "nan" if found.nodata is not None and np.isnan(found.nodata) else found.nodata,
         "wavelengths": found.wavelengths,
-        "wavelength_units": units,
-        "crs": attributes.get("crs"),
+        "wavelength_units": found.wavelength_units,
+        "crs": found.attributes.get("crs"),
         "bytes": math.prod(found.shape) * found.dtype.itemsize,
-        "attributes": attributes,
+        "attributes": found.attributes,
     }
     facts = [
         ("file", path),
         ("dataset", found.stored.dataset),
         ("cube", _described(found)),
         ("band axis", f"{found.band_axis}, {found.band_axis_reason}"),
-        ("wavelengths", _range(found.wavelengths, units)),
+        ("wavelengths", _range(found.wavelengths, found.wavelength_units)),
         ("coordinate system", record["crs"]),
         ("no data", found.nodata),
         ("chunks", found.chunks and times(found.chunks)),
@@ -80,8 +78,8 @@ def info(
     if noise:
         record["sigma"] = kl.hyperspectral.estimate_noise(found, n_jobs=n_jobs)
         facts.append(("noise level", _level(record["sigma"])))
-    output.say(facts_table(facts))
-    output.finish(record)
+    shown.say(facts_table(facts))
+    shown.finish(record)
 
 
 @cube.command("learn")
@@ -89,15 +87,17 @@ def learn(
     path: File,
     output: opt.Model = Path("model.safetensors"),
     patch: Annotated[
-        str,
+        Any,
         typer.Option(
+            parser=opt.parse_sizes,
             metavar="8x8",
             help="Shape of a patch in every band; a third size makes patches of several bands.",
         ),
     ] = "8x8",
     atoms: Annotated[
-        str | None,
+        Any,
         typer.Option(
+            parser=opt.parse_sizes,
             metavar="16x16",
             help="Atoms per mode.",
             show_default="twice the patch; equal to the patch if orthonormal or with three modes",
@@ -135,12 +135,26 @@ def learn(
     places = [("--output", output), ("--checkpoint", checkpoint)]
     check_places(places, [path], overwrite)
     found = _open(path, band_axis, dataset, nodata, shown)
-    sizes = opt.parse_sizes("--patch", patch)
-    shape = (sizes, sizes) if isinstance(sizes, int) else sizes or (8, 8)
+    shape = (patch, patch) if isinstance(patch, int) else patch
     patches = kl.hyperspectral.CubePatches(found, shape, remove_means=remove_means)
-    n_atoms = opt.parse_sizes("--atoms", atoms) or default_atoms(shape, structure)
+    n_atoms = atoms or default_atoms(shape, structure)
     origin = {"input": str(path), "cube": found.shape, "remove_means": remove_means}
     learn_and_save(given, n_atoms, patches, origin, shown)
+
+
+def _levels(text: str) -> Any:
+    """One number, or one per band, from the command line or a file."""
+    path = Path(text)
+    if not path.is_file():
+        return opt.parse_levels(text)
+    try:
+        if path.suffix == ".npy":
+            return np.load(path, allow_pickle=False).astype(np.float64).reshape(-1)
+        return np.loadtxt(path, delimiter=",", ndmin=1)
+    except (ValueError, EOFError) as problem:
+        raise typer.BadParameter(
+            f"{path} cannot be read as one number per band: {problem}"
+        ) from problem
 
 
 @cube.command("denoise")
@@ -153,8 +167,9 @@ def denoise(
         ),
     ],
     sigma: Annotated[
-        str | None,
+        Any,
         typer.Option(
+            parser=_levels,
             metavar="S",
             help="Standard deviation of the noise, in the cube's own units: one number, one per "
             "band as in 9,8,12, or a file with one per band.",
@@ -163,7 +178,10 @@ def denoise(
     ] = None,
     quality: Annotated[
         Literal["default", "fast"],
-        typer.Option(help='"fast" takes a tenth of the time and is up to 0.4 dB worse.'),
+        typer.Option(
+            metavar="NAME",
+            help="default, or fast: a tenth of the time, up to 0.4 dB less accurate.",
+        ),
     ] = "default",
     artefacts: Annotated[
         bool,
@@ -174,7 +192,7 @@ def denoise(
     clean: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Reference cube to report PSNR, SSIM and spectral angle against."
+            metavar="FILE", help="Reference cube, to report PSNR, SSIM and spectral angle."
         ),
     ] = None,
     report: opt.Report = None,
@@ -201,12 +219,12 @@ def denoise(
     read = [*found.stored.files, path, *([clean] if clean else [])]
     check_places([("OUT", file) for file in files], read, overwrite, folders=True)
     check_places([("--report", report)], [*read, *files], overwrite)
-    given = _sigma(sigma, found)
+    level = one_or_each(sigma, found.shape[2], "band")
     reference = None if clean is None else _reference(clean, path, found, band_axis)
     with shown.stages(path.name) as progress:
         result = kl.hyperspectral.denoise(
             found,
-            given,
+            level,
             out=output,
             quality=quality,
             artefacts=artefacts,
@@ -215,11 +233,11 @@ def denoise(
             progress=progress,
             full=True,
         )
-    how = ", estimated" if given is None else ", as given"
+    how = ", estimated" if sigma is None else ", as given"
     facts = [
         ("cube", _described(found)),
         ("noise level", _level(result.sigma) + how),
-        ("components above it", result.n_planes),
+        ("components kept", result.n_planes),
         (("wrong or " if artefacts else "") + "missing values filled in", result.n_filled or None),
         ("pixels without data", result.n_skipped or None),
         ("time", f"{sum(result.seconds.values()):.3g} s"),
@@ -246,11 +264,11 @@ def denoise(
             "dtype": found.dtype.name,
             "band_axis": found.band_axis,
             "sigma": result.sigma,
-            "sigma_estimated": given is None,
+            "sigma_estimated": sigma is None,
             "components": result.n_planes,
             "filled": result.n_filled,
             "skipped": result.n_skipped,
-            "quality": scores,
+            "scores": scores,
             "seconds": result.seconds,
             "files": [str(file) for file in files],
         }
@@ -264,8 +282,8 @@ def _open(
     found = open_cube(path, band_axis, dataset, nodata)
     if found.band_axis_is_guess:
         output.say(
-            f"{path}: bands along axis {found.band_axis} ({found.band_axis_reason}); set another "
-            "with --band-axis."
+            f"{path}: the bands are taken to lie along axis {found.band_axis} "
+            f"({found.band_axis_reason}); --band-axis sets another."
         )
     return found
 
@@ -286,7 +304,7 @@ def _reference(clean: Path, path: Path, found: Cube, band_axis: int | None) -> C
     reference = open_cube(stored, band_axis if stored.band_axis is None else None)
     if reference.shape != found.shape:
         raise ValueError(
-            f"--clean {clean} is {_described(reference)}; it must be like {path}, "
+            f"--clean {clean} is {_described(reference)}; it must match {path}, "
             f"{_described(found)}."
         )
     return reference
@@ -304,37 +322,6 @@ def _band(cube: Cube, band: int) -> NDArray[Any]:
     """A band as an image (rows, columns), with NaN for missing values."""
     values, valid = cube.read_checked(slice(0, cube.shape[0]), bands=slice(band, band + 1))
     return values[..., 0] if valid is None else np.where(valid, values, np.nan)[..., 0]
-
-
-def _sigma(text: str | None, found: Cube) -> float | NDArray[np.float64] | None:
-    """One number, or one per band, from the command line or a file."""
-    if text is None:
-        return None
-    path = Path(text)
-    if path.is_file():
-        numbers, where = _numbers_in(path), f"--sigma {path}"
-    else:
-        numbers, where = np.array(opt.parse_numbers("--sigma", [text])), "--sigma"
-    n_bands = found.shape[2]
-    if len(numbers) not in (1, n_bands):
-        raise ValueError(
-            f"{where} has {len(numbers)} numbers for {counted(n_bands, 'band')}; give one, or one "
-            "per band."
-        )
-    return float(numbers[0]) if len(numbers) == 1 else numbers
-
-
-def _numbers_in(path: Path) -> NDArray[np.float64]:
-    try:
-        if path.suffix == ".npy":
-            numbers = np.load(path, allow_pickle=False)
-        else:
-            numbers = np.loadtxt(path, delimiter=",", ndmin=1)
-        return np.asarray(numbers, np.float64).reshape(-1)
-    except (ValueError, EOFError) as problem:
-        raise ValueError(
-            f"--sigma {path} cannot be read as one number per band: {problem}"
-        ) from problem
 
 
 def _described(found: Cube) -> str:

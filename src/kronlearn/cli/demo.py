@@ -42,8 +42,6 @@ def demo(
     denoised.png.
     """
     shown = Output(as_json, quiet)
-    if output.exists() and not output.is_dir():
-        raise ValueError(f"--output {output} is a file; give the name of a folder.")
     output.mkdir(parents=True, exist_ok=True)
     image = data.camera().astype(np.float32)
     patches, _ = kl.images.extract_patches(image, PATCH, 8 if quick else 4, remove_means=True)
@@ -72,7 +70,7 @@ def demo(
         "learned, general": learned,
     }
     rows = [_row(name, found, samples, n_jobs) for name, found in dictionaries.items()]
-    shown.say("RMSE in grey levels (0 to 255), against that of the DCT, and time to code a patch:")
+    shown.say("RMSE in grey levels (0 to 255), its change from the DCT, and time to code a patch:")
     shown.say(facts_table((row["dictionary"], _described(row, rows[0])) for row in rows))
     names = ("dictionary.png", "convergence.png", "dictionary.safetensors", "denoised.png")
     files = [output / name for name in names]

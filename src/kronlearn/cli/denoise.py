@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -10,6 +9,7 @@ import typer
 
 import kronlearn as kl
 from kronlearn.cli import options as opt
+from kronlearn.cli.checks import one_or_each
 from kronlearn.cli.output import counted
 from kronlearn.cli.restoring import Restored, restore_files, values
 from kronlearn.io.images import Picture
@@ -21,8 +21,9 @@ def denoise(
     inputs: opt.Images,
     output: opt.Restored,
     sigma: Annotated[
-        list[str] | None,
+        Any,
         typer.Option(
+            parser=opt.parse_levels,
             metavar="S",
             help="Standard deviation of the noise, in the image's own units; one per channel as "
             "in 9,8,12.",
@@ -30,14 +31,16 @@ def denoise(
         ),
     ] = None,
     noise: Annotated[
-        str,
-        typer.Option(metavar="KIND", help="gaussian, poisson, poisson-gaussian or rician."),
+        Literal["gaussian", "poisson", "poisson-gaussian", "rician"],
+        typer.Option(
+            metavar="KIND", help="Kind of noise: gaussian, poisson, poisson-gaussian or rician."
+        ),
     ] = "gaussian",
     noise_gain: Annotated[
         float | None,
         typer.Option(
             metavar="G",
-            help="Value of one count, for Poisson noise.",
+            help="Increase in value per count (photon), for Poisson noise.",
             show_default="estimated",
         ),
     ] = None,
@@ -57,14 +60,15 @@ def denoise(
         Literal["default", "fast", "best", "dictionary"],
         typer.Option(
             metavar="NAME",
-            help="fast and best take less and more time than default; dictionary, the paper's "
-            "method alone, leaves groups of similar patches out.",
+            help="fast, default, best (slower and more accurate) or dictionary (the paper's method "
+            "alone).",
         ),
     ] = "default",
     clean: opt.Clean = None,
     add_noise: Annotated[
-        float | None,
+        Any,
         typer.Option(
+            parser=opt.parse_level,
             metavar="S",
             help="Add noise of this standard deviation first, to try the command on a clean image.",
         ),
@@ -85,50 +89,40 @@ def denoise(
     The output has the data type of the input. For hyperspectral cubes see kronlearn cube denoise.
     """
     given = locals()
-    levels = opt.parse_numbers("--sigma", sigma)
-    if add_noise is not None:
-        if not 0 <= add_noise < math.inf:
-            raise ValueError(f"--add-noise {add_noise:g} must be a number, 0 or greater.")
-        if clean is not None:
-            raise ValueError("--add-noise compares with the image itself; leave --clean out.")
+    if add_noise is not None and clean is not None:
+        raise ValueError("--add-noise compares with the image itself; leave --clean out.")
 
     def restore(picture: Picture, reference: Picture | None, arguments: dict[str, Any]) -> Restored:
-        _check(picture, levels)
+        _check_data(picture)
+        level = one_or_each(sigma, picture.n_channels, "channel")
         before = values(picture)
         if add_noise is not None:
             added = np.random.default_rng(seed).normal(size=before.shape)
             before = (before + add_noise * added).astype(np.float32)
             reference = picture
-        level = levels[0] if levels and len(levels) == 1 else levels
         kind: dict[str, Any] = {"noise": noise, "noise_gain": noise_gain}
         result = kl.images.denoise(before, level, gain=gain, quality=quality, **kind, **arguments)
         record = {
             **{name: result.settings.get(name, value) for name, value in kind.items()},
             "sigma": result.sigma,
-            "sigma_estimated": levels is None,
+            "sigma_estimated": sigma is None,
             "added_noise": add_noise,
         }
-        fact = ("noise level", _level(result, levels is None, add_noise))
+        fact = ("noise level", _level(result, sigma is None, add_noise))
         return Restored(result, before, reference, fact, record)
 
     restore_files("Denoised", restore, given)
 
 
-def _check(picture: Picture, levels: tuple[float, ...] | None) -> None:
-    """Raise for what this image cannot be denoised with."""
-    if levels is not None and len(levels) not in (1, picture.n_channels):
+def _check_data(picture: Picture) -> None:
+    """Raise if pixels without data would be denoised as if they were bright or dark."""
+    if picture.nodata is not None and (picture.pixels == picture.nodata).any():
+        n_missing = counted(int(np.sum(picture.pixels == picture.nodata)), "pixel")
         raise ValueError(
-            f"--sigma has {len(levels)} numbers for {counted(picture.n_channels, 'channel')}; give "
-            "one, or one per channel."
+            f"the image has {n_missing} without data (nodata {picture.nodata:g}); kronlearn cube "
+            f"denoise skips such pixels, kronlearn inpaint --missing {picture.nodata:g} fills them "
+            "in."
         )
-    if picture.nodata is not None:
-        n_missing = int(np.count_nonzero(picture.pixels == picture.nodata))
-        if n_missing:
-            raise ValueError(
-                f"{counted(n_missing, 'pixel')} without data (nodata {picture.nodata:g}) would "
-                "be taken for brightness; kronlearn cube denoise leaves them out, kronlearn "
-                f"inpaint --missing {picture.nodata:g} fills them in."
-            )
 
 
 def _level(result: kl.images.Denoised, estimated: bool, added: float | None) -> str:
@@ -141,5 +135,5 @@ def _level(result: kl.images.Denoised, estimated: bool, added: float | None) -> 
     if added is not None:
         how += f"; {added:g} was added"
     if result.dictionary is None:
-        how += "; nothing was changed" + (", give --sigma" * estimated)
+        how += "; nothing was changed" + (" (set the level with --sigma)" * estimated)
     return f"σ = {numbers}, {how}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 
@@ -47,7 +48,7 @@ def report(problem: Exception) -> int:
     # The parser's own exceptions, wherever this version of typer keeps them.
     if hasattr(problem, "format_message") and hasattr(problem, "exit_code"):
         code, text = int(problem.exit_code), str(problem.format_message())
-        text = text.replace(": Value error, ", ": ")
+        text = re.sub(r"^Invalid value for '(--[\w-]+)'.*?: (Value error, )?", r"\1: ", text)
         context = getattr(problem, "ctx", None)
         if context is not None and text.startswith(("Missing argument", "Got unexpected extra")):
             usage = context.get_usage()
@@ -56,6 +57,8 @@ def report(problem: Exception) -> int:
                 text = "Both IN and OUT are needed."
             text = f"{text.rstrip('.')}. {usage}"
     if text:
+        # People gave paths relative to this folder.
+        text = text.replace(f"{os.getcwd()}{os.sep}", "")
         # A file name in it may hold what a terminal would obey.
         line = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
         print("Error:", line, file=sys.stderr)

@@ -112,7 +112,6 @@ def learn(
     use_device(device, shown)
     paths = _paths(inputs, shown)
     check_places([("--output", output), ("--checkpoint", checkpoint)], paths, overwrite)
-    sizes = opt.parse_sizes("--patch", patch)
     arrays = [path for path in paths if format_by_ending(path) in _ARRAYS]
     if arrays:
         if len(paths) > 1:
@@ -122,15 +121,15 @@ def learn(
         for_images = {"--stride": stride, "--samples": samples, "--colour": colour or None}
         for option, value in for_images.items():
             if value is not None:
-                raise ValueError(f"{option} is for images; an array already holds its patches.")
-        data = _array_patches(arrays[0], dataset, sizes)
+                raise ValueError(f"{option} is for images; an array already contains patches.")
+        data = _array_patches(arrays[0], dataset, patch)
         if remove_means:
             whole = data.read(0, len(data)).reshape(-1, *data.patch_shape)
             data = source_of(patches.without_means(whole), data.patch_shape)
     else:
         if dataset is not None:
             raise ValueError("--dataset is for files that hold arrays, not for images.")
-        shape = _image_patch(sizes, colour)
+        shape = _image_patch(patch, colour)
         n_samples = samples or _SAMPLES
         with shown.progress("Reading", len(paths)) as advance:
             data = patches.drawn_patches(
@@ -143,7 +142,7 @@ def learn(
                 keep_means=remove_means is False,
                 advance=advance,
             )
-    n_atoms = _atoms(opt.parse_sizes("--atoms", atoms), data.patch_shape, structure, colour)
+    n_atoms = _atoms(atoms, data.patch_shape, structure, colour)
     origin = {"inputs": [path.name for path in inputs[:_MAX_NAMES]]}
     learn_and_save(given, n_atoms, data, origin, shown)
 
@@ -153,7 +152,7 @@ def learn_and_save(
     n_atoms: int | tuple[int, ...],
     samples: Source,
     origin: Mapping[str, Any],
-    output: Output,
+    shown: Output,
 ) -> None:
     """Learn a dictionary from samples, save it, and tell how it went.
 
@@ -172,7 +171,7 @@ def learn_and_save(
         **{name: given[name] for name in same},
     )
     interrupt = None
-    with output.learning("Learning", model.max_iter) as callback:
+    with shown.learning("Learning", model.max_iter) as callback:
         model.set_params(callback=callback)
         try:
             model.fit(samples)
@@ -188,8 +187,8 @@ def learn_and_save(
     info = {**record, "usage": usage, "history": thinned_history(model.history_)}
     save_dictionary(dictionary, place, info=info)
     record = {"patch_shape": dictionary.patch_shape, "n_atoms": dictionary.n_atoms, **record}
-    output.say(facts_table([*facts_of(record), ("saved as", place)]))
-    output.finish({**record, "usage": usage, "history": model.history_, "output": str(place)})
+    shown.say(facts_table([*facts_of(record), ("saved as", place)]))
+    shown.finish({**record, "usage": usage, "history": model.history_, "output": str(place)})
     if interrupt is not None:
         raise interrupt
 
@@ -226,8 +225,8 @@ def _array_patches(path: Path, dataset: str | None, sizes: int | tuple[int, ...]
     shape = sizes or found
     if sizes is None and len(found) == 1:
         raise ValueError(
-            f"{path} holds flat samples of {counted(found[0], 'number')}; say what shape they "
-            "have, --patch 8x8 for instance."
+            f"{path} holds flat samples of {counted(found[0], 'number')}; give their shape, for "
+            "example --patch 8x8."
         )
     if isinstance(shape, int):
         # A square patch, or a mode of its own if that fits.

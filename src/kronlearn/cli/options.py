@@ -1,4 +1,4 @@
-"""Options that several commands share, and the texts that some of them are read from."""
+"""Options that several commands share, and what they are read from."""
 
 from __future__ import annotations
 
@@ -32,6 +32,44 @@ class Group(TyperGroup):
             formatter.write_dl([(n, (c.help or "").partition("\n\n")[0]) for n, c in commands])
 
 
+def parse_sizes(text: str) -> int | tuple[int, ...]:
+    """``8x8`` as (8, 8), and ``8`` as 8, which stands for all modes."""
+    if not re.fullmatch(r"[1-9]\d{0,5}([x×,][1-9]\d{0,5})*", text):
+        raise typer.BadParameter(f"{text} is not a size; write one number per mode, as in 8x8.")
+    sizes = tuple(int(size) for size in re.split("[x×,]", text))
+    return sizes[0] if len(sizes) == 1 else sizes
+
+
+def parse_folder(text: str) -> Path:
+    """A folder, which may be new."""
+    if Path(text).is_file():
+        raise typer.BadParameter(f"{text} is a file; give the name of a folder.")
+    return Path(text)
+
+
+def parse_counts(text: str) -> list[int]:
+    """``1,2,4`` as [1, 2, 4]."""
+    if not re.fullmatch(r" *[1-9]\d* *(, *[1-9]\d* *)*", text):
+        raise typer.BadParameter(f"{text} is not a list of numbers; write it as in 1,2,4.")
+    return [int(number) for number in text.split(",")]
+
+
+def parse_level(text: str) -> float:
+    """A noise level."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise typer.BadParameter(f"{text} is not a noise level; give a number, 0 or greater.")
+    return number
+
+
+def parse_levels(text: str) -> tuple[float, ...]:
+    """``10,12`` as (10.0, 12.0)."""
+    return tuple(map(parse_level, text.split(",")))
+
+
 # Every command
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -52,7 +90,10 @@ Device = Annotated[
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Use little data and few repetitions.")]
 Folder = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write to.")
+    Path,
+    typer.Option(
+        "--output", "-o", parser=parse_folder, metavar="FOLDER", help="The folder to write to."
+    ),
 ]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", "-f", help="Replace files that already exist.")
@@ -61,16 +102,18 @@ Overwrite = Annotated[
 # learn, denoise and inpaint
 
 Patch = Annotated[
-    str | None,
+    Any,
     typer.Option(
+        parser=parse_sizes,
         metavar="8x8",
         help="Shape of a patch; a single number makes it square.",
         show_default="depends on the input",
     ),
 ]
 Atoms = Annotated[
-    str | None,
+    Any,
     typer.Option(
+        parser=parse_sizes,
         metavar="16x16",
         help="Atoms per mode.",
         show_default="about twice the patch; equal to it if orthonormal",
@@ -95,7 +138,7 @@ Sparsity = Annotated[
 ]
 Tol = Annotated[
     float | None,
-    typer.Option(metavar="NORM", help="Largest norm that the residual of a patch may have."),
+    typer.Option(metavar="NORM", help="Largest residual norm that a patch may keep."),
 ]
 Structure = Annotated[
     Literal["general", "orthonormal"],
@@ -146,7 +189,7 @@ Dictionary = Annotated[
 ]
 Clean = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Reference image to report PSNR and SSIM against."),
+    typer.Option(metavar="FILE", help="Reference image, to report PSNR and SSIM."),
 ]
 Report = Annotated[
     Path | None,
@@ -191,46 +234,3 @@ NoData = Annotated[
         show_default="as the file says",
     ),
 ]
-
-
-def parse_sizes(option: str, text: str | None) -> int | tuple[int, ...] | None:
-    """``8x8`` as (8, 8), and ``8`` as 8, which stands for all modes."""
-    if text is None:
-        return None
-    if not re.fullmatch(r"[1-9]\d{0,5}([x×,][1-9]\d{0,5})*", text):
-        raise ValueError(f"{option} {text} is not a size; write one number per mode, as in 8x8.")
-    sizes = tuple(int(size) for size in re.split("[x×,]", text))
-    return sizes[0] if len(sizes) == 1 else sizes
-
-
-def parse_counts(option: str, text: str | None) -> list[int] | None:
-    """``1,2,4`` as [1, 2, 4]."""
-    if text is None:
-        return None
-    if not re.fullmatch(r" *[1-9]\d* *(, *[1-9]\d* *)*", text):
-        raise ValueError(f"{option} {text} is not a list of numbers; write it as in 1,2,4.")
-    return [int(number) for number in text.split(",")]
-
-
-def parse_case(text: str) -> tuple[int, int, int]:
-    """``8,16,6`` as (8, 16, 6)."""
-    sizes = parse_sizes("--case", text)
-    if not isinstance(sizes, tuple) or len(sizes) != 3:
-        raise ValueError(f"--case {text} needs three numbers, m,n,s as in 8,16,6.")
-    return sizes[0], sizes[1], sizes[2]
-
-
-def parse_numbers(option: str, texts: list[str] | None) -> tuple[float, ...] | None:
-    """``10,12`` or several such texts as numbers, none below 0."""
-    if not texts:
-        return None
-    numbers = []
-    for text in ",".join(texts).split(","):
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not 0 <= number < math.inf:
-            raise ValueError(f"{option} {text} must be a number, 0 or greater.")
-        numbers.append(number)
-    return tuple(numbers)

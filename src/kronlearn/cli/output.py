@@ -30,6 +30,10 @@ from kronlearn.io.atomic import atomic_write
 __all__ = ["Output", "counted", "facts_of", "facts_table", "save_figure", "times"]
 
 
+# Names of records that people would not understand.
+_WORDS = {"n_nonzero_coefs": "nonzeros at most", "mean_nonzeros": "nonzeros, mean", "rmse": "RMSE"}
+
+
 @dataclass(frozen=True)
 class Output:
     """Where a command's results go: to a reader, to a program, or nowhere."""
@@ -122,10 +126,11 @@ def facts_table(facts: Iterable[tuple[str, Any]]) -> Table:
 
 def facts_of(record: Mapping[str, Any]) -> list[tuple[str, str | None]]:
     """The names and values of a record as people read them."""
-    names = (str(_readable(name)).removeprefix("n_").removeprefix("is_") for name in record)
-    return [
-        (n.replace("_", " "), _readable(v)) for n, v in zip(names, record.values(), strict=True)
-    ]
+    facts = []
+    for name, value in record.items():
+        plain = str(_readable(name)).removeprefix("n_").removeprefix("is_").replace("_", " ")
+        facts.append((_WORDS.get(name, plain), _readable(value)))
+    return facts
 
 
 def times(sizes: Iterable[int]) -> str:

@@ -64,12 +64,13 @@ def thinned_history(history: Mapping[str, Sequence[float]]) -> dict[str, list[fl
 
 def history_in(info: Mapping[str, Any]) -> dict[str, list[float]] | None:
     """The history that a model file's info holds; None if it has none that can be drawn."""
+    names = ("iteration", *_CURVES)
     try:
-        history = {name: _numbers(info["history"][name]) for name in ("iteration", *_CURVES)}
-    except (KeyError, TypeError):
+        curves = np.array([info["history"][name] for name in names], np.float64)
+    except (KeyError, TypeError, ValueError):
         return None
-    lengths = {len(curve) for curve in history.values()}
-    return history if len(lengths) == 1 and lengths != {0} else None
+    is_drawable = curves.ndim == 2 and curves.size > 0
+    return dict(zip(names, curves.tolist(), strict=True)) if is_drawable else None
 
 
 def atom_usage(model: kl.KroneckerDictionaryLearning, samples: Source) -> dict[str, Any]:
@@ -99,25 +100,15 @@ def _some(samples: Source) -> NDArray[Any]:
 
 def usage_in(info: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The use of the atoms that a model file's info holds, as facts to print."""
-    try:
-        usage = info["usage"]
-        samples, atoms = _numbers([usage["samples"], usage["atoms"]])
-        columns = [_numbers(counts) for counts in usage["columns"]]
-    except (KeyError, TypeError):
-        return []
     shares = []
-    for mode, counts in enumerate(columns):
-        total = sum(counts) or 1
-        low, high = (100 * extreme(counts, default=0) / total for extreme in (min, max))
-        shares.append(f"D_{mode + 1} {low:.2g} to {high:.2g} %")
+    try:
+        samples, atoms = int(info["usage"]["samples"]), int(info["usage"]["atoms"])
+        for mode, column in enumerate(info["usage"]["columns"], 1):
+            counts = 100 * np.array(column, np.float64) / max(np.sum(column), 1)
+            shares.append(f"D_{mode} {counts.min():.2g} to {counts.max():.2g} %")
+    except (KeyError, TypeError, ValueError):
+        return []
     return [
         ("atoms used", f"{atoms}, by {samples} patches"),
         ("nonzeros per column", ", ".join(shares)),
     ]
-
-
-def _numbers(values: Any) -> list[Any]:
-    """A list of numbers that anybody may have written into a file; TypeError if it is not one."""
-    if not isinstance(values, list) or not all(type(value) in (int, float) for value in values):
-        raise TypeError("not a list of numbers")
-    return values

@@ -25,7 +25,7 @@ from kronlearn.plots import DictionaryDisplay
 from kronlearn.plots.comparison import difference_limit, scaled, shown_range
 from kronlearn.plots.convergence import convergence_figure
 
-__all__ = ["OF_RESULTS", "Page", "render", "save_report"]
+__all__ = ["Page", "render", "save_report"]
 
 # Longer sides are shown smaller, and small images larger, by a whole number.
 _MAX_SIDE = 1600
@@ -33,9 +33,6 @@ _MIN_WIDTH = 320
 
 # A colour that few images have, so that missing pixels stand out.
 _MISSING = (214, 51, 132)
-
-#: What a page takes from ``Denoised`` or ``Inpainted`` as it is.
-OF_RESULTS = ("seconds", "settings", "dictionary", "history")
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ def _notes(page: Page, low: float, high: float) -> list[str]:
         share = 100 * _MAX_SIDE / max(rows, columns)
         notes.append(
             f"The image has {rows} × {columns} pixels and is shown at {share:.0f} % of its size, "
-            "which hides fine noise; the written file is of full size."
+            "which hides fine noise; the file itself has full size."
         )
     if page.after.dtype != np.uint8:
         notes.append(f"Black is {low:.5g}, white is {high:.5g}.")
@@ -109,7 +106,7 @@ def _sections(page: Page) -> Iterable[str]:
         what = "After minus before: what was changed. "
         pictures.append(_section("Difference", _difference(page.before, page.after, what)))
     elif page.reference is not None:
-        what = "After minus reference: what is not as it should be. "
+        what = "After minus reference: the error that remains. "
         pictures.append(_section("Difference", _difference(page.reference, page.after, what)))
     if page.dictionary is not None:
         pictures.append(_section("Dictionary", _dictionary_figure(page.dictionary)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,10 +21,11 @@ Draws = Annotated[
     int, typer.Option(min=1, metavar="N", help="Number of draws of the patches or the noise.")
 ]
 Threads = Annotated[
-    str | None,
+    Any,
     typer.Option(
         "--jobs",
         "-j",
+        parser=parse_counts,
         metavar="P,…",
         help="Numbers of threads, as in 1,2,4.",
         show_default="1, 2, 4, … and all cores",
@@ -94,8 +95,7 @@ def table2(
     Writes table2.csv, and table2.md, which also has the paper's numbers. Results for this machine
     that are already in table2.csv are not measured again.
     """
-    given = locals() | {"jobs": parse_counts("--jobs", jobs)}
-    run_experiment("speedup", given | {"experiment": "table2"})
+    run_experiment("speedup", locals() | {"experiment": "table2"})
 
 
 @reproduce.command("table3")
@@ -143,8 +143,7 @@ def table4(
     table4.md, which also has the paper's numbers. Results for this machine that are already in
     table4.csv are not measured again.
     """
-    given = locals() | {"jobs": parse_counts("--jobs", jobs)}
-    run_experiment("speedup", given | {"experiment": "table4"})
+    run_experiment("speedup", locals() | {"experiment": "table4"})
 
 
 @reproduce.command("results")

@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kronlearn as kl
-from kronlearn.cli.checks import check_drawable, check_places, use_device
+from kronlearn.cli.checks import check_places, use_device
 from kronlearn.cli.errors import report
-from kronlearn.cli.options import parse_sizes
 from kronlearn.cli.output import Output, facts_table, save_figure, times
-from kronlearn.cli.quality import decibels, quality, score_facts
 from kronlearn.cli.record import thinned_history
-from kronlearn.cli.report import OF_RESULTS, Page, save_report
+from kronlearn.cli.report import Page, save_report
+from kronlearn.cli.scores import decibels, image_scores, score_facts
 from kronlearn.io.conversion import converted
 from kronlearn.io.images import Picture, check_writable, read_picture, save_picture, write_picture
 from kronlearn.io.model_files import load_dictionary, save_dictionary
@@ -29,9 +28,6 @@ __all__ = ["Restored", "restore_files", "values"]
 
 # In place of a file: standard input or output.
 _STANDARD = Path("-")
-
-# The first bytes of files that are told from others by their endings.
-_ENDINGS = {b"\x93NUMPY": ".npy", b"II*\0": ".tif", b"MM\0*": ".tif", b"II+\0": ".tif"}
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,6 @@ def restore_files(
     read = [path for path in (clean, given["dictionary"], read_too, *inputs) if path]
     outputs = [("OUT", place) for _, place in pairs if not to_standard]
     check_places([*outputs, *extras.items()], read, given["overwrite"])
-    check_drawable("--comparison", given["comparison"])
     arguments = _arguments(given)
     records = []
     for path, place in pairs:
@@ -121,11 +116,9 @@ def _read(path: Path) -> Picture:
     """The image in a file or on standard input."""
     if path != _STANDARD:
         return read_picture(path)
-    data = sys.stdin.buffer.read()
-    ending = next((e for start, e in _ENDINGS.items() if data.startswith(start)), "")
     with TemporaryDirectory() as folder:
-        copy = Path(folder) / f"stdin{ending}"
-        copy.write_bytes(data)
+        copy = Path(folder) / "stdin"
+        copy.write_bytes(sys.stdin.buffer.read())
         return read_picture(copy)
 
 
@@ -145,14 +138,12 @@ def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
         "device": given["device"],
         "full": True,
     }
-    sizes = {"--patch": given["patch"], "--atoms": given["atoms"]}
-    if given["dictionary"] is not None:
-        for option, text in sizes.items():
-            if text is not None:
-                raise ValueError(f"The dictionary sets {option}; leave it out with --dictionary.")
-        return {**arguments, "dictionary": load_dictionary(given["dictionary"])}
-    patch_size, n_atoms = (parse_sizes(option, text) for option, text in sizes.items())
-    return {**arguments, "patch_size": patch_size, "n_atoms": n_atoms}
+    if given["dictionary"] is None:
+        return {**arguments, "patch_size": given["patch"], "n_atoms": given["atoms"]}
+    for name in ("patch", "atoms"):
+        if given[name] is not None:
+            raise ValueError(f"The dictionary sets --{name}; leave it out with --dictionary.")
+    return {**arguments, "dictionary": load_dictionary(given["dictionary"])}
 
 
 def _check_colour(place: Path | None, dictionary: Any, path: Path, picture: Picture) -> None:
@@ -214,7 +205,7 @@ def _write(
         "shape": picture.pixels.shape,
         "dtype": picture.pixels.dtype.name,
         **restored.record,
-        "quality": scores,
+        "scores": scores,
         "settings": result.settings,
         "seconds": {name.replace(" ", "_"): value for name, value in result.seconds.items()},
         "files": [str(file) for file in files],
@@ -227,7 +218,7 @@ def _reference(path: Path | None, picture: Picture) -> Picture | None:
     reference = read_picture(path)
     found, needed = (p.pixels for p in (reference, picture))
     if (found.shape, found.dtype) != (needed.shape, needed.dtype):
-        raise ValueError(f"--clean {path} is {reference}; it must be like the image, {picture}.")
+        raise ValueError(f"--clean {path} is {reference}; it must match the image, {picture}.")
     return reference
 
 
@@ -238,19 +229,22 @@ def _scores(restored: Restored, after: Picture) -> dict[str, dict[str, float]]:
     images = {"before": restored.before, "after": after.pixels}
     if restored.mask is not None:
         del images["before"]
-    return {name: quality(restored.reference, image) for name, image in images.items()}
+    return {name: image_scores(restored.reference, image) for name, image in images.items()}
 
 
 def _page(title: str, restored: Restored, after: Picture, facts: list[tuple[str, str]]) -> Page:
     """What the report and the comparison show: of a stack the page in the middle."""
     pages = after.shape[0] if len(after.shape) == 3 else 1
-    mask, reference = restored.mask, restored.reference
+    result, mask, reference = restored.result, restored.mask, restored.reference
     return Page(
         title=title,
         before=after.shown(restored.before),
         after=after.shown(after.pixels),
         facts=facts,
-        **{name: getattr(restored.result, name) for name in OF_RESULTS},
+        seconds=result.seconds,
+        settings=result.settings,
+        dictionary=result.dictionary,
+        history=result.history,
         missing=mask if mask is None or pages == 1 else mask[pages // 2],
         reference=None if reference is None else after.shown(reference.pixels),
         notes=[f"Page {pages // 2 + 1} of {pages} is shown."] if pages > 1 else [],

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from kronlearn.cli import options as opt
-from kronlearn.cli.checks import check_drawable, check_places
+from kronlearn.cli.checks import check_places
 from kronlearn.cli.output import Output, facts_of, facts_table, save_figure
 from kronlearn.cli.record import history_in, usage_in
 from kronlearn.core.dictionary import Dictionary
@@ -34,23 +34,21 @@ def show(
     quiet: opt.Quiet = False,
 ) -> None:
     """Describe and draw the dictionary in a model file."""
-    output = Output(as_json, quiet)
+    shown = Output(as_json, quiet)
     drawings = [("--picture", picture), ("--convergence", convergence)]
     check_places(drawings, [model], overwrite)
-    for option, path in drawings:
-        check_drawable(option, path)
     dictionary = load_dictionary(model)
     _, info = read_file(model, "dictionary")
     history = history_in(info)
     if convergence is not None and history is None:
         raise ValueError(
-            f"{model} does not say how it was learned; files that kronlearn learn writes do."
+            f"{model} has no history of its learning; files written by kronlearn learn do."
         )
     facts = dictionary_facts(dictionary)
-    output.say(model)
+    shown.say(model)
     told = {n: v for n, v in info.items() if n not in ("history", "usage")}
     # Sizes that a file tells of stand before the rest, and are those of its dictionary.
-    output.say(facts_table([*facts_of({**facts, **told, **facts}), *usage_in(info)]))
+    shown.say(facts_table([*facts_of({**facts, **told, **facts}), *usage_in(info)]))
     if picture is not None:
         from kronlearn.plots import DictionaryDisplay
 
@@ -61,8 +59,8 @@ def show(
         save_figure(convergence_figure({None: history}), convergence, overwrite)
     for _, path in drawings:
         if path is not None:
-            output.say(f"Wrote {path}")
-    output.finish({"model": str(model), **facts, "info": info})
+            shown.say(f"Wrote {path}")
+    shown.finish({"model": str(model), **facts, "info": info})
 
 
 def dictionary_facts(dictionary: Dictionary) -> dict[str, Any]:

@@ -441,7 +441,7 @@ class KroneckerDictionary(Dictionary):
 def _as_floats(values: ArrayLike, name: str) -> NDArray[Any]:
     """The values as float32 if they are that, else as float64; those on a GPU stay there."""
     is_cupy = hasattr(values, "__cuda_array_interface__") and hasattr(values, "__array_function__")
-    array: Any = values if is_cupy else np.asarray(values)
+    array: NDArray[Any] = values if is_cupy else np.asarray(values)  # type: ignore[assignment]
     check_real(array.dtype, name)
     return array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
 

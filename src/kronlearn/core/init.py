@@ -34,7 +34,8 @@ def dct_factor(m: int, n: int) -> NDArray[np.float64]:
     columns = np.cos(np.pi * np.outer(np.arange(m) + 0.5, frequencies))
     if m > 1:
         columns[:, 1:] -= columns[:, 1:].mean(axis=0)
-    return columns / np.linalg.norm(columns, axis=0)
+    norms: NDArray[np.float64] = np.linalg.norm(columns, axis=0)
+    return columns / norms
 
 
 def perturbation(m: int, n: int) -> float:

@@ -65,4 +65,5 @@ def _residuals(
     """Residuals ``(n, m_1, …, m_d)`` of some samples coded with a dictionary."""
     samples = source.take(rows).astype(np.float64)
     codes = code_few(samples, dictionary, coder.of_rows(rows))
-    return samples.reshape(-1, *dictionary.patch_shape) - dictionary.reconstruct(codes)
+    found: NDArray[np.float64] = dictionary.reconstruct(codes)
+    return samples.reshape(-1, *dictionary.patch_shape) - found

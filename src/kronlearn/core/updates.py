@@ -57,7 +57,8 @@ def _times_inverse(rows: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray
             return np.asarray(solved.T)
     values, vectors = np.linalg.eigh(p)
     kept = values > _RANK_TOLERANCE * max(values[-1], 0.0)
-    return rows @ ((vectors[:, kept] / values[kept]) @ vectors[:, kept].T)
+    inverse: NDArray[np.float64] = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
+    return rows @ inverse
 
 
 def procrustes(

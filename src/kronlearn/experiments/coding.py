@@ -48,7 +48,7 @@ Coder = Callable[[kl.KroneckerDictionary, int], Callable[[NDArray[np.float32]], 
 def run(
     *,
     progress: Progress,
-    cases: Sequence[Case] = (),
+    cases: Sequence[Case] | None = None,
     images: Path | None = None,
     threads: int = 1,
     repetitions: int = 5,

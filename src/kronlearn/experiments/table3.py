@@ -96,7 +96,8 @@ def run(
     """
     names = [name for name in IMAGES if (images / f"{name}.png").is_file()]
     if not names:
-        raise ValueError(f"--images {images} has none of " + ", ".join(f"{n}.png" for n in IMAGES))
+        files = ", ".join(f"{name}.png" for name in IMAGES)
+        raise ValueError(f"--images {images} has none of {files}; name the folder that has them.")
     output.mkdir(parents=True, exist_ok=True)
     # Those of one noisy image one after the other.
     wanted = [

@@ -112,7 +112,7 @@ def real_array(Y: ArrayLike, name: str = "Y") -> NDArray[Any]:
             f"Complex data not supported: {name} has dtype {array.dtype}; pass real numbers."
         )
     if array.dtype.kind in "mM":
-        raise TypeError(f"{name} has dtype {array.dtype}, which is no number; pass real numbers.")
+        raise TypeError(f"{name} has dtype {array.dtype}, which is not numeric; pass real numbers.")
     if array.dtype.kind not in "fiub":
         try:
             array = array.astype(np.float64)

@@ -14,7 +14,7 @@ from typing import Any
 __all__ = ["atomic_write", "check_targets", "explaining", "remove", "temporary_place", "write_at"]
 
 _NO_SPACE = "No space left"
-_FULL = "the disk is full (no space left on the device); make room or choose another disk"
+_FULL = "the disk is full (no space left on the device); free some space or choose another disk"
 
 
 @contextlib.contextmanager
@@ -91,7 +91,7 @@ def check_targets(targets: Iterable[Path], overwrite: bool) -> None:
         if not target.parent.is_dir():
             raise FileNotFoundError(f"The folder {target.parent} does not exist; create it first.")
         if target.exists() and not overwrite:
-            raise FileExistsError(f"{target} exists already; it was not replaced.")
+            raise FileExistsError(f"{target} already exists; it was not replaced.")
 
 
 def _sync(place: Path) -> None:

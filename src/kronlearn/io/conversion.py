@@ -46,8 +46,8 @@ def converted(
     if missing.any():
         if nodata is None or math.isnan(nodata):
             raise ValueError(
-                f"{name}: the values contain NaN, which {dtype} cannot hold, and no value is "
-                "declared to mean no data; pass nodata= to open_cube, or write floats."
+                f"{name}: the values contain NaN, which {dtype} cannot hold, and no nodata value "
+                "is declared; pass nodata= to open_cube, or write floats."
             )
         values[missing] = 0
     result = in_range(values, dtype)

@@ -51,6 +51,8 @@ class Cube(AbstractContextManager["Cube"]):
         What the file says about the array, in plain types. ``crs`` and ``transform`` say where on
         Earth the pixels are.
     wavelengths : array of shape (bands,) or None
+    wavelength_units : str or None
+        As the file writes them: ``"nm"``, ``"Micrometers"``.
     band_axis : int or None
         The axis of the bands where it is stored; None for one band in two dimensions.
 
@@ -78,6 +80,7 @@ class Cube(AbstractContextManager["Cube"]):
         self.chunks = None if stored.chunks is None else self._turned(stored.chunks)
         waves = stored.wavelengths
         self.wavelengths = waves if waves is not None and len(waves) == self.shape[2] else None
+        self.wavelength_units = stored.wavelength_units
 
     @property
     def band_axis_is_guess(self) -> bool:
@@ -256,8 +259,8 @@ class Cube(AbstractContextManager["Cube"]):
         row, column, band = (int(i) + start for i, start in zip(place, starts, strict=True))
         kind = "NaN" if math.isnan(values[tuple(place)]) else "infinity"
         raise StoredArrayError(
-            f"{self.name} contains {kind} at row {row}, column {column}, band {band}, and does not "
-            "say that this means no data; if it does, pass nodata=float('nan')."
+            f"{self.name} contains {kind} at row {row}, column {column}, band {band}, but declares "
+            "no nodata value; if NaN and infinity mark missing data, pass nodata=float('nan')."
         )
 
     def __repr__(self) -> str:
@@ -344,11 +347,13 @@ def _find_axes(stored: StoredArray, given: int | None) -> tuple[tuple[int, ...],
             axes.remove(axis)
     if len(axes) not in (2, 3):
         raise stored.error(
-            f"has shape {shape}; a cube has two or three dimensions, or more of length one"
+            f"has shape {shape}; a cube has two or three dimensions, and any others have length one"
         )
     if len(axes) == 2:
         if given is not None:
-            raise stored.error(f"has two dimensions and so one band; leave out band_axis={given}")
+            raise stored.error(
+                f"has two dimensions, so it is one band; leave out band_axis={given}"
+            )
         return tuple(axes), "one band: there are two dimensions"
     reason = "given"
     if bands is None:

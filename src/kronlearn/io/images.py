@@ -16,7 +16,7 @@ from PIL.PngImagePlugin import putchunk
 
 from kronlearn.io.atomic import atomic_write
 from kronlearn.io.formats.tiff import tiff_file, unwarned
-from kronlearn.io.stored import told_as
+from kronlearn.io.stored import format_by_start, told_as
 
 __all__ = ["READABLE", "Picture", "check_writable", "gray_levels", "luminance", "read_picture"]
 __all__ += ["save_picture", "write_picture"]
@@ -90,10 +90,10 @@ def read_picture(path: Path) -> Picture:
         raise IsADirectoryError(f"{path} is a folder; give the name of an image file.")
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist or is not a file.")
-    readers = {".npy": _read_array, ".tif": _read_tiff, ".tiff": _read_tiff}
-    reader = readers.get(path.suffix.lower(), _read_with_pillow)
     with told_as(f"{path} cannot be read as an image"):
-        picture = reader(path)
+        # Whatever its name is.
+        readers = {"npy": _read_array, "geotiff": _read_tiff}
+        picture = readers.get(str(format_by_start(path)), _read_with_pillow)(path)
     if picture.pixels.dtype.kind not in "fiub":
         raise ValueError(f"{path} has dtype {picture.pixels.dtype}; give real numbers.")
     if len(picture.shape) not in (2, 3) or not picture.pixels.size:
@@ -163,7 +163,7 @@ def _tiff_picture(pixels: NDArray[Any], axes: str, page: Any) -> Picture:
         pixels, last in ("ASSOCALPHA", "UNASSALPHA"), None if profile is None else profile.value
     )
     is_stack = len(picture.shape) == 3
-    notes = (f"{picture.shape[0]} pages, taken as one stack.",) if is_stack else ()
+    notes = (f"{picture.shape[0]} pages, read as one stack.",) if is_stack else ()
     return replace(picture, notes=notes, **_georeference(page))
 
 
@@ -189,7 +189,7 @@ def _read_with_pillow(path: Path) -> Picture:
             return _split(_read_png16(path, layout), has_alpha, image.info.get("icc_profile"))
         n_frames = getattr(image, "n_frames", 1)
         if n_frames > 1 and image.format != "MPO":
-            raise ValueError(f"it holds {n_frames} frames; give one image, or a TIFF as stack")
+            raise ValueError(f"it has {n_frames} frames; give a single image, or a stack as TIFF")
         return _from_pillow(ImageOps.exif_transpose(image))
 
 

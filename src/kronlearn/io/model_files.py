@@ -94,7 +94,9 @@ def load_dictionary(path: PathLike) -> Dictionary:
     tensors, _ = read_file(path, "dictionary")
     if not tensors or set(tensors) != {f"factors.{mode}" for mode in range(len(tensors))}:
         found = ", ".join(sorted(tensors)[:4]) or "none"
-        raise _error(path, f"needs tensors factors.0, factors.1, … and nothing else; has {found}")
+        raise _error(
+            path, f"must hold tensors factors.0, factors.1, … and no others; it has {found}"
+        )
     with told_as(f"{path} does not hold a valid dictionary", ModelFileError):
         return _dictionary(tensors, "factors")
 
@@ -195,7 +197,7 @@ def _info(path: PathLike, text: str | None, kind: str) -> dict[str, Any]:
             f"version {VERSION}, upgrade it",
         )
     if type(version) is not int or found_kind not in KINDS or not isinstance(info, dict):
-        raise _error(path, "is damaged: its header has no version, no kind or no info")
+        raise _error(path, "is damaged: its header lacks a version, a kind or info")
     if found_kind != kind:
         raise _error(path, f"is a {found_kind}, not a {kind}")
     return info
@@ -244,7 +246,9 @@ def _dictionary(tensors: dict[str, NDArray[Any]], name: str) -> Dictionary:
     factors = [tensors[key] for key in takewhile(tensors.__contains__, names)]
     dtypes = sorted({factor.dtype.name for factor in factors})
     if dtypes not in (["float32"], ["float64"]):
-        raise ValueError(f"factors must be all float32 or all float64; has {', '.join(dtypes)}")
+        raise ValueError(
+            f"factors must all be float32 or all float64; they are {', '.join(dtypes)}"
+        )
     if all(factor.ndim != 3 for factor in factors):
         return KroneckerDictionary(factors)
     if len({factor.shape[:-2] for factor in factors}) > 1:

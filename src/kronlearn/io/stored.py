@@ -38,7 +38,7 @@ _FORMATS: dict[str, tuple[str, tuple[str, ...], tuple[bytes, ...]]] = {
     "image_folder": ("a folder of images", (), ()),
 }
 KNOWN = ", ".join(what for what, *_ in _FORMATS.values())
-_ONE_ARRAY = "is one array; leave out dataset={!r}"
+_ONE_ARRAY = "is a single array; leave out dataset={!r}"
 
 
 class StoredArrayError(ValueError):
@@ -78,12 +78,13 @@ class StoredArray(AbstractContextManager["StoredArray"]):
     nodata: float | int | None = None
     #: How the numbers in the file become the values that ``read`` returns.
     packing: Packing | None = None
-    #: Names of the dimensions, and 1-D arrays by these names.
+    #: Names of the dimensions, and by these names 1-D arrays with their attributes.
     axes: tuple[str, ...] | None = None
-    coordinates: dict[str, NDArray[Any]]
+    coordinates: dict[str, tuple[NDArray[Any], dict[str, Any]]]
     #: What the file says about the array, in plain types.
     attributes: dict[str, Any]
     wavelengths: NDArray[np.float64] | None = None
+    wavelength_units: str | None = None
     #: The axis of the bands where the format has one by definition.
     band_axis: int | None = None
 
@@ -148,7 +149,7 @@ class StoredArray(AbstractContextManager["StoredArray"]):
         with told_as(f"{self} cannot be read at [{place}]"):
             values = np.asarray(self.thing[key])
         if values.shape != expected:
-            raise self.error(f"gave numbers of shape {values.shape}, not {expected}")
+            raise self.error(f"returned values of shape {values.shape}, not {expected}")
         if self.packing is not None:
             return self.packing.unpack(values)
         return values.astype(self.dtype, copy=False)
@@ -247,6 +248,13 @@ def format_by_ending(path: Path) -> str | None:
     return next((name for name, (_, endings, _) in _FORMATS.items() if ending in endings), None)
 
 
+def format_by_start(path: Path) -> str | None:
+    """The format that the first bytes of a file say; None if they say none."""
+    with open(path, "rb") as file:
+        start = file.read(16)
+    return next((name for name, (*_, s) in _FORMATS.items() if start.startswith(s)), None)
+
+
 def _format_of(path: Path) -> str:
     """The format of a file or folder: what its first bytes say, or else its name."""
     named = format_by_ending(path)
@@ -259,17 +267,16 @@ def _format_of(path: Path) -> str:
         raise StoredArrayError(f"{path} is empty: it has 0 bytes.")
     if path.suffix.lower() == ".npz":
         raise StoredArrayError(
-            f"{path} is a NumPy archive of several arrays (.npz); pass one of them, "
-            "np.load(path)['name'], or save it as .npy, which is read a part at a time."
+            f"{path} is a NumPy archive of several arrays (.npz); save the one you need as .npy, "
+            "which is read a part at a time."
         )
     if named is None and module_of("envi").header_of(path) is not None:
         return "envi"
-    with told_as(f"{path} cannot be read"), open(path, "rb") as file:
-        start = file.read(16)
-    inside = [name for name, (*_, starts) in _FORMATS.items() if start.startswith(starts)]
-    if not inside and named is None:
+    with told_as(f"{path} cannot be read"):
+        found = format_by_start(path) or named
+    if found is None:
         raise StoredArrayError(f"{path} is in no known format; kronlearn reads {KNOWN}.")
-    return inside[0] if inside else str(named)
+    return found
 
 
 def _open_path(path: Path, dataset: str | None, known: str | None = None) -> StoredArray:
@@ -277,7 +284,7 @@ def _open_path(path: Path, dataset: str | None, known: str | None = None) -> Sto
     if not path.exists():
         raise StoredArrayNotFoundError(f"{path} does not exist.")
     name = known or _format_of(path)
-    words = f"cannot be read as {_FORMATS[name][0]}; it is damaged, cut off or something else"
+    words = f"cannot be read as {_FORMATS[name][0]}; it is damaged, cut off or not such a file"
     with told_as(f"{path} {words}"), ExitStack() as files:
         thing, description = module_of(name).open_file(path, dataset, files)
         is_in_file = isinstance(thing, module_of("npy").FileArray)
@@ -315,6 +322,6 @@ def _reopened(
     if (array.shape, array.dtype) != (shape, dtype):
         raise array.error(
             f"has shape {array.shape} and dtype {array.dtype} now, but had {shape} and {dtype} "
-            "when it was first opened: the file was changed"
+            "when it was first opened: the file has changed"
         )
     return array

@@ -75,11 +75,13 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
             need(_LIBRARIES[self.format], f"To write {self.path}")
         if self.dtype.str[1:] not in _HELD.get(self.format, self.dtype.str[1:]):
             ending = self.path.suffix
-            raise ValueError(f"{self.path}: {ending} files hold no {self.dtype} numbers.")
+            raise ValueError(f"{self.path}: {ending} files cannot hold {self.dtype} values.")
         if hasattr(self._module, "check"):
             self._module.check(self)
         self._tell_losses()
         self._rows, self._next_row = temporary_place(self.path), 0
+        # Room for what the format has before its numbers.
+        self._offset = len(self._module.header(self)) if hasattr(self._module, "header") else 0
         with explaining(self.target):
             if shutil.disk_usage(self.path.parent).free < self.nbytes:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -100,9 +102,9 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
         is_next = start == self._next_row and stop <= n_rows
         if not is_next or values.shape != (stop - start, n_columns, n_bands):
             raise ValueError(
-                f"rows {start} to {stop} with values of shape {values.shape} were given to write; "
-                f"rows from {self._next_row} to {n_rows} at most are next, of shape (rows, "
-                f"{n_columns}, {n_bands})."
+                f"write was given rows {start} to {stop} and values of shape {values.shape}; the "
+                f"next rows start at {self._next_row} and end at {n_rows} at most, with values of "
+                f"shape (rows, {n_columns}, {n_bands})."
             )
         values = converted(values, self.dtype, self.nodata, str(self.target))
         lengths, axis = self.source.shape, self.cube.axes[0]
@@ -110,7 +112,7 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
         values = np.ascontiguousarray(in_stored_order(values, self.cube.axes))
         with explaining(self.target):
             for i, part in enumerate(values.reshape(math.prod(lengths[:axis]), -1)):
-                write_at(self._file, part, (i * n_rows + start) * row_bytes)
+                write_at(self._file, part, self._offset + (i * n_rows + start) * row_bytes)
         self._next_row = stop
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
@@ -120,10 +122,12 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
                 return
             if self._next_row < self.shape[0]:
                 raise ValueError(
-                    f"{self.target}: {self._next_row} of {self.shape[0]} rows were written; the "
-                    "file is not kept."
+                    f"{self.target}: only {self._next_row} of {self.shape[0]} rows were written; "
+                    "the file was not created."
                 )
-            numbers = module_of("npy").FileArray(self._rows, self.source.shape, self.dtype)
+            numbers = module_of("npy").FileArray(
+                self._rows, self.source.shape, self.dtype, self._offset
+            )
             with (
                 closing(numbers) as self.rows,
                 atomic_write(*self._places, overwrite=self._overwrite) as places,
@@ -160,12 +164,13 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
             names[axis] = name
         return names
 
-    def coordinates(self) -> dict[str, NDArray[Any]]:
-        """Coordinates by the names of the axes of a new file, wavelengths for the bands."""
-        names, given = self.axis_names(), self.source.coordinates
+    def coordinates(self) -> dict[str, tuple[NDArray[Any], dict[str, Any]]]:
+        """Coordinates and their attributes by the names of the axes, wavelengths for the bands."""
+        names, given, cube = self.axis_names(), self.source.coordinates, self.cube
         found = {name: given[name] for name in names if name in given}
-        if self.cube.wavelengths is not None and self.cube.band_axis is not None:
-            found.setdefault(names[self.cube.band_axis], self.cube.wavelengths)
+        if cube.wavelengths is not None and cube.band_axis is not None:
+            units = {} if cube.wavelength_units is None else {"units": cube.wavelength_units}
+            found.setdefault(names[cube.band_axis], (cube.wavelengths, units))
         return found
 
     def _check_place(self) -> None:
@@ -175,15 +180,17 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
         if replaced and replaced != read:
             # The header of an ENVI file, for one, would no longer belong to its numbers.
             raise ValueError(
-                f"{self.path} would replace {replaced.pop()}, which the cube is read from, but not "
-                "all of its files; give another name."
+                f"Writing {self.path} would replace {replaced.pop()} but not the other files that "
+                "the cube is read from; give another name."
             )
         check_targets(self._places, self._overwrite)
         writes_folder = hasattr(self._module, "check_replaceable") and self.path.suffix != ".zip"
         if self.path.is_dir() and not writes_folder:
             raise IsADirectoryError(f"{self.path} is a folder; give the name of a file.")
         if self.path.is_file() and writes_folder:
-            raise NotADirectoryError(f"{self.path} is a file; a folder is to be written there.")
+            raise NotADirectoryError(
+                f"{self.path} is a file; this format needs a folder, so give another name."
+            )
         if self.path.is_dir():
             self._module.check_replaceable(self.path)
 
@@ -220,4 +227,4 @@ def _format_for(path: Path, source: StoredArray) -> str:
         return "envi"
     if source.format in ("envi", "image_folder") and not ending:
         return source.format
-    raise ValueError(f"{path} has no extension of a known format: {KNOWN}.")
+    raise ValueError(f"{path} does not have the extension of a known format: {KNOWN}.")

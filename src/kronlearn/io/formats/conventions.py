@@ -55,15 +55,15 @@ def choose(name: str, found: Mapping[str, Any], dataset: str | None) -> str:
         arrays = {k: v for k, v in numeric.items() if len(v.shape) >= 2 and math.prod(v.shape) > 0}
         most = max((len(v.shape) for v in arrays.values()), default=0)
         fitting = [k for k, v in arrays.items() if len(v.shape) == most]
-        problem = "holds no array of numbers with two dimensions or more"
+        problem = "has no numeric array with two dimensions or more"
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        problem = "holds several arrays that could be meant"
+        problem = "has several arrays that could be meant"
     listing = ", ".join(f"{k} {tuple(v.shape)}" for k, v in list(numeric.items())[:12])
     listing = listing + (", …" if len(numeric) > 12 else "") or "none"
     raise StoredArrayError(
-        f"{name} {problem}; its arrays of numbers are: {listing}. Name one with dataset= (for "
+        f"{name} {problem}; its numeric arrays are: {listing}. Choose one with dataset= (for "
         "samples: kronlearn.io.stored.open_array(path, dataset=...))."
     )
 
@@ -88,16 +88,25 @@ def described(
         if is_short and np.dtype(values.dtype).kind in "fiu":
             numbers = np.asarray(values[...])
             vectors[other] = numbers.reshape(-1) if 1 in numbers.shape else numbers
-    found = [n for n in vectors if n.rpartition("/")[2].lower() in WAVELENGTH_NAMES]
-    waves = [vectors[n].astype(np.float64) for n in found if vectors[n].ndim == 1]
+    plain = _plain(attributes)
+    known = {n: (v, _kept(others[n])) for n, v in vectors.items() if v.ndim == 1}
+    found = [known[n] for n in known if n.rpartition("/")[2].lower() in WAVELENGTH_NAMES]
+    waves, told = found[0] if found else (None, {})
+    units = plain.get("wavelength units", plain.get("wavelength_units", told.get("units")))
     return {
         "dataset": name,
-        "attributes": _plain(attributes),
+        "attributes": plain,
         "axes": None if axes is None else tuple(axes),
-        "wavelengths": waves[0] if waves else None,
-        "coordinates": {n: v for n, v in vectors.items() if n in (axes or ()) and v.ndim == 1},
-        **_declared(_plain(attributes), np.dtype(array.dtype), scaled),
+        "wavelengths": None if waves is None else waves.astype(np.float64),
+        "wavelength_units": None if units is None else str(units),
+        "coordinates": {n: pair for n, pair in known.items() if n in (axes or ())},
+        **_declared(plain, np.dtype(array.dtype), scaled),
     }
+
+
+def _kept(array: Any) -> dict[str, Any]:
+    """The attributes of a coordinate that are true of a copy of it, too."""
+    return {k: v for k, v in _plain(getattr(array, "attrs", {})).items() if k not in NOT_KEPT}
 
 
 def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
@@ -157,7 +166,7 @@ def _declared(attributes: Mapping[str, Any], dtype: np.dtype[Any], scaled: bool)
         return {"nodata": nodata}
     scale = 1.0 if scale is None else float(scale)
     if scale == 0 or not math.isfinite(scale):
-        raise ValueError(f"scale_factor = {scale} makes no sense")
+        raise ValueError(f"scale_factor = {scale} is not a finite number other than zero")
     native = dtype.newbyteorder("=")
     if str(attributes.get("_Unsigned", "false")).lower() == "true" and native.kind == "i":
         native = np.dtype(f"u{native.itemsize}")

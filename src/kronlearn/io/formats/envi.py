@@ -49,6 +49,7 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
         "nodata": None if ignored is None else float(ignored),
         "attributes": {k: v for k, v in fields.items() if k not in _LAYOUT} | place,
         "wavelengths": None if waves is None else np.array(waves, np.float64),
+        "wavelength_units": fields.get("wavelength units"),
         "band_axis": order.index("bands"),
     }
 
@@ -62,7 +63,9 @@ def _fields(spy: Any, header: Path) -> dict[str, Any]:
         fields[_SYSTEM] = f"{{{','.join(fields[_SYSTEM])}}}"
     spy.check_compatibility(fields)
     if fields.get("file compression", "0") != "0":
-        raise StoredArrayError(f"{header}: compressed files cannot be read; decompress it.")
+        raise StoredArrayError(
+            f"{header}: compressed ENVI files cannot be read; decompress it first."
+        )
     for name, allowed in (("interleave", tuple(_ORDERS)), ("byte order", ("0", "1"))):
         if fields[name].lower() not in allowed:
             raise StoredArrayError(
@@ -114,11 +117,11 @@ def save(writer: CubeWriter, binary: Path, header: Path) -> None:
 
 def _new_fields(writer: CubeWriter) -> dict[str, Any]:
     """Header fields for a cube from another format."""
-    attributes, fields = writer.source.attributes, {"description": writer.source.name}
-    if writer.cube.wavelengths is not None:
-        units = attributes.get("wavelength_units", "Unknown")
-        fields |= {"wavelength units": units, "wavelength": writer.cube.wavelengths.tolist()}
-    return fields | geotiff.envi_fields(attributes)
+    cube, fields = writer.cube, {"description": writer.source.name}
+    if cube.wavelengths is not None:
+        units = {} if cube.wavelength_units is None else {"wavelength units": cube.wavelength_units}
+        fields |= units | {"wavelength": cube.wavelengths.tolist()}
+    return fields | geotiff.envi_fields(cube.attributes)
 
 
 def _binary_of(header: Path) -> Path:
@@ -129,6 +132,6 @@ def _binary_of(header: Path) -> Path:
         if candidate.is_file() and candidate != header:
             return candidate
     raise StoredArrayError(
-        f"{header}: the file with the numbers is not beside it; looked for {stem.name} with no "
-        f"ending or one of {', '.join(BINARY_ENDINGS)}."
+        f"{header} has no data file beside it; looked for {stem.name} without an extension or with "
+        f"one of {', '.join(BINARY_ENDINGS)}."
     )

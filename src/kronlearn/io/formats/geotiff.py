@@ -55,6 +55,7 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
         "nodata": file.nodata,
         "attributes": {**file.tags(), **_place(file)},
         "wavelengths": _wavelengths(file),
+        "wavelength_units": file.tags(1).get("wavelength_units"),
         "band_axis": 0,
     }
 
@@ -100,7 +101,7 @@ def save(writer: CubeWriter, place: Path) -> None:
         with rasterio.open(place) as file:
             for window, bands in _windows(writer):
                 if not np.array_equal(file.read(window=window), bands, equal_nan=True):
-                    raise OSError("what was written cannot be read again")
+                    raise OSError("the values could not be read back")
 
 
 def _windows(writer: CubeWriter, height: int = 1) -> Iterator[tuple[Any, Any]]:
@@ -158,9 +159,8 @@ def _wavelengths(file: Any) -> NDArray[np.float64] | None:
 
 
 def _write_wavelengths(writer: CubeWriter, file: Any) -> None:
-    attributes = writer.source.attributes
-    units = attributes.get("wavelength units", attributes.get("wavelength_units"))
-    tags = {} if units is None else {"wavelength_units": str(units)}
+    units = writer.cube.wavelength_units
+    tags = {} if units is None else {"wavelength_units": units}
     for band, wavelength in enumerate(writer.cube.wavelengths, 1):  # type: ignore[arg-type]
         file.update_tags(band, wavelength=repr(float(wavelength)), **tags)
 

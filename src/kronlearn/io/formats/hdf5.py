@@ -101,7 +101,9 @@ def _new(file: Any, writer: CubeWriter) -> Any:
         array.dims[axis].label = label
         length = array.shape[axis]
         unnamed = f"{_NETCDF_DIMENSION}{length:10d}"
-        scale = file.create_dataset(label, data=coordinates.get(label, np.zeros(length, "f4")))
+        values, attributes = coordinates.get(label, (np.zeros(length, "f4"), {}))
+        scale = file.create_dataset(label, data=values)
+        scale.attrs.update(attributes)
         scale.make_scale(label if label in coordinates else unnamed)
         array.dims[axis].attach_scale(scale)
     return array

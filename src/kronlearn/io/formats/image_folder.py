@@ -47,8 +47,8 @@ class _Images:
         if (pixels.shape, pixels.dtype) != (self.shape[1:], self.dtype):
             first = np.broadcast_to(self.dtype.type(0), self.shape[1:])
             raise StoredArrayError(
-                f"{file} is an image of {Picture(pixels)}, but {self.images[0][0].name} of "
-                f"{Picture(first)}; all images must be equal in size and type."
+                f"{file} is {Picture(pixels)}, but {self.images[0][0].name} is {Picture(first)}; "
+                "all images must have the same size and type."
             )
         return pixels
 
@@ -77,7 +77,7 @@ def check_replaceable(folder: Path) -> None:
     others = sorted({p.name for p in folder.iterdir()} - {p.name for p in _images(folder)})
     if others:
         raise FileExistsError(
-            f"{folder} holds other things than images ({others[0]}); give another name."
+            f"{folder} contains files other than images ({others[0]}); give another name."
         )
 
 

@@ -45,8 +45,8 @@ def check(writer: CubeWriter) -> None:
     """Raise if there are more numbers than the file can hold."""
     if not hdf5.is_hdf5(writer.source) and writer.nbytes > _MAX_BYTES:
         raise ValueError(
-            f"{writer.path}: MATLAB files of this version hold 2 GiB at most, and {writer.shape} "
-            f"{writer.dtype} values need more; write .h5 or .npy instead."
+            f"{writer.path}: MATLAB files of this version hold 2 GiB at most, but {writer.dtype} "
+            f"values of shape {writer.shape} need more; write .h5 or .npy instead."
         )
 
 
@@ -91,7 +91,7 @@ def _check_types(path: Path, order: str) -> None:
                 after += 8 if tag >> 16 else 8 + -(-count // 8) * 8
             (number_type,) = struct.unpack_from(order + "I", content, after)
             if flags & 0xFF in _NUMERIC_CLASSES and number_type & 0xFFFF not in _TYPES:
-                raise StoredArrayError(f"{path} is damaged: its numbers are of no known type.")
+                raise StoredArrayError(f"{path} is damaged: its numbers have an unknown type.")
             place += 8 + length
 
 

@@ -74,11 +74,11 @@ def _array_like(thing: Any, package: str, kind: str) -> Any:
         )
     if package == "dask" and any(math.isnan(length) for length in getattr(thing, "shape", ())):
         raise StoredArrayError(
-            "The dask array does not know how long its axes are; call its compute_chunk_sizes()."
+            "The Dask array has axes of unknown length; call its compute_chunk_sizes() first."
         )
     if not all(hasattr(thing, name) for name in ("shape", "dtype", "__getitem__")):
         raise StoredArrayError(
-            f"A {kind} is not an array; pass a path, an array of it, or an object with shape, "
+            f"A {kind} is not an array; pass a path, an array or an object with shape, "
             "dtype and __getitem__."
         )
     return thing

@@ -23,6 +23,17 @@ save = hdf5.save
 _SHORT = 1 << 16
 
 
+class _Vector:
+    """A copy of a short variable, with its attributes."""
+
+    def __init__(self, variable: Any) -> None:
+        self.values, self.attrs = np.array(variable.data), variable._attributes
+        self.shape, self.dtype = self.values.shape, self.values.dtype
+
+    def __getitem__(self, key: Any) -> NDArray[Any]:
+        return np.asarray(self.values[key])
+
+
 def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     """The array of a classic NetCDF file."""
     from scipy.io import netcdf_file
@@ -42,8 +53,8 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
             for name, v in file.variables.items()
         }
         vectors = {
-            n: np.array(v.data)
-            for n, v in file.variables.items()
+            name: _Vector(v)
+            for name, v in file.variables.items()
             if v.data.ndim == 1 and v.data.size <= _SHORT
         }
     name = choose(str(path), found, dataset)

@@ -6,11 +6,11 @@ pages count as memory in use.
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 import operator
 import os
-import shutil
 import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from kronlearn.io.stored import Key, Opened, StoredArray, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["FileArray", "check_size", "open_file", "save"]
+__all__ = ["FileArray", "check_size", "header", "open_file", "save"]
 
 # Numbers with gaps between them are read with their gaps up to this many bytes at a time.
 _PIECE = 1 << 18
@@ -85,8 +85,8 @@ class FileArray:
             got = os.preadv(self._descriptor, [view], place)
             if got == 0:
                 raise StoredArrayError(
-                    f"{self.path} is cut off: it ends at byte {place}, before the numbers that its "
-                    "header announces; it was changed since it was opened."
+                    f"{self.path} is cut off: it ends at byte {place}, before the end of the "
+                    "data; the file was changed after it was opened."
                 )
             view, place = view[got:], place + got
         return content
@@ -102,9 +102,9 @@ def check_size(array: StoredArray) -> None:
     needed = thing.offset + thing.span(thing.shape, thing.strides)
     # A header with a wrong shape is found where there is nothing but a header and numbers.
     if size < needed or (size > needed and array.format in ("npy", "envi")):
-        problem = "is cut off" if size < needed else "has a header that does not fit"
+        problem = "is cut off" if size < needed else "does not match its header"
         raise array.error(
-            f"{problem}: {thing.path.name} has {size} bytes, where shape {array.shape} and dtype "
+            f"{problem}: {thing.path.name} has {size} bytes, but shape {array.shape} and dtype "
             f"{thing.dtype.name} need {needed}"
         )
 
@@ -121,12 +121,19 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     return FileArray(path, shape, dtype, offset, strides), {}
 
 
+def header(writer: CubeWriter) -> bytes:
+    """What stands before the numbers, in C order."""
+    stream, shape = io.BytesIO(), writer.source.shape
+    described = {"descr": writer.dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, described)
+    return stream.getvalue()
+
+
 def save(writer: CubeWriter, place: Path) -> None:
-    """Write the values in C order."""
-    header = {"descr": writer.dtype.str, "fortran_order": False, "shape": writer.rows.shape}
-    with open(place, "xb") as file, open(writer.rows.path, "rb") as numbers:
-        np.lib.format.write_array_header_1_0(file, header)
-        shutil.copyfileobj(numbers, file, 1 << 22)
+    """Write the header before the collected rows, which then are the file."""
+    with open(writer.rows.path, "r+b") as file:
+        file.write(header(writer))
+    os.rename(writer.rows.path, place)
 
 
 def _c_strides(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:

@@ -64,8 +64,8 @@ def tiff_file(path: Path, page: int | None = None) -> Iterator[Any]:
             found, needed = len(one.dataoffsets), math.prod(one.keyframe.chunked)
             if found < needed:
                 raise StoredArrayError(
-                    f"{path} is cut off or damaged: it has {found} tiles or strips where its "
-                    f"{one.imagelength} × {one.imagewidth} pixels need {needed}."
+                    f"{path} is cut off or damaged: its {one.imagelength} × {one.imagewidth} "
+                    f"pixels need {needed} tiles or strips, but it has {found}."
                 )
         # Other errors are about tags that say nothing about the pixels.
         broken = [error for error in errors if "TiffPages" in error]

@@ -105,8 +105,8 @@ def _new(writer: CubeWriter, folder: Path) -> Any:
     source, coordinates, nodata = writer.source, writer.coordinates(), writer.nodata
     if coordinates:
         group = zarr.create_group(folder)
-        for label, values in coordinates.items():
-            group.create_array(label, data=values, dimension_names=(label,))
+        for label, (values, notes) in coordinates.items():
+            group.create_array(label, data=values, attributes=notes, dimension_names=(label,))
     attributes = {k: v for k, v in source.attributes.items() if k not in NOT_KEPT}
     if nodata is not None and writer.dtype.kind == "f":
         # xarray's form, in which NaN is possible.

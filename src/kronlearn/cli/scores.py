@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from kronlearn.io.images import Picture
 
-__all__ = ["decibels", "quality", "score_facts"]
+__all__ = ["decibels", "image_scores", "score_facts"]
 
 # The window of scikit-image's SSIM.
 _SSIM_SIDE = 7
 
 
-def quality(reference: Picture, image: NDArray[Any]) -> dict[str, float]:
+def image_scores(reference: Picture, image: NDArray[Any]) -> dict[str, float]:
     """PSNR in dB (infinite if equal) and SSIM, if the picture is large enough for its window.
 
     The SSIM of a stack is the mean of its pages'.
