@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
+import math
 import os
 import subprocess
 import sys
@@ -325,12 +326,23 @@ def test_a_file_that_workers_do_not_have_is_named(
         model(**USUAL).fit(opened)
 
 
-def test_a_dask_array_of_unknown_length_cannot_be_learned_from(
+def test_a_dask_array_of_unknown_length_is_learned_from(
     client: Client, samples: np.ndarray
 ) -> None:
-    lazy = da.from_array(samples, chunks=(1000, 6, 6))
-    with pytest.raises(ValueError, match="compute_chunk_sizes"):
-        model(**USUAL).fit(lazy[lazy[:, 0, 0] > 0])
+    rows = samples.reshape(N, 36)
+    # One of the chunks is left empty.
+    chosen = np.flatnonzero((rows[:, 0] > 0) & (np.arange(N) // 1000 != 2))
+    mask = da.from_array(np.isin(np.arange(N), chosen), chunks=1000)
+    lazy = da.from_array(rows, chunks=(1000, 20))[mask]
+    wanted = by_threads(rows[chosen])
+    on_cluster = model(**USUAL).fit(lazy)
+    assert bits(on_cluster) == bits(wanted)
+    assert math.isnan(lazy.shape[0])
+    assert on_cluster.score(lazy) == wanted.score(rows[chosen])
+    codes = on_cluster.transform(lazy)
+    assert math.isnan(codes.shape[0])
+    again = on_cluster.inverse_transform(codes).compute()
+    assert np.array_equal(again, wanted.inverse_transform(wanted.transform(rows[chosen])))
 
 
 def test_without_a_client_the_engine_asks_for_one(

@@ -45,7 +45,8 @@ def dense_codes(codes: Any) -> Any:
 
 def has_unknown_length(samples: Any) -> bool:
     """Whether samples are a Dask array that does not know how many they are."""
-    return type(samples).__module__.startswith("dask.array") and math.isnan(samples.shape[0])
+    is_lazy = type(samples).__module__.startswith("dask.array")
+    return is_lazy and samples.ndim > 0 and math.isnan(samples.shape[0])
 
 
 def lazy_samples(codes: Any, dictionary: Dictionary, sample_shape: tuple[int, ...]) -> Any:
