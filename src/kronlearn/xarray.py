@@ -1,0 +1,318 @@
+"""``DataArray.kron``: denoise, inpaint and learn from labelled arrays.
+
+Importing this module registers the accessor with xarray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+from scipy.ndimage import distance_transform_edt
+
+from kronlearn import hyperspectral, images
+from kronlearn.dimensions import Layout
+from kronlearn.estimators import KroneckerDictionaryLearning
+from kronlearn.hyperspectral.lazy import denoise_lazily, estimate_noise_lazily
+
+__all__ = ["KronAccessor"]
+
+_DECIDED_HERE = {"band_axis", "channel_axis", "dataset", "full", "nodata", "out"}
+
+
+@xr.register_dataarray_accessor("kron")
+class KronAccessor:
+    """Denoising, inpainting and learning of a :class:`xarray.DataArray`, as its attribute ``kron``.
+
+    All methods take the names of dimensions. ``dims`` are the two dimensions of an image, or more
+    for a volume; by default all but the dimensions of bands or channels, if these are two.
+    ``band_dim`` holds the bands of a hyperspectral cube, which share spectra; ``channel_dim`` the
+    channels of an image, such as colours. If neither is given, a dimension that has a coordinate
+    of wavelengths, or a name like "band" or "wavelength", holds bands, and one that is named
+    "channel" or "rgb" channels. Along all other dimensions, such as time, every image or cube is
+    worked on alone.
+
+    Results have the name, coordinates, attributes, encoding, dtype and chunks of the array.
+    Missing values are NaN and the value that the attributes ``_FillValue``, ``missing_value`` or
+    ``nodata`` declare.
+
+    Parameters
+    ----------
+    array : xarray.DataArray
+        The array, which may be chunked by Dask.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> import kronlearn.xarray
+    >>> noisy = np.random.default_rng(0).normal(100, 5, (3, 48, 64))
+    >>> array = xr.DataArray(noisy, dims=("time", "y", "x"), coords={"time": [2000, 2010, 2020]})
+    >>> denoised = array.kron.denoise(dims=("y", "x"))
+    >>> bool(denoised.std() < 2), denoised.time.values.tolist()
+    (True, [2000, 2010, 2020])
+    """
+
+    def __init__(self, array: xr.DataArray) -> None:
+        self._array = array
+
+    def denoise(
+        self,
+        sigma: ArrayLike | None = None,
+        *,
+        dims: Sequence[Hashable] | None = None,
+        band_dim: Hashable | None = None,
+        channel_dim: Hashable | None = None,
+        **parameters: Any,
+    ) -> xr.DataArray:
+        """Denoise images with :func:`kronlearn.images.denoise`, cubes with that of `hyperspectral`.
+
+        Missing values stay missing. A chunked array is not read until the result is computed: an
+        image is then one task, and a cube is denoised in tiles, which the documentation on
+        integrations describes.
+
+        Parameters
+        ----------
+        sigma : float or sequence of float, optional
+            The standard deviation of the noise, one number or one per band or channel; estimated
+            by default, for each image or cube.
+        dims, band_dim, channel_dim : str or sequence of str, optional
+            See the class.
+        **parameters
+            Other parameters of the function, such as ``quality``; of a chunked cube only that one.
+
+        Returns
+        -------
+        xarray.DataArray
+            The array without the noise.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import xarray as xr
+        >>> import kronlearn.xarray
+        >>> rng = np.random.default_rng(0)
+        >>> clean = np.add.outer(rng.random(12), np.hypot(*np.mgrid[:48, :64] / 10))
+        >>> noisy = xr.DataArray(rng.normal(clean, 0.2), dims=("band", "y", "x"))
+        >>> bool(np.std(noisy.kron.denoise() - clean) < 0.06)
+        True
+        """
+        layout = Layout.of(self._array, dims, band_dim, channel_dim)
+        refused = _DECIDED_HERE.intersection(parameters)
+        if refused:
+            raise TypeError(f"{min(refused)}= cannot be chosen for a DataArray; leave it out.")
+        if layout.is_cube and self._array.chunks is not None:
+            if set(parameters) - {"quality"}:
+                raise TypeError(
+                    f"{min(set(parameters) - {'quality'})}= cannot be chosen for a chunked cube; "
+                    "leave it out, or load the array first."
+                )
+            lazy = partial(denoise_lazily, sigma=sigma, nodata=layout.nodata, **parameters)
+            return layout.restored(layout.each_cube(lazy))
+        denoise = _denoised_cube if layout.is_cube else _denoised_image
+        return layout.restored(layout.each(denoise, sigma=sigma, **parameters))
+
+    def estimate_noise(
+        self,
+        *,
+        dims: Sequence[Hashable] | None = None,
+        band_dim: Hashable | None = None,
+        channel_dim: Hashable | None = None,
+    ) -> xr.DataArray:
+        """Estimate the standard deviation of the noise of every image, channel or band.
+
+        Parameters
+        ----------
+        dims, band_dim, channel_dim : str or sequence of str, optional
+            See the class.
+
+        Returns
+        -------
+        xarray.DataArray
+            The noise, without the dimensions of an image; lazy for a chunked array.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import xarray as xr
+        >>> import kronlearn.xarray
+        >>> rng = np.random.default_rng(0)
+        >>> noise = rng.normal(0, [[[1]], [[3]]], (2, 64, 64))
+        >>> xr.DataArray(noise, dims=("band", "y", "x")).kron.estimate_noise().round().values
+        array([1., 3.])
+        """
+        layout = Layout.of(self._array, dims, band_dim, channel_dim)
+        if layout.is_cube and self._array.chunks is not None:
+            found = layout.each_cube(partial(estimate_noise_lazily, nodata=layout.nodata))
+        else:
+            found = layout.each(_noise, output=layout.bands, dtype=np.dtype(np.float64))
+        units = {k: v for k, v in self._array.attrs.items() if k == "units"}
+        return found.rename("noise").assign_attrs(units)
+
+    def inpaint(
+        self,
+        *,
+        dims: Sequence[Hashable] | None = None,
+        band_dim: Hashable | None = None,
+        channel_dim: Hashable | None = None,
+        **parameters: Any,
+    ) -> xr.DataArray:
+        """Fill in missing values with :func:`kronlearn.images.inpaint`.
+
+        All others stay as they are, and so do images without any. Of a chunked array, which is not
+        read until the result is computed, an image with all its bands is one task.
+
+        Parameters
+        ----------
+        dims, band_dim, channel_dim : str or sequence of str, optional
+            See the class.
+        **parameters
+            Other parameters of the function, such as ``stages``.
+
+        Returns
+        -------
+        xarray.DataArray
+            The array without missing values.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import xarray as xr
+        >>> import kronlearn.xarray
+        >>> array = xr.DataArray(np.add.outer(np.arange(32.0), np.arange(32.0)), dims=("y", "x"))
+        >>> filled = array.where(array != 12).kron.inpaint(stages=1)
+        >>> bool(abs(filled - array).max() < 1)
+        True
+        """
+        layout = Layout.of(self._array, dims, band_dim, channel_dim)
+        return layout.restored(layout.each(_inpainted, **parameters))
+
+    def learn(
+        self,
+        patch_shape: Sequence[int] = (8, 8),
+        n_atoms: tuple[int, ...] | int | None = None,
+        n_nonzero_coefs: int | None = 6,
+        *,
+        dims: Sequence[Hashable] | None = None,
+        band_dim: Hashable | None = None,
+        channel_dim: Hashable | None = None,
+        **parameters: Any,
+    ) -> KroneckerDictionaryLearning:
+        """Learn a dictionary from the patches of an image or cube.
+
+        Patches with missing values are left out. A chunked array is read in blocks of rows, once
+        for each iteration, and need not fit into memory.
+
+        Parameters
+        ----------
+        patch_shape : (int, int) or (int, int, int)
+            The lengths of a patch along ``dims`` and, for three modes, along the bands.
+        n_atoms, n_nonzero_coefs : tuple of int or int, optional
+            See :func:`kronlearn.hyperspectral.learn`.
+        dims, band_dim, channel_dim : str or sequence of str, optional
+            See the class.
+        **parameters
+            Other parameters of :func:`kronlearn.hyperspectral.learn`.
+
+        Returns
+        -------
+        KroneckerDictionaryLearning
+            The fitted model.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import xarray as xr
+        >>> import kronlearn.xarray
+        >>> array = xr.DataArray(np.random.default_rng(0).random((64, 64)), dims=("y", "x"))
+        >>> array.kron.learn((8, 8), max_iter=2, random_state=0).dictionary_
+        KroneckerDictionary(patch_shape=(8, 8), n_atoms=(16, 16), dtype=float64)
+        """
+        layout = Layout.of(self._array, dims, band_dim, channel_dim)
+        others = [dim for dim in layout.others if self._array.sizes[dim] > 1]
+        if others:
+            raise ValueError(
+                f"A dictionary is learned from one image or cube; choose one along {others[0]!r} "
+                f"with isel, or pass band_dim={others[0]!r} to learn one for all of them."
+            )
+        one = self._array.isel(dict.fromkeys(layout.others, 0)).transpose(*layout.core)
+        axis = None if layout.bands is None else 2
+        return hyperspectral.learn(
+            one, patch_shape, n_atoms, n_nonzero_coefs, band_axis=axis, **parameters
+        )
+
+
+def _missing(values: NDArray[Any], nodata: float | int | None) -> NDArray[np.bool_]:
+    """Where values are missing."""
+    declared = np.zeros(values.shape, bool) if nodata is None else values == nodata
+    return declared | np.isnan(values)
+
+
+def _denoised_cube(
+    values: NDArray[Any], channel_axis: int, nodata: float | int | None, **parameters: Any
+) -> NDArray[Any]:
+    missing = _missing(values, nodata)
+    if missing.all():
+        return values
+    result = hyperspectral.denoise(values, band_axis=channel_axis, nodata=nodata, **parameters)
+    return np.where(missing, values, result)
+
+
+def _denoised_image(
+    values: NDArray[Any],
+    channel_axis: int | None,
+    nodata: float | int | None,
+    sigma: ArrayLike | None,
+    **parameters: Any,
+) -> NDArray[Any]:
+    missing = _missing(values, nodata)
+    if missing.all():
+        return values
+    whole = _with_nearest(values, missing, channel_axis) if missing.any() else values
+    if missing.any() and sigma is None and parameters.get("noise", "gaussian") == "gaussian":
+        # What is filled in has no noise of its own.
+        sigma = np.nan_to_num(_noise(values, channel_axis, nodata))
+    result = images.denoise(whole, sigma, channel_axis=channel_axis, **parameters)
+    return np.where(missing, values, result)
+
+
+def _noise(
+    values: NDArray[Any], channel_axis: int | None, nodata: float | int | None
+) -> NDArray[np.float64]:
+    """The noise of an image, or of its channels; NaN where there are no data."""
+    if channel_axis is not None:
+        channels = np.moveaxis(values, channel_axis, 0)
+        return np.array([_noise(channel, None, nodata) for channel in channels])
+    missing = _missing(values, nodata)
+    if missing.all():
+        return np.array(np.nan)
+    # Flat patches tell nothing of noise and are left out.
+    whole = np.where(missing, values[~missing].mean(), values) if missing.any() else values
+    return np.array(images.estimate_sigma(whole))
+
+
+def _with_nearest(
+    values: NDArray[Any], missing: NDArray[np.bool_], channel_axis: int | None
+) -> NDArray[Any]:
+    """An image in which what is missing is as the nearest of what is not; zero if all is."""
+    if channel_axis is not None:
+        planes, masks = (np.moveaxis(array, channel_axis, 0) for array in (values, missing))
+        filled = [_with_nearest(*pair, None) for pair in zip(planes, masks, strict=True)]
+        return np.stack(filled, channel_axis)
+    if missing.all():
+        return np.zeros_like(values)
+    nearest = distance_transform_edt(missing, return_distances=False, return_indices=True)
+    return values[tuple(nearest)]
+
+
+def _inpainted(
+    values: NDArray[Any], channel_axis: int | None, nodata: float | int | None, **parameters: Any
+) -> NDArray[Any]:
+    missing = _missing(values, nodata)
+    if missing.all() or not missing.any():
+        return values
+    return np.asarray(images.inpaint(values, missing, channel_axis=channel_axis, **parameters))
