@@ -67,6 +67,8 @@ def test_a_cube_keeps_labels_and_missing_values(cube: xr.DataArray) -> None:
     expected = kl.hyperspectral.denoise(values, band_axis=2, nodata=np.nan)
     known = cube.notnull().values
     np.testing.assert_array_equal(result.values[known], np.moveaxis(expected, -1, 0)[known])
+    sigma = kl.hyperspectral.estimate_noise(values, band_axis=2, nodata=np.nan)
+    np.testing.assert_array_equal(cube.kron.estimate_noise(), sigma)
     # The order of dimensions is a matter of storage.
     turned = cube.transpose("y", "band", "x")
     xr.testing.assert_identical(turned.kron.denoise().transpose(*cube.dims), result)

@@ -149,7 +149,8 @@ class KronAccessor:
         if layout.is_cube and self._array.chunks is not None:
             found = layout.each_cube(partial(estimate_noise_lazily, nodata=layout.nodata))
         else:
-            found = layout.each(_noise, output=layout.bands, dtype=np.dtype(np.float64))
+            estimate = _noise_of_cube if layout.is_cube else _noise
+            found = layout.each(estimate, output=layout.bands, dtype=np.dtype(np.float64))
         units = {k: v for k, v in self._array.attrs.items() if k == "units"}
         return found.rename("noise").assign_attrs(units)
 
@@ -260,6 +261,15 @@ def _denoised_cube(
         return values
     result = hyperspectral.denoise(values, band_axis=channel_axis, nodata=nodata, **parameters)
     return np.where(missing, values, result)
+
+
+def _noise_of_cube(
+    values: NDArray[Any], channel_axis: int, nodata: float | int | None
+) -> NDArray[np.float64]:
+    """The noise of every band; NaN where there are no data."""
+    if _missing(values, nodata).all():
+        return np.full(values.shape[channel_axis], np.nan)
+    return hyperspectral.estimate_noise(values, band_axis=channel_axis, nodata=nodata)
 
 
 def _denoised_image(
