@@ -39,7 +39,7 @@ class Layout:
         band_dim: Hashable | None,
         channel_dim: Hashable | None,
     ) -> Layout:
-        names = ", ".join(map(repr, array.dims))
+        names = ", ".join(map(repr, array.dims)) or "(none)"
         given = [*([] if dims is None else dims), band_dim, channel_dim]
         unknown = [dim for dim in given if dim is not None and dim not in array.dims]
         if unknown:
@@ -76,7 +76,10 @@ class Layout:
         dtype: np.dtype[Any] | None = None,
         **parameters: Any,
     ) -> xr.DataArray:
-        """What a function makes of every image or cube; without spatial dimensions for a dtype."""
+        """What a function makes of every image or cube: another one or, with a dtype, numbers.
+
+        The numbers lie along ``output``, or there is one of them.
+        """
         shape = self.core if dtype is None else () if output is None else (output,)
         channel_axis = None if self.bands is None else -1
         return xr.apply_ufunc(

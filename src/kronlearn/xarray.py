@@ -11,13 +11,19 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import ArrayLike, NDArray
-from scipy.ndimage import distance_transform_edt
+from numpy.typing import ArrayLike
 
-from kronlearn import hyperspectral, images
+from kronlearn import hyperspectral
 from kronlearn.dimensions import Layout
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.hyperspectral.lazy import denoise_lazily, estimate_noise_lazily
+from kronlearn.missing import (
+    denoise_cube,
+    denoise_image,
+    inpaint_image,
+    noise_of_cube,
+    noise_of_image,
+)
 
 __all__ = ["KronAccessor"]
 
@@ -69,11 +75,10 @@ class KronAccessor:
         channel_dim: Hashable | None = None,
         **parameters: Any,
     ) -> xr.DataArray:
-        """Denoise images with :func:`kronlearn.images.denoise`, cubes with that of `hyperspectral`.
+        """Denoise images as ``images.denoise`` does, and cubes as ``hyperspectral.denoise``.
 
-        Missing values stay missing. A chunked array is not read until the result is computed: an
-        image is then one task, and a cube is denoised in tiles, which the documentation on
-        integrations describes.
+        Missing values stay missing. A chunked array is not read until the result is computed. An
+        image is then one task; a cube is denoised in tiles, and need not fit into memory.
 
         Parameters
         ----------
@@ -113,7 +118,7 @@ class KronAccessor:
                 )
             lazy = partial(denoise_lazily, sigma=sigma, nodata=layout.nodata, **parameters)
             return layout.restored(layout.each_cube(lazy))
-        denoise = _denoised_cube if layout.is_cube else _denoised_image
+        denoise = denoise_cube if layout.is_cube else denoise_image
         return layout.restored(layout.each(denoise, sigma=sigma, **parameters))
 
     def estimate_noise(
@@ -149,7 +154,7 @@ class KronAccessor:
         if layout.is_cube and self._array.chunks is not None:
             found = layout.each_cube(partial(estimate_noise_lazily, nodata=layout.nodata))
         else:
-            estimate = _noise_of_cube if layout.is_cube else _noise
+            estimate = noise_of_cube if layout.is_cube else noise_of_image
             found = layout.each(estimate, output=layout.bands, dtype=np.dtype(np.float64))
         units = {k: v for k, v in self._array.attrs.items() if k == "units"}
         return found.rename("noise").assign_attrs(units)
@@ -190,7 +195,7 @@ class KronAccessor:
         True
         """
         layout = Layout.of(self._array, dims, band_dim, channel_dim)
-        return layout.restored(layout.each(_inpainted, **parameters))
+        return layout.restored(layout.each(inpaint_image, **parameters))
 
     def learn(
         self,
@@ -245,84 +250,3 @@ class KronAccessor:
         return hyperspectral.learn(
             one, patch_shape, n_atoms, n_nonzero_coefs, band_axis=axis, **parameters
         )
-
-
-def _missing(values: NDArray[Any], nodata: float | int | None) -> NDArray[np.bool_]:
-    """Where values are missing."""
-    declared = np.zeros(values.shape, bool) if nodata is None else values == nodata
-    return declared | np.isnan(values)
-
-
-def _denoised_cube(
-    values: NDArray[Any], channel_axis: int, nodata: float | int | None, **parameters: Any
-) -> NDArray[Any]:
-    missing = _missing(values, nodata)
-    if missing.all():
-        return values
-    result = hyperspectral.denoise(values, band_axis=channel_axis, nodata=nodata, **parameters)
-    return np.where(missing, values, result)
-
-
-def _noise_of_cube(
-    values: NDArray[Any], channel_axis: int, nodata: float | int | None
-) -> NDArray[np.float64]:
-    """The noise of every band; NaN where there are no data."""
-    if _missing(values, nodata).all():
-        return np.full(values.shape[channel_axis], np.nan)
-    return hyperspectral.estimate_noise(values, band_axis=channel_axis, nodata=nodata)
-
-
-def _denoised_image(
-    values: NDArray[Any],
-    channel_axis: int | None,
-    nodata: float | int | None,
-    sigma: ArrayLike | None,
-    **parameters: Any,
-) -> NDArray[Any]:
-    missing = _missing(values, nodata)
-    if missing.all():
-        return values
-    whole = _with_nearest(values, missing, channel_axis) if missing.any() else values
-    if missing.any() and sigma is None and parameters.get("noise", "gaussian") == "gaussian":
-        # What is filled in has no noise of its own.
-        sigma = np.nan_to_num(_noise(values, channel_axis, nodata))
-    result = images.denoise(whole, sigma, channel_axis=channel_axis, **parameters)
-    return np.where(missing, values, result)
-
-
-def _noise(
-    values: NDArray[Any], channel_axis: int | None, nodata: float | int | None
-) -> NDArray[np.float64]:
-    """The noise of an image, or of its channels; NaN where there are no data."""
-    if channel_axis is not None:
-        channels = np.moveaxis(values, channel_axis, 0)
-        return np.array([_noise(channel, None, nodata) for channel in channels])
-    missing = _missing(values, nodata)
-    if missing.all():
-        return np.array(np.nan)
-    # Flat patches tell nothing of noise and are left out.
-    whole = np.where(missing, values[~missing].mean(), values) if missing.any() else values
-    return np.array(images.estimate_sigma(whole))
-
-
-def _with_nearest(
-    values: NDArray[Any], missing: NDArray[np.bool_], channel_axis: int | None
-) -> NDArray[Any]:
-    """An image in which what is missing is as the nearest of what is not; zero if all is."""
-    if channel_axis is not None:
-        planes, masks = (np.moveaxis(array, channel_axis, 0) for array in (values, missing))
-        filled = [_with_nearest(*pair, None) for pair in zip(planes, masks, strict=True)]
-        return np.stack(filled, channel_axis)
-    if missing.all():
-        return np.zeros_like(values)
-    nearest = distance_transform_edt(missing, return_distances=False, return_indices=True)
-    return values[tuple(nearest)]
-
-
-def _inpainted(
-    values: NDArray[Any], channel_axis: int | None, nodata: float | int | None, **parameters: Any
-) -> NDArray[Any]:
-    missing = _missing(values, nodata)
-    if missing.all() or not missing.any():
-        return values
-    return np.asarray(images.inpaint(values, missing, channel_axis=channel_axis, **parameters))
