@@ -34,13 +34,12 @@ _DECIDED_HERE = {"band_axis", "channel_axis", "dataset", "full", "nodata", "out"
 class KronAccessor:
     """Denoising, inpainting and learning of a :class:`xarray.DataArray`, as its attribute ``kron``.
 
-    All methods take the names of dimensions. ``dims`` are the two dimensions of an image, or more
-    for a volume; by default all but the dimensions of bands or channels, if these are two.
-    ``band_dim`` holds the bands of a hyperspectral cube, which share spectra; ``channel_dim`` the
-    channels of an image, such as colours. If neither is given, a dimension that has a coordinate
-    of wavelengths, or a name like "band" or "wavelength", holds bands, and one that is named
-    "channel" or "rgb" channels. Along all other dimensions, such as time, every image or cube is
-    worked on alone.
+    All methods take the names of dimensions. ``dims`` are the two dimensions of an image, or three
+    of a volume; by default the two that hold neither bands nor channels nor times. ``band_dim``
+    holds the bands of a hyperspectral cube, whose pixels are spectra; ``channel_dim`` the channels
+    of an image, such as colours. If neither is given, a dimension that has a coordinate of
+    wavelengths, or a name like "band" or "wavelength", holds bands, and one that is named "channel"
+    or "rgb" holds channels. Images and cubes along any other dimension are worked on one by one.
 
     Results have the name, coordinates, attributes, encoding, dtype and chunks of the array.
     Missing values are NaN and the value that the attributes ``_FillValue``, ``missing_value`` or

@@ -56,9 +56,9 @@ def denoise_lazily(
 ) -> Any:
     """The denoised cube as a Dask array, from one of (rows, columns, bands).
 
-    Every task reads its own tile, which has all bands: tiles all over the cube for the noise, all
-    tiles for the principal components, and again, with the pixels around them, to be denoised.
-    Missing values stay missing.
+    Some tiles, which have all bands, are read for the noise, all of them for the principal
+    components, and all of them again, with the pixels around them, to be denoised. Every task reads
+    the tile that it works on. Missing values stay missing.
     """
     from dask import delayed
     from dask.array import block, from_delayed
