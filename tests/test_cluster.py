@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
+import math
 import os
 import subprocess
 import sys
@@ -281,7 +282,9 @@ def test_transform_of_a_dask_array_is_lazy_and_equal(
     assert again.shape == samples.shape
     assert codes.dtype == again.dtype == np.float32
     assert np.array_equal(again.compute(), learner.inverse_transform(eager))
-    dense = codes.map_blocks(lambda block: block.toarray(), dtype=codes.dtype)
+    dense = learner.set_params(sparse_output=False).transform(lazy)
+    learner.set_params(sparse_output=True)
+    assert dense.dtype == codes.dtype
     np.testing.assert_allclose(dense.sum(axis=0).compute(), eager.sum(axis=0), rtol=1e-4)
     dense.to_zarr(str(tmp_path / "codes.zarr"))
     assert np.array_equal(zarr.open_array(str(tmp_path / "codes.zarr"))[:], eager.toarray())
@@ -321,12 +324,23 @@ def test_a_file_that_workers_do_not_have_is_named(
         model(**USUAL).fit(opened)
 
 
-def test_a_dask_array_of_unknown_length_cannot_be_learned_from(
+def test_a_dask_array_of_unknown_length_is_learned_from(
     client: Client, samples: np.ndarray
 ) -> None:
-    lazy = da.from_array(samples, chunks=(1000, 6, 6))
-    with pytest.raises(ValueError, match="compute_chunk_sizes"):
-        model(**USUAL).fit(lazy[lazy[:, 0, 0] > 0])
+    rows = samples.reshape(N, 36)
+    # One of the chunks is left empty.
+    chosen = np.flatnonzero((rows[:, 0] > 0) & (np.arange(N) // 1000 != 2))
+    mask = da.from_array(np.isin(np.arange(N), chosen), chunks=1000)
+    lazy = da.from_array(rows, chunks=(1000, 20))[mask]
+    wanted = by_threads(rows[chosen])
+    on_cluster = model(**USUAL).fit(lazy)
+    assert bits(on_cluster) == bits(wanted)
+    assert math.isnan(lazy.shape[0])
+    assert on_cluster.score(lazy) == wanted.score(rows[chosen])
+    codes = on_cluster.transform(lazy)
+    assert math.isnan(codes.shape[0])
+    again = on_cluster.inverse_transform(codes).compute()
+    assert np.array_equal(again, wanted.inverse_transform(wanted.transform(rows[chosen])))
 
 
 def test_without_a_client_the_engine_asks_for_one(

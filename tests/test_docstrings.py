@@ -7,8 +7,18 @@ import pytest
 from numpydoc.validate import validate
 
 import kronlearn as kl
+import kronlearn.xarray
 
-PACKAGES = (kl, kl.comparators, kl.convolutional, kl.cuda, kl.hyperspectral, kl.images, kl.plots)
+PACKAGES = (
+    kl,
+    kl.comparators,
+    kl.convolutional,
+    kl.cuda,
+    kl.hyperspectral,
+    kl.images,
+    kl.plots,
+    kl.xarray,
+)
 CHECKED = ("GL", "SS", "PR", "RT", "EX01")
 # The house style begins on the line of the quotes.
 LEFT_OUT = {"GL01"}

@@ -55,6 +55,7 @@ def test_the_defaults_are_those_that_were_promised():
         "checkpoint": None,
         "checkpoint_every": 10,
         "callback": None,
+        "sparse_output": True,
     }
     assert kl.KroneckerDictionaryLearning().get_params() == expected
 
@@ -78,6 +79,16 @@ def test_transform_is_sparse_coding_with_the_learned_dictionary(Y):
     assert X.format == "csr"
     expected = kl.sparse_code(Y, model.dictionary_, 2, method="ols")
     np.testing.assert_array_equal(X.toarray(), expected.toarray())
+
+
+def test_codes_are_dense_where_they_are_wanted(Y):
+    model = small().fit(Y)
+    codes = model.transform(Y)
+    dense = model.set_params(sparse_output=False).transform(Y)
+    assert isinstance(dense, np.ndarray)
+    np.testing.assert_array_equal(dense, codes.toarray())
+    with pytest.raises(TypeError, match="sparse_output='no' is not True or False"):
+        model.set_params(sparse_output="no").fit(Y)
 
 
 def test_transform_to_a_tolerance(Y):

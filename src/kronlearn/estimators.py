@@ -95,6 +95,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     callback : callable, optional
         Called after each pass with an object that has ``iteration``, ``rmse``, ``seconds`` and
         ``dictionary``; returning True stops the run.
+    sparse_output : bool, default True
+        Whether ``transform`` returns the codes as a sparse array; False makes them dense.
 
     Attributes
     ----------
@@ -149,6 +151,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = count(10)
     callback: Callable[[Progress], bool | None] | None = None
+    sparse_output: bool = True
 
     def partial_fit(self, X: Any, y: Any = None) -> KroneckerDictionaryLearning:
         """Improve the dictionary with a batch of samples, adding to the moments of earlier ones.
@@ -206,6 +209,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
                 f'n_terms={self.n_terms} needs structure="general"; a sum of Kronecker products '
                 "is not orthonormal."
             )
+        if not isinstance(self.sparse_output, bool | np.bool_):
+            raise TypeError(f"sparse_output={self.sparse_output!r} is not True or False.")
         if self.checkpoint is not None:
             if not isinstance(self.checkpoint, str | os.PathLike):
                 raise TypeError(f"checkpoint={self.checkpoint!r} is not the path of a file.")

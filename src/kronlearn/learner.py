@@ -24,7 +24,7 @@ from kronlearn.core.moments import Moments
 from kronlearn.core.online import learn_batch
 from kronlearn.core.source import Source, check_shape
 from kronlearn.cuda.arrays import gpu_of
-from kronlearn.engines.lazy import has_unknown_length, lazy_codes, lazy_samples
+from kronlearn.engines.lazy import dense_codes, has_unknown_length, lazy_codes, lazy_samples
 from kronlearn.engines.samples import Samples, source_of
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
 from kronlearn.io.arrays import dask_array, real_array
@@ -120,7 +120,8 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Returns
         -------
         csr_array of shape (N, n_codes)
-            The sparse codes; for a Dask array, a lazy array whose chunks are such arrays.
+            The sparse codes; for a Dask array, a lazy array whose chunks are such arrays. With
+            ``sparse_output=False``, where a learner has it, they are dense.
 
         Examples
         --------
@@ -131,6 +132,11 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         >>> model.fit(Y).transform(Y).shape
         (200, 64)
         """
+        codes = self._codes(X)
+        return codes if getattr(self, "sparse_output", True) else dense_codes(codes)
+
+    def _codes(self, X: Any) -> Any:
+        """The sparse codes of samples, lazy for a Dask array."""
         check_is_fitted(self, "dictionary_")
         device = getattr(self, "device", "cpu")
         if has_unknown_length(X):

@@ -15,7 +15,7 @@ from kronlearn.core.source import sample_dtype
 from kronlearn.engines.selection import local_engine
 from kronlearn.io.arrays import ArraySource
 
-__all__ = ["has_unknown_length", "lazy_codes", "lazy_samples"]
+__all__ = ["dense_codes", "has_unknown_length", "lazy_codes", "lazy_samples"]
 
 
 def lazy_codes(samples: Any, dictionary: Dictionary, coder: Coder, device: str = "cpu") -> Any:
@@ -35,9 +35,18 @@ def lazy_codes(samples: Any, dictionary: Dictionary, coder: Coder, device: str =
     )
 
 
+def dense_codes(codes: Any) -> Any:
+    """Sparse codes as a dense array; lazy if they are a Dask array."""
+    if not type(codes).__module__.startswith("dask"):
+        return codes.toarray()
+    meta = np.empty((0, 0), codes.dtype)
+    return codes.map_blocks(lambda block: block.toarray(), dtype=codes.dtype, meta=meta)
+
+
 def has_unknown_length(samples: Any) -> bool:
     """Whether samples are a Dask array that does not know how many they are."""
-    return type(samples).__module__.startswith("dask.array") and math.isnan(samples.shape[0])
+    is_lazy = type(samples).__module__.startswith("dask.array")
+    return is_lazy and samples.ndim > 0 and math.isnan(samples.shape[0])
 
 
 def lazy_samples(codes: Any, dictionary: Dictionary, sample_shape: tuple[int, ...]) -> Any:

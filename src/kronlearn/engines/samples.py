@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.core.source import Source
 from kronlearn.cuda.arrays import DeviceSource, is_on_gpu
+from kronlearn.engines.lazy import has_unknown_length
 from kronlearn.io.arrays import ArraySource, real_array
 from kronlearn.io.stored import StoredArray, open_array
 
@@ -25,13 +26,17 @@ def open_samples(Y: Any, name: str = "Y") -> Samples:
     """Samples as they can be read: an array in memory, a stored one, or a source.
 
     Paths, mapped files, arrays of Zarr, h5py, Dask and xarray, and what has a method ``as_source``,
-    as the patches of an image do, are read in blocks. ``name`` is what errors call an array in
-    memory.
+    as the patches of an image do, are read in blocks. The samples of a Dask array that does not
+    know how many it has are counted, which computes it once. ``name`` is what errors call an array
+    in memory.
     """
     if isinstance(Y, Source) or is_on_gpu(Y):
         return Y
     if hasattr(Y, "as_source"):
         return Y.as_source()
+    if has_unknown_length(Y):
+        # The caller's array stays as it is.
+        Y = Y.copy().compute_chunk_sizes()
     lazy = type(Y).__module__.split(".")[0] in _LAZY
     if not lazy and not isinstance(Y, str | os.PathLike | StoredArray | np.memmap):
         return real_array(Y, name)

@@ -23,7 +23,7 @@ from kronlearn.images.planes import returned
 from kronlearn.images.stages import Progress, Stages
 from kronlearn.io.cubes import Cube, CubeWriter, open_cube
 
-__all__ = ["DenoisedCube", "denoise"]
+__all__ = ["DenoisedCube", "denoise", "given_sigma"]
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def denoise(
     log = Stages(progress)
     workers = Workers.of(n_jobs, device, cube)
     opened = open_cube(in_memory(cube), band_axis, dataset, nodata)
-    given = None if sigma is None else _given_sigma(sigma, opened)
+    given = None if sigma is None else given_sigma(sigma, opened.shape[2], opened.name)
     if quality not in EFFORTS:
         raise ValueError(f"quality={quality!r} does not exist; choose one of {', '.join(EFFORTS)}.")
     with single_threaded_blas(), _target(opened, out) as target:
@@ -202,15 +202,14 @@ class _Array:
         self.values[rows] = values
 
 
-def _given_sigma(sigma: ArrayLike, cube: Cube) -> NDArray[np.float64]:
-    """The noise of every band, checked."""
+def given_sigma(sigma: ArrayLike, n_bands: int, name: str) -> NDArray[np.float64]:
+    """The noise of every band of a cube of this name, checked."""
     given = np.asarray(sigma)
     if given.dtype.kind not in "fiu":
         raise TypeError(f"sigma={sigma!r} is not a number.")
-    n_bands = cube.shape[2]
     if given.shape not in ((), (n_bands,)):
         raise ValueError(
-            f"sigma has shape {given.shape}; {cube.name} needs a number or {n_bands}, one per band."
+            f"sigma has shape {given.shape}; {name} needs a number or {n_bands}, one per band."
         )
     if (given < 0).any() or np.isinf(given).any() or (given.ndim == 0 and np.isnan(given)):
         raise ValueError(f"sigma={sigma!r} is not a standard deviation; pass zero or more.")

@@ -18,7 +18,7 @@ from kronlearn.images.groups import Effort, GroupFilter, refine
 from kronlearn.io.conversion import converted
 from kronlearn.io.cubes import Cube
 
-__all__ = ["EFFORTS", "denoised_rows"]
+__all__ = ["EFFORTS", "HALO", "denoised_rows"]
 
 # Groups of similar patches are found on so many of the strongest planes, and filtered on all.
 _MATCHED = 8
@@ -31,7 +31,7 @@ EFFORTS = {
 # Rows above and below a slab that are denoised with it: groups reach that far, and their patches
 # to others. As the height of a slab it is a multiple of all strides, 8 and 6, so that patches lie
 # where they would without slabs.
-_HALO, _STRIDE = 72, 24
+HALO, _STRIDE = 72, 24
 # Bytes of the planes of a slab, about.
 _SLAB_BYTES = 12 << 20
 # Pixels without data are filled in as far as this from others.
@@ -86,13 +86,13 @@ def denoised_rows(
     bits however the cube is stored and read.
     """
     n_rows, columns, _ = cube.shape
-    height = max(2 * _HALO, _SLAB_BYTES // (4 * max(1, subspace.n_planes) * columns))
+    height = max(2 * HALO, _SLAB_BYTES // (4 * max(1, subspace.n_planes) * columns))
     height = height // _STRIDE * _STRIDE
     pieces = _Pieces(cube, used, subspace, artefacts, workers.n_threads)
     for start in range(0, n_rows, height):
         stop = min(start + height, n_rows)
-        first = max(0, start - _HALO)
-        _, planes, valid, rare = pieces.rows(first, min(stop + _HALO, n_rows))
+        first = max(0, start - HALO)
+        _, planes, valid, rare = pieces.rows(first, min(stop + HALO, n_rows))
         inside = slice(start - first, stop - first)
         if valid is not None:
             _fill(planes, valid)
@@ -149,7 +149,7 @@ class _Pieces:
         parts = zip(*(piece.rare.of(start, stop) for piece in self._held), strict=True)
         rare = _Rare(*map(np.concatenate, parts))
         # The next slab begins with the rows around the end of this one.
-        while self._held and self._held[0].stop <= stop - 2 * _HALO:
+        while self._held and self._held[0].stop <= stop - 2 * HALO:
             self._held.popleft()
         valid = np.concatenate(masks)
         return _Piece(start, np.concatenate(planes, axis=1), None if valid.all() else valid, rare)

@@ -21,7 +21,7 @@ from kronlearn.hyperspectral.blocks import (
 )
 from kronlearn.io.cubes import Cube
 
-__all__ = ["Statistics", "gather"]
+__all__ = ["Statistics", "gather", "sums_over"]
 
 # Blocks of rows that differences are taken from, at most.
 _BLOCKS_WITH_DIFFERENCES = 16
@@ -67,6 +67,14 @@ class Statistics:
             differences,
         )
 
+    def checked(self, name: str) -> Statistics:
+        """The same, unless the cube of this name has no pixels with data, or values too large."""
+        if not self.n_pixels:
+            raise ValueError(f"{name} has no pixel with data in half of its bands.")
+        if not np.isfinite(self.scatter).all():
+            raise ValueError(f"{name} holds values too large to be squared; scale it down.")
+        return self
+
 
 def gather(
     cube: Cube,
@@ -82,6 +90,27 @@ def gather(
     BLAS must use one thread. ``with_differences=False`` leaves out the differences, which are not
     always needed.
     """
+    found = sums_over(
+        cube,
+        bands,
+        with_differences=with_differences,
+        artefacts=artefacts,
+        n_threads=n_threads,
+        on_share=on_share,
+    )
+    return found.checked(cube.name)
+
+
+def sums_over(
+    cube: Cube,
+    bands: NDArray[np.bool_],
+    *,
+    with_differences: bool,
+    artefacts: Artefacts | None = None,
+    n_threads: int = 1,
+    on_share: Callable[[float], None] | None = None,
+) -> Statistics:
+    """What :func:`gather` returns, before it is checked: of a part of a cube, perhaps."""
     height = block_height(cube)
     every = height * math.ceil(cube.shape[0] / height / _BLOCKS_WITH_DIFFERENCES)
 
@@ -97,10 +126,6 @@ def gather(
             if on_share is not None:
                 on_share(done / cube.shape[0])
     assert found is not None
-    if not found.n_pixels:
-        raise ValueError(f"{cube.name} has no pixel with data in half of its bands.")
-    if not np.isfinite(found.scatter).all():
-        raise ValueError(f"{cube.name} holds values too large to be squared; scale it down.")
     return found
 
 

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from kronlearn.io.conversion import converted
 from kronlearn.io.stored import StoredArrayError
 
-__all__ = ["BAND_NAMES", "NOT_KEPT", "SPACE_NAMES", "Packing", "choose", "described"]
+__all__ = [
+    "BAND_NAMES",
+    "NOT_KEPT",
+    "SPACE_NAMES",
+    "WAVELENGTH_NAMES",
+    "Packing",
+    "choose",
+    "described",
+]
 
 WAVELENGTH_NAMES = frozenset(
     {"wavelength", "wavelengths", "wavelength_nm", "wavelengths_nm", "wl", "wvl", "lambda"}

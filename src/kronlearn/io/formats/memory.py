@@ -38,14 +38,14 @@ def wrap(thing: Any) -> StoredArray:
 def _of_xarray(thing: Any) -> StoredArray:
     """A DataArray: the names of its dimensions, its attributes and its coordinates are kept.
 
-    NaN is a missing value, as everywhere in xarray.
+    NaN is a missing value, as everywhere in xarray, and so is what the attributes declare.
     """
     label = "xarray.DataArray" + (f" {thing.name}" if thing.name else "")
     name = None if thing.name is None else str(thing.name)
     coordinates = {str(k): v for k, v in thing.coords.items() if k != thing.name}
     known = thing.attrs, list(map(str, thing.dims)), coordinates
     description = described(name, thing, *known, scaled=False)
-    if thing.dtype.kind == "f":
+    if thing.dtype.kind == "f" and description["nodata"] is None:
         description["nodata"] = math.nan
     return StoredArray(thing, label, **description)
 
