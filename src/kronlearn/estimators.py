@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
@@ -22,7 +23,7 @@ from kronlearn.core.moments import Moments
 from kronlearn.core.source import Source
 from kronlearn.core.structures import General, Orthonormal
 from kronlearn.cuda.arrays import gpu_of, in_memory
-from kronlearn.engines.samples import Samples, open_samples
+from kronlearn.engines.samples import Samples, open_samples, weighted
 from kronlearn.engines.selection import DEVICES, ENGINES, select_engine
 from kronlearn.io.model_files import load_state, save_state
 from kronlearn.learner import DictionaryLearner, Progress
@@ -95,6 +96,9 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     callback : callable, optional
         Called after each pass with an object that has ``iteration``, ``rmse``, ``seconds`` and
         ``dictionary``; returning True stops the run.
+    sparse_output : bool, default True
+        Whether ``transform`` returns a sparse array. Data frames (``set_output``) and many other
+        steps of a pipeline need False.
 
     Attributes
     ----------
@@ -149,8 +153,50 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = count(10)
     callback: Callable[[Progress], bool | None] | None = None
+    sparse_output: bool = True
 
-    def partial_fit(self, X: Any, y: Any = None) -> KroneckerDictionaryLearning:
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None
+    ) -> KroneckerDictionaryLearning:
+        """Learn the dictionary from samples.
+
+        Parameters
+        ----------
+        X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
+            The samples: an array, also on a GPU, a data frame, a lazy array of Zarr, h5py, Dask or
+            xarray, or the path of a file that holds an array.
+        y : None
+            Ignored.
+        sample_weight : array of shape (N,), optional
+            How much each sample counts: nonnegative numbers w, and ``Σ w ‖y − ŷ‖²`` is lowered. A
+            whole number means as many copies of a sample. The recorded RMSE is weighted; nonzeros,
+            which learning with ``tol`` lowers, are counted without weights.
+
+        Returns
+        -------
+        KroneckerDictionaryLearning
+            The estimator itself.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If you interrupt it; the model is then fitted with the best dictionary found so far.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> Y = np.random.default_rng(0).standard_normal((200, 6, 6))
+        >>> model = kl.KroneckerDictionaryLearning((8, 8), max_iter=3, random_state=0)
+        >>> model.fit(Y, sample_weight=np.linspace(0, 1, 200)).dictionary_
+        KroneckerDictionary(patch_shape=(6, 6), n_atoms=(8, 8), dtype=float64)
+        """
+        self._fit(X, sample_weight)
+        return self
+
+    def partial_fit(
+        self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None
+    ) -> KroneckerDictionaryLearning:
         """Improve the dictionary with a batch of samples, adding to the moments of earlier ones.
 
         After ``fit`` with full moments it continues with those of the best iteration.
@@ -161,6 +207,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             The batch; whatever ``fit`` takes.
         y : None
             Ignored.
+        sample_weight : array of shape (N,), optional
+            How much each sample counts, beside each other and those of other batches.
 
         Returns
         -------
@@ -182,15 +230,45 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         fitted = hasattr(self, "dictionary_")
         with gpu_of(X):
             source, n_atoms = self._source(X, reset=not fitted)
+            source = weighted(source, sample_weight)
             if fitted and self.dictionary_.n_terms == self.n_terms:
                 present = self.dictionary_.astype(np.float64)
             else:
                 present = self._start(source, n_atoms, self.dictionary_ if fitted else None)
             plan = self._plan(present)
+            plan = replace(plan, coder=plan.coder.for_source(source))
             earlier: Moments | None = getattr(self, "_online_moments", None) if fitted else None
             _, moments = self._fit_batch(source, present, plan, earlier, self.forgetting)
         self._online_moments: Moments | None = moments
         return self
+
+    def score(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
+        """Return minus the RMSE of the samples once they are coded and reconstructed.
+
+        Parameters
+        ----------
+        X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
+            The samples; whatever ``fit`` takes.
+        y : None
+            Ignored.
+        sample_weight : array of shape (N,), optional
+            How much each sample counts in the mean.
+
+        Returns
+        -------
+        float
+            The score; higher is better.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> Y = np.random.default_rng(0).standard_normal((200, 6, 6))
+        >>> model = kl.KroneckerDictionaryLearning((8, 8), max_iter=3, random_state=0)
+        >>> bool(np.isclose(-model.fit(Y).score(Y), min(model.history_["rmse"])))
+        True
+        """
+        return self._score(X, sample_weight)
 
     def _samples(self, X: Any) -> Samples:
         return open_samples(X, "X")

@@ -15,7 +15,7 @@ from kronlearn.core.source import sample_dtype
 from kronlearn.engines.selection import local_engine
 from kronlearn.io.arrays import ArraySource
 
-__all__ = ["has_unknown_length", "lazy_codes", "lazy_samples"]
+__all__ = ["dense_codes", "has_unknown_length", "lazy_codes", "lazy_samples"]
 
 
 def lazy_codes(samples: Any, dictionary: Dictionary, coder: Coder, device: str = "cpu") -> Any:
@@ -33,6 +33,13 @@ def lazy_codes(samples: Any, dictionary: Dictionary, coder: Coder, device: str =
         chunks=(whole.chunks[0], (dictionary.n_codes,)),
         meta=sparse.csr_array((0, dictionary.n_codes), dtype=dtype),
     )
+
+
+def dense_codes(codes: Any) -> Any:
+    """Sparse codes, or a Dask array of such, as dense ones."""
+    if not type(codes).__module__.startswith("dask"):
+        return codes.toarray()
+    return codes.map_blocks(lambda block: block.toarray(), meta=np.empty((0, 0), codes.dtype))
 
 
 def has_unknown_length(samples: Any) -> bool:
