@@ -252,7 +252,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def _check_parameters(self) -> None:
         """Raise for the first parameter that makes no sense."""
         check_declared(self)
-        if not isinstance(self.method, str) or self.method not in LEARNING_METHODS:
+        if str(self.method) not in LEARNING_METHODS:
             raise ValueError(
                 f"method={self.method!r} cannot be learned with; choose one of "
                 f"{', '.join(LEARNING_METHODS)} (orthonormal factors are coded by thresholding "
