@@ -45,11 +45,11 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """Time this commit with asv; arguments go to ``asv run``."""
-    session.install(".[bench]", *group("speed"))
+    """Time the last commit with asv, or those that are named: ``nox -s bench -- v0.2.0..main``."""
+    session.install(*group("speed"))
     config = "experiments/asv/asv.conf.json"
     session.run("asv", "machine", "--yes", "--config", config)
-    session.run("asv", "run", "--config", config, "--python=same", *session.posargs)
+    session.run("asv", "run", "--config", config, *(session.posargs or ["HEAD^!"]))
 
 
 if __name__ == "__main__":
