@@ -289,16 +289,19 @@ class KroneckerDictionaryLearning(DictionaryLearner):
                 raise TypeError(f"checkpoint={self.checkpoint!r} is not the path of a file.")
             folder = os.path.dirname(os.path.abspath(self.checkpoint))
             if not os.path.isdir(folder):
-                raise ValueError(f"checkpoint={self.checkpoint!r}: there is no folder {folder}.")
+                raise ValueError(
+                    f"checkpoint={self.checkpoint!r}: the folder {folder} does not exist; create "
+                    "it first."
+                )
 
     def _start(self, source: Any, n_atoms: tuple[int, ...], init: Any = None) -> Dictionary:
         init = in_memory(self.init if init is None else init)
         orthonormal = self.structure == "orthonormal"
         if orthonormal and any(n > m for m, n in zip(source.patch_shape, n_atoms, strict=True)):
             raise ValueError(
-                f'structure="orthonormal" allows at most as many atoms in a mode as a sample has '
-                f"entries; n_atoms={n_atoms} exceeds the samples' shape, pass "
-                f"n_atoms={source.patch_shape}."
+                f'structure="orthonormal" allows at most as many atoms in a mode as samples have '
+                f"entries there, and n_atoms={n_atoms} is more for samples of shape "
+                f"{source.patch_shape}; pass n_atoms={source.patch_shape} or fewer."
             )
         rng = random_numbers(self.random_state)
         return starting_dictionary(
@@ -329,9 +332,10 @@ class KroneckerDictionaryLearning(DictionaryLearner):
                 state = load_state(self.checkpoint, problem)
         state = super()._learn(engine, state, plan, save)
         if state.stop_reason == "max_iter" and self.min_improvement > 0:
+            goal = "RMSE" if self.tol is None else "number of nonzeros"
             warnings.warn(
-                f"max_iter={self.max_iter} was reached before an iteration improved the RMSE by "
-                f"less than min_improvement={self.min_improvement:g}; raise one of them.",
+                f"max_iter={self.max_iter} was reached while iterations still lowered the {goal} "
+                f"by more than min_improvement={self.min_improvement:g}; raise one of them.",
                 ConvergenceWarning,
                 stacklevel=3,
             )

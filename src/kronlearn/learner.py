@@ -255,13 +255,15 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         if str(self.method) not in LEARNING_METHODS:
             raise ValueError(
                 f"method={self.method!r} cannot be learned with; choose one of "
-                f"{', '.join(LEARNING_METHODS)} (orthonormal factors are coded by thresholding "
-                "whatever the method)."
+                f"{', '.join(LEARNING_METHODS)}. Orthonormal factors are always coded by "
+                "thresholding."
             )
         if self.callback is not None and not callable(self.callback):
             raise TypeError(f"callback={self.callback!r} is not a function.")
         if self.tol is not None and np.ndim(self.tol) > 0:
-            raise ValueError("tol must be a single number here; sparse_code takes one per sample.")
+            raise ValueError(
+                f"tol has shape {np.shape(self.tol)}; pass a single number, for all samples."
+            )
         if not isinstance(self.sparse_output, bool | np.bool_):
             raise TypeError(f"sparse_output={self.sparse_output!r} is neither True nor False.")
 
