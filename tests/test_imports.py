@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import kronlearn as kl
+
 CODE = """
 import sys
 import numpy
@@ -31,7 +33,16 @@ assert not added(*heavy), added(*heavy)
 """
 
 
-def test_packages_are_imported_where_they_are_used(tmp_path):
-    command = [sys.executable, "-c", CODE, str(tmp_path / "model.safetensors")]
+def run_python(*arguments):
+    command = [sys.executable, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_packages_are_imported_where_they_are_used(tmp_path):
+    run_python("-c", CODE, str(tmp_path / "model.safetensors"))
+
+
+def test_the_package_runs_as_a_program():
+    assert run_python("-m", "kronlearn", "--version") == f"kronlearn {kl.__version__}\n"
