@@ -97,8 +97,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         Called after each pass with an object that has ``iteration``, ``rmse``, ``seconds`` and
         ``dictionary``; returning True stops the run.
     sparse_output : bool, default True
-        Whether ``transform`` returns a sparse array. Data frames (``set_output``) and many other
-        steps of a pipeline need False.
+        Whether ``transform`` returns a sparse array. Data frames (``set_output``) need False, and
+        so do steps of a pipeline that take dense arrays only.
 
     Attributes
     ----------
@@ -208,7 +208,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         y : None
             Ignored.
         sample_weight : array of shape (N,), optional
-            How much each sample counts, beside each other and those of other batches.
+            How much each sample counts, relative to all samples of all batches.
 
         Returns
         -------

@@ -209,7 +209,7 @@ class _Part(Source):
 
 
 def rmse_of(source: Source, residual: float) -> float:
-    """The RMSE, weighted if the samples are, of samples whose ``Σ‖y − ŷ‖²`` is known."""
+    """The RMSE of samples whose ``Σ‖y − ŷ‖²`` is known; weighted if they are."""
     weight = len(source) if source.roots is None else float(source.roots @ source.roots)
     return math.sqrt(residual / (weight * source.n_features))
 
