@@ -170,7 +170,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         sample_weight : array of shape (N,), optional
             How much each sample counts: nonnegative numbers w, and ``Σ w ‖y − ŷ‖²`` is lowered. A
             whole number means as many copies of a sample. The recorded RMSE is weighted; nonzeros,
-            which learning with ``tol`` lowers, are counted without weights.
+            which learning with ``tol`` lowers, are counted without weights. Samples in memory are
+            copied for the duration of the call.
 
         Returns
         -------
