@@ -27,7 +27,9 @@ def samples(rng):
 
 
 @pytest.mark.filterwarnings("ignore:Samples of .* numbers are taken as")
-@parametrize_with_checks([small(n_atoms=(4,), method="omp"), small(n_atoms=(3, 3))])
+@parametrize_with_checks(
+    [small(n_atoms=(4,), method="omp", sparse_output=False), small(n_atoms=(3, 3))]
+)
 def test_scikit_learn_finds_nothing_wrong(estimator, check):
     check(estimator)
 

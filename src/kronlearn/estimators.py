@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
@@ -22,7 +23,7 @@ from kronlearn.core.moments import Moments
 from kronlearn.core.source import Source
 from kronlearn.core.structures import General, Orthonormal
 from kronlearn.cuda.arrays import gpu_of, in_memory
-from kronlearn.engines.samples import Samples, open_samples
+from kronlearn.engines.samples import Samples, open_samples, weighted
 from kronlearn.engines.selection import DEVICES, ENGINES, select_engine
 from kronlearn.io.model_files import load_state, save_state
 from kronlearn.learner import DictionaryLearner, Progress
@@ -96,7 +97,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         Called after each pass with an object that has ``iteration``, ``rmse``, ``seconds`` and
         ``dictionary``; returning True stops the run.
     sparse_output : bool, default True
-        Whether ``transform`` returns the codes as a sparse array; False makes them dense.
+        Whether ``transform`` returns a sparse array. Data frames (``set_output``) need False, and
+        so do steps of a pipeline that take dense arrays only.
 
     Attributes
     ----------
@@ -153,7 +155,49 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     callback: Callable[[Progress], bool | None] | None = None
     sparse_output: bool = True
 
-    def partial_fit(self, X: Any, y: Any = None) -> KroneckerDictionaryLearning:
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None
+    ) -> KroneckerDictionaryLearning:
+        """Learn the dictionary from samples.
+
+        Parameters
+        ----------
+        X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
+            The samples: an array, also on a GPU, a data frame, a lazy array of Zarr, h5py, Dask or
+            xarray, or the path of a file that holds an array.
+        y : None
+            Ignored.
+        sample_weight : array of shape (N,), optional
+            How much each sample counts: nonnegative numbers w, and ``Σ w ‖y − ŷ‖²`` is lowered. A
+            whole number means as many copies of a sample. The recorded RMSE is weighted; nonzeros,
+            which learning with ``tol`` lowers, are counted without weights. Samples in memory are
+            copied for the duration of the call.
+
+        Returns
+        -------
+        KroneckerDictionaryLearning
+            The estimator itself.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If you interrupt it; the model is then fitted with the best dictionary found so far.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> Y = np.random.default_rng(0).standard_normal((200, 6, 6))
+        >>> model = kl.KroneckerDictionaryLearning((8, 8), max_iter=3, random_state=0)
+        >>> model.fit(Y, sample_weight=np.linspace(0, 1, 200)).dictionary_
+        KroneckerDictionary(patch_shape=(6, 6), n_atoms=(8, 8), dtype=float64)
+        """
+        self._fit(X, sample_weight)
+        return self
+
+    def partial_fit(
+        self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None
+    ) -> KroneckerDictionaryLearning:
         """Improve the dictionary with a batch of samples, adding to the moments of earlier ones.
 
         After ``fit`` with full moments it continues with those of the best iteration.
@@ -164,6 +208,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             The batch; whatever ``fit`` takes.
         y : None
             Ignored.
+        sample_weight : array of shape (N,), optional
+            How much each sample counts, relative to all samples of all batches.
 
         Returns
         -------
@@ -185,15 +231,45 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         fitted = hasattr(self, "dictionary_")
         with gpu_of(X):
             source, n_atoms = self._source(X, reset=not fitted)
+            source = weighted(source, sample_weight)
             if fitted and self.dictionary_.n_terms == self.n_terms:
                 present = self.dictionary_.astype(np.float64)
             else:
                 present = self._start(source, n_atoms, self.dictionary_ if fitted else None)
             plan = self._plan(present)
+            plan = replace(plan, coder=plan.coder.for_source(source))
             earlier: Moments | None = getattr(self, "_online_moments", None) if fitted else None
             _, moments = self._fit_batch(source, present, plan, earlier, self.forgetting)
         self._online_moments: Moments | None = moments
         return self
+
+    def score(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
+        """Return minus the RMSE of the samples once they are coded and reconstructed.
+
+        Parameters
+        ----------
+        X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
+            The samples; whatever ``fit`` takes.
+        y : None
+            Ignored.
+        sample_weight : array of shape (N,), optional
+            How much each sample counts in the mean.
+
+        Returns
+        -------
+        float
+            The score; higher is better.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> Y = np.random.default_rng(0).standard_normal((200, 6, 6))
+        >>> model = kl.KroneckerDictionaryLearning((8, 8), max_iter=3, random_state=0)
+        >>> bool(np.isclose(-model.fit(Y).score(Y), min(model.history_["rmse"])))
+        True
+        """
+        return self._score(X, sample_weight)
 
     def _samples(self, X: Any) -> Samples:
         return open_samples(X, "X")
@@ -209,23 +285,24 @@ class KroneckerDictionaryLearning(DictionaryLearner):
                 f'n_terms={self.n_terms} needs structure="general"; a sum of Kronecker products '
                 "is not orthonormal."
             )
-        if not isinstance(self.sparse_output, bool | np.bool_):
-            raise TypeError(f"sparse_output={self.sparse_output!r} is not True or False.")
         if self.checkpoint is not None:
             if not isinstance(self.checkpoint, str | os.PathLike):
                 raise TypeError(f"checkpoint={self.checkpoint!r} is not the path of a file.")
             folder = os.path.dirname(os.path.abspath(self.checkpoint))
             if not os.path.isdir(folder):
-                raise ValueError(f"checkpoint={self.checkpoint!r}: there is no folder {folder}.")
+                raise ValueError(
+                    f"checkpoint={self.checkpoint!r}: the folder {folder} does not exist; create "
+                    "it first."
+                )
 
     def _start(self, source: Any, n_atoms: tuple[int, ...], init: Any = None) -> Dictionary:
         init = in_memory(self.init if init is None else init)
         orthonormal = self.structure == "orthonormal"
         if orthonormal and any(n > m for m, n in zip(source.patch_shape, n_atoms, strict=True)):
             raise ValueError(
-                f'structure="orthonormal" allows at most as many atoms in a mode as a sample has '
-                f"entries; n_atoms={n_atoms} exceeds the samples' shape, pass "
-                f"n_atoms={source.patch_shape}."
+                f'structure="orthonormal" allows at most as many atoms in a mode as samples have '
+                f"entries there, and n_atoms={n_atoms} is more for samples of shape "
+                f"{source.patch_shape}; pass n_atoms={source.patch_shape} or fewer."
             )
         rng = random_numbers(self.random_state)
         return starting_dictionary(
@@ -256,9 +333,10 @@ class KroneckerDictionaryLearning(DictionaryLearner):
                 state = load_state(self.checkpoint, problem)
         state = super()._learn(engine, state, plan, save)
         if state.stop_reason == "max_iter" and self.min_improvement > 0:
+            goal = "RMSE" if self.tol is None else "number of nonzeros"
             warnings.warn(
-                f"max_iter={self.max_iter} was reached before an iteration improved the RMSE by "
-                f"less than min_improvement={self.min_improvement:g}; raise one of them.",
+                f"max_iter={self.max_iter} was reached while iterations still lowered the {goal} "
+                f"by more than min_improvement={self.min_improvement:g}; raise one of them.",
                 ConvergenceWarning,
                 stacklevel=3,
             )

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kronlearn.blas import single_threaded_blas
@@ -22,10 +23,10 @@ from kronlearn.core.iteration import Iteration, iterate, uses_full_moments
 from kronlearn.core.loop import Entry, Plan, State, learn
 from kronlearn.core.moments import Moments
 from kronlearn.core.online import learn_batch
-from kronlearn.core.source import Source, check_shape
+from kronlearn.core.source import Source, check_shape, rmse_of
 from kronlearn.cuda.arrays import gpu_of
 from kronlearn.engines.lazy import dense_codes, has_unknown_length, lazy_codes, lazy_samples
-from kronlearn.engines.samples import Samples, source_of
+from kronlearn.engines.samples import Samples, source_of, weighted
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
 from kronlearn.io.arrays import dask_array, real_array
 from kronlearn.parameters import check_declared, mode_sizes
@@ -63,6 +64,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     n_jobs: int | None
     verbose: int
     callback: Callable[[Progress], bool | None] | None
+    sparse_output: bool
 
     dictionary_: Dictionary
     patch_shape_: tuple[int, ...]
@@ -76,8 +78,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Parameters
         ----------
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
-            The samples. ``KroneckerDictionaryLearning`` also takes an array on a GPU, a lazy array
-            of Zarr, h5py, Dask or xarray, or the path of a file that holds an array.
+            The samples: an array in memory or a data frame.
         y : None
             Ignored.
 
@@ -100,9 +101,13 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         >>> model.fit(Y).dictionary_
         KroneckerDictionary(patch_shape=(6, 6), n_atoms=(8, 8), dtype=float64)
         """
+        return self._fit(X)
+
+    def _fit(self, X: Any, sample_weight: ArrayLike | None = None) -> Any:
         self._check_parameters()
         with gpu_of(X):
             source, n_atoms = self._source(X, reset=True)
+            source = weighted(source, sample_weight)
             start, plan = self._begin(source, n_atoms)
             block_size = self._learning_block(source, plan, start)
             with closing(self._engine(source, block_size)) as engine:
@@ -120,8 +125,8 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Returns
         -------
         csr_array of shape (N, n_codes)
-            The sparse codes; for a Dask array, a lazy array whose chunks are such arrays. With
-            ``sparse_output=False``, where a learner has it, they are dense.
+            The codes; a dense array with ``sparse_output=False``, and what ``set_output`` asks for.
+            For a Dask array, a lazy array whose chunks are such arrays.
 
         Examples
         --------
@@ -132,12 +137,18 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         >>> model.fit(Y).transform(Y).shape
         (200, 64)
         """
+        check_is_fitted(self, "dictionary_")
+        container = _get_output_config("transform", self)["dense"]
+        if self.sparse_output and container != "default":
+            raise ValueError(
+                f"{container.capitalize()} output does not support sparse data. Set "
+                'sparse_output=False, or call set_output(transform="default") for sparse arrays.'
+            )
         codes = self._codes(X)
-        return codes if getattr(self, "sparse_output", True) else dense_codes(codes)
+        return codes if self.sparse_output else dense_codes(codes)
 
     def _codes(self, X: Any) -> Any:
-        """The sparse codes of samples, lazy for a Dask array."""
-        check_is_fitted(self, "dictionary_")
+        """The sparse codes of samples; lazy ones of a Dask array."""
         device = getattr(self, "device", "cpu")
         if has_unknown_length(X):
             check_shape(X.shape, self.patch_shape_, "X")
@@ -205,11 +216,15 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         >>> bool(np.isclose(-model.fit(Y).score(Y), min(model.history_["rmse"])))
         True
         """
+        return self._score(X)
+
+    def _score(self, X: Any, sample_weight: ArrayLike | None = None) -> float:
         with gpu_of(X):
             source, coder = self._coding(X)
+            source = weighted(source, sample_weight)
             with closing(self._engine(source, None)) as engine:
-                found = engine.run(Task(self.dictionary_, coder))
-        return -math.sqrt(found.residual / (len(source) * source.n_features))
+                found = engine.run(Task(self.dictionary_, coder.for_source(source)))
+        return -rmse_of(source, found.residual)
 
     @property
     def factors_(self) -> tuple[NDArray[Any], ...]:
@@ -237,16 +252,20 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def _check_parameters(self) -> None:
         """Raise for the first parameter that makes no sense."""
         check_declared(self)
-        if not isinstance(self.method, str) or self.method not in LEARNING_METHODS:
+        if str(self.method) not in LEARNING_METHODS:
             raise ValueError(
                 f"method={self.method!r} cannot be learned with; choose one of "
-                f"{', '.join(LEARNING_METHODS)} (orthonormal factors are coded by thresholding "
-                "whatever the method)."
+                f"{', '.join(LEARNING_METHODS)}. Orthonormal factors are always coded by "
+                "thresholding."
             )
         if self.callback is not None and not callable(self.callback):
             raise TypeError(f"callback={self.callback!r} is not a function.")
         if self.tol is not None and np.ndim(self.tol) > 0:
-            raise ValueError("tol must be a single number here; sparse_code takes one per sample.")
+            raise ValueError(
+                f"tol has shape {np.shape(self.tol)}; pass a single number, for all samples."
+            )
+        if not isinstance(self.sparse_output, bool | np.bool_):
+            raise TypeError(f"sparse_output={self.sparse_output!r} is neither True nor False.")
 
     @abstractmethod
     def _start(self, source: Any, n_atoms: tuple[int, ...]) -> Dictionary:
@@ -259,7 +278,8 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def _begin(self, source: Source, n_atoms: tuple[int, ...]) -> tuple[Dictionary, Plan]:
         """The dictionary to start from, and how to learn."""
         start = self._start(source, n_atoms)
-        return start, self._plan(start)
+        plan = self._plan(start)
+        return start, replace(plan, coder=plan.coder.for_source(source))
 
     def _iterate(self, engine: Engine, dictionary: Dictionary, plan: Plan) -> Iteration:
         """A pass with a dictionary, and the next one."""
@@ -304,6 +324,8 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             validate_data(self, X, reset=reset, skip_check_array=True)
         if not reset:
             return source_of(samples, self.patch_shape_, "X"), self.dictionary_.n_atoms
+        if len(shape) > 2 and hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
         patch_shape, n_atoms = self._sizes(shape[1:])
         return source_of(samples, patch_shape, "X"), n_atoms
 

@@ -103,18 +103,17 @@ def mode_sizes(
         if len(shape) > 1 and shape[0] == 1 < sample_shape[0]:
             warnings.warn(
                 f"Samples of {sample_shape[0]} numbers are taken as {shape}, since "
-                f"{sample_shape[0]} is not a product of {len(shape)} larger ones; pass "
-                f"patch_shape, ({sample_shape[0]},) for an unstructured dictionary.",
+                f"{sample_shape[0]} is not a product of {len(shape)} larger numbers; pass "
+                f"patch_shape=({sample_shape[0]},) for an unstructured dictionary.",
                 UserWarning,
                 stacklevel=4,
             )
     if is_number:
         given = given * len(shape)
     if len(given) != len(shape):
-        modes = "mode" if len(given) == 1 else "modes"
         raise ValueError(
-            f"n_atoms={n_atoms} names {len(given)} {modes}, but samples of shape {shape} have "
-            f"{len(shape)}; pass one number of atoms per mode."
+            f"n_atoms={n_atoms} has length {len(given)}, but samples of shape {shape} have "
+            f"{len(shape)} modes; pass one number of atoms per mode."
         )
     return shape, tuple(int(n) for n in given)
 

@@ -17,6 +17,7 @@ from kronlearn.cli.record import atom_usage, learned_record, thinned_history
 from kronlearn.core.source import Source
 from kronlearn.engines.samples import open_samples, source_of
 from kronlearn.experiments.data import find_images
+from kronlearn.images.patch_grid import without_means
 from kronlearn.io.model_files import save_dictionary
 from kronlearn.io.stored import StoredArray, format_by_ending, open_array
 
@@ -125,7 +126,7 @@ def learn(
         data = _array_patches(arrays[0], dataset, patch)
         if remove_means:
             whole = data.read(0, len(data)).reshape(-1, *data.patch_shape)
-            data = source_of(patches.without_means(whole), data.patch_shape)
+            data = source_of(without_means(whole), data.patch_shape)
     else:
         if dataset is not None:
             raise ValueError("--dataset is for files that hold arrays, not for images.")

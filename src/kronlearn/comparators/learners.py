@@ -51,6 +51,7 @@ class Comparator(DictionaryLearner):
     verbose: int = 0
     time_budget: float | None = number(None, "(0, inf]")
     callback: Callable[[Progress], bool | None] | None = None
+    sparse_output: bool = True
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

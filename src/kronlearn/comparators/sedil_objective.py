@@ -83,9 +83,9 @@ class Objective:
             if weight > 0 and products.max() > 1.0 - 1e-9:
                 first, second = np.unravel_index(products.argmax(), products.shape)
                 raise ValueError(
-                    f"Atoms {first} and {second} of factor {mode} at the start are the same but "
-                    "for their sign, which costs an infinite penalty; pass another init, or "
-                    "coherence=0."
+                    f"Learning starts with equal atoms, {first} and {second} of factor {mode} "
+                    "(up to their sign), for which the coherence penalty is infinite; pass another "
+                    "init, or coherence=0."
                 )
 
     def correlations(self, factors: Factors) -> list[NDArray[Any]]:

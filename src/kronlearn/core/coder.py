@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,12 @@ class Coder:
         if tol is not None and np.ndim(tol) > 0:
             tol = np.asarray(tol)[rows]
         return Coder(self.method, self.width, tol, None if weights is None else weights[rows])
+
+    def for_source(self, source: Source) -> Coder:
+        """The coder of a source's samples: its error target is scaled as they are."""
+        if source.roots is None or self.tol is None:
+            return self
+        return replace(self, tol=self.tol * source.roots)
 
     def native_targets(self, dtype: Any) -> dict[str, Any]:
         """Error targets and weights as the native code takes them, for samples of a dtype."""

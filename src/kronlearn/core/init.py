@@ -124,7 +124,8 @@ def _named(
 def _fibres(source: Source, mode: int, n: int, rng: np.random.RandomState) -> NDArray[np.float64]:
     """For each of n samples drawn at random the direction it varies in most along a mode."""
     columns = np.zeros((source.patch_shape[mode], n))
-    samples = source.take(rng.randint(len(source), size=n)).astype(np.float64)
+    weights = None if source.roots is None else source.roots**2 / (source.roots @ source.roots)
+    samples = source.take(rng.choice(len(source), n, p=weights)).astype(np.float64)
     for column, sample in enumerate(samples.reshape(-1, *source.patch_shape)):
         unfolded = np.moveaxis(sample, mode, 0).reshape(source.patch_shape[mode], -1)
         if np.isfinite(unfolded).all():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from kronlearn.core.engine import Engine
 from kronlearn.core.init import joined
 from kronlearn.core.iteration import Iteration
 from kronlearn.core.moments import Moments
-from kronlearn.core.source import Source
+from kronlearn.core.source import Source, rmse_of
 from kronlearn.core.structures import General, Orthonormal, Structure
 
 __all__ = ["Entry", "Iterate", "Plan", "State", "learn"]
@@ -153,7 +152,7 @@ def _within_budget(state: State, plan: Plan) -> int:
 def _advanced(state: State, plan: Plan, source: Source, found: Iteration, seconds: float) -> State:
     """The state after a pass with its dictionary."""
     entry = Entry(
-        math.sqrt(found.residual / (len(source) * source.n_features)),
+        rmse_of(source, found.residual),
         seconds,
         state.atoms_replaced,
         found.nonzeros / len(source),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 from kronlearn.core.coder import Coder
@@ -12,6 +11,7 @@ from kronlearn.core.iteration import moments_task
 from kronlearn.core.loop import Entry
 from kronlearn.core.moments import Moments
 from kronlearn.core.replacement import replace_unused, unused_by_mode
+from kronlearn.core.source import rmse_of
 from kronlearn.core.structures import Structure
 
 __all__ = ["learn_batch"]
@@ -51,7 +51,7 @@ def learn_batch(
     if structure.replaces_unused:
         unused = unused_by_mode(moments.used())
         updated, replaced = replace_unused(updated, unused, found.worst, source, coder)
-    rmse = math.sqrt(found.residual / (len(source) * source.n_features))
+    rmse = rmse_of(source, found.residual)
     seconds = time.perf_counter() - start
     entry = Entry(rmse, seconds, replaced, found.nonzeros / len(source))
     return updated, moments.rescaled(scale), entry

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Source", "check_finite", "check_shape", "check_size", "sample_dtype"]
+__all__ = ["Source", "check_finite", "check_shape", "check_size", "rmse_of", "sample_dtype"]
 
 # Samples that have to be read, converted or copied are so about this many numbers at a time.
 BLOCK_NUMBERS = 1 << 22
@@ -35,12 +35,15 @@ class Source(ABC):
         Whether samples were given as rows ``(N, m_1·…·m_d)``.
     device : {"cpu", "cuda"}
         Whose memory the samples are in.
+    roots : array of shape (N,), or None
+        The roots of the samples' weights, which the samples have been multiplied by already.
     """
 
     patch_shape: tuple[int, ...]
     dtype: np.dtype[Any]
     is_rows: bool = False
     device: str = "cpu"
+    roots: NDArray[np.float64] | None = None
     #: What errors call it, and its first sample.
     name: str = "Y"
     first: int = 0
@@ -203,6 +206,12 @@ class _Part(Source):
     def step(self, multiple_of: int) -> int:
         """As the source has it."""
         return self.source.step(multiple_of)
+
+
+def rmse_of(source: Source, residual: float) -> float:
+    """The RMSE of samples whose ``Σ‖y − ŷ‖²`` is known; weighted if they are."""
+    weight = len(source) if source.roots is None else float(source.roots @ source.roots)
+    return math.sqrt(residual / (weight * source.n_features))
 
 
 def sample_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -36,11 +36,10 @@ def lazy_codes(samples: Any, dictionary: Dictionary, coder: Coder, device: str =
 
 
 def dense_codes(codes: Any) -> Any:
-    """Sparse codes as a dense array; lazy if they are a Dask array."""
+    """Sparse codes, or a Dask array of such, as dense ones."""
     if not type(codes).__module__.startswith("dask"):
         return codes.toarray()
-    meta = np.empty((0, 0), codes.dtype)
-    return codes.map_blocks(lambda block: block.toarray(), dtype=codes.dtype, meta=meta)
+    return codes.map_blocks(lambda block: block.toarray(), meta=np.empty((0, 0), codes.dtype))
 
 
 def has_unknown_length(samples: Any) -> bool:

@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from kronlearn.core.source import Source
 from kronlearn.cuda.arrays import DeviceSource, is_on_gpu
 from kronlearn.engines.lazy import has_unknown_length
-from kronlearn.io.arrays import ArraySource, real_array
+from kronlearn.io.arrays import ArraySource, dask_array, real_array
 from kronlearn.io.stored import StoredArray, open_array
 
-__all__ = ["Samples", "open_samples", "source_of"]
+__all__ = ["Samples", "open_samples", "source_of", "weighted"]
 
 # Whose arrays are read in blocks instead of being taken into memory.
 _LAZY = ("dask", "h5py", "xarray", "zarr")
@@ -61,3 +61,61 @@ def source_of(
     if is_on_gpu(samples):
         return DeviceSource(samples, patch_shape, name)
     return ArraySource(samples, patch_shape, name)
+
+
+def weighted(source: Source, weights: ArrayLike | None) -> Source:
+    """The samples times the roots of their weights, so that sums over them are weighted.
+
+    Codes of ``√w y`` are ``√w`` times those of y, once error targets are scaled alike. Samples in
+    memory are copied; others are scaled as they are read.
+    """
+    if weights is None:
+        return source
+    roots = np.sqrt(_checked_weights(weights, len(source), source.name))
+    array = source.array if isinstance(source, ArraySource) and source.in_memory else None
+    array = dask_array(source) if array is None else array
+    if array is None:
+        return _Scaled(source, roots)
+    factors = roots.astype(source.dtype).reshape(-1, *(1,) * (array.ndim - 1))
+    scaled = source_of(open_samples(array * factors), source.patch_shape, source.name)
+    scaled.roots = roots
+    return scaled
+
+
+class _Scaled(Source):
+    """The samples of a source, each times a number."""
+
+    def __init__(self, source: Source, roots: NDArray[np.float64]) -> None:
+        self.source, self.roots = source, roots
+        self.factors = roots.astype(source.dtype)[:, None]
+        self.patch_shape, self.dtype = source.patch_shape, source.dtype
+        self.is_rows, self.device = source.is_rows, source.device
+        self.name, self.first = source.name, source.first
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Consecutive samples, scaled."""
+        return self.source.read(start, stop) * self.factors[start:stop]
+
+    def step(self, multiple_of: int) -> int:
+        """As the source has it."""
+        return self.source.step(multiple_of)
+
+
+def _checked_weights(weights: ArrayLike, n_samples: int, name: str) -> NDArray[np.float64]:
+    """The weights, one for each sample, once they make sense."""
+    array = np.asarray(weights)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"sample_weight has dtype {array.dtype}; pass nonnegative numbers.")
+    if array.shape != (n_samples,):
+        raise ValueError(
+            f"sample_weight has shape {array.shape}; {name} has {n_samples} samples, pass one "
+            f"weight for each of them, an array of shape ({n_samples},)."
+        )
+    if not (np.isfinite(array) & (array >= 0)).all():
+        raise ValueError("sample_weight must be finite and not negative.")
+    if not array.any():
+        raise ValueError("sample_weight is zero for all samples; give at least one a weight.")
+    return array.astype(np.float64)

@@ -20,7 +20,7 @@ from kronlearn.experiments.data import images_in, perturbed_dct, sampled_patches
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.timing import Progress, benchmark, in_turns, median_seconds
 
-__all__ = ["CASES", "run"]
+__all__ = ["CASES", "own_coder", "run"]
 
 Case = tuple[int, int, int]
 
@@ -60,7 +60,7 @@ def run(
     for count in dict.fromkeys((1, threads)):
         for method in ("omp", "ols"):
             name = method if count == 1 else f"{method}, {count} threads"
-            coders[name] = (1, partial(_ours, method, count))
+            coders[name] = (1, partial(own_coder, method, count))
     absent = ["SPAMS"] if find_spec("spams") is None else []
     coders |= {name: other for name, other in _OTHERS.items() if name not in absent}
     rows: list[dict[str, Any]] = []
@@ -74,7 +74,8 @@ def run(
     return benchmark([*notes, table], absent=absent, rows=rows)
 
 
-def _ours(method: str, n_jobs: int, dictionary: Any, s: int) -> Callable[..., Any]:
+def own_coder(method: str, n_jobs: int, dictionary: Any, s: int) -> Callable[..., Any]:
+    """What codes samples with a dictionary and s nonzeros."""
     return lambda samples: kl.sparse_code(samples, dictionary, s, method=method, n_jobs=n_jobs)
 
 

@@ -26,7 +26,7 @@ from kronlearn.experiments.timing import (
 )
 from kronlearn.images.stabilisation import CountNoise
 
-__all__ = ["measure_memory", "run"]
+__all__ = ["denoising", "inpainting", "measure_memory", "run"]
 
 _SIGMA = 20.0
 
@@ -50,8 +50,8 @@ def run(
     tasks: dict[str, tuple[Image, Methods]] = {}
     for name, whole in pixels.items():
         image = whole[:size, :size]
-        tasks[f"denoise {name}, σ = {_SIGMA:g}"] = image, _denoising(image, quick)
-        tasks[f"inpaint {name}, half missing"] = image, _inpainting(image)
+        tasks[f"denoise {name}, σ = {_SIGMA:g}"] = image, denoising(image, quick)
+        tasks[f"inpaint {name}, half missing"] = image, inpainting(image)
     (astronaut,) = included_images(["astronaut"])
     clean = astronaut[:size, :size]
     tasks[f"denoise astronaut, σ = {_SIGMA:g}"] = clean, _colour(clean)
@@ -74,7 +74,8 @@ def run(
     return benchmark(shown, rows=rows, memory=memory)
 
 
-def _denoising(clean: Image, quick: bool) -> Methods:
+def denoising(clean: Image, quick: bool) -> Methods:
+    """What denoises an image to which noise was added, by the names of the methods."""
     image, two = noisy(clean, _SIGMA), {"n_jobs": 2}
     ours = partial(kl.images.denoise, image, _SIGMA)
     ready = ours(patch_size=8, n_atoms=16, full=True).dictionary
@@ -96,7 +97,8 @@ def _denoising(clean: Image, quick: bool) -> Methods:
     return methods
 
 
-def _inpainting(clean: Image) -> Methods:
+def inpainting(clean: Image) -> Methods:
+    """What fills in an image half of whose pixels are missing, by the names of the methods."""
     missing = np.random.default_rng(0).random(clean.shape) < 0.5
     holed = np.where(missing, np.float32(0), clean)
     ours = partial(kl.images.inpaint, holed, missing, n_jobs=2)

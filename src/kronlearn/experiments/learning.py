@@ -21,7 +21,7 @@ from kronlearn.experiments.timing import (
     peak_above_start,
 )
 
-__all__ = ["measure_memory", "run"]
+__all__ = ["fit", "measure_memory", "run"]
 
 _GENERAL = {"n_atoms": (16, 16), "n_nonzero_coefs": 6, "random_state": 0, "n_jobs": 1}
 
@@ -32,7 +32,7 @@ def run(*, progress: Progress, quick: bool = False) -> Report:
     samples = sampled_patches(included_images(), (8, 8), n_samples)
     learn = partial(_iteration, samples)
     square: dict[str, Any] = {"n_atoms": (8, 8)}
-    learned = _fit(samples, max_iter=12).dictionary_
+    learned = fit(samples, max_iter=12).dictionary_
     pairs: dict[str, dict[str, Callable[[], float]]] = {
         f"iteration with {method} against its coding alone": {
             "iteration": partial(learn, method=method),
@@ -60,7 +60,7 @@ def run(*, progress: Progress, quick: bool = False) -> Report:
 
 def _iteration(samples: NDArray[Any], **parameters: Any) -> float:
     """Seconds of the median iteration per sample."""
-    model = _fit(samples, max_iter=12, **parameters)
+    model = fit(samples, max_iter=12, **parameters)
     # The first iterations set up buffers, and threads find their processors.
     return statistics.median(np.diff(model.history_["seconds"])[5:]) / len(samples)
 
@@ -72,7 +72,8 @@ def _coding(samples: NDArray[Any], dictionary: Any, method: str) -> float:
     return (time.perf_counter() - start) / len(samples)
 
 
-def _fit(samples: NDArray[Any], **parameters: Any) -> Any:
+def fit(samples: NDArray[Any], **parameters: Any) -> Any:
+    """A model learned from patches; by default 16 × 16 atoms, 6 nonzeros, one thread."""
     return kl.KroneckerDictionaryLearning(**{**_GENERAL, **parameters}).fit(samples)
 
 
@@ -105,5 +106,5 @@ def measure_memory(n_samples: int) -> tuple[int | None, int]:
     some = sampled_patches(included_images(), (8, 8), min(n_samples, 20_000))
     samples = np.resize(some, (n_samples, 8, 8))
     # Imports and thread pools are no part of what learning needs per sample.
-    _fit(some[:256], max_iter=1)
-    return peak_above_start(lambda: _fit(samples, max_iter=2)), samples.nbytes
+    fit(some[:256], max_iter=1)
+    return peak_above_start(lambda: fit(samples, max_iter=2)), samples.nbytes

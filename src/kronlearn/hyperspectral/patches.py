@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.source import Source
-from kronlearn.hyperspectral.blocks import Checked, read_height
-from kronlearn.hyperspectral.subspace import working_dtype
+from kronlearn.hyperspectral.blocks import Checked, read_height, working_dtype
 from kronlearn.images.patch_grid import PatchGrid, without_means
 from kronlearn.io.cubes import Cube, open_cube
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn import _native
+from kronlearn.core.coder import native_dictionary
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.instruction_sets import instruction_set
 from kronlearn.cuda.groups import filter_groups_on
 from kronlearn.cuda.images import GpuImages
-from kronlearn.engines.threads import native_dictionary
 from kronlearn.engines.workers import Workers
 from kronlearn.images.dictionaries import Choice
 from kronlearn.images.stages import part_of

@@ -1,0 +1,107 @@
+"""Weights of samples: a whole number means as many copies."""
+
+import numpy as np
+import pytest
+from sklearn import config_context
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+import kronlearn as kl
+import reference
+
+
+def small(**options):
+    defaults = {"n_atoms": (5, 4), "n_nonzero_coefs": 2, "max_iter": 3, "random_state": 0}
+    return kl.KroneckerDictionaryLearning(**(defaults | options))
+
+
+@pytest.fixture(name="Y")
+def samples(rng):
+    return reference.sparse_samples(rng, reference.random_factors(rng, (4, 3), (5, 4)), 90, 2, 0.1)
+
+
+@pytest.fixture(name="copies")
+def numbers_of_copies(rng):
+    return rng.integers(0, 4, 90)
+
+
+def in_memory(Y, folder):
+    return Y
+
+
+def in_a_file(Y, folder):
+    np.save(folder / "samples.npy", Y)
+    return folder / "samples.npy"
+
+
+def in_chunks(Y, folder):
+    return pytest.importorskip("dask.array").from_array(Y, chunks=(40, 4, 3))
+
+
+def agree(one, other):
+    np.testing.assert_allclose(one.components_, other.components_, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(one.history_["rmse"], other.history_["rmse"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("given", [in_memory, in_a_file, in_chunks])
+@pytest.mark.parametrize(
+    "options", [{}, {"n_nonzero_coefs": 4, "tol": 0.4, "max_iter": 1}, {"n_terms": 2}], ids=str
+)
+def test_whole_weights_mean_as_many_copies(Y, copies, tmp_path, given, options):
+    repeated = np.repeat(Y, copies, axis=0)
+    expected = small(**options).fit(repeated)
+    # All weights may be multiplied by a number.
+    model = small(**options).fit(given(Y, tmp_path), sample_weight=0.7 * copies)
+    agree(model, expected)
+    score = model.score(given(Y, tmp_path), sample_weight=copies)
+    assert score == pytest.approx(model.score(repeated), rel=1e-12)
+    assert score != pytest.approx(model.score(Y), rel=1e-6)
+
+
+def test_weights_count_across_batches(Y, copies):
+    expected = small().partial_fit(Y[:30]).partial_fit(np.repeat(Y[30:], copies[30:], axis=0))
+    model = small().partial_fit(Y[:30], sample_weight=np.ones(30))
+    agree(model.partial_fit(Y[30:], sample_weight=copies[30:]), expected)
+
+
+def test_samples_without_weight_are_no_directions_to_start_from(rng):
+    Y = rng.standard_normal((50, 4, 3))
+    Y[:, 0] = 0.0
+    Y[25:, 0] = 1e6
+    model = small(init="data", max_iter=1).fit(Y, sample_weight=np.arange(50) < 25)
+    assert model.history_["rmse"][0] < 1.0
+    assert np.abs(model.factors_[0][0]).max() < 0.1
+
+
+def test_float32_stays_float32_and_samples_stay_as_they_were(Y, copies):
+    single = Y.astype(np.float32)
+    before = single.copy()
+    assert small().fit(single, sample_weight=copies).dictionary_.dtype == np.float32
+    np.testing.assert_array_equal(single, before)
+
+
+def test_weights_are_routed_through_a_pipeline(Y, copies):
+    rows = Y.reshape(90, 12)
+    expected = small(patch_shape=(4, 3)).fit(rows, sample_weight=copies)
+    with config_context(enable_metadata_routing=True):
+        learner = small(patch_shape=(4, 3)).set_fit_request(sample_weight=True)
+        pipeline = make_pipeline(FunctionTransformer(), learner)
+        agree(pipeline.fit(rows, sample_weight=copies)[-1], expected)
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "words"),
+    [
+        (np.ones(89), ValueError, r"shape \(89,\); X has 90 samples, .* shape \(90,\)"),
+        (np.ones((90, 4, 3)), ValueError, r"shape \(90, 4, 3\); X has 90 samples"),
+        (np.full(90, -1.0), ValueError, "must be finite and not negative"),
+        (np.full(90, np.nan), ValueError, "must be finite and not negative"),
+        (np.zeros(90), ValueError, "zero for all samples"),
+        (["heavy"] * 90, TypeError, "pass nonnegative numbers"),
+    ],
+)
+def test_weights_that_make_no_sense_are_refused(Y, weights, error, words):
+    model = small().fit(Y)
+    for method in (model.score, model.fit, model.partial_fit):
+        with pytest.raises(error, match=words):
+            method(Y, sample_weight=weights)
