@@ -83,16 +83,6 @@ def test_transform_is_sparse_coding_with_the_learned_dictionary(Y):
     np.testing.assert_array_equal(X.toarray(), expected.toarray())
 
 
-def test_codes_are_dense_where_they_are_wanted(Y):
-    model = small().fit(Y)
-    codes = model.transform(Y)
-    dense = model.set_params(sparse_output=False).transform(Y)
-    assert isinstance(dense, np.ndarray)
-    np.testing.assert_array_equal(dense, codes.toarray())
-    with pytest.raises(TypeError, match="sparse_output='no' is not True or False"):
-        model.set_params(sparse_output="no").fit(Y)
-
-
 def test_transform_to_a_tolerance(Y):
     model = small(n_nonzero_coefs=None, tol=0.5).fit(Y)
     X = model.transform(Y)

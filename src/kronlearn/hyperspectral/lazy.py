@@ -42,7 +42,7 @@ class _Window:
     """
 
     def __init__(self, array: Any) -> None:
-        from dask import optimize
+        from dask.base import optimize
 
         (self.array,) = optimize(array)
 
@@ -60,8 +60,8 @@ def denoise_lazily(
     components, and all of them again, with the pixels around them, to be denoised. Every task reads
     the tile that it works on. Missing values stay missing.
     """
-    from dask import delayed
     from dask.array import block, from_delayed
+    from dask.delayed import delayed
 
     if quality not in EFFORTS:
         raise ValueError(f"quality={quality!r} does not exist; choose one of {', '.join(EFFORTS)}.")
@@ -105,7 +105,7 @@ def _parts(cube: Any, axis: int) -> list[slice]:
 
 def _survey(cube: Any, nodata: float | int | None, with_noise: bool) -> Any:
     """The delayed survey of tiles all over the cube."""
-    from dask import delayed
+    from dask.delayed import delayed
 
     tiles = list(product(_parts(cube, 0), _parts(cube, 1)))
     chosen = tiles[:: math.ceil(len(tiles) / _SURVEYED)]
