@@ -21,7 +21,7 @@ COPIED = ("CHANGELOG.md", "CONTRIBUTING.md", "experiments/*.md", "experiments/*.
 
 project = "kronlearn"
 author = "the kronlearn developers"
-copyright = author  # noqa: A001
+copyright = author
 version = release = kronlearn.__version__
 
 extensions = [
@@ -48,6 +48,7 @@ autodoc_typehints = "none"
 numpydoc_show_class_members = False
 python_use_unqualified_type_names = True
 add_module_names = False
+toc_object_entries_show_parents = "hide"
 
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
@@ -60,8 +61,9 @@ sphinx_gallery_conf = {
         "../examples/large_data",
         "*",
     ],
-    "within_subsection_order": "ExampleTitleSortKey",
+    "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
+    "capture_repr": ("_repr_html_",),
     "backreferences_dir": "gallery/backreferences",
     "doc_module": ("kronlearn",),
     "download_all_examples": False,
@@ -75,7 +77,12 @@ html_title = "kronlearn"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
-html_sidebars = {"index": [], "reference": [], f"{REPOSITORY}/CHANGELOG": []}
+html_sidebars = {
+    "index": [],
+    "reference": [],
+    f"{REPOSITORY}/CHANGELOG": [],
+    f"{REPOSITORY}/CONTRIBUTING": [],
+}
 html_theme_options = {
     "navbar_align": "left",
     "show_toc_level": 2,

@@ -43,19 +43,25 @@ learners = {
 # Every dictionary is judged by the same coder, orthogonal least squares, on patches that no method
 # has learned from.
 
-figure, ax = plt.subplots(figsize=(8, 5), layout="constrained")
+errors, seconds = {}, {}
 for name, method in learners.items():
     method.fit(training)
-    seconds = method.history_["seconds"][-1]
     samples = held_out.reshape(-1, *method.dictionary_.patch_shape)
     codes = kl.sparse_code(samples, method.dictionary_, n_nonzero_coefs=6, method="ols")
-    error = np.sqrt(np.mean((method.dictionary_.reconstruct(codes) - samples) ** 2))
-    is_ours = isinstance(method, learner)
-    ax.semilogx(seconds, error, "o" if is_ours else "s", color="C0" if is_ours else "C1")
-    ax.annotate(name, (seconds, error), (6, 4), textcoords="offset points")
-    print(f"{name:20s} RMSE {error:.2f} in {seconds:.2f} s")
-ax.set(xlabel="learning, seconds", ylabel="RMSE of held-out patches")
-ax.margins(x=0.25)
+    approximation = method.dictionary_.reconstruct(codes)
+    errors[name] = float(np.sqrt(np.mean((approximation - samples) ** 2)))
+    seconds[name] = method.history_["seconds"][-1]
+    print(f"{name:20s} RMSE {errors[name]:.2f} in {seconds[name]:.2f} s")
 
 # %%
-# Blue are the settings of this library's estimator, orange the methods in :mod:`kronlearn.comparators`.
+# Blue marks settings of this library's estimator, orange the methods in
+# :mod:`kronlearn.comparators`. Further left is better in both panels.
+
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")
+colors = ["C0" if isinstance(method, learner) else "C1" for method in learners.values()]
+for ax, values in zip(axes, (errors, seconds), strict=True):
+    ax.scatter(values.values(), values.keys(), c=colors, s=60)
+    ax.grid(axis="y", alpha=0.4)
+axes[0].set(xlabel="RMSE of held-out patches")
+axes[1].set(xlabel="learning, seconds", xscale="log")
+axes[0].invert_yaxis()

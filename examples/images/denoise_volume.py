@@ -30,13 +30,12 @@ slices = np.stack([kl.images.denoise(section, n_jobs=-1) for section in noisy])
 # %%
 # One section of the volume:
 
-volumes = {"noisy": noisy, "slice by slice": slices, "as a volume": denoised}
-titles = {
-    name: f"{name}, {peak_signal_noise_ratio(clean, volume, data_range=np.ptp(clean)):.1f} dB"
-    for name, volume in volumes.items()
-}
-figure, axes = plt.subplots(1, 4, figsize=(11, 3.1), layout="constrained")
-for ax, (name, volume) in zip(axes, {"without noise": clean, **volumes}.items(), strict=True):
+volumes = {"without noise": clean, "noisy": noisy, "by slices": slices, "as a volume": denoised}
+figure, axes = plt.subplots(2, 2, figsize=(6.6, 7), layout="constrained")
+for ax, (name, volume) in zip(axes.flat, volumes.items(), strict=True):
     ax.imshow(volume[24], cmap="gray", vmin=clean.min(), vmax=clean.max())
-    ax.set_title(titles.get(name, name))
+    if volume is not clean:
+        psnr = peak_signal_noise_ratio(clean, volume, data_range=np.ptp(clean))
+        name += f", {psnr:.1f} dB"
+    ax.set_title(name)
     ax.set_axis_off()

@@ -18,7 +18,7 @@ rng = np.random.default_rng(0)
 
 def show(damaged, filled):
     """Draw a damaged image, what became of it, and the original."""
-    figure, axes = plt.subplots(1, 3, figsize=(9, 3.4), layout="constrained")
+    _, axes = plt.subplots(1, 3, figsize=(9, 3.4), layout="constrained")
     psnr = peak_signal_noise_ratio(clean, filled)
     titles = "damaged", f"filled in, {psnr:.1f} dB", "original"
     for ax, title, image in zip(axes, titles, (damaged, filled, clean), strict=True):

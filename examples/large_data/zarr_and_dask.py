@@ -1,6 +1,6 @@
 """
-Learn from a large Zarr array, with threads and with Dask
-=========================================================
+A large Zarr array, with threads and with Dask
+==============================================
 
 Samples can stay in files that are larger than memory. This one has 256,036 patches; it is written
 and read a part at a time, as one of a terabyte would be.
@@ -47,8 +47,8 @@ model = kl.KroneckerDictionaryLearning(
 )
 begin = perf_counter()
 model.fit(path)
-seconds = perf_counter() - begin
-print(f"{seconds / model.n_iter_:.2f} s per iteration, {stored.nbytes / 2**20:.0f} MiB read in each")
+seconds = (perf_counter() - begin) / model.n_iter_
+print(f"{seconds:.2f} s per iteration, {stored.nbytes / 2**20:.0f} MiB read in each")
 
 # %%
 # With Dask

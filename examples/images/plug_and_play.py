@@ -1,6 +1,6 @@
 """
-Deblur: a denoiser as the prior
-===============================
+Deblur with a denoiser as the prior
+===================================
 
 A plug-and-play method alternates between a step that fits the data and one that denoises.
 :func:`kronlearn.images.denoise` can be that denoiser. Here an image was blurred by a known kernel
@@ -54,14 +54,15 @@ def wiener(constant):
 best = max((wiener(constant) for constant in np.geomspace(1e-5, 1, 50)), key=psnr)
 
 images = {"blurred": blurred, "best Wiener filter": best, "plug-and-play": estimate}
-figure, axes = plt.subplots(1, 4, figsize=(11, 3.1), layout="constrained")
-for ax, (name, image) in zip(axes, images.items(), strict=False):
+figure, axes = plt.subplots(2, 2, figsize=(7, 7.2), layout="constrained")
+for ax, (name, image) in zip(axes.flat, images.items(), strict=False):
     ax.imshow(image, cmap="gray", vmin=0, vmax=255)
     ax.set_title(f"{name}, {psnr(image):.1f} dB")
     ax.set_axis_off()
-axes[3].plot(range(1, 9), course, marker="o", label=["fitted to the data", "denoised"])
-axes[3].set(xlabel="step", ylabel="PSNR / dB", title="steps")
-axes[3].legend()
+ax = axes[1, 1]
+ax.plot(range(1, 9), course, marker="o", label=["fitted to the data", "denoised"])
+ax.set(xlabel="step", ylabel="PSNR, dB", title="plug-and-play, step by step")
+ax.legend()
 
 # %%
 # :doc:`/plug-and-play` says how to use the denoiser in other packages.
