@@ -36,8 +36,9 @@ for ax, (name, cube) in zip(axes, cubes.items(), strict=True):
 figure.suptitle(f"band {band}, noise of {sigma[band]:.0f}")
 
 figure, ax = plt.subplots(figsize=(9.5, 3.4), layout="constrained")
-for color, (name, cube) in zip(("C1", "0.8", "C0"), reversed(cubes.items()), strict=True):
-    ax.plot(cube[pixel], color=color, lw=1.2, label=name)
+ax.plot(noisy[pixel], color="0.75", lw=1, label="noisy")
+ax.plot(scene[pixel], color="C0", lw=4, alpha=0.4, label="without added noise")
+ax.plot(denoised[pixel], color="C1", lw=1, label="denoised")
 ax.set(xlabel="band", ylabel="radiance", title=f"spectrum of pixel {pixel}")
 ax.legend()
 

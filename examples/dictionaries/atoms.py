@@ -39,7 +39,7 @@ print(f"RMSE {-model.score(patches):.3f}, the lowest of {min(model.history_['rms
 
 codes = model.transform(patches)  # a sparse array with a row of 256 coefficients per patch
 approximation = model.inverse_transform(codes)
-number = 9000
+number = 7241
 values, used = codes[[number]].data, codes[[number]].indices
 
 figure, axes = plt.subplots(1, 8, figsize=(11, 1.9), layout="constrained")
