@@ -78,5 +78,6 @@ for ax in axes[1:]:
 axes[0].invert_yaxis()
 
 # %%
-# On more samples, and learned by AK-SVD, an unstructured dictionary is more accurate than a separable
-# one with as many atoms, and less accurate than a sum of four: :doc:`/measured` has the numbers.
+# On more samples, and learned by AK-SVD, an unstructured dictionary is more accurate than a
+# separable one with as many atoms, and less accurate than a sum of four: :doc:`/measured` has the
+# numbers.
