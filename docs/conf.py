@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-import kronlearn
+import kronlearn as kl
 
 os.environ.setdefault("MPLBACKEND", "agg")
 
@@ -22,7 +22,7 @@ COPIED = ("CHANGELOG.md", "CONTRIBUTING.md", "experiments/*.md", "experiments/*.
 project = "kronlearn"
 author = "the kronlearn developers"
 copyright = author
-version = release = kronlearn.__version__
+version = release = kl.__version__
 
 extensions = [
     "myst_parser",
@@ -46,6 +46,15 @@ highlight_language = "text"
 
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
+# Types of parameters link to the library's own classes.
+numpydoc_xref_param_type = True
+numpydoc_xref_ignore = "all"
+numpydoc_xref_aliases = {
+    name: f"{module.__name__}.{name}"
+    for module in (kl, kl.comparators, kl.hyperspectral, kl.images, kl.plots)
+    for name in module.__all__
+    if isinstance(getattr(module, name), type)
+}
 python_use_unqualified_type_names = True
 add_module_names = False
 toc_object_entries_show_parents = "hide"
