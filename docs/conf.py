@@ -37,8 +37,8 @@ source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build", "_templates", "**/GALLERY_HEADER.rst"]
 templates_path = ["_templates"]
 nitpicky = True
-# What docstrings inherited from scikit-learn refer to.
-nitpick_ignore_regex = [("py:.*", r"sklearn\..*")]
+# Names of other packages, which would need their indices from the network.
+nitpick_ignore_regex = [("(py|std):.*", r"(numpy|python|sklearn)[.:].*")]
 
 myst_heading_anchors = 3
 # A block without a language is text; Pygments would guess Python.
