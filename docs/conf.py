@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
+from numpydoc.xref import DEFAULT_LINKS
 from sphinx.application import Sphinx
 
 import kronlearn as kl
@@ -37,8 +38,8 @@ source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build", "_templates", "**/GALLERY_HEADER.rst"]
 templates_path = ["_templates"]
 nitpicky = True
-# Names of other packages, which would need their indices from the network.
-nitpick_ignore_regex = [("(py|std):.*", r"(numpy|python|sklearn)[.:].*")]
+# What docstrings inherited from scikit-learn refer to.
+nitpick_ignore_regex = [("py:.*", r"sklearn\..*")]
 
 myst_heading_anchors = 3
 # A block without a language is text; Pygments would guess Python.
@@ -46,7 +47,8 @@ highlight_language = "text"
 
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
-# Types of parameters link to the library's own classes.
+# Types of parameters link to the library's own classes; others would need the network.
+DEFAULT_LINKS.clear()
 numpydoc_xref_param_type = True
 numpydoc_xref_ignore = "all"
 numpydoc_xref_aliases = {

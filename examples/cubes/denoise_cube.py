@@ -23,9 +23,9 @@ print("before:", kl.hyperspectral.compare(scene, noisy))
 print("after: ", kl.hyperspectral.compare(scene, denoised))
 
 # %%
-# A band, and the spectrum of one pixel:
+# The band with the most noise:
 
-band, pixel = int(np.argmax(sigma)), (60, 100)
+band = int(np.argmax(sigma))
 figure, axes = plt.subplots(1, 3, figsize=(9.5, 3.4), layout="constrained")
 cubes = {"without added noise": scene, "noisy": noisy, "denoised": denoised}
 low, high = np.percentile(scene[..., band], (1, 99))
@@ -35,7 +35,11 @@ for ax, (name, cube) in zip(axes, cubes.items(), strict=True):
     ax.set_axis_off()
 figure.suptitle(f"band {band}, noise of {sigma[band]:.0f}")
 
+# %%
+# The spectrum of one pixel:
+
 figure, ax = plt.subplots(figsize=(9.5, 3.4), layout="constrained")
+pixel = 60, 100
 ax.plot(noisy[pixel], color="0.75", lw=1, label="noisy")
 ax.plot(scene[pixel], color="C0", lw=4, alpha=0.4, label="without added noise")
 ax.plot(denoised[pixel], color="C1", lw=1, label="denoised")
