@@ -85,9 +85,9 @@ def denoise(
     components that exceed the noise. Their coefficients form images. Patches that are similar on
     the strongest of them make a group, and on each of them every patch becomes a linear combination
     of its group, by a ridge regression. A pixel whose spectrum differs from the result by more than
-    noise keeps what is its own. No dictionary is learned. The cube is read in blocks of rows and
-    need not fit into memory: it is read twice, up to four times if a value means no data, and once
-    more for artefacts.
+    noise keeps what makes it different. No dictionary is learned. The cube is read in blocks of
+    rows and need not fit into memory: it is read twice, up to four times if a value means no data,
+    and once more for artefacts.
 
     Parameters
     ----------
@@ -111,8 +111,8 @@ def denoise(
         "fast" filters groups once, with fewer and smaller ones: a tenth of the time, and up to
         0.4 dB worse.
     artefacts : bool, default False
-        Find values that other bands contradict before anything else: remove the offsets of
-        stripes (columns or rows of single bands), and fill in impulses, dead pixels and dead lines.
+        First find values that other bands contradict: remove the offsets of stripes (columns or
+        rows of single bands), and fill in impulses, dead pixels and dead lines.
         At least five bands are needed.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.

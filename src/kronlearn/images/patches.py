@@ -95,7 +95,7 @@ class Patches:
 
         Yields
         ------
-        array of shape (size, *patch_shape)
+        array of shape (size, m_1, …, m_d)
             Consecutive patches.
 
         Examples
@@ -297,7 +297,7 @@ def reconstruct_from_patches(
 
     Parameters
     ----------
-    patches : array of shape (N, *patch_shape), Patches, or iterable of arrays (n, *patch_shape)
+    patches : array of shape (N, m_1, …, m_d), Patches, or iterable of such arrays
         All patches in the order of :func:`extract_patches`, or consecutive blocks of them, of
         any sizes: then only one block is in memory at a time.
     image_shape : tuple of int

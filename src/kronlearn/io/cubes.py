@@ -28,9 +28,9 @@ class Cube(AbstractContextManager["Cube"]):
     Parameters
     ----------
     stored : StoredArray
-        The array as it is stored; an attribute, too.
+        The array as it is stored; also an attribute.
     axes : tuple of int
-        Its axes that are the rows, the columns and, if there is one, the bands; an attribute, too.
+        Its axes that are the rows, the columns and, if there is one, the bands; also an attribute.
     reason : str
         How the axis of the bands was found; the attribute ``band_axis_reason``.
     nodata : float, int or None
@@ -84,7 +84,7 @@ class Cube(AbstractContextManager["Cube"]):
 
     @property
     def band_axis_is_guess(self) -> bool:
-        """Whether only the shape speaks for the axis of the bands: then the user should be told."""
+        """Whether the axis of the bands was guessed from the shape alone."""
         return self.band_axis_reason.startswith("guessed")
 
     def read(

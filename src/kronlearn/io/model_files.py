@@ -54,10 +54,26 @@ def save_dictionary(
     Parameters
     ----------
     dictionary : KroneckerDictionary or KroneckerSumDictionary
+        The dictionary to save.
     path : str or path
+        The file to write; any name will do.
     info : dict, optional
-        Anything JSON can hold, to be kept with the factors (how they were learned, say); in the
-        header that ``read_file`` returns.
+        Anything JSON can hold, to be kept with the factors, for example how they were learned;
+        ``read_file`` returns it.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> import kronlearn as kl
+    >>> from kronlearn.io.model_files import read_file, save_dictionary
+    >>> d = kl.KroneckerDictionary([np.eye(4), np.eye(3)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "identity.safetensors")
+    ...     save_dictionary(d, path, info={"source": "an example"})
+    ...     arrays, info = read_file(path)
+    >>> list(arrays), info
+    (['factors.0', 'factors.1'], {'source': 'an example'})
     """
     write_file(path, "dictionary", _tensors(dictionary, "factors"), info or {})
 
@@ -120,10 +136,33 @@ def write_file(
         place.write_bytes(safetensors.numpy.save(arrays, metadata={"kronlearn": text}))
 
 
-def read_file(path: PathLike, kind: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """The named arrays and the JSON header of a model file of a kind.
+def read_file(
+    path: PathLike, kind: str = "dictionary"
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Read the named arrays of a model file, and the information saved with them.
 
-    ModelFileError if the file is missing, damaged, of another kind or of an unknown version.
+    Parameters
+    ----------
+    path : str or path
+        The file.
+    kind : {"dictionary", "checkpoint", "convolutional dictionary"}, default "dictionary"
+        What the file must be.
+
+    Returns
+    -------
+    arrays : dict of arrays
+        The arrays by their names, as the page on model files lists them.
+    info : dict
+        Anything that was saved with them.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is missing, damaged, of another kind or of an unknown version.
+
+    Examples
+    --------
+    See :func:`save_dictionary`.
     """
     if not Path(path).exists():
         raise ModelFileNotFoundError(f"{path} does not exist.")

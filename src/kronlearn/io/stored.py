@@ -54,38 +54,50 @@ class StoredArray(AbstractContextManager["StoredArray"]):
 
     Made by :func:`open_array`. It can be sent to other processes, where it opens its file again,
     and read by several threads at once. Its file is closed by ``close``, at the end of a ``with``
-    block, or when nobody uses the array any more.
+    block, or when the array is garbage-collected.
 
     Parameters
     ----------
     thing : object
-        What has the numbers: with ``shape``, ``dtype`` as they are stored, ``__getitem__`` for a
-        tuple of slices and, where it is stored in parts, ``chunks``.
+        The stored numbers: an object with ``shape``, the ``dtype`` of the file, ``__getitem__`` for
+        a tuple of slices and, if it is stored in parts, ``chunks``.
     name : str
         The path, or the type of an object, for messages.
     **description
         Values of the attributes below.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kronlearn.io.stored import open_array
+    >>> array = open_array(np.zeros((100, 8, 8)))
+    >>> array.shape, array.read((slice(10, 20),)).shape
+    ((100, 8, 8), (10, 8, 8))
     """
 
-    #: The module of ``formats`` that reads and writes it.
+    #: The name of the format, or "memory".
     format: str = "memory"
-    #: Of the file or folder, absolute, and the name of the array inside.
+    #: The absolute path of the file or folder.
     path: Path | None = None
+    #: The name of the array in the file.
     dataset: str | None = None
-    #: All files or folders that it is read from; none where it is in memory.
+    #: All files or folders that it is read from; none if it is in memory.
     files: list[Path]
-    #: The value that says that there is none.
+    #: The value that marks missing data.
     nodata: float | int | None = None
     #: How the numbers in the file become the values that ``read`` returns.
     packing: Packing | None = None
-    #: Names of the dimensions, and by these names 1-D arrays with their attributes.
+    #: Names of the dimensions.
     axes: tuple[str, ...] | None = None
+    #: 1-D arrays with their attributes, by the names of dimensions.
     coordinates: dict[str, tuple[NDArray[Any], dict[str, Any]]]
     #: What the file says about the array, in plain types.
     attributes: dict[str, Any]
+    #: The wavelengths of the bands.
     wavelengths: NDArray[np.float64] | None = None
+    #: As the file writes them: ``"nm"``, ``"Micrometers"``.
     wavelength_units: str | None = None
-    #: The axis of the bands where the format has one by definition.
+    #: The axis of the bands, if the format defines one.
     band_axis: int | None = None
 
     def __init__(self, thing: Any, name: str, **description: Any) -> None:
@@ -93,7 +105,7 @@ class StoredArray(AbstractContextManager["StoredArray"]):
         self.shape = tuple(int(length) for length in thing.shape)
         vars(self).update({"attributes": {}, "coordinates": {}} | description)
         self.files = description.get("files", [] if self.path is None else [self.path])
-        #: Of what ``read`` returns, in native byte order.
+        #: The dtype of what ``read`` returns, in native byte order.
         self.dtype = np.dtype(thing.dtype).newbyteorder("=")
         if self.packing is not None:
             self.dtype = self.packing.dtype
@@ -122,18 +134,29 @@ class StoredArray(AbstractContextManager["StoredArray"]):
         return len(self.shape)
 
     def read(self, key: Key) -> NDArray[Any]:
-        """The numbers of a part, as an array of their own or a view that must not be written to.
+        """Read a part of the array.
 
         Parameters
         ----------
         key : tuple of slice
-            Of step one, as NumPy takes them; what is missing behind the last one is all of a
-            dimension.
+            One slice per dimension, without a step; dimensions after the last slice are read whole.
+
+        Returns
+        -------
+        array
+            The numbers, in memory of their own or as a view, which must not be written to.
 
         Raises
         ------
         StoredArrayError
             If the numbers are not there: the file was cut off, is damaged or cannot be read.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from kronlearn.io.stored import open_array
+        >>> open_array(np.arange(6).reshape(2, 3)).read((slice(0, 1), slice(1, 3)))
+        array([[1, 2]])
         """
         key = (*key, *[slice(None)] * (self.ndim - len(key)))
         parts = [range(n)[part] for part, n in zip(key, self.shape, strict=True)]
@@ -163,7 +186,7 @@ class StoredArray(AbstractContextManager["StoredArray"]):
         return StoredArrayError(f"{self} {problem.rstrip('.')}.")
 
     def close(self) -> None:
-        """Close its file; nothing can be read any more. May be called again."""
+        """Close the file; nothing can be read after that. It may be called again."""
         if self._closing is not None:
             self._closing()
 
@@ -184,7 +207,7 @@ class StoredArray(AbstractContextManager["StoredArray"]):
 
 
 def open_array(thing: Any, dataset: str | None = None) -> StoredArray:
-    """The array in a file, or behind an object, to be read a part at a time.
+    """Open the array in a file, or any array-like object, to read it a part at a time.
 
     Parameters
     ----------
@@ -199,6 +222,7 @@ def open_array(thing: Any, dataset: str | None = None) -> StoredArray:
     Returns
     -------
     StoredArray
+        The array; nothing but a header has been read.
 
     Raises
     ------
@@ -209,6 +233,7 @@ def open_array(thing: Any, dataset: str | None = None) -> StoredArray:
     Examples
     --------
     >>> import os, tempfile
+    >>> import numpy as np
     >>> from kronlearn.io.stored import open_array
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = os.path.join(folder, "cube.npy")
