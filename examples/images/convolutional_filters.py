@@ -2,9 +2,9 @@
 Learn convolutional filters
 ===========================
 
-:class:`kronlearn.convolutional.SeparableConvolutionalLearning` represents an image as a sum of small
-filters, shifted. All products of a few short filters for each axis are the filters: 64 filters of
-11 × 11 pixels are 176 numbers.
+:class:`kronlearn.convolutional.SeparableConvolutionalLearning` represents an image as a sum of
+small filters, shifted. All products of a few short filters for each axis are the filters: 64
+filters of 11 × 11 pixels are 176 numbers.
 """
 
 import matplotlib.pyplot as plt

@@ -8,7 +8,7 @@ from kronlearn.convolutional.coding import (
 )
 from kronlearn.convolutional.filters import ConvolutionalDictionary
 from kronlearn.convolutional.learning import SeparableConvolutionalLearning
-from kronlearn.convolutional.lowpass import lowpass
+from kronlearn.convolutional.smoothing import lowpass
 
 __all__ = [
     "ConvolutionalDictionary",
