@@ -13,7 +13,9 @@
 #include <tuple>
 
 #include "images/image.hpp"
+#include "kronecker/columns.hpp"
 #include "moments/atom_sweep.hpp"
+#include "moments/mode_sums.hpp"
 #include "moments/packing.hpp"
 #include "pass.hpp"
 #include "runtime/instruction_sets.hpp"
@@ -331,12 +333,46 @@ void compress(Array<const int32_t> index, Array<const T> value, Array<const int3
 nb::object symmetric(Array<const double> packed, size_t n) {
   if (n > (size_t(1) << 31) || packed.size() != n * (n + 1) / 2)
     throw nb::value_error("a packed triangle has n (n + 1) / 2 entries");
-  std::vector<double> full(n * n);
+  auto* kept = new kronlearn::Workspace(kronlearn::make_workspace(n * n * sizeof(double)));
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<kronlearn::Workspace*>(p); });
+  double* full = reinterpret_cast<double*>(kept->get());
   {
     nb::gil_scoped_release nogil;
-    kronlearn::unpack_symmetric(packed.data(), int64_t(n), full.data());
+    kronlearn::unpack_symmetric(packed.data(), int64_t(n), full);
   }
-  return own_array(std::move(full), {n, n});
+  return nb::cast(nb::ndarray<nb::numpy, double>(full, {n, n}, std::move(owner)));
+}
+
+// P (terms · n, terms · n), or None without S_xx, and Cᵀ (terms · n, m) of a mode.
+nb::tuple mode_sums(const std::vector<Array<const double>>& stacks, size_t mode,
+                    Optional<const double> xx, Array<const double> xy) {
+  std::vector<kronlearn::Stack> factors;
+  size_t features = 1, codes = 1;
+  for (const auto& s : stacks) {
+    if (s.ndim() != 3 || s.shape(0) != stacks[0].shape(0))
+      throw nb::value_error("mode_sums: factors of as many terms are needed in every mode");
+    factors.push_back({int(s.shape(0)), int(s.shape(1)), int(s.shape(2)), s.data()});
+    features *= s.shape(1);
+    codes *= s.shape(2);
+  }
+  if (mode >= factors.size() || xy.size() != codes * features)
+    throw nb::value_error("mode_sums: the moments do not fit the factors");
+  const double* products = pointer<const double>(xx, codes * codes, "xx");
+  const size_t m = factors[mode].m, rows = size_t(factors[mode].terms) * factors[mode].n;
+  std::vector<double> p(xx ? rows * rows : 0), c(rows * m);
+  kronlearn::add_mode_sums(factors, int(mode), products, xy.data(), p.data(), c.data());
+  const nb::object none = nb::none();
+  return nb::make_tuple(xx ? own_array(std::move(p), {rows, rows}) : none,
+                        own_array(std::move(c), {rows, m}));
+}
+
+nb::tuple unit_columns(Array<const double> columns, Array<const double> fallback) {
+  if (columns.ndim() != 2 || fallback.size() != columns.size())
+    throw nb::value_error("unit_columns: a matrix and one of the same shape are needed");
+  const size_t rows = columns.shape(0), n = columns.shape(1);
+  std::vector<double> scaled(columns.data(), columns.data() + columns.size()), scale(n);
+  kronlearn::scale_columns(scaled.data(), fallback.data(), int64_t(rows), int64_t(n), scale.data());
+  return nb::make_tuple(own_array(std::move(scaled), {rows, n}), own_array(std::move(scale), {n}));
 }
 
 template <class T>
@@ -411,6 +447,8 @@ NB_MODULE(_native, m) {
         "numerator"_a.noconvert(), "denominator"_a.noconvert(), "axes"_a, "group"_a, "taper"_a,
         "noise"_a, "threads"_a = 1, "progress"_a.none() = nb::none(), "instruction_set"_a = "");
   m.def("symmetric", &symmetric, "packed"_a, "n"_a);
+  m.def("mode_sums", &mode_sums, "stacks"_a, "mode"_a, "xx"_a.none(), "xy"_a);
+  m.def("unit_columns", &unit_columns, "columns"_a, "fallback"_a);
   m.def("instruction_sets", &kronlearn::instruction_sets);
   m.def("end_passes", [] {
     nb::gil_scoped_release nogil;

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from kronlearn import _native
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import PassSums, Task
-from kronlearn.core.kronecker_sum import rearranged
 
 __all__ = ["ModeMoments", "Moments", "side_by_side"]
 
@@ -94,37 +92,15 @@ class Moments:
         xx = None if self.xx is None else self.xx * scale * scale[:, None]
         return replace(self, xx=xx, xy=self.xy * scale[:, None])
 
-    def mode(self, stacks: Stacks, mode: int, scales: Stacks | None = None) -> ModeMoments:
+    def mode(self, stacks: Stacks, mode: int) -> ModeMoments:
         """The sums of one mode with the other modes' factors ``(R, m_j, n_j)`` fixed.
 
-        With ``scales``, one array ``(n_j,)`` per mode, codes count times the scales of their atoms.
+        Columns of these factors need not have norm 1: codes count times their norms.
         """
-        terms, (n, m) = len(stacks[0]), (self.n_atoms[mode], self.patch_shape[mode])
-        others = [
-            stack if scales is None else stack * scales[other]
-            for other, stack in enumerate(stacks)
-            if other != mode
-        ]
-        xx, xy = self._paired
-        c = _contracted(xy, mode, [stack.transpose(0, 2, 1) for stack in others], terms)
-        c = c.reshape(-1, m)
-        if xx is None:
-            p = _of_trace(self.code_energy, n)
-        else:
-            grams = [stack.transpose(0, 2, 1)[:, None] @ stack for stack in others]
-            p = _contracted(xx, mode, grams, terms * terms)
-            p = p.reshape(terms, terms, n, n).transpose(0, 2, 1, 3).reshape(terms * n, -1)
-        if scales is not None:
-            own = np.tile(scales[mode], terms)
-            c *= own[:, None]
-            p = p * own * own[:, None]
+        p, c = _native.mode_sums(stacks, mode, self.xx, self.xy)
+        if p is None:
+            p = _of_trace(self.code_energy, self.n_atoms[mode])
         return ModeMoments(self.energy, p, c)
-
-    @cached_property
-    def _paired(self) -> tuple[NDArray[np.float64] | None, NDArray[np.float64]]:
-        """S_xx and S_xy as tensors ``(n_1 n_1, …)`` and ``(n_1 m_1, …)``: an axis per mode."""
-        xx = None if self.xx is None else rearranged(self.xx, self.n_atoms, self.n_atoms)
-        return xx, rearranged(self.xy, self.n_atoms, self.patch_shape)
 
     def used(self) -> NDArray[np.bool_]:
         """Which atoms ``(n_1, …, n_d)`` any code uses."""
@@ -184,21 +160,3 @@ def side_by_side(stack: NDArray[np.float64]) -> NDArray[np.float64]:
 def _of_trace(code_energy: float, n: int) -> NDArray[np.float64]:
     """A P for orthonormal factors, where only its trace counts, and that is Σ‖x‖²."""
     return np.eye(n) * (code_energy / n)
-
-
-def _contracted(
-    tensor: NDArray[np.float64], mode: int, others: Stacks, terms: int
-) -> NDArray[np.float64]:
-    """The sums of one mode, a row for each of the terms, from sums with an axis per mode.
-
-    Along the axis of every other mode the tensor is multiplied by that mode's matrix of the term.
-    """
-    weights = np.ones((terms, 1))
-    for number, matrices in enumerate(others):
-        flat = matrices.reshape(terms, -1)
-        if number > 0:
-            flat = (weights[:, :, None] * flat[:, None, :]).reshape(terms, -1)
-        weights = flat
-    order = [axis for axis in range(tensor.ndim) if axis != mode]
-    last = tensor.transpose(*order, mode)
-    return np.asarray(weights @ last.reshape(-1, last.shape[-1]))
