@@ -25,8 +25,8 @@ Matrices product(const Matrices& left, const Stack& stack) {
       for (int j = 0; j < stack.n; ++j)
         for (int c = 0; c < left.cols; ++c)
           for (int p = 0; p < stack.m; ++p)
-            *entry++ = left.row(term, a)[c] *
-                       stack.entries[(int64_t(term) * stack.m + p) * stack.n + j];
+            *entry++ =
+                left.row(term, a)[c] * stack.entries[(int64_t(term) * stack.m + p) * stack.n + j];
   return product;
 }
 
@@ -53,7 +53,8 @@ Matrices grams(const Matrices& of) {
   for (int left = 0; left < of.count; ++left)
     for (int right = 0; right < of.count; ++right)
       for (int a = 0; a < of.rows; ++a)
-        for (int b = 0; b < of.rows; ++b) *entry++ = dot(of.row(left, a), of.row(right, b), of.cols);
+        for (int b = 0; b < of.rows; ++b)
+          *entry++ = dot(of.row(left, a), of.row(right, b), of.cols);
   return grams;
 }
 
@@ -70,24 +71,24 @@ void add_row(const double* row, int64_t count, double weight, const double* afte
 }
 
 // out (count, n, m) += Σ before[a, c] · after[b, e] · matrix[(a, j, b), (c, l, e)], over a, b, c and e. Of a
-// symmetric matrix only the lower triangle is read, with half of the diagonal: the sum of the result and its
-// transpose is that of the whole matrix.
-void contract(const double* matrix, bool symmetric, const Matrices& before, const Matrices& after,
+// symmetric matrix there is the lower triangle, whose diagonal counts half: the sum of the result and its transpose
+// is that of the whole matrix.
+void contract(const double* row, bool triangle, const Matrices& before, const Matrices& after,
               int n, int m, double* out) {
   const int64_t length = int64_t(m) * after.cols, columns = before.cols * length;
   int64_t number = 0;
   for (int a = 0; a < before.rows; ++a)
     for (int j = 0; j < n; ++j)
       for (int b = 0; b < after.rows; ++b, ++number) {
-        const double* row = matrix + number * columns;
-        const int64_t end = symmetric ? number + 1 : columns;
+        const int64_t end = triangle ? number + 1 : columns;
         for (int k = 0; k < before.count; ++k) {
           double* sums = out + (int64_t(k) * n + j) * m;
           for (int64_t c = 0; c * length < end; ++c)
             add_row(row + c * length, std::min(length, end - c * length), before.row(k, a)[c],
                     after.row(k, b), after.cols, sums);
-          if (symmetric) sums[j] -= 0.5 * before.row(k, a)[a] * after.row(k, b)[b] * row[number];
+          if (triangle) sums[j] -= 0.5 * before.row(k, a)[a] * after.row(k, b)[b] * row[number];
         }
+        row += end;
       }
 }
 

@@ -345,7 +345,7 @@ nb::object symmetric(Array<const double> packed, size_t n) {
 
 // P (terms · n, terms · n), or None without S_xx, and Cᵀ (terms · n, m) of a mode.
 nb::tuple mode_sums(const std::vector<Array<const double>>& stacks, size_t mode,
-                    Optional<const double> xx, Array<const double> xy) {
+                    Optional<const double> triangle, Array<const double> xy) {
   std::vector<kronlearn::Stack> factors;
   size_t features = 1, codes = 1;
   for (const auto& s : stacks) {
@@ -357,10 +357,10 @@ nb::tuple mode_sums(const std::vector<Array<const double>>& stacks, size_t mode,
   }
   if (mode >= factors.size() || xy.size() != codes * features)
     throw nb::value_error("mode_sums: the moments do not fit the factors");
-  const double* products = pointer<const double>(xx, codes * codes, "xx");
+  const double* xx = pointer<const double>(triangle, codes * (codes + 1) / 2, "triangle");
   const size_t m = factors[mode].m, rows = size_t(factors[mode].terms) * factors[mode].n;
   std::vector<double> p(xx ? rows * rows : 0), c(rows * m);
-  kronlearn::add_mode_sums(factors, int(mode), products, xy.data(), p.data(), c.data());
+  kronlearn::add_mode_sums(factors, int(mode), xx, xy.data(), p.data(), c.data());
   const nb::object none = nb::none();
   return nb::make_tuple(xx ? own_array(std::move(p), {rows, rows}) : none,
                         own_array(std::move(c), {rows, m}));
@@ -447,7 +447,7 @@ NB_MODULE(_native, m) {
         "numerator"_a.noconvert(), "denominator"_a.noconvert(), "axes"_a, "group"_a, "taper"_a,
         "noise"_a, "threads"_a = 1, "progress"_a.none() = nb::none(), "instruction_set"_a = "");
   m.def("symmetric", &symmetric, "packed"_a, "n"_a);
-  m.def("mode_sums", &mode_sums, "stacks"_a, "mode"_a, "xx"_a.none(), "xy"_a);
+  m.def("mode_sums", &mode_sums, "stacks"_a, "mode"_a, "triangle"_a.none(), "xy"_a);
   m.def("unit_columns", &unit_columns, "columns"_a, "fallback"_a);
   m.def("instruction_sets", &kronlearn::instruction_sets);
   m.def("end_passes", [] {

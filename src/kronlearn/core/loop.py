@@ -122,9 +122,7 @@ def _with_further_terms(state: State, plan: Plan) -> State:
         return state
     if len(state.history) < plan.join_at and not _stalled(state, plan):
         return state
-    return state._replace(
-        dictionary=plan.complete(state.dictionary), joined_at=len(state.history)
-    )
+    return state._replace(dictionary=plan.complete(state.dictionary), joined_at=len(state.history))
 
 
 def _next_iterations(

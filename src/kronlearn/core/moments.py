@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +25,9 @@ Stacks = Sequence[NDArray[np.float64]]
 class Moments:
     """Full moments ``S_xx = Σ x xᵀ`` and ``S_xy = Σ x yᵀ`` of codes x and samples y.
 
-    They serve every factor and every structure. ``xx`` is (n_codes, n_codes), or None where it was
-    not summed; ``xy`` is (n_codes, n_features); ``energy`` is ``Σ‖y‖²`` and, where there is no
-    ``xx``, ``code_energy`` ``Σ‖x‖²``.
+    They serve every factor and every structure. ``triangle`` is the lower triangle of S_xx, row
+    after row, or None where it was not summed; ``xy`` is (n_codes, n_features); ``energy`` is
+    ``Σ‖y‖²`` and, where there is no triangle, ``code_energy`` ``Σ‖x‖²``.
     """
 
     patch_shape: tuple[int, ...]
@@ -34,7 +35,7 @@ class Moments:
     n_samples: float
     energy: float
     code_energy: float
-    xx: NDArray[np.float64] | None
+    triangle: NDArray[np.float64] | None
     xy: NDArray[np.float64]
 
     @classmethod
@@ -42,19 +43,26 @@ class Moments:
         """The moments that a pass summed."""
         dictionary = task.dictionary
         n = dictionary.n_codes
-        xx, xy = None, found.sums
+        triangle, xy = None, found.sums
         if task.sums == "full":
-            triangle = n * (n + 1) // 2
-            xx, xy = _native.symmetric(xy[:triangle], n), xy[triangle:]
+            size = n * (n + 1) // 2
+            triangle, xy = xy[:size], xy[size:]
         return cls(
             dictionary.patch_shape,
             dictionary.n_atoms,
             found.n_samples,
             found.energy,
             found.code_energy,
-            xx,
+            triangle,
             xy.reshape(n, -1),
         )
+
+    @cached_property
+    def xx(self) -> NDArray[np.float64] | None:
+        """The whole of S_xx, (n_codes, n_codes), made when first asked for."""
+        if self.triangle is None:
+            return None
+        return _native.symmetric(self.triangle, len(self.xy))
 
     def __add__(self, other: Moments) -> Moments:
         if (self.patch_shape, self.n_atoms) != (other.patch_shape, other.n_atoms):
@@ -62,17 +70,20 @@ class Moments:
                 f"Moments of {self.n_atoms} atoms on {self.patch_shape} samples cannot be added to "
                 f"those of {other.n_atoms} atoms on {other.patch_shape}."
             )
-        if (self.xx is None) != (other.xx is None):
+        if (self.triangle is None) != (other.triangle is None):
             raise ValueError(
                 "Moments of orthonormal and general factors cannot be added; after a change of "
                 "structure call fit."
             )
+        triangle = None
+        if self.triangle is not None and other.triangle is not None:
+            triangle = self.triangle + other.triangle
         return replace(
             self,
             n_samples=self.n_samples + other.n_samples,
             energy=self.energy + other.energy,
             code_energy=self.code_energy + other.code_energy,
-            xx=None if self.xx is None or other.xx is None else self.xx + other.xx,
+            triangle=triangle,
             xy=self.xy + other.xy,
         )
 
@@ -83,29 +94,33 @@ class Moments:
             n_samples=self.n_samples * factor,
             energy=self.energy * factor,
             code_energy=self.code_energy * factor,
-            xx=None if self.xx is None else self.xx * factor,
+            triangle=None if self.triangle is None else self.triangle * factor,
             xy=self.xy * factor,
         )
 
     def rescaled(self, scale: NDArray[np.float64]) -> Moments:
         """The moments of every code x times ``scale``, one number per atom."""
-        xx = None if self.xx is None else self.xx * scale * scale[:, None]
-        return replace(self, xx=xx, xy=self.xy * scale[:, None])
+        triangle, lengths = self.triangle, range(1, len(scale) + 1)
+        if triangle is not None:
+            triangle = triangle * np.repeat(scale, lengths)
+            triangle *= np.concatenate([scale[:length] for length in lengths])
+        return replace(self, triangle=triangle, xy=self.xy * scale[:, None])
 
     def mode(self, stacks: Stacks, mode: int) -> ModeMoments:
         """The sums of one mode with the other modes' factors ``(R, m_j, n_j)`` fixed.
 
         Columns of these factors need not have norm 1: codes count times their norms.
         """
-        p, c = _native.mode_sums(stacks, mode, self.xx, self.xy)
+        p, c = _native.mode_sums(stacks, mode, self.triangle, self.xy)
         if p is None:
             p = _of_trace(self.code_energy, self.n_atoms[mode])
         return ModeMoments(self.energy, p, c)
 
     def used(self) -> NDArray[np.bool_]:
         """Which atoms ``(n_1, …, n_d)`` any code uses."""
-        assert self.xx is not None
-        return (np.diagonal(self.xx) > 0).reshape(self.n_atoms)
+        assert self.triangle is not None
+        diagonal = np.arange(1, len(self.xy) + 1).cumsum() - 1
+        return (self.triangle[diagonal] > 0).reshape(self.n_atoms)
 
     def squared_error(self, dictionary: Dictionary) -> float:
         """``Σ‖y − D x‖²`` of these codes and another dictionary."""

@@ -80,5 +80,4 @@ def canonical(
 
     Columns that are zero or not finite are taken from ``fallback`` with scale one.
     """
-    scaled, scale = _native.unit_columns(columns, fallback)
-    return scaled, scale
+    return _native.unit_columns(columns, fallback)
