@@ -16,9 +16,10 @@ struct LaneState {
   Int<T> active;          // lanes whose sample is still to be coded
   Int<T> doubtful;        // lanes that this precision cannot be trusted with
   LaneCodes<T> out;
-  const T *ahead, *ahead_end;  // samples of the next group that are not on their way to the cache yet
+  const T* ahead = nullptr;      // the next group's samples that are still to be fetched …
+  const T* ahead_end = nullptr;  // … and where they end
 
-  // Fetches so many of them: to wait for them when that group is loaded would take a tenth of an iteration.
+  // Fetches so many of them to the cache: waiting for them when that group is loaded took a tenth of an iteration.
   KRONLEARN_INLINE void fetch(int64_t numbers) {
     const T* end = ahead_end - ahead < numbers ? ahead_end : ahead + numbers;
     for (; ahead < end; ahead += 64 / sizeof(T)) __builtin_prefetch(ahead);

@@ -333,14 +333,12 @@ void compress(Array<const int32_t> index, Array<const T> value, Array<const int3
 nb::object symmetric(Array<const double> packed, size_t n) {
   if (n > (size_t(1) << 31) || packed.size() != n * (n + 1) / 2)
     throw nb::value_error("a packed triangle has n (n + 1) / 2 entries");
-  auto* kept = new kronlearn::Workspace(kronlearn::make_workspace(n * n * sizeof(double)));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<kronlearn::Workspace*>(p); });
-  double* full = reinterpret_cast<double*>(kept->get());
+  std::vector<double> full(n * n);
   {
     nb::gil_scoped_release nogil;
-    kronlearn::unpack_symmetric(packed.data(), int64_t(n), full);
+    kronlearn::unpack_symmetric(packed.data(), int64_t(n), full.data());
   }
-  return nb::cast(nb::ndarray<nb::numpy, double>(full, {n, n}, std::move(owner)));
+  return own_array(std::move(full), {n, n});
 }
 
 // P (terms · n, terms · n), or None without S_xx, and Cᵀ (terms · n, m) of a mode.
@@ -360,7 +358,10 @@ nb::tuple mode_sums(const std::vector<Array<const double>>& stacks, size_t mode,
   const double* xx = pointer<const double>(triangle, codes * (codes + 1) / 2, "triangle");
   const size_t m = factors[mode].m, rows = size_t(factors[mode].terms) * factors[mode].n;
   std::vector<double> p(xx ? rows * rows : 0), c(rows * m);
-  kronlearn::add_mode_sums(factors, int(mode), xx, xy.data(), p.data(), c.data());
+  {
+    nb::gil_scoped_release nogil;
+    kronlearn::add_mode_sums(factors, int(mode), xx, xy.data(), p.data(), c.data());
+  }
   const nb::object none = nb::none();
   return nb::make_tuple(xx ? own_array(std::move(p), {rows, rows}) : none,
                         own_array(std::move(c), {rows, m}));

@@ -59,12 +59,13 @@ class ModeByMode(Structure):
         if isinstance(dictionary, KroneckerSumDictionary):
             moments = moments.rescaled(1.0 / dictionary.column_norms)
         stacks, scales = [], []
+        # What fits the codes as they are: factors that are new with their norms.
         fitted = list(dictionary.stacks)
         for mode, stack in enumerate(dictionary.stacks):
-            made, scale_of_mode = self.solve(stack, moments.mode(fitted, mode))
-            fitted[mode] = made * scale_of_mode
+            made, norms = self.solve(stack, moments.mode(fitted, mode))
+            fitted[mode] = made * norms
             stacks.append(made)
-            scales.append(scale_of_mode)
+            scales.append(norms)
         updated = dictionary.with_stacks(stacks)
         scale = reduce(lambda left, right: np.multiply.outer(left, right).ravel(), scales)
         if isinstance(dictionary, KroneckerSumDictionary):

@@ -22,9 +22,9 @@ def least_squares(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The factors of a mode that minimise the squared error for fixed codes, and their norms.
 
-    Solves ``D P = C`` as ``D + (C − D P) P⁺``: where P is singular, because atoms are unused or
-    always used together, the factor stays what it was in the directions that nothing determines.
-    The columns are then normalised; the codes have to be multiplied by the norms.
+    Solves ``D P = C``. Where P is singular, because atoms are unused or always used together, the
+    solution is ``D + (C − D P) P⁺``: the factor stays what it was in the directions that nothing
+    determines. The columns are then normalised; the codes have to be multiplied by the norms.
 
     Parameters
     ----------
@@ -45,9 +45,8 @@ def least_squares(
     solved = _definite_solution(sums)
     if solved is None:
         wide = side_by_side(stack)
-        solved = wide + (sums.c.T - wide @ sums.p) @ np.linalg.pinv(
-            sums.p, _RANK_TOLERANCE, hermitian=True
-        )
+        inverse = np.linalg.pinv(sums.p, _RANK_TOLERANCE, hermitian=True)
+        solved = wide + (sums.c.T - wide @ sums.p) @ inverse
     solved = solved.reshape(m, terms, n).transpose(1, 0, 2)
     tall, scale = canonical(solved.reshape(-1, n), stack.reshape(-1, n))
     return tall.reshape(terms, m, n), scale
