@@ -53,7 +53,8 @@ def coded(Y, factors, n_jobs=1, block_size=32, sums="full", mode=-1):
 def no_samples(patch_shape, n_atoms):
     """Moments of no samples."""
     n, m = np.prod(n_atoms), np.prod(patch_shape)
-    return Moments(patch_shape, n_atoms, 0, 0.0, 0.0, np.zeros((n, n)), np.zeros((n, m)))
+    triangle = np.zeros(n * (n + 1) // 2)
+    return Moments(patch_shape, n_atoms, 0, 0.0, 0.0, triangle, np.zeros((n, m)))
 
 
 def fits(moments, Y, X):

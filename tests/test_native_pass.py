@@ -377,6 +377,25 @@ def test_a_packed_triangle_becomes_a_symmetric_matrix(rng, n):
         _native.symmetric(np.zeros(n * (n + 1) // 2 + 1), n)
 
 
+def test_moments_that_do_not_fit_the_factors_are_refused(rng):
+    stacks, xy = [rng.standard_normal((2, 3, 4)), rng.standard_normal((2, 5, 2))], np.ones((8, 15))
+    triangle = np.ones(36)
+    p, c = _native.mode_sums(stacks, 1, triangle, xy)
+    assert (p.shape, c.shape) == ((4, 4), (4, 5))
+    for arguments in (
+        (stacks, 2, triangle, xy),
+        (stacks, 1, triangle, xy[1:]),
+        (stacks, 1, triangle[1:], xy),
+        ([stacks[0], stacks[1][:1]], 1, triangle, xy),
+        ([stacks[0][0], stacks[1]], 1, triangle, xy),
+        ([], 0, triangle, xy),
+    ):
+        with pytest.raises(ValueError, match=r"mode_sums|triangle"):
+            _native.mode_sums(*arguments)
+    with pytest.raises(ValueError, match="unit_columns"):
+        _native.unit_columns(stacks[0][0], stacks[1][0])
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -107,7 +107,8 @@ def moments_of(Y, X, dictionary):
     """The full moments of samples and codes."""
     n_samples, energy, s_xx, s_xy = reference.moments(Y, X)
     sizes = dictionary.patch_shape, dictionary.n_atoms
-    return Moments(*sizes, n_samples, energy, np.sum(X**2), s_xx, s_xy)
+    triangle = s_xx[np.tril_indices(len(s_xx))]
+    return Moments(*sizes, n_samples, energy, np.sum(X**2), triangle, s_xy)
 
 
 @pytest.mark.parametrize(("n_terms", "method"), [(2, "ols"), (3, "omp")])

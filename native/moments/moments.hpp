@@ -5,16 +5,19 @@
 
 namespace kronlearn::KRONLEARN_SET {
 
-// The numbers go to the same eight sums on every instruction set.
+// The numbers go to the same sums on every instruction set; fewer would wait for one another.
 template <class T>
 double sum_of_squares(const T* y, int64_t count) {
-  double sums[8] = {};
+  constexpr int kSums = 32;
+  double sums[kSums] = {};
   int64_t p = 0;
-  for (; p + 8 <= count; p += 8)
-#pragma GCC unroll 8
-    for (int v = 0; v < 8; ++v) sums[v] += double(y[p + v]) * double(y[p + v]);
-  for (; p < count; ++p) sums[p % 8] += double(y[p]) * double(y[p]);
-  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+  for (; p + kSums <= count; p += kSums)
+#pragma GCC unroll 32
+    for (int v = 0; v < kSums; ++v) sums[v] += double(y[p + v]) * double(y[p + v]);
+  for (; p < count; ++p) sums[p % kSums] += double(y[p]) * double(y[p]);
+  for (int half = kSums / 2; half > 0; half /= 2)
+    for (int v = 0; v < half; ++v) sums[v] += sums[v + half];
+  return sums[0];
 }
 
 template <class T>

@@ -54,7 +54,9 @@ class Pursuit {
   // Codes a group of lanes. alpha holds the correlations; y, energy, tol2 and active are set.
   KRONLEARN_INLINE void run(PursuitState<T>& state, Interrupt& interrupt) const {
     start(state);
+    const int64_t ahead = (state.ahead_end - state.ahead) / width_ + 1;
     for (int step = 0; step < width_ && select(state, step); ++step) {
+      state.fetch(ahead);
       update(state, step);
       if (interrupt.after((int64_t)s_.n1p * s_.n2p * (step + 16))) break;
     }

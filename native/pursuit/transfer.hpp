@@ -16,6 +16,14 @@ struct LaneState {
   Int<T> active;          // lanes whose sample is still to be coded
   Int<T> doubtful;        // lanes that this precision cannot be trusted with
   LaneCodes<T> out;
+  const T* ahead = nullptr;      // the next group's samples that are still to be fetched …
+  const T* ahead_end = nullptr;  // … and where they end
+
+  // Fetches so many of them to the cache: waiting for them when that group is loaded took a tenth of an iteration.
+  KRONLEARN_INLINE void fetch(int64_t numbers) {
+    const T* end = ahead_end - ahead < numbers ? ahead_end : ahead + numbers;
+    for (; ahead < end; ahead += 64 / sizeof(T)) __builtin_prefetch(ahead);
+  }
 };
 
 // Sorts (index, value) by index in every lane: Batcher's merge exchange, for any length.
@@ -66,6 +74,10 @@ class Transfer {
     consecutive_ = true;
     for (int l = 0; l < kLanes<T>; ++l) sample_[l] = first + (l < lanes_ ? l : lanes_ - 1);
     load(state);
+    // What lies behind a task's samples is most often the next task's.
+    const int64_t size = kLanes<T> * task_.dictionary.features();
+    state.ahead = task_.samples + first / kLanes<T> * size + size;
+    state.ahead_end = state.ahead + size;
   }
 
   // Any samples.

@@ -60,8 +60,10 @@ class SumTree {
 
   // The sum of all nodes, from the right.
   Sums total() const {
-    Sums sum(size_);
-    for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) add_to(sum, node->second);
+    if (nodes_.empty()) return Sums(size_);
+    Sums sum = nodes_.rbegin()->second;
+    for (auto node = std::next(nodes_.rbegin()); node != nodes_.rend(); ++node)
+      add_to(sum, node->second);
     return sum;
   }
 

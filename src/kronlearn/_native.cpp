@@ -14,7 +14,9 @@
 
 #include "convolutional/convolution.hpp"
 #include "images/image.hpp"
+#include "kronecker/columns.hpp"
 #include "moments/atom_sweep.hpp"
+#include "moments/mode_sums.hpp"
 #include "moments/packing.hpp"
 #include "pass.hpp"
 #include "runtime/instruction_sets.hpp"
@@ -442,6 +444,41 @@ nb::object symmetric(Array<const double> packed, size_t n) {
   return own_array(std::move(full), {n, n});
 }
 
+// P (terms · n, terms · n), or None without S_xx, and Cᵀ (terms · n, m) of a mode.
+nb::tuple mode_sums(const std::vector<Array<const double>>& stacks, size_t mode,
+                    Optional<const double> triangle, Array<const double> xy) {
+  std::vector<kronlearn::Stack> factors;
+  size_t features = 1, codes = 1;
+  for (const auto& s : stacks) {
+    if (s.ndim() != 3 || s.shape(0) != stacks[0].shape(0))
+      throw nb::value_error("mode_sums: factors of as many terms are needed in every mode");
+    factors.push_back({int(s.shape(0)), int(s.shape(1)), int(s.shape(2)), s.data()});
+    features *= s.shape(1);
+    codes *= s.shape(2);
+  }
+  if (mode >= factors.size() || xy.size() != codes * features)
+    throw nb::value_error("mode_sums: the moments do not fit the factors");
+  const double* xx = pointer<const double>(triangle, codes * (codes + 1) / 2, "triangle");
+  const size_t m = factors[mode].m, rows = size_t(factors[mode].terms) * factors[mode].n;
+  std::vector<double> p(xx ? rows * rows : 0), c(rows * m);
+  {
+    nb::gil_scoped_release nogil;
+    kronlearn::add_mode_sums(factors, int(mode), xx, xy.data(), p.data(), c.data());
+  }
+  const nb::object none = nb::none();
+  return nb::make_tuple(xx ? own_array(std::move(p), {rows, rows}) : none,
+                        own_array(std::move(c), {rows, m}));
+}
+
+nb::tuple unit_columns(Array<const double> columns, Array<const double> fallback) {
+  if (columns.ndim() != 2 || fallback.size() != columns.size())
+    throw nb::value_error("unit_columns: a matrix and one of the same shape are needed");
+  const size_t rows = columns.shape(0), n = columns.shape(1);
+  std::vector<double> scaled(columns.data(), columns.data() + columns.size()), scale(n);
+  kronlearn::scale_columns(scaled.data(), fallback.data(), int64_t(rows), int64_t(n), scale.data());
+  return nb::make_tuple(own_array(std::move(scaled), {rows, n}), own_array(std::move(scale), {n}));
+}
+
 template <class T>
 void sweep_atoms(Array<const T> samples, Array<const int32_t> indptr, Array<const int32_t> indices,
                  Array<T> data, Array<double> atoms, const std::string& instruction_set) {
@@ -521,6 +558,8 @@ NB_MODULE(_native, m) {
   m.def("correlate_codes", &correlate_codes, "image"_a, "filters"_a, "stages"_a, "codes"_a,
         "sums"_a.noconvert(), "threads"_a = 1, "instruction_set"_a = "");
   m.def("symmetric", &symmetric, "packed"_a, "n"_a);
+  m.def("mode_sums", &mode_sums, "stacks"_a, "mode"_a, "triangle"_a.none(), "xy"_a);
+  m.def("unit_columns", &unit_columns, "columns"_a, "fallback"_a);
   m.def("instruction_sets", &kronlearn::instruction_sets);
   m.def("end_passes", [] {
     nb::gil_scoped_release nogil;

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -142,6 +142,22 @@ def compress(
 
 def symmetric(packed: NDArray[np.float64], n: int) -> NDArray[np.float64]:
     """The symmetric matrix (n, n) whose lower triangle is packed row after row."""
+
+def mode_sums(
+    stacks: Sequence[NDArray[np.float64]],
+    mode: int,
+    triangle: NDArray[np.float64] | None,
+    xy: NDArray[np.float64],
+) -> tuple[NDArray[np.float64] | None, NDArray[np.float64]]:
+    """P (R·n, R·n), or None without a triangle of S_xx, and Cᵀ (R·n, m) of a mode.
+
+    ``stacks`` has the factors (R, m_i, n_i) of every mode.
+    """
+
+def unit_columns(
+    columns: NDArray[np.float64], fallback: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Columns of norm 1, largest entries positive, and what they have to be multiplied by."""
 
 def sweep_atoms(
     samples: NDArray[Any],

@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -363,7 +363,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
                     if state.n_iterations:
                         advance(state.history[-1].rmse)
                     if self._stops(state, plan, engine.source):
-                        state = replace(state, stop_reason="callback")
+                        state = state._replace(stop_reason="callback")
                     if save is not None:
                         save(state)
                     if state.stop_reason is not None:

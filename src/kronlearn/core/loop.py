@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -71,8 +71,7 @@ class Entry(NamedTuple):
     mean_nonzeros: float
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """A run between two passes, and all that the rest of it depends on.
 
     ``dictionary`` (float64) is what the next pass is run with, in which ``atoms_replaced`` atoms
@@ -122,7 +121,7 @@ def _with_further_terms(state: State, plan: Plan) -> State:
         return state
     if len(state.history) < plan.join_at and not _stalled(state, plan):
         return state
-    return replace(state, dictionary=plan.complete(state.dictionary), joined_at=len(state.history))
+    return state._replace(dictionary=plan.complete(state.dictionary), joined_at=len(state.history))
 
 
 def _next_iterations(
@@ -169,7 +168,7 @@ def _advanced(state: State, plan: Plan, source: Source, found: Iteration, second
         joined_at=state.joined_at,
         moments=found.moments if is_best else state.moments,
     )
-    return replace(after, stop_reason=_stop_reason(after, plan))
+    return after._replace(stop_reason=_stop_reason(after, plan))
 
 
 def _stop_reason(state: State, plan: Plan) -> str | None:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from kronlearn import _native
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import PassSums, Task
-from kronlearn.core.kronecker_sum import rearranged
 
 __all__ = ["ModeMoments", "Moments", "side_by_side"]
 
@@ -26,9 +25,9 @@ Stacks = Sequence[NDArray[np.float64]]
 class Moments:
     """Full moments ``S_xx = Σ x xᵀ`` and ``S_xy = Σ x yᵀ`` of codes x and samples y.
 
-    They serve every factor and every structure. ``xx`` is (n_codes, n_codes), or None where it was
-    not summed; ``xy`` is (n_codes, n_features); ``energy`` is ``Σ‖y‖²`` and, where there is no
-    ``xx``, ``code_energy`` ``Σ‖x‖²``.
+    They serve every factor and every structure. ``triangle`` is the lower triangle of S_xx, row
+    after row, or None where it was not summed; ``xy`` is (n_codes, n_features); ``energy`` is
+    ``Σ‖y‖²`` and, where there is no triangle, ``code_energy`` ``Σ‖x‖²``.
     """
 
     patch_shape: tuple[int, ...]
@@ -36,7 +35,7 @@ class Moments:
     n_samples: float
     energy: float
     code_energy: float
-    xx: NDArray[np.float64] | None
+    triangle: NDArray[np.float64] | None
     xy: NDArray[np.float64]
 
     @classmethod
@@ -44,19 +43,26 @@ class Moments:
         """The moments that a pass summed."""
         dictionary = task.dictionary
         n = dictionary.n_codes
-        xx, xy = None, found.sums
+        triangle, xy = None, found.sums
         if task.sums == "full":
-            triangle = n * (n + 1) // 2
-            xx, xy = _native.symmetric(xy[:triangle], n), xy[triangle:]
+            size = n * (n + 1) // 2
+            triangle, xy = xy[:size], xy[size:]
         return cls(
             dictionary.patch_shape,
             dictionary.n_atoms,
             found.n_samples,
             found.energy,
             found.code_energy,
-            xx,
+            triangle,
             xy.reshape(n, -1),
         )
+
+    @cached_property
+    def xx(self) -> NDArray[np.float64] | None:
+        """The whole of S_xx, (n_codes, n_codes), made when first asked for."""
+        if self.triangle is None:
+            return None
+        return _native.symmetric(self.triangle, len(self.xy))
 
     def __add__(self, other: Moments) -> Moments:
         if (self.patch_shape, self.n_atoms) != (other.patch_shape, other.n_atoms):
@@ -64,17 +70,20 @@ class Moments:
                 f"Moments of {self.n_atoms} atoms on {self.patch_shape} samples cannot be added to "
                 f"those of {other.n_atoms} atoms on {other.patch_shape}."
             )
-        if (self.xx is None) != (other.xx is None):
+        if (self.triangle is None) != (other.triangle is None):
             raise ValueError(
                 "Moments of orthonormal and general factors cannot be added; after a change of "
                 "structure call fit."
             )
+        triangle = None
+        if self.triangle is not None and other.triangle is not None:
+            triangle = self.triangle + other.triangle
         return replace(
             self,
             n_samples=self.n_samples + other.n_samples,
             energy=self.energy + other.energy,
             code_energy=self.code_energy + other.code_energy,
-            xx=None if self.xx is None or other.xx is None else self.xx + other.xx,
+            triangle=triangle,
             xy=self.xy + other.xy,
         )
 
@@ -85,51 +94,33 @@ class Moments:
             n_samples=self.n_samples * factor,
             energy=self.energy * factor,
             code_energy=self.code_energy * factor,
-            xx=None if self.xx is None else self.xx * factor,
+            triangle=None if self.triangle is None else self.triangle * factor,
             xy=self.xy * factor,
         )
 
     def rescaled(self, scale: NDArray[np.float64]) -> Moments:
         """The moments of every code x times ``scale``, one number per atom."""
-        xx = None if self.xx is None else self.xx * scale * scale[:, None]
-        return replace(self, xx=xx, xy=self.xy * scale[:, None])
+        triangle, lengths = self.triangle, range(1, len(scale) + 1)
+        if triangle is not None:
+            triangle = triangle * np.repeat(scale, lengths)
+            triangle *= np.concatenate([scale[:length] for length in lengths])
+        return replace(self, triangle=triangle, xy=self.xy * scale[:, None])
 
-    def mode(self, stacks: Stacks, mode: int, scales: Stacks | None = None) -> ModeMoments:
+    def mode(self, stacks: Stacks, mode: int) -> ModeMoments:
         """The sums of one mode with the other modes' factors ``(R, m_j, n_j)`` fixed.
 
-        With ``scales``, one array ``(n_j,)`` per mode, codes count times the scales of their atoms.
+        Columns of these factors need not have norm 1: codes count times their norms.
         """
-        terms, (n, m) = len(stacks[0]), (self.n_atoms[mode], self.patch_shape[mode])
-        others = [
-            stack if scales is None else stack * scales[other]
-            for other, stack in enumerate(stacks)
-            if other != mode
-        ]
-        xx, xy = self._paired
-        c = _contracted(xy, mode, [stack.transpose(0, 2, 1) for stack in others], terms)
-        c = c.reshape(-1, m)
-        if xx is None:
-            p = _of_trace(self.code_energy, n)
-        else:
-            grams = [stack.transpose(0, 2, 1)[:, None] @ stack for stack in others]
-            p = _contracted(xx, mode, grams, terms * terms)
-            p = p.reshape(terms, terms, n, n).transpose(0, 2, 1, 3).reshape(terms * n, -1)
-        if scales is not None:
-            own = np.tile(scales[mode], terms)
-            c *= own[:, None]
-            p = p * own * own[:, None]
+        p, c = _native.mode_sums(stacks, mode, self.triangle, self.xy)
+        if p is None:
+            p = _of_trace(self.code_energy, self.n_atoms[mode])
         return ModeMoments(self.energy, p, c)
-
-    @cached_property
-    def _paired(self) -> tuple[NDArray[np.float64] | None, NDArray[np.float64]]:
-        """S_xx and S_xy as tensors ``(n_1 n_1, …)`` and ``(n_1 m_1, …)``: an axis per mode."""
-        xx = None if self.xx is None else rearranged(self.xx, self.n_atoms, self.n_atoms)
-        return xx, rearranged(self.xy, self.n_atoms, self.patch_shape)
 
     def used(self) -> NDArray[np.bool_]:
         """Which atoms ``(n_1, …, n_d)`` any code uses."""
-        assert self.xx is not None
-        return (np.diagonal(self.xx) > 0).reshape(self.n_atoms)
+        assert self.triangle is not None
+        diagonal = np.arange(1, len(self.xy) + 1).cumsum() - 1
+        return (self.triangle[diagonal] > 0).reshape(self.n_atoms)
 
     def squared_error(self, dictionary: Dictionary) -> float:
         """``Σ‖y − D x‖²`` of these codes and another dictionary."""
@@ -184,21 +175,3 @@ def side_by_side(stack: NDArray[np.float64]) -> NDArray[np.float64]:
 def _of_trace(code_energy: float, n: int) -> NDArray[np.float64]:
     """A P for orthonormal factors, where only its trace counts, and that is Σ‖x‖²."""
     return np.eye(n) * (code_energy / n)
-
-
-def _contracted(
-    tensor: NDArray[np.float64], mode: int, others: Stacks, terms: int
-) -> NDArray[np.float64]:
-    """The sums of one mode, a row for each of the terms, from sums with an axis per mode.
-
-    Along the axis of every other mode the tensor is multiplied by that mode's matrix of the term.
-    """
-    weights = np.ones((terms, 1))
-    for number, matrices in enumerate(others):
-        flat = matrices.reshape(terms, -1)
-        if number > 0:
-            flat = (weights[:, :, None] * flat[:, None, :]).reshape(terms, -1)
-        weights = flat
-    order = [axis for axis in range(tensor.ndim) if axis != mode]
-    last = tensor.transpose(*order, mode)
-    return np.asarray(weights @ last.reshape(-1, last.shape[-1]))

@@ -58,11 +58,14 @@ class ModeByMode(Structure):
         """All modes updated once, in order."""
         if isinstance(dictionary, KroneckerSumDictionary):
             moments = moments.rescaled(1.0 / dictionary.column_norms)
-        stacks = list(dictionary.stacks)
-        scales = [np.ones(n) for n in dictionary.n_atoms]
-        for mode, stack in enumerate(stacks):
-            sums = moments.mode(stacks, mode, scales)
-            stacks[mode], scales[mode] = self.solve(stack, sums)
+        stacks, scales = [], []
+        # What fits the codes as they are: factors that are new with their norms.
+        fitted = list(dictionary.stacks)
+        for mode, stack in enumerate(dictionary.stacks):
+            made, norms = self.solve(stack, moments.mode(fitted, mode))
+            fitted[mode] = made * norms
+            stacks.append(made)
+            scales.append(norms)
         updated = dictionary.with_stacks(stacks)
         scale = reduce(lambda left, right: np.multiply.outer(left, right).ravel(), scales)
         if isinstance(dictionary, KroneckerSumDictionary):

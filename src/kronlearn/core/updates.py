@@ -6,14 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dposv
 
+from kronlearn import _native
 from kronlearn.core.moments import ModeMoments, side_by_side
 
 __all__ = ["canonical", "least_squares", "procrustes"]
 
 # Eigenvalues of P below this fraction of the largest are taken for zero.
 _RANK_TOLERANCE = 1e-10
-# Far above the rank tolerance: pivots bound the condition loosely.
-_SAFE_PIVOT = 1e-6
+# Far above the root of the rank tolerance: pivots of a Cholesky factor bound its condition loosely.
+_SAFE_PIVOT = 1e-3
 
 
 def least_squares(
@@ -21,9 +22,9 @@ def least_squares(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The factors of a mode that minimise the squared error for fixed codes, and their norms.
 
-    Solves ``D P = C`` as ``D + (C − D P) P⁺``: where P is singular, because atoms are unused or
-    always used together, the factor stays what it was in the directions that nothing determines.
-    The columns are then normalised; the codes have to be multiplied by the norms.
+    Solves ``D P = C``. Where P is singular, because atoms are unused or always used together, the
+    solution is ``D + (C − D P) P⁺``: the factor stays what it was in the directions that nothing
+    determines. The columns are then normalised; the codes have to be multiplied by the norms.
 
     Parameters
     ----------
@@ -41,24 +42,23 @@ def least_squares(
         Signed norms of the columns.
     """
     terms, m, n = stack.shape
-    wide = side_by_side(stack)
-    solved = wide + _times_inverse(sums.c.T - wide @ sums.p, sums.p)
+    solved = _definite_solution(sums)
+    if solved is None:
+        wide = side_by_side(stack)
+        inverse = np.linalg.pinv(sums.p, _RANK_TOLERANCE, hermitian=True)
+        solved = wide + (sums.c.T - wide @ sums.p) @ inverse
     solved = solved.reshape(m, terms, n).transpose(1, 0, 2)
     tall, scale = canonical(solved.reshape(-1, n), stack.reshape(-1, n))
     return tall.reshape(terms, m, n), scale
 
 
-def _times_inverse(rows: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``rows P⁺``; where the atoms in use determine all of it, solved for, which is faster."""
-    factor, solved, failed = dposv(p, rows.T, lower=1)
-    if not failed:
-        pivots = np.diagonal(factor) ** 2
-        if pivots.min() > _SAFE_PIVOT * pivots.max():
-            return np.asarray(solved.T)
-    values, vectors = np.linalg.eigh(p)
-    kept = values > _RANK_TOLERANCE * max(values[-1], 0.0)
-    inverse: NDArray[np.float64] = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
-    return rows @ inverse
+def _definite_solution(sums: ModeMoments) -> NDArray[np.float64] | None:
+    """``C P⁻¹``, unless P is nearly singular."""
+    factor, solved, failed = dposv(sums.p, sums.c, lower=1)
+    pivots = factor.diagonal()
+    if not failed and pivots.min() > _SAFE_PIVOT * pivots.max():
+        return np.asarray(solved.T)
+    return None
 
 
 def procrustes(
@@ -79,13 +79,4 @@ def canonical(
 
     Columns that are zero or not finite are taken from ``fallback`` with scale one.
     """
-    places = np.abs(columns).argmax(axis=0)
-    largest = columns[places, np.arange(columns.shape[1])]
-    good = np.isfinite(largest) & (largest != 0)
-    if not good.all():
-        columns = np.where(good, columns, fallback)
-        largest = np.where(good, largest, 1.0)
-    # Dividing by the largest entry first keeps the squares from over- or underflowing.
-    columns = columns / largest
-    norms = np.where(good, np.sqrt(np.einsum("ij,ij->j", columns, columns)), 1.0)
-    return columns / norms, largest * norms
+    return _native.unit_columns(columns, fallback)
