@@ -29,8 +29,12 @@ class SumTree {
 
   size_t size() const { return size_; }
 
-  // Nodes that no two of make up a larger one.
-  const std::map<Place, Sums>& nodes() const { return nodes_; }
+  // Calls f(place, sums) for all nodes, no two of which make up a larger one.
+  template <class F>
+  void for_each(F f) const {
+    std::lock_guard lock(mutex_);
+    for (const auto& [place, sums] : nodes_) f(place, sums);
+  }
 
   // Adds a node. Its sums are taken over and come back as zeros. Threads may do so at the same time, each
   // with nodes of its own: what takes time is done outside the lock.
@@ -61,6 +65,7 @@ class SumTree {
   // The sum of all nodes, from the right.
   Sums total() const {
     Sums sum(size_);
+    std::lock_guard lock(mutex_);
     for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) add_to(sum, node->second);
     return sum;
   }
@@ -82,7 +87,7 @@ class SumTree {
 
   const size_t size_;
   const int64_t blocks_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<Place, Sums> nodes_;
 };
 
