@@ -50,7 +50,7 @@ Idle& idle() {
 }
 
 // How many passes are under way, and in which process: a fork leaves the passes of other threads behind.
-struct Running {
+struct alignas(8) Running {
   int32_t process, passes;
 };
 std::atomic<Running> running{Running{0, 0}};
