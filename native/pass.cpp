@@ -1,9 +1,6 @@
 #include "pass.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -12,6 +9,7 @@
 
 #include "pursuit/coder.hpp"
 #include "runtime/schedule.hpp"
+#include "runtime/system.hpp"
 
 namespace kronlearn {
 namespace {
@@ -64,8 +62,7 @@ class Chunks {
 // Fills a buffer from a file; false if the file ends before that or cannot be read.
 bool read_all(int file, int64_t offset, char* buffer, int64_t bytes) {
   while (bytes > 0) {
-    const ssize_t read = pread(file, buffer, size_t(bytes), offset);
-    if (read < 0 && errno == EINTR) continue;
+    const int64_t read = read_at(file, offset, buffer, bytes);
     if (read <= 0) return false;
     buffer += read;
     offset += read;

@@ -101,6 +101,26 @@ int64_t correlate_scratch(const DictionaryView<T>& d) {
   return d.n_modes == 1 ? 0 : d.n_modes == 2 ? largest : 2 * largest;
 }
 
+// The same for every shape that is only known when it runs: compiled once.
+template <class T>
+__attribute__((noinline)) void correlate_any(const DictionaryView<T>& d, const Vec<T>* y,
+                                             Vec<T>* alpha, Vec<T>* scratch) {
+  const int64_t half = d.n_modes > 2 ? correlate_scratch(d) / 2 : 0;
+  int outer = 1, inner = d.features();
+  const Vec<T>* in = y;
+  for (int i = 0; i < d.n_modes; ++i) {
+    const int m = d.modes[i].m, n = d.modes[i].n;
+    inner /= m;
+    Vec<T>* out = i + 1 == d.n_modes ? alpha : scratch + (i % 2) * half;
+    if (inner == 1)
+      mode_product<T>(d.modes[i].factor, Dynamic{m}, Dynamic{n}, outer, Fixed<1>{}, in, out);
+    else
+      mode_product<T>(d.modes[i].factor, Dynamic{m}, Dynamic{n}, outer, Dynamic{inner}, in, out);
+    outer *= n;
+    in = out;
+  }
+}
+
 // alpha (n_1, …, n_d), C order, from y (m_1, …, m_d).
 template <class T, class Shape>
 KRONLEARN_INLINE void correlate(const Shape& s, const DictionaryView<T>& d, const Vec<T>* y,
@@ -109,20 +129,7 @@ KRONLEARN_INLINE void correlate(const Shape& s, const DictionaryView<T>& d, cons
     mode_product<T>(d.modes[0].factor, s.m1, s.n1, 1, s.m2, y, scratch);
     mode_product<T>(d.modes[1].factor, s.m2, s.n2, s.n1, Fixed<1>{}, scratch, alpha);
   } else {
-    const int64_t half = d.n_modes > 2 ? correlate_scratch(d) / 2 : 0;
-    int outer = 1, inner = d.features();
-    const Vec<T>* in = y;
-    for (int i = 0; i < d.n_modes; ++i) {
-      const int m = d.modes[i].m, n = d.modes[i].n;
-      inner /= m;
-      Vec<T>* out = i + 1 == d.n_modes ? alpha : scratch + (i % 2) * half;
-      if (inner == 1)
-        mode_product<T>(d.modes[i].factor, Dynamic{m}, Dynamic{n}, outer, Fixed<1>{}, in, out);
-      else
-        mode_product<T>(d.modes[i].factor, Dynamic{m}, Dynamic{n}, outer, Dynamic{inner}, in, out);
-      outer *= n;
-      in = out;
-    }
+    correlate_any<T>(d, y, alpha, scratch);
   }
 }
 

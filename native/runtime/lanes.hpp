@@ -9,6 +9,8 @@
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(__AVX512F__)
@@ -147,6 +149,8 @@ KRONLEARN_INLINE Vec<T> abs_max(Vec<T> a, Vec<T> b) {
 // 1/sqrt(a), off by at most a relative kRsqrtError.
 #if defined(__AVX512F__)
 constexpr double kRsqrtError = 6.2e-5;  // 2^-14
+#elif defined(__aarch64__)
+constexpr double kRsqrtError = 1.7e-5;  // 1.62e-5 over all mantissas
 #else
 constexpr double kRsqrtError = 0.0;
 #endif
@@ -170,6 +174,16 @@ KRONLEARN_INLINE Vec<T> approximate_rsqrt(Vec<T> a) {
     return (Vec<T>)_mm512_rsqrt14_ps((__m512)a);
   else
     return (Vec<T>)_mm512_rsqrt14_pd((__m512d)a);
+#elif defined(__aarch64__)
+  // An estimate of eight bits, which one step of Newton's method doubles: cheaper than a square root and a
+  // quotient.
+  if constexpr (sizeof(T) == 4) {
+    const float32x4_t x = (float32x4_t)a, estimate = vrsqrteq_f32(x);
+    return (Vec<T>)vmulq_f32(estimate, vrsqrtsq_f32(vmulq_f32(x, estimate), estimate));
+  } else {
+    const float64x2_t x = (float64x2_t)a, estimate = vrsqrteq_f64(x);
+    return (Vec<T>)vmulq_f64(estimate, vrsqrtsq_f64(vmulq_f64(x, estimate), estimate));
+  }
 #else
   return T(1) / sqrt_of<T>(a);
 #endif

@@ -29,8 +29,12 @@ class SumTree {
 
   size_t size() const { return size_; }
 
-  // Nodes that no two of make up a larger one.
-  const std::map<Place, Sums>& nodes() const { return nodes_; }
+  // Calls f(place, sums) for all nodes, no two of which make up a larger one.
+  template <class F>
+  void for_each(F f) const {
+    std::lock_guard lock(mutex_);
+    for (const auto& [place, sums] : nodes_) f(place, sums);
+  }
 
   // Adds a node. Its sums are taken over and come back as zeros. Threads may do so at the same time, each
   // with nodes of its own: what takes time is done outside the lock.
@@ -60,6 +64,7 @@ class SumTree {
 
   // The sum of all nodes, from the right.
   Sums total() const {
+    std::lock_guard lock(mutex_);
     if (nodes_.empty()) return Sums(size_);
     Sums sum = nodes_.rbegin()->second;
     for (auto node = std::next(nodes_.rbegin()); node != nodes_.rend(); ++node)
@@ -84,7 +89,7 @@ class SumTree {
 
   const size_t size_;
   const int64_t blocks_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<Place, Sums> nodes_;
 };
 

@@ -1,7 +1,6 @@
 #include "runtime/thread_pool.hpp"
 
-#include <unistd.h>
-
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -10,6 +9,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "runtime/system.hpp"
 
 namespace kronlearn {
 
@@ -31,7 +32,7 @@ namespace {
 // The threads of a process that wait for work. They are never destroyed: threads may still wait in them when
 // the process ends, and after a fork, which leaves the threads behind, the child begins with a new one.
 struct Idle {
-  pid_t process = getpid();
+  int64_t process = process_id();
   std::mutex mutex;
   std::vector<void*> threads;
 };
@@ -40,7 +41,7 @@ struct Idle {
 Idle& idle() {
   static std::atomic<Idle*> present{nullptr};
   Idle* found = present;
-  while (!found || found->process != getpid()) {
+  while (!found || found->process != process_id()) {
     auto* made = new Idle;
     if (present.compare_exchange_strong(found, made)) return *made;
     delete made;
@@ -48,25 +49,37 @@ Idle& idle() {
   return *found;
 }
 
-std::atomic<int> passes{0};
-std::atomic<pid_t> passes_process{0};
+// How many passes are under way, and in which process: a fork leaves the passes of other threads behind.
+struct alignas(8) Running {
+  int32_t process, passes;
+};
+std::atomic<Running> running{Running{0, 0}};
 std::atomic<bool> passes_end{false};
+
+Running in_this_process(Running found) {
+  const auto here = int32_t(process_id());
+  return found.process == here ? found : Running{here, 0};
+}
+
+void count_passes(int change) {
+  Running before = running, after;
+  do {
+    after = in_this_process(before);
+    after.passes = std::max(after.passes + change, 0);
+  } while (!running.compare_exchange_weak(before, after));
+}
 
 }  // namespace
 
-Passes::Passes() {
-  // A fork leaves the passes of other threads behind.
-  if (passes_process.exchange(getpid()) != getpid()) passes = 0;
-  ++passes;
-}
+Passes::Passes() { count_passes(1); }
 
-Passes::~Passes() { --passes; }
+Passes::~Passes() { count_passes(-1); }
 
 bool Passes::ending() { return passes_end; }
 
 void Passes::end() {
   passes_end = true;
-  while (passes > 0 && passes_process == getpid())
+  while (in_this_process(running).passes > 0)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 

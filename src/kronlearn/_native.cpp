@@ -111,12 +111,11 @@ nb::object own_array(Vector numbers, std::vector<size_t> shape) {
 nb::tuple tree_nodes(const kronlearn::SumTree& tree) {
   std::vector<int64_t> levels, indices;
   kronlearn::SumTree::Sums sums;
-  sums.reserve(tree.nodes().size() * tree.size());
-  for (const auto& [place, node] : tree.nodes()) {
+  tree.for_each([&](kronlearn::SumTree::Place place, const kronlearn::SumTree::Sums& node) {
     levels.push_back(place.second);
     indices.push_back(place.first >> place.second);
     sums.insert(sums.end(), node.begin(), node.end());
-  }
+  });
   const size_t count = levels.size();
   return nb::make_tuple(own_array(std::move(levels), {count}),
                         own_array(std::move(indices), {count}),

@@ -53,8 +53,8 @@ def instruction_set() -> str:
 def use_instruction_set(name: str) -> Iterator[None]:
     """Force an instruction set in this thread until the ``with`` block ends.
 
-    Other threads and other asyncio tasks keep theirs. Results differ between instruction sets by
-    rounding only; within one they have the same bits.
+    Threads that run already and other asyncio tasks keep theirs. Results differ between
+    instruction sets by rounding only; within one they have the same bits.
 
     Parameters
     ----------
