@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,25 @@ from sklearn.utils import check_random_state
 
 from kronlearn.core.coder import METHODS, check_method
 from kronlearn.core.dictionary import Dictionary
+from kronlearn.cuda.arrays import in_memory
 from kronlearn.cuda.images import compile_ahead
 from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager
+from kronlearn.images.coarser import filled, long_axes, spread, sums_over_blocks
 from kronlearn.images.dictionaries import Choice, choose, learn, spans_channels
 from kronlearn.images.groups import EFFORTS, refine
 from kronlearn.images.noise import sigma_of_channel
 from kronlearn.images.patch_grid import sizes_per_axis
 from kronlearn.images.planes import Planes, as_image, contents_of, image_array, place_of, returned
-from kronlearn.images.stabilisation import denoise_stabilised, is_map
+from kronlearn.images.precision import (
+    coarser,
+    is_map,
+    levelled,
+    of_planes,
+    to_learn_from,
+    uneven_noise,
+)
+from kronlearn.images.stabilisation import NOISES, denoise_stabilised
 from kronlearn.images.stages import Progress, Stages
 
 __all__ = ["Denoised", "denoise"]
@@ -30,6 +40,8 @@ __all__ = ["Denoised", "denoise"]
 # Patches have about this many pixels; where the noise exceeds this share of the contrast, more.
 _PATCH_PIXELS, _LARGE_PATCH_PIXELS = 64, 256
 _NOISY = 0.75
+# How well an image of half the size is denoised where noise exceeds the contrast.
+_COARSER = {"fast": "fast", "default": "fast", "best": "default"}
 # Numbers that are learned from: 10,000 patches of 64, 2,500 of 256.
 _NUMBERS_LEARNED_FROM = 640_000
 # Beyond this ratio of signal to noise patches are not coded: they would need more nonzeros than
@@ -85,6 +97,7 @@ def denoise(
     image: ArrayLike,
     sigma: ArrayLike | None = None,
     *,
+    mask: ArrayLike | None = None,
     noise: str = "gaussian",
     noise_gain: float | None = None,
     channel_axis: int | None = None,
@@ -121,6 +134,9 @@ def denoise(
     sigma : float, sequence of float or array, optional
         The standard deviation of the noise in the image's own units: one number, one for each
         channel, or a map of the image's shape. Estimated by default.
+    mask : array of bool, optional
+        Of the image's spatial shape or of the image's shape: True where a pixel is missing, as in
+        :func:`inpaint`. The values there may be anything, do not affect others, and are filled in.
     noise : {"gaussian", "poisson", "poisson-gaussian", "rician"}, default "gaussian"
         The kind of noise. "poisson" is that of counted photons, electrons or events: an image is
         ``noise_gain`` times counts. "poisson-gaussian" is that and noise of ``sigma``, as of a
@@ -188,103 +204,239 @@ def denoise(
     >>> bool(np.std(result - clean) < 0.5 * np.std(noisy - clean))
     True
     """
-    given = locals()
-    if noise != "gaussian" or noise_gain is not None or is_map(sigma, channel_axis):
-        return denoise_stabilised(denoise, **given)
     workers = Workers.of(n_jobs, device, image)
     # Nobody else asks how long stages take.
     log = Stages(progress, workers.gpu.finish if full and workers.gpu is not None else None)
-    channels = image_array(image, channel_axis, workers.gpu)
+    if noise not in NOISES:
+        raise ValueError(f"noise={noise!r} does not exist; choose one of {', '.join(NOISES)}.")
+    if mask is not None and noise != "gaussian":
+        raise ValueError(
+            f"noise={noise!r} takes no mask; fill in missing pixels with images.inpaint first."
+        )
+    counted = noise != "gaussian" or noise_gain is not None
+    uneven = mask is not None or (not counted and is_map(sigma, channel_axis))
+    # What differs from pixel to pixel is prepared in the memory of the processor.
+    where = None if uneven else workers.gpu
+    channels = image_array(in_memory(image) if uneven else image, channel_axis, where)
     if workers.gpu is not None:
         compile_ahead(workers.gpu, channels.dtype)
-    joint = spans_channels(dictionary, channels, channel_axis)
-    if joint:
-        channels = np.moveaxis(channels, 0, -1)[None]
-    shape = channels.shape[1:]
-    if quality not in _QUALITIES:
-        raise ValueError(
-            f"quality={quality!r} does not exist; choose one of {', '.join(_QUALITIES)}."
-        )
-    choice = choose(shape, dictionary, patch_size, n_atoms, _PATCH_PIXELS, n_terms)
-    how = _How(choice, gain, stride, method)
-    seed = 0
-    if choice.dictionary is None:
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
-    with log.stage("noise"):
-        contents = contents_of(channels, workers.gpu)
-        ranges = [(found.low, found.high) for found in contents]
-        if sigma is None:
-            gpus = [workers.gpu] * len(channels)
-            sigmas = list(map(sigma_of_channel, channels, contents, gpus))
-        else:
-            sigmas = _given_sigmas(sigma, ranges, channels[0].size, None if joint else channel_axis)
-    noisy = [k for k, s in enumerate(sigmas) if _is_noisy(channels[k], s, ranges[k])]
-    dictionary, history = None, None
-    settings: dict[str, Any] = {}
-    if noisy:
-        scales = [sigmas[k] for k in noisy]
-        planes = Planes.from_channels(channels, scales, noisy, gpu=workers.gpu, contents=contents)
-        estimate = None
-        clear, nearly_clean = (
-            all(_exceeds(ratio * sigmas[k], channels[k], ranges[k]) for k in noisy)
-            for ratio in (_CLEAR, _NEARLY_CLEAN)
-        )
-        if not nearly_clean:
-            if patch_size is None and choice.dictionary is None and _drowned(planes):
-                choice = choose(shape, None, None, n_atoms, _LARGE_PATCH_PIXELS, n_terms)
-                how = _How(choice, gain, stride, method)
-            elif stride is None and clear:
-                how.stride = tuple(min(2, m) for m in choice.patch_size)
-            dictionary = choice.dictionary
-            if dictionary is None:
-                most = _NUMBERS_LEARNED_FROM // (4 if clear else 1)
-                n_samples = min(most // choice.pixels, planes.pixels.size // 2)
-                with log.stage("learning") as on_share:
-                    model = learn(
-                        planes.pixels,
-                        choice,
-                        max(1, n_samples),
-                        tol=how.tol,
-                        max_iter=max_iter,
-                        seed=seed,
-                        workers=workers,
-                        on_share=on_share,
-                    )
-                dictionary, history = model.dictionary_, model.history_
-            with log.stage("coding") as on_share:
-                coder = Averager(choice.patch_size, how.stride, workers, on_share)
-                estimate = coder.code_planes(planes.pixels, choice, dictionary, how.tol, how.method)
-            settings = {**how.settings(), "max_iter": int(max_iter)}
-        settings["quality"] = quality
-        if quality != "dictionary" or estimate is None:
-            with log.stage("similar patches") as on_share:
-                effort = EFFORTS["fast" if estimate is None else quality]
-                # Of channels, the first principal component has nearly all of the structure.
-                estimate = refine(planes.pixels, estimate, effort, workers, on_share, n_matched=1)
-    if len(noisy) < len(channels):
-        result = channels.copy()
+    work = _Work(
+        log,
+        workers,
+        channel_axis is not None,
+        dictionary,
+        patch_size,
+        n_atoms,
+        n_terms,
+        gain,
+        quality,
+        stride,
+        method,
+        max_iter,
+        0 if dictionary is not None else check_random_state(random_state).randint(2**31 - 1),
+    )
+    if counted:
+        result, sigmas, gains = denoise_stabilised(work, channels, sigma, noise, noise_gain)
+        work.settings["noise"] = noise
+        if gains:
+            work.settings["noise_gain"] = gains[0] if channel_axis is None else tuple(gains)
+    elif uneven:
+        joint = spans_channels(dictionary, channels, channel_axis is not None)
+        found = uneven_noise(channels, sigma, mask, channel_axis, joint)
+        result, sigmas = work.denoised(found.channels, found.scales, found.precision)
+        sigmas = found.sigmas or sigmas
     else:
-        result = place_of(channels, workers.gpu).empty(channels.shape, channels.dtype)
-    if noisy:
-        assert estimate is not None
-        planes.restore(estimate, result)
-    if joint:
-        result = np.moveaxis(result[0], -1, 0)
+        result, sigmas = work.denoised(channels, sigma)
     denoised = Denoised(
         returned(image, as_image(result, channel_axis), workers.gpu),
-        sigmas[0] if joint or channel_axis is None else tuple(sigmas),
-        dictionary,
-        history,
-        settings,
+        sigmas[0] if channel_axis is None or len(sigmas) < len(result) else tuple(sigmas),
+        work.learned,
+        work.history,
+        work.settings,
         log.seconds,
     )
     return denoised if full else denoised.image
 
 
+@dataclass
+class _Work:
+    """Denoises channels (C, *spatial) as it was asked for; then has what was learned and chosen."""
+
+    log: Stages
+    workers: Workers
+    #: Whether channels are those of an image with a channel axis.
+    has_channels: bool
+    dictionary: Any
+    patch_size: Any
+    n_atoms: Any
+    n_terms: int
+    gain: Any
+    quality: str
+    stride: Any
+    method: str | None
+    max_iter: int
+    seed: int
+    learned: Dictionary | None = None
+    history: dict[str, list[float]] | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.quality not in _QUALITIES:
+            raise ValueError(
+                f"quality={self.quality!r} does not exist; choose one of {', '.join(_QUALITIES)}."
+            )
+
+    def denoised(
+        self,
+        channels: NDArray[Any],
+        sigma: ArrayLike | None,
+        precision: NDArray[np.float64] | None = None,
+    ) -> tuple[NDArray[Any], list[float]]:
+        """Channels without noise, and how much there was in each.
+
+        With a ``precision`` of their pixels that is the noise where it is one.
+        """
+        joint = spans_channels(self.dictionary, channels, self.has_channels)
+        if joint:
+            channels = np.moveaxis(channels, 0, -1)[None]
+            precision = None if precision is None else np.moveaxis(precision, 0, -1)[None]
+        gpu = self.workers.gpu
+        self._how(channels.shape[1:], precision is not None)
+        with self.log.stage("noise"):
+            contents = contents_of(channels, gpu)
+            ranges = [(found.low, found.high) for found in contents]
+            if sigma is None:
+                sigmas = list(map(sigma_of_channel, channels, contents, [gpu] * len(channels)))
+            else:
+                several = self.has_channels and not joint
+                sigmas = _given_sigmas(sigma, ranges, channels[0].size, several)
+        noisy = [k for k, s in enumerate(sigmas) if _is_noisy(channels[k], s, ranges[k])]
+        if len(noisy) < len(channels):
+            result = channels.copy()
+        else:
+            result = place_of(channels, gpu).empty(channels.shape, channels.dtype)
+        self.settings = {}
+        if noisy:
+            scales = [sigmas[k] for k in noisy]
+            planes = Planes.from_channels(channels, scales, noisy, gpu=gpu, contents=contents)
+            weights = None if precision is None else of_planes(precision[noisy], planes.basis)
+            clear, nearly_clean = (
+                all(_exceeds(ratio * sigmas[k], channels[k], ranges[k]) for k in noisy)
+                for ratio in (_CLEAR, _NEARLY_CLEAN)
+            )
+            if nearly_clean and precision is None:
+                estimate = self._filtered(planes.pixels, None, None, "fast")
+            else:
+                estimate = self._estimate(planes.pixels, weights, self.quality, clear)
+            self.settings["quality"] = self.quality
+            planes.restore(estimate, result)
+        if joint:
+            result = np.moveaxis(result[0], -1, 0)
+        return result, sigmas
+
+    def _estimate(
+        self,
+        planes: NDArray[np.float32],
+        precision: NDArray[np.float32] | None,
+        quality: str,
+        clear: bool,
+    ) -> NDArray[np.float32]:
+        """Planes (C, *spatial), with noise of one, without it.
+
+        Where noise is strong, an image of half the size is denoised first: it guides the filter of
+        groups in place of coded patches.
+        """
+        axes = long_axes(planes.shape)
+        if quality == "dictionary":
+            return self._coded(planes, precision, clear)
+        if not axes or not _is_drowned(planes, precision, 1.0):
+            return self._filtered(planes, precision, self._coded(planes, precision, clear), quality)
+        root = np.float32(math.sqrt(2 ** len(axes)))
+        weights = None
+        if precision is None:
+            coarse = sums_over_blocks(planes, axes) / root
+        else:
+            coarse, weights = coarser(planes, precision, axes)
+        guide = self._estimate(coarse, weights, _COARSER[quality], clear)
+        guide = spread(guide, axes, planes.shape) / root
+        return self._filtered(planes, precision, guide, quality)
+
+    def _filtered(
+        self,
+        planes: NDArray[np.float32],
+        precision: NDArray[np.float32] | None,
+        estimate: NDArray[np.float32] | None,
+        quality: str,
+    ) -> NDArray[np.float32]:
+        """What groups of similar patches make of an estimate, which is used up."""
+        variance: float | NDArray[np.float32] = 1.0
+        if precision is not None:
+            assert estimate is not None
+            planes, variance = levelled(planes, precision, estimate)
+        with self.log.stage("similar patches") as on_share:
+            # Of channels, the first principal component has nearly all of the structure.
+            return refine(
+                planes,
+                estimate,
+                EFFORTS[quality],
+                self.workers,
+                on_share,
+                n_matched=1,
+                variance=variance,
+            )
+
+    def _coded(
+        self, planes: NDArray[np.float32], precision: NDArray[np.float32] | None, clear: bool
+    ) -> NDArray[np.float32]:
+        """Planes whose patches are coded, with a dictionary that is learned unless it was given."""
+        weighted = precision is not None
+        how = self._how(planes.shape[1:], weighted)
+        own = self.patch_size is None and self.dictionary is None
+        if own and _is_drowned(planes, precision, 1 / _NOISY):
+            how = self._how(planes.shape[1:], weighted, _LARGE_PATCH_PIXELS)
+        elif self.stride is None and clear:
+            how.stride = tuple(min(2, m) for m in how.choice.patch_size)
+        choice = how.choice
+        self.learned = choice.dictionary
+        if self.learned is None:
+            most = _NUMBERS_LEARNED_FROM // (4 if clear else 1)
+            n_samples = min(most // choice.pixels, planes.size // 2)
+            with self.log.stage("learning") as on_share:
+                model = learn(
+                    planes if precision is None else to_learn_from(planes, precision),
+                    choice,
+                    max(1, n_samples),
+                    tol=how.tol,
+                    max_iter=self.max_iter,
+                    seed=self.seed,
+                    workers=self.workers,
+                    on_share=on_share,
+                )
+            self.learned, self.history = model.dictionary_, model.history_
+        self.settings = {**how.settings(), "max_iter": int(self.max_iter)}
+        with self.log.stage("coding") as on_share:
+            coder = Averager(choice.patch_size, how.stride, self.workers, on_share)
+            found = coder.code_planes(
+                planes, choice, self.learned, how.tol, how.method, known=precision
+            )
+        if precision is not None:
+            for plane in found:
+                reached = np.isfinite(plane)
+                plane[~reached] = 0
+                plane[...] = filled(plane, reached.astype(np.float32))
+        return found
+
+    def _how(self, shape: Sequence[int], weighted: bool, pixels: int = _PATCH_PIXELS) -> _How:
+        choice = choose(shape, self.dictionary, self.patch_size, self.n_atoms, pixels, self.n_terms)
+        return _How(choice, self.gain, self.stride, self.method, weighted)
+
+
 class _How:
     """How patches are coded where noise has a standard deviation of one."""
 
-    def __init__(self, choice: Choice, gain: Any, stride: Any, method: str | None) -> None:
+    def __init__(
+        self, choice: Choice, gain: Any, stride: Any, method: str | None, weighted: bool
+    ) -> None:
         self.choice = choice
         self.gain = 1 + 0.64 / math.sqrt(choice.pixels)
         if gain is not None:
@@ -300,7 +452,7 @@ class _How:
                     "pass at most the patch's size."
                 )
         orthonormal = choice.dictionary is not None and choice.dictionary.is_orthonormal
-        self.method = method or ("threshold" if orthonormal else "ols")
+        self.method = method or ("threshold" if orthonormal and not weighted else "ols")
         if choice.dictionary is not None:
             check_method(self.method, choice.dictionary)
         elif self.method not in METHODS:
@@ -309,6 +461,11 @@ class _How:
             )
         elif self.method == "threshold":
             raise ValueError('method="threshold" needs an orthonormal dictionary; pass one.')
+        if weighted and self.method not in ("ols", "omp"):
+            raise ValueError(
+                f'method="{self.method}" cannot weigh pixels, as a mask or a map of sigma demands; '
+                'pass "ols" or "omp".'
+            )
 
     @property
     def tol(self) -> float:
@@ -332,13 +489,13 @@ def _given_sigmas(
     sigma: ArrayLike,
     ranges: list[tuple[float, float]],
     n_pixels: int,
-    channel_axis: int | None,
+    several: bool,
 ) -> list[float]:
     """The noise of every channel, with the range of its pixels, as it was given."""
     given = np.asarray(sigma)
     if given.dtype.kind not in "fiu":
         raise TypeError(f"sigma={sigma!r} is not a number.")
-    n_channels = 0 if channel_axis is None else len(ranges)
+    n_channels = len(ranges) if several else 0
     if given.ndim > 1 or (given.ndim == 1 and len(given) != n_channels):
         wanted = "a number" + (f" or {n_channels}, one per channel" if n_channels else "")
         raise ValueError(f"sigma has shape {given.shape}; pass {wanted}.")
@@ -372,7 +529,12 @@ def _spread(channel: NDArray[Any]) -> float:
     return float(high - low)
 
 
-def _drowned(planes: Planes) -> bool:
-    """Whether noise of one is strong beside what varies in the strongest plane."""
-    contrast2 = float(np.var(planes.pixels[0], dtype=np.float64)) - 1
-    return contrast2 * _NOISY**2 < 1
+def _is_drowned(
+    planes: NDArray[np.float32], precision: NDArray[np.float32] | None, ratio: float
+) -> bool:
+    """Whether what varies in the strongest plane is less than so many times its noise."""
+    plane = planes[0]
+    if precision is None:
+        return float(np.var(plane, dtype=np.float64)) - 1 < ratio**2
+    mean = np.average(plane, weights=precision[0])
+    return float(np.average((plane - mean) ** 2, weights=precision[0])) - 1 < ratio**2
