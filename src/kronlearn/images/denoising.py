@@ -16,11 +16,13 @@ from kronlearn.core.coder import METHODS, check_method
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.cuda.arrays import in_memory
 from kronlearn.cuda.images import compile_ahead
+from kronlearn.cuda.pixels import Contents
 from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager
-from kronlearn.images.coarser import filled, long_axes, spread, sums_over_blocks
+from kronlearn.images.coarser import long_axes, spread, sums_over_blocks
 from kronlearn.images.dictionaries import Choice, choose, learn, spans_channels
 from kronlearn.images.groups import EFFORTS, refine
+from kronlearn.images.inpainting import inpaint, missing_pixels
 from kronlearn.images.noise import sigma_of_channel
 from kronlearn.images.patch_grid import sizes_per_axis
 from kronlearn.images.planes import Planes, as_image, contents_of, image_array, place_of, returned
@@ -28,9 +30,10 @@ from kronlearn.images.precision import (
     coarser,
     is_map,
     levelled,
+    map_of,
     of_planes,
+    precision_of,
     to_learn_from,
-    uneven_noise,
 )
 from kronlearn.images.stabilisation import NOISES, denoise_stabilised
 from kronlearn.images.stages import Progress, Stages
@@ -136,7 +139,7 @@ def denoise(
         channel, or a map of the image's shape. Estimated by default.
     mask : array of bool, optional
         Of the image's spatial shape or of the image's shape: True where a pixel is missing, as in
-        :func:`inpaint`. The values there may be anything, do not affect others, and are filled in.
+        :func:`inpaint`, which fills them in first; the values there may be anything.
     noise : {"gaussian", "poisson", "poisson-gaussian", "rician"}, default "gaussian"
         The kind of noise. "poisson" is that of counted photons, electrons or events: an image is
         ``noise_gain`` times counts. "poisson-gaussian" is that and noise of ``sigma``, as of a
@@ -209,13 +212,22 @@ def denoise(
     log = Stages(progress, workers.gpu.finish if full and workers.gpu is not None else None)
     if noise not in NOISES:
         raise ValueError(f"noise={noise!r} does not exist; choose one of {', '.join(NOISES)}.")
-    if mask is not None and noise != "gaussian":
-        raise ValueError(
-            f"noise={noise!r} takes no mask; fill in missing pixels with images.inpaint first."
-        )
+    unknown = (sigma if noise == "rician" else noise_gain) is None
+    if mask is not None and noise != "gaussian" and unknown:
+        needed = "sigma" if noise == "rician" else "noise_gain"
+        raise ValueError(f"noise={noise!r} is not estimated where there is a mask; pass {needed}.")
+    missing = None
+    if mask is not None:
+        holed = image_array(in_memory(image), channel_axis)
+        missing = missing_pixels(holed, mask, channel_axis)
+        joint = spans_channels(dictionary, holed, channel_axis is not None)
+        if sigma is None and noise == "gaussian":
+            sigma = _sigma_of_known(holed, missing, joint or channel_axis is None)
+        with log.stage("inpainting"):
+            image = inpaint(image, mask, channel_axis=channel_axis, n_jobs=n_jobs, device=device)
     counted = noise != "gaussian" or noise_gain is not None
-    uneven = mask is not None or (not counted and is_map(sigma, channel_axis))
-    # What differs from pixel to pixel is prepared in the memory of the processor.
+    uneven = not counted and is_map(sigma, channel_axis)
+    # A map is prepared in the memory of the processor.
     where = None if uneven else workers.gpu
     channels = image_array(in_memory(image) if uneven else image, channel_axis, where)
     if workers.gpu is not None:
@@ -241,10 +253,12 @@ def denoise(
         if gains:
             work.settings["noise_gain"] = gains[0] if channel_axis is None else tuple(gains)
     elif uneven:
+        deviations = map_of(sigma, channels, channel_axis, missing)
         joint = spans_channels(dictionary, channels, channel_axis is not None)
-        found = uneven_noise(channels, sigma, mask, channel_axis, joint)
-        result, sigmas = work.denoised(found.channels, found.scales, found.precision)
-        sigmas = found.sigmas or sigmas
+        precision, scales = precision_of(deviations, joint)
+        given = scales[0] if joint or channel_axis is None else scales
+        result, _ = work.denoised(channels, given, precision)
+        sigmas = [math.sqrt(np.mean(np.square(channel))) for channel in deviations]
     else:
         result, sigmas = work.denoised(channels, sigma)
     denoised = Denoised(
@@ -416,15 +430,9 @@ class _Work:
         self.settings = {**how.settings(), "max_iter": int(self.max_iter)}
         with self.log.stage("coding") as on_share:
             coder = Averager(choice.patch_size, how.stride, self.workers, on_share)
-            found = coder.code_planes(
+            return coder.code_planes(
                 planes, choice, self.learned, how.tol, how.method, known=precision
             )
-        if precision is not None:
-            for plane in found:
-                reached = np.isfinite(plane)
-                plane[~reached] = 0
-                plane[...] = filled(plane, reached.astype(np.float32))
-        return found
 
     def _how(self, shape: Sequence[int], weighted: bool, pixels: int = _PATCH_PIXELS) -> _How:
         choice = choose(shape, self.dictionary, self.patch_size, self.n_atoms, pixels, self.n_terms)
@@ -463,8 +471,8 @@ class _How:
             raise ValueError('method="threshold" needs an orthonormal dictionary; pass one.')
         if weighted and self.method not in ("ols", "omp"):
             raise ValueError(
-                f'method="{self.method}" cannot weigh pixels, as a mask or a map of sigma demands; '
-                'pass "ols" or "omp".'
+                f'method="{self.method}" does not weigh pixels, as a map of sigma demands; pass '
+                '"ols" or "omp".'
             )
 
     @property
@@ -483,6 +491,18 @@ class _How:
             "stride": self.stride,
             "method": self.method,
         }
+
+
+def _sigma_of_known(
+    channels: NDArray[Any], missing: NDArray[np.bool_], one: bool
+) -> float | list[float]:
+    """The noise of channels, or of all as one, from patches without a missing pixel."""
+    found = []
+    for channel, gone in zip(channels, missing, strict=True):
+        known = np.where(gone, np.nan, channel.astype(np.float64))
+        ends = float(np.nanmin(known)), float(np.nanmax(known))
+        found.append(sigma_of_channel(known, Contents(*ends, None)))
+    return math.sqrt(np.mean(np.square(found))) if one else found
 
 
 def _given_sigmas(

@@ -29,10 +29,9 @@ from kronlearn.images.planes import (
     place_of,
     returned,
 )
-from kronlearn.images.precision import missing_pixels
 from kronlearn.images.stages import Progress, Stages, part_of
 
-__all__ = ["Inpainted", "inpaint"]
+__all__ = ["Inpainted", "inpaint", "missing_pixels"]
 
 # All noise levels are in units of the standard deviation of the known pixels.
 #
@@ -318,6 +317,33 @@ class _Inpainting:
         tol = _GAIN * noise * math.sqrt(choice.pixels)
         guide = coder.code_planes(planes, choice, self.dictionary, tol)
         return _GROUPS.run(planes, guide, guide[:1], self.workers, noise**2, on_share)
+
+
+def missing_pixels(
+    channels: NDArray[Any], mask: ArrayLike, channel_axis: int | None
+) -> NDArray[np.bool_]:
+    """Where pixels of the channels (C, *spatial) are missing; the others are finite."""
+    given = np.asarray(in_memory(mask))
+    if given.dtype.kind not in "biu":
+        raise ValueError(f"mask has dtype {given.dtype}; pass booleans, True where missing.")
+    given = given != 0
+    if given.ndim == channels.ndim and channel_axis is not None:
+        given = np.moveaxis(given, channel_axis, 0)
+    if given.shape not in (channels.shape, channels.shape[1:]):
+        raise ValueError(
+            f"mask has shape {np.shape(mask)}; it must have the image's spatial shape "
+            f"{channels.shape[1:]} or the shape of the image."
+        )
+    missing: NDArray[np.bool_] = np.broadcast_to(given, channels.shape)
+    for channel, gone in zip(channels, missing, strict=True):
+        if gone.all():
+            raise ValueError("Every pixel of the image, or of a channel, is missing.")
+        if not np.isfinite(channel).all(where=~gone):
+            raise ValueError(
+                "image contains NaN or infinity where mask says pixels are known; mark them as "
+                "missing."
+            )
+    return missing
 
 
 def _parts(missing: NDArray[np.bool_]) -> list[list[int]]:
