@@ -12,7 +12,7 @@ import kronlearn as kl
 import reference
 from emulated_gpu import ArrayGpu
 from kronlearn.core.init import dct_factor
-from kronlearn.images import denoising, precision
+from kronlearn.images import estimation, precision
 
 denoise = kl.images.denoise
 EMULATED = ArrayGpu
@@ -171,7 +171,7 @@ def test_a_coarser_image_helps_where_noise_is_strong(rng, monkeypatch, shape, ch
     image = clean + rng.normal(0, 120, shape)
     found = denoise(image, 120, channel_axis=channel_axis, n_jobs=2)
     np.testing.assert_array_equal(denoise(image, 120, channel_axis=channel_axis), found)
-    monkeypatch.setattr(denoising, "long_axes", lambda shape: [])
+    monkeypatch.setattr(estimation, "long_axes", lambda shape: [])
     alone = denoise(image, 120, channel_axis=channel_axis)
     assert error(found, clean) < 0.98 * error(alone, clean)
 

@@ -7,20 +7,19 @@ import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.special import ive
 
 from kronlearn.cuda.device import Gpu
-from kronlearn.engines.workers import Workers
 from kronlearn.images.coarser import long_axes, spread, sums_over_blocks
+from kronlearn.images.estimation import Denoising
 from kronlearn.images.groups import EFFORTS, refine
 from kronlearn.images.noise import means_and_variances, sigma_of_channel
 from kronlearn.images.planes import Planes, contents_of, place_of
-from kronlearn.images.stages import Stages
 from kronlearn.io.conversion import in_range
 
 __all__ = ["NOISES", "CountNoise", "RicianNoise", "denoise_stabilised"]
@@ -149,7 +148,7 @@ def _interpolated(
 
 
 def denoise_stabilised(
-    work: Work,
+    work: Denoising,
     channels: NDArray[Any],
     sigma: Any,
     noise: str,
@@ -179,24 +178,11 @@ def denoise_stabilised(
     return result, [model.sigma for model in models], gains
 
 
-class Work(Protocol):
-    """How channels that have white noise are denoised, by whom, and the time that it took."""
-
-    quality: str
-    workers: Workers
-    log: Stages
-
-    def denoised(
-        self, channels: NDArray[Any], sigma: ArrayLike
-    ) -> tuple[NDArray[Any], list[float]]:
-        """Channels without noise, and how much there was."""
-
-
 @dataclass(frozen=True)
 class _Stabilised:
     """Denoises channels (C, *spatial) that have noise of a model each."""
 
-    work: Work
+    work: Denoising
 
     def estimate(self, channels: NDArray[Any], models: Sequence[Any]) -> NDArray[np.float32]:
         """The channels without noise.
