@@ -37,12 +37,12 @@ class Denoiser:
     --------
     >>> import numpy as np
     >>> import kronlearn as kl
+    >>> clean = 20 * np.add.outer(np.sin(np.arange(64) / 9), np.cos(np.arange(64) / 7))
+    >>> rng = np.random.default_rng(0)
     >>> denoiser = kl.images.Denoiser(quality="fast")
-    >>> noisy = np.random.default_rng(0).normal(100, 5, (64, 64))
-    >>> for sigma in (5, 4, 3):
-    ...     noisy = denoiser(noisy, sigma)
+    >>> results = [denoiser(clean + rng.normal(0, 5, (64, 64)), 5) for _ in range(3)]
     >>> denoiser.dictionary.patch_shape
-    (16, 16)
+    (8, 8)
     """
 
     def __init__(self, **options: Any) -> None:
