@@ -176,6 +176,16 @@ def test_a_coarser_image_helps_where_noise_is_strong(rng, monkeypatch, shape, ch
     assert error(found, clean) < 0.98 * error(alone, clean)
 
 
+def test_strong_noise_goes_on_the_gpu_as_on_the_processor(on_gpu, rng):
+    image = (CLEAN[:40, :36] + rng.normal(0, 90, (40, 36))).astype(np.float32)
+    options: dict[str, Any] = {"dictionary": kl.KroneckerDictionary([dct_factor(8, 16)] * 2)}
+    expected = denoise(image, 90, quality="fast", **options)
+    found = denoise(on_gpu.upload(image), 90, quality="fast", **options)
+    difference = np.abs(on_gpu.download(found) - expected)
+    assert np.median(difference) < 0.05
+    assert difference.mean() < 1
+
+
 def test_coarser_planes_have_noise_of_one_and_pixels_count_by_their_precision(rng):
     precise = rng.uniform(0.1, 3, (1, 200, 201)).astype(np.float32)
     planes = (rng.standard_normal(precise.shape) / np.sqrt(precise)).astype(np.float32)

@@ -102,8 +102,8 @@ def denoise(
     image : array
         An image with any number of spatial axes, of any integer or floating dtype: grey images,
         colour images (with ``channel_axis``), stacks and volumes. It may be on a GPU, as a
-        CuPy array, a PyTorch tensor or anything with DLPack: nothing is copied, and the result is
-        there, too.
+        CuPy array, a PyTorch tensor or anything with DLPack, and the result is there, too: nothing
+        is copied unless there is a map of ``sigma`` or a ``mask``.
     sigma : float, sequence of float or array, optional
         The standard deviation of the noise in the image's own units: one number, one for each
         channel, or a map of the image's shape. Estimated by default.
@@ -182,12 +182,15 @@ def denoise(
     log = Stages(progress, workers.gpu.finish if full and workers.gpu is not None else None)
     if noise not in NOISES:
         raise ValueError(f"noise={noise!r} does not exist; choose one of {', '.join(NOISES)}.")
-    unknown = (sigma if noise == "rician" else noise_gain) is None
-    if mask is not None and noise != "gaussian" and unknown:
-        needed = "sigma" if noise == "rician" else "noise_gain"
-        raise ValueError(f"noise={noise!r} is not estimated where there is a mask; pass {needed}.")
     missing = None
     if mask is not None:
+        needs = {"poisson": ["noise_gain"], "poisson-gaussian": ["noise_gain", "sigma"]}
+        needed = [] if noise == "gaussian" else needs.get(noise, ["sigma"])
+        if any({"noise_gain": noise_gain, "sigma": sigma}[name] is None for name in needed):
+            raise ValueError(
+                f"noise={noise!r} is not estimated where there is a mask; pass "
+                f"{' and '.join(needed)}."
+            )
         holed = image_array(in_memory(image), channel_axis)
         missing = missing_pixels(holed, mask, channel_axis)
         joint = spans_channels(dictionary, holed, channel_axis is not None)
@@ -206,16 +209,16 @@ def denoise(
         log,
         workers,
         channel_axis is not None,
-        dictionary,
-        patch_size,
-        n_atoms,
-        n_terms,
-        gain,
-        quality,
-        stride,
-        method,
-        max_iter,
-        0 if dictionary is not None else check_random_state(random_state).randint(2**31 - 1),
+        dictionary=dictionary,
+        patch_size=patch_size,
+        n_atoms=n_atoms,
+        n_terms=n_terms,
+        gain=gain,
+        quality=quality,
+        stride=stride,
+        method=method,
+        max_iter=max_iter,
+        seed=0 if dictionary is not None else check_random_state(random_state).randint(2**31 - 1),
     )
     if counted:
         result, sigmas, gains = denoise_stabilised(work, channels, sigma, noise, noise_gain)
