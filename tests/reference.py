@@ -298,7 +298,7 @@ def average_coded_patches(
 
     A patch is coded without its mean, which is added again, and counts ``1 / (1 + nonzeros)``, or
     one. If weights of the pixels are ``known``, mean and code are weighted ones, the target is
-    ``tol √share`` and the patch counts ``share`` times as much, where share is its mean weight; a
+    ``tol √(share of pixels with a weight)`` and the patch counts as much more as its mean weight; a
     pixel of which no patch knows anything is NaN.
     """
     image = np.asarray(image, dtype=np.float64)
@@ -311,7 +311,7 @@ def average_coded_patches(
             continue
         y = np.where(weights > 0, image[box], 0.0)
         mean = np.sum(weights * y) / np.sum(weights)
-        target = None if tol is None else tol * np.sqrt(share)
+        target = None if tol is None else tol * np.sqrt(np.mean(weights > 0))
         given = {} if known is None else {"weights": [weights]}
         x = code([y - mean], factors, method, width, target, **given)[0]
         importance = share / (1 + np.count_nonzero(x)) if favour_sparse else share
@@ -348,12 +348,14 @@ def similar_boxes(planes, box, group, window):
     return sorted(candidates, key=distance)[:group]  # sorting keeps the order of ties
 
 
-def filter_groups(planes, guide, matched, group, stride, window, noise, taper):
+def filter_groups(planes, guide, matched, group, stride, window, variance, taper):
     """Planes ``(C, *spatial)`` whose groups of patches, similar on ``matched``, were filtered.
 
     The patches of a group count as :func:`filter_group` says, their pixels in proportion to
-    ``taper``, which has the shape of a patch. ``noise`` is the energy of the noise in a patch.
+    ``taper``, which has the shape of a patch. ``variance`` is that of the noise, one number or one
+    for each pixel.
     """
+    variance = np.broadcast_to(np.asarray(variance, np.float64), planes.shape)
     planes, matched = np.asarray(planes, np.float64), np.asarray(matched, np.float64)
     sums, counts = np.zeros(planes.shape), np.zeros(planes.shape)
     for box in boxes(planes.shape[1:], taper.shape, stride):
@@ -363,6 +365,7 @@ def filter_groups(planes, guide, matched, group, stride, window, noise, taper):
             G = None
             if guide is not None:
                 G = np.stack([guide[k][place].ravel() for place in places]).astype(np.float64)
+            noise = np.array([variance[k][place].sum() for place in places])
             patches, weights = filter_group(Y, G, noise)
             for place, patch, weight in zip(places, patches, weights, strict=True):
                 sums[k][place] += weight * taper * patch.reshape(taper.shape)
@@ -373,15 +376,15 @@ def filter_groups(planes, guide, matched, group, stride, window, noise, taper):
 def filter_group(Y, G, noise):
     """Patches ``(group, features)``, each a linear combination ``Θ Y`` of all, and their weights.
 
-    ``Θ = I − D (G Gᵀ + D)⁻¹``, where D has the noise on its diagonal and G is the guide. Without
-    one, ``Y Yᵀ`` stands for ``G Gᵀ + D``, and no patch loses more than twice what the others do not
-    explain of it. A patch counts ``1 / ‖row of Θ‖²``, at most what the mean of the group does.
+    ``Θ = I − D (G Gᵀ + D)⁻¹``, where D has the energy of the noise in each patch on its diagonal
+    and G is the guide. Without one, ``Y Yᵀ`` stands for ``G Gᵀ + D``, and no patch loses more than
+    twice what the others do not explain of it. A patch counts ``1 / ‖row of Θ‖²``, at most what the
+    mean of the group does.
     """
     like = Y if G is None else G
     mean = like.mean()
     Y, like = Y - mean, like - mean
     gram = like @ like.T
-    noise = np.full(len(Y), float(noise))
     regularized = gram + np.diag((0.01 if G is None else 1.0) * noise)
     regularized += 3e-7 * np.trace(gram) * np.eye(len(Y))
     inverse = np.linalg.inv(regularized)

@@ -15,6 +15,7 @@ from kronlearn.core.coder import native_dictionary
 from kronlearn.core.init import dct_factor
 from kronlearn.cuda.groups import filter_groups_on
 from kronlearn.cuda.images import GpuImages
+from kronlearn.images.aggregation import energies_of_patches
 from test_image_passes import (
     CODINGS,
     GROUPS,
@@ -23,6 +24,7 @@ from test_image_passes import (
     named,
     planes_to_filter,
     taper_of,
+    variance_of,
 )
 
 # What rounding may change, in units of the largest magnitude: of coded images and of filtered ones.
@@ -78,14 +80,15 @@ def filtered(
     group: int,
     stride: Any,
     window: Any,
-    noise: float = 2.0,
+    noise: Any = 2.0,
     on_gpu: bool = False,
     progress: Any = None,
 ) -> Any:
     """The average of all patches; that of the native code without a GPU."""
     axes = axes_of(planes.shape[1:], patch, stride, window)
     taper = taper_of(patch).astype(np.float32)
-    energy = noise**2 * taper.size
+    variance = noise if isinstance(noise, np.ndarray) else float(noise**2)
+    energy = energies_of_patches(variance, patch)
     if gpu is None:
         sums = [np.zeros_like(planes), np.zeros_like(planes)]
         _native.filter_groups(planes, guide, matched, *sums, axes, group, taper, noise=energy)
@@ -93,6 +96,7 @@ def filtered(
     arrays = [planes, guide, matched]
     if on_gpu:
         arrays = [None if array is None else put_on(gpu, array) for array in arrays]
+        energy = energy if energy.size == 1 else put_on(gpu, energy)
     return gpu.download(filter_groups_on(gpu, *arrays, axes, group, taper, energy, progress))
 
 
@@ -209,6 +213,14 @@ def test_filtered_groups_are_those_of_the_processor(gpu, case, guided):
     assert_same_filtered(filtered(gpu, *settings), filtered(None, *settings))
 
 
+@pytest.mark.parametrize("guided", [True, False], ids=["guided", "unguided"])
+@pytest.mark.parametrize("case", GROUPS[2::3], ids=named)
+def test_groups_with_uneven_noise_are_those_of_the_processor(gpu, case, guided):
+    planes, guide, matched = planes_to_filter(case)
+    settings = (planes, guide if guided else None, matched, *case[3:], variance_of(case))
+    assert_same_filtered(filtered(gpu, *settings), filtered(None, *settings))
+
+
 @pytest.mark.parametrize("most", [1, 0], ids=["zeros and ones", "constant"])
 @pytest.mark.parametrize("case", GROUPS[1::4], ids=named)
 def test_of_equally_near_patches_the_first_are_taken(gpu, case, most):
@@ -228,7 +240,8 @@ BANDS = [
 @pytest.mark.parametrize(("case", "memory", "guided"), BANDS)
 def test_groups_filtered_in_bands_have_the_same_bits(gpu, case, memory, guided):
     planes, guide, matched = planes_to_filter(case)
-    settings = (planes, guide if guided else None, matched, *case[3:])
+    noise = variance_of(case) if guided else 2.0
+    settings = (planes, guide if guided else None, matched, *case[3:], noise)
     whole = filtered(gpu, *settings)
     np.testing.assert_array_equal(filtered(gpu, *settings, on_gpu=True), whole)
     shares: list[float] = []

@@ -255,25 +255,33 @@ def planes_to_filter(case, most=9):
 
 
 @cache
-def filtered_by_reference(case, guided, most=9):
+def variance_of(case):
+    """Variances of the noise that differ from pixel to pixel."""
+    rng = np.random.default_rng(sum(case[2]))
+    return (4 * rng.uniform(0.1, 3, (case[0], *case[2])) ** 2).astype(np.float32)
+
+
+@cache
+def filtered_by_reference(case, guided, most=9, uneven=False):
     _, _, _, patch, group, stride, window = case
     planes, guide, matched = planes_to_filter(case, most)
-    taper = taper_of(patch)
+    taper, variance = taper_of(patch), variance_of(case) if uneven else 4.0
     return reference.filter_groups(
-        planes, guide if guided else None, matched, group, stride, window, 4.0 * taper.size, taper
+        planes, guide if guided else None, matched, group, stride, window, variance, taper
     )
 
 
-def check_filtering(case, guided, most=9):
+def check_filtering(case, guided, most=9, uneven=False):
     _, _, _, patch, group, stride, window = case
     planes, guide, matched = planes_to_filter(case, most)
+    options = {"group": group, "window": window}
+    options["variance"] = variance_of(case) if uneven else 4.0
 
     def work(n_threads):
-        return Averager(patch, stride, Workers(n_threads)).filter_groups(
-            planes, guide if guided else None, matched, group=group, window=window, noise=2.0
-        )
+        averager = Averager(patch, stride, Workers(n_threads))
+        return averager.filter_groups(planes, guide if guided else None, matched, **options)
 
-    expected = filtered_by_reference(case, guided, most)
+    expected = filtered_by_reference(case, guided, most, uneven)
     for found in for_all_instruction_sets(work):
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
@@ -283,6 +291,12 @@ def check_filtering(case, guided, most=9):
 @pytest.mark.parametrize("case", GROUPS, ids=named)
 def test_filtered_groups_equal_the_reference(case, guided):
     check_filtering(case, guided)
+
+
+@pytest.mark.parametrize("guided", [True, False], ids=["guided", "unguided"])
+@pytest.mark.parametrize("case", GROUPS[2::3], ids=named)
+def test_groups_with_uneven_noise_equal_the_reference(case, guided):
+    check_filtering(case, guided, uneven=True)
 
 
 @pytest.mark.parametrize("most", [0, 1], ids=["constant", "zeros and ones"])
@@ -297,7 +311,7 @@ def test_the_number_of_patches_in_a_group_may_be_large(rng):
     options = {"group": 130, "window": (9, 9)}
     found = Averager((3, 3), (3, 3)).filter_groups(planes, None, matched, **options)
     expected = reference.filter_groups(
-        planes, None, matched, 130, (3, 3), (9, 9), 9.0, taper_of((3, 3))
+        planes, None, matched, 130, (3, 3), (9, 9), 1.0, taper_of((3, 3))
     )
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
 
@@ -318,7 +332,7 @@ def test_nearly_constant_groups_are_filtered_in_any_unit(rng, guided, scale):
     # All that differs is noise, of a thousandth of what it is taken for.
     planes = (scale * (100 + 1e-3 * rng.standard_normal((1, 12, 13)))).astype(np.float32)
     found = Averager((4, 4), (2, 2)).filter_groups(
-        planes, planes if guided else None, planes, group=18, window=(5, 5), noise=scale
+        planes, planes if guided else None, planes, group=18, window=(5, 5), variance=scale**2
     )
     assert np.abs(found - planes).max() < 0.01 * scale
 
@@ -326,7 +340,7 @@ def test_nearly_constant_groups_are_filtered_in_any_unit(rng, guided, scale):
 def test_almost_no_noise_leaves_planes_as_they_are(rng):
     planes = rng.standard_normal((2, 19, 16)).astype(np.float32)
     found = Averager((5, 5), (2, 2)).filter_groups(
-        planes, planes + 3, planes, group=3, window=(4, 4), noise=1e-9
+        planes, planes + 3, planes, group=3, window=(4, 4), variance=1e-18
     )
     np.testing.assert_allclose(found, planes, rtol=0, atol=2e-5)
 

@@ -17,7 +17,7 @@ from skimage.restoration import inpaint_biharmonic
 
 import kronlearn as kl
 import reference
-from kronlearn.images import inpainting
+from kronlearn.images import coarser, inpainting
 from kronlearn.images.aggregation import Averager
 
 IMAGES = Path(__file__).resolve().parents[2] / "shared" / "data" / "images"
@@ -425,7 +425,7 @@ def test_a_dictionary_can_be_given(n_atoms, stages):
 def test_what_no_patch_reaches_follows_the_slope_around_it():
     slope, weights = np.arange(16, dtype=np.float32), np.ones(16, np.float32)
     weights[6:8] = 0
-    filled = inpainting._from_coarser(slope * weights, weights)
+    filled = coarser.filled(slope * weights, weights)
     np.testing.assert_allclose(filled[6:8], [5.44, 6.44], atol=0.01)
     np.testing.assert_array_equal(np.delete(filled, [6, 7]), np.delete(slope, [6, 7]))
 

@@ -1,4 +1,4 @@
-"""Noise of counts, of magnitudes and with a map becomes white noise of one, and goes."""
+"""Noise of counts and of magnitudes becomes white noise of one, and goes."""
 
 from __future__ import annotations
 
@@ -103,27 +103,6 @@ def test_magnitudes_are_denoised_better_than_as_gaussian():
     assert error(found.image, clean) < 0.6 * error(denoise(image, 25, n_jobs=2), clean)
 
 
-@pytest.mark.parametrize("kind", ["smooth", "rough"])
-def test_a_map_is_better_than_one_number_or_as_good(rng, kind):
-    clean = 255 * photograph("astronaut")[:80, :80]
-    spread = np.linspace(5, 50, clean.size).reshape(clean.shape).T
-    if kind == "rough":
-        spread = rng.permutation(spread.ravel()).reshape(spread.shape)
-    image = clean + spread * rng.standard_normal(clean.shape)
-    found = denoise(image, spread, full=True)
-    typical = error(spread, 0)
-    assert found.sigma == pytest.approx(typical, rel=0.1)
-    share = error(found.image, clean) / error(denoise(image, typical), clean)
-    assert share < (0.7 if kind == "smooth" else 1.05)
-
-
-def test_a_constant_map_is_a_number(rng):
-    image = (photograph("camera")[:64, :64] * 200 + rng.normal(0, 10, (64, 64))).astype(np.float32)
-    np.testing.assert_allclose(
-        denoise(image, np.full(image.shape, 10)), denoise(image, 10), atol=0.1
-    )
-
-
 @pytest.mark.parametrize("noise", ["poisson", "poisson-gaussian", "rician"])
 @pytest.mark.parametrize(
     ("shape", "channel_axis", "dtype"),
@@ -165,16 +144,13 @@ def test_results_are_the_same_for_any_number_of_threads_and_in_any_unit():
 
 
 @pytest.mark.parametrize(
-    ("noise", "sigma"), [("poisson", None), ("poisson-gaussian", 0.5), ("rician", None), ("map", 0)]
+    ("noise", "sigma"), [("poisson", None), ("poisson-gaussian", 0.5), ("rician", None)]
 )
 def test_images_on_the_gpu_are_denoised_as_on_the_processor(on_gpu, rng, noise, sigma):
     clean = 10 + 8 * np.sin(np.add.outer(np.arange(33) / 5, np.arange(40) / 4))
     image = rng.poisson(clean).astype(np.float32)
     options: dict[str, Any] = {"dictionary": kl.KroneckerDictionary([dct_factor(8, 16)] * 2)}
-    if noise == "map":
-        sigma = np.linspace(2, 4, image.size).reshape(image.shape)
-    else:
-        options["noise"] = noise
+    options["noise"] = noise
     expected = denoise(image, sigma, **options)
     found = on_gpu.download(denoise(on_gpu.upload(image), sigma, **options))
     difference = np.abs(found - expected)
@@ -193,8 +169,11 @@ def test_images_on_the_gpu_are_denoised_as_on_the_processor(on_gpu, rng, noise, 
         ({"noise": "poisson", "noise_gain": 1e4}, "more noise than the image varies"),
         ({"noise": "rician", "sigma": -3}, "sigma=-3 is not a standard deviation"),
         ({"noise": "rician", "sigma": [[1.0]]}, "for the whole image"),
-        ({"sigma": np.ones((3, 4))}, r"sigma has shape \(3, 4\); .* image's shape, \(20, 20\)"),
-        ({"sigma": np.zeros((20, 20))}, "sigma, a map, has numbers that are not positive"),
+        (
+            {"noise": "poisson", "mask": np.eye(20, dtype=bool)},
+            "noise='poisson' is not estimated where there",
+        ),
+        ({"noise": "rician", "mask": np.eye(20, dtype=bool)}, "is a mask; pass sigma"),
     ],
 )
 def test_what_cannot_be_is_refused(rng, options, text):

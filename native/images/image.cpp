@@ -74,11 +74,16 @@ class CodingWorker {
     grid_.gather(pass_.image, offset, patch);
     float* weights = nullptr;
     float total = float(features);
+    int count = features;
     if (pass_.known) {
       weights = weights_.data() + k * features;
       grid_.gather(pass_.known, offset, weights);
       total = 0;
-      for (int i = 0; i < features; ++i) total += weights[i];
+      count = 0;
+      for (int i = 0; i < features; ++i) {
+        total += weights[i];
+        count += weights[i] > 0;
+      }
     }
     float sum = 0;
     for (int i = 0; i < features; ++i)
@@ -88,7 +93,8 @@ class CodingWorker {
       patch[i] = weights && !(weights[i] > 0) ? 0.0f : patch[i] - mean;
     means_[k] = mean;
     importance_[k] = total / float(features);
-    if (weights) tols_[k] = pass_.tol * std::sqrt(importance_[k]);
+    // Of noise whose variances are the inverse weights, each known pixel has as much of it.
+    if (weights) tols_[k] = pass_.tol * std::sqrt(float(count) / float(features));
   }
 
   // Counting sort by the leading bits of the energy, a logarithmic scale.
@@ -152,6 +158,7 @@ class GroupWorker {
         matcher_(grid, planes, kernels_, pass.group),
         samples_(pass.group * grid.features()),
         guides_(pass.guide ? samples_.size() : 0),
+        noise_(pass.group, pass.noise[0]),
         weights_(pass.group),
         scratch_(make_workspace(kernels_.group_bytes(task()))) {}
 
@@ -175,6 +182,7 @@ class GroupWorker {
     for (int k = 0; k < pass_.group; ++k) {
       grid_.gather(pass_.image + first, offsets[k], samples_.data() + k * features);
       if (pass_.guide) grid_.gather(pass_.guide + first, offsets[k], guides_.data() + k * features);
+      if (!pass_.same_noise) noise_[k] = pass_.noise[first + offsets[k]];
     }
     kernels_.filter_group(task(), scratch_.get());
     for (int k = 0; k < pass_.group; ++k)
@@ -187,7 +195,7 @@ class GroupWorker {
     t.features = grid_.features();
     t.samples = samples_.data();
     t.guide = pass_.guide ? guides_.data() : nullptr;
-    t.noise = pass_.noise;
+    t.noise = noise_.data();
     t.out = samples_.data();
     t.weights = weights_.data();
     return t;
@@ -198,7 +206,7 @@ class GroupWorker {
   const ImageKernels& kernels_;
   SlabSums sums_;
   Matcher matcher_;
-  std::vector<float> samples_, guides_, weights_;
+  std::vector<float> samples_, guides_, noise_, weights_;
   Workspace scratch_;
 };
 

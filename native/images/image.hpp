@@ -40,8 +40,10 @@ struct GroupFiltering : ImagePass {
   const float* guide = nullptr;  // (planes, pixels): an estimate of the image
   int matched_planes;    // of those that patches are compared on, by the sum of their distances
   const float* matched;  // (matched_planes, pixels)
-  float noise;           // energy of the noise in a patch
-  const float* taper;    // weights of the pixels of a patch
+  const float*
+      noise;  // energy of the noise in a patch, by the pixel where it begins: (planes, pixels)
+  bool same_noise;     // or one number for all
+  const float* taper;  // weights of the pixels of a patch
 };
 
 // Whether the pass came to its end; false if it was cancelled.

@@ -7,14 +7,14 @@
 namespace kronlearn {
 
 // A group of similar patches Y (group, features): each becomes a linear combination of all of them, Θ Y with
-// Θ = I − D (G Gᵀ + D)⁻¹. G is the group in an estimate of the image, the guide, and D = noise · I. Without a
+// Θ = I − D (G Gᵀ + D)⁻¹. G is the group in an estimate of the image, the guide, and D = diag(noise). Without a
 // guide G Gᵀ + D is Y Yᵀ, which has as much noise in it. The mean of the group, over all its pixels, is taken off
 // first and added again.
 struct GroupTask {
   int group, features;
   const float* samples;  // (group, features)
   const float* guide;    // (group, features) or null
-  float noise;           // energy of the noise in a patch
+  const float* noise;    // (group): energy of the noise in each patch
   float* out;            // (group, features): Θ Y; may be the samples themselves
   float*
       weights;  // (group): 1 / ‖row of Θ‖²: the less noise is left in a patch, the more it counts

@@ -26,7 +26,7 @@ class Ridge {
 
   void run() {
     float* noise = numbers(noise_);
-    for (int i = 0; i < size_; ++i) noise[i] = i < task_.group ? task_.noise : 0.0f;
+    for (int i = 0; i < size_; ++i) noise[i] = i < task_.group ? task_.noise[i] : 0.0f;
     load_patches(task_.guide ? task_.guide : task_.samples, guide_);
     const float mean = mean_of(guide_);
     subtract(mean, guide_);
@@ -137,7 +137,7 @@ class Ridge {
     for (int i = 0; i < task_.group; ++i) trace += matrix[i * size_ + i];
     const float share = task_.guide ? 1.0f : kLeastNoise;
     for (int i = 0; i < task_.group; ++i)
-      matrix[i * size_ + i] += share * task_.noise + kRounding * trace;
+      matrix[i * size_ + i] += share * task_.noise[i] + kRounding * trace;
     for (int i = task_.group; i < size_; ++i) {
       for (int j = 0; j < size_; ++j) matrix[i * size_ + j] = matrix[j * size_ + i] = 0;
       matrix[i * size_ + i] = 1;

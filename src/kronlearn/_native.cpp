@@ -303,19 +303,21 @@ void code_image(const kronlearn::Dictionary<float>& dictionary, Array<const floa
 
 void filter_groups(Array<const float> image, Optional<const float> guide,
                    Array<const float> matched, Array<float> numerator, Array<float> denominator,
-                   const Axes& axes, int group, Array<const float> taper, float noise, int threads,
-                   nb::object progress, const std::string& instruction_set) {
+                   const Axes& axes, int group, Array<const float> taper, Array<const float> noise,
+                   int threads, nb::object progress, const std::string& instruction_set) {
   kronlearn::GroupFiltering pass{};
   prepare(pass, axes, image, numerator, denominator, threads, instruction_set);
   const size_t pixels = image.size() / size_t(pass.planes);
   if (group < 1 || group > kMostInGroup || int64_t(taper.size()) != features_of(pass) ||
-      matched.size() == 0 || matched.size() % pixels)
+      matched.size() == 0 || matched.size() % pixels ||
+      (noise.size() != 1 && noise.size() != image.size()))
     throw nb::value_error("groups do not fit the image");
   pass.group = group;
   pass.guide = pointer<const float>(guide, image.size(), "guide");
   pass.matched_planes = int(matched.size() / pixels);
   pass.matched = matched.data();
-  pass.noise = noise;
+  pass.noise = noise.data();
+  pass.same_noise = noise.size() == 1;
   pass.taper = taper.data();
   run_image_pass(pass, progress);
 }

@@ -80,7 +80,7 @@ def filter_groups(
     axes: list[tuple[int, int, int, int]],
     group: int,
     taper: NDArray[np.float32],
-    noise: float,
+    noise: NDArray[np.float32],
     threads: int = 1,
     progress: Callable[[float], object] | None = None,
     instruction_set: str = "",

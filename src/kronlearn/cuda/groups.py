@@ -24,9 +24,9 @@ _SIDE = 4
 # Bits of a fixed-point sum, without its sign and one to spare; and how many more bits a filtered
 # pixel may have than the largest one of the image.
 _SUM_BITS, _GROWTH_BITS = 62, 4
-# Bytes on the GPU for a number of the image: itself, guide and what is matched, two sums of eight
-# bytes, and the average.
-_BYTES = 32
+# Bytes on the GPU for a number of the image: itself, guide, noise and what is matched, two sums of
+# eight bytes, and the average.
+_BYTES = 36
 # What kernels have in shared memory besides what a launch asks for.
 _STATIC_SHARED = 2048
 # More memory than this does not make a large image faster.
@@ -42,7 +42,7 @@ _TASK = np.dtype(
         ("noise", np.float32),
         ("room", np.int32),
         ("weight_scale", np.float32),
-        *pointers("image", "guide", "matched", "taper", "places", "largest"),
+        *pointers("image", "guide", "noises", "matched", "taper", "places", "largest"),
         *pointers("sums", "weights", "average"),
     ],
     align=True,
@@ -57,7 +57,7 @@ def filter_groups_on(
     axes: Sequence[Axis],
     group: int,
     taper: NDArray[np.float32],
-    noise: float,
+    noise: NDArray[np.float32],
     progress: Callable[[float], object] | None = None,
 ) -> Any:
     """The average of all patches, each filtered with the ``group`` patches most similar to it.
@@ -75,8 +75,8 @@ def filter_groups_on(
     group : int
     taper : array of the patch's shape
         Weights of the pixels of a patch, at most one.
-    noise : float
-        Energy of the noise in a patch.
+    noise : array like planes, or of one number
+        Energy of the noise in a patch, by the pixel where it begins, or in all.
     progress : callable, optional
         Called with the share that is done.
 
@@ -85,14 +85,16 @@ def filter_groups_on(
     array like planes, where they lie
     """
     grid = Grid.of(axes)
-    if group < 1 or group > _THREADS or taper.size != grid.features:
+    fits = noise.size == 1 or noise.shape == planes.shape
+    if group < 1 or group > _THREADS or taper.size != grid.features or not fits:
         raise ValueError("groups do not fit the image")
     if grid.candidates >= 2**31:
         raise ValueError("On a GPU a window has at most 2³¹ − 1 patches.")
     gpu.compile_ahead([(GROUPS_FILE, ())])
+    energy, noises = (float(noise[0]), None) if noise.size == 1 else (0.0, noise)
     if is_on_gpu(planes):
         largest = gpu.xp.maximum(planes.max(), -planes.min())
-        result = _filtered(gpu, planes, guide, matched, grid, group, taper, noise, largest)
+        result = _filtered(gpu, planes, guide, noises, matched, grid, group, taper, energy, largest)
         if progress is not None:
             progress(1.0)
         return result
@@ -102,14 +104,14 @@ def filter_groups_on(
     for rows, around in bands:
         before = (slice(None),) * (1 + grid.band)
         cut = (*before, slice(*around))
-        image, guiding, compared = (
-            None if a is None else _uploaded(gpu, a[cut]) for a in (planes, guide, matched)
+        image, guiding, noisy, compared = (
+            None if a is None else _uploaded(gpu, a[cut]) for a in (planes, guide, noises, matched)
         )
         size, patch, stride, window = grid.axes[grid.band]
         own = list(grid.axes)
         own[grid.band] = (around[1] - around[0], patch, stride, window)
         band = Grid.of(own, grid.band)
-        found = _filtered(gpu, image, guiding, compared, band, group, taper, noise, largest)
+        found = _filtered(gpu, image, guiding, noisy, compared, band, group, taper, energy, largest)
         inside = (*before, slice(rows[0] - around[0], rows[1] - around[0]))
         result[(*before, slice(*rows))] = gpu.download(found)[inside]
         if progress is not None:
@@ -145,6 +147,7 @@ def _filtered(
     gpu: Gpu,
     image: Any,
     guide: Any,
+    noises: Any,
     matched: Any,
     grid: Grid,
     group: int,
@@ -176,6 +179,7 @@ def _filtered(
         "weight_scale": 2.0 ** (_SUM_BITS - weight_bits),
         "image": gpu.address(image),
         "guide": 0 if guide is None else gpu.address(guide),
+        "noises": 0 if noises is None else gpu.address(noises),
         "matched": gpu.address(matched),
         "taper": gpu.address(held),
         "places": gpu.address(places_on(gpu, grid, rows)),

@@ -1,5 +1,6 @@
 """Images: denoise and inpaint them; their patches."""
 
+from kronlearn.images.denoiser import Denoiser
 from kronlearn.images.denoising import Denoised, denoise
 from kronlearn.images.inpainting import Inpainted, inpaint
 from kronlearn.images.noise import estimate_sigma
@@ -7,6 +8,7 @@ from kronlearn.images.patches import Patches, extract_patches, reconstruct_from_
 
 __all__ = [
     "Denoised",
+    "Denoiser",
     "Inpainted",
     "Patches",
     "denoise",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,7 +21,7 @@ from kronlearn.engines.workers import Workers
 from kronlearn.images.dictionaries import Choice
 from kronlearn.images.stages import part_of
 
-__all__ = ["Averager"]
+__all__ = ["Averager", "energies_of_patches"]
 
 # C-contiguous.
 Image = NDArray[np.float32]
@@ -60,8 +61,9 @@ class Averager:
         """Patches become their sparse approximations.
 
         ``tol`` is the ℓ2 norm a patch's residual may have. ``known`` holds weights of the pixels,
-        zero where one is missing; a pixel of which no patch knows anything becomes NaN. Patches
-        count ``1 / (1 + nonzeros)``, or all the same.
+        by which their residuals are squared: one over the variance of the noise, zero where a
+        pixel is missing; one of which no patch knows anything becomes NaN. Patches count
+        ``1 / (1 + nonzeros)``, or all the same, times the mean weight of their pixels.
         """
         settings: dict[str, Any] = {
             "axes": self._axes(image, [0] * image.ndim),
@@ -83,14 +85,23 @@ class Averager:
         return sums
 
     def code_planes(
-        self, planes: Image, choice: Choice, dictionary: Dictionary, tol: float, method: str = "ols"
+        self,
+        planes: Image,
+        choice: Choice,
+        dictionary: Dictionary,
+        tol: float,
+        method: str = "ols",
+        known: Image | None = None,
     ) -> Image:
-        """The same for planes (C, *spatial), one after the other, all of whose pixels are known."""
+        """The same for planes (C, *spatial), one after the other; ``known`` is like them."""
         estimate = np.empty_like(planes)
         for k, plane in enumerate(planes):
             coder = replace(self, on_share=part_of(self.on_share, k, len(planes)))
             factors, width = dictionary.coding_factors, choice.max_nonzeros
-            estimate[k] = coder.code(plane, factors, method=method, width=width, tol=tol)
+            weights = None if known is None else known[k]
+            estimate[k] = coder.code(
+                plane, factors, method=method, width=width, tol=tol, known=weights
+            )
         return estimate
 
     def filter_groups(
@@ -101,18 +112,19 @@ class Averager:
         *,
         group: int,
         window: tuple[int, ...],
-        noise: float = 1.0,
+        variance: float | Image = 1.0,
     ) -> Image:
         """Groups of similar patches, in which each becomes a linear combination of all.
 
         Around every patch of the grid the ``group`` most similar ones within ``window`` are found
         by the sum of their distances on all planes of ``matched``. Coefficients are those of a
         ridge regression that a ``guide``, an estimate of the image, defines, or the patches
-        themselves; white noise has the standard deviation ``noise``. ``planes``, ``guide`` and
-        ``matched`` are (C, *spatial); so is the result.
+        themselves. ``variance`` is that of the noise, one number or one for each pixel.
+        ``planes``, ``guide`` and ``matched`` are (C, *spatial); so is the result.
         """
         taper = _taper(self.patch).astype(planes.dtype)
-        settings = (self._axes(planes[0], window), group, taper, noise**2 * taper.size)
+        noise = energies_of_patches(variance, self.patch)
+        settings = (self._axes(planes[0], window), group, taper, noise)
         if self.workers.gpu is not None:
             return filter_groups_on(
                 self.workers.gpu, planes, guide, matched, *settings, self.on_share
@@ -139,3 +151,17 @@ def _taper(patch: tuple[int, ...]) -> NDArray[np.float64]:
     for m in patch:
         taper = np.multiply.outer(taper, np.kaiser(m, _KAISER))
     return taper[0]
+
+
+def energies_of_patches(variance: float | Image, patch: tuple[int, ...]) -> Image:
+    """Sums of variances over patches: (1,), or (C, *spatial) by the pixel where each begins."""
+    if isinstance(variance, float):
+        return np.full(1, variance * math.prod(patch), np.float32)
+    sums = variance.astype(np.float64)
+    for axis, m in enumerate(patch, start=1):
+        last = sums.shape[axis] - m
+        along = np.moveaxis(sums, axis, 0)
+        upto = np.cumsum(along, axis=0)
+        along[: last + 1] = upto[m - 1 :]
+        along[1 : last + 1] -= upto[:last]
+    return sums.astype(np.float32)

@@ -90,9 +90,9 @@ def choose(
     return Choice(patch, atoms, n_terms=int(n_terms))
 
 
-def spans_channels(dictionary: Any, channels: NDArray[Any], channel_axis: int | None) -> bool:
+def spans_channels(dictionary: Any, channels: NDArray[Any], has_channels: bool) -> bool:
     """Whether a dictionary for an image (C, *spatial) has a last mode, for the channels."""
-    return channel_axis is not None and len(getattr(dictionary, "patch_shape", ())) == channels.ndim
+    return has_channels and len(getattr(dictionary, "patch_shape", ())) == channels.ndim
 
 
 def default_patch(shape: Sequence[int], pixels: int) -> tuple[int, ...]:

@@ -57,10 +57,10 @@ class GroupFilter:
         guide: Planes | None,
         matched: Planes,
         workers: Workers,
-        noise: float = 1.0,
+        variance: float | Planes = 1.0,
         on_share: Callable[[float], None] | None = None,
     ) -> Planes:
-        """Planes (C, *spatial), of white noise, as :meth:`Averager.filter_groups` filters them."""
+        """Planes (C, *spatial), with noise, as :meth:`Averager.filter_groups` filters them."""
         shape = planes.shape[1:]
         if shape[-1] < min(max(shape), _SHORT_ROW):
             # Places along the last axis are compared many at a time.
@@ -70,12 +70,13 @@ class GroupFilter:
                 return contiguous(np.moveaxis(array, longest, -1))
 
             there = None if guide is None else turned(guide)
+            noise = variance if isinstance(variance, float) else turned(variance)
             found = self.run(turned(planes), there, turned(matched), workers, noise, on_share)
             return contiguous(np.moveaxis(found, -1, longest))
         patch, stride, window = self.sizes(shape)
         averager = Averager(patch, stride, workers, on_share)
         return averager.filter_groups(
-            planes, guide, matched, group=self.group, window=window, noise=noise
+            planes, guide, matched, group=self.group, window=window, variance=variance
         )
 
 
@@ -123,8 +124,9 @@ def refine(
     on_share: Callable[[float], None] | None = None,
     n_matched: int | None = None,
     share: float = 1 / 2,
+    variance: float | Planes = 1.0,
 ) -> Planes:
-    """Planes (C, *spatial) with white noise of one, denoised.
+    """Planes (C, *spatial) with noise of a variance, or of one for each pixel, denoised.
 
     ``estimate``, which is used up, is one of what they are without it, if there is one. Patches are
     compared on the first ``n_matched`` planes, by default on all. ``share`` is that of the first
@@ -134,7 +136,7 @@ def refine(
         tell = part_of(on_share, number, effort.rounds)
         matched = planes if estimate is None else estimate
         found = effort.unguided.run(
-            planes, None, matched[:n_matched], workers, on_share=part_of(tell, 0, 2)
+            planes, None, matched[:n_matched], workers, variance, part_of(tell, 0, 2)
         )
         if estimate is None:
             estimate = found
@@ -145,7 +147,7 @@ def refine(
             estimate += found
         del found
         estimate = effort.guided.run(
-            planes, estimate, estimate[:n_matched], workers, on_share=part_of(tell, 1, 2)
+            planes, estimate, estimate[:n_matched], workers, variance, part_of(tell, 1, 2)
         )
     assert estimate is not None
     return estimate

@@ -18,6 +18,7 @@ from kronlearn.core.init import dct_factor
 from kronlearn.cuda.arrays import in_memory
 from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager
+from kronlearn.images.coarser import filled
 from kronlearn.images.dictionaries import Choice, choose, learn, spans_channels
 from kronlearn.images.groups import GroupFilter
 from kronlearn.images.planes import (
@@ -30,7 +31,7 @@ from kronlearn.images.planes import (
 )
 from kronlearn.images.stages import Progress, Stages, part_of
 
-__all__ = ["Inpainted", "inpaint"]
+__all__ = ["Inpainted", "inpaint", "missing_pixels"]
 
 # All noise levels are in units of the standard deviation of the known pixels.
 #
@@ -169,8 +170,9 @@ def inpaint(
     log = Stages(progress)
     workers = Workers.of(n_jobs, device, image)
     channels = image_array(in_memory(image), channel_axis)
-    missing = _missing(channels, in_memory(mask), channel_axis)
-    joint = spans_channels(dictionary, channels, channel_axis)
+    mask = ~np.isfinite(as_image(channels, channel_axis)) if mask is None else mask
+    missing = missing_pixels(channels, mask, channel_axis)
+    joint = spans_channels(dictionary, channels, channel_axis is not None)
     if joint:
         channels, missing = (np.moveaxis(array, 0, -1)[None] for array in (channels, missing))
     if stages not in (1, 2):
@@ -197,9 +199,9 @@ def inpaint(
             known = channels[k][~gone]
             np.clip(result[k], known.min(), known.max(), out=result[k], where=gone)
     result = channels.copy() if result is None else result
-    filled = as_image(np.moveaxis(result[0], -1, 0) if joint else result, channel_axis)
+    whole = as_image(np.moveaxis(result[0], -1, 0) if joint else result, channel_axis)
     inpainted = Inpainted(
-        returned(image, filled, workers.gpu),
+        returned(image, whole, workers.gpu),
         last.dictionary,
         last.history,
         {
@@ -250,7 +252,7 @@ class _Inpainting:
                 unreached = ~np.isfinite(plane)
                 if unreached.any():
                     plane[unreached] = 0
-                    plane[unreached] = _from_coarser(plane, weights)[unreached]
+                    plane[unreached] = filled(plane, weights)[unreached]
 
     def refine(
         self,
@@ -314,28 +316,25 @@ class _Inpainting:
         coder = Averager(choice.patch_size, _stride(choice), self.workers)
         tol = _GAIN * noise * math.sqrt(choice.pixels)
         guide = coder.code_planes(planes, choice, self.dictionary, tol)
-        return _GROUPS.run(planes, guide, guide[:1], self.workers, noise, on_share)
+        return _GROUPS.run(planes, guide, guide[:1], self.workers, noise**2, on_share)
 
 
-def _missing(
-    channels: NDArray[Any], mask: ArrayLike | None, channel_axis: int | None
+def missing_pixels(
+    channels: NDArray[Any], mask: ArrayLike, channel_axis: int | None
 ) -> NDArray[np.bool_]:
     """Where pixels of the channels (C, *spatial) are missing; the others are finite."""
-    if mask is None:
-        missing = ~np.isfinite(channels)
-    else:
-        given = np.asarray(mask)
-        if given.dtype.kind not in "biu":
-            raise ValueError(f"mask has dtype {given.dtype}; pass booleans, True where missing.")
-        given = given != 0
-        if given.ndim == channels.ndim and channel_axis is not None:
-            given = np.moveaxis(given, channel_axis, 0)
-        if given.shape not in (channels.shape, channels.shape[1:]):
-            raise ValueError(
-                f"mask has shape {np.shape(mask)}; it must have the image's spatial shape "
-                f"{channels.shape[1:]} or the shape of the image."
-            )
-        missing = np.broadcast_to(given, channels.shape)
+    given = np.asarray(in_memory(mask))
+    if given.dtype.kind not in "biu":
+        raise ValueError(f"mask has dtype {given.dtype}; pass booleans, True where missing.")
+    given = given != 0
+    if given.ndim == channels.ndim and channel_axis is not None:
+        given = np.moveaxis(given, channel_axis, 0)
+    if given.shape not in (channels.shape, channels.shape[1:]):
+        raise ValueError(
+            f"mask has shape {np.shape(mask)}; it must have the image's spatial shape "
+            f"{channels.shape[1:]} or the shape of the image."
+        )
+    missing: NDArray[np.bool_] = np.broadcast_to(given, channels.shape)
     for channel, gone in zip(channels, missing, strict=True):
         if gone.all():
             raise ValueError("Every pixel of the image, or of a channel, is missing.")
@@ -403,24 +402,3 @@ def _spread(channel: NDArray[Any], known: NDArray[np.bool_]) -> float:
     spread = float(values.std()) * largest
     # What rounding leaves of a constant is nothing.
     return spread if spread > 1e-12 * largest else 1.0
-
-
-def _from_coarser(plane: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The plane with pixels of no weight filled from means over ever larger blocks."""
-    if weights.all():
-        return plane
-    sums, counts = plane * weights, weights
-    for axis, size in enumerate(plane.shape):
-        starts = np.arange(0, size, 2)
-        sums = np.add.reduceat(sums, starts, axis=axis)
-        counts = np.add.reduceat(counts, starts, axis=axis)
-    means = np.divide(sums, counts, out=np.zeros_like(sums), where=counts > 0)
-    coarse = _from_coarser(means, (counts > 0).astype(np.float32))
-    for axis, size in enumerate(plane.shape):
-        # A pixel lies a quarter of a block from its own block's middle, three from the next one's.
-        fine = np.arange(size)
-        beside = np.clip(fine // 2 + np.where(fine % 2, 1, -1), 0, coarse.shape[axis] - 1)
-        coarse = np.float32(0.75) * coarse.take(fine // 2, axis) + np.float32(0.25) * coarse.take(
-            beside, axis
-        )
-    return np.where(weights > 0, plane, coarse)

@@ -218,16 +218,21 @@ def _stride(places: Sequence[int]) -> int:
 def _patches(plane: NDArray[Any], shape: tuple[int, ...], xp: Any) -> NDArray[np.float64]:
     """Patches (N, *shape), without their means, on a grid with about as many points as are wanted.
 
-    Those that tell nothing about noise are left out: flat ones, and, if enough others remain, those
-    with pixels at the ends of the image's range, where noise may have been cut off.
+    Those that tell nothing about noise are left out: flat ones, ones with missing pixels (NaN),
+    and, if enough others remain, those with pixels at the ends of the image's range, where noise
+    may have been cut off.
     """
     stride = _stride([size - m + 1 for size, m in zip(plane.shape, shape, strict=True)])
     grid = PatchGrid(plane.shape, shape, (stride,) * plane.ndim, border=False)
     patches = grid.cut(plane, xp=xp).astype(np.float64)
     pixels = tuple(range(1, patches.ndim))
+    if plane.dtype.kind == "f":
+        patches = patches[np.isfinite(patches).all(axis=pixels)]
+        if not len(patches):
+            raise ValueError("Too many pixels are missing to estimate the noise; pass sigma.")
     low, high = patches.min(axis=pixels), patches.max(axis=pixels)
     uneven = low < high
-    uncut = uneven & (low > plane.min()) & (high < plane.max())
+    uncut = uneven & (low > np.nanmin(plane)) & (high < np.nanmax(plane))
     enough = max(_FEWEST, _ENOUGH * int(np.count_nonzero(uneven)))
     patches = patches[uncut if int(np.count_nonzero(uncut)) >= enough else uneven]
     return patches - patches.mean(axis=pixels, keepdims=True)

@@ -46,9 +46,7 @@ def image_array(image: ArrayLike, channel_axis: int | None, gpu: Gpu | None = No
     if gpu is not None and is_on_gpu(image):
         return _channels(adopted(gpu.xp, image), channel_axis)
     if isinstance(image, np.ma.MaskedArray) and np.ma.is_masked(image):
-        raise ValueError(
-            "image is a masked array; pass image.filled(0), to inpaint with mask=image.mask."
-        )
+        raise ValueError("image is a masked array; pass image.filled(0), and mask=image.mask.")
     if getattr(image, "requires_grad", False):
         image = image.detach()  # type: ignore[union-attr]
     channels = _channels(np.asarray(image), channel_axis)

@@ -1,51 +1,37 @@
-"""Noise that is not Gaussian, or not the same everywhere, made white noise of one, and undone."""
+"""Noise that is not Gaussian made white noise of one, and undone."""
 
 from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.ndimage import uniform_filter
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.special import ive
 
-from kronlearn.cuda.arrays import adopted, is_on_gpu
 from kronlearn.cuda.device import Gpu
-from kronlearn.engines.workers import Workers
+from kronlearn.images.coarser import long_axes, spread, sums_over_blocks
+from kronlearn.images.estimation import Denoising
 from kronlearn.images.groups import EFFORTS, refine
 from kronlearn.images.noise import means_and_variances, sigma_of_channel
-from kronlearn.images.planes import (
-    Planes,
-    as_image,
-    contents_of,
-    contiguous,
-    image_array,
-    place_of,
-    returned,
-)
-from kronlearn.images.stages import Stages
+from kronlearn.images.planes import Planes, contents_of, place_of
 from kronlearn.io.conversion import in_range
 
-__all__ = ["NOISES", "CountNoise", "NoiseMap", "RicianNoise", "denoise_stabilised", "is_map"]
+__all__ = ["NOISES", "CountNoise", "RicianNoise", "denoise_stabilised"]
 
 NOISES = ("gaussian", "poisson", "poisson-gaussian", "rician")
 
-# Counts below this many, on average, are first summed over blocks of pixels; so many blocks are
-# left along an axis at least.
-_FEW, _FEWEST_BLOCKS = 16.0, 16
+# Counts below this many, on average, are first summed over blocks of pixels.
+_FEW = 16.0
 # So few tell little about the noise, and less about the image without a guide.
 _VERY_FEW = 1.5
 # What an estimate of no counts may be wrong by.
 _LEAST_COUNT = 0.01
-# A map of standard deviations is smoothed twice over so many pixels: structure in it must not look
-# like structure of the image.
-_SMOOTHED = 9
 # Tables go on to here in a straight line.
 _FAR = 1e9
 # The least gain, in standard deviations of the Gaussian part: with less it alone is to be seen.
@@ -130,26 +116,6 @@ class RicianNoise:
         return _interpolated(values, *_rician()[1]) * np.float32(self.sigma)
 
 
-@dataclass(frozen=True)
-class NoiseMap:
-    """Gaussian noise with a standard deviation of its own for each pixel, a smooth map of them."""
-
-    deviations: NDArray[np.float32]
-
-    @property
-    def sigma(self) -> float:
-        """The root of the mean square."""
-        return math.sqrt(float(np.mean(self.deviations**2, dtype=np.float64)))
-
-    def forward(self, values: NDArray[Any]) -> NDArray[np.float32]:
-        """Values, of any dtype, in units of their noise."""
-        return (values / self.deviations).astype(np.float32, copy=False)
-
-    def inverse(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Values in the units of the image."""
-        return values * self.deviations
-
-
 @lru_cache(1)
 def _rician() -> tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]:
     """For sigma of one: values and their transforms, and means of transforms and magnitudes."""
@@ -181,72 +147,42 @@ def _interpolated(
     return found.astype(np.float32)
 
 
-def is_map(sigma: Any, channel_axis: int | None) -> bool:
-    """Whether sigma has a number for every pixel, not one for all or one for every channel."""
-    ndim = sigma.ndim if hasattr(sigma, "ndim") else np.ndim(sigma)
-    return ndim > (0 if channel_axis is None else 1)
-
-
 def denoise_stabilised(
-    denoise: Callable[..., Any],
-    image: ArrayLike,
+    work: Denoising,
+    channels: NDArray[Any],
     sigma: Any,
-    *,
     noise: str,
     noise_gain: float | None,
-    channel_axis: int | None,
-    full: bool,
-    **options: Any,
-) -> Any:
-    """What ``denoise`` returns of an image with this noise, made white for it.
+) -> tuple[NDArray[Any], list[float], list[float]]:
+    """Channels (C, *spatial) without noise of this kind, and their noise: sigmas, gains of counts.
 
-    ``options`` are its other arguments.
+    Gains are empty if the noise is not that of counts, and so are sigmas if there is no noise.
     """
-    if noise not in NOISES:
-        raise ValueError(f"noise={noise!r} does not exist; choose one of {', '.join(NOISES)}.")
-    workers = Workers.of(options["n_jobs"], options["device"], image)
-    channels = image_array(image, channel_axis, workers.gpu)
-    lows = [contents.low for contents in contents_of(channels, workers.gpu)]
+    gpu = work.workers.gpu
+    lows = [contents.low for contents in contents_of(channels, gpu)]
     if noise in ("poisson", "rician") and min(lows) < 0:
         raise ValueError(
             f"noise={noise!r} leaves no negative values, but the image goes down to {min(lows):g}; "
             "subtract its offset"
             + (', or pass noise="poisson-gaussian".' if noise == "poisson" else ".")
         )
-    work = _Work(denoise, options, workers)
     with work.log.stage("noise"):
-        models = _models(channels, sigma, noise, noise_gain, channel_axis, workers.gpu)
+        models = _models(channels, sigma, noise, noise_gain, gpu)
     if not models:
-        return denoise(image, 0.0, channel_axis=channel_axis, full=full, **options)
-    estimate = work.estimate(channels, models)
-    result = place_of(channels, workers.gpu).empty(channels.shape, channels.dtype)
+        return channels.copy(), [0.0] * len(channels), []
+    estimate = _Stabilised(work).estimate(channels, models)
+    result = place_of(channels, gpu).empty(channels.shape, channels.dtype)
     for k, channel in enumerate(estimate):
         result[k] = in_range(channel, channels.dtype)
-    found = replace(
-        work.found,
-        image=returned(image, as_image(result, channel_axis), workers.gpu),
-        sigma=_reported([model.sigma for model in models], channel_axis),
-        settings={**work.found.settings, "noise": noise},
-        seconds=work.log.seconds,
-    )
-    if isinstance(models[0], CountNoise):
-        gains = _reported([model.gain for model in models], channel_axis)
-        found.settings["noise_gain"] = gains
-    return found if full else found.image
+    gains = [model.gain for model in models if isinstance(model, CountNoise)]
+    return result, [model.sigma for model in models], gains
 
 
-def _reported(numbers: list[float], channel_axis: int | None) -> float | tuple[float, ...]:
-    return numbers[0] if channel_axis is None else tuple(numbers)
+@dataclass(frozen=True)
+class _Stabilised:
+    """Denoises channels (C, *spatial) that have noise of a model each."""
 
-
-class _Work:
-    """Denoises channels (C, *spatial) that have noise of a model each; ``found`` is the last."""
-
-    def __init__(self, denoise: Any, options: dict[str, Any], workers: Workers) -> None:
-        self.denoise, self.workers = partial(denoise, channel_axis=0, full=True, **options), workers
-        finish = workers.gpu.finish if workers.gpu is not None else None
-        self.log, self.quality = Stages(options["progress"], finish), options["quality"]
-        self.found: Any = None
+    work: Denoising
 
     def estimate(self, channels: NDArray[Any], models: Sequence[Any]) -> NDArray[np.float32]:
         """The channels without noise.
@@ -255,12 +191,12 @@ class _Work:
         pixels are not: they are denoised first, and guide the filter of groups of similar patches,
         whose transform is the tangent at that guide: the variance is known, and there is no bias.
         """
-        axes = _long_axes(channels.shape)
-        if axes and self.quality != "dictionary" and _n_counts(channels, models) < _FEW:
+        axes = long_axes(channels.shape)
+        if axes and self.work.quality != "dictionary" and _n_counts(channels, models) < _FEW:
             n_summed = 2 ** len(axes)
             wider = [replace(model, sigma=model.sigma * n_summed**0.5) for model in models]
-            guide = self.estimate(_sums_over_blocks(channels, axes), wider)
-            guide = _spread(guide, axes, channels.shape) / np.float32(n_summed)
+            guide = self.estimate(sums_over_blocks(channels, axes), wider)
+            guide = spread(guide, axes, channels.shape) / np.float32(n_summed)
             return self._refined(channels, models, guide)
         stable = np.stack([m.forward(c) for m, c in zip(models, channels, strict=True)])
         if stable[0].size >= 64 and any(0 < float(np.ptp(plane)) < 1 for plane in stable):
@@ -268,11 +204,8 @@ class _Work:
                 "There would be more noise than the image varies; noise_gain and sigma are in the "
                 "image's own units."
             )
-        self.found = self.denoise(stable, 1.0)
-        for name, seconds in self.found.seconds.items():
-            self.log.seconds[name] = self.log.seconds.get(name, 0.0) + seconds
-        restored = zip(models, self.found.image, strict=True)
-        return np.stack([model.inverse(plane) for model, plane in restored])
+        found, _ = self.work.denoised(stable, 1.0)
+        return np.stack([m.inverse(plane) for m, plane in zip(models, found, strict=True)])
 
     def _refined(
         self, channels: NDArray[Any], models: Sequence[Any], guide: NDArray[np.float32]
@@ -280,16 +213,16 @@ class _Work:
         """The channels without noise, by groups of similar patches, of which a guide is known."""
         pairs = [model.tangent(plane) for model, plane in zip(models, guide, strict=True)]
         start, slope = (np.stack(arrays) for arrays in zip(*pairs, strict=True))
-        every, gpu = range(len(guide)), self.workers.gpu
+        every, gpu = range(len(guide)), self.work.workers.gpu
         stable = ((channels - guide) * slope + start).astype(np.float32)
         planes = Planes.from_channels(stable, [1.0] * len(guide), every, gpu=gpu)
         # More than that takes noise for structure.
-        effort, share = EFFORTS["fast" if self.quality == "fast" else "default"], 1 / 2
+        effort, share = EFFORTS["fast" if self.work.quality == "fast" else "default"], 1 / 2
         if _n_counts(channels, models) < _VERY_FEW:
             effort, share = replace(effort, rounds=1), 0.15
-        with self.log.stage("similar patches") as on_share:
+        with self.work.log.stage("similar patches") as on_share:
             images = planes.pixels, planes.project(start)
-            found = refine(*images, effort, self.workers, on_share, n_matched=1, share=share)
+            found = refine(*images, effort, self.work.workers, on_share, n_matched=1, share=share)
         planes.restore(found, stable)
         return np.maximum(guide + (stable - start) / slope, 0)
 
@@ -301,39 +234,11 @@ def _n_counts(channels: NDArray[Any], models: Sequence[Any]) -> float:
     return max(m.counts(float(c.mean())) for c, m in zip(channels, models, strict=True))
 
 
-def _long_axes(shape: Sequence[int]) -> list[int]:
-    """Axes of channels (C, *spatial) along which enough blocks of pixels are left."""
-    return [a for a, size in enumerate(shape) if a > 0 and size >= 2 * _FEWEST_BLOCKS]
-
-
-def _sums_over_blocks(channels: NDArray[Any], axes: Sequence[int]) -> NDArray[np.float32]:
-    """Sums over two pixels along these axes; the last of an odd number counts twice."""
-    sums = channels.astype(np.float32)
-    for axis in axes:
-        sums = np.moveaxis(sums, axis, 0)
-        ends = np.concatenate([sums[1::2], sums[-1:]]) if len(sums) % 2 else sums[1::2]
-        sums = np.moveaxis(sums[::2] + ends, 0, axis)
-    return contiguous(sums)
-
-
-def _spread(
-    sums: NDArray[np.float32], axes: Sequence[int], shape: Sequence[int]
-) -> NDArray[np.float32]:
-    """Numbers of twice as many pixels along these axes, on straight lines between those given."""
-    for axis in axes:
-        here = np.moveaxis(sums, axis, 0)
-        before, after = np.concatenate([here[:1], here[:-1]]), np.concatenate([here[1:], here[-1:]])
-        pairs: NDArray[Any] = np.stack([3 * here + before, 3 * here + after], axis=1) / 4
-        sums = np.moveaxis(pairs.reshape(-1, *here.shape[1:])[: shape[axis]], 0, axis)
-    return contiguous(sums)
-
-
 def _models(
     channels: NDArray[Any],
     sigma: Any,
     noise: str,
     noise_gain: float | None,
-    channel_axis: int | None,
     gpu: Gpu | None,
 ) -> list[Any]:
     """The noise of every channel, as it was given or estimated; none if there is no noise."""
@@ -342,8 +247,6 @@ def _models(
             raise ValueError(f"noise_gain is for counts; noise={noise!r} has none.")
         if not isinstance(noise_gain, numbers.Real) or not 0 < float(noise_gain) < math.inf:
             raise ValueError(f"noise_gain={noise_gain!r} is not a positive number.")
-    if noise == "gaussian":
-        return _maps(channels, sigma, channel_axis, gpu)
     if noise == "poisson":
         if sigma not in (None, 0):
             raise ValueError('noise="poisson" has no sigma; leave it out, or pass noise_gain.')
@@ -362,39 +265,6 @@ def _models(
     # A channel of zeros says nothing about its noise; it has what the others have.
     known = [model for model in found if model.gain > 0]
     return [model if model.gain > 0 else known[0] for model in found] if known else []
-
-
-def _maps(
-    channels: NDArray[Any], sigma: Any, channel_axis: int | None, gpu: Gpu | None
-) -> list[NoiseMap]:
-    """The noise of every channel, of a map of the image's shape."""
-    given = gpu.download(adopted(gpu.xp, sigma)) if gpu is not None and is_on_gpu(sigma) else sigma
-    given = np.asarray(given)
-    if given.dtype.kind not in "fiu":
-        raise TypeError(f"sigma has dtype {given.dtype}; pass numbers.")
-    shape = list(channels.shape[1:])
-    if channel_axis is not None:
-        shape.insert(channel_axis % channels.ndim, len(channels))
-    if given.shape != tuple(shape):
-        several = "" if channel_axis is None else f" or {len(channels)}, one per channel,"
-        raise ValueError(
-            f"sigma has shape {given.shape}; pass a number{several} or a map of the image's shape, "
-            f"{tuple(shape)}."
-        )
-    if not (np.isfinite(given).all() and (given > 0).all()):
-        raise ValueError("sigma, a map, has numbers that are not positive and finite.")
-    place = place_of(channels, gpu)
-    given = given[None] if channel_axis is None else np.moveaxis(given, channel_axis, 0)
-    return [NoiseMap(place.asarray(_smoothed(deviations))) for deviations in given]
-
-
-def _smoothed(deviations: NDArray[Any]) -> NDArray[np.float32]:
-    """The root of the mean square around every pixel."""
-    largest = float(deviations.max())
-    squares = np.square(deviations / largest, dtype=np.float64)
-    for _ in range(2):
-        squares = uniform_filter(squares, _SMOOTHED)
-    return (largest * np.sqrt(squares)).astype(np.float32)
 
 
 def count_noise(
@@ -422,12 +292,12 @@ def count_noise(
     if gain is None:
         gain = max(slope, _LEAST_GAIN * (sigma if sigma is not None else math.sqrt(base)))
     found = CountNoise(float(gain), math.sqrt(base) if sigma is None else sigma)
-    axes = _long_axes(channel[None].shape)
+    axes = long_axes(channel[None].shape)
     if not axes or gain == 0 or found.counts(float(channel.mean())) > _VERY_FEW:
         return found
     root = 2 ** (len(axes) / 2)
     wider = None if sigma is None else sigma * root
-    found = count_noise(_sums_over_blocks(channel[None], axes)[0], known_gain, wider, gpu)
+    found = count_noise(sums_over_blocks(channel[None], axes)[0], known_gain, wider, gpu)
     return replace(found, sigma=found.sigma / root)
 
 

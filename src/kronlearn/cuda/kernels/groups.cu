@@ -15,10 +15,11 @@ struct GroupTask {
   int candidates;              // patches that a window has at most
   int64 count;                 // groups
   int64 pixels;                // of a plane
-  float noise;                 // energy of the noise in a patch
+  float noise;                 // energy of the noise in a patch, if there are no noises
   int room;                    // bits of fixed-point sums that are left for the largest pixel
   float weight_scale;          // of the fixed-point sums of weights
   const float *image, *guide;  // (planes, pixels); guide may be null
+  const float* noises;         // (planes, pixels): the same by the pixel where a patch begins; may be null
   const float* matched;        // (matched_planes, pixels)
   const float* taper;          // (features): weights of the pixels of a patch
   const int64* places;         // (features): offsets of the pixels of a patch from its first
@@ -284,7 +285,7 @@ class Ridge {
     __syncthreads();
     const float mean = centre();
     multiply_guide();
-    regularize();
+    regularize(first);
     for (int c = 0; c < size_; c += kSide) eliminate(c);
     weigh(task_.weights + first);
     apply(mean, task_.sums + first);
@@ -345,19 +346,23 @@ class Ridge {
   }
 
   // Adds the noise. Rows and columns past the group become those of the identity.
-  KRONLEARN_DEVICE void regularize() {
+  KRONLEARN_DEVICE void regularize(int64 first) {
     const int group = task_.group;
     const int i = threadIdx.x;
     const float own = i < group ? m_.matrix[i * (size_ + 1)] : 0.0f;
     const float trace = sum_of_block(own, m_.warps);
-    const float added = (task_.guide ? 1.0f : kLeastNoise) * task_.noise + kRounding * trace;
-    if (i < size_) m_.noise[i] = i < group ? task_.noise : 0.0f;
+    const float share = task_.guide ? 1.0f : kLeastNoise;
+    if (i < size_) {
+      const float noise = i < group && task_.noises ? task_.noises[first + offsets_[i]] : task_.noise;
+      m_.noise[i] = i < group ? noise : 0.0f;
+    }
+    __syncthreads();
     for (int e = threadIdx.x; e < size_ * size_; e += blockDim.x) {
       const int r = e / size_, c = e - r * size_;
       if (r >= group || c >= group)
         m_.matrix[e] = r == c ? 1.0f : 0.0f;
       else if (r == c)
-        m_.matrix[e] += added;
+        m_.matrix[e] += share * m_.noise[r] + kRounding * trace;
     }
     __syncthreads();
   }

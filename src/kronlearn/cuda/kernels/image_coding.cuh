@@ -39,7 +39,7 @@ class PatchCoder {
   KRONLEARN_DEVICE void run(int64 k) {
     load(task_.grid.offset(task_.patches.first + k));
     // Of a patch of which less is known, less may remain.
-    const float tol = kWeights ? float(task_.tol) * sqrt(importance_) : float(task_.tol);
+    const float tol = kWeights ? float(task_.tol) * sqrt(known_) : float(task_.tol);
     if (coder_.run(T(tol)) && task_.doubtful) {
       if (coder_.team.lane == 0) task_.doubtful[take_ticket(task_.doubtful_count)] = int(k);
     } else {
@@ -60,13 +60,15 @@ class PatchCoder {
       if (kWeights) weights[e] = T(task_.known[offset + task_.places[e]]);
     }
     team.sync();
-    float total = float(features), sum = 0;
+    float total = float(features), count = total, sum = 0;
     if constexpr (kWeights) {
-      total = 0;
+      total = count = 0;
       for (int e = 0; e < features; ++e) {
         const float weight = float(weights[e]);
         total += weight;
-        if (weight > float(0)) sum += product(weight, float(y[e]));
+        if (!(weight > float(0))) continue;
+        count += float(1);
+        sum += product(weight, float(y[e]));
       }
     } else if constexpr (kN > 0) {
 #pragma unroll 4
@@ -81,6 +83,7 @@ class PatchCoder {
     }
     mean_ = total > float(0) ? sum / total : float(0);
     importance_ = total / float(features);
+    known_ = count / float(features);
     team.sync();
     for (int e = team.lane; e < features; e += Team::kSize) {
       const bool unknown = kWeights && !(weights[e] > T(0));
@@ -108,7 +111,7 @@ class PatchCoder {
 
   const CodingTask& task_;
   SampleCoder<T, kN, kWeights> coder_;
-  float mean_, importance_;
+  float mean_, importance_, known_;
 };
 
 // Bytes of scratch that a team has in the memory of a multiprocessor.

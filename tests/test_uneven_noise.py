@@ -1,0 +1,194 @@
+"""Noise that differs from pixel to pixel, is stronger than the contrast, or hides behind holes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from skimage.data import astronaut
+
+import kronlearn as kl
+import reference
+from emulated_gpu import ArrayGpu
+from kronlearn.core.init import dct_factor
+from kronlearn.images import estimation, precision
+
+denoise = kl.images.denoise
+EMULATED = ArrayGpu
+COLOURS = astronaut()[80:160, 120:200].astype(np.float64)
+CLEAN = COLOURS.mean(axis=2)
+
+
+def error(image: Any, clean: Any) -> float:
+    return float(np.sqrt(np.mean((image - clean) ** 2)))
+
+
+def map_of(kind: str, shape: Any) -> Any:
+    """Standard deviations of the noise."""
+    rng = np.random.default_rng(1)
+    rows, columns = np.indices(shape)
+    if kind == "smooth":
+        return 5 + 45 * columns / shape[1]
+    if kind == "edges":
+        return np.where((rows // 20 + columns // 20) % 2, 40.0, 10.0)
+    if kind == "lines":
+        return np.where(rows % 16 == 0, 60.0, 10.0)
+    return np.where(rng.random(shape) < 0.05, 500.0, 10.0)
+
+
+# Maps
+
+
+# How large errors may be as a share of those with one number for the whole image.
+@pytest.mark.parametrize(
+    ("kind", "share"), [("smooth", 0.7), ("edges", 0.75), ("lines", 0.6), ("dead pixels", 0.15)]
+)
+def test_a_map_is_better_than_one_number(rng, kind, share):
+    deviations = map_of(kind, CLEAN.shape)
+    image = CLEAN + deviations * rng.standard_normal(CLEAN.shape)
+    found = denoise(image, deviations, full=True)
+    typical = error(deviations, 0)
+    assert found.sigma == pytest.approx(typical)
+    assert error(found.image, CLEAN) < share * error(denoise(image, typical), CLEAN)
+
+
+@pytest.mark.parametrize("channel_axis", [None, -1])
+def test_a_constant_map_is_a_number(rng, channel_axis):
+    clean = CLEAN[:48, :48] if channel_axis is None else COLOURS[:48, :48]
+    image = (clean + rng.normal(0, 10, clean.shape)).astype(np.float32)
+    options = {"channel_axis": channel_axis, "max_iter": 2}
+    found = denoise(image, np.full(image.shape, 10), **options)
+    np.testing.assert_allclose(found, denoise(image, 10, **options), atol=0.1)
+
+
+def test_channels_may_have_maps_of_their_own(rng):
+    deviations = np.moveaxis([map_of("edges", CLEAN.shape), 25 * np.ones(CLEAN.shape)] * 2, 0, -1)
+    colours = COLOURS[..., [0, 1, 2, 0]]
+    image = colours + deviations * rng.standard_normal(colours.shape)
+    found = denoise(image, deviations, channel_axis=-1, full=True)
+    assert found.sigma[1] == pytest.approx(25)
+    together = denoise(image, found.sigma, channel_axis=-1)
+    assert error(found.image, colours) < 0.95 * error(together, colours)
+
+
+def test_a_dictionary_with_a_mode_for_channels_takes_a_map(rng):
+    deviations = np.repeat(map_of("edges", CLEAN.shape)[..., None], 3, axis=2)
+    image = COLOURS + deviations * rng.standard_normal(COLOURS.shape)
+    dictionary = kl.KroneckerDictionary(reference.dct_factors((8, 8, 3), (12, 12, 3)))
+    options = {"dictionary": dictionary, "channel_axis": -1, "quality": "dictionary"}
+    found = denoise(image, deviations, **options)
+    assert error(found, COLOURS) < 0.8 * error(denoise(image, 29.0, **options), COLOURS)
+
+
+@pytest.mark.parametrize("shape", [(200,), (4, 30, 33), (9, 7), (1, 40)])
+def test_maps_are_for_images_of_any_shape(rng, shape):
+    deviations = rng.uniform(0.5, 2, shape)
+    image = deviations * rng.standard_normal(shape)
+    found = denoise(image, deviations, max_iter=2)
+    assert error(found, 0) < 0.9 * error(image, 0)
+    np.testing.assert_array_equal(denoise(image, deviations, max_iter=2, n_jobs=2), found)
+
+
+def test_maps_on_the_gpu_do_what_they_do_on_the_processor(on_gpu, rng):
+    clean = 10 + 8 * np.sin(np.add.outer(np.arange(33) / 5, np.arange(40) / 4))
+    deviations = map_of("edges", clean.shape) / 10
+    image = (clean + deviations * rng.standard_normal(clean.shape)).astype(np.float32)
+    options: dict[str, Any] = {"dictionary": kl.KroneckerDictionary([dct_factor(8, 16)] * 2)}
+    expected = denoise(image, deviations, **options)
+    found = denoise(on_gpu.upload(image), on_gpu.upload(deviations), **options)
+    difference = np.abs(on_gpu.download(found) - expected)
+    assert np.median(difference) < 1e-3
+    assert difference.mean() < 0.02
+
+
+def test_noisy_pixels_are_moved_to_the_estimate_until_their_noise_is_that_around(rng):
+    precise = np.ones((1, 20, 20), np.float32)
+    precise[0, 10, 10] = 1e-4
+    planes = rng.standard_normal(precise.shape).astype(np.float32)
+    planes[0, 10, 10] *= 100
+    levelled, variance = precision.levelled(planes, precise, np.zeros_like(planes))
+    assert variance.max() < 1.02
+    assert levelled[0, 10, 10] == pytest.approx(planes[0, 10, 10] / 100, rel=0.01)
+    np.testing.assert_array_equal(levelled[0, :9], planes[0, :9])
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"sigma": np.ones((3, 4))}, r"sigma has shape \(3, 4\); .* image's shape, \(20, 20\)"),
+        ({"sigma": np.zeros((20, 20))}, "sigma, a map, has numbers that are not positive"),
+        ({"sigma": np.ones((20, 20)), "method": "exchange"}, "does not weigh pixels"),
+        ({"mask": np.ones((20, 20), bool)}, "Every pixel of the image"),
+        ({"mask": np.ones((20, 3), bool)}, r"mask has shape \(20, 3\); it must have"),
+        ({"mask": np.eye(20)}, "mask has dtype float64; pass booleans"),
+        ({"mask": np.indices((20, 20))[0] % 3 == 0}, "Too many pixels are missing to estimate"),
+    ],
+)
+def test_what_cannot_be_is_refused(rng, options, text):
+    with pytest.raises(ValueError, match=text):
+        denoise(rng.normal(100, 5, (20, 20)), **options)
+
+
+# Masks
+
+
+def test_missing_pixels_are_filled_in_and_their_values_do_not_matter(rng):
+    clean = CLEAN[:64, :64]
+    image = clean + rng.normal(0, 10, clean.shape)
+    missing = rng.random(clean.shape) < 0.1
+    holes = np.where(missing, np.nan, image)
+    found = denoise(holes, 10, mask=missing, full=True)
+    assert "inpainting" in found.seconds
+    np.testing.assert_array_equal(
+        denoise(np.where(missing, 1e6, image), 10, mask=missing), found.image
+    )
+    assert error(found.image, clean) < 1.15 * error(denoise(image, 10), clean)
+
+
+def test_noise_is_estimated_from_patches_without_missing_pixels(rng):
+    image = CLEAN + rng.normal(0, 10, CLEAN.shape)
+    missing = rng.random(CLEAN.shape) < 0.02
+    image[missing] = rng.uniform(0, 1000, missing.sum())
+    found = denoise(image, mask=missing, quality="dictionary", max_iter=2, full=True)
+    assert found.sigma == pytest.approx(10, rel=0.15)
+
+
+def test_a_map_says_nothing_about_missing_pixels(rng):
+    deviations = map_of("edges", CLEAN.shape)
+    image = CLEAN + deviations * rng.standard_normal(CLEAN.shape)
+    missing = rng.random(CLEAN.shape) < 0.05
+    image[missing] = deviations[missing] = np.nan
+    assert error(denoise(image, deviations, mask=missing), CLEAN) < 12
+
+
+# Strong noise
+
+
+@pytest.mark.parametrize(("shape", "channel_axis"), [((80, 80), None), ((80, 80, 3), -1)])
+def test_a_coarser_image_helps_where_noise_is_strong(rng, monkeypatch, shape, channel_axis):
+    clean = CLEAN if channel_axis is None else COLOURS
+    image = clean + rng.normal(0, 120, shape)
+    found = denoise(image, 120, channel_axis=channel_axis, n_jobs=2)
+    np.testing.assert_array_equal(denoise(image, 120, channel_axis=channel_axis), found)
+    monkeypatch.setattr(estimation, "long_axes", lambda shape: [])
+    alone = denoise(image, 120, channel_axis=channel_axis)
+    assert error(found, clean) < 0.98 * error(alone, clean)
+
+
+def test_strong_noise_goes_on_the_gpu_as_on_the_processor(on_gpu, rng):
+    image = (CLEAN[:40, :36] + rng.normal(0, 90, (40, 36))).astype(np.float32)
+    options: dict[str, Any] = {"dictionary": kl.KroneckerDictionary([dct_factor(8, 16)] * 2)}
+    expected = denoise(image, 90, quality="fast", **options)
+    found = denoise(on_gpu.upload(image), 90, quality="fast", **options)
+    difference = np.abs(on_gpu.download(found) - expected)
+    assert np.median(difference) < 0.05
+    assert difference.mean() < 1
+
+
+def test_coarser_planes_have_noise_of_one_and_pixels_count_by_their_precision(rng):
+    precise = rng.uniform(0.1, 3, (1, 200, 201)).astype(np.float32)
+    planes = (rng.standard_normal(precise.shape) / np.sqrt(precise)).astype(np.float32)
+    coarse, weights = precision.coarser(planes, precise, [1, 2])
+    assert coarse.shape == (1, 100, 101)
+    assert np.var(coarse[..., :-1] * np.sqrt(weights[..., :-1])) == pytest.approx(1, rel=0.03)
