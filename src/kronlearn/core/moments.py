@@ -120,7 +120,8 @@ class Moments:
         """Which atoms ``(n_1, …, n_d)`` any code uses."""
         assert self.triangle is not None
         diagonal = np.arange(1, len(self.xy) + 1).cumsum() - 1
-        return (self.triangle[diagonal] > 0).reshape(self.n_atoms)
+        is_used: NDArray[np.bool_] = self.triangle[diagonal] > 0
+        return is_used.reshape(self.n_atoms)
 
     def squared_error(self, dictionary: Dictionary) -> float:
         """``Σ‖y − D x‖²`` of these codes and another dictionary."""
