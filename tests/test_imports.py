@@ -27,6 +27,7 @@ model = kl.KroneckerDictionaryLearning((8, 8), max_iter=1).fit(numpy.eye(64).res
 model.dictionary_.save(sys.argv[1])
 assert not {"kronlearn.cuda.device", "kronlearn.images"} & set(sys.modules)
 kl.images.denoise(numpy.ones((16, 16)), sigma=1.0)
+assert kl.convolutional and kl.plots
 heavy = ["PIL", "cupy", "dask", "distributed", "h5py", "matplotlib", "rich", "skimage", "tifffile"]
 heavy += ["typer", "xarray", "zarr"]
 assert not added(*heavy), added(*heavy)

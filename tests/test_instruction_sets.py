@@ -95,7 +95,7 @@ def test_images_are_coded_with_the_set_that_is_forced(rng):
     passes = Averager((8, 8), (4, 4))
     factors = [np.linalg.qr(rng.standard_normal((8, 8)))[0] for _ in range(2)]
     settings = {"method": "omp", "width": 4, "tol": None}
-    groups = {"group": 4, "window": (5, 5), "noise": 0.5}
+    groups = {"group": 4, "window": (5, 5), "variance": 0.25}
     with kl.use_instruction_set("baseline"):
         slow = passes.code(image, factors, **settings)
         slowly_filtered = passes.filter_groups(image[None], None, image[None], **groups)

@@ -1,8 +1,5 @@
 """Displays: what is drawn, where, and that drawing needs matplotlib only when it is asked for."""
 
-import subprocess
-import sys
-
 import matplotlib
 import numpy as np
 import pytest
@@ -236,11 +233,6 @@ def test_images_that_cannot_be_compared_are_refused():
     for against in ("after", "reference"):
         with pytest.raises(ValueError, match=f"against='{against}' is no image to compare with"):
             ComparisonDisplay(image, image, against=against)
-
-
-def test_matplotlib_is_not_imported_before_something_is_drawn():
-    code = "import sys, kronlearn; kronlearn.plots; sys.exit('matplotlib' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_filters_are_drawn_by_their_factors_and_gaps_stay_empty():

@@ -337,8 +337,8 @@ STACKS = {"factors.0": np.ones((2, 2, 3)), "factors.1": np.ones((2, 4, 2))}
         ({"factors.0": np.full((2, 2, 3), np.nan)}, r"terms\[0\]: factors\[0\] holds nan"),
         ({"factors.0": np.full((2, 2, 3), np.inf)}, r"terms\[0\]: factors\[0\] holds inf"),
         ({"factors.0": np.zeros((2, 2, 3))}, "Column 0 of the sum .* has norm 0"),
-        ({"factors.0": np.ones((2, 2, 3), np.float32)}, "all float32 or all float64"),
-        ({"factors.0": np.ones((2, 2, 3), np.int64)}, "all float32 or all float64"),
+        ({"factors.0": np.ones((2, 2, 3), np.float32)}, "all be float32 or all float64"),
+        ({"factors.0": np.ones((2, 2, 3), np.int64)}, "all be float32 or all float64"),
         ({"factors.2": np.ones((3, 1, 1))}, r"\(3, 1, 1\) differ in their number of terms"),
         (
             {"factors.0": np.ones((2, 9000, 1)), "factors.1": np.ones((2, 1, 20000))},
