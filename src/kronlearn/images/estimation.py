@@ -97,10 +97,6 @@ class Denoising:
                 several = self.has_channels and not joint
                 sigmas = _given_sigmas(sigma, ranges, channels[0].size, several)
         noisy = [k for k, s in enumerate(sigmas) if _is_noisy(channels[k], s, ranges[k])]
-        if len(noisy) < len(channels):
-            result = channels.copy()
-        else:
-            result = place_of(channels, gpu).empty(channels.shape, channels.dtype)
         self.settings = {}
         if noisy:
             scales = [sigmas[k] for k in noisy]
@@ -115,6 +111,11 @@ class Denoising:
             else:
                 estimate = self._estimate(planes.pixels, weights, self.quality, clear)
             self.settings["quality"] = self.quality
+        if len(noisy) < len(channels):
+            result = channels.copy()
+        else:
+            result = place_of(channels, gpu).empty(channels.shape, channels.dtype)
+        if noisy:
             planes.restore(estimate, result)
         if joint:
             result = np.moveaxis(result[0], -1, 0)

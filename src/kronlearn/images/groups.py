@@ -128,9 +128,9 @@ def refine(
 ) -> Planes:
     """Planes (C, *spatial) with noise of a variance, or of one for each pixel, denoised.
 
-    ``estimate``, which is used up, is one of what they are without it, if there is one. Patches are
-    compared on the first ``n_matched`` planes, by default on all. ``share`` is that of the first
-    unguided filter in the first guide.
+    ``estimate``, which is overwritten, is one of what they are without it, if there is one. Patches
+    are compared on the first ``n_matched`` planes, by default on all. ``share`` is that of the
+    first unguided filter in the first guide.
     """
     for number in range(effort.rounds):
         tell = part_of(on_share, number, effort.rounds)
@@ -146,7 +146,8 @@ def refine(
             found *= np.float32(share if number == 0 else 1 / 3)
             estimate += found
         del found
-        estimate = effort.guided.run(
+        # Into the array there is: the caller keeps it, too.
+        estimate[...] = effort.guided.run(
             planes, estimate, estimate[:n_matched], workers, variance, part_of(tell, 1, 2)
         )
     assert estimate is not None
