@@ -108,7 +108,7 @@ def convolutional(
     images: Images = None,
     iterations: Annotated[
         int, typer.Option(min=1, metavar="N", help="Iterations of learning.")
-    ] = 50,
+    ] = 30,
     threads: Annotated[int, typer.Option(min=1, metavar="N", help="Number of threads.")] = 2,
     quick: Quick = False,
     as_json: Json = False,

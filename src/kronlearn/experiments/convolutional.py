@@ -29,7 +29,7 @@ __all__ = ["run"]
 # Filters of 11 × 11 for images in 0 … 1; about 1 % of the coefficients are not zero then.
 _LENGTH, _PENALTY = 11, 0.01
 # Iterations of SPORCO after which its objective is looked at; it stops when it reaches ours.
-_LOOKS = (20, 20, 20, 40, 50, 50, 100, 100, 100)
+_LOOKS = (20, 20, 20, 20, 20, 50, 50)
 
 Image = NDArray[np.float32]
 
@@ -38,12 +38,12 @@ def run(
     *,
     progress: Progress,
     images: Path | None = None,
-    iterations: int = 50,
+    iterations: int = 30,
     threads: int = 2,
     quick: bool = False,
 ) -> Report:
     """Time coding with given filters and learning them, on two images without their smooth part."""
-    size, n = (64, 4) if quick else (512, 8)
+    size, n = (64, 4) if quick else (256, 8)
     iterations = 3 if quick else iterations
     photos = [image[:size, :size] / 255 for image in images_in(images) if min(image.shape) >= size]
     details = [(photo - lowpass(photo)).astype(np.float32) for photo in photos[:2]]
@@ -100,7 +100,7 @@ def _coding(image: Image, n: int, threads: int, has_sporco: bool) -> list[dict[s
 def _sporco_coding(
     image: Image, dictionary: ConvolutionalDictionary, wanted: float, threads: int
 ) -> dict[str, Any]:
-    """SPORCO's ADMM until its objective is ours, or 500 iterations are done."""
+    """SPORCO's ADMM until its objective is ours, or 200 iterations are done."""
     solver = import_module("sporco.admm.cbpdn").ConvBPDNMaskDcpl
     _use_threads(threads)
     shape = [size + _LENGTH - 1 for size in image.shape]
