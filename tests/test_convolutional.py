@@ -234,6 +234,54 @@ def test_partial_fit_learns_from_one_image_after_the_other(rng):
     assert np.mean(per_pixel[-4:]) < 0.8 * np.mean(per_pixel[:4])
 
 
+def test_partial_fit_takes_images_that_suit_the_filters_only(rng):
+    image = rng.standard_normal((15, 16, 3))
+    model = SeparableConvolutionalLearning((2, 2, 2), (4, 4), penalty=0.5, random_state=0)
+    model.partial_fit(image, channel_axis=-1).partial_fit(image, channel_axis=-1)
+    assert (model.n_iter_, model.stop_reason_) == (2, "partial_fit")
+    for other, options, text in (
+        (np.concatenate([image, image], axis=2), {"channel_axis": 2}, "6 channels, the filters 3"),
+        (image[..., 0], {}, "pass channel_axis"),
+        (image, {"channel_axis": 5}, "channel_axis=5 is not an axis"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            model.partial_fit(other, **options)
+    with pytest.raises(ValueError, match="filters there are have"):
+        model.set_params(filter_shape=(5, 5)).partial_fit(image, channel_axis=2)
+    with pytest.raises(ValueError, match="mask has shape"):
+        model.set_params(filter_shape=(4, 4)).transform(
+            image, channel_axis=2, mask=np.zeros((1, 16), bool)
+        )
+
+
+def test_an_interrupt_keeps_what_whole_iterations_learned(rng, monkeypatch):
+    def interrupted(*arguments):
+        if model.n_iter_ == 2:
+            raise KeyboardInterrupt
+        return updated(*arguments)
+
+    monkeypatch.setattr("kronlearn.convolutional.learning.updated", interrupted)
+    model = SeparableConvolutionalLearning(2, (4, 4), penalty=0.5, max_iter=5, random_state=0)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(rng.standard_normal((20, 20)))
+    assert (model.n_iter_, model.stop_reason_) == (2, "interrupted")
+    assert [len(values) for values in model.history_.values()] == [2] * 4
+
+
+def test_progress_goes_up_and_may_stop_the_work(rng):
+    d = dictionary_of("kronecker", (5, 5), rng)
+    image = rng.standard_normal((100, 100))
+    told = []
+    convolutional_code(image, d, penalty=1.0, progress=told.append)
+    assert told[0] == 0 < told[-1] < 1
+
+    def stop(share):
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        convolutional_code(image, d, penalty=1.0, progress=stop)
+
+
 def test_dictionaries_are_saved_and_compared(tmp_path, rng):
     for structure in STRUCTURES:
         d = dictionary_of(structure, (3, 4), rng, has_channels=True)
@@ -258,19 +306,21 @@ GOOD = np.ones((12, 12))
     [
         ([], {}, "There are no images"),
         (np.full((12, 12), np.nan), {}, "holds NaN or infinity; pass a mask"),
-        ([GOOD, np.full((12, 12), np.inf)], {}, "The image 1 holds NaN"),
+        ([GOOD, np.full((12, 12), np.inf)], {}, "Image 1 holds NaN"),
         (np.ones((3, 12)), {}, r"of shape \(3, 12\), is smaller than a filter of \(4, 4\)"),
         (np.ones((12, 12, 3)), {}, "need 2 axes"),
         (GOOD.astype(complex), {}, "pass real numbers"),
         (GOOD, {"penalty": 0}, "penalty=0 must be positive"),
         (GOOD, {"penalty": "much"}, "is not a number"),
         (GOOD, {"tol": 0}, "tol=0 is not between"),
-        (GOOD, {"mask": np.ones((12, 12))}, "it is boolean"),
+        (GOOD, {"mask": np.ones((12, 12))}, "pass booleans"),
         (GOOD, {"mask": np.ones((12, 11), bool)}, "mask has shape"),
-        (GOOD, {"mask": np.ones((12, 12), bool)}, "leaves no pixel"),
-        ([GOOD, GOOD], {"mask": GOOD > 0}, "2 images need a list of as many masks"),
+        (GOOD, {"mask": np.ones((12, 12), bool)}, "hides every pixel"),
+        ([GOOD, GOOD], {"mask": GOOD > 0}, "Pass a list of 2 masks"),
         (GOOD, {"channel_axis": 0}, "have no channels; leave it out"),
         (1e39 * GOOD, {}, "too large for single precision"),
+        (np.ma.masked_array(GOOD, GOOD > 0), {}, "masked array; pass image.filled"),
+        (np.ones((12, 12, 12)), {}, "pass several images as a list"),
     ],
 )
 def test_bad_input_is_refused_with_a_clear_error(images, options, text, rng):
@@ -288,6 +338,12 @@ def test_bad_input_is_refused_with_a_clear_error(images, options, text, rng):
         ({"n_atoms": (2, 2, 2)}, "a number for each of the 2 axes"),
         ({"init": np.eye(3)}, "is not a ConvolutionalDictionary"),
         ({"max_iter": 0}, "max_iter=0 is too small"),
+        ({"callback": 3}, "callback=3 is not a function"),
+        (
+            {"init": ConvolutionalDictionary([np.eye(5)[:, :2]] * 2), "structure": "dense"},
+            "init has",
+        ),
+        ({"init": ConvolutionalDictionary([np.eye(4)[:, :2]] * 2)}, r"filter_shape=\(5, 5\), but"),
     ],
 )
 def test_bad_parameters_are_refused(parameters, text):
@@ -305,9 +361,9 @@ def test_a_constant_image_and_one_of_zeros_have_codes(rng):
 def test_dictionaries_refuse_factors_that_do_not_fit(rng):
     for factors, structure, text in (
         ([np.eye(3)[0]], "kronecker", "Factors are matrices"),
-        ([np.eye(3), np.ones((3, 2))], "separable", "as many columns"),
+        ([np.eye(3), np.ones((3, 2))], "separable", "same number of columns"),
         ([np.eye(3)], "round", "does not exist"),
-        ([np.zeros((3, 2))], "kronecker", "finite and not zero"),
+        ([np.zeros((3, 2))], "kronecker", "finite and nonzero"),
         ([np.ones(3)], "dense", "one array"),
     ):
         with pytest.raises(ValueError, match=text):

@@ -829,3 +829,15 @@ def test_memory_is_bounded_by_the_rows(tmp_path):
     copy(open_cube(tmp_path / "b.hdr"), tmp_path / "c.npy", step=10)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown * 1024 < np.prod(shape) * 2 / 3
+
+
+@pytest.mark.parametrize("nodata", [-9999, 0])
+def test_the_nodata_value_goes_into_an_envi_header(nodata: int, tmp_path: Path) -> None:
+    rasterio = pytest.importorskip("rasterio")
+    profile = {"driver": "GTiff", "width": 5, "height": 4, "count": 3, "dtype": "int16"}
+    place = {"crs": "EPSG:32616", "transform": rasterio.transform.from_origin(0, 0, 1, 1)}
+    with rasterio.open(tmp_path / "a.tif", "w", nodata=nodata, **profile, **place) as file:
+        file.write(np.full((3, 4, 5), nodata, np.int16))
+    with open_cube(tmp_path / "a.tif") as cube, cube.create(tmp_path / "a.hdr") as out:
+        out.write(slice(0, 4), cube.read(slice(0, 4)))
+    assert open_cube(tmp_path / "a.hdr").nodata == nodata

@@ -383,13 +383,15 @@ bool run(ConvolutionalCoding& coding) {
   // A tile is visited again while it or a neighbour is not at its optimum.
   std::vector<uint8_t> due(tiles.count(), 1);
   for (coding.rounds = 0; coding.rounds < coding.max_rounds;) {
-    const double begun = double(coding.rounds) / coding.max_rounds;
+    const double settled = double(std::count(due.begin(), due.end(), 0)) / double(due.size());
+    // A colour may take less time than the schedule waits before it asks.
+    if (coding.cancelled && coding.cancelled(settled)) return false;
     for (const std::vector<int64_t>& colour : colours) {
       std::vector<int64_t> visited;
       for (int64_t tile : colour)
         if (due[tile]) visited.push_back(tile);
       if (visited.empty()) continue;
-      const auto cancelled = [&](double) { return coding.cancelled && coding.cancelled(begun); };
+      const auto cancelled = [&](double) { return coding.cancelled && coding.cancelled(settled); };
       if (!run_blocks<ConvolutionCoder>(coding, int64_t(visited.size()), cancelled, state, visited))
         return false;
     }

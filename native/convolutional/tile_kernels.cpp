@@ -11,7 +11,7 @@ constexpr int kWidth = kLanes<float>;
 // Outputs that are summed in registers side by side.
 constexpr int kOutputs = 8;
 
-// Less of an atom's norm² than this is seen: its coefficient stays as it is.
+// If the known pixels hold less than this of an atom's squared norm, its coefficient is left alone.
 constexpr float kLeastCurvature = 1e-6f;
 
 template <int K>

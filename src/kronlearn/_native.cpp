@@ -329,12 +329,15 @@ kronlearn::Filters make_filters(Array<const float> numbers, const Stages& stages
   if (numbers.ndim() < 2) throw nb::value_error("filters need an axis for their number");
   kronlearn::Filters filters{
       int(numbers.shape(0)), {numbers.data(), numbers.data() + numbers.size()}, {}};
+  int64_t inputs = 1;
   for (const auto& [axis, groups, outputs, shared, taps] : stages) {
-    if (axis < -1 || axis >= int(numbers.ndim()) - 1 || groups < 1 || outputs < 1)
+    if (filters.atoms < 1 || groups != inputs || axis < -1 || axis >= int(numbers.ndim()) - 1 ||
+        groups < 1 || outputs < 1)
       throw nb::value_error("stages do not fit the filters");
     const size_t length = axis < 0 ? numbers.size() / numbers.shape(0) : numbers.shape(axis + 1);
     if (taps.size() != (shared ? 1 : size_t(groups)) * size_t(outputs) * length)
       throw nb::value_error("stages do not fit the filters");
+    inputs = int64_t(groups) * outputs;
     filters.stages.push_back(
         {axis, groups, outputs, shared, {taps.data(), taps.data() + taps.size()}});
   }

@@ -39,6 +39,10 @@ class Canvas:
         """How many pixels are known."""
         return int(np.count_nonzero(self.weights))
 
+    def in_units(self, scale: float) -> Canvas:
+        """The same image in units of a power of two."""
+        return Canvas(self.pixels / np.float32(scale), self.weights)
+
     def map_shape(self, filter_shape: Sequence[int]) -> tuple[int, ...]:
         """How many positions a filter has along each axis."""
         sizes = zip(self.pixels.shape, filter_shape, strict=True)
@@ -80,7 +84,7 @@ def canvases_of(
     channel_axis: int | None,
     has_channels: bool,
 ) -> list[Canvas]:
-    """One image or several as canvases, in units of their own."""
+    """One image or several as canvases, in the units of the images."""
     if has_channels != (channel_axis is not None):
         raise ValueError(
             "These filters have channels; pass channel_axis, the axis of the channels."
@@ -94,8 +98,8 @@ def canvases_of(
     if mask is None:
         masks = [None] * len(several)
     if not isinstance(masks, (list, tuple)) or len(masks) != len(several):
-        raise ValueError(f"{len(several)} images need a list of as many masks.")
-    names = ["image"] if several is not images else [f"image {k}" for k in range(len(several))]
+        raise ValueError(f"Pass a list of {len(several)} masks, one for each image.")
+    names = ["The image"] if several is not images else [f"Image {k}" for k in range(len(several))]
     return [
         _canvas(*given, filter_shape, channel_axis)
         for given in zip(several, masks, names, strict=True)
@@ -121,44 +125,50 @@ def _canvas(
     n_axes = len(filter_shape)
     if array.ndim != n_axes:
         raise ValueError(
-            f"The {name} has shape {array.shape}; filters of {filter_shape} need {n_axes} axes"
-            + (", channels included." if channel_axis is not None else ".")
+            f"{name} has shape {array.shape}; filters of {filter_shape} need {n_axes} axes"
+            + (
+                ", channels included."
+                if channel_axis is not None
+                else "; pass several images as a list."
+            )
         )
+    if channel_axis is not None and not -n_axes <= channel_axis < n_axes:
+        raise ValueError(f"channel_axis={channel_axis} is not an axis of an image with {n_axes}.")
     known = np.ones(array.shape, bool) if mask is None else ~_mask(mask, array.shape, channel_axis)
     if channel_axis is not None:
         array, known = (np.moveaxis(a, channel_axis, 0) for a in (array, known))
         if len(array) != filter_shape[0]:
-            raise ValueError(
-                f"The {name} has {len(array)} channels, the filters {filter_shape[0]}."
-            )
+            raise ValueError(f"{name} has {len(array)} channels, the filters {filter_shape[0]}.")
     if any(size < length for size, length in zip(array.shape, filter_shape, strict=True)):
         raise ValueError(
-            f"The {name}, of shape {array.shape}, is smaller than a filter of {filter_shape}."
+            f"{name}, of shape {array.shape}, is smaller than a filter of {filter_shape}."
         )
     if not np.isfinite(array[known]).all():
         raise ValueError(
-            f"The {name} holds NaN or infinity; pass a mask that is True at these pixels, which "
+            f"{name} holds NaN or infinity; pass a mask that is True at these pixels, which "
             "are then unknown."
         )
     if not known.any():
-        raise ValueError(f"The mask leaves no pixel of the {name}.")
+        raise ValueError(f"The mask hides every pixel: {name}.")
     around = [(length - 1, length - 1) for length in filter_shape]
     if channel_axis is not None:
         around[0] = 0, 0
     pixels = np.pad(np.where(known, array, 0), around)
     if np.abs(pixels).max() > np.finfo(np.float32).max:
-        raise ValueError(f"The {name} has values too large for single precision.")
+        raise ValueError(f"{name} has values too large for single precision.")
     return Canvas(pixels.astype(np.float32), np.pad(known.astype(np.float32), around))
 
 
 def _real(image: ArrayLike, name: str) -> NDArray[Any]:
     """An image as an array of real numbers."""
+    if isinstance(image, np.ma.MaskedArray) and np.ma.is_masked(image):
+        raise ValueError(f"{name} is a masked array; pass image.filled(0) and mask=image.mask.")
     try:
         array = np.asarray(image)
     except ValueError:
-        raise ValueError(f"The {name} has rows of different lengths.") from None
+        raise ValueError(f"{name} has rows of different lengths.") from None
     if array.dtype.kind not in "fiub":
-        raise TypeError(f"The {name} has dtype {array.dtype}; pass real numbers.")
+        raise TypeError(f"{name} has dtype {array.dtype}; pass real numbers.")
     return array
 
 
@@ -166,14 +176,11 @@ def _mask(mask: ArrayLike, shape: tuple[int, ...], channel_axis: int | None) -> 
     """Where pixels are missing, for an image of a shape; channels may share a mask."""
     array = np.asarray(mask)
     if array.dtype != bool:
-        raise TypeError(f"mask has dtype {array.dtype}; it is boolean, True where pixels miss.")
+        raise TypeError(
+            f"mask has dtype {array.dtype}; pass booleans, True where pixels are missing."
+        )
     if channel_axis is not None and array.ndim == len(shape) - 1:
-        array = np.expand_dims(array, channel_axis)
-        array = np.broadcast_to(array, shape) if _fits(array.shape, shape) else array
+        array = np.repeat(np.expand_dims(array, channel_axis), shape[channel_axis], channel_axis)
     if array.shape != shape:
         raise ValueError(f"mask has shape {np.shape(mask)}, the image {shape}.")
     return array
-
-
-def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    return all(size in (1, other) for size, other in zip(shape, wanted, strict=True))

@@ -26,11 +26,11 @@ from kronlearn.engines.threads import resolve_n_jobs
 
 __all__ = ["SparseMaps", "convolutional_code", "largest_penalty", "reconstruct"]
 
-# More rounds than this are not worth their time: where many are needed, filters are nearly equal.
+# If this many rounds are not enough, some filters are nearly equal.
 _MOST_ROUNDS = 1000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SparseMaps:
     """Where, and how strongly, every filter occurs in an image.
 
@@ -92,9 +92,9 @@ def convolutional_code(
 
     The maps minimise ``½ Σ (y − Σ_m d_m ∗ x_m)² + penalty · Σ |x_m|`` over the known pixels. Pixels
     beyond the edges of an image are unknown, like those of the mask, so edges cost nothing. The
-    minimum is found by coordinate descent, tile by tile, on the coefficients that are not zero; all
-    others are looked through with separable filters. Memory grows with the image and the number of
-    nonzeros, not with the number of filters.
+    minimum is found by coordinate descent, tile by tile, on the nonzero coefficients; all others
+    are screened with separable filters. Memory grows with the image and the number of nonzeros, not
+    with the number of filters.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def convolutional_code(
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
     progress : callable, optional
-        Called now and then with the fraction of the work that is certainly done; raising an
+        Called now and then with the fraction of the image that needs no more work; raising an
         exception stops the work.
 
     Returns
@@ -140,6 +140,7 @@ def convolutional_code(
     >>> maps.nnz, bool(np.abs(reconstruct(maps, d) - image).max() < 0.01)
     (1, True)
     """
+    check_dictionary(dictionary)
     check_penalty(penalty)
     if not 0 < float(tol) < 1:
         raise ValueError(f"tol={tol} is not between 0 and 1.")
@@ -152,7 +153,7 @@ def convolutional_code(
         scale = scale_of([canvas])
         coder = Coder(dictionary, penalty / scale, tol, n_threads)
         tell = None if progress is None else _part(progress, number, len(canvases))
-        codes, _ = coder.code(_scaled(canvas, scale), no_codes(), _MOST_ROUNDS, tell)
+        codes, _ = coder.code(canvas.in_units(scale), no_codes(), _MOST_ROUNDS, tell)
         map_shape = canvas.map_shape(dictionary.filter_shape)
         found.append(_maps(codes, dictionary.n_filters, map_shape, scale))
     return found if isinstance(images, (list, tuple)) else found[0]
@@ -193,6 +194,7 @@ def largest_penalty(
     """
     from scipy.signal import correlate
 
+    check_dictionary(dictionary)
     given = images, mask, dictionary.filter_shape, channel_axis, dictionary.has_channels
     return max(
         float(np.abs(correlate(canvas.pixels.astype(np.float64), d, "valid")).max())
@@ -230,6 +232,9 @@ def reconstruct(
     --------
     See :func:`convolutional_code`.
     """
+    check_dictionary(dictionary)
+    if not isinstance(maps, SparseMaps):
+        raise TypeError(f"maps is {type(maps).__name__}; pass what convolutional_code returns.")
     n_axes, n_filters = len(dictionary.filter_shape), dictionary.n_filters
     if len(maps.map_shape) != n_axes or maps.matrix.shape[0] != n_filters:
         raise ValueError(
@@ -284,6 +289,14 @@ class Coder:
         return (positions, filters, values), residual
 
 
+def check_dictionary(dictionary: Any) -> None:
+    """Raise unless it is a dictionary of filters."""
+    if not isinstance(dictionary, ConvolutionalDictionary):
+        raise TypeError(
+            f"dictionary is {type(dictionary).__name__}; pass a ConvolutionalDictionary."
+        )
+
+
 def check_penalty(penalty: Any) -> None:
     """Raise unless a penalty is a positive number."""
     if isinstance(penalty, bool) or not np.isscalar(penalty) or isinstance(penalty, (str, bytes)):
@@ -304,10 +317,6 @@ def _codes(maps: SparseMaps) -> Codes:
     entries = maps.matrix.tocoo()
     filters, positions = entries.coords
     return positions.astype(np.int64), filters.astype(np.int32), entries.data.astype(np.float32)
-
-
-def _scaled(canvas: Canvas, scale: float) -> Canvas:
-    return Canvas(canvas.pixels / np.float32(scale), canvas.weights)
 
 
 def _part(

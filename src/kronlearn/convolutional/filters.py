@@ -229,7 +229,7 @@ def normalised(array: NDArray[Any], structure: str) -> NDArray[Any]:
     axes = column_axes(array, structure)
     norms = np.sqrt(np.sum(array**2, axis=axes, keepdims=True))
     if not (np.isfinite(array).all() and (norms > 0).all()):
-        raise ValueError("Filters must be finite and not zero.")
+        raise ValueError("Filters must be finite and nonzero.")
     # What was scaled before keeps its bits.
     is_one = np.abs(norms - 1) < 1e-15 * array.size
     scaled: NDArray[Any] = array / np.where(is_one, 1.0, norms)
@@ -237,7 +237,7 @@ def normalised(array: NDArray[Any], structure: str) -> NDArray[Any]:
 
 
 def _subscripts(n_axes: int, structure: str) -> tuple[list[str], str]:
-    """Einstein's indices of the factors, and of the filters that they make."""
+    """Einsum subscripts of the factors and of the filters they make."""
     sizes = string.ascii_lowercase[:n_axes]
     atoms = string.ascii_uppercase[:n_axes] if structure == "kronecker" else "A" * n_axes
     result = "".join(dict.fromkeys(atoms)) + sizes
@@ -249,10 +249,14 @@ def _check_shapes(arrays: list[NDArray[Any]], structure: str) -> None:
     shapes = ", ".join(str(array.shape) for array in arrays)
     if structure == "dense":
         if len(arrays) != 1 or arrays[0].ndim < 2:
-            raise ValueError(f"Dense filters are one array (M, p_1, …, p_d), not {shapes}.")
+            raise ValueError(
+                f"Dense filters are a list of one array (M, p_1, …, p_d), not {shapes}."
+            )
     elif not arrays or any(array.ndim != 2 for array in arrays):
         raise ValueError(f"Factors are matrices, one for each axis; these have shapes {shapes}.")
     elif structure == "separable" and len({array.shape[1] for array in arrays}) > 1:
-        raise ValueError(f"Factors of separable filters have as many columns; shapes {shapes}.")
+        raise ValueError(
+            f"Factors of separable filters must all have the same number of columns; got {shapes}."
+        )
     if any(array.size == 0 for array in arrays):
         raise ValueError(f"Factors must not be empty; these have shapes {shapes}.")

@@ -44,7 +44,7 @@ _STEPS = 2
 _NOISE = 0.1
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class SeparableConvolutionalLearning(BaseEstimator):
     """Learn the filters of a convolutional dictionary from images.
 
@@ -71,7 +71,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
     min_improvement : float, default 1e-4
         Learning stops where an iteration lowers the objective by less than this share of it.
     init : ConvolutionalDictionary, optional
-        The filters to begin with, to go on where an earlier run ended; by default cosines for
+        The filters to start from, for example to continue an earlier run; by default cosines for
         "kronecker", and patches of the images for the others.
     random_state : int, RandomState or None, default None
         The noise in the start, and the places from which free filters are taken.
@@ -92,7 +92,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         "seconds", of the codes that the filters had then.
     n_iter_ : int
     stop_reason_ : str
-        "converged", "max_iter" or "callback".
+        "converged", "max_iter", "callback", "interrupted" or "partial_fit".
 
     Examples
     --------
@@ -201,9 +201,11 @@ class SeparableConvolutionalLearning(BaseEstimator):
         2
         """
         self._check_parameters()
-        canvases, scale = self._scaled(X, mask, channel_axis)
-        if not hasattr(self, "dictionary_"):
+        known = getattr(self, "dictionary_", None)
+        canvases, scale = self._scaled(X, mask, channel_axis, known)
+        if known is None:
             self._begin(canvases, channel_axis is not None)
+        self.stop_reason_ = "partial_fit"
         n_known = sum(canvas.n_known for canvas in canvases)
         self._n_seen += n_known
         images = [Coded(canvas, no_codes(), canvas.pixels) for canvas in canvases]
@@ -293,25 +295,43 @@ class SeparableConvolutionalLearning(BaseEstimator):
         check_penalty(self.penalty)
         positive_integers("filter_shape", self.filter_shape)
         positive_integers("n_atoms", self.n_atoms)
-        if self.init is not None and not isinstance(self.init, ConvolutionalDictionary):
-            raise TypeError(f"init={self.init!r} is not a ConvolutionalDictionary.")
-
-    def _scaled(self, X: Any, mask: Any, channel_axis: int | None) -> tuple[list[Canvas], float]:
-        """Images as canvases, in units of a power of two."""
-        shape = positive_integers("filter_shape", self.filter_shape)
-        if channel_axis is not None:
-            first = X[0] if isinstance(X, (list, tuple)) and len(X) else X
-            if np.ndim(first) != len(shape) + 1:
+        if self.init is not None:
+            if not isinstance(self.init, ConvolutionalDictionary):
+                raise TypeError(f"init={self.init!r} is not a ConvolutionalDictionary.")
+            if self.init.structure != self.structure:
                 raise ValueError(
-                    f"Filters of {shape} and channels need images of {len(shape) + 1} axes, not "
-                    f"{np.ndim(first)}."
+                    f"init has {self.init.structure} filters, but structure={self.structure!r}."
                 )
-            shape = (np.shape(first)[channel_axis], *shape)
-        if self.init is not None and self.init.filter_shape != shape:
-            raise ValueError(f"init has filters of {self.init.filter_shape}, not {shape}.")
-        canvases = canvases_of(X, mask, shape, channel_axis, channel_axis is not None)
+        if self.callback is not None and not callable(self.callback):
+            raise TypeError(f"callback={self.callback!r} is not a function.")
+
+    def _scaled(
+        self,
+        X: Any,
+        mask: Any,
+        channel_axis: int | None,
+        known: ConvolutionalDictionary | None = None,
+    ) -> tuple[list[Canvas], float]:
+        """Images as canvases, in units of a power of two, for filters that are known or to come."""
+        known = known or self.init
+        shape = positive_integers("filter_shape", self.filter_shape)
+        if known is not None:
+            spatial = known.filter_shape[int(known.has_channels) :]
+            if spatial != shape:
+                raise ValueError(f"filter_shape={shape}, but the filters there are have {spatial}.")
+            shape, has_channels = known.filter_shape, known.has_channels
+        elif has_channels := channel_axis is not None:
+            first = X[0] if isinstance(X, (list, tuple)) and len(X) else X
+            axes = np.shape(first)
+            if len(axes) != len(shape) + 1 or not -len(axes) <= channel_axis < len(axes):
+                raise ValueError(
+                    f"Filters of {shape} and channels need images of {len(shape) + 1} axes, of "
+                    f"which channel_axis={channel_axis} is one; the image has shape {axes}."
+                )
+            shape = (axes[channel_axis], *shape)
+        canvases = canvases_of(X, mask, shape, channel_axis, has_channels)
         scale = scale_of(canvases)
-        return [Canvas(c.pixels / np.float32(scale), c.weights) for c in canvases], scale
+        return [canvas.in_units(scale) for canvas in canvases], scale
 
     def _begin(self, canvases: list[Canvas], has_channels: bool) -> None:
         """Forget what was learned before."""
@@ -352,6 +372,8 @@ class SeparableConvolutionalLearning(BaseEstimator):
 
     def _learn(self, canvases: list[Canvas], scale: float) -> None:
         images = [Coded(canvas, no_codes(), canvas.pixels) for canvas in canvases]
+        # Unless it ends otherwise.
+        self.stop_reason_ = "interrupted"
         for iteration in range(self.max_iter):
             images = self._iterate(images, scale, _ROUNDS if iteration else _FIRST_ROUNDS, 1.0)
             objectives = self.history_["objective"]
@@ -362,6 +384,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
             if iteration > 2 and objectives[-1] > (1 - self.min_improvement) * objectives[-2]:
                 self.stop_reason_ = "converged"
                 return
+        self.stop_reason_ = "max_iter"
 
     def _iterate(self, images: list[Coded], scale: float, rounds: int, share: float) -> list[Coded]:
         """Code the images from the codes they have, note how good that is, and move the filters."""
@@ -370,10 +393,9 @@ class SeparableConvolutionalLearning(BaseEstimator):
         images = [
             Coded(image.canvas, *coder.code(image.canvas, image.codes, rounds)) for image in images
         ]
-        self._note(images, scale)
-        self.dictionary_ = updated(self.dictionary_, images, _STEPS, n_threads, share)
-        self.history_["seconds"].append(time.perf_counter() - start)
-        self.n_iter_ += 1
+        dictionary = updated(self.dictionary_, images, _STEPS, n_threads, share)
+        self._note(images, scale, time.perf_counter() - start)
+        self.dictionary_ = dictionary
         if self.verbose:
             entry = {name: values[-1] for name, values in self.history_.items()}
             print(
@@ -382,7 +404,8 @@ class SeparableConvolutionalLearning(BaseEstimator):
             )
         return images
 
-    def _note(self, images: list[Coded], scale: float) -> None:
+    def _note(self, images: list[Coded], scale: float, seconds: float) -> None:
+        """Add an iteration to the history."""
         error = scale**2 * sum(image.error for image in images)
         values = [image.codes[2] for image in images]
         norm = scale * sum(float(np.sum(np.abs(v), dtype=np.float64)) for v in values)
@@ -390,6 +413,8 @@ class SeparableConvolutionalLearning(BaseEstimator):
         self.history_["objective"].append(error / 2 + self.penalty * norm)
         self.history_["rmse"].append(float(np.sqrt(error / n_known)))
         self.history_["nonzeros"].append(sum(map(len, values)))
+        self.history_["seconds"].append(seconds)
+        self.n_iter_ += 1
 
 
 def _patches(

@@ -42,6 +42,10 @@ def lowpass(
     True
     """
     array = np.asarray(image)
+    if np.ma.is_masked(image):
+        raise ValueError("image is a masked array; fill in missing pixels first.")
+    if channel_axis is not None and not -array.ndim <= channel_axis < array.ndim:
+        raise ValueError(f"channel_axis={channel_axis} is not an axis of shape {array.shape}.")
     if array.dtype.kind not in "fiub":
         raise TypeError(f"image has dtype {array.dtype}; pass real numbers.")
     if array.size == 0 or not np.isfinite(array).all():

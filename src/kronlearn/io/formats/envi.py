@@ -110,7 +110,8 @@ def save(writer: CubeWriter, binary: Path, header: Path) -> None:
     fields["interleave"] = ("bsq", "bil", "bip")[sum(axis < bands for axis in cube.axes)]
     codes = {np.dtype(c): code for code, c in spectral.io.envi.envi_to_dtype.items()}
     fields |= {"header offset": 0, "byte order": 0, "data type": codes[writer.dtype]}
-    if writer.nodata is not None and writer.nodata != source.nodata:
+    # A header that is copied has the value already, in its own words.
+    if writer.nodata is not None and (source.format != "envi" or writer.nodata != source.nodata):
         fields["data ignore value"] = writer.nodata
     spectral.io.envi.write_envi_header(header, fields)
 
