@@ -834,7 +834,7 @@ def test_memory_is_bounded_by_the_rows(tmp_path):
 @pytest.mark.parametrize("nodata", [-9999, 0])
 def test_the_nodata_value_goes_into_an_envi_header(nodata, tmp_path):
     profile = {"driver": "GTiff", "width": 5, "height": 4, "count": 3, "dtype": "int16"}
-    place = {"crs": "EPSG:32616", "transform": rasterio.transform.from_origin(0, 0, 1, 1)}
+    place = {"crs": "EPSG:32616", "transform": rasterio.Affine(1, 0, 5, 0, -1, 9)}
     with rasterio.open(tmp_path / "a.tif", "w", nodata=nodata, **profile, **place) as file:
         file.write(np.full((3, 4, 5), nodata, np.int16))
     with open_cube(tmp_path / "a.tif") as cube, cube.create(tmp_path / "a.hdr") as out:
