@@ -38,8 +38,8 @@ source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build", "_templates", "**/GALLERY_HEADER.rst"]
 templates_path = ["_templates"]
 nitpicky = True
-# What docstrings inherited from scikit-learn refer to.
-nitpick_ignore_regex = [("py:.*", r"sklearn\..*")]
+# What docstrings refer to in packages whose pages are elsewhere.
+nitpick_ignore_regex = [("py:.*", r"(sklearn|xarray)\..*")]
 
 myst_heading_anchors = 3
 # A block without a language is text; Pygments would guess Python.

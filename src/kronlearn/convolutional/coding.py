@@ -66,7 +66,7 @@ class SparseMaps:
 
         Returns
         -------
-        array of shape (M, *map_shape)
+        array of shape (M, N_1, …, N_d)
             The maps, in single precision.
 
         Examples
