@@ -99,6 +99,22 @@ def test_a_declared_value_is_missing_also_in_floats_and_images(image: xr.DataArr
     assert abs(array.kron.estimate_noise() - SIGMA) < 0.5
 
 
+def test_scattered_missing_pixels_are_not_taken_for_noise(
+    image: xr.DataArray, rng: np.random.Generator
+) -> None:
+    y, x = np.mgrid[:64, :72] / 8
+    clean = 100 + 40 * np.sin(x) * np.cos(y)
+    holed = image.where(rng.random(image.shape) > 0.04)
+    colours = xr.concat([holed, image * np.nan, image], "rgb")
+    np.testing.assert_allclose(colours.kron.estimate_noise(), [SIGMA, np.nan, SIGMA], rtol=0.15)
+    result = colours.kron.denoise(quality="fast")
+    assert_labelled_as(result, colours)
+    for array in (holed.kron.denoise(quality="fast"), result[0], result[2]):
+        assert float(np.sqrt(np.square(array - clean).mean())) < 0.5 * SIGMA
+    with pytest.raises(TypeError, match="mask= cannot be chosen"):
+        holed.kron.denoise(mask=np.isnan(holed.values))
+
+
 def test_images_along_other_dimensions_are_denoised_alone(image: xr.DataArray) -> None:
     series = xr.concat([image, image + 50, image * np.nan], "time").transpose("lat", "time", "lon")
     result = series.kron.denoise(dims=("lat", "lon"))
@@ -180,6 +196,21 @@ def test_a_chunked_cube_stays_lazy_and_is_denoised_in_tiles(cube: xr.DataArray) 
         assert len(result.data.dask) > len(whole.chunk().data.dask)
         np.testing.assert_array_equal(chunked.kron.denoise(sigma, quality="fast"), whole + error)
     assert float(np.sqrt((error**2).mean())) < 0.1 * SIGMA
+
+
+def test_the_noise_of_a_chunked_cube_comes_from_tiles_all_over_it(rng: np.random.Generator) -> None:
+    # Square tiles of the cube are 16 by 16.
+    values = rng.normal(100, SIGMA, (2, 16 * 16, 16 * 16))
+    values[..., :16] = np.nan
+    chunked = xr.DataArray(values, dims=("band", "y", "x")).chunk(band=2, y=16, x=16)
+    with dask.config.set({"array.chunk-size": "4 kB", "scheduler": "sync"}):
+        np.testing.assert_allclose(chunked.kron.estimate_noise(), SIGMA, rtol=0.2)
+    with dask.config.set({"array.chunk-size": "16 kB", "scheduler": "sync"}):
+        # Of 5 rows and columns of tiles the third ones are not looked at.
+        seen = chunked[:, :160, :160].where(False)
+        seen[:, 64:96, 64:96] = values[:, 64:96, 64:96]
+        with pytest.raises(ValueError, match=r"none in the tiles .* pass sigma"):
+            seen.kron.denoise(quality="fast").compute()
 
 
 def test_a_chunked_cube_is_never_whole_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.ndimage import distance_transform_edt
 
 from kronlearn import hyperspectral, images
+from kronlearn.images.noise import sigma_of_known
 
 __all__ = ["denoise_cube", "denoise_image", "inpaint_image", "noise_of_cube", "noise_of_image"]
 
@@ -53,10 +53,16 @@ def denoise_image(
     missing = _missing(values, nodata)
     if missing.all():
         return values
-    whole = _with_nearest(values, missing, channel_axis) if missing.any() else values
-    if missing.any() and sigma is None and parameters.get("noise", "gaussian") == "gaussian":
-        # What is filled in has no noise of its own.
-        sigma = np.nan_to_num(noise_of_image(values, channel_axis, nodata))
+    if missing.any():
+        spatial = tuple(range(values.ndim))
+        if channel_axis is not None:
+            spatial = tuple(np.delete(spatial, channel_axis))
+        # Nothing can be filled in where a whole channel is missing: it counts as known zeros.
+        empty = missing.all(axis=spatial, keepdims=True)
+        whole = np.where(empty, values.dtype.type(0), values)
+        parameters["mask"] = missing & ~empty
+    else:
+        whole = values
     result = images.denoise(whole, sigma, channel_axis=channel_axis, **parameters)
     return np.where(missing, values, result)
 
@@ -71,23 +77,9 @@ def noise_of_image(
     missing = _missing(values, nodata)
     if missing.all():
         return np.array(np.nan)
-    # Flat patches tell nothing of noise and are left out.
-    whole = np.where(missing, values[~missing].mean(), values) if missing.any() else values
-    return np.array(images.estimate_sigma(whole))
-
-
-def _with_nearest(
-    values: NDArray[Any], missing: NDArray[np.bool_], channel_axis: int | None
-) -> NDArray[Any]:
-    """An image in which what is missing is as the nearest of what is not; zero if all is."""
-    if channel_axis is not None:
-        planes, masks = (np.moveaxis(array, channel_axis, 0) for array in (values, missing))
-        filled = [_with_nearest(*pair, None) for pair in zip(planes, masks, strict=True)]
-        return np.stack(filled, channel_axis)
-    if missing.all():
-        return np.zeros_like(values)
-    nearest = distance_transform_edt(missing, return_distances=False, return_indices=True)
-    return values[tuple(nearest)]
+    if missing.any():
+        return np.array(sigma_of_known(values, missing))
+    return np.array(images.estimate_sigma(values))
 
 
 def inpaint_image(

@@ -27,7 +27,7 @@ from kronlearn.missing import (
 
 __all__ = ["KronAccessor"]
 
-_DECIDED_HERE = {"band_axis", "channel_axis", "dataset", "full", "nodata", "out"}
+_DECIDED_HERE = {"band_axis", "channel_axis", "dataset", "full", "mask", "nodata", "out"}
 
 
 @xr.register_dataarray_accessor("kron")

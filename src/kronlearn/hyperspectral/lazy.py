@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import reduce
 from itertools import accumulate, product
@@ -23,8 +22,9 @@ from kronlearn.io.cubes import Cube, open_cube
 
 __all__ = ["denoise_lazily", "estimate_noise_lazily"]
 
-# Tiles from which the noise is estimated, at most, and sums that one task adds up.
-_SURVEYED = 16
+# Rows, and columns, of tiles from which the noise is estimated, at most; and sums that one task
+# adds up.
+_SURVEYED = 4
 _SUMMANDS = 8
 
 
@@ -107,10 +107,15 @@ def _survey(cube: Any, nodata: float | int | None, with_noise: bool) -> Any:
     """The delayed survey of tiles all over the cube."""
     from dask.delayed import delayed
 
-    tiles = list(product(_parts(cube, 0), _parts(cube, 1)))
-    chosen = tiles[:: math.ceil(len(tiles) / _SURVEYED)]
+    tiles = product(_spread(_parts(cube, 0)), _spread(_parts(cube, 1)))
     survey = delayed(_survey_of)
-    return delayed(_middle)([survey(_Window(cube[tile]), nodata, with_noise) for tile in chosen])
+    return delayed(_middle)([survey(_Window(cube[tile]), nodata, with_noise) for tile in tiles])
+
+
+def _spread(parts: list[slice]) -> list[slice]:
+    """A few of them, evenly spaced from the first to the last."""
+    chosen = np.unique(np.linspace(0, len(parts) - 1, _SURVEYED).round().astype(int))
+    return [parts[i] for i in chosen]
 
 
 def _survey_of(window: _Window, nodata: float | int | None, with_noise: bool) -> _Survey:
@@ -146,6 +151,10 @@ def _subspace(
     """None if there are no data."""
     if not sums.n_pixels:
         return None
+    if given is None and np.isnan(survey.sigma).all():
+        raise ValueError(
+            "The cube has data, but none in the tiles that its noise is estimated from; pass sigma."
+        )
     sigma = survey.sigma if given is None else given
     with single_threaded_blas():
         return Subspace.of(sums.checked("The cube"), _used(survey), sigma)

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.cuda.arrays import in_memory
 from kronlearn.cuda.images import compile_ahead
-from kronlearn.cuda.pixels import Contents
 from kronlearn.engines.workers import Workers
 from kronlearn.images.dictionaries import spans_channels
 from kronlearn.images.estimation import Denoising
 from kronlearn.images.inpainting import inpaint, missing_pixels
-from kronlearn.images.noise import sigma_of_channel
+from kronlearn.images.noise import sigma_of_known
 from kronlearn.images.planes import as_image, image_array, returned
 from kronlearn.images.precision import is_map, map_of, precision_of
 from kronlearn.images.stabilisation import NOISES, denoise_stabilised
@@ -195,7 +194,9 @@ def denoise(
         missing = missing_pixels(holed, mask, channel_axis)
         joint = spans_channels(dictionary, holed, channel_axis is not None)
         if sigma is None and noise == "gaussian":
-            sigma = _sigma_of_known(holed, missing, joint or channel_axis is None)
+            found = [sigma_of_known(*pair) for pair in zip(holed, missing, strict=True)]
+            one = joint or channel_axis is None
+            sigma = math.sqrt(np.mean(np.square(found))) if one else found
         with log.stage("inpainting"):
             image = inpaint(image, mask, channel_axis=channel_axis, n_jobs=n_jobs, device=device)
     counted = noise != "gaussian" or noise_gain is not None
@@ -243,15 +244,3 @@ def denoise(
         log.seconds,
     )
     return denoised if full else denoised.image
-
-
-def _sigma_of_known(
-    channels: NDArray[Any], missing: NDArray[np.bool_], one: bool
-) -> float | list[float]:
-    """The noise of channels, or of all as one, from patches without a missing pixel."""
-    found = []
-    for channel, gone in zip(channels, missing, strict=True):
-        known = np.where(gone, np.nan, channel.astype(np.float64))
-        ends = float(np.nanmin(known)), float(np.nanmax(known))
-        found.append(sigma_of_channel(known, Contents(*ends, None)))
-    return math.sqrt(np.mean(np.square(found))) if one else found

@@ -17,7 +17,7 @@ from kronlearn.cuda.pixels import Contents, Pixels
 from kronlearn.images.patch_grid import PatchGrid
 from kronlearn.images.planes import contents_of, contiguous, image_array, knows, place_of
 
-__all__ = ["estimate_sigma", "means_and_variances", "sigma_of_channel"]
+__all__ = ["estimate_sigma", "means_and_variances", "sigma_of_channel", "sigma_of_known"]
 
 # Patches have about this many pixels, and about this many of them are looked at.
 _PATCH_PIXELS = 64
@@ -91,6 +91,12 @@ def sigma_of_channel(channel: NDArray[Any], contents: Contents, gpu: Gpu | None 
     # What rounding leaves of a constant is no noise.
     rounding = 1e-12 * max(abs(contents.low), abs(contents.high))
     return found if found > rounding else 0.0
+
+
+def sigma_of_known(channel: NDArray[Any], missing: NDArray[np.bool_]) -> float:
+    """The same of one channel's patches without a missing pixel; not all are missing."""
+    known = np.where(missing, np.nan, channel.astype(np.float64))
+    return sigma_of_channel(known, Contents(float(np.nanmin(known)), float(np.nanmax(known)), None))
 
 
 def _found_by_kernels(
