@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,8 +197,16 @@ def denoise(
             found = [sigma_of_known(*pair) for pair in zip(holed, missing, strict=True)]
             one = joint or channel_axis is None
             sigma = math.sqrt(np.mean(np.square(found))) if one else found
-        with log.stage("inpainting"):
-            image = inpaint(image, mask, channel_axis=channel_axis, n_jobs=n_jobs, device=device)
+        with log.stage("inpainting") as on_share:
+            image = inpaint(
+                image,
+                mask,
+                channel_axis=channel_axis,
+                random_state=random_state,
+                n_jobs=n_jobs,
+                device=device,
+                progress=_progress_of_inpainting(on_share),
+            )
     counted = noise != "gaussian" or noise_gain is not None
     uneven = not counted and is_map(sigma, channel_axis)
     # A map is prepared in the memory of the processor.
@@ -244,3 +252,11 @@ def denoise(
         log.seconds,
     )
     return denoised if full else denoised.image
+
+
+def _progress_of_inpainting(on_share: Callable[[float], None] | None) -> Progress | None:
+    """What tells of its stages as parts of one."""
+    if on_share is None:
+        return None
+    stages = ("coding", "learning", "similar patches")
+    return lambda name, share: on_share((stages.index(name) + share) / len(stages))
