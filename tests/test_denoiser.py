@@ -43,7 +43,22 @@ def test_options_that_do_not_exist_are_refused():
         TypeError, match="Denoiser has no option 'qualty'; it takes those of denoise: ch"
     ):
         kl.images.Denoiser(qualty="fast")
+    with pytest.raises(TypeError, match=r"pass sigma to the call: denoiser\(image, sigma\)"):
+        kl.images.Denoiser(sigma=20)
     with pytest.raises(TypeError, match="no option 'full'"):
         kl.images.Denoiser(full=True)
     with pytest.raises(ValueError, match="quality='slow' does not exist"):
         kl.images.Denoiser(quality="slow")(CLEAN, 20)
+
+
+def test_every_image_may_have_holes_of_its_own(rng):
+    image = CLEAN[:32, :32] + 20 * rng.standard_normal((32, 32), np.float32)
+    options = {"max_iter": 2, "quality": "fast"}
+    denoiser = kl.images.Denoiser(**options)
+    assert repr(denoiser) == "Denoiser(max_iter=2, quality='fast')"
+    for missing in (rng.random(image.shape) < 0.05, np.eye(32, dtype=bool)):
+        expected = kl.images.denoise(
+            image, 20, mask=missing, dictionary=denoiser.dictionary, **options
+        )
+        holes = np.where(missing, np.nan, image)
+        np.testing.assert_array_equal(denoiser(holes, 20, mask=missing), expected)

@@ -89,6 +89,18 @@ def test_weights_are_routed_through_a_pipeline(Y, copies):
         agree(pipeline.fit(rows, sample_weight=copies)[-1], expected)
 
 
+def test_a_number_is_the_weight_of_every_sample(Y):
+    agree(small().fit(Y, sample_weight=2), small().fit(Y))
+
+
+@pytest.mark.parametrize("scale", [1e-90, 1e-50, 1e80])
+def test_weights_that_single_precision_does_not_hold_are_refused(Y, copies, tmp_path, scale):
+    for given in (in_memory, in_a_file):
+        with pytest.raises(ValueError, match=r"sample_weight goes up to .* float32 does not hold"):
+            small().fit(given(Y.astype(np.float32), tmp_path), sample_weight=scale * copies)
+    agree(small().fit(Y, sample_weight=scale * copies), small().fit(Y, sample_weight=copies))
+
+
 @pytest.mark.parametrize(
     ("weights", "error", "words"),
     [

@@ -102,6 +102,20 @@ def test_maps_on_the_gpu_do_what_they_do_on_the_processor(on_gpu, rng):
     assert difference.mean() < 0.02
 
 
+@pytest.mark.parametrize("quality", ["default", "dictionary"])
+def test_pixels_to_ignore_may_have_any_noise(rng, quality):
+    clean = CLEAN[:48, :48]
+    image = clean + rng.normal(0, 10, clean.shape)
+    image[10:20, 10:20] += 1000
+    found = []
+    for ignored in (1e5, 1e10, 1e20):
+        deviations = np.full(clean.shape, 10.0)
+        deviations[10:20, 10:20] = ignored
+        found.append(denoise(image, deviations, quality=quality, max_iter=2))
+    np.testing.assert_allclose(found[1:], [found[0]] * 2, atol=1)
+    np.testing.assert_array_equal(found[1], found[2])
+
+
 def test_noisy_pixels_are_moved_to_the_estimate_until_their_noise_is_that_around(rng):
     precise = np.ones((1, 20, 20), np.float32)
     precise[0, 10, 10] = 1e-4
@@ -117,7 +131,7 @@ def test_noisy_pixels_are_moved_to_the_estimate_until_their_noise_is_that_around
     ("options", "text"),
     [
         ({"sigma": np.ones((3, 4))}, r"sigma has shape \(3, 4\); .* image's shape, \(20, 20\)"),
-        ({"sigma": np.zeros((20, 20))}, "sigma, a map, has numbers that are not positive"),
+        ({"sigma": np.zeros((20, 20))}, "sigma has values that are not positive"),
         ({"sigma": np.ones((20, 20)), "method": "exchange"}, "does not weigh pixels"),
         ({"mask": np.ones((20, 20), bool)}, "Every pixel of the image"),
         ({"mask": np.ones((20, 3), bool)}, r"mask has shape \(20, 3\); it must have"),
@@ -160,6 +174,19 @@ def test_a_map_says_nothing_about_missing_pixels(rng):
     missing = rng.random(CLEAN.shape) < 0.05
     image[missing] = deviations[missing] = np.nan
     assert error(denoise(image, deviations, mask=missing), CLEAN) < 12
+
+
+def test_filling_in_tells_of_its_progress_and_can_be_stopped(rng):
+    image, told = CLEAN[:32, :32] + rng.normal(0, 10, (32, 32)), []
+
+    def progress(name, share):
+        told.append(share)
+        if 0.4 < share < 1:
+            raise ZeroDivisionError(name)
+
+    with pytest.raises(ZeroDivisionError, match="inpainting"):
+        denoise(image, 10, mask=np.eye(32, dtype=bool), progress=progress)
+    assert told == sorted(told)
 
 
 # Strong noise

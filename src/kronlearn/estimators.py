@@ -167,7 +167,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             xarray, or the path of a file that holds an array.
         y : None
             Ignored.
-        sample_weight : array of shape (N,), optional
+        sample_weight : float or array of shape (N,), optional
             How much each sample counts: nonnegative numbers w, and ``Σ w ‖y − ŷ‖²`` is lowered. A
             whole number means as many copies of a sample. The recorded RMSE is weighted; nonzeros,
             which learning with ``tol`` lowers, are counted without weights. Samples in memory are
@@ -208,7 +208,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             The batch; whatever ``fit`` takes.
         y : None
             Ignored.
-        sample_weight : array of shape (N,), optional
+        sample_weight : float or array of shape (N,), optional
             How much each sample counts, relative to all samples of all batches.
 
         Returns
@@ -252,7 +252,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             The samples; whatever ``fit`` takes.
         y : None
             Ignored.
-        sample_weight : array of shape (N,), optional
+        sample_weight : float or array of shape (N,), optional
             How much each sample counts in the mean.
 
         Returns

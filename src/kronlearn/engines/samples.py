@@ -71,7 +71,7 @@ def weighted(source: Source, weights: ArrayLike | None) -> Source:
     """
     if weights is None:
         return source
-    roots = np.sqrt(_checked_weights(weights, len(source), source.name))
+    roots = np.sqrt(_checked_weights(weights, source))
     array = source.array if isinstance(source, ArraySource) and source.in_memory else None
     array = dask_array(source) if array is None else array
     if array is None:
@@ -104,18 +104,27 @@ class _Scaled(Source):
         return self.source.step(multiple_of)
 
 
-def _checked_weights(weights: ArrayLike, n_samples: int, name: str) -> NDArray[np.float64]:
+def _checked_weights(weights: ArrayLike, source: Source) -> NDArray[np.float64]:
     """The weights, one for each sample, once they make sense."""
-    array = np.asarray(weights)
+    array, n_samples = np.asarray(weights), len(source)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"sample_weight has dtype {array.dtype}; pass nonnegative numbers.")
+    if array.ndim == 0:
+        array = np.full(n_samples, array)
     if array.shape != (n_samples,):
         raise ValueError(
-            f"sample_weight has shape {array.shape}; {name} has {n_samples} samples, pass one "
-            f"weight for each of them, an array of shape ({n_samples},)."
+            f"sample_weight has shape {array.shape}; {source.name} has {n_samples} samples, pass "
+            f"one weight for each of them, an array of shape ({n_samples},)."
         )
     if not (np.isfinite(array) & (array >= 0)).all():
         raise ValueError("sample_weight must be finite and not negative.")
     if not array.any():
         raise ValueError("sample_weight is zero for all samples; give at least one a weight.")
+    # Samples are squared in their own dtype: it has to hold the weights, not only their roots.
+    limits = np.finfo(source.dtype)
+    if not limits.tiny <= array.max() <= limits.max:
+        raise ValueError(
+            f"sample_weight goes up to {array.max():g}, which {source.dtype} does not hold; "
+            "multiply all weights by a number that makes the largest about 1."
+        )
     return array.astype(np.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -196,8 +196,16 @@ def denoise(
         joint = spans_channels(dictionary, holed, channel_axis is not None)
         if sigma is None and noise == "gaussian":
             sigma = _sigma_of_known(holed, missing, joint or channel_axis is None)
-        with log.stage("inpainting"):
-            image = inpaint(image, mask, channel_axis=channel_axis, n_jobs=n_jobs, device=device)
+        with log.stage("inpainting") as on_share:
+            image = inpaint(
+                image,
+                mask,
+                channel_axis=channel_axis,
+                random_state=random_state,
+                n_jobs=n_jobs,
+                device=device,
+                progress=_progress_of_inpainting(on_share),
+            )
     counted = noise != "gaussian" or noise_gain is not None
     uneven = not counted and is_map(sigma, channel_axis)
     # A map is prepared in the memory of the processor.
@@ -243,6 +251,14 @@ def denoise(
         log.seconds,
     )
     return denoised if full else denoised.image
+
+
+def _progress_of_inpainting(on_share: Callable[[float], None] | None) -> Progress | None:
+    """What tells of its stages as parts of one."""
+    if on_share is None:
+        return None
+    stages = ("coding", "learning", "similar patches")
+    return lambda name, share: on_share((stages.index(name) + share) / len(stages))
 
 
 def _sigma_of_known(

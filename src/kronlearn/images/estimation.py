@@ -1,4 +1,4 @@
-"""Noise that is white, or differs from pixel to pixel, taken off channels of an image."""
+"""Removal of noise that is white or varies from pixel to pixel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["Denoising"]
 # Patches have about this many pixels; where the noise exceeds this share of the contrast, more.
 _PATCH_PIXELS, _LARGE_PATCH_PIXELS = 64, 256
 _NOISY = 0.75
-# How well an image of half the size is denoised where noise exceeds the contrast.
+# Quality used for the half-size image when noise exceeds the contrast.
 _COARSER = {"fast": "fast", "default": "fast", "best": "default"}
 # Numbers that are learned from: 10,000 patches of 64, 2,500 of 256.
 _NUMBERS_LEARNED_FROM = 640_000
@@ -46,7 +46,7 @@ _QUALITIES = (*EFFORTS, "dictionary")
 
 @dataclass
 class Denoising:
-    """Denoises channels (C, *spatial) as it was asked for; then has what was learned and chosen."""
+    """Denoises channels (C, *spatial) with the given options; keeps what was learned and chosen."""
 
     log: Stages
     workers: Workers

@@ -28,6 +28,8 @@ Planes = NDArray[np.float32]
 
 # The precision of a pixel is compared with the mean over so many pixels along each axis.
 _AROUND = 9
+# Precision below this share of the largest is lost in single precision, and counts as this share.
+_LEAST = 1e-8
 
 
 def is_map(sigma: Any, channel_axis: int | None) -> bool:
@@ -43,10 +45,11 @@ def precision_of(
 
     ``joint`` asks for the same for all channels.
     """
-    precision = 1 / np.square(deviations)
     axes = tuple(range(0 if joint else 1, deviations.ndim))
+    least = np.min(deviations, axis=axes, keepdims=True)
+    precision = np.maximum(np.square(least / deviations), _LEAST)
     mean = np.mean(precision, axis=axes, keepdims=True)
-    return precision / mean, (1 / np.sqrt(mean.reshape(-1))).tolist()
+    return precision / mean, (least / np.sqrt(mean)).reshape(-1).tolist()
 
 
 def map_of(
@@ -73,7 +76,7 @@ def map_of(
     if missing is not None:
         given[missing] = np.median(given[~missing])
     if not (np.isfinite(given).all() and (given > 0).all()):
-        raise ValueError("sigma, a map, has numbers that are not positive and finite.")
+        raise ValueError("sigma has values that are not positive and finite.")
     return given
 
 
@@ -84,7 +87,10 @@ def of_planes(precision: NDArray[np.float64], basis: NDArray[np.float64]) -> Pla
 
 
 def coarser(planes: Planes, precision: Planes, axes: list[int]) -> tuple[Planes, Planes]:
-    """Weighted means over blocks, in units of what noise equals leave, and their precision."""
+    """Weighted means over blocks, and their precision.
+
+    Means are scaled so that uniform noise keeps its variance.
+    """
     sums, totals = sums_over_blocks(planes * precision, axes), sums_over_blocks(precision, axes)
     n_summed = np.float32(2 ** len(axes))
     return sums / totals * np.sqrt(n_summed), totals / n_summed

@@ -156,7 +156,7 @@ def denoise_stabilised(
 ) -> tuple[NDArray[Any], list[float], list[float]]:
     """Channels (C, *spatial) without noise of this kind, and their noise: sigmas, gains of counts.
 
-    Gains are empty if the noise is not that of counts, and so are sigmas if there is no noise.
+    Gains are empty unless the noise is that of counts; sigmas are zero if there is no noise.
     """
     gpu = work.workers.gpu
     lows = [contents.low for contents in contents_of(channels, gpu)]
