@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.signal import correlate, fftconvolve
+from sklearn.exceptions import ConvergenceWarning
 
 import reference
-from kronlearn import use_instruction_set
+from kronlearn import load_dictionary, use_instruction_set
 from kronlearn.convolutional import (
     ConvolutionalDictionary,
     SeparableConvolutionalLearning,
@@ -18,7 +19,7 @@ from kronlearn.convolutional import (
 )
 from kronlearn.convolutional import filters as parts
 from kronlearn.convolutional.canvas import canvases_of, no_codes
-from kronlearn.convolutional.coding import Coder
+from kronlearn.convolutional.coding import MapCoder
 from kronlearn.convolutional.updates import Coded, updated
 from kronlearn.core.instruction_sets import instruction_sets
 
@@ -171,7 +172,7 @@ def test_steps_of_the_filters_lower_the_error_of_fixed_codes(structure, rng):
     image = rng.standard_normal((40, 50))
     d = dictionary_of(structure, (5, 5), rng)
     (canvas,) = canvases_of(image, None, d.filter_shape, None, False)
-    images = [Coded(canvas, *Coder(d, 1.0, 0.1, 1).code(canvas, no_codes(), 5))]
+    images = [Coded(canvas, *MapCoder(d, 1.0, 0.1, 1).code(canvas, no_codes(), 5))]
     errors = [images[0].error]
     for _ in range(3):
         d = updated(d, images, 1, 1)
@@ -246,7 +247,7 @@ def test_partial_fit_takes_images_that_suit_the_filters_only(rng):
     ):
         with pytest.raises(ValueError, match=text):
             model.partial_fit(other, **options)
-    with pytest.raises(ValueError, match="filters there are have"):
+    with pytest.raises(ValueError, match="go on from are of"):
         model.set_params(filter_shape=(5, 5)).partial_fit(image, channel_axis=2)
     with pytest.raises(ValueError, match="mask has shape"):
         model.set_params(filter_shape=(4, 4)).transform(
@@ -282,11 +283,20 @@ def test_progress_goes_up_and_may_stop_the_work(rng):
         convolutional_code(image, d, penalty=1.0, progress=stop)
 
 
+def test_a_warning_tells_if_codes_are_not_as_exact_as_asked(rng, monkeypatch):
+    monkeypatch.setattr("kronlearn.convolutional.coding._MOST_ROUNDS", 1)
+    d = dictionary_of("kronecker", (5, 5), rng)
+    with pytest.warns(ConvergenceWarning, match=r"after 1 rounds, not tol=0.001"):
+        convolutional_code(rng.standard_normal((90, 90)), d, penalty=0.5, tol=0.001)
+
+
 def test_dictionaries_are_saved_and_compared(tmp_path, rng):
     for structure in STRUCTURES:
         d = dictionary_of(structure, (3, 4), rng, has_channels=True)
         d.save(tmp_path / "d.safetensors")
         assert ConvolutionalDictionary.load(tmp_path / "d.safetensors") == d
+        with pytest.raises(ValueError, match=r"read it with ConvolutionalDictionary\.load"):
+            load_dictionary(tmp_path / "d.safetensors")
     assert d != dictionary_of("dense", (3, 4), rng, has_channels=True)
 
 
@@ -315,7 +325,7 @@ GOOD = np.ones((12, 12))
         (GOOD, {"tol": 0}, "tol=0 is not between"),
         (GOOD, {"mask": np.ones((12, 12))}, "pass booleans"),
         (GOOD, {"mask": np.ones((12, 11), bool)}, "mask has shape"),
-        (GOOD, {"mask": np.ones((12, 12), bool)}, "hides every pixel"),
+        (GOOD, {"mask": np.ones((12, 12), bool)}, "hides all"),
         ([GOOD, GOOD], {"mask": GOOD > 0}, "Pass a list of 2 masks"),
         (GOOD, {"channel_axis": 0}, "have no channels; leave it out"),
         (1e39 * GOOD, {}, "too large for single precision"),

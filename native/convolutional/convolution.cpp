@@ -382,7 +382,7 @@ bool run(ConvolutionalCoding& coding) {
   const auto colours = state.tiles.colours();
   // A tile is visited again while it or a neighbour is not at its optimum.
   std::vector<uint8_t> due(tiles.count(), 1);
-  for (coding.rounds = 0; coding.rounds < coding.max_rounds;) {
+  for (int round = 0; round < coding.max_rounds; ++round) {
     const double settled = double(std::count(due.begin(), due.end(), 0)) / double(due.size());
     // A colour may take less time than the schedule waits before it asks.
     if (coding.cancelled && coding.cancelled(settled)) return false;
@@ -395,7 +395,6 @@ bool run(ConvolutionalCoding& coding) {
       if (!run_blocks<ConvolutionCoder>(coding, int64_t(visited.size()), cancelled, state, visited))
         return false;
     }
-    ++coding.rounds;
     std::fill(due.begin(), due.end(), 0);
     coding.violation = *std::max_element(state.violations.begin(), state.violations.end());
     if (coding.violation <= coding.tolerance) break;

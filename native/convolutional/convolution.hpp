@@ -61,7 +61,6 @@ struct ConvolutionalCoding : Convolution {
   int max_rounds;   // over all tiles
   ConvolutionalCodes codes;
   float violation = 0;  // relative to the penalty: the largest in the last round
-  int rounds = 0;
 };
 
 // Lowers ½ Σ w (y − Σ x d)² + penalty · Σ |x|. False if it was cancelled; codes mean nothing then.

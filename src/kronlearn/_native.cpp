@@ -350,7 +350,7 @@ kronlearn::Filters make_filters(Array<const float> numbers, const Stages& stages
 // Coefficients as (positions, atoms, values).
 using Codes = std::tuple<Array<const int64_t>, Array<const int32_t>, Array<const float>>;
 
-// The parts that all work with convolutions shares; `image` has as many axes as filters.
+// What everything that works with convolutions needs; `image` has as many axes as a filter.
 template <class T>
 kronlearn::ConvolutionalCodes prepare(kronlearn::Convolution& convolution,
                                       const kronlearn::Filters& filters,
@@ -396,8 +396,7 @@ nb::tuple code_convolutional(Array<float> residual, Optional<const float> weight
   const size_t count = coding.codes.values.size();
   return nb::make_tuple(own_array(std::move(coding.codes.positions), {count}),
                         own_array(std::move(coding.codes.atoms), {count}),
-                        own_array(std::move(coding.codes.values), {count}), coding.violation,
-                        coding.rounds);
+                        own_array(std::move(coding.codes.values), {count}), coding.violation);
 }
 
 void synthesize_convolutional(Array<float> image, Array<const float> filters, const Stages& stages,

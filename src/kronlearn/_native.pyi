@@ -103,8 +103,8 @@ def code_convolutional(
     threads: int = 1,
     progress: Callable[[float], object] | None = None,
     instruction_set: str = "",
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32], float, int]:
-    """Positions, filters and values, the largest violation relative to the penalty, and rounds.
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32], float]:
+    """Positions, filters and values, and the largest violation relative to the penalty.
 
     ``residual`` is that of the given codes, and becomes that of those found.
     """

@@ -149,7 +149,7 @@ def _canvas(
             "are then unknown."
         )
     if not known.any():
-        raise ValueError(f"The mask hides every pixel: {name}.")
+        raise ValueError(f"{name} has no known pixel: its mask hides all.")
     around = [(length - 1, length - 1) for length in filter_shape]
     if channel_axis is not None:
         around[0] = 0, 0

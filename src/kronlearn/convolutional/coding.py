@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
+from sklearn.exceptions import ConvergenceWarning
 
 from kronlearn import _native
 from kronlearn.convolutional.canvas import (
@@ -23,6 +25,7 @@ from kronlearn.convolutional.canvas import (
 from kronlearn.convolutional.filters import ConvolutionalDictionary
 from kronlearn.core.instruction_sets import instruction_set
 from kronlearn.engines.threads import resolve_n_jobs
+from kronlearn.images.stages import part_of
 
 __all__ = ["SparseMaps", "convolutional_code", "largest_penalty", "reconstruct"]
 
@@ -86,7 +89,7 @@ def convolutional_code(
     channel_axis: int | None = None,
     tol: float = 0.03,
     n_jobs: int | None = None,
-    progress: Callable[[float], object] | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Any:
     """Code images as sums of shifted filters: ``y ≈ Σ_m d_m ∗ x_m`` with sparse maps ``x_m``.
 
@@ -151,8 +154,8 @@ def convolutional_code(
     found = []
     for number, canvas in enumerate(canvases):
         scale = scale_of([canvas])
-        coder = Coder(dictionary, penalty / scale, tol, n_threads)
-        tell = None if progress is None else _part(progress, number, len(canvases))
+        coder = MapCoder(dictionary, penalty / scale, tol, n_threads)
+        tell = part_of(progress, number, len(canvases))
         codes, _ = coder.code(canvas.in_units(scale), no_codes(), _MOST_ROUNDS, tell)
         map_shape = canvas.map_shape(dictionary.filter_shape)
         found.append(_maps(codes, dictionary.n_filters, map_shape, scale))
@@ -256,7 +259,7 @@ def reconstruct(
 
 
 @dataclass(frozen=True)
-class Coder:
+class MapCoder:
     """How canvases are coded: with which filters, penalty, tolerance and threads."""
 
     dictionary: ConvolutionalDictionary
@@ -269,11 +272,11 @@ class Coder:
         canvas: Canvas,
         start: Codes,
         max_rounds: int,
-        progress: Callable[[float], object] | None = None,
+        progress: Callable[[float], None] | None = None,
     ) -> tuple[Codes, NDArray[np.float32]]:
         """The codes that follow from given ones after some rounds, and what they leave."""
         residual = canvas.residual(start, self.dictionary, self.n_threads)
-        positions, filters, values, _, _ = _native.code_convolutional(
+        positions, filters, values, violation = _native.code_convolutional(
             residual,
             canvas.weights,
             self.dictionary.filters.astype(np.float32),
@@ -286,6 +289,13 @@ class Coder:
             progress,
             instruction_set(),
         )
+        if violation > self.tol and max_rounds >= _MOST_ROUNDS:
+            warnings.warn(
+                f"Codes are {violation:.2g} times the penalty from optimal after {max_rounds} "
+                f"rounds, not tol={self.tol:g}; some filters are nearly equal.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
         return (positions, filters, values), residual
 
 
@@ -317,9 +327,3 @@ def _codes(maps: SparseMaps) -> Codes:
     entries = maps.matrix.tocoo()
     filters, positions = entries.coords
     return positions.astype(np.int64), filters.astype(np.int32), entries.data.astype(np.float32)
-
-
-def _part(
-    progress: Callable[[float], object], number: int, count: int
-) -> Callable[[float], object]:
-    return lambda share: progress((number + share) / count)

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from kronlearn.convolutional.canvas import Canvas, canvases_of, no_codes, scale_of
 from kronlearn.convolutional.coding import (
-    Coder,
+    MapCoder,
     check_penalty,
     convolutional_code,
     reconstruct,
@@ -318,7 +318,9 @@ class SeparableConvolutionalLearning(BaseEstimator):
         if known is not None:
             spatial = known.filter_shape[int(known.has_channels) :]
             if spatial != shape:
-                raise ValueError(f"filter_shape={shape}, but the filters there are have {spatial}.")
+                raise ValueError(
+                    f"filter_shape={shape}, but the filters to go on from are of {spatial}."
+                )
             shape, has_channels = known.filter_shape, known.has_channels
         elif has_channels := channel_axis is not None:
             first = X[0] if isinstance(X, (list, tuple)) and len(X) else X
@@ -389,7 +391,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
     def _iterate(self, images: list[Coded], scale: float, rounds: int, share: float) -> list[Coded]:
         """Code the images from the codes they have, note how good that is, and move the filters."""
         start, n_threads = time.perf_counter(), resolve_n_jobs(self.n_jobs)
-        coder = Coder(self.dictionary_, self.penalty / scale, _TOLERANCE, n_threads)
+        coder = MapCoder(self.dictionary_, self.penalty / scale, _TOLERANCE, n_threads)
         images = [
             Coded(image.canvas, *coder.code(image.canvas, image.codes, rounds)) for image in images
         ]

@@ -238,7 +238,8 @@ def _info(path: PathLike, text: str | None, kind: str) -> dict[str, Any]:
     if type(version) is not int or found_kind not in KINDS or not isinstance(info, dict):
         raise _error(path, "is damaged: its header lacks a version, a kind or info")
     if found_kind != kind:
-        raise _error(path, f"is a {found_kind}, not a {kind}")
+        cure = "; read it with ConvolutionalDictionary.load" if "conv" in found_kind else ""
+        raise _error(path, f"is a {found_kind}, not a {kind}{cure}")
     return info
 
 

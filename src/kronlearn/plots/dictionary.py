@@ -13,10 +13,10 @@ from kronlearn.plots.axes import given_or_new
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["GAP_COLOR", "DictionaryDisplay", "scaled_to_one", "tiled"]
+__all__ = ["DictionaryDisplay", "draw_mosaic", "scaled_to_one", "tiled"]
 
-#: Apart from every grey, so that white and black tiles keep their edges.
-GAP_COLOR = "#5b8db8"
+# Apart from every grey, so that white and black tiles keep their edges.
+_GAP_COLOR = "#5b8db8"
 
 
 class DictionaryDisplay:
@@ -112,22 +112,11 @@ class DictionaryDisplay:
         >>> display.figure_ is display.ax_.figure
         True
         """
-        from matplotlib import colormaps
-
-        canvas = self.mosaic()
-        rows, columns = canvas.shape
-        # The title needs some room above the picture.
-        size = 6.4, float(np.clip(6.4 * rows / columns, 1, 12)) + 0.6
-        (ax,) = given_or_new(None if ax is None else [ax], 1, size)
-        ax.set_axis_off()
-        colors = colormaps[cmap].with_extremes(bad=GAP_COLOR)
-        ax.imshow(canvas, cmap=colors, vmin=-1, vmax=1)
         d = self.dictionary
         patch, atoms = (" × ".join(map(str, sizes)) for sizes in (d.patch_shape, d.n_atoms))
         terms = f", {d.n_terms} terms" if d.n_terms > 1 else ""
-        ax.set_title(f"{patch} patches, {atoms} atoms{terms}", fontsize="medium")
-        self.ax_ = ax
-        self.figure_ = ax.figure
+        self.ax_ = draw_mosaic(self.mosaic(), f"{patch} patches, {atoms} atoms{terms}", ax, cmap)
+        self.figure_ = self.ax_.figure
         return self
 
     def mosaic(self) -> NDArray[Any]:
@@ -165,6 +154,20 @@ class DictionaryDisplay:
         canvas[bars[0], column:] = _with_gaps(top.T)
         canvas[bars[0], bars[1]] = 0
         return canvas
+
+
+def draw_mosaic(canvas: NDArray[Any], title: str, ax: Axes | None, cmap: str) -> Axes:
+    """Draw a picture with values in [-1, 1], NaN in gaps, and return its axes."""
+    from matplotlib import colormaps
+
+    rows, columns = canvas.shape
+    # The title needs some room above the picture.
+    size = 6.4, float(np.clip(6.4 * rows / columns, 1, 12)) + 0.6
+    (ax,) = given_or_new(None if ax is None else [ax], 1, size)
+    ax.set_axis_off()
+    ax.imshow(canvas, cmap=colormaps[cmap].with_extremes(bad=_GAP_COLOR), vmin=-1, vmax=1)
+    ax.set_title(title, fontsize="medium")
+    return ax
 
 
 def _side_by_side(stacks: list[NDArray[Any]]) -> NDArray[Any]:

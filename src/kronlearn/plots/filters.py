@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.convolutional import ConvolutionalDictionary
-from kronlearn.plots.axes import given_or_new
-from kronlearn.plots.dictionary import GAP_COLOR, scaled_to_one, tiled
+from kronlearn.plots.dictionary import draw_mosaic, scaled_to_one, tiled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,17 +103,11 @@ class FiltersDisplay:
         --------
         See :class:`FiltersDisplay`.
         """
-        from matplotlib import colormaps
-
-        canvas = self.mosaic()
-        height = float(np.clip(6.4 * canvas.shape[0] / canvas.shape[1], 1, 12)) + 0.6
-        (ax,) = given_or_new(None if ax is None else [ax], 1, (6.4, height))
-        ax.set_axis_off()
-        ax.imshow(canvas, cmap=colormaps[cmap].with_extremes(bad=GAP_COLOR), vmin=-1, vmax=1)
         d = self.dictionary
         shape = " × ".join(map(str, d.filter_shape))
-        ax.set_title(f"{d.n_filters} {d.structure} filters of {shape}", fontsize="medium")
-        self.ax_, self.figure_ = ax, ax.figure
+        title = f"{d.n_filters} {d.structure} filters of {shape}"
+        self.ax_ = draw_mosaic(self.mosaic(), title, ax, cmap)
+        self.figure_ = self.ax_.figure
         return self
 
     def mosaic(self) -> NDArray[Any]:
