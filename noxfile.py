@@ -29,11 +29,7 @@ def test(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """Check style, types, layers and the format of C++."""
     session.install("-e", ".", *group("lint"))
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
-    session.run("mypy")
-    session.run("lint-imports")
-    session.run("pre-commit", "run", "clang-format", "--all-files")
+    session.run("pre-commit", "run", "--all-files")
 
 
 @nox.session(default=False)
