@@ -73,7 +73,7 @@ def free_memory(xp: Any) -> int:
 
 
 def _available_memory(xp: Any) -> int:
-    """Bytes that CuPy, ``xp``, can have without a limit: what the GPU has left, or what its allocator holds.
+    """The same without a limit: what the GPU has left, or what its allocator holds.
 
     A pool of CuPy knows what it holds and nobody uses. One of another library, RMM for example, may
     hold all of the GPU's memory and does not tell. It is asked for arrays that are larger than what
