@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from kronlearn import _native
 from kronlearn.core.coder import native_dictionary
 from kronlearn.core.init import dct_factor
 from kronlearn.cuda.groups import filter_groups_on
-from kronlearn.cuda.images import GpuImages
+from kronlearn.cuda.images import code_image_on
 from kronlearn.images.aggregation import energies_of_patches
 from test_image_passes import (
     CODINGS,
@@ -62,8 +63,8 @@ def coded(
     if on_gpu:
         image = put_on(gpu, image)
         known = None if known is None else put_on(gpu, known)
-    images = GpuImages(gpu, factors, memory)
-    return gpu.download(images.code_average(image, axes, *settings, known=known, **options))
+    options |= {"known": known, "memory": memory}
+    return gpu.download(code_image_on(gpu, factors, image, axes, *settings, **options))
 
 
 def divided(numerator: Any, denominator: Any) -> Any:
@@ -308,18 +309,18 @@ def test_errors_are_those_of_the_processor(gpu, axes, options, message):
     with pytest.raises(ValueError, match=message):
         _native.code_image(native, image, image.copy(), image.copy(), axes, **settings)
     with pytest.raises(ValueError, match=message):
-        GpuImages(gpu, factors).code_average(image, axes, **settings)
+        code_image_on(gpu, factors, image, axes, **settings)
 
 
 def test_what_a_gpu_cannot_do_is_said(gpu):
-    images = GpuImages(gpu, [np.eye(1)])
+    coded_on = partial(code_image_on, gpu, [np.eye(1)])
     image = np.zeros((1,) * 17, np.float32)
     with pytest.raises(ValueError, match="at most 16 axes, not 17"):
-        images.code_average(image, [(1, 1, 1, 0)] * 17, "omp", 1, -1.0)
+        coded_on(image, [(1, 1, 1, 0)] * 17, "omp", 1, -1.0)
     with pytest.raises(ValueError, match='method="exchange" runs on the processor only'):
-        images.code_average(np.zeros(4, np.float32), [(4, 1, 1, 0)], "exchange", 1, -1.0)
+        coded_on(np.zeros(4, np.float32), [(4, 1, 1, 0)], "exchange", 1, -1.0)
     with pytest.raises(TypeError, match="image must be C-contiguous float32; it is float64"):
-        images.code_average(np.zeros(4), [(4, 1, 1, 0)], "omp", 1, -1.0)
+        coded_on(np.zeros(4), [(4, 1, 1, 0)], "omp", 1, -1.0)
 
 
 # Whole methods
