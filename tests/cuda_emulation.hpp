@@ -209,17 +209,14 @@ struct Fiber {
   ucontext_t start;
   jmp_buf place;
   std::unique_ptr<char[]> stack{new char[kStack]};
-  Index indices[4];
+  Index thread;
   int side = 0, group = 0;
   std::vector<Copy> copies;
   bool done = false;
 
   // What belongs to the fiber takes the place of what belongs to another, or leaves it.
   void exchange() {
-    std::swap(indices[0], threadIdx);
-    std::swap(indices[1], blockIdx);
-    std::swap(indices[2], blockDim);
-    std::swap(indices[3], gridDim);
+    std::swap(thread, threadIdx);
     std::swap(side, emulation::side);
     std::swap(group, emulation::group);
     copies.swap(emulation::copies);

@@ -10,7 +10,7 @@ import pytest
 
 import kronlearn as kl
 import reference
-from emulated_gpu import OnEmulatedGpu
+from emulated_gpu import COMPILER, OnEmulatedGpu, WarpGpu
 from kronlearn import _native
 from kronlearn.core.coder import native_dictionary
 from kronlearn.core.init import dct_factor
@@ -200,6 +200,46 @@ def test_images_of_single_precision_are_coded_in_double_where_they_need_it(gpu, 
         settings = ((image * scale).astype(np.float32), factors, axes, "ols", 8, tol)
         found, wanted = coded(gpu, *settings), coded(None, *settings)
         assert np.quantile(np.abs(found - wanted), 0.9) <= 1e-4 * np.abs(wanted).max()
+
+
+# Teams of 32 threads, as a GPU has them
+
+
+@pytest.fixture(scope="module")
+def warps() -> Any:
+    if COMPILER is None:
+        pytest.skip("no C++ compiler is at hand")
+    return WarpGpu()
+
+
+@pytest.mark.parametrize("method", [*METHODS, "known"])
+def test_teams_of_many_threads_code_as_one_does(warps, rng, method):
+    image = rng.standard_normal((7, 9)).astype(np.float32)
+    factors = reference.random_factors(rng, (5, 7), (6, 8))
+    known = None
+    if method == "threshold":
+        factors = reference.orthonormal_factors(rng, (5, 7))
+    if method == "known":
+        known, method = (rng.random(image.shape) < 0.8).astype(np.float32), "ols"
+    settings = (image, factors, axes_of(image.shape, (5, 7), (1, 2)), method, 3, 1.5)
+    found = coded(warps, *settings, known=known)
+    assert_same_average(found, coded(None, *settings, known=known))
+
+
+@pytest.mark.parametrize(("method", "tol"), [("omp", 4.0), ("ols", -1.0), ("ols", 1e-3)])
+@pytest.mark.parametrize("n", [8, 16])
+def test_teams_of_many_threads_code_the_usual_shapes(warps, rng, n, method, tol):
+    image = np.cumsum(rng.standard_normal((10, 11)), axis=0).astype(np.float32)
+    factors = reference.random_factors(rng, (8, 8), (n, n))
+    settings = (image, factors, axes_of(image.shape, (8, 8), (1, 1)), method, 9, tol)
+    assert_same_average(coded(warps, *settings), coded(None, *settings))
+
+
+def test_teams_whose_scratch_is_in_the_memory_of_the_gpu(warps, rng):
+    image = rng.standard_normal((20, 21)).astype(np.float32)
+    factors = reference.random_factors(rng, (20, 20), (21, 21))
+    settings = (image, factors, axes_of(image.shape, (20, 20), (1, 1)), "omp", 3, -1.0)
+    assert_same_average(coded(warps, *settings), coded(None, *settings))
 
 
 # Groups of similar patches

@@ -49,12 +49,6 @@ def test_all_of_denoising_happens_on_the_gpu(on_gpu, rng, shape, axis):
     assert error == pytest.approx(wanted, rel=0.05)
 
 
-def test_noise_is_estimated_where_the_image_is(on_gpu, rng):
-    image = picture((70, 64)) + rng.normal(0, 5, (70, 64))
-    found = kl.images.estimate_sigma(on_gpu.upload(image))
-    assert found == pytest.approx(kl.images.estimate_sigma(image), rel=1e-6)
-
-
 def test_images_on_the_gpu_are_inpainted(on_gpu, rng):
     image = picture((30, 26))
     missing = rng.random(image.shape) < 0.3

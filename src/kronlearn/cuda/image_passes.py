@@ -12,9 +12,17 @@ from numpy.typing import NDArray
 
 from kronlearn.cuda.device import Gpu, c_type, defined
 from kronlearn.cuda.memory import current_limit
-from kronlearn.cuda.slabs import GRID, Grid, PlacedArray, places_on, pointers, sums_instead
+from kronlearn.cuda.slabs import (
+    GRID,
+    Grid,
+    PlacedArray,
+    grid_struct,
+    places_on,
+    pointers,
+    sums_instead,
+)
 from kronlearn.cuda.tables import SHAPE, gpu_tables
-from kronlearn.cuda.tasks import METHODS
+from kronlearn.cuda.tasks import METHODS, struct
 
 __all__ = ["CodingPass", "Tell", "coding_options"]
 
@@ -53,8 +61,8 @@ def coding_options(
 @lru_cache(256)
 def _scratch(gpu: Gpu, options: tuple[str, ...], shape: bytes, width: int) -> tuple[int, bool]:
     """Numbers that a team needs for itself, and whether the memory of the GPU has to have them."""
-    task, numbers = np.zeros((), _CODING), gpu.xp.zeros(2, np.int64)
-    task["shape"], task["width"] = np.frombuffer(shape, SHAPE)[0], width
+    task = struct(_CODING, shape=np.frombuffer(shape, SHAPE)[0], width=width)
+    numbers = gpu.xp.zeros(2, np.int64)
     gpu.launch("code_patches.cu", "count_scratch", 1, task, numbers, options=options)
     size, far = gpu.download(numbers).tolist()
     return size, bool(far)
@@ -127,10 +135,7 @@ class CodingPass:
     def run(self, memory: int | None, progress: Tell) -> None:
         """Go through all patches, some at a time."""
         xp = self.gpu.xp
-        task = np.zeros((), _CODING)
-        task["shape"] = self.tables.shape
-        for name, value in self.settings.items():
-            task[name] = value
+        task = struct(_CODING, shape=self.tables.shape, **self.settings)
         kinds: list[tuple[np.dtype[Any], int]] = [(np.dtype(np.float32), self._usual_atoms())]
         if not self.weighted:
             kinds.append((np.dtype(np.float64), 0))
@@ -149,12 +154,9 @@ class CodingPass:
         if "average" in self.arrays and len(pieces) > 1:
             average = sums_instead(self.arrays)
         most = max(stop - first for first, stop in pieces)
-        room = {
-            "values": xp.empty((most, self.grid.features), np.float32),
-            "weights": xp.empty(most, np.float32),
-        }
-        for name, array in room.items():
-            task[name] = self.gpu.address(array)
+        values = xp.empty((most, self.grid.features), np.float32)
+        weights = xp.empty(most, np.float32)
+        task["values"], task["weights"] = map(self.gpu.address, (values, weights))
         # Patches that a coder leaves to the next one.
         left = None if self.weighted else xp.empty((2, most), np.int32)
         for first, stop in pieces:
@@ -225,7 +227,7 @@ class CodingPass:
         rows = self.grid.rows(first // per_start, (stop - 1) // per_start)
         slabs = {name: array.slab(self.grid, rows) for name, array in self.arrays.items()}
         places = places_on(self.gpu, self.grid, rows)
-        task["grid"], task["places"] = self.grid.described(rows), self.gpu.address(places)
+        task["grid"], task["places"] = grid_struct(self.grid, rows), self.gpu.address(places)
         task["first"], task["count"], task["pixels"] = first, stop - first, slabs["image"].size
         for name, slab in slabs.items():
             task[name] = self.gpu.address(slab)

@@ -6,7 +6,6 @@
 // the same bits wherever the image is cut.
 #pragma once
 
-#include "arena.cuh"
 #include "dictionary.cuh"
 
 namespace kronlearn {
