@@ -247,8 +247,6 @@ class CodingPass:
             counts = self.gpu.xp.zeros(2, np.int32)
             starts = [self.gpu.address(array) for array in (left, counts)]
             lists = [(starts[0] + 4 * k * left.shape[1], starts[1] + 4 * k) for k in range(2)]
-            # Without a screen there is one list less.
-            lists = lists if screens else lists[:1]
         if screens:
             own["doubtful"], own["doubtful_count"] = lists[0]
             teams = min(-(-count // 32), 16 * self.gpu.n_teams)
