@@ -1,5 +1,6 @@
 #!/bin/sh
-# Install, check and time everything that runs on a GPU, in one call that takes less than ten minutes:
+# Install, check and time everything that runs on a GPU, in one call. Every step has a time limit: ten minutes in all,
+# and up to four for the installation.
 #
 #     experiments/gpu.sh [FOLDER]
 #
