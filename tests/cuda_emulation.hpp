@@ -209,17 +209,14 @@ struct Fiber {
   ucontext_t start;
   jmp_buf place;
   std::unique_ptr<char[]> stack{new char[kStack]};
-  Index indices[4];
+  Index thread;
   int side = 0, group = 0;
   std::vector<Copy> copies;
   bool done = false;
 
   // What belongs to the fiber takes the place of what belongs to another, or leaves it.
   void exchange() {
-    std::swap(indices[0], threadIdx);
-    std::swap(indices[1], blockIdx);
-    std::swap(indices[2], blockDim);
-    std::swap(indices[3], gridDim);
+    std::swap(thread, threadIdx);
     std::swap(side, emulation::side);
     std::swap(group, emulation::group);
     copies.swap(emulation::copies);
@@ -407,7 +404,6 @@ inline double __longlong_as_double(long long bits) {
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline double __dmul_rn(double x, double y) { return x * y; }
 inline long long __double2ll_rn(double x) { return std::llrint(x); }
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
@@ -426,3 +422,52 @@ T min(T a, T b) {
 }
 using std::fabs;
 using std::sqrt;
+
+// What kernels have in instructions.cuh.
+#define KRONLEARN_SHARED_MEMORY(name) unsigned char* const name = emulation::block->shared
+
+namespace kronlearn {
+
+using emulation::commit_copies, emulation::from_half, emulation::larger_halves, emulation::load_transposed,
+    emulation::multiply_halves, emulation::multiply_tf32, emulation::smaller_halves;
+
+inline unsigned shared_address(const void* p) {
+  return unsigned(static_cast<const unsigned char*>(p) - emulation::block->shared);
+}
+inline unsigned char* shared_at(unsigned address) { return emulation::block->shared + address; }
+inline void copy_async(float* to, const float* from, bool exists) {
+  emulation::copy_async(to, exists ? from : nullptr, 16);
+}
+template <int kLatest>
+void wait_for_copies() {
+  emulation::wait_for_copies(kLatest);
+}
+inline void prefetch(const float*) {}
+inline int take_ordered_ticket(int* counter) { return atomicAdd(counter, 1); }
+template <class T>
+T fresh(const T* p) {
+  return *p;
+}
+inline void add_two(float* to, float x, float y) {
+  to[0] += x;
+  to[1] += y;
+}
+template <class T>
+T opaque(T x) {
+  return x;
+}
+inline void keep_apart() {}
+template <class T>
+T quick_reciprocal(T x) {
+  return 1 / x;
+}
+template <class T>
+T quick_reciprocal_root(T x) {
+  return 1 / std::sqrt(x);
+}
+inline unsigned to_halves(float first, float second) {
+  return emulation::to_half(first) | unsigned(emulation::to_half(second)) << 16;
+}
+inline unsigned magnitudes(unsigned halves) { return halves & 0x7fff7fffu; }
+
+}  // namespace kronlearn

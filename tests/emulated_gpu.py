@@ -279,12 +279,25 @@ class OnEmulatedGpu(np.ndarray):
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *given: Any, **options: Any) -> Any:
+        _check_places(given, options.get("out", ()))
+        return _there(getattr(ufunc, method)(*_plain_arrays(given), **_plain_arrays(options)))
+
+    def __array_function__(self, function: Any, _: Any, given: Any, options: Any) -> Any:
+        if function is not np.asarray:
+            _check_places(given, options.values())
+        return _there(function(*_plain_arrays(given), **_plain_arrays(options)))
+
 
 class ArraysOnGpu:
     """NumPy, whose arrays say of themselves that they lie on a GPU."""
 
     ndarray = OnEmulatedGpu
-    cuda = SimpleNamespace(Device=nullcontext)
+    cuda = SimpleNamespace(
+        Device=nullcontext,
+        get_allocator=lambda: None,
+        runtime=SimpleNamespace(memGetInfo=lambda: (1 << 30, 1 << 30)),
+    )
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(np, name)
@@ -325,8 +338,27 @@ class CodesOnGpu:
         return CodesOnGpu((part.data, part.indices, part.indptr), part.shape)
 
 
+def _check_places(*collections: Any) -> None:
+    """Raise, as CuPy does, where arrays on the GPU meet arrays in memory."""
+    for collection in collections:
+        for each in collection:
+            if type(each) is np.ndarray and each.ndim > 0:
+                raise TypeError("Unsupported type <class 'numpy.ndarray'>")
+
+
+def _plain_arrays(given: Any) -> Any:
+    """The same without the type of arrays on the GPU."""
+    if isinstance(given, dict):
+        return {name: _plain_arrays(part) for name, part in given.items()}
+    if isinstance(given, tuple | list):
+        return type(given)(map(_plain_arrays, given))
+    return given.view(np.ndarray) if isinstance(given, OnEmulatedGpu) else given
+
+
 def _there(array: Any) -> Any:
-    return array.view(OnEmulatedGpu) if isinstance(array, np.ndarray) else array
+    # A reduction gives an array without axes.
+    is_array = isinstance(array, np.ndarray | np.generic)
+    return np.asarray(array).view(OnEmulatedGpu) if is_array else array
 
 
 class ArrayGpu(EmulatedGpu):
@@ -337,6 +369,10 @@ class ArrayGpu(EmulatedGpu):
 
     def upload(self, array: Any) -> Any:
         return _there(np.array(array))
+
+    def address(self, array: Any) -> int:
+        assert is_on_gpu(array)
+        return super().address(array)
 
     def download(self, array: Any) -> Any:
         self.left += array.size

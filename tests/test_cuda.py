@@ -21,6 +21,7 @@ from kronlearn.cuda.block_sums import BlockSums
 from kronlearn.cuda.codes import GpuCodes
 from kronlearn.cuda.engine import Cuda
 from kronlearn.engines.threads import Threads
+from kronlearn.experiments.gpu import image_like
 from kronlearn.io.arrays import ArraySource
 
 SHAPES = [
@@ -286,14 +287,13 @@ def test_a_sample_that_is_not_finite_is_named(on_gpu, rng, bad):
     [
         {},
         {"n_atoms": (9, 10)},
-        {"structure": "orthonormal", "n_nonzero_coefs": 5},
         {"n_terms": 2},
         {"tol": 20.0, "n_nonzero_coefs": None},
     ],
     ids=str,
 )
-def test_learning_ends_where_the_processor_does(on_gpu, rng, settings):
-    Y = image_like(rng, 200)
+def test_learning_ends_where_the_processor_does(on_gpu, settings):
+    Y = image_like(200, 8)
     options = {"n_atoms": (8, 8), "n_nonzero_coefs": 4, "max_iter": 4, "random_state": 0} | settings
     expected = kl.KroneckerDictionaryLearning(**options).fit(Y)
     found = kl.KroneckerDictionaryLearning(**options, device="cuda").fit(Y)
@@ -308,8 +308,8 @@ def test_learning_ends_where_the_processor_does(on_gpu, rng, settings):
         assert -found.score(Y) == pytest.approx(min(rmse), rel=1e-6)
 
 
-def test_partial_fit_and_transform(on_gpu, rng):
-    Y = image_like(rng, 400)
+def test_partial_fit_and_transform(on_gpu):
+    Y = image_like(400, 8)
     models = [
         kl.KroneckerDictionaryLearning(8, n_nonzero_coefs=4, random_state=0, device=device)
         for device in ("cpu", "cuda")
@@ -321,15 +321,6 @@ def test_partial_fit_and_transform(on_gpu, rng):
     np.testing.assert_allclose(
         models[1].inverse_transform(X), models[1].dictionary_.reconstruct(X), rtol=1e-6
     )
-
-
-def image_like(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Samples (count, 8, 8) that are smooth, with edges."""
-    smooth = np.cumsum(np.cumsum(rng.standard_normal((count, 8, 8)), axis=1), axis=2)
-    edges = rng.standard_normal((count, 1, 1)) * (
-        np.arange(8) > rng.integers(8, size=(count, 1, 1))
-    )
-    return (4 * smooth + 30 * edges).astype(np.float32)
 
 
 def test_without_a_gpu_it_is_said_what_to_install(monkeypatch):

@@ -110,14 +110,18 @@ def test_kernels_are_chosen_by_what_a_gpu_has():
     class OldGpu(EmulatedGpu):
         capability = 7, 5
 
-    def chosen(gpu, m, n, width):
-        return quick_kernels(gpu, [np.empty((m, n))] * 2, np.dtype(np.float32), Coder("omp", width))
+    def chosen(gpu, m, n, width, method="omp"):
+        factors, coder = [np.empty((m, n))] * 2, Coder(method, width)
+        return quick_kernels(gpu, factors, np.dtype(np.float32), coder)
 
     assert chosen(EmulatedGpu(), 8, 8, 4).most_blocks == 2
     assert chosen(SmallGpu(), 8, 8, 4).most_blocks == 1
     assert chosen(EmulatedGpu(), 8, 8, 15) is not None
     assert chosen(SmallGpu(), 8, 8, 15) is None
     assert "-DKRONLEARN_SHARED=101376" in chosen(SmallGpu(), 8, 16, 6).options
+    # OLS keeps twice as much of every atom.
+    for method, block in (("omp", 8), ("ols", 4)):
+        assert f"-DKRONLEARN_BLOCK={block}" in chosen(EmulatedGpu(), 8, 16, 6, method).options
     assert chosen(OldGpu(), 8, 16, 6) is None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kronlearn as kl
-from emulated_gpu import ArrayGpu
+from emulated_gpu import ArrayGpu, WarpGpu
 from kronlearn.core.init import dct_factor
 from kronlearn.cuda.pixels import Pixels
 from test_cuda_images import picture
@@ -77,17 +77,20 @@ def test_pixels_that_are_not_finite_are_an_error(on_gpu, rng, bad):
         kl.images.denoise(on_gpu.upload(image), 15.0, device="cuda", dictionary=DICTIONARY)
 
 
-@pytest.mark.parametrize(
-    "kind", [np.dtype(name) for name in ("f4", "f8", "u1", "i8", "u8")], ids=str
-)
-def test_pixels_of_any_kind_become_planes_and_back(gpu, rng, kind):
-    image = rng.normal(60, 20, (2, 17, 19)).clip(0, 127).astype(kind)
+@pytest.mark.parametrize("kind", [np.dtype(name) for name in ("f4", "f8", "u1", "u8")], ids=str)
+@pytest.mark.parametrize("teams", ["of one thread", "of 32"])
+def test_pixels_of_any_kind_become_planes_and_back(gpu, rng, kind, teams):
+    if teams == "of 32":
+        if not isinstance(gpu, ArrayGpu) or kind.itemsize == 8:
+            pytest.skip("a GPU has no others, and two kinds are enough")
+        gpu = WarpGpu()
+    image = rng.normal(60, 20, (2, 17, 69)).clip(0, 127).astype(kind)
     pixels = Pixels(gpu, gpu.upload(image))
     for found, channel in zip(pixels.contents(), image, strict=True):
         assert (found.low, found.high) == (channel.min(), channel.max())
         assert found.mean == pytest.approx(channel.mean(dtype=np.float64), rel=1e-14)
         assert found.is_finite
-    plane = gpu.xp.empty((17, 19), np.float32)
+    plane = gpu.xp.empty((17, 69), np.float32)
     pixels.to_plane(1, 60.0, 2.0, plane)
     np.testing.assert_array_equal(
         gpu.download(plane), ((image[1].astype(np.float64) - 60.0) / 2.0).astype(np.float32)

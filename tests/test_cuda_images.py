@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,12 @@ import pytest
 
 import kronlearn as kl
 import reference
-from emulated_gpu import OnEmulatedGpu
+from emulated_gpu import COMPILER, OnEmulatedGpu, WarpGpu
 from kronlearn import _native
 from kronlearn.core.coder import native_dictionary
 from kronlearn.core.init import dct_factor
 from kronlearn.cuda.groups import filter_groups_on
-from kronlearn.cuda.images import GpuImages
+from kronlearn.cuda.images import code_image_on
 from kronlearn.images.aggregation import energies_of_patches
 from test_image_passes import (
     CODINGS,
@@ -62,8 +63,8 @@ def coded(
     if on_gpu:
         image = put_on(gpu, image)
         known = None if known is None else put_on(gpu, known)
-    images = GpuImages(gpu, factors, memory)
-    return gpu.download(images.code_average(image, axes, *settings, known=known, **options))
+    options |= {"known": known, "memory": memory}
+    return gpu.download(code_image_on(gpu, factors, image, axes, *settings, **options))
 
 
 def divided(numerator: Any, denominator: Any) -> Any:
@@ -201,6 +202,46 @@ def test_images_of_single_precision_are_coded_in_double_where_they_need_it(gpu, 
         assert np.quantile(np.abs(found - wanted), 0.9) <= 1e-4 * np.abs(wanted).max()
 
 
+# Teams of 32 threads, as a GPU has them
+
+
+@pytest.fixture(scope="module")
+def warps() -> Any:
+    if COMPILER is None:
+        pytest.skip("no C++ compiler is at hand")
+    return WarpGpu()
+
+
+@pytest.mark.parametrize("method", [*METHODS, "known"])
+def test_teams_of_many_threads_code_as_one_does(warps, rng, method):
+    image = rng.standard_normal((7, 9)).astype(np.float32)
+    factors = reference.random_factors(rng, (5, 7), (6, 8))
+    known = None
+    if method == "threshold":
+        factors = reference.orthonormal_factors(rng, (5, 7))
+    if method == "known":
+        known, method = (rng.random(image.shape) < 0.8).astype(np.float32), "ols"
+    settings = (image, factors, axes_of(image.shape, (5, 7), (1, 2)), method, 3, 1.5)
+    found = coded(warps, *settings, known=known)
+    assert_same_average(found, coded(None, *settings, known=known))
+
+
+@pytest.mark.parametrize(("method", "tol"), [("omp", 4.0), ("ols", -1.0), ("ols", 1e-3)])
+@pytest.mark.parametrize("n", [8, 16])
+def test_teams_of_many_threads_code_the_usual_shapes(warps, rng, n, method, tol):
+    image = np.cumsum(rng.standard_normal((10, 11)), axis=0).astype(np.float32)
+    factors = reference.random_factors(rng, (8, 8), (n, n))
+    settings = (image, factors, axes_of(image.shape, (8, 8), (1, 1)), method, 9, tol)
+    assert_same_average(coded(warps, *settings), coded(None, *settings))
+
+
+def test_teams_whose_scratch_is_in_the_memory_of_the_gpu(warps, rng):
+    image = rng.standard_normal((20, 21)).astype(np.float32)
+    factors = reference.random_factors(rng, (20, 20), (21, 21))
+    settings = (image, factors, axes_of(image.shape, (20, 20), (1, 1)), "omp", 3, -1.0)
+    assert_same_average(coded(warps, *settings), coded(None, *settings))
+
+
 # Groups of similar patches
 
 
@@ -308,18 +349,18 @@ def test_errors_are_those_of_the_processor(gpu, axes, options, message):
     with pytest.raises(ValueError, match=message):
         _native.code_image(native, image, image.copy(), image.copy(), axes, **settings)
     with pytest.raises(ValueError, match=message):
-        GpuImages(gpu, factors).code_average(image, axes, **settings)
+        code_image_on(gpu, factors, image, axes, **settings)
 
 
 def test_what_a_gpu_cannot_do_is_said(gpu):
-    images = GpuImages(gpu, [np.eye(1)])
+    coded_on = partial(code_image_on, gpu, [np.eye(1)])
     image = np.zeros((1,) * 17, np.float32)
     with pytest.raises(ValueError, match="at most 16 axes, not 17"):
-        images.code_average(image, [(1, 1, 1, 0)] * 17, "omp", 1, -1.0)
+        coded_on(image, [(1, 1, 1, 0)] * 17, "omp", 1, -1.0)
     with pytest.raises(ValueError, match='method="exchange" runs on the processor only'):
-        images.code_average(np.zeros(4, np.float32), [(4, 1, 1, 0)], "exchange", 1, -1.0)
+        coded_on(np.zeros(4, np.float32), [(4, 1, 1, 0)], "exchange", 1, -1.0)
     with pytest.raises(TypeError, match="image must be C-contiguous float32; it is float64"):
-        images.code_average(np.zeros(4), [(4, 1, 1, 0)], "omp", 1, -1.0)
+        coded_on(np.zeros(4), [(4, 1, 1, 0)], "omp", 1, -1.0)
 
 
 # Whole methods

@@ -49,12 +49,6 @@ def test_all_of_denoising_happens_on_the_gpu(on_gpu, rng, shape, axis):
     assert error == pytest.approx(wanted, rel=0.05)
 
 
-def test_noise_is_estimated_where_the_image_is(on_gpu, rng):
-    image = picture((70, 64)) + rng.normal(0, 5, (70, 64))
-    found = kl.images.estimate_sigma(on_gpu.upload(image))
-    assert found == pytest.approx(kl.images.estimate_sigma(image), rel=1e-6)
-
-
 def test_images_on_the_gpu_are_inpainted(on_gpu, rng):
     image = picture((30, 26))
     missing = rng.random(image.shape) < 0.3
@@ -396,6 +390,20 @@ def test_results_are_of_the_library_of_the_input(monkeypatch):
 
 
 # Memory
+
+
+def test_weighted_samples_stay_on_the_gpu_where_there_is_room(on_gpu, rng, monkeypatch):
+    Y, weights = rng.standard_normal((300, 6, 5)).astype(np.float32), rng.random(300)
+    model = kl.KroneckerDictionaryLearning((6, 7), n_nonzero_coefs=3, max_iter=2, random_state=0)
+    expected = model.set_params(device="cuda").fit(Y, sample_weight=weights).history_["rmse"]
+    given = on_gpu.upload(Y), on_gpu.upload(weights)
+    with kl.cuda.memory_limit(Y.nbytes):
+        found = model.fit(given[0], sample_weight=given[1]).history_["rmse"]
+    np.testing.assert_array_equal(found, expected)
+    monkeypatch.delattr(DeviceSource, "read")
+    monkeypatch.setattr(DeviceSource, "__abstractmethods__", frozenset())
+    found = model.fit(given[0], sample_weight=given[1]).history_["rmse"]
+    np.testing.assert_array_equal(found, expected)
 
 
 class Pool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import cycle, islice
 from typing import Any
 
@@ -17,6 +18,8 @@ from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.samples import GpuSamples
 from kronlearn.cuda.updates import DeviceUpdate
 from kronlearn.io.arrays import ArraySource
+from test_cuda_loop import fitted as learned
+from test_cuda_loop import image_like
 
 GENERAL = {"method": "omp"}
 
@@ -46,22 +49,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
     return asked
 
 
-def image_like(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Samples (count, 8, 8) that are smooth and noisy; three are tiny, one is zero."""
-    smooth = np.cumsum(np.cumsum(rng.standard_normal((count, 8, 8)), axis=1), axis=2)
-    Y = (4 * smooth + 5 * rng.standard_normal((count, 8, 8))).astype(np.float32)
-    Y[[3, 11, count - 2]] *= np.float32(1e-20)
-    Y[5] = 0
-    return Y
-
-
 def fitted(Y: np.ndarray, limit: int | None = None, **settings: Any) -> Any:
-    options = {"n_atoms": 8, "n_nonzero_coefs": 4, "max_iter": 3, "random_state": 0} | settings
-    model = kl.KroneckerDictionaryLearning(**options, device="cuda")
-    if limit is None:
-        return model.fit(Y)
-    with kl.cuda.memory_limit(limit):
-        return model.fit(Y)
+    with nullcontext() if limit is None else kl.cuda.memory_limit(limit):
+        return learned(Y, **({"max_iter": 3} | settings))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ STRUCTS = {
     "BlockTask": ("block_sums.cu", block_sums._TASK),
     "PatchGrid": ("patches.cuh", GRID),
     "CodingTask": ("image_coding.cuh", image_passes._CODING),
-    "GroupTask": ("groups.cu", groups._TASK),
+    "GroupTask": ("group_matching.cuh", groups._TASK),
     "PixelTask": ("pixels.cu", pixels._PIXELS),
     "NoiseTask": ("noise.cu", pixels._NOISE_TASK),
 }

@@ -10,9 +10,11 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.source import Source, check_shape, check_size, sample_dtype
+from kronlearn.cuda.memory import free_memory
 
 __all__ = [
     "DeviceSource",
@@ -162,6 +164,18 @@ class DeviceSource(Source):
 
     def __len__(self) -> int:
         return int(self.array.shape[0])
+
+    def scaled(self, roots: NDArray[np.float64]) -> DeviceSource | None:
+        """The samples times the roots of their weights, on the GPU; None if they do not fit there.
+
+        They may take half of the memory that is left.
+        """
+        if self.array.nbytes > free_memory(self.xp) // 2:
+            return None
+        factors = self.xp.asarray(roots.astype(self.dtype))[:, None]
+        scaled = DeviceSource(self.array * factors, self.patch_shape, self.name)
+        scaled.is_rows, scaled.roots = self.is_rows, roots
+        return scaled
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Consecutive samples, copied to the memory of the processor."""

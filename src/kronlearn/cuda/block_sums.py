@@ -10,6 +10,7 @@ from kronlearn.core.engine import Task
 from kronlearn.cuda.codes import GpuCodes
 from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.tables import SHAPE, shape_of
+from kronlearn.cuda.tasks import struct
 
 __all__ = ["BlockSums"]
 
@@ -65,11 +66,16 @@ class BlockSums:
         if task.mode >= 0:
             self.rows = n_atoms[task.mode]
             self.scratch = self.rows * task.dictionary.n_features // patch_shape[task.mode]
-        self.work = np.zeros((), _TASK)
-        self.work["shape"], self.work["has_residuals"] = shape_of(task.factors), not given
-        self.work["kind"], self.work["mode"] = _KINDS[task.sums], task.mode
-        self.work["block_size"], self.work["part_size"] = block_size, self.part_size
-        self.work["numbers"], self.work["factors"] = self.numbers, gpu.address(self.factors)
+        self.work = {
+            "shape": shape_of(task.factors),
+            "has_residuals": not given,
+            "kind": _KINDS[task.sums],
+            "mode": task.mode,
+            "block_size": block_size,
+            "part_size": self.part_size,
+            "numbers": self.numbers,
+            "factors": gpu.address(self.factors),
+        }
         bytes_of_block = 8 * self.n_parts * self.numbers
         memory = min(_MOST_BYTES, int(_SHARE * gpu.free_memory()))
         self.most_blocks = max(1, memory // bytes_of_block)
@@ -89,12 +95,11 @@ class BlockSums:
         teams = min(self.gpu.n_teams, n_blocks * n_parts)
         sums = xp.zeros((n_blocks, n_parts, self.numbers))
         scratch, rows = xp.empty(teams * self.scratch), xp.empty(teams * self.rows, np.int32)
-        work = self.work.copy()
-        work["width"], work["count"] = codes.index.shape[1], len(samples)
         places = {"samples": samples, "sums": sums, "scratch": scratch, "rows": rows}
         places |= {name: getattr(codes, name) for name in _OF_CODES}
-        for name, array in places.items():
-            work[name] = address(array)
+        own = {"width": codes.index.shape[1], "count": len(samples)}
+        own |= {name: address(array) for name, array in places.items()}
+        work = struct(_TASK, **self.work, **own)
         self.gpu.launch("block_sums.cu", f"block_sums_{samples.dtype.name}", teams, work)
         while n_parts > 1:
             half = n_parts // 2

@@ -5,16 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from kronlearn.cuda.device import Gpu
-from kronlearn.cuda.updates import DeviceUpdate
+from kronlearn.cuda.tasks import struct
+from kronlearn.cuda.updates import THREADS, DeviceUpdate, partial_sums
 
 __all__ = ["PARTS", "ChunkSums"]
 
 #: A sum in double precision is given to an update as so many rows of single precision.
 PARTS = 3
-
-_THREADS = 256
-# Numbers that a block adds up at a time.
-_AT_A_TIME = 32
 
 _POINTERS = (
     *("partial", "partial_counts", "totals", "total_counts"),
@@ -49,20 +46,14 @@ class ChunkSums:
     """
 
     def __init__(self, gpu: Gpu, update: DeviceUpdate, rows: int) -> None:
-        self.gpu, xp = gpu, gpu.xp
+        self.gpu, self.update, xp = gpu, update, gpu.xp
         numbers = update.partial.shape[1]
-        self.partial, self.partial_counts = (
-            xp.zeros((rows, numbers), np.float32),
-            xp.zeros((rows, 4)),
-        )
+        self.partial, self.partial_counts = partial_sums(gpu, rows, numbers)
         self.totals, self.total_counts = xp.zeros(numbers), xp.zeros(4)
         self.arrived, self.stopped = xp.zeros(1, np.int32), update.stopped
         self.sums, self.counts = update.partial, update.partial_counts
-        self.blocks = 1 + min(numbers // _AT_A_TIME, 2 * gpu.n_multiprocessors)
-        self.task = np.zeros((), _CHUNK_SUMS)
-        self.task["numbers"] = numbers
-        for name in _POINTERS:
-            self.task[name] = gpu.address(getattr(self, name))
+        places = {name: gpu.address(getattr(self, name)) for name in _POINTERS}
+        self.task = struct(_CHUNK_SUMS, numbers=numbers, **places)
 
     def add(self, rows: int, begins: bool, ends: bool, of_coding: bool) -> None:
         """Enqueue it for a chunk of which so many blocks have left sums.
@@ -73,4 +64,4 @@ class ChunkSums:
         task["rows"], task["begins"], task["ends"] = rows, begins, ends
         if not of_coding:
             task["partial_counts"] = 0
-        self.gpu.launch_blocks("chunk_sums.cu", "add_chunk", self.blocks, _THREADS, task)
+        self.gpu.launch_blocks("chunk_sums.cu", "add_chunk", self.update.blocks, THREADS, task)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kronlearn.core.source import Source
 from kronlearn.cuda.arrays import cupy
-from kronlearn.cuda.memory import available_memory, current_limit
+from kronlearn.cuda.memory import free_memory
 from kronlearn.cuda.streaming import streamed
 
 __all__ = ["C_TYPES", "Gpu", "c_type", "current_gpu", "defined", "include_options", "kernel_texts"]
@@ -151,8 +151,7 @@ class Gpu:
 
     def free_memory(self) -> int:
         """Bytes that new arrays can have."""
-        available = available_memory(self.xp)
-        return min(available, current_limit() or available)
+        return free_memory(self.xp)
 
     def stream(self, source: Source, pieces: Iterable[slice]) -> Iterator[tuple[slice, Any]]:
         """Chunks of a source, each valid until the next is asked for."""

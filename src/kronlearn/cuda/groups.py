@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from kronlearn.cuda.arrays import is_on_gpu
 from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.memory import current_limit
-from kronlearn.cuda.slabs import GRID, Axis, Grid, places_on, pointers
+from kronlearn.cuda.slabs import GRID, Axis, Grid, grid_struct, places_on, pointers
+from kronlearn.cuda.tasks import struct
 
 __all__ = ["GROUPS_FILE", "filter_groups_on"]
 
@@ -164,32 +165,30 @@ def _filtered(
     sums = gpu.xp.zeros((2, *image.shape), np.int64)
     average = gpu.xp.empty_like(image)
     held = _taper_on(gpu, taper.tobytes())
-    task = np.zeros((), _TASK)
-    values = {
-        "grid": grid.described(rows),
-        "group": group,
-        "size": size,
-        "planes": planes,
-        "matched_planes": len(matched),
-        "candidates": grid.candidates,
-        "count": math.prod(grid.starts),
-        "pixels": grid.pixels,
-        "noise": noise,
-        "room": _SUM_BITS - weight_bits - _GROWTH_BITS,
-        "weight_scale": 2.0 ** (_SUM_BITS - weight_bits),
-        "image": gpu.address(image),
-        "guide": 0 if guide is None else gpu.address(guide),
-        "noises": 0 if noises is None else gpu.address(noises),
-        "matched": gpu.address(matched),
-        "taper": gpu.address(held),
-        "places": gpu.address(places_on(gpu, grid, rows)),
-        "largest": gpu.address(largest),
-        "sums": gpu.address(sums[0]),
-        "weights": gpu.address(sums[1]),
-        "average": gpu.address(average),
-    }
-    for name, value in values.items():
-        task[name] = value
+    task = struct(
+        _TASK,
+        grid=grid_struct(grid, rows),
+        group=group,
+        size=size,
+        planes=planes,
+        matched_planes=len(matched),
+        candidates=grid.candidates,
+        count=math.prod(grid.starts),
+        pixels=grid.pixels,
+        noise=noise,
+        room=_SUM_BITS - weight_bits - _GROWTH_BITS,
+        weight_scale=2.0 ** (_SUM_BITS - weight_bits),
+        image=gpu.address(image),
+        guide=0 if guide is None else gpu.address(guide),
+        noises=0 if noises is None else gpu.address(noises),
+        matched=gpu.address(matched),
+        taper=gpu.address(held),
+        places=gpu.address(places_on(gpu, grid, rows)),
+        largest=gpu.address(largest),
+        sums=gpu.address(sums[0]),
+        weights=gpu.address(sums[1]),
+        average=gpu.address(average),
+    )
     shared = _shared_bytes(grid, group, size, len(matched), guide is not None)
     if shared > gpu.shared_memory - _STATIC_SHARED:
         raise ValueError(

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.device import c_type, defined
-from kronlearn.cuda.slabs import GRID, Grid, PlacedArray, places_on, pointers, sums_instead
-from kronlearn.cuda.tables import SHAPE
-from kronlearn.cuda.tasks import METHODS
+from kronlearn.cuda.device import Gpu, c_type, defined
+from kronlearn.cuda.memory import current_limit
+from kronlearn.cuda.slabs import (
+    GRID,
+    Grid,
+    PlacedArray,
+    grid_struct,
+    places_on,
+    pointers,
+    sums_instead,
+)
+from kronlearn.cuda.tables import SHAPE, gpu_tables
+from kronlearn.cuda.tasks import METHODS, struct
 
-if TYPE_CHECKING:
-    from kronlearn.cuda.images import GpuImages
-
-__all__ = ["Coding", "Scratch", "Tell", "coding_options"]
+__all__ = ["CodingPass", "Tell", "coding_options"]
 
 #: Called with the share that is done.
 Tell = Callable[[float], object] | None
 
+# More memory than this does not make passes faster; this much is free on any GPU that is of use.
+_USEFUL_MEMORY, _SMALL_MEMORY = 1 << 30, 1 << 29
 
 #: The struct CodingTask of the kernels.
 _CODING = np.dtype(
@@ -49,68 +58,62 @@ def coding_options(
     return defined(T=c_type(arithmetic), N=usual_atoms, WEIGHTED=int(weighted))
 
 
-class Scratch:
-    """Scratch for a kernel, and how many teams may run it.
+@lru_cache(256)
+def _scratch(gpu: Gpu, options: tuple[str, ...], shape: bytes, width: int) -> tuple[int, bool]:
+    """Numbers that a team needs for itself, and whether the memory of the GPU has to have them."""
+    task = struct(_CODING, shape=np.frombuffer(shape, SHAPE)[0], width=width)
+    numbers = gpu.xp.zeros(2, np.int64)
+    gpu.launch("code_patches.cu", "count_scratch", 1, task, numbers, options=options)
+    size, far = gpu.download(numbers).tolist()
+    return size, bool(far)
+
+
+class PatchCoder:
+    """The kernel that codes patches, compiled for a type of arithmetic, and its scratch.
 
     Parameters
     ----------
-    owner : GpuImages
-    file : str
-        What the kernel is in; another one there counts the scratch.
-    options : tuple of str
-        What the file is compiled with.
-    task : struct
-        Of the kernel.
+    gpu : Gpu
+    tables : GpuTables
     dtype : dtype
         Of the arithmetic.
-    deciding : tuple
-        What of the task decides the size, besides the dictionary.
+    options : tuple of str
+        What the kernel is compiled with.
+    width : int
+        The most nonzeros.
     """
 
     def __init__(
-        self,
-        owner: GpuImages,
-        file: str,
-        options: tuple[str, ...],
-        task: NDArray[Any],
-        dtype: Any,
-        deciding: tuple[Any, ...],
+        self, gpu: Gpu, tables: Any, dtype: np.dtype[Any], options: tuple[str, ...], width: int
     ) -> None:
-        self.gpu, self.file, self.options = owner.gpu, file, options
-        self.dtype = np.dtype(dtype)
-        known, key = owner.tables.scratch, (file, options, deciding)
-        if key not in known:
-            numbers = self.gpu.xp.zeros(2, np.int64)
-            self.launch("count_scratch", 1, task, numbers)
-            size, far = self.gpu.download(numbers).tolist()
-            known[key] = size, bool(far)
-        self.size, self.far = known[key]
-
-    def launch(self, kernel: str, n_teams: int, *arguments: Any) -> None:
-        """Run a kernel of the file."""
-        self.gpu.launch(self.file, kernel, n_teams, *arguments, options=self.options)
+        self.gpu, self.options, self.dtype = gpu, options, dtype
+        self.tables = tables.numbers[dtype]
+        self.size, self.far = _scratch(gpu, options, tables.shape.tobytes(), width)
 
     @property
     def useful(self) -> int:
         """Bytes of the GPU's memory that are of use."""
         return -(-self.gpu.n_teams // 4) * 4 * self.size * self.dtype.itemsize if self.far else 0
 
-    def take(self, memory: int) -> None:
-        """Take it, up to so many bytes of the GPU's memory."""
+    def take_scratch(self, memory: int) -> None:
+        """Take what is of use, up to so many bytes of the GPU's memory."""
         # Multiprocessors have it. More teams than run at a time even out what they have to do.
         self.teams = 16 * self.gpu.n_teams
         if self.far:
             # Teams come in blocks of four.
             affordable = memory // (self.size * self.dtype.itemsize) // 4 * 4
             self.teams = max(4, min(-(-self.gpu.n_teams // 4) * 4, affordable))
-        self.memory = self.gpu.xp.empty(self.size * self.teams if self.far else 0, self.dtype)
+        self.scratch = self.gpu.xp.empty(self.size * self.teams if self.far else 0, self.dtype)
 
-    def enter(self, task: NDArray[Any]) -> None:
-        """Enter it in a task."""
-        task["scratch"], task["scratch_size"] = self.gpu.address(self.memory), self.size
+    def code(self, task: NDArray[Any]) -> None:
+        """Code the patches of a task."""
+        task["scratch"], task["scratch_size"] = self.gpu.address(self.scratch), self.size
+        teams, arguments = min(self.teams, int(task["count"])), (task, self.tables)
+        kernel = "code_patches.cu", "code_patches"
+        self.gpu.launch(*kernel, teams, *arguments, options=self.options)
 
 
-class Coding:
+class CodingPass:
     """A pass in which every patch becomes its sparse approximation.
 
     ``arrays`` are the image, if there are weights known, and numerator and denominator or, for an
@@ -119,45 +122,41 @@ class Coding:
 
     def __init__(
         self,
-        owner: GpuImages,
+        gpu: Gpu,
+        factors: Sequence[NDArray[Any]],
         grid: Grid,
         arrays: dict[str, PlacedArray],
         settings: dict[str, Any],
     ) -> None:
-        self.owner, self.gpu, self.grid, self.arrays = owner, owner.gpu, grid, arrays
-        self.settings = settings
+        self.gpu, self.grid, self.arrays, self.settings = gpu, grid, arrays, settings
+        self.factors, self.tables = factors, gpu_tables(gpu, factors)
         self.weighted = "known" in arrays
 
-    def run(self, progress: Tell) -> None:
+    def run(self, memory: int | None, progress: Tell) -> None:
         """Go through all patches, some at a time."""
         xp = self.gpu.xp
-        task = np.zeros((), _CODING)
-        task["shape"], task["grid"] = self.owner.tables.shape, self.grid.described((0, 1))
-        for name, value in self.settings.items():
-            task[name] = value
+        task = struct(_CODING, shape=self.tables.shape, **self.settings)
         kinds: list[tuple[np.dtype[Any], int]] = [(np.dtype(np.float32), self._usual_atoms())]
         if not self.weighted:
             kinds.append((np.dtype(np.float64), 0))
-        files = [("code_patches.cu", coding_options(*kind, self.weighted)) for kind in kinds]
-        self.gpu.compile_ahead(files)
+        options = [coding_options(*kind, self.weighted) for kind in kinds]
+        self.gpu.compile_ahead(("code_patches.cu", each) for each in options)
         coders = [
-            Scratch(self.owner, *file, task, kind, (self.settings["width"],))
-            for file, (kind, _) in zip(files, kinds, strict=True)
+            PatchCoder(self.gpu, self.tables, kind, each, self.settings["width"])
+            for each, (kind, _) in zip(options, kinds, strict=True)
         ]
-        memory = self.owner.memory_for(self._useful() + 4 * sum(c.useful for c in coders))
+        if memory is None:
+            memory = self._memory(self._useful() + 4 * sum(c.useful for c in coders))
         for coder in coders:
-            coder.take(memory // 4)
-        pieces = list(self.pieces(memory - sum(c.memory.nbytes for c in coders)))
+            coder.take_scratch(memory // 4)
+        pieces = list(self.pieces(memory - sum(c.scratch.nbytes for c in coders)))
         average = None
         if "average" in self.arrays and len(pieces) > 1:
             average = sums_instead(self.arrays)
         most = max(stop - first for first, stop in pieces)
-        room = {
-            "values": xp.empty((most, self.grid.features), np.float32),
-            "weights": xp.empty(most, np.float32),
-        }
-        for name, array in room.items():
-            task[name] = self.gpu.address(array)
+        values = xp.empty((most, self.grid.features), np.float32)
+        weights = xp.empty(most, np.float32)
+        task["values"], task["weights"] = map(self.gpu.address, (values, weights))
         # Patches that a coder leaves to the next one.
         left = None if self.weighted else xp.empty((2, most), np.int32)
         for first, stop in pieces:
@@ -167,16 +166,23 @@ class Coding:
         if average is not None:
             xp.divide(self.arrays["numerator"].array, self.arrays["denominator"].array, average)
 
+    def _memory(self, needed: int) -> int:
+        """Bytes that may be taken where so many are needed to do everything at once."""
+        if needed <= _SMALL_MEMORY and current_limit() is None:
+            # To ask how much is free takes as long as such a pass.
+            return needed
+        return min(self.gpu.free_memory() // 2, _USEFUL_MEMORY)
+
     def _usual_atoms(self) -> int:
         """Atoms of a side, where patches and atoms have a shape that there is a faster kernel for.
 
         Zero for any other shape.
         """
         pursues = self.settings["method"] != METHODS["threshold"]
-        if not self.weighted and pursues and len(self.owner.factors) == len(self.grid.axes) == 2:
-            shapes = {factor.shape for factor in self.owner.factors}
+        if not self.weighted and pursues and len(self.factors) == len(self.grid.axes) == 2:
+            shapes = {factor.shape for factor in self.factors}
             if shapes in ({(8, 8)}, {(8, 16)}):
-                return int(self.owner.factors[0].shape[1])
+                return int(self.factors[0].shape[1])
         return 0
 
     @property
@@ -215,13 +221,13 @@ class Coding:
                 yield first, min(first + step, end)
 
     def _run_piece(
-        self, task: NDArray[Any], first: int, stop: int, coders: list[Scratch], left: Any
+        self, task: NDArray[Any], first: int, stop: int, coders: list[PatchCoder], left: Any
     ) -> None:
         per_start = self.grid.per_start
         rows = self.grid.rows(first // per_start, (stop - 1) // per_start)
         slabs = {name: array.slab(self.grid, rows) for name, array in self.arrays.items()}
         places = places_on(self.gpu, self.grid, rows)
-        task["grid"], task["places"] = self.grid.described(rows), self.gpu.address(places)
+        task["grid"], task["places"] = grid_struct(self.grid, rows), self.gpu.address(places)
         task["first"], task["count"], task["pixels"] = first, stop - first, slabs["image"].size
         for name, slab in slabs.items():
             task[name] = self.gpu.address(slab)
@@ -232,7 +238,7 @@ class Coding:
             if name in self.arrays:
                 self.arrays[name].put(self.grid, rows, slabs[name])
 
-    def _code(self, task: NDArray[Any], coders: list[Scratch], left: Any) -> None:
+    def _code(self, task: NDArray[Any], coders: list[PatchCoder], left: Any) -> None:
         """Launch the coders in turn: each has what the one before left, the last leaves nothing."""
         count, own = int(task["count"]), task.copy()
         screens = self._usual_atoms() > 0
@@ -241,15 +247,11 @@ class Coding:
             counts = self.gpu.xp.zeros(2, np.int32)
             starts = [self.gpu.address(array) for array in (left, counts)]
             lists = [(starts[0] + 4 * k * left.shape[1], starts[1] + 4 * k) for k in range(2)]
-            # Without a screen there is one list less.
-            lists = lists if screens else lists[:1]
         if screens:
             own["doubtful"], own["doubtful_count"] = lists[0]
             teams = min(-(-count // 32), 16 * self.gpu.n_teams)
             self.gpu.launch("screen_patches.cu", "screen", teams, own)
         for number, coder in enumerate(coders, start=int(screens)):
-            coder.enter(own)
             own["list"], own["list_count"] = lists[number - 1] if number else (0, 0)
             own["doubtful"], own["doubtful_count"] = (lists[number:] or [(0, 0)])[0]
-            tables = self.owner.tables.numbers[coder.dtype]
-            coder.launch("code_patches", min(coder.teams, count), own, tables)
+            coder.code(own)

@@ -23,10 +23,10 @@ from kronlearn.cuda.tables import shape_of
 from kronlearn.cuda.tasks import METHODS, NO_SAMPLE, new_task
 from kronlearn.cuda.updates import DeviceUpdate
 
-__all__ = ["MOST_AT_ONCE", "Iterations", "iterations_for"]
+__all__ = ["Iterations", "iterations_for"]
 
-#: So many iterations are done without a look at most: callbacks come that much later.
-MOST_AT_ONCE = 16
+# So many iterations are done without a look at most: callbacks come that much later.
+_MOST_AT_ONCE = 16
 # So many are one work for the GPU: between works it waits for 3 µs.
 _TOGETHER = 4
 
@@ -46,7 +46,7 @@ class Iterations(ABC):
 
     Parameters
     ----------
-    kernels : QuickKernels
+    kernels : TileKernels or LaneKernels
     samples : GpuSamples
     scale : float
         A power of two; times it, no entry of a sample is above 1024.
@@ -77,7 +77,7 @@ class Iterations(ABC):
         #: The most samples that kernels are given at a time.
         self.at_once = len(samples.source) if samples.array is not None else samples.longest
         sums_scale = scale if self.scales_sums else 1.0
-        rows, settings = kernels.blocks(self.at_once), (gpu, dictionary, orthonormal, MOST_AT_ONCE)
+        rows, settings = kernels.blocks(self.at_once), (gpu, dictionary, orthonormal, _MOST_AT_ONCE)
         self.chunk_sums: ChunkSums | None = None
         if samples.array is not None:
             self.update = DeviceUpdate(*settings, rows, sums_scale)
@@ -111,7 +111,7 @@ class Iterations(ABC):
     def run(self, dictionary: Dictionary, count: int) -> list[Iterated]:
         """So many iterations; fewer if one of them needs the processor."""
         if self.chunk_sums is None:
-            works = self._recorded(min(count, MOST_AT_ONCE))
+            works = self._recorded(min(count, _MOST_AT_ONCE))
             self.update.begin(dictionary.coding_factors)
             seconds = self.gpu.replayed(works)
         else:

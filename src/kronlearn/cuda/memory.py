@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["available_memory", "check_codes", "current_limit", "memory_limit"]
+__all__ = ["check_codes", "current_limit", "free_memory", "memory_limit"]
 
 # The share of a limit that codes may take: samples take half of it, and sums an eighth.
 _SHARE_OF_CODES = 3 / 8
@@ -66,8 +66,14 @@ def check_codes(n_bytes: int) -> None:
         )
 
 
-def available_memory(xp: Any) -> int:
-    """Bytes that CuPy, ``xp``, can have: what the GPU has left, or what its allocator holds.
+def free_memory(xp: Any) -> int:
+    """Bytes that new arrays of CuPy, ``xp``, can have."""
+    available = _available_memory(xp)
+    return min(available, current_limit() or available)
+
+
+def _available_memory(xp: Any) -> int:
+    """The same without a limit: what the GPU has left, or what its allocator holds.
 
     A pool of CuPy knows what it holds and nobody uses. One of another library, RMM for example, may
     hold all of the GPU's memory and does not tell. It is asked for arrays that are larger than what

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kronlearn.core.init import dct_factor
 from kronlearn.cuda.device import Gpu, c_type, defined
+from kronlearn.cuda.tasks import struct
 
 __all__ = ["Contents", "Pixels"]
 
@@ -60,9 +61,8 @@ class Pixels:
     def __init__(self, gpu: Gpu, channels: Any) -> None:
         self.gpu, self.channels = gpu, channels
         self.count = channels[0].size
-        self.task = np.zeros((), _PIXELS)
         self.options = defined(PIXEL=c_type(channels.dtype))
-        self.task["parts"], self.task["count"] = _PARTS, self.count
+        self.task = struct(_PIXELS, parts=_PARTS, count=self.count)
         if channels.dtype.kind in "iu":
             self.task["lowest"], self.task["most"] = _limits(channels.dtype)
 
@@ -129,22 +129,20 @@ class Pixels:
             "kept": xp.zeros(2, np.int32),
         }
         factor, roles = _cosines(self.gpu, uses.astype(np.int32).tobytes())
-        task = np.zeros((), _NOISE_TASK)
-        values = {
-            "pixels": int(self._of(number)["pixels"]),
-            "factor": address(factor),
-            "uses": address(roles),
-            "low": contents.low,
-            "high": contents.high,
-            "step": width,
-            "rows": rows,
-            "columns": columns,
-            "stride": stride,
-            "highs": highs,
+        task = struct(
+            _NOISE_TASK,
+            pixels=self._of(number)["pixels"],
+            factor=address(factor),
+            uses=address(roles),
+            low=contents.low,
+            high=contents.high,
+            step=width,
+            rows=rows,
+            columns=columns,
+            stride=stride,
+            highs=highs,
             **{name: address(array) for name, array in made.items()},
-        }
-        for name, value in values.items():
-            task[name] = value
+        )
         blocks = min(-(-count // 4), 4 * self.gpu.n_teams)
         kernel = "noise.cu", "noise_patches"
         self.gpu.launch_blocks(*kernel, blocks, _THREADS, task, options=self.options)

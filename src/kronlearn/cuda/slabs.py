@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 
 from kronlearn.cuda.device import Gpu
 
-__all__ = ["GRID", "Axis", "Grid", "PlacedArray", "places_on", "pointers", "sums_instead"]
+__all__ = [
+    "GRID",
+    "Axis",
+    "Grid",
+    "PlacedArray",
+    "grid_struct",
+    "places_on",
+    "pointers",
+    "sums_instead",
+]
 
 #: Size, patch, stride and window of an axis.
 Axis = tuple[int, int, int, int]
@@ -103,25 +112,6 @@ class Grid:
         low, high = (min(start * stride, size - patch) for start in (first, last))
         return max(0, low - reach), min(size, high + patch + reach)
 
-    def described(self, rows: tuple[int, int]) -> NDArray[Any]:
-        """The struct PatchGrid for a slab of the image."""
-        return _described(self, rows)
-
-    def _describe(self, rows: tuple[int, int]) -> NDArray[Any]:
-        shape = self.slab(rows)
-        steps, features = _steps(shape), _steps([axis[1] for axis in self.axes])
-        starts = self.starts
-        grid = np.zeros((), GRID)
-        grid["n_axes"], grid["features"] = len(self.axes), self.features
-        grid["origin"], grid["band"] = rows[0], self.band
-        for k, a in enumerate(self.order):
-            size, patch, stride, window = self.axes[a]
-            values = (shape[a], patch, stride, starts[a], size - patch, window, features[a])
-            for name, value in zip(_LISTS, values, strict=True):
-                grid[name][k] = value
-            grid["step"][k] = steps[a]
-        return grid
-
     def slab(self, rows: tuple[int, int]) -> list[int]:
         """The shape of a slab of the image."""
         return [rows[1] - rows[0] if a == self.band else x[0] for a, x in enumerate(self.axes)]
@@ -135,8 +125,20 @@ class Grid:
 
 
 @lru_cache(64)
-def _described(grid: Grid, rows: tuple[int, int]) -> NDArray[Any]:
-    return grid._describe(rows)
+def grid_struct(grid: Grid, rows: tuple[int, int]) -> NDArray[Any]:
+    """The struct PatchGrid for a slab of the image."""
+    shape, starts = grid.slab(rows), grid.starts
+    steps, features = _steps(shape), _steps([axis[1] for axis in grid.axes])
+    made = np.zeros((), GRID)
+    made["n_axes"], made["features"] = len(grid.axes), grid.features
+    made["origin"], made["band"] = rows[0], grid.band
+    for k, a in enumerate(grid.order):
+        size, patch, stride, window = grid.axes[a]
+        values = (shape[a], patch, stride, starts[a], size - patch, window, features[a])
+        for name, value in zip(_LISTS, values, strict=True):
+            made[name][k] = value
+        made["step"][k] = steps[a]
+    return made
 
 
 @lru_cache(64)

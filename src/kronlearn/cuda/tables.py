@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kronlearn.cuda.device import Gpu
 
-__all__ = ["SHAPE", "GpuTables", "Tables", "gpu_tables", "shape_of"]
+__all__ = ["SHAPE", "Tables", "gpu_tables", "shape_of"]
 
 _MOST_MODES = 16
 # Dictionaries whose tables are kept on the GPU for the next call.
@@ -72,38 +72,13 @@ def shape_of(factors: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return shape
 
 
+@dataclass(frozen=True)
 class GpuTables:
-    """The tables of a dictionary on a GPU.
+    """The tables of a dictionary on a GPU: the struct Shape, numbers by dtype, and norms."""
 
-    Attributes
-    ----------
-    shape : struct Shape
-    numbers : dict
-        The tables by dtype.
-    norms : list of two arrays
-        The norms of the columns of both sides.
-    growth : float
-        By how much the factors, with unit-norm columns, may enlarge the norm of a sample.
-    scratch : dict
-        Numbers of scratch that kernels need, and whether in the memory of the GPU.
-    """
-
-    def __init__(self, gpu: Gpu, factors: Sequence[NDArray[np.float64]]) -> None:
-        tables = Tables.of(factors)
-        self.factors, self.shape = factors, tables.shape
-        self.numbers = {
-            np.dtype(kind): gpu.upload(tables.numbers.astype(kind))
-            for kind in (np.float32, np.float64)
-        }
-        self.norms = [gpu.upload(norm) for norm in tables.norms]
-        self.scratch: dict[Any, tuple[int, bool]] = {}
-
-    @cached_property
-    def growth(self) -> float:
-        return math.prod(
-            float(np.linalg.norm(factor, 2) / np.linalg.norm(factor, axis=0).min())
-            for factor in self.factors
-        )
+    shape: NDArray[Any]
+    numbers: dict[np.dtype[Any], Any]
+    norms: tuple[Any, Any]
 
 
 def gpu_tables(gpu: Gpu, factors: Sequence[NDArray[Any]]) -> GpuTables:
@@ -114,10 +89,13 @@ def gpu_tables(gpu: Gpu, factors: Sequence[NDArray[Any]]) -> GpuTables:
 
 @lru_cache(_KEPT)
 def _gpu_tables(gpu: Gpu, *factors: tuple[tuple[int, int], bytes]) -> GpuTables:
-    tables = GpuTables(gpu, [np.frombuffer(entries).reshape(shape) for shape, entries in factors])
+    tables = Tables.of([np.frombuffer(entries).reshape(shape) for shape, entries in factors])
+    kinds = map(np.dtype, (np.float32, np.float64))
+    numbers = {kind: gpu.upload(tables.numbers.astype(kind)) for kind in kinds}
+    left, right = map(gpu.upload, tables.norms)
     # Other threads find them here, and may work on other streams.
     gpu.finish()
-    return tables
+    return GpuTables(tables.shape, numbers, (left, right))
 
 
 def _product(parts: Sequence[NDArray[np.float64]], empty: tuple[int, ...]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""What is passed to the kernels that code samples."""
+"""What is passed to kernels, to those that code samples above all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kronlearn.cuda.tables import SHAPE
 
-__all__ = ["METHODS", "NO_SAMPLE", "TASK", "check_method", "new_task"]
+__all__ = ["METHODS", "NO_SAMPLE", "TASK", "check_method", "new_task", "struct"]
 
 METHODS = {"omp": 0, "ols": 1, "threshold": 2}
 #: The number of the first sample that is not finite, before one is found.
@@ -39,11 +39,15 @@ TASK = np.dtype(
 
 def new_task(**values: Any) -> NDArray[Any]:
     """A task with these values; what is not given is zero, or no error target."""
-    task = np.zeros((), TASK)
-    task["tol"], task["scale"] = -1.0, 1.0
+    return struct(TASK, **({"tol": -1.0, "scale": 1.0} | values))
+
+
+def struct(dtype: np.dtype[Any], **values: Any) -> NDArray[Any]:
+    """A struct of the kernels with these values; what is not given is zero."""
+    made = np.zeros((), dtype)
     for name, value in values.items():
-        task[name] = value
-    return task
+        made[name] = value
+    return made
 
 
 def check_method(method: str) -> None:

@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.dictionary import KroneckerDictionary
-from kronlearn.cuda.device import Gpu
+from kronlearn.cuda.device import Gpu, defined
 from kronlearn.cuda.tables import Tables
+from kronlearn.cuda.tasks import struct
 
-__all__ = ["DeviceUpdate", "Made"]
+__all__ = ["THREADS", "DeviceUpdate", "Made", "partial_sums"]
 
-_THREADS = 256
+#: Of a block that adds up sums.
+THREADS = 256
 # Numbers that a block adds up at a time.
 _AT_A_TIME = 32
 
@@ -92,14 +94,11 @@ class DeviceUpdate:
         (m, n), xp = dictionary.factors[0].shape, gpu.xp
         self.shape = m, n
         self.file = "full_updates.cu" if m == n == 8 else "mode_updates.cu"
-        self.options = f"-DKRONLEARN_M={m}", f"-DKRONLEARN_N={n}"
+        self.options = defined(M=m, N=n)
         numbers = n * (n + m)
         if m == n == 8:
             numbers = (1 if orthonormal else 2) * (n * n) * (m * m)
-        self.partial, self.partial_counts = (
-            xp.zeros((rows, numbers), np.float32),
-            xp.zeros((rows, 4)),
-        )
+        self.partial, self.partial_counts = partial_sums(gpu, rows, numbers)
         self.sums, self.counts = xp.zeros(numbers), xp.zeros(4)
         size = Tables.of(dictionary.factors).numbers.size
         self.single_tables, self.double_tables = xp.zeros(size, np.float32), xp.zeros(size)
@@ -109,11 +108,9 @@ class DeviceUpdate:
         self.arrived, self.stopped = xp.zeros(1, np.int32), xp.zeros(1, np.int32)
         self.unscaled = xp.zeros((m, n), np.float32)
         self.blocks = 1 + min(numbers // _AT_A_TIME, 2 * gpu.n_multiprocessors)
-        self.task = np.zeros((), _UPDATE)
         values = {"orthonormal": orthonormal, "kept": kept, "rows": rows, "factor": scale**-2.0}
-        values |= {name: gpu.address(getattr(self, name)) for name in _POINTERS}
-        for name, value in values.items():
-            self.task[name] = value
+        places = {name: gpu.address(getattr(self, name)) for name in _POINTERS}
+        self.task = struct(_UPDATE, **values, **places)
         needs = xp.zeros(1, np.int32)
         gpu.launch_blocks(self.file, "update_needs", 1, 1, needs, options=self.options)
         self.shared_bytes = int(needs[0])
@@ -144,10 +141,15 @@ class DeviceUpdate:
     def _launch(self, kernel: str, blocks: int) -> None:
         shared, options = self.shared_bytes, self.options
         self.gpu.launch_blocks(
-            self.file, kernel, blocks, _THREADS, self.task, options=options, shared=shared
+            self.file, kernel, blocks, THREADS, self.task, options=options, shared=shared
         )
 
     def _made(self, numbers: NDArray[np.float64], entries: NDArray[np.float64]) -> Made:
         factors = list(entries.reshape(2, *self.shape))
         residual, nonzeros, flag = numbers.tolist()
         return Made(factors, residual, int(nonzeros), bool(flag))
+
+
+def partial_sums(gpu: Gpu, rows: int, numbers: int) -> tuple[Any, Any]:
+    """Where so many blocks leave their sums and the four numbers of a pass, zeros at first."""
+    return gpu.xp.zeros((rows, numbers), np.float32), gpu.xp.zeros((rows, 4))

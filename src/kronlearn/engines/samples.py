@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.core.source import Source
-from kronlearn.cuda.arrays import DeviceSource, is_on_gpu
+from kronlearn.cuda.arrays import DeviceSource, in_memory, is_on_gpu
 from kronlearn.engines.lazy import has_unknown_length
 from kronlearn.io.arrays import ArraySource, dask_array, real_array
 from kronlearn.io.stored import StoredArray, open_array
@@ -67,11 +67,13 @@ def weighted(source: Source, weights: ArrayLike | None) -> Source:
     """The samples times the roots of their weights, so that sums over them are weighted.
 
     Codes of ``√w y`` are ``√w`` times those of y, once error targets are scaled alike. Samples in
-    memory are copied; others are scaled as they are read.
+    memory, and those on a GPU that has room, are copied; others are scaled as they are read.
     """
     if weights is None:
         return source
-    roots = np.sqrt(_checked_weights(weights, source))
+    roots = np.sqrt(_checked_weights(in_memory(weights), source))
+    if isinstance(source, DeviceSource):
+        return source.scaled(roots) or _Scaled(source, roots)
     array = source.array if isinstance(source, ArraySource) and source.in_memory else None
     array = dask_array(source) if array is None else array
     if array is None:

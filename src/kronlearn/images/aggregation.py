@@ -16,7 +16,7 @@ from kronlearn.core.coder import native_dictionary
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.instruction_sets import instruction_set
 from kronlearn.cuda.groups import filter_groups_on
-from kronlearn.cuda.images import GpuImages
+from kronlearn.cuda.images import code_image_on
 from kronlearn.engines.workers import Workers
 from kronlearn.images.dictionaries import Choice
 from kronlearn.images.stages import part_of
@@ -75,8 +75,7 @@ class Averager:
             "progress": self.on_share,
         }
         if self.workers.gpu is not None:
-            on_gpu = GpuImages(self.workers.gpu, factors)
-            return on_gpu.code_average(image, **settings)
+            return code_image_on(self.workers.gpu, factors, image, **settings)
         dictionary = native_dictionary(factors, np.float32)
         sums, weights = np.zeros_like(image), np.zeros_like(image)
         _native.code_image(dictionary, image, sums, weights, **settings, **self._threads)

@@ -1,13 +1,25 @@
 // Codes one sample with a team of threads.
 #pragma once
 
-#include "arena.cuh"
 #include "pursuit_small.cuh"
 #include "task.cuh"
 #include "threshold.cuh"
 #include "weighted.cuh"
 
 namespace kronlearn {
+
+// Scratch of one team. It is handed out; without memory behind it, it is counted.
+template <class T>
+struct Arena {
+  T* base;
+  int64 used = 0;
+
+  KRONLEARN_DEVICE T* take(int64 count) {
+    T* p = base + used;
+    used += (count + 3) / 4 * 4;
+    return p;
+  }
+};
 
 // T is the type of the arithmetic. With a kN of 8 or 16 there are as many atoms in each of two modes, and 8
 // entries; neither weights nor thresholds are for these. With 0, samples have any shape. kWeights: their entries

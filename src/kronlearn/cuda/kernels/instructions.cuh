@@ -1,155 +1,192 @@
-// Instructions of GPUs that C++ has no words for.
+// Instructions of GPUs that C++ has no words for. Where kernels are emulated, tests/cuda_emulation.hpp has the same
+// functions.
 #pragma once
 
 #include "team.cuh"
 
 namespace kronlearn {
 
-// The bits of a number in half precision.
-using Half = unsigned short;
+// Two numbers at a place that is aligned.
+struct alignas(16) Pair {
+  double x, y;
+};
 
-// ---------------------------------------------------------------- copies
+#if !defined(KRONLEARN_EMULATED)
+
+// ---------------------------------------------------------------- shared memory
+
+// What a launch gives a block besides its static shared memory.
+#define KRONLEARN_SHARED_MEMORY(name) extern __shared__ __align__(16) unsigned char name[]
+
+// Addresses within shared memory, which are short: fewer numbers to be added up than with pointers.
+KRONLEARN_DEVICE unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+KRONLEARN_DEVICE unsigned char* shared_at(unsigned address) {
+  return static_cast<unsigned char*>(__cvta_shared_to_generic(address));
+}
 
 // Starts to copy 16 bytes to shared memory, or zeros where there is nothing to copy.
 KRONLEARN_DEVICE void copy_async(float* to, const float* from, bool exists) {
-#if defined(KRONLEARN_EMULATED)
-  emulation::copy_async(to, exists ? from : nullptr, 16);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
                "r"(exists ? 16 : 0)
                : "memory");
-#endif
 }
 
-KRONLEARN_DEVICE void commit_copies() {
-#if defined(KRONLEARN_EMULATED)
-  emulation::commit_copies();
-#else
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
+KRONLEARN_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits for this thread's own copies, all but the latest groups of them.
 template <int kLatest>
 KRONLEARN_DEVICE void wait_for_copies() {
-#if defined(KRONLEARN_EMULATED)
-  emulation::wait_for_copies(kLatest);
-#else
   asm volatile("cp.async.wait_group %0;" ::"n"(kLatest) : "memory");
+}
+
+// ---------------------------------------------------------------- global memory
+
+// Asks for 128 bytes ahead of time.
+KRONLEARN_DEVICE void prefetch(const float* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// Takes a ticket; what this block has written before it is seen by whoever takes a later one.
+KRONLEARN_DEVICE int take_ordered_ticket(int* counter) {
+  int ticket;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(ticket) : "l"(counter) : "memory");
+  return ticket;
+}
+
+// Numbers that another block may have written: the cache of a multiprocessor knows nothing of that.
+KRONLEARN_DEVICE double fresh(const double* p) {
+  double x;
+  asm volatile("ld.global.cg.f64 %0, [%1];" : "=d"(x) : "l"(p) : "memory");
+  return x;
+}
+KRONLEARN_DEVICE Pair fresh(const Pair* p) {
+  Pair pair;
+  asm volatile("ld.global.cg.v2.f64 {%0, %1}, [%2];" : "=d"(pair.x), "=d"(pair.y) : "l"(p) : "memory");
+  return pair;
+}
+
+// Adds two numbers to two that no other thread adds to.
+KRONLEARN_DEVICE void add_two(float* to, float x, float y) {
+#if __CUDA_ARCH__ < 900
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to + 1), "f"(y) : "memory");
+#else
+  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
 #endif
 }
 
-// Asks for 128 bytes ahead of time.
-KRONLEARN_DEVICE void prefetch(const float* p) {
-#if !defined(KRONLEARN_EMULATED)
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-#endif
+// ---------------------------------------------------------------- what the compiler is not to know
+
+// The number of a thread, or what else is known before a loop. A compiler that knows how it is computed would
+// do that anew, slowly, wherever it is used.
+template <class T>
+KRONLEARN_DEVICE T opaque(T x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
+// At the end of blocks that differ in a number that is known when compiled: a compiler that made one of them
+// would have to compute the number, and registers cannot be addressed by it.
+KRONLEARN_DEVICE void keep_apart() { asm volatile(""); }
+
+// ---------------------------------------------------------------- reciprocals
+
+// About 1 / x and 1 / √x: of single precision to the last bit or two, of double precision to 20 bits.
+KRONLEARN_DEVICE float quick_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+KRONLEARN_DEVICE float quick_reciprocal_root(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+KRONLEARN_DEVICE double quick_reciprocal(double x) {
+  double y;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+  return y;
+}
+KRONLEARN_DEVICE double quick_reciprocal_root(double x) {
+  double y;
+  asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+  return y;
 }
 
 // ---------------------------------------------------------------- half precision
 
 // Two numbers, each rounded to the nearest in half precision, the first in the lower 16 bits.
 KRONLEARN_DEVICE unsigned to_halves(float first, float second) {
-#if defined(KRONLEARN_EMULATED)
-  return emulation::to_half(first) | unsigned(emulation::to_half(second)) << 16;
-#else
   unsigned both;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
   return both;
-#endif
 }
 
-KRONLEARN_DEVICE float from_half(Half bits) {
-#if defined(KRONLEARN_EMULATED)
-  return emulation::from_half(bits);
-#else
+KRONLEARN_DEVICE float from_half(unsigned short bits) {
   float x;
   asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
   return x;
-#endif
 }
-
-KRONLEARN_DEVICE float first_of(unsigned halves) { return from_half(Half(halves & 0xffffu)); }
-KRONLEARN_DEVICE float second_of(unsigned halves) { return from_half(Half(halves >> 16)); }
 
 // Of pairs of halves, the larger ones, the smaller ones and magnitudes.
 KRONLEARN_DEVICE unsigned larger_halves(unsigned a, unsigned b) {
-#if defined(KRONLEARN_EMULATED)
-  return emulation::larger_halves(a, b);
-#else
   unsigned c;
   asm("max.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
   return c;
-#endif
 }
-
 KRONLEARN_DEVICE unsigned smaller_halves(unsigned a, unsigned b) {
-#if defined(KRONLEARN_EMULATED)
-  return emulation::smaller_halves(a, b);
-#else
   unsigned c;
   asm("min.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
   return c;
-#endif
 }
-
 KRONLEARN_DEVICE unsigned magnitudes(unsigned halves) {
-#if defined(KRONLEARN_EMULATED)
-  return halves & 0x7fff7fffu;
-#else
   unsigned c;
   asm("abs.f16x2 %0, %1;" : "=r"(c) : "r"(halves));
   return c;
-#endif
 }
-
-KRONLEARN_DEVICE unsigned swap_halves(unsigned a) { return a << 16 | a >> 16; }
 
 // ---------------------------------------------------------------- tensor cores
 
 // Four 8 × 8 matrices of halves from shared memory, transposed: lane l gives the address of row l % 8 of
 // matrix l / 8, and is given the numbers 2 (l % 4) and 2 (l % 4) + 1 of column l / 4 of each.
 KRONLEARN_DEVICE void load_transposed(unsigned (&to)[4], const void* row) {
-#if defined(KRONLEARN_EMULATED)
-  emulation::load_transposed(to, row);
-#else
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
+               : "r"(shared_address(row))
                : "memory");
-#endif
 }
 
 // c (16, 8) += A (16, 16) B (16, 8) on the tensor cores, spread over a warp: halves, sums in single
 // precision.
 KRONLEARN_DEVICE void multiply_halves(float (&c)[4], const unsigned (&a)[4], unsigned b0,
                                       unsigned b1) {
-#if defined(KRONLEARN_EMULATED)
-  emulation::multiply_halves(c, a, b0, b1);
-#else
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#endif
 }
 
 // c (16, 8) += A (16, 8) B (8, 8) on the tensor cores, spread over a warp. They drop the low 13 bits of what
 // is multiplied.
 KRONLEARN_DEVICE void multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsigned b0,
                                     unsigned b1) {
-#if defined(KRONLEARN_EMULATED)
-  emulation::multiply_tf32(c, a, b0, b1);
-#else
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#endif
 }
+
+#endif
+
+// ---------------------------------------------------------------- made of these
+
+// The bits of a number in half precision.
+using Half = unsigned short;
+
+KRONLEARN_DEVICE float first_of(unsigned halves) { return from_half(Half(halves & 0xffffu)); }
+KRONLEARN_DEVICE float second_of(unsigned halves) { return from_half(Half(halves >> 16)); }
+KRONLEARN_DEVICE unsigned swap_halves(unsigned a) { return a << 16 | a >> 16; }
 
 }  // namespace kronlearn

@@ -50,7 +50,7 @@ struct Lane {
 
 KRONLEARN_DEVICE float group_sum(float x) {
 #pragma unroll
-  for (int o = 1; o < kGroup; o *= 2) x += __shfl_xor_sync(kAllLanes, x, o);
+  for (int o = 1; o < kGroup; o *= 2) x += __shfl_xor_sync(kWholeWarp, x, o);
   return x;
 }
 

@@ -7,17 +7,6 @@
 
 namespace kronlearn::lanes {
 
-// 1 / √x, to the last bit or two, for what is not too small.
-KRONLEARN_DEVICE float quick_root(float x) {
-#if defined(KRONLEARN_EMULATED)
-  return 1.0f / std::sqrt(x);
-#else
-  float y;
-  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#endif
-}
-
 // The Gram matrices (n, n) of both sides, one after the other. Rows of 16 are further apart than they need
 // be: lanes that read from rows of different samples meet in a bank less often.
 struct Grams {
@@ -146,7 +135,7 @@ class Basis {
 
   // Takes it as the next one; where it is not wanted, or nothing is left of it, with a row of zeros.
   KRONLEARN_DEVICE void append(int k, unsigned atom, bool wanted, float norm2) {
-    rho = wanted ? quick_root(norm2) : 0.0f;
+    rho = wanted ? quick_reciprocal_root(norm2) : 0.0f;
     a = wanted ? a * rho : 0.0f;
     const unsigned i = atom / kN, j = atom % kN;
     const unsigned offsets = (i * (Grams::kStride * 4) + down_) | (j * (Grams::kStride * 4) + across_) << 16;

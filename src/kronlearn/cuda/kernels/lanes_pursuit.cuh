@@ -55,7 +55,7 @@ class LanePursuit {
     active_ = wanted && energy_ > tol2_;
     doubtful_ = wanted && tol2_ >= 0.0f && tol2_ < energy_ * kTrustedTarget2 && energy_ > 0.0f;
     basis_.clear();
-    if (__any_sync(kAllLanes, active_)) {
+    if (__any_sync(kWholeWarp, active_)) {
       if (step<true>(0)) {
 #pragma unroll kUnrolled
         for (int k = 1; k < kWidth; ++k)
@@ -81,7 +81,7 @@ class LanePursuit {
     const float score = strongest<kWithNorms && !kFirst>(atom);
     const float norm2 = basis_.orthogonalise(k, atom);
     take(k, atom, score, norm2);
-    if (k + 1 == kWidth || !__any_sync(kAllLanes, active_)) return false;
+    if (k + 1 == kWidth || !__any_sync(kWholeWarp, active_)) return false;
     if constexpr (kWithNorms)
       update_both(k);
     else
@@ -109,18 +109,18 @@ class LanePursuit {
       if (key[c] == own) column = c;
     unsigned most = own | 7u;
 #pragma unroll
-    for (int o = 1; o < kGroup; o *= 2) most = max(most, __shfl_xor_sync(kAllLanes, most, o));
+    for (int o = 1; o < kGroup; o *= 2) most = max(most, __shfl_xor_sync(kWholeWarp, most, o));
     // Of the lanes that have it, the lowest number.
     unsigned number = (own | 7u) == most ? number_ + (7 - (own & 7u)) * kN + column : kN * kN;
 #pragma unroll
-    for (int o = 1; o < kGroup; o *= 2) number = min(number, __shfl_xor_sync(kAllLanes, number, o));
+    for (int o = 1; o < kGroup; o *= 2) number = min(number, __shfl_xor_sync(kWholeWarp, number, o));
     atom = number;
     return __uint_as_float(most & ~7u);
   }
 
   template <bool kScaled>
   KRONLEARN_DEVICE float score(int r, int c) const {
-    if constexpr (kScaled) return alpha_[r][c] * quick_root(fmaxf(nu_[r][c], kSmallestNorm2<float>));
+    if constexpr (kScaled) return alpha_[r][c] * quick_reciprocal_root(fmaxf(nu_[r][c], kSmallestNorm2<float>));
     return alpha_[r][c];
   }
 

@@ -78,7 +78,7 @@ class ModeSums {
   KRONLEARN_DEVICE void add(const float* z, float* y) const {
     float c[kPieces][4];
     add_samples<kRight, kRow>(z, y, kSamples, c);
-    if (__any_sync(kAllLanes, !all_finite(c))) {
+    if (__any_sync(kWholeWarp, !all_finite(c))) {
       clear_what_is_not_finite(y);
       add_samples<kRight, kRow>(z, y, kSamples, c);
     }
@@ -89,7 +89,7 @@ class ModeSums {
   KRONLEARN_DEVICE void add_from(const float* z, const float* y, int size) const {
     float c[kPieces][4];
     add_samples<false, kM>(z, y, size, c);
-    if (__any_sync(kAllLanes, !all_finite(c))) add_samples<false, kM, true>(z, y, size, c);
+    if (__any_sync(kWholeWarp, !all_finite(c))) add_samples<false, kM, true>(z, y, size, c);
     keep(c);
   }
 

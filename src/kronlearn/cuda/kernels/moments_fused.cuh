@@ -11,15 +11,7 @@
 #include "task.cuh"
 #include "tile_sums.cuh"
 
-#if defined(KRONLEARN_EMULATED)
-#define KRONLEARN_SHARED_MEMORY(name) unsigned char* const name = emulation::block->shared
-#else
-#define KRONLEARN_SHARED_MEMORY(name) extern __shared__ __align__(16) unsigned char name[]
-#endif
-
 namespace kronlearn {
-
-constexpr unsigned kAllLanes = 0xffffffffu;
 
 // Shared memory of half a multiprocessor: two blocks share one.
 constexpr int kSharedOfBlock = 113 * 1024;

@@ -49,7 +49,7 @@ class ThreadCounts {
 #pragma unroll
     for (int c = 0; c < kCounts; ++c) {
 #pragma unroll
-      for (int o = 16; o > 0; o /= 2) sums[c] += __shfl_xor_sync(kAllLanes, sums[c], o);
+      for (int o = 16; o > 0; o /= 2) sums[c] += __shfl_xor_sync(kWholeWarp, sums[c], o);
       if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32 * kCounts + c] = sums[c];
     }
     __syncthreads();

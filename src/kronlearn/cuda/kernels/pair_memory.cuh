@@ -19,68 +19,14 @@ static_assert(1 <= kWidth && kWidth <= 16);
 constexpr int kThreads = 2 * kTile;
 constexpr int kOwn = (kWidth + 1) / 2;  // of the selected atoms, those that are a lane's own
 
-// The number of a thread, or what else is known before a loop. A compiler that knows how it is computed would
-// do that anew, slowly, wherever it is used.
-template <class T>
-KRONLEARN_DEVICE T opaque(T x) {
-#if !defined(KRONLEARN_EMULATED)
-  asm volatile("" : "+r"(x));
-#endif
-  return x;
-}
-
-// At the end of blocks that differ in a number that is known when compiled: a compiler that made one of them
-// would have to compute the number, and registers cannot be addressed by it.
-KRONLEARN_DEVICE void keep_apart() {
-#if !defined(KRONLEARN_EMULATED)
-  asm volatile("");
-#endif
-}
-
-// About 1 / x and 1 / √x, to the last bit or two.
-KRONLEARN_DEVICE float quick_reciprocal(float x) {
-#if defined(KRONLEARN_EMULATED)
-  return 1.0f / x;
-#else
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#endif
-}
-KRONLEARN_DEVICE float quick_reciprocal_root(float x) {
-#if defined(KRONLEARN_EMULATED)
-  return rsqrtf(x);
-#else
-  float y;
-  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#endif
-}
-
 // Thread t has half t % 2 of sample t / 2 of the tile.
 KRONLEARN_DEVICE int own_half() { return threadIdx.x % 2; }
-KRONLEARN_DEVICE float of_other(float x) { return __shfl_xor_sync(kAllLanes, x, 1); }
+KRONLEARN_DEVICE float of_other(float x) { return __shfl_xor_sync(kWholeWarp, x, 1); }
 KRONLEARN_DEVICE float pair_sum(float x) { return x + of_other(x); }
 
 KRONLEARN_DEVICE float& number_at(unsigned char* p) { return *reinterpret_cast<float*>(p); }
 KRONLEARN_DEVICE float2& two_at(unsigned char* p) { return *reinterpret_cast<float2*>(p); }
 KRONLEARN_DEVICE float4& four_at(unsigned char* p) { return *reinterpret_cast<float4*>(p); }
-
-// Addresses within shared memory, which are short: fewer numbers to be added up than with pointers.
-KRONLEARN_DEVICE unsigned shared_address(unsigned char* p) {
-#if defined(KRONLEARN_EMULATED)
-  return unsigned(p - emulation::block->shared);
-#else
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-#endif
-}
-KRONLEARN_DEVICE unsigned char* shared_at(unsigned address) {
-#if defined(KRONLEARN_EMULATED)
-  return emulation::block->shared + address;
-#else
-  return static_cast<unsigned char*>(__cvta_shared_to_generic(address));
-#endif
-}
 
 // m += left rightᵀ
 KRONLEARN_DEVICE void add_half_product(float (&m)[8][4], const float (&left)[8], const float (&right)[4]) {

@@ -58,7 +58,7 @@ class PairPursuit {
 #pragma unroll
       for (int e = 0; e < 32; ++e) nu_[e / 4][e % 4] = 1;
     }
-    if (!__any_sync(kAllLanes, active_)) return;
+    if (!__any_sync(kWholeWarp, active_)) return;
 #pragma unroll kUnrolled
     for (int k = 0; k < kWidth; k += 2) {
       if (!step<0>(k)) break;
@@ -72,7 +72,7 @@ class PairPursuit {
   KRONLEARN_DEVICE void check_residual(const float* y) {
     const bool suspect = fit_.nonzeros > 0 && (weakest_ < kSuspectNorm2<float> ||
                                                fit_.residual2 < energy_ * kSuspectResidual2<float>);
-    if (__any_sync(kAllLanes, suspect)) {
+    if (__any_sync(kWholeWarp, suspect)) {
       const float exact = residual_of(y, memory_, thread_, x_, fit_.nonzeros);
       const float difference = fabsf(exact - fit_.residual2);
       // Decisions about a target have relied on a smaller difference.
@@ -123,7 +123,7 @@ class PairPursuit {
     if (kOls || last) add_to_code();
     if (last) return false;
     if constexpr (!kOls) update_from<kParity, 0>(k, scale, picks().both(0));
-    if (!__any_sync(kAllLanes, active_)) return false;
+    if (!__any_sync(kWholeWarp, active_)) return false;
     if constexpr (kOls) {
       update_both<kParity, 0>(k, word);
       update_both<kParity, 4>(k, word);
@@ -153,8 +153,8 @@ class PairPursuit {
     const bool second = top[1] > (top[0] | 15u);
     const unsigned key = second ? top[1] : top[0], place = ~key & 15u;
     const unsigned number = (second ? 32u : 0u) + (place & 12u) * 2u + place % 4u + 4u * half();
-    const unsigned size = key | 15u, its_size = __shfl_xor_sync(kAllLanes, size, 1),
-                   its_number = __shfl_xor_sync(kAllLanes, number, 1);
+    const unsigned size = key | 15u, its_size = __shfl_xor_sync(kWholeWarp, size, 1),
+                   its_number = __shfl_xor_sync(kWholeWarp, number, 1);
     const bool other = its_size > size || (its_size == size && its_number < number);
     atom = other ? its_number : number;
     return __uint_as_float((other ? its_size : size) & ~15u);

@@ -29,7 +29,7 @@ KRONLEARN_DEVICE float residual_of(const float* y, unsigned char* memory, unsign
   }
 #pragma unroll
   for (int q = 0; q < kOwn; ++q) {
-    if (!__any_sync(kAllLanes, 2 * q < nonzeros)) break;
+    if (!__any_sync(kWholeWarp, 2 * q < nonzeros)) break;
     const float others = of_other(x[q]);
     const Picks::Words words = picks.both(q);
     subtract_atom(memory, half, words.even, half == 0 ? x[q] : others, r);

@@ -5,19 +5,6 @@
 
 namespace kronlearn::pairs {
 
-// Adds two numbers to two that no other thread adds to.
-KRONLEARN_DEVICE void add_two(float* to, float x, float y) {
-#if defined(KRONLEARN_EMULATED)
-  to[0] += x;
-  to[1] += y;
-#elif __CUDA_ARCH__ < 900
-  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
-  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to + 1), "f"(y) : "memory");
-#else
-  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
-#endif
-}
-
 // Each of eight warps has 32 rows and 16 columns of S_xx and of S_xy.
 class PairSums {
  public:
@@ -89,7 +76,7 @@ KRONLEARN_DEVICE void add_pair_counts(double* counts, float energy, float residu
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
 #pragma unroll
-    for (int o = 16; o > 1; o /= 2) sums[c] += __shfl_xor_sync(kAllLanes, sums[c], o);
+    for (int o = 16; o > 1; o /= 2) sums[c] += __shfl_xor_sync(kWholeWarp, sums[c], o);
     if (threadIdx.x % 32 < 2) counts[threadIdx.x / 32 * kCounts + 2 * own_half() + c] += sums[c];
   }
 }

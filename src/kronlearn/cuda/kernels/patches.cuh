@@ -6,7 +6,6 @@
 // the same bits wherever the image is cut.
 #pragma once
 
-#include "arena.cuh"
 #include "dictionary.cuh"
 
 namespace kronlearn {
@@ -38,22 +37,22 @@ KRONLEARN_DEVICE double from_bits(int64 bits) { return __longlong_as_double(bits
 KRONLEARN_DEVICE unsigned least_of_team(unsigned x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   for (int o = 16; o > 0; o /= 2) {
-    const unsigned other = __shfl_xor_sync(0xffffffffu, x, o);
+    const unsigned other = __shfl_xor_sync(kWholeWarp, x, o);
     x = other < x ? other : x;
   }
   return x;
 #else
-  return __reduce_min_sync(0xffffffffu, x);
+  return __reduce_min_sync(kWholeWarp, x);
 #endif
 }
 // What another thread of the team has.
 template <class T>
 KRONLEARN_DEVICE T from_lane(T x, int lane) {
-  return __shfl_sync(0xffffffffu, x, lane);
+  return __shfl_sync(kWholeWarp, x, lane);
 }
 // Puts the numbers of those threads of a team that have one on a list.
 KRONLEARN_DEVICE void note(Team team, bool has, int number, int* list, int* count) {
-  const unsigned all = __ballot_sync(0xffffffffu, has), before = all & ((1u << team.lane) - 1);
+  const unsigned all = __ballot_sync(kWholeWarp, has), before = all & ((1u << team.lane) - 1);
   int place = team.lane == 0 && all ? atomicAdd(count, __popc(all)) : 0;
   place = from_lane(place, 0) + __popc(before);
   if (has) list[place] = number;

@@ -152,7 +152,7 @@ class TileCoder {
   // Whether so little energy is the sum of squares that single precision cannot hold.
   KRONLEARN_DEVICE bool underflows(float energy) const {
     const bool little = energy < kSmallestEnergy;
-    if (!__any_sync(kAllLanes, little)) return false;
+    if (!__any_sync(kWholeWarp, little)) return false;
     float largest = 0;
 #pragma unroll 1
     for (int e = lane_.member; e < kM * kM; e += kGroup)
@@ -179,7 +179,7 @@ class TileCoder {
   KRONLEARN_DEVICE bool check_residual(bool suspect, float energy, float tol2, const float* y,
                                        LaneCode& code) const {
     bool doubtful = false;
-    if (__any_sync(kAllLanes, suspect)) {
+    if (__any_sync(kWholeWarp, suspect)) {
       const float exact = residual_of(lane_, memory_.atoms1, memory_.atoms2, code, y);
       // Decisions about a target have relied on a smaller difference.
       const float trusted = tol2 >= 0.0f ? kRoundingOfErrors<float> : kTrustedDifference;
@@ -223,7 +223,7 @@ class TileCoder {
 
   // The codes on the lists, where they are wanted.
   KRONLEARN_DEVICE void write(int tile, bool written) const {
-    const unsigned all = __ballot_sync(kAllLanes, written);
+    const unsigned all = __ballot_sync(kWholeWarp, written);
     if (!task_.index) return;
     const int64 first = int64(tile) * Lists::kWritten;
 #pragma unroll

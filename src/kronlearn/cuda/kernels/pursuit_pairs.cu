@@ -91,7 +91,7 @@ struct OwnCode {
 #pragma unroll
     for (int q = 0; q < kOwn; ++q)
       if (q < count) chosen |= 1ull << atom[q];
-    chosen |= __shfl_xor_sync(kAllLanes, chosen, 1);
+    chosen |= __shfl_xor_sync(kWholeWarp, chosen, 1);
 #pragma unroll
     for (int q = 0; q < kOwn; ++q)
       if (q < count)

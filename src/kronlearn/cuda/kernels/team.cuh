@@ -12,6 +12,9 @@ namespace kronlearn {
 
 using int64 = long long;
 
+// The lanes that take part in what a warp does together: all.
+constexpr unsigned kWholeWarp = 0xffffffffu;
+
 // The larger value, of equal ones the one of the lower number; −1 is no number.
 template <class T>
 struct Best {
@@ -37,19 +40,19 @@ struct Team {
   // The same bits in every thread.
   template <class T>
   KRONLEARN_DEVICE T sum(T x) const {
-    for (int o = kSize / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
+    for (int o = kSize / 2; o > 0; o /= 2) x += __shfl_xor_sync(kWholeWarp, x, o);
     return x;
   }
 
   template <class T>
   KRONLEARN_DEVICE Best<T> best(Best<T> b) const {
     for (int o = kSize / 2; o > 0; o /= 2)
-      b.consider(__shfl_xor_sync(0xffffffffu, b.value, o),
-                 __shfl_xor_sync(0xffffffffu, b.number, o));
+      b.consider(__shfl_xor_sync(kWholeWarp, b.value, o),
+                 __shfl_xor_sync(kWholeWarp, b.number, o));
     return b;
   }
 
-  KRONLEARN_DEVICE bool any(bool x) const { return __any_sync(0xffffffffu, x); }
+  KRONLEARN_DEVICE bool any(bool x) const { return __any_sync(kWholeWarp, x); }
 };
 
 KRONLEARN_DEVICE int64 first_team() {

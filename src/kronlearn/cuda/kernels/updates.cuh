@@ -25,29 +25,16 @@ struct Memory {
   int iteration, flag;
 };
 
-// 1 / x, in fewer steps than a division that is right to the last bit.
+// 1 / x and 1 / √x, in fewer steps than those that are right to the last bit.
 KRONLEARN_DEVICE double reciprocal(double x) {
-#if defined(KRONLEARN_EMULATED)
-  return 1.0 / x;
-#else
-  double y;
-  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
-  const double missing = fma(-x, y, 1.0);
+  const double y = quick_reciprocal(x), missing = fma(-x, y, 1.0);
   return fma(y, fma(missing, missing, missing), y);
-#endif
 }
-
-// 1 / √x, likewise.
 KRONLEARN_DEVICE double reciprocal_root(double x) {
-#if defined(KRONLEARN_EMULATED)
-  return 1.0 / sqrt(x);
-#else
-  double y;
-  asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
   const double half = 0.5 * x;
+  double y = quick_reciprocal_root(x);
   y = fma(y, fma(-half * y, y, 0.5), y);
   return fma(y, fma(-half * y, y, 0.5), y);
-#endif
 }
 
 // What a thread reads of the state before an update. That comes while others still add up.
