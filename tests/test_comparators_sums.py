@@ -11,9 +11,9 @@ import reference
 import reference_comparators as rc
 import reference_comparators_sums as sums
 from kronlearn.comparators import STARK, SuKro, TeFDiL
-from kronlearn.comparators.cp import cp_terms
+from kronlearn.comparators.low_rank import cp_terms
 from kronlearn.comparators.memory import RememberingDictionary
-from kronlearn.comparators.shrinkage import ridge_parts, svt
+from kronlearn.comparators.low_rank import ridge_parts, svt
 from kronlearn.comparators.sukro import Admm
 from kronlearn.core.kronecker_sum import rearranged
 from kronlearn.core.moments import Moments

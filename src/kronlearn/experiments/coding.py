@@ -122,16 +122,14 @@ def _measured(
     dictionary = perturbed_dct((m, m), (n, n))
     most = _QUICK_SAMPLES if quick else _MOST_SAMPLES
     samples = sampled_patches(sources, (m, m), min(most, _MOST_NUMBERS // m**2))
-    runs, sizes = {}, {}
-    for name, (slowness, coder) in coders.items():
-        sizes[name] = max(_FEWEST_SAMPLES, len(samples) // slowness)
-        runs[name] = partial(coder(dictionary, s), samples[: sizes[name]])
-    title = f"{m} × {m}, {n} × {n} atoms, {s} nonzeros"
-    found = in_turns(runs, repetitions, progress, title)
+    sizes = {k: max(_FEWEST_SAMPLES, len(samples) // slower) for k, (slower, _) in coders.items()}
     # Everybody's error on the same samples: those that the slowest coder was given.
     common = samples[: min(sizes.values())]
+
+    runs = {k: partial(make(dictionary, s), samples[: sizes[k]]) for k, (_, make) in coders.items()}
+    found = in_turns(runs, repetitions, progress, f"{m} × {m}, {n} × {n} atoms, {s} nonzeros")
     rows: list[dict[str, Any]] = []
-    for name, (seconds, codes) in found.items():
+    for name, (seconds, (*_, codes)) in found.items():
         # Computed in float64 for everybody, whatever a coder itself computes in.
         residual = common - dictionary.reconstruct(codes[: len(common)].astype(np.float64))
         rmse = float(np.sqrt(np.mean(residual**2)))
