@@ -40,10 +40,10 @@ class SeDiL(Comparator):
     atoms of a mode apart. The method is conjugate gradients on the product of the spheres of the
     atoms and the space of codes, with a line search that lets the objective rise a little.
 
-    The derivative with respect to a code is of the order 1/N, so as published the atoms move far before the
-    codes follow; ``balance`` makes both move alike. With 9216 image patches of 8 × 8 and 16 × 16
-    atoms the RMSE after 100, 300 and 1500 iterations was 10.2, 7.4 and 6.0 as published and 6.0,
-    5.6 and 5.4 balanced; in the end the objective was lower, too.
+    The derivative with respect to a code is of the order 1/N, so as published the atoms move far
+    before the codes follow; ``balance`` makes both move alike. With 9216 image patches of 8 × 8 and
+    16 × 16 atoms the RMSE after 100, 300 and 1500 iterations was 10.2, 7.4 and 6.0 as published and
+    6.0, 5.6 and 5.4 balanced; in the end the objective was lower, too.
 
     The samples are scaled to norm 1, as the weights are for such; those that are zero are left out.
     Their means are not removed: do that before, as for any other learner. It is the only learner
