@@ -20,6 +20,8 @@ from kronlearn.comparators import (
     SuKro,
     TeFDiL,
 )
+from kronlearn.comparators.unstructured import cosines
+from kronlearn.core.init import dct_factor
 
 UNSTRUCTURED = [AKSVD, KSVD, MOD]
 # Classes with their own parameters, for samples of shape (5, 4).
@@ -313,6 +315,13 @@ def test_bad_parameters_of_a_method_are_refused_in_words(Y, case):
 def test_unstructured_methods_check_shapes(Y, options, error, words):
     with pytest.raises(error, match=words):
         MOD(42, n_nonzero_coefs=3, **options).fit(Y)
+
+
+def test_an_unstructured_dictionary_starts_with_the_lowest_frequencies():
+    found = cosines((4, 4), 10)
+    products = kl.KroneckerDictionary([dct_factor(4, 4)] * 2).to_dense().reshape(16, 4, 4)
+    wanted = [products[:, i, j] for i in range(4) for j in range(4 - i)]
+    np.testing.assert_allclose(found, np.transpose(wanted), atol=1e-12)
 
 
 @pytest.mark.parametrize("case", ["TKSVD", "PairAK-SVD", "OSubDil", "SeDiL", "STARK"])

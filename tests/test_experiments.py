@@ -464,6 +464,9 @@ def test_denoising_is_judged_by_the_papers_rows(tmp_path: Path):
     assert len(rows["outcomes"]) == len(best["outcomes"]) == 25
     assert all(o["holds"] for o in rows["outcomes"] + best["outcomes"])
     assert all(o["found"] == "+0.30 dB" for o in best["outcomes"])
+    nearly = table3.write(denoised(-0.05), tmp_path).record["claims"]
+    assert all(o["holds"] for o in nearly[0]["outcomes"])
+    assert not any(o["holds"] for o in nearly[1]["outcomes"])
     short = table3.write(denoised(-0.11), tmp_path).record["claims"]
     assert not any(o["holds"] for o in short[0]["outcomes"] + short[1]["outcomes"])
     text = (tmp_path / "table3.md").read_text("utf-8")

@@ -19,7 +19,7 @@ from kronlearn.experiments.timing import Progress
 
 __all__ = ["IMAGES", "TITLES", "by_setting", "claims", "run"]
 
-#: The paper's images, of 512 × 512 pixels, and those that stand in for them.
+#: The paper's images, of 512 × 512 pixels, and the images that stand in for them.
 IMAGES = ("lena", "peppers", "boat")
 _STAND_INS = ("camera", "brick", "moon")
 
@@ -68,7 +68,7 @@ def run(
     methods: str | None = None,
     quick: bool = False,
 ) -> Report:
-    """Run what is missing of "table1", "figure1" or "figure2"; write csv, report and figure.
+    """Run what is missing for "table1", "figure1" or "figure2"; write csv, report and figure.
 
     ``images`` is a folder with the paper's images; without it others stand in.
     """
@@ -122,7 +122,7 @@ def _about(found: Found, images: Sequence[str]) -> str:
 
 
 def _records(found: Found) -> list[dict[str, Any]]:
-    """What every method at every setting comes to: means, and standard deviations (``_sd``)."""
+    """Means over the draws of every method at every setting, and standard deviations (``_sd``)."""
     errors = ("train_rmse", "held_out_rmse", "own_train_rmse", "own_held_out_rmse")
     rows = []
     for at, methods in found.items():
@@ -141,7 +141,7 @@ def _paper_seconds(at: Setting, method: str) -> int | None:
 
 
 def claims(experiment: str, found: Found) -> list[Claim]:
-    """What is claimed of the RMSE of held-out samples, and with "table1" of the times."""
+    """The claims about the RMSE of held-out samples and, for "table1", about times."""
     made = []
     for text, check in _CHECKS.items():
         outcomes = []

@@ -60,7 +60,7 @@ def _draw_curves(at: Setting, methods: Methods, ax: Axes) -> None:
         ax.plot(middle, **style)
         last.append(bounds[0][-1])
         early.append(np.max(middle[2:]))
-    # The first iterations, and some methods for long, are far above all the others.
+    # The first iterations, and some methods throughout, are far above the others.
     highest = min(max(early), 1.4 * float(np.median(last)))
     margin = 0.05 * (highest - min(last))
     ax.set_ylim(min(last) - margin, highest + margin)
@@ -78,7 +78,7 @@ def _draw_sizes(panel: Found, ax: Axes) -> None:
     names = list(dict.fromkeys(name for methods in panel.values() for name in methods))
     for place, name in enumerate(names):
         points = [(at.n, methods[name]) for at, methods in panel.items() if name in methods]
-        # A little to the side of each other, so that error bars can be told apart.
+        # Shifted a little, so that error bars can be told apart.
         shift = 0.15 * (place - (len(names) - 1) / 2)
         ax.errorbar(
             [n + shift for n, _ in points],

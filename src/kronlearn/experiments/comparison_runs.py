@@ -31,7 +31,7 @@ __all__ = ["Result", "Run", "Setting", "draw_samples", "results", "settings"]
 
 #: The panels of Figure 2: (m, s) for patches of m × m pixels.
 FIGURE2_PANELS = ((8, 6), (8, 8), (16, 8), (16, 16))
-#: Where Figure 2 is sampled: n. The paper's text does not say where its own is.
+#: The n of Figure 2; the paper does not say which its own has.
 FIGURE2_SIZES = (8, 16, 24)
 
 # Samples by patch side: three quarters of the patches that the images have. All the others, a third
@@ -44,7 +44,7 @@ Samples = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Setting:
-    """Samples of m × m, n atoms per mode, s nonzeros; how many samples and iterations."""
+    """Samples of m × m, n atoms per mode, s nonzeros; the numbers of samples and iterations."""
 
     m: int
     n: int

@@ -30,7 +30,7 @@ __all__ = ["run"]
 
 # Filters of 11 × 11 for images in 0 … 1; about 1 % of the coefficients are not zero then.
 _LENGTH, _PENALTY = 11, 0.01
-# Iterations of SPORCO after which its objective is looked at; it stops when it reaches ours.
+# SPORCO's objective is computed after so many more iterations; it stops when it reaches ours.
 _LOOKS = (20, 20, 20, 20, 20, 50, 50)
 
 Image = NDArray[np.float32]
@@ -113,7 +113,7 @@ def _coding(image: Image, n: int, threads: int, has_sporco: bool) -> list[Row]:
 
 
 def _sporco(module: str, threads: int) -> Any:
-    """A module of SPORCO, whose Fourier transforms use so many threads."""
+    """A module of SPORCO, with this number of threads for its Fourier transforms."""
     import_module("sporco.fft").__dict__["pyfftw_threads"] = threads
     return import_module(f"sporco.{module}")
 

@@ -19,9 +19,9 @@ from kronlearn.hyperspectral import compare, denoise, learn
 
 __all__ = ["run"]
 
-# Standard deviations of the noise, and those that it has from band to band, at random between.
+# Standard deviations of the noise, and the range from which each band draws its own.
 _SIGMAS, _UNEQUAL = (50.0, 100.0, 200.0, 400.0), (20.0, 300.0)
-# Weights of total variation, in units of the noise; the best for the known cube counts.
+# Weights of total variation, in units of the noise; the one with the best PSNR counts.
 _WEIGHTS = (0.5, 1.0, 2.0)
 # Bands of the patches with three modes, and nonzeros for a patch of one band.
 _BANDS, _NONZEROS = (4, 10), (1, 2)
@@ -64,7 +64,7 @@ def run(
 
 
 def _learning(cube: Values, max_iter: int, progress: Progress) -> Rows:
-    """RMSE with two and three modes and as many nonzeros for as many entries."""
+    """RMSE with two and three modes and the same number of nonzeros per entry."""
     cases = [((8, 8, b)[: 2 + (b > 1)], s * b) for s in _NONZEROS for b in (1, *_BANDS)]
     rows: Rows = []
     with progress("Learning", len(cases)) as advance:
@@ -108,7 +108,7 @@ def _denoising(
 def _by_band(
     method: Callable[[Values, float | None], Values], noisy: Values, sigma: Values | None
 ) -> Values:
-    """Every band on its own; without noise given, the method finds it."""
+    """Every band on its own; a method that is given no noise level estimates it."""
     result = np.empty_like(noisy)
     for band in range(noisy.shape[2]):
         image = np.ascontiguousarray(noisy[..., band])

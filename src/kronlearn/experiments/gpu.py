@@ -49,7 +49,7 @@ class Case:
 
 
 #: The paper's hyperspectral patches with both structures, image patches, few of them, large ones;
-#: and what has general kernels only: another shape, float64, an error target alone, weights.
+#: and cases that only general kernels serve: another shape, float64, an error target, weights.
 CASES = {
     "A": Case(3_913_140, 8, 8, 16),
     "B": Case(3_913_140, 8, 8, 16, "orthonormal"),
@@ -78,11 +78,11 @@ class Row:
 _PLAIN: dict[str, Any] = {"method": "omp"}
 _SIGMA = 20.0
 _QUICK_SAMPLES = 400
-# The processor takes longer: fewer iterations of it are enough for a median.
+# The processor is slower: fewer of its iterations are enough for a median.
 _ITERATIONS, _ITERATIONS_OF_PROCESSOR = 40, 4
-# Torch tensors of about this many numbers are what batched-omp works with at a time.
+# batched-omp gets samples in blocks whose intermediates have about this many numbers.
 _NUMBERS_AT_A_TIME = 1 << 28
-# Cases that batched-omp can do.
+# Cases that batched-omp supports.
 _COMPARED = "ACDEF"
 
 
@@ -95,7 +95,7 @@ def run(
     repetitions: int = 5,
     quick: bool = False,
 ) -> Report:
-    """Time some of A to I, all by default, or everything."""
+    """Time cases of A to I, all by default, and with ``everything`` the other parts."""
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         name: partial(_case, name, repetitions, quick) for name in cases or CASES
     }
@@ -202,7 +202,7 @@ def competitor() -> tuple[Any, str]:
         return None, "is not installed"
     try:
         with warnings.catch_warnings():
-            # It warns that it has a new name.
+            # It warns that it was renamed.
             warnings.simplefilter("ignore", DeprecationWarning)
             return (import_module("torch"), import_module("batched_omp").run_omp), ""
     except Exception as problem:
@@ -256,18 +256,18 @@ def _denoise() -> Iterator[Row]:
     pool.free_all_blocks()
     before = pool.total_bytes()
     yield Row("denoise", "8192 × 8192", _median(partial(on_gpu, large, _SIGMA), 1), "s")
-    # Blocks that are free are kept: all that was ever taken at a time is counted.
+    # The pool keeps free blocks, so this is the peak.
     yield Row("denoise", "8192 × 8192, memory", (pool.total_bytes() - before) / 1e9, "GB")
     pool.free_all_blocks()
 
 
 def _streaming() -> Iterator[Row]:
-    """Samples that take three times the memory they may take, beside copies of them."""
+    """Samples of three times the memory they are allowed, beside copies of them."""
     case = CASES["A"]
     samples = image_like(case.samples, case.m)
     copy = samples.nbytes / 1e6 / _copy_bandwidth()
     atoms_16 = replace(case, n=16, s=6)
-    # Sums of one mode after the other need the samples twice.
+    # With 16 × 16 atoms the modes are summed one after the other, which reads the samples twice.
     for name, what, times in (("A", case, 1), ("B", CASES["B"], 1), ("16 × 16 atoms", atoms_16, 2)):
         for kind, settings in (("plain", _PLAIN), ("defaults", {})):
             with kl.cuda.memory_limit(2 * samples.nbytes // 3):

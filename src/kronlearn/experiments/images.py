@@ -1,4 +1,4 @@
-"""``kronlearn bench images``: denoising and inpainting, how well and how fast, beside others."""
+"""``kronlearn bench images``: PSNR and times of denoising and inpainting, beside others."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _score(clean: Image, image: Image) -> dict[str, float]:
 
 
 def denoising(clean: Image, quick: bool) -> Methods:
-    """What denoises an image to which noise was added, by the names of the methods."""
+    """Functions that denoise an image after noise was added, by the names of the methods."""
     image, two = noisy(clean, _SIGMA), {"n_jobs": 2}
     ours = partial(kl.images.denoise, image, _SIGMA)
     ready = ours(patch_size=8, n_atoms=16, full=True).dictionary
@@ -99,7 +99,7 @@ def denoising(clean: Image, quick: bool) -> Methods:
 
 
 def inpainting(clean: Image) -> Methods:
-    """What fills in an image half of whose pixels are missing, by the names of the methods."""
+    """Functions that fill in the missing half of the pixels, by the names of the methods."""
     missing = np.random.default_rng(0).random(clean.shape) < 0.5
     holed = np.where(missing, np.float32(0), clean)
     ours = partial(kl.images.inpaint, holed, missing, n_jobs=2)
@@ -139,14 +139,14 @@ def _counting(quick: bool) -> dict[str, tuple[Image, Methods]]:
 
 
 def _anscombe_bm3d(image: Image, gain: float) -> Image:
-    """BM3D of the transformed image, told the gain, and the unbiased inverse."""
+    """BM3D of the image stabilised with the known gain, then the unbiased inverse."""
     model = CountNoise(gain)
     stable = import_module("bm3d").bm3d(model.forward(image), 1.0)
     return model.inverse(stable.astype(np.float32))
 
 
 def measure_memory(side: int) -> dict[str, Any] | None:
-    """What denoising holds at most beyond the image; right once per process."""
+    """The most memory that denoising holds beyond the image; valid once per process."""
     (tile,) = included_images(["camera"])
     kl.images.denoise(tile[200:264, 200:264], _SIGMA)
     image = np.tile(tile, (math.ceil(side / 512),) * 2)[:side, :side]

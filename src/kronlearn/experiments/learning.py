@@ -1,4 +1,4 @@
-"""``kronlearn bench learning``: what an iteration costs, and how much memory a million patches."""
+"""``kronlearn bench learning``: the cost of an iteration, and the memory for a million patches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GENERAL = {"n_atoms": (16, 16), "n_nonzero_coefs": 6, "random_state": 0, "n_job
 
 
 def run(*, progress: Progress, quick: bool = False) -> Report:
-    """Measure ratios, each taken from runs that took turns."""
+    """Measure ratios of runs that take turns."""
     n_samples = 2000 if quick else 100_000
     samples = sampled_patches(included_images(), (8, 8), n_samples)
     learn = partial(_iteration, samples)
@@ -95,7 +95,7 @@ def _memory(n_samples: int) -> dict[str, Any]:
 
 
 def measure_memory(n_samples: int) -> tuple[int | None, int]:
-    """Bytes that learning holds at most beyond its data, and of these; right once per process."""
+    """The most bytes that learning holds beyond its data, and those; valid once per process."""
     some = sampled_patches(included_images(), (8, 8), min(n_samples, 20_000))
     samples = np.resize(some, (n_samples, 8, 8))
     # Imports and thread pools are no part of what learning needs per sample.

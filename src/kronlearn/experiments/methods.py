@@ -1,4 +1,4 @@
-"""What is compared: each method, its number of atoms, its start, and how it is drawn."""
+"""The methods that are compared: number of atoms, start, colours of the figures."""
 
 from __future__ import annotations
 
@@ -123,18 +123,18 @@ _TABLE = (
 #: "exchange" is the default with the coder of that name.
 METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
 
-#: Those that are run unless others are asked for: this library's, the paper's, and AK-SVD with as
-#: many atoms as the separable ones have.
+#: The methods that are run by default: this library's, the paper's, and AK-SVD with as many atoms
+#: as the separable ones have.
 DEFAULT_METHODS = tuple(
     name for name in METHODS if METHODS[name].ours or name in TABLE1 or name == "AK-SVD n²"
 )
 
-#: Those that a quick run takes.
+#: The methods of a quick run.
 QUICK_METHODS = ("default", "general", "orthonormal", "sum2", "PairAK-SVD", "TeFDiL", "AK-SVD")
 
 
 def methods_named(text: str) -> tuple[str, ...]:
-    """The methods in a text, with commas between them, as they are listed here; "all" means all.
+    """The methods that a text names, separated by commas, in the order of METHODS; or "all".
 
     Upper and lower case are the same, and ``AK-SVD n2`` is ``AK-SVD n²``.
     """

@@ -44,9 +44,11 @@ class Table:
 
 
 def _text(value: Any, form: str) -> str:
-    """A value as text, a number of 1000 or more without an exponent; nothing for None."""
+    """A value as text; a number of 1000 or more has no exponent, None is empty, a list 8 × 8."""
     if value is None:
         return ""
+    if isinstance(value, list):
+        return " × ".join(map(str, value))
     return f"{value:.0f}" if form == ".3g" and abs(value) >= 1000 else format(value, form)
 
 

@@ -42,7 +42,7 @@ Samples = dict[int, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Run:
-    """N samples of m × m with a checksum, n atoms per mode, s nonzeros, threads, and where."""
+    """A method, its settings and threads, the samples and the machine."""
 
     method: str
     m: int
@@ -118,7 +118,7 @@ def run(
     only_report: bool = False,
     quick: bool = False,
 ) -> Report:
-    """Measure what the csv file in a folder does not hold of this machine; write the report.
+    """Measure what the csv file in a folder lacks for this machine; write the report.
 
     Table II learns from patches of the ``images`` in a folder, Table IV from those of a small
     ``cube`` that is enlarged, to ``scale`` times the paper's number of patches.
@@ -156,7 +156,7 @@ def run(
 
 
 def thread_counts(wanted: Sequence[int] | None, cores: int) -> list[int]:
-    """1 and the numbers that are wanted; None means 1, 2, 4, 8 … and all cores."""
+    """1 and the given numbers; None means 1, 2, 4, 8 … and all cores."""
     return sorted({1, *(wanted or [*(1 << k for k in range(cores.bit_length())), cores])})
 
 

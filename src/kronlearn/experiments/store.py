@@ -67,14 +67,14 @@ class Store(Generic[Row]):
         )
 
     def add(self, row: Row) -> Row:
-        """Write a result; returns it as reading it gives it, in six digits."""
+        """Write a result; returns it as it is read back, with six digits."""
         texts = [_text(getattr(row, name)) for name in self._columns]
         line = io.StringIO()
         writer = csv.writer(line, lineterminator="\n")
         if not self.file.exists() or self.file.stat().st_size == 0:
             writer.writerow(self._columns)
         writer.writerow(texts)
-        # In one piece: an interruption leaves the whole line or none of it.
+        # In one piece, so that an interruption leaves the whole line or none of it.
         with self.file.open("a", newline="", encoding="utf-8") as stream:
             stream.write(line.getvalue())
         self.rows.append(self._parsed(texts))
@@ -112,7 +112,7 @@ def _text(value: Any) -> str:
 
 
 def recorded(rows: Iterable[Row], file: Path | None, kind: type[Row]) -> Iterator[Row]:
-    """The rows, each written to a new csv file, if one is named, as soon as it is there."""
+    """The rows; with a file, each is written to a new csv file as soon as it is measured."""
     if file is None:
         yield from rows
         return

@@ -33,9 +33,9 @@ from kronlearn.images.dictionaries import draw_patches
 
 __all__ = ["METHODS", "Result", "Run", "claims", "run", "write"]
 
-#: What is run on every noisy image. "general" and "orthonormal" are the paper's two methods with
-#: its settings; "swapped" is "general" from a random start, denoised with its two factors
-#: exchanged, the slip that explains the paper's row; "default" is denoise() with its defaults.
+#: The methods that are run on every noisy image. "general" and "orthonormal" are the paper's two
+#: methods with its settings; "swapped" is "general" from a random start, denoised with its two
+#: factors exchanged, the slip that explains the paper's row; "default" is denoise() with defaults.
 METHODS = ("general", "orthonormal", "swapped", "default")
 
 _PAPER = ("general", "orthonormal", "PairAK-SVD")
@@ -89,7 +89,7 @@ def run(
     quick: bool = False,
     n_jobs: int | None = None,
 ) -> Report:
-    """Run what is missing of Table III; write csv and report.
+    """Run what is missing for Table III; write csv and report.
 
     Those of the paper's images are taken that the folder ``images`` has. A quick run has one draw
     of the noise, at σ = 20 only.
@@ -164,7 +164,7 @@ def write(results: Iterable[Result], folder: Path) -> Report:
 
 
 def _records(found: Found) -> Iterator[dict[str, Any]]:
-    """By image and noise level, others' numbers, then means over the draws."""
+    """By image and noise level, published numbers, then means over the draws."""
     for sigma, image in dict.fromkeys(key[:2] for key in found):
         at = {"sigma": sigma, "image": image}
         for method in (*_PAPER, "K-SVD", "BM3D"):
@@ -179,7 +179,7 @@ def _records(found: Found) -> Iterator[dict[str, Any]]:
 
 
 def claims(found: Found) -> list[Claim]:
-    """What is claimed of every image and noise level that has all methods."""
+    """The claims about every image and noise level that has all methods."""
     made: dict[str, list[Outcome]] = {}
 
     def compare(text: str, at: str, margin: float, least: float = 0.0) -> None:

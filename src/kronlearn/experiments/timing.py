@@ -31,18 +31,18 @@ __all__ = [
     "timed",
 ]
 
-#: From a description and a number of steps, what is called after each, with a note or without.
+#: From a description and a number of steps, a function to call after each step, with a note or not.
 Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
 
 
 @contextmanager
 def no_progress(description: str, total: int) -> Iterator[Callable[..., None]]:
-    """Progress that nobody sees."""
+    """Progress that is not shown."""
     yield lambda note="": None
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds that some work takes, and its result."""
+    """The seconds that some work takes, and its result."""
     start = time.perf_counter()
     result = work()
     return time.perf_counter() - start, result
@@ -131,13 +131,13 @@ def _processor() -> str:
 
 
 def measured_in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function of a module returns in a new process."""
+    """The result of a function of a module, called in a new process."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def peak_above_start(work: Callable[[], object]) -> int | None:
-    """Bytes that some work held at most beyond what was held before; right once per process.
+    """The most bytes that some work held beyond what was held before; valid once per process.
 
     None where the system does not tell.
     """
