@@ -114,7 +114,7 @@ def test_the_start_is_the_first_entry(Y, case):
 
 @one_of_each_kind
 def test_a_time_budget_ends_a_run(Y, case):
-    model = learner(case, max_iter=10**6, time_budget=0.02).fit(Y)
+    model = learner(case, max_iter=500, time_budget=0.02).fit(Y)
     assert model.stop_reason_ == "time_budget"
     assert model.history_["seconds"][-1] >= 0.02
 
