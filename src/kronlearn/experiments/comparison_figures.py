@@ -83,7 +83,7 @@ def _draw_sizes(panel: Found, ax: Axes) -> None:
         ax.errorbar(
             [n + shift for n, _ in points],
             [mean(draws, "held_out_rmse") for _, draws in points],
-            [deviation(draws, "held_out_rmse") for _, draws in points],
+            [deviation(draws, "held_out_rmse") or 0.0 for _, draws in points],
             marker=METHODS[name].marker,
             ms=5,
             capsize=2,

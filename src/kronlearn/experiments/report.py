@@ -103,9 +103,9 @@ def publish(
             shown.append(part)
         else:
             record["claims"] = [asdict(claim) for claim in part]
-            text = ["\n".join(map(str, part))] if part else []
-            page += text
-            shown += text
+            if part:
+                page.append("\n".join(map(str, part)))
+                shown.append(page[-1].replace("**", ""))
     if drawing is not None:
         picture = file.with_suffix(".png")
         page.append(f"![{title}]({picture.name})")

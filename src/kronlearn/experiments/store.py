@@ -133,6 +133,6 @@ def mean(rows: Sequence[Any], name: str) -> float:
     return statistics.fmean(getattr(row, name) for row in rows)
 
 
-def deviation(rows: Sequence[Any], name: str) -> float:
-    """The standard deviation of a column; 0 for one result."""
-    return statistics.stdev(getattr(row, name) for row in rows) if len(rows) > 1 else 0.0
+def deviation(rows: Sequence[Any], name: str) -> float | None:
+    """The standard deviation of a column; None for one result."""
+    return statistics.stdev(getattr(row, name) for row in rows) if len(rows) > 1 else None
