@@ -114,20 +114,16 @@ def results(
     def drawn(m: int, samples: int, draw: int) -> tuple[Samples, Samples]:
         return draw_samples(images, m, samples, draw)
 
-    def run(draw: int, at: Setting, method: str) -> Run:
+    def described(draw: int, at: Setting, method: str) -> Run:
+        atoms = METHODS[method].size(at.m, at.n)
         checksum = zlib.crc32(drawn(at.m, at.samples, draw)[0].tobytes())
-        return Run(
-            **asdict(at),
-            draw=draw,
-            method=method,
-            checksum=checksum,
-            atoms=METHODS[method].size(at.m, at.n),
-        )
+        return Run(**asdict(at), draw=draw, method=method, atoms=atoms, checksum=checksum)
 
-    wanted = [run(*parts) for parts in product(range(draws), chosen, methods)]
-    return Store(file, Result).run(
-        wanted, lambda run: _learned(run, *drawn(run.m, run.samples, run.draw)), progress
-    )
+    def measure(run: Run) -> dict[str, Any]:
+        return _learned(run, *drawn(run.m, run.samples, run.draw))
+
+    wanted = [described(*parts) for parts in product(range(draws), chosen, methods)]
+    return Store(file, Result).run(wanted, measure, progress)
 
 
 def draw_samples(

@@ -94,27 +94,26 @@ def run(
     Those of the paper's images are taken that the folder ``images`` has. A quick run has one draw
     of the noise, at σ = 20 only.
     """
-    clean = {
-        name: gray_image(images / f"{name}.png")
-        for name in IMAGES
-        if (images / f"{name}.png").is_file()
-    }
+    files = {name: images / f"{name}.png" for name in IMAGES}
+    clean = {name: gray_image(file) for name, file in files.items() if file.is_file()}
     if not clean:
-        files = ", ".join(f"{name}.png" for name in IMAGES)
-        raise ValueError(f"--images {images} has none of {files}; name the folder that has them.")
+        names = ", ".join(file.name for file in files.values())
+        raise ValueError(f"--images {images} has none of {names}; name the folder that has them.")
     output.mkdir(parents=True, exist_ok=True)
+    sigmas = (_QUICK_SIGMA,) if quick else SIGMAS
     # All of one image come one after the other.
     wanted = [
         Run(image, sigma, draw, method, zlib.crc32(clean[image].tobytes()))
         for image, sigma, draw, method in product(
-            clean, (_QUICK_SIGMA,) if quick else SIGMAS, range(1 if quick else draws), METHODS
+            clean, sigmas, range(1 if quick else draws), METHODS
         )
     ]
     n_threads = resolve_n_jobs(n_jobs)
-    store = Store(output / "table3.csv", Result)
-    return write(
-        store.run(wanted, lambda run: _denoised(run, clean[run.image], n_threads), progress), output
-    )
+
+    def measure(run: Run) -> dict[str, Any]:
+        return _denoised(run, clean[run.image], n_threads)
+
+    return write(Store(output / "table3.csv", Result).run(wanted, measure, progress), output)
 
 
 def _denoised(run: Run, clean: Image, n_threads: int) -> dict[str, Any]:
