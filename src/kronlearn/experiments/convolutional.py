@@ -28,7 +28,7 @@ from kronlearn.experiments.timing import Progress, benchmark, timed
 
 __all__ = ["run"]
 
-# Filters of 11 × 11 for images in 0 … 1; about 1 % of the coefficients are not zero then.
+# Filters of 11 × 11 for images in 0 … 1; about 0.5 % of the coefficients are not zero then.
 _LENGTH, _PENALTY = 11, 0.01
 # SPORCO's objective is computed after so many more iterations; it stops when it reaches ours.
 _LOOKS = (20, 20, 20, 20, 20, 50, 50)
