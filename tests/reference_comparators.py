@@ -301,11 +301,6 @@ def coordinate_passes(D, alpha, beta, n_passes):
     return D
 
 
-def surrogate(D, alpha, beta):
-    """``tr(D alpha Dᵀ) − 2 tr(Dᵀ beta)``: what a mode's coordinate passes lower."""
-    return np.sum((D @ alpha) * D) - 2 * np.sum(D * beta)
-
-
 # SeDiL: conjugate gradients on spheres
 
 

@@ -11,9 +11,8 @@ import reference
 import reference_comparators as rc
 import reference_comparators_sums as sums
 from kronlearn.comparators import STARK, SuKro, TeFDiL
-from kronlearn.comparators.cp import cp_terms
+from kronlearn.comparators.low_rank import cp_terms, ridge_parts, svt
 from kronlearn.comparators.memory import RememberingDictionary
-from kronlearn.comparators.shrinkage import ridge_parts, svt
 from kronlearn.comparators.sukro import Admm
 from kronlearn.core.kronecker_sum import rearranged
 from kronlearn.core.moments import Moments
@@ -73,11 +72,6 @@ def test_one_term_and_one_sweep_is_the_general_method(rng):
     np.testing.assert_allclose(model.history_["rmse"], general.history_["rmse"], rtol=1e-10)
 
 
-def test_two_terms_are_learned_unless_something_else_is_said(rng):
-    Y, start = rc.planted(rng, (5, 4), (7, 6))
-    assert learner(SuKro, start, max_iter=1).fit(Y).dictionary_.n_terms == 2
-
-
 def test_sweeps_lower_the_error_and_end_when_little_is_gained(rng):
     Y, start = rc.planted(rng, (5, 4), (7, 6))
     X = rc.code(Y, start, 3)
@@ -120,33 +114,6 @@ def test_iterations_with_a_penalty_equal_the_reference(rng, alpha, u, dtype):
     assert found.n_terms == np.linalg.matrix_rank(wanted.W, 1e-9)
 
 
-def test_alpha_and_u_scale_with_the_samples_and_u_does_by_itself(rng):
-    Y, factors = rc.planted(rng, (5, 4), (7, 6))
-    for u in (500.0, None):
-        model = learner(SuKro, factors, alpha=2.15, u=u).fit(100 * Y / 255)
-        scaled_u = None if u is None else u * 255**2
-        scaled = learner(SuKro, factors, alpha=2.15 * 255, u=scaled_u).fit(100 * Y)
-        np.testing.assert_allclose(
-            scaled.dictionary_.to_dense(), model.dictionary_.to_dense(), atol=1e-8
-        )
-
-
-def test_a_larger_penalty_leaves_fewer_terms_and_never_none(rng):
-    Y, factors = rc.planted(rng, (4, 5), (6, 5), noise=0.5)
-    seen = []
-
-    def terms(alpha):
-        options = {"alpha": alpha, "callback": lambda told: seen.append(told.dictionary)}
-        learner(SuKro, factors, max_iter=6, **options).fit(Y)
-        return seen[-1].n_terms
-
-    counts = [terms(alpha) for alpha in (1e-6, 0.5, 2.0, 1e4)]
-    assert counts[0] == 4 * 6
-    assert counts == sorted(counts, reverse=True)
-    assert len(set(counts)) == 3
-    assert counts[-2:] == [1, 1]
-
-
 def test_an_update_with_a_penalty_ends_near_the_minimum_of_its_objective(rng):
     Y, factors = rc.planted(rng, (5, 4), (7, 6))
     X = rc.code(Y, factors, 3)
@@ -169,24 +136,6 @@ def test_an_update_with_a_penalty_ends_near_the_minimum_of_its_objective(rng):
         assert objective(exact + 1e-3 * rng.standard_normal(D.shape)) > objective(exact)
 
 
-def test_a_start_of_several_terms_is_handed_out_if_a_penalty_makes_it_worse(rng):
-    Y, factors = rc.planted(rng, (5, 4), (7, 6), noise=0.3)
-    fitted = learner(SuKro, factors, n_terms=4, max_iter=15).fit(Y).dictionary_
-    model = learner(SuKro, fitted, alpha=3.0, max_iter=3).fit(Y)
-    assert int(np.argmin(model.history_["rmse"])) == 0
-    assert model.dictionary_ == fitted
-
-
-def test_replaced_atoms_add_no_terms(rng):
-    Y, factors = rc.planted(rng, (5, 4), (7, 6))
-    factors[0][:, 1] = factors[0][:, 0]
-    seen = []
-    model = learner(SuKro, factors, alpha=2.0, callback=lambda told: seen.append(told.dictionary))
-    model.fit(Y)
-    assert model.history_["atoms_replaced"][1] == 1
-    assert seen[1].n_terms == 1
-
-
 def relaxed(factors, D):
     """A dictionary from which ADMM goes on at a matrix D."""
     modes = tuple(zip(*[factor.shape for factor in factors], strict=True))
@@ -202,14 +151,6 @@ def test_a_dictionary_stays_where_columns_of_a_sum_have_vanished(rng):
     nothing = Moments((2, 2), (4, 4), 1, 1.0, 0.0, np.zeros(16 * 17 // 2), np.zeros((16, 4)))
     updated = SuKro(alpha=1.0, n_steps=1)._update(present, nothing)
     np.testing.assert_array_equal(updated.to_dense(), present.to_dense())
-
-
-def test_nothing_left_of_the_dictionary_is_survived():
-    Y = np.array([[[-3.0, 3, 2, -3]], [[-1, -1, 1, -1]]])
-    options = {"alpha": 10.0, "init": "data", "max_iter": 8}
-    for seed in (120, 125):
-        model = SuKro((2, 3), n_nonzero_coefs=3, random_state=seed, **options).fit(Y)
-        assert model.dictionary_.n_terms >= 1
 
 
 def test_a_penalty_needs_two_modes(rng):
@@ -240,12 +181,6 @@ def test_iterations_of_tefdil_equal_the_reference(rng, patch_shape, n_atoms, n_t
     assert isinstance(found, kl.KroneckerDictionary) == (n_terms == 1)
 
 
-def test_tefdil_of_one_mode_without_ridge_is_mod(rng):
-    Y, start = rc.planted(rng, (8,), (12,))
-    D, rmse = rc.learn(rc.mod_update, Y, start[0], 3, 2, lambda D: [D])
-    assert_learned(learner(TeFDiL, start, ridge=0.0), Y, D, rmse, atol=1e-8)
-
-
 @pytest.mark.parametrize("ridge", [0.0, 0.01])
 @pytest.mark.parametrize("n_terms", [1, 2])
 def test_tefdil_leaves_an_atom_of_a_mode_that_nobody_uses_to_replacement(rng, ridge, n_terms):
@@ -260,15 +195,6 @@ def test_tefdil_leaves_an_atom_of_a_mode_that_nobody_uses_to_replacement(rng, ri
     assert min(model.history_["rmse"][2:]) < model.history_["rmse"][1]
 
 
-def test_more_terms_fit_samples_of_a_sum_better(rng):
-    terms = [reference.random_factors(rng, (5, 4), (7, 6)) for _ in range(3)]
-    Y = reference.sparse_samples(rng, unit_sum(terms), 500, 3, noise=0.05).reshape(-1, 5, 4)
-    start = rc.nearby(rng, terms[0], 0.1)
-    for method in (TeFDiL, SuKro):
-        scores = [learner(method, start, n_terms=r, max_iter=15).fit(Y).score(Y) for r in (1, 2, 4)]
-        assert scores[0] < scores[1] < scores[2]
-
-
 @pytest.mark.parametrize("n_terms", [2, 4])
 def test_tefdil_of_several_terms_survives_pairs_of_atoms_that_nobody_uses(n_terms):
     rng = np.random.default_rng(0)
@@ -280,18 +206,6 @@ def test_tefdil_of_several_terms_survives_pairs_of_atoms_that_nobody_uses(n_term
         model = learner(TeFDiL, [np.eye(4)] * 2, n_nonzero_coefs=1, n_terms=n_terms).fit(samples)
         assert model.dictionary_.n_terms == n_terms
         np.testing.assert_allclose(np.linalg.norm(model.dictionary_.to_dense(), axis=0), 1.0)
-
-
-def test_tefdil_leaves_a_dictionary_as_it_is_where_the_nearest_sum_has_a_column_of_zeros():
-    U = np.array([[2.0, -2, 1], [1, 2, 2], [2, 1, -2]]) / 3
-    norms = (U * [4, -1, 0.5]) @ U.T  # without its smallest term the entry in the middle is zero
-    present = kl.KroneckerSumDictionary([[np.eye(3), np.eye(3)], [np.ones((3, 3)), np.eye(3)]])
-    for further, stays in ((0.0, True), (0.1, False)):
-        xy = np.diag(norms.ravel())
-        xy[4, 4] += further
-        triangle = np.eye(9)[np.tril_indices(9)]
-        moments = Moments((3, 3), (3, 3), 9, 1.0, 0.0, triangle, xy)
-        assert (TeFDiL(ridge=0.0)._update(present, moments) is present) == stays
 
 
 # CP decompositions
@@ -316,12 +230,6 @@ def test_cp_terms_equal_the_reference(rng, sizes, r):
 def outer_sum(columns):
     letters = "abcd"[: len(columns)]
     return np.einsum(",".join(f"{c}r" for c in letters) + f"->{letters}", *columns)
-
-
-@pytest.mark.parametrize("sizes", [(4, 5), (4, 5, 3)], ids=str)
-def test_cp_terms_of_zeros_vanish(sizes):
-    for part in cp_terms(np.zeros(sizes), [np.ones((size, 2)) for size in sizes]):
-        np.testing.assert_allclose(part, 0, atol=1e-60)
 
 
 def test_more_terms_than_the_matrix_has_ranks_are_zero(rng):
@@ -349,25 +257,6 @@ def test_iterations_of_stark_equal_the_reference(rng, patch_shape, n_atoms, pena
 
     wanted, rmse = rc.learn(update, Y, sums.stark_start(start), 3, 2, unit_matrix)
     assert_learned(learner(STARK, start, penalty=penalty), Y, unit_matrix(wanted)[0], rmse)
-
-
-def test_stark_survives_columns_that_shrink_away():
-    Y = np.random.default_rng(0).integers(0, 256, (60, 4, 3)).astype(np.uint8)
-    for dtype in (np.uint8, np.float32):
-        model = STARK((5, 4), n_nonzero_coefs=1, max_iter=4, random_state=0).fit(Y.astype(dtype))
-        assert -model.score(Y) == pytest.approx(min(model.history_["rmse"]), rel=1e-5)
-
-
-def test_a_larger_penalty_of_stark_ends_nearer_to_one_kronecker_product(rng):
-    Y, start = rc.planted(rng, (5, 4), (7, 6), 150)
-    shares = []
-    for penalty in (0.1, 3.0, 30.0):
-        model = learner(STARK, start, penalty=penalty, max_iter=5, n_steps=20, gamma_ratio=1.0)
-        D = rc.last_dictionary(model, Y).to_dense()
-        values = np.linalg.svd(rearranged(D, (5, 4), (7, 6)), compute_uv=False)
-        shares.append(values[0] / np.linalg.norm(values))
-    assert shares[0] < shares[1] < shares[2]
-    assert shares[2] > 0.98
 
 
 @pytest.mark.parametrize("penalty", [1e12, 1e200])

@@ -26,7 +26,7 @@ class CodesComparator(Comparator):
     def _update(
         self, source: Source, dictionary: Dictionary, codes: sparse.csr_array
     ) -> Dictionary:
-        """A better dictionary; the values of the codes, not their places, are changed with it."""
+        """A better dictionary; the values of ``codes``, not their places, are changed in place."""
 
     def _iterate(self, engine: Engine, dictionary: Dictionary, plan: Plan) -> Iteration:
         source = engine.source
@@ -52,7 +52,7 @@ def residuals(
 
 
 def by_atom(codes: sparse.csr_array) -> sparse.csc_array:
-    """Where the coefficients of each atom are: an array like the codes, of places in their data.
+    """The places of each atom's coefficients in ``codes.data``: an array of the shape of the codes.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What the comparators share: their parameters, their start, and updates that need moments."""
+"""Base classes of the comparators: parameters, start, and updates from moments."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Comparator(DictionaryLearner):
         return self._sum_to_start(source, n_atoms, n_terms=1)
 
     def _sum_to_start(self, source: Source, n_atoms: tuple[int, ...], n_terms: int) -> Dictionary:
-        """What ``init`` names or is, with so many terms."""
+        """The dictionary that ``init`` names or is, with this many terms."""
         rng = random_numbers(self.random_state)
         return starting_dictionary(self.init, source, n_atoms, rng, n_terms=n_terms)
 
@@ -92,14 +92,14 @@ class MomentsComparator(Comparator):
 
     @abstractmethod
     def _update(self, dictionary: Dictionary, moments: Moments) -> Dictionary:
-        """A better dictionary for the samples that these are the moments of."""
+        """A better dictionary for the samples with these moments."""
 
     def _structure(self) -> Structure:
         return UpdatedBy(self._update)
 
 
 class UpdatedBy(Structure):
-    """Dictionaries that a function makes of moments and the one before; the codes stay."""
+    """Updates by a function of the present dictionary and the moments; the codes stay."""
 
     name = "comparator"
 
@@ -111,12 +111,12 @@ class UpdatedBy(Structure):
     def update(
         self, dictionary: Dictionary, moments: Moments
     ) -> tuple[Dictionary, NDArray[np.float64]]:
-        """What the function makes, and ones."""
+        """The result of the function, and ones."""
         return self.function(dictionary, moments), np.ones(dictionary.n_codes)
 
 
 def finite_samples(source: Source) -> NDArray[np.float64]:
-    """All samples (N, m_1·…·m_d), once they are known to be finite."""
+    """All samples (N, m_1·…·m_d) in float64; an error if one of them is not finite."""
     samples = source.read(0, len(source)).astype(np.float64)
     if not np.isfinite(samples).all():
         check_finite(samples, 0, source.name)

@@ -1,4 +1,4 @@
-"""Dictionaries together with what their method needs to go on from them."""
+"""A dictionary with the state that its method continues from."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ __all__ = ["RememberingDictionary"]
 
 
 class RememberingDictionary(Dictionary):
-    """A dictionary, and a value that the next update begins with.
+    """A dictionary, and a value that the next update starts from.
 
-    So an update stays a function of a dictionary and moments. A method hands out ``dictionary``.
+    With it, an update is a function of a dictionary and moments alone. ``dictionary_`` of an
+    estimator is ``dictionary``.
 
     Parameters
     ----------
     dictionary : Dictionary
     memory : object
-        It stays when the factors are others, such as replaced atoms.
+        Kept when the factors change, as when atoms are replaced.
 
     Examples
     --------

@@ -38,8 +38,8 @@ class OSubDil(MomentsComparator):
     gradient steps of a fixed length, which depends on the scale of the data.
 
     ``fit`` goes through all samples ``max_iter`` times, each time in another random order; an
-    atom that this leaves unused is replaced by the direction of a badly represented sample. What it
-    ends with is judged by one more pass over the samples. ``partial_fit`` takes one batch.
+    atom that this leaves unused is replaced by the direction of a badly represented sample. The
+    last dictionary is judged by one more pass over the samples. ``partial_fit`` takes one batch.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class OSubDil(MomentsComparator):
         order = dictionary.memory.orders.permutation(len(source))
         updated: Dictionary = dictionary
         for first in range(0, len(source), size):
-            # In ascending order they are read faster, and within a batch order means nothing.
+            # Ascending rows are read faster, and the order within a batch does not matter.
             rows = np.sort(order[first : first + size])
             batch = self._engine(ArraySource(source.take(rows), source.patch_shape), None)
             updated, _, _ = learn_batch(batch, updated, plan.coder, plan.structure, None, 1.0)
@@ -170,7 +170,7 @@ class ModeSums(NamedTuple):
 
 @dataclass(frozen=True)
 class Batches:
-    """What is kept of all batches so far; ``orders`` draws the order of the samples in a pass."""
+    """The sums over all batches so far; ``orders`` draws the order of the samples in a pass."""
 
     modes: list[ModeSums]
     n_batches: int

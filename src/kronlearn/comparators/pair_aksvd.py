@@ -16,7 +16,7 @@ from kronlearn.core.updates import canonical
 
 __all__ = ["PairAKSVD"]
 
-# Products of samples with the other modes' atoms are made for about this many numbers at a time.
+# Products of samples with the other modes' atoms are computed in blocks of about this size.
 _BLOCK_NUMBERS = 1 << 17
 
 # A pivot of a Gram matrix of unit columns below this sends it to the pseudo-inverse, in which
@@ -54,7 +54,7 @@ class PairAKSVD(CodesComparator):
     ) -> Dictionary:
         """All atoms of all modes updated once, in order."""
         counts = np.diff(codes.indptr)
-        # Rows of one width: what does not count is zero.
+        # Rows of one width, padded with zeros.
         counted = np.arange(max(counts.max(), 1)) < counts[:, None]
         index, x = np.zeros(counted.shape, np.intp), np.zeros(counted.shape)
         index[counted], x[counted] = codes.indices, codes.data
@@ -91,7 +91,7 @@ class _Sweep:
         self.partners = [places[other] for other in others]
         self.grams = [factors[other].T @ factors[other] for other in others]
         self.order, self.bounds = _by_atom(self.rows, counted, self.factor.shape[1])
-        # What does not count goes to a last row that nobody reads.
+        # Padding goes to a last row that is never read.
         position = np.full(counted.shape, len(self.order))
         position.reshape(-1)[self.order] = np.arange(len(self.order))
         self.images = np.empty((len(self.order) + 1, self.factor.shape[0]))

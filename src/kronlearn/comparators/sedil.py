@@ -23,8 +23,8 @@ from kronlearn.parameters import count, number, random_numbers
 
 __all__ = ["SeDiL"]
 
-# Of the line search: how much of the slope must be gained, by how much a step is shortened, how
-# slowly earlier values are forgotten, and after how many steps that were too long it gives up.
+# The line search: the share of the slope that must be gained, the factor that shortens a step, the
+# weight of earlier values, and the number of trials before it gives up.
 _GAIN, _SHORTER, _MEMORY, _TRIALS = 1e-2, 0.9, 0.8, 200
 
 
@@ -40,10 +40,10 @@ class SeDiL(Comparator):
     atoms of a mode apart. The method is conjugate gradients on the product of the spheres of the
     atoms and the space of codes, with a line search that lets the objective rise a little.
 
-    The derivative by a code is of the order 1/N, so as published the atoms move far before the
-    codes follow; ``balance`` makes both move alike. With 9216 image patches of 8 × 8 and 16 × 16
-    atoms the RMSE after 100, 300 and 1500 iterations was 10.2, 7.4 and 6.0 as published and 6.0,
-    5.6 and 5.4 balanced; in the end the objective was lower, too.
+    The derivative with respect to a code is of the order 1/N, so as published the atoms move far
+    before the codes follow; ``balance`` makes both move alike. With 9216 image patches of 8 × 8 and
+    16 × 16 atoms the RMSE after 100, 300 and 1500 iterations was 10.2, 7.4 and 6.0 as published and
+    6.0, 5.6 and 5.4 balanced; in the end the objective was lower, too.
 
     The samples are scaled to norm 1, as the weights are for such; those that are zero are left out.
     Their means are not removed: do that before, as for any other learner. It is the only learner

@@ -60,7 +60,7 @@ class Objective:
         balance: float | None = None,
     ) -> None:
         n_codes = math.prod(n_atoms)
-        # Of each mode, how many numbers there are in the modes before it, once multiplied.
+        # For each mode, the product of the sizes of the modes before it in a patch.
         self.outer = [math.prod(patch_shape[:mode]) for mode in range(len(n_atoms))]
         n_samples, n_features = samples.shape
         scale = 1.0 if balance is None else balance / math.sqrt(n_samples)
@@ -112,7 +112,7 @@ class Objective:
         return float(value)
 
     def gradient(self, factors: Factors, codes: list[NDArray[Any]]) -> list[NDArray[Any]]:
-        """The gradient by the factors, tangent to them, and by the blocks of codes.
+        """The gradient for the factors, tangent to them, and for the blocks of codes.
 
         ``|x|`` has slope 0 at 0.
         """

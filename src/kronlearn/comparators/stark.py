@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.comparators.learners import MomentsComparator
+from kronlearn.comparators.low_rank import ridge_parts, svt
 from kronlearn.comparators.memory import RememberingDictionary
-from kronlearn.comparators.shrinkage import ridge_parts, svt
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.kronecker_sum import rearranged, restored
 from kronlearn.core.moments import Moments
@@ -82,7 +82,7 @@ class STARK(MomentsComparator):
         return RememberingDictionary(KroneckerDictionary([columns * np.sign(scale)]), admm)
 
     def _minimised(self, admm: Admm, moments: Moments) -> tuple[NDArray[np.float64], Admm]:
-        """The D that ADMM ends with, and where it ends."""
+        """The D that ADMM ends with, and its state."""
         assert moments.xx is not None
         weight = moments.energy**0.75 / 10 if self.penalty is None else float(self.penalty)
         ridge = weight / self.gamma_ratio * len(admm.modes[0])
@@ -100,7 +100,7 @@ class STARK(MomentsComparator):
 
 @dataclass(frozen=True)
 class Admm:
-    """Where ADMM ended.
+    """The state of ADMM between updates.
 
     ``modes`` are (m_1, …, m_d) and (n_1, …, n_d), ``copies`` the low-rank W_k and ``multipliers``
     the A_k divided by γ, tensors like R(D).

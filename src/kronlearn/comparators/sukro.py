@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.comparators.cp import singular_pairs
 from kronlearn.comparators.learners import MomentsComparator, finite_samples
+from kronlearn.comparators.low_rank import has_no_zeros, ridge_parts, singular_pairs, svt
 from kronlearn.comparators.memory import RememberingDictionary
-from kronlearn.comparators.shrinkage import has_no_zeros, ridge_parts, svt
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary, rearranged, restored
 from kronlearn.core.moments import Moments
@@ -138,7 +137,7 @@ class SuKro(MomentsComparator):
         return dictionary, moments
 
     def _penalized(self, dictionary: RememberingDictionary, moments: Moments) -> Dictionary:
-        """The sum of Kronecker products that W is where ADMM stops."""
+        """The sum of Kronecker products that ADMM's last W is."""
         modes = dictionary.patch_shape, dictionary.n_atoms
         admm, W = self._minimised(dictionary.memory, moments, modes)
         values = np.linalg.svd(W, compute_uv=False)
@@ -156,7 +155,7 @@ class SuKro(MomentsComparator):
         moments: Moments,
         modes: tuple[tuple[int, ...], tuple[int, ...]],
     ) -> tuple[Admm, NDArray[np.float64]]:
-        """Where ADMM stops, and W, of low rank, near R(D)."""
+        """The state that ADMM ends in, and W, the matrix of low rank near R(D)."""
         assert moments.xx is not None
         # On image patches a third of it took twice the steps and ended up to 1 % lower; three times
         # as much ended up to 6 % higher.
@@ -176,7 +175,7 @@ class SuKro(MomentsComparator):
 
 @dataclass(frozen=True)
 class Admm:
-    """Where ADMM ended: ``D``, with columns of any norm, and the scaled dual variable ``Z``.
+    """The state of ADMM: ``D``, with columns of any norm, and the scaled dual variable ``Z``.
 
     ``penalty`` is λ; ``u`` is None until the first update if it is to come from that. The codes
     are those of unit columns, so D, least squares but for the penalty, has columns of norm 1 but

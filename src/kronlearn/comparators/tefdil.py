@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kronlearn.comparators.cp import cp_terms
 from kronlearn.comparators.learners import MomentsComparator
-from kronlearn.comparators.shrinkage import has_no_zeros, ridge_parts
+from kronlearn.comparators.low_rank import cp_terms, has_no_zeros, ridge_parts
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary, rearranged
 from kronlearn.core.moments import Moments

@@ -82,9 +82,9 @@ class KSVD(UnstructuredComparator, CodesComparator):
     """K-SVD (Aharon, Elad and Bruckstein, 2006).
 
     For each atom in turn, with E the samples that use it minus all other atoms, one per row, the
-    atom and its coefficients become the leading singular pair of E, ``E ≈ x dᵀ``: the best there is
-    for both together. An update never raises the error; coding may. It keeps the errors of all
-    samples in float64.
+    atom and its coefficients become the leading singular pair of E, ``E ≈ x dᵀ``: the best
+    pair. An update never raises the error; coding may. The residuals of all samples are kept in
+    float64.
 
     Examples
     --------
@@ -157,7 +157,7 @@ class AKSVD(UnstructuredComparator, CodesComparator):
 
 
 def cosines(patch_shape: tuple[int, ...], n_atoms: int) -> NDArray[np.float64]:
-    """The n products of overcomplete cosines of lowest frequency, (m_1·…·m_d, n)."""
+    """The n products of overcomplete cosines with the lowest frequencies, (m_1·…·m_d, n)."""
     share = (n_atoms / math.prod(patch_shape)) ** (1 / len(patch_shape))
     counts = [max(1, math.ceil(m * share - 1e-9)) for m in patch_shape]
     factors = [dct_factor(m, n) for m, n in zip(patch_shape, counts, strict=True)]

@@ -1,1 +1,1 @@
-"""The paper's tables and figures, and the benchmarks: run, kept, judged and drawn in one way."""
+"""The paper's tables and figures, and the benchmarks."""

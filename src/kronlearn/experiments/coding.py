@@ -37,11 +37,11 @@ CASES: tuple[Case, ...] = (
     (9, 15, 6),
 )
 
-# At most so many samples, of so many numbers; slow coders get fewer, at least the fewest.
+# Upper limits of the samples and of their entries; slow coders get fewer, but at least the fewest.
 _MOST_SAMPLES, _QUICK_SAMPLES, _MOST_NUMBERS, _FEWEST_SAMPLES = 100_000, 20_000, 1 << 24, 200
 
-# Makes, from a dictionary and the number of nonzeros, what codes samples (N, m, m) as (N, n_codes).
-# Only what that does is timed: a Gram matrix that can be had beforehand is.
+# A function of a dictionary and the number of nonzeros that returns the function that codes samples
+# (N, m, m) as (N, n_codes). Only the latter is timed, so a Gram matrix computed in advance is not.
 Coder = Callable[[kl.KroneckerDictionary, int], Callable[[NDArray[np.float32]], Any]]
 
 
@@ -75,12 +75,12 @@ def run(
 
 
 def own_coder(method: str, n_jobs: int, dictionary: Any, s: int) -> Callable[..., Any]:
-    """What codes samples with a dictionary and s nonzeros."""
+    """A function that codes samples with a dictionary and s nonzeros."""
     return lambda samples: kl.sparse_code(samples, dictionary, s, method=method, n_jobs=n_jobs)
 
 
 def _spams(dictionary: Any, s: int) -> Callable[..., Any]:
-    """SPAMS' omp, which picks atoms as ols does; it wants a sample per column."""
+    """SPAMS' omp, which picks atoms as ols does; it expects one sample per column."""
     omp = import_module("spams").omp
     atoms = np.asfortranarray(dictionary.to_dense())
     # Without eps, some builds of it return no nonzeros at all.
@@ -95,15 +95,15 @@ def _scikit_learn(dictionary: Any, s: int) -> Callable[..., Any]:
     def code(samples: NDArray[np.float32]) -> Any:
         correlations = atoms.T @ samples.reshape(len(samples), -1).T
         with warnings.catch_warnings():
-            # It warns of every constant patch that it finds no atoms for.
+            # It warns of every constant patch, for which it finds no atoms.
             warnings.simplefilter("ignore", RuntimeWarning)
             return orthogonal_mp_gram(gram, correlations, n_nonzero_coefs=s).T
 
     return code
 
 
-# How many times fewer samples another coder gets, since it is about as much slower, and what makes
-# it. SPAMS picks atoms as ols does, scikit-learn as omp does.
+# By what factor the samples of another coder are fewer, since it is about as much slower, and the
+# coder. SPAMS picks atoms as ols does, scikit-learn as omp does.
 _OTHERS: dict[str, tuple[int, Coder]] = {
     "SPAMS": (8, _spams),
     "scikit-learn": (400, _scikit_learn),
@@ -122,17 +122,15 @@ def _measured(
     dictionary = perturbed_dct((m, m), (n, n))
     most = _QUICK_SAMPLES if quick else _MOST_SAMPLES
     samples = sampled_patches(sources, (m, m), min(most, _MOST_NUMBERS // m**2))
-    runs, sizes = {}, {}
-    for name, (slowness, coder) in coders.items():
-        sizes[name] = max(_FEWEST_SAMPLES, len(samples) // slowness)
-        runs[name] = partial(coder(dictionary, s), samples[: sizes[name]])
-    title = f"{m} × {m}, {n} × {n} atoms, {s} nonzeros"
-    found = in_turns(runs, repetitions, progress, title)
-    # Everybody's error on the same samples: those that the slowest coder was given.
+    sizes = {k: max(_FEWEST_SAMPLES, len(samples) // slower) for k, (slower, _) in coders.items()}
+    # All errors are those of the same samples: the ones that the slowest coder was given.
     common = samples[: min(sizes.values())]
+
+    runs = {k: partial(make(dictionary, s), samples[: sizes[k]]) for k, (_, make) in coders.items()}
+    found = in_turns(runs, repetitions, progress, f"{m} × {m}, {n} × {n} atoms, {s} nonzeros")
     rows: list[dict[str, Any]] = []
-    for name, (seconds, codes) in found.items():
-        # Computed in float64 for everybody, whatever a coder itself computes in.
+    for name, (seconds, (*_, codes)) in found.items():
+        # In float64 for all, whatever precision a coder itself has.
         residual = common - dictionary.reconstruct(codes[: len(common)].astype(np.float64))
         rmse = float(np.sqrt(np.mean(residual**2)))
         took = 1e6 * seconds / sizes[name]

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
-
-from kronlearn.experiments.comparison_runs import Result, Setting, results, runs, settings
+from kronlearn.experiments.comparison_figures import Found, figure1, figure2
+from kronlearn.experiments.comparison_runs import Result, Setting, results, settings
 from kronlearn.experiments.data import named_images
-from kronlearn.experiments.methods import (
-    DEFAULT_METHODS,
-    METHODS,
-    QUICK_METHODS,
-    Method,
-    methods_named,
-)
+from kronlearn.experiments.methods import DEFAULT_METHODS, METHODS, QUICK_METHODS, methods_named
 from kronlearn.experiments.published import TABLE1, TABLE1_SETTINGS
 from kronlearn.experiments.report import Claim, Outcome, Report, Table, publish
 from kronlearn.experiments.store import deviation, grouped, mean
 from kronlearn.experiments.timing import Progress
 
-__all__ = ["IMAGES", "TITLES", "by_setting", "claims", "picture", "run", "write"]
+__all__ = ["IMAGES", "TITLES", "by_setting", "claims", "run"]
 
-#: The paper's images, of 512 × 512 pixels, and those that stand in for them.
+#: The paper's images, of 512 × 512 pixels, and the images that stand in for them.
 IMAGES = ("lena", "peppers", "boat")
 _STAND_INS = ("camera", "brick", "moon")
 
@@ -40,13 +29,11 @@ TITLES = {
     "figure2": "Figure 2: RMSE of held-out samples against the number of atoms",
 }
 
-_ABOUT_THE_PAPER = """
+_HOW = """
 The paper's runs were not alike (its published script gives TeFDiL 50 iterations and all patches,
 and SuKro 200 iterations); ours are. It prints no RMSE: its figures can be compared by what its text
 says of them, not by numbers.
-"""
 
-_JUDGED = """
 Every dictionary is judged by the same coder, OLS with s nonzeros in float64, whatever the method
 codes with: on held-out patches of the same images, which no method has seen, and on those that it
 learned from ("train"); all are coded afresh. "Own" are errors of held-out samples by the coder that
@@ -68,10 +55,7 @@ _COLUMNS = (
 )
 _TIMES = " seconds:.3g seconds_sd:.2g paper_seconds"
 _ERROR = "held_out_rmse"
-
-#: The draws of every method that was run at a setting.
-Methods = Mapping[str, Sequence[Result]]
-Found = Mapping[Setting, Methods]
+_DRAWINGS = {"figure1": figure1, "figure2": figure2}
 
 
 def run(
@@ -84,7 +68,7 @@ def run(
     methods: str | None = None,
     quick: bool = False,
 ) -> Report:
-    """Run what is missing of "table1", "figure1" or "figure2"; write csv, report and figure.
+    """Run what is missing for "table1", "figure1" or "figure2"; write csv, report and figure.
 
     ``images`` is a folder with the paper's images; without it others stand in.
     """
@@ -92,35 +76,37 @@ def run(
     names = names if methods is None else methods_named(methods)
     pixels = named_images(images, IMAGES, _STAND_INS)
     output.mkdir(parents=True, exist_ok=True)
-    wanted = runs(settings(experiment, quick), names, 1 if quick else draws)
-    found = results(wanted, list(pixels.values()), output / "comparison.csv", progress)
-    return write(experiment, list(found), output, list(pixels), quick)
+    wanted = settings(experiment, quick), names, 1 if quick else draws
+    file = output / "comparison.csv"
+    found = by_setting(results(*wanted, list(pixels.values()), file, progress))
+    rows, title = _records(found), TITLES[experiment]
+    columns = _COLUMNS + (_TIMES if experiment == "table1" else "")
+    others = [] if images else [f"{', '.join(pixels)} stand in for the paper's images."]
+    too_short = ["A quick run is too short, and has too few samples, for conclusions."] * quick
+    report = publish(
+        output / f"{experiment}.md",
+        title,
+        [
+            *others,
+            *too_short,
+            _about(found, list(pixels)),
+            Table.of(title.partition(":")[0], rows, columns),
+            _HOW,
+            claims(experiment, found),
+            _METHODS,
+        ],
+        _DRAWINGS[experiment](found) if experiment in _DRAWINGS else None,
+        images=list(pixels),
+        images_of_the_paper=images is not None,
+        rows=rows,
+    )
+    return replace(report, shown=[*others, *report.shown])
 
 
 def by_setting(results: Iterable[Result]) -> Found:
     """The results by setting and method, in the order in which they come."""
     settings = grouped(results, lambda r: Setting(r.m, r.n, r.s, r.samples, r.iterations))
     return {at: grouped(rows, lambda r: r.method) for at, rows in settings.items()}
-
-
-def write(
-    experiment: str, results: Sequence[Result], folder: Path, images: Sequence[str], quick: bool
-) -> Report:
-    """Write the report and the figure of "table1", "figure1" or "figure2"."""
-    found = by_setting(results)
-    rows = _records(found)
-    of_the_paper = tuple(images) == IMAGES
-    made = claims(experiment, found)
-    notes = [] if of_the_paper else [f"{', '.join(images)} stand in for the paper's images."]
-    too_short = ["A quick run is too short, and has too few samples, for conclusions."] * quick
-    title = TITLES[experiment]
-    columns = _COLUMNS + (_TIMES if experiment == "table1" else "")
-    table = Table.of(title.partition(":")[0], rows, columns)
-    about = [*notes, *too_short, _about(found, images)]
-    parts: list[Any] = [*about, table, _ABOUT_THE_PAPER, _JUDGED, made, _METHODS]
-    shown = [*notes, *publish(folder, experiment, title, parts, picture(experiment, found))]
-    record = {"images": list(images), "images_of_the_paper": of_the_paper, "rows": rows}
-    return Report(shown, {**record, "claims": [asdict(claim) for claim in made]})
 
 
 def _about(found: Found, images: Sequence[str]) -> str:
@@ -136,7 +122,7 @@ def _about(found: Found, images: Sequence[str]) -> str:
 
 
 def _records(found: Found) -> list[dict[str, Any]]:
-    """What every method at every setting comes to: means, and standard deviations (``_sd``)."""
+    """Means over the draws of every method at every setting, and standard deviations (``_sd``)."""
     errors = ("train_rmse", "held_out_rmse", "own_train_rmse", "own_held_out_rmse")
     rows = []
     for at, methods in found.items():
@@ -155,7 +141,7 @@ def _paper_seconds(at: Setting, method: str) -> int | None:
 
 
 def claims(experiment: str, found: Found) -> list[Claim]:
-    """What is claimed of the RMSE of held-out samples, and with "table1" of the times."""
+    """The claims about the RMSE of held-out samples and, for "table1", about times."""
     made = []
     for text, check in _CHECKS.items():
         outcomes = []
@@ -207,80 +193,3 @@ _CHECKS = {
         "PairAK-SVD", ["general"], (5, math.inf), "seconds_per_iteration"
     ),
 }
-
-
-def _curves(at: Setting, draws: Sequence[Result]) -> NDArray[np.float64]:
-    """The RMSE of held-out samples by draw and iteration; a run that stopped early stays there."""
-    curves = (row.held_out_by_iteration for row in draws)
-    return np.array([[*c, *[c[-1]] * (at.iterations + 1 - len(c))] for c in curves])
-
-
-def picture(experiment: str, found: Found) -> Figure | None:
-    """Panels in a row, with one legend below: of "figure1" by setting, of "figure2" by m and s."""
-    draws: list[Callable[[Axes], None]] = []
-    if experiment == "figure1":
-        draws = [partial(_draw_curves, at, methods) for at, methods in found.items()]
-    elif experiment == "figure2":
-        panels = grouped(found, lambda at: (at.m, at.s)).values()
-        draws = [partial(_draw_sizes, {at: found[at] for at in panel}) for panel in panels]
-    if not draws:
-        return None
-    drawn = Figure(figsize=(3.3 * len(draws) + 0.8, 4.2), layout="constrained")
-    handles: dict[str, Any] = {}
-    for ax, draw in zip(drawn.subplots(1, len(draws), squeeze=False)[0], draws, strict=True):
-        draw(ax)
-        ax.grid(alpha=0.25, lw=0.6)
-        ax.spines[["top", "right"]].set_visible(False)
-        handles |= dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
-    below: dict[str, Any] = {"loc": "outside lower center", "frameon": False}
-    drawn.legend(handles.values(), handles.keys(), ncols=len(handles), **below)
-    return drawn
-
-
-def _lines(methods: Mapping[str, Any]) -> Iterator[tuple[str, Method, dict[str, Any]]]:
-    """How methods are drawn: the default thicker, unstructured ones dashed, ours above others."""
-    for name in methods:
-        method = METHODS[name]
-        style = {"color": method.color, "label": name, "lw": 2.0 if name == "default" else 1.4}
-        style |= {"ls": "--" if method.kind == "unstructured" else "-"}
-        yield name, method, {**style, "zorder": 3 if method.ours else 2}
-
-
-def _draw_curves(at: Setting, methods: Methods, ax: Axes) -> None:
-    last, early = [], []
-    for name, method, style in _lines(methods):
-        curves = _curves(at, methods[name])
-        middle = curves.mean(axis=0)
-        spread = curves.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros_like(middle)
-        bounds = (middle - spread, middle + spread)
-        ax.fill_between(range(len(middle)), *bounds, color=method.color, alpha=0.15, lw=0)
-        ax.plot(middle, **style)
-        last.append(bounds[0][-1])
-        early.append(np.max(middle[2:]))
-    # The first iterations, and some methods for long, are far above all the others.
-    highest = min(max(early), 1.4 * float(np.median(last)))
-    margin = 0.05 * (highest - min(last))
-    ax.set_ylim(min(last) - margin, highest + margin)
-    ax.set(title=str(at), xlabel="iterations", ylabel="RMSE, held-out samples")
-    ax.locator_params(axis="x", integer=True)
-
-
-def _draw_sizes(panel: Found, ax: Axes) -> None:
-    names = list(dict.fromkeys(name for methods in panel.values() for name in methods))
-    for place, (name, method, style) in enumerate(_lines(dict.fromkeys(names))):
-        points = [(at.n, methods[name]) for at, methods in panel.items() if name in methods]
-        # A little to the side of each other, so that error bars can be told apart.
-        shift = 0.15 * (place - (len(names) - 1) / 2)
-        ax.errorbar(
-            [n + shift for n, _ in points],
-            [mean(draws, _ERROR) for _, draws in points],
-            [deviation(draws, _ERROR) for _, draws in points],
-            marker=method.marker,
-            ms=5,
-            capsize=2,
-            **style,
-        )
-    first = next(iter(panel))
-    title = f"{first.m} × {first.m} patches, s = {first.s}"
-    ax.set(title=title, xlabel="n", ylabel="RMSE, held-out samples")
-    ax.set_xticks([at.n for at in panel])

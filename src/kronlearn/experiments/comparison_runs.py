@@ -9,11 +9,10 @@ of them.
 from __future__ import annotations
 
 import math
-import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,13 +25,13 @@ import kronlearn as kl
 from kronlearn.experiments.methods import METHODS
 from kronlearn.experiments.published import TABLE1_SETTINGS
 from kronlearn.experiments.store import Store
-from kronlearn.experiments.timing import Progress, no_progress
+from kronlearn.experiments.timing import Progress, no_progress, seconds_per_iteration, timed
 
-__all__ = ["Result", "Run", "Setting", "draw_samples", "results", "runs", "settings"]
+__all__ = ["Result", "Run", "Setting", "draw_samples", "results", "settings"]
 
 #: The panels of Figure 2: (m, s) for patches of m × m pixels.
 FIGURE2_PANELS = ((8, 6), (8, 8), (16, 8), (16, 16))
-#: Where Figure 2 is sampled: n. The paper's text does not say where its own is.
+#: The n of Figure 2; the paper does not say which its own has.
 FIGURE2_SIZES = (8, 16, 24)
 
 # Samples by patch side: three quarters of the patches that the images have. All the others, a third
@@ -45,7 +44,7 @@ Samples = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Setting:
-    """Samples of m × m, n atoms per mode, s nonzeros; how many samples and iterations."""
+    """Samples of m × m, n atoms per mode, s nonzeros; the numbers of samples and iterations."""
 
     m: int
     n: int
@@ -59,15 +58,17 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run(Setting):
-    """One method, once."""
+    """One method, once, on samples with a checksum."""
 
     draw: int
     method: str
+    atoms: str
+    checksum: int
 
 
 @dataclass(frozen=True)
 class Result(Run):
-    """What came of a run on samples with a checksum.
+    """The outcome of a run.
 
     ``seconds`` is for the whole fit, ``seconds_per_iteration`` the median. ``train_rmse`` and
     ``held_out_rmse`` are those of the samples learned from and of the others, coded afresh with the
@@ -76,8 +77,6 @@ class Result(Run):
     by OLS, with the start and with the dictionary of every iteration.
     """
 
-    atoms: str
-    checksum: int
     seconds: float
     seconds_per_iteration: float
     train_rmse: float
@@ -89,37 +88,42 @@ class Result(Run):
 
 def settings(experiment: str, quick: bool = False) -> list[Setting]:
     """The settings of "table1", "figure1" (the same) or "figure2"."""
+    sizes = [(8, n, s) for n, s in TABLE1_SETTINGS]
     if experiment == "figure2":
         sizes = [(m, n, s) for m, s in FIGURE2_PANELS for n in FIGURE2_SIZES]
-    else:
-        sizes = [(8, n, s) for n, s in TABLE1_SETTINGS]
     samples = _QUICK_SAMPLES if quick else _SAMPLES
     iterations = _QUICK_ITERATIONS if quick else _ITERATIONS
     return [Setting(m, n, s, samples[m], iterations) for m, n, s in sizes]
 
 
-def runs(chosen: Iterable[Setting], methods: Sequence[str], draws: int) -> list[Run]:
-    """All runs, the whole of one draw before the next, so that an early end leaves most."""
-    parts = product(range(draws), chosen, methods)
-    return [Run(**asdict(at), draw=draw, method=method) for draw, at, method in parts]
-
-
 def results(
-    wanted: Sequence[Run], images: Sequence[Samples], file: Path, progress: Progress = no_progress
+    chosen: Iterable[Setting],
+    methods: Sequence[str],
+    draws: int,
+    images: Sequence[Samples],
+    file: Path,
+    progress: Progress = no_progress,
 ) -> Iterator[Result]:
-    """Results on patches of images with grey levels from 0 to 255, kept in a csv file."""
+    """Results on patches of images with grey levels from 0 to 255, kept in a csv file.
 
-    @lru_cache(maxsize=1)
+    The whole of one draw comes before the next, so that an early end leaves most.
+    """
+
+    # There are patches of two sizes in a draw.
+    @lru_cache(maxsize=2)
     def drawn(m: int, samples: int, draw: int) -> tuple[Samples, Samples]:
         return draw_samples(images, m, samples, draw)
 
-    def where(cell: Run) -> dict[str, Any]:
-        return {"checksum": zlib.crc32(drawn(cell.m, cell.samples, cell.draw)[0].tobytes())}
+    def described(draw: int, at: Setting, method: str) -> Run:
+        atoms = METHODS[method].size(at.m, at.n)
+        checksum = zlib.crc32(drawn(at.m, at.samples, draw)[0].tobytes())
+        return Run(**asdict(at), draw=draw, method=method, atoms=atoms, checksum=checksum)
 
-    def measure(cell: Run) -> dict[str, Any]:
-        return _learned(cell, *drawn(cell.m, cell.samples, cell.draw))
+    def measure(run: Run) -> dict[str, Any]:
+        return _learned(run, *drawn(run.m, run.samples, run.draw))
 
-    return Store(file, Result).run(wanted, where, measure, progress)
+    wanted = [described(*parts) for parts in product(range(draws), chosen, methods)]
+    return Store(file, Result).run(wanted, measure, progress)
 
 
 def draw_samples(
@@ -144,26 +148,22 @@ def draw_samples(
     return drawn[:n_samples], drawn[n_samples:]
 
 
-def _learned(cell: Run, samples: Samples, held_out: Samples) -> dict[str, Any]:
-    method = METHODS[cell.method]
-    model = method.learner(samples, cell.n, cell.s, cell.iterations, cell.draw)
+def _learned(run: Run, samples: Samples, held_out: Samples) -> dict[str, Any]:
+    model = METHODS[run.method].learner(samples, run.n, run.s, run.iterations, run.draw)
     dictionaries = {0: model.init}
     model.set_params(
         callback=lambda state: dictionaries.update({state.iteration: state.dictionary})
     )
     with threadpool_limits(limits=1):
-        start = time.perf_counter()
-        model.fit(samples)
-        seconds = time.perf_counter() - start
+        seconds, _ = timed(partial(model.fit, samples))
     return {
-        "atoms": method.size(cell.m, cell.n),
         "seconds": seconds,
-        "seconds_per_iteration": float(np.median(np.diff(model.history_["seconds"]))),
-        "train_rmse": _error(samples, model.dictionary_, cell.s),
-        "held_out_rmse": _error(held_out, model.dictionary_, cell.s),
+        "seconds_per_iteration": seconds_per_iteration(model),
+        "train_rmse": _error(samples, model.dictionary_, run.s),
+        "held_out_rmse": _error(held_out, model.dictionary_, run.s),
         "own_train_rmse": -model.score(samples),
         "own_held_out_rmse": -model.score(held_out),
-        "held_out_by_iteration": tuple(_error(held_out, d, cell.s) for d in dictionaries.values()),
+        "held_out_by_iteration": tuple(_error(held_out, d, run.s) for d in dictionaries.values()),
     }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import warnings
+from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import oaconvolve
 from threadpoolctl import threadpool_limits
 
 from kronlearn.convolutional import (
@@ -22,16 +24,17 @@ from kronlearn.convolutional import (
 from kronlearn.core.init import dct_factor
 from kronlearn.experiments.data import images_in
 from kronlearn.experiments.report import Report, Table
-from kronlearn.experiments.timing import Progress, benchmark
+from kronlearn.experiments.timing import Progress, benchmark, timed
 
 __all__ = ["run"]
 
-# Filters of 11 × 11 for images in 0 … 1; about 1 % of the coefficients are not zero then.
+# Filters of 11 × 11 for images in 0 … 1; about 0.5 % of the coefficients are not zero then.
 _LENGTH, _PENALTY = 11, 0.01
-# Iterations of SPORCO after which its objective is looked at; it stops when it reaches ours.
+# SPORCO's objective is computed after so many more iterations; it stops when it reaches ours.
 _LOOKS = (20, 20, 20, 20, 20, 50, 50)
 
 Image = NDArray[np.float32]
+Row = dict[str, Any]
 
 
 def run(
@@ -47,38 +50,51 @@ def run(
     iterations = 3 if quick else iterations
     photos = [image[:size, :size] / 255 for image in images_in(images) if min(image.shape) >= size]
     details = [(photo - lowpass(photo)).astype(np.float32) for photo in photos[:2]]
-    has_sporco = find_spec("sporco") is not None
+    absent = "SPORCO is not installed: left out." if find_spec("sporco") is None else ""
+    absent = "SPORCO takes minutes: left out of a quick run." if quick else absent
     with progress("Convolutional coding and learning", 5) as advance, threadpool_limits(threads):
-        coding = _coding(details[0], n, threads, has_sporco)
+        coding = _coding(details[0], n, threads, not absent)
         advance()
-        rows = []
+        learning = []
         for structure in ("kronecker", "separable", "dense"):
-            rows.append(_learning(details, n, structure, iterations, threads))
+            learning.append(_learning(details, n, structure, iterations, threads))
             advance()
-        if has_sporco:
-            rows.append(_sporco_learning(details, n, iterations, threads))
+        if not absent:
+            learning.append(_sporco_learning(details, n, iterations, threads))
         advance()
-    for row in rows:
-        row["relative"] = row["objective"] / rows[2]["objective"]
+    for row in learning:
+        row["relative"] = row["objective"] / learning[2]["objective"]
     notes = [
-        f"{n * n} filters of {_LENGTH} × {_LENGTH}, penalty {_PENALTY}, {threads} threads. SPORCO "
-        "codes with unknown pixels around the image, too (ConvBPDNMaskDcpl), and learns without. "
-        "Objectives are computed in the same way for all; learned filters are compared by coding "
-        "with them.",
-        *([] if has_sporco else ["SPORCO is not installed: left out."]),
+        f"{n * n} filters of {_LENGTH} × {_LENGTH}, penalty {_PENALTY}, {threads} threads. SPORCO, "
+        "too, codes with the pixels around the image unknown (ConvBPDNMaskDcpl); it learns with "
+        "the edges joined. Objectives are computed in the same way for all; learned filters are "
+        "compared by coding with them.",
+        *filter(None, [absent]),
     ]
+    columns = "seconds:.3g objective:.4f"
     tables = [
-        Table.of("Coding one image", coding, "coder tol seconds:.3g objective:.4f nonzeros:.4f"),
+        Table.of("Coding one image", coding, f"coder tol {columns} nonzeros:.4f"),
         Table.of(
             "Learning from two images",
-            rows,
-            "filters numbers seconds:.3g objective:.4f relative:.3f nonzeros:.4f",
+            learning,
+            f"filters numbers {columns} relative:.3f nonzeros:.4f",
         ),
     ]
-    return benchmark([*notes, *tables], coding=coding, learning=rows)
+    return benchmark([*notes, *tables], coding=coding, learning=learning)
 
 
-def _coding(image: Image, n: int, threads: int, has_sporco: bool) -> list[dict[str, Any]]:
+def _scores(image: Image, maps: NDArray[Any], dictionary: ConvolutionalDictionary) -> Row:
+    """The objective, in float64, and the share of the coefficients that are not zero."""
+    maps = maps.astype(np.float64)
+    found = sum(
+        oaconvolve(x, d, mode="valid") for x, d in zip(maps, dictionary.filters, strict=True)
+    )
+    objective = np.sum((image - found) ** 2) / 2 + _PENALTY * np.abs(maps).sum()
+    share = np.count_nonzero(maps) / (len(maps) * image.size)
+    return {"objective": float(objective), "nonzeros": share}
+
+
+def _coding(image: Image, n: int, threads: int, has_sporco: bool) -> list[Row]:
     rng = np.random.default_rng(0)
     factors = [
         dct_factor(_LENGTH, n) + 0.3 * rng.standard_normal((_LENGTH, n)) / np.sqrt(_LENGTH)
@@ -87,26 +103,29 @@ def _coding(image: Image, n: int, threads: int, has_sporco: bool) -> list[dict[s
     dictionary = ConvolutionalDictionary(factors)
     rows = []
     for tol in (0.3, 0.1, 0.03):
-        start = time.perf_counter()
-        maps = convolutional_code(image, dictionary, _PENALTY, tol=tol, n_jobs=threads)
-        seconds = time.perf_counter() - start
-        found = maps.toarray()
-        rows.append(_row("kronlearn", tol, seconds, image, found, dictionary))
+        code = partial(convolutional_code, image, dictionary, _PENALTY, tol=tol, n_jobs=threads)
+        seconds, maps = timed(code)
+        scores = _scores(image, maps.toarray(), dictionary)
+        rows.append({"coder": "kronlearn", "tol": tol, "seconds": seconds, **scores})
     if has_sporco:
         rows.append(_sporco_coding(image, dictionary, rows[1]["objective"], threads))
     return rows
 
 
+def _sporco(module: str, threads: int) -> Any:
+    """A module of SPORCO, with this number of threads for its Fourier transforms."""
+    import_module("sporco.fft").__dict__["pyfftw_threads"] = threads
+    return import_module(f"sporco.{module}")
+
+
 def _sporco_coding(
     image: Image, dictionary: ConvolutionalDictionary, wanted: float, threads: int
-) -> dict[str, Any]:
+) -> Row:
     """SPORCO's ADMM until its objective is ours, or 200 iterations are done."""
-    solver = import_module("sporco.admm.cbpdn").ConvBPDNMaskDcpl
-    _use_threads(threads)
-    shape = [size + _LENGTH - 1 for size in image.shape]
-    data, mask = np.zeros((2, *shape), np.float32)
-    inside = (slice(_LENGTH - 1, None),) * 2
-    data[inside], mask[inside] = image, 1
+    solver = _sporco("admm.cbpdn", threads).ConvBPDNMaskDcpl
+    # Its images wrap around: the margin before them, whose pixels are unknown, is enough.
+    margin = ((_LENGTH - 1, 0),) * 2
+    data, mask = np.pad(image, margin), np.pad(np.ones_like(image), margin)
     filters = np.moveaxis(dictionary.filters, 0, -1).astype(np.float32)
     options = {
         "Verbose": False,
@@ -115,53 +134,23 @@ def _sporco_coding(
         "AutoRho": {"Enabled": True},
         "DataType": np.float32,
     }
+    row: Row = {"coder": "SPORCO", "tol": None, "seconds": 0.0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         problem = solver(filters, data, _PENALTY, mask, solver.Options(options))
-        seconds, best = 0.0, None
         for iterations in _LOOKS:
             problem.opt["MaxMainIter"] = iterations
-            start = time.perf_counter()
-            problem.solve()
-            seconds += time.perf_counter() - start
+            row["seconds"] += timed(problem.solve)[0]
             maps = np.moveaxis(np.squeeze(problem.block_sep1(problem.Y)), -1, 0)
-            best = _row("SPORCO", None, seconds, image, maps, dictionary)
-            if best["objective"] <= wanted:
+            row |= _scores(image, maps, dictionary)
+            if row["objective"] <= wanted:
                 break
-    assert best is not None
-    return best
-
-
-def _row(
-    coder: str,
-    tol: float | None,
-    seconds: float,
-    image: Image,
-    maps: NDArray[Any],
-    dictionary: ConvolutionalDictionary,
-) -> dict[str, Any]:
-    """A row of the table of coders; the objective is computed with Fourier transforms."""
-    inside = (slice(_LENGTH - 1, image.shape[0] + _LENGTH - 1),) * 2
-    shape = [size + 2 * (_LENGTH - 1) for size in image.shape]
-    total = np.zeros(shape)
-    for x, d in zip(maps, dictionary.filters, strict=True):
-        product = np.fft.rfft2(x.astype(np.float64), shape) * np.fft.rfft2(d, shape)
-        total += np.fft.irfft2(product, shape)
-    left = image - total[inside]
-    objective = np.sum(left**2) / 2 + _PENALTY * np.abs(maps.astype(np.float64)).sum()
-    share = np.count_nonzero(maps) / (len(maps) * image.size)
-    return {
-        "coder": coder,
-        "tol": tol,
-        "seconds": seconds,
-        "objective": float(objective),
-        "nonzeros": share,
-    }
+    return row
 
 
 def _learning(
-    images: list[Image], n: int, structure: str, iterations: int, threads: int
-) -> dict[str, Any]:
+    images: Sequence[Image], n: int, structure: str, iterations: int, threads: int
+) -> Row:
     model = SeparableConvolutionalLearning(
         (n, n),
         (_LENGTH, _LENGTH),
@@ -172,15 +161,12 @@ def _learning(
         random_state=0,
         n_jobs=threads,
     )
-    start = time.perf_counter()
-    model.fit(images)
-    seconds = time.perf_counter() - start
+    seconds, _ = timed(partial(model.fit, images))
     return _judged(f"kronlearn, {structure}", seconds, images, model.dictionary_, threads)
 
 
-def _sporco_learning(images: list[Image], n: int, iterations: int, threads: int) -> dict[str, Any]:
-    learner = import_module("sporco.dictlrn.cbpdndl").ConvBPDNDictLearn
-    _use_threads(threads)
+def _sporco_learning(images: Sequence[Image], n: int, iterations: int, threads: int) -> Row:
+    learner = _sporco("dictlrn.cbpdndl", threads).ConvBPDNDictLearn
     start = np.random.default_rng(0).standard_normal((_LENGTH, _LENGTH, n * n))
     options = learner.Options(
         {
@@ -191,40 +177,32 @@ def _sporco_learning(images: list[Image], n: int, iterations: int, threads: int)
         },
         dmethod="cns",
     )
-    data = np.stack(images, axis=-1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        begun = time.perf_counter()
-        model = learner(start.astype(np.float32), data, _PENALTY, options, dmethod="cns")
-        filters = model.solve().squeeze()
-        seconds = time.perf_counter() - begun
-    found = ConvolutionalDictionary([np.moveaxis(filters, -1, 0)], "dense")
+        seconds, filters = timed(
+            lambda: learner(
+                start.astype(np.float32), np.stack(images, -1), _PENALTY, options, dmethod="cns"
+            ).solve()
+        )
+    found = ConvolutionalDictionary([np.moveaxis(filters.squeeze(), -1, 0)], "dense")
     return _judged("SPORCO, dense", seconds, images, found, threads)
-
-
-def _use_threads(threads: int) -> None:
-    """SPORCO's Fourier transforms take this from a variable of its module."""
-    sporco_fft: Any = import_module("sporco.fft")
-    sporco_fft.pyfftw_threads = threads
 
 
 def _judged(
     name: str,
     seconds: float,
-    images: list[Image],
+    images: Sequence[Image],
     dictionary: ConvolutionalDictionary,
     threads: int,
-) -> dict[str, Any]:
-    """A row of the table of learned filters: the lowest objective with them."""
+) -> Row:
+    """A row of the table of learned filters: the lowest objective with them, of all images."""
     maps = convolutional_code(images, dictionary, _PENALTY, tol=0.1, n_jobs=threads)
-    rows = [
-        _row(name, None, seconds, image, each.toarray(), dictionary)
-        for image, each in zip(images, maps, strict=True)
-    ]
+    pairs = zip(images, maps, strict=True)
+    scores = [_scores(image, each.toarray(), dictionary) for image, each in pairs]
     return {
         "filters": name,
         "numbers": dictionary.n_numbers,
         "seconds": seconds,
-        "objective": sum(row["objective"] for row in rows),
-        "nonzeros": float(np.mean([row["nonzeros"] for row in rows])),
+        "objective": sum(each["objective"] for each in scores),
+        "nonzeros": float(np.mean([each["nonzeros"] for each in scores])),
     }

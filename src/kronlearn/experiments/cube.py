@@ -14,14 +14,14 @@ from threadpoolctl import threadpool_limits
 
 from kronlearn.experiments.data import read_cube
 from kronlearn.experiments.report import Report, Table
-from kronlearn.experiments.timing import Progress, benchmark, in_turns
+from kronlearn.experiments.timing import Progress, benchmark, compared
 from kronlearn.hyperspectral import compare, denoise, learn
 
 __all__ = ["run"]
 
-# Standard deviations of the noise, and those that it has from band to band, at random between.
+# Standard deviations of the noise, and the range from which each band draws its own.
 _SIGMAS, _UNEQUAL = (50.0, 100.0, 200.0, 400.0), (20.0, 300.0)
-# Weights of total variation, in units of the noise; the best for the known cube counts.
+# Weights of total variation, in units of the noise; the one with the best PSNR counts.
 _WEIGHTS = (0.5, 1.0, 2.0)
 # Bands of the patches with three modes, and nonzeros for a patch of one band.
 _BANDS, _NONZEROS = (4, 10), (1, 2)
@@ -55,7 +55,7 @@ def run(
             rounds = 1 if quick else repetitions
             denoised += _denoising(name, values, noisy, sigma, rounds, progress)
     columns = "patch nonzeros nonzeros_per_64:g rmse:.1f seconds:.2f"
-    scores = "added method sigma psnr:.2f angle:.3f ssim:.4f seconds:.3f"
+    scores = "added sigma method psnr:.2f angle:.3f ssim:.4f seconds:.3f"
     tables = [
         Table.of("Learning from a cube", learned, columns),
         Table.of("Denoising a cube, one thread: PSNR in dB, angle in °", denoised, scores),
@@ -64,18 +64,23 @@ def run(
 
 
 def _learning(cube: Values, max_iter: int, progress: Progress) -> Rows:
-    """RMSE with two and three modes and as many nonzeros for as many entries."""
+    """RMSE with two and three modes and the same number of nonzeros per entry."""
     cases = [((8, 8, b)[: 2 + (b > 1)], s * b) for s in _NONZEROS for b in (1, *_BANDS)]
-    rows = []
+    rows: Rows = []
     with progress("Learning", len(cases)) as advance:
         for patch, nonzeros in cases:
             history = learn(
                 cube, patch, patch, nonzeros, band_axis=2, max_iter=max_iter, random_state=0
             ).history_
-            row: dict[str, Any] = {"patch": list(patch), "nonzeros": nonzeros}
-            row["nonzeros_per_64"] = nonzeros * 64 / np.prod(patch)
-            row |= {"rmse": min(history["rmse"]), "seconds": float(history["seconds"][-1])}
-            rows.append(row)
+            rows.append(
+                {
+                    "patch": list(patch),
+                    "nonzeros": nonzeros,
+                    "nonzeros_per_64": nonzeros * 64 / np.prod(patch),
+                    "rmse": min(history["rmse"]),
+                    "seconds": float(history["seconds"][-1]),
+                }
+            )
             advance()
     return rows
 
@@ -83,29 +88,27 @@ def _learning(cube: Values, max_iter: int, progress: Progress) -> Rows:
 def _denoising(
     name: str, clean: Values, noisy: Values, sigma: Values, repetitions: int, progress: Progress
 ) -> Rows:
-    methods: dict[str, Callable[[], Values]] = {}
+    def scores(result: Values) -> dict[str, Any]:
+        found = compare(clean, result)
+        return {"psnr": found.mean_psnr, "angle": found.mean_angle, "ssim": found.mean_ssim}
+
+    rows: Rows = [{"added": name, "sigma": "", "method": "noisy", **scores(noisy), "seconds": None}]
     for level, given in (("known", sigma), ("estimated", None)):
-        methods[f"kronlearn, {level}"] = partial(denoise, noisy, given, band_axis=2, n_jobs=1)
-        methods[f"wavelets, {level}"] = partial(_by_band, _wavelets, noisy, given)
-        runs = [partial(_by_band, partial(_variation, w), noisy, given) for w in _WEIGHTS]
-        best = max(runs, key=lambda run: compare(clean, run()).mean_psnr)
-        methods[f"total variation, {level}"] = best
-    found: dict[str, tuple[float | None, Values]] = {"noisy, ": (None, noisy)}
-    found |= in_turns(methods, repetitions, progress, f"σ = {name}")
-    rows = []
-    for key, (seconds, result) in found.items():
-        method, _, level = key.partition(", ")
-        scores = compare(clean, result)
-        row = {"added": name, "method": method, "sigma": level, "psnr": scores.mean_psnr}
-        row |= {"angle": scores.mean_angle, "ssim": scores.mean_ssim, "seconds": seconds}
-        rows.append(row)
+        variations = [partial(_by_band, partial(_variation, w), noisy, given) for w in _WEIGHTS]
+        methods = {
+            "kronlearn": partial(denoise, noisy, given, band_axis=2, n_jobs=1),
+            "wavelets": partial(_by_band, _wavelets, noisy, given),
+            "total variation": max(variations, key=lambda run: scores(run())["psnr"]),
+        }
+        at = {"added": name, "sigma": level}
+        rows += compared(at, methods, scores, repetitions, progress)
     return rows
 
 
 def _by_band(
     method: Callable[[Values, float | None], Values], noisy: Values, sigma: Values | None
 ) -> Values:
-    """Every band on its own; without noise given, the method finds it."""
+    """Every band on its own; a method that is given no noise level estimates it."""
     result = np.empty_like(noisy)
     for band in range(noisy.shape[2]):
         image = np.ascontiguousarray(noisy[..., band])

@@ -1,4 +1,4 @@
-"""What experiments learn from: images, their patches, a cube that comes with tensorly.
+"""The data of the experiments: images, their patches, a cube that comes with tensorly.
 
 The cube of the paper's Table IV, 614 × 1848 pixels and 220 bands of Indian Pines, is not available.
 One as large is made from the small one: tiled by mirrored copies, also along its bands, with noise
@@ -84,7 +84,7 @@ def find_images(folder: Path) -> list[Path]:
 
 
 def images_in(folder: Path | None) -> list[Image]:
-    """The images of a folder and the folders in it as grey images; without one, those included."""
+    """The images below a folder as grey images; without one, those of scikit-image."""
     return included_images() if folder is None else [gray_image(f) for f in find_images(folder)]
 
 
@@ -101,7 +101,7 @@ def sampled_patches(images: Sequence[Image], shape: tuple[int, int], n_samples: 
 
 
 def perturbed_dct(patch_shape: Sequence[int], n_atoms: Sequence[int]) -> kl.KroneckerDictionary:
-    """Separable DCT factors plus 20 % noise, float32: unstructured, but fit for images."""
+    """Separable DCT factors plus 20 % noise, float32: without structure, but suited to images."""
     rng = np.random.default_rng(0)
     factors = []
     for m, n in zip(patch_shape, n_atoms, strict=True):

@@ -12,7 +12,6 @@ Numbers are medians of several runs after one that compiles.
 
 from __future__ import annotations
 
-import statistics
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -30,7 +29,7 @@ from kronlearn.cuda.device import current_gpu
 from kronlearn.experiments.data import included_images, noisy, perturbed_dct, psnr
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.store import recorded
-from kronlearn.experiments.timing import Progress, benchmark, median_seconds
+from kronlearn.experiments.timing import Progress, benchmark, median_seconds, seconds_per_iteration
 
 __all__ = ["CASES", "Case", "Row", "run"]
 
@@ -50,7 +49,7 @@ class Case:
 
 
 #: The paper's hyperspectral patches with both structures, image patches, few of them, large ones;
-#: and what has general kernels only: another shape, float64, an error target alone, weights.
+#: and cases that only general kernels serve: another shape, float64, an error target, weights.
 CASES = {
     "A": Case(3_913_140, 8, 8, 16),
     "B": Case(3_913_140, 8, 8, 16, "orthonormal"),
@@ -79,11 +78,11 @@ class Row:
 _PLAIN: dict[str, Any] = {"method": "omp"}
 _SIGMA = 20.0
 _QUICK_SAMPLES = 400
-# The processor takes longer: fewer iterations of it are enough for a median.
+# The processor is slower: fewer of its iterations are enough for a median.
 _ITERATIONS, _ITERATIONS_OF_PROCESSOR = 40, 4
-# Torch tensors of about this many numbers are what batched-omp works with at a time.
+# batched-omp gets samples in blocks whose intermediates have about this many numbers.
 _NUMBERS_AT_A_TIME = 1 << 28
-# Cases that batched-omp can do.
+# Cases that batched-omp supports.
 _COMPARED = "ACDEF"
 
 
@@ -96,7 +95,7 @@ def run(
     repetitions: int = 5,
     quick: bool = False,
 ) -> Report:
-    """Time some of A to I, all by default, or everything."""
+    """Time cases of A to I, all by default, and with ``everything`` the other parts."""
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         name: partial(_case, name, repetitions, quick) for name in cases or CASES
     }
@@ -141,8 +140,8 @@ def _learning(name: str, case: Case, samples: Any, on_gpu: Any, quick: bool) -> 
     for kind, settings in (("plain", _PLAIN), ("defaults", {})):
         # The first fit compiles kernels.
         _learner(case, device="cuda", **few, **settings).fit(on_gpu)
-        found = _milliseconds(_learner(case, device="cuda", **many, **settings).fit(on_gpu))
-        beside = _milliseconds(_learner(case, n_jobs=-1, **few, **settings).fit(samples))
+        found = _milliseconds(case, on_gpu, device="cuda", **many, **settings)
+        beside = _milliseconds(case, samples, n_jobs=-1, **few, **settings)
         yield Row(name, kind, found, "ms", beside, "processor")
 
 
@@ -153,13 +152,14 @@ def _coding(name: str, case: Case, samples: Any, on_gpu: Any, repetitions: int) 
         dictionary = kl.KroneckerDictionary([np.linalg.qr(f)[0] for f in dictionary.factors])
     settings = case.s, case.tol, method
     weights = np.random.default_rng(0).random(samples.shape) < 0.9 if case.incomplete else None
-    work = partial(kl.sparse_code, on_gpu, dictionary, *settings, weights=weights, device="cuda")
+    code = partial(kl.sparse_code, weights=weights)
+    work = partial(code, on_gpu, dictionary, *settings, device="cuda")
     found = 1e3 * _median(work, repetitions)
-    work = partial(kl.sparse_code, samples, dictionary, *settings, weights=weights, n_jobs=-1)
-    yield Row(name, "coding", found, "ms", 1e3 * _median(work, repetitions), "processor")
+    others = {"processor": partial(code, samples, dictionary, *settings, n_jobs=-1)}
     if competitor()[0] is not None and name in _COMPARED:
-        work = partial(_batched_omp, dictionary, case, on_gpu)
-        yield Row(name, "coding", found, "ms", 1e3 * _median(work, repetitions), "batched-omp")
+        others["batched-omp"] = partial(_batched_omp, dictionary, case, on_gpu)
+    for other, work in others.items():
+        yield Row(name, "coding", found, "ms", 1e3 * _median(work, repetitions), other)
 
 
 @cache
@@ -181,10 +181,9 @@ def _learner(case: Case, **settings: Any) -> kl.KroneckerDictionaryLearning:
     return kl.KroneckerDictionaryLearning(case.n, random_state=0, **(usual | settings))
 
 
-def _milliseconds(model: kl.KroneckerDictionaryLearning) -> float:
-    """The median iteration of a fitted model; the first ones, which set up, do not count."""
-    steps = np.diff(model.history_["seconds"])
-    return 1e3 * statistics.median(steps[len(steps) // 4 :])
+def _milliseconds(case: Case, samples: Any, **settings: Any) -> float:
+    """The median iteration of learning."""
+    return 1e3 * seconds_per_iteration(_learner(case, **settings).fit(samples))
 
 
 def _median(work: Callable[[], Any], count: int) -> float:
@@ -203,7 +202,7 @@ def competitor() -> tuple[Any, str]:
         return None, "is not installed"
     try:
         with warnings.catch_warnings():
-            # It warns that it has a new name.
+            # It warns that it was renamed.
             warnings.simplefilter("ignore", DeprecationWarning)
             return (import_module("torch"), import_module("batched_omp").run_omp), ""
     except Exception as problem:
@@ -257,23 +256,22 @@ def _denoise() -> Iterator[Row]:
     pool.free_all_blocks()
     before = pool.total_bytes()
     yield Row("denoise", "8192 × 8192", _median(partial(on_gpu, large, _SIGMA), 1), "s")
-    # Blocks that are free are kept: all that was ever taken at a time is counted.
+    # The pool keeps free blocks, so this is the peak.
     yield Row("denoise", "8192 × 8192, memory", (pool.total_bytes() - before) / 1e9, "GB")
     pool.free_all_blocks()
 
 
 def _streaming() -> Iterator[Row]:
-    """Samples that take three times the memory they may take, beside copies of them."""
+    """Samples of three times the memory they are allowed, beside copies of them."""
     case = CASES["A"]
     samples = image_like(case.samples, case.m)
     copy = samples.nbytes / 1e6 / _copy_bandwidth()
     atoms_16 = replace(case, n=16, s=6)
-    # Sums of one mode after the other need the samples twice.
+    # With 16 × 16 atoms the modes are summed one after the other, which reads the samples twice.
     for name, what, times in (("A", case, 1), ("B", CASES["B"], 1), ("16 × 16 atoms", atoms_16, 2)):
         for kind, settings in (("plain", _PLAIN), ("defaults", {})):
             with kl.cuda.memory_limit(2 * samples.nbytes // 3):
-                model = _learner(what, device="cuda", max_iter=10, **settings).fit(samples)
-            took = _milliseconds(model)
+                took = _milliseconds(what, samples, device="cuda", max_iter=10, **settings)
             yield Row("streaming", f"{name}, {kind}", took, "ms", times * copy, "copies alone")
 
 

@@ -1,4 +1,4 @@
-"""``kronlearn bench images``: denoising and inpainting, how well and how fast, beside others."""
+"""``kronlearn bench images``: PSNR and times of denoising and inpainting, beside others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from skimage.color import rgb2gray
 from skimage.restoration import denoise_nl_means, denoise_tv_chambolle, inpaint_biharmonic
 
 import kronlearn as kl
@@ -20,7 +21,7 @@ from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.timing import (
     Progress,
     benchmark,
-    in_turns,
+    compared,
     measured_in_a_process,
     peak_above_start,
 )
@@ -52,17 +53,13 @@ def run(
         image = whole[:size, :size]
         tasks[f"denoise {name}, σ = {_SIGMA:g}"] = image, denoising(image, quick)
         tasks[f"inpaint {name}, half missing"] = image, inpainting(image)
-    (astronaut,) = included_images(["astronaut"])
-    clean = astronaut[:size, :size]
+    clean = included_images(["astronaut"])[0][:size, :size]
     tasks[f"denoise astronaut, σ = {_SIGMA:g}"] = clean, _colour(clean)
-    tasks.update(_counting(quick))
-    rows = []
+    tasks |= _counting(quick)
+    rows: list[dict[str, Any]] = []
     for task, (clean, methods) in tasks.items():
-        found = in_turns(methods, 1 if quick else repetitions, progress, task)
-        first = next(iter(found.values()))[0]
-        for method, (seconds, image) in found.items():
-            row = {"task": task, "method": method, "psnr": psnr(clean, image)}
-            rows.append({**row, "seconds": seconds, "ratio": seconds / first})
+        rounds = 1 if quick else repetitions
+        rows += compared({"task": task}, methods, partial(_score, clean), rounds, progress)
     memory = measured_in_a_process(measure_memory, 512 if quick else 4096)
     columns = "task method psnr:.2f seconds:.3f ratio:.2f"
     shown: list[str | Table] = [Table.of("Images, PSNR in dB", rows, columns)]
@@ -74,8 +71,12 @@ def run(
     return benchmark(shown, rows=rows, memory=memory)
 
 
+def _score(clean: Image, image: Image) -> dict[str, float]:
+    return {"psnr": psnr(clean, image)}
+
+
 def denoising(clean: Image, quick: bool) -> Methods:
-    """What denoises an image to which noise was added, by the names of the methods."""
+    """Functions that denoise an image after noise was added, by the names of the methods."""
     image, two = noisy(clean, _SIGMA), {"n_jobs": 2}
     ours = partial(kl.images.denoise, image, _SIGMA)
     ready = ours(patch_size=8, n_atoms=16, full=True).dictionary
@@ -98,7 +99,7 @@ def denoising(clean: Image, quick: bool) -> Methods:
 
 
 def inpainting(clean: Image) -> Methods:
-    """What fills in an image half of whose pixels are missing, by the names of the methods."""
+    """Functions that fill in the missing half of the pixels, by the names of the methods."""
     missing = np.random.default_rng(0).random(clean.shape) < 0.5
     holed = np.where(missing, np.float32(0), clean)
     ours = partial(kl.images.inpaint, holed, missing, n_jobs=2)
@@ -119,33 +120,33 @@ def _colour(clean: Image) -> Methods:
 
 
 def _counting(quick: bool) -> dict[str, tuple[Image, Methods]]:
-    """Tasks of denoising images of few photons, 255 grey levels being so many of them."""
+    """Tasks of denoising images of counts, where 255 grey levels are ``peak`` of them."""
     tasks: dict[str, tuple[Image, Methods]] = {}
+    size = 64 if quick else 256
     names = ("camera", "astronaut", "coffee")
     for name, whole in zip(names, included_images(names), strict=True):
-        grey = whole if whole.ndim == 2 else whole @ np.array([0.2125, 0.7154, 0.0721], np.float32)
-        clean = grey[80:336, 120:376][: 64 if quick else None, : 64 if quick else None]
+        grey = whole if whole.ndim == 2 else rgb2gray(whole)
+        clean = grey[80 : 80 + size, 120 : 120 + size]
         for peak in (1, 4, 20, 120):
-            gain = 255 / peak
-            image = np.random.default_rng(0).poisson(clean / gain).astype(np.float32)
-            image *= np.float32(gain)
+            gain = np.float32(255 / peak)
+            image = gain * np.random.default_rng(0).poisson(clean / gain).astype(np.float32)
             ours = partial(kl.images.denoise, image, noise="poisson", n_jobs=2)
             methods: Methods = {"kronlearn, 2 threads": ours}
             if not quick and find_spec("bm3d") is not None:
-                methods["Anscombe, BM3D"] = partial(_anscombe_bm3d, image, gain)
-            tasks[f"denoise {name}, {peak} photons"] = clean, methods
+                methods["Anscombe, BM3D"] = partial(_anscombe_bm3d, image, float(gain))
+            tasks[f"denoise {name}, Poisson, peak {peak}"] = clean, methods
     return tasks
 
 
 def _anscombe_bm3d(image: Image, gain: float) -> Image:
-    """BM3D of the transformed image, told the gain, and the unbiased inverse."""
+    """BM3D of the image stabilised with the known gain, then the unbiased inverse."""
     model = CountNoise(gain)
     stable = import_module("bm3d").bm3d(model.forward(image), 1.0)
     return model.inverse(stable.astype(np.float32))
 
 
 def measure_memory(side: int) -> dict[str, Any] | None:
-    """What denoising holds at most beyond the image; right once per process."""
+    """The most memory that denoising holds beyond the image; valid once per process."""
     (tile,) = included_images(["camera"])
     kl.images.denoise(tile[200:264, 200:264], _SIGMA)
     image = np.tile(tile, (math.ceil(side / 512),) * 2)[:side, :side]

@@ -1,9 +1,8 @@
-"""``kronlearn bench learning``: what an iteration costs, and how much memory a million patches."""
+"""``kronlearn bench learning``: the cost of an iteration, and the memory for a million patches."""
 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,8 +16,11 @@ from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.timing import (
     Progress,
     benchmark,
+    in_turns,
     measured_in_a_process,
     peak_above_start,
+    seconds_per_iteration,
+    timed,
 )
 
 __all__ = ["fit", "measure_memory", "run"]
@@ -27,7 +29,7 @@ _GENERAL = {"n_atoms": (16, 16), "n_nonzero_coefs": 6, "random_state": 0, "n_job
 
 
 def run(*, progress: Progress, quick: bool = False) -> Report:
-    """Measure ratios, each taken from runs that took turns."""
+    """Measure ratios of runs that take turns."""
     n_samples = 2000 if quick else 100_000
     samples = sampled_patches(included_images(), (8, 8), n_samples)
     learn = partial(_iteration, samples)
@@ -51,25 +53,20 @@ def run(*, progress: Progress, quick: bool = False) -> Report:
             "orthonormal": partial(learn, structure="orthonormal", **square),
         },
     }
-    rows = [_compared(name, pair, 1 if quick else 3, progress) for name, pair in pairs.items()]
+    rows = []
+    for name, pair in pairs.items():
+        found = in_turns(pair, 1 if quick else 3, progress, name)
+        medians = [statistics.median(seconds) for _, seconds in found.values()]
+        first, second = (f"{k} {1e9 * s:,.0f} ns" for k, s in zip(pair, medians, strict=True))
+        rows.append(_row(name, first, second, medians[0] / medians[1]))
     rows.append(_memory(20_000 if quick else 1_000_000))
     title = "Learning (times per sample and iteration)"
     table = Table.of(title, rows, "measure first second ratio:.2f")
     return benchmark([table], samples=n_samples, rows=rows)
 
 
-def _iteration(samples: NDArray[Any], **parameters: Any) -> float:
-    """Seconds of the median iteration per sample."""
-    model = fit(samples, max_iter=12, **parameters)
-    # The first iterations set up buffers, and threads find their processors.
-    return statistics.median(np.diff(model.history_["seconds"])[5:]) / len(samples)
-
-
-def _coding(samples: NDArray[Any], dictionary: Any, method: str) -> float:
-    """Seconds of coding per sample."""
-    start = time.perf_counter()
-    kl.sparse_code(samples, dictionary, 6, method=method, n_jobs=1)
-    return (time.perf_counter() - start) / len(samples)
+def _row(measure: str, first: str, second: str, ratio: float | None) -> dict[str, Any]:
+    return {"measure": measure, "first": first, "second": second, "ratio": ratio}
 
 
 def fit(samples: NDArray[Any], **parameters: Any) -> Any:
@@ -77,32 +74,28 @@ def fit(samples: NDArray[Any], **parameters: Any) -> Any:
     return kl.KroneckerDictionaryLearning(**{**_GENERAL, **parameters}).fit(samples)
 
 
-def _compared(
-    name: str, pair: dict[str, Callable[[], float]], repetitions: int, progress: Progress
-) -> dict[str, Any]:
-    """The seconds that two functions return, called in turns, and their ratio."""
-    seconds: dict[str, list[float]] = {label: [] for label in pair}
-    with progress(name, repetitions) as advance:
-        for _ in range(repetitions):
-            for label, measured in pair.items():
-                seconds[label].append(measured())
-            advance()
-    medians = [statistics.median(values) for values in seconds.values()]
-    first, second = (f"{label} {1e9 * s:.3g} ns" for label, s in zip(pair, medians, strict=True))
-    return {"measure": name, "first": first, "second": second, "ratio": medians[0] / medians[1]}
+def _iteration(samples: NDArray[Any], **parameters: Any) -> float:
+    """Seconds of the median iteration per sample."""
+    return seconds_per_iteration(fit(samples, max_iter=12, **parameters)) / len(samples)
+
+
+def _coding(samples: NDArray[Any], dictionary: Any, method: str) -> float:
+    """Seconds of coding per sample."""
+    code = partial(kl.sparse_code, samples, dictionary, 6, method=method, n_jobs=1)
+    return timed(code)[0] / len(samples)
 
 
 def _memory(n_samples: int) -> dict[str, Any]:
-    row: dict[str, Any] = {"measure": f"memory for learning from {n_samples:,} patches of 8 × 8"}
+    name = f"memory for learning from {n_samples:,} patches of 8 × 8"
     above, data = measured_in_a_process(measure_memory, n_samples)
     if above is None:
-        return row | {"first": "not measured on this system", "second": "", "ratio": None}
+        return _row(name, "not measured on this system", "", None)
     first, second = f"{above / 2**20:.0f} MiB beyond the data", f"data {data / 2**20:.0f} MiB"
-    return row | {"first": first, "second": second, "ratio": above / data}
+    return _row(name, first, second, above / data)
 
 
 def measure_memory(n_samples: int) -> tuple[int | None, int]:
-    """Bytes that learning holds at most beyond its data, and of these; right once per process."""
+    """The most bytes that learning holds beyond its data, and those; valid once per process."""
     some = sampled_patches(included_images(), (8, 8), min(n_samples, 20_000))
     samples = np.resize(some, (n_samples, 8, 8))
     # Imports and thread pools are no part of what learning needs per sample.

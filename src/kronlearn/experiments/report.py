@@ -1,19 +1,19 @@
-"""What an experiment says: tables, claims with their verdicts, figures, pages of Markdown."""
+"""The output of an experiment: tables, claims with their verdicts, figures, Markdown pages."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["EXPERIMENTS", "Claim", "Outcome", "Report", "Table", "join", "publish"]
+__all__ = ["Claim", "Outcome", "Report", "Table", "join", "publish"]
 
-EXPERIMENTS = ("table1", "figure1", "figure2", "table2", "table3", "table4")
+_EXPERIMENTS = ("table1", "figure1", "figure2", "table2", "table3", "table4")
 
 _INTRODUCTION = """# The paper's experiments, run again
 
@@ -44,15 +44,17 @@ class Table:
 
 
 def _text(value: Any, form: str) -> str:
-    """A value as text, a number of 1000 or more without an exponent; nothing for None."""
+    """A value as text; a number of 1000 or more has no exponent, None is empty, a list 8 × 8."""
     if value is None:
         return ""
+    if isinstance(value, list):
+        return " × ".join(map(str, value))
     return f"{value:.0f}" if form == ".3g" and abs(value) >= 1000 else format(value, form)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Whether a claim holds at one setting, and the number that says so."""
+    """Whether a claim holds at one setting, and the number that decides it."""
 
     at: str
     holds: bool
@@ -61,7 +63,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence, and what came out at every setting that it speaks of."""
+    """A sentence, and the outcome at every setting that it is about."""
 
     text: str
     outcomes: Sequence[Outcome]
@@ -82,15 +84,15 @@ class Report:
 
 
 def publish(
-    folder: Path,
-    name: str,
+    file: Path,
     title: str,
-    parts: Sequence[str | Table | Sequence[Claim]],
+    parts: Sequence[str | Table | list[Claim]],
     drawing: Figure | None = None,
-) -> list[str | Table]:
-    """Write NAME.md, of texts, tables and claims, and the picture NAME.png, if one is given.
+    **record: Any,
+) -> Report:
+    """Write a page of texts, tables and claims, and beside it the drawing, if there is one.
 
-    Returns what is to be shown of it: the tables and the claims.
+    Its tables and claims are shown, and the claims are added to the record.
     """
     page, shown = [f"# {title}"], list[str | Table]()
     for part in parts:
@@ -99,25 +101,28 @@ def publish(
         elif isinstance(part, Table):
             page.append(part.markdown())
             shown.append(part)
-        elif part:
-            page.append("\n".join(map(str, part)))
-            shown.append(page[-1])
+        else:
+            record["claims"] = [asdict(claim) for claim in part]
+            if part:
+                page.append("\n".join(map(str, part)))
+                shown.append(page[-1].replace("**", ""))
     if drawing is not None:
-        page.append(f"![{title}]({name}.png)")
-        drawing.savefig(folder / f"{name}.png", dpi=150)
-    (folder / f"{name}.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
-    return [*shown, f"Written: {folder / name}.md."]
+        picture = file.with_suffix(".png")
+        page.append(f"![{title}]({picture.name})")
+        drawing.savefig(picture, dpi=150)
+    file.write_text("\n\n".join(page) + "\n", encoding="utf-8")
+    return Report([*shown, f"Written: {file}."], record)
 
 
 def join(folder: Path) -> Report:
     """Write RESULTS.md: the reports of the experiments in a folder as one page."""
-    reports = [name for name in EXPERIMENTS if (folder / f"{name}.md").is_file()]
-    if not reports:
+    names = [f"{name}.md" for name in _EXPERIMENTS]
+    texts = [(folder / n).read_text("utf-8").strip() for n in names if (folder / n).is_file()]
+    if not texts:
         raise ValueError(
-            f"{folder} has none of {', '.join(f'{name}.md' for name in EXPERIMENTS)}; run "
-            "kronlearn reproduce with this folder as --output first."
+            f"{folder} has none of {', '.join(names)}; run kronlearn reproduce with this folder as "
+            "--output first."
         )
-    texts = [(folder / f"{name}.md").read_text("utf-8").strip() for name in reports]
     # Their titles become sections of this page.
     sections = [re.sub(r"^(#+ )", r"#\1", text, flags=re.MULTILINE) for text in texts]
     page = folder / "RESULTS.md"

@@ -26,17 +26,17 @@ from kronlearn.io.arrays import ArraySource
 
 __all__ = ["Pass", "measured", "run"]
 
-# Those of the paper's Table IV.
+# The settings of the paper's Table IV.
 _STRUCTURES = ("general", "orthonormal")
 _ATOMS, _SPARSITY = 8, 16
 _REPEATS = 7
-# Passes over hardly any samples have so many partitions.
+# The numbers of partitions of the passes over hardly any samples.
 _TASKS = (16, 64, 256)
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass that was timed: by "threads", by "dask", or of "tasks" that have little to do."""
+    """A timed pass: of "threads", of "dask", or of Dask "tasks" that have little to do."""
 
     what: str
     structure: str
@@ -53,7 +53,7 @@ def run(
     workers: Sequence[int] = (1, 2, 4, 8, 16),
     samples: int = 4_000_000,
 ) -> Report:
-    """Time passes; the largest number of ``workers`` gets all samples, fewer as many fewer."""
+    """Time passes; the most workers get all samples, fewer workers proportionally fewer."""
     rows = []
     with progress("passes", len(_STRUCTURES) * len(workers) * (2 + len(_TASKS))) as advance:
         for timed in recorded(measured(workers, samples), csv, Pass):
@@ -74,7 +74,7 @@ def _task(structure: str) -> Task:
 def measured(workers: Sequence[int], n_samples: int) -> Iterator[Pass]:
     """Passes of threads and of Dask workers over many samples, and over hardly any.
 
-    Fewer workers get as many fewer samples: the passes then take about as long.
+    Fewer workers get proportionally fewer samples, so that the passes take about as long.
     """
     from distributed import Client, LocalCluster
 
@@ -88,7 +88,7 @@ def measured(workers: Sequence[int], n_samples: int) -> Iterator[Pass]:
             seconds = _seconds(Threads(source, n).run, structure)
             yield Pass("threads", structure, n, len(source), 0, seconds)
     for n, source in sources.items():
-        # As Dask itself shares out 16 cores.
+        # Four threads per worker, as Dask itself divides 16 cores.
         shape = {"n_workers": max(1, n // 4), "threads_per_worker": min(n, 4)}
         local = LocalCluster(**shape, dashboard_address=None)
         with local as cluster, Client(cluster) as client:

@@ -6,10 +6,11 @@ random places of grey images, without their means. Those of Table IV are cut fro
 
 from __future__ import annotations
 
-import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,9 @@ from kronlearn.experiments.methods import METHODS
 from kronlearn.experiments.published import TABLE2, TABLE4
 from kronlearn.experiments.report import Report, Table, publish
 from kronlearn.experiments.store import Store, grouped
-from kronlearn.experiments.timing import Progress, machine
+from kronlearn.experiments.timing import Progress, machine, seconds_per_iteration, timed
 
 __all__ = ["Result", "Run", "measured", "points", "run", "write"]
-
 
 #: Patches (N, m, m) by m.
 Samples = dict[int, NDArray[np.float32]]
@@ -42,7 +42,7 @@ Samples = dict[int, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Run:
-    """A method, N samples of m × m, n atoms per mode, s nonzeros, and threads."""
+    """A method, its settings and threads, the samples and the machine."""
 
     method: str
     m: int
@@ -51,6 +51,11 @@ class Run:
     samples: int
     iterations: int
     threads: int
+    data: str
+    checksum: int
+    processor: str
+    cores: int
+    instruction_set: str
 
     def __str__(self) -> str:
         return f"{self.method}, m = {self.m}, {self.threads} threads"
@@ -58,20 +63,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Result(Run):
-    """What a run found, on which data and where.
+    """The outcome of a run.
 
     ``seconds_per_iteration`` is the median of the iterations after the first tenth of them,
     ``seconds`` the time of the whole fit.
     """
 
-    data: str
-    checksum: int
     seconds_per_iteration: float
     seconds: float
     rmse: float
-    processor: str
-    cores: int
-    instruction_set: str
 
 
 TITLES = {
@@ -118,110 +118,98 @@ def run(
     only_report: bool = False,
     quick: bool = False,
 ) -> Report:
-    """Measure what the csv file in a folder does not hold of this machine; write the report.
+    """Measure what the csv file in a folder lacks for this machine; write the report.
 
     Table II learns from patches of the ``images`` in a folder, Table IV from those of a small
     ``cube`` that is enlarged, to ``scale`` times the paper's number of patches.
     """
     if only_report:
         return write(experiment, output)
-    here = {key: machine()[key] for key in ("processor", "instruction_set")}
-    where: dict[str, Any] = {**here, "cores": joblib.cpu_count()}
-    counts = thread_counts(jobs, where["cores"])
-    iterations = iterations or (_QUICK_ITERATIONS if quick else _ITERATIONS[experiment])
-    output.mkdir(parents=True, exist_ok=True)
     if experiment == "table2":
         data, samples = _of_images(images, quick)
     else:
-        data, samples = _of_cube(cube, cube_shape(_QUICK_SCALE if quick else scale), progress)
+        data, samples = _of_cube(cube, _QUICK_SCALE if quick else scale, progress)
     sums = {m: zlib.crc32(patches.data) for m, patches in samples.items()}
+    iterations = iterations or (_QUICK_ITERATIONS if quick else _ITERATIONS[experiment])
+    cores, facts = joblib.cpu_count(), machine()
     wanted = [
-        Run(name, m, m, _sparsity(experiment, name, m), len(patches), iterations, p)
-        for name in _METHODS
-        for m, patches in samples.items()
-        for p in counts
+        Run(
+            method=method,
+            m=m,
+            n=m,
+            s=16 if experiment == "table4" else m if method == "orthonormal" else 8,
+            samples=len(samples[m]),
+            iterations=iterations,
+            threads=threads,
+            data=data,
+            checksum=sums[m],
+            processor=facts["processor"],
+            cores=cores,
+            instruction_set=facts["instruction_set"],
+        )
+        for method, m, threads in product(_METHODS, samples, thread_counts(jobs, cores))
     ]
-
-    def at(cell: Run) -> dict[str, Any]:
-        return {"data": data, "checksum": sums[cell.m], **where}
-
-    def measure(cell: Run) -> dict[str, Any]:
-        return measured(cell, samples[cell.m])
-
-    list(Store(output / f"{experiment}.csv", Result).run(wanted, at, measure, progress))
+    output.mkdir(parents=True, exist_ok=True)
+    store = Store(output / f"{experiment}.csv", Result)
+    list(store.run(wanted, lambda run: measured(run, samples[run.m]), progress))
     return write(experiment, output)
 
 
-def _sparsity(experiment: str, method: str, m: int) -> int:
-    if experiment == "table4":
-        return 16
-    return m if method == "orthonormal" else 8
-
-
 def thread_counts(wanted: Sequence[int] | None, cores: int) -> list[int]:
-    """1 and the numbers that are wanted; None means 1, 2, 4, 8 … and all cores."""
-    if wanted is None:
-        wanted = [*(1 << k for k in range(cores.bit_length())), cores]
-    return sorted({1, *wanted})
+    """1 and the given numbers; None means 1, 2, 4, 8 … and all cores."""
+    return sorted({1, *(wanted or [*(1 << k for k in range(cores.bit_length())), cores])})
 
 
 def _of_images(folder: Path | None, quick: bool) -> tuple[str, Samples]:
-    """Where the patches of Table II come from, and those of m × m by m."""
-    images = images_in(folder)
-    sizes = _QUICK_SAMPLES if quick else _SAMPLES
-    name = f"{', '.join(INCLUDED)} of scikit-image"
-    name = name if folder is None else f"the images in {folder.resolve().name}"
+    """A name for the data of Table II, and patches of m × m by m."""
+    images, sizes = images_in(folder), _QUICK_SAMPLES if quick else _SAMPLES
+    name = (
+        f"the images in {folder.resolve().name}"
+        if folder
+        else f"{', '.join(INCLUDED)} of scikit-image"
+    )
     return name, {m: sampled_patches(images, (m, m), count) for m, count in sizes.items()}
 
 
-def _of_cube(
-    cube: Path | None, shape: tuple[int, int, int], progress: Progress
-) -> tuple[str, Samples]:
+def _of_cube(cube: Path | None, scale: float, progress: Progress) -> tuple[str, Samples]:
     """The same for Table IV."""
-    small = read_cube(cube)
-    name = "Indian Pines" if cube is None else cube.name
-    sizes = ["x".join(map(str, each)) for each in (small.shape, shape)]
-    return f"{name}, {sizes[0]} enlarged to {sizes[1]}", {8: large_patches(small, shape, progress)}
+    small, shape = read_cube(cube), cube_shape(scale)
+    name = cube.name if cube else "Indian Pines"
+    before, after = ("x".join(map(str, sizes)) for sizes in (small.shape, shape))
+    return f"{name}, {before} enlarged to {after}", {8: large_patches(small, shape, progress)}
 
 
-def measured(cell: Run, samples: NDArray[np.float32]) -> dict[str, Any]:
-    """What a run finds."""
+def measured(run: Run, samples: NDArray[np.float32]) -> dict[str, Any]:
+    """Seconds and RMSE of a run."""
     model = KroneckerDictionaryLearning(
-        cell.n,
-        n_nonzero_coefs=cell.s,
-        max_iter=cell.iterations,
+        run.n,
+        n_nonzero_coefs=run.s,
+        max_iter=run.iterations,
         random_state=0,
-        n_jobs=cell.threads,
-        **METHODS[cell.method].parameters,
+        n_jobs=run.threads,
+        **METHODS[run.method].parameters,
     )
     with threadpool_limits(limits=1):
-        start = time.perf_counter()
-        model.fit(samples)
-        seconds = time.perf_counter() - start
-    steps = np.diff(model.history_["seconds"])
+        seconds, _ = timed(partial(model.fit, samples))
     return {
-        "seconds_per_iteration": float(np.median(steps[-(-len(steps) // 10) :])),
+        "seconds_per_iteration": seconds_per_iteration(model),
         "seconds": seconds,
         "rmse": float(min(model.history_["rmse"])),
     }
 
 
-def points(experiment: str, results: Sequence[Result]) -> list[dict[str, Any]]:
+def points(experiment: str, results: Sequence[Result]) -> Iterator[dict[str, Any]]:
     """The results on one machine and data, with speedups over one thread and the paper's."""
-    one = [row for row in results if row.threads == 1]
-    alone = {(row.method, row.m, row.samples): row.seconds_per_iteration for row in one}
-    found = []
+    alone = {(r.method, r.m, r.samples): r.seconds_per_iteration for r in results if r.threads == 1}
     for row in sorted(results, key=lambda r: (r.method, r.m, r.threads)):
-        seconds = alone.get((row.method, row.m, row.samples))
+        one = alone.get((row.method, row.m, row.samples))
         papers = TABLE2[row.method, row.m] if experiment == "table2" else TABLE4[row.method]
-        point = {**asdict(row), "paper": papers.get(row.threads)}
-        point["speedup"] = seconds and seconds / row.seconds_per_iteration
-        found.append(point)
-    return found
+        speedup = one and one / row.seconds_per_iteration
+        yield {**asdict(row), "paper": papers.get(row.threads), "speedup": speedup}
 
 
 def write(experiment: str, folder: Path) -> Report:
-    """Write the report and the figure of all that the csv file in a folder holds."""
+    """Write the report of all that the csv file in a folder holds."""
     file = folder / f"{experiment}.csv"
     here = ("processor", "cores", "instruction_set", "data")
     groups = grouped(Store(file, Result).rows, lambda r: tuple(getattr(r, name) for name in here))
@@ -231,19 +219,17 @@ def write(experiment: str, folder: Path) -> Report:
     machines = []
     # The machine with the most cores comes first.
     for key in sorted(groups, key=lambda key: -key[1]):
-        processor, cores, instruction_set, data = key
-        found = points(experiment, groups[key])
+        processor, cores, instruction_set, _ = key
+        found = list(points(experiment, groups[key]))
         name = f"{processor}, {cores} core{'s' if cores > 1 else ''}, {instruction_set}"
-        table = Table.of(name, found, _COLUMNS)
-        parts += [f"## {name}", _about(groups[key], data), table]
+        parts += [f"## {name}", _about(groups[key]), Table.of(name, found, _COLUMNS)]
         machines.append(dict(zip(here, key, strict=True)) | {"points": found})
     parts.append(_PAPER[experiment])
-    shown = publish(folder, experiment, TITLES[experiment], parts)
-    return Report(shown, {"machines": machines})
+    return publish(folder / f"{experiment}.md", TITLES[experiment], parts, machines=machines)
 
 
-def _about(rows: Sequence[Result], data: str) -> str:
+def _about(rows: Sequence[Result]) -> str:
     sizes = {(r.m, r.samples): None for r in rows}
     samples = ", ".join(f"{count:,} patches of {m} × {m}" for m, count in sizes)
     iterations = " or ".join(map(str, sorted({r.iterations for r in rows})))
-    return f"{samples}, float32; from {data}. {iterations} iterations."
+    return f"{samples}, float32; from {rows[0].data}. {iterations} iterations."

@@ -1,4 +1,4 @@
-"""Results as csv files that grow line by line, and what several of them come to."""
+"""Results as csv files that grow line by line, and averages over several of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
@@ -34,34 +34,31 @@ class Store(Generic[Row]):
     ----------
     file : path
     kind : type
-        A dataclass; its fields are the columns.
+        A dataclass; its fields are the columns, in the file's order where there is a file.
     """
 
     def __init__(self, file: Path, kind: type[Row]) -> None:
-        self.file, self._kind = file, kind
-        self._types: dict[str, Any] = {
-            field.name: get_type_hints(kind)[field.name]
-            for field in fields(kind)  # type: ignore[arg-type]
-        }
+        self.file, self._kind, self._types = file, kind, get_type_hints(kind)
+        self._columns = list(self._types)
         self.rows: list[Row] = self._read() if file.exists() else []
 
     def run(
         self,
-        wanted: Sequence[Any],
-        where: Callable[[Any], dict[str, Any]],
+        wanted: Iterable[Any],
         measure: Callable[[Any], dict[str, Any]],
         progress: Progress = no_progress,
     ) -> Iterator[Row]:
-        """The results of all runs that are wanted; only what the file does not hold is measured.
+        """The results of all wanted runs; only what the file does not hold is measured.
 
-        A run is a dataclass with some of the columns; ``where`` gives those that tell its data and
-        machine from others, ``measure`` those that are found. Each result is written at once.
+        A run is a dataclass with the columns that tell it from others; ``measure`` returns the rest
+        of the columns. Each result is written at once.
         """
-        with progress(self.file.stem, len(wanted)) as advance:
-            for cell in wanted:
-                at = asdict(cell) | where(cell)
-                yield self.find(**at) or self.add(self._kind(**at, **measure(cell)))
-                advance(str(cell))
+        runs = list(wanted)
+        with progress(self.file.stem, len(runs)) as advance:
+            for run in runs:
+                known = asdict(run)
+                yield self.find(**known) or self.add(self._kind(**known, **measure(run)))
+                advance(str(run))
 
     def find(self, **values: Any) -> Row | None:
         """The first result that has all these values."""
@@ -70,26 +67,27 @@ class Store(Generic[Row]):
         )
 
     def add(self, row: Row) -> Row:
-        """Write a result; returns it as reading it gives it, in six digits."""
-        texts = {name: _text(value) for name, value in asdict(row).items()}  # type: ignore[call-overload]
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
+        """Write a result; returns it as it is read back, with six digits."""
+        texts = [_text(getattr(row, name)) for name in self._columns]
+        line = io.StringIO()
+        writer = csv.writer(line, lineterminator="\n")
         if not self.file.exists() or self.file.stat().st_size == 0:
-            writer.writerow(texts)
-        writer.writerow(texts.values())
-        # In one piece: an interruption leaves the whole line or none of it.
+            writer.writerow(self._columns)
+        writer.writerow(texts)
+        # In one piece, so that an interruption leaves the whole line or none of it.
         with self.file.open("a", newline="", encoding="utf-8") as stream:
-            stream.write(text.getvalue())
-        self.rows.append(self._parsed(list(texts.values())))
+            stream.write(line.getvalue())
+        self.rows.append(self._parsed(texts))
         return self.rows[-1]
 
     def _read(self) -> list[Row]:
         text = self.file.read_text("utf-8", errors="replace")
         lines = list(csv.reader(text.splitlines()))
-        if lines and lines[0] != list(self._types):
+        if lines and sorted(lines[0]) != sorted(self._columns):
             raise ValueError(
                 f"{self.file} does not hold results of this experiment; give another folder."
             )
+        self._columns = lines[0] if lines else self._columns
         rows = []
         for number, line in enumerate(lines[1:], start=2):
             # The last line may end in the middle of a number.
@@ -101,8 +99,8 @@ class Store(Generic[Row]):
         return rows
 
     def _parsed(self, texts: list[str]) -> Row:
-        pairs = zip(self._types.items(), texts, strict=True)
-        return self._kind(**{name: _PARSERS[kind](text) for (name, kind), text in pairs})
+        pairs = zip(self._columns, texts, strict=True)
+        return self._kind(**{name: _PARSERS[self._types[name]](text) for name, text in pairs})
 
 
 def _text(value: Any) -> str:
@@ -114,14 +112,12 @@ def _text(value: Any) -> str:
 
 
 def recorded(rows: Iterable[Row], file: Path | None, kind: type[Row]) -> Iterator[Row]:
-    """The rows, each written to a new csv file, if one is named, as soon as it is there."""
+    """The rows; with a file, each is written to a new csv file as soon as it is measured."""
     if file is None:
         yield from rows
         return
     file.unlink(missing_ok=True)
-    store = Store(file, kind)
-    for row in rows:
-        yield store.add(row)
+    yield from map(Store(file, kind).add, rows)
 
 
 def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
@@ -137,6 +133,6 @@ def mean(rows: Sequence[Any], name: str) -> float:
     return statistics.fmean(getattr(row, name) for row in rows)
 
 
-def deviation(rows: Sequence[Any], name: str) -> float:
-    """The standard deviation of a column; 0 of one result."""
-    return statistics.stdev(getattr(row, name) for row in rows) if len(rows) > 1 else 0.0
+def deviation(rows: Sequence[Any], name: str) -> float | None:
+    """The standard deviation of a column; None for one result."""
+    return statistics.stdev(getattr(row, name) for row in rows) if len(rows) > 1 else None
