@@ -6,7 +6,7 @@ import importlib
 import math
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,6 +99,10 @@ class StoredArray(AbstractContextManager["StoredArray"]):
     wavelength_units: str | None = None
     #: The axis of the bands, if the format defines one.
     band_axis: int | None = None
+    #: Which pixels are data, for slices of rows and columns, if the file has a mask.
+    mask: Callable[[slice, slice], NDArray[np.bool_]] | None = None
+    #: What other formats cannot hold of this file, in words.
+    unique: tuple[str, ...] = ()
 
     def __init__(self, thing: Any, name: str, **description: Any) -> None:
         self.thing, self.name = thing, name

@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.io.conversion import converted
+from kronlearn.io.formats import georeference
 from kronlearn.io.stored import StoredArrayError
 
 __all__ = [
     "BAND_NAMES",
     "NOT_KEPT",
+    "PER_BAND",
     "SPACE_NAMES",
     "WAVELENGTH_NAMES",
     "Packing",
@@ -41,6 +43,12 @@ SPACE_NAMES = frozenset(
     | {"samples", "lat", "lon", "latitude", "longitude", "easting", "northing", "height", "width"}
     | {"downtrack", "crosstrack"}
 )
+#: Attributes that list something for every band, by their names in ENVI headers: names, widths,
+#: which bands are good (1) or bad (0), and what stored numbers are times, and plus, as physical
+#: values. Readers of other formats use these names, too.
+PER_BAND = ("band names", "fwhm", "bbl", "data gain values", "data offset values")
+#: Arrays beside the one that is read which are such lists: the names of EMIT, for example.
+_LISTS = {"fwhm": "fwhm", "bbl": "bbl", "good_wavelengths": "bbl"}
 #: Attributes that are not true of other numbers or in another file.
 NOT_KEPT = {"scale_factor", "add_offset", "_Unsigned", "_FillValue", "missing_value", "nodata"}
 NOT_KEPT |= {"DIMENSION_LIST", "DIMENSION_LABELS", "REFERENCE_LIST", "CLASS", "NAME"}
@@ -100,6 +108,15 @@ def described(
     known = {n: (v, _kept(others[n])) for n, v in vectors.items() if v.ndim == 1}
     found = [known[n] for n in known if n.rpartition("/")[2].lower() in WAVELENGTH_NAMES]
     waves, told = found[0] if found else (None, {})
+    coordinates = {n: pair for n, pair in known.items() if n in (axes or ())}
+    for other, (values, _) in known.items():
+        field = _LISTS.get(other.rpartition("/")[2].lower())
+        if field is not None:
+            plain.setdefault(field, values.tolist())
+    mapping = str(plain.pop("grid_mapping", "spatial_ref")).partition(":")[0]
+    for other, values in others.items():
+        if other.rpartition("/")[2] == mapping and math.prod(values.shape) == 1:
+            plain |= georeference.of_grid_mapping(_plain(values.attrs), coordinates)
     units = plain.get("wavelength units", plain.get("wavelength_units", told.get("units")))
     return {
         "dataset": name,
@@ -107,7 +124,7 @@ def described(
         "axes": None if axes is None else tuple(axes),
         "wavelengths": None if waves is None else waves.astype(np.float64),
         "wavelength_units": None if units is None else str(units),
-        "coordinates": {n: pair for n, pair in known.items() if n in (axes or ())},
+        "coordinates": coordinates,
         **_declared(plain, np.dtype(array.dtype), scaled),
     }
 
@@ -123,6 +140,9 @@ def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
     for name, value in attributes.items():
         if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiubUS":
             value = value.item() if value.size == 1 else value.tolist()
+        elif isinstance(value, np.ndarray) and all(isinstance(v, str) for v in value.flat):
+            # As h5py has lists of texts; other objects are references.
+            value = value.tolist()
         if isinstance(value, bytes):
             value = value.decode("utf-8", "replace")
         if isinstance(value, str | int | float | bool | list | tuple | dict | None):

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.io.atomic import write_at
-from kronlearn.io.formats.conventions import NOT_KEPT, choose, described
+from kronlearn.io.formats import georeference
+from kronlearn.io.formats.conventions import choose, described
 from kronlearn.io.stored import Key, Opened, StoredArray, format_by_ending, need
 from kronlearn.io.writers import CubeWriter
 
@@ -66,7 +67,7 @@ def save(writer: CubeWriter, place: Path) -> None:
     import h5py
 
     source = writer.source
-    is_copy = is_hdf5(source) and _is_at_rest(source.thing)
+    is_copy = is_hdf5(source) and writer.is_alike and _is_at_rest(source.thing)
     if is_copy:
         shutil.copyfile(str(source.path), place)
     with _PatientFile(place) as content:
@@ -90,10 +91,14 @@ def _new(file: Any, writer: CubeWriter) -> Any:
     """The array in a new file, with its attributes and coordinates, as NetCDF 4 has it."""
     source = writer.source
     array = file.create_dataset(source.dataset or "cube", source.shape, writer.dtype, chunks=True)
-    for key, value in source.attributes.items():
+    for key, value in writer.attributes().items():
         is_short = not isinstance(value, str | list) or len(value) <= _ATTRIBUTE_LENGTH
-        if isinstance(value, str | int | float | list) and is_short and key not in NOT_KEPT:
+        if isinstance(value, str | int | float | list) and is_short:
             array.attrs[key] = value
+    mapping = georeference.grid_mapping(source.attributes)
+    if mapping:
+        file.create_dataset("spatial_ref", data=np.int32(0)).attrs.update(mapping)
+        array.attrs["grid_mapping"] = "spatial_ref"
     if writer.nodata is not None:
         array.attrs["_FillValue"] = writer.dtype.type(writer.nodata)
     coordinates = writer.coordinates()

@@ -43,7 +43,9 @@ def _of_xarray(thing: Any) -> StoredArray:
     label = "xarray.DataArray" + (f" {thing.name}" if thing.name else "")
     name = None if thing.name is None else str(thing.name)
     coordinates = {str(k): v for k, v in thing.coords.items() if k != thing.name}
-    known = thing.attrs, list(map(str, thing.dims)), coordinates
+    # Where rioxarray keeps it.
+    mapping = {k: v for k, v in thing.encoding.items() if k == "grid_mapping"}
+    known = mapping | thing.attrs, list(map(str, thing.dims)), coordinates
     description = described(name, thing, *known, scaled=False)
     if thing.dtype.kind == "f" and description["nodata"] is None:
         description["nodata"] = math.nan

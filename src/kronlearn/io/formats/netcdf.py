@@ -55,7 +55,7 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
         vectors = {
             name: _Vector(v)
             for name, v in file.variables.items()
-            if v.data.ndim == 1 and v.data.size <= _SHORT
+            if v.data.ndim <= 1 and v.data.size <= _SHORT
         }
     name = choose(str(path), found, dataset)
     one = found[name]
