@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 import pytest
 import rasterio
+import rasterio.shutil
 import spectral.io.envi
 import tifffile
 import xarray as xr
@@ -409,32 +410,179 @@ def test_a_geotiff_keeps_its_place_and_its_tags(tmp_path, rng):
         np.testing.assert_array_equal(new.read(), 3 * old.read())
 
 
-@pytest.mark.parametrize("target", [".tif", ".hdr", ".nc", ".zarr"])
-@pytest.mark.parametrize("kind", ["geotiff", "envi"])
-def test_the_place_on_earth_is_carried_from_format_to_format(kind, target, tmp_path, rng):
-    path, _ = write_cube("geotiff", tmp_path, cube_of(rng, "i2"))
-    with rasterio.open(path, "r+") as file:
+#: Coordinate systems, and transforms from pixels to them.
+NORTH_UP = rasterio.Affine(30, 0, 500000, 0, -30, 5000000)
+PLACES = {
+    "utm": (32733, NORTH_UP),
+    "degrees": (4326, rasterio.Affine(0.1, 0, 5, 0, -0.1, 50)),
+    "laea": (3035, NORTH_UP),
+    "rotated": (32633, rasterio.Affine(24, 18, 500000, 18, -24, 5000000)),
+    "sheared": (32633, rasterio.Affine(30, 4, 500000, 0, -30, 5000000)),
+}
+
+
+def placed(folder, place="utm", dtype="i2"):
+    """A GeoTIFF of 7 bands with everything that GDAL keeps for bands."""
+    epsg, transform = PLACES[place]
+    values = np.arange(13 * 11 * 7, dtype=dtype).reshape(7, 13, 11)
+    profile = {"driver": "GTiff", "count": 7, "height": 13, "width": 11, "dtype": values.dtype}
+    with rasterio.open(
+        folder / "placed.tif", "w", crs=f"EPSG:{epsg}", transform=transform, **profile
+    ) as file:
+        file.write(values)
+        file.descriptions = tuple(f"band {i}" for i in range(7))
+        file.scales, file.offsets = (0.5,) * 7, (3.0,) * 7
+        file.update_tags(MISSION="test")
         for band in range(1, 8):
-            file.update_tags(band, wavelength_units="Nanometers")
-    if kind == "envi":
-        path = copy(open_cube(path), tmp_path / "first.hdr")
-    again = open_cube(copy(open_cube(path), tmp_path / f"out{target}"))
-    assert again.wavelength_units == "Nanometers"
-    np.testing.assert_allclose(again.attributes["transform"], [30, 0, 500000, 0, -30, 5000000])
-    assert rasterio.crs.CRS.from_string(again.attributes["crs"]).to_epsg() == 32633
-    np.testing.assert_array_equal(again.wavelengths, WAVELENGTHS[:7])
+            told = {"wavelength": 400 + 10.5 * (band - 1), "wavelength_units": "Nanometers"}
+            file.update_tags(band, **told, fwhm=10.25, bbl=int(band != 3))
+    return folder / "placed.tif"
 
 
-def test_what_a_format_cannot_hold_is_told(tmp_path, rng):
-    path, _ = write_cube("geotiff", tmp_path, cube_of(rng, "i2"))
-    for target, nodata, words in (
-        ("a.npy", None, "the wavelengths and the georeferencing of"),
-        ("a.mat", -1, "the georeferencing and the nodata value of"),
-    ):
-        with rasterio.open(path, "r+") as file:
-            file.nodata = nodata
-        with pytest.warns(UserWarning, match=rf"{target}: {words} .*cube\.tif cannot be kept"):
-            copy(open_cube(path), tmp_path / target)
+@pytest.mark.parametrize("ending", [".hdr", ".nc", ".h5", ".zarr", ".tif"])
+@pytest.mark.parametrize("place", ["utm", "degrees", "laea", "rotated"])
+def test_what_files_say_of_place_and_bands_is_carried_from_format_to_format(
+    place, ending, tmp_path
+):
+    epsg, transform = PLACES[place]
+    first = copy(open_cube(placed(tmp_path, place)), tmp_path / f"first{ending}")
+    if ending in (".hdr", ".nc"):
+        # In GDAL's eyes.
+        with rasterio.open(first.with_suffix(".img") if ending == ".hdr" else first) as file:
+            assert file.crs.to_epsg() == epsg
+            assert file.transform.almost_equals(transform, 1e-6)
+            np.testing.assert_array_equal(file.read(), np.arange(1001).reshape(7, 13, 11))
+    for cube in (open_cube(first), open_cube(copy(open_cube(first), tmp_path / "again.tif"))):
+        np.testing.assert_allclose(cube.attributes["transform"], transform[:6], atol=1e-9)
+        assert rasterio.crs.CRS.from_string(cube.attributes["crs"]).to_epsg() == epsg
+        assert {k.lower(): v for k, v in cube.attributes.items()}["mission"] == "test"
+        np.testing.assert_array_equal(cube.wavelengths, WAVELENGTHS[:7])
+        assert cube.wavelength_units == "Nanometers"
+        assert cube.bad_bands.nonzero()[0].tolist() == [2]
+        expected = {"band names": [f"band {i}" for i in range(7)], "fwhm": [10.25] * 7}
+        expected |= {"data gain values": [0.5] * 7, "data offset values": [3.0] * 7}
+        assert expected.items() <= {k: v.tolist() for k, v in cube.per_band.items()}.items()
+
+
+@pytest.mark.parametrize("ending", [".nc", ".zarr"])
+def test_xarray_finds_coordinates_and_a_grid_mapping(ending, tmp_path):
+    target = copy(open_cube(placed(tmp_path)), tmp_path / f"a{ending}")
+    options = {"engine": "netcdf4"}
+    if ending == ".zarr":
+        options = {"engine": "zarr", "consolidated": False}
+    with xr.open_dataset(target, decode_coords="all", **options) as data:
+        assert data.cube.encoding["grid_mapping"] == "spatial_ref"
+        np.testing.assert_array_equal(data.x, 500015 + 30 * np.arange(11))
+        assert data.y.attrs["standard_name"] == "projection_y_coordinate"
+        # A part of it lies elsewhere than GeoTransform says.
+        part = open_cube(data.cube[:, 2:, 3:])
+        assert part.attributes["transform"] == [30, 0, 500090, 0, -30, 4999940]
+        assert part.attributes["crs"] == "EPSG:32733"
+
+
+@pytest.mark.parametrize("kind", ["netcdf", "zarr"])
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning", "ignore:Consolidated metadata")
+def test_files_of_rioxarray_and_for_it(kind, tmp_path):
+    pytest.importorskip("rioxarray", reason="rioxarray is not installed")
+    data = xr.DataArray(np.ones((2, 3, 4), "i2"), dims=("band", "y", "x"), name="a")
+    data = data.assign_coords(y=[50.5, 49.5, 48.5], x=[5.5, 6.5, 7.5, 8.5]).rio.write_crs(3035)
+    getattr(data, f"to_{kind}")(tmp_path / f"a.{kind[:4]}")
+    cube = open_cube(tmp_path / f"a.{kind[:4]}", dataset="a")
+    assert cube.attributes["transform"] == [1, 0, 5, 0, -1, 51]
+    copy(cube, tmp_path / "b.tif")
+    copy(open_cube(tmp_path / "b.tif"), tmp_path / "c.nc")
+    with xr.open_dataset(tmp_path / "c.nc", engine="h5netcdf", decode_coords="all") as again:
+        assert again.cube.rio.crs == data.rio.crs
+        assert again.cube.rio.transform() == data.rio.transform()
+
+
+@pytest.mark.parametrize("version", ["NC", "NC4"])
+@pytest.mark.parametrize("place", ["utm", "degrees", "rotated"])
+def test_a_grid_mapping_of_gdal_is_read(place, version, tmp_path):
+    epsg, transform = PLACES[place]
+    path = placed(tmp_path, place)
+    for bottom_up in ("NO", "YES"):
+        target = tmp_path / f"{bottom_up}.nc"
+        options = {"FORMAT": version, "WRITE_BOTTOMUP": bottom_up}
+        rasterio.shutil.copy(path, target, driver="netCDF", **options)
+        found = open_cube(target, dataset="Band1").attributes
+        if bottom_up == "NO":
+            expected = transform
+        else:
+            # The rows are in the other order, and GeoTransform is not true of them.
+            a, _, c, _, e, f = transform[:6]
+            expected = (a, 0, c, 0, -e, f + 13 * e)
+        if place == "rotated" and bottom_up == "YES":
+            assert "crs" not in found
+        else:
+            assert found["crs"] == f"EPSG:{epsg}"
+            np.testing.assert_allclose(found["transform"], expected[:6], atol=1e-9)
+
+
+def test_the_mask_of_a_geotiff_marks_missing_pixels(tmp_path):
+    path = placed(tmp_path)
+    valid = np.ones((13, 11), bool)
+    valid[2:5, 3:] = False
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, "r+") as file:
+        file.write_mask(valid)
+    again = copy(open_cube(path), tmp_path / "again.tif")
+    for file in (path, again):
+        _, found = open_cube(file).read_checked(slice(1, 9), slice(2, 11))
+        np.testing.assert_array_equal(found, np.repeat(valid[1:9, 2:, None], 7, 2))
+        assert open_cube(file).read_checked(slice(6, 9))[1] is None
+    with pytest.warns(UserWarning, match="the mask of valid pixels of .* cannot be kept"):
+        copy(open_cube(path), tmp_path / "a.hdr")
+
+
+@pytest.mark.parametrize(
+    ("place", "nodata", "target", "words"),
+    [
+        ("utm", None, "a.npy", "wavelengths, georeferencing, band names, fwhm, bbl, data gain"),
+        ("utm", -1, "a.mat", "georeferencing, nodata value, band names, fwhm"),
+        ("sheared", None, "a.hdr", "georeferencing"),
+    ],
+)
+def test_what_a_format_cannot_hold_is_told(place, nodata, target, words, tmp_path):
+    path = placed(tmp_path, place)
+    with rasterio.open(path, "r+") as file:
+        file.nodata = nodata
+    words = rf"{target}: the {words}.* of .*placed\.tif cannot be kept"
+    with pytest.warns(UserWarning, match=words):
+        copy(open_cube(path), tmp_path / target)
+
+
+def test_lists_that_do_not_fit_the_bands_are_told(tmp_path, rng):
+    path, _ = write_cube("envi", tmp_path, cube_of(rng, "i2"))
+    text = path.read_text().replace("wavelength = { 400.0 ,", "wavelength = {")
+    path.write_text(text + "fwhm = {1, 2, x, 4, 5, 6, 7}\n")
+    with pytest.warns(UserWarning, match="it is ignored") as told:
+        cube = open_cube(path)
+    assert [str(warning.message).partition(": ")[2] for warning in told] == [
+        "wavelength has 6 entries for 7 bands; it is ignored.",
+        "fwhm is not a list of numbers; it is ignored.",
+    ]
+    assert cube.wavelengths is None
+    assert list(cube.per_band) == ["band names"]
+
+
+@pytest.mark.parametrize("kind", ["envi", "geotiff, tiled", "netcdf 4", "zarr 2", "mat 7.3", "npy"])
+def test_integers_become_floats_if_asked(kind, tmp_path, rng):
+    path, _ = write_cube(kind, tmp_path, cube_of(rng, "i2"))
+    if kind == "netcdf 4":
+        # Packed values are floats, which would be packed again.
+        with h5py.File(path, "r+") as file:
+            file["radiance"].attrs.update(scale_factor=0.25, _FillValue=np.int16(-1))
+    cube = open_cube(path, 2 if kind == "npy" else None)
+    values = cube.read(slice(None)) + np.float32(0.125)
+    with cube.create(target_for(kind, tmp_path), dtype="float32") as out:
+        out.write(slice(None), values)
+    again = open_cube(target_for(kind, tmp_path), 2 if kind == "npy" else None)
+    assert again.dtype == np.float32
+    np.testing.assert_array_equal(again.read(slice(None)), values)
+    assert cube.like(values, np.float64).dtype == np.float64
+    for wrong in ("int16", "loud"):
+        with pytest.raises(ValueError, match=f"dtype='{wrong}' is not a floating-point type"):
+            cube.create(tmp_path / "b.npy", dtype=wrong)
 
 
 def test_texts_of_an_envi_header_are_not_split_at_commas(tmp_path, rng):

@@ -167,7 +167,7 @@ def test_ambiguous_dimensions_are_asked_for(
 def test_parameters_that_the_array_decides_are_refused(cube: xr.DataArray) -> None:
     with pytest.raises(TypeError, match="full= cannot be chosen for a DataArray"):
         cube.kron.denoise(full=True)
-    with pytest.raises(TypeError, match="artefacts= .* only sigma= and quality= can"):
+    with pytest.raises(TypeError, match=r"artefacts= .* only sigma= and quality= can"):
         cube.chunk().kron.denoise(artefacts=True)
     with pytest.raises(ValueError, match=r"sigma has shape \(3,\); the cube needs a number or 12"):
         cube.chunk().kron.denoise([1, 2, 3])

@@ -89,7 +89,8 @@ def of_grid_mapping(
     """The attributes that a CF grid mapping variable and the coordinates of the axes describe.
 
     Coordinates say where the pixels are; the attribute GeoTransform, of GDAL and rioxarray, does so
-    where there are none, and where it is more precise: it may be that of a larger image.
+    where there are none, and where it is more precise. It may be that of a larger image, or of one
+    with its rows in the other order.
     """
     crs = said.get("crs_wkt") or said.get("spatial_ref")
     if not isinstance(crs, str):
@@ -101,7 +102,9 @@ def of_grid_mapping(
     except ValueError:
         told = []
     x, y = (_start_and_step(coordinates, axis) for axis in _AXES)
-    if x and y and not (told and (told[1] or told[3])):
+    if told and (told[1] or told[3]):
+        told = [] if y and y[1] * told[4] < 0 else told
+    elif x and y:
         found = [x[1], 0.0, x[0], 0.0, y[1], y[0]]
         size = min(abs(x[1]), abs(y[1]))
         told = told if told and np.allclose(told, found, rtol=0, atol=_UNEVEN * size) else found
