@@ -56,9 +56,19 @@ def test_info_gives_programs_numbers(cube):
     with open("cube.hdr", "a", encoding="utf-8") as header:
         bands = ", ".join(str(400 + 10 * band) for band in range(12))
         header.write(f"wavelength units = Nanometers\nwavelength = {{{bands}}}\n")
-    assert "400 to 510 Nanometers" in succeeds("cube", "info", "cube.hdr").stdout
+        header.write("bbl = {0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1}\n")
+    told = succeeds("cube", "info", "cube.hdr").stdout
+    assert "400 to 510 Nanometers" in told
+    assert "3 of 12: 1–2, 11" in told
     record = json.loads(succeeds("cube", "info", "cube.hdr", "--json").stdout)
     assert (record["wavelength_units"], record["crs"]) == ("Nanometers", None)
+    assert np.flatnonzero(record["bad_bands"]).tolist() == [0, 1, 10]
+    arguments = ["cube", "denoise", "cube.hdr", "out.hdr", "--dtype", "float32", "--sigma", 20]
+    assert "3 of 12: 1–2, 11" in succeeds(*arguments).stdout
+    result = open_cube("out.hdr").read(slice(0, 40))
+    assert result.dtype == np.float32
+    np.testing.assert_array_equal(result[..., [0, 1, 10]], cube[..., [0, 1, 10]])
+    assert "--nodata: abc is not a number" in fails("cube", "info", "cube.hdr", "--nodata", "abc")
 
 
 def test_denoising_a_file_is_denoising_its_array(cube):
