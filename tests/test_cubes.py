@@ -54,10 +54,17 @@ def whole(thing, **options):
 
 
 def copy(cube, target, change=lambda values: values, step=4):
+    """Write changed values of a cube, from one array for all rows, as callers have it."""
+    buffer = None
     with cube.create(target) as out:
         for start in range(0, cube.shape[0], step):
             rows = slice(start, min(start + step, cube.shape[0]))
-            out.write(rows, change(cube.read(rows)))
+            values = change(cube.read(rows))
+            buffer = np.empty((step, *cube.shape[1:]), values.dtype) if buffer is None else buffer
+            part = buffer[: len(values)]
+            part[:] = values
+            out.write(rows, part)
+            buffer[:] = 0
     return target
 
 
@@ -81,6 +88,9 @@ def test_bands_come_last_whatever_the_file(kind, axis, tmp_path, rng):
     assert cube.shape == expected.shape
     assert cube.band_axis == axis_in_file(kind, axis)
     assert not cube.band_axis_is_guess
+    if kind in ("envi", "geotiff"):
+        order = ("bsq", "bil", "bip")[axis] if kind == "envi" else "geotiff"
+        assert cube.band_axis_reason == f"the file says so ({order})"
     np.testing.assert_array_equal(cube.read(slice(None)), expected)
     part = cube.read(slice(2, 9), slice(3, 10), slice(1, 6))
     np.testing.assert_array_equal(part, expected[2:9, 3:10, 1:6])
@@ -137,13 +147,6 @@ def test_a_given_axis_counts():
         open_cube(cube, dataset="x")
 
 
-@pytest.mark.parametrize(("kind", "axis"), [("envi", 0), ("envi", 1), ("envi", 2), ("geotiff", 0)])
-def test_a_format_that_says_where_the_bands_are_is_believed(kind, axis, tmp_path, rng):
-    path, _ = write_cube(kind, tmp_path, cube_of(rng, "u2", (9, 9, 30)), axis)
-    order = ("bsq", "bil", "bip")[axis] if kind == "envi" else "geotiff"
-    assert open_cube(path).band_axis_reason == f"the file says so ({order})"
-
-
 def test_a_cube_closes_its_file(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((3, 4, 5)))
     with open_cube(tmp_path / "a.npy") as cube:
@@ -190,11 +193,6 @@ def test_what_is_no_cube_is_refused(thing, options, words):
 # ---------------------------------------------------------------------------- no data
 
 
-def test_integers_without_a_value_for_no_data_are_all_valid():
-    cube = open_cube(np.zeros((3, 4, 5), "i2"))
-    assert cube.read_checked(slice(0, 2))[1] is None
-
-
 @pytest.mark.parametrize("dtype", ["i2", "u1", "f4"])
 def test_a_value_that_means_no_data_is_not_valid(dtype):
     values = np.ones((3, 4, 5), dtype)
@@ -204,15 +202,15 @@ def test_a_value_that_means_no_data_is_not_valid(dtype):
     np.testing.assert_array_equal(found, values)
     np.testing.assert_array_equal(valid, values != 99)
     assert cube.read_checked(slice(0, 1))[1] is None
-
-
-def test_where_a_value_means_no_data_floats_must_be_finite_too():
-    values = np.ones((3, 4, 5), "f4")
-    values[0, 0, 0], values[1, 2, 3], values[2, 1, 0] = -9999.9, np.nan, np.inf
-    _, valid = open_cube(values, nodata=-9999.9).read_checked(slice(None))
-    assert (~valid).sum() == 3
-    _, valid = open_cube(values, nodata=float("nan")).read_checked(slice(0, 2))
-    assert np.argwhere(~valid).tolist() == [[1, 2, 3]]
+    assert open_cube(values).read_checked(slice(None))[1] is None
+    if dtype == "f4":
+        # Where a value means no data, others must be finite, too.
+        values[0, 0, 0], values[2, 1, 0] = np.nan, np.inf
+        for nodata in (99, np.nan):
+            _, valid = open_cube(values, nodata=nodata).read_checked(slice(None))
+            assert (~valid).sum() == (3 if nodata == 99 else 2)
+        data = xr.DataArray(values, dims=("y", "x", "band"))
+        assert not open_cube(data).read_checked(slice(None))[1][0, 0, 0]
 
 
 @pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (-np.inf, "infinity")])
@@ -252,11 +250,6 @@ def test_a_value_that_the_type_cannot_hold_marks_nothing(tmp_path, rng):
     assert open_cube(copy(cube, tmp_path / "b.hdr")).nodata == -9999
 
 
-def test_nan_is_no_data_in_xarray():
-    data = xr.DataArray(np.full((2, 3, 4), np.nan), dims=("y", "x", "band"))
-    assert not open_cube(data).read_checked(slice(None))[1].any()
-
-
 # ---------------------------------------------------------------------------- writing
 
 
@@ -291,13 +284,10 @@ def test_what_is_written_is_read_again(kind, dtype, axis, tmp_path, rng):
 
 
 TARGETS = (".npy", ".hdr", ".img", ".tif", ".h5", ".nc", ".mat", ".zarr", ".zip")
-#: Every target from ENVI, and every other source to HDF5 and ENVI.
+#: Every target from ENVI, and HDF5 from the others.
 CHANGES = [("envi", target) for target in TARGETS]
-CHANGES += [
-    (kind, target)
-    for kind in ("npy", "geotiff", "netcdf 3", "mat 5", "zarr 3", "images, tif")
-    for target in (".h5", ".hdr")
-]
+CHANGES += [(k, ".h5") for k in ("npy", "netcdf 3", "mat 5", "zarr 3", "images, tif")]
+CHANGES += [("hdf5", ".mat"), ("mat 7.3", ".h5")]
 
 
 @pytest.mark.parametrize(("kind", "target"), CHANGES)
@@ -310,29 +300,8 @@ def test_the_ending_of_the_target_is_its_format(kind, target, tmp_path, rng):
         again = copy(cube, tmp_path / f"out{target}")
     axis = cube.band_axis if target in (".npy", ".mat") else None
     np.testing.assert_array_equal(whole(again, band_axis=axis), expected)
-    if kind not in WITHOUT_WAVELENGTHS and target != ".npy":
+    if target == ".mat":
         np.testing.assert_array_equal(open_cube(again, axis).wavelengths, WAVELENGTHS[:7])
-
-
-IN_CHUNKS = ("envi", "geotiff, tiled", "hdf5, chunked", "zarr 3", "images, png")
-
-
-@pytest.mark.parametrize("step", [3, 13])
-@pytest.mark.parametrize("kind", IN_CHUNKS)
-def test_rows_may_come_in_any_number(kind, step, tmp_path, rng):
-    expected = cube_of(rng, "u2")
-    path, _ = write_cube(kind, tmp_path, expected)
-    cube = open_cube(path)
-    buffer = np.empty((step, *cube.shape[1:]), "u2")
-    with cube.create(target_for(kind, tmp_path)) as out:
-        for start in range(0, 13, step):
-            rows = slice(start, min(start + step, 13))
-            # The same array for all rows, as callers have it.
-            part = buffer[: rows.stop - start]
-            part[:] = cube.read(rows)
-            out.write(rows, part)
-            buffer[:] = 0
-    np.testing.assert_array_equal(whole(target_for(kind, tmp_path)), expected)
 
 
 def test_integers_are_rounded_and_kept_in_range(tmp_path):
@@ -389,6 +358,9 @@ def test_results_are_what_the_input_was(rng):
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_an_envi_header_is_kept_but_for_what_changed(axis, tmp_path, rng):
     path, _ = write_cube("envi, big endian", tmp_path, cube_of(rng, "i2"), axis)
+    # A text is not a list.
+    path.write_text(path.read_text().replace("made for a test", "one, two"))
+    assert open_cube(path).attributes["description"] == "one, two"
     copy(open_cube(path), tmp_path / "b.hdr")
     changed = path.read_text().replace("byte order = 1", "byte order = 0")
     assert (tmp_path / "b.hdr").read_text() == changed
@@ -431,7 +403,7 @@ def placed(folder, place="utm", dtype="i2"):
     ) as file:
         file.write(values)
         file.descriptions = tuple(f"band {i}" for i in range(7))
-        file.scales, file.offsets = (0.5,) * 7, (3.0,) * 7
+        file.scales, file.offsets, file.nodata = (0.5,) * 7, (3.0,) * 7, -1
         file.update_tags(MISSION="test")
         for band in range(1, 8):
             told = {"wavelength": 400 + 10.5 * (band - 1), "wavelength_units": "Nanometers"}
@@ -457,7 +429,7 @@ def test_what_files_say_of_place_and_bands_is_carried_from_format_to_format(
         assert rasterio.crs.CRS.from_string(cube.attributes["crs"]).to_epsg() == epsg
         assert {k.lower(): v for k, v in cube.attributes.items()}["mission"] == "test"
         np.testing.assert_array_equal(cube.wavelengths, WAVELENGTHS[:7])
-        assert cube.wavelength_units == "Nanometers"
+        assert (cube.nodata, cube.wavelength_units) == (-1, "Nanometers")
         assert cube.bad_bands.nonzero()[0].tolist() == [2]
         expected = {"band names": [f"band {i}" for i in range(7)], "fwhm": [10.25] * 7}
         expected |= {"data gain values": [0.5] * 7, "data offset values": [3.0] * 7}
@@ -535,17 +507,15 @@ def test_the_mask_of_a_geotiff_marks_missing_pixels(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "nodata", "target", "words"),
+    ("place", "target", "words"),
     [
-        ("utm", None, "a.npy", "wavelengths, georeferencing, band names, fwhm, bbl, data gain"),
-        ("utm", -1, "a.mat", "georeferencing, nodata value, band names, fwhm"),
-        ("sheared", None, "a.hdr", "georeferencing"),
+        ("utm", "a.npy", "wavelengths, georeferencing, nodata value, band names, fwhm, bbl, data"),
+        ("utm", "a.mat", "georeferencing, nodata value, band names, fwhm"),
+        ("sheared", "a.hdr", "georeferencing"),
     ],
 )
-def test_what_a_format_cannot_hold_is_told(place, nodata, target, words, tmp_path):
+def test_what_a_format_cannot_hold_is_told(place, target, words, tmp_path):
     path = placed(tmp_path, place)
-    with rasterio.open(path, "r+") as file:
-        file.nodata = nodata
     words = rf"{target}: the {words}.* of .*placed\.tif cannot be kept"
     with pytest.warns(UserWarning, match=words):
         copy(open_cube(path), tmp_path / target)
@@ -583,12 +553,6 @@ def test_integers_become_floats_if_asked(kind, tmp_path, rng):
     for wrong in ("int16", "loud"):
         with pytest.raises(ValueError, match=f"dtype='{wrong}' is not a floating-point type"):
             cube.create(tmp_path / "b.npy", dtype=wrong)
-
-
-def test_texts_of_an_envi_header_are_not_split_at_commas(tmp_path, rng):
-    path, _ = write_cube("envi", tmp_path, cube_of(rng, "i2"))
-    path.write_text(path.read_text().replace("made for a test", "one, two"))
-    assert open_cube(path).attributes["description"] == "one, two"
 
 
 def test_numbers_are_not_compressed_with_losses(tmp_path, rng):
@@ -650,16 +614,7 @@ def test_netcdf_files_keep_their_coordinates_and_packing(kind, tmp_path, rng):
         # Of the classic file a new one is made, which holds the values as they are.
         packed = np.int16 if kind == "netcdf 4" else np.float32
         assert data.radiance.encoding["dtype"] == packed
-
-
-@pytest.mark.parametrize("target", ["b.h5", "b.zarr", "b.mat"])
-def test_packed_values_are_written_to_other_formats_as_they_are(target, tmp_path, rng):
-    path, _ = write_cube("netcdf 3", tmp_path, cube_of(rng, "i2"))
-    with netcdf_file(path, "a") as file:
-        file.variables["radiance"].scale_factor = 0.25
-    again = whole(copy(open_cube(path), tmp_path / target), band_axis=2)
-    np.testing.assert_array_equal(again, whole(path))
-    assert again.dtype == np.float32
+    np.testing.assert_array_equal(whole(copy(again, tmp_path / "b.zarr", step=13)), expected)
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -977,14 +932,3 @@ def test_memory_is_bounded_by_the_rows(tmp_path):
     copy(open_cube(tmp_path / "b.hdr"), tmp_path / "c.npy", step=10)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown * 1024 < np.prod(shape) * 2 / 3
-
-
-@pytest.mark.parametrize("nodata", [-9999, 0])
-def test_the_nodata_value_goes_into_an_envi_header(nodata, tmp_path):
-    profile = {"driver": "GTiff", "width": 5, "height": 4, "count": 3, "dtype": "int16"}
-    place = {"crs": "EPSG:32616", "transform": rasterio.Affine(1, 0, 5, 0, -1, 9)}
-    with rasterio.open(tmp_path / "a.tif", "w", nodata=nodata, **profile, **place) as file:
-        file.write(np.full((3, 4, 5), nodata, np.int16))
-    with open_cube(tmp_path / "a.tif") as cube, cube.create(tmp_path / "a.hdr") as out:
-        out.write(slice(0, 4), cube.read(slice(0, 4)))
-    assert open_cube(tmp_path / "a.hdr").nodata == nodata
