@@ -175,7 +175,7 @@ class Cube(AbstractContextManager["Cube"]):
         valid = np.ones(values.shape, bool)
         if self.stored.mask is not None:
             every = slice(None)
-            valid &= self.stored.mask(rows or every, columns or every)[..., None]
+            valid &= self.stored.mask(rows, columns or every)[..., None]
         if self.nodata is not None and fits(self.nodata, self.dtype):
             # The file's value in the file's precision: −9999.9 is another number in float32.
             valid &= values != self.dtype.type(self.nodata)

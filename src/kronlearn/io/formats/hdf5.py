@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from kronlearn.io.atomic import write_at
 from kronlearn.io.formats import georeference
 from kronlearn.io.formats.conventions import choose, described
-from kronlearn.io.stored import Key, Opened, StoredArray, format_by_ending, need
+from kronlearn.io.stored import Key, Opened, format_by_ending, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["Reversed", "is_hdf5", "known", "open_file", "save"]
+__all__ = ["Reversed", "known", "open_file", "save"]
 
 # HDF5 has 64 KiB for an attribute.
 _ATTRIBUTE_LENGTH = 2000
@@ -57,17 +57,13 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     return one, known(one)
 
 
-def is_hdf5(source: StoredArray) -> bool:
-    """Whether an array is read from a file that is HDF5 inside."""
-    return source.format == "hdf5" or isinstance(source.thing, Reversed)
-
-
 def save(writer: CubeWriter, place: Path) -> None:
     """Write a copy of the source with these values, where all else stays, or a new file."""
     import h5py
 
     source = writer.source
-    is_copy = is_hdf5(source) and writer.is_alike and _is_at_rest(source.thing)
+    is_hdf5 = source.format == "hdf5" or isinstance(source.thing, Reversed)
+    is_copy = is_hdf5 and writer.is_alike and _is_at_rest(source.thing)
     if is_copy:
         shutil.copyfile(str(source.path), place)
     with _PatientFile(place) as content:
