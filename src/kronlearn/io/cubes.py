@@ -172,18 +172,16 @@ class Cube(AbstractContextManager["Cube"]):
         values = self.read(rows, columns, bands)
         if self.dtype.kind != "f" and not self.may_miss_values:
             return values, None
-        valid = np.ones(values.shape, bool)
+        valid = np.isfinite(values) if self.dtype.kind == "f" else np.ones(values.shape, bool)
+        inside = np.array(True)
         if self.stored.mask is not None:
-            every = slice(None)
-            valid &= self.stored.mask(rows, columns or every)[..., None]
+            inside = self.stored.mask(rows, columns or slice(None))[..., None]
+        if self.nodata is None and not valid.all(where=inside):
+            self._refuse(~valid & inside, values, (rows, columns, bands))
+        valid &= inside
         if self.nodata is not None and fits(self.nodata, self.dtype):
             # The file's value in the file's precision: −9999.9 is another number in float32.
             valid &= values != self.dtype.type(self.nodata)
-        if self.dtype.kind == "f":
-            finite = np.isfinite(values)
-            if self.nodata is None and not finite[valid].all():
-                self._refuse(valid & ~finite, values, (rows, columns, bands))
-            valid &= finite
         return values, None if valid.all() else valid
 
     def like(self, values: NDArray[Any], dtype: DTypeLike | None = None) -> Any:

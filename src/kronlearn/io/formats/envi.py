@@ -150,7 +150,9 @@ def _new_fields(writer: CubeWriter) -> dict[str, Any]:
     cube, fields = writer.cube, {"description": writer.source.name}
     for name, value in writer.notes().items():
         # A header has a line for each, where braces enclose lists.
-        if isinstance(value, int | float) or _FIELD_TEXT.fullmatch(str(value)):
+        texts = map(str, value if isinstance(value, list) else [value])
+        is_plain = isinstance(value, str | int | float | list)
+        if is_plain and all(map(_FIELD_TEXT.fullmatch, texts)):
             fields[name] = value
     for name, values in cube.per_band.items():
         is_whole = values.dtype.kind == "f" and bool((values % 1 == 0).all())

@@ -154,8 +154,10 @@ def _tagged(file: Any, names: Collection[str]) -> list[float] | None:
 def _describe(writer: CubeWriter, file: Any) -> None:
     """Write what a source of another format says to a new file."""
     cube, lists = writer.cube, writer.cube.per_band
-    notes = writer.notes().items()
-    file.update_tags(**{k: str(v) for k, v in notes if isinstance(v, str | int | float)})
+    for name, value in writer.notes().items():
+        text = ", ".join(map(str, value)) if isinstance(value, list) else value
+        if isinstance(text, str | int | float):
+            file.update_tags(**{name: str(text)})
     tags = {name: lists[name] for name in _TAGS if name in lists}
     if cube.wavelengths is not None:
         tags["wavelength"] = cube.wavelengths

@@ -20,8 +20,8 @@ from kronlearn.io.writers import CubeWriter
 
 __all__ = ["Reversed", "known", "open_file", "save"]
 
-# HDF5 has 64 KiB for an attribute.
-_ATTRIBUTE_LENGTH = 2000
+# HDF5 has 64 KiB for an attribute, but for texts, which it keeps elsewhere.
+_LONGEST_LIST = 4000
 _NETCDF_DIMENSION = "This is a netCDF dimension but not a netCDF variable."
 
 
@@ -88,7 +88,7 @@ def _new(file: Any, writer: CubeWriter) -> Any:
     source = writer.source
     array = file.create_dataset(source.dataset or "cube", source.shape, writer.dtype, chunks=True)
     for key, value in writer.attributes().items():
-        is_short = not isinstance(value, str | list) or len(value) <= _ATTRIBUTE_LENGTH
+        is_short = not isinstance(value, list) or len(value) <= _LONGEST_LIST
         if isinstance(value, str | int | float | list) and is_short:
             array.attrs[key] = value
     mapping = georeference.grid_mapping(source.attributes)
