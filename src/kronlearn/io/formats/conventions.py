@@ -17,6 +17,9 @@ from kronlearn.io.conversion import converted
 from kronlearn.io.formats import georeference
 from kronlearn.io.stored import StoredArrayError
 
+#: Numbers along one axis, and their attributes.
+Vector = tuple[NDArray[Any], dict[str, Any]]
+
 __all__ = [
     "BAND_NAMES",
     "NOT_KEPT",
@@ -98,25 +101,20 @@ def described(
     be its wavelengths and coordinates. ``scaled`` says whether scale_factor and add_offset have the
     meaning that NetCDF gives them.
     """
-    longest, vectors = max(array.shape, default=0), {}
-    for other, values in others.items():
-        is_short = other != name and 0 < math.prod(values.shape) <= longest
-        if is_short and np.dtype(values.dtype).kind in "fiu":
-            numbers = np.asarray(values[...])
-            vectors[other] = numbers.reshape(-1) if 1 in numbers.shape else numbers
     plain = _plain(attributes)
-    known = {n: (v, _kept(others[n])) for n, v in vectors.items() if v.ndim == 1}
-    found = [known[n] for n in known if n.rpartition("/")[2].lower() in WAVELENGTH_NAMES]
-    waves, told = found[0] if found else (None, {})
+    known = _vectors({n: v for n, v in others.items() if n != name}, max(array.shape, default=0))
     coordinates = {n: pair for n, pair in known.items() if n in (axes or ())}
-    for other, (values, _) in known.items():
-        field = _LISTS.get(other.rpartition("/")[2].lower())
-        if field is not None:
-            plain.setdefault(field, values.tolist())
+    waves, told = None, {}
+    for other, (values, said) in known.items():
+        what = _last(other).lower()
+        if what in WAVELENGTH_NAMES and waves is None:
+            waves, told = values, said
+        if what in _LISTS:
+            plain.setdefault(_LISTS[what], values.tolist())
     mapping = str(plain.pop("grid_mapping", "spatial_ref")).partition(":")[0]
-    for other, values in others.items():
-        if other.rpartition("/")[2] == mapping and math.prod(values.shape) == 1:
-            plain |= georeference.of_grid_mapping(_plain(values.attrs), coordinates)
+    for other, scalar in others.items():
+        if _last(other) == mapping and math.prod(scalar.shape) == 1:
+            plain |= georeference.of_grid_mapping(_attributes_of(scalar), coordinates)
     units = plain.get("wavelength units", plain.get("wavelength_units", told.get("units")))
     return {
         "dataset": name,
@@ -129,9 +127,27 @@ def described(
     }
 
 
-def _kept(array: Any) -> dict[str, Any]:
-    """The attributes of a coordinate that are true of a copy of it, too."""
-    return {k: v for k, v in _plain(getattr(array, "attrs", {})).items() if k not in NOT_KEPT}
+def _vectors(arrays: Mapping[str, Any], longest: int) -> dict[str, Vector]:
+    """The numeric arrays with one axis of more than one entry that are not too long."""
+    found = {}
+    for name, array in arrays.items():
+        if 0 < math.prod(array.shape) <= longest and np.dtype(array.dtype).kind in "fiu":
+            values = np.asarray(array[...])
+            values = values.reshape(-1) if 1 in values.shape else values
+            if values.ndim == 1:
+                said = _attributes_of(array)
+                # What is true of a copy, too.
+                found[name] = values, {k: v for k, v in said.items() if k not in NOT_KEPT}
+    return found
+
+
+def _last(name: str) -> str:
+    """The name of an array without those of its groups."""
+    return name.rpartition("/")[2]
+
+
+def _attributes_of(array: Any) -> dict[str, Any]:
+    return _plain(getattr(array, "attrs", {}))
 
 
 def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
