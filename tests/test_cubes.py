@@ -466,6 +466,13 @@ def test_files_of_rioxarray_and_for_it(kind, tmp_path):
     with xr.open_dataset(tmp_path / "c.nc", engine="h5netcdf", decode_coords="all") as again:
         assert again.cube.rio.crs == data.rio.crs
         assert again.cube.rio.transform() == data.rio.transform()
+    import rioxarray
+
+    with rioxarray.open_rasterio(placed(tmp_path)) as data:
+        with pytest.warns(UserWarning, match="the scale_factor and add_offset of xarray"):
+            cube = open_cube(copy(open_cube(data), tmp_path / "d.tif"))
+        assert cube.attributes["crs"] == "EPSG:32733"
+        assert cube.per_band["band names"].tolist() == [f"band {i}" for i in range(7)]
 
 
 @pytest.mark.parametrize("version", ["NC", "NC4"])

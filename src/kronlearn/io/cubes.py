@@ -279,8 +279,10 @@ class Cube(AbstractContextManager["Cube"]):
 
     def _listed(self, field: str, entries: Any) -> NDArray[Any] | None:
         """Entries as an array, one for each band; None, with a warning, if they are not that."""
-        # The wavelengths of a file with several arrays may belong to another one.
-        if entries is None or self.band_axis is None:
+        # The wavelengths of a file with several arrays may belong to another one, and rioxarray has
+        # single numbers of these names.
+        is_list = isinstance(entries, list | tuple | np.ndarray) or self.shape[2] == 1
+        if entries is None or self.band_axis is None or not is_list:
             return None
         try:
             found = np.atleast_1d(np.array(entries, str if field == "band names" else np.float64))

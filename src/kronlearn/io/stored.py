@@ -21,6 +21,8 @@ __all__ = ["StoredArray", "StoredArrayError", "StoredArrayNotFoundError", "open_
 
 PathLike = str | os.PathLike[str]
 Key = tuple[slice, ...]
+#: Numbers along an axis, with their attributes.
+Vector = tuple[NDArray[Any], dict[str, Any]]
 #: What modules of formats open: what has the numbers, and values for attributes of a StoredArray.
 Opened = tuple[Any, dict[str, Any]]
 
@@ -90,7 +92,7 @@ class StoredArray(AbstractContextManager["StoredArray"]):
     #: Names of the dimensions.
     axes: tuple[str, ...] | None = None
     #: 1-D arrays with their attributes, by the names of dimensions.
-    coordinates: dict[str, tuple[NDArray[Any], dict[str, Any]]]
+    coordinates: dict[str, Vector]
     #: What the file says about the array, in plain types.
     attributes: dict[str, Any]
     #: The wavelengths of the bands.

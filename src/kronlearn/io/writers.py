@@ -26,7 +26,7 @@ from kronlearn.io.atomic import (
 from kronlearn.io.conversion import converted, fits, floating, in_stored_order
 from kronlearn.io.formats import georeference
 from kronlearn.io.formats.conventions import NOT_KEPT, PER_BAND
-from kronlearn.io.stored import KNOWN, Key, StoredArray, format_by_ending, module_of, need
+from kronlearn.io.stored import KNOWN, Key, StoredArray, Vector, format_by_ending, module_of, need
 
 if TYPE_CHECKING:
     from kronlearn.io.cubes import Cube
@@ -173,7 +173,7 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
             names[axis] = name
         return names
 
-    def coordinates(self) -> dict[str, tuple[NDArray[Any], dict[str, Any]]]:
+    def coordinates(self) -> dict[str, Vector]:
         """Coordinates and their attributes by the names of the axes, wavelengths for the bands."""
         names, given, cube = self.axis_names(), self.source.coordinates, self.cube
         found = {name: given[name] for name in names if name in given}
@@ -233,7 +233,9 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
             # It has no shear.
             lost += ["georeferencing"] * (not georeference.envi_fields(cube.attributes))
         if self.source.packing is None:
-            lost += [name for name in ("scale_factor", "add_offset") if name in cube.attributes]
+            # Such numbers are not unpacked, and readers of the new file would not know that.
+            scaling = {"scale_factor": 1, "add_offset": 0}
+            lost += [n for n, none in scaling.items() if cube.attributes.get(n, none) != none]
         if lost:
             names = " and ".join([", ".join(lost[:-1]), lost[-1]][len(lost) == 1 :])
             cure = "; write .tif, .hdr, .nc, .h5 or .zarr to keep them" * (self.format in _BARE)

@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 
 from kronlearn.io.conversion import converted
 from kronlearn.io.formats import georeference
-from kronlearn.io.stored import StoredArrayError
-
-#: Numbers along one axis, and their attributes.
-Vector = tuple[NDArray[Any], dict[str, Any]]
+from kronlearn.io.stored import StoredArrayError, Vector
 
 __all__ = [
     "BAND_NAMES",

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kronlearn.io.formats.tiff import quiet, unwarned
-from kronlearn.io.stored import need
+from kronlearn.io.stored import Vector, need
 
 __all__ = ["FIELDS", "axis_coordinates", "envi_fields", "gdal_profile", "grid_mapping"]
 __all__ += ["of_envi", "of_gdal", "of_grid_mapping"]
@@ -83,9 +82,7 @@ def envi_fields(attributes: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, _, value in fields if name in _ENVI_FIELDS}
 
 
-def of_grid_mapping(
-    said: Mapping[str, Any], coordinates: Mapping[str, tuple[NDArray[Any], dict[str, Any]]]
-) -> dict[str, Any]:
+def of_grid_mapping(said: Mapping[str, Any], coordinates: Mapping[str, Vector]) -> dict[str, Any]:
     """The attributes that a CF grid mapping variable and the coordinates of the axes describe.
 
     Coordinates say where the pixels are; the attribute GeoTransform, of GDAL and rioxarray, does so
@@ -123,7 +120,7 @@ def grid_mapping(attributes: Mapping[str, Any]) -> dict[str, str]:
 
 def axis_coordinates(
     attributes: Mapping[str, Any], rows: tuple[str, int], columns: tuple[str, int]
-) -> dict[str, tuple[NDArray[Any], dict[str, Any]]]:
+) -> dict[str, Vector]:
     """CF coordinates, and their attributes, of pixel centres along axes of a name and a length."""
     place = gdal_profile(attributes)
     if not place or place["transform"].b or place["transform"].d:
@@ -154,9 +151,7 @@ def _short(wkt: str) -> str:
         return wkt
 
 
-def _start_and_step(
-    coordinates: Mapping[str, tuple[NDArray[Any], dict[str, Any]]], axis: str
-) -> tuple[float, float] | None:
+def _start_and_step(coordinates: Mapping[str, Vector], axis: str) -> tuple[float, float] | None:
     """The outer edge of the first pixel along an axis, and the size of a pixel, if it is even."""
     for name, (values, told) in coordinates.items():
         if told.get("axis") != axis and name.lower() not in _AXES[axis]:
