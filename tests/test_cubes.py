@@ -475,6 +475,16 @@ def test_files_of_rioxarray_and_for_it(kind, tmp_path):
         assert cube.per_band["band names"].tolist() == [f"band {i}" for i in range(7)]
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_gdal_finds_rows_and_columns_whatever_their_order(axis, tmp_path, rng):
+    expected = cube_of(rng, "i2")
+    path, _ = write_cube("envi", tmp_path, expected, axis)
+    with rasterio.open(copy(open_cube(path), tmp_path / "a.nc")) as file:
+        assert file.crs == rasterio.CRS.from_string(open_cube(path).attributes["crs"])
+        assert file.transform.almost_equals(NORTH_UP)
+        np.testing.assert_array_equal(file.read(), np.moveaxis(expected, 2, 0))
+
+
 @pytest.mark.parametrize("version", ["NC", "NC4"])
 @pytest.mark.parametrize("place", ["utm", "degrees", "rotated"])
 def test_a_grid_mapping_of_gdal_is_read(place, version, tmp_path):

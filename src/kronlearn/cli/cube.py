@@ -308,8 +308,10 @@ def _written(output: Path, found: Cube) -> Cube:
         stored = open_array(output, found.stored.dataset)
     except StoredArrayError:
         stored = open_array(output)
-    band_axis = found.band_axis if stored.band_axis is None else None
-    return open_cube(stored, band_axis, nodata=found.nodata)
+    written = open_cube(stored, nodata=found.nodata)
+    if not written.band_axis_is_guess:
+        return written
+    return open_cube(stored, found.band_axis, nodata=found.nodata)
 
 
 def _reference(clean: Path, path: Path, found: Cube, band_axis: int | None) -> Cube:

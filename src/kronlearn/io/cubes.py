@@ -221,9 +221,10 @@ class Cube(AbstractContextManager["Cube"]):
     ) -> CubeWriter:
         """Create a file for new values of this cube, to be written row by row.
 
-        The file has the format that its name says, the dtype and order of axes of this cube and,
-        as far as the format can hold them, its metadata; a warning names what it cannot hold. It
-        appears when the ``with`` block ends; after an error everything is as before.
+        The file has the format that its name says, the dtype and order of axes of this cube (a
+        NetCDF file has the bands first where the axes of this cube have no names) and, as far as
+        the format can hold them, its metadata; a warning names what it cannot hold. It appears when
+        the ``with`` block ends; after an error everything is as before.
 
         Parameters
         ----------
