@@ -63,6 +63,17 @@ def _fields(spy: Any, header: Path) -> dict[str, Any]:
     if _SYSTEM in fields:
         # SPy takes it for a list, and would write it as one.
         fields[_SYSTEM] = f"{{{','.join(fields[_SYSTEM])}}}"
+    _check_layout(spy, header, fields)
+    spy.check_compatibility(fields)
+    if fields.get("file compression", "0") != "0":
+        raise StoredArrayError(
+            f"{header}: compressed ENVI files cannot be read; decompress it first."
+        )
+    return fields
+
+
+def _check_layout(spy: Any, header: Path, fields: dict[str, Any]) -> None:
+    """Raise unless the fields say how real numbers lie in the file."""
     types = {code: str(np.dtype(char)) for code, char in spy.envi_to_dtype.items()}
     allowed: dict[str, dict[str, str]] = {
         "data type": {code: name for code, name in types.items() if "complex" not in name},
@@ -73,21 +84,15 @@ def _fields(spy: Any, header: Path) -> dict[str, Any]:
         if name not in fields:
             raise StoredArrayError(f"{header} has no field {name!r}; every ENVI header needs one.")
     for name in (*_ORDERS["bsq"], "header offset"):
-        if not fields.get(name, "0").isdecimal():
+        if not str(fields.get(name, "0")).isdecimal():
             raise StoredArrayError(f"{header}: {name} = {fields[name]} is not a whole number.")
     for name, choices in allowed.items():
-        if fields[name].lower() not in choices:
+        if str(fields[name]).lower() not in choices:
             names = [f"{choice} ({meaning})" for choice, meaning in choices.items()]
             raise StoredArrayError(
                 f"{header}: {name} = {fields[name]} is not supported; possible are "
                 f"{', '.join(names[:-1])} and {names[-1]}."
             )
-    spy.check_compatibility(fields)
-    if fields.get("file compression", "0") != "0":
-        raise StoredArrayError(
-            f"{header}: compressed ENVI files cannot be read; decompress it first."
-        )
-    return fields
 
 
 def _numbers(header: Path, fields: dict[str, Any], name: str) -> list[float]:
