@@ -373,12 +373,15 @@ def test_an_envi_header_is_kept_but_for_what_changed(axis, tmp_path, rng):
 
 def test_a_geotiff_keeps_its_place_and_its_tags(tmp_path, rng):
     path, _ = write_cube("geotiff, tiled", tmp_path, cube_of(rng, "f4"))
+    with rasterio.open(path, "r+") as file:
+        file.colorinterp = [*map(rasterio.enums.ColorInterp, (5, 4, 3)), *file.colorinterp[3:]]
     copy(open_cube(path), tmp_path / "b.tif", lambda v: 3 * v)
     with rasterio.open(path) as old, rasterio.open(tmp_path / "b.tif") as new:
         assert new.profile == old.profile
         assert new.tags() == old.tags()
         assert new.tags(3) == old.tags(3)
         assert new.descriptions == old.descriptions
+        assert new.colorinterp == old.colorinterp
         np.testing.assert_array_equal(new.read(), 3 * old.read())
 
 
@@ -404,6 +407,7 @@ def placed(folder, place="utm", dtype="i2"):
         file.write(values)
         file.descriptions = tuple(f"band {i}" for i in range(7))
         file.scales, file.offsets, file.nodata = (0.5,) * 7, (3.0,) * 7, -1
+        file.units = ["W"] * 7
         file.update_tags(MISSION="test")
         for band in range(1, 8):
             told = {"wavelength": 400 + 10.5 * (band - 1), "wavelength_units": "Nanometers"}
@@ -428,6 +432,7 @@ def test_what_files_say_of_place_and_bands_is_carried_from_format_to_format(
         np.testing.assert_allclose(cube.attributes["transform"], transform[:6], atol=1e-9)
         assert rasterio.crs.CRS.from_string(cube.attributes["crs"]).to_epsg() == epsg
         assert {k.lower(): v for k, v in cube.attributes.items()}["mission"] == "test"
+        assert cube.attributes["units"] == "W"
         np.testing.assert_array_equal(cube.wavelengths, WAVELENGTHS[:7])
         assert (cube.nodata, cube.wavelength_units) == (-1, "Nanometers")
         assert cube.bad_bands.nonzero()[0].tolist() == [2]

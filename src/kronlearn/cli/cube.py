@@ -190,7 +190,7 @@ def denoise(
         typer.Option(
             metavar="NAME",
             help="Data type of the output: float32 or float64.",
-            show_default="that of the input, to which results are rounded",
+            show_default="that of the input; integers are rounded",
         ),
     ] = None,
     artefacts: Annotated[
@@ -218,8 +218,8 @@ def denoise(
     """Remove the noise from a cube.
 
     Denoises the principal components of the spectra. It uses no learned dictionary: the models
-    of cube learn serve sparse coding, not this command. The output has the axes, the metadata and,
-    without --dtype, the data type of the input. Bands that the file marks as bad (bbl in ENVI
+    of cube learn serve sparse coding, not this command. The output has the metadata and, without
+    --dtype, the data type of the input. Bands that the file marks as bad (bbl in ENVI
     headers) are left as they are. The cube is read in blocks of rows and need not fit into memory.
     """
     shown = Output(as_json, quiet)

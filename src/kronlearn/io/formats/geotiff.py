@@ -66,9 +66,10 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
         return image_folder.open_file(path, dataset, files)
     bands, wavelengths = _Bands(file), _tagged(file, WAVELENGTH_NAMES)
     unique = {"mask of valid pixels": bands.has_mask, "ground control points": bool(file.gcps[0])}
+    unique["rational polynomial coefficients"] = file.rpcs is not None
     return bands, {
         "nodata": file.nodata,
-        "attributes": {**file.tags(), **georeference.of_gdal(file), **_lists(file)},
+        "attributes": {**file.tags(), **georeference.of_gdal(file), **_of_bands(file)},
         "mask": bands.mask if bands.has_mask else None,
         "unique": tuple(name for name, there in unique.items() if there),
         "wavelengths": None if wavelengths is None else np.array(wavelengths),
@@ -126,11 +127,13 @@ def _profile(writer: CubeWriter, source: Any) -> dict[str, Any]:
     return profile | {"BIGTIFF": "IF_SAFER", "NUM_THREADS": "ALL_CPUS"}
 
 
-def _lists(file: Any) -> dict[str, list[Any]]:
-    """What the file lists for every band, by the names of ENVI headers."""
-    found: dict[str, list[Any]] = {
+def _of_bands(file: Any) -> dict[str, Any]:
+    """What the file lists for every band, by the names of ENVI headers, and their unit."""
+    found: dict[str, Any] = {
         name: values for name in _TAGS if (values := _tagged(file, {name})) is not None
     }
+    if file.units[0] and len(set(file.units)) == 1:
+        found["units"] = file.units[0]
     if any(file.descriptions):
         names = enumerate(file.descriptions, 1)
         found["band names"] = [name or f"Band {band}" for band, name in names]
@@ -154,7 +157,10 @@ def _tagged(file: Any, names: Collection[str]) -> list[float] | None:
 def _describe(writer: CubeWriter, file: Any) -> None:
     """Write what a source of another format says to a new file."""
     cube, lists = writer.cube, writer.cube.per_band
-    for name, value in writer.notes().items():
+    notes = writer.notes()
+    if isinstance(notes.get("units"), str):
+        file.units = [notes.pop("units")] * file.count
+    for name, value in notes.items():
         text = ", ".join(map(str, value)) if isinstance(value, list) else value
         if isinstance(text, str | int | float):
             file.update_tags(**{name: str(text)})
@@ -181,6 +187,9 @@ def _copy_metadata(source: Any, file: Any) -> None:
         file.update_tags(band, **tags)
     for name in ("descriptions", "scales", "offsets"):
         setattr(file, name, getattr(source, name))
+    # A palette does not fit other numbers.
+    if "palette" not in {meaning.name for meaning in source.colorinterp}:
+        file.colorinterp = source.colorinterp
     file.units = [unit or "" for unit in source.units]
     if source.gcps[0]:
         file.gcps = source.gcps
