@@ -140,7 +140,9 @@ def test_a_given_axis_counts():
     assert (again.shape, again.nodata) == ((4, 6, 5), 7)
     assert open_cube(cube) is cube
     # What is not given is as it was.
+    again.bad_bands = np.arange(5) == 3
     last = open_cube(again, nodata=8)
+    assert last.bad_bands is again.bad_bands
     assert (last.shape, last.nodata, last.band_axis_reason) == ((4, 6, 5), 8, "given")
     assert open_cube(again, band_axis=0).nodata == 7
     with pytest.raises(StoredArrayError, match="is a single array; leave out dataset='x'"):

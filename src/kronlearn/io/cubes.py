@@ -370,7 +370,10 @@ def open_cube(
     # What is not given is as it was when the cube was opened.
     known = thing.axes, thing.band_axis_reason
     found = known if band_axis is None else _find_axes(stored, band_axis)
-    return Cube(stored, *found, thing.nodata if nodata is None else nodata)
+    again = Cube(stored, *found, thing.nodata if nodata is None else nodata)
+    if band_axis is None:
+        again.bad_bands = thing.bad_bands
+    return again
 
 
 def _find_axes(stored: StoredArray, given: int | None) -> tuple[tuple[int, ...], str]:
