@@ -186,7 +186,7 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
         return found
 
     def attributes(self) -> dict[str, Any]:
-        """The attributes for the array in a new file that has such; lists for the bands at last."""
+        """The attributes for the array in a new file of a format that has such."""
         return self.notes() | {k: v.tolist() for k, v in self.cube.per_band.items()}
 
     def notes(self) -> dict[str, Any]:
@@ -219,30 +219,38 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
 
     def _tell_losses(self) -> None:
         """Warn of what is known about the cube that a new file of another format will not say."""
-        if self.format == self.source.format:
+        if _family(self.format) == _family(self.source.format):
             return
         cube, lost = self.cube, list(self.source.unique)
-        is_placed = bool(cube.attributes.get("crs"))
-        if self.format in _BARE:
-            lost += ["wavelengths"] * (cube.wavelengths is not None and self.format != "mat")
-            lost += ["georeferencing"] * is_placed
+        described = {
+            "wavelengths": cube.wavelengths is not None and self.format != "mat",
+            "georeferencing": "crs" in cube.attributes,
             # Not one that the user gave, nor NaN, which needs no telling.
-            is_told = self.nodata is not None and self.nodata == self.source.nodata
-            lost += ["nodata value"] * is_told + list(cube.per_band)
-        elif self.format == "envi" and is_placed:
+            "nodata value": self.nodata is not None and self.nodata == self.source.nodata,
+            **dict.fromkeys(cube.per_band, True),
+        }
+        if self.format in _BARE:
+            lost += [what for what, is_there in described.items() if is_there]
+        elif self.format == "envi" and not georeference.envi_fields(cube.attributes):
             # It has no shear.
-            lost += ["georeferencing"] * (not georeference.envi_fields(cube.attributes))
+            lost += ["georeferencing"] if described["georeferencing"] else []
         if self.source.packing is None:
             # Such numbers are not unpacked, and readers of the new file would not know that.
             scaling = {"scale_factor": 1, "add_offset": 0}
             lost += [n for n, none in scaling.items() if cube.attributes.get(n, none) != none]
         if lost:
-            names = " and ".join([", ".join(lost[:-1]), lost[-1]][len(lost) == 1 :])
-            cure = "; write .tif, .hdr, .nc, .h5 or .zarr to keep them" * (self.format in _BARE)
+            names = " and ".join(filter(None, [", ".join(lost[:-1]), lost[-1]]))
+            cure = "; write .tif, .hdr, .nc, .h5 or .zarr to keep them"
             warnings.warn(
-                f"{self.path}: the {names} of {cube.name} cannot be kept in this format{cure}.",
+                f"{self.path}: the {names} of {cube.name} cannot be kept in this format"
+                f"{cure if self.format in _BARE else ''}.",
                 stacklevel=4,
             )
+
+
+def _family(format_name: str) -> str:
+    """The format whose files are copied whole for a new one."""
+    return "hdf5" if format_name == "netcdf" else format_name
 
 
 def places_for(path: Path, source: StoredArray) -> list[Path]:
