@@ -156,7 +156,7 @@ def _new_fields(writer: CubeWriter) -> dict[str, Any]:
     for name, value in writer.notes().items():
         # A header has a line for each, where braces enclose lists.
         texts = map(str, value if isinstance(value, list) else [value])
-        is_plain = isinstance(value, str | int | float | list)
+        is_plain = isinstance(value, str | int | float | list) and "=" not in name
         if is_plain and all(map(_FIELD_TEXT.fullmatch, texts)):
             fields[name] = value
     for name, values in cube.per_band.items():
