@@ -208,7 +208,6 @@ WRITERS = {
     "mat 7.3": _mat73,
     "zarr 2": _zarr(2, chunks=(4, 5, 6)),
     "zarr 3": _zarr(3, chunks=(4, 5, 6)),
-    "zarr 3, plain": _zarr(3, chunks=(8, 20, 20), compressors=None),
     "zarr, zip": _zarr_zip,
     "images, tif": _images(".tif"),
     "images, png": _images(".png"),

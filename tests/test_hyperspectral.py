@@ -532,6 +532,39 @@ def test_integers_are_rounded_and_kept_in_range():
     assert found.dtype == np.uint8
     close = denoise(noisy.astype(np.float32), 60.0)
     np.testing.assert_array_equal(found, np.clip(np.rint(close), 0, 255))
+    np.testing.assert_array_equal(denoise(noisy, 60.0, dtype="float32"), close)
+
+
+def test_floats_of_integers_keep_what_means_no_data(tmp_path):
+    noisy = noisy_scene(20.0)[1].astype(np.int16)
+    noisy[:5, :5] = NODATA
+    cube = open_cube(noisy, band_axis=2, nodata=int(NODATA))
+    found = denoise(cube, 20.0, dtype=np.float64, quality="fast")
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found == NODATA, noisy == NODATA)
+    denoise(cube, 20.0, dtype=np.float64, quality="fast", out=tmp_path / "a.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), found)
+    with pytest.raises(ValueError, match="dtype='int8' is not a floating-point type"):
+        denoise(cube, 20.0, dtype="int8")
+
+
+def test_bad_bands_stay_unless_they_are_wanted(tmp_path):
+    _, noisy = noisy_scene(20.0)
+    with open_cube(noisy, band_axis=2).create(tmp_path / "a.hdr") as writer:
+        writer.write(slice(None), noisy)
+    with open(tmp_path / "a.hdr", "a", encoding="utf-8") as header:
+        header.write(f"bbl = {{{', '.join('0' if i in (3, 4, 9) else '1' for i in range(40))}}}")
+    cube, bad = open_cube(tmp_path / "a.hdr"), [3, 4, 9]
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(estimate_noise(cube))), bad)
+    found = denoise(cube, quality="fast")
+    np.testing.assert_array_equal(found[..., bad], noisy[..., bad])
+    rest = np.delete(noisy, bad, 2)
+    np.testing.assert_array_equal(np.delete(found, bad, 2), denoise(rest, quality="fast"))
+    cube.bad_bands = np.ones(40, bool)
+    with pytest.raises(ValueError, match="marks all of its bands as bad"):
+        denoise(cube)
+    cube.bad_bands = None
+    assert np.array_equal(denoise(cube, quality="fast"), denoise(noisy, quality="fast"))
 
 
 def test_large_offsets_lose_nothing_in_double_precision():

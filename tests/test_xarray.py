@@ -114,6 +114,10 @@ def test_scattered_missing_pixels_are_not_taken_for_noise(
     assert_labelled_as(result, colours)
     for array in (holed.kron.denoise(quality="fast"), result[0], result[2]):
         assert float(np.sqrt(np.square(array - clean).mean())) < 0.35 * SIGMA
+    # Hardly any patch of 8 by 8 pixels is complete.
+    rare = image.where(rng.random(image.shape) > 0.3)
+    assert abs(rare.kron.estimate_noise() - SIGMA) < 0.2 * SIGMA
+    assert float(np.sqrt(np.square(rare.kron.denoise(quality="fast") - clean).mean())) < SIGMA / 2
     with pytest.raises(TypeError, match="mask= cannot be chosen"):
         holed.kron.denoise(mask=np.isnan(holed.values))
 
@@ -163,7 +167,7 @@ def test_ambiguous_dimensions_are_asked_for(
 def test_parameters_that_the_array_decides_are_refused(cube: xr.DataArray) -> None:
     with pytest.raises(TypeError, match="full= cannot be chosen for a DataArray"):
         cube.kron.denoise(full=True)
-    with pytest.raises(TypeError, match="artefacts= cannot be chosen for a chunked cube"):
+    with pytest.raises(TypeError, match=r"artefacts= .* only sigma= and quality= can"):
         cube.chunk().kron.denoise(artefacts=True)
     with pytest.raises(ValueError, match=r"sigma has shape \(3,\); the cube needs a number or 12"):
         cube.chunk().kron.denoise([1, 2, 3])
@@ -209,11 +213,10 @@ def test_the_noise_of_a_chunked_cube_comes_from_tiles_all_over_it(rng: np.random
     with dask.config.set({"array.chunk-size": "4 kB", "scheduler": "sync"}):
         np.testing.assert_allclose(chunked.kron.estimate_noise(), SIGMA, rtol=0.2)
     with dask.config.set({"array.chunk-size": "16 kB", "scheduler": "sync"}):
-        # Of 5 rows and columns of tiles the third ones are not looked at.
+        # Of 5 rows and columns of tiles the third ones are looked at only if all others are empty.
         seen = chunked[:, :160, :160].where(False)
         seen[:, 64:96, 64:96] = values[:, 64:96, 64:96]
-        with pytest.raises(ValueError, match=r"none in the tiles .* pass sigma"):
-            seen.kron.denoise(quality="fast").compute()
+        np.testing.assert_allclose(seen.kron.estimate_noise(), SIGMA, rtol=0.2)
 
 
 def test_a_chunked_cube_is_never_whole_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

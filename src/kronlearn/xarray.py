@@ -27,7 +27,7 @@ from kronlearn.missing import (
 
 __all__ = ["KronAccessor"]
 
-_DECIDED_HERE = {"band_axis", "channel_axis", "dataset", "full", "mask", "nodata", "out"}
+_DECIDED_HERE = {"band_axis", "channel_axis", "dataset", "dtype", "full", "mask", "nodata", "out"}
 
 
 @xr.register_dataarray_accessor("kron")
@@ -87,7 +87,8 @@ class KronAccessor:
         dims, band_dim, channel_dim : str or sequence of str, optional
             See the class.
         **parameters
-            Other parameters of the function, such as ``quality``; of a chunked cube only that one.
+            Other parameters of the function, such as ``artefacts``. Of a chunked cube ``quality``
+            alone: artefacts are found in all of a cube, and Dask says how many threads there are.
 
         Returns
         -------
@@ -112,8 +113,9 @@ class KronAccessor:
         if layout.is_cube and self._array.chunks is not None:
             if set(parameters) - {"quality"}:
                 raise TypeError(
-                    f"{min(set(parameters) - {'quality'})}= cannot be chosen for a chunked cube; "
-                    "leave it out, or load the array first."
+                    f"{min(set(parameters) - {'quality'})}= cannot be chosen for a chunked (Dask) "
+                    "cube, only sigma= and quality= can; leave it out, or take the cube into "
+                    "memory with .load() first."
                 )
             lazy = partial(denoise_lazily, sigma=sigma, nodata=layout.nodata, **parameters)
             return layout.restored(layout.each_cube(lazy))
@@ -128,6 +130,9 @@ class KronAccessor:
         channel_dim: Hashable | None = None,
     ) -> xr.DataArray:
         """Estimate the standard deviation of the noise of every image, channel or band.
+
+        It is NaN where there are no data, and for bands without data in the tiles that are read of
+        a chunked cube.
 
         Parameters
         ----------

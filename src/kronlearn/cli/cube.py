@@ -60,6 +60,7 @@ def info(
         "nodata": "nan" if found.nodata is not None and np.isnan(found.nodata) else found.nodata,
         "wavelengths": found.wavelengths,
         "wavelength_units": found.wavelength_units,
+        "bad_bands": found.bad_bands,
         "crs": found.attributes.get("crs"),
         "bytes": math.prod(found.shape) * found.dtype.itemsize,
         "attributes": found.attributes,
@@ -70,6 +71,7 @@ def info(
         ("cube", _described(found)),
         ("band axis", f"{found.band_axis}, {found.band_axis_reason}"),
         ("wavelengths", _range(found.wavelengths, found.wavelength_units)),
+        ("bad bands", _bad_bands(found)),
         ("coordinate system", record["crs"]),
         ("no data", found.nodata),
         ("chunks", found.chunks and times(found.chunks)),
@@ -183,6 +185,14 @@ def denoise(
             help="default, or fast: a tenth of the time, up to 0.4 dB less accurate.",
         ),
     ] = "default",
+    dtype: Annotated[
+        Literal["float32", "float64"] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Data type of the output: float32 or float64.",
+            show_default="that of the input; integers are rounded",
+        ),
+    ] = None,
     artefacts: Annotated[
         bool,
         typer.Option(
@@ -208,8 +218,9 @@ def denoise(
     """Remove the noise from a cube.
 
     Denoises the principal components of the spectra. It uses no learned dictionary: the models
-    of cube learn serve sparse coding, not this command. The output has the data type, axes and
-    metadata of the input. The cube is read in blocks of rows and need not fit into memory.
+    of cube learn serve sparse coding, not this command. The output has the metadata and, without
+    --dtype, the data type of the input. Bands that the file marks as bad (bbl in ENVI
+    headers) are left as they are. The cube is read in blocks of rows and need not fit into memory.
     """
     shown = Output(as_json, quiet)
     use_device(device, shown)
@@ -226,6 +237,7 @@ def denoise(
             found,
             level,
             out=output,
+            dtype=dtype,
             quality=quality,
             artefacts=artefacts,
             n_jobs=n_jobs,
@@ -238,6 +250,7 @@ def denoise(
         ("cube", _described(found)),
         ("noise level", _level(result.sigma) + how),
         ("components kept", result.n_planes),
+        ("bad bands, left as they are", _bad_bands(found)),
         (("wrong or " if artefacts else "") + "missing values filled in", result.n_filled or None),
         ("pixels without data", result.n_skipped or None),
         ("time", f"{sum(result.seconds.values()):.3g} s"),
@@ -261,8 +274,9 @@ def denoise(
             "input": str(path),
             "output": str(output),
             "shape": found.shape,
-            "dtype": found.dtype.name,
+            "dtype": dtype or found.dtype.name,
             "band_axis": found.band_axis,
+            "bad_bands": found.bad_bands,
             "sigma": result.sigma,
             "sigma_estimated": sigma is None,
             "components": result.n_planes,
@@ -294,8 +308,10 @@ def _written(output: Path, found: Cube) -> Cube:
         stored = open_array(output, found.stored.dataset)
     except StoredArrayError:
         stored = open_array(output)
-    band_axis = found.band_axis if stored.band_axis is None else None
-    return open_cube(stored, band_axis, nodata=found.nodata)
+    written = open_cube(stored, nodata=found.nodata)
+    if not written.band_axis_is_guess:
+        return written
+    return open_cube(stored, found.band_axis, nodata=found.nodata)
 
 
 def _reference(clean: Path, path: Path, found: Cube, band_axis: int | None) -> Cube:
@@ -333,6 +349,15 @@ def _range(values: NDArray[Any] | None, units: str | None) -> str | None:
     if values is None or not len(values):
         return None
     return f"{np.min(values):g} to {np.max(values):g} {units or ''}".rstrip()
+
+
+def _bad_bands(found: Cube) -> str | None:
+    """How many bands are bad, and which: runs of numbers from one."""
+    if found.bad_bands is None:
+        return None
+    edges = np.flatnonzero(np.diff(found.bad_bands, prepend=False, append=False)).reshape(-1, 2)
+    runs = (f"{a + 1}" if b == a + 1 else f"{a + 1}–{b}" for a, b in edges.tolist())
+    return f"{np.count_nonzero(found.bad_bands)} of {found.shape[2]}: {', '.join(runs)}"
 
 
 def _level(sigma: NDArray[np.float64]) -> str:

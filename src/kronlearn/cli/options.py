@@ -65,6 +65,14 @@ def parse_level(text: str) -> float:
     return number
 
 
+def parse_number(text: str) -> float:
+    """Any number, or nan."""
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text} is not a number; give one, or nan.") from None
+
+
 def parse_levels(text: str) -> tuple[float, ...]:
     """``10,12`` as (10.0, 12.0)."""
     return tuple(map(parse_level, text.split(",")))
@@ -229,6 +237,7 @@ NoData = Annotated[
     float | None,
     typer.Option(
         "--nodata",
+        parser=parse_number,
         metavar="VALUE",
         help="Value that marks missing data; may be nan.",
         show_default="as the file says",

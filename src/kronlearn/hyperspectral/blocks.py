@@ -140,16 +140,23 @@ def block_height(cube: Cube) -> int:
 
 
 def usable_bands(cube: Cube) -> NDArray[np.bool_]:
-    """Which bands have data, (bands,): in at least half as many pixels as the best ones."""
+    """Which bands are not marked as bad, and have data in at least half as many pixels as the best.
+
+    An array of shape (bands,).
+    """
     counts = np.zeros(cube.shape[2], np.int64)
-    if cube.nodata is None:
-        return counts == 0
+    good = counts == 0 if cube.bad_bands is None else ~np.asarray(cube.bad_bands, bool)
+    if not good.any():
+        raise ValueError(f"{cube.name} marks all of its bands as bad; set bad_bands to None.")
+    if not cube.may_miss_values:
+        return good
     for rows, (_, valid) in _read_ahead(cube):
         pixels = (rows.stop - rows.start) * cube.shape[1]
         counts += pixels if valid is None else valid.sum(axis=(0, 1))
     if not counts.any():
-        raise ValueError(f"{cube.name} holds no data: all values are {cube.nodata}.")
-    return 2 * counts >= counts.max()
+        what = "masked" if cube.nodata is None else cube.nodata
+        raise ValueError(f"{cube.name} holds no data: all values are {what}.")
+    return good & (2 * counts >= counts.max())
 
 
 def in_order(work: Callable[[T], R], items: Iterable[T], n_threads: int) -> Iterator[R]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from kronlearn.blas import single_threaded_blas
 from kronlearn.cuda.arrays import in_memory
@@ -21,6 +21,7 @@ from kronlearn.hyperspectral.statistics import gather
 from kronlearn.hyperspectral.subspace import Subspace
 from kronlearn.images.planes import returned
 from kronlearn.images.stages import Progress, Stages
+from kronlearn.io.conversion import floating
 from kronlearn.io.cubes import Cube, CubeWriter, open_cube
 
 __all__ = ["DenoisedCube", "denoise", "given_sigma"]
@@ -72,6 +73,7 @@ def denoise(
     band_axis: int | None = None,
     dataset: str | None = None,
     nodata: float | int | None = None,
+    dtype: DTypeLike | None = None,
     quality: str = "default",
     artefacts: bool = False,
     n_jobs: int | None = None,
@@ -93,20 +95,24 @@ def denoise(
     ----------
     cube : array, path or Cube
         Anything that :func:`open_cube` takes. An array may be on a GPU: it is copied to memory,
-        and the result back.
+        and the result back. Bands that the file marks as bad (ENVI's ``bbl``) are left as they are;
+        to denoise them, too, pass an opened cube whose ``bad_bands`` you have set to None.
     sigma : float or sequence of float, optional
         The standard deviation of the noise in the cube's own units, one number or one for each
         band; by default :func:`estimate_noise` finds it. Bands of noise zero or NaN are left as
         they are.
     out : path, optional
-        Write the result to this file, with the metadata of the input; an existing file is replaced
-        when the new one is complete.
+        Write the result to this file, in the format that its extension says and with the metadata
+        of the input; an existing file is replaced when the new one is complete.
     band_axis : int, optional
         The axis of the bands; by default what the file says, or a guess from the shape.
     dataset : str, optional
         The name of the array in a file that holds several.
     nodata : float or int, optional
         The value that means no data; by default what the file says.
+    dtype : float32 or float64, optional
+        The dtype of the result; by default that of the cube, to which results are rounded if it is
+        one of integers.
     quality : {"default", "fast"}, default "default"
         "fast" filters groups once, with fewer and smaller ones: a tenth of the time, and up to
         0.4 dB worse.
@@ -128,10 +134,12 @@ def denoise(
     Returns
     -------
     array, Path or DenoisedCube
-        A cube of the same shape and dtype (integers are rounded and kept in range), with
-        coordinates and attributes for an xarray.DataArray; the path if ``out`` is given. Pixels
-        with data in less than half of the bands are those of the input; single missing values of
-        other pixels are filled in.
+        The path if ``out`` is given, else a cube of the same shape and dtype: integers are rounded
+        and kept in range, and an xarray.DataArray keeps its coordinates and attributes. The axes
+        have the order of the input also if that is a path: ``denoise("scene.tif")`` has the bands
+        first, as GeoTIFF has them, and so has a ``bsq`` file of ENVI. Pixels with data in less than
+        half of the bands are those of the input; single missing values of other pixels are filled
+        in.
 
     Examples
     --------
@@ -148,9 +156,10 @@ def denoise(
     workers = Workers.of(n_jobs, device, cube)
     opened = open_cube(in_memory(cube), band_axis, dataset, nodata)
     given = None if sigma is None else given_sigma(sigma, opened.shape[2], opened.name)
+    wanted = opened.dtype if dtype is None else floating(dtype)
     if quality not in EFFORTS:
         raise ValueError(f"quality={quality!r} does not exist; choose one of {', '.join(EFFORTS)}.")
-    with single_threaded_blas(), _target(opened, out) as target:
+    with single_threaded_blas(), _target(opened, out, dtype) as target:
         with log.stage("noise") as on_share:
             used = usable_bands(opened)
             found = find_artefacts(opened, used, workers.n_threads) if artefacts else None
@@ -170,13 +179,13 @@ def denoise(
             del statistics
         with log.stage("denoising") as on_share:
             for rows, part in denoised_rows(
-                opened, used, subspace, found, EFFORTS[quality], workers
+                opened, used, subspace, found, EFFORTS[quality], workers, wanted
             ):
                 target.write(rows, part)
                 if on_share is not None:
                     on_share(rows.stop / opened.shape[0])
     if isinstance(target, _Array):
-        result = returned(cube, opened.like(target.values), workers.gpu)
+        result = returned(cube, opened.like(target.values, dtype), workers.gpu)
     else:
         result = target.target
     done = DenoisedCube(result, sigmas, subspace.n_planes, n_filled, n_skipped, log.seconds)
@@ -184,12 +193,12 @@ def denoise(
 
 
 def _target(
-    cube: Cube, out: str | os.PathLike[str] | None
+    cube: Cube, out: str | os.PathLike[str] | None, dtype: DTypeLike | None
 ) -> AbstractContextManager[CubeWriter | _Array]:
     """What takes the rows of the result: a file, or an array."""
     if out is not None:
-        return cube.create(out)
-    return nullcontext(_Array(np.empty(cube.shape, cube.dtype)))
+        return cube.create(out, dtype=dtype)
+    return nullcontext(_Array(np.empty(cube.shape, cube.dtype if dtype is None else dtype)))
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,10 @@ def denoise_lazily(
 
 
 def estimate_noise_lazily(cube: Any, nodata: float | int | None) -> Any:
-    """The noise of every band, (bands,), of a Dask array of (rows, columns, bands)."""
+    """The noise of every band, (bands,), of a Dask array of (rows, columns, bands).
+
+    NaN for bands without data in the tiles that are read.
+    """
     from dask.array import from_delayed
 
     found = _survey(cube, nodata, with_noise=True).sigma
@@ -104,12 +107,15 @@ def _parts(cube: Any, axis: int) -> list[slice]:
 
 
 def _survey(cube: Any, nodata: float | int | None, with_noise: bool) -> Any:
-    """The delayed survey of tiles all over the cube."""
+    """The delayed survey of tiles all over the cube, or of one with data if these have none."""
     from dask.delayed import delayed
 
-    tiles = product(_spread(_parts(cube, 0)), _spread(_parts(cube, 1)))
+    rows, columns = _parts(cube, 0), _parts(cube, 1)
+    tiles = list(product(_spread(rows), _spread(columns)))
     survey = delayed(_survey_of)
-    return delayed(_middle)([survey(_Window(cube[tile]), nodata, with_noise) for tile in tiles])
+    surveys = [survey(_Window(cube[tile]), nodata, with_noise) for tile in tiles]
+    others = [tile for tile in product(rows, columns) if tile not in tiles]
+    return delayed(_middle)(surveys, _Window(cube), others, nodata, with_noise)
 
 
 def _spread(parts: list[slice]) -> list[slice]:
@@ -128,8 +134,21 @@ def _survey_of(window: _Window, nodata: float | int | None, with_noise: bool) ->
     return _Survey(np.full(n_bands, np.nan), counts)
 
 
-def _middle(surveys: Sequence[_Survey]) -> _Survey:
-    """The median noise of tiles that have data, and the sum of their counts."""
+def _middle(
+    surveys: Sequence[_Survey],
+    whole: _Window,
+    others: Sequence[tuple[slice, slice]],
+    nodata: float | int | None,
+    with_noise: bool,
+) -> _Survey:
+    """The median noise of tiles that have data, and the sum of their counts.
+
+    If there are none, the first of the other tiles that has data is surveyed.
+    """
+    if not any(survey.counts.any() for survey in surveys):
+        windows = (_Window(whole.array[tile]) for tile in others)
+        rest = (_survey_of(window, nodata, with_noise) for window in windows)
+        return next((survey for survey in rest if survey.counts.any()), surveys[0])
     sigmas = np.ma.masked_invalid([survey.sigma for survey in surveys])
     middle = np.ma.median(sigmas, axis=0).filled(np.nan)
     return _Survey(middle, np.sum([survey.counts for survey in surveys], axis=0))
@@ -151,10 +170,6 @@ def _subspace(
     """None if there are no data."""
     if not sums.n_pixels:
         return None
-    if given is None and np.isnan(survey.sigma).all():
-        raise ValueError(
-            "The cube has data, but none in the tiles that its noise is estimated from; pass sigma."
-        )
     sigma = survey.sigma if given is None else given
     with single_threaded_blas():
         return Subspace.of(sums.checked("The cube"), _used(survey), sigma)

@@ -60,7 +60,7 @@ def estimate_noise(
     Returns
     -------
     array of shape (bands,)
-        In the cube's own units; NaN for bands without data.
+        In the cube's own units; NaN for bands without data and for those marked as bad.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def _band_by_band(cube: Cube, bands: NDArray[np.bool_]) -> list[float]:
     found = []
     for band in np.flatnonzero(bands):
         plane = np.concatenate([values[..., band] for values, _ in read]).astype(np.float64)
-        if cube.nodata is not None:
+        if cube.may_miss_values:
             masks = [np.ones(v.shape[:2], bool) if m is None else m[..., band] for v, m in read]
             valid = np.concatenate(masks)
             # Flat patches tell nothing of noise and are left out.

@@ -79,7 +79,7 @@ class CubePatches(Source):
         # the slabs before.
         self._valid: dict[int, NDArray[np.uint8]] = {}
         self._before = self._patches
-        if self.cube.nodata is not None:
+        if self.cube.may_miss_values:
             self._find_valid()
 
     def __len__(self) -> int:

@@ -79,11 +79,13 @@ def denoised_rows(
     artefacts: Artefacts | None,
     effort: Effort,
     workers: Workers,
+    dtype: np.dtype[Any] | None = None,
 ) -> Iterator[tuple[slice, NDArray[Any]]]:
     """Blocks of denoised rows, values (rows, columns, bands) as floats, from first to last.
 
-    Slabs depend on the cube's shape and the number of planes alone, so the result has the same
-    bits however the cube is stored and read.
+    They are for a cube of ``dtype``, by default that of the cube. Slabs depend on the cube's shape
+    and the number of planes alone, so the result has the same bits however the cube is stored and
+    read.
     """
     n_rows, columns, _ = cube.shape
     height = max(2 * HALO, _SLAB_BYTES // (4 * max(1, subspace.n_planes) * columns))
@@ -106,7 +108,14 @@ def denoised_rows(
             planes = found
             del lost, found
         yield from _written(
-            cube, subspace, start, planes[:, inside], valid, rare, workers.n_threads
+            cube,
+            subspace,
+            start,
+            planes[:, inside],
+            valid,
+            rare,
+            workers.n_threads,
+            cube.dtype if dtype is None else dtype,
         )
         # Before the next slab is there.
         del planes
@@ -186,6 +195,7 @@ def _written(
     valid: NDArray[np.bool_] | None,
     rare: _Rare,
     n_threads: int,
+    dtype: np.dtype[Any],
 ) -> Iterator[tuple[slice, NDArray[Any]]]:
     """The rows of a slab from ``start`` on as values, in blocks."""
     n_rows = planes.shape[1]
@@ -197,10 +207,10 @@ def _written(
         found = subspace.values(planes[:, rows], cube.dtype)
         kept = rare.of(there.start, there.stop)
         found[kept.rows - there.start, kept.columns] += kept.spectra * subspace.sigma
-        if cube.dtype.kind in "iu":
+        if dtype.kind in "iu":
             if cube.nodata is not None:
-                _avoid(cube.nodata, found, cube.dtype)
-            found = converted(found, cube.dtype, cube.nodata, cube.name)
+                _avoid(cube.nodata, found, dtype)
+            found = converted(found, dtype, cube.nodata, cube.name)
         if valid is None and len(subspace.bands) == cube.shape[2]:
             return there, found
         # Where there is no data, or no noise, the cube stays as it is.

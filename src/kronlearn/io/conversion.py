@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["bands_last", "converted", "fits", "in_range", "in_stored_order"]
+__all__ = ["bands_last", "converted", "fits", "floating", "in_range", "in_stored_order"]
 
 
 def fits(number: float | int, dtype: np.dtype[Any]) -> bool:
@@ -20,6 +20,20 @@ def fits(number: float | int, dtype: np.dtype[Any]) -> bool:
         return False
     limits = np.iinfo(dtype)
     return bool(limits.min <= number <= limits.max)
+
+
+def floating(dtype: DTypeLike) -> np.dtype[Any]:
+    """A dtype of floats for results."""
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found.kind != "f":
+        raise ValueError(
+            f"dtype={dtype!r} is not a floating-point type; pass float32 or float64, or leave it "
+            "out to get that of the cube."
+        )
+    return found
 
 
 def converted(

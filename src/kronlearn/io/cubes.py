@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from kronlearn.io.conversion import bands_last, converted, fits, in_stored_order
-from kronlearn.io.formats.conventions import BAND_NAMES, SPACE_NAMES
+from kronlearn.io.conversion import bands_last, converted, fits, floating, in_stored_order
+from kronlearn.io.formats.conventions import BAND_NAMES, PER_BAND, SPACE_NAMES
 from kronlearn.io.stored import PathLike, StoredArray, StoredArrayError, open_array
 from kronlearn.io.writers import CubeWriter
 
@@ -53,6 +54,12 @@ class Cube(AbstractContextManager["Cube"]):
     wavelengths : array of shape (bands,) or None
     wavelength_units : str or None
         As the file writes them: ``"nm"``, ``"Micrometers"``.
+    bad_bands : bool array of shape (bands,) or None
+        Which bands the file marks as bad (ENVI's ``bbl``). Denoising leaves them as they are; set
+        it to change which these are, or to None for none.
+    per_band : dict of array
+        What else the file lists for every band, by ENVI's names: ``"band names"``, ``"fwhm"``,
+        ``"bbl"``, ``"data gain values"`` and ``"data offset values"``.
     band_axis : int or None
         The axis of the bands where it is stored; None for one band in two dimensions.
 
@@ -78,14 +85,22 @@ class Cube(AbstractContextManager["Cube"]):
         self.nodata = stored.nodata if nodata is None else nodata
         self.shape = self._turned(stored.shape)
         self.chunks = None if stored.chunks is None else self._turned(stored.chunks)
-        waves = stored.wavelengths
-        self.wavelengths = waves if waves is not None and len(waves) == self.shape[2] else None
+        self.wavelengths = self._listed("wavelength", stored.wavelengths)
         self.wavelength_units = stored.wavelength_units
+        lists = {field: self._listed(field, self.attributes.get(field)) for field in PER_BAND}
+        self.per_band = {field: found for field, found in lists.items() if found is not None}
+        bad = self.per_band.get("bbl", np.ones(1)) == 0
+        self.bad_bands: NDArray[np.bool_] | None = bad if bad.any() else None
 
     @property
     def band_axis_is_guess(self) -> bool:
         """Whether the axis of the bands was guessed from the shape alone."""
         return self.band_axis_reason.startswith("guessed")
+
+    @property
+    def may_miss_values(self) -> bool:
+        """Whether anything says which values are missing."""
+        return self.nodata is not None or self.stored.mask is not None
 
     def read(
         self, rows: slice, columns: slice | None = None, bands: slice | None = None
@@ -142,7 +157,8 @@ class Cube(AbstractContextManager["Cube"]):
         Raises
         ------
         StoredArrayError
-            If a value is NaN or infinite and no value is declared to mean no data.
+            If a value that the mask of the file, if any, does not leave out is NaN or infinite, and
+            no value is declared to mean no data.
 
         Examples
         --------
@@ -154,32 +170,34 @@ class Cube(AbstractContextManager["Cube"]):
         True
         """
         values = self.read(rows, columns, bands)
-        if self.dtype.kind == "f":
-            valid = np.isfinite(values)
-            if self.nodata is not None:
-                # The file's value in the file's precision: −9999.9 is another number in float32.
-                with np.errstate(over="ignore"):
-                    valid &= values != self.dtype.type(self.nodata)
-            elif not valid.all():
-                self._refuse(values, (rows, columns, bands))
-        elif self.nodata is not None and fits(self.nodata, self.dtype):
-            valid = values != self.dtype.type(self.nodata)
-        else:
+        if self.dtype.kind != "f" and not self.may_miss_values:
             return values, None
+        valid = np.isfinite(values) if self.dtype.kind == "f" else np.ones(values.shape, bool)
+        inside = np.array(True)
+        if self.stored.mask is not None:
+            inside = self.stored.mask(rows, columns or slice(None))[..., None]
+        if self.nodata is None and not valid.all(where=inside):
+            self._refuse(~valid & inside, values, (rows, columns, bands))
+        valid &= inside
+        if self.nodata is not None and fits(self.nodata, self.dtype):
+            # The file's value in the file's precision: −9999.9 is another number in float32.
+            valid &= values != self.dtype.type(self.nodata)
         return values, None if valid.all() else valid
 
-    def like(self, values: NDArray[Any]) -> Any:
+    def like(self, values: NDArray[Any], dtype: DTypeLike | None = None) -> Any:
         """Return new values for the whole cube as the kind of object that this one was made from.
 
         Parameters
         ----------
         values : array of shape (rows, columns, bands)
             The values; for a cube of integers they are rounded and kept in range.
+        dtype : float32 or float64, optional
+            The dtype of the result; by default that of the cube.
 
         Returns
         -------
         numpy.ndarray, or xarray.DataArray with the coordinates and attributes of the input
-            The values with the dtype and the order of axes of the input.
+            The values with the order of axes of the input.
 
         Examples
         --------
@@ -191,18 +209,22 @@ class Cube(AbstractContextManager["Cube"]):
         """
         if values.shape != self.shape:
             raise ValueError(f"values have shape {values.shape}; the cube has {self.shape}.")
-        result = converted(values, self.dtype, self.nodata, self.name)
+        wanted = self.dtype if dtype is None else floating(dtype)
+        result = converted(values, wanted, self.nodata, self.name)
         result = np.ascontiguousarray(in_stored_order(result, self.axes)).reshape(self.stored.shape)
         thing = self.stored.thing
         is_labelled = type(thing).__module__.startswith("xarray")
         return thing.copy(data=result) if is_labelled else result
 
-    def create(self, path: PathLike, overwrite: bool = True) -> CubeWriter:
+    def create(
+        self, path: PathLike, overwrite: bool = True, dtype: DTypeLike | None = None
+    ) -> CubeWriter:
         """Create a file for new values of this cube, to be written row by row.
 
-        The file has the format that its name says, the dtype and order of axes of this cube and,
-        as far as the format can hold them, its metadata; a warning names what it cannot hold. It
-        appears when the ``with`` block ends; after an error everything is as before.
+        The file has the format that its name says, the dtype and order of axes of this cube (a
+        NetCDF file has the bands first where the axes of this cube have no names) and, as far as
+        the format can hold them, its metadata; a warning names what it cannot hold. It appears when
+        the ``with`` block ends; after an error everything is as before.
 
         Parameters
         ----------
@@ -210,6 +232,9 @@ class Cube(AbstractContextManager["Cube"]):
             The file to create.
         overwrite : bool, default True
             Whether a file that exists may be replaced.
+        dtype : float32 or float64, optional
+            The dtype of the numbers in the file; by default that of the cube. If it is another one,
+            the other arrays of an HDF5, NetCDF or Zarr file are not copied.
 
         Returns
         -------
@@ -231,7 +256,7 @@ class Cube(AbstractContextManager["Cube"]):
         ...     np.load(path)[1].tolist()
         [[24, 26, 28, 30], [32, 34, 36, 38], [40, 42, 44, 46]]
         """
-        return CubeWriter(self, Path(path), overwrite)
+        return CubeWriter(self, Path(path), overwrite, dtype)
 
     def close(self) -> None:
         """Close the file that the cube is read from. It may be called more than once.
@@ -253,8 +278,27 @@ class Cube(AbstractContextManager["Cube"]):
         rows, columns, bands = (*(lengths[axis] for axis in self.axes), 1)[:3]
         return rows, columns, bands
 
-    def _refuse(self, values: NDArray[Any], parts: tuple[slice | None, ...]) -> None:
-        place = np.argwhere(~np.isfinite(values))[0]
+    def _listed(self, field: str, entries: Any) -> NDArray[Any] | None:
+        """Entries as an array, one for each band; None, with a warning, if they are not that."""
+        # The wavelengths of a file with several arrays may belong to another one, and rioxarray has
+        # single numbers of these names.
+        is_list = isinstance(entries, list | tuple | np.ndarray) or self.shape[2] == 1
+        if entries is None or self.band_axis is None or not is_list:
+            return None
+        try:
+            found = np.atleast_1d(np.array(entries, str if field == "band names" else np.float64))
+            problem = f"has {len(found)} entries for {self.shape[2]} bands"
+            is_wrong = found.shape != (self.shape[2],)
+        except (TypeError, ValueError):
+            problem, is_wrong = "is not a list of numbers", True
+        if is_wrong:
+            warnings.warn(f"{self.name}: {field} {problem}; it is ignored.", stacklevel=4)
+        return None if is_wrong else found
+
+    def _refuse(
+        self, wrong: NDArray[np.bool_], values: NDArray[Any], parts: tuple[slice | None, ...]
+    ) -> None:
+        place = np.argwhere(wrong)[0]
         starts = [0 if part is None else part.start or 0 for part in parts]
         row, column, band = (int(i) + start for i, start in zip(place, starts, strict=True))
         kind = "NaN" if math.isnan(values[tuple(place)]) else "infinity"
@@ -326,7 +370,10 @@ def open_cube(
     # What is not given is as it was when the cube was opened.
     known = thing.axes, thing.band_axis_reason
     found = known if band_axis is None else _find_axes(stored, band_axis)
-    return Cube(stored, *found, thing.nodata if nodata is None else nodata)
+    again = Cube(stored, *found, thing.nodata if nodata is None else nodata)
+    if band_axis is None:
+        again.bad_bands = thing.bad_bands
+    return again
 
 
 def _find_axes(stored: StoredArray, given: int | None) -> tuple[tuple[int, ...], str]:

@@ -6,7 +6,7 @@ import importlib
 import math
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,8 @@ __all__ = ["StoredArray", "StoredArrayError", "StoredArrayNotFoundError", "open_
 
 PathLike = str | os.PathLike[str]
 Key = tuple[slice, ...]
+#: Numbers along an axis, with their attributes.
+Vector = tuple[NDArray[Any], dict[str, Any]]
 #: What modules of formats open: what has the numbers, and values for attributes of a StoredArray.
 Opened = tuple[Any, dict[str, Any]]
 
@@ -90,7 +92,7 @@ class StoredArray(AbstractContextManager["StoredArray"]):
     #: Names of the dimensions.
     axes: tuple[str, ...] | None = None
     #: 1-D arrays with their attributes, by the names of dimensions.
-    coordinates: dict[str, tuple[NDArray[Any], dict[str, Any]]]
+    coordinates: dict[str, Vector]
     #: What the file says about the array, in plain types.
     attributes: dict[str, Any]
     #: The wavelengths of the bands.
@@ -99,6 +101,10 @@ class StoredArray(AbstractContextManager["StoredArray"]):
     wavelength_units: str | None = None
     #: The axis of the bands, if the format defines one.
     band_axis: int | None = None
+    #: Which pixels are data, for slices of rows and columns, if the file has a mask.
+    mask: Callable[[slice, slice], NDArray[np.bool_]] | None = None
+    #: What other formats cannot hold of this file, in words.
+    unique: tuple[str, ...] = ()
 
     def __init__(self, thing: Any, name: str, **description: Any) -> None:
         self.thing, self.name = thing, name

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from kronlearn.io.atomic import (
     atomic_write,
@@ -23,8 +23,10 @@ from kronlearn.io.atomic import (
     temporary_place,
     write_at,
 )
-from kronlearn.io.conversion import converted, fits, in_stored_order
-from kronlearn.io.stored import KNOWN, Key, StoredArray, format_by_ending, module_of, need
+from kronlearn.io.conversion import converted, fits, floating, in_stored_order
+from kronlearn.io.formats import georeference
+from kronlearn.io.formats.conventions import NOT_KEPT, PER_BAND
+from kronlearn.io.stored import KNOWN, Key, StoredArray, Vector, format_by_ending, module_of, need
 
 if TYPE_CHECKING:
     from kronlearn.io.cubes import Cube
@@ -39,12 +41,11 @@ _LIBRARIES = {"hdf5": "h5py", "netcdf": "h5py", "zarr": "zarr", "geotiff": "rast
 _LIBRARIES |= {"envi": "spectral.io.envi"}
 _WIDE = ("u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8")
 _HELD = {"envi": _WIDE, "geotiff": ("i1", *_WIDE), "mat": ("b1", "i1", *_WIDE)}
-# What formats cannot hold of a cube's description.
-_LOST = {
-    "npy": ("wavelengths", "georeferencing", "nodata value"),
-    "image_folder": ("wavelengths", "georeferencing", "nodata value"),
-    "mat": ("georeferencing", "nodata value"),
-}
+# Formats that hold nothing, or only wavelengths, of a cube's description.
+_BARE = ("npy", "image_folder", "mat")
+# Attributes that say how the numbers lie in an ENVI file, or what is written in another way.
+_OF_FORMATS = {"interleave", "file type", "wavelength", "wavelength units", "wavelength_units"}
+_OF_FORMATS |= {"data ignore value", "files", "AREA_OR_POINT", *PER_BAND}
 
 
 class CubeWriter(AbstractContextManager["CubeWriter"]):
@@ -58,13 +59,21 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
     #: The collected rows, with the axes in the order of the source.
     rows: FileArray
 
-    def __init__(self, cube: Cube, target: Path, overwrite: bool = True) -> None:
+    def __init__(
+        self,
+        cube: Cube,
+        target: Path,
+        overwrite: bool = True,
+        dtype: DTypeLike | None = None,
+    ) -> None:
         self.cube, self.source, self._overwrite = cube, cube.stored, overwrite
-        self.shape, self.dtype = cube.shape, cube.dtype
+        self.shape, self.dtype = cube.shape, cube.dtype if dtype is None else floating(dtype)
+        #: Whether numbers like those of the source are written, packed as they are.
+        self.is_alike = dtype is None or np.dtype(self.source.thing.dtype) == self.dtype
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         # As it was given, and what is replaced: where the name is a link, what it leads to.
         self.target, self.path = target, Path(os.path.realpath(target))
-        is_held = cube.nodata is not None and fits(cube.nodata, cube.dtype)
+        is_held = cube.nodata is not None and fits(cube.nodata, self.dtype)
         self.nodata = cube.nodata if is_held else None
         self.format = _format_for(self.path, self.source)
         self._places = places_for(target, self.source)
@@ -164,14 +173,28 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
             names[axis] = name
         return names
 
-    def coordinates(self) -> dict[str, tuple[NDArray[Any], dict[str, Any]]]:
+    def coordinates(self) -> dict[str, Vector]:
         """Coordinates and their attributes by the names of the axes, wavelengths for the bands."""
         names, given, cube = self.axis_names(), self.source.coordinates, self.cube
         found = {name: given[name] for name in names if name in given}
+        rows, columns = ((names[axis], self.source.shape[axis]) for axis in cube.axes[:2])
+        for name, pair in georeference.axis_coordinates(cube.attributes, rows, columns).items():
+            found.setdefault(name, pair)
         if cube.wavelengths is not None and cube.band_axis is not None:
             units = {} if cube.wavelength_units is None else {"units": cube.wavelength_units}
             found.setdefault(names[cube.band_axis], (cube.wavelengths, units))
         return found
+
+    def attributes(self) -> dict[str, Any]:
+        """The attributes for the array in a new file of a format that has such."""
+        return self.notes() | {k: v.tolist() for k, v in self.cube.per_band.items()}
+
+    def notes(self) -> dict[str, Any]:
+        """The attributes of the cube that are true of a new file of any format as they are."""
+        left_out = NOT_KEPT | _OF_FORMATS
+        if georeference.gdal_profile(self.cube.attributes):
+            left_out |= georeference.FIELDS
+        return {k: v for k, v in self.cube.attributes.items() if k not in left_out}
 
     def _check_place(self) -> None:
         """Raise if a file of this format cannot be written there."""
@@ -195,20 +218,39 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
             self._module.check_replaceable(self.path)
 
     def _tell_losses(self) -> None:
-        """Warn of what the cube's description has and a file of this format has not."""
+        """Warn of what is known about the cube that a new file of another format will not say."""
+        if _family(self.format) == _family(self.source.format):
+            return
+        cube, lost = self.cube, list(self.source.unique)
         described = {
-            "wavelengths": self.cube.wavelengths,
-            "georeferencing": self.cube.attributes.get("crs"),
+            "wavelengths": cube.wavelengths is not None and self.format != "mat",
+            "georeferencing": "crs" in cube.attributes,
             # Not one that the user gave, nor NaN, which needs no telling.
-            "nodata value": self.nodata if self.nodata == self.source.nodata else None,
+            "nodata value": self.nodata is not None and self.nodata == self.source.nodata,
+            **dict.fromkeys(cube.per_band, True),
         }
-        lost = [what for what in _LOST.get(self.format, ()) if described[what] is not None]
-        if lost and self.format != self.source.format:
+        if self.format in _BARE:
+            lost += [what for what, is_there in described.items() if is_there]
+        elif self.format == "envi" and not georeference.envi_fields(cube.attributes):
+            # It has no shear.
+            lost += ["georeferencing"] if described["georeferencing"] else []
+        if self.source.packing is None:
+            # Such numbers are not unpacked, and readers of the new file would not know that.
+            scaling = {"scale_factor": 1, "add_offset": 0}
+            lost += [n for n, none in scaling.items() if cube.attributes.get(n, none) != none]
+        if lost:
+            names = " and ".join(filter(None, [", ".join(lost[:-1]), lost[-1]]))
+            cure = "; write .tif, .hdr, .nc, .h5 or .zarr to keep them"
             warnings.warn(
-                f"{self.path}: the {' and the '.join(lost)} of {self.cube.name} cannot be kept in "
-                "this format; write .tif, .hdr, .nc, .h5 or .zarr to keep them.",
+                f"{self.path}: the {names} of {cube.name} cannot be kept in this format"
+                f"{cure if self.format in _BARE else ''}.",
                 stacklevel=4,
             )
+
+
+def _family(format_name: str) -> str:
+    """The format whose files are copied whole for a new one."""
+    return "hdf5" if format_name == "netcdf" else format_name
 
 
 def places_for(path: Path, source: StoredArray) -> list[Path]:

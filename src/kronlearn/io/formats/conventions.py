@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.io.conversion import converted
-from kronlearn.io.stored import StoredArrayError
+from kronlearn.io.formats import georeference
+from kronlearn.io.stored import StoredArrayError, Vector
 
 __all__ = [
     "BAND_NAMES",
     "NOT_KEPT",
+    "PER_BAND",
     "SPACE_NAMES",
     "WAVELENGTH_NAMES",
     "Packing",
@@ -41,6 +43,12 @@ SPACE_NAMES = frozenset(
     | {"samples", "lat", "lon", "latitude", "longitude", "easting", "northing", "height", "width"}
     | {"downtrack", "crosstrack"}
 )
+#: Attributes that list something for every band, by their names in ENVI headers: names, widths,
+#: which bands are good (1) or bad (0), and what stored numbers are times, and plus, as physical
+#: values. Readers of other formats use these names, too.
+PER_BAND = ("band names", "fwhm", "bbl", "data gain values", "data offset values")
+#: Arrays beside the one that is read which are such lists: the names of EMIT, for example.
+_LISTS = {"fwhm": "fwhm", "bbl": "bbl", "good_wavelengths": "bbl"}
 #: Attributes that are not true of other numbers or in another file.
 NOT_KEPT = {"scale_factor", "add_offset", "_Unsigned", "_FillValue", "missing_value", "nodata"}
 NOT_KEPT |= {"DIMENSION_LIST", "DIMENSION_LABELS", "REFERENCE_LIST", "CLASS", "NAME"}
@@ -90,16 +98,20 @@ def described(
     be its wavelengths and coordinates. ``scaled`` says whether scale_factor and add_offset have the
     meaning that NetCDF gives them.
     """
-    longest, vectors = max(array.shape, default=0), {}
-    for other, values in others.items():
-        is_short = other != name and 0 < math.prod(values.shape) <= longest
-        if is_short and np.dtype(values.dtype).kind in "fiu":
-            numbers = np.asarray(values[...])
-            vectors[other] = numbers.reshape(-1) if 1 in numbers.shape else numbers
     plain = _plain(attributes)
-    known = {n: (v, _kept(others[n])) for n, v in vectors.items() if v.ndim == 1}
-    found = [known[n] for n in known if n.rpartition("/")[2].lower() in WAVELENGTH_NAMES]
-    waves, told = found[0] if found else (None, {})
+    known = _vectors({n: v for n, v in others.items() if n != name}, max(array.shape, default=0))
+    coordinates = {n: pair for n, pair in known.items() if n in (axes or ())}
+    waves, told = None, {}
+    for other, (values, said) in known.items():
+        what = _last(other).lower()
+        if what in WAVELENGTH_NAMES and waves is None:
+            waves, told = values, said
+        if what in _LISTS:
+            plain.setdefault(_LISTS[what], values.tolist())
+    mapping = str(plain.pop("grid_mapping", "spatial_ref")).partition(":")[0]
+    for other, scalar in others.items():
+        if _last(other) == mapping and math.prod(scalar.shape) == 1:
+            plain |= georeference.of_grid_mapping(_attributes_of(scalar), coordinates)
     units = plain.get("wavelength units", plain.get("wavelength_units", told.get("units")))
     return {
         "dataset": name,
@@ -107,14 +119,32 @@ def described(
         "axes": None if axes is None else tuple(axes),
         "wavelengths": None if waves is None else waves.astype(np.float64),
         "wavelength_units": None if units is None else str(units),
-        "coordinates": {n: pair for n, pair in known.items() if n in (axes or ())},
+        "coordinates": coordinates,
         **_declared(plain, np.dtype(array.dtype), scaled),
     }
 
 
-def _kept(array: Any) -> dict[str, Any]:
-    """The attributes of a coordinate that are true of a copy of it, too."""
-    return {k: v for k, v in _plain(getattr(array, "attrs", {})).items() if k not in NOT_KEPT}
+def _vectors(arrays: Mapping[str, Any], longest: int) -> dict[str, Vector]:
+    """The numeric arrays with one axis of more than one entry that are not too long."""
+    found = {}
+    for name, array in arrays.items():
+        if 0 < math.prod(array.shape) <= longest and np.dtype(array.dtype).kind in "fiu":
+            values = np.asarray(array[...])
+            values = values.reshape(-1) if 1 in values.shape else values
+            if values.ndim == 1:
+                said = _attributes_of(array)
+                # What is true of a copy, too.
+                found[name] = values, {k: v for k, v in said.items() if k not in NOT_KEPT}
+    return found
+
+
+def _last(name: str) -> str:
+    """The name of an array without those of its groups."""
+    return name.rpartition("/")[2]
+
+
+def _attributes_of(array: Any) -> dict[str, Any]:
+    return _plain(getattr(array, "attrs", {}))
 
 
 def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
@@ -123,6 +153,9 @@ def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
     for name, value in attributes.items():
         if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiubUS":
             value = value.item() if value.size == 1 else value.tolist()
+        elif isinstance(value, np.ndarray) and all(isinstance(v, str) for v in value.flat):
+            # As h5py has lists of texts; other objects are references.
+            value = value.tolist()
         if isinstance(value, bytes):
             value = value.decode("utf-8", "replace")
         if isinstance(value, str | int | float | bool | list | tuple | dict | None):

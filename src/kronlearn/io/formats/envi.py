@@ -6,13 +6,14 @@ Headers are read and written by SPy (``spectral``), the numbers are read where t
 from __future__ import annotations
 
 import os
+import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kronlearn.io.formats import geotiff
+from kronlearn.io.formats import georeference
 from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.formats.tiff import unwarned
 from kronlearn.io.stored import Opened, StoredArray, StoredArrayError, need
@@ -30,6 +31,7 @@ _LAYOUT = {"lines", "samples", "bands", "data type", "byte order", "header offse
 #: Endings of the file with the numbers, which may also have none.
 BINARY_ENDINGS = (".img", ".dat", ".raw", ".bin", ".bsq", ".bil", ".bip", ".envi", ".sli")
 _SYSTEM = "coordinate system string"
+_FIELD_TEXT = re.compile(r"[^{}\n]+")
 
 
 def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
@@ -42,13 +44,13 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     fields = _fields(spy, header)
     known, order = spy.gen_params(fields), _ORDERS[fields["interleave"].lower()]
     shape = tuple(int(fields[axis]) for axis in order)
-    waves, ignored = fields.get("wavelength"), fields.get("data ignore value")
-    place = geotiff.place_of(binary) if "map info" in fields else {}
+    waves, ignored = (_numbers(header, fields, n) for n in ("wavelength", "data ignore value"))
+    place = georeference.of_envi(binary) if "map info" in fields else {}
     return FileArray(binary, shape, np.dtype(known.dtype), known.offset), {
         "files": [binary, header],
-        "nodata": None if ignored is None else float(ignored),
+        "nodata": ignored[0] if ignored else None,
         "attributes": {k: v for k, v in fields.items() if k not in _LAYOUT} | place,
-        "wavelengths": None if waves is None else np.array(waves, np.float64),
+        "wavelengths": np.array(waves) if waves else None,
         "wavelength_units": fields.get("wavelength units"),
         "band_axis": order.index("bands"),
     }
@@ -61,17 +63,49 @@ def _fields(spy: Any, header: Path) -> dict[str, Any]:
     if _SYSTEM in fields:
         # SPy takes it for a list, and would write it as one.
         fields[_SYSTEM] = f"{{{','.join(fields[_SYSTEM])}}}"
+    _check_layout(spy, header, fields)
     spy.check_compatibility(fields)
     if fields.get("file compression", "0") != "0":
         raise StoredArrayError(
             f"{header}: compressed ENVI files cannot be read; decompress it first."
         )
-    for name, allowed in (("interleave", tuple(_ORDERS)), ("byte order", ("0", "1"))):
-        if fields[name].lower() not in allowed:
-            raise StoredArrayError(
-                f"{header}: {name} = {fields[name]!r} is not one of {', '.join(allowed)}."
-            )
     return fields
+
+
+def _check_layout(spy: Any, header: Path, fields: dict[str, Any]) -> None:
+    """Raise unless the fields say how real numbers lie in the file."""
+    types = {code: str(np.dtype(char)) for code, char in spy.envi_to_dtype.items()}
+    allowed: dict[str, dict[str, str]] = {
+        "data type": {code: name for code, name in types.items() if "complex" not in name},
+        "interleave": {name: ", ".join(order) for name, order in _ORDERS.items()},
+        "byte order": {"0": "little-endian", "1": "big-endian"},
+    }
+    for name in (*_ORDERS["bsq"], *allowed):
+        if name not in fields:
+            raise StoredArrayError(f"{header} has no field {name!r}; every ENVI header needs one.")
+    for name in (*_ORDERS["bsq"], "header offset"):
+        if not str(fields.get(name, "0")).isdecimal():
+            raise StoredArrayError(f"{header}: {name} = {fields[name]} is not a whole number.")
+    for name, choices in allowed.items():
+        if str(fields[name]).lower() not in choices:
+            names = [f"{choice} ({meaning})" for choice, meaning in choices.items()]
+            raise StoredArrayError(
+                f"{header}: {name} = {fields[name]} is not supported; possible are "
+                f"{', '.join(names[:-1])} and {names[-1]}."
+            )
+
+
+def _numbers(header: Path, fields: dict[str, Any], name: str) -> list[float]:
+    """The numbers in a field, none if the header does not have it."""
+    texts, found = fields.get(name, []), []
+    for text in [texts] if isinstance(texts, str) else texts:
+        try:
+            found.append(float(text))
+        except ValueError:
+            raise StoredArrayError(
+                f"{header}: {name} holds {text!r}, which is not a number."
+            ) from None
+    return found
 
 
 def header_of(binary: Path) -> Path | None:
@@ -119,10 +153,19 @@ def save(writer: CubeWriter, binary: Path, header: Path) -> None:
 def _new_fields(writer: CubeWriter) -> dict[str, Any]:
     """Header fields for a cube from another format."""
     cube, fields = writer.cube, {"description": writer.source.name}
+    for name, value in writer.notes().items():
+        # A header has a line for each, where braces enclose lists.
+        texts = map(str, value if isinstance(value, list) else [value])
+        is_plain = isinstance(value, str | int | float | list) and "=" not in name
+        if is_plain and all(map(_FIELD_TEXT.fullmatch, texts)):
+            fields[name] = value
+    for name, values in cube.per_band.items():
+        is_whole = values.dtype.kind == "f" and bool((values % 1 == 0).all())
+        fields[name] = values.astype(int).tolist() if is_whole else values.tolist()
     if cube.wavelengths is not None:
         units = {} if cube.wavelength_units is None else {"wavelength units": cube.wavelength_units}
         fields |= units | {"wavelength": cube.wavelengths.tolist()}
-    return fields | geotiff.envi_fields(cube.attributes)
+    return fields | georeference.envi_fields(cube.attributes)
 
 
 def _binary_of(header: Path) -> Path:
@@ -133,6 +176,6 @@ def _binary_of(header: Path) -> Path:
         if candidate.is_file() and candidate != header:
             return candidate
     raise StoredArrayError(
-        f"{header} has no data file beside it; looked for {stem.name} without an extension or with "
-        f"one of {', '.join(BINARY_ENDINGS)}."
+        f"{header} has no data file beside it: there is no {stem.name}, and none that ends in "
+        f"{', '.join(BINARY_ENDINGS[:-1])} or {BINARY_ENDINGS[-1]}."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.io.conversion import bands_last
-from kronlearn.io.formats import image_folder
+from kronlearn.io.formats import georeference, image_folder
 from kronlearn.io.formats.conventions import WAVELENGTH_NAMES
 from kronlearn.io.formats.tiff import quiet, tiff_file, unwarned
 from kronlearn.io.stored import Key, Opened, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["envi_fields", "open_file", "place_of", "save"]
+__all__ = ["open_file", "save"]
 
 _LOSSY = ("jpeg", "webp", "jxl")
+# Where lists for the bands are: in tags of the bands, and in properties of rasterio's.
+_TAGS = ("fwhm", "bbl")
+_PROPERTIES = {"band names": "descriptions", "data gain values": "scales"}
+_PROPERTIES["data offset values"] = "offsets"
 
 
 class _Bands:
@@ -33,12 +37,21 @@ class _Bands:
         self.shape, self.dtype = (file.count, file.height, file.width), file.dtypes[0]
         is_by_pixel = file.interleaving is not None and file.interleaving.name == "pixel"
         self.chunks = (file.count if is_by_pixel else 1, *file.block_shapes[0])
+        flags = {flag.name for flag in file.mask_flag_enums[0]}
+        self.has_mask = "per_dataset" in flags and not flags & {"nodata", "alpha"}
 
     def __getitem__(self, key: Key) -> NDArray[Any]:
         bands, rows, columns = key
         window = ((rows.start, rows.stop), (columns.start, columns.stop))
         with self._lock, quiet():
             return self.file.read(list(range(bands.start + 1, bands.stop + 1)), window=window)
+
+    def mask(self, rows: slice, columns: slice) -> NDArray[np.bool_]:
+        """Which pixels are data."""
+        _, height, width = self.shape
+        window = tuple(part.indices(n)[:2] for part, n in ((rows, height), (columns, width)))
+        with self._lock, quiet():
+            return np.asarray(self.file.read_masks(1, window=window) > 0)
 
 
 def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
@@ -51,36 +64,17 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
         file = files.enter_context(rasterio.open(path, driver="GTiff"))
     if len(file.subdatasets) > 1:
         return image_folder.open_file(path, dataset, files)
-    return _Bands(file), {
+    bands, wavelengths = _Bands(file), _tagged(file, WAVELENGTH_NAMES)
+    unique = {"mask of valid pixels": bands.has_mask, "ground control points": bool(file.gcps[0])}
+    unique["rational polynomial coefficients"] = file.rpcs is not None
+    return bands, {
         "nodata": file.nodata,
-        "attributes": {**file.tags(), **_place(file)},
-        "wavelengths": _wavelengths(file),
+        "attributes": {**file.tags(), **georeference.of_gdal(file), **_of_bands(file)},
+        "mask": bands.mask if bands.has_mask else None,
+        "unique": tuple(name for name, there in unique.items() if there),
+        "wavelengths": None if wavelengths is None else np.array(wavelengths),
         "wavelength_units": file.tags(1).get("wavelength_units"),
         "band_axis": 0,
-    }
-
-
-def place_of(path: Path) -> dict[str, Any]:
-    """Where on Earth the pixels of an ENVI file are, as GDAL reads it; nothing without rasterio."""
-    try:
-        import rasterio
-
-        with quiet(), unwarned(), rasterio.open(path, driver="ENVI") as file:
-            return _place(file)
-    except (ImportError, OSError):
-        return {}
-
-
-def envi_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an ENVI header for the place on Earth that attributes name, if they do."""
-    place = _placing(attributes)
-    if not place or place["transform"].b or place["transform"].d:
-        return {}
-    a, _, c, _, e, f = place["transform"][:6]
-    system = need("rasterio.crs", "Georeferencing").CRS.from_string(place["crs"])
-    return {
-        "map info": ["Arbitrary", 1, 1, c, f, a, -e],
-        "coordinate system string": f"{{{system.to_wkt(version='WKT1_ESRI')}}}",
     }
 
 
@@ -89,14 +83,17 @@ def save(writer: CubeWriter, place: Path) -> None:
     import rasterio
 
     source = writer.source.thing.file if writer.source.format == "geotiff" else None
-    with quiet(), unwarned():
+    mask = writer.source.mask
+    with quiet(), unwarned(), rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
         with rasterio.open(place, "w", **_profile(writer, source)) as file:
             if source is not None:
                 _copy_metadata(source, file)
-            elif writer.cube.wavelengths is not None:
-                _write_wavelengths(writer, file)
+            else:
+                _describe(writer, file)
             for window, bands in _windows(writer, int(file.block_shapes[0][0])):
                 file.write(bands, window=window)
+                if mask is not None:
+                    file.write_mask(mask(*(slice(*part) for part in window)), window=window)
         # GDAL writes most when it closes a file, and does not tell when that fails.
         with rasterio.open(place) as file:
             for window, bands in _windows(writer):
@@ -115,7 +112,7 @@ def _windows(writer: CubeWriter, height: int = 1) -> Iterator[tuple[Any, Any]]:
 def _profile(writer: CubeWriter, source: Any) -> dict[str, Any]:
     """What GDAL is told about a new file: what it says about the source, if that is one."""
     profile: dict[str, Any] = {"tiled": True, "blockxsize": 256, "blockysize": 256}
-    profile |= {"interleave": "band", **_placing(writer.source.attributes)}
+    profile |= {"interleave": "band", **georeference.gdal_profile(writer.source.attributes)}
     if source is not None:
         profile = dict(source.profile)
         if profile.get("compress") in _LOSSY:
@@ -130,39 +127,53 @@ def _profile(writer: CubeWriter, source: Any) -> dict[str, Any]:
     return profile | {"BIGTIFF": "IF_SAFER", "NUM_THREADS": "ALL_CPUS"}
 
 
-def _place(file: Any) -> dict[str, Any]:
-    """Where on Earth the pixels are, in plain types."""
-    if file.crs is None:
-        return {}
-    return {"crs": file.crs.to_string(), "transform": list(file.transform)[:6]}
+def _of_bands(file: Any) -> dict[str, Any]:
+    """What the file lists for every band, by the names of ENVI headers, and their unit."""
+    found: dict[str, Any] = {
+        name: values for name in _TAGS if (values := _tagged(file, {name})) is not None
+    }
+    if file.units[0] and len(set(file.units)) == 1:
+        found["units"] = file.units[0]
+    if any(file.descriptions):
+        names = enumerate(file.descriptions, 1)
+        found["band names"] = [name or f"Band {band}" for band, name in names]
+    if set(file.scales) != {1.0} or set(file.offsets) != {0.0}:
+        found |= {"data gain values": list(file.scales), "data offset values": list(file.offsets)}
+    return found
 
 
-def _placing(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """What GDAL is told of the place that attributes name."""
-    if not isinstance(attributes.get("crs"), str) or len(attributes.get("transform", ())) < 6:
-        return {}
-    from rasterio import Affine
-
-    return {"crs": attributes["crs"], "transform": Affine(*attributes["transform"][:6])}
-
-
-def _wavelengths(file: Any) -> NDArray[np.float64] | None:
-    """The wavelengths among the tags of the bands, if every band has one."""
+def _tagged(file: Any, names: Collection[str]) -> list[float] | None:
+    """The numbers in a tag of the bands that has one of these names, if every band has one."""
     found: list[float] = []
     for band in range(1, file.count + 1):
-        texts = [v for name, v in file.tags(band).items() if name.lower() in WAVELENGTH_NAMES]
+        texts = [text for name, text in file.tags(band).items() if name.lower() in names]
         try:
             found.append(float(texts[0]))
         except (IndexError, ValueError):
             return None
-    return np.array(found)
+    return found
 
 
-def _write_wavelengths(writer: CubeWriter, file: Any) -> None:
-    units = writer.cube.wavelength_units
-    tags = {} if units is None else {"wavelength_units": units}
-    for band, wavelength in enumerate(writer.cube.wavelengths, 1):  # type: ignore[arg-type]
-        file.update_tags(band, wavelength=repr(float(wavelength)), **tags)
+def _describe(writer: CubeWriter, file: Any) -> None:
+    """Write what a source of another format says to a new file."""
+    cube, lists = writer.cube, writer.cube.per_band
+    notes = writer.notes()
+    if isinstance(notes.get("units"), str):
+        file.units = [notes.pop("units")] * file.count
+    for name, value in notes.items():
+        text = ", ".join(map(str, value)) if isinstance(value, list) else value
+        if isinstance(text, str | int | float):
+            file.update_tags(**{name: str(text)})
+    tags = {name: lists[name] for name in _TAGS if name in lists}
+    if cube.wavelengths is not None:
+        tags["wavelength"] = cube.wavelengths
+    units = {} if cube.wavelength_units is None else {"wavelength_units": cube.wavelength_units}
+    for band in range(file.count):
+        numbers = {name: repr(float(values[band])) for name, values in tags.items()}
+        file.update_tags(band + 1, **numbers, **(units if "wavelength" in tags else {}))
+    for name, values in lists.items():
+        if name in _PROPERTIES:
+            setattr(file, _PROPERTIES[name], values.tolist())
 
 
 def _copy_metadata(source: Any, file: Any) -> None:
@@ -176,6 +187,9 @@ def _copy_metadata(source: Any, file: Any) -> None:
         file.update_tags(band, **tags)
     for name in ("descriptions", "scales", "offsets"):
         setattr(file, name, getattr(source, name))
+    # A palette does not fit other numbers.
+    if "palette" not in {meaning.name for meaning in source.colorinterp}:
+        file.colorinterp = source.colorinterp
     file.units = [unit or "" for unit in source.units]
     if source.gcps[0]:
         file.gcps = source.gcps

@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.io.atomic import write_at
-from kronlearn.io.formats.conventions import NOT_KEPT, choose, described
-from kronlearn.io.stored import Key, Opened, StoredArray, format_by_ending, need
+from kronlearn.io.formats import georeference
+from kronlearn.io.formats.conventions import choose, described
+from kronlearn.io.stored import Key, Opened, format_by_ending, need
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["Reversed", "is_hdf5", "known", "open_file", "save"]
+__all__ = ["Reversed", "known", "open_file", "save"]
 
-# HDF5 has 64 KiB for an attribute.
-_ATTRIBUTE_LENGTH = 2000
+# HDF5 has 64 KiB for an attribute, but for texts, which it keeps elsewhere.
+_LONGEST_LIST = 4000
 _NETCDF_DIMENSION = "This is a netCDF dimension but not a netCDF variable."
 
 
@@ -56,26 +57,26 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     return one, known(one)
 
 
-def is_hdf5(source: StoredArray) -> bool:
-    """Whether an array is read from a file that is HDF5 inside."""
-    return source.format == "hdf5" or isinstance(source.thing, Reversed)
-
-
 def save(writer: CubeWriter, place: Path) -> None:
     """Write a copy of the source with these values, where all else stays, or a new file."""
     import h5py
 
     source = writer.source
-    is_copy = is_hdf5(source) and _is_at_rest(source.thing)
+    is_hdf5 = source.format == "hdf5" or isinstance(source.thing, Reversed)
+    is_copy = is_hdf5 and writer.is_alike and _is_at_rest(source.thing)
     if is_copy:
         shutil.copyfile(str(source.path), place)
+    order = tuple(range(source.ndim)) if is_copy else _order(writer)
     with _PatientFile(place) as content:
         with h5py.File(content, "r+" if is_copy else "w", track_order=True) as file:
-            array = file[source.dataset] if is_copy else _new(file, writer)
+            array = file[source.dataset] if is_copy else _new(file, writer, order)
             if is_copy and source.format == "mat":
                 array = Reversed(array)
-            for key, part in writer.blocks(array.chunks):
-                array[key] = writer.packed(part, array.dtype) if is_copy else part
+            back = np.argsort(order)
+            chunks = None if array.chunks is None else tuple(array.chunks[axis] for axis in back)
+            for key, part in writer.blocks(chunks):
+                numbers = writer.packed(part, array.dtype) if is_copy else part
+                array[tuple(key[axis] for axis in order)] = numbers.transpose(order)
                 content.check()
         content.check()
 
@@ -86,18 +87,37 @@ def _is_at_rest(thing: Any) -> bool:
     return dataset.file.mode == "r" and not dataset.is_virtual and not dataset.external
 
 
-def _new(file: Any, writer: CubeWriter) -> Any:
+def _order(writer: CubeWriter) -> tuple[int, ...]:
+    """The axes of the source in the order that they get in a new file.
+
+    GDAL takes the last two of NetCDF for rows and columns; only names that are given are kept in
+    their order.
+    """
+    ndim, axes = writer.source.ndim, writer.cube.axes
+    if writer.format != "netcdf" or writer.source.axes is not None:
+        return tuple(range(ndim))
+    others = tuple(axis for axis in range(ndim) if axis not in axes)
+    return (*others, *axes[2:], *axes[:2])
+
+
+def _new(file: Any, writer: CubeWriter, order: tuple[int, ...]) -> Any:
     """The array in a new file, with its attributes and coordinates, as NetCDF 4 has it."""
     source = writer.source
-    array = file.create_dataset(source.dataset or "cube", source.shape, writer.dtype, chunks=True)
-    for key, value in source.attributes.items():
-        is_short = not isinstance(value, str | list) or len(value) <= _ATTRIBUTE_LENGTH
-        if isinstance(value, str | int | float | list) and is_short and key not in NOT_KEPT:
+    shape = tuple(source.shape[axis] for axis in order)
+    array = file.create_dataset(source.dataset or "cube", shape, writer.dtype, chunks=True)
+    for key, value in writer.attributes().items():
+        is_short = not isinstance(value, list) or len(value) <= _LONGEST_LIST
+        if isinstance(value, str | int | float | list) and is_short:
             array.attrs[key] = value
+    mapping = georeference.grid_mapping(source.attributes)
+    if mapping:
+        file.create_dataset("spatial_ref", data=np.int32(0)).attrs.update(mapping)
+        array.attrs["grid_mapping"] = "spatial_ref"
     if writer.nodata is not None:
         array.attrs["_FillValue"] = writer.dtype.type(writer.nodata)
     coordinates = writer.coordinates()
-    for axis, label in enumerate(writer.axis_names()):
+    names = writer.axis_names()
+    for axis, label in enumerate(names[of_source] for of_source in order):
         array.dims[axis].label = label
         length = array.shape[axis]
         unnamed = f"{_NETCDF_DIMENSION}{length:10d}"

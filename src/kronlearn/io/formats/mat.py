@@ -43,7 +43,7 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
 
 def check(writer: CubeWriter) -> None:
     """Raise if there are more numbers than the file can hold."""
-    if not hdf5.is_hdf5(writer.source) and writer.nbytes > _MAX_BYTES:
+    if not _is_copied_hdf5(writer) and writer.nbytes > _MAX_BYTES:
         raise ValueError(
             f"{writer.path}: MATLAB files of this version hold 2 GiB at most, but {writer.dtype} "
             f"values of shape {writer.shape} need more; write .h5 or .npy instead."
@@ -55,18 +55,23 @@ def save(writer: CubeWriter, place: Path) -> None:
     from scipy.io import savemat
 
     source = writer.source
-    if hdf5.is_hdf5(source):
+    if _is_copied_hdf5(writer):
         hdf5.save(writer, place)
         return
     name = (source.dataset or "cube").rpartition("/")[2]
     variables: dict[str, Any] = {}
-    if source.format == "mat":
+    if source.format == "mat" and not isinstance(source.thing, hdf5.Reversed):
         variables = _variables(Path(str(source.path)))
     elif writer.cube.wavelengths is not None:
         variables = {"wavelength": writer.cube.wavelengths.reshape(1, -1)}
     with open(place, "xb") as file:
         values = writer.rows[tuple(slice(0, length) for length in source.shape)]
         savemat(file, variables | {name: values}, do_compression=True)
+
+
+def _is_copied_hdf5(writer: CubeWriter) -> bool:
+    """Whether a copy of the source, of version 7.3, gets the numbers."""
+    return isinstance(writer.source.thing, hdf5.Reversed) and writer.is_alike
 
 
 def _check_types(path: Path, order: str) -> None:

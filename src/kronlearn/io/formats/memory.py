@@ -43,7 +43,11 @@ def _of_xarray(thing: Any) -> StoredArray:
     label = "xarray.DataArray" + (f" {thing.name}" if thing.name else "")
     name = None if thing.name is None else str(thing.name)
     coordinates = {str(k): v for k, v in thing.coords.items() if k != thing.name}
-    known = thing.attrs, list(map(str, thing.dims)), coordinates
+    # Where rioxarray keeps these.
+    elsewhere = {k: v for k, v in thing.encoding.items() if k == "grid_mapping"}
+    if isinstance(thing.attrs.get("long_name"), tuple):
+        elsewhere["band names"] = list(thing.attrs["long_name"])
+    known = elsewhere | thing.attrs, list(map(str, thing.dims)), coordinates
     description = described(name, thing, *known, scaled=False)
     if thing.dtype.kind == "f" and description["nodata"] is None:
         description["nodata"] = math.nan

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,19 @@ save = hdf5.save
 _SHORT = 1 << 16
 
 
-class _Vector:
-    """A copy of a short variable, with its attributes."""
+class _Variable:
+    """Where a variable of scipy's lies in its file, and a copy of its numbers if they are few."""
 
-    def __init__(self, variable: Any) -> None:
-        self.values, self.attrs = np.array(variable.data), variable._attributes
-        self.shape, self.dtype = self.values.shape, self.values.dtype
+    def __init__(self, variable: Any, file: Any) -> None:
+        numbers = variable.data
+        self.shape, self.dtype, self.strides = numbers.shape, numbers.dtype, numbers.strides
+        self.offset = _address(numbers) - _address(file._mm_buf)
+        self.attrs, self.axes = variable._attributes, variable.dimensions
+        self.numbers = np.array(numbers) if numbers.size <= _SHORT else None
 
     def __getitem__(self, key: Any) -> NDArray[Any]:
-        return np.asarray(self.values[key])
+        assert self.numbers is not None
+        return np.asarray(self.numbers[key])
 
 
 def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
@@ -40,26 +43,11 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
 
     # The variables are views into the map; where they lie is all that is kept of it.
     with netcdf_file(path, "r", mmap=True) as file:
-        start = _address(file._mm_buf)
-        found = {
-            name: SimpleNamespace(
-                shape=v.data.shape,
-                dtype=v.data.dtype,
-                strides=v.data.strides,
-                offset=_address(v.data) - start,
-                attributes=v._attributes,
-                axes=v.dimensions,
-            )
-            for name, v in file.variables.items()
-        }
-        vectors = {
-            name: _Vector(v)
-            for name, v in file.variables.items()
-            if v.data.ndim == 1 and v.data.size <= _SHORT
-        }
+        found = {name: _Variable(variable, file) for name, variable in file.variables.items()}
     name = choose(str(path), found, dataset)
     one = found[name]
-    description = described(name, one, one.attributes, one.axes, vectors)
+    short = {n: v for n, v in found.items() if v.numbers is not None and len(v.shape) < 2}
+    description = described(name, one, one.attrs, one.axes, short)
     return FileArray(path, one.shape, one.dtype, one.offset, one.strides), description
 
 

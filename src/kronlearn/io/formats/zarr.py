@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from kronlearn.io.atomic import remove
-from kronlearn.io.formats.conventions import NOT_KEPT, choose, described
+from kronlearn.io.formats import georeference
+from kronlearn.io.formats.conventions import choose, described
 from kronlearn.io.formats.tiff import unwarned
 from kronlearn.io.stored import Opened, StoredArray, need
 from kronlearn.io.writers import CubeWriter
@@ -70,7 +71,7 @@ def save(writer: CubeWriter, place: Path) -> None:
     is_zip = writer.path.suffix.lower() == ".zip"
     folder = place.with_suffix(".folder") if is_zip else place
     source: Any = writer.source
-    is_copy = source.format == "zarr" and source.path is not None
+    is_copy = source.format == "zarr" and source.path is not None and writer.is_alike
     try:
         array = _copied(source, folder) if is_copy else _new(writer, folder)
         for key, part in writer.blocks(array.shards or array.chunks):
@@ -103,11 +104,14 @@ def _new(writer: CubeWriter, folder: Path) -> Any:
     import zarr
 
     source, coordinates, nodata = writer.source, writer.coordinates(), writer.nodata
-    if coordinates:
+    attributes, mapping = writer.attributes(), georeference.grid_mapping(source.attributes)
+    if coordinates or mapping:
         group = zarr.create_group(folder)
         for label, (values, notes) in coordinates.items():
             group.create_array(label, data=values, attributes=notes, dimension_names=(label,))
-    attributes = {k: v for k, v in source.attributes.items() if k not in NOT_KEPT}
+    if mapping:
+        group.create_array("spatial_ref", data=np.array(0), attributes={**mapping})
+        attributes["grid_mapping"] = "spatial_ref"
     if nodata is not None and writer.dtype.kind == "f":
         # xarray's form, in which NaN is possible.
         attributes["_FillValue"] = base64.b64encode(struct.pack("<d", nodata)).decode("ascii")
@@ -115,7 +119,7 @@ def _new(writer: CubeWriter, folder: Path) -> Any:
         attributes["_FillValue"] = int(nodata)
     return zarr.create_array(
         folder,
-        name=source.dataset or "cube" if coordinates else None,
+        name=source.dataset or "cube" if coordinates or mapping else None,
         shape=source.shape,
         dtype=writer.dtype,
         attributes=attributes,
