@@ -566,6 +566,25 @@ def test_atoms_that_earlier_batches_used_are_not_replaced(rng):
     assert model.history_["atoms_replaced"] == [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"n_atoms": (7, 7)}, r"n_atoms=\(7, 7\), but .* has \(7, 6\) atoms"),
+        ({"patch_shape": (4, 5)}, r"patch_shape=\(4, 5\), but .* has samples of shape \(5, 4\)"),
+        ({"n_terms": 1}, "n_terms=1, but .* 2 terms"),
+        ({"structure": "orthonormal", "n_atoms": (4, 4)}, "structure='orth.* are not orthonormal"),
+    ],
+    ids=str,
+)
+def test_partial_fit_refuses_parameters_that_ask_for_another_dictionary(rng, change, words):
+    Y, start = planted(rng, (5, 4), (7, 6))
+    if "structure" in change:
+        start = [factor[:, :4] for factor in start]
+    model = learner(start, n_terms=2 if "n_terms" in change else 1).partial_fit(Y)
+    with pytest.raises(ValueError, match=rf"{words}; set it back, or call fit to start anew"):
+        model.set_params(**change).partial_fit(Y)
+
+
 def test_forgetting_follows_data_that_change(rng):
     first, start = planted(rng, (6, 6), (6, 6), n_samples=2000)
     second, _ = planted(rng, (6, 6), (6, 6), n_samples=1000)
@@ -692,9 +711,9 @@ def test_an_interrupted_run_resumes_to_the_same_bits(rng, tmp_path):
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"n_nonzero_coefs": 2}, "width"),
+        ({"n_nonzero_coefs": 2}, "n_nonzero_coefs is 3, here it is 2"),
         ({"method": "omp"}, "method"),
-        ({"random_state": 1}, "seed"),
+        ({"random_state": 1}, "random_state is 0"),
         ({"init": "start"}, "init"),
         ({"samples": "shifted"}, "samples"),
         ({"samples": "reversed"}, "samples"),

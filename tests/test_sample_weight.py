@@ -109,7 +109,7 @@ def test_weights_that_single_precision_does_not_hold_are_refused(Y, copies, tmp_
         (np.full(90, -1.0), ValueError, "must be finite and not negative"),
         (np.full(90, np.nan), ValueError, "must be finite and not negative"),
         (np.zeros(90), ValueError, "zero for all samples"),
-        (["heavy"] * 90, TypeError, "pass nonnegative numbers"),
+        (["heavy"] * 90, ValueError, "sample_weight holds strings"),
     ],
 )
 def test_weights_that_make_no_sense_are_refused(Y, weights, error, words):

@@ -14,10 +14,9 @@ from kronlearn.comparators.memory import RememberingDictionary
 from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import Engine, Task
-from kronlearn.core.iteration import Iteration
+from kronlearn.core.iteration import Iteration, learn_batch
 from kronlearn.core.loop import Plan, State
 from kronlearn.core.moments import Moments
-from kronlearn.core.online import learn_batch
 from kronlearn.core.replacement import MOST_REPLACED, replace_unused
 from kronlearn.core.source import Source
 from kronlearn.core.structures import Structure
@@ -110,8 +109,7 @@ class OSubDil(MomentsComparator):
         fitted = hasattr(self, "dictionary_")
         source, n_atoms = self._source(X, reset=not fitted)
         present: Dictionary = self._best if fitted else self._start(source, n_atoms)
-        best, _ = self._fit_batch(source, present, self._plan(present))
-        self._best: Dictionary = best
+        self._best: Dictionary = self._fit_batch(source, present, self._plan(present)).dictionary
         return self
 
     def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
@@ -151,7 +149,7 @@ class OSubDil(MomentsComparator):
             # In ascending order they are read faster, and within a batch order means nothing.
             rows = np.sort(order[first : first + size])
             batch = self._engine(ArraySource(source.take(rows), source.patch_shape), None)
-            updated, _, _ = learn_batch(batch, updated, plan.coder, plan.structure, None, 1.0)
+            updated = learn_batch(batch, updated, plan.coder, plan.structure).dictionary
         updated, replaced = _replaced(updated, found.worst, source, plan.coder)
         return Iteration(updated, found.residual, found.nonzeros, replaced)
 
