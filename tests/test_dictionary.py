@@ -41,16 +41,6 @@ def test_the_dense_form_is_the_kronecker_product_in_order(shapes):
     assert d.n_atoms == tuple(n for _, n in shapes)
 
 
-def test_two_modes_synthesise_d1_x_d2_transposed(rng):
-    d = random_dictionary([(3, 4), (5, 2)])
-    D1, D2 = d.factors
-    X = rng.standard_normal((6, 4, 2))
-    Y = d.reconstruct(X)
-    for k in range(6):
-        assert np.allclose(Y[k], D1 @ X[k] @ D2.T)
-        assert np.allclose(d.correlate(Y)[k], D1.T @ Y[k] @ D2)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shapes", SHAPES)
 def test_correlation_and_synthesis_equal_the_dense_products(shapes, dtype, rng):

@@ -31,7 +31,6 @@ SHAPES = [
     pytest.param((4, 5, 4), (5, 5, 6), 3, id="three modes"),
 ]
 IMAGES = Path(__file__).resolve().parents[2] / "shared" / "data" / "images"
-HISTORY = {"rmse", "seconds", "atoms_replaced", "mean_nonzeros"}
 
 
 @pytest.fixture(params=["full moments", "mode by mode"])
@@ -134,16 +133,10 @@ def test_entries_belong_to_the_dictionaries_that_a_callback_sees(rng):
         X = kl.sparse_code(Y, told.dictionary, 3, method="ols")
         left = Y - told.dictionary.reconstruct(X)
         assert told.rmse == rmse == pytest.approx(np.sqrt(np.mean(left**2)), rel=1e-9)
-
-
-def test_every_column_of_the_history_has_an_entry_per_dictionary(rng):
-    Y, start = planted(rng, (5, 4), (7, 6))
-    model = learner(start, max_iter=4).fit(Y)
-    assert set(model.history_) == HISTORY
-    assert {len(values) for values in model.history_.values()} == {5}
-    assert model.n_iter_ == 4
+    assert [told.seconds for told in seen] == model.history_["seconds"]
     assert np.all(np.diff([0.0, *model.history_["seconds"]]) > 0)
     assert model.history_["mean_nonzeros"] == pytest.approx([3.0] * 5)
+    assert set(model.history_) == {"rmse", "seconds", "atoms_replaced", "mean_nonzeros"}
 
 
 def test_the_best_dictionary_is_handed_out_not_the_last(rng):
@@ -277,14 +270,6 @@ def test_a_start_from_data_has_the_directions_that_samples_vary_in_most(rng):
         np.testing.assert_allclose(np.abs(direction @ factor), 1.0, atol=1e-3)
 
 
-def test_a_dictionary_to_start_from_is_left_as_it_was(rng):
-    Y, start = planted(rng, (5, 4), (7, 6))
-    d = kl.KroneckerDictionary(start)
-    assert_same_model(learner(start, init=d).fit(Y), learner(start).fit(Y))
-    for factor, kept in zip(d.factors, start, strict=True):
-        np.testing.assert_array_equal(factor, kept)
-
-
 @pytest.fixture
 def two_blas_threads():
     # Other tests may have loaded packages with a BLAS of their own.
@@ -336,20 +321,6 @@ def test_a_planted_dictionary_is_recovered_from_a_nearby_start(rng):
     assert recovery_rate(start, truth) < 0.5
     model = learner(start, max_iter=40).fit(Y)
     assert recovery_rate(model.factors_, truth) == 1.0
-
-
-def test_most_of_a_planted_dictionary_is_recovered_from_random_starts(rng):
-    truth = reference.random_factors(rng, (8, 8), (8, 8))
-    Y = reference.sparse_samples(rng, truth, 3000, 3, noise=0.02)
-    options = {"n_nonzero_coefs": 3, "init": "random", "n_jobs": 2}
-    rates = [
-        recovery_rate(
-            kl.KroneckerDictionaryLearning((8, 8), random_state=seed, **options).fit(Y).factors_,
-            truth,
-        )
-        for seed in range(3)
-    ]
-    assert np.mean(rates) >= 0.7
 
 
 @pytest.mark.skipif(not IMAGES.is_dir(), reason="the images of the paper are not here")
@@ -430,12 +401,6 @@ def test_more_atoms_than_the_data_can_use_still_gives_unit_atoms(rng, method):
 
 
 # Stopping
-
-
-def test_learning_stops_after_max_iter_without_a_word(rng):
-    Y, start = planted(rng, (5, 4), (7, 6))
-    model = learner(start, max_iter=3).fit(Y)
-    assert (model.stop_reason_, model.n_iter_) == ("max_iter", 3)
 
 
 def test_learning_stops_when_an_iteration_improves_too_little(rng):
@@ -520,17 +485,6 @@ def test_an_interrupt_stops_learning_and_keeps_the_model():
 # Little by little
 
 
-def test_partial_fit_gets_better_batch_by_batch(rng):
-    Y, start = planted(rng, (6, 6), (6, 6), n_samples=2000)
-    held_out = Y[:500]
-    model = learner(start)
-    scores = []
-    for batch in np.split(Y[500:], 15):
-        scores.append(model.partial_fit(batch).score(held_out))
-    assert scores[-1] > scores[4] > scores[0]
-    assert scores[-1] > 0.8 * scores[0]
-
-
 def test_partial_fit_adds_moments_of_codes_that_belong_to_the_dictionary(rng):
     Y, start = planted(rng, (5, 4), (7, 6), n_samples=400)
     model = learner(start).partial_fit(Y[:200]).partial_fit(Y[200:])
@@ -595,22 +549,6 @@ def test_forgetting_follows_data_that_change(rng):
             model.partial_fit(batch)
         scores[forgetting] = model.score(second)
     assert scores[0.7] > scores[1.0]
-
-
-def test_partial_fit_works_from_the_first_batch(rng):
-    Y, start = planted(rng, (5, 4), (7, 6))
-    model = learner(start).partial_fit(Y)
-    assert model.transform(Y).shape == (len(Y), 42)
-    assert model.score(Y) > -np.sqrt(np.mean(Y**2))
-
-
-def test_fit_forgets_earlier_batches(rng):
-    first, start = planted(rng, (5, 4), (7, 6))
-    second, third = (planted(rng, (5, 4), (7, 6))[0] for _ in range(2))
-    model = learner(start).partial_fit(first).fit(second).partial_fit(third)
-    expected = learner(start).fit(second).partial_fit(third)
-    for found, wanted in zip(model.factors_, expected.factors_, strict=True):
-        np.testing.assert_array_equal(found, wanted)
 
 
 def test_partial_fit_goes_on_from_the_moments_of_the_best_iteration(rng):
