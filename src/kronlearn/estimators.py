@@ -408,7 +408,7 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             "random_state": int(self.random_state) if seeded else None,
             "n_nonzero_coefs": plan.coder.width,
             "tol": None if self.tol is None else float(self.tol),
-            "structure": plan.structure.name,
+            "structure": self.structure,
             "method": plan.coder.method,
             "block_size": engine.block_size,
         }

@@ -101,8 +101,6 @@ class MomentsComparator(Comparator):
 class UpdatedBy(Structure):
     """Dictionaries that a function makes of moments and the one before; the codes stay."""
 
-    name = "comparator"
-
     def __init__(
         self, function: Callable[[Dictionary, Moments], Dictionary], replaces_unused: bool = True
     ) -> None:

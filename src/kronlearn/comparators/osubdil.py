@@ -130,9 +130,10 @@ class OSubDil(MomentsComparator):
         kept = (1.0 - 1.0 / (before.n_batches + 1)) ** float(self.forgetting)
         stacks, modes = list(dictionary.stacks), []
         for mode, (stack, earlier) in enumerate(zip(stacks, before.modes, strict=True)):
-            batch = moments.mode(stacks, mode)
-            alpha, beta = kept * earlier.alpha + batch.p, kept * earlier.beta + batch.c
-            modes.append(ModeSums(alpha, beta, earlier.used | (np.diagonal(batch.p) > 0)))
+            p, c = moments.mode(stacks, mode)
+            assert p is not None
+            alpha, beta = kept * earlier.alpha + p, kept * earlier.beta + c
+            modes.append(ModeSums(alpha, beta, earlier.used | (np.diagonal(p) > 0)))
             stacks[mode] = coordinate_steps(stack[0], alpha, beta, self.n_sweeps)[None]
         memory = Batches(modes, before.n_batches + 1, before.orders)
         return RememberingDictionary(dictionary.dictionary.with_stacks(stacks), memory)

@@ -130,7 +130,9 @@ def _mode_by_mode(
             task = Task(updated, coder, sums, mode, scales=tuple(scales))
             found = engine.run(task, first.codes)
         mode_sums = ModeMoments.of_pass(task, found)
-        unused.append(mode_sums.unused())
+        if structure.replaces_unused:
+            assert mode_sums.p is not None
+            unused.append(np.flatnonzero(np.diagonal(mode_sums.p) == 0))
         new, scales[mode] = structure.solve(stack, mode_sums)
         updated = updated.with_stack(mode, new)
     updated, replaced = replace_unused(updated, unused, first.worst, engine.source, coder)
