@@ -42,7 +42,7 @@ DTYPES = [np.float64, np.float32]
 METHODS = ["omp", "ols", "exchange", "threshold"]
 PURSUITS = ["omp", "ols", "exchange"]
 #: Threads, and samples of a block: less than a group of lanes, more, and more than there are.
-SPLITS = [(5, 1), (2, 7), (3, 16), (2, 1000)]
+SPLITS = [(5, 1), (2, 7), (3, 16), (2, 2**40)]
 RESIDUAL_ERROR = {np.float64: 1e-9, np.float32: 1e-4}
 
 
@@ -773,22 +773,6 @@ def test_exchanges_meet_every_target_that_ols_meets_with_no_more_atoms(rng, cap,
     assert exchange.nnz < ols.nnz
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
-def test_exchanges_recover_what_ols_misses(rng, dtype):
-    factors = reference.random_factors(rng, (6, 6), (9, 9))
-    Y = reference.sparse_samples(rng, factors, 400, 6)
-    left = {
-        method: reference.residuals(
-            Y,
-            factors,
-            kl.sparse_code(Y.astype(dtype), cast(factors, dtype), 6, method=method).toarray(),
-        )
-        for method in ("ols", "exchange")
-    }
-    found = {method: np.mean(np.linalg.norm(r, axis=1) < 1e-3) for method, r in left.items()}
-    assert found["exchange"] > found["ols"] + 0.05
-
-
 @pytest.mark.parametrize("width", [1, 19, 20])
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
 def test_exchanges_of_one_or_all_atoms_are_safe(rng, dtype, width):
@@ -863,12 +847,6 @@ def test_n_jobs_means_what_it_means_to_joblib(monkeypatch, n_jobs, limit, expect
     assert resolve_n_jobs(n_jobs) == expected
     with joblib.parallel_config(backend="threading", n_jobs=3):
         assert resolve_n_jobs(None) == min(3, int(limit or 3))
-
-
-def test_a_block_may_be_larger_than_all_samples():
-    factors, Y = problem((5, 4), (7, 6), 30, "omp")
-    codes = kl.sparse_code(Y, factors, 3, block_size=2**40)
-    assert (codes != kl.sparse_code(Y, factors, 3)).nnz == 0
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])

@@ -261,18 +261,6 @@ def test_a_sum_is_not_taken_for_the_factors_of_another():
         kl.KroneckerDictionary(random_sum([(4, 6), (5, 3)]))
 
 
-def test_samples_and_codes_of_the_wrong_shape_are_refused():
-    d = random_sum([(4, 6), (5, 3)])
-    with pytest.raises(ValueError, match=r"Y has shape \(7, 21\); .* \(N, 4, 5\) or \(N, 20\)"):
-        d.correlate(np.ones((7, 21)))
-    with pytest.raises(ValueError, match=r"codes of shape \(N, 6, 3\) or \(N, 18\)"):
-        d.reconstruct(np.ones((7, 3, 6)))
-    with pytest.raises(ValueError, match=r"codes has shape \(7, 19\).*\(N, 18\).*6 × 3"):
-        d.reconstruct(sparse.csr_array((7, 19)))
-    with pytest.raises(ValueError, match="n_nonzero_coefs=19 exceeds the 18 atoms"):
-        kl.sparse_code(np.ones((7, 4, 5)), d, 19)
-
-
 # Files
 
 
