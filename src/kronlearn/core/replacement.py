@@ -21,7 +21,7 @@ def unused_by_mode(used: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
     """For each mode the atoms that no code uses."""
     modes = range(used.ndim)
     if used.all():
-        # As in most iterations, and found out in a tenth of an update's time.
+        # The usual case, told five times faster than below.
         return [np.empty(0, np.intp) for _ in modes]
     return [
         np.flatnonzero(~used.any(axis=tuple(other for other in modes if other != mode)))
