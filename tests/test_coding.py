@@ -268,6 +268,9 @@ def test_what_has_no_weight_may_be_anything(rng, method, dtype):
     Y[~weights] = np.nan
     holes = kl.sparse_code(Y, cast(factors, dtype), 4, method=method, weights=weights)
     np.testing.assert_array_equal(holes.toarray(), codes.toarray())
+    masked = np.ma.masked_array(np.ones(Y.shape), ~weights)
+    same = kl.sparse_code(Y, cast(factors, dtype), 4, method=method, weights=masked)
+    np.testing.assert_array_equal(same.toarray(), codes.toarray())
 
 
 @pytest.mark.parametrize("method", PURSUITS)

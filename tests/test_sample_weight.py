@@ -47,7 +47,10 @@ def agree(one, other):
 @pytest.mark.parametrize(
     "options", [{}, {"n_nonzero_coefs": 4, "tol": 0.4, "max_iter": 1}, {"n_terms": 2}], ids=str
 )
-def test_whole_weights_mean_as_many_copies(Y, copies, tmp_path, given, options):
+def test_whole_weights_mean_as_many_copies(Y, copies, tmp_path, monkeypatch, given, options):
+    # So that a file is read in several chunks.
+    monkeypatch.setattr("kronlearn.core.source.BLOCK_NUMBERS", 200)
+    options = options | {"block_size": 16}
     repeated = np.repeat(Y, copies, axis=0)
     expected = small(**options).fit(repeated)
     # All weights may be multiplied by a number.
