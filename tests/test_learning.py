@@ -519,6 +519,7 @@ def test_atoms_that_earlier_batches_used_are_not_replaced(rng):
     Y, start = planted(rng, (5, 4), (7, 6))
     model = learner(start).partial_fit(Y).partial_fit(Y[:2])
     assert model.history_["atoms_replaced"] == [0, 0]
+    assert np.all(np.diff(model.history_["seconds"]) > 0)
 
 
 @pytest.mark.parametrize(
