@@ -283,7 +283,7 @@ def test_bad_common_parameters_are_refused_in_words(Y, options, error, words):
         ("STARK", {"penalty": "big"}, TypeError, "penalty='big' is not a number"),
         ("STARK", {"gamma_ratio": -1}, ValueError, r"gamma_ratio=-1 is not in \(0, inf\)"),
         ("STARK", {"n_steps": 0}, ValueError, "n_steps=0 is too small; pass at least 1"),
-        ("STARK", {"n_atoms": (7, 6, 5)}, ValueError, "length 3, .* 2 modes"),
+        ("STARK", {"n_atoms": (7, 6, 5)}, ValueError, r"n_atoms=\(7, 6, 5\) does not suit samples"),
         ("OSubDil", {"batch_size": 0}, ValueError, "batch_size=0 is too small; pass at least 1"),
         ("OSubDil", {"n_sweeps": 0}, ValueError, "n_sweeps=0 is too small"),
         ("OSubDil", {"forgetting": -1}, ValueError, r"forgetting=-1 is not in \[0, inf\)"),

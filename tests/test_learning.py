@@ -645,6 +645,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(rng, tmp_path):
     options = {"max_iter": 8, "checkpoint": tmp_path / "run", "checkpoint_every": 2}
     with pytest.raises(KeyboardInterrupt):
         learner(start, callback=interrupt, **options).fit(Y)
+    assert len(read_file(tmp_path / "run", "checkpoint")[0]["history"]) == 3
     assert_same_model(learner(start, **options).fit(Y), learner(start, max_iter=8).fit(Y))
 
 
