@@ -205,6 +205,7 @@ def test_small_chunks_are_gathered_and_large_ones_cut() -> None:
     assert spans([105, 95], 10, 10) == [(0, 100), (100, 110), (110, 200)]
     assert spans([400], 10, 10) == [(0, 100), (100, 200), (200, 300), (300, 400)]
     assert spans([3] * 100, 10, 10) == [(0, 100), (100, 200), (200, 300)]
+    assert spans([20] * 10, 10, 10) == [(0, 100), (100, 200)]
     assert spans([3], 10, 10) == [(0, 3)]
 
 
