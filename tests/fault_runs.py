@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +37,6 @@ CASES: list[dict[str, Any]] = [
 Act = Callable[[Client, np.random.Generator], Any]
 
 
-@dataclass(frozen=True)
-class Run:
-    """How a fit with a fault ended."""
-
-    same_bits: bool
-    seconds: float
-
-
 class Problems:
     """Samples, in memory, in files and lazy, and what undisturbed fits find in them.
 
@@ -53,14 +44,13 @@ class Problems:
     ----------
     folder : path
         Where the files are written.
-    n_samples : int
-    max_iter : int
     """
 
-    def __init__(self, folder: Path, n_samples: int = 100_000, max_iter: int = 8) -> None:
-        self.array = image_like(n_samples)
+    max_iter = 8
+
+    def __init__(self, folder: Path) -> None:
+        self.array = image_like(100_000)
         self.path = Path(folder) / "samples.npy"
-        self.max_iter = max_iter
         self.wanted: dict[int, dict[str, bytes]] = {}
         np.save(self.path, self.array)
         chunks = (10_007, *self.array.shape[1:])
@@ -86,21 +76,17 @@ class Problems:
         return self.wanted[case]
 
 
-def fit_with_fault(
-    client: Client, problems: Problems, act: Act, rng: np.random.Generator, case: int | None = None
-) -> Run:
-    """One fit, with a fault at a random moment of a random iteration."""
-    case = int(rng.integers(len(CASES))) if case is None else case
+def fit_with_fault(client: Client, problems: Problems, act: Act, rng: np.random.Generator) -> bool:
+    """Whether a fit with a fault at a random moment of a random iteration ends as without."""
+    case = int(rng.integers(len(CASES)))
     wanted = problems.bits(case)
     after = int(rng.integers(1, problems.max_iter - 2))
     happening = MidIteration(after, lambda: act(client, rng), rng)
-    start = time.perf_counter()
     with at_most(_MOST_SECONDS):
         settings = problems.settings(case)
         fitted = model(**settings, callback=happening).fit(problems.samples(rng))
-    seconds = time.perf_counter() - start
     happening.finish()
-    return Run(bits(fitted) == wanted, seconds)
+    return bits(fitted) == wanted
 
 
 def kill_one(client: Client, rng: np.random.Generator) -> None:
@@ -140,14 +126,13 @@ def restore(client: Client) -> None:
 
 def fit_with_driver_killed(
     client: Client, problems: Problems, folder: Path, rng: np.random.Generator
-) -> Run:
-    """A driver of its own is killed at a random moment, and the fit goes on from its checkpoint."""
+) -> bool:
+    """Whether a fit whose driver is killed at a random moment goes on from its checkpoint."""
     case = int(rng.integers(len(CASES)))
     checkpoint = Path(folder) / "run.safetensors"
     checkpoint.unlink(missing_ok=True)
     settings = problems.settings(case) | {"checkpoint": str(checkpoint), "checkpoint_every": 1}
     wanted = problems.bits(case)
-    start = time.perf_counter()
     address = client.scheduler_info()["address"]
     code = "import sys, fault_runs; fault_runs.drive(*sys.argv[1:])"
     driver = subprocess.Popen(
@@ -163,7 +148,7 @@ def fit_with_driver_killed(
     engine_name = "dask" if rng.integers(2) else "threads"
     with at_most(_MOST_SECONDS):
         fitted = model(**settings, engine=engine_name).fit(problems.path)
-    return Run(bits(fitted) == wanted, time.perf_counter() - start)
+    return bits(fitted) == wanted
 
 
 def drive(address: str, path: str, settings: str) -> None:
@@ -189,8 +174,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
         subprocess.run(["umount", folder], check=True)
 
 
-def fill(file: Path, leave: int = 0) -> None:
-    """Write a file until so many bytes are left on its disk."""
+def fill(file: Path) -> None:
+    """Write a file until its disk is full."""
     status = os.statvfs(file.parent)
-    with open(file, "wb") as filler:
-        filler.write(b"\0" * max(status.f_bavail * status.f_frsize - leave, 0))
+    file.write_bytes(b"\0" * (status.f_bavail * status.f_frsize))

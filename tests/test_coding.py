@@ -10,7 +10,6 @@ import joblib
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.linear_model import orthogonal_mp
 
 import kronlearn as kl
 import reference
@@ -43,7 +42,7 @@ DTYPES = [np.float64, np.float32]
 METHODS = ["omp", "ols", "exchange", "threshold"]
 PURSUITS = ["omp", "ols", "exchange"]
 #: Threads, and samples of a block: less than a group of lanes, more, and more than there are.
-SPLITS = [(5, 1), (2, 7), (3, 16), (2, 1000)]
+SPLITS = [(5, 1), (2, 7), (3, 16), (2, 2**40)]
 RESIDUAL_ERROR = {np.float64: 1e-9, np.float32: 1e-4}
 
 
@@ -150,6 +149,7 @@ def test_codes_equal_the_reference_for_any_threads_and_blocks(
         codes = kl.sparse_code(samples, d, n_nonzero_coefs, method=method)
         assert codes.dtype == dtype
         assert codes.shape == (n_samples, np.prod(n_atoms))
+        np.testing.assert_array_equal(samples, Y.astype(dtype))  # left as they were
         clear = winner_is_clear(factors, method, n_nonzero_coefs)
         assert_codes_match(
             codes[::step], expected, Y[::step], factors, dtype, clear=clear, method=method
@@ -236,16 +236,6 @@ def test_the_tolerance_applies_to_the_weighted_residual(rng, method):
     assert np.linalg.norm(left, axis=1).max() <= 7.5 * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("method", PURSUITS)
-@pytest.mark.parametrize("shape", [SHAPES[3], SHAPES[6]], ids=named)
-def test_weights_of_one_give_the_codes_without_weights(shape, method):
-    patch_shape, n_atoms, n_samples, n_nonzero_coefs = shape
-    factors, Y = problem(patch_shape, n_atoms, n_samples, method)
-    plain = kl.sparse_code(Y, factors, n_nonzero_coefs, method=method)
-    weighted = kl.sparse_code(Y, factors, n_nonzero_coefs, method=method, weights=np.ones(Y.shape))
-    np.testing.assert_allclose(weighted.toarray(), plain.toarray(), atol=1e-9)
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
 @pytest.mark.parametrize("scale", [1e-12, 1e8])
 @pytest.mark.parametrize("method", PURSUITS)
@@ -257,16 +247,6 @@ def test_only_the_proportions_of_weights_count(rng, method, scale, dtype):
     scaled = kl.sparse_code(Y.astype(dtype), d, 6, method=method, weights=scale * weights).toarray()
     same = np.all((codes != 0) == (scaled != 0), axis=1)
     assert np.mean(same) >= (1.0 if dtype is np.float64 else 0.99)
-
-
-@pytest.mark.parametrize("method", PURSUITS)
-def test_a_boolean_mask_ignores_what_it_hides(rng, method):
-    factors, Y = problem((8, 8), (8, 8), 45, method)
-    mask = rng.random(Y.shape) < 0.7
-    spoiled = np.where(mask, Y, 1e6)
-    codes = kl.sparse_code(spoiled, factors, 4, method=method, weights=mask)
-    expected = reference.code(Y, factors, method, 4, weights=mask.astype(float))
-    assert_codes_match(codes, expected, Y, factors, np.float64, mask.astype(float))
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (1, 3, 5), (45, 1, 5), (45, 1, 1)])
@@ -288,6 +268,9 @@ def test_what_has_no_weight_may_be_anything(rng, method, dtype):
     Y[~weights] = np.nan
     holes = kl.sparse_code(Y, cast(factors, dtype), 4, method=method, weights=weights)
     np.testing.assert_array_equal(holes.toarray(), codes.toarray())
+    masked = np.ma.masked_array(np.ones(Y.shape), ~weights)
+    same = kl.sparse_code(Y, cast(factors, dtype), 4, method=method, weights=masked)
+    np.testing.assert_array_equal(same.toarray(), codes.toarray())
 
 
 @pytest.mark.parametrize("method", PURSUITS)
@@ -323,6 +306,7 @@ def test_codes_do_not_depend_on_the_place_of_a_sample_in_the_batch(rng, method, 
     assert_same_bits(kl.sparse_code(Y[order], d, 6, method=method), codes[order])
     for k in (0, 15, 16, 119):
         assert_same_bits(kl.sparse_code(Y[k : k + 1], d, 6, method=method), codes[[k]])
+        assert_same_bits(kl.sparse_code(Y[: k + 1], d, 6, method=method), codes[: k + 1])
 
 
 def test_codes_are_a_canonical_csr_array_of_flat_indices(rng):
@@ -333,45 +317,6 @@ def test_codes_are_a_canonical_csr_array_of_flat_indices(rng):
     assert codes.nnz == 19 * 4
     for start, stop in zip(codes.indptr[:-1], codes.indptr[1:], strict=True):
         assert np.all(np.diff(codes.indices[start:stop]) > 0)
-
-
-def test_flat_samples_give_the_codes_of_shaped_ones():
-    factors, Y = problem((3, 5), (4, 7), 45, "omp")
-    assert_same_bits(kl.sparse_code(Y.reshape(45, 15), factors, 4), kl.sparse_code(Y, factors, 4))
-
-
-def test_a_list_of_factors_means_their_dictionary():
-    factors, Y = problem((3, 5), (4, 7), 45, "omp")
-    d = kl.KroneckerDictionary(factors)
-    assert_same_bits(kl.sparse_code(Y, factors, 4), kl.sparse_code(Y, d, 4))
-
-
-def test_the_first_factor_acts_on_the_first_axis(rng):
-    D1, D2 = reference.random_factors(rng, (5, 5), (9, 9))
-    X = np.zeros((9, 9))
-    X[2, 7] = 3.0
-    codes = kl.sparse_code((D1 @ X @ D2.T)[None], [D1, D2], 1).toarray()
-    np.testing.assert_allclose(codes, X.reshape(1, -1), atol=1e-12)
-
-
-@pytest.mark.parametrize("n_nonzero_coefs", [1, 4])
-@pytest.mark.parametrize(
-    "shape", [SHAPES[1], SHAPES[3], SHAPES[6], SHAPES[9], SHAPES[13]], ids=named
-)
-def test_omp_agrees_with_scikit_learn(shape, n_nonzero_coefs):
-    patch_shape, n_atoms, n_samples, _ = shape
-    factors, Y = problem(patch_shape, n_atoms, n_samples, "omp")
-    flat = Y.reshape(n_samples, -1)
-    expected = orthogonal_mp(
-        reference.dense(factors), flat.T, n_nonzero_coefs=n_nonzero_coefs
-    ).T.reshape(n_samples, -1)
-    codes = kl.sparse_code(Y, factors, n_nonzero_coefs).toarray()
-    np.testing.assert_array_equal(codes != 0, expected != 0)
-    np.testing.assert_allclose(
-        np.linalg.norm(reference.residuals(Y, factors, codes), axis=1),
-        np.linalg.norm(reference.residuals(Y, factors, expected), axis=1),
-        rtol=1e-9,
-    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
@@ -385,31 +330,6 @@ def test_noiseless_sparse_samples_are_recovered_exactly(rng, method, dtype):
     found = np.abs(codes - expected).max(axis=1) < (1e-10 if dtype is np.float64 else 1e-3)
     # A pursuit may err where the two atoms of a sample are close to each other.
     assert np.mean(found) >= 0.9
-
-
-def test_noiseless_sparse_samples_are_recovered_by_thresholding(rng):
-    factors = reference.orthonormal_factors(rng, (8, 8))
-    Y = reference.sparse_samples(rng, factors, 50, 5)
-    codes = kl.sparse_code(Y, factors, 5, method="threshold").toarray()
-    np.testing.assert_allclose(codes, Y.reshape(50, -1) @ reference.dense(factors), atol=1e-12)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
-@pytest.mark.parametrize("method", ["omp", "ols", "threshold"])
-def test_every_residual_is_within_the_tolerance_and_one_atom_less_is_not(method, dtype):
-    factors, Y = problem((8, 8), (8, 8), 120, method)
-    tol = 4.0
-    codes = kl.sparse_code(Y.astype(dtype), cast(factors, dtype), tol=tol, method=method)
-    norms = np.linalg.norm(reference.residuals(Y, factors, codes.toarray()), axis=1)
-    slack = 1e-9 if dtype is np.float64 else 1e-4
-    assert norms.max() <= tol * (1 + slack)
-    for k in range(0, 120, 10):
-        count = codes.indptr[k + 1] - codes.indptr[k]
-        fewer = kl.sparse_code(
-            Y[k : k + 1].astype(dtype), cast(factors, dtype), int(count) - 1, method=method
-        )
-        left = reference.residuals(Y[k : k + 1], factors, fewer.toarray())
-        assert np.linalg.norm(left) > tol * (1 - slack)
 
 
 @pytest.mark.parametrize("instruction_set", kl.instruction_sets())
@@ -429,15 +349,6 @@ def test_small_tolerances_are_met_in_float32(rng, method, fraction, instruction_
         )
     norms = np.linalg.norm(reference.residuals(Y, factors, codes.toarray()), axis=1)
     assert np.max(norms / tol) <= 1.01
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_no_code_has_more_coefficients_than_asked_for(method):
-    factors, Y = problem((8, 8), (8, 8), 45, method)
-    codes = kl.sparse_code(Y, factors, 5, tol=5.8, method=method)
-    counts = np.diff(codes.indptr)
-    assert counts.max() == 5
-    assert counts.min() < 5
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
@@ -729,71 +640,39 @@ def test_very_small_and_very_large_samples_get_the_same_supports(scale, method, 
     assert relative.nnz == kl.sparse_code(Y.astype(dtype), d, tol=4.0, method=method).nnz
 
 
-@pytest.mark.parametrize("n_samples", [1, 2, 15, 16, 17, 31, 33])
-@pytest.mark.parametrize("method", METHODS)
-def test_any_number_of_samples_can_be_coded(n_samples, method):
-    factors, Y = problem((8, 8), (8, 8), 120, method)
-    for dtype in DTYPES:
-        d = kl.KroneckerDictionary(cast(factors, dtype))
-        every = kl.sparse_code(Y.astype(dtype), d, 6, method=method)
-        some = kl.sparse_code(Y[:n_samples].astype(dtype), d, 6, method=method)
-        assert_same_bits(some, every[:n_samples])
-
-
 # What samples may look like in memory
 
 
-def fortran_order(Y, path):
-    return np.asfortranarray(Y)
-
-
-def every_other_sample(Y, path):
-    padded = np.full((2 * len(Y), *Y.shape[1:]), np.nan, Y.dtype)
-    padded[::2] = Y
-    return padded[::2]
-
-
-def reversed_and_transposed(Y, path):
-    return Y.transpose(0, 2, 1).copy().transpose(0, 2, 1)[::-1].copy()[::-1]
-
-
-def read_only(Y, path):
+def read_only(Y):
     Y = Y.copy()
     Y.setflags(write=False)
     return Y
 
 
-def memory_map(Y, path):
-    np.save(path / "samples.npy", Y)
-    return np.load(path / "samples.npy", mmap_mode="r")
+LAYOUTS = {
+    "rows": lambda Y: Y.reshape(len(Y), -1),
+    "Fortran order": np.asfortranarray,
+    "every other sample": lambda Y: np.repeat(Y, 2, axis=0)[::2],
+    "reversed and transposed": lambda Y: Y.transpose(0, 2, 1).copy().transpose(0, 2, 1)[::-1][::-1],
+    "read-only": read_only,
+    "big-endian": lambda Y: Y.astype(Y.dtype.newbyteorder(">")),
+    "list": list,
+    "memory map": None,
+}
 
 
-def big_endian(Y, path):
-    return Y.astype(Y.dtype.newbyteorder(">"))
-
-
-def list_of_arrays(Y, path):
-    return list(Y)
-
-
-LAYOUTS = [
-    fortran_order,
-    every_other_sample,
-    reversed_and_transposed,
-    read_only,
-    memory_map,
-    big_endian,
-    list_of_arrays,
-]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
 def test_the_memory_layout_of_samples_changes_nothing(layout, dtype, tmp_path):
     factors, Y = problem((3, 5), (4, 7), 45, "omp")
     d = kl.KroneckerDictionary(cast(factors, dtype))
     Y = Y.astype(dtype)
-    codes = kl.sparse_code(layout(Y, tmp_path), d, 4, n_jobs=2, block_size=7)
+    if layout == "memory map":
+        np.save(tmp_path / "samples.npy", Y)
+        given = np.load(tmp_path / "samples.npy", mmap_mode="r")
+    else:
+        given = LAYOUTS[layout](Y)
+    codes = kl.sparse_code(given, d, 4, n_jobs=2, block_size=7)
     assert codes.dtype == dtype
     assert codes.data.dtype.isnative
     assert_same_bits(codes, kl.sparse_code(Y, d, 4))
@@ -817,38 +696,13 @@ def test_codes_packed_piece_by_piece_are_the_same_bits(rng, monkeypatch, method)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, bool])
-def test_integer_samples_are_coded_in_float64(rng, dtype):
+def test_all_samples_but_float32_are_coded_in_float64(rng, dtype):
     factors = problem((3, 5), (4, 7), 45, "omp")[0]
     Y = rng.integers(0, 200, (45, 3, 5)).astype(dtype)
-    codes = kl.sparse_code(Y, factors, 3)
+    codes = kl.sparse_code(Y, cast(factors, np.float32), 3)
+    factors = cast(cast(factors, np.float32), np.float64)
     assert codes.dtype == np.float64
     assert_same_bits(codes, kl.sparse_code(Y.astype(np.float64), factors, 3))
-
-
-def test_samples_decide_the_dtype_of_codes():
-    factors, Y = problem((3, 5), (4, 7), 45, "omp")
-    assert kl.sparse_code(Y.astype(np.float32), factors, 3).dtype == np.float32
-    assert kl.sparse_code(Y, cast(factors, np.float32), 3).dtype == np.float64
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_samples_are_left_as_they_were(method):
-    factors, Y = problem((8, 8), (8, 8), 45, method)
-    for dtype in DTYPES:
-        samples = Y.astype(dtype)
-        kl.sparse_code(samples, factors, 6, method=method)
-        np.testing.assert_array_equal(samples, Y.astype(dtype))
-
-
-def test_ols_leaves_less_than_omp_in_an_overcomplete_dictionary():
-    factors, Y = problem((8, 8), (16, 16), 120, "omp")
-    error = {
-        method: np.linalg.norm(
-            reference.residuals(Y, factors, kl.sparse_code(Y, factors, 8, method=method).toarray())
-        )
-        for method in PURSUITS
-    }
-    assert error["ols"] < error["omp"]
 
 
 # Exchanges
@@ -922,22 +776,6 @@ def test_exchanges_meet_every_target_that_ols_meets_with_no_more_atoms(rng, cap,
     assert exchange.nnz < ols.nnz
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
-def test_exchanges_recover_what_ols_misses(rng, dtype):
-    factors = reference.random_factors(rng, (6, 6), (9, 9))
-    Y = reference.sparse_samples(rng, factors, 400, 6)
-    left = {
-        method: reference.residuals(
-            Y,
-            factors,
-            kl.sparse_code(Y.astype(dtype), cast(factors, dtype), 6, method=method).toarray(),
-        )
-        for method in ("ols", "exchange")
-    }
-    found = {method: np.mean(np.linalg.norm(r, axis=1) < 1e-3) for method, r in left.items()}
-    assert found["exchange"] > found["ols"] + 0.05
-
-
 @pytest.mark.parametrize("width", [1, 19, 20])
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
 def test_exchanges_of_one_or_all_atoms_are_safe(rng, dtype, width):
@@ -950,17 +788,6 @@ def test_exchanges_of_one_or_all_atoms_are_safe(rng, dtype, width):
     )
     assert np.all(np.isfinite(codes.data))
     assert np.all(after <= before * (1 + 1e-5))
-
-
-def test_exchanges_suit_sums_of_kronecker_products(rng):
-    terms = [reference.random_factors(rng, (4, 4), (6, 6)) for _ in range(2)]
-    d = kl.KroneckerSumDictionary(terms)
-    Y = rng.standard_normal((60, 4, 4))
-    D = d.to_dense()
-    expected = reference.code(Y.reshape(60, -1), [D], "exchange", 3)
-    np.testing.assert_allclose(
-        kl.sparse_code(Y, d, 3, method="exchange").toarray(), expected, atol=1e-9
-    )
 
 
 # Threads and signals
@@ -1021,18 +848,8 @@ def test_n_jobs_means_what_it_means_to_joblib(monkeypatch, n_jobs, limit, expect
     if limit is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", limit)
     assert resolve_n_jobs(n_jobs) == expected
-
-
-def test_a_joblib_context_gives_the_number_of_threads(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     with joblib.parallel_config(backend="threading", n_jobs=3):
-        assert resolve_n_jobs(None) == 3
-
-
-def test_a_block_may_be_larger_than_all_samples():
-    factors, Y = problem((5, 4), (7, 6), 30, "omp")
-    codes = kl.sparse_code(Y, factors, 3, block_size=2**40)
-    assert (codes != kl.sparse_code(Y, factors, 3)).nnz == 0
+        assert resolve_n_jobs(None) == min(3, int(limit or 3))
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])

@@ -261,7 +261,7 @@ REFUSED = {
         ({"penalty": "big"}, "penalty='big' is not a number"),
         ({"gamma_ratio": -1}, r"gamma_ratio=-1 is not in \(0, inf\)"),
         ({"n_steps": 0}, "n_steps=0 is too small; pass at least 1"),
-        ({"n_atoms": (7, 6, 5)}, "length 3, .* 2 modes"),
+        ({"n_atoms": (7, 6, 5)}, r"n_atoms=\(7, 6, 5\) does not suit samples"),
     ],
     "OSubDil": [
         ({"batch_size": 0}, "batch_size=0 is too small; pass at least 1"),

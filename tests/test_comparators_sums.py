@@ -44,7 +44,7 @@ def assert_learned(model, Y, wanted, rmse, atol=1e-10):
 def moments_of(Y, X, patch_shape, n_atoms):
     flat = Y.reshape(len(Y), -1)
     triangle = (X.T @ X)[np.tril_indices(X.shape[1])]
-    return Moments(patch_shape, n_atoms, len(Y), np.sum(Y**2), 0.0, triangle, X.T @ flat)
+    return Moments(patch_shape, n_atoms, np.sum(Y**2), triangle, X.T @ flat)
 
 
 # SuKro, a number of terms
@@ -148,7 +148,7 @@ def test_a_dictionary_stays_where_columns_of_a_sum_have_vanished(rng):
     blocks = np.zeros((2, 2, 4))
     blocks[0, :, :2], blocks[1, :, 2:] = rng.standard_normal((2, 2, 2))
     present = relaxed(factors, sum(np.kron(block, block) for block in blocks))
-    nothing = Moments((2, 2), (4, 4), 1, 1.0, 0.0, np.zeros(16 * 17 // 2), np.zeros((16, 4)))
+    nothing = Moments((2, 2), (4, 4), 1.0, np.zeros(16 * 17 // 2), np.zeros((16, 4)))
     updated = SuKro(alpha=1.0, n_steps=1)._update(present, nothing)
     np.testing.assert_array_equal(updated.to_dense(), present.to_dense())
 

@@ -41,16 +41,6 @@ def test_the_dense_form_is_the_kronecker_product_in_order(shapes):
     assert d.n_atoms == tuple(n for _, n in shapes)
 
 
-def test_two_modes_synthesise_d1_x_d2_transposed(rng):
-    d = random_dictionary([(3, 4), (5, 2)])
-    D1, D2 = d.factors
-    X = rng.standard_normal((6, 4, 2))
-    Y = d.reconstruct(X)
-    for k in range(6):
-        assert np.allclose(Y[k], D1 @ X[k] @ D2.T)
-        assert np.allclose(d.correlate(Y)[k], D1.T @ Y[k] @ D2)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shapes", SHAPES)
 def test_correlation_and_synthesis_equal_the_dense_products(shapes, dtype, rng):
@@ -244,18 +234,19 @@ BAD_FACTORS = [
     ([np.ones((0, 3))], "at least one row and one column"),
     ([np.eye(2), [[1, np.nan], [0, 1]]], r"factors\[1\] holds nan at row 0, column 1"),
     ([[[1, 0], [np.inf, 1]]], r"factors\[0\] holds inf at row 1, column 0"),
-    ([np.eye(2) * 1j], r"factors\[0\] has dtype complex128; kronlearn works with real numbers"),
-    ([np.array([["a"]])], "real numbers, pass float32 or float64"),
-    ([[[1, 2], [3]]], r"factors\[0\] has rows of unequal length"),
-    ([np.array([[None]])], "dtype object"),
-    ([sparse.csr_array(np.eye(2))], "dtype object"),
+    ([np.eye(2) * 1j], "Complex data not supported"),
+    ([np.array([["a"]])], r"factors\[0\] holds strings"),
+    ([[[1, 2], [3]]], r"factors\[0\] has parts of different shapes"),
+    ([np.array([[None]])], "holds nan"),
+    ([[[1, 0], [0, object()]]], r"factors\[0\] has dtype object, .* float32 or float64"),
+    ([sparse.csr_array(np.eye(2))], r"factors\[0\] is a sparse csr_array"),
 ]
 
 
 @pytest.mark.parametrize(("factors", "message"), BAD_FACTORS)
 @pytest.mark.parametrize("make", [KroneckerDictionary, KroneckerDictionary.normalized])
 def test_bad_factors_are_refused_with_a_reason(make, factors, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         make(factors)
 
 
@@ -267,16 +258,13 @@ def test_columns_without_unit_norm_are_named():
         match=r"Column 2 of factors\[1\] has norm 2.5; .* KroneckerDictionary.normalized",
     ):
         KroneckerDictionary([np.eye(3), factor])
+    KroneckerDictionary([np.eye(3) * (1 + 9e-5)])
+    with pytest.raises(ValueError, match=r"norm 1\.00011"):
+        KroneckerDictionary([np.eye(3) * (1 + 1.1e-4)])
     with pytest.raises(ValueError, match="has norm inf"):
         KroneckerDictionary([[[1e200]]])
     with pytest.raises(ValueError, match=r"Column 0 of factors\[0\] is zero"):
         KroneckerDictionary.normalized([np.zeros((2, 2))])
-
-
-def test_norms_may_be_off_by_one_in_ten_thousand():
-    KroneckerDictionary([np.eye(3) * (1 + 9e-5)])
-    with pytest.raises(ValueError, match=r"norm 1\.00011"):
-        KroneckerDictionary([np.eye(3) * (1 + 1.1e-4)])
 
 
 def test_samples_of_the_wrong_shape_are_refused():

@@ -31,7 +31,6 @@ SHAPES = [
     pytest.param((4, 5, 4), (5, 5, 6), 3, id="three modes"),
 ]
 IMAGES = Path(__file__).resolve().parents[2] / "shared" / "data" / "images"
-HISTORY = {"rmse", "seconds", "atoms_replaced", "mean_nonzeros"}
 
 
 @pytest.fixture(params=["full moments", "mode by mode"])
@@ -134,16 +133,10 @@ def test_entries_belong_to_the_dictionaries_that_a_callback_sees(rng):
         X = kl.sparse_code(Y, told.dictionary, 3, method="ols")
         left = Y - told.dictionary.reconstruct(X)
         assert told.rmse == rmse == pytest.approx(np.sqrt(np.mean(left**2)), rel=1e-9)
-
-
-def test_every_column_of_the_history_has_an_entry_per_dictionary(rng):
-    Y, start = planted(rng, (5, 4), (7, 6))
-    model = learner(start, max_iter=4).fit(Y)
-    assert set(model.history_) == HISTORY
-    assert {len(values) for values in model.history_.values()} == {5}
-    assert model.n_iter_ == 4
+    assert [told.seconds for told in seen] == model.history_["seconds"]
     assert np.all(np.diff([0.0, *model.history_["seconds"]]) > 0)
     assert model.history_["mean_nonzeros"] == pytest.approx([3.0] * 5)
+    assert set(model.history_) == {"rmse", "seconds", "atoms_replaced", "mean_nonzeros"}
 
 
 def test_the_best_dictionary_is_handed_out_not_the_last(rng):
@@ -255,15 +248,16 @@ def test_samples_that_must_be_converted_block_by_block_learn_the_same_bits(
         assert_same_model(learner(start, **options).fit(samples), expected)
 
 
-@pytest.mark.parametrize("init", ["dct", "data", "random"])
-def test_one_random_state_gives_one_model(rng, init):
+@pytest.mark.parametrize("options", [{}, {"init": "data"}, {"init": "random"}, {"n_terms": 3}])
+def test_one_random_state_gives_one_model(rng, options):
     Y, _ = planted(rng, (4, 4), (5, 5))
-    make = {"n_atoms": (5, 5), "n_nonzero_coefs": 3, "init": init, "max_iter": 3, "n_jobs": 1}
-    first = kl.KroneckerDictionaryLearning(random_state=1, **make).fit(Y)
-    again = kl.KroneckerDictionaryLearning(random_state=1, **make).fit(Y)
-    other = kl.KroneckerDictionaryLearning(random_state=2, **make).fit(Y)
-    assert_same_model(again, first)
-    assert np.abs(other.factors_[0] - first.factors_[0]).max() > 1e-3
+    options |= {"n_atoms": (5, 5), "n_nonzero_coefs": 3, "max_iter": 3, "n_jobs": 1}
+    first, again, other = (
+        kl.KroneckerDictionaryLearning(random_state=seed, **options).fit(Y) for seed in (1, 1, 2)
+    )
+    assert again.history_["rmse"] == first.history_["rmse"]
+    assert again.dictionary_ == first.dictionary_
+    assert np.abs(other.components_ - first.components_).max() > 1e-3
 
 
 def test_a_start_from_data_has_the_directions_that_samples_vary_in_most(rng):
@@ -275,14 +269,6 @@ def test_a_start_from_data_has_the_directions_that_samples_vary_in_most(rng):
     kl.KroneckerDictionaryLearning((2, 3, 2), init="data", **options).fit(Y)
     for factor, direction in zip(seen[0].dictionary.factors, directions, strict=True):
         np.testing.assert_allclose(np.abs(direction @ factor), 1.0, atol=1e-3)
-
-
-def test_a_dictionary_to_start_from_is_left_as_it_was(rng):
-    Y, start = planted(rng, (5, 4), (7, 6))
-    d = kl.KroneckerDictionary(start)
-    assert_same_model(learner(start, init=d).fit(Y), learner(start).fit(Y))
-    for factor, kept in zip(d.factors, start, strict=True):
-        np.testing.assert_array_equal(factor, kept)
 
 
 @pytest.fixture
@@ -336,20 +322,6 @@ def test_a_planted_dictionary_is_recovered_from_a_nearby_start(rng):
     assert recovery_rate(start, truth) < 0.5
     model = learner(start, max_iter=40).fit(Y)
     assert recovery_rate(model.factors_, truth) == 1.0
-
-
-def test_most_of_a_planted_dictionary_is_recovered_from_random_starts(rng):
-    truth = reference.random_factors(rng, (8, 8), (8, 8))
-    Y = reference.sparse_samples(rng, truth, 3000, 3, noise=0.02)
-    options = {"n_nonzero_coefs": 3, "init": "random", "n_jobs": 2}
-    rates = [
-        recovery_rate(
-            kl.KroneckerDictionaryLearning((8, 8), random_state=seed, **options).fit(Y).factors_,
-            truth,
-        )
-        for seed in range(3)
-    ]
-    assert np.mean(rates) >= 0.7
 
 
 @pytest.mark.skipif(not IMAGES.is_dir(), reason="the images of the paper are not here")
@@ -430,12 +402,6 @@ def test_more_atoms_than_the_data_can_use_still_gives_unit_atoms(rng, method):
 
 
 # Stopping
-
-
-def test_learning_stops_after_max_iter_without_a_word(rng):
-    Y, start = planted(rng, (5, 4), (7, 6))
-    model = learner(start, max_iter=3).fit(Y)
-    assert (model.stop_reason_, model.n_iter_) == ("max_iter", 3)
 
 
 def test_learning_stops_when_an_iteration_improves_too_little(rng):
@@ -520,17 +486,6 @@ def test_an_interrupt_stops_learning_and_keeps_the_model():
 # Little by little
 
 
-def test_partial_fit_gets_better_batch_by_batch(rng):
-    Y, start = planted(rng, (6, 6), (6, 6), n_samples=2000)
-    held_out = Y[:500]
-    model = learner(start)
-    scores = []
-    for batch in np.split(Y[500:], 15):
-        scores.append(model.partial_fit(batch).score(held_out))
-    assert scores[-1] > scores[4] > scores[0]
-    assert scores[-1] > 0.8 * scores[0]
-
-
 def test_partial_fit_adds_moments_of_codes_that_belong_to_the_dictionary(rng):
     Y, start = planted(rng, (5, 4), (7, 6), n_samples=400)
     model = learner(start).partial_fit(Y[:200]).partial_fit(Y[200:])
@@ -564,6 +519,26 @@ def test_atoms_that_earlier_batches_used_are_not_replaced(rng):
     Y, start = planted(rng, (5, 4), (7, 6))
     model = learner(start).partial_fit(Y).partial_fit(Y[:2])
     assert model.history_["atoms_replaced"] == [0, 0]
+    assert np.all(np.diff(model.history_["seconds"]) > 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"n_atoms": (7, 7)}, r"n_atoms=\(7, 7\), but .* has \(7, 6\) atoms"),
+        ({"patch_shape": (4, 5)}, r"patch_shape=\(4, 5\), but .* has samples of shape \(5, 4\)"),
+        ({"n_terms": 1}, "n_terms=1, but .* 2 terms"),
+        ({"structure": "orthonormal", "n_atoms": (4, 4)}, "structure='orth.* are not orthonormal"),
+    ],
+    ids=str,
+)
+def test_partial_fit_refuses_parameters_that_ask_for_another_dictionary(rng, change, words):
+    Y, start = planted(rng, (5, 4), (7, 6))
+    if "structure" in change:
+        start = [factor[:, :4] for factor in start]
+    model = learner(start, n_terms=2 if "n_terms" in change else 1).partial_fit(Y)
+    with pytest.raises(ValueError, match=rf"{words}; set it back, or call fit to start anew"):
+        model.set_params(**change).partial_fit(Y)
 
 
 def test_forgetting_follows_data_that_change(rng):
@@ -576,22 +551,6 @@ def test_forgetting_follows_data_that_change(rng):
             model.partial_fit(batch)
         scores[forgetting] = model.score(second)
     assert scores[0.7] > scores[1.0]
-
-
-def test_partial_fit_works_from_the_first_batch(rng):
-    Y, start = planted(rng, (5, 4), (7, 6))
-    model = learner(start).partial_fit(Y)
-    assert model.transform(Y).shape == (len(Y), 42)
-    assert model.score(Y) > -np.sqrt(np.mean(Y**2))
-
-
-def test_fit_forgets_earlier_batches(rng):
-    first, start = planted(rng, (5, 4), (7, 6))
-    second, third = (planted(rng, (5, 4), (7, 6))[0] for _ in range(2))
-    model = learner(start).partial_fit(first).fit(second).partial_fit(third)
-    expected = learner(start).fit(second).partial_fit(third)
-    for found, wanted in zip(model.factors_, expected.factors_, strict=True):
-        np.testing.assert_array_equal(found, wanted)
 
 
 def test_partial_fit_goes_on_from_the_moments_of_the_best_iteration(rng):
@@ -686,15 +645,16 @@ def test_an_interrupted_run_resumes_to_the_same_bits(rng, tmp_path):
     options = {"max_iter": 8, "checkpoint": tmp_path / "run", "checkpoint_every": 2}
     with pytest.raises(KeyboardInterrupt):
         learner(start, callback=interrupt, **options).fit(Y)
+    assert len(read_file(tmp_path / "run", "checkpoint")[0]["history"]) == 3
     assert_same_model(learner(start, **options).fit(Y), learner(start, max_iter=8).fit(Y))
 
 
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"n_nonzero_coefs": 2}, "width"),
+        ({"n_nonzero_coefs": 2}, "n_nonzero_coefs is 3, here it is 2"),
         ({"method": "omp"}, "method"),
-        ({"random_state": 1}, "seed"),
+        ({"random_state": 1}, "random_state is 0"),
         ({"init": "start"}, "init"),
         ({"samples": "shifted"}, "samples"),
         ({"samples": "reversed"}, "samples"),

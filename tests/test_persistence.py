@@ -35,12 +35,6 @@ def write_raw(path, tensors=None, metadata=None):
     path.write_bytes(safetensors.numpy.save(tensors, metadata=metadata))
 
 
-def frame(header, data=b""):
-    """The bytes of a safetensors file, from a JSON text or an object."""
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + data
-
-
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "model.safetensors"
@@ -183,12 +177,6 @@ def test_a_file_cut_off_anywhere_is_refused(saved):
             load_dictionary(saved)
 
 
-def test_bytes_behind_the_end_are_refused(saved):
-    saved.write_bytes(saved.read_bytes() + b"\0")
-    with pytest.raises(ModelFileError, match=r"or is damaged: .*not fully covered"):
-        load_dictionary(saved)
-
-
 def test_any_changed_byte_gives_a_dictionary_or_a_model_file_error(saved):
     content = saved.read_bytes()
     for position in range(len(content)):
@@ -207,41 +195,6 @@ def test_any_bytes_at_all_are_refused(tmp_path_factory, content):
         path.write_bytes(noise)
         with pytest.raises(ModelFileError):
             load_dictionary(path)
-
-
-HOSTILE_HEADERS = {
-    "array": b"[1, 2]",
-    "nesting": b"[" * 200_000,
-    "not UTF-8": b'{"a": "\xff\xfe"}',
-    "no type": b'{"a": {"shape": [1], "data_offsets": [0, 4]}}',
-    "unknown type": b'{"a": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 4]}}',
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE_HEADERS)
-def test_a_hostile_header_is_refused(path, name):
-    path.write_bytes(frame(HOSTILE_HEADERS[name], b"\0" * 4))
-    with pytest.raises(ModelFileError):
-        load_dictionary(path)
-
-
-def test_a_header_of_absurd_length_is_not_believed(path):
-    for length in (0, 1, 17 << 20, 2**63, 2**64 - 1):
-        path.write_bytes(length.to_bytes(8, "little") + b"{}" * 50)
-        with pytest.raises(ModelFileError, match="is not a safetensors file"):
-            load_dictionary(path)
-
-
-@pytest.mark.parametrize(
-    ("shape", "offsets"),
-    [([3, 3], [0, 16]), ([2, 2], [4, 16]), ([2**40, 2**40], [0, 16]), ([2, 2], [16, 0])],
-)
-def test_shapes_and_offsets_that_disagree_are_refused(path, shape, offsets):
-    entry = {"dtype": "F32", "shape": shape, "data_offsets": offsets}
-    header = {"__metadata__": {"kronlearn": envelope()}, "factors.0": entry}
-    path.write_bytes(frame(header, TENSOR.tobytes()))
-    with pytest.raises(ModelFileError, match="is damaged"):
-        load_dictionary(path)
 
 
 @pytest.mark.parametrize(

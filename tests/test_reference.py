@@ -86,27 +86,6 @@ def test_weighted_pursuit_takes_the_atom_that_leaves_the_smallest_weighted_resid
         np.testing.assert_allclose(residual, target - D[:, support] @ coefficients, atol=1e-12)
 
 
-def test_what_a_sample_holds_at_weight_zero_changes_nothing(rng):
-    factors = reference.random_factors(rng, (3, 4), (5, 4))
-    weights = np.array([1.0, 0.0] * 6)
-    y = rng.standard_normal(12)
-    other = np.where(weights > 0, y, 1e3)
-    first = reference.ols(y, factors, 3, None, weights)
-    second = reference.ols(other, factors, 3, None, weights)
-    assert first[0] == second[0]
-    np.testing.assert_allclose(first[1], second[1], atol=1e-10)
-
-
-@pytest.mark.parametrize("method", ["omp", "ols"])
-def test_a_pursuit_stops_when_no_atom_reduces_the_residual(rng, method):
-    factors = reference.random_factors(rng, (3, 2), (2, 2))  # spans 4 of 6 dimensions
-    y = rng.standard_normal(6)
-    support, _, residual = getattr(reference, method)(y, factors, tol=1e-3)
-    D = reference.dense(factors)
-    assert sorted(support) == [0, 1, 2, 3]
-    np.testing.assert_allclose(residual, y - D @ np.linalg.lstsq(D, y, rcond=None)[0], atol=1e-12)
-
-
 def test_the_best_exchange_is_made_first(rng):
     factors = reference.random_factors(rng, (3, 4), (5, 4))
     D = reference.dense(factors)
@@ -168,14 +147,6 @@ def test_thresholding_to_a_tolerance_keeps_no_coefficient_too_many(rng):
         assert len(set(support)) == len(support)
 
 
-@pytest.mark.parametrize("method", ["omp", "ols", "exchange"])
-def test_all_coders_agree_for_orthonormal_factors(rng, method):
-    factors = reference.orthonormal_factors(rng, (3, 4))
-    Y = rng.standard_normal((10, 3, 4))
-    expected = reference.code(Y, factors, "threshold", 4)
-    np.testing.assert_allclose(reference.code(Y, factors, method, 4), expected, atol=1e-12)
-
-
 def test_ols_takes_the_next_atom_where_its_winner_is_nearly_dependent(rng):
     D1, D2 = reference.random_factors(rng, (4, 4), (4, 5))
     D1 = np.column_stack([D1, D1[:, 1] + 3e-6 * rng.standard_normal(4)])
@@ -202,16 +173,6 @@ def test_the_normal_equations_of_two_modes_are_the_sums_of_the_paper(rng):
     np.testing.assert_allclose(C, sum(y @ D2 @ x.T for x, y in zip(X, Y, strict=True)))
     np.testing.assert_allclose(M, sum(x.T @ D1.T @ D1 @ x for x in X))
     np.testing.assert_allclose(S, sum(y.T @ D1 @ x for x, y in zip(X, Y, strict=True)))
-
-
-def test_the_middle_mode_of_three_has_its_own_normal_equations(rng):
-    factors = reference.random_factors(rng, (2, 3, 4), (3, 4, 2))
-    Y, X, other, _, s_xx, s_xy = random_moments(rng, factors)
-    X = X.reshape(-1, 3, 4, 2)
-    T = np.einsum("ua,wc,kabc->kubw", other[0], other[2], X)
-    P, C = reference.normal_equations(other, s_xx, s_xy, 1)
-    np.testing.assert_allclose(P, np.einsum("kubw,kucw->bc", T, T), atol=1e-10)
-    np.testing.assert_allclose(C, np.einsum("kuvw,kubw->vb", Y, T), atol=1e-10)
 
 
 def test_a_sweep_over_one_mode_is_the_method_of_optimal_directions(rng):

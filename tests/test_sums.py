@@ -70,15 +70,6 @@ def test_one_term_is_the_dictionary_of_its_scaled_factors(shapes, rng):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
 
 
-def test_two_modes_synthesise_the_sum_over_the_terms(rng):
-    terms = random_terms([(4, 6), (5, 3)], 3)
-    d = kl.KroneckerSumDictionary(terms)
-    X = rng.standard_normal((7, 6, 3))
-    scaled = X / d.column_norms.reshape(6, 3)
-    for code, sample in zip(scaled, d.reconstruct(X), strict=True):
-        np.testing.assert_allclose(sample, sum(A @ code @ B.T for A, B in terms), atol=1e-13)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shapes", SHAPES)
 def test_correlation_and_synthesis_equal_the_dense_products(shapes, dtype, rng):
@@ -119,22 +110,13 @@ def test_codes_are_those_of_the_dense_matrix(shapes, target, method, dtype, rng)
         np.testing.assert_allclose(X.toarray(), expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("method", ["omp", "ols"])
-def test_weighted_codes_are_those_of_the_dense_matrix(method, rng):
-    d = random_sum([(4, 6), (5, 3)])
-    Y = rng.standard_normal((40, 4, 5))
-    weights = rng.random(Y.shape) * (rng.random(Y.shape) < 0.7)
-    X = kl.sparse_code(Y, d, 3, method=method, weights=weights).toarray()
-    expected = reference.code(Y, [d.to_dense()], method, 3, weights=weights)
+def test_exchanges_are_those_of_the_dense_matrix(rng):
+    # Every mode has more entries than a code has coefficients: fewer would leave ties.
+    d = random_sum([(4, 6), (4, 6)])
+    Y = rng.standard_normal((60, 4, 4))
+    expected = reference.code(Y, [d.to_dense()], "exchange", 3)
+    X = kl.sparse_code(Y, d, 3, method="exchange").toarray()
     np.testing.assert_allclose(X, expected, rtol=0, atol=1e-9)
-
-
-def test_codes_have_the_same_bits_for_any_number_of_threads(rng):
-    d = random_sum([(6, 9), (6, 9)], 3)
-    Y = rng.standard_normal((3000, 36)).astype(np.float32)
-    one, two = (kl.sparse_code(Y, d, 4, n_jobs=n, block_size=64) for n in (1, 2))
-    np.testing.assert_array_equal(one.data, two.data)
-    np.testing.assert_array_equal(one.indices, two.indices)
 
 
 def test_atoms_that_are_orthonormal_may_be_thresholded(rng):
@@ -167,18 +149,11 @@ def test_terms_are_float32_only_if_all_of_them_are():
     assert {stack.dtype for stack in d.stacks} == {np.dtype(np.float32)}
     np.testing.assert_allclose(np.linalg.norm(d.to_dense(), axis=0), 1, atol=1e-6)
     assert kl.KroneckerSumDictionary([single[0], double[1]]).dtype == np.float64
+    wide = d.astype(np.float64)
+    assert isinstance(wide, kl.KroneckerSumDictionary)
+    assert wide.dtype == np.float64
+    assert wide.astype(np.float64) is wide
     assert kl.KroneckerSumDictionary([[[[1, 2]], [[3]]], [[[0, 1]], [[2]]]]).dtype == np.float64
-
-
-def test_a_dtype_can_be_asked_for():
-    d = random_sum([(4, 6), (5, 3)])
-    assert d.astype(np.float64) is d
-    single = d.astype(np.float32)
-    assert isinstance(single, kl.KroneckerSumDictionary)
-    assert single.dtype == np.float32
-    np.testing.assert_allclose(single.to_dense(), d.to_dense(), atol=1e-6)
-    assert single.astype(np.float64).dtype == np.float64
-    assert d.astype(np.float16).dtype == np.float64
 
 
 # Nothing changes it
@@ -254,9 +229,9 @@ BAD_TERMS = [
     ),
     ([[A, B], [A, B.T]], r"terms\[1\] has .* all terms need the same"),
     ([[A, B], [A, B * np.nan]], r"terms\[1\]: factors\[1\] holds nan at row 0, column 0"),
-    ([[A, B], [A * 1j, B]], r"terms\[1\]: factors\[0\] has dtype complex128"),
+    ([[A, B], [A * 1j, B]], r"terms\[1\]: Complex data not supported: factors\[0\]"),
     ([[A, B[:0]], [A, B[:0]]], r"terms\[0\]: factors\[1\] has shape \(0, 2\)"),
-    ([[A, [[1, 2], [3]]]], r"terms\[0\]: factors\[1\] has rows of unequal length"),
+    ([[A, [[1, 2], [3]]]], r"terms\[0\]: factors\[1\] has parts of different shapes"),
     ([[A, B], [-A, B]], "Column 0 of the sum of Kronecker products has norm 0 and cannot"),
     ([[A, B * [1, 0]], [A, B * [1, 0]]], "Column 1 of the sum .* change the terms"),
     ([[A * [1, 0, 1], B]], "Column 2 of the sum of Kronecker products has norm 0"),
@@ -284,18 +259,6 @@ def test_a_matrix_that_would_be_too_large_is_refused_before_it_is_made(monkeypat
 def test_a_sum_is_not_taken_for_the_factors_of_another():
     with pytest.raises(ValueError, match="factors is a KroneckerSumDictionary; pass a list"):
         kl.KroneckerDictionary(random_sum([(4, 6), (5, 3)]))
-
-
-def test_samples_and_codes_of_the_wrong_shape_are_refused():
-    d = random_sum([(4, 6), (5, 3)])
-    with pytest.raises(ValueError, match=r"Y has shape \(7, 21\); .* \(N, 4, 5\) or \(N, 20\)"):
-        d.correlate(np.ones((7, 21)))
-    with pytest.raises(ValueError, match=r"codes of shape \(N, 6, 3\) or \(N, 18\)"):
-        d.reconstruct(np.ones((7, 3, 6)))
-    with pytest.raises(ValueError, match=r"codes has shape \(7, 19\).*\(N, 18\).*6 × 3"):
-        d.reconstruct(sparse.csr_array((7, 19)))
-    with pytest.raises(ValueError, match="n_nonzero_coefs=19 exceeds the 18 atoms"):
-        kl.sparse_code(np.ones((7, 4, 5)), d, 19)
 
 
 # Files
@@ -368,16 +331,6 @@ def test_a_kronecker_product_is_rearranged_to_an_outer_product(shapes):
         outer = np.multiply.outer(outer, factor.ravel())
     np.testing.assert_allclose(rearranged(D, *sizes), outer, rtol=0, atol=1e-14)
     np.testing.assert_array_equal(restored(rearranged(D, *sizes), *sizes), D)
-
-
-@pytest.mark.parametrize("shapes", SHAPES)
-def test_rearranging_keeps_every_entry(shapes, rng):
-    sizes = tuple(m for m, _ in shapes), tuple(n for _, n in shapes)
-    D = rng.standard_normal((np.prod(sizes[0]), np.prod(sizes[1])))
-    tensor = rearranged(D, *sizes)
-    assert tensor.shape == tuple(m * n for m, n in shapes)
-    np.testing.assert_array_equal(np.sort(tensor, axis=None), np.sort(D, axis=None))
-    np.testing.assert_array_equal(restored(tensor, *sizes), D)
 
 
 def test_a_sum_of_terms_is_rearranged_to_a_matrix_of_that_rank():

@@ -55,8 +55,9 @@ def sparse_code(
         largest correlations, exact for orthonormal factors and refused for others.
     weights : array that broadcasts to Y's shape, optional
         Nonnegative (or boolean) weights w: ``Σ w (y − Dx)²`` is minimised. Entries with weight zero
-        are missing and may be NaN. ``tol`` then refers to the weighted residual. Costs a
-        correlation with all atoms per nonzero: 3 to 8 times the unweighted cost.
+        are missing and may be NaN: of a masked array code ``Y.filled(0)`` with ``weights=~Y.mask``.
+        ``tol`` then refers to the weighted residual. Costs a correlation with all atoms per
+        nonzero: 3 to 8 times the unweighted cost.
     n_jobs : int or None, default 1
         Threads; -1 uses all processors. The codes have the same bits for any number.
     block_size : int, optional

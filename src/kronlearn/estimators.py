@@ -27,7 +27,14 @@ from kronlearn.engines.samples import Samples, open_samples, weighted
 from kronlearn.engines.selection import DEVICES, ENGINES, select_engine
 from kronlearn.io.model_files import load_state, save_state
 from kronlearn.learner import DictionaryLearner, Progress
-from kronlearn.parameters import count, number, one_of, random_numbers
+from kronlearn.parameters import (
+    count,
+    mode_sizes,
+    number,
+    one_of,
+    positive_integers,
+    random_numbers,
+)
 
 __all__ = ["KroneckerDictionaryLearning"]
 
@@ -94,8 +101,12 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     checkpoint_every : int, default 10
         Iterations between saves.
     callback : callable, optional
-        Called after each pass with an object that has ``iteration``, ``rmse``, ``seconds`` and
-        ``dictionary``; returning True stops the run.
+        ``fit`` calls it after each pass over the samples, so at most ``max_iter`` + 1 times, and
+        ``partial_fit`` never does. Its one argument has ``iteration``, how many updates there were
+        before the pass (0 for the start), ``dictionary``, the one that the pass was run with, in
+        the dtype of the samples, and that one's ``rmse`` and ``seconds`` as ``history_`` has them.
+        What it returns stops the run if it is true; what it raises ends ``fit``, with the model
+        fitted so far.
     sparse_output : bool, default True
         Whether ``transform`` returns a sparse array. Data frames (``set_output``) need False, and
         so do steps of a pipeline that take dense arrays only.
@@ -200,7 +211,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     ) -> KroneckerDictionaryLearning:
         """Improve the dictionary with a batch of samples, adding to the moments of earlier ones.
 
-        After ``fit`` with full moments it continues with those of the best iteration.
+        After ``fit`` with full moments it continues with those of the best iteration. Parameters
+        that would change the size of the dictionary need a call of ``fit``.
 
         Parameters
         ----------
@@ -232,6 +244,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         with gpu_of(X):
             source, n_atoms = self._source(X, reset=not fitted)
             source = weighted(source, sample_weight)
+            if fitted:
+                self._check_continues()
             if fitted and self.dictionary_.n_terms == self.n_terms:
                 present = self.dictionary_.astype(np.float64)
             else:
@@ -239,8 +253,8 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             plan = self._plan(present)
             plan = replace(plan, coder=plan.coder.for_source(source))
             earlier: Moments | None = getattr(self, "_online_moments", None) if fitted else None
-            _, moments = self._fit_batch(source, present, plan, earlier, self.forgetting)
-        self._online_moments: Moments | None = moments
+            found = self._fit_batch(source, present, plan, earlier, self.forgetting)
+        self._online_moments: Moments | None = found.moments
         return self
 
     def score(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
@@ -293,6 +307,26 @@ class KroneckerDictionaryLearning(DictionaryLearner):
                 raise ValueError(
                     f"checkpoint={self.checkpoint!r}: the folder {folder} does not exist; create "
                     "it first."
+                )
+
+    def _check_continues(self) -> None:
+        """Raise unless the dictionary learned so far is one that the parameters ask for."""
+        learned, shape = self.dictionary_, self.patch_shape_
+        asked = shape
+        if self.patch_shape is not None:
+            asked = positive_integers("patch_shape", self.patch_shape)
+        n_atoms = mode_sizes(shape, shape, self.n_atoms)[1]
+        is_possible = self.structure == "general" or learned.is_orthonormal
+        for name, suits, has in [
+            ("patch_shape", asked == shape, f"samples of shape {shape}"),
+            ("n_atoms", n_atoms == learned.n_atoms, f"{learned.n_atoms} atoms"),
+            ("n_terms", self.n_terms >= learned.n_terms, f"{learned.n_terms} terms"),
+            ("structure", is_possible, "factors that are not orthonormal"),
+        ]:
+            if not suits:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r}, but the dictionary learned so far has {has}; "
+                    "set it back, or call fit to start anew."
                 )
 
     def _start(self, source: Any, n_atoms: tuple[int, ...], init: Any = None) -> Dictionary:
@@ -371,11 +405,11 @@ class KroneckerDictionaryLearning(DictionaryLearner):
             "dtype": source.dtype.name,
             "samples": source.checksum(),
             "init": self.init if isinstance(self.init, str) else given,
-            "seed": int(self.random_state) if seeded else None,
-            "width": plan.coder.width,
-            "method": plan.coder.method,
+            "random_state": int(self.random_state) if seeded else None,
+            "n_nonzero_coefs": plan.coder.width,
             "tol": None if self.tol is None else float(self.tol),
-            "structure": plan.structure.name,
+            "structure": self.structure,
+            "method": plan.coder.method,
             "block_size": engine.block_size,
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import closing
@@ -12,23 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kronlearn.blas import single_threaded_blas
 from kronlearn.core.coder import Coder, check_method, check_targets
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import Engine, Task, full_moment_numbers
-from kronlearn.core.iteration import Iteration, iterate, uses_full_moments
+from kronlearn.core.iteration import Iteration, iterate, learn_batch, uses_full_moments
 from kronlearn.core.loop import Entry, Plan, State, learn
 from kronlearn.core.moments import Moments
-from kronlearn.core.online import learn_batch
 from kronlearn.core.source import Source, check_shape, rmse_of
 from kronlearn.cuda.arrays import gpu_of
 from kronlearn.engines.lazy import dense_codes, has_unknown_length, lazy_codes, lazy_samples
-from kronlearn.engines.samples import Samples, source_of, weighted
+from kronlearn.engines.samples import Samples, array_in_memory, source_of, weighted
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
-from kronlearn.io.arrays import dask_array, real_array
+from kronlearn.io.arrays import dask_array
 from kronlearn.parameters import check_declared, mode_sizes
 from kronlearn.progress import progress_bar
 
@@ -39,7 +38,11 @@ LEARNING_METHODS = ("ols", "omp", "exchange")
 
 @dataclass(frozen=True)
 class Progress:
-    """What a callback is told after each pass: of which dictionary, and how good it is."""
+    """What ``fit`` calls a callback with after each pass over the samples.
+
+    ``dictionary`` is the one that the pass was run with, after ``iteration`` updates: 0 for the
+    start. ``rmse`` and ``seconds`` are its entry in the history.
+    """
 
     iteration: int
     rmse: float
@@ -138,12 +141,6 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         (200, 64)
         """
         check_is_fitted(self, "dictionary_")
-        container = _get_output_config("transform", self)["dense"]
-        if self.sparse_output and container != "default":
-            raise ValueError(
-                f"{container.capitalize()} output does not support sparse data. Set "
-                'sparse_output=False, or call set_output(transform="default") for sparse arrays.'
-            )
         codes = self._codes(X)
         return codes if self.sparse_output else dense_codes(codes)
 
@@ -311,7 +308,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
     def _samples(self, X: Any) -> Samples:
         """The samples as this learner can read them: in memory, unless it reads blocks."""
-        return real_array(X, "X")
+        return array_in_memory(X, "X")
 
     def _source(self, X: Any, reset: bool) -> tuple[Any, tuple[int, ...]]:
         """The samples, and the number of atoms per mode."""
@@ -320,7 +317,9 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             shape: tuple[int, ...] = (len(samples), *samples.patch_shape)
         else:
             shape = samples.shape
-        if len(shape) == 2 and isinstance(samples, np.ndarray):
+        # One sample without an axis for N is told of below; scikit-learn would take it for rows.
+        is_one = not reset and shape == self.patch_shape_
+        if len(shape) == 2 and isinstance(samples, np.ndarray) and not is_one:
             validate_data(self, X, reset=reset, skip_check_array=True)
         if not reset:
             return source_of(samples, self.patch_shape_, "X"), self.dictionary_.n_atoms
@@ -408,24 +407,26 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         plan: Plan,
         earlier: Moments | None = None,
         forgetting: float = 1.0,
-    ) -> tuple[Dictionary, Moments]:
-        """Have what online learning makes of a batch as the fitted model, and record its entry.
-
-        Returns the dictionary it works with and the moments of all batches.
-        """
+    ) -> Iteration:
+        """Have what online learning makes of a batch as the fitted model, and record its entry."""
+        begin = time.perf_counter()
         numbers = full_moment_numbers(present.patch_shape, present.n_atoms)
         block_size = default_block_size(source, numbers)
         with closing(self._engine(source, block_size)) as engine, single_threaded_blas():
-            updated, moments, entry = learn_batch(
-                engine, present, plan.coder, plan.structure, earlier, forgetting
-            )
+            found = learn_batch(engine, present, plan.coder, plan.structure, earlier, forgetting)
         if hasattr(self, "dictionary_"):
-            self.dictionary_ = self._handed_out(updated).astype(source.dtype)
+            self.dictionary_ = self._handed_out(found.dictionary).astype(source.dtype)
         else:
-            self._adopt(updated, source)
+            self._adopt(found.dictionary, source)
             self.history_, self.n_iter_ = {name: [] for name in Entry._fields}, 0
         before = self.history_["seconds"][-1] if self.n_iter_ else 0.0
-        for name, value in entry._replace(seconds=before + entry.seconds)._asdict().items():
+        entry = Entry(
+            rmse_of(source, found.residual),
+            before + time.perf_counter() - begin,
+            found.atoms_replaced,
+            found.nonzeros / len(source),
+        )
+        for name, value in entry._asdict().items():
             self.history_[name].append(value)
         self.n_iter_, self.stop_reason_ = self.n_iter_ + 1, "partial_fit"
-        return updated, moments
+        return found

@@ -112,8 +112,8 @@ def mode_sizes(
         given = given * len(shape)
     if len(given) != len(shape):
         raise ValueError(
-            f"n_atoms={n_atoms} has length {len(given)}, but samples of shape {shape} have "
-            f"{len(shape)} modes; pass one number of atoms per mode."
+            f"n_atoms={n_atoms} does not suit samples of shape {shape}; pass one number of atoms "
+            "for each entry of the shape."
         )
     return shape, tuple(int(n) for n in given)
 

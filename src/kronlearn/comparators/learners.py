@@ -101,8 +101,6 @@ class MomentsComparator(Comparator):
 class UpdatedBy(Structure):
     """Updates by a function of the present dictionary and the moments; the codes stay."""
 
-    name = "comparator"
-
     def __init__(
         self, function: Callable[[Dictionary, Moments], Dictionary], replaces_unused: bool = True
     ) -> None:

@@ -14,10 +14,9 @@ from kronlearn.comparators.memory import RememberingDictionary
 from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import Engine, Task
-from kronlearn.core.iteration import Iteration
+from kronlearn.core.iteration import Iteration, learn_batch
 from kronlearn.core.loop import Plan, State
 from kronlearn.core.moments import Moments
-from kronlearn.core.online import learn_batch
 from kronlearn.core.replacement import MOST_REPLACED, replace_unused
 from kronlearn.core.source import Source
 from kronlearn.core.structures import Structure
@@ -110,8 +109,7 @@ class OSubDil(MomentsComparator):
         fitted = hasattr(self, "dictionary_")
         source, n_atoms = self._source(X, reset=not fitted)
         present: Dictionary = self._best if fitted else self._start(source, n_atoms)
-        best, _ = self._fit_batch(source, present, self._plan(present))
-        self._best: Dictionary = best
+        self._best: Dictionary = self._fit_batch(source, present, self._plan(present)).dictionary
         return self
 
     def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
@@ -132,9 +130,10 @@ class OSubDil(MomentsComparator):
         kept = (1.0 - 1.0 / (before.n_batches + 1)) ** float(self.forgetting)
         stacks, modes = list(dictionary.stacks), []
         for mode, (stack, earlier) in enumerate(zip(stacks, before.modes, strict=True)):
-            batch = moments.mode(stacks, mode)
-            alpha, beta = kept * earlier.alpha + batch.p, kept * earlier.beta + batch.c
-            modes.append(ModeSums(alpha, beta, earlier.used | (np.diagonal(batch.p) > 0)))
+            p, c = moments.mode(stacks, mode)
+            assert p is not None
+            alpha, beta = kept * earlier.alpha + p, kept * earlier.beta + c
+            modes.append(ModeSums(alpha, beta, earlier.used | (np.diagonal(p) > 0)))
             stacks[mode] = coordinate_steps(stack[0], alpha, beta, self.n_sweeps)[None]
         memory = Batches(modes, before.n_batches + 1, before.orders)
         return RememberingDictionary(dictionary.dictionary.with_stacks(stacks), memory)
@@ -151,7 +150,7 @@ class OSubDil(MomentsComparator):
             # Ascending rows are read faster, and the order within a batch does not matter.
             rows = np.sort(order[first : first + size])
             batch = self._engine(ArraySource(source.take(rows), source.patch_shape), None)
-            updated, _, _ = learn_batch(batch, updated, plan.coder, plan.structure, None, 1.0)
+            updated = learn_batch(batch, updated, plan.coder, plan.structure).dictionary
         updated, replaced = _replaced(updated, found.worst, source, plan.coder)
         return Iteration(updated, found.residual, found.nonzeros, replaced)
 

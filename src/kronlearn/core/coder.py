@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from kronlearn import _native
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.instruction_sets import instruction_set
+from kronlearn.core.numbers import real_array
 from kronlearn.core.source import Source
 
 __all__ = [
@@ -149,10 +150,9 @@ def check_targets(
 
 
 def _check_tol(tol: float | ArrayLike, n_samples: int | None) -> None:
-    values = np.asarray(tol)
-    if values.dtype.kind not in "fiu":
+    if isinstance(tol, str | bool):
         raise TypeError(f"tol={tol!r} is not a number; pass a residual norm.")
-    values = values.astype(np.float64)
+    values = real_array(tol, "tol").astype(np.float64)
     if values.ndim and (values.ndim > 1 or n_samples is None or len(values) != n_samples):
         wanted = (
             "a single number" if n_samples is None else f"a single number or shape ({n_samples},)"
@@ -185,9 +185,7 @@ def check_weights(weights: ArrayLike, source: Source, method: str) -> NDArray[An
     if np.ma.is_masked(weights):
         # What is masked does not count.
         weights = np.ma.filled(weights, 0)
-    array = np.asarray(weights)
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"weights has dtype {array.dtype}; pass real numbers or booleans.")
+    array = real_array(weights, "weights")
     shape = (len(source), *source.patch_shape)
     if array.ndim == 2 and array.shape == (shape[0], source.n_features):
         array = array.reshape(shape)

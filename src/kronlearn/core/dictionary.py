@@ -13,13 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from kronlearn.core.factors import (
-    NORM_TOLERANCE,
-    check_real,
-    check_unit_norms,
-    checked_factors,
-    frozen,
-)
+from kronlearn.core.factors import NORM_TOLERANCE, check_unit_norms, checked_factors, frozen
+from kronlearn.core.numbers import check_real, real_array
 
 __all__ = ["Dictionary", "KroneckerDictionary"]
 
@@ -440,9 +435,11 @@ class KroneckerDictionary(Dictionary):
 
 def _as_floats(values: ArrayLike, name: str) -> NDArray[Any]:
     """The values as float32 if they are that, else as float64; those on a GPU stay there."""
-    is_cupy = hasattr(values, "__cuda_array_interface__") and hasattr(values, "__array_function__")
-    array: NDArray[Any] = values if is_cupy else np.asarray(values)  # type: ignore[assignment]
-    check_real(array.dtype, name)
+    if hasattr(values, "__cuda_array_interface__") and hasattr(values, "__array_function__"):
+        array: NDArray[Any] = values  # type: ignore[assignment]
+        check_real(array.dtype, name)
+    else:
+        array = real_array(values, name)
     return array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["NORM_TOLERANCE", "check_real", "check_unit_norms", "checked_factors", "frozen"]
+from kronlearn.core.numbers import real_array
+
+__all__ = ["NORM_TOLERANCE", "check_unit_norms", "checked_factors", "frozen"]
 
 #: How far from 1 the norm of a factor's column may be.
 NORM_TOLERANCE = 1e-4
@@ -38,11 +40,7 @@ def checked_factors(factors: Iterable[ArrayLike]) -> list[NDArray[Any]]:
 
 def _checked_factor(factor: ArrayLike, mode: int) -> NDArray[Any]:
     name = f"factors[{mode}]"
-    try:
-        array = np.asarray(factor)
-    except ValueError:
-        raise ValueError(f"{name} has rows of unequal length; pass an (m, n) array.") from None
-    check_real(array.dtype, name)
+    array = real_array(factor, name)
     if array.ndim != 2:
         raise ValueError(
             f"{name} has {array.ndim} dimension{'s' * (array.ndim != 1)}; pass an (m, n) array "
@@ -59,14 +57,6 @@ def _checked_factor(factor: ArrayLike, mode: int) -> NDArray[Any]:
             "be finite."
         )
     return array
-
-
-def check_real(dtype: np.dtype[Any], name: str) -> None:
-    """Raise unless numbers of this dtype are real."""
-    if dtype.kind not in "fiub":
-        raise ValueError(
-            f"{name} has dtype {dtype}; kronlearn works with real numbers, pass float32 or float64."
-        )
 
 
 def check_unit_norms(factor: NDArray[Any], mode: int) -> None:

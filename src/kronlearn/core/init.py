@@ -14,7 +14,7 @@ from kronlearn.core.kronecker_sum import KroneckerSumDictionary
 from kronlearn.core.source import Source
 from kronlearn.core.updates import canonical
 
-__all__ = ["STARTS", "dct_factor", "joined", "starting_dictionary"]
+__all__ = ["dct_factor", "joined", "starting_dictionary"]
 
 STARTS = ("dct", "data", "random")
 
@@ -142,7 +142,7 @@ def _given(
 ) -> Dictionary:
     try:
         dictionary = init if isinstance(init, Dictionary) else KroneckerDictionary(init)
-    except ValueError as problem:
+    except (TypeError, ValueError) as problem:
         raise ValueError(
             f"init is neither one of {', '.join(STARTS)}, nor a dictionary, nor factors: {problem}"
         ) from None

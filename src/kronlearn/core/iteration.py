@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary
-from kronlearn.core.engine import Engine, PassSums, Task, full_moment_numbers
+from kronlearn.core.engine import Engine, Task, full_moment_numbers
 from kronlearn.core.moments import ModeMoments, Moments
 from kronlearn.core.replacement import MOST_REPLACED, replace_unused, unused_by_mode
 from kronlearn.core.structures import ModeByMode, Structure
 
-__all__ = ["Iteration", "iterate", "uses_full_moments"]
+__all__ = ["Iteration", "iterate", "learn_batch", "uses_full_moments"]
 
 # Full moments need n² numbers. They are faster than per-mode sums unless these are many and few
 # samples are behind each; for 48 × 48 atoms they would be many megabytes in every thread.
 _FULL_MOMENTS_UP_TO = 1024
 _FEW_NUMBERS = 1 << 18
 _NUMBERS_PER_SAMPLE = 16
+# Online learning keeps full moments of at most this many numbers (2 GiB as a square).
+_MOST_NUMBERS_KEPT = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,32 @@ def iterate(
 ) -> Iteration:
     """Run a pass with a dictionary, and make the next one of its sums."""
     if uses_full_moments(structure, dictionary, len(engine.source)):
-        found, updated, unused, moments = _from_full_moments(engine, dictionary, coder, structure)
-    else:
-        assert isinstance(structure, ModeByMode)
-        found, updated, unused = _mode_by_mode(engine, dictionary, coder, structure)
-        moments = None
-    replaced = 0
-    if structure.replaces_unused:
-        updated, replaced = replace_unused(updated, unused, found.worst, engine.source, coder)
-    return Iteration(updated, found.residual, found.nonzeros, replaced, moments)
+        return _from_full_moments(engine, dictionary, coder, structure)[0]
+    assert isinstance(structure, ModeByMode)
+    return _mode_by_mode(engine, dictionary, coder, structure)
+
+
+def learn_batch(
+    engine: Engine,
+    dictionary: Dictionary,
+    coder: Coder,
+    structure: Structure,
+    earlier: Moments | None = None,
+    forgetting: float = 1.0,
+) -> Iteration:
+    """A step of online learning: an iteration that adds the moments of earlier batches.
+
+    Its moments are those of all batches, of codes that belong to the next dictionary.
+    """
+    numbers = full_moment_numbers(dictionary.patch_shape, dictionary.n_atoms)
+    if numbers > _MOST_NUMBERS_KEPT:
+        raise ValueError(
+            f"partial_fit keeps full moments, {numbers:,} numbers for {dictionary.n_atoms} atoms; "
+            f"at most {_MOST_NUMBERS_KEPT:,} are allowed. Use fit, or fewer atoms."
+        )
+    found, scale = _from_full_moments(engine, dictionary, coder, structure, earlier, forgetting)
+    assert found.moments is not None
+    return replace(found, moments=found.moments.rescaled(scale))
 
 
 def uses_full_moments(structure: Structure, dictionary: Dictionary, n_samples: int) -> bool:
@@ -66,30 +85,34 @@ def uses_full_moments(structure: Structure, dictionary: Dictionary, n_samples: i
     return numbers <= max(_FEW_NUMBERS, _NUMBERS_PER_SAMPLE * n_samples)
 
 
-def moments_task(dictionary: Dictionary, coder: Coder, structure: Structure) -> Task:
-    """The pass that full moments come from."""
-    sums = "full" if structure.needs_xx else "xy"
-    return Task(dictionary, coder, sums, n_worst=_n_worst(dictionary, structure))
-
-
 def _n_worst(dictionary: Dictionary, structure: Structure) -> int:
     return min(sum(dictionary.n_atoms), MOST_REPLACED) if structure.replaces_unused else 0
 
 
 def _from_full_moments(
-    engine: Engine, dictionary: Dictionary, coder: Coder, structure: Structure
-) -> tuple[PassSums, Dictionary, list[NDArray[np.intp]], Moments]:
-    task = moments_task(dictionary, coder, structure)
+    engine: Engine,
+    dictionary: Dictionary,
+    coder: Coder,
+    structure: Structure,
+    earlier: Moments | None = None,
+    forgetting: float = 1.0,
+) -> tuple[Iteration, NDArray[np.float64]]:
+    """An iteration, and what its codes times make those of the next dictionary, ``(n_codes,)``."""
+    sums = "full" if structure.needs_xx else "xy"
+    task = Task(dictionary, coder, sums, n_worst=_n_worst(dictionary, structure))
     found = engine.run(task)
     moments = Moments.of_pass(task, found)
-    updated, _ = structure.update(dictionary, moments)
+    if earlier is not None:
+        moments = earlier * forgetting + moments
+    updated, scale = structure.update(dictionary, moments)
     unused = unused_by_mode(moments.used()) if structure.replaces_unused else []
-    return found, updated, unused, moments
+    updated, replaced = replace_unused(updated, unused, found.worst, engine.source, coder)
+    return Iteration(updated, found.residual, found.nonzeros, replaced, moments), scale
 
 
 def _mode_by_mode(
     engine: Engine, dictionary: Dictionary, coder: Coder, structure: ModeByMode
-) -> tuple[PassSums, Dictionary, list[NDArray[np.intp]]]:
+) -> Iteration:
     """Code once, then for one mode after the other sum these codes and update its factor.
 
     The sums are those of codes as they were found: factors that have been updated already are
@@ -107,7 +130,10 @@ def _mode_by_mode(
             task = Task(updated, coder, sums, mode, scales=tuple(scales))
             found = engine.run(task, first.codes)
         mode_sums = ModeMoments.of_pass(task, found)
-        unused.append(mode_sums.unused())
+        if structure.replaces_unused:
+            assert mode_sums.p is not None
+            unused.append(np.flatnonzero(np.diagonal(mode_sums.p) == 0))
         new, scales[mode] = structure.solve(stack, mode_sums)
         updated = updated.with_stack(mode, new)
-    return first, updated, unused
+    updated, replaced = replace_unused(updated, unused, first.worst, engine.source, coder)
+    return Iteration(updated, first.residual, first.nonzeros, replaced)

@@ -210,7 +210,7 @@ def _checked_terms(terms: Iterable[Iterable[ArrayLike]]) -> list[list[NDArray[An
     for r, term in enumerate(given):
         try:
             checked.append(checked_factors(term))
-        except ValueError as problem:
+        except (TypeError, ValueError) as problem:
             raise ValueError(f"terms[{r}]: {problem}") from None
     shapes = [[factor.shape for factor in term] for term in checked]
     for r, shape in enumerate(shapes):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from kronlearn import _native
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import PassSums, Task
 
-__all__ = ["ModeMoments", "Moments", "side_by_side"]
+__all__ = ["ModeMoments", "Moments"]
 
 Stacks = Sequence[NDArray[np.float64]]
 
@@ -27,14 +28,12 @@ class Moments:
 
     They serve every factor and every structure. ``triangle`` is the lower triangle of S_xx, row
     after row, or None where it was not summed; ``xy`` is (n_codes, n_features); ``energy`` is
-    ``Σ‖y‖²`` and, where there is no triangle, ``code_energy`` ``Σ‖x‖²``.
+    ``Σ‖y‖²``.
     """
 
     patch_shape: tuple[int, ...]
     n_atoms: tuple[int, ...]
-    n_samples: float
     energy: float
-    code_energy: float
     triangle: NDArray[np.float64] | None
     xy: NDArray[np.float64]
 
@@ -47,15 +46,8 @@ class Moments:
         if task.sums == "full":
             size = n * (n + 1) // 2
             triangle, xy = xy[:size], xy[size:]
-        return cls(
-            dictionary.patch_shape,
-            dictionary.n_atoms,
-            found.n_samples,
-            found.energy,
-            found.code_energy,
-            triangle,
-            xy.reshape(n, -1),
-        )
+        sizes = dictionary.patch_shape, dictionary.n_atoms
+        return cls(*sizes, found.energy, triangle, xy.reshape(n, -1))
 
     @cached_property
     def xx(self) -> NDArray[np.float64] | None:
@@ -78,25 +70,13 @@ class Moments:
         triangle = None
         if self.triangle is not None and other.triangle is not None:
             triangle = self.triangle + other.triangle
-        return replace(
-            self,
-            n_samples=self.n_samples + other.n_samples,
-            energy=self.energy + other.energy,
-            code_energy=self.code_energy + other.code_energy,
-            triangle=triangle,
-            xy=self.xy + other.xy,
-        )
+        energy, xy = self.energy + other.energy, self.xy + other.xy
+        return replace(self, energy=energy, triangle=triangle, xy=xy)
 
     def __mul__(self, factor: float) -> Moments:
         """All sums times a factor: how old samples are forgotten."""
-        return replace(
-            self,
-            n_samples=self.n_samples * factor,
-            energy=self.energy * factor,
-            code_energy=self.code_energy * factor,
-            triangle=None if self.triangle is None else self.triangle * factor,
-            xy=self.xy * factor,
-        )
+        triangle = None if self.triangle is None else self.triangle * factor
+        return replace(self, energy=self.energy * factor, triangle=triangle, xy=self.xy * factor)
 
     def rescaled(self, scale: NDArray[np.float64]) -> Moments:
         """The moments of every code x times ``scale``, one number per atom."""
@@ -111,10 +91,7 @@ class Moments:
 
         Columns of these factors need not have norm 1: codes count times their norms.
         """
-        p, c = _native.mode_sums(stacks, mode, self.triangle, self.xy)
-        if p is None:
-            p = _of_trace(self.code_energy, self.n_atoms[mode])
-        return ModeMoments(self.energy, p, c)
+        return ModeMoments(*_native.mode_sums(stacks, mode, self.triangle, self.xy))
 
     def used(self) -> NDArray[np.bool_]:
         """Which atoms ``(n_1, …, n_d)`` any code uses."""
@@ -125,27 +102,27 @@ class Moments:
 
     def squared_error(self, dictionary: Dictionary) -> float:
         """``Σ‖y − D x‖²`` of these codes and another dictionary."""
+        D = dictionary.coding_factors[-1]
         if dictionary.n_terms == 1:
             stacks = [factor[None] for factor in dictionary.coding_factors]
-            return self.mode(stacks, len(stacks) - 1).squared_error(stacks[-1])
-        assert self.xx is not None
-        D = dictionary.coding_factors[0]
-        fitted = 2.0 * np.sum(self.xy * D.T) - np.sum(self.xx * (D.T @ D))
+            p, c = self.mode(stacks, len(stacks) - 1)
+        else:
+            p, c = self.xx, self.xy
+        assert p is not None
+        fitted = 2.0 * np.sum(D.T * c) - np.sum(p * (D.T @ D))
         return float(self.energy - fitted)
 
 
-@dataclass(frozen=True)
-class ModeMoments:
+class ModeMoments(NamedTuple):
     """The sums of one mode i: ``P = Σ X_(i) (⊗ G_j) X_(i)ᵀ`` and ``C = Σ Y_(i) (⊗ D_j) X_(i)ᵀ``.
 
     With the other factors fixed the best factor solves ``D_i P = C``. ``c`` is ``Cᵀ``. The paper's
     (P, R) and (M, N) are these sums for the two modes of an image. With R terms there are R × R
-    blocks of P and R blocks of Cᵀ, one above the other. Procrustes updates need no P: without it
-    ``p`` is a matrix that has its trace.
+    blocks of P and R blocks of Cᵀ, one above the other. Procrustes updates need no P: ``p`` is None
+    where it was not summed.
     """
 
-    energy: float
-    p: NDArray[np.float64]
+    p: NDArray[np.float64] | None
     c: NDArray[np.float64]
 
     @classmethod
@@ -154,25 +131,5 @@ class ModeMoments:
         n = task.dictionary.n_atoms[task.mode]
         if task.sums == "mode":
             half = found.sums[: n * n].reshape(n, n)
-            return cls(found.energy, half + half.T, found.sums[n * n :].reshape(n, -1))
-        return cls(found.energy, _of_trace(found.code_energy, n), found.sums.reshape(n, -1))
-
-    def unused(self) -> NDArray[np.intp]:
-        """The atoms of this mode that no code uses."""
-        return np.flatnonzero(np.diagonal(self.p) == 0)
-
-    def squared_error(self, stack: NDArray[np.float64]) -> float:
-        """``Σ‖y − D x‖²`` with these factors ``(R, m, n)`` in this mode."""
-        wide = side_by_side(stack)
-        fitted = 2.0 * np.sum(wide.T * self.c) - np.sum(self.p * (wide.T @ wide))
-        return float(self.energy - fitted)
-
-
-def side_by_side(stack: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Factors ``(R, m, n)`` as one matrix ``(m, R n)``."""
-    return stack.transpose(1, 0, 2).reshape(stack.shape[1], -1)
-
-
-def _of_trace(code_energy: float, n: int) -> NDArray[np.float64]:
-    """A P for orthonormal factors, where only its trace counts, and that is Σ‖x‖²."""
-    return np.eye(n) * (code_energy / n)
+            return cls(half + half.T, found.sums[n * n :].reshape(n, -1))
+        return cls(None, found.sums.reshape(n, -1))

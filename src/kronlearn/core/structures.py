@@ -29,7 +29,6 @@ class Structure(ABC):
     uses are replaced.
     """
 
-    name: ClassVar[str]
     needs_xx: ClassVar[bool] = True
     replaces_unused: bool = True
 
@@ -77,8 +76,6 @@ class ModeByMode(Structure):
 class General(ModeByMode):
     """Sums of R Kronecker products, fitted by least squares."""
 
-    name = "general"
-
     def solve(
         self, stack: NDArray[np.float64], sums: ModeMoments
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -89,7 +86,6 @@ class General(ModeByMode):
 class Orthonormal(ModeByMode):
     """Kronecker products of orthonormal factors, fitted by Procrustes."""
 
-    name = "orthonormal"
     needs_xx = False
     replaces_unused = False
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dposv
 
 from kronlearn import _native
-from kronlearn.core.moments import ModeMoments, side_by_side
+from kronlearn.core.moments import ModeMoments
 
 __all__ = ["canonical", "least_squares", "procrustes"]
 
@@ -42,9 +42,10 @@ def least_squares(
         Signed norms of the columns.
     """
     terms, m, n = stack.shape
-    solved = _definite_solution(sums)
+    assert sums.p is not None
+    solved = _definite_solution(sums.p, sums.c)
     if solved is None:
-        wide = side_by_side(stack)
+        wide = stack.transpose(1, 0, 2).reshape(m, -1)
         inverse = np.linalg.pinv(sums.p, _RANK_TOLERANCE, hermitian=True)
         solved = wide + (sums.c.T - wide @ sums.p) @ inverse
     solved = solved.reshape(m, terms, n).transpose(1, 0, 2)
@@ -52,9 +53,11 @@ def least_squares(
     return tall.reshape(terms, m, n), scale
 
 
-def _definite_solution(sums: ModeMoments) -> NDArray[np.float64] | None:
+def _definite_solution(
+    p: NDArray[np.float64], c: NDArray[np.float64]
+) -> NDArray[np.float64] | None:
     """``C P⁻¹``, unless P is nearly singular."""
-    factor, solved, failed = dposv(sums.p, sums.c, lower=1)
+    factor, solved, failed = dposv(p, c, lower=1)
     pivots = factor.diagonal()
     if not failed and pivots.min() > _SAFE_PIVOT * pivots.max():
         return np.asarray(solved.T)

@@ -54,14 +54,12 @@ _T = TypeVar("_T")
 class Partition:
     """The samples from number ``start`` to ``stop``, whole blocks, and who holds them.
 
-    ``samples`` is an array, a source or a GpuPartition of these alone. Where Dask cannot make it
-    again, since this process ``scattered`` it, it is lost with its worker.
+    ``samples`` is an array, a source or a GpuPartition of these alone.
     """
 
     samples: Future
     start: int
     stop: int
-    scattered: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,6 +150,8 @@ class Cluster(Engine):
     ) -> None:
         _check_versions(client)
         self.client, self.source = client, source
+        # Dask cannot make them again: they are lost with their worker.
+        self.scatters = isinstance(source, ArraySource) and source.in_memory
         self.block_size = block_size or default_block_size(source)
         self.setting = Setting(
             source.patch_shape,
@@ -271,19 +271,17 @@ class Cluster(Engine):
             return self._of_chunks(lazy, step)
         bounds = [*range(0, len(self.source), step * self.block_size), len(self.source)]
         spans = list(pairwise(bounds))
-        if isinstance(self.source, ArraySource) and self.source.in_memory:
-            return self._scattered(self.source, spans)
+        if self.scatters:
+            return self._scattered(spans)
         # As bytes, since the scheduler unpickles tasks, and does not have the files of workers.
         opened = self._map("kronlearn-open", pickle.loads, [pickle.dumps(self.source)]) * len(spans)
         return self._partitions(self._map("kronlearn-samples", _part, opened, spans), spans)
 
-    def _partitions(
-        self, samples: list[Future], spans: list[tuple[int, int]], scattered: bool = False
-    ) -> list[Partition]:
+    def _partitions(self, samples: list[Future], spans: list[tuple[int, int]]) -> list[Partition]:
         if self.setting.device == "cuda":
             firsts = [start for start, _ in spans]
             samples = self._map("kronlearn-gpu", _on_gpu, samples, firsts, setting=self.setting)
-        return [Partition(s, *span, scattered) for s, span in zip(samples, spans, strict=True)]
+        return [Partition(held, *span) for held, span in zip(samples, spans, strict=True)]
 
     def _wanted_partitions(self) -> int:
         """How many partitions there should be.
@@ -302,14 +300,14 @@ class Cluster(Engine):
         wanted = max(wanted, min(_PARTITIONS, size // _PARTITION_BYTES))
         return 1 << (wanted - 1).bit_length()
 
-    def _scattered(self, source: ArraySource, spans: list[tuple[int, int]]) -> list[Partition]:
+    def _scattered(self, spans: list[tuple[int, int]]) -> list[Partition]:
         """Partitions of an array in memory, sent to workers."""
+        assert isinstance(self.source, ArraySource)
         if not self.client.nthreads():
             # An adaptive cluster has workers when there are tasks.
             self._map("kronlearn-start", str, ["a worker"])[0].result()
-        arrays = self._sent([source.array[a:b] for a, b in spans])
-        pieces = [[(a, 0, stop - start)] for a, (start, stop) in zip(arrays, spans, strict=True)]
-        return self._partitions(self._map("kronlearn-samples", _joined, pieces), spans, True)
+        arrays = self._sent([self.source.array[start:stop] for start, stop in spans])
+        return self._partitions(self._map("kronlearn-samples", _aligned, arrays), spans)
 
     def _sent(self, arrays: list[NDArray[Any]]) -> list[Future]:
         """Arrays that workers hold."""
@@ -327,11 +325,10 @@ class Cluster(Engine):
 
     def _scatter_lost(self) -> None:
         """Scatter samples anew that were lost."""
-        lost = [k for k, p in enumerate(self.partitions) if p.scattered and p.samples.cancelled()]
+        lost = [k for k, p in enumerate(self.partitions) if self.scatters and p.samples.cancelled()]
         if lost:
-            assert isinstance(self.source, ArraySource)
             spans = [(self.partitions[k].start, self.partitions[k].stop) for k in lost]
-            for k, partition in zip(lost, self._scattered(self.source, spans), strict=True):
+            for k, partition in zip(lost, self._scattered(spans), strict=True):
                 self.partitions[k] = partition
 
     def _code_lost(self, codes: HeldCodes) -> None:
@@ -346,21 +343,13 @@ class Cluster(Engine):
         """Partitions of a Dask array.
 
         Blocks that lie in a large chunk stay there. What reaches over the edges of chunks, or lies
-        in small ones, is put together by tasks.
+        in small ones, is put together.
         """
-        whole = array.rechunk(dict.fromkeys(range(1, array.ndim), -1))
-        chunks = self.client.compute(whole.to_delayed().ravel().tolist())
-        ends = np.cumsum(whole.chunks[0])
-        pieces, spans = [], []
-        for start, stop in _spans_in_chunks(ends, self.block_size, step):
-            parts = []
-            first, last = np.searchsorted(ends, [start, stop - 1], "right")
-            for k in range(first, last + 1):
-                begin, end = int(ends[k]) - whole.chunks[0][k], int(ends[k])
-                parts.append((chunks[k], max(start, begin) - begin, min(stop, end) - begin))
-            pieces.append(parts)
-            spans.append((start, stop))
-        return self._partitions(self._map("kronlearn-samples", _joined, pieces), spans)
+        spans = list(_spans_in_chunks(np.cumsum(array.chunks[0]), self.block_size, step))
+        lengths = dict.fromkeys(range(array.ndim), -1) | {0: tuple(b - a for a, b in spans)}
+        # The other method, "p2p", sends all samples from worker to worker.
+        cut = array.rechunk(lengths, method="tasks").to_delayed().ravel().tolist()
+        return self._partitions(self.client.compute(cut), spans)
 
 
 def _spans_in_chunks(
@@ -422,12 +411,6 @@ def _release(futures: list[Future]) -> None:
 
 def _part(source: Source, span: tuple[int, int]) -> Source:
     return source.part(*span)
-
-
-def _joined(pieces: list[tuple[NDArray[Any], int, int]]) -> NDArray[Any]:
-    """Rows of some arrays, one behind the other; a view where that is possible."""
-    rows = [_aligned(array[start:stop]) for array, start, stop in pieces]
-    return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
 
 def _aligned(array: NDArray[Any]) -> NDArray[Any]:

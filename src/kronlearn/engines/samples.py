@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.core.source import Source
+from kronlearn.core.numbers import real_array
+from kronlearn.core.source import Source, check_size
 from kronlearn.cuda.arrays import DeviceSource, in_memory, is_on_gpu
 from kronlearn.engines.lazy import has_unknown_length
-from kronlearn.io.arrays import ArraySource, dask_array, real_array
+from kronlearn.io.arrays import ArraySource, dask_array
 from kronlearn.io.stored import StoredArray, open_array
 
-__all__ = ["Samples", "open_samples", "source_of", "weighted"]
+__all__ = ["Samples", "array_in_memory", "open_samples", "source_of", "weighted"]
 
 # Whose arrays are read in blocks instead of being taken into memory.
 _LAZY = ("dask", "h5py", "xarray", "zarr")
@@ -39,13 +40,20 @@ def open_samples(Y: Any, name: str = "Y") -> Samples:
         Y = Y.copy().compute_chunk_sizes()
     lazy = type(Y).__module__.split(".")[0] in _LAZY
     if not lazy and not isinstance(Y, str | os.PathLike | StoredArray | np.memmap):
-        return real_array(Y, name)
+        return array_in_memory(Y, name)
     stored = open_array(Y)
     if stored.ndim < 2:
         raise stored.error(
             f"has shape {stored.shape}; an array of samples (N, m_1, …, m_d) is needed"
         )
     return stored
+
+
+def array_in_memory(Y: Any, name: str = "Y") -> NDArray[Any]:
+    """Samples as an array of real numbers with at least two dimensions and one sample."""
+    array = real_array(Y, name)
+    check_size(array.shape, name)
+    return array
 
 
 def source_of(
@@ -108,9 +116,7 @@ class _Scaled(Source):
 
 def _checked_weights(weights: ArrayLike, source: Source) -> NDArray[np.float64]:
     """The weights, one for each sample, once they make sense."""
-    array, n_samples = np.asarray(weights), len(source)
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"sample_weight has dtype {array.dtype}; pass nonnegative numbers.")
+    array, n_samples = real_array(weights, "sample_weight"), len(source)
     if array.ndim == 0:
         array = np.full(n_samples, array)
     if array.shape != (n_samples,):

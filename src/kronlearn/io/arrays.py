@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.core.source import BLOCK_NUMBERS, Source, check_shape, check_size, sample_dtype
+from kronlearn.core.numbers import real_array
+from kronlearn.core.source import BLOCK_NUMBERS, Source, check_shape, sample_dtype
 from kronlearn.io.formats.npy import FileArray
 from kronlearn.io.stored import StoredArray
 
-__all__ = ["ArraySource", "dask_array", "real_array"]
+__all__ = ["ArraySource", "dask_array"]
 
 
 class ArraySource(Source):
@@ -88,40 +89,3 @@ def dask_array(source: Source) -> Any:
     if type(thing).__module__.startswith("xarray"):
         thing = thing.variable.data if thing.chunks is not None else None
     return thing if type(thing).__module__.startswith("dask") else None
-
-
-def real_array(Y: ArrayLike, name: str = "Y") -> NDArray[Any]:
-    """Y as an array of real numbers with at least two dimensions and one sample."""
-    if hasattr(Y, "toarray"):
-        raise TypeError(
-            f"{name} is a sparse {type(Y).__name__}; samples must be dense, pass {name}.toarray()."
-        )
-    if isinstance(Y, np.ma.MaskedArray) and np.ma.is_masked(Y):
-        raise ValueError(
-            f"{name} is a masked array, which learning does not take: fill in what is masked with "
-            f"{name}.filled(value). sparse_code takes {name}.filled(0) with weights=~{name}.mask."
-        )
-    try:
-        array = np.asarray(Y)
-    except ValueError:
-        raise ValueError(
-            f"{name} has samples of different shapes; pass an array (N, m_1, …, m_d)."
-        ) from None
-    if array.dtype.kind == "c":
-        raise ValueError(
-            f"Complex data not supported: {name} has dtype {array.dtype}; pass real numbers."
-        )
-    if array.dtype.kind in "mM":
-        raise TypeError(f"{name} has dtype {array.dtype}, which is not numeric; pass real numbers.")
-    if array.dtype.kind not in "fiub":
-        try:
-            array = array.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            # Not the error's own class: its subclasses are made from other things than a text.
-            kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(
-                f"{name} has dtype {array.dtype}, which does not convert to numbers ({error}); "
-                "pass float32 or float64."
-            ) from None
-    check_size(array.shape, name)
-    return array
