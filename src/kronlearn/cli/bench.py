@@ -16,7 +16,7 @@ from kronlearn.experiments.report import Report, Table
 
 __all__ = ["Cube", "Images", "bench", "print_report", "run_experiment"]
 
-bench = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
+bench = typer.Typer(help="Measure speed on this machine.")
 
 Repetitions = Annotated[
     int, typer.Option(min=1, metavar="N", help="Number of repetitions; the median is reported.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,8 +10,8 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cli import options as opt
-from kronlearn.cli.restoring import Restored, restore_files, values
-from kronlearn.io.images import Picture, read_picture
+from kronlearn.cli.restoring import Restored, missing_fact, read_mask, restore_files, values
+from kronlearn.io.images import Picture
 
 __all__ = ["inpaint"]
 
@@ -20,10 +19,7 @@ __all__ = ["inpaint"]
 def inpaint(
     inputs: opt.Images,
     output: opt.Restored,
-    mask: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="An image that is nonzero where pixels are missing."),
-    ] = None,
+    mask: opt.Mask = None,
     missing: Annotated[
         float | None, typer.Option(metavar="VALUE", help="Value that marks missing pixels.")
     ] = None,
@@ -68,7 +64,7 @@ def inpaint(
         if drop is not None:
             holes = np.random.default_rng(seed).random(picture.shape) < drop
         elif mask is not None:
-            holes = _mask_in(mask, picture)
+            holes = read_mask(mask, picture)
         else:
             holes = _marked(picture, missing)
         if not holes.any():
@@ -81,21 +77,10 @@ def inpaint(
             reference = reference or picture
         result = kl.images.inpaint(before, holes, stages=stages, **arguments)
         share = float(holes.mean())
-        fact = ("missing", f"{100 * share:.3g} % of the pixels")
-        return Restored(result, before, reference, fact, {"missing": share}, holes)
+        facts = [missing_fact(share)]
+        return Restored(result, before, reference, facts, {"missing": share}, holes)
 
     restore_files("Inpainted", restore, given, read_too=mask)
-
-
-def _mask_in(path: Path, picture: Picture) -> NDArray[np.bool_]:
-    """Where a mask file is nonzero, of the picture's shape."""
-    mask = read_picture(path)
-    marked = mask.pixels != 0
-    if mask.has_channels:
-        marked = marked.any(axis=-1)
-    if marked.shape not in (picture.shape, picture.shape[-2:]):
-        raise ValueError(f"--mask {path} is {mask}; it must be as large as the image, {picture}.")
-    return np.broadcast_to(marked, picture.shape).copy()
 
 
 def _marked(picture: Picture, missing: float | None) -> NDArray[np.bool_]:

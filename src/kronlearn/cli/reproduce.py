@@ -15,7 +15,7 @@ from kronlearn.experiments.report import join
 
 __all__ = ["reproduce"]
 
-reproduce = typer.Typer(help="Reproduce the paper's experiments.", no_args_is_help=True)
+reproduce = typer.Typer(help="Reproduce the paper's experiments.")
 
 Draws = Annotated[
     int, typer.Option(min=1, metavar="N", help="Number of draws of the patches or the noise.")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cli.checks import check_places, use_device
-from kronlearn.cli.errors import report
+from kronlearn.cli.errors import print_error
 from kronlearn.cli.output import Output, facts_table, save_figure, times
 from kronlearn.cli.record import thinned_history
 from kronlearn.cli.report import Page, save_report
@@ -24,7 +24,7 @@ from kronlearn.io.images import Picture, check_writable, read_picture, save_pict
 from kronlearn.io.model_files import load_dictionary, save_dictionary
 from kronlearn.plots import ComparisonDisplay
 
-__all__ = ["Restored", "restore_files", "values"]
+__all__ = ["Restored", "missing_fact", "read_mask", "restore_files", "values"]
 
 # In place of a file: standard input or output.
 _STANDARD = Path("-")
@@ -39,7 +39,7 @@ class Restored:
     before: NDArray[Any]
     reference: Picture | None
     #: For people.
-    fact: tuple[str, str]
+    facts: list[tuple[str, str]]
     #: For programs.
     record: dict[str, Any]
     #: Where pixels were missing, of the picture's shape.
@@ -54,6 +54,22 @@ def values(picture: Picture) -> NDArray[Any]:
     """The pixels, with black and white as numbers."""
     is_bool = picture.pixels.dtype == np.bool_
     return picture.pixels.astype(np.float32) if is_bool else picture.pixels
+
+
+def read_mask(path: Path, picture: Picture) -> NDArray[np.bool_]:
+    """Where the image of ``--mask`` is nonzero, of the picture's shape."""
+    mask = read_picture(path)
+    marked = mask.pixels != 0
+    if mask.has_channels:
+        marked = marked.any(axis=-1)
+    if marked.shape not in (picture.shape, picture.shape[-2:]):
+        raise ValueError(f"--mask {path} is {mask}; it must be as large as the image, {picture}.")
+    return np.broadcast_to(marked, picture.shape).copy()
+
+
+def missing_fact(share: float) -> tuple[str, str]:
+    """The fraction of missing pixels, for people."""
+    return "missing", f"{100 * share:.3g} % of the pixels"
 
 
 def restore_files(
@@ -105,7 +121,7 @@ def restore_files(
             if len(pairs) == 1:
                 raise
             # The others can be restored all the same.
-            report(problem)
+            print_error(problem)
     output.finish(records[0] if len(pairs) == 1 else {"images": records})
     if len(records) < len(pairs):
         failed = len(pairs) - len(records)
@@ -194,7 +210,7 @@ def _write(
     scores = _scores(restored, after)
     seconds = sum(result.seconds.values())
     time = ("time", f"{seconds:.3g} s")
-    facts = [("image", str(picture)), restored.fact, time, *score_facts(scores)]
+    facts = [("image", str(picture)), *restored.facts, time, *score_facts(scores)]
     page = _page(title, restored, after, facts)
     files = [place, *_write_extras(page, scores, path, given)]
     output.say(path)
