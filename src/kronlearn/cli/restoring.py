@@ -135,7 +135,10 @@ def _read(path: Path) -> Picture:
     with TemporaryDirectory() as folder:
         copy = Path(folder) / "stdin"
         copy.write_bytes(sys.stdin.buffer.read())
-        return read_picture(copy)
+        try:
+            return read_picture(copy)
+        except ValueError as problem:
+            raise ValueError(str(problem).replace(str(copy), "standard input")) from problem
 
 
 def _write_to_stdout(picture: Picture) -> None:
