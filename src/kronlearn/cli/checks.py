@@ -17,8 +17,8 @@ __all__ = ["check_places", "one_or_each", "use_device"]
 _DRAWINGS = ("--comparison", "--convergence", "--picture")
 
 _COMPILING = (
-    "Preparing kernels for this GPU: they are compiled at their first use, which takes some "
-    "seconds, and kept on disk."
+    "Preparing kernels for this GPU, which takes some seconds the first time; they are kept on "
+    "disk."
 )
 
 

@@ -26,8 +26,8 @@ def denoise(
         typer.Option(
             parser=opt.parse_levels,
             metavar="S",
-            help="Standard deviation of the noise, in the image's own units; one per channel as "
-            "in 9,8,12.",
+            help="Standard deviation of the noise, in the image's own units; 9,8,12 gives one per "
+            "channel.",
             show_default="estimated",
         ),
     ] = None,
@@ -41,7 +41,7 @@ def denoise(
         float | None,
         typer.Option(
             metavar="G",
-            help="Increase in value per count (photon), for Poisson noise.",
+            help="Pixel value per count (photon), for Poisson noise.",
             show_default="estimated",
         ),
     ] = None,
@@ -87,8 +87,9 @@ def denoise(
 ) -> None:
     """Remove the noise from an image.
 
-    Reads PNG, JPEG, TIFF (also stacks and floats), BMP, WebP, GIF and PNM files and .npy arrays.
-    The output has the data type of the input. For hyperspectral cubes see kronlearn cube denoise.
+    Reads PNG, JPEG, TIFF (including stacks and floating point), BMP, WebP, GIF and PNM files and
+    .npy arrays. The output has the data type of the input. With --mask, missing pixels are filled
+    in first. For hyperspectral cubes, see kronlearn cube denoise.
     """
     given = locals()
     if add_noise is not None and clean is not None:
@@ -104,8 +105,8 @@ def denoise(
             before = (before + add_noise * added).astype(np.float32)
             reference = picture
         kind: dict[str, Any] = {"noise": noise, "noise_gain": noise_gain}
-        options = {"mask": holes, "gain": gain, "quality": quality}
-        result = kl.images.denoise(before, level, **options, **kind, **arguments)
+        arguments |= {"mask": holes, "gain": gain, "quality": quality, **kind}
+        result = kl.images.denoise(before, level, **arguments)
         record = {
             **{name: result.settings.get(name, value) for name, value in kind.items()},
             "sigma": result.sigma,

@@ -49,16 +49,18 @@ def inpaint(
 ) -> None:
     """Fill in the missing pixels of an image.
 
-    A mask, a value or, in images of floats, NaN marks the pixels that are missing. All other
-    pixels stay as they are.
+    Missing pixels are marked by a mask, by a value or, in floating-point images, by NaN. All other
+    pixels are kept.
     """
     given = locals()
     ways = {"--mask": mask, "--missing": missing, "--drop": drop}
     named = [option for option, value in ways.items() if value is not None]
     if len(named) > 1:
-        raise ValueError(f"{' and '.join(named)} both say which pixels are missing; give one.")
+        raise ValueError(
+            f"{' and '.join(named)} each say which pixels are missing; give one of them."
+        )
     if drop is not None and not 0 < drop < 1:
-        raise ValueError(f"--drop {drop:g} is not a fraction between 0 and 1.")
+        raise ValueError(f"--drop {drop:g} is not between 0 and 1.")
 
     def restore(picture: Picture, reference: Picture | None, arguments: dict[str, Any]) -> Restored:
         if drop is not None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+
 def parse_sizes(text: str) -> int | tuple[int, ...]:
     """``8x8`` as (8, 8), and ``8`` as 8, which stands for all modes."""
     if not re.fullmatch(r"[1-9]\d{0,5}([x×,][1-9]\d{0,5})*", text):
@@ -103,7 +104,7 @@ Atoms = Annotated[
         parser=parse_sizes,
         metavar="16x16",
         help="Atoms per mode.",
-        show_default="about twice the patch; equal to it if orthonormal",
+        show_default="about twice the patch size; the patch size if orthonormal",
     ),
 ]
 
@@ -125,7 +126,9 @@ Sparsity = Annotated[
 ]
 Tol = Annotated[
     float | None,
-    typer.Option(metavar="NORM", help="Largest residual norm that a patch may keep."),
+    typer.Option(
+        metavar="NORM", help="Target residual norm: atoms are added to a patch until it is met."
+    ),
 ]
 Structure = Annotated[
     Literal["general", "orthonormal"],
@@ -156,14 +159,15 @@ Seed = Annotated[
 Images = Annotated[
     list[Path],
     typer.Argument(
-        metavar="IN", help="An image, or several if OUT is a folder; - is standard input."
+        metavar="IN", help="An image, or several if OUT is a folder; - reads standard input."
     ),
 ]
 Restored = Annotated[
     Path,
     typer.Argument(
         metavar="OUT",
-        help="The image to write, in the data type of the input; - is standard output, as PNG.",
+        help="The image to write, with the data type of the input; - writes a PNG to standard "
+        "output.",
     ),
 ]
 Dictionary = Annotated[
@@ -221,7 +225,7 @@ NoData = Annotated[
     typer.Option(
         "--nodata",
         metavar="VALUE",
-        help="Value that marks missing data; may be nan.",
+        help="Value that marks missing data; nan is possible.",
         show_default="as the file says",
     ),
 ]

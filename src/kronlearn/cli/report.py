@@ -140,7 +140,9 @@ def _table(facts: Iterable[tuple[str, str | None]], kind: str) -> str:
 def _difference(before: NDArray[Any], after: NDArray[Any], what: str) -> str:
     change = after.astype(np.float64) - before.astype(np.float64)
     limit = difference_limit(change)
-    caption = f"{what}Mid-grey means no change, black −{limit:.3g} or less, white {limit:.3g} or more."
+    caption = (
+        f"{what}Mid-grey means no change, black −{limit:.3g} or less, white {limit:.3g} or more."
+    )
     return _figure(_picture(_pixels(change, -limit, limit), "The difference, scaled"), caption)
 
 

@@ -95,7 +95,7 @@ def restore_files(
     if len(pairs) > 1:
         for option, path in {**extras, "--clean": clean}.items():
             if path is not None:
-                raise ValueError(f"{option} is for one image; {len(pairs)} were given.")
+                raise ValueError(f"{option} works with one image only; {len(pairs)} were given.")
     read = [path for path in (clean, given["dictionary"], read_too, *inputs) if path]
     outputs = [("OUT", place) for _, place in pairs if not to_standard]
     check_places([*outputs, *extras.items()], read, given["overwrite"])
@@ -161,7 +161,7 @@ def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
         return {**arguments, "patch_size": given["patch"], "n_atoms": given["atoms"]}
     for name in ("patch", "atoms"):
         if given[name] is not None:
-            raise ValueError(f"The dictionary sets --{name}; leave it out with --dictionary.")
+            raise ValueError(f"--dictionary determines --{name}; leave --{name} out.")
     return {**arguments, "dictionary": load_dictionary(given["dictionary"])}
 
 
