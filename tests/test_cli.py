@@ -126,12 +126,19 @@ def test_the_help_shows_no_types_and_whole_sentences():
     assert len(pages) >= 20
     for names, text in pages.items():
         options = text[text.index("Options:") :]
-        assert not re.search(r"<[\w\[\]]+>", text), names
+        assert not re.search(r"<[\w\[\]]+>|[{}]|default:\s+\(", text), names
         assert "--help" in options
     # A line goes on until the next word does not fit.
     lines = pages["denoise",].splitlines()
     (start,) = (k for k, line in enumerate(lines) if "PNG, JPEG" in line)
     assert len(lines[start]) + len(lines[start + 1].split()[0]) > 77
+
+
+def test_a_group_without_a_command_prints_its_help():
+    result = run("cube")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Usage: ")
+    assert "  learn    Learn a dictionary from all patches of a cube" in result.stderr
 
 
 def test_the_list_of_commands_shows_the_first_lines_of_their_help():
@@ -147,7 +154,9 @@ def test_the_list_of_commands_shows_the_first_lines_of_their_help():
         (["learn"], "Error: Missing argument"),
         (["learn", "x.npy", "--max-iter", "many"], "Error: --max-iter: "),
         (["learn", "x.npy", "--structure", "soft"], "Error: --structure: "),
-        (["show"], "Error: Missing argument"),
+        (["show"], "Error: Missing argument 'MODEL'. Usage: "),
+        (["reproduce", "table3"], "Error: Missing option '--images'. Usage: "),
+        (["learn", "x.npy", "--n-jobs", "0"], "Error: --n-jobs: 0 is not a number of threads"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(arguments, message):
@@ -245,8 +254,7 @@ def test_warnings_are_notes_unless_quiet(model, monkeypatch):
         ("n_atoms=(3, 4) names 2 modes; pass one.", "--atoms 3x4 names 2 modes; give one."),
         ('n_terms=2 needs structure="general".', "--terms 2 needs --structure general."),
         ("if so, pass nodata=float('nan').", "if so, give --nodata nan."),
-        ("tol=-1.5 is below 0; pass tol=None.", "--tol -1.5 is below 0; leave --tol out."),
-        ("pass 1, -1 or None.", "give 1, -1, or leave the option out."),
+        ("tol=-1.5 is below 0; pass 1.", "--tol -1.5 is below 0; give 1."),
         ("(say which axis with band_axis).", "(say which axis with --band-axis)."),
     ],
 )
@@ -585,7 +593,7 @@ def test_an_interrupt_before_anything_was_learned_leaves_no_model(tmp_path, patc
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--patch", "8y8"], "--patch: 8y8 is not a size; write one number per mode, as in 8x8."),
+        (["--patch", "8y8"], "--patch: 8y8 is not a size; give positive numbers, as in 8x8."),
         (["--patch", "0x8"], "is not a size"),
         (["--patch", "5x5"], "has shape (200, 4, 6); samples of shape (5, 5) are needed"),
         (["--stride", "2"], "--stride is for images"),

@@ -361,7 +361,7 @@ def test_a_dictionary_is_saved_and_used(tmp_path, photo):
     )
     assert np.array_equal(read_picture(tmp_path / "two.png").pixels, expected)
     line = fails("denoise", photo, "three.png", "--dictionary", "d.safetensors", *FAST)
-    assert "The dictionary sets --patch; leave it out" in line
+    assert "--dictionary determines --patch; leave --patch out" in line
     assert "no.safetensors does not exist" in fails(
         "denoise", photo, "three.png", "--dictionary", "no.safetensors"
     )
@@ -417,7 +417,7 @@ def test_several_images_go_to_a_folder(tmp_path, photo):
     assert "OUT must be a folder for 2 images; new.png is not" in fails(
         "denoise", photo, "other.png", "new.png"
     )
-    assert "--report is for one image" in fails(
+    assert "--report works with one image only" in fails(
         "denoise", photo, "other.png", "done", "--report", "r.html"
     )
     assert "Two inputs are named photo.png" in fails("denoise", photo, photo, "done")
@@ -444,12 +444,14 @@ def test_a_pipe_holds_one_image_and_nothing_else(photo):
     assert "OUT must be a folder for 2 images; - is not" in fails("denoise", photo, photo, "-")
     np.save("float.npy", image_of("float32"))
     assert "PNG cannot hold 48 × 40 grey float32" in fails("denoise", "float.npy", "-")
+    result = CliRunner().invoke(cli.app, ["denoise", "-", "out.png"], input=b"no image")
+    assert result.stderr.startswith("Error: standard input cannot be read as an image")
 
 
 def test_a_missing_name_is_answered_with_the_usage(photo):
     line = fails("denoise", photo)
     assert line.startswith("Error: Both IN and OUT are needed. Usage: ")
-    assert line.endswith("denoise [OPTIONS] {IN}... {OUT}")
+    assert line.endswith("denoise [OPTIONS] IN... OUT")
 
 
 @pytest.mark.parametrize(
@@ -544,10 +546,12 @@ def test_a_georeferenced_image_stays_one_and_missing_data_is_no_brightness(tmp_p
     tifffile.imwrite("dem.tif", heights, extratags=extra, metadata=None)
     line = fails("denoise", "dem.tif", "out.tif")
     assert "dem.tif: the image has 16 pixels without data (nodata -9999)" in line
-    assert "kronlearn cube denoise skips such pixels" in line
+    assert "kronlearn cube denoise skips them" in line
+    Image.fromarray((heights == -9999).astype(np.uint8)).save("mask.png")
+    succeeds("denoise", "dem.tif", "masked.tif", "--mask", "mask.png", *FAST)
     succeeds("inpaint", "dem.tif", "filled.tif", "--missing", -9999, *FAST)
     succeeds("denoise", "filled.tif", "out.tif", *FAST)
-    for name in ("filled.tif", "out.tif"):
+    for name in ("masked.tif", "filled.tif", "out.tif"):
         with tifffile.TiffFile(name) as file:
             found = {code: file.pages[0].tags[code].value for code in tags}
             assert found == {code: value for code, (_, _, value) in tags.items()}
@@ -556,7 +560,21 @@ def test_a_georeferenced_image_stays_one_and_missing_data_is_no_brightness(tmp_p
     assert "NumPy cannot hold the georeference; out.npy will have none." in text
 
 
-# Inpainting
+# Missing pixels
+
+
+def test_missing_pixels_are_filled_in_before_noise_is_removed(photo):
+    holes = np.zeros((48, 40), np.uint8)
+    holes[10:14, 5:30] = 255
+    Image.fromarray(holes).save("mask.png")
+    options = ["--mask", "mask.png", "--sigma", 9, *FAST[:4], "--clean", photo, "--json"]
+    record = json.loads(succeeds("denoise", photo, "out.png", *options).stdout)
+    sizes = {"patch_size": (4, 4), "n_atoms": (6, 6)}
+    expected = kl.images.denoise(image_of("uint8"), 9, mask=holes != 0, **sizes)
+    assert np.array_equal(read_picture(Path("out.png")).pixels, expected)
+    assert record["missing"] == holes.astype(bool).mean()
+    assert list(record["scores"]) == ["after"]
+    assert "would overwrite the input" in fails("denoise", photo, "mask.png", *options, "-f")
 
 
 def test_a_mask_says_which_pixels_are_missing(tmp_path, photo):
@@ -614,8 +632,8 @@ def test_pixels_are_dropped_to_try_it_out(tmp_path, photo):
     ("options", "message"),
     [
         ([], "Say which pixels are missing: --mask FILE, --missing VALUE"),
-        (["--mask", "m.png", "--drop", "0.5"], "--mask and --drop both say"),
-        (["--drop", "1"], "--drop 1 is not a fraction between 0 and 1"),
+        (["--mask", "m.png", "--drop", "0.5"], "--mask and --drop each say"),
+        (["--drop", "1"], "--drop 1 is not between 0 and 1"),
         (["--missing", "77.5"], "No pixel is missing"),
         (["--mask", "wide.png"], "--mask wide.png is 9 × 9 grey uint8; it must be as large"),
         (["--mask", "none.png"], "none.png does not exist"),
