@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +40,10 @@ def succeeds(*arguments):
     return result
 
 
-def fails(*arguments):
+def fails(*arguments, code=2):
     """The one line that a command with wrong input ends with."""
     result = run(*arguments)
-    assert result.exit_code == 2, result.output
+    assert result.exit_code == code, result.output
     lines = result.stderr.splitlines()
     assert len(lines) == 1
     assert "Traceback" not in result.output
@@ -133,35 +134,38 @@ def test_what_is_written_is_read_back_if_the_format_can_hold_it(tmp_path, pictur
         assert found.icc == picture.icc
 
 
-def test_palettes_become_gray_or_rgb(tmp_path):
+def test_palettes_become_gray_or_rgb():
     indices = (np.arange(48 * 40) % 7).astype(np.uint8).reshape(48, 40)
-    for name, palette in {
-        "gray": [[20 * i] * 3 for i in range(7)],
-        "colour": [[20 * i, 255 - 20 * i, i] for i in range(7)],
-    }.items():
+    for palette in (
+        [[20 * i] * 3 for i in range(7)],
+        [[20 * i, 255 - 20 * i, i] for i in range(7)],
+    ):
         image = Image.fromarray(indices)
         image.putpalette(np.ravel(palette).tolist())
+        is_gray = palette[1][0] == palette[1][1]
         expected = np.array(palette, np.uint8)[indices]
         for ending in (".png", ".gif", ".tif"):
-            path = tmp_path / (name + ending)
-            image.save(path)
-            found = read_picture(path)
-            assert found.has_channels == (name == "colour")
-            assert np.array_equal(found.pixels, expected if name == "colour" else expected[..., 0])
-        image.info["transparency"] = 2
-        image.save(tmp_path / "see-through.png", transparency=2)
-        assert np.array_equal(
-            read_picture(tmp_path / "see-through.png").alpha, np.where(indices == 2, 0, 255)
-        )
+            image.save(f"image{ending}")
+            found = read_picture(Path(f"image{ending}"))
+            assert found.has_channels != is_gray
+            assert np.array_equal(found.pixels, expected[..., 0] if is_gray else expected)
+        image.save("see-through.png", transparency=2)
+        alpha = read_picture(Path("see-through.png")).alpha
+        assert np.array_equal(alpha, np.where(indices == 2, 0, 255))
 
 
-def test_photographs_that_a_camera_marked_as_turned_are_turned(tmp_path):
+def test_what_is_in_a_file_counts_not_its_name():
+    heights, gray = image_of("float32"), image_of("uint8")
+    tifffile.imwrite("dem.png", heights)
+    np.save("heights.npy", heights)
+    Path("heights.npy").rename("heights")
+    for name in ("dem.png", "heights"):
+        np.testing.assert_array_equal(read_picture(Path(name)).pixels, heights)
+    # A camera marked it as turned.
     exif = Image.Exif()
     exif[0x0112] = 6
-    Image.fromarray(image_of("uint8")).save(tmp_path / "turned.png", exif=exif)
-    assert np.array_equal(
-        read_picture(tmp_path / "turned.png").pixels, np.rot90(image_of("uint8"), -1)
-    )
+    Image.fromarray(gray).save("turned.png", exif=exif)
+    assert np.array_equal(read_picture(Path("turned.png")).pixels, np.rot90(gray, -1))
 
 
 def test_tiff_files_of_other_programs_are_read(tmp_path):
@@ -196,62 +200,36 @@ def test_colours_become_luminance_and_transparency_is_dropped(tmp_path):
 
 
 def test_damaged_files_are_refused_by_name(tmp_path, photo):
-    (tmp_path / "text.png").write_text("not an image")
-    (tmp_path / "text.tif").write_text("not an image")
-    (tmp_path / "text.npy").write_text("not an array")
-    (tmp_path / "empty.jpg").write_bytes(b"")
-    (tmp_path / "cut.png").write_bytes(photo.read_bytes()[: photo.stat().st_size // 2])
-    write_picture(tmp_path / "whole.png", Picture(image_of("uint16", colour=True), True), False)
-    (tmp_path / "deep.png").write_bytes((tmp_path / "whole.png").read_bytes()[:300])
-    tifffile.imwrite(tmp_path / "whole.tif", image_of("uint16"))
-    (tmp_path / "cut.tif").write_bytes((tmp_path / "whole.tif").read_bytes()[:300])
-    np.save(tmp_path / "whole.npy", image_of("float32"))
-    (tmp_path / "cut.npy").write_bytes((tmp_path / "whole.npy").read_bytes()[:300])
-    np.save(tmp_path / "objects.npy", np.array([[None]], dtype=object), allow_pickle=True)
-    np.save(tmp_path / "complex.npy", np.ones((5, 4), complex))
-    np.save(tmp_path / "line.npy", np.ones(5))
-    np.save(tmp_path / "nothing.npy", np.ones((0, 5)))
+    for name in ("text.png", "text.tif", "text.npy"):
+        Path(name).write_text("not an image")
+    Path("empty.jpg").touch()
+    write_picture(Path("deep-whole.png"), Picture(image_of("uint16", colour=True), True), False)
+    tifffile.imwrite("whole.tif", image_of("uint16"))
+    np.save("whole.npy", image_of("float32"))
+    for name in ("photo.png", "deep-whole.png", "whole.tif", "whole.npy"):
+        whole = Path(name).read_bytes()
+        Path("cut-" + name).write_bytes(whole[: len(whole) // 2])
+    np.save("objects.npy", np.array([[None]], dtype=object), allow_pickle=True)
+    np.save("complex.npy", np.ones((5, 4), complex))
+    np.save("line.npy", np.ones(5))
+    np.save("nothing.npy", np.ones((0, 5)))
     frames = [Image.fromarray(image_of("uint8")), Image.fromarray(image_of("uint8")[::-1])]
-    frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:])
+    frames[0].save("film.gif", save_all=True, append_images=frames[1:])
+    unreadable = ["text.png", "text.tif", "text.npy", "empty.jpg", "objects.npy"]
+    unreadable += [path.name for path in tmp_path.glob("cut-*")]
     for name, message in {
+        **dict.fromkeys(unreadable, "cannot be read as an image"),
         "missing.png": "does not exist",
-        "text.png": "cannot be read as an image",
-        "text.tif": "cannot be read as an image",
-        "text.npy": "cannot be read as an image",
-        "empty.jpg": "cannot be read as an image",
-        "cut.png": "cannot be read as an image",
-        "deep.png": "cannot be read as an image",
-        "cut.tif": "cannot be read as an image",
-        "cut.npy": "cannot be read as an image",
-        "objects.npy": "cannot be read as an image",
         "complex.npy": "has dtype complex128; give real numbers",
         "line.npy": "shape (5,), not an image",
         "nothing.npy": "shape (0, 5), not an image",
         "film.gif": "it has 2 frames",
+        ".": "is a folder",
     }.items():
-        line = fails("denoise", tmp_path / name, "out.tif")
+        line = fails("denoise", name, "out.tif")
         assert f"{name} " in line
         assert message in line
-    assert "is a folder" in fails("denoise", tmp_path, "out.tif")
-    assert not (tmp_path / "out.tif").exists()
-
-
-@pytest.mark.parametrize(
-    ("dtype", "name", "message"),
-    [
-        ("uint16", "out.jpg", "JPEG cannot hold 48 × 40 grey uint16; use .png"),
-        ("float32", "out.png", "PNG cannot hold 48 × 40 grey float32; use .tif"),
-        ("float32", "out.jpeg", "JPEG cannot hold"),
-        ("uint8", "out.docx", "does not have an extension that kronlearn can write: .png, .tif"),
-        ("uint8", "out", "does not have an extension"),
-    ],
-)
-def test_formats_that_cannot_hold_the_image_are_refused_before_the_work(
-    tmp_path, monkeypatch, dtype, name, message
-):
-    monkeypatch.setattr(kl.images, "denoise", lambda *_, **__: pytest.fail("it was begun"))
-    np.save("in.npy", image_of(dtype))
-    assert message in fails("denoise", "in.npy", name)
+    assert not Path("out.tif").exists()
 
 
 # Denoising
@@ -270,16 +248,21 @@ def test_denoising_keeps_type_shape_and_alpha(tmp_path, picture):
         assert np.array_equal(found.alpha, picture.alpha)
 
 
-@pytest.mark.parametrize("quality", [None, "fast", "dictionary"])
-def test_the_command_denoises_as_the_function_does(tmp_path, photo, quality):
-    chosen = [] if quality is None else ["--quality", quality]
-    options = [*chosen, "--sigma", 9, *FAST[:4], "--json"]
-    record = json.loads(succeeds("denoise", photo, "out.png", *options).stdout)
-    quality = quality or "default"
-    assert record["settings"]["quality"] == quality
-    sizes = {"patch_size": (4, 4), "n_atoms": (6, 6)}
-    same = kl.images.denoise(image_of("uint8"), 9, quality=quality, **sizes)
-    assert np.array_equal(read_picture(tmp_path / "out.png").pixels, same)
+@pytest.mark.parametrize(
+    ("options", "same"),
+    [
+        ([], {}),
+        (["--quality", "fast", "--gain", "1.2"], {"quality": "fast", "gain": 1.2}),
+        (["--quality", "dictionary", "--seed", "1"], {"quality": "dictionary", "random_state": 1}),
+    ],
+    ids=str,
+)
+def test_the_command_denoises_as_the_function_does(photo, options, same):
+    told = succeeds("denoise", photo, "out.png", "--sigma", 9, *options, *FAST[:4], "--json")
+    record = json.loads(told.stdout)
+    assert record["settings"]["quality"] == same.get("quality", "default")
+    expected = kl.images.denoise(image_of("uint8"), 9, patch_size=(4, 4), n_atoms=(6, 6), **same)
+    assert np.array_equal(read_picture(Path("out.png")).pixels, expected)
 
 
 def test_noise_is_added_taken_out_and_told(tmp_path, photo):
@@ -313,25 +296,6 @@ def test_a_reference_is_compared_with(tmp_path, photo, rng):
     Image.fromarray(image_of("uint8", (48, 41))).save("wide.png")
     line = fails("denoise", "noisy.png", "new.png", "--clean", "wide.png", *FAST)
     assert "--clean wide.png is 48 × 41 grey uint8; it must match the image, 48 × 40" in line
-    line = fails("denoise", photo, "new.png", "--clean", photo, "--add-noise", 3)
-    assert "leave --clean out" in line
-
-
-def test_a_misnamed_image_is_read_as_what_it_is(tmp_path):
-    heights = image_of("float32")
-    tifffile.imwrite("dem.png", heights)
-    np.testing.assert_array_equal(read_picture(tmp_path / "dem.png").pixels, heights)
-    np.save("heights.npy", heights)
-    Path("heights.npy").rename("heights")
-    np.testing.assert_array_equal(read_picture(tmp_path / "heights").pixels, heights)
-
-
-def test_every_channel_may_have_its_noise(tmp_path):
-    Image.fromarray(image_of("uint8", colour=True)).save("in.png")
-    options = ["--sigma", "5,6,7", *FAST[:4], "--json"]
-    record = json.loads(succeeds("denoise", "in.png", "o.png", *options).stdout)
-    assert record["sigma"] == [5, 6, 7]
-    assert record["sigma_estimated"] is False
 
 
 def test_the_noise_may_be_that_of_counts(tmp_path, rng):
@@ -372,6 +336,8 @@ def test_a_dictionary_for_colours_restores_images_in_colour(tmp_path, photo):
     pixels = image_of("uint8", colour=True)
     Image.fromarray(pixels).save("colours.png")
     succeeds("learn", "colours.png", "--colour", "-o", options[1], "--max-iter", 2, "-q")
+    told = succeeds("denoise", "colours.png", "o.png", "--sigma", "5,6,7", *FAST[:4], "--json")
+    assert json.loads(told.stdout)["sigma"] == [5, 6, 7]
     succeeds("denoise", "colours.png", "denoised.png", "--sigma", 9, *options, "-q")
     dictionary = kl.load_dictionary(options[1])
     expected = kl.images.denoise(pixels, 9, channel_axis=-1, dictionary=dictionary)
@@ -397,13 +363,6 @@ def test_a_sum_of_kronecker_products_restores(tmp_path, photo):
     record = json.loads(succeeds("inpaint", photo, "two.png", *options, *given).stdout)
     assert record["settings"]["n_terms"] == 2
     assert kl.load_dictionary("again.safetensors") == d
-
-
-def test_a_comparison_is_drawn(tmp_path, photo):
-    succeeds("denoise", photo, "out.png", "--comparison", "c.png", "--sigma", 9, *FAST)
-    assert (tmp_path / "c.png").read_bytes().startswith(PNG)
-    line = fails("denoise", photo, "new.png", "--comparison", "c.spoon", *FAST)
-    assert "c.spoon does not have the extension of a picture format" in line
 
 
 def test_several_images_go_to_a_folder(tmp_path, photo):
@@ -439,56 +398,60 @@ def test_images_pass_through_pipes(tmp_path, photo, ending):
     assert "noise level" in result.stderr
 
 
-def test_a_pipe_holds_one_image_and_nothing_else(photo):
-    assert "OUT - and --json both" in fails("denoise", photo, "-", "--json")
-    assert "OUT must be a folder for 2 images; - is not" in fails("denoise", photo, photo, "-")
-    np.save("float.npy", image_of("float32"))
-    assert "PNG cannot hold 48 × 40 grey float32" in fails("denoise", "float.npy", "-")
+def test_what_comes_through_a_pipe_must_be_an_image():
     result = CliRunner().invoke(cli.app, ["denoise", "-", "out.png"], input=b"no image")
+    assert result.exit_code == 2
     assert result.stderr.startswith("Error: standard input cannot be read as an image")
 
 
-def test_a_missing_name_is_answered_with_the_usage(photo):
-    line = fails("denoise", photo)
-    assert line.startswith("Error: Both IN and OUT are needed. Usage: ")
-    assert line.endswith("denoise [OPTIONS] IN... OUT")
-
-
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("arguments", "message"),
     [
-        (["--sigma", "loud"], "--sigma: loud is not a noise level; give a number, 0 or greater"),
-        (["--sigma", "-1"], "--sigma: -1 is not a noise level"),
-        (["--sigma", "nan"], "nan is not a noise level"),
-        (["--sigma", "1,2"], "--sigma has 2 numbers for 1 channel;"),
-        (["--patch", "8y8"], "--patch: 8y8 is not a size"),
-        (["--patch", "99x99", "--sigma", "9"], "99"),
-        (["--noise", "salt"], "'gaussian', 'poisson', 'poisson-gaussian', 'rician'"),
-        (["--report", "."], "--report . is a folder"),
-        (["--report", "no/r.html"], "the folder no does not exist"),
-        (["--add-noise", "-3"], "--add-noise: -3 is not a noise level"),
+        ("photo.png o.png --sigma loud", "--sigma: loud is not a noise level; give a number, 0 or"),
+        ("photo.png o.png --sigma -1", "--sigma: -1 is not a noise level"),
+        ("photo.png o.png --sigma nan", "nan is not a noise level"),
+        ("photo.png o.png --sigma 1,2", "photo.png: --sigma has 2 numbers for 1 channel;"),
+        ("photo.png o.png --noise salt", "'gaussian', 'poisson', 'poisson-gaussian', 'rician'"),
+        ("photo.png o.png --report .", "--report . is a folder"),
+        ("photo.png o.png --report no/r.html", "the folder no does not exist"),
+        ("photo.png o.png --comparison c.spoon", "c.spoon does not have the extension of a pict"),
+        ("photo.png o.png --add-noise -3", "--add-noise: -3 is not a noise level"),
+        ("photo.png o.png --add-noise 3 --clean photo.png", "leave --clean out"),
+        ("photo.png o.docx", "does not have an extension that kronlearn can write: .png, .tif"),
+        ("photo.png o", "does not have an extension"),
+        ("uint16.npy o.jpg", "JPEG cannot hold 48 × 40 grey uint16; use .png"),
+        ("float32.npy o.png", "PNG cannot hold 48 × 40 grey float32; use .tif"),
+        ("float32.npy -", "PNG cannot hold 48 × 40 grey float32"),
+        ("photo.png - --json", "OUT - and --json both write to standard output"),
+        ("photo.png photo.png -", "OUT must be a folder for 2 images; - is not"),
+        ("photo.png", "Error: Both IN and OUT are needed. Usage: "),
+        ("photo.png", "denoise [OPTIONS] IN... OUT"),
     ],
 )
-def test_bad_options_are_refused(photo, options, message):
-    assert message in fails("denoise", photo, "out.png", *options)
+def test_what_cannot_be_done_is_refused_before_the_work(photo, monkeypatch, arguments, message):
+    monkeypatch.setattr(kl.images, "denoise", lambda *_, **__: pytest.fail("it was begun"))
+    for dtype in ("uint16", "float32"):
+        np.save(f"{dtype}.npy", image_of(dtype))
+    assert message in fails("denoise", *arguments.split())
 
 
 # Nothing is overwritten unless asked for
 
 
-@pytest.mark.parametrize("option", ["--report", "--comparison", "--save-dictionary", None])
-def test_existing_files_are_replaced_only_if_asked_for(tmp_path, photo, option):
-    names = {"--report": "r.html", "--comparison": "c.png", "--save-dictionary": "d", None: "o.png"}
-    target = tmp_path / names[option]
-    target.write_text("mine")
+def test_existing_files_are_replaced_only_if_asked_for(photo):
+    names = {"--report": "r.html", "--comparison": "c.png", "--save-dictionary": "d"}
     arguments = ["denoise", photo, "o.png", "--sigma", 9, *FAST]
-    if option is not None:
-        arguments += [option, target]
-    assert f"{target.name} already exists" in fails(*arguments)
-    assert target.read_text() == "mine"
-    assert (tmp_path / "o.png").exists() == (option is None)
-    succeeds(*arguments, "--overwrite")
-    assert target.read_bytes() != b"mine"
+    for option, name in {None: "o.png", **names}.items():
+        Path(name).write_text("mine")
+        options = [] if option is None else [option, name]
+        assert f"{name} already exists" in fails(*arguments, *options)
+        if option is None:
+            Path("o.png").unlink()
+    assert not Path("o.png").exists()
+    assert all(Path(name).read_text() == "mine" for name in names.values())
+    succeeds(*arguments, *chain(*names.items()), "--overwrite")
+    assert Path("c.png").read_bytes().startswith(PNG)
+    assert not [name for name in names.values() if Path(name).read_bytes() == b"mine"]
 
 
 def test_an_input_is_never_overwritten(photo):
