@@ -59,7 +59,7 @@ def check_places(
 
 
 def _check_drawable(option: str, path: Path) -> None:
-    """Raise ValueError for a file whose ending matplotlib has no format for."""
+    """Raise ValueError for a file whose extension matplotlib has no format for."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     known = FigureCanvasAgg.get_supported_filetypes()

@@ -12,7 +12,7 @@ import kronlearn as kl
 from kronlearn.cli import options as opt
 from kronlearn.cli.checks import one_or_each
 from kronlearn.cli.output import counted
-from kronlearn.cli.restoring import Restored, missing_fact, read_mask, restore_files, values
+from kronlearn.cli.restoring import Restored, read_mask, restore_files, values
 from kronlearn.io.images import Picture
 
 __all__ = ["denoise"]
@@ -113,11 +113,8 @@ def denoise(
             "sigma_estimated": sigma is None,
             "added_noise": add_noise,
         }
-        facts = [("noise level", _level(result, sigma is None, add_noise))]
-        if holes is not None:
-            record["missing"] = float(holes.mean())
-            facts.append(missing_fact(record["missing"]))
-        return Restored(result, before, reference, facts, record, holes)
+        level_fact = ("noise level", _level(result, sigma is None, add_noise))
+        return Restored(result, before, reference, holes, [level_fact], record)
 
     restore_files("Denoised", restore, given, read_too=mask)
 

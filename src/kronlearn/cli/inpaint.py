@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cli import options as opt
-from kronlearn.cli.restoring import Restored, missing_fact, read_mask, restore_files, values
+from kronlearn.cli.restoring import Restored, read_mask, restore_files, values
 from kronlearn.io.images import Picture
 
 __all__ = ["inpaint"]
@@ -78,9 +78,7 @@ def inpaint(
             before[holes] = 0
             reference = reference or picture
         result = kl.images.inpaint(before, holes, stages=stages, **arguments)
-        share = float(holes.mean())
-        facts = [missing_fact(share)]
-        return Restored(result, before, reference, facts, {"missing": share}, holes)
+        return Restored(result, before, reference, holes)
 
     restore_files("Inpainted", restore, given, read_too=mask)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,7 +24,7 @@ from kronlearn.io.images import Picture, check_writable, read_picture, save_pict
 from kronlearn.io.model_files import load_dictionary, save_dictionary
 from kronlearn.plots import ComparisonDisplay
 
-__all__ = ["Restored", "missing_fact", "read_mask", "restore_files", "values"]
+__all__ = ["Restored", "read_mask", "restore_files", "values"]
 
 # In place of a file: standard input or output.
 _STANDARD = Path("-")
@@ -38,12 +38,11 @@ class Restored:
     result: Any
     before: NDArray[Any]
     reference: Picture | None
-    #: For people.
-    facts: list[tuple[str, str]]
-    #: For programs.
-    record: dict[str, Any]
     #: Where pixels were missing, of the picture's shape.
-    mask: NDArray[np.bool_] | None = None
+    mask: NDArray[np.bool_] | None
+    #: What else there is to tell people, and programs.
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    record: dict[str, Any] = field(default_factory=dict)
 
 
 #: Restores a picture, given a reference or None, and arguments for the library.
@@ -65,11 +64,6 @@ def read_mask(path: Path, picture: Picture) -> NDArray[np.bool_]:
     if marked.shape not in (picture.shape, picture.shape[-2:]):
         raise ValueError(f"--mask {path} is {mask}; it must be as large as the image, {picture}.")
     return np.broadcast_to(marked, picture.shape).copy()
-
-
-def missing_fact(share: float) -> tuple[str, str]:
-    """The fraction of missing pixels, for people."""
-    return "missing", f"{100 * share:.3g} % of the pixels"
 
 
 def restore_files(
@@ -141,14 +135,6 @@ def _read(path: Path) -> Picture:
             raise ValueError(str(problem).replace(str(copy), "standard input")) from problem
 
 
-def _write_to_stdout(picture: Picture) -> None:
-    """Write an image to standard output, as PNG."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "stdout.png"
-        save_picture(file, picture)
-        sys.stdout.buffer.write(file.read_bytes())
-
-
 def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """What denoising and inpainting are told in the same words."""
     arguments: dict[str, Any] = {
@@ -203,17 +189,23 @@ def _write(
     """Write what came out, and tell people; what there is to tell programs."""
     result = restored.result
     after = replace(picture, pixels=converted(result.image, picture.pixels.dtype))
-    if restored.mask is not None and picture.alpha is not None:
-        # What was filled in is to be seen.
-        after = replace(after, alpha=np.where(restored.mask, picture.alpha.max(), picture.alpha))
+    facts, record = [("image", str(picture)), *restored.facts], restored.record
+    if restored.mask is not None:
+        record = {**record, "missing": float(restored.mask.mean())}
+        facts.append(("missing", f"{100 * record['missing']:.3g} % of the pixels"))
+        if picture.alpha is not None:
+            # What was filled in is to be seen.
+            alpha = np.where(restored.mask, picture.alpha.max(), picture.alpha)
+            after = replace(after, alpha=alpha)
     if place == _STANDARD:
-        _write_to_stdout(after)
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "stdout.png"
+            save_picture(file, after)
+            sys.stdout.buffer.write(file.read_bytes())
     else:
         write_picture(place, after, given["overwrite"])
     scores = _scores(restored, after)
-    seconds = sum(result.seconds.values())
-    time = ("time", f"{seconds:.3g} s")
-    facts = [("image", str(picture)), *restored.facts, time, *score_facts(scores)]
+    facts += [("time", f"{sum(result.seconds.values()):.3g} s"), *score_facts(scores)]
     page = _page(title, restored, after, facts)
     files = [place, *_write_extras(page, scores, path, given)]
     output.say(path)
@@ -223,7 +215,7 @@ def _write(
         "output": str(place),
         "shape": picture.pixels.shape,
         "dtype": picture.pixels.dtype.name,
-        **restored.record,
+        **record,
         "scores": scores,
         "settings": result.settings,
         "seconds": {name.replace(" ", "_"): value for name, value in result.seconds.items()},
@@ -245,9 +237,8 @@ def _scores(restored: Restored, after: Picture) -> dict[str, dict[str, float]]:
     """PSNR and SSIM, of "before" and "after", if there is a reference."""
     if restored.reference is None:
         return {}
-    images = {"before": restored.before, "after": after.pixels}
-    if restored.mask is not None:
-        del images["before"]
+    images = {} if restored.mask is not None else {"before": restored.before}
+    images["after"] = after.pixels
     return {name: image_scores(restored.reference, image) for name, image in images.items()}
 
 
