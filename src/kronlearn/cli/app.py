@@ -12,9 +12,8 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -113,17 +112,8 @@ class Commands(TyperGroup):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        *rest: Any,
-        standalone_mode: bool = True,
-        **extra: Any,
-    ) -> Any:
-        """Run a command; ends the process unless ``standalone_mode`` is off."""
-        extra["standalone_mode"] = False
-        if not standalone_mode:
-            return super().main(args, *rest, **extra)
+    def main(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Run a command and end the process."""
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 # Some encodings have no × or σ.
@@ -131,7 +121,7 @@ class Commands(TyperGroup):
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _note  # type: ignore[assignment]
-                result = super().main(args, *rest, **extra)
+                result = super().main(*arguments, **{**options, "standalone_mode": False})
             code = result if isinstance(result, int) else 0
         except Exception as problem:
             if self.show_traceback:
