@@ -293,6 +293,9 @@ def test_a_reference_is_compared_with(tmp_path, photo, rng):
     record = json.loads(succeeds("denoise", "noisy.png", "out.png", *options).stdout)
     expected = peak_signal_noise_ratio(image_of("uint8"), noisy)
     assert record["scores"]["before"]["psnr"] == pytest.approx(expected)
+    # JSON has no infinity.
+    told = succeeds("denoise", photo, "same.png", "--clean", photo, "--sigma", 0, "--json")
+    assert json.loads(told.stdout)["scores"]["after"] == {"psnr": None, "ssim": 1}
     Image.fromarray(image_of("uint8", (48, 41))).save("wide.png")
     line = fails("denoise", "noisy.png", "new.png", "--clean", "wide.png", *FAST)
     assert "--clean wide.png is 48 × 41 grey uint8; it must match the image, 48 × 40" in line
@@ -369,6 +372,12 @@ def test_several_images_go_to_a_folder(tmp_path, photo):
         "denoise", photo, "other.png", "done", "--report", "r.html"
     )
     assert "Two inputs are named photo.png" in fails("denoise", photo, photo, "done")
+    # One that fails does not keep the others from being restored, in a folder that is new.
+    Path("broken.png").write_text("no image")
+    lines = run("denoise", "broken.png", photo, "new", *options).stderr.splitlines()
+    assert "broken.png cannot be read as an image" in lines[0]
+    assert lines[1] == "Error: 1 of 2 images could not be restored."
+    assert [path.name for path in Path("new").iterdir()] == ["photo.png"]
     (tmp_path / "done" / "other.png").unlink()
     assert "photo.png already exists" in fails("denoise", photo, "other.png", "done")
     assert not (tmp_path / "done" / "other.png").exists()
