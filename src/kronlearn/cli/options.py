@@ -37,7 +37,7 @@ def parse_folder(text: str) -> Path:
 def parse_counts(text: str) -> list[int]:
     """``1,2,4`` as [1, 2, 4]."""
     if not re.fullmatch(r" *[1-9]\d* *(, *[1-9]\d* *)*", text):
-        raise typer.BadParameter(f"{text} is not a list of positive numbers, as in 1,2,4.")
+        raise typer.BadParameter(f"{text} is not a list of numbers above 0, as in 1,2,4.")
     return [int(number) for number in text.split(",")]
 
 
