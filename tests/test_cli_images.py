@@ -559,14 +559,14 @@ def test_a_mask_says_which_pixels_are_missing():
 
 def test_a_value_or_nan_says_which_pixels_are_missing(tmp_path):
     image = image_of("float32", colour=True)
-    image[4:7, 8:20] = np.nan
+    image[4:7, 8:20] = image[30, 5, 1] = np.nan
     np.save("holes.npy", image)
     succeeds("inpaint", "holes.npy", "nan.npy", *FAST)
     whole = np.load("nan.npy")
     assert np.isfinite(whole).all()
-    known = np.isfinite(image)
+    known = np.isfinite(image).all(axis=-1)
     assert np.array_equal(whole[known], image[known])
-    image[4:7, 8:20] = -1
+    image[4:7, 8:20] = image[30, 5] = -1
     np.save("marked.npy", image)
     succeeds("inpaint", "marked.npy", "value.npy", "--missing", -1, *FAST)
     assert np.load("value.npy").min() > -0.5

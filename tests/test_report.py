@@ -104,6 +104,7 @@ def test_the_page_tells_everything(tmp_path):
         f"kronlearn {kl.__version__}",
     ):
         assert words in page.text.replace("  ", " ")
+    assert "Black is" not in page.text
     # Curves have the colours of the page.
     assert "#000000" not in whole_page()
 

@@ -84,7 +84,7 @@ def inpaint(
 
 
 def _marked(picture: Picture, missing: float | None) -> NDArray[np.bool_]:
-    """Where all channels have a value, or none is finite, of the picture's shape."""
+    """Where all channels have the value, or one is not finite, of the picture's shape."""
     pixels = picture.pixels if picture.has_channels else picture.pixels[..., None]
     if missing is not None and not np.isnan(missing):
         return (pixels == missing).all(axis=-1)
