@@ -35,43 +35,27 @@ def random_sum(n_terms, *shapes):
     )
 
 
-def test_the_mosaic_holds_each_atom_as_an_outer_product_scaled_to_one():
-    d = random_dictionary((4, 5), (6, 3))
-    canvas = DictionaryDisplay(d).mosaic()
-    margin = 1 + 2 + 2  # A gap, the bar of a factor and a wider gap
-    for i in range(5):
-        for j in range(3):
-            row, column = margin + 5 * i, margin + 7 * j
-            tile = canvas[row : row + 4, column : column + 6]
-            atom = np.outer(d.factors[0][:, i], d.factors[1][:, j])
-            assert np.allclose(tile, atom / np.abs(atom).max())
-            assert np.isnan(canvas[row - 1]).all()
-            assert np.isnan(canvas[:, column - 1]).all()
-    assert np.nanmax(np.abs(canvas)) == 1
-
-
-def test_the_mosaic_of_a_sum_holds_its_atoms_and_no_factors():
-    d = random_sum(3, (4, 5), (6, 3))
+@pytest.mark.parametrize("n_terms", [1, 3])
+def test_the_mosaic_holds_each_atom_scaled_to_one(n_terms):
+    d = random_sum(n_terms, (4, 5), (6, 3))
     display = DictionaryDisplay(d).plot()
     canvas = display.mosaic()
-    assert canvas.shape == (1 + 5 * 5, 1 + 3 * 7)
+    # One term has its factors along the edges: a gap, the bar of a factor and a wider gap.
+    margin = 1 + 2 + 2 if n_terms == 1 else 1
+    assert canvas.shape == (margin + 5 * 5, margin + 3 * 7)
     atoms = d.to_dense().T.reshape(5, 3, 4, 6)
-    for i in range(5):
-        for j in range(3):
-            row, column = 1 + 5 * i, 1 + 7 * j
-            tile = canvas[row : row + 4, column : column + 6]
-            assert np.allclose(tile, atoms[i, j] / np.abs(atoms[i, j]).max())
-            assert np.isnan(canvas[row - 1]).all()
-            assert np.isnan(canvas[:, column - 1]).all()
-    assert display.ax_.get_title() == "4 × 6 patches, 5 × 3 atoms, 3 terms"
-
-
-def test_a_sum_of_one_term_is_drawn_as_its_factors_are():
-    d = random_sum(1, (4, 5), (6, 3))
-    plain = KroneckerDictionary(d.coding_factors)
-    mosaics = [DictionaryDisplay(each).mosaic() for each in (d, plain)]
-    np.testing.assert_array_equal(*mosaics)
-    assert DictionaryDisplay(d).plot().ax_.get_title() == "4 × 6 patches, 5 × 3 atoms"
+    for i, j in np.ndindex(5, 3):
+        row, column = margin + 5 * i, margin + 7 * j
+        tile = canvas[row : row + 4, column : column + 6]
+        assert np.allclose(tile, atoms[i, j] / np.abs(atoms[i, j]).max())
+        assert np.isnan(canvas[row - 1, margin:]).all()
+        assert np.isnan(canvas[margin:, column - 1]).all()
+    assert np.nanmax(np.abs(canvas)) == 1
+    terms = ", 3 terms" if n_terms == 3 else ""
+    assert display.ax_.get_title() == f"4 × 6 patches, 5 × 3 atoms{terms}"
+    if n_terms == 1:
+        plain = DictionaryDisplay(KroneckerDictionary(d.coding_factors))
+        np.testing.assert_array_equal(plain.mosaic(), canvas)
 
 
 def test_factors_of_three_modes_stand_side_by_side_in_a_row_per_term():

@@ -7,27 +7,26 @@ when the command is called, so that ``kronlearn --help`` and small commands star
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
-from kronlearn.cli.errors import report
-from kronlearn.cli.options import Command, Group
+from kronlearn.cli.errors import print_error
 
 __all__ = ["Terminated", "app", "main"]
 
 #: The commands in the order of the help, which shows the first line of their docstrings.
 COMMANDS = {
     "demo": "Learn from a sample image and denoise it, in a few seconds.",
-    "learn": "Learn a dictionary from patches and save it.",
+    "learn": "Learn a dictionary from images or patches and save it.",
     "show": "Describe and draw the dictionary in a model file.",
     "denoise": "Remove the noise from an image.",
     "inpaint": "Fill in the missing pixels of an image.",
@@ -41,8 +40,45 @@ COMMANDS = {
 _STOPPED = {130: "Interrupted.", 143: "Terminated."}
 
 
+# What typer writes behind an argument's name, <list[Path]> for instance.
+_TYPE = re.compile(r" <[\w\[\]]+>(?=  )")
+# A default in words, which typer puts in parentheses.
+_DEFAULT = re.compile(r"(\[default:\s+)\((.*?)\)(?=[;\]])", re.DOTALL)
+
+
 class Terminated(KeyboardInterrupt):
     """The process was asked to end (SIGTERM): commands stop as they do on Ctrl-C."""
+
+
+class Command(TyperCommand):
+    """A command whose help and usage have no types of Python and no braces."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """``[OPTIONS]`` and the arguments, which are all required, as in ``IN... OUT``."""
+        arguments = [p for p in self.params if p.param_type_name == "argument"]
+        return ["[OPTIONS]", *(f"{p.metavar}{'...' * (p.nargs == -1)}" for p in arguments)]
+
+    def get_help(self, ctx: Any) -> str:
+        """The help, with blanks instead of types."""
+        text = _TYPE.sub(lambda found: " " * len(found[0]), super().get_help(ctx))
+        return _DEFAULT.sub(r"\1\2", text)
+
+
+class Group(TyperGroup):
+    """A group whose help shows the whole first line of the help of its commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; without any, print the help."""
+        if not args:
+            print(ctx.get_help(), file=sys.stderr)
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands."""
+        with formatter.section("Commands"):
+            commands = self.commands.items()
+            formatter.write_dl([(n, (c.help or "").partition("\n\n")[0]) for n, c in commands])
 
 
 class Commands(TyperGroup):
@@ -76,17 +112,8 @@ class Commands(TyperGroup):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        *rest: Any,
-        standalone_mode: bool = True,
-        **extra: Any,
-    ) -> Any:
-        """Run a command; ends the process unless ``standalone_mode`` is off."""
-        extra["standalone_mode"] = False
-        if not standalone_mode:
-            return super().main(args, *rest, **extra)
+    def main(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Run a command and end the process."""
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 # Some encodings have no × or σ.
@@ -94,24 +121,22 @@ class Commands(TyperGroup):
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _note  # type: ignore[assignment]
-                result = super().main(args, *rest, **extra)
+                result = super().main(*arguments, **{**options, "standalone_mode": False})
             code = result if isinstance(result, int) else 0
-        except (KeyboardInterrupt, typer.Abort):
-            code = 130
         except Exception as problem:
             if self.show_traceback:
                 traceback.print_exc()
-            code = report(problem)
+            code = print_error(problem)
         if code in _STOPPED:
             print(_STOPPED[code], file=sys.stderr)
         sys.exit(code)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; typer itself would take any interrupt for Ctrl-C."""
+        """Run the command; an interrupt becomes an exit code."""
         try:
             return super().invoke(ctx)
-        except Terminated as problem:
-            raise typer.Exit(143) from problem
+        except KeyboardInterrupt as problem:
+            raise typer.Exit(143 if isinstance(problem, Terminated) else 130) from problem
 
 
 def _note(message: Warning | str, *place: Any) -> None:

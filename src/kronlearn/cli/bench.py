@@ -16,7 +16,7 @@ from kronlearn.experiments.report import Report, Table
 
 __all__ = ["Cube", "Images", "bench", "print_report", "run_experiment"]
 
-bench = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
+bench = typer.Typer(help="Measure speed on this machine.")
 
 Repetitions = Annotated[
     int, typer.Option(min=1, metavar="N", help="Number of repetitions; the median is reported.")
@@ -42,7 +42,7 @@ def run_experiment(name: str, given: dict[str, Any]) -> None:
     """Call ``run`` of a module of kronlearn.experiments with what a command was given."""
     shown = Output(given.pop("as_json"), given.pop("quiet"))
     if given.get("quick"):
-        shown.say("A quick run: too little data for conclusions.")
+        shown.say("Quick run: too little data to draw conclusions from.")
     run = import_module(f"kronlearn.experiments.{name}").run
     print_report(run(**given, progress=shown.progress), shown)
 
@@ -82,7 +82,7 @@ def coding(
             "--case",
             parser=_case,
             metavar="m,n,s",
-            help="Case: m × m patches, n × n atoms, s nonzeros; repeatable.",
+            help="A case: m × m patches, n × n atoms, s nonzeros; may be repeated.",
         ),
     ] = None,
     threads: Annotated[
@@ -99,7 +99,7 @@ def coding(
 
 @bench.command("learning")
 def learning(quick: Quick = False, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Measure an iteration of learning against coding, threads, types, shapes and memory."""
+    """Measure the time and memory of learning iterations."""
     run_experiment("learning", locals())
 
 
@@ -107,7 +107,7 @@ def learning(quick: Quick = False, as_json: Json = False, quiet: Quiet = False) 
 def convolutional(
     images: Images = None,
     iterations: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Iterations of learning.")
+        int, typer.Option(min=1, metavar="N", help="Number of learning iterations.")
     ] = 30,
     threads: Annotated[int, typer.Option(min=1, metavar="N", help="Number of threads.")] = 2,
     quick: Quick = False,
@@ -132,14 +132,14 @@ def gpu(
             "--case",
             parser=_gpu_case,
             metavar="A",
-            help="A case to measure, A to I; repeatable.",
+            help="A case to measure, A to I; may be repeated.",
             show_default="all",
         ),
     ] = None,
     everything: Annotated[
         bool,
         typer.Option(
-            "--all", help="Also measure images, whole fits and streaming; takes three minutes."
+            "--all", help="Also measure images, whole fits and streaming: three minutes in all."
         ),
     ] = False,
     repetitions: Repetitions = 5,
@@ -148,7 +148,7 @@ def gpu(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare learning on a GPU with the processor, and coding with batched-omp."""
+    """Compare learning on a GPU and on the processor, and coding with batched-omp."""
     given = locals()
     use_device("cuda", Output(as_json, quiet), "bench gpu", "bench learning needs none")
     run_experiment("gpu", given)
@@ -164,7 +164,7 @@ def images_(
 ) -> None:
     """Compare denoising and inpainting with scikit-image, and with BM3D if it is installed.
 
-    The folder of --images must have house.png, barbara.png and lena.png.
+    The folder of --images must contain house.png, barbara.png and lena.png.
     """
     run_experiment("images", locals())
 
@@ -196,5 +196,5 @@ def scaling(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Time passes of threads and of Dask workers."""
+    """Time passes over the samples on threads and on Dask workers."""
     run_experiment("scaling", locals())

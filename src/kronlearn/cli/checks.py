@@ -17,8 +17,8 @@ __all__ = ["check_places", "one_or_each", "use_device"]
 _DRAWINGS = ("--comparison", "--convergence", "--picture")
 
 _COMPILING = (
-    "Preparing kernels for this GPU: they are compiled at their first use, which takes some "
-    "seconds, and kept on disk."
+    "Preparing kernels for this GPU, which takes some seconds the first time; they are kept on "
+    "disk."
 )
 
 
@@ -59,7 +59,7 @@ def check_places(
 
 
 def _check_drawable(option: str, path: Path) -> None:
-    """Raise ValueError for a file whose ending matplotlib has no format for."""
+    """Raise ValueError for a file whose extension matplotlib has no format for."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     known = FigureCanvasAgg.get_supported_filetypes()

@@ -128,8 +128,8 @@ def learn(
     """Learn a dictionary from all patches of a cube and save it.
 
     The dictionary serves sparse coding; cube denoise needs none. The cube is read in blocks of
-    rows and need not fit into memory. Ctrl-C or SIGTERM ends learning and saves the dictionary of
-    the last finished iteration.
+    rows and need not fit into memory. Ctrl-C or SIGTERM ends learning and saves the best
+    dictionary so far.
     """
     given = locals()
     shown = Output(as_json, quiet)

@@ -47,8 +47,8 @@ def demo(
     patches, _ = kl.images.extract_patches(image, PATCH, 8 if quick else 4, remove_means=True)
     samples = np.asarray(patches)
     shown.say(
-        f"{len(samples)} patches of {times(PATCH)} pixels of scikit-image's camera, means removed; "
-        f"{SPARSITY} atoms each."
+        f"{len(samples)} patches of {times(PATCH)} pixels from scikit-image's camera image, means "
+        f"removed; {SPARSITY} atoms per patch."
     )
     models = {}
     for structure, n_atoms in {"orthonormal": 8, "general": 16}.items():
@@ -70,7 +70,7 @@ def demo(
         "learned, general": learned,
     }
     rows = [_row(name, found, samples, n_jobs) for name, found in dictionaries.items()]
-    shown.say("RMSE in grey levels (0 to 255), its change from the DCT, and time to code a patch:")
+    shown.say("RMSE in grey levels (0 to 255), change from the DCT, and time to code a patch:")
     shown.say(facts_table((row["dictionary"], _described(row, rows[0])) for row in rows))
     names = ("dictionary.png", "convergence.png", "dictionary.safetensors", "denoised.png")
     files = [output / name for name in names]

@@ -6,12 +6,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cli import options as opt
 from kronlearn.cli.checks import one_or_each
 from kronlearn.cli.output import counted
-from kronlearn.cli.restoring import Restored, restore_files, values
+from kronlearn.cli.restoring import Restored, read_mask, restore_files, values
 from kronlearn.io.images import Picture
 
 __all__ = ["denoise"]
@@ -25,8 +26,8 @@ def denoise(
         typer.Option(
             parser=opt.parse_levels,
             metavar="S",
-            help="Standard deviation of the noise, in the image's own units; one per channel as "
-            "in 9,8,12.",
+            help="Standard deviation of the noise, in the image's own units; 9,8,12 gives one per "
+            "channel.",
             show_default="estimated",
         ),
     ] = None,
@@ -40,10 +41,11 @@ def denoise(
         float | None,
         typer.Option(
             metavar="G",
-            help="Increase in value per count (photon), for Poisson noise.",
+            help="Pixel value per count (photon), for Poisson noise.",
             show_default="estimated",
         ),
     ] = None,
+    mask: opt.Mask = None,
     dictionary: opt.Dictionary = None,
     patch: opt.Patch = None,
     atoms: opt.Atoms = None,
@@ -85,15 +87,17 @@ def denoise(
 ) -> None:
     """Remove the noise from an image.
 
-    Reads PNG, JPEG, TIFF (also stacks and floats), BMP, WebP, GIF and PNM files and .npy arrays.
-    The output has the data type of the input. For hyperspectral cubes see kronlearn cube denoise.
+    Reads PNG, JPEG, TIFF (including stacks and floating point), BMP, WebP, GIF and PNM files and
+    .npy arrays. The output has the data type of the input. With --mask, missing pixels are filled
+    in first. For hyperspectral cubes, see kronlearn cube denoise.
     """
     given = locals()
     if add_noise is not None and clean is not None:
         raise ValueError("--add-noise compares with the image itself; leave --clean out.")
 
     def restore(picture: Picture, reference: Picture | None, arguments: dict[str, Any]) -> Restored:
-        _check_data(picture)
+        holes = None if mask is None else read_mask(mask, picture)
+        _check_data(picture, holes)
         level = one_or_each(sigma, picture.n_channels, "channel")
         before = values(picture)
         if add_noise is not None:
@@ -101,27 +105,32 @@ def denoise(
             before = (before + add_noise * added).astype(np.float32)
             reference = picture
         kind: dict[str, Any] = {"noise": noise, "noise_gain": noise_gain}
-        result = kl.images.denoise(before, level, gain=gain, quality=quality, **kind, **arguments)
+        arguments |= {"mask": holes, "gain": gain, "quality": quality, **kind}
+        result = kl.images.denoise(before, level, **arguments)
         record = {
             **{name: result.settings.get(name, value) for name, value in kind.items()},
             "sigma": result.sigma,
             "sigma_estimated": sigma is None,
             "added_noise": add_noise,
         }
-        fact = ("noise level", _level(result, sigma is None, add_noise))
-        return Restored(result, before, reference, fact, record)
+        level_fact = ("noise level", _level(result, sigma is None, add_noise))
+        return Restored(result, before, reference, holes, [level_fact], record)
 
-    restore_files("Denoised", restore, given)
+    restore_files("Denoised", restore, given, read_too=mask)
 
 
-def _check_data(picture: Picture) -> None:
+def _check_data(picture: Picture, holes: NDArray[np.bool_] | None) -> None:
     """Raise if pixels without data would be denoised as if they were bright or dark."""
-    if picture.nodata is not None and (picture.pixels == picture.nodata).any():
-        n_missing = counted(int(np.sum(picture.pixels == picture.nodata)), "pixel")
+    if picture.nodata is None:
+        return
+    without = picture.pixels == picture.nodata
+    if holes is not None:
+        without[holes] = False
+    if without.any():
         raise ValueError(
-            f"the image has {n_missing} without data (nodata {picture.nodata:g}); kronlearn cube "
-            f"denoise skips such pixels, kronlearn inpaint --missing {picture.nodata:g} fills them "
-            "in."
+            f"the image has {counted(int(without.sum()), 'pixel')} without data (nodata "
+            f"{picture.nodata:g}); kronlearn inpaint --missing {picture.nodata:g} fills them in, "
+            "and kronlearn cube denoise skips them."
         )
 
 
@@ -135,5 +144,5 @@ def _level(result: kl.images.Denoised, estimated: bool, added: float | None) -> 
     if added is not None:
         how += f"; {added:g} was added"
     if result.dictionary is None:
-        how += "; nothing was changed" + (" (set the level with --sigma)" * estimated)
+        how += "; too weak to need a dictionary" + " (if that is wrong, give --sigma)" * estimated
     return f"σ = {numbers}, {how}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+from typing import Any
 
-__all__ = ["report"]
+__all__ = ["in_options", "print_error"]
 
 # Wrong input, as opposed to a failure of the program or of the machine.
 _BAD_INPUT = (ValueError, FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
@@ -34,35 +35,45 @@ _ASSIGNMENT = re.compile(rf"\b({'|'.join(_OPTIONS)})={_VALUE}")
 _NAME = re.compile(rf"\b({'|'.join(name for name in _OPTIONS if '_' in name)})\b")
 
 
-def report(problem: Exception) -> int:
+def print_error(problem: Exception) -> int:
     """Print what went wrong on one line; the exit code."""
-    code = 2 if isinstance(problem, _BAD_INPUT) else 1
-    text = str(problem)
-    if isinstance(problem, UnicodeError) or not isinstance(problem, _PLAIN):
-        text = f"{type(problem).__name__}: {text} (kronlearn --traceback … shows where)"
-    elif isinstance(problem, ValueError):
-        text = in_options(text)
-    elif isinstance(problem, OSError) and problem.strerror:
-        place = f"{problem.filename}: " if problem.filename else ""
-        text = place + problem.strerror
     # The parser's own exceptions, wherever this version of typer keeps them.
     if hasattr(problem, "format_message") and hasattr(problem, "exit_code"):
-        code, text = int(problem.exit_code), str(problem.format_message())
-        text = re.sub(r"^Invalid value for '(--[\w-]+)'.*?: (Value error, )?", r"\1: ", text)
-        context = getattr(problem, "ctx", None)
-        if context is not None and text.startswith(("Missing argument", "Got unexpected extra")):
-            usage = context.get_usage()
-            # Where several inputs may come first, the parser misses the wrong argument.
-            if "... {OUT}" in usage:
-                text = "Both IN and OUT are needed."
-            text = f"{text.rstrip('.')}. {usage}"
-    if text:
-        # People gave paths relative to this folder.
-        text = text.replace(f"{os.getcwd()}{os.sep}", "")
-        # A file name in it may hold what a terminal would obey.
-        line = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
-        print("Error:", line, file=sys.stderr)
+        code, text = int(problem.exit_code), _wrong_usage(problem)
+    else:
+        code, text = 2 if isinstance(problem, _BAD_INPUT) else 1, _described(problem)
+    # People gave paths relative to this folder.
+    text = text.replace(f"{os.getcwd()}{os.sep}", "")
+    # A file name in it may hold what a terminal would obey.
+    line = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
+    print("Error:", line, file=sys.stderr)
     return code
+
+
+def _wrong_usage(problem: Any) -> str:
+    """An error of the parser, which starts with the option; or ends with the usage."""
+    text = str(problem.format_message())
+    text = re.sub(r"^Invalid value for '(--[\w-]+)'.*?: (Value error, )?", r"\1: ", text)
+    text = re.sub(r"\bInput should be (.*?)(, unable.*)?$", r"the value must be \1", text)
+    if problem.ctx is None or not text.startswith(("Missing", "Got unexpected extra")):
+        return text
+    usage = problem.ctx.get_usage()
+    # Where several inputs may come first, the parser misses the wrong argument.
+    if text.startswith("Missing argument") and "... OUT" in usage:
+        text = "Both IN and OUT are needed"
+    return f"{text.rstrip('.')}. {usage}"
+
+
+def _described(problem: Exception) -> str:
+    """An error of the library or of the system, in words of the command line."""
+    text = str(problem)
+    if isinstance(problem, UnicodeError) or not isinstance(problem, _PLAIN):
+        return f"{type(problem).__name__}: {text} (kronlearn --traceback … shows where)"
+    if isinstance(problem, ValueError):
+        return in_options(text)
+    if isinstance(problem, OSError) and problem.strerror:
+        return f"{problem.filename}: {problem.strerror}" if problem.filename else problem.strerror
+    return text
 
 
 def in_options(text: str) -> str:
@@ -73,10 +84,8 @@ def in_options(text: str) -> str:
     text = text.replace("images.inpaint", "kronlearn inpaint")
     # Which of its functions to call is no help here.
     text = re.sub(r" \([^()]*\bkronlearn\.\w[^()]*(\([^()]*\))?\)", "", text)
-    text = re.sub(r"\bpass (\w+)=None\b", lambda m: f"leave {_OPTIONS.get(m[1], m[1])} out", text)
     text = _ASSIGNMENT.sub(lambda m: f"{_OPTIONS[m[1]]} {_value(m[2])}".rstrip(), text)
     text = _NAME.sub(lambda m: _OPTIONS[m[1]], text)
-    text = re.sub(r",? or None\b", ", or leave the option out", text)
     return re.sub(r"\bpass\b", "give", text)
 
 

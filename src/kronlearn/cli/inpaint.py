@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,8 +10,8 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cli import options as opt
-from kronlearn.cli.restoring import Restored, restore_files, values
-from kronlearn.io.images import Picture, read_picture
+from kronlearn.cli.restoring import Restored, read_mask, restore_files, values
+from kronlearn.io.images import Picture
 
 __all__ = ["inpaint"]
 
@@ -20,10 +19,7 @@ __all__ = ["inpaint"]
 def inpaint(
     inputs: opt.Images,
     output: opt.Restored,
-    mask: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="An image that is nonzero where pixels are missing."),
-    ] = None,
+    mask: opt.Mask = None,
     missing: Annotated[
         float | None, typer.Option(metavar="VALUE", help="Value that marks missing pixels.")
     ] = None,
@@ -53,22 +49,24 @@ def inpaint(
 ) -> None:
     """Fill in the missing pixels of an image.
 
-    A mask, a value or, in images of floats, NaN marks the pixels that are missing. All other
-    pixels stay as they are.
+    Missing pixels are marked by a mask, by a value or, in floating-point images, by NaN. All other
+    pixels are kept.
     """
     given = locals()
     ways = {"--mask": mask, "--missing": missing, "--drop": drop}
     named = [option for option, value in ways.items() if value is not None]
     if len(named) > 1:
-        raise ValueError(f"{' and '.join(named)} both say which pixels are missing; give one.")
+        raise ValueError(
+            f"{' and '.join(named)} each say which pixels are missing; give one of them."
+        )
     if drop is not None and not 0 < drop < 1:
-        raise ValueError(f"--drop {drop:g} is not a fraction between 0 and 1.")
+        raise ValueError(f"--drop {drop:g} is not between 0 and 1.")
 
     def restore(picture: Picture, reference: Picture | None, arguments: dict[str, Any]) -> Restored:
         if drop is not None:
             holes = np.random.default_rng(seed).random(picture.shape) < drop
         elif mask is not None:
-            holes = _mask_in(mask, picture)
+            holes = read_mask(mask, picture)
         else:
             holes = _marked(picture, missing)
         if not holes.any():
@@ -80,26 +78,13 @@ def inpaint(
             before[holes] = 0
             reference = reference or picture
         result = kl.images.inpaint(before, holes, stages=stages, **arguments)
-        share = float(holes.mean())
-        fact = ("missing", f"{100 * share:.3g} % of the pixels")
-        return Restored(result, before, reference, fact, {"missing": share}, holes)
+        return Restored(result, before, reference, holes)
 
     restore_files("Inpainted", restore, given, read_too=mask)
 
 
-def _mask_in(path: Path, picture: Picture) -> NDArray[np.bool_]:
-    """Where a mask file is nonzero, of the picture's shape."""
-    mask = read_picture(path)
-    marked = mask.pixels != 0
-    if mask.has_channels:
-        marked = marked.any(axis=-1)
-    if marked.shape not in (picture.shape, picture.shape[-2:]):
-        raise ValueError(f"--mask {path} is {mask}; it must be as large as the image, {picture}.")
-    return np.broadcast_to(marked, picture.shape).copy()
-
-
 def _marked(picture: Picture, missing: float | None) -> NDArray[np.bool_]:
-    """Where all channels have a value, or none is finite, of the picture's shape."""
+    """Where all channels have the value, or one is not finite, of the picture's shape."""
     pixels = picture.pixels if picture.has_channels else picture.pixels[..., None]
     if missing is not None and not np.isnan(missing):
         return (pixels == missing).all(axis=-1)

@@ -104,9 +104,9 @@ def learn(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Learn a dictionary from patches and save it.
+    """Learn a dictionary from images or patches and save it.
 
-    Ctrl-C or SIGTERM ends learning and saves the dictionary of the last finished iteration.
+    Ctrl-C or SIGTERM ends learning and saves the best dictionary so far.
     """
     given = locals()
     shown = Output(as_json, quiet)
@@ -157,9 +157,8 @@ def learn_and_save(
 ) -> None:
     """Learn a dictionary from samples, save it, and tell how it went.
 
-    On an interrupt the dictionary of the last finished iteration is saved before the interrupt
-    is raised again. ``given`` is what the command was given; ``origin`` says where the samples
-    come from.
+    On an interrupt the best dictionary so far is saved before the interrupt is raised again.
+    ``given`` is what the command was given; ``origin`` says where the samples come from.
     """
     place, sparsity, tol = given["output"], given["sparsity"], given["tol"]
     same = ("structure", "method", "max_iter", "n_jobs", "device", "time_budget", "checkpoint")

@@ -8,36 +8,23 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand, TyperGroup
-
-# What typer writes behind an argument's name, <list[Path]> for instance.
-_TYPE = re.compile(r" <[\w\[\]]+>(?=  )")
-
-
-class Command(TyperCommand):
-    """A command whose help does not speak of Python's types."""
-
-    def get_help(self, ctx: Any) -> str:
-        """The help, with blanks instead of types."""
-        return _TYPE.sub(lambda found: " " * len(found[0]), super().get_help(ctx))
-
-
-class Group(TyperGroup):
-    """A group whose help shows the whole first line of the help of its commands."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of commands."""
-        with formatter.section("Commands"):
-            commands = self.commands.items()
-            formatter.write_dl([(n, (c.help or "").partition("\n\n")[0]) for n, c in commands])
 
 
 def parse_sizes(text: str) -> int | tuple[int, ...]:
     """``8x8`` as (8, 8), and ``8`` as 8, which stands for all modes."""
     if not re.fullmatch(r"[1-9]\d{0,5}([x×,][1-9]\d{0,5})*", text):
-        raise typer.BadParameter(f"{text} is not a size; write one number per mode, as in 8x8.")
+        raise typer.BadParameter(f"{text} is not a size; give positive numbers, as in 8x8.")
     sizes = tuple(int(size) for size in re.split("[x×,]", text))
     return sizes[0] if len(sizes) == 1 else sizes
+
+
+def parse_jobs(text: str) -> int:
+    """A number of threads; negative ones count from the number of cores."""
+    if not re.fullmatch(r"-?[1-9]\d{0,8}", text):
+        raise typer.BadParameter(
+            f"{text} is not a number of threads; give 1 or more, or -1 for all cores."
+        )
+    return int(text)
 
 
 def parse_folder(text: str) -> Path:
@@ -50,7 +37,7 @@ def parse_folder(text: str) -> Path:
 def parse_counts(text: str) -> list[int]:
     """``1,2,4`` as [1, 2, 4]."""
     if not re.fullmatch(r" *[1-9]\d* *(, *[1-9]\d* *)*", text):
-        raise typer.BadParameter(f"{text} is not a list of numbers; write it as in 1,2,4.")
+        raise typer.BadParameter(f"{text} is not a list of numbers above 0, as in 1,2,4.")
     return [int(number) for number in text.split(",")]
 
 
@@ -83,10 +70,11 @@ def parse_levels(text: str) -> tuple[float, ...]:
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Jobs = Annotated[
-    int | None,
+    Any,
     typer.Option(
         "--n-jobs",
         "-j",
+        parser=parse_jobs,
         metavar="N",
         help="Number of threads; -1 uses all cores.",
         show_default="1",
@@ -124,7 +112,7 @@ Atoms = Annotated[
         parser=parse_sizes,
         metavar="16x16",
         help="Atoms per mode.",
-        show_default="about twice the patch; equal to it if orthonormal",
+        show_default="about twice the patch size; the patch size if orthonormal",
     ),
 ]
 
@@ -146,7 +134,9 @@ Sparsity = Annotated[
 ]
 Tol = Annotated[
     float | None,
-    typer.Option(metavar="NORM", help="Largest residual norm that a patch may keep."),
+    typer.Option(
+        metavar="NORM", help="Target residual norm: atoms are added to a patch until it is met."
+    ),
 ]
 Structure = Annotated[
     Literal["general", "orthonormal"],
@@ -177,14 +167,15 @@ Seed = Annotated[
 Images = Annotated[
     list[Path],
     typer.Argument(
-        metavar="IN", help="An image, or several if OUT is a folder; - is standard input."
+        metavar="IN", help="An image, or several if OUT is a folder; - reads standard input."
     ),
 ]
 Restored = Annotated[
     Path,
     typer.Argument(
         metavar="OUT",
-        help="The image to write, in the data type of the input; - is standard output, as PNG.",
+        help="The image to write, with the data type of the input; - writes a PNG to standard "
+        "output.",
     ),
 ]
 Dictionary = Annotated[
@@ -194,6 +185,10 @@ Dictionary = Annotated[
         help="Use the dictionary in this model file.",
         show_default="learned from the image",
     ),
+]
+Mask = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="An image that is nonzero where pixels are missing."),
 ]
 Clean = Annotated[
     Path | None,
@@ -239,7 +234,7 @@ NoData = Annotated[
         "--nodata",
         parser=parse_number,
         metavar="VALUE",
-        help="Value that marks missing data; may be nan.",
+        help="Value that marks missing data; nan is possible.",
         show_default="as the file says",
     ),
 ]

@@ -31,7 +31,7 @@ __all__ = ["Output", "counted", "facts_of", "facts_table", "save_figure", "times
 
 
 # Names of records that people would not understand.
-_WORDS = {"n_nonzero_coefs": "nonzeros at most", "mean_nonzeros": "nonzeros, mean", "rmse": "RMSE"}
+_WORDS = {"n_nonzero_coefs": "max nonzeros", "rmse": "RMSE"}
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,9 @@ def _table(facts: Iterable[tuple[str, str | None]], kind: str) -> str:
 def _difference(before: NDArray[Any], after: NDArray[Any], what: str) -> str:
     change = after.astype(np.float64) - before.astype(np.float64)
     limit = difference_limit(change)
-    caption = f"{what}Mid-grey is no change, black −{limit:.3g} or less, white {limit:.3g} or more."
+    caption = (
+        f"{what}Mid-grey means no change, black −{limit:.3g} or less, white {limit:.3g} or more."
+    )
     return _figure(_picture(_pixels(change, -limit, limit), "The difference, scaled"), caption)
 
 
@@ -197,10 +199,13 @@ def _svg(figure: Any, label: str) -> str:
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     # Names inside the drawing depend on the salt: no two drawings of a page share one.
     with matplotlib.rc_context({"svg.hashsalt": label, "svg.fonttype": "none"}):
-        figure.savefig(stream, format="svg", metadata=metadata)
+        options = {"transparent": True, "bbox_inches": "tight", "pad_inches": 0.02}
+        figure.savefig(stream, format="svg", metadata=metadata, **options)
     pyplot.close(figure)
     drawing = stream.getvalue()
     drawing = re.sub(r'<g id="[^"]*"', "<g", drawing[drawing.index("<svg") :])
+    # Lines and letters have the colours of the page, be it light or dark.
+    drawing = drawing.replace("#000000", "currentColor").replace("#1f77b4", "var(--accent)")
     return drawing.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
 
 

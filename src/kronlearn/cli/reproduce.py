@@ -15,7 +15,7 @@ from kronlearn.experiments.report import join
 
 __all__ = ["reproduce"]
 
-reproduce = typer.Typer(help="Reproduce the paper's experiments.", no_args_is_help=True)
+reproduce = typer.Typer(help="Reproduce the paper's experiments.")
 
 Draws = Annotated[
     int, typer.Option(min=1, metavar="N", help="Number of draws of the patches or the noise.")
@@ -34,7 +34,10 @@ Threads = Annotated[
 Iterations = Annotated[
     int | None,
     typer.Option(
-        min=2, metavar="N", help="Iterations of every fit.", show_default="60, or 100 for table4"
+        min=2,
+        metavar="N",
+        help="Number of iterations of every fit.",
+        show_default="60, or 100 for table4",
     ),
 ]
 OnlyReport = Annotated[
@@ -47,7 +50,7 @@ _COMPARISONS = {
     "figure2": "Compare the RMSE of held-out samples for 8, 16 and 24 atoms per mode: Figure 2.",
 }
 _FILES = (
-    "The folder of --images must have lena.png, peppers.png and boat.png. Writes {}.md, and "
+    "The folder of --images must contain lena.png, peppers.png and boat.png. Writes {}.md, and "
     "comparison.csv, which table1, figure1 and figure2 share. Results that are already in "
     "comparison.csv are not computed again."
 )
@@ -117,8 +120,8 @@ def table3(
 ) -> None:
     """Denoise five images at five noise levels: Table III.
 
-    Uses the paper's settings and the defaults. Writes table3.csv, and table3.md, which also has the
-    paper's numbers. Results that are already in table3.csv are not computed again.
+    Runs with the paper's settings and with the defaults. Writes table3.csv, and table3.md, which
+    also has the paper's numbers. Results that are already in table3.csv are not computed again.
     """
     run_experiment("table3", locals())
 
@@ -154,6 +157,6 @@ def results(
 ) -> None:
     """Join the reports in a folder into one page, RESULTS.md.
 
-    Takes the reports of table1, figure1, figure2, table2, table3 and table4 that the folder has.
+    Uses those of table1, figure1, figure2, table2, table3 and table4 that are in the folder.
     """
     print_report(join(folder), Output(as_json, quiet))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cli.checks import check_places, use_device
-from kronlearn.cli.errors import report
+from kronlearn.cli.errors import print_error
 from kronlearn.cli.output import Output, facts_table, save_figure, times
 from kronlearn.cli.record import thinned_history
 from kronlearn.cli.report import Page, save_report
@@ -24,7 +24,7 @@ from kronlearn.io.images import Picture, check_writable, read_picture, save_pict
 from kronlearn.io.model_files import load_dictionary, save_dictionary
 from kronlearn.plots import ComparisonDisplay
 
-__all__ = ["Restored", "restore_files", "values"]
+__all__ = ["Restored", "read_mask", "restore_files", "values"]
 
 # In place of a file: standard input or output.
 _STANDARD = Path("-")
@@ -38,12 +38,11 @@ class Restored:
     result: Any
     before: NDArray[Any]
     reference: Picture | None
-    #: For people.
-    fact: tuple[str, str]
-    #: For programs.
-    record: dict[str, Any]
     #: Where pixels were missing, of the picture's shape.
-    mask: NDArray[np.bool_] | None = None
+    mask: NDArray[np.bool_] | None
+    #: What else there is to tell people, and programs.
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    record: dict[str, Any] = field(default_factory=dict)
 
 
 #: Restores a picture, given a reference or None, and arguments for the library.
@@ -54,6 +53,17 @@ def values(picture: Picture) -> NDArray[Any]:
     """The pixels, with black and white as numbers."""
     is_bool = picture.pixels.dtype == np.bool_
     return picture.pixels.astype(np.float32) if is_bool else picture.pixels
+
+
+def read_mask(path: Path, picture: Picture) -> NDArray[np.bool_]:
+    """Where the image of ``--mask`` is nonzero, of the picture's shape."""
+    mask = read_picture(path)
+    marked = mask.pixels != 0
+    if mask.has_channels:
+        marked = marked.any(axis=-1)
+    if marked.shape not in (picture.shape, picture.shape[-2:]):
+        raise ValueError(f"--mask {path} is {mask}; it must be as large as the image, {picture}.")
+    return np.broadcast_to(marked, picture.shape).copy()
 
 
 def restore_files(
@@ -79,7 +89,7 @@ def restore_files(
     if len(pairs) > 1:
         for option, path in {**extras, "--clean": clean}.items():
             if path is not None:
-                raise ValueError(f"{option} is for one image; {len(pairs)} were given.")
+                raise ValueError(f"{option} works with one image only; {len(pairs)} were given.")
     read = [path for path in (clean, given["dictionary"], read_too, *inputs) if path]
     outputs = [("OUT", place) for _, place in pairs if not to_standard]
     check_places([*outputs, *extras.items()], read, given["overwrite"])
@@ -105,7 +115,7 @@ def restore_files(
             if len(pairs) == 1:
                 raise
             # The others can be restored all the same.
-            report(problem)
+            print_error(problem)
     output.finish(records[0] if len(pairs) == 1 else {"images": records})
     if len(records) < len(pairs):
         failed = len(pairs) - len(records)
@@ -119,15 +129,10 @@ def _read(path: Path) -> Picture:
     with TemporaryDirectory() as folder:
         copy = Path(folder) / "stdin"
         copy.write_bytes(sys.stdin.buffer.read())
-        return read_picture(copy)
-
-
-def _write_to_stdout(picture: Picture) -> None:
-    """Write an image to standard output, as PNG."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "stdout.png"
-        save_picture(file, picture)
-        sys.stdout.buffer.write(file.read_bytes())
+        try:
+            return read_picture(copy)
+        except ValueError as problem:
+            raise ValueError(str(problem).replace(str(copy), "standard input")) from problem
 
 
 def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +147,7 @@ def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
         return {**arguments, "patch_size": given["patch"], "n_atoms": given["atoms"]}
     for name in ("patch", "atoms"):
         if given[name] is not None:
-            raise ValueError(f"The dictionary sets --{name}; leave it out with --dictionary.")
+            raise ValueError(f"--dictionary determines --{name}; leave --{name} out.")
     return {**arguments, "dictionary": load_dictionary(given["dictionary"])}
 
 
@@ -184,17 +189,23 @@ def _write(
     """Write what came out, and tell people; what there is to tell programs."""
     result = restored.result
     after = replace(picture, pixels=converted(result.image, picture.pixels.dtype))
-    if restored.mask is not None and picture.alpha is not None:
-        # What was filled in is to be seen.
-        after = replace(after, alpha=np.where(restored.mask, picture.alpha.max(), picture.alpha))
+    facts, record = [("image", str(picture)), *restored.facts], restored.record
+    if restored.mask is not None:
+        record = {**record, "missing": float(restored.mask.mean())}
+        facts.append(("missing", f"{100 * record['missing']:.3g} % of the pixels"))
+        if picture.alpha is not None:
+            # What was filled in is to be seen.
+            alpha = np.where(restored.mask, picture.alpha.max(), picture.alpha)
+            after = replace(after, alpha=alpha)
     if place == _STANDARD:
-        _write_to_stdout(after)
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "stdout.png"
+            save_picture(file, after)
+            sys.stdout.buffer.write(file.read_bytes())
     else:
         write_picture(place, after, given["overwrite"])
     scores = _scores(restored, after)
-    seconds = sum(result.seconds.values())
-    time = ("time", f"{seconds:.3g} s")
-    facts = [("image", str(picture)), restored.fact, time, *score_facts(scores)]
+    facts += [("time", f"{sum(result.seconds.values()):.3g} s"), *score_facts(scores)]
     page = _page(title, restored, after, facts)
     files = [place, *_write_extras(page, scores, path, given)]
     output.say(path)
@@ -204,7 +215,7 @@ def _write(
         "output": str(place),
         "shape": picture.pixels.shape,
         "dtype": picture.pixels.dtype.name,
-        **restored.record,
+        **record,
         "scores": scores,
         "settings": result.settings,
         "seconds": {name.replace(" ", "_"): value for name, value in result.seconds.items()},
@@ -226,9 +237,8 @@ def _scores(restored: Restored, after: Picture) -> dict[str, dict[str, float]]:
     """PSNR and SSIM, of "before" and "after", if there is a reference."""
     if restored.reference is None:
         return {}
-    images = {"before": restored.before, "after": after.pixels}
-    if restored.mask is not None:
-        del images["before"]
+    images = {} if restored.mask is not None else {"before": restored.before}
+    images["after"] = after.pixels
     return {name: image_scores(restored.reference, image) for name, image in images.items()}
 
 
