@@ -18,12 +18,12 @@ from kronlearn.convolutional.canvas import Canvas, Codes, no_codes
 from kronlearn.convolutional.filters import ConvolutionalDictionary
 from kronlearn.core.instruction_sets import instruction_set
 
-__all__ = ["Coded", "CodedImages", "MapCoder", "summed"]
+__all__ = ["FAN_IN", "Coded", "CodedImages", "MapCoder", "summed"]
 
 # If this many rounds are not enough, some filters are nearly equal.
 _MOST_ROUNDS = 1000
 
-# So many terms are added in one go: every engine adds in the same order.
+#: So many terms are added in one go: every engine adds in the same order.
 FAN_IN = 8
 
 

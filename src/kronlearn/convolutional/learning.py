@@ -24,6 +24,7 @@ from kronlearn.convolutional.filters import STRUCTURES, ConvolutionalDictionary
 from kronlearn.convolutional.loop import Entry, Plan, State, coded, judged, learn, next_state
 from kronlearn.convolutional.maps import reconstruct
 from kronlearn.convolutional.start import starting_filters
+from kronlearn.engines.selection import ENGINES, dask_client
 from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.parameters import (
     check_declared,
@@ -89,6 +90,10 @@ class SeparableConvolutionalLearning(BaseEstimator):
         The number of threads; -1 means all processors. The result has the same bits for any number.
     verbose : int, default 0
         1 shows a progress bar.
+    engine : {"auto", "threads", "dask"}, default "auto"
+        What runs ``fit``: threads of this process, or the workers of the active
+        ``dask.distributed.Client``, with a task of ``n_jobs`` threads for each image. "auto" means
+        Dask in a joblib context with the backend "dask". The result has the same bits.
     checkpoint : path, optional
         File that the run is saved to, and from which ``fit`` resumes if it exists.
     checkpoint_every : int, default 10
@@ -135,6 +140,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
     n_jobs: int | None = None
     verbose: int = 0
     _: KW_ONLY
+    engine: str = one_of("auto", ENGINES)
     checkpoint: str | os.PathLike[str] | None = field(
         default=None, metadata={"check": check_output_file}
     )
@@ -440,6 +446,11 @@ class SeparableConvolutionalLearning(BaseEstimator):
         problem = self._problem(state.dictionary, canvases) if self.checkpoint is not None else {}
         if self.checkpoint is not None and os.path.exists(self.checkpoint):
             state = load_state(self.checkpoint, canvases, problem)
+        client = dask_client(self.engine)
+        if client is not None:
+            from kronlearn.convolutional.dask import held_by_workers
+
+            state = state._replace(images=held_by_workers(state.images, client))
         reason = "interrupted"
         try:
             with progress_bar(self.verbose, plan.max_iter, state.n_iterations) as advance:
