@@ -88,6 +88,8 @@ def convolutional_code(
     check_dictionary(dictionary)
     check_number("penalty", penalty, "(0, inf)")
     check_number("tol", tol, "(0, 1)")
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress={progress!r} is not a function.")
     n_threads = resolve_n_jobs(n_jobs)
     canvases = canvases_of(
         images, mask, dictionary.filter_shape, channel_axis, dictionary.has_channels

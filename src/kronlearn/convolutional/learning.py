@@ -519,7 +519,7 @@ def _n_channels(X: Any, channel_axis: int, shape: tuple[int, ...]) -> int:
     """How many channels images have, by the first."""
     first = X[0] if isinstance(X, (list, tuple)) and len(X) else X
     axes = np.shape(first)
-    if len(axes) != len(shape) + 1 or not -len(axes) <= channel_axis < len(axes):
+    if len(axes) != len(shape) + 1 or channel_axis not in range(-len(axes), len(axes)):
         raise ValueError(
             f"Filters of {shape} and channels need images of {len(shape) + 1} axes, of which "
             f"channel_axis={channel_axis} is one; the image has shape {axes}."
