@@ -507,6 +507,25 @@ def test_a_sum_of_terms_is_learned_and_shown(tmp_path, patches):
     assert record["coherence"] == [pytest.approx(gram.max(), rel=1e-5)]
 
 
+@pytest.mark.parametrize("colour", [False, True])
+def test_convolutional_filters_are_learned_and_shown(tmp_path, colour):
+    photo, output, picture = (tmp_path / name for name in ("a.png", "filters", "filters.png"))
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 30, 3), np.uint8)).save(photo)
+    options = ["--patch", 5, "--atoms", 2, "--penalty", 0.2, "--max-iter", 2, "--seed", 0]
+    options += ["--colour", "--structure", "dense"] if colour else []
+    given = ["learn", "--convolutional", photo, "-o", output, *options]
+    record = json.loads(succeeds(*given, "--json").stdout)
+    d = kl.convolutional.load_filters(output)
+    assert (record["filters"], record["iterations"]) == (d.n_filters, 2) == (2 if colour else 4, 2)
+    assert d.filter_shape == ((3, 5, 5) if colour else (5, 5))
+    assert len(record["history"]["objective"]) == 3
+    text = succeeds("show", output, "--picture", picture).stdout
+    assert re.search(rf"^structure +{d.structure} *$", text, re.MULTILINE)
+    assert picture.read_bytes().startswith(PNG)
+    assert "--tol is for patches" in fails(2, *given, "-f", "--tol", 3)
+    assert "--penalty is for filters" in fails(2, "learn", photo, "--penalty", 1)
+
+
 def test_one_term_is_learned_by_default(tmp_path, patches, model):
     succeeds("learn", patches, "-o", tmp_path / "one", "-s", 3, "--max-iter", 2, "-q")
     assert isinstance(kl.load_dictionary(tmp_path / "one"), kl.KroneckerDictionary)
