@@ -207,17 +207,18 @@ def test_planted_filters_are_found_again(structure):
 
 def test_learning_tells_a_callback_how_it_goes_and_can_be_stopped(rng):
     image, told = rng.standard_normal((40, 40)), []
+    start = dictionary_of("kronecker", (5, 5), rng)
 
     def callback(progress):
         told.append(progress)
         return progress.iteration == 3
 
     model = SeparableConvolutionalLearning(
-        2, (5, 5), penalty=0.5, random_state=0, min_improvement=0, callback=callback
+        2, (5, 5), penalty=0.5, init=start, min_improvement=0, callback=callback
     )
     maps = model.fit_transform(image)
     assert (model.n_iter_, model.stop_reason_) == (3, "callback")
-    assert model.dictionary_ == told[-1].dictionary != told[0].dictionary
+    assert model.dictionary_ == told[-1].dictionary != told[0].dictionary == start
     for name, values in model.history_.items():
         assert values == [getattr(progress, name) for progress in told]
     assert model.history_["objective"] == sorted(model.history_["objective"], reverse=True)
@@ -237,8 +238,10 @@ def test_a_run_resumes_from_its_checkpoint_with_the_same_bits(structure, tmp_pat
         learner = SeparableConvolutionalLearning(2, (4, 4), max_iter=max_iter, **options, **more)
         return learner.set_params(min_improvement=0).fit(images, mask=mask)
 
-    path = tmp_path / "run"
-    whole, _, resumed = model(5), model(2, checkpoint=path), model(5, checkpoint=path)
+    path, told = tmp_path / "run", []
+    whole, _ = model(5), model(2, checkpoint=path)
+    resumed = model(5, checkpoint=path, callback=lambda p: told.append(p.iteration))
+    assert told == [3, 4, 5]
     assert resumed.dictionary_ == whole.dictionary_
     assert resumed.history_["objective"] == whole.history_["objective"]
     assert resumed.n_iter_ == 5
@@ -268,6 +271,10 @@ def test_partial_fit_learns_from_one_image_after_the_other(rng):
         model.partial_fit(convolved(maps, planted.filters))
     per_pixel = model.history_["objective"]
     assert np.mean(per_pixel[-4:]) < 0.8 * np.mean(per_pixel[:4])
+    # A small image has little weight.
+    before = model.filters_
+    model.partial_fit(5 * rng.standard_normal((8, 8)))
+    assert 0 < np.abs(model.filters_ - before).max() < 0.05
 
 
 def test_partial_fit_takes_images_that_suit_the_filters_only(rng):
@@ -276,6 +283,7 @@ def test_partial_fit_takes_images_that_suit_the_filters_only(rng):
         (2, 2, 2), (4, 4), penalty=0.5, channel_axis=-1, random_state=0
     )
     model.partial_fit(image).partial_fit(image)
+    assert model.inverse_transform(model.transform(image)).shape == image.shape
     assert (model.n_iter_, model.stop_reason_) == (2, "partial_fit")
     assert [len(values) for values in model.history_.values()] == [2] * 4
     for other, options, text in (

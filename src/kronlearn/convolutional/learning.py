@@ -273,7 +273,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
             for name, value in entry._replace(seconds=seconds)._asdict().items():
                 self.history_[name].append(value)
         self.dictionary_, self.stop_reason_ = after.dictionary, "partial_fit"
-        self.n_iter_ = len(self.history_["seconds"])
+        self.n_iter_ += 1
         return self
 
     def transform(
@@ -496,8 +496,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         seeded = isinstance(self.random_state, numbers.Integral)
         return {
             "images": checksum([a for c in canvases for a in (c.pixels, c.weights)]),
-            "filter_shape": list(start.filter_shape),
-            "n_filters": start.n_filters,
+            "factor_shapes": [list(factor.shape) for factor in start.factors],
             "structure": start.structure,
             "penalty": float(self.penalty),
             "init": None if self.init is None else checksum(start.factors),
