@@ -174,12 +174,12 @@ def test_steps_of_the_filters_lower_the_error_of_fixed_codes(structure, rng):
     d = dictionary_of(structure, (5, 5), rng)
     (canvas,) = canvases_of(image, None, d.filter_shape, None, False)
     coded = MapCoder(d, 1.0, 0.1, 1).coded(Coded.fresh(canvas), 5)
-    errors = [coded.error]
+    errors = [coded.error()]
     for _ in range(3):
         d = updated(d, CodedImages([coded]), 1, 1)
         np.testing.assert_allclose(np.sum(d.filters**2, axis=(1, 2)), 1)
         coded = coded.with_filters(d, 1)
-        errors.append(coded.error)
+        errors.append(coded.error())
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 0.995 * errors[0]
 

@@ -40,7 +40,6 @@ class Coded:
         """An image without codes yet."""
         return cls(canvas, no_codes(), canvas.pixels)
 
-    @property
     def error(self) -> float:
         """The sum of squares that is left; weights are zero or one."""
         return float(np.sum(self.residual.astype(np.float64) ** 2))
@@ -48,7 +47,11 @@ class Coded:
     def sums(self) -> NDArray[np.float64]:
         """The error, ``Σ |x|`` and the number of nonzeros."""
         values = self.codes[2]
-        return np.array([self.error, np.sum(np.abs(values), dtype=np.float64), len(values)])
+        return np.array([self.error(), np.sum(np.abs(values), dtype=np.float64), len(values)])
+
+    def coded_by(self, coder: MapCoder, rounds: int | None = None) -> Coded:
+        """The image after some rounds of a coder; None: as many as its tolerance needs."""
+        return coder.coded(self, rounds)
 
     def with_filters(self, dictionary: ConvolutionalDictionary, n_threads: int) -> Coded:
         """The same image and codes with other filters."""

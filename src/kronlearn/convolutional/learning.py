@@ -21,7 +21,7 @@ from kronlearn.convolutional.checkpoints import checksum, load_state, save_state
 from kronlearn.convolutional.coded import Coded, CodedImages, MapCoder
 from kronlearn.convolutional.coding import TOLERANCE, convolutional_code
 from kronlearn.convolutional.filters import STRUCTURES, ConvolutionalDictionary
-from kronlearn.convolutional.loop import Entry, Plan, State, coded, judged, learn, next_state
+from kronlearn.convolutional.loop import Entry, Plan, State, judged, learn, next_state
 from kronlearn.convolutional.maps import reconstruct
 from kronlearn.convolutional.start import starting_filters
 from kronlearn.engines.selection import ENGINES, dask_client
@@ -383,7 +383,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         canvases, plan = self._planned(X, mask, self.dictionary_)
         images = CodedImages([Coded.fresh(canvas) for canvas in canvases])
         coder = MapCoder(self.dictionary_, plan.penalty / plan.scale, TOLERANCE, plan.n_threads)
-        objective, _ = judged(images.mapped(coded, coder).total(Coded.sums), plan)
+        objective, _ = judged(images.mapped(Coded.coded_by, coder).total(Coded.sums), plan)
         return -objective / plan.n_known
 
     @property

@@ -82,18 +82,13 @@ def next_state(state: State, plan: Plan, begin: float, share: float = 1.0) -> St
     """The state after a pass and an update, whose steps are shortened to a share."""
     rounds = _ROUNDS if state.history else _FIRST_ROUNDS
     coder = MapCoder(state.dictionary, plan.penalty / plan.scale, _TOLERANCE, plan.n_threads)
-    images = state.images.mapped(coded, coder, rounds)
+    images = state.images.mapped(Coded.coded_by, coder, rounds)
     sums = images.total(Coded.sums)
     dictionary = updated(state.dictionary, images, _STEPS, plan.n_threads, share)
     objective, rmse = judged(sums, plan)
     entry = Entry(objective, rmse, int(sums[2]), time.perf_counter() - begin)
     after = State(dictionary, images, state.dictionary, (*state.history, entry))
     return after._replace(stop_reason=_stop_reason(after, plan))
-
-
-def coded(image: Coded, coder: MapCoder, rounds: int | None = None) -> Coded:
-    """The image after some rounds of coding; None: as many as its tolerance needs."""
-    return coder.coded(image, rounds)
 
 
 def judged(sums: NDArray[np.float64], plan: Plan) -> tuple[float, float]:

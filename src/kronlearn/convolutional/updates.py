@@ -114,7 +114,7 @@ def _descended(
 
     None if no step does.
     """
-    error = images.total(_error)
+    error = images.total(Coded.error)
     for _ in range(_HALVINGS if step > 0 else 0):
         moved = [
             normalised(factor + step * part, dictionary.structure)
@@ -122,17 +122,13 @@ def _descended(
         ]
         found = ConvolutionalDictionary(moved, dictionary.structure, dictionary.has_channels)
         there = images.mapped(Coded.with_filters, found, n_threads)
-        if there.total(_error) < error:
+        if there.total(Coded.error) < error:
             return found, there
         step /= 2
     return None
 
 
 # What an image contributes.
-
-
-def _error(image: Coded) -> float:
-    return image.error
 
 
 def _correlated(
