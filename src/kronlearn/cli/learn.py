@@ -132,7 +132,7 @@ def learn(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Learn a dictionary from patches, or convolutional filters from images, and save it.
+    """Learn a dictionary of patches, or convolutional filters.
 
     Ctrl-C or SIGTERM ends learning and saves the dictionary of the last finished iteration.
     """
