@@ -434,6 +434,25 @@ def test_a_long_history_is_thinned():
     assert history_in({"history": thin}) == thin
 
 
+@pytest.mark.parametrize("colour", [False, True])
+def test_convolutional_filters_are_learned_and_shown(tmp_path, colour):
+    photo, output, picture = (tmp_path / name for name in ("a.png", "filters", "filters.png"))
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 30, 3), np.uint8)).save(photo)
+    options = ["--patch", 5, "--atoms", 2, "--penalty", 0.2, "--max-iter", 2, "--seed", 0]
+    options += ["--colour", "--structure", "dense"] if colour else []
+    given = ["learn", "--convolutional", photo, "-o", output, *options]
+    record = json.loads(succeeds(*given, "--json").stdout)
+    d = kl.convolutional.load_filters(output)
+    assert (record["filters"], record["iterations"]) == (d.n_filters, 2) == (2 if colour else 4, 2)
+    assert d.filter_shape == ((3, 5, 5) if colour else (5, 5))
+    assert len(record["history"]["objective"]) == 3
+    text = succeeds("show", output, "--picture", picture).stdout
+    assert re.search(rf"^structure +{d.structure} *$", text, re.MULTILINE)
+    assert picture.read_bytes().startswith(PNG)
+    assert "--tol is for patches" in fails(*given, "-f", "--tol", 3)
+    assert "--penalty is for filters" in fails("learn", photo, "--penalty", 1)
+
+
 def test_files_are_replaced_only_if_asked_for_and_inputs_never(patches, model):
     before = model.read_bytes(), patches.read_bytes()
     options = ["learn", patches, "--max-iter", 1, "-q"]

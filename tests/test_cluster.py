@@ -500,3 +500,15 @@ def test_a_cluster_with_tls_is_one_like_any_other(samples: np.ndarray) -> None:
     ):
         assert client.scheduler_info()["address"].startswith("tls://")
         same_as_threads(samples)
+
+
+def test_convolutional_filters_learned_by_workers_have_the_bits_of_threads(client, rng):
+    images = [rng.standard_normal((12 + k, 14)) for k in range(9)]
+    on_cluster, on_threads = (
+        kl.convolutional.SeparableConvolutionalLearning(
+            2, (4, 4), penalty=0.5, max_iter=1, random_state=0, engine=engine
+        ).fit(images)
+        for engine in ("dask", "threads")
+    )
+    assert on_cluster.dictionary_ == on_threads.dictionary_
+    assert on_cluster.history_["objective"] == on_threads.history_["objective"]

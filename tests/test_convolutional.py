@@ -14,13 +14,14 @@ from kronlearn.convolutional import (
     SeparableConvolutionalLearning,
     convolutional_code,
     largest_penalty,
+    load_filters,
     lowpass,
     reconstruct,
 )
-from kronlearn.convolutional import filters as parts
-from kronlearn.convolutional.canvas import canvases_of, no_codes
-from kronlearn.convolutional.coding import MapCoder
-from kronlearn.convolutional.updates import Coded, updated
+from kronlearn.convolutional import factors as parts
+from kronlearn.convolutional.canvas import canvases_of
+from kronlearn.convolutional.coded import Coded, CodedImages, MapCoder
+from kronlearn.convolutional.updates import updated
 from kronlearn.core.instruction_sets import instruction_sets
 
 STRUCTURES = ("kronecker", "separable", "dense")
@@ -172,14 +173,13 @@ def test_steps_of_the_filters_lower_the_error_of_fixed_codes(structure, rng):
     image = rng.standard_normal((40, 50))
     d = dictionary_of(structure, (5, 5), rng)
     (canvas,) = canvases_of(image, None, d.filter_shape, None, False)
-    images = [Coded(canvas, *MapCoder(d, 1.0, 0.1, 1).code(canvas, no_codes(), 5))]
-    errors = [images[0].error]
+    coded = MapCoder(d, 1.0, 0.1, 1).coded(Coded.fresh(canvas), 5)
+    errors = [coded.error()]
     for _ in range(3):
-        d = updated(d, images, 1, 1)
+        d = updated(d, CodedImages([coded]), 1, 1)
         np.testing.assert_allclose(np.sum(d.filters**2, axis=(1, 2)), 1)
-        left = canvas.residual(images[0].codes, d, 1)
-        images = [Coded(canvas, images[0].codes, left)]
-        errors.append(images[0].error)
+        coded = coded.with_filters(d, 1)
+        errors.append(coded.error())
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 0.995 * errors[0]
 
@@ -205,24 +205,62 @@ def test_planted_filters_are_found_again(structure):
     assert model.history_["objective"][-1] < model.history_["objective"][0]
 
 
-def test_learning_says_what_it_did_and_can_be_stopped_and_continued(rng, capsys):
-    image = rng.standard_normal((40, 40))
-    options = {"penalty": 0.5, "random_state": 0, "min_improvement": 0}
+def test_learning_tells_a_callback_how_it_goes_and_can_be_stopped(rng):
+    image, told = rng.standard_normal((40, 40)), []
+    start = dictionary_of("kronecker", (5, 5), rng)
+
+    def callback(progress):
+        told.append(progress)
+        return progress.iteration == 3
+
     model = SeparableConvolutionalLearning(
-        2, (5, 5), max_iter=9, verbose=1, callback=lambda m: m.n_iter_ == 3, **options
-    ).fit(image)
-    assert (model.n_iter_, model.stop_reason_) == (3, "callback")
-    assert [len(values) for values in model.history_.values()] == [3] * 4
-    assert "Iteration 3: objective" in capsys.readouterr().out
-    maps = model.transform(image)
-    objective = (np.sum((image - model.inverse_transform(maps)) ** 2) / 2) + 0.5 * float(
-        np.abs(maps.matrix).sum()
+        2, (5, 5), penalty=0.5, init=start, min_improvement=0, callback=callback
     )
+    maps = model.fit_transform(image)
+    assert (model.n_iter_, model.stop_reason_) == (3, "callback")
+    assert model.dictionary_ == told[-1].dictionary != told[0].dictionary == start
+    for name, values in model.history_.items():
+        assert values == [getattr(progress, name) for progress in told]
+    assert model.history_["objective"] == sorted(model.history_["objective"], reverse=True)
+    left = image - model.inverse_transform(maps)
+    objective = np.sum(left**2) / 2 + 0.5 * float(np.abs(maps.matrix).sum())
     assert objective <= model.history_["objective"][-1]
-    further = SeparableConvolutionalLearning(
-        2, (5, 5), max_iter=2, init=model.dictionary_, **options
-    ).fit(image)
-    assert further.history_["objective"][-1] < model.history_["objective"][0]
+    assert -model.score(image) * image.size == pytest.approx(objective, rel=1e-5)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_run_resumes_from_its_checkpoint_with_the_same_bits(structure, tmp_path, rng):
+    images = [rng.standard_normal((15, 16, 2)), rng.standard_normal((20, 12, 2))]
+    mask = [np.eye(15, 16, dtype=bool), None]
+    options = {"structure": structure, "penalty": 0.5, "random_state": 0, "channel_axis": 2}
+
+    def model(max_iter, **more):
+        learner = SeparableConvolutionalLearning(2, (4, 4), max_iter=max_iter, **options, **more)
+        return learner.set_params(min_improvement=0).fit(images, mask=mask)
+
+    path, told = tmp_path / "run", []
+    whole, _ = model(5), model(2, checkpoint=path)
+    resumed = model(5, checkpoint=path, callback=lambda p: told.append(p.iteration))
+    assert told == [3, 4, 5]
+    assert resumed.dictionary_ == whole.dictionary_
+    assert resumed.history_["objective"] == whole.history_["objective"]
+    assert resumed.n_iter_ == 5
+    mask[1] = np.eye(20, 12, dtype=bool)
+    with pytest.raises(ValueError, match="another run: it was made from other images"):
+        model(5, checkpoint=path)
+    options["penalty"] = 0.6
+    with pytest.raises(ValueError, match="another run: "):
+        model(5, checkpoint=path)
+    with pytest.raises(ValueError, match="is a convolutional checkpoint"):
+        load_filters(path)
+
+
+def test_learning_goes_on_from_filters_that_were_learned(rng):
+    image = rng.standard_normal((30, 30))
+    options = {"penalty": 0.5, "random_state": 0, "max_iter": 2}
+    model = SeparableConvolutionalLearning(2, (5, 5), **options).fit(image)
+    further = SeparableConvolutionalLearning(2, (5, 5), init=model.dictionary_, **options)
+    assert further.fit(image).history_["objective"][-1] < model.history_["objective"][-1]
 
 
 def test_partial_fit_learns_from_one_image_after_the_other(rng):
@@ -235,38 +273,45 @@ def test_partial_fit_learns_from_one_image_after_the_other(rng):
     assert np.mean(per_pixel[-4:]) < 0.8 * np.mean(per_pixel[:4])
 
 
+def test_partial_fit_with_a_small_image_moves_filters_little(rng):
+    model = SeparableConvolutionalLearning(2, (5, 5), penalty=0.3, max_iter=5, random_state=0)
+    before = model.fit(rng.standard_normal((80, 80))).filters_
+    model.partial_fit(rng.standard_normal((10, 10)))
+    assert model.n_iter_ == 6
+    assert 0 < np.abs(model.filters_ - before).max() < 0.03
+
+
 def test_partial_fit_takes_images_that_suit_the_filters_only(rng):
     image = rng.standard_normal((15, 16, 3))
-    model = SeparableConvolutionalLearning((2, 2, 2), (4, 4), penalty=0.5, random_state=0)
-    model.partial_fit(image, channel_axis=-1).partial_fit(image, channel_axis=-1)
+    model = SeparableConvolutionalLearning(
+        (2, 2, 2), (4, 4), penalty=0.5, channel_axis=-1, random_state=0
+    )
+    model.partial_fit(image).partial_fit(image)
+    assert model.inverse_transform(model.transform(image)).shape == image.shape
     assert (model.n_iter_, model.stop_reason_) == (2, "partial_fit")
+    assert [len(values) for values in model.history_.values()] == [2] * 4
     for other, options, text in (
-        (np.concatenate([image, image], axis=2), {"channel_axis": 2}, "6 channels, the filters 3"),
-        (image[..., 0], {}, "pass channel_axis"),
+        (np.concatenate([image, image], axis=2), {}, "6 channels, the filters 3"),
+        (image[..., 0], {"channel_axis": None}, "pass channel_axis"),
         (image, {"channel_axis": 5}, "channel_axis=5 is not an axis"),
+        (image, {"channel_axis": 2, "filter_shape": (5, 5)}, "go on from are of"),
     ):
         with pytest.raises(ValueError, match=text):
-            model.partial_fit(other, **options)
-    with pytest.raises(ValueError, match="go on from are of"):
-        model.set_params(filter_shape=(5, 5)).partial_fit(image, channel_axis=2)
+            model.set_params(**options).partial_fit(other)
     with pytest.raises(ValueError, match="mask has shape"):
-        model.set_params(filter_shape=(4, 4)).transform(
-            image, channel_axis=2, mask=np.zeros((1, 16), bool)
-        )
+        model.transform(image, mask=np.zeros((1, 16), bool))
 
 
-def test_an_interrupt_keeps_what_whole_iterations_learned(rng, monkeypatch):
-    def interrupted(*arguments):
-        if model.n_iter_ == 2:
+def test_an_interrupt_keeps_what_whole_iterations_learned(rng):
+    def interrupt(progress):
+        if progress.iteration == 2:
             raise KeyboardInterrupt
-        return updated(*arguments)
 
-    monkeypatch.setattr("kronlearn.convolutional.learning.updated", interrupted)
-    model = SeparableConvolutionalLearning(2, (4, 4), penalty=0.5, max_iter=5, random_state=0)
+    model = SeparableConvolutionalLearning(2, (4, 4), penalty=0.5, callback=interrupt)
     with pytest.raises(KeyboardInterrupt):
         model.fit(rng.standard_normal((20, 20)))
     assert (model.n_iter_, model.stop_reason_) == (2, "interrupted")
-    assert [len(values) for values in model.history_.values()] == [2] * 4
+    assert [len(values) for values in model.history_.values()] == [3] * 4
 
 
 def test_progress_goes_up_and_may_stop_the_work(rng):
@@ -284,7 +329,7 @@ def test_progress_goes_up_and_may_stop_the_work(rng):
 
 
 def test_a_warning_tells_if_codes_are_not_as_exact_as_asked(rng, monkeypatch):
-    monkeypatch.setattr("kronlearn.convolutional.coding._MOST_ROUNDS", 1)
+    monkeypatch.setattr("kronlearn.convolutional.coded._MOST_ROUNDS", 1)
     d = dictionary_of("kronecker", (5, 5), rng)
     with pytest.warns(ConvergenceWarning, match=r"after 1 rounds, not tol=0.001"):
         convolutional_code(rng.standard_normal((90, 90)), d, penalty=0.5, tol=0.001)
@@ -294,8 +339,8 @@ def test_dictionaries_are_saved_and_compared(tmp_path, rng):
     for structure in STRUCTURES:
         d = dictionary_of(structure, (3, 4), rng, has_channels=True)
         d.save(tmp_path / "d.safetensors")
-        assert ConvolutionalDictionary.load(tmp_path / "d.safetensors") == d
-        with pytest.raises(ValueError, match=r"read it with ConvolutionalDictionary\.load"):
+        assert load_filters(tmp_path / "d.safetensors") == d
+        with pytest.raises(ValueError, match=r"read it with kl.convolutional.load_filters"):
             load_dictionary(tmp_path / "d.safetensors")
     assert d != dictionary_of("dense", (3, 4), rng, has_channels=True)
 
@@ -320,9 +365,9 @@ GOOD = np.ones((12, 12))
         (np.ones((3, 12)), {}, r"of shape \(3, 12\), is smaller than a filter of \(4, 4\)"),
         (np.ones((12, 12, 3)), {}, "need 2 axes"),
         (GOOD.astype(complex), {}, "pass real numbers"),
-        (GOOD, {"penalty": 0}, "penalty=0 must be positive"),
+        (GOOD, {"penalty": 0}, r"penalty=0 is not in \(0, inf\)"),
         (GOOD, {"penalty": "much"}, "is not a number"),
-        (GOOD, {"tol": 0}, "tol=0 is not between"),
+        (GOOD, {"tol": 0}, "tol=0 is not in"),
         (GOOD, {"mask": np.ones((12, 12))}, "pass booleans"),
         (GOOD, {"mask": np.ones((12, 11), bool)}, "mask has shape"),
         (GOOD, {"mask": np.ones((12, 12), bool)}, "hides all"),
@@ -342,7 +387,7 @@ def test_bad_input_is_refused_with_a_clear_error(images, options, text, rng):
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [
-        ({"penalty": -1}, "penalty=-1 must be positive"),
+        ({"penalty": -1}, r"penalty=-1 is not in \(0, inf\)"),
         ({"structure": "low-rank"}, "structure"),
         ({"filter_shape": (0, 5)}, "filter_shape"),
         ({"n_atoms": (2, 2, 2)}, "a number for each of the 2 axes"),
@@ -365,7 +410,10 @@ def test_bad_parameters_are_refused(parameters, text):
 def test_a_constant_image_and_one_of_zeros_have_codes(rng):
     d = dictionary_of("kronecker", (4, 4), rng)
     assert convolutional_code(np.zeros((9, 9)), d, penalty=1.0).nnz == 0
-    SeparableConvolutionalLearning(2, (4, 4), max_iter=3, random_state=0).fit(np.zeros((9, 9)))
+    model = SeparableConvolutionalLearning(2, (4, 4), max_iter=3, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="All coefficients are zero with penalty=0.05"):
+        model.fit(np.zeros((9, 9)))
+    assert (model.n_iter_, model.stop_reason_) == (0, "converged")
 
 
 def test_dictionaries_refuse_factors_that_do_not_fit(rng):

@@ -7,7 +7,7 @@ import os
 import warnings
 import zlib
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from kronlearn.engines.selection import DEVICES, ENGINES, select_engine
 from kronlearn.io.model_files import load_state, save_state
 from kronlearn.learner import DictionaryLearner, Progress
 from kronlearn.parameters import (
+    check_output_file,
     count,
     mode_sizes,
     number,
@@ -161,7 +162,9 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     time_budget: float | None = number(None, "(0, inf]")
     forgetting: float = number(1.0, "(0, 1]")
     block_size: int | None = count(None)
-    checkpoint: str | os.PathLike[str] | None = None
+    checkpoint: str | os.PathLike[str] | None = field(
+        default=None, metadata={"check": check_output_file}
+    )
     checkpoint_every: int = count(10)
     callback: Callable[[Progress], bool | None] | None = None
     sparse_output: bool = True
@@ -299,15 +302,6 @@ class KroneckerDictionaryLearning(DictionaryLearner):
                 f'n_terms={self.n_terms} needs structure="general"; a sum of Kronecker products '
                 "is not orthonormal."
             )
-        if self.checkpoint is not None:
-            if not isinstance(self.checkpoint, str | os.PathLike):
-                raise TypeError(f"checkpoint={self.checkpoint!r} is not the path of a file.")
-            folder = os.path.dirname(os.path.abspath(self.checkpoint))
-            if not os.path.isdir(folder):
-                raise ValueError(
-                    f"checkpoint={self.checkpoint!r}: the folder {folder} does not exist; create "
-                    "it first."
-                )
 
     def _check_continues(self) -> None:
         """Raise unless the dictionary learned so far is one that the parameters ask for."""

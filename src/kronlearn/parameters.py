@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import os
 import warnings
 from dataclasses import field, fields
 from functools import partial
@@ -15,6 +16,8 @@ from kronlearn.engines.selection import check_name
 __all__ = [
     "check_count",
     "check_declared",
+    "check_number",
+    "check_output_file",
     "count",
     "mode_sizes",
     "number",
@@ -31,7 +34,7 @@ def count(default: int | None) -> Any:
 
 def number(default: float | None, interval: str) -> Any:
     """A parameter that is a number in an interval, or None if its type says so."""
-    return field(default=default, metadata={"check": partial(_check_number, interval=interval)})
+    return field(default=default, metadata={"check": partial(check_number, interval=interval)})
 
 
 def one_of(default: str, names: tuple[str, ...]) -> Any:
@@ -61,7 +64,7 @@ def random_numbers(random_state: Any) -> np.random.RandomState:
         ) from None
 
 
-def _check_number(name: str, value: Any, interval: str) -> None:
+def check_number(name: str, value: Any, interval: str) -> None:
     """Raise unless a parameter is a real number in an interval, "(0, 1]" for example."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}={value!r} is not a number.")
@@ -70,6 +73,15 @@ def _check_number(name: str, value: Any, interval: str) -> None:
     below = float(value) <= high if interval[-1] == "]" else float(value) < high
     if not (above and below):
         raise ValueError(f"{name}={value} is not in {interval}.")
+
+
+def check_output_file(name: str, value: Any) -> None:
+    """Raise unless a file can be written at a path."""
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{name}={value!r} is not the path of a file.")
+    folder = os.path.dirname(os.path.abspath(value))
+    if not os.path.isdir(folder):
+        raise ValueError(f"{name}={value!r}: the folder {folder} does not exist; create it first.")
 
 
 def check_count(name: str, value: Any) -> None:

@@ -26,7 +26,7 @@ __all__ = ["Terminated", "app", "main"]
 #: The commands in the order of the help, which shows the first line of their docstrings.
 COMMANDS = {
     "demo": "Learn from a sample image and denoise it, in a few seconds.",
-    "learn": "Learn a dictionary from images or patches and save it.",
+    "learn": "Learn a dictionary of patches, or convolutional filters.",
     "show": "Describe and draw the dictionary in a model file.",
     "denoise": "Remove the noise from an image.",
     "inpaint": "Fill in the missing pixels of an image.",

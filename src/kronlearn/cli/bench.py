@@ -106,6 +106,17 @@ def learning(quick: Quick = False, as_json: Json = False, quiet: Quiet = False) 
 @bench.command("convolutional")
 def convolutional(
     images: Images = None,
+    size: Annotated[
+        int, typer.Option(min=64, metavar="N", help="Rows and columns to use of each image.")
+    ] = 256,
+    penalty: Annotated[
+        float,
+        typer.Option(
+            metavar="NUMBER",
+            help="Weight of the ℓ1 norm, for pixels from 0 to 1; 0.01 leaves about 0.5 % nonzeros, "
+            "0.003 1 %.",
+        ),
+    ] = 0.01,
     iterations: Annotated[
         int, typer.Option(min=1, metavar="N", help="Number of learning iterations.")
     ] = 30,

@@ -1,10 +1,10 @@
-"""``kronlearn learn``: a dictionary from an array of patches or from images."""
+"""``kronlearn learn``: a dictionary from an array of patches or from images, or filters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -12,6 +12,7 @@ import kronlearn as kl
 from kronlearn.cli import options as opt
 from kronlearn.cli import patches
 from kronlearn.cli.checks import check_places, use_device
+from kronlearn.cli.learn_filters import learn_filters
 from kronlearn.cli.output import Output, counted, facts_of, facts_table, times
 from kronlearn.cli.record import atom_usage, learned_record, thinned_history
 from kronlearn.core.source import Source
@@ -32,6 +33,9 @@ _ARRAYS = ("npy", "zarr", "hdf5", "netcdf", "mat")
 # Inputs that a model file names.
 _MAX_NAMES = 20
 
+# Of dictionaries of patches.
+_STRUCTURES = ("general", "orthonormal")
+
 
 def learn(
     inputs: Annotated[
@@ -43,6 +47,14 @@ def learn(
         ),
     ],
     output: opt.Model = Path("model.safetensors"),
+    convolutional: Annotated[
+        bool,
+        typer.Option(
+            "--convolutional",
+            help="Learn small filters of whole images; --patch and --atoms are their shape and "
+            "number (11x11 and 8x8).",
+        ),
+    ] = False,
     patch: opt.Patch = None,
     atoms: opt.Atoms = None,
     sparsity: opt.Sparsity = None,
@@ -82,7 +94,15 @@ def learn(
         ),
     ] = None,
     dataset: opt.Dataset = None,
-    structure: opt.Structure = "general",
+    structure: Annotated[
+        Literal["general", "orthonormal", "kronecker", "separable", "dense"] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Kind of factors: general or orthonormal; with --convolutional, kronecker, "
+            "separable or dense filters.",
+            show_default="general; kronecker",
+        ),
+    ] = None,
     terms: Annotated[
         int,
         typer.Option(
@@ -94,6 +114,14 @@ def learn(
         ),
     ] = 1,
     method: opt.Method = "ols",
+    penalty: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NUMBER",
+            help="Weight of the ℓ1 norm with --convolutional, for pixels from 0 to 1.",
+            show_default="0.05",
+        ),
+    ] = None,
     max_iter: opt.MaxIter = 100,
     time_budget: opt.TimeBudget = None,
     checkpoint: opt.Checkpoint = None,
@@ -104,7 +132,7 @@ def learn(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Learn a dictionary from images or patches and save it.
+    """Learn a dictionary of patches, or convolutional filters.
 
     Ctrl-C or SIGTERM ends learning and saves the best dictionary so far.
     """
@@ -114,6 +142,15 @@ def learn(
     paths = _paths(inputs, shown)
     check_places([("--output", output), ("--checkpoint", checkpoint)], paths, overwrite)
     arrays = [path for path in paths if format_by_ending(path) in _ARRAYS]
+    origin = {"inputs": [path.name for path in inputs[:_MAX_NAMES]]}
+    if convolutional:
+        given["penalty"] = 0.05 if penalty is None else penalty
+        learn_filters(given, paths, origin, shown)
+        return
+    if penalty is not None or structure not in (None, *_STRUCTURES):
+        option = "--penalty" if penalty is not None else f"--structure {structure}"
+        raise ValueError(f"{option} is for filters; it needs --convolutional.")
+    given["structure"] = structure = structure or "general"
     if arrays:
         if len(paths) > 1:
             raise ValueError(
@@ -144,7 +181,6 @@ def learn(
                 advance=advance,
             )
     n_atoms = _atoms(atoms, data.patch_shape, structure, colour)
-    origin = {"inputs": [path.name for path in inputs[:_MAX_NAMES]]}
     learn_and_save(given, n_atoms, data, origin, shown)
 
 

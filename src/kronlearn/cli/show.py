@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+import kronlearn as kl
 from kronlearn.cli import options as opt
 from kronlearn.cli.checks import check_places
 from kronlearn.cli.output import Output, facts_of, facts_table, save_figure
 from kronlearn.cli.record import history_in, usage_in
 from kronlearn.core.dictionary import Dictionary
-from kronlearn.io.model_files import load_dictionary, read_file
+from kronlearn.io.model_files import kind_of, load_dictionary, read_file
 
 __all__ = ["show"]
 
@@ -37,22 +38,27 @@ def show(
     shown = Output(as_json, quiet)
     drawings = [("--picture", picture), ("--convergence", convergence)]
     check_places(drawings, [model], overwrite)
-    dictionary = load_dictionary(model)
-    _, info = read_file(model, "dictionary")
+    kind = kind_of(model)
+    dictionary: Any
+    if kind == "convolutional dictionary":
+        dictionary = kl.convolutional.load_filters(model)
+        facts, display = filter_facts(dictionary), "FiltersDisplay"
+    else:
+        dictionary = load_dictionary(model)
+        facts, display = dictionary_facts(dictionary), "DictionaryDisplay"
+    _, info = read_file(model, kind)
     history = history_in(info)
     if convergence is not None and history is None:
         raise ValueError(
             f"{model} has no history of its learning; files written by kronlearn learn do."
         )
-    facts = dictionary_facts(dictionary)
     shown.say(model)
     told = {n: v for n, v in info.items() if n not in ("history", "usage")}
     # Sizes that a file tells of stand before the rest, and are those of its dictionary.
     shown.say(facts_table([*facts_of({**facts, **told, **facts}), *usage_in(info)]))
     if picture is not None:
-        from kronlearn.plots import DictionaryDisplay
-
-        save_figure(DictionaryDisplay(dictionary).plot().figure_, picture, overwrite)
+        figure = getattr(kl.plots, display)(dictionary).plot().figure_
+        save_figure(figure, picture, overwrite)
     if convergence is not None and history is not None:
         from kronlearn.plots.convergence import convergence_figure
 
@@ -61,6 +67,17 @@ def show(
         if path is not None:
             shown.say(f"Wrote {path}")
     shown.finish({"model": str(model), **facts, "info": info})
+
+
+def filter_facts(dictionary: kl.convolutional.ConvolutionalDictionary) -> dict[str, Any]:
+    """Sizes and structure."""
+    return {
+        "filters": dictionary.n_filters,
+        "filter_shape": dictionary.filter_shape,
+        "structure": dictionary.structure,
+        "has_channels": dictionary.has_channels,
+        "numbers": dictionary.n_numbers,
+    }
 
 
 def dictionary_facts(dictionary: Dictionary) -> dict[str, Any]:

@@ -1,13 +1,9 @@
 """Convolutional dictionaries: images as sums of small filters, shifted."""
 
-from kronlearn.convolutional.coding import (
-    SparseMaps,
-    convolutional_code,
-    largest_penalty,
-    reconstruct,
-)
-from kronlearn.convolutional.filters import ConvolutionalDictionary
+from kronlearn.convolutional.coding import convolutional_code, largest_penalty
+from kronlearn.convolutional.filters import ConvolutionalDictionary, load_filters
 from kronlearn.convolutional.learning import SeparableConvolutionalLearning
+from kronlearn.convolutional.maps import SparseMaps, reconstruct
 from kronlearn.convolutional.smoothing import lowpass
 
 __all__ = [
@@ -16,6 +12,7 @@ __all__ = [
     "SparseMaps",
     "convolutional_code",
     "largest_penalty",
+    "load_filters",
     "lowpass",
     "reconstruct",
 ]

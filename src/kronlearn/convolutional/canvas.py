@@ -124,15 +124,13 @@ def _canvas(
     array = _real(image, name)
     n_axes = len(filter_shape)
     if array.ndim != n_axes:
+        cure = ", channels included" if channel_axis is not None else ""
+        cure += "; pass several images as a list" if array.ndim > n_axes else ""
+        cure += "; pass a single image as an array, not as a list" if array.ndim < n_axes else ""
         raise ValueError(
-            f"{name} has shape {array.shape}; filters of {filter_shape} need {n_axes} axes"
-            + (
-                ", channels included."
-                if channel_axis is not None
-                else "; pass several images as a list."
-            )
+            f"{name} has shape {array.shape}; filters of {filter_shape} need {n_axes} axes{cure}."
         )
-    if channel_axis is not None and not -n_axes <= channel_axis < n_axes:
+    if channel_axis is not None and channel_axis not in range(-n_axes, n_axes):
         raise ValueError(f"channel_axis={channel_axis} is not an axis of an image with {n_axes}.")
     known = np.ones(array.shape, bool) if mask is None else ~_mask(mask, array.shape, channel_axis)
     if channel_axis is not None:

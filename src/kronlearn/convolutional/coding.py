@@ -2,82 +2,24 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
-from sklearn.exceptions import ConvergenceWarning
+from numpy.typing import ArrayLike
 
-from kronlearn import _native
-from kronlearn.convolutional.canvas import (
-    Canvas,
-    Codes,
-    canvases_of,
-    no_codes,
-    scale_of,
-    synthesised,
-)
+from kronlearn.convolutional.canvas import canvases_of, scale_of
+from kronlearn.convolutional.coded import Coded, MapCoder
 from kronlearn.convolutional.filters import ConvolutionalDictionary
-from kronlearn.core.instruction_sets import instruction_set
+from kronlearn.convolutional.maps import check_dictionary, maps_of
 from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.images.stages import part_of
+from kronlearn.parameters import check_number
 
-__all__ = ["SparseMaps", "convolutional_code", "largest_penalty", "reconstruct"]
+__all__ = ["TOLERANCE", "convolutional_code", "largest_penalty"]
 
-# If this many rounds are not enough, some filters are nearly equal.
-_MOST_ROUNDS = 1000
-
-
-@dataclass(frozen=True, eq=False)
-class SparseMaps:
-    """Where, and how strongly, every filter occurs in an image.
-
-    Parameters
-    ----------
-    matrix : csr_array of shape (M, positions)
-        A row for each filter; positions in C order.
-    map_shape : tuple of int
-        How many positions there are along each axis: an image of N pixels and a filter of p have
-        N + p − 1, so that filters reach over both ends. The axis of channels comes first and has a
-        single one.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from kronlearn.convolutional import ConvolutionalDictionary, convolutional_code
-    >>> d = ConvolutionalDictionary([np.ones((3, 1)), np.eye(3)])
-    >>> maps = convolutional_code(np.eye(8), d, penalty=0.1)
-    >>> maps.map_shape, maps.toarray().shape
-    ((10, 10), (3, 10, 10))
-    """
-
-    matrix: csr_array
-    map_shape: tuple[int, ...]
-
-    @property
-    def nnz(self) -> int:
-        """The number of coefficients that are not zero."""
-        return int(self.matrix.nnz)
-
-    def toarray(self) -> NDArray[np.float32]:
-        """Return the maps as a dense array.
-
-        Returns
-        -------
-        array of shape (M, N_1, …, N_d)
-            The maps, in single precision.
-
-        Examples
-        --------
-        See :class:`SparseMaps`.
-        """
-        dense: NDArray[np.float32] = self.matrix.toarray()
-        return dense.reshape(-1, *self.map_shape)
+#: How far from optimal codes may be unless told otherwise.
+TOLERANCE = 0.03
 
 
 def convolutional_code(
@@ -87,7 +29,7 @@ def convolutional_code(
     *,
     mask: ArrayLike | Sequence[ArrayLike] | None = None,
     channel_axis: int | None = None,
-    tol: float = 0.03,
+    tol: float = TOLERANCE,
     n_jobs: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Any:
@@ -144,9 +86,10 @@ def convolutional_code(
     (1, True)
     """
     check_dictionary(dictionary)
-    check_penalty(penalty)
-    if not 0 < float(tol) < 1:
-        raise ValueError(f"tol={tol} is not between 0 and 1.")
+    check_number("penalty", penalty, "(0, inf)")
+    check_number("tol", tol, "(0, 1)")
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress={progress!r} is not a function.")
     n_threads = resolve_n_jobs(n_jobs)
     canvases = canvases_of(
         images, mask, dictionary.filter_shape, channel_axis, dictionary.has_channels
@@ -156,9 +99,9 @@ def convolutional_code(
         scale = scale_of([canvas])
         coder = MapCoder(dictionary, penalty / scale, tol, n_threads)
         tell = part_of(progress, number, len(canvases))
-        codes, _ = coder.code(canvas.in_units(scale), no_codes(), _MOST_ROUNDS, tell)
+        image = coder.coded(Coded.fresh(canvas.in_units(scale)), None, tell)
         map_shape = canvas.map_shape(dictionary.filter_shape)
-        found.append(_maps(codes, dictionary.n_filters, map_shape, scale))
+        found.append(maps_of(image.codes, dictionary.n_filters, map_shape, scale))
     return found if isinstance(images, (list, tuple)) else found[0]
 
 
@@ -204,126 +147,3 @@ def largest_penalty(
         for canvas in canvases_of(*given)
         for d in dictionary.filters
     )
-
-
-def reconstruct(
-    maps: SparseMaps,
-    dictionary: ConvolutionalDictionary,
-    *,
-    channel_axis: int | None = None,
-    n_jobs: int | None = None,
-) -> NDArray[np.float32]:
-    """Return the image that sparse maps stand for.
-
-    Parameters
-    ----------
-    maps : SparseMaps
-        The maps of one image.
-    dictionary : ConvolutionalDictionary
-        The filters that the maps were made for.
-    channel_axis : int, optional
-        Where the result has its channels, for filters that have them; by default first.
-    n_jobs : int, optional
-        The number of threads; -1 means all processors.
-
-    Returns
-    -------
-    array
-        The image, in single precision, missing pixels filled in.
-
-    Examples
-    --------
-    See :func:`convolutional_code`.
-    """
-    check_dictionary(dictionary)
-    if not isinstance(maps, SparseMaps):
-        raise TypeError(f"maps is {type(maps).__name__}; pass what convolutional_code returns.")
-    n_axes, n_filters = len(dictionary.filter_shape), dictionary.n_filters
-    if len(maps.map_shape) != n_axes or maps.matrix.shape[0] != n_filters:
-        raise ValueError(
-            f"The maps have {maps.matrix.shape[0]} filters and {len(maps.map_shape)} axes, the "
-            f"dictionary {n_filters} and {n_axes}."
-        )
-    lengths = zip(maps.map_shape, dictionary.filter_shape, strict=True)
-    shape = tuple(count + length - 1 for count, length in lengths)
-    image = synthesised(shape, _codes(maps), dictionary, resolve_n_jobs(n_jobs))
-    first = int(dictionary.has_channels)
-    inside = [slice(None)] * first + [
-        slice(length - 1, size - length + 1)
-        for size, length in list(zip(shape, dictionary.filter_shape, strict=True))[first:]
-    ]
-    image = image[tuple(inside)]
-    if dictionary.has_channels and channel_axis is not None:
-        image = np.moveaxis(image, 0, channel_axis)
-    return np.ascontiguousarray(image)
-
-
-@dataclass(frozen=True)
-class MapCoder:
-    """How canvases are coded: with which filters, penalty, tolerance and threads."""
-
-    dictionary: ConvolutionalDictionary
-    penalty: float
-    tol: float
-    n_threads: int
-
-    def code(
-        self,
-        canvas: Canvas,
-        start: Codes,
-        max_rounds: int,
-        progress: Callable[[float], None] | None = None,
-    ) -> tuple[Codes, NDArray[np.float32]]:
-        """The codes that follow from given ones after some rounds, and what they leave."""
-        residual = canvas.residual(start, self.dictionary, self.n_threads)
-        positions, filters, values, violation = _native.code_convolutional(
-            residual,
-            canvas.weights,
-            self.dictionary.filters.astype(np.float32),
-            self.dictionary.stages,
-            start,
-            self.penalty,
-            self.tol,
-            max_rounds,
-            self.n_threads,
-            progress,
-            instruction_set(),
-        )
-        if violation > self.tol and max_rounds >= _MOST_ROUNDS:
-            warnings.warn(
-                f"Codes are {violation:.2g} times the penalty from optimal after {max_rounds} "
-                f"rounds, not tol={self.tol:g}; some filters are nearly equal.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-        return (positions, filters, values), residual
-
-
-def check_dictionary(dictionary: Any) -> None:
-    """Raise unless it is a dictionary of filters."""
-    if not isinstance(dictionary, ConvolutionalDictionary):
-        raise TypeError(
-            f"dictionary is {type(dictionary).__name__}; pass a ConvolutionalDictionary."
-        )
-
-
-def check_penalty(penalty: Any) -> None:
-    """Raise unless a penalty is a positive number."""
-    if isinstance(penalty, bool) or not np.isscalar(penalty) or isinstance(penalty, (str, bytes)):
-        raise TypeError(f"penalty={penalty!r} is not a number.")
-    if not 0 < float(penalty) < math.inf:  # type: ignore[arg-type]
-        raise ValueError(f"penalty={penalty} must be positive and finite.")
-
-
-def _maps(codes: Codes, n_filters: int, map_shape: tuple[int, ...], scale: float) -> SparseMaps:
-    """The maps of coefficients in units of ``scale``."""
-    positions, filters, values = codes
-    entries = values * np.float32(scale), (filters, positions)
-    return SparseMaps(csr_array(entries, shape=(n_filters, math.prod(map_shape))), map_shape)
-
-
-def _codes(maps: SparseMaps) -> Codes:
-    """The coefficients as native code takes them."""
-    entries = maps.matrix.tocoo()
-    filters, positions = entries.coords
-    return positions.astype(np.int64), filters.astype(np.int32), entries.data.astype(np.float32)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import count, takewhile
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.io.model_files import read_file, write_file
+from kronlearn.convolutional.factors import combined, normalised
+from kronlearn.io.model_files import ModelFileError, read_file, write_file
 from kronlearn.io.stored import told_as
 
-__all__ = ["STRUCTURES", "ConvolutionalDictionary"]
+__all__ = ["STRUCTURES", "ConvolutionalDictionary", "filters_in", "load_filters", "tensors_of"]
 
 STRUCTURES = ("kronecker", "separable", "dense")
 
-# The kind of a model file, and the names of its tensors.
-_KIND, _FACTOR = "convolutional dictionary", "factors.{}"
+_KIND = "convolutional dictionary"
 
 
 class ConvolutionalDictionary:
@@ -63,7 +63,7 @@ class ConvolutionalDictionary:
                 f"structure={structure!r} does not exist; choose one of {', '.join(STRUCTURES)}."
             )
         self.structure, self.has_channels = structure, bool(has_channels)
-        arrays = [np.array(factor, dtype=np.float64) for factor in factors]
+        arrays = [np.array(factor, dtype=np.float64, order="C") for factor in factors]
         _check_shapes(arrays, structure)
         self.factors = tuple(normalised(array, structure) for array in arrays)
         if has_channels and len(self.filter_shape) < 2:
@@ -111,60 +111,29 @@ class ConvolutionalDictionary:
                 found.append((axis, groups, 1, False, columns))
         return found
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the dictionary to a model file, replacing an existing file in one step.
+    def save(self, path: str | os.PathLike[str], info: Mapping[str, Any] | None = None) -> None:
+        """Write a model file that :func:`load_filters` reads, or replace it in one step.
 
         Parameters
         ----------
         path : str or path
             The file to write.
+        info : dict, optional
+            Anything JSON can hold, to be kept with the filters, for example how they were learned.
 
         Examples
         --------
         >>> import os, tempfile
         >>> import numpy as np
-        >>> from kronlearn.convolutional import ConvolutionalDictionary
+        >>> from kronlearn.convolutional import ConvolutionalDictionary, load_filters
         >>> d = ConvolutionalDictionary([np.eye(5), np.eye(5)])
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     d.save(os.path.join(folder, "eye.safetensors"))
-        ...     ConvolutionalDictionary.load(os.path.join(folder, "eye.safetensors")) == d
+        ...     load_filters(os.path.join(folder, "eye.safetensors")) == d
         True
         """
-        tensors: dict[str, NDArray[Any]] = {
-            _FACTOR.format(k): factor for k, factor in enumerate(self.factors)
-        }
-        info = {"structure": self.structure, "has_channels": self.has_channels}
-        write_file(path, _KIND, tensors, info)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> ConvolutionalDictionary:
-        """Read a dictionary from a model file.
-
-        Parameters
-        ----------
-        path : str or path
-            A file that :meth:`save` wrote.
-
-        Returns
-        -------
-        ConvolutionalDictionary
-            The dictionary that was saved.
-
-        Raises
-        ------
-        ModelFileError
-            If the file is missing, damaged or something else. A kind of ``ValueError``.
-
-        Examples
-        --------
-        See :meth:`save`.
-        """
-        from kronlearn.io.model_files import ModelFileError
-
-        tensors, info = read_file(path, _KIND)
-        with told_as(f"{path} does not hold a valid dictionary", ModelFileError):
-            factors = [tensors[_FACTOR.format(k)] for k in range(len(tensors))]
-            return cls(factors, info["structure"], info["has_channels"])
+        kinds = {"structure": self.structure, "has_channels": self.has_channels}
+        write_file(path, _KIND, tensors_of(self, "factors"), {**(info or {}), **kinds})
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -181,67 +150,46 @@ class ConvolutionalDictionary:
         return f"ConvolutionalDictionary({self.n_filters} {self.structure} filters of {shape})"
 
 
-def combined(factors: Sequence[NDArray[Any]], structure: str) -> NDArray[Any]:
-    """The filters (M, p_1, …, p_d) that factors define."""
-    if structure == "dense":
-        return factors[0]
-    operands, result = _subscripts(len(factors), structure)
-    product: NDArray[Any] = np.einsum(f"{','.join(operands)}->{result}", *factors)
-    return product.reshape(-1, *(len(factor) for factor in factors))
+def load_filters(path: str | os.PathLike[str]) -> ConvolutionalDictionary:
+    """Load a convolutional dictionary from a model file.
+
+    Parameters
+    ----------
+    path : str or path
+        A file written by :meth:`ConvolutionalDictionary.save` or ``kronlearn learn
+        --convolutional``.
+
+    Returns
+    -------
+    ConvolutionalDictionary
+        A dictionary equal to the one that was saved.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is missing, damaged or something else. A kind of ``ValueError``.
+
+    Examples
+    --------
+    See :meth:`ConvolutionalDictionary.save`.
+    """
+    tensors, info = read_file(path, _KIND)
+    with told_as(f"{path} does not hold valid filters", ModelFileError):
+        return filters_in(tensors, info, "factors")
 
 
-def pulled_back(
-    gradient: NDArray[Any], factors: Sequence[NDArray[Any]], structure: str
-) -> list[NDArray[Any]]:
-    """The gradient of a function of the filters, (M, p_1, …, p_d), with respect to each factor."""
-    if structure == "dense":
-        return [gradient]
-    operands, result = _subscripts(len(factors), structure)
-    n_atoms = [f.shape[1] for f in factors] if structure == "kronecker" else [factors[0].shape[1]]
-    gradient = gradient.reshape(*n_atoms, *(len(factor) for factor in factors))
-    found = []
-    for axis, operand in enumerate(operands):
-        others = [k for k in range(len(factors)) if k != axis]
-        terms = ",".join([result, *(operands[k] for k in others)])
-        found.append(np.einsum(f"{terms}->{operand}", gradient, *(factors[k] for k in others)))
-    return found
+def tensors_of(dictionary: ConvolutionalDictionary, name: str) -> dict[str, NDArray[Any]]:
+    """The factors by their names in a file: ``name.0``, ``name.1``, …"""
+    return {f"{name}.{k}": factor for k, factor in enumerate(dictionary.factors)}
 
 
-def pushed_forward(
-    change: Sequence[NDArray[Any]], factors: Sequence[NDArray[Any]], structure: str
-) -> NDArray[Any]:
-    """How the filters change, to first order, where the factors change by so much."""
-    if structure == "dense":
-        return change[0]
-    total: Any = 0
-    for axis, part in enumerate(change):
-        total = total + combined([*factors[:axis], part, *factors[axis + 1 :]], structure)
-    return np.asarray(total)
-
-
-def column_axes(array: NDArray[Any], structure: str) -> tuple[int, ...]:
-    """The axes over which a column of a factor, or a dense filter, extends."""
-    return tuple(range(1, array.ndim)) if structure == "dense" else (0,)
-
-
-def normalised(array: NDArray[Any], structure: str) -> NDArray[Any]:
-    """A factor whose columns, or dense filters, have norm one."""
-    axes = column_axes(array, structure)
-    norms = np.sqrt(np.sum(array**2, axis=axes, keepdims=True))
-    if not (np.isfinite(array).all() and (norms > 0).all()):
-        raise ValueError("Filters must be finite and nonzero.")
-    # What was scaled before keeps its bits.
-    is_one = np.abs(norms - 1) < 1e-15 * array.size
-    scaled: NDArray[Any] = array / np.where(is_one, 1.0, norms)
-    return scaled
-
-
-def _subscripts(n_axes: int, structure: str) -> tuple[list[str], str]:
-    """Einsum subscripts of the factors and of the filters they make."""
-    sizes = string.ascii_lowercase[:n_axes]
-    atoms = string.ascii_uppercase[:n_axes] if structure == "kronecker" else "A" * n_axes
-    result = "".join(dict.fromkeys(atoms)) + sizes
-    return [size + atom for size, atom in zip(sizes, atoms, strict=True)], result
+def filters_in(
+    tensors: Mapping[str, NDArray[Any]], info: Mapping[str, Any], name: str
+) -> ConvolutionalDictionary:
+    """The dictionary whose factors are ``name.0``, ``name.1``, …"""
+    names = (f"{name}.{k}" for k in count())
+    factors = [tensors[key] for key in takewhile(tensors.__contains__, names)]
+    return ConvolutionalDictionary(factors, info["structure"], info["has_channels"])
 
 
 def _check_shapes(arrays: list[NDArray[Any]], structure: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.fft import dctn, idctn
+
+from kronlearn.parameters import check_number
 
 __all__ = ["lowpass"]
 
@@ -50,8 +50,7 @@ def lowpass(
         raise TypeError(f"image has dtype {array.dtype}; pass real numbers.")
     if array.size == 0 or not np.isfinite(array).all():
         raise ValueError("image must be finite and not empty; fill in missing pixels first.")
-    if not 0 <= strength < math.inf:
-        raise ValueError(f"strength={strength} must be zero or more, and finite.")
+    check_number("strength", strength, "[0, inf)")
     axes = [a for a in range(array.ndim) if channel_axis is None or a != channel_axis % array.ndim]
     spectrum = dctn(array.astype(np.float64), axes=axes, norm="ortho")
     penalty = np.ones([1] * array.ndim)

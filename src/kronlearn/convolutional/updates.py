@@ -16,39 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn import _native
-from kronlearn.convolutional.canvas import Canvas, Codes, synthesised
-from kronlearn.convolutional.filters import (
-    ConvolutionalDictionary,
-    column_axes,
-    normalised,
-    pulled_back,
-    pushed_forward,
-)
+from kronlearn.convolutional.canvas import synthesised
+from kronlearn.convolutional.coded import Coded, CodedImages
+from kronlearn.convolutional.factors import column_axes, normalised, pulled_back, pushed_forward
+from kronlearn.convolutional.filters import ConvolutionalDictionary
 from kronlearn.core.instruction_sets import instruction_set
 
-__all__ = ["Coded", "updated"]
+__all__ = ["updated"]
 
 # A step that raises the error is halved so many times before it is given up.
 _HALVINGS = 6
 
 
-@dataclass(frozen=True)
-class Coded:
-    """An image with its codes and what they leave of it, ``w (y − Σ d ∗ x)``."""
-
-    canvas: Canvas
-    codes: Codes
-    residual: NDArray[np.float32]
-
-    @property
-    def error(self) -> float:
-        """The sum of squares that is left; weights are zero or one."""
-        return float(np.sum(self.residual.astype(np.float64) ** 2))
-
-
 def updated(
     dictionary: ConvolutionalDictionary,
-    images: Sequence[Coded],
+    images: CodedImages,
     n_steps: int,
     n_threads: int,
     share: float = 1.0,
@@ -57,7 +39,7 @@ def updated(
 
     ``share`` shortens the steps, for images that are only a part of what was learned from.
     """
-    energies = _energies(images, dictionary.n_filters)
+    energies = images.total(_energies, dictionary.n_filters)
     if not energies.any():
         return dictionary
     before: _Direction | None = None
@@ -82,14 +64,14 @@ class _Direction:
 
 def _direction(
     dictionary: ConvolutionalDictionary,
-    images: Sequence[Coded],
+    images: CodedImages,
     energies: NDArray[np.float64],
     before: _Direction | None,
     n_threads: int,
 ) -> _Direction:
     """The next direction of Polak and Ribière, preconditioned by the energies of columns."""
     factors, structure = dictionary.factors, dictionary.structure
-    sums = -_correlated(dictionary, images, n_threads)
+    sums = -images.total(_correlated, dictionary, n_threads)
     gradient = [
         _tangent(part, factor, structure)
         for part, factor in zip(pulled_back(sums, factors, structure), factors, strict=True)
@@ -111,67 +93,69 @@ def _direction(
 
 def _step(
     dictionary: ConvolutionalDictionary,
-    images: Sequence[Coded],
+    images: CodedImages,
     direction: _Direction,
     n_threads: int,
 ) -> float:
     """The step to the lowest error along a direction, to second order (Gauss and Newton)."""
     change = pushed_forward(direction.parts, dictionary.factors, dictionary.structure)
-    curvature = 0.0
-    for image in images:
-        shape, weights = image.canvas.pixels.shape, image.canvas.weights
-        moved = synthesised(shape, image.codes, dictionary, n_threads, change) * weights
-        curvature += float(np.sum(moved.astype(np.float64) ** 2))
+    curvature = images.total(_curvature, dictionary, change, n_threads)
     return -_dot(direction.parts, direction.gradient) / curvature if curvature > 0 else 0.0
 
 
 def _descended(
     dictionary: ConvolutionalDictionary,
-    images: Sequence[Coded],
+    images: CodedImages,
     direction: _Direction,
     step: float,
     n_threads: int,
-) -> tuple[ConvolutionalDictionary, list[Coded]] | None:
+) -> tuple[ConvolutionalDictionary, CodedImages] | None:
     """The dictionary after a step, shortened until it lowers the error, with what codes leave then.
 
     None if no step does.
     """
-    error = sum(image.error for image in images)
+    error = images.total(Coded.error)
     for _ in range(_HALVINGS if step > 0 else 0):
         moved = [
             normalised(factor + step * part, dictionary.structure)
             for factor, part in zip(dictionary.factors, direction.parts, strict=True)
         ]
         found = ConvolutionalDictionary(moved, dictionary.structure, dictionary.has_channels)
-        there = [
-            Coded(image.canvas, image.codes, image.canvas.residual(image.codes, found, n_threads))
-            for image in images
-        ]
-        if sum(image.error for image in there) < error:
+        there = images.mapped(Coded.with_filters, found, n_threads)
+        if there.total(Coded.error) < error:
             return found, there
         step /= 2
     return None
 
 
+# What an image contributes.
+
+
 def _correlated(
-    dictionary: ConvolutionalDictionary, images: Sequence[Coded], n_threads: int
+    image: Coded, dictionary: ConvolutionalDictionary, n_threads: int
 ) -> NDArray[np.float64]:
     """``G (M, p_1, …, p_d)``: the correlation of codes with what they leave."""
     sums = np.zeros(dictionary.filters.shape)
     filters, stages = dictionary.filters.astype(np.float32), dictionary.stages
-    for image in images:
-        settings = filters, stages, image.codes, sums, n_threads, instruction_set()
-        _native.correlate_codes(image.residual, *settings)
+    settings = filters, stages, image.codes, sums, n_threads, instruction_set()
+    _native.correlate_codes(image.residual, *settings)
     return sums
 
 
-def _energies(images: Sequence[Coded], n_filters: int) -> NDArray[np.float64]:
+def _energies(image: Coded, n_filters: int) -> NDArray[np.float64]:
     """``E (M)``: the sums of squares of every filter's coefficients."""
-    total = np.zeros(n_filters)
-    for image in images:
-        _, filters, values = image.codes
-        total += np.bincount(filters, values.astype(np.float64) ** 2, n_filters)
-    return total
+    _, filters, values = image.codes
+    found: NDArray[Any] = np.bincount(filters, values.astype(np.float64) ** 2, n_filters)
+    return found
+
+
+def _curvature(
+    image: Coded, dictionary: ConvolutionalDictionary, change: NDArray[Any], n_threads: int
+) -> float:
+    """``‖√w (Σ_m δd_m ∗ x_m)‖²`` for a change of the filters."""
+    shape, weights = image.canvas.pixels.shape, image.canvas.weights
+    moved = synthesised(shape, image.codes, dictionary, n_threads, change) * weights
+    return float(np.sum(moved.astype(np.float64) ** 2))
 
 
 def _column_energies(

@@ -33,7 +33,7 @@ from kronlearn.engines.selection import local_engine
 from kronlearn.engines.threads import Threads, default_block_size, pass_over, resolve_n_jobs
 from kronlearn.io.arrays import ArraySource, dask_array
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "check_versions"]
 
 # So many partial sums are added by one task.
 _FAN_IN = 8
@@ -148,7 +148,7 @@ class Cluster(Engine):
         block_size: int | None = None,
         n_partitions: int | None = None,
     ) -> None:
-        _check_versions(client)
+        check_versions(client)
         self.client, self.source = client, source
         # Dask cannot make them again: they are lost with their worker.
         self.scatters = isinstance(source, ArraySource) and source.in_memory
@@ -375,7 +375,7 @@ def _spans_in_chunks(
             yield int(firsts[some[0]]), min(int(firsts[some[-1]]) + block_size, n)
 
 
-def _check_versions(client: Client) -> None:
+def check_versions(client: Client) -> None:
     """Raise unless all workers can import this version of kronlearn.
 
     One that cannot does not even understand its tasks: it ends, and so does the next.

@@ -19,6 +19,7 @@ __all__ = [
     "check_device",
     "check_name",
     "chosen_device",
+    "dask_client",
     "local_engine",
     "select_engine",
 ]
@@ -60,6 +61,13 @@ def local_engine(
     return Threads(source, resolve_n_jobs(n_jobs), block_size)
 
 
+def dask_client(name: str, is_lazy: bool = False) -> Client | None:
+    """The client of the cluster that an engine of that name works on, for lazy data or other."""
+    if name == "dask" or (name == "auto" and is_lazy):
+        return _active_client(needed=name == "dask")
+    return _client_of_joblib() if name == "auto" else None
+
+
 def select_engine(
     name: str,
     source: Source,
@@ -72,11 +80,7 @@ def select_engine(
     "auto" means Dask for a Dask array if there is a client, and inside a ``joblib`` context whose
     backend is Dask.
     """
-    client = None
-    if name == "dask" or (name == "auto" and dask_array(source) is not None):
-        client = _active_client(needed=name == "dask")
-    elif name == "auto":
-        client = _client_of_joblib()
+    client = dask_client(name, dask_array(source) is not None)
     if client is None:
         if name == "threads" and chosen_device(device, source) == "cuda":
             raise ValueError(

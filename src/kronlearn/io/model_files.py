@@ -1,9 +1,8 @@
 """Model files: safetensors with a small JSON header, no pickle, nothing executed on loading.
 
 A file is a plain safetensors file. Its metadata has one entry, ``kronlearn``, a JSON object with
-``format`` (always ``"kronlearn model"``), ``version`` (of this layout, an integer), ``kind``
-(``"dictionary"``, ``"checkpoint"`` or ``"convolutional dictionary"``) and ``info``, whatever the
-writer wants to say.
+``format`` (always ``"kronlearn model"``), ``version`` (of this layout, an integer), ``kind`` (one
+of ``KINDS``) and ``info``, whatever the writer wants to say.
 
 A dictionary's factors are the tensors ``factors.0``, ``factors.1``, … (float32 or float64), of
 shape (m_i, n_i), or (R, m_i, n_i) for a sum of R Kronecker products.
@@ -13,6 +12,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,12 @@ from kronlearn.core.loop import Entry, State
 from kronlearn.io.atomic import atomic_write
 from kronlearn.io.stored import told_as
 
-__all__ = ["ModelFileError", "ModelFileNotFoundError", "load_dictionary", "load_state"]
-__all__ += ["read_file", "save_dictionary", "save_state", "write_file"]
+__all__ = ["ModelFileError", "ModelFileNotFoundError", "kind_of", "load_dictionary", "load_state"]
+__all__ += ["read_checkpoint", "read_file", "save_dictionary", "save_state", "write_file"]
 
 FORMAT = "kronlearn model"
 VERSION = 1
-KINDS = ("dictionary", "checkpoint", "convolutional dictionary")
+KINDS = ("dictionary", "checkpoint", "convolutional dictionary", "convolutional checkpoint")
 
 PathLike = str | os.PathLike[str]
 
@@ -145,8 +146,9 @@ def read_file(
     ----------
     path : str or path
         The file.
-    kind : {"dictionary", "checkpoint", "convolutional dictionary"}, default "dictionary"
-        What the file must be.
+    kind : str, default "dictionary"
+        What the file must be: "dictionary", "checkpoint", or one of these with "convolutional"
+        before it.
 
     Returns
     -------
@@ -164,19 +166,21 @@ def read_file(
     --------
     See :func:`save_dictionary`.
     """
-    if not Path(path).exists():
-        raise ModelFileNotFoundError(f"{path} does not exist.")
-    if not Path(path).is_file():
-        raise _error(path, "is not a regular file; give the name of a model file")
-    with (
-        told_as(f"{path} is not a safetensors file, or is damaged", ModelFileError),
-        # It compares the sizes and places of all tensors with the size of the file.
-        safetensors.safe_open(path, framework="np") as file,
-    ):
-        info = _info(path, (file.metadata() or {}).get("kronlearn"), kind)
+    with _opened(path) as file:
+        found_kind, info = _header(path, file)
+        if found_kind != kind:
+            is_filters = found_kind == "convolutional dictionary"
+            cure = "; read it with kl.convolutional.load_filters" if is_filters else ""
+            raise _error(path, f"is a {found_kind}, not a {kind}{cure}")
         # Copies, so that arrays are writable and do not keep the file mapped.
         names = file.keys()
         return {name: np.array(file.get_tensor(name)) for name in names}, info
+
+
+def kind_of(path: PathLike) -> str:
+    """The kind of a model file, one of ``KINDS``."""
+    with _opened(path) as file:
+        return _header(path, file)[0]
 
 
 def save_state(path: PathLike, state: State, problem: dict[str, Any]) -> None:
@@ -195,19 +199,27 @@ def save_state(path: PathLike, state: State, problem: dict[str, Any]) -> None:
 
 def load_state(path: PathLike, problem: dict[str, Any]) -> State:
     """The state in a checkpoint; ModelFileError if it is damaged or of another problem."""
-    tensors, header = read_file(path, "checkpoint")
+    tensors, header = read_checkpoint(path, "checkpoint", problem)
+    with told_as(f"{path} is damaged", ModelFileError):
+        return _state(tensors, header, problem)
+
+
+def read_checkpoint(
+    path: PathLike, kind: str, problem: dict[str, Any]
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """The arrays and the header of a checkpoint, once it is known to be of this problem."""
+    tensors, header = read_file(path, kind)
     stored = header.get("problem")
     if not isinstance(stored, dict):
         raise _error(path, "is not a kronlearn checkpoint")
     for name, value in problem.items():
         if stored.get(name) != value:
             reason = f"its {name} is {stored.get(name)!r}, here it is {value!r}"
-            if name == "samples":
-                reason = "it was made from other samples"
+            if name in ("samples", "images"):
+                reason = f"it was made from other {name}"
             cure = "Delete the file or choose another checkpoint path"
             raise _error(path, f"belongs to another run: {reason}. {cure}")
-    with told_as(f"{path} is damaged", ModelFileError):
-        return _state(tensors, header, problem)
+    return tensors, header
 
 
 def _error(path: PathLike, problem: str) -> ModelFileError:
@@ -220,27 +232,40 @@ def _plain_number(value: object) -> object:
     raise TypeError(f"{type(value).__name__} values cannot be stored")
 
 
-def _info(path: PathLike, text: str | None, kind: str) -> dict[str, Any]:
-    """The header that was written, once format, version and kind are the ones wanted."""
+@contextmanager
+def _opened(path: PathLike) -> Iterator[Any]:
+    """A file as safetensors reads it."""
+    if not Path(path).exists():
+        raise ModelFileNotFoundError(f"{path} does not exist.")
+    if not Path(path).is_file():
+        raise _error(path, "is not a regular file; give the name of a model file")
+    with (
+        told_as(f"{path} is not a safetensors file, or is damaged", ModelFileError),
+        # It compares the sizes and places of all tensors with the size of the file.
+        safetensors.safe_open(path, framework="np") as file,
+    ):
+        yield file
+
+
+def _header(path: PathLike, file: Any) -> tuple[str, dict[str, Any]]:
+    """The kind and the info that were written, once format and version are the ones wanted."""
+    text = (file.metadata() or {}).get("kronlearn")
     try:
         envelope = {} if text is None else json.loads(text)
     except (ValueError, RecursionError):
         raise _error(path, "is damaged: its kronlearn header cannot be read") from None
     if not isinstance(envelope, dict) or envelope.get("format") != FORMAT:
         raise _error(path, "is a safetensors file, but not a kronlearn model")
-    version, found_kind, info = (envelope.get(key) for key in ("version", "kind", "info"))
+    version, kind, info = (envelope.get(key) for key in ("version", "kind", "info"))
     if type(version) is int and version > VERSION:
         raise _error(
             path,
             f"has file version {str(version)[:20]}, written by a newer kronlearn; this one reads "
             f"version {VERSION}, upgrade it",
         )
-    if type(version) is not int or found_kind not in KINDS or not isinstance(info, dict):
+    if type(version) is not int or kind not in KINDS or not isinstance(info, dict):
         raise _error(path, "is damaged: its header lacks a version, a kind or info")
-    if found_kind != kind:
-        cure = "; read it with ConvolutionalDictionary.load" if "conv" in found_kind else ""
-        raise _error(path, f"is a {found_kind}, not a {kind}{cure}")
-    return info
+    return kind, info
 
 
 def _state(tensors: dict[str, Any], header: dict[str, Any], problem: dict[str, Any]) -> State:

@@ -1,0 +1,75 @@
+"""Filters from short ones along each axis, and derivatives with respect to these."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["column_axes", "combined", "normalised", "pulled_back", "pushed_forward"]
+
+
+def combined(factors: Sequence[NDArray[Any]], structure: str) -> NDArray[Any]:
+    """The filters (M, p_1, …, p_d) that factors define."""
+    if structure == "dense":
+        return factors[0]
+    operands, result = _subscripts(len(factors), structure)
+    product: NDArray[Any] = np.einsum(f"{','.join(operands)}->{result}", *factors)
+    return product.reshape(-1, *(len(factor) for factor in factors))
+
+
+def pulled_back(
+    gradient: NDArray[Any], factors: Sequence[NDArray[Any]], structure: str
+) -> list[NDArray[Any]]:
+    """The gradient of a function of the filters, (M, p_1, …, p_d), with respect to each factor."""
+    if structure == "dense":
+        return [gradient]
+    operands, result = _subscripts(len(factors), structure)
+    n_atoms = [f.shape[1] for f in factors] if structure == "kronecker" else [factors[0].shape[1]]
+    gradient = gradient.reshape(*n_atoms, *(len(factor) for factor in factors))
+    found = []
+    for axis, operand in enumerate(operands):
+        others = [k for k in range(len(factors)) if k != axis]
+        terms = ",".join([result, *(operands[k] for k in others)])
+        found.append(np.einsum(f"{terms}->{operand}", gradient, *(factors[k] for k in others)))
+    return found
+
+
+def pushed_forward(
+    change: Sequence[NDArray[Any]], factors: Sequence[NDArray[Any]], structure: str
+) -> NDArray[Any]:
+    """How the filters change, to first order, where the factors change by so much."""
+    if structure == "dense":
+        return change[0]
+    total: Any = 0
+    for axis, part in enumerate(change):
+        total = total + combined([*factors[:axis], part, *factors[axis + 1 :]], structure)
+    return np.asarray(total)
+
+
+def column_axes(array: NDArray[Any], structure: str) -> tuple[int, ...]:
+    """The axes over which a column of a factor, or a dense filter, extends."""
+    return tuple(range(1, array.ndim)) if structure == "dense" else (0,)
+
+
+def normalised(array: NDArray[Any], structure: str) -> NDArray[Any]:
+    """A factor whose columns, or dense filters, have norm one."""
+    axes = column_axes(array, structure)
+    norms = np.sqrt(np.sum(array**2, axis=axes, keepdims=True))
+    if not (np.isfinite(array).all() and (norms > 0).all()):
+        raise ValueError("Filters must be finite and nonzero.")
+    # What was scaled before keeps its bits.
+    is_one = np.abs(norms - 1) < 1e-15 * array.size
+    scaled: NDArray[Any] = array / np.where(is_one, 1.0, norms)
+    return scaled
+
+
+def _subscripts(n_axes: int, structure: str) -> tuple[list[str], str]:
+    """Einsum subscripts of the factors and of the filters they make."""
+    sizes = string.ascii_lowercase[:n_axes]
+    atoms = string.ascii_uppercase[:n_axes] if structure == "kronecker" else "A" * n_axes
+    result = "".join(dict.fromkeys(atoms)) + sizes
+    return [size + atom for size, atom in zip(sizes, atoms, strict=True)], result
