@@ -392,6 +392,8 @@ def test_moments_that_do_not_fit_the_factors_are_refused(rng):
     ):
         with pytest.raises(ValueError, match=r"mode_sums|triangle"):
             _native.mode_sums(*arguments)
+    with pytest.raises(ValueError, match="scaled_triangle"):
+        _native.scaled_triangle(triangle, np.ones(7))
     with pytest.raises(ValueError, match="unit_columns"):
         _native.unit_columns(stacks[0][0], stacks[1][0])
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kronlearn import _native
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import PassSums, Task
+from kronlearn.core.instruction_sets import instruction_set
 
 __all__ = ["ModeMoments", "Moments", "side_by_side"]
 
@@ -100,10 +101,7 @@ class Moments:
 
     def rescaled(self, scale: NDArray[np.float64]) -> Moments:
         """The moments of every code x times ``scale``, one number per atom."""
-        triangle, lengths = self.triangle, range(1, len(scale) + 1)
-        if triangle is not None:
-            triangle = triangle * np.repeat(scale, lengths)
-            triangle *= np.concatenate([scale[:length] for length in lengths])
+        triangle = None if self.triangle is None else _native.scaled_triangle(self.triangle, scale)
         return replace(self, triangle=triangle, xy=self.xy * scale[:, None])
 
     def mode(self, stacks: Stacks, mode: int) -> ModeMoments:
@@ -111,7 +109,7 @@ class Moments:
 
         Columns of these factors need not have norm 1: codes count times their norms.
         """
-        p, c = _native.mode_sums(stacks, mode, self.triangle, self.xy)
+        p, c = _native.mode_sums(stacks, mode, self.triangle, self.xy, instruction_set())
         if p is None:
             p = _of_trace(self.code_energy, self.n_atoms[mode])
         return ModeMoments(self.energy, p, c)
