@@ -8,7 +8,6 @@
 #include <stdexcept>
 
 #include "pursuit/coder.hpp"
-#include "runtime/schedule.hpp"
 #include "runtime/system.hpp"
 
 namespace kronlearn {
@@ -94,11 +93,9 @@ class Findings {
 
 // One thread's workspace: a tile of codes, the kernels' scratch, the sums of one block.
 template <class T>
-class Worker {
+class PassWorker : public BlockWorker {
  public:
-  static constexpr bool kInOrder = false;
-
-  Worker(const Pass<T>& pass, Chunks<T>& chunks, Findings& findings)
+  PassWorker(const Pass<T>& pass, Chunks<T>& chunks, Findings& findings)
       : pass_(pass),
         chunks_(chunks),
         findings_(findings),
@@ -116,7 +113,7 @@ class Worker {
         coder_(*pass.dictionary, kernels_, kronlearn::kernels<double>(*pass.instruction_set),
                task(0, 1)) {}
 
-  void run(int64_t block, const Interrupted& interrupted) {
+  void run(int64_t block, const Interrupted& interrupted) override {
     block_ = block;
     const int64_t first = block * pass_.block;
     const int64_t end = first + std::min(pass_.block, pass_.count - first);
@@ -132,7 +129,7 @@ class Worker {
   }
 
   // Adds what the block gave to the pass's and starts afresh.
-  void commit() {
+  void commit() override {
     findings_.add(not_finite_, worst_);
     not_finite_ = kNone;
     worst_.clear();
@@ -271,10 +268,9 @@ Totals run(const Pass<T>& pass) {
   const int64_t blocks = pass.count / pass.block + (pass.count % pass.block != 0);
   Chunks<T> chunks(pass);
   Findings findings(pass.given ? 0 : pass.n_worst);
-  Schedule<Worker<T>> schedule(
-      blocks, pass.threads, [&] { return std::make_unique<Worker<T>>(pass, chunks, findings); },
-      pass.cancelled);
-  const bool all = schedule.run();
+  const auto make = [&] { return std::make_unique<PassWorker<T>>(pass, chunks, findings); };
+  // The tree of sums and the worst samples are the same for any order of the blocks.
+  const bool all = run_blocks(blocks, pass.threads, Commits::in_any_order, make, pass.cancelled);
   return findings.totals(!all);
 }
 

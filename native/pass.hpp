@@ -10,6 +10,7 @@
 #include "kronecker/dictionary.hpp"
 #include "moments/worst_samples.hpp"
 #include "runtime/instruction_sets.hpp"
+#include "runtime/schedule.hpp"
 #include "runtime/sum_tree.hpp"
 
 namespace kronlearn {
@@ -72,7 +73,7 @@ struct Pass {
 
   int threads = 1;
   int64_t block = 4096;
-  std::function<bool(double)> cancelled;  // asked now and then on the calling thread
+  Cancelled cancelled;
 };
 
 template <class T>

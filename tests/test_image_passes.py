@@ -387,7 +387,7 @@ def test_short_rows_are_filtered_along_another_axis(rng):
 
 
 def test_passes_tell_the_share_that_is_done(rng):
-    image = rng.standard_normal((96, 96)).astype(np.float32)
+    image = rng.standard_normal((160, 160)).astype(np.float32)
     factors = reference.dct_factors((8, 8), (16, 16))
     for n_threads in (1, 2):
         shares = []

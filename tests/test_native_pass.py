@@ -77,10 +77,11 @@ def run(
     chunk = chunk or -(-n // block) * block
     n_blocks = -(-(options.get("first", 0) + n) // block)
     tree = _native.SumTree(COUNTS + SIZES[sums, mode], n_blocks)
+    feed = Feed(samples, chunk)
     found = native(factors, samples.dtype).run(
-        Feed(samples, chunk), n, chunk, method, WIDTH, tree, sums=sums, mode=mode, block=block,
-        **options,
-    )  # fmt: skip
+        feed, n, chunk, method, WIDTH, tree, sums=sums, mode=mode, block=block, **options
+    )
+    assert not feed.in_use
     return tree.total(), found
 
 
@@ -230,8 +231,8 @@ def rng_rows(count: int) -> NDArray[np.int64]:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n_worst", [3, 60])
-def test_threads_chunks_and_files_change_no_bit(problem, dtype, n_worst):
+@pytest.mark.parametrize(("sums", "mode", "n_worst"), [("full", -1, 3), ("mode", 1, 60)])
+def test_threads_chunks_and_files_change_no_bit(problem, dtype, sums, mode, n_worst):
     factors, samples = problem
     Y = samples.astype(dtype)
     Y[rng_rows(100)] = Y[17]
@@ -243,7 +244,7 @@ def test_threads_chunks_and_files_change_no_bit(problem, dtype, n_worst):
         for source, threads in itertools.product(sources, (1, 2, 5)):
             codes = empty_codes(len(Y), dtype)
             total, (_, *worst) = run(
-                factors, Y, "full", n_worst=n_worst, threads=threads, **source, **codes
+                factors, Y, sums, mode, n_worst=n_worst, threads=threads, **source, **codes
             )
             result = [a.tobytes() for a in (total, *worst, codes["nonzeros"], codes["value"])]
             expected = expected or result
@@ -283,13 +284,6 @@ def test_the_first_sample_that_is_not_finite_is_found(problem):
         assert run(factors, Y, n_worst=5, threads=threads)[1][0] == 211
 
 
-def test_chunks_are_given_back(problem):
-    factors, Y = problem
-    feed = Feed(Y, 64)
-    native(factors, Y.dtype).run(feed, len(Y), 64, "ols", 2, _native.SumTree(COUNTS, 11), block=32)
-    assert not feed.in_use
-
-
 @pytest.mark.parametrize("name", _native.instruction_sets())
 def test_every_pass_uses_the_instruction_set_it_names(problem, name):
     factors, Y = problem
@@ -300,11 +294,6 @@ def test_every_pass_uses_the_instruction_set_it_names(problem, name):
         assert total.tobytes() != best.tobytes()
 
 
-def test_an_unknown_instruction_set_is_refused(problem):
-    with pytest.raises(ValueError, match="instruction set mmx"):
-        run(*problem, instruction_set="mmx")
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -312,6 +301,7 @@ def test_an_unknown_instruction_set_is_refused(problem):
         ({"first": 16}, "where a block does"),
         ({"chunk": 48}, "whole numbers of blocks"),
         ({"method": "lars"}, "unknown method lars"),
+        ({"instruction_set": "mmx"}, "instruction set mmx"),
         ({"nonzeros": np.zeros(3, np.int32)}, "nonzeros has 3 entries; expected 333"),
         ({"tols": np.zeros(3)}, "tols has 3 entries"),
     ],
@@ -392,6 +382,8 @@ def test_moments_that_do_not_fit_the_factors_are_refused(rng):
     ):
         with pytest.raises(ValueError, match=r"mode_sums|triangle"):
             _native.mode_sums(*arguments)
+    with pytest.raises(ValueError, match="scaled_triangle"):
+        _native.scaled_triangle(triangle, np.ones(7))
     with pytest.raises(ValueError, match="unit_columns"):
         _native.unit_columns(stacks[0][0], stacks[1][0])
 

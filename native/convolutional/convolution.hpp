@@ -8,11 +8,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "convolutional/tile_kernels.hpp"
 #include "runtime/instruction_sets.hpp"
+#include "runtime/schedule.hpp"
 
 namespace kronlearn {
 
@@ -34,8 +34,8 @@ struct FilterStage {
 struct Filters {
   int atoms;
   std::vector<float> numbers;  // (atoms, *filter), C order
-  std::vector<FilterStage>
-      stages;  // from the image to the correlations with all atoms; last axes first
+  // From the image to the correlations with all atoms; last axes first.
+  std::vector<FilterStage> stages;
 };
 
 // Coefficients that are not zero.
@@ -50,7 +50,7 @@ struct Convolution {
   std::vector<ConvolutionAxis> axes;
   const Filters* filters;
   int threads = 1;
-  std::function<bool(double)> cancelled;  // as in Schedule
+  Cancelled cancelled;
 };
 
 struct ConvolutionalCoding : Convolution {

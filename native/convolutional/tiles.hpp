@@ -39,14 +39,13 @@ class Tiles {
   int64_t buffer_size() const { return buffer_size_; }
   int64_t buffer_step(int axis) const { return buffer_steps_[axis]; }
   int64_t row_positions() const { return sides_.back(); }  // at most, of a row of a tile
-  int64_t row_length(const Tile& tile) const {
-    return tile.extent.back() + axes_.back().filter - 1;
-  }
+  int64_t row_length(const Tile& tile) const { return tile.extent.back() + filter_length() - 1; }
   // Calls row(pixel of the image, offset in the buffer) for every row of pixels that the tile's filters cover.
   template <class Row>
   void for_rows(const Tile& tile, Row row) const {
     visit(tile, 0, tile.first_pixel, 0, row);
   }
+  int filter_length() const { return axes_.back().filter; }  // of a row of a filter
   // Offsets in a buffer of the rows of a filter.
   std::vector<int64_t> filter_rows() const;
 

@@ -6,15 +6,12 @@
 
 #include "images/matching.hpp"
 #include "pursuit/coder.hpp"
-#include "runtime/schedule.hpp"
 
 namespace kronlearn {
 namespace {
 
-class CodingWorker {
+class CodingWorker : public BlockWorker {
  public:
-  static constexpr bool kInOrder = true;
-
   CodingWorker(const ImageCoding& pass, const PatchGrid& grid)
       : pass_(pass),
         grid_(grid),
@@ -35,7 +32,7 @@ class CodingWorker {
         coder_(*pass.dictionary, kernels<float>(*pass.instruction_set),
                kernels<double>(*pass.instruction_set), task(1)) {}
 
-  void run(int64_t band, const Interrupted& interrupted) {
+  void run(int64_t band, const Interrupted& interrupted) override {
     sums_.start(band);
     const PatchGrid::Band patches = grid_.band(band);
     std::vector<int64_t> offsets;
@@ -47,7 +44,7 @@ class CodingWorker {
       run_tile(offsets.data() + k, std::min<int64_t>(tile_, offsets.size() - k), interrupted);
   }
 
-  void commit() { sums_.commit(pass_.numerator, pass_.denominator); }
+  void commit() override { sums_.commit(pass_.numerator, pass_.denominator); }
 
  private:
   void run_tile(const int64_t* offsets, int64_t count, const Interrupted& interrupted) {
@@ -146,10 +143,8 @@ class CodingWorker {
   TileCoder<float> coder_;
 };
 
-class GroupWorker {
+class GroupWorker : public BlockWorker {
  public:
-  static constexpr bool kInOrder = true;
-
   GroupWorker(const GroupFiltering& pass, const PatchGrid& grid, const SearchPlanes& planes)
       : pass_(pass),
         grid_(grid),
@@ -162,7 +157,7 @@ class GroupWorker {
         weights_(pass.group),
         scratch_(make_workspace(kernels_.group_bytes(task()))) {}
 
-  void run(int64_t band, const Interrupted& interrupted) {
+  void run(int64_t band, const Interrupted& interrupted) override {
     sums_.start(band);
     const PatchGrid::Band patches = grid_.band(band);
     for (int64_t row : patches.rows) {
@@ -173,7 +168,7 @@ class GroupWorker {
     }
   }
 
-  void commit() { sums_.commit(pass_.numerator, pass_.denominator); }
+  void commit() override { sums_.commit(pass_.numerator, pass_.denominator); }
 
  private:
   void filter(int plane, const int64_t* offsets) {
@@ -214,19 +209,15 @@ class GroupWorker {
 
 bool run(const ImageCoding& pass) {
   const PatchGrid grid(pass.axes);
-  return Schedule<CodingWorker>(
-             grid.bands(), pass.threads, [&] { return std::make_unique<CodingWorker>(pass, grid); },
-             pass.cancelled)
-      .run();
+  const auto make = [&] { return std::make_unique<CodingWorker>(pass, grid); };
+  return run_blocks(grid.bands(), pass.threads, Commits::in_order, make, pass.cancelled);
 }
 
 bool run(const GroupFiltering& pass) {
   const PatchGrid grid(pass.axes);
   const SearchPlanes planes(grid, pass.matched, pass.matched_planes);
-  return Schedule<GroupWorker>(
-             grid.bands(), pass.threads,
-             [&] { return std::make_unique<GroupWorker>(pass, grid, planes); }, pass.cancelled)
-      .run();
+  const auto make = [&] { return std::make_unique<GroupWorker>(pass, grid, planes); };
+  return run_blocks(grid.bands(), pass.threads, Commits::in_order, make, pass.cancelled);
 }
 
 }  // namespace kronlearn

@@ -4,11 +4,10 @@
 // is the image. Neither depends on the number of threads.
 #pragma once
 
-#include <functional>
-
 #include "images/patches.hpp"
 #include "kronecker/dictionary.hpp"
 #include "runtime/instruction_sets.hpp"
+#include "runtime/schedule.hpp"
 
 namespace kronlearn {
 
@@ -20,7 +19,7 @@ struct ImagePass {
   float* numerator;
   float* denominator;
   int threads = 1;
-  std::function<bool(double)> cancelled;  // as in Schedule
+  Cancelled cancelled;
 };
 
 // Every patch becomes its sparse approximation. Its mean is taken off first and added again.

@@ -5,6 +5,12 @@
 
 namespace kronlearn::KRONLEARN_SET {
 
+// Not inlined: the code is long, and every compiled shape would have it several times.
+template <class T>
+__attribute__((noinline)) void load_padded_rows(const T* const* rows, int count, Vec<T>* out) {
+  load_transposed<T>(rows, count, true, out);
+}
+
 // A matrix (N, M) whose rows are picked per lane. Where it has few rows (and permutations are fast) each
 // column is a register or two, and a picked row is one permutation per entry; otherwise rows are loaded
 // and transposed.
@@ -42,7 +48,7 @@ class RowTable {
     } else {
       const T* rows[W];
       for (int l = 0; l < W; ++l) rows[l] = matrix_ + (int64_t)index[l] * stride_;
-      load_transposed<T>(rows, columns_, true, scratch);
+      load_padded_rows<T>(rows, columns_, scratch);
       for (int q = 0; q < columns_; ++q) place(q) = scratch[q];
     }
   }
@@ -101,23 +107,26 @@ class GramTable {
   alignas(64) Vec<T> whole_[kWhole ? 4 : 1];
 };
 
-// The atoms of both sides.
-template <class T, class Shape>
+// The atoms of both sides, for what is seldom needed: compiled once for all shapes.
+template <class T>
 class AtomTables {
  public:
   explicit AtomTables(const DictionaryView<T>& d)
-      : left_(d.left.atoms, d.left.m, d.left.m_stride),
-        right_(d.right.atoms, d.right.m, d.right.m_stride) {}
+      : m1(d.left.m),
+        m2(d.right.m),
+        left_(d.left.atoms, m1, d.left.m_stride),
+        right_(d.right.atoms, m2, d.right.m_stride) {}
 
-  // a (m1) and b (m2): the two sides of atom (i, j). Their rooms are scratch meanwhile.
+  // a (m1) and b (m2): the two sides of atom (i, j), which serve as scratch meanwhile.
   KRONLEARN_INLINE void load(Int<T> i, Int<T> j, Vec<T>* a, Vec<T>* b) const {
     left_.rows(i, a, [a](int q) -> Vec<T>& { return a[q]; });
     right_.rows(j, b, [b](int q) -> Vec<T>& { return b[q]; });
   }
 
+  const int m1, m2;
+
  private:
-  RowTable<T, decltype(Shape::n1), decltype(Shape::m1)> left_;
-  RowTable<T, decltype(Shape::n2), decltype(Shape::m2)> right_;
+  RowTable<T, Dynamic, Dynamic> left_, right_;
 };
 
 }  // namespace kronlearn::KRONLEARN_SET

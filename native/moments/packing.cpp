@@ -13,18 +13,14 @@ namespace {
 constexpr int64_t kRows = 4096;
 
 template <class T, class Index>
-class RowPacker {
+class RowPacker : public BlockWorker {
  public:
-  static constexpr bool kInOrder = false;
-
   explicit RowPacker(const Compression<T, Index>& compression) : c_(compression) {}
 
-  void run(int64_t block, const Interrupted&) {
+  void run(int64_t block, const Interrupted&) override {
     const int64_t end = std::min((block + 1) * kRows, c_.codes.count);
     for (int64_t k = block * kRows; k < end; ++k) pack(k);
   }
-
-  void commit() {}
 
  private:
   void pack(int64_t k) const {
@@ -43,11 +39,10 @@ class RowPacker {
 
 template <class T, class Index>
 void run(const Compression<T, Index>& compression, int threads) {
-  using Worker = RowPacker<T, Index>;
   const int64_t blocks = (compression.codes.count + kRows - 1) / kRows;
-  Schedule<Worker> schedule(
-      blocks, threads, [&] { return std::make_unique<Worker>(compression); }, nullptr);
-  if (!schedule.run()) throw std::runtime_error("packing was stopped: Python is ending");
+  const auto make = [&] { return std::make_unique<RowPacker<T, Index>>(compression); };
+  if (!run_blocks(blocks, threads, Commits::in_any_order, make, nullptr))
+    throw std::runtime_error("packing was stopped: Python is ending");
 }
 
 void unpack_symmetric(const double* packed, int64_t n, double* full) {

@@ -53,7 +53,7 @@ class Coding {
  private:
   template <bool kOls>
   void pursue() {
-    const AtomTables<T, Shape> atoms(task_.dictionary);
+    const AtomTables<T> atoms(task_.dictionary);
     const Pursuit<T, Shape, kOls> pursuit(s_, task_.dictionary, atoms, task_.width);
     code_groups<PursuitState<T>>(task_, transfer_, [&](PursuitState<T>& state, Interrupt& i) {
       state.k = k_;

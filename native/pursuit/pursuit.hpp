@@ -42,8 +42,8 @@ struct PursuitState : LaneState<T> {
 template <class T, class Shape, bool kOls>
 class Pursuit {
  public:
-  Pursuit(const Shape& shape, const DictionaryView<T>& dictionary,
-          const AtomTables<T, Shape>& atoms, int width)
+  Pursuit(const Shape& shape, const DictionaryView<T>& dictionary, const AtomTables<T>& atoms,
+          int width)
       : s_(shape),
         atoms_(atoms),
         width_(width),
@@ -183,13 +183,12 @@ class Pursuit {
                                                 Int<T> lanes) const {
     const PursuitScratch<T>& k = state.k;
     Vec<T> exact =
-        exact_residual2<T>(s_, atoms_, state.y, terms, k.row, k.col, state.out.value, k.residual);
+        exact_residual2<T>(atoms_, state.y, terms, k.row, k.col, state.out.value, k.residual);
     if constexpr (sizeof(T) == 4) {
       state.doubtful |= lanes & ~(abs_of<T>(exact - state.r2) <= state.energy * kTrustedDifference);
     } else {
       improve(state, terms, lanes);
-      exact =
-          exact_residual2<T>(s_, atoms_, state.y, terms, k.row, k.col, state.out.value, k.residual);
+      exact = exact_residual2<T>(atoms_, state.y, terms, k.row, k.col, state.out.value, k.residual);
     }
     state.r2 = lanes ? exact : state.r2;
   }
@@ -197,7 +196,7 @@ class Pursuit {
   // x += MᵀM A_Sᵀ r, given the residual r.
   void improve(PursuitState<T>& state, int terms, Int<T> lanes) const {
     const PursuitScratch<T>& k = state.k;
-    correlate_support<T>(s_, atoms_, terms, k.row, k.col, k.residual, k.c);
+    correlate_support<T>(atoms_, terms, k.row, k.col, k.residual, k.c);
     for (int t = 0; t < terms; ++t) {
       const Vec<T>* row = k.m + (int64_t)t * stride_;
       Vec<T> along{};
@@ -250,7 +249,7 @@ class Pursuit {
   }
 
   const Shape s_;
-  const AtomTables<T, Shape>& atoms_;
+  const AtomTables<T>& atoms_;
   const int width_, stride_;
   const GramTable<T, decltype(Shape::n1)> left_;
   const GramTable<T, decltype(Shape::n2)> right_;

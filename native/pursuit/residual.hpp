@@ -6,20 +6,19 @@
 
 namespace kronlearn::KRONLEARN_SET {
 
-template <class T, class M>
-KRONLEARN_INLINE Vec<T> dot(M m, const Vec<T>* u, const Vec<T>* v) {
+template <class T>
+KRONLEARN_INLINE Vec<T> dot(int m, const Vec<T>* u, const Vec<T>* v) {
   Vec<T> sum{};
   for (int p = 0; p < m; ++p) sum += u[p] * v[p];
   return sum;
 }
 
 // Writes y − Σ x d to the first features vectors of scratch, which holds m1 + m2 more.
-template <class T, class Shape>
-KRONLEARN_INLINE void subtract_atoms(const Shape& s, const AtomTables<T, Shape>& atoms,
-                                     const Vec<T>* y, int terms, const Int<T>* row,
-                                     const Int<T>* col, const Vec<T>* x, Vec<T>* scratch) {
-  const auto m1 = s.m1;
-  const auto m2 = s.m2;
+template <class T>
+__attribute__((noinline)) void subtract_atoms(const AtomTables<T>& atoms, const Vec<T>* y,
+                                              int terms, const Int<T>* row, const Int<T>* col,
+                                              const Vec<T>* x, Vec<T>* scratch) {
+  const int m1 = atoms.m1, m2 = atoms.m2;
   Vec<T>*r = scratch, *a = r + m1 * m2, *b = a + m1;
   for (int p = 0; p < m1 * m2; ++p) r[p] = y[p];
   for (int l = 0; l < terms; ++l) {
@@ -32,20 +31,20 @@ KRONLEARN_INLINE void subtract_atoms(const Shape& s, const AtomTables<T, Shape>&
 }
 
 // Squared norms of y − Σ x d; scratch as above.
-template <class T, class Shape>
-Vec<T> exact_residual2(const Shape& s, const AtomTables<T, Shape>& atoms, const Vec<T>* y,
-                       int terms, const Int<T>* row, const Int<T>* col, const Vec<T>* x,
-                       Vec<T>* scratch) {
-  subtract_atoms<T>(s, atoms, y, terms, row, col, x, scratch);
-  return dot<T>(s.m1 * s.m2, scratch, scratch);
+template <class T>
+__attribute__((noinline)) Vec<T> exact_residual2(const AtomTables<T>& atoms, const Vec<T>* y,
+                                                 int terms, const Int<T>* row, const Int<T>* col,
+                                                 const Vec<T>* x, Vec<T>* scratch) {
+  subtract_atoms<T>(atoms, y, terms, row, col, x, scratch);
+  return dot<T>(atoms.m1 * atoms.m2, scratch, scratch);
 }
 
 // out (terms) = inner products of the residual, which begins a scratch as above, with the atoms of a support.
-template <class T, class Shape>
-void correlate_support(const Shape& s, const AtomTables<T, Shape>& atoms, int terms,
-                       const Int<T>* row, const Int<T>* col, Vec<T>* scratch, Vec<T>* out) {
-  const auto m1 = s.m1;
-  const auto m2 = s.m2;
+template <class T>
+__attribute__((noinline)) void correlate_support(const AtomTables<T>& atoms, int terms,
+                                                 const Int<T>* row, const Int<T>* col,
+                                                 Vec<T>* scratch, Vec<T>* out) {
+  const int m1 = atoms.m1, m2 = atoms.m2;
   Vec<T>*r = scratch, *a = r + m1 * m2, *b = a + m1;
   for (int l = 0; l < terms; ++l) {
     atoms.load(row[l], col[l], a, b);

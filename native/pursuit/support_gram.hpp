@@ -111,7 +111,7 @@ class WeightedGram {
   const Shape s_;
   const DictionaryView<T> d_;
   const int width_;
-  const AtomTables<T, Shape> atoms_;
+  const AtomTables<T> atoms_;
   Vec<T>*g1_, *g2_, *nu_, *row_, *weighted_, *left_, *right_, *correlate_;
   const Vec<T>* weights_ = nullptr;
 };

@@ -179,7 +179,7 @@ class WeightedPursuit {
 
   const WeightedShape s_;
   const DictionaryView<T> d_;
-  const AtomTables<T, WeightedShape> atoms_;
+  const AtomTables<T> atoms_;
   const bool ols_;
   const int width_, features_;
   const WeightedScratch<T> k_;

@@ -12,12 +12,13 @@ namespace kronlearn {
   extern const RowKernels<double> double_row_kernels;  \
   extern const ImageKernels image_kernels;             \
   extern const ConvolutionKernels convolution_kernels; \
+  extern const ContractionKernels contraction_kernels; \
   }
 #define KRONLEARN_ENTRY(set)                                                   \
   InstructionSet {                                                             \
     #set, {&set::float_kernels, &set::float_row_kernels},                      \
         {&set::double_kernels, &set::double_row_kernels}, &set::image_kernels, \
-        &set::convolution_kernels                                              \
+        &set::convolution_kernels, &set::contraction_kernels                   \
   }
 
 KRONLEARN_DECLARE(baseline)

@@ -9,6 +9,7 @@
 #include "convolutional/tile_kernels.hpp"
 #include "images/image_kernels.hpp"
 #include "kernels.hpp"
+#include "moments/contraction.hpp"
 #include "moments/row_kernels.hpp"
 
 namespace kronlearn {
@@ -26,6 +27,7 @@ struct InstructionSet {
   KernelTables<double> float64;
   const ImageKernels* images;
   const ConvolutionKernels* convolutions;
+  const ContractionKernels* contractions;
 };
 
 // Names of those this machine can run, slowest first.

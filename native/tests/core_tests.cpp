@@ -4,56 +4,25 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <random>
 #include <string>
 #include <type_traits>
 
+#include "checks.hpp"
 #include "moments/atom_sweep.hpp"
+#include "moments/mode_sums.hpp"
 #include "pass.hpp"
 #include "reference.hpp"
 
 namespace {
 
+using checks::expect;
+using checks::expect_close;
+using checks::Random;
 using kronlearn::Factor;
 using kronlearn::Method;
 using kronlearn::Sums;
 using reference::Matrix;
 using reference::Vector;
-
-int checks = 0, failures = 0;
-
-void expect(bool holds, const std::string& what) {
-  ++checks;
-  if (holds) return;
-  ++failures;
-  std::printf("FAILED %s\n", what.c_str());
-}
-
-// Whether all numbers agree to a fraction of the largest.
-template <class A, class B>
-void expect_close(const A& found, const B& expected, double fraction, const std::string& what) {
-  double largest = 1e-300, difference = found.size() == expected.size() ? 0 : INFINITY;
-  for (size_t i = 0; i < std::min(found.size(), expected.size()); ++i) {
-    largest = std::max(largest, std::abs(double(expected[i])));
-    const double d = std::abs(double(found[i]) - double(expected[i]));
-    difference = std::isfinite(d) ? std::max(difference, d) : INFINITY;
-  }
-  char relative[32];
-  std::snprintf(relative, sizeof relative, "%.2g", difference / largest);
-  expect(difference <= fraction * largest, what + ": off by " + relative + " of the largest");
-}
-
-class Random {
- public:
-  explicit Random(unsigned seed) : engine_(seed) {}
-  double normal() { return normal_(engine_); }
-  double uniform() { return uniform_(engine_); }
-
- private:
-  std::mt19937_64 engine_;
-  std::normal_distribution<double> normal_;
-  std::uniform_real_distribution<double> uniform_;
-};
 
 enum class Columns { unit, orthonormal, any };
 
@@ -229,6 +198,49 @@ void check_codes(const Problem<T>& problem, const Result<T>& result, const std::
                name + ": squared residual");
 }
 
+// The sums of a mode from full moments, of two terms that differ in one other mode. Both terms have the sums of their
+// own factors, and the sum of all blocks of P is that of the summed factor.
+template <class T>
+void check_derived_sums(const Problem<T>& problem, const kronlearn::InstructionSet& set, int mode,
+                        const Vector& xx, const Vector& xy, const std::vector<Vector>& samples,
+                        const std::vector<reference::Code>& codes, const std::string& name) {
+  const int modes = int(problem.factors.size()), other = (mode + 1) % modes;
+  std::vector<std::vector<Factor>> terms(2, problem.factors);
+  Random random(5);
+  for (double& entry : terms[1][other].entries) entry = random.normal();
+  std::vector<Factor> summed = problem.factors;
+  for (size_t i = 0; i < summed[other].entries.size(); ++i)
+    summed[other].entries[i] += terms[1][other].entries[i];
+  std::vector<Vector> entries;
+  std::vector<kronlearn::Stack> stacks;
+  for (int i = 0; i < modes; ++i) {
+    Vector both = terms[0][i].entries;
+    both.insert(both.end(), terms[1][i].entries.begin(), terms[1][i].entries.end());
+    entries.push_back(std::move(both));
+    stacks.push_back({2, terms[0][i].m, terms[0][i].n, nullptr});
+  }
+  for (int i = 0; i < modes; ++i) stacks[i].entries = entries[i].data();
+  const int n = stacks[mode].n, m = stacks[mode].m;
+  Vector p(size_t(4) * n * n), c(size_t(2) * n * m);
+  kronlearn::mode_sums(set, stacks, mode, xx.data(), xy.data(), p.data(), c.data());
+  Vector all(size_t(n) * n);
+  for (int r = 0; r < 2; ++r) {
+    const auto expected = reference::mode_sums(terms[r], samples, codes, mode);
+    Vector own;
+    for (int i = 0; i < n; ++i)
+      for (int j = 0; j < n; ++j) {
+        own.push_back(p[(r * n + i) * 2 * n + r * n + j]);
+        all[i * n + j] += own.back() + p[(r * n + i) * 2 * n + (1 - r) * n + j];
+      }
+    expect_close(own, expected.p.entries, 1e-12, name + "p of a term");
+    expect_close(Vector(c.begin() + r * n * m, c.begin() + (r + 1) * n * m), expected.c.entries,
+                 1e-12, name + "c of a term");
+  }
+  if (modes == 1) return;
+  const auto whole = reference::mode_sums(summed, samples, codes, mode);
+  expect_close(all, whole.p.entries, 1e-12, name + "p of both terms");
+}
+
 template <class T>
 void check_sums(const Problem<T>& problem, const kronlearn::InstructionSet& set,
                 const std::string& name) {
@@ -263,6 +275,7 @@ void check_sums(const Problem<T>& problem, const kronlearn::InstructionSet& set,
     expect_close(whole, expected.p.entries, rounding, of + "p");
     const Vector& c = expected.c.entries;
     expect_close(result.sums_after(p.size(), c.size()), c, rounding, of + "c");
+    check_derived_sums(problem, set, mode, xx, xy, samples, codes, of);
   }
 }
 
@@ -421,9 +434,10 @@ void check_group_filtering(const std::vector<kronlearn::Axis>& axes, int planes,
     features *= axis.patch;
   }
   const std::vector<float> guide = random_image(pixels, random);
-  std::vector<float> image = guide, taper;
+  std::vector<float> image = guide, taper, noise;
   for (float& x : image) x += float(random.normal());
   for (int i = 0; i < features; ++i) taper.push_back(float(0.5 + random.uniform()));
+  for (size_t i = 0; i < pixels; ++i) noise.push_back(float(features * (0.5 + random.uniform())));
   kronlearn::GroupFiltering pass{};
   pass.axes = axes;
   pass.planes = pass.matched_planes = planes;
@@ -431,7 +445,8 @@ void check_group_filtering(const std::vector<kronlearn::Axis>& axes, int planes,
   pass.group = group;
   pass.guide = guided ? guide.data() : nullptr;
   pass.matched = guide.data();
-  pass.noise = float(features);
+  pass.noise = noise.data();
+  pass.same_noise = planes == 1;
   pass.taper = taper.data();
   const auto expected = reference::filter_groups(pass, 1e-5);
   for (const std::string& set_name : kronlearn::instruction_sets()) {
@@ -473,8 +488,9 @@ int main() {
   check_coding<float>();
   check_coding<double>();
   check_images();
+  checks::check_convolutions();
   std::string sets;
   for (const std::string& set : kronlearn::instruction_sets()) sets += " " + set;
-  std::printf("%d checks with%s: %d failed\n", checks, sets.c_str(), failures);
-  return failures > 0;
+  std::printf("%d checks with%s: %d failed\n", checks::made(), sets.c_str(), checks::failed());
+  return checks::failed() > 0;
 }

@@ -410,7 +410,7 @@ Matrix inverse(const Matrix& a) {
 }
 
 // Θ = I − D (G Gᵀ + D)⁻¹, applied to the samples; Θ is returned.
-Matrix ridge(std::vector<Vector>& samples, std::vector<Vector> guides, double noise) {
+Matrix ridge(std::vector<Vector>& samples, std::vector<Vector> guides, const Vector& noise) {
   const int k = int(samples.size());
   const bool guided = !guides.empty();
   if (!guided) guides = samples;
@@ -422,12 +422,12 @@ Matrix ridge(std::vector<Vector>& samples, std::vector<Vector> guides, double no
   for (int i = 0; i < k; ++i)
     for (int j = 0; j < k; ++j) gram(i, j) = dot(guides[i], guides[j]);
   for (int i = 0; i < k; ++i) trace += gram(i, i);
-  for (int i = 0; i < k; ++i) gram(i, i) += (guided ? 1 : 0.01) * noise + 3e-7 * trace;
+  for (int i = 0; i < k; ++i) gram(i, i) += (guided ? 1 : 0.01) * noise[i] + 3e-7 * trace;
   const Matrix inverted = inverse(gram);
   Matrix theta(k, k);
   for (int i = 0; i < k; ++i)
     for (int j = 0; j < k; ++j) {
-      const double kept = guided ? noise : std::min(noise, 2 / inverted(i, i));
+      const double kept = guided ? noise[i] : std::min(noise[i], 2 / inverted(i, i));
       theta(i, j) = (i == j ? 1 : 0) - kept * inverted(i, j);
     }
   std::vector<Vector> filtered(k, Vector(samples[0].size(), mean));
@@ -454,7 +454,10 @@ ImageSums code_image(const kronlearn::ImageCoding& pass, const Matrix& atoms, do
     const double features = double(patch.size());
     const double mean = pass.known ? dot(patch, weights) / (importance * features) : mean_of(patch);
     for (double& x : patch) x -= mean;
-    const double tol = pass.tol * std::sqrt(importance);
+    const auto known =
+        std::count_if(weights.begin(), weights.end(), [](double w) { return w > 0; });
+    const double share_known = pass.known ? double(known) / features : 1;
+    const double tol = pass.tol * std::sqrt(share_known);
     const Code found = code(atoms, pass.method, patch, weights, {pass.width, tol});
     Vector approximation(patch.size(), mean);
     for (size_t l = 0; l < found.atoms.size(); ++l)
@@ -476,11 +479,13 @@ ImageSums filter_groups(const kronlearn::GroupFiltering& pass, double least_marg
     for (int plane = 0; plane < pass.planes; ++plane) {
       const int first = plane * patches.pixels();
       std::vector<Vector> samples, guides;
+      Vector noise;
       for (const std::vector<int>& pixels : group) {
         samples.push_back(gather(pass.image + first, pixels));
+        noise.push_back(pass.noise[pass.same_noise ? 0 : first + pixels[0]]);
         if (pass.guide) guides.push_back(gather(pass.guide + first, pixels));
       }
-      const Matrix theta = ridge(samples, guides, pass.noise);
+      const Matrix theta = ridge(samples, guides, noise);
       for (int k = 0; k < pass.group; ++k) {
         const double norm2 = std::max(dot(theta.row(k), theta.row(k)), 1.0 / pass.group);
         add_patch(sums, first, group[k], samples[k], 1 / norm2, pass.taper, decided);

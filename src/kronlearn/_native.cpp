@@ -449,7 +449,8 @@ nb::object symmetric(Array<const double> packed, size_t n) {
 
 // P (terms · n, terms · n), or None without S_xx, and Cᵀ (terms · n, m) of a mode.
 nb::tuple mode_sums(const std::vector<Array<const double>>& stacks, size_t mode,
-                    Optional<const double> triangle, Array<const double> xy) {
+                    Optional<const double> triangle, Array<const double> xy,
+                    const std::string& instruction_set) {
   std::vector<kronlearn::Stack> factors;
   size_t features = 1, codes = 1;
   for (const auto& s : stacks) {
@@ -466,11 +467,22 @@ nb::tuple mode_sums(const std::vector<Array<const double>>& stacks, size_t mode,
   std::vector<double> p(xx ? rows * rows : 0), c(rows * m);
   {
     nb::gil_scoped_release nogil;
-    kronlearn::add_mode_sums(factors, int(mode), xx, xy.data(), p.data(), c.data());
+    kronlearn::mode_sums(kronlearn::instruction_set(instruction_set), factors, int(mode), xx,
+                         xy.data(), p.data(), c.data());
   }
   const nb::object none = nb::none();
   return nb::make_tuple(xx ? own_array(std::move(p), {rows, rows}) : none,
                         own_array(std::move(c), {rows, m}));
+}
+
+// The packed S_xx of codes x times `scale`.
+nb::object scaled_triangle(Array<const double> triangle, Array<const double> scale) {
+  const size_t n = scale.size();
+  if (triangle.size() != n * (n + 1) / 2)
+    throw nb::value_error("scaled_triangle: a packed triangle has n (n + 1) / 2 entries");
+  kronlearn::Numbers<double> scaled(triangle.data(), triangle.data() + triangle.size());
+  kronlearn::scale_triangle(scaled.data(), scale.data(), int64_t(n));
+  return own_array(std::move(scaled), {triangle.size()});
 }
 
 nb::tuple unit_columns(Array<const double> columns, Array<const double> fallback) {
@@ -561,7 +573,9 @@ NB_MODULE(_native, m) {
   m.def("correlate_codes", &correlate_codes, "image"_a, "filters"_a, "stages"_a, "codes"_a,
         "sums"_a.noconvert(), "threads"_a = 1, "instruction_set"_a = "");
   m.def("symmetric", &symmetric, "packed"_a, "n"_a);
-  m.def("mode_sums", &mode_sums, "stacks"_a, "mode"_a, "triangle"_a.none(), "xy"_a);
+  m.def("mode_sums", &mode_sums, "stacks"_a, "mode"_a, "triangle"_a.none(), "xy"_a,
+        "instruction_set"_a = "");
+  m.def("scaled_triangle", &scaled_triangle, "triangle"_a, "scale"_a);
   m.def("unit_columns", &unit_columns, "columns"_a, "fallback"_a);
   m.def("instruction_sets", &kronlearn::instruction_sets);
   m.def("end_passes", [] {

@@ -148,11 +148,17 @@ def mode_sums(
     mode: int,
     triangle: NDArray[np.float64] | None,
     xy: NDArray[np.float64],
+    instruction_set: str = "",
 ) -> tuple[NDArray[np.float64] | None, NDArray[np.float64]]:
     """P (R·n, R·n), or None without a triangle of S_xx, and Cᵀ (R·n, m) of a mode.
 
     ``stacks`` has the factors (R, m_i, n_i) of every mode.
     """
+
+def scaled_triangle(
+    triangle: NDArray[np.float64], scale: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The packed triangle of S_xx for codes x times ``scale``."""
 
 def unit_columns(
     columns: NDArray[np.float64], fallback: NDArray[np.float64]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from kronlearn import _native
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import PassSums, Task
+from kronlearn.core.instruction_sets import instruction_set
 
 __all__ = ["ModeMoments", "Moments"]
 
@@ -80,10 +81,7 @@ class Moments:
 
     def rescaled(self, scale: NDArray[np.float64]) -> Moments:
         """The moments of every code x times ``scale``, one number per atom."""
-        triangle, lengths = self.triangle, range(1, len(scale) + 1)
-        if triangle is not None:
-            triangle = triangle * np.repeat(scale, lengths)
-            triangle *= np.concatenate([scale[:length] for length in lengths])
+        triangle = None if self.triangle is None else _native.scaled_triangle(self.triangle, scale)
         return replace(self, triangle=triangle, xy=self.xy * scale[:, None])
 
     def mode(self, stacks: Stacks, mode: int) -> ModeMoments:
@@ -91,7 +89,8 @@ class Moments:
 
         Columns of these factors need not have norm 1: codes count times their norms.
         """
-        return ModeMoments(*_native.mode_sums(stacks, mode, self.triangle, self.xy))
+        sums = _native.mode_sums(stacks, mode, self.triangle, self.xy, instruction_set())
+        return ModeMoments(*sums)
 
     def used(self) -> NDArray[np.bool_]:
         """Which atoms ``(n_1, …, n_d)`` any code uses."""
