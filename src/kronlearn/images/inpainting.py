@@ -38,6 +38,9 @@ __all__ = ["Inpainted", "inpaint", "missing_pixels"]
 # First stage: patches of about this many pixels, coded until the residual of what is known is this.
 _FIRST_PATCH_PIXELS = 144
 _FIRST_TOL = 0.08
+# One in so many known pixels is held out. Estimates that differ by less there are the same.
+_HELD_OUT = 10
+_NOTHING = 1e-9
 # Second stage: the missing pixels are treated as noise that fades from this to this, in so many
 # steps, each going further than its estimate by this factor.
 _FADE_FROM, _FADE_TO = 0.3, 0.03
@@ -190,7 +193,7 @@ def inpaint(
         scales = [_spread(channels[k], ~gone) for k in part]
         planes = Planes.from_channels(channels, scales, part, ~gone)
         last = _Inpainting(log, workers)
-        last.fill(planes.pixels, ~gone, first)
+        last.fill(planes.pixels, ~gone, first, seed)
         if stages == 2:
             last.refine(planes.pixels, ~gone, choice, max_iter, seed)
         result = channels.copy() if result is None else result
@@ -227,32 +230,56 @@ class _Inpainting:
         self.dictionary: Dictionary | None = None
         self.history: dict[str, list[float]] | None = None
 
-    def fill(self, planes: NDArray[np.float32], known: NDArray[np.bool_], choice: Choice) -> None:
-        """First stage: every patch by what is known of it."""
-        patch = choice.patch_size
+    def fill(
+        self, planes: NDArray[np.float32], known: NDArray[np.bool_], choice: Choice, seed: int
+    ) -> None:
+        """First stage: a mean of a smooth surface and of patches coded by what is known of them.
+
+        Some known pixels are held out to find the share of each that fits best.
+        """
         self.dictionary = choice.dictionary or KroneckerDictionary(
-            [dct_factor(m, m) for m in patch]
+            [dct_factor(m, m) for m in choice.patch_size]
         )
-        weights = known.astype(np.float32)
-        stride = tuple(max(1, round(0.4 * m)) for m in patch)
-        boxes = _boxes(~known, patch, stride)
+        rng = np.random.default_rng(seed)
+        boxes = _boxes(~known, choice.patch_size, _first_stride(choice))
         with self.log.stage("coding") as on_share:
             for number, (plane, box) in enumerate(product(planes, boxes)):
                 tell = part_of(on_share, number, len(planes) * len(boxes))
-                estimate = Averager(patch, stride, self.workers, tell).code(
-                    contiguous(plane[box]),
-                    self.dictionary.coding_factors,
-                    method="omp",
-                    width=max(1, min(choice.pixels // 9, self.dictionary.n_codes)),
-                    tol=_FIRST_TOL * math.sqrt(choice.pixels),
-                    known=contiguous(weights[box]),
-                )
-                np.copyto(plane[box], estimate, where=~known[box])
-            for plane in planes:
-                unreached = ~np.isfinite(plane)
-                if unreached.any():
-                    plane[unreached] = 0
-                    plane[unreached] = filled(plane, weights)[unreached]
+                given, seen = contiguous(plane[box]), known[box]
+                place = rng.permutation(np.flatnonzero(seen))[: np.count_nonzero(seen) // _HELD_OUT]
+                fewer = seen.copy()
+                fewer.flat[place] = False
+                smooth, change = self._first_estimates(given, fewer, choice, part_of(tell, 0, 2))
+                error, change = (given - smooth).flat[place], change.flat[place]
+                share = np.sum(change * error) / max(float(np.sum(change**2)), _NOTHING)
+                smooth, change = self._first_estimates(given, seen, choice, part_of(tell, 1, 2))
+                smooth += np.float32(np.clip(share, 0, 1)) * change
+                np.copyto(plane[box], smooth, where=~seen)
+
+    def _first_estimates(
+        self,
+        plane: NDArray[np.float32],
+        known: NDArray[np.bool_],
+        choice: Choice,
+        on_share: Callable[[float], None] | None,
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """A smooth surface, and by how much coded patches differ from it."""
+        assert self.dictionary is not None
+        weights = known.astype(np.float32)
+        smooth = filled(np.where(known, plane, np.float32(0)), weights)
+        coder = Averager(choice.patch_size, _first_stride(choice), self.workers, on_share)
+        change = coder.code(
+            plane,
+            self.dictionary.coding_factors,
+            method="omp",
+            width=max(1, min(choice.pixels // 9, self.dictionary.n_codes)),
+            tol=_FIRST_TOL * math.sqrt(choice.pixels),
+            known=weights,
+        )
+        change -= smooth
+        # Where no patch knows anything.
+        change[~np.isfinite(change)] = 0
+        return smooth, change
 
     def refine(
         self,
@@ -352,6 +379,11 @@ def _parts(missing: NDArray[np.bool_]) -> list[list[int]]:
     if all(np.array_equal(missing[0], other) for other in missing[1:]):
         return [everything]
     return [[k] for k in everything]
+
+
+def _first_stride(choice: Choice) -> tuple[int, ...]:
+    """Pixels from patch to patch in the first stage."""
+    return tuple(max(1, round(0.4 * m)) for m in choice.patch_size)
 
 
 def _stride(choice: Choice) -> tuple[int, ...]:
