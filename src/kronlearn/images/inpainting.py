@@ -46,10 +46,8 @@ _NOTHING = 1e-9
 _FADE_FROM, _FADE_TO = 0.3, 0.03
 _STEPS = 12
 _RELAXATION = 2.0
-_GAIN = 1.08
 _PATCH_PIXELS = 64
 _SAMPLES = 5000
-_LEARNING_NOISE = 0.1
 _GROUPS = GroupFilter(24, 121, 625, 0.7)
 
 
@@ -297,7 +295,7 @@ class _Inpainting:
                     planes,
                     choice,
                     _SAMPLES,
-                    tol=_LEARNING_NOISE * math.sqrt(choice.pixels),
+                    tol=_FADE_FROM * math.sqrt(choice.pixels),
                     max_iter=max_iter,
                     seed=seed,
                     workers=self.workers,
@@ -341,7 +339,7 @@ class _Inpainting:
     ) -> NDArray[np.float32]:
         assert self.dictionary is not None
         coder = Averager(choice.patch_size, _stride(choice), self.workers)
-        tol = _GAIN * noise * math.sqrt(choice.pixels)
+        tol = noise * math.sqrt(choice.pixels)
         guide = coder.code_planes(planes, choice, self.dictionary, tol)
         return _GROUPS.run(planes, guide, guide[:1], self.workers, noise**2, on_share)
 
