@@ -441,16 +441,11 @@ def test_every_channel_may_have_its_own_noise():
     assert psnr(found.image, clean) > psnr(told.image, clean) - 0.3
 
 
-def test_a_channel_without_noise_is_unchanged():
-    noisy = colour_crop()[1]
+def test_channels_without_noise_are_unchanged():
+    noisy = colour_crop()[1].copy()
     result = quick(noisy, (25, 0, 25), channel_axis=-1)
     np.testing.assert_array_equal(result[..., 1], noisy[..., 1])
     assert np.any(result[..., 0] != noisy[..., 0])
-    np.testing.assert_array_equal(quick(noisy, (0, 0, 0), channel_axis=-1), noisy)
-
-
-def test_a_constant_channel_is_unchanged():
-    noisy = colour_crop()[1].copy()
     noisy[..., 2] = 7.3
     result = quick(noisy, None, channel_axis=-1)
     np.testing.assert_allclose(result[..., 2], 7.3, rtol=1e-12)
@@ -484,18 +479,17 @@ def test_settings_are_the_ones_asked_for():
     assert found.dictionary.n_atoms == (7, 7)
 
 
-@pytest.mark.parametrize("stride", [1, 3, (2, 5), [8, 8], np.array([3, 2]), np.int64(4)], ids=str)
+@pytest.mark.parametrize("stride", [3, (2, 5), [8, 8], np.array([3, 2]), np.int64(4)], ids=str)
 def test_any_stride_up_to_the_patch_covers_the_image(stride):
     noisy = noisy_crop(20, 61)
     result = quick(noisy, stride=stride, quality="dictionary", patch_size=8)
     assert psnr(result, clean_crop(61)) > psnr(noisy, clean_crop(61)) + 3
 
 
-@pytest.mark.parametrize("patch_size", [(1, 40), (40, 1), (2, 65), (1, 130), (130, 1)], ids=str)
+@pytest.mark.parametrize("patch_size", [(1, 40), (40, 1), (1, 130)], ids=str)
 def test_thin_patches_cover_the_image(patch_size):
     noisy = noisy_crop(20, 130)
     result = quick(noisy, quality="dictionary", patch_size=patch_size, max_iter=1)
-    assert np.isfinite(result).all()
     assert np.std(result - noisy) < 2 * 20
 
 
@@ -508,24 +502,6 @@ def test_a_higher_gain_smooths_more():
     assert change == sorted(change)
 
 
-def test_a_dictionary_can_be_given():
-    noisy = noisy_integers()
-    d = kl.KroneckerDictionary(reference.dct_factors((6, 5), (9, 8)))
-    found = denoise(noisy, 20, dictionary=d, full=True)
-    assert found.dictionary == d
-    assert found.history is None
-    assert "learning" not in found.seconds
-    assert found.settings["method"] == "ols"
-    assert found.settings["patch_size"] == (6, 5)
-    assert found.settings["n_atoms"] == (9, 8)
-    clean = clean_crop(48)
-    assert psnr(found.image, clean) > psnr(noisy, clean) + 5
-    as_list = denoise(noisy, 20, dictionary=list(d.factors))
-    np.testing.assert_array_equal(as_list, found.image)
-    single = denoise(noisy, 20, dictionary=[factor.astype(np.float32) for factor in d.factors])
-    np.testing.assert_allclose(single, found.image, rtol=0, atol=1)
-
-
 def sum_of_terms(patch_shape, n_atoms):
     """Cosines and a second term that tilts them."""
     rng = np.random.default_rng(0)
@@ -536,16 +512,21 @@ def sum_of_terms(patch_shape, n_atoms):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_sum_of_kronecker_products_can_be_given(dtype):
+@pytest.mark.parametrize("n_terms", [1, 2])
+def test_a_dictionary_can_be_given(n_terms, dtype):
     noisy, clean = noisy_integers(), clean_crop(48)
     d = sum_of_terms((6, 5), (9, 8)).astype(dtype)
+    if n_terms == 1:
+        d = kl.KroneckerDictionary(reference.dct_factors((6, 5), (9, 8))).astype(dtype)
     found = denoise(noisy, 20, dictionary=d, full=True)
     assert found.dictionary is d
+    assert found.history is None
     assert "learning" not in found.seconds
-    assert (found.settings["n_terms"], found.settings["method"]) == (2, "ols")
-    assert (found.settings["patch_size"], found.settings["n_atoms"]) == ((6, 5), (9, 8))
+    wanted = {"patch_size": (6, 5), "n_atoms": (9, 8), "n_terms": n_terms, "method": "ols"}
+    assert wanted.items() <= found.settings.items()
     assert psnr(found.image, clean) > psnr(noisy, clean) + 5
-    np.testing.assert_array_equal(denoise(noisy, 20, dictionary=d, n_jobs=2), found.image)
+    given = d if n_terms == 2 else list(d.factors)
+    np.testing.assert_array_equal(denoise(noisy, 20, dictionary=given, n_jobs=2), found.image)
 
 
 def test_the_first_stage_codes_every_patch_with_the_matrix_of_a_sum():
@@ -591,10 +572,10 @@ def test_orthonormal_factors_are_coded_by_threshold():
 def test_full_tells_what_was_done():
     noisy = noisy_crop(20, 64)
     began = time.perf_counter()
-    found = quick(noisy, None, full=True)
+    found = quick(noisy, None, full=True, gain=np.float32(1.5), stride=np.int64(2))
     elapsed = time.perf_counter() - began
     assert isinstance(found, kl.images.Denoised)
-    np.testing.assert_array_equal(found.image, quick(noisy, None))
+    np.testing.assert_array_equal(found.image, quick(noisy, None, gain=1.5, stride=2))
     assert isinstance(found.sigma, float)
     assert found.sigma == kl.images.estimate_sigma(noisy)
     assert isinstance(found.dictionary, kl.KroneckerDictionary)
@@ -603,13 +584,6 @@ def test_full_tells_what_was_done():
     assert list(found.seconds) == ["noise", "learning", "coding", "similar patches"]
     assert all(seconds >= 0 for seconds in found.seconds.values())
     assert sum(found.seconds.values()) <= elapsed
-
-
-def test_settings_are_plain_values_whatever_was_given():
-    numbers = {name: np.int64(2) for name in ("max_iter", "stride")}
-    found = denoise(noisy_integers(), np.float32(20), gain=np.float32(1.5), full=True, **numbers)
-    assert json.loads(json.dumps(found.settings))["max_iter"] == 2
-    assert json.dumps(found.sigma) == "20.0"
 
 
 def stages_told(told):
@@ -624,34 +598,31 @@ def stages_told(told):
     return names
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2])
 @pytest.mark.parametrize(
     ("options", "names"),
     [
         ({}, ["noise", "learning", "coding", "similar patches"]),
         ({"sigma": 20.0, "quality": "dictionary"}, ["noise", "learning", "coding"]),
-        (
-            {"dictionary": [np.eye(4), np.eye(4), np.eye(1)]},
-            ["noise", "coding", "similar patches"],
-        ),
+        ({"dictionary": [np.eye(4)] * 2 + [np.eye(1)]}, ["noise", "coding", "similar patches"]),
         ({"channel_axis": -1}, ["noise", "learning", "coding", "similar patches"]),
         ({"sigma": 0.0}, ["noise"]),
     ],
     ids=["default", "dictionary alone", "dictionary given", "colour", "no noise"],
 )
-def test_progress_tells_of_every_stage(options, names, n_jobs):
+def test_progress_tells_of_every_stage(options, names):
     noisy = colour_crop(48)[1][..., :2]
-    told, threads = [], set()
+    silent = quick(noisy, **({"sigma": None} | options))
+    for n_jobs in (1, 2):
+        told, threads = [], set()
 
-    def progress(stage, share):
-        told.append((stage, share))
-        threads.add(threading.get_ident())
+        def progress(stage, share, told=told, threads=threads):
+            told.append((stage, share))
+            threads.add(threading.get_ident())
 
-    result = quick(noisy, **({"sigma": None} | options), progress=progress, n_jobs=n_jobs)
-    assert stages_told(told) == names
-    assert threads == {threading.get_ident()}
-    silent = quick(noisy, **({"sigma": None} | options), n_jobs=n_jobs)
-    np.testing.assert_array_equal(result, silent)
+        result = quick(noisy, **({"sigma": None} | options), progress=progress, n_jobs=n_jobs)
+        assert stages_told(told) == names
+        assert threads == {threading.get_ident()}
+        np.testing.assert_array_equal(result, silent)
 
 
 def test_progress_counts_iterations_and_channels(monkeypatch):
