@@ -106,8 +106,9 @@ def inpaint(
 ) -> Any:
     """Fill in the missing pixels of an image.
 
-    The first stage codes overlapping patches by their known pixels and takes the missing ones from
-    the sparse approximations. The second learns a dictionary from the patches with the most known
+    The first stage makes two estimates: a smooth surface, close to the solution of the biharmonic
+    equation, and overlapping patches that are coded by their known pixels. Their weights are those
+    that fit best where some known pixels are held out. The second stage learns a dictionary from the patches with the most known
     pixels, then treats errors in the missing pixels as noise: it denoises the image repeatedly, by
     coding and by groups of similar patches, for less and less noise, and puts the known pixels back
     each time. Only the surroundings of missing pixels are processed.
@@ -131,15 +132,16 @@ def inpaint(
         8 × 8, and as many pixels with other numbers of axes.
     n_atoms : int or sequence of int, optional
         Atoms to learn, for all spatial axes or one each; by default twice as many as a patch has
-        pixels along the axis, for patches of more than 128 pixels one and a half times as many.
+        pixels along the axis.
     n_terms : int, default 1
         Learn a sum of this many Kronecker products: slower, and better by 0.2 dB at most.
     stages : {2, 1}, default 2
-        1 stops after the first stage: much faster, 3 to 4 dB worse.
+        1 stops after the first stage: much faster, 1 to 4 dB worse.
     max_iter : int, default 8
         Iterations of learning.
     random_state : int, RandomState or None, default 0
-        Chooses the patches that are learned from and the initial dictionary.
+        Chooses the pixels that are held out, the patches that are learned from and the initial
+        dictionary.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
     device : {"cpu", "cuda"}, default "cpu"
