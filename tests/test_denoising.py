@@ -580,7 +580,8 @@ def test_full_tells_what_was_done():
     assert found.sigma == kl.images.estimate_sigma(noisy)
     assert isinstance(found.dictionary, kl.KroneckerDictionary)
     assert len(found.history["rmse"]) == 3
-    assert json.loads(json.dumps(found.settings))["patch_size"] == [8, 8]
+    settings = json.loads(json.dumps(found.settings))
+    assert (settings["patch_size"], settings["n_atoms"]) == ([8, 8], [16, 16])
     assert list(found.seconds) == ["noise", "learning", "coding", "similar patches"]
     assert all(seconds >= 0 for seconds in found.seconds.values())
     assert sum(found.seconds.values()) <= elapsed

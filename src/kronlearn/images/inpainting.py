@@ -108,10 +108,11 @@ def inpaint(
 
     The first stage makes two estimates: a smooth surface, close to the solution of the biharmonic
     equation, and overlapping patches that are coded by their known pixels. Their weights are those
-    that fit best where some known pixels are held out. The second stage learns a dictionary from the patches with the most known
-    pixels, then treats errors in the missing pixels as noise: it denoises the image repeatedly, by
-    coding and by groups of similar patches, for less and less noise, and puts the known pixels back
-    each time. Only the surroundings of missing pixels are processed.
+    that fit best where some known pixels are held out. The second stage learns a dictionary from
+    the patches with the most known pixels, then treats errors in the missing pixels as noise: it
+    denoises the image repeatedly, by coding and by groups of similar patches, for less and less
+    noise, and puts the known pixels back each time. Only the surroundings of missing pixels are
+    processed.
 
     Parameters
     ----------
