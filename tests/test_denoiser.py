@@ -13,13 +13,7 @@ def test_images_are_denoised_with_the_dictionary_of_the_first(rng):
     images = [CLEAN + sigma * rng.standard_normal(CLEAN.shape, np.float32) for sigma in (20, 10)]
     denoiser = kl.images.Denoiser(patch_size=6, n_atoms=9, max_iter=2, quality="fast")
     first = kl.images.denoise(
-        images[0],
-        20,
-        full=True,
-        patch_size=6,
-        n_atoms=9,
-        max_iter=2,
-        quality="fast",
+        images[0], 20, full=True, patch_size=6, n_atoms=9, max_iter=2, quality="fast"
     )
     assert denoiser.dictionary is None
     np.testing.assert_array_equal(denoiser(images[0], 20), first.image)
@@ -43,7 +37,7 @@ def test_options_that_do_not_exist_are_refused():
         TypeError, match="Denoiser has no option 'qualty'; it takes those of denoise: ch"
     ):
         kl.images.Denoiser(qualty="fast")
-    with pytest.raises(TypeError, match=r"pass sigma to the call: denoiser\(image, sigma\)"):
+    with pytest.raises(TypeError, match=r"'sigma'.*with every image: denoiser\(image, sigma, mask"):
         kl.images.Denoiser(sigma=20)
     with pytest.raises(TypeError, match="no option 'full'"):
         kl.images.Denoiser(full=True)

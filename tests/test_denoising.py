@@ -145,23 +145,13 @@ def test_an_array_of_another_library_comes_back_as_one(monkeypatch):
     np.testing.assert_array_equal(found, denoise(noisy_crop(20.0, 32), 20.0, quality="fast"))
 
 
-@pytest.mark.parametrize("quality", ["dictionary", "default"])
-def test_the_number_of_threads_changes_no_bit(quality):
-    noisy = noisy_crop(20, 80)
-    first = quick(noisy, None, quality=quality, n_jobs=1)
-    for n_jobs in (2, 5, -1):
-        again = quick(noisy, None, quality=quality, n_jobs=n_jobs)
-        np.testing.assert_array_equal(again, first)
-
-
-@pytest.mark.parametrize("shape", [(40, 31, 3), (12, 14, 11)], ids=["colour", "volume"])
-def test_colours_and_volumes_have_the_same_bits_for_any_threads(rng, shape):
+@pytest.mark.parametrize("shape", [(80, 80), (40, 31, 3), (12, 14, 11)], ids=str)
+def test_the_number_of_threads_changes_no_bit(rng, shape):
     noisy = rng.normal(100, 20, shape).cumsum(axis=0)
-    channel_axis = -1 if shape[-1] == 3 else None
-    first = quick(noisy, None, channel_axis=channel_axis, n_jobs=1)
-    for n_jobs in (2, 5):
-        again = quick(noisy, None, channel_axis=channel_axis, n_jobs=n_jobs)
-        np.testing.assert_array_equal(again, first)
+    options = {"channel_axis": -1 if shape[-1] == 3 else None, "quality": "default"}
+    first = quick(noisy, None, n_jobs=1, **options)
+    for n_jobs in (2, 5, -1):
+        np.testing.assert_array_equal(quick(noisy, None, n_jobs=n_jobs, **options), first)
 
 
 def test_all_instruction_sets_give_nearly_the_same_image():
@@ -195,30 +185,24 @@ def test_the_random_state_decides_what_is_learned():
 # Units
 
 
-@pytest.mark.parametrize("quality", ["dictionary", "fast"])
 @pytest.mark.parametrize(
     ("scale", "offset"), [(3.7, -211.1), (1e-6, 1.0), (1e6, -1e6), (1e-100, 0.0), (1e100, 1e99)]
 )
-def test_the_unit_and_the_zero_of_an_image_do_not_matter(scale, offset, quality):
+def test_the_unit_and_the_zero_of_an_image_do_not_matter(scale, offset):
     noisy = noisy_crop(20, 64)
-    expected = quick(noisy, 20.0, quality=quality)
-    found = (quick(scale * noisy + offset, scale * 20, quality=quality) - offset) / scale
+    expected = quick(noisy)
+    found = (quick(scale * noisy + offset, scale * 20) - offset) / scale
     assert np.std(found - expected) < 1e-3 * 20
     sigma = kl.images.estimate_sigma(scale * noisy + offset)
     assert sigma / scale == pytest.approx(kl.images.estimate_sigma(noisy), rel=1e-6)
 
 
-@pytest.mark.parametrize("scale", [2.0**-40, 0.25, 8.0])
-def test_powers_of_two_change_no_bit(scale):
+@pytest.mark.parametrize("scale", [2.0**-40, 8.0, -1.0])
+def test_powers_of_two_and_signs_change_no_bit(scale):
     noisy = noisy_crop(20, 64)
     for sigma in (None, 20.0):
-        scaled = quick(scale * noisy, None if sigma is None else scale * sigma)
+        scaled = quick(scale * noisy, None if sigma is None else abs(scale) * sigma)
         np.testing.assert_array_equal(scaled, scale * quick(noisy, sigma))
-
-
-def test_a_negative_comes_out_as_a_negative():
-    noisy = noisy_crop(20, 64)
-    np.testing.assert_array_equal(quick(-noisy), -quick(noisy))
 
 
 # Kinds of images
@@ -254,40 +238,26 @@ def test_integers_stay_in_their_range(rng, dtype):
     assert far.max() < 0.5
 
 
-def fortran_order(image):
-    return np.asfortranarray(image)
-
-
-def every_other_column(image):
-    return np.repeat(image, 2, axis=1)[:, ::2]
-
-
-def reversed_rows(image):
-    return image[::-1].copy()[::-1]
-
-
 def read_only(image):
     image = image.copy()
     image.setflags(write=False)
     return image
 
 
-def big_endian(image):
-    return image.astype(image.dtype.newbyteorder(">"))
+LAYOUTS = {
+    "Fortran order": np.asfortranarray,
+    "every other column": lambda image: np.repeat(image, 2, axis=1)[:, ::2],
+    "reversed rows": lambda image: image[::-1].copy()[::-1],
+    "read only": read_only,
+    "big endian": lambda image: image.astype(">f8"),
+    "nested lists": np.ndarray.tolist,
+}
 
 
-def nested_lists(image):
-    return image.tolist()
-
-
-@pytest.mark.parametrize(
-    "layout",
-    [fortran_order, every_other_column, reversed_rows, read_only, big_endian, nested_lists],
-    ids=lambda f: f.__name__,
-)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_memory_layout_of_an_image_changes_nothing(layout):
     noisy = noisy_integers()
-    given = layout(noisy)
+    given = LAYOUTS[layout](noisy)
     np.testing.assert_array_equal(quick(given), quick(noisy))
     np.testing.assert_array_equal(np.asarray(given), noisy)
 
@@ -321,21 +291,14 @@ def test_images_of_any_shape_keep_it(rng, shape, sigma):
         assert np.std(result - 100) <= 1.01 * np.std(noisy - 100)
 
 
-@pytest.mark.parametrize("quality", ["dictionary", "fast"])
-@pytest.mark.parametrize("sigma", [None, 0.0, 1e-3, 20.0])
-@pytest.mark.parametrize("value", [0.0, 7.3, -1e-5, 1e9])
-def test_a_constant_image_is_unchanged(value, sigma, quality):
+@pytest.mark.parametrize("sigma", [None, 0.0, 20.0])
+@pytest.mark.parametrize("value", [0.0, 7.3, -1e-5, 1e9, np.uint8(7), np.int16(-7), np.float32(7)])
+def test_a_constant_image_is_unchanged(value, sigma):
     for shape, channel_axis in [((20, 23), None), ((20, 23, 3), -1), ((50,), None)]:
         image = np.full(shape, value)
-        result = quick(image, sigma, channel_axis=channel_axis, quality=quality)
-        np.testing.assert_allclose(result, image, rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32])
-@pytest.mark.parametrize("sigma", [None, 20.0])
-def test_a_constant_image_of_any_dtype_is_unchanged(dtype, sigma):
-    image = np.full((20, 23), 7, dtype)
-    np.testing.assert_array_equal(quick(image, sigma), image)
+        for quality in ("dictionary", "fast"):
+            result = quick(image, sigma, channel_axis=channel_axis, quality=quality)
+            np.testing.assert_allclose(result, image, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
@@ -386,13 +349,6 @@ def test_patches_are_coded_more_sparsely_where_noise_is_weak(sigma, stride):
     assert found.settings["stride"] == (stride, stride)
     every = quick(noisy, sigma, stride=1)
     assert psnr(found.image, clean_crop()) > psnr(every, clean_crop()) - 0.1
-
-
-@pytest.mark.parametrize(("contrast", "side"), [(1.25, 16), (1.5, 8)])
-def test_patches_are_large_where_noise_hides_the_contrast(rng, contrast, side):
-    wave = np.sin(np.linspace(0, 9 * np.pi, 96, endpoint=False))
-    noisy = contrast * np.sqrt(2) * wave + rng.standard_normal((96, 96))
-    assert quick(noisy, 1.0, quality="dictionary", full=True).settings["patch_size"] == (side, side)
 
 
 def test_a_few_outliers_do_not_make_an_image_nearly_clean(coded):
@@ -485,16 +441,11 @@ def test_every_channel_may_have_its_own_noise():
     assert psnr(found.image, clean) > psnr(told.image, clean) - 0.3
 
 
-def test_a_channel_without_noise_is_unchanged():
-    noisy = colour_crop()[1]
+def test_channels_without_noise_are_unchanged():
+    noisy = colour_crop()[1].copy()
     result = quick(noisy, (25, 0, 25), channel_axis=-1)
     np.testing.assert_array_equal(result[..., 1], noisy[..., 1])
     assert np.any(result[..., 0] != noisy[..., 0])
-    np.testing.assert_array_equal(quick(noisy, (0, 0, 0), channel_axis=-1), noisy)
-
-
-def test_a_constant_channel_is_unchanged():
-    noisy = colour_crop()[1].copy()
     noisy[..., 2] = 7.3
     result = quick(noisy, None, channel_axis=-1)
     np.testing.assert_allclose(result[..., 2], 7.3, rtol=1e-12)
@@ -528,23 +479,17 @@ def test_settings_are_the_ones_asked_for():
     assert found.dictionary.n_atoms == (7, 7)
 
 
-def test_patches_are_larger_where_the_noise_is_strong():
-    assert quick(noisy_crop(10, 64), 10, full=True).settings["patch_size"] == (8, 8)
-    assert quick(noisy_crop(100, 64), 100, full=True).settings["patch_size"] == (16, 16)
-
-
-@pytest.mark.parametrize("stride", [1, 3, (2, 5), [8, 8], np.array([3, 2]), np.int64(4)], ids=str)
+@pytest.mark.parametrize("stride", [3, (2, 5), [8, 8], np.array([3, 2]), np.int64(4)], ids=str)
 def test_any_stride_up_to_the_patch_covers_the_image(stride):
     noisy = noisy_crop(20, 61)
     result = quick(noisy, stride=stride, quality="dictionary", patch_size=8)
     assert psnr(result, clean_crop(61)) > psnr(noisy, clean_crop(61)) + 3
 
 
-@pytest.mark.parametrize("patch_size", [(1, 40), (40, 1), (2, 65), (1, 130), (130, 1)], ids=str)
+@pytest.mark.parametrize("patch_size", [(1, 40), (40, 1), (1, 130)], ids=str)
 def test_thin_patches_cover_the_image(patch_size):
     noisy = noisy_crop(20, 130)
     result = quick(noisy, quality="dictionary", patch_size=patch_size, max_iter=1)
-    assert np.isfinite(result).all()
     assert np.std(result - noisy) < 2 * 20
 
 
@@ -557,24 +502,6 @@ def test_a_higher_gain_smooths_more():
     assert change == sorted(change)
 
 
-def test_a_dictionary_can_be_given():
-    noisy = noisy_integers()
-    d = kl.KroneckerDictionary(reference.dct_factors((6, 5), (9, 8)))
-    found = denoise(noisy, 20, dictionary=d, full=True)
-    assert found.dictionary == d
-    assert found.history is None
-    assert "learning" not in found.seconds
-    assert found.settings["method"] == "ols"
-    assert found.settings["patch_size"] == (6, 5)
-    assert found.settings["n_atoms"] == (9, 8)
-    clean = clean_crop(48)
-    assert psnr(found.image, clean) > psnr(noisy, clean) + 5
-    as_list = denoise(noisy, 20, dictionary=list(d.factors))
-    np.testing.assert_array_equal(as_list, found.image)
-    single = denoise(noisy, 20, dictionary=[factor.astype(np.float32) for factor in d.factors])
-    np.testing.assert_allclose(single, found.image, rtol=0, atol=1)
-
-
 def sum_of_terms(patch_shape, n_atoms):
     """Cosines and a second term that tilts them."""
     rng = np.random.default_rng(0)
@@ -585,16 +512,21 @@ def sum_of_terms(patch_shape, n_atoms):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_sum_of_kronecker_products_can_be_given(dtype):
+@pytest.mark.parametrize("n_terms", [1, 2])
+def test_a_dictionary_can_be_given(n_terms, dtype):
     noisy, clean = noisy_integers(), clean_crop(48)
     d = sum_of_terms((6, 5), (9, 8)).astype(dtype)
+    if n_terms == 1:
+        d = kl.KroneckerDictionary(reference.dct_factors((6, 5), (9, 8))).astype(dtype)
     found = denoise(noisy, 20, dictionary=d, full=True)
     assert found.dictionary is d
+    assert found.history is None
     assert "learning" not in found.seconds
-    assert (found.settings["n_terms"], found.settings["method"]) == (2, "ols")
-    assert (found.settings["patch_size"], found.settings["n_atoms"]) == ((6, 5), (9, 8))
+    wanted = {"patch_size": (6, 5), "n_atoms": (9, 8), "n_terms": n_terms, "method": "ols"}
+    assert wanted.items() <= found.settings.items()
     assert psnr(found.image, clean) > psnr(noisy, clean) + 5
-    np.testing.assert_array_equal(denoise(noisy, 20, dictionary=d, n_jobs=2), found.image)
+    given = d if n_terms == 2 else list(d.factors)
+    np.testing.assert_array_equal(denoise(noisy, 20, dictionary=given, n_jobs=2), found.image)
 
 
 def test_the_first_stage_codes_every_patch_with_the_matrix_of_a_sum():
@@ -634,37 +566,25 @@ def test_orthonormal_factors_are_coded_by_threshold():
     np.testing.assert_allclose(pursued.image, found.image, rtol=0, atol=0.5)
 
 
-def test_a_learned_dictionary_denoises_another_image_again():
-    learned = denoise(noisy_integers(96), 20, full=True)
-    again = denoise(noisy_integers(96), 20, dictionary=learned.dictionary, full=True)
-    np.testing.assert_array_equal(again.image, learned.image)
-
-
 # What is told
 
 
 def test_full_tells_what_was_done():
     noisy = noisy_crop(20, 64)
     began = time.perf_counter()
-    found = quick(noisy, None, full=True)
+    found = quick(noisy, None, full=True, gain=np.float32(1.5), stride=np.int64(2))
     elapsed = time.perf_counter() - began
     assert isinstance(found, kl.images.Denoised)
-    np.testing.assert_array_equal(found.image, quick(noisy, None))
+    np.testing.assert_array_equal(found.image, quick(noisy, None, gain=1.5, stride=2))
     assert isinstance(found.sigma, float)
     assert found.sigma == kl.images.estimate_sigma(noisy)
     assert isinstance(found.dictionary, kl.KroneckerDictionary)
     assert len(found.history["rmse"]) == 3
-    assert json.loads(json.dumps(found.settings))["patch_size"] == [8, 8]
+    settings = json.loads(json.dumps(found.settings))
+    assert (settings["patch_size"], settings["n_atoms"]) == ([8, 8], [16, 16])
     assert list(found.seconds) == ["noise", "learning", "coding", "similar patches"]
     assert all(seconds >= 0 for seconds in found.seconds.values())
     assert sum(found.seconds.values()) <= elapsed
-
-
-def test_settings_are_plain_values_whatever_was_given():
-    numbers = {name: np.int64(2) for name in ("max_iter", "stride")}
-    found = denoise(noisy_integers(), np.float32(20), gain=np.float32(1.5), full=True, **numbers)
-    assert json.loads(json.dumps(found.settings))["max_iter"] == 2
-    assert json.dumps(found.sigma) == "20.0"
 
 
 def stages_told(told):
@@ -679,34 +599,31 @@ def stages_told(told):
     return names
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2])
 @pytest.mark.parametrize(
     ("options", "names"),
     [
         ({}, ["noise", "learning", "coding", "similar patches"]),
         ({"sigma": 20.0, "quality": "dictionary"}, ["noise", "learning", "coding"]),
-        (
-            {"dictionary": [np.eye(4), np.eye(4), np.eye(1)]},
-            ["noise", "coding", "similar patches"],
-        ),
+        ({"dictionary": [np.eye(4)] * 2 + [np.eye(1)]}, ["noise", "coding", "similar patches"]),
         ({"channel_axis": -1}, ["noise", "learning", "coding", "similar patches"]),
         ({"sigma": 0.0}, ["noise"]),
     ],
     ids=["default", "dictionary alone", "dictionary given", "colour", "no noise"],
 )
-def test_progress_tells_of_every_stage(options, names, n_jobs):
+def test_progress_tells_of_every_stage(options, names):
     noisy = colour_crop(48)[1][..., :2]
-    told, threads = [], set()
+    silent = quick(noisy, **({"sigma": None} | options))
+    for n_jobs in (1, 2):
+        told, threads = [], set()
 
-    def progress(stage, share):
-        told.append((stage, share))
-        threads.add(threading.get_ident())
+        def progress(stage, share, told=told, threads=threads):
+            told.append((stage, share))
+            threads.add(threading.get_ident())
 
-    result = quick(noisy, **({"sigma": None} | options), progress=progress, n_jobs=n_jobs)
-    assert stages_told(told) == names
-    assert threads == {threading.get_ident()}
-    silent = quick(noisy, **({"sigma": None} | options), n_jobs=n_jobs)
-    np.testing.assert_array_equal(result, silent)
+        result = quick(noisy, **({"sigma": None} | options), progress=progress, n_jobs=n_jobs)
+        assert stages_told(told) == names
+        assert threads == {threading.get_ident()}
+        np.testing.assert_array_equal(result, silent)
 
 
 def test_progress_counts_iterations_and_channels(monkeypatch):
@@ -725,29 +642,22 @@ def test_progress_counts_iterations_and_channels(monkeypatch):
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
-@pytest.mark.parametrize("stage", ["noise", "learning", "coding", "similar patches"])
-def test_an_exception_from_progress_ends_the_work(stage, n_jobs):
-    def progress(name, share):
-        if name == stage:
-            raise ZeroDivisionError(name)
-
-    with pytest.raises(ZeroDivisionError, match=stage):
-        quick(noisy_crop(20, 64), progress=progress, n_jobs=n_jobs)
-
-
-@pytest.mark.parametrize("n_jobs", [1, 3])
-@pytest.mark.parametrize("stage", ["coding", "similar patches"])
-def test_an_exception_in_the_middle_of_a_stage_ends_the_work(rng, stage, n_jobs):
-    noisy = rng.normal(0, 20, (600, 600)).cumsum(axis=0).astype(np.float32)
+@pytest.mark.parametrize(
+    ("stage", "begun"),
+    [(name, False) for name in ("noise", "learning", "coding", "similar patches")]
+    + [("coding", True), ("similar patches", True)],
+)
+def test_an_exception_from_progress_ends_the_work(rng, stage, begun, n_jobs):
+    noisy = rng.normal(0, 20, (400, 400) if begun else (64, 64)).cumsum(axis=0)
 
     def progress(name, share):
-        if name == stage and 0 < share < 1:
+        if name == stage and (not begun or 0 < share < 1):
             raise ZeroDivisionError(name)
 
-    stride = 1 if stage == "coding" else 8
-    options = {"dictionary": reference.dct_factors((8, 8), (16, 16)), "gain": 0.5}
+    cosines = reference.dct_factors((8, 8), (16, 16)) if begun else None
+    stride = 8 if begun and stage == "similar patches" else 1
     with pytest.raises(ZeroDivisionError, match=stage):
-        denoise(noisy, 20, progress=progress, n_jobs=n_jobs, stride=stride, **options)
+        quick(noisy, progress=progress, n_jobs=n_jobs, dictionary=cosines, stride=stride, gain=0.5)
 
 
 def assert_interrupted(image, stage, n_jobs, **options):
@@ -771,21 +681,21 @@ def assert_interrupted(image, stage, n_jobs, **options):
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
 @pytest.mark.parametrize(
-    ("stage", "gain", "stride"),
-    [("learning", 0.3, 1), ("coding", 0.3, 1), ("similar patches", 3.0, 8)],
+    ("shape", "stage", "gain", "stride"),
+    [
+        ((1000, 1000), "learning", 0.3, 1),
+        ((1000, 1000), "coding", 0.3, 1),
+        ((1000, 1000), "similar patches", 3.0, 8),
+        ((110, 110, 110), "similar patches", 3.0, 4),
+        ((30, 30, 30, 30), "similar patches", 3.0, 4),
+    ],
 )
-def test_denoising_can_be_interrupted(rng, stage, gain, stride, n_jobs):
-    noisy = rng.normal(0, 20, (1000, 1000)).cumsum(axis=0).astype(np.float32)
-    cosines = None if stage == "learning" else reference.dct_factors((8, 8), (16, 16))
+def test_denoising_can_be_interrupted(rng, shape, stage, gain, stride, n_jobs):
+    noisy = rng.normal(0, 20, shape).astype(np.float32).cumsum(axis=0)
+    patch = (8, 8) if len(shape) == 2 else (4,) * len(shape)
+    atoms = (16, 16) if len(shape) == 2 else patch
+    cosines = None if stage == "learning" else reference.dct_factors(patch, atoms)
     assert_interrupted(noisy, stage, n_jobs, dictionary=cosines, gain=gain, stride=stride)
-
-
-@pytest.mark.parametrize("n_jobs", [1, 2])
-@pytest.mark.parametrize("shape", [(110, 110, 110), (30, 30, 30, 30)], ids=str)
-def test_denoising_of_volumes_can_be_interrupted(rng, shape, n_jobs):
-    noisy = rng.normal(0, 20, shape).cumsum(axis=0).astype(np.float32)
-    cosines = reference.dct_factors([4] * len(shape), [4] * len(shape))
-    assert_interrupted(noisy, "similar patches", n_jobs, dictionary=cosines, stride=4, gain=3.0)
 
 
 # Bad input
@@ -826,47 +736,30 @@ EYES = [np.eye(8), np.eye(8)]
 BAD_OPTIONS = [
     ({"sigma": -1}, ValueError, "sigma=-1"),
     ({"sigma": np.nan}, ValueError, "sigma=nan"),
-    ({"sigma": np.inf}, ValueError, "sigma=inf"),
     ({"sigma": "twenty"}, TypeError, "sigma='twenty'"),
     ({"sigma": 1j}, TypeError, "sigma=1j"),
-    ({"sigma": np.array(1j)}, TypeError, "sigma"),
     ({"sigma": [20]}, ValueError, r"sigma.*\(1,\).*number"),
     ({"sigma": [20, 20], "channel_axis": 1}, ValueError, r"sigma.*\(2,\).*48"),
     ({"gain": 0}, ValueError, "gain=0"),
-    ({"gain": -1.0}, ValueError, "gain=-1.0"),
     ({"gain": np.nan}, ValueError, "gain=nan"),
-    ({"gain": np.inf}, ValueError, "gain=inf"),
     ({"gain": "high"}, (TypeError, ValueError), "gain='high'"),
     ({"quality": "high"}, ValueError, "quality='high'.*default, fast, best|fast, default, best"),
-    ({"quality": 1}, ValueError, "quality=1"),
-    ({"quality": None}, ValueError, "quality=None"),
     ({"patch_size": 0}, ValueError, "patch_size=0"),
-    ({"patch_size": -8}, ValueError, "patch_size=-8"),
     ({"patch_size": 49}, ValueError, r"\(49, 49\).*\(48, 48\)"),
     ({"patch_size": (8, 8, 8)}, ValueError, r"patch_size=\(8, 8, 8\).*2"),
     ({"patch_size": 8.5}, (TypeError, ValueError), "patch_size=8.5"),
-    ({"patch_size": "8"}, TypeError, "patch_size='8'"),
     ({"n_atoms": 0}, ValueError, "n_atoms=0"),
     ({"n_atoms": (9,)}, ValueError, r"n_atoms=\(9,\)"),
-    ({"n_atoms": 9.0}, (TypeError, ValueError), "n_atoms=9.0"),
     ({"n_terms": 0}, ValueError, "n_terms=0 is too small"),
-    ({"n_terms": 1.5}, TypeError, "n_terms=1.5 is not an integer"),
     ({"stride": 0}, ValueError, "stride=0"),
-    ({"stride": -1}, ValueError, "stride=-1"),
     ({"stride": (1, 2, 3)}, ValueError, "stride"),
-    ({"stride": 1.5}, (TypeError, ValueError), "stride=1.5"),
     ({"stride": 9}, ValueError, "stride"),
-    ({"stride": (1, 20)}, ValueError, "stride"),
     ({"channel_axis": 2}, ValueError, "channel_axis=2"),
-    ({"channel_axis": -3}, ValueError, "channel_axis=-3"),
     ({"channel_axis": 1.5}, (TypeError, ValueError), "channel_axis=1.5"),
-    ({"channel_axis": "last"}, (TypeError, ValueError), "channel_axis='last'"),
     ({"method": "lasso"}, ValueError, "method='lasso'.*(ols.*omp|omp.*ols)"),
     ({"method": "threshold"}, ValueError, "threshold.*orthonormal"),
     ({"max_iter": 0}, ValueError, "max_iter=0"),
-    ({"max_iter": 1.5}, TypeError, "max_iter=1.5"),
     ({"n_jobs": 0}, ValueError, "n_jobs=0"),
-    ({"n_jobs": "all"}, TypeError, "n_jobs='all'"),
     ({"progress": 3}, TypeError, "progress=3"),
     ({"random_state": "dice"}, ValueError, "dice"),
     ({"dictionary": 3}, ValueError, "list"),
@@ -894,18 +787,11 @@ def test_bad_choices_are_refused(options, error, words):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("patch_size", 49), ("n_atoms", 0), ("stride", 0), ("method", "lasso"), ("n_jobs", 0)],
+    [("patch_size", 49), ("n_atoms", 0), ("stride", 9), ("method", "lasso"), ("n_jobs", 0)],
 )
-def test_bad_choices_are_refused_even_if_there_is_nothing_to_do(option, value):
-    with pytest.raises(ValueError, match=rf"(?i){option}|\({value}, {value}\)"):
-        quick(np.zeros((48, 48)), 0.0, **{option: value})
-
-
-@pytest.mark.parametrize(
-    ("option", "value"), [("method", "lasso"), ("method", "threshold"), ("stride", 9)]
-)
-def test_bad_choices_are_refused_before_anything_is_learned(option, value):
+def test_bad_choices_are_refused_before_anything_is_done(option, value):
     told = []
-    with pytest.raises(ValueError, match=option):
-        quick(noisy_integers(), progress=lambda stage, _: told.append(stage), **{option: value})
-    assert "learning" not in told
+    for image, sigma in ((noisy_integers(), 20), (np.zeros((48, 48)), 0)):
+        with pytest.raises(ValueError, match=rf"(?i){option}|\({value}, {value}\)"):
+            quick(image, sigma, progress=lambda *a: told.append(a), **{option: value})
+    assert not told

@@ -188,26 +188,14 @@ def test_values_of_missing_pixels_do_not_matter(rng, method, value):
 
 def test_a_pixel_of_which_no_patch_knows_anything_becomes_nan(rng):
     image = rng.standard_normal((20, 30)).astype(np.float32)
-    known = np.ones_like(image)
+    known, lost = np.ones_like(image), np.zeros(image.shape, bool)
     known[4:17, 5:19] = 0
-    found = Averager((5, 3), (1, 1)).code(
-        image,
-        reference.dct_factors((5, 3), (5, 3)),
-        method="omp",
-        width=4,
-        tol=1.0,
-        known=known,
-    )
-    lost = np.zeros(image.shape, bool)
     lost[8:13, 7:17] = True  # four rows and two columns from what is known
-    np.testing.assert_array_equal(np.isnan(found), lost)
-
-
-def test_an_image_of_which_nothing_is_known_becomes_nan(rng):
-    image = rng.standard_normal((9, 9)).astype(np.float32)
-    options = {"method": "omp", "width": 2, "tol": 1.0, "known": np.zeros_like(image)}
-    found = Averager((3, 3), (2, 2)).code(image, [np.eye(3), np.eye(3)], **options)
-    assert np.isnan(found).all()
+    factors = reference.dct_factors((5, 3), (5, 3))
+    options = {"method": "omp", "width": 4, "tol": 1.0}
+    for weights, wanted in ((known, lost), (0 * known, np.ones_like(lost))):
+        found = Averager((5, 3), (1, 1)).code(image, factors, known=weights, **options)
+        np.testing.assert_array_equal(np.isnan(found), wanted)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -287,13 +275,16 @@ def check_filtering(case, guided, most=9, uneven=False):
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
 
 
-@pytest.mark.parametrize("guided", [True, False], ids=["guided", "unguided"])
+GUIDED = pytest.mark.parametrize("guided", [True, False], ids=["guided", "unguided"])
+
+
+@GUIDED
 @pytest.mark.parametrize("case", GROUPS, ids=named)
 def test_filtered_groups_equal_the_reference(case, guided):
     check_filtering(case, guided)
 
 
-@pytest.mark.parametrize("guided", [True, False], ids=["guided", "unguided"])
+@GUIDED
 @pytest.mark.parametrize("case", GROUPS[2::3], ids=named)
 def test_groups_with_uneven_noise_equal_the_reference(case, guided):
     check_filtering(case, guided, uneven=True)
@@ -316,7 +307,7 @@ def test_the_number_of_patches_in_a_group_may_be_large(rng):
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
 
 
-@pytest.mark.parametrize("guided", [True, False], ids=["guided", "unguided"])
+@GUIDED
 @pytest.mark.parametrize("value", [0.0, 7.3, -1e-5, 1e6])
 def test_constant_planes_stay_as_they_are(value, guided):
     planes = np.full((1, 12, 13), value, np.float32)
@@ -327,7 +318,7 @@ def test_constant_planes_stay_as_they_are(value, guided):
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-3, 1e6])
-@pytest.mark.parametrize("guided", [True, False], ids=["guided", "unguided"])
+@GUIDED
 def test_nearly_constant_groups_are_filtered_in_any_unit(rng, guided, scale):
     # All that differs is noise, of a thousandth of what it is taken for.
     planes = (scale * (100 + 1e-3 * rng.standard_normal((1, 12, 13)))).astype(np.float32)
@@ -442,21 +433,20 @@ def test_patches_that_do_not_cover_the_image_are_refused(patch, stride):
 
 
 @pytest.mark.parametrize(
-    ("group", "window"), [(2, (2, -1)), (0, (2, 2)), (-3, (2, 2)), (10**6, (2, 2))]
+    ("guide", "matched", "group", "window"),
+    [
+        *[(None, (1, 20, 20), group, (2, 2)) for group in (0, -3, 10**6)],
+        (None, (1, 20, 20), 2, (2, -1)),
+        ((1, 20, 19), (1, 20, 20), 2, (2, 2)),
+        (None, (20, 19), 2, (2, 2)),
+        (None, (0,), 2, (2, 2)),
+    ],
 )
-def test_groups_that_cannot_be_are_refused(group, window):
+def test_groups_and_arrays_that_cannot_be_are_refused(guide, matched, group, window):
     planes = np.zeros((1, 20, 20), np.float32)
-    with pytest.raises(ValueError, match="fit"):
-        Averager((4, 4), (2, 2)).filter_groups(planes, None, planes, group=group, window=window)
-
-
-@pytest.mark.parametrize(
-    ("guide", "matched"), [((1, 20, 19), None), (None, (20, 19)), (None, (0,))]
-)
-def test_arrays_that_do_not_fit_the_planes_are_refused(guide, matched):
-    planes = np.zeros((1, 20, 20), np.float32)
-    given = [None if shape is None else np.zeros(shape, np.float32) for shape in (guide, matched)]
+    given = None if guide is None else np.zeros(guide, np.float32)
+    averager = Averager((4, 4), (2, 2))
     with pytest.raises(ValueError, match=r"fit|entries"):
-        Averager((4, 4), (2, 2)).filter_groups(
-            planes, given[0], planes if given[1] is None else given[1], group=2, window=(2, 2)
+        averager.filter_groups(
+            planes, given, np.zeros(matched, np.float32), group=group, window=window
         )

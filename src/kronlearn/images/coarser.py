@@ -14,6 +14,10 @@ __all__ = ["filled", "long_axes", "spread", "sums_over_blocks"]
 
 # So many blocks are left along an axis at least.
 _FEWEST_BLOCKS = 16
+# Steps towards the solution of the biharmonic equation: on the finest scale, and at most; and their
+# size, of which 1/2 would be too much.
+_STEPS, _MOST_STEPS = 8, 100
+_RATE = 0.45
 
 Planes = NDArray[np.float32]
 
@@ -43,12 +47,33 @@ def spread(planes: Planes, axes: Sequence[int], shape: Sequence[int]) -> Planes:
     return contiguous(planes)
 
 
-def filled(plane: Planes, weights: Planes) -> Planes:
-    """The plane with pixels of no weight filled from means over ever larger blocks."""
+def filled(plane: Planes, weights: Planes, steps: int = _STEPS) -> Planes:
+    """The plane with a smooth surface where pixels have no weight.
+
+    Means over ever larger blocks are interpolated and, at every scale, move in some ``steps``
+    towards the solution of the biharmonic equation.
+    """
     if weights.all():
         return plane
     axes = range(plane.ndim)
     sums, totals = sums_over_blocks(plane * weights, axes), sums_over_blocks(weights, axes)
     means = np.divide(sums, totals, out=np.zeros_like(sums), where=totals > 0)
-    coarse = spread(filled(means, (totals > 0).astype(np.float32)), axes, plane.shape)
-    return np.where(weights > 0, plane, coarse)
+    # Steps cost little on coarse scales, where they reach far.
+    more = min(3 * steps, _MOST_STEPS)
+    coarse = filled(means, (totals > 0).astype(np.float32), more)
+    surface = np.where(weights > 0, plane, spread(coarse, axes, plane.shape))
+    rate = np.where(weights > 0, np.float32(0), np.float32(_RATE / (2 * plane.ndim) ** 2))
+    for _ in range(steps):
+        surface -= rate * _curvature(_curvature(surface))
+    return surface
+
+
+def _curvature(surface: Planes) -> Planes:
+    """The sum of the differences of each pixel from its neighbours."""
+    result = np.zeros_like(surface)
+    for axis in range(surface.ndim):
+        differences = np.diff(np.moveaxis(surface, axis, 0), axis=0)
+        along = np.moveaxis(result, axis, 0)
+        along[1:] += differences
+        along[:-1] -= differences
+    return result

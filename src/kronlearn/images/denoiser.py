@@ -13,8 +13,6 @@ from kronlearn.images.denoising import denoise
 __all__ = ["Denoiser"]
 
 _OPTIONS = set(inspect.signature(denoise).parameters) - {"image", "sigma", "mask", "full"}
-# They belong to one image.
-_FOR_CALLS = {"sigma": "denoiser(image, sigma)", "mask": "denoiser(image, mask=mask)"}
 # They say what to learn.
 _FOR_LEARNING = ("patch_size", "n_atoms", "n_terms")
 
@@ -49,16 +47,12 @@ class Denoiser:
     """
 
     def __init__(self, **options: Any) -> None:
-        for name, call in _FOR_CALLS.items():
-            if name in options:
-                raise TypeError(
-                    f"Denoiser has no option {name!r}; pass {name} to the call: {call}."
-                )
         unknown = sorted(set(options) - _OPTIONS)
         if unknown:
             raise TypeError(
                 f"Denoiser has no option {unknown[0]!r}; it takes those of denoise: "
-                f"{', '.join(sorted(_OPTIONS))}."
+                f"{', '.join(sorted(_OPTIONS))}. Pass sigma and mask with every image: "
+                "denoiser(image, sigma, mask=mask)."
             )
         self._options = options
 

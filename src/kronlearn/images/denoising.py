@@ -54,7 +54,7 @@ class Denoised:
     >>> noisy = np.random.default_rng(0).normal(100, 5, (64, 64))
     >>> result = kl.images.denoise(noisy, 5, full=True)
     >>> result.sigma, result.settings["patch_size"], list(result.seconds)
-    (5.0, (16, 16), ['noise', 'learning', 'coding', 'similar patches'])
+    (5.0, (8, 8), ['noise', 'learning', 'coding', 'similar patches'])
     """
 
     image: Any
@@ -124,23 +124,22 @@ def denoise(
         A dictionary with one mode for each spatial axis, used instead of one learned from the
         image. One more mode is for the channels: they are then coded together, with one sigma.
     patch_size : int or sequence of int, optional
-        The size of a patch, for all spatial axes or one each. By default 8 × 8 pixels, 16 × 16
-        where the noise is nearly as strong as the image's contrast, and about as many pixels with
-        other numbers of axes.
+        The size of a patch, for all spatial axes or one each. By default 8 × 8 pixels,
+        and about as many with other numbers of axes.
     n_atoms : int or sequence of int, optional
         Atoms to learn, for all spatial axes or one each; by default twice as many as a patch has
-        pixels along the axis, for large patches one and a half times as many.
+        pixels along the axis.
     n_terms : int, default 1
         Learn a sum of this many Kronecker products: slower, and better by 0.02 dB at most.
     gain : float, optional
         Patches are coded until the norm of their residual is ``gain`` times that of the noise; by
-        default 1.08 for patches of 64 pixels and 1.04 for patches of 256.
+        default 1.08 for patches of 64 pixels, and closer to 1 for larger ones.
     quality : {"default", "fast", "best", "dictionary"}, default "default"
         How much is done with groups of similar patches: "fast" takes a quarter of the time and is
         up to 0.4 dB worse, "best" takes three times as long and is up to 0.1 dB better.
         "dictionary" leaves groups out: the paper's method alone, 0.4 to 2 dB worse.
     stride : int or sequence of int, optional
-        Pixels from patch to patch in the first stage; by default 1, or 2 for large patches and
+        Pixels from patch to patch in the first stage; by default an eighth of the patch, or 2
         where the contrast is more than 30 times the noise.
     method : {"ols", "omp", "exchange", "threshold"}, optional
         The coder; by default "threshold" for orthonormal factors, otherwise "ols".

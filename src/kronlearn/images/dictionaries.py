@@ -22,8 +22,6 @@ __all__ = ["Choice", "choose", "default_patch", "draw_patches", "learn", "spans_
 
 # Patches that are coded side by side in the widest vectors.
 _NEIGHBOURS = 16
-# A patch of more pixels is a large one.
-_LARGE_PATCH = 128
 # More nonzeros than this no patch gets: beyond, time is lost and nothing won.
 _MOST_NONZEROS = 64
 # A dictionary learned with more of them denoises no better: by less than 0.04 dB at a noise of 5,
@@ -46,11 +44,6 @@ class Choice:
         return math.prod(self.patch_size)
 
     @property
-    def is_large(self) -> bool:
-        """Whether patches are large: fewer atoms for a pixel, and fewer patches, do then."""
-        return self.pixels > _LARGE_PATCH
-
-    @property
     def max_nonzeros(self) -> int:
         """The most nonzeros that a patch may get."""
         return max(1, min(self.pixels // 2, _MOST_NONZEROS, math.prod(self.n_atoms)))
@@ -66,8 +59,7 @@ def choose(
 ) -> Choice:
     """What was asked for, checked against an image's shape, or patches of about so many pixels.
 
-    By default there are twice as many atoms as pixels along an axis, for large patches one and a
-    half times as many.
+    By default there are twice as many atoms as pixels along an axis.
     """
     check_count("n_terms", n_terms)
     if dictionary is not None:
@@ -83,8 +75,7 @@ def choose(
     if patch_size is not None:
         patch = sizes_per_axis("patch_size", patch_size, shape)
         _check_patch(patch, shape)
-    share = 2 if Choice(patch, patch).is_large else 1
-    atoms = tuple(m + m // share if m > 1 else 1 for m in patch)
+    atoms = tuple(2 * m if m > 1 else 1 for m in patch)
     if n_atoms is not None:
         atoms = sizes_per_axis("n_atoms", n_atoms, shape)
     return Choice(patch, atoms, n_terms=int(n_terms))

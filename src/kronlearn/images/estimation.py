@@ -26,12 +26,11 @@ from kronlearn.images.stages import Stages
 
 __all__ = ["Denoising"]
 
-# Patches have about this many pixels; where the noise exceeds this share of the contrast, more.
-_PATCH_PIXELS, _LARGE_PATCH_PIXELS = 64, 256
-_NOISY = 0.75
+# Patches have about this many pixels.
+_PATCH_PIXELS = 64
 # Quality used for the half-size image when noise exceeds the contrast.
 _COARSER = {"fast": "fast", "default": "fast", "best": "default"}
-# Numbers that are learned from: 10,000 patches of 64, 2,500 of 256.
+# Numbers that are learned from: 10,000 patches of 64.
 _NUMBERS_LEARNED_FROM = 640_000
 # Beyond this ratio of signal to noise patches are not coded: they would need more nonzeros than
 # they may get, which takes long and loses more detail than noise.
@@ -136,7 +135,7 @@ class Denoising:
         axes = long_axes(planes.shape)
         if quality == "dictionary":
             return self._coded(planes, precision, clear)
-        if not axes or not _is_drowned(planes, precision, 1.0):
+        if not axes or not _is_drowned(planes, precision):
             return self._filtered(planes, precision, self._coded(planes, precision, clear), quality)
         root = np.float32(math.sqrt(2 ** len(axes)))
         weights = None
@@ -176,12 +175,8 @@ class Denoising:
         self, planes: NDArray[np.float32], precision: NDArray[np.float32] | None, clear: bool
     ) -> NDArray[np.float32]:
         """Planes whose patches are coded, with a dictionary that is learned unless it was given."""
-        weighted = precision is not None
-        how = self._how(planes.shape[1:], weighted)
-        own = self.patch_size is None and self.dictionary is None
-        if own and _is_drowned(planes, precision, 1 / _NOISY):
-            how = self._how(planes.shape[1:], weighted, _LARGE_PATCH_PIXELS)
-        elif self.stride is None and clear:
+        how = self._how(planes.shape[1:], precision is not None)
+        if self.stride is None and clear:
             how.stride = tuple(min(2, m) for m in how.choice.patch_size)
         choice = how.choice
         self.learned = choice.dictionary
@@ -207,8 +202,10 @@ class Denoising:
                 planes, choice, self.learned, how.tol, how.method, known=precision
             )
 
-    def _how(self, shape: Sequence[int], weighted: bool, pixels: int = _PATCH_PIXELS) -> _How:
-        choice = choose(shape, self.dictionary, self.patch_size, self.n_atoms, pixels, self.n_terms)
+    def _how(self, shape: Sequence[int], weighted: bool) -> _How:
+        choice = choose(
+            shape, self.dictionary, self.patch_size, self.n_atoms, _PATCH_PIXELS, self.n_terms
+        )
         return _How(choice, self.gain, self.stride, self.method, weighted)
 
 
@@ -224,7 +221,7 @@ class _How:
             if not isinstance(gain, numbers.Real) or not 0 < float(gain) < math.inf:
                 raise ValueError(f"gain={gain!r} is not a positive number.")
             self.gain = float(gain)
-        self.stride = tuple(min(2 if choice.is_large else 1, m) for m in choice.patch_size)
+        self.stride = tuple(max(1, m // 8) for m in choice.patch_size)
         if stride is not None:
             self.stride = sizes_per_axis("stride", stride, choice.patch_size)
             if any(t > m for t, m in zip(self.stride, choice.patch_size, strict=True)):
@@ -310,12 +307,10 @@ def _spread(channel: NDArray[Any]) -> float:
     return float(high - low)
 
 
-def _is_drowned(
-    planes: NDArray[np.float32], precision: NDArray[np.float32] | None, ratio: float
-) -> bool:
-    """Whether what varies in the strongest plane is less than so many times its noise."""
+def _is_drowned(planes: NDArray[np.float32], precision: NDArray[np.float32] | None) -> bool:
+    """Whether what varies in the strongest plane is less than its noise."""
     plane = planes[0]
     if precision is None:
-        return float(np.var(plane, dtype=np.float64)) - 1 < ratio**2
+        return float(np.var(plane, dtype=np.float64)) < 2
     mean = np.average(plane, weights=precision[0])
-    return float(np.average((plane - mean) ** 2, weights=precision[0])) - 1 < ratio**2
+    return float(np.average((plane - mean) ** 2, weights=precision[0])) < 2
