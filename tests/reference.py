@@ -73,7 +73,8 @@ def exchange(y, factors, n_nonzero_coefs=None, tol=None, weights=None):
             support = _without_the_cheapest(atoms, target, support)
         else:
             exchanged = _after_the_best_exchange(atoms, target, support, error)
-            if exchanged is None:
+            # Gains that are rounding errors would go round in circles.
+            if exchanged is None or _error(atoms, target, exchanged) >= error:
                 break
             support = exchanged
     support = support if accepted is None else accepted
@@ -111,6 +112,7 @@ def _without_the_cheapest(atoms, target, support):
 
 
 def _error(atoms, target, support):
+    support = sorted(support)
     coefficients = np.linalg.lstsq(atoms[:, support], target, rcond=None)[0]
     return np.sum((target - atoms[:, support] @ coefficients) ** 2)
 

@@ -127,6 +127,13 @@ def test_exchanges_end_as_soon_as_the_tolerance_is_met(rng):
             assert sorted(support) == sorted(further[0])
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_exchanges_that_gain_rounding_errors_end(rng, n):
+    factors = [reference.random_factors(rng, (29,), (n,))[0]]
+    support = reference.exchange(rng.standard_normal(29), factors, n)[0]
+    assert sorted(support) == list(range(n))
+
+
 def test_thresholding_keeps_the_best_of_all_supports_when_factors_are_orthonormal(rng):
     factors = reference.orthonormal_factors(rng, (2, 3))
     D = reference.dense(factors)
