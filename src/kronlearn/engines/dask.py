@@ -54,12 +54,14 @@ _T = TypeVar("_T")
 class Partition:
     """The samples from number ``start`` to ``stop``, whole blocks, and who holds them.
 
-    ``samples`` is an array, a source or a GpuPartition of these alone.
+    ``samples`` is an array, a source or a GpuPartition of these alone. ``worker`` is the address of
+    the worker that they were scattered to, None if Dask chose.
     """
 
     samples: Future
     start: int
     stop: int
+    worker: str | None = None
 
 
 @dataclass(frozen=True)
@@ -227,12 +229,35 @@ class Cluster(Engine):
         tasks = [_of_partition(task, partition) for partition in partitions]
         firsts = [partition.start for partition in partitions]
         given = [None] * len(tasks) if codes is None else codes
-        return self._map(name, function, samples, firsts, tasks, given, setting=self.setting)
+        workers = [partition.worker for partition in partitions]
+        arguments = samples, firsts, tasks, given
+        return self._map_there(name, function, workers, *arguments, setting=self.setting)
 
     def _map(self, name: str, function: Any, *arguments: list[Any], **same: Any) -> list[Future]:
         """A task for every set of arguments, under a name that the dashboard shows."""
         futures: list[Future] = self.client.map(function, *arguments, key=name, pure=False, **same)
         return futures
+
+    def _map_there(
+        self,
+        name: str,
+        function: Any,
+        workers: list[str | None],
+        *arguments: list[Any],
+        **same: Any,
+    ) -> list[Future]:
+        """The same, each task by a worker, which idle ones do not steal it from, while that lives.
+
+        A stolen task would have to fetch its samples, which takes longer than to wait for the turn.
+        """
+        futures: dict[int, Future] = {}
+        for worker in dict.fromkeys(workers):
+            own = [k for k, address in enumerate(workers) if address == worker]
+            chosen = [[argument[k] for k in own] for argument in arguments]
+            where = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
+            made = self._map(name, function, *chosen, **where, **same)
+            futures |= zip(own, made, strict=True)
+        return [futures[k] for k in range(len(workers))]
 
     def _gathered(self, futures: list[Future], parts: list[Future]) -> list[Any]:
         """Results; or the error of the first of the parts, which threads would meet first."""
@@ -277,11 +302,20 @@ class Cluster(Engine):
         opened = self._map("kronlearn-open", pickle.loads, [pickle.dumps(self.source)]) * len(spans)
         return self._partitions(self._map("kronlearn-samples", _part, opened, spans), spans)
 
-    def _partitions(self, samples: list[Future], spans: list[tuple[int, int]]) -> list[Partition]:
+    def _partitions(
+        self,
+        samples: list[Future],
+        spans: list[tuple[int, int]],
+        workers: list[str | None] | None = None,
+    ) -> list[Partition]:
+        there = workers or [None] * len(spans)
         if self.setting.device == "cuda":
             firsts = [start for start, _ in spans]
-            samples = self._map("kronlearn-gpu", _on_gpu, samples, firsts, setting=self.setting)
-        return [Partition(held, *span) for held, span in zip(samples, spans, strict=True)]
+            samples = self._map_there(
+                "kronlearn-gpu", _on_gpu, there, samples, firsts, setting=self.setting
+            )
+        held = zip(samples, spans, there, strict=True)
+        return [Partition(future, *span, worker) for future, span, worker in held]
 
     def _wanted_partitions(self) -> int:
         """How many partitions there should be.
@@ -307,7 +341,10 @@ class Cluster(Engine):
             # An adaptive cluster has workers when there are tasks.
             self._map("kronlearn-start", str, ["a worker"])[0].result()
         arrays = self._sent([self.source.array[start:stop] for start, stop in spans])
-        return self._partitions(self._map("kronlearn-samples", _aligned, arrays), spans)
+        holders = self.client.who_has(arrays)
+        workers = [next(iter(holders[array.key]), None) for array in arrays]
+        samples = self._map_there("kronlearn-samples", _aligned, workers, arrays)
+        return self._partitions(samples, spans, workers)
 
     def _sent(self, arrays: list[NDArray[Any]]) -> list[Future]:
         """Arrays that workers hold."""
