@@ -56,5 +56,5 @@ ax.axline((0, 0), slope=1, color="0.7", zorder=0)
 ax.set(xlabel="noise that was added", ylabel="estimate", title="noise of the bands")
 
 # %%
-# Cubes in files are denoised from file to file, larger than memory if need be, with their metadata:
+# Cubes that are larger than memory are denoised from file to file, with their metadata:
 # ``kl.hyperspectral.denoise("scene.hdr", out="clean.hdr")``. See :doc:`/hyperspectral`.

@@ -2,8 +2,8 @@
 Diffraction patterns with HyperSpy
 ==================================
 
-HyperSpy's ``decomposition`` takes :class:`kronlearn.KroneckerDictionaryLearning` as it takes the
-estimators of scikit-learn, and ``map`` takes :func:`kronlearn.images.denoise`.
+HyperSpy's ``decomposition`` accepts :class:`kronlearn.KroneckerDictionaryLearning` like any of
+scikit-learn's estimators, and ``map`` accepts :func:`kronlearn.images.denoise`.
 """
 
 import hyperspy.api as hs
@@ -41,7 +41,7 @@ print(signal)
 # Decompose
 # ---------
 # Every pattern is one sample, coded with a few atoms. ``patch_shape`` is the shape of a pattern;
-# HyperSpy needs dense loadings, and can scale counts so that their noise is even.
+# HyperSpy needs dense loadings, and can scale counts so that their noise is uniform.
 
 model = kl.KroneckerDictionaryLearning(
     n_atoms=(32, 32),
@@ -85,7 +85,7 @@ for ax, (title, data) in zip(axes, shown.items(), strict=True):
 # Denoise images one by one
 # -------------------------
 # ``map`` applies a function to the image at every position. Here the images are the counts of three
-# detectors, each on one disc of a grain's pattern, with the noise of counts.
+# detectors, each on one disc of a grain's pattern, with Poisson noise.
 
 discs = [9 * np.exp(1j * np.deg2rad(angle)) for angle in (0, 17, 38)]
 detectors = [np.hypot(kx - disc.real, ky - disc.imag) < 2.5 for disc in discs]

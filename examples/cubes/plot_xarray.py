@@ -2,8 +2,8 @@
 A labelled cube with xarray
 ===========================
 
-``import kronlearn.xarray`` adds ``.kron`` to every DataArray. Dimensions go by name, and the result
-has the coordinates, attributes and missing values of the input.
+``import kronlearn.xarray`` adds ``.kron`` to every DataArray. Dimensions are found by name, and the
+result has the coordinates, attributes and missing values of the input.
 """
 
 import matplotlib.pyplot as plt
@@ -16,7 +16,7 @@ import kronlearn.xarray  # noqa: F401
 # %%
 # A scene with labels
 # -------------------
-# Three materials, whose shares are the colours of a photograph, with a spectrum each. The noise
+# Three materials with a spectrum each; their shares are the colours of a photograph. The noise
 # grows with the wavelength, and one corner was not recorded.
 
 rng = np.random.default_rng(0)

@@ -29,13 +29,13 @@ atom = np.outer(D1[:, 3], D2[:, 5])
 assert np.allclose(atom.ravel(), model.components_[3 * 16 + 5])
 
 # %%
-# The error while learning is what ``score`` says of each iteration's dictionary:
+# The error recorded for each iteration is the one that ``score`` reports for its dictionary:
 
 kl.plots.ConvergenceDisplay.from_estimator(model)
 print(f"RMSE {-model.score(patches):.3f}, the lowest of {min(model.history_['rmse']):.3f}")
 
 # %%
-# Every patch is a sum of six atoms:
+# Every patch is represented by a weighted sum of six atoms:
 
 codes = model.transform(patches)  # a sparse array with a row of 256 coefficients per patch
 approximation = model.inverse_transform(codes)
@@ -54,7 +54,7 @@ for ax, tile, title in zip(axes, tiles, titles, strict=True):
 # Sums of Kronecker products
 # --------------------------
 # The edges of an outer product run along the axes, never diagonally. ``n_terms=2`` learns a sum of
-# two products, whose atoms can be oblique, and which represents patches better:
+# two products, whose atoms can be oblique and represent patches better:
 
 two = kl.KroneckerDictionaryLearning(
     (16, 16), n_terms=2, n_nonzero_coefs=6, max_iter=30, random_state=0, n_jobs=-1

@@ -24,11 +24,11 @@ patches = np.random.default_rng(0).permutation(np.concatenate(patches).reshape(-
 training, held_out = patches[:3000], patches[3000:]
 
 # %%
-# scikit-learn's dictionary has 256 × 64 numbers and is learned with an ℓ1 penalty, after which
+# scikit-learn's dictionary has 256 × 64 parameters and is learned with an ℓ1 penalty, after which
 # ``transform`` selects six atoms by orthogonal matching pursuit. Of the penalties 1, 3, 10, 30, 100
 # and 300, 30 leads to the lowest error here.
 #
-# kronlearn's dictionary is made of 2 × 8 × 16 numbers, or of two or four times as many.
+# kronlearn's dictionary has 2 × 8 × 16 parameters, or two or four times as many.
 
 models = {
     "scikit-learn": MiniBatchDictionaryLearning(
@@ -78,6 +78,5 @@ for ax in axes[1:]:
 axes[0].invert_yaxis()
 
 # %%
-# On more samples, and learned by AK-SVD, an unstructured dictionary is more accurate than a
-# separable one with as many atoms, and less accurate than a sum of four: :doc:`/measured` has the
-# numbers.
+# Learned by AK-SVD from more samples, an unstructured dictionary is more accurate than a separable
+# one with as many atoms, but less accurate than a sum of four: :doc:`/measured` has the numbers.

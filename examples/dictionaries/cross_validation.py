@@ -17,7 +17,7 @@ import kronlearn as kl
 
 # %%
 # The samples are noisy patches, the targets the same patches without noise. More nonzeros represent
-# a patch better, but from some number on they represent its noise.
+# a patch better, but beyond some number they also represent its noise.
 
 patches, _ = kl.images.extract_patches(camera(), (8, 8), stride=8, remove_means=True)
 targets = np.asarray(patches).reshape(-1, 64)
@@ -25,7 +25,7 @@ noisy = targets + np.random.default_rng(0).normal(0, 15, targets.shape)
 
 
 def closeness(pipeline, X, y):
-    """How close the represented samples are to the targets: minus the RMSE."""
+    """How close the approximations are to the targets: minus the RMSE."""
     return -np.sqrt(np.mean((pipeline.inverse_transform(pipeline.transform(X)) - y) ** 2))
 
 
@@ -50,7 +50,7 @@ search.fit(noisy, targets)
 print(search.best_params_, f"RMSE {-search.best_score_:.2f}")
 
 # %%
-# Scored by the noisy patches themselves, as ``score`` does, more nonzeros would always be better:
+# Compared with the noisy patches themselves, as in ``score``, more nonzeros would always be better:
 
 own = GridSearchCV(pipeline, {"dictionary__n_nonzero_coefs": numbers}, cv=3).fit(noisy)
 

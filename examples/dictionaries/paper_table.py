@@ -4,7 +4,7 @@ The paper's Table I in one picture
 
 The paper compares its methods with others by their times and errors on patches of 8 × 8 pixels.
 This is a small version that runs in seconds: fewer patches, other photographs, and fewer iterations
-than the full one, which is in :doc:`/measured`.
+than the full one in :doc:`/measured`.
 """
 
 import matplotlib.pyplot as plt
@@ -21,9 +21,9 @@ patches = np.random.default_rng(0).permutation(np.concatenate(patches)).astype(n
 training, held_out = patches[:4000], patches[4000:]
 
 # %%
-# All methods begin with the same cosines, perturbed by the same noise, and make 20 iterations with
-# six nonzeros a patch, on one thread. The separable dictionaries have 16 × 16 atoms, AK-SVD's has
-# as many, 256, the orthonormal one 8 × 8.
+# All methods start from the same cosines, perturbed by the same noise, and run 20 iterations with
+# six nonzeros per patch, on one thread. The separable dictionaries have 16 × 16 atoms, AK-SVD's has
+# as many (256), and the orthonormal one has 8 × 8.
 
 shared = {"n_nonzero_coefs": 6, "max_iter": 20, "random_state": 0}
 learner = kl.KroneckerDictionaryLearning

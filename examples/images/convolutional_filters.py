@@ -3,8 +3,8 @@ Learn convolutional filters
 ===========================
 
 :class:`kronlearn.convolutional.SeparableConvolutionalLearning` represents an image as a sum of
-small filters, shifted. All products of a few short filters for each axis are the filters: 64
-filters of 11 × 11 pixels are 176 numbers.
+shifted small filters. The filters are all products of a few short ones for each axis: 64 filters of
+11 × 11 pixels have 176 parameters.
 """
 
 import matplotlib.pyplot as plt
@@ -21,7 +21,7 @@ details = image - smooth
 # %%
 # Filters
 # -------
-# The smooth part of the image was removed: sparse maps of small filters are a poor code for it.
+# The smooth part of the image was removed, because small filters represent it poorly.
 
 model = SeparableConvolutionalLearning(
     n_atoms=(8, 8), filter_shape=(11, 11), penalty=0.02, max_iter=40, random_state=0, n_jobs=-1
@@ -32,7 +32,7 @@ kl.plots.FiltersDisplay.from_estimator(model)
 # %%
 # Maps
 # ----
-# Every pixel where a filter occurs is marked, by the sum of the magnitudes of all maps.
+# The sum of the magnitudes of all maps shows where filters occur.
 
 maps = model.transform(details)
 strength = np.abs(maps.toarray()).sum(axis=0)[5:-5, 5:-5]

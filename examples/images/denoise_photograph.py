@@ -26,10 +26,10 @@ names = [
 kl.plots.ComparisonDisplay(noisy, denoised, names=names).plot()
 
 # %%
-# The third panel shows what was removed. Edges of the photograph that are visible there are detail
-# that was lost; here it is nearly all noise.
+# The third panel shows what was removed. Edges of the photograph that are visible there would be
+# lost detail; here it is nearly all noise.
 #
-# With ``full=True`` the result also says which noise was found, and how long each stage took:
+# With ``full=True``, the result also contains the noise level found and the time of each stage:
 
 result = kl.images.denoise(noisy, full=True, n_jobs=-1)
 print(f"standard deviation of the noise: {result.sigma:.1f}, added: 20")
@@ -39,7 +39,7 @@ print({stage: f"{seconds:.2f} s" for stage, seconds in result.seconds.items()})
 # Colour
 # ------
 # ``channel_axis`` says which axis holds the channels, as in scikit-image. They are denoised
-# together, which gains one to two dB over one by one.
+# together, which gains one to two dB over denoising them one by one.
 
 photograph = astronaut()[:200, 120:320]
 noisy = np.clip(photograph + rng.normal(0, 30, photograph.shape), 0, 255).astype(np.uint8)
@@ -55,4 +55,4 @@ for ax, (name, image) in zip(axes, images.items(), strict=True):
     ax.set_axis_off()
 
 # %%
-# :doc:`/images` has the other kinds of noise, the qualities, and how it works.
+# :doc:`/images` describes other kinds of noise, the quality settings, and how it works.

@@ -3,7 +3,7 @@ Denoise a volume
 ================
 
 Images may have any number of spatial axes. A volume is denoised with patches that extend along all
-three, so that it gains from the slices above and below.
+three, so that each slice benefits from those above and below.
 """
 
 import matplotlib.pyplot as plt
@@ -15,8 +15,8 @@ from skimage.metrics import peak_signal_noise_ratio
 import kronlearn as kl
 
 # %%
-# The volume resembles a tomogram of a porous material: two materials, with slow changes of
-# brightness, and blurred edges.
+# The volume resembles a tomogram of a porous material: two phases with slow changes of brightness
+# and blurred edges.
 
 solid = binary_blobs(48, blob_size_fraction=0.2, n_dim=3, volume_fraction=0.6, rng=0)
 rng = np.random.default_rng(0)

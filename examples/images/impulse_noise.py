@@ -3,7 +3,7 @@ Remove impulse noise
 ====================
 
 Impulse noise replaces pixels. Those that a detector finds are treated as missing: convolutional
-filters are learned from the pixels that are left, and fill in the others. Medians serve as the
+filters are learned from the remaining pixels, and fill in the others. Medians serve as the
 detector and for comparison.
 """
 
@@ -56,16 +56,16 @@ def show(noisy, mask):
 # %%
 # Salt and pepper
 # ---------------
-# 30 % of the pixels are black or white, and these are the ones to fill in. Of medians over 3 × 3,
-# 5 × 5 and 7 × 7 pixels the best one is shown.
+# 30 % of the pixels are black or white, and these are the ones to fill in. The best of the medians
+# over 3 × 3, 5 × 5 and 7 × 7 pixels is shown.
 
 show(salt_and_pepper, (salt_and_pepper == 0) | (salt_and_pepper == 1))
 
 # %%
 # Random values
 # -------------
-# 20 % of the pixels have any value. A pixel that is far from the median around it is taken for one
-# of them; some are missed, and some true details are filled in needlessly.
+# 20 % of the pixels have random values. A pixel far from the median around it is taken for one of
+# them; some are missed, and some true details are filled in needlessly.
 
 hit = rng.random(clean.shape) < 0.2
 random_values = np.where(hit, rng.random(clean.shape), clean)

@@ -17,7 +17,7 @@ rng = np.random.default_rng(0)
 
 
 def show(damaged, filled):
-    """Draw a damaged image, what became of it, and the original."""
+    """Draw a damaged image, the result, and the original."""
     _, axes = plt.subplots(1, 3, figsize=(9, 3.4), layout="constrained")
     psnr = peak_signal_noise_ratio(clean, filled)
     titles = "damaged", f"filled in, {psnr:.1f} dB", "original"
@@ -30,8 +30,8 @@ def show(damaged, filled):
 # %%
 # Random pixels
 # -------------
-# Three of four pixels are missing. The mask has the spatial shape of the image, and marks a pixel
-# in all channels.
+# Three out of four pixels are missing. The mask has the spatial shape of the image and marks a
+# pixel in all channels.
 
 missing = rng.random(clean.shape[:2]) < 0.75
 damaged = np.where(missing[..., None], 0, clean)
@@ -41,7 +41,7 @@ show(damaged, filled)
 # %%
 # Scratches
 # ---------
-# Only the surroundings of missing pixels are processed, so that a few of them take little time.
+# Only the surroundings of missing pixels are processed, so a few scratches take little time.
 
 rows, columns = np.mgrid[:256, :256]
 missing = np.zeros((256, 256), bool)

@@ -24,7 +24,7 @@ blurred = np.fft.ifft2(blur * np.fft.fft2(clean)).real + rng.normal(0, sigma, cl
 
 # %%
 # Each step solves for the image in the Fourier domain, close to the last estimate, and denoises the
-# solution. The noise to remove falls from 40 to that of the data.
+# solution. The noise level falls from 40 to that of the data.
 
 
 def psnr(image):
@@ -42,7 +42,7 @@ for level in levels:
     course.append((psnr(solution), psnr(estimate)))
 
 # %%
-# For comparison: the Wiener filter with the constant that suits this image best, which one would
+# For comparison: the Wiener filter with the constant that suits this image best, which one could
 # not know without the original.
 
 

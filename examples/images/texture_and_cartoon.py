@@ -3,8 +3,8 @@ Separate texture from cartoon
 =============================
 
 An image is a cartoon, smooth but for its edges, plus a texture. Total variation is small for the
-cartoon, and a few convolutional filters learned from a sample of the texture represent that with
-few coefficients. Each part is fitted in turn to what the other one leaves.
+cartoon, and a few convolutional filters learned from a sample of the texture represent it with few
+coefficients. Each part is fitted in turn to what the other leaves over.
 """
 
 import matplotlib.pyplot as plt
@@ -30,7 +30,7 @@ image = cartoon + texture
 # %%
 # Filters of the texture
 # ----------------------
-# They are learned from a square of 60 × 60 pixels; the mask hides all others. The smooth part of
+# They are learned from a square of 60 × 60 pixels; the mask hides the rest. The smooth part of
 # the image is removed first.
 
 elsewhere = np.ones(image.shape, bool)

@@ -2,8 +2,8 @@
 A large Zarr array, with threads and with Dask
 ==============================================
 
-Samples can stay in files that are larger than memory. This one has 256,036 patches; it is written
-and read a part at a time, as one of a terabyte would be.
+Samples can stay in files larger than memory. This one has 256,036 patches; it is written and read
+a part at a time, as one of a terabyte would be.
 """
 
 import tempfile
@@ -40,7 +40,7 @@ print(stored.info)
 # %%
 # With threads
 # ------------
-# ``fit`` takes the path. The next block is read while one is coded.
+# ``fit`` takes the path. The next block is read while the current one is coded.
 
 model = kl.KroneckerDictionaryLearning(
     (16, 16), n_nonzero_coefs=6, max_iter=8, random_state=0, n_jobs=-1
@@ -54,7 +54,7 @@ print(f"{seconds:.2f} s per iteration, {stored.nbytes / 2**20:.0f} MiB read in e
 # With Dask
 # ---------
 # On a cluster, workers read their own parts, and only sums travel. For this page, the cluster is
-# one process; usually you pass ``Client`` the address of a scheduler. The bits are the same.
+# one process; usually you pass ``Client`` the address of a scheduler. Results are bit-identical.
 
 client = Client(processes=False, n_workers=2, threads_per_worker=1, dashboard_address=None)
 with_dask = kl.KroneckerDictionaryLearning(
@@ -74,8 +74,8 @@ approximation = with_dask.inverse_transform(codes)
 errors = da.sqrt(((lazy - approximation) ** 2).mean(axis=(1, 2))).compute()
 
 # %%
-# Every patch was coded and put together again by the workers; only the errors came back. Put in
-# their places, they show where six atoms are not enough.
+# Every patch was coded and reconstructed by the workers; only the errors came back. Arranged as
+# images, they show where six atoms are not enough.
 
 figure, axes = plt.subplots(2, 4, figsize=(11, 5.6), layout="constrained")
 ends = np.cumsum([len(view) for view in views])
