@@ -197,6 +197,21 @@ def test_chunks_of_a_persisted_array_stay_where_they_are(
     assert all(set(workers) <= set(after[key]) for key, workers in before.items())
 
 
+def test_scattered_samples_are_shared_out_and_stay_where_they_are(
+    client: Client, samples: np.ndarray
+) -> None:
+    on_workers = engine.Cluster(client, ArraySource(samples, (6, 6)), block_size=64, n_partitions=8)
+    workers = {partition.worker for partition in on_workers.partitions}
+    assert workers == set(client.nthreads())
+    dictionary = KroneckerDictionary([dct_factor(6, 6)] * 2)
+    for _ in range(3):
+        on_workers.run(Task(dictionary, Coder("omp", 3), "full"))
+    held = client.who_has([partition.samples for partition in on_workers.partitions])
+    for partition in on_workers.partitions:
+        assert held[partition.samples.key] == (partition.worker,)
+    on_workers.close()
+
+
 def test_small_chunks_are_gathered_and_large_ones_cut() -> None:
     def spans(chunks: list[int], block_size: int, step: int) -> list[tuple[int, int]]:
         return list(engine._spans_in_chunks(np.cumsum(chunks), block_size, step))

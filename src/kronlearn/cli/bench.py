@@ -197,11 +197,15 @@ def scaling(
     workers: Annotated[
         Any,
         typer.Option(
-            parser=parse_counts, metavar="N,…", help="Numbers of threads and of Dask workers."
+            parser=parse_counts, metavar="N,…", help="Numbers of threads, also of those of Dask."
         ),
     ] = "1,2,4,8,16",
+    threads_per_worker: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="Threads of a Dask worker; Dask gives 16 cores 4."),
+    ] = 4,
     samples: Annotated[
-        int, typer.Option(min=16, metavar="N", help="Samples for the largest number of workers.")
+        int, typer.Option(min=16, metavar="N", help="Samples for the largest number of threads.")
     ] = 4_000_000,
     csv: Rows = None,
     as_json: Json = False,

@@ -1,7 +1,7 @@
 """``kronlearn bench scaling``: what a pass costs with many threads and many Dask workers.
 
-Passes over 8 × 8 patches are timed with threads and with Dask workers of four threads each. Passes
-over hardly any samples, in many partitions, show what Dask itself takes for a partition.
+Passes over 8 × 8 patches are timed with threads and with Dask workers of several threads each.
+Passes over hardly any samples, in many partitions, show what Dask itself takes for a partition.
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ def run(
     progress: Progress,
     csv: Path | None = None,
     workers: Sequence[int] = (1, 2, 4, 8, 16),
+    threads_per_worker: int = 4,
     samples: int = 4_000_000,
 ) -> Report:
     """Time passes; the most workers get all samples, fewer workers proportionally fewer."""
     rows = []
     with progress("passes", len(_STRUCTURES) * len(workers) * (2 + len(_TASKS))) as advance:
-        for timed in recorded(measured(workers, samples), csv, Pass):
+        for timed in recorded(measured(workers, threads_per_worker, samples), csv, Pass):
             rows.append(asdict(timed))
             advance(str(timed))
     columns = "what structure workers samples partitions seconds:.3g"
@@ -71,10 +72,11 @@ def _task(structure: str) -> Task:
     return Task(dictionary, Coder("omp", _SPARSITY), "full", n_worst=2 * _ATOMS)
 
 
-def measured(workers: Sequence[int], n_samples: int) -> Iterator[Pass]:
+def measured(workers: Sequence[int], together: int, n_samples: int) -> Iterator[Pass]:
     """Passes of threads and of Dask workers over many samples, and over hardly any.
 
-    Fewer workers get proportionally fewer samples, so that the passes take about as long.
+    With Dask, ``together`` of the workers are threads of one process. Fewer workers get
+    proportionally fewer samples, so that the passes take about as long.
     """
     from distributed import Client, LocalCluster
 
@@ -88,8 +90,7 @@ def measured(workers: Sequence[int], n_samples: int) -> Iterator[Pass]:
             seconds = _seconds(Threads(source, n).run, structure)
             yield Pass("threads", structure, n, len(source), 0, seconds)
     for n, source in sources.items():
-        # Four threads per worker, as Dask itself divides 16 cores.
-        shape = {"n_workers": max(1, n // 4), "threads_per_worker": min(n, 4)}
+        shape = {"n_workers": max(1, n // together), "threads_per_worker": min(n, together)}
         local = LocalCluster(**shape, dashboard_address=None)
         with local as cluster, Client(cluster) as client:
             for structure in _STRUCTURES:
