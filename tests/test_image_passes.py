@@ -1,15 +1,18 @@
 """Native passes over the patches of an image against the NumPy reference."""
 
+from dataclasses import replace
 from functools import cache, partial, reduce
 
 import numpy as np
 import pytest
+from scipy.ndimage import gaussian_filter
+from skimage.data import camera
 
 import kronlearn as kl
 import reference
 from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager
-from kronlearn.images.groups import EFFORTS, GroupFilter, refine
+from kronlearn.images.groups import EFFORTS, Effort, GroupFilter, refine
 
 METHODS = ["omp", "ols", "threshold"]
 
@@ -357,6 +360,42 @@ def test_estimates_of_any_shape_are_refined(rng, shape, quality):
     assert np.isfinite(found).all()
     if np.prod(shape) >= 5:
         assert np.std(found - 10) < np.std(planes - 10)
+
+
+def test_later_rounds_filter_planes_with_strong_noise_after_some_of_it_was_removed(rng):
+    weak, strong = rng.standard_normal((2, 40, 33)).astype(np.float32)
+    weak[:, 16:] += 40
+    strong[:20] += 1
+    planes = np.stack([weak, strong])
+    unguided, guided = GroupFilter(8, 25, candidates=121), GroupFilter(12, 16, candidates=121)
+    effort, tau = Effort(2, unguided, guided, feedback=0.5), 0.5
+    start = gaussian_filter(planes, (0, 2, 2))
+    found = refine(planes, start.copy(), effort, Workers())
+
+    first = (start + unguided.run(planes, None, start, Workers())) / 2
+    first = guided.run(planes, first, first, Workers())
+    second = first.copy()
+    second[0] += (unguided.run(planes, None, first, Workers())[0] - first[0]) / 3
+    # Patches are compared with each plane in units of the noise that is left in it.
+    matched = np.stack([second[0], second[1] / tau])
+    less_noisy = second[1] + tau * (strong - second[1])
+    expected = [
+        guided.run(planes[:1], second[:1], matched, Workers())[0],
+        guided.run(less_noisy[None], second[1:], matched, Workers(), variance=tau**2)[0],
+    ]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
+
+
+def test_a_strongly_noisy_image_gets_another_round_and_less_of_the_noise():
+    clean = camera()[100:292, 100:292].astype(np.float32)
+    noisy = clean + 50 * np.random.default_rng(1).standard_normal(clean.shape).astype(np.float32)
+    planes, estimate = noisy[None] / 50, gaussian_filter(noisy, 2)[None] / 50
+    simple = replace(EFFORTS["default"], feedback=1.0, extra_rounds=0)
+    errors = [
+        np.std(50 * refine(planes, estimate.copy(), effort, Workers(2), n_matched=1)[0] - clean)
+        for effort in (simple, EFFORTS["default"])
+    ]
+    assert errors[1] < 0.99 * errors[0]
 
 
 def test_without_an_estimate_planes_are_refined_from_themselves(rng):

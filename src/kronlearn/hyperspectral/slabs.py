@@ -25,7 +25,9 @@ _MATCHED = 8
 _QUICK = GroupFilter(16, 81, candidates=441, overlap=0.9)
 #: By the name of a quality.
 EFFORTS = {
-    "default": Effort(3, GroupFilter(16, 121, overlap=0.7), GroupFilter(24, 81, overlap=0.7)),
+    "default": Effort(
+        2, GroupFilter(16, 121, overlap=0.7), GroupFilter(24, 81, overlap=0.7), feedback=0.3
+    ),
     "fast": Effort(1, _QUICK, _QUICK),
 }
 # Rows above and below a slab that are denoised with it: groups reach that far, and their patches

@@ -82,21 +82,31 @@ class GroupFilter:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is done to refine an estimate.
+    """How an estimate is refined, in rounds.
 
-    In every round groups are first filtered without a guide, matched on the estimate: what comes
-    out has more noise than the estimate, but also detail that it lacks. A mean of both guides the
-    second filter, whose result is the next estimate.
+    In every round, groups are first filtered without a guide, matched on the estimate X: the result
+    has more noise than the estimate, but also detail that the estimate lacks. A mean of both guides
+    the second filter, whose result is the next estimate.
+
+    Planes with strong noise are not filtered as they are after the first round, but with only a
+    part τ of their noise: ``X + τ (Y - X)``. The last round leaves out their unguided filter, which
+    would bring noise back.
 
     Parameters
     ----------
     rounds : int
     unguided, guided : GroupFilter
+    feedback : float
+        τ.
+    extra_rounds : int
+        Rounds added if noise is strong in the first plane.
     """
 
     rounds: int
     unguided: GroupFilter
     guided: GroupFilter
+    feedback: float = 0.6
+    extra_rounds: int = 0
 
 
 _UNGUIDED, _GUIDED = GroupFilter(16, 81), GroupFilter(64, 49)
@@ -107,13 +117,16 @@ EFFORTS = {
         replace(_UNGUIDED, candidates=625, overlap=0.7),
         replace(_GUIDED, group=32, candidates=625, overlap=0.7),
     ),
-    "default": Effort(2, _UNGUIDED, _GUIDED),
+    "default": Effort(2, _UNGUIDED, _GUIDED, extra_rounds=1),
     "best": Effort(
         3,
         replace(_UNGUIDED, candidates=2401, overlap=0.4),
         replace(_GUIDED, candidates=2401, overlap=0.4),
+        extra_rounds=1,
     ),
 }
+# Noise is strong in a plane with less variance than this many times that of the noise.
+_STRONG = 6.0
 
 
 def refine(
@@ -132,23 +145,54 @@ def refine(
     are compared on the first ``n_matched`` planes, by default on all. ``share`` is that of the
     first unguided filter in the first guide.
     """
-    for number in range(effort.rounds):
-        tell = part_of(on_share, number, effort.rounds)
-        matched = planes if estimate is None else estimate
-        found = effort.unguided.run(
-            planes, None, matched[:n_matched], workers, variance, part_of(tell, 0, 2)
-        )
-        if estimate is None:
-            estimate = found
-        else:
-            # The first estimate is about as good as what was found; later ones are better.
-            found -= estimate
-            found *= np.float32(share if number == 0 else 1 / 3)
-            estimate += found
-        del found
+    feedback = [effort.feedback if strong else 1.0 for strong in _strong_noise(planes, variance)]
+    rounds = effort.rounds + (effort.extra_rounds if feedback[0] < 1 else 0)
+    for number in range(rounds):
+        tell = part_of(on_share, number, rounds)
+        is_last = 0 < number == rounds - 1
+        mixed = [k for k, tau in enumerate(feedback) if not is_last or tau == 1]
+        if mixed:
+            matched = planes if estimate is None else estimate
+            found = effort.unguided.run(
+                planes, None, matched[:n_matched], workers, variance, part_of(tell, 0, 2)
+            )
+            if estimate is None:
+                estimate = found
+            else:
+                # The first estimate is about as good as what was found; later ones are better.
+                weight = share if number == 0 else 1 / 3
+                for k in mixed:
+                    estimate[k] += weight * (found[k] - estimate[k])
+            del found
+        assert estimate is not None
+        noisy, scales = planes, feedback if number > 0 else [1.0] * len(planes)
+        if min(scales) < 1:
+            # X + τ (Y - X) and its guide X, divided by τ: the noise is as strong as it was.
+            noisy = planes - estimate
+            _scale(estimate, [1 / tau for tau in scales])
+            noisy += estimate
         # Into the array there is: the caller keeps it, too.
         estimate[...] = effort.guided.run(
-            planes, estimate, estimate[:n_matched], workers, variance, part_of(tell, 1, 2)
+            noisy, estimate, estimate[:n_matched], workers, variance, part_of(tell, 1, 2)
         )
+        _scale(estimate, scales)
     assert estimate is not None
     return estimate
+
+
+def _strong_noise(planes: Planes, variance: float | Planes) -> list[bool]:
+    """Whether noise is strong in each plane."""
+    if isinstance(variance, float):
+        levels = [variance] * len(planes)
+    else:
+        levels = [float(plane.mean()) for plane in variance]
+    return [
+        float(np.var(plane, dtype=np.float64)) < _STRONG * level
+        for plane, level in zip(planes, levels, strict=True)
+    ]
+
+
+def _scale(planes: Planes, scales: list[float]) -> None:
+    """Multiply every plane by its scale."""
+    for plane, scale in zip(planes, scales, strict=True):
+        plane *= scale

@@ -219,7 +219,7 @@ class _Stabilised:
         # More than that takes noise for structure.
         effort, share = EFFORTS["fast" if self.work.quality == "fast" else "default"], 1 / 2
         if _n_counts(channels, models) < _VERY_FEW:
-            effort, share = replace(effort, rounds=1), 0.15
+            effort, share = replace(effort, rounds=1, extra_rounds=0), 0.15
         with self.work.log.stage("similar patches") as on_share:
             images = planes.pixels, planes.project(start)
             found = refine(*images, effort, self.work.workers, on_share, n_matched=1, share=share)
