@@ -19,10 +19,11 @@ from kronlearn.convolutional import (
     reconstruct,
 )
 from kronlearn.convolutional import factors as parts
-from kronlearn.convolutional.canvas import canvases_of
-from kronlearn.convolutional.coded import Coded, CodedImages, MapCoder
-from kronlearn.convolutional.updates import updated
+from kronlearn.convolutional.coded import CodedImage, CodedImages, MapCoder
+from kronlearn.convolutional.padded import padded_images
+from kronlearn.convolutional.updates import update_filters
 from kronlearn.core.instruction_sets import instruction_sets
+from kronlearn.io.model_files import read_file, write_file
 
 STRUCTURES = ("kronecker", "separable", "dense")
 
@@ -172,14 +173,14 @@ def test_derivatives_of_filters_are_those_of_finite_differences(structure, rng):
 def test_steps_of_the_filters_lower_the_error_of_fixed_codes(structure, rng):
     image = rng.standard_normal((40, 50))
     d = dictionary_of(structure, (5, 5), rng)
-    (canvas,) = canvases_of(image, None, d.filter_shape, None, False)
-    coded = MapCoder(d, 1.0, 0.1, 1).coded(Coded.fresh(canvas), 5)
-    errors = [coded.error()]
+    (padded,) = padded_images(image, None, d.filter_shape, None, False)
+    coded = CodedImage.uncoded(padded).coded(MapCoder(d, 1.0, 0.1, 1), 5)
+    errors = [coded.squared_error()]
     for _ in range(3):
-        d = updated(d, CodedImages([coded]), 1, 1)
+        d = update_filters(d, CodedImages([coded]), 1, 1)
         np.testing.assert_allclose(np.sum(d.filters**2, axis=(1, 2)), 1)
         coded = coded.with_filters(d, 1)
-        errors.append(coded.error())
+        errors.append(coded.squared_error())
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 0.995 * errors[0]
 
@@ -255,6 +256,23 @@ def test_a_run_resumes_from_its_checkpoint_with_the_same_bits(structure, tmp_pat
         load_filters(path)
 
 
+@pytest.mark.parametrize(
+    "damage", [{"factors.0": np.eye(3)}, {"passed.1": None}, {"history": None}]
+)
+def test_a_damaged_checkpoint_is_refused(damage, tmp_path):
+    def fit():
+        model = SeparableConvolutionalLearning(2, (4, 4), penalty=0.5, random_state=0)
+        image = np.random.default_rng(0).standard_normal((20, 20))
+        return model.set_params(max_iter=1, checkpoint=tmp_path / "run").fit(image)
+
+    fit()
+    tensors, header = read_file(tmp_path / "run", "convolutional checkpoint")
+    kept = {name: array for name, array in (tensors | damage).items() if array is not None}
+    write_file(tmp_path / "run", "convolutional checkpoint", kept, header)
+    with pytest.raises(ValueError, match="run is damaged: "):
+        fit()
+
+
 def test_learning_goes_on_from_filters_that_were_learned(rng):
     image = rng.standard_normal((30, 30))
     options = {"penalty": 0.5, "random_state": 0, "max_iter": 2}
@@ -294,7 +312,12 @@ def test_partial_fit_takes_images_that_suit_the_filters_only(rng):
         (np.concatenate([image, image], axis=2), {}, "6 channels, the filters 3"),
         (image[..., 0], {"channel_axis": None}, "pass channel_axis"),
         (image, {"channel_axis": 5}, "channel_axis=5 is not an axis"),
-        (image, {"channel_axis": 2, "filter_shape": (5, 5)}, "go on from are of"),
+        (image, {"channel_axis": 2, "structure": "dense"}, "structure='dense' and .* kronecker"),
+        (
+            image,
+            {"structure": "kronecker", "filter_shape": (5, 5)},
+            r"but the filters are kronecker and have shape \(4, 4\)",
+        ),
     ):
         with pytest.raises(ValueError, match=text):
             model.set_params(**options).partial_fit(other)
@@ -331,7 +354,7 @@ def test_progress_goes_up_and_may_stop_the_work(rng):
 def test_a_warning_tells_if_codes_are_not_as_exact_as_asked(rng, monkeypatch):
     monkeypatch.setattr("kronlearn.convolutional.coded._MOST_ROUNDS", 1)
     d = dictionary_of("kronecker", (5, 5), rng)
-    with pytest.warns(ConvergenceWarning, match=r"after 1 rounds, not tol=0.001"):
+    with pytest.warns(ConvergenceWarning, match=r"After 1 rounds, .* more than tol=0.001"):
         convolutional_code(rng.standard_normal((90, 90)), d, penalty=0.5, tol=0.001)
 
 
@@ -360,9 +383,9 @@ GOOD = np.ones((12, 12))
     ("images", "options", "text"),
     [
         ([], {}, "There are no images"),
-        (np.full((12, 12), np.nan), {}, "holds NaN or infinity; pass a mask"),
-        ([GOOD, np.full((12, 12), np.inf)], {}, "Image 1 holds NaN"),
-        (np.ones((3, 12)), {}, r"of shape \(3, 12\), is smaller than a filter of \(4, 4\)"),
+        (np.full((12, 12), np.nan), {}, "contains NaN or infinity; to treat"),
+        ([GOOD, np.full((12, 12), np.inf)], {}, "Image 1 contains NaN"),
+        (np.ones((3, 12)), {}, r"of shape \(3, 12\), is smaller than a filter of shape \(4, 4\)"),
         (np.ones((12, 12, 3)), {}, "need 2 axes"),
         (GOOD.astype(complex), {}, "pass real numbers"),
         (GOOD, {"penalty": 0}, r"penalty=0 is not in \(0, inf\)"),
@@ -370,7 +393,7 @@ GOOD = np.ones((12, 12))
         (GOOD, {"tol": 0}, "tol=0 is not in"),
         (GOOD, {"mask": np.ones((12, 12))}, "pass booleans"),
         (GOOD, {"mask": np.ones((12, 11), bool)}, "mask has shape"),
-        (GOOD, {"mask": np.ones((12, 12), bool)}, "hides all"),
+        (GOOD, {"mask": np.ones((12, 12), bool)}, "covers all"),
         ([GOOD, GOOD], {"mask": GOOD > 0}, "Pass a list of 2 masks"),
         (GOOD, {"channel_axis": 0}, "have no channels; leave it out"),
         (1e39 * GOOD, {}, "too large for single precision"),
@@ -396,9 +419,12 @@ def test_bad_input_is_refused_with_a_clear_error(images, options, text, rng):
         ({"callback": 3}, "callback=3 is not a function"),
         (
             {"init": ConvolutionalDictionary([np.eye(5)[:, :2]] * 2), "structure": "dense"},
-            "init has",
+            "structure='dense' and .* but the filters are kronecker",
         ),
-        ({"init": ConvolutionalDictionary([np.eye(4)[:, :2]] * 2)}, r"filter_shape=\(5, 5\), but"),
+        (
+            {"init": ConvolutionalDictionary([np.eye(4)[:, :2]] * 2)},
+            r"filter_shape=\(5, 5\), but the filters",
+        ),
     ],
 )
 def test_bad_parameters_are_refused(parameters, text):
