@@ -163,7 +163,7 @@ def test_large_types_become_double_precision(dtype):
 
 @pytest.mark.parametrize("patch", [8, (8,), (8, 8, 2, 1), (8, 0), (8.0, 8), "8x8"])
 def test_a_patch_shape_of_another_kind_is_refused(patch):
-    with pytest.raises(ValueError, match="must be two sizes"):
+    with pytest.raises(ValueError, match="must be two positive integers"):
         CubePatches(np.zeros((16, 16, 4)), patch)
 
 
@@ -628,6 +628,13 @@ def test_a_sigma_that_is_no_number_is_refused():
         denoise(scene(), "much", band_axis=2)
 
 
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_values_too_large_to_square_are_refused_without_warnings(n_jobs, rng):
+    cube = 1e200 * rng.standard_normal((300, 40, 10))
+    with pytest.raises(ValueError, match="holds values too large to be squared"):
+        estimate_noise(cube, band_axis=2, n_jobs=n_jobs)
+
+
 def test_a_cube_of_no_data_is_refused():
     with pytest.raises(ValueError, match="holds no data"):
         denoise(open_cube(np.zeros((9, 9, 9)), band_axis=2, nodata=0))
@@ -765,9 +772,9 @@ def test_measures_of_small_and_unlike_cubes():
     small = np.ones((5, 5, 2))
     assert np.isnan(compare(small, small, band_axis=2).ssim).all()
     assert np.isnan(hyperspectral.spectral_angle(0 * small, small, band_axis=2))
-    with pytest.raises(ValueError, match="cubes of one shape can be compared"):
+    with pytest.raises(ValueError, match="pass cubes of the same shape"):
         compare(small, small[:4], band_axis=2)
-    with pytest.raises(ValueError, match="data_range=-1 is not a positive number"):
+    with pytest.raises(ValueError, match="data_range=-1 is neither a positive number"):
         compare(small, small, data_range=-1, band_axis=2)
 
 

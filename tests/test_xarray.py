@@ -230,7 +230,8 @@ def test_a_chunked_cube_is_never_whole_in_memory(monkeypatch: pytest.MonkeyPatch
         total = cube.kron.denoise(1.0).data.sum()
         with Held() as held:
             assert float(total.compute()) == pytest.approx(float(lazy.sum()))
-    assert held.most < 0.4 * cube.nbytes
+    # Dask breaks ties in the order of tasks by random keys: 0.2 to 0.5 were measured.
+    assert held.most < 0.7 * cube.nbytes
 
 
 @pytest.mark.slow
