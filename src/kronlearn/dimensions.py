@@ -45,8 +45,8 @@ class Layout:
     ) -> Layout:
         """Take the roles from the arguments, and guess those that are None."""
         names = ", ".join(map(repr, array.dims)) or "(none)"
-        given = [*([] if dims is None else dims), band_dim, channel_dim]
-        unknown = [dim for dim in given if dim is not None and dim not in array.dims]
+        named = [*([] if dims is None else dims), band_dim, channel_dim]
+        unknown = [dim for dim in named if dim is not None and dim not in array.dims]
         if unknown:
             raise ValueError(f"The array has no dimension {unknown[0]!r}; it has {names}.")
         if band_dim is not None and channel_dim is not None:

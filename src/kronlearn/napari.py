@@ -1,6 +1,6 @@
 """The napari plugin: widgets that denoise and inpaint image layers, and sample data.
 
-napari imports this module when one of these is opened; ``napari.yaml`` tells it what there is.
+napari reads ``napari.yaml``, and imports this module when a widget or sample is opened.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ __all__ = ["DenoisedCube", "checked_sigma", "denoise"]
 
 @dataclass(frozen=True)
 class DenoisedCube:
-    """What :func:`denoise` returns with ``full=True``.
+    """The result of :func:`denoise` with ``full=True``.
 
     Parameters
     ----------
@@ -107,11 +107,11 @@ def denoise(
         Write the result to this file, with the metadata of the input. The extension determines the
         format; an existing file is replaced when the new one is complete.
     band_axis : int, optional
-        The axis of the bands; by default what the file says, or a guess from the shape.
+        The axis of the bands; by default that stated in the file, or guessed from the shape.
     dataset : str, optional
         The name of the array in a file that holds several.
     nodata : float or int, optional
-        The value that marks missing data; by default what the file says.
+        The value that marks missing data; by default that stated in the file.
     dtype : float32 or float64, optional
         The dtype of the result; by default that of the cube, to which results are rounded if it is
         an integer type.
@@ -156,22 +156,23 @@ def denoise(
     stages = Stages(progress)
     workers = Workers.of(n_jobs, device, cube)
     opened = open_cube(in_memory(cube), band_axis, dataset, nodata)
-    given = None if sigma is None else checked_sigma(sigma, opened.shape[2], opened.name)
+    sigmas = None if sigma is None else checked_sigma(sigma, opened.shape[2], opened.name)
     result_dtype = opened.dtype if dtype is None else floating(dtype)
     check_name("quality", quality, tuple(EFFORTS))
     with single_threaded_blas(), _writer(opened, out, dtype) as writer:
         with stages.stage("noise") as on_share:
             used = usable_bands(opened)
-            found = find_artefacts(opened, used, workers.n_threads) if artefacts else None
+            to_repair = find_artefacts(opened, used, workers.n_threads) if artefacts else None
             statistics = gather(
                 opened,
                 used,
-                artefacts=found,
-                with_differences=given is None,
+                artefacts=to_repair,
+                with_differences=sigmas is None,
                 n_threads=workers.n_threads,
                 on_share=on_share,
             ).checked(opened.name)
-            sigmas = noise_of(opened, used, statistics) if given is None else given
+            if sigmas is None:
+                sigmas = noise_of(opened, used, statistics)
             subspace = Subspace.of(statistics, used, sigmas)
             n_skipped = opened.shape[0] * opened.shape[1] - statistics.n_pixels
             n_filled = statistics.n_filled
@@ -179,7 +180,7 @@ def denoise(
             del statistics
         with stages.stage("denoising") as on_share:
             for rows, part in denoised_rows(
-                opened, used, subspace, found, EFFORTS[quality], workers, result_dtype
+                opened, used, subspace, to_repair, EFFORTS[quality], workers, result_dtype
             ):
                 writer.write(rows, part)
                 if on_share is not None:
@@ -214,13 +215,13 @@ class _ArrayWriter:
 
 def checked_sigma(sigma: ArrayLike, n_bands: int, name: str) -> NDArray[np.float64]:
     """Check the noise of the cube with this name, and return that of every band."""
-    given = np.asarray(sigma)
-    if given.dtype.kind not in "fiu":
+    sigmas = np.asarray(sigma)
+    if sigmas.dtype.kind not in "fiu":
         raise TypeError(f"sigma={sigma!r} is not a number.")
-    if given.shape not in ((), (n_bands,)):
+    if sigmas.shape not in ((), (n_bands,)):
         raise ValueError(
-            f"sigma has shape {given.shape}; {name} needs a number or {n_bands}, one per band."
+            f"sigma has shape {sigmas.shape}; {name} needs a number or {n_bands}, one per band."
         )
-    if (given < 0).any() or np.isinf(given).any() or (given.ndim == 0 and np.isnan(given)):
+    if (sigmas < 0).any() or np.isinf(sigmas).any() or (sigmas.ndim == 0 and np.isnan(sigmas)):
         raise ValueError(f"sigma={sigma!r} is not a standard deviation; pass zero or more.")
-    return np.broadcast_to(given.astype(np.float64), n_bands)
+    return np.broadcast_to(sigmas.astype(np.float64), n_bands)

@@ -65,8 +65,8 @@ def denoise_lazily(
     from dask.delayed import delayed
 
     check_name("quality", quality, tuple(EFFORTS))
-    given = None if sigma is None else checked_sigma(sigma, cube.shape[2], "the cube")
-    survey = _survey(cube, nodata, with_noise=given is None)
+    sigmas = None if sigma is None else checked_sigma(sigma, cube.shape[2], "the cube")
+    survey = _survey(cube, nodata, with_noise=sigmas is None)
     tiles = [[(rows, columns) for columns in _parts(cube, 1)] for rows in _parts(cube, 0)]
     terms = [
         delayed(_statistics)(_Window(cube[tile]), survey, nodata) for row in tiles for tile in row
@@ -74,7 +74,7 @@ def denoise_lazily(
     while len(terms) > 1:
         groups = (terms[i : i + _FAN_IN] for i in range(0, len(terms), _FAN_IN))
         terms = [delayed(reduce)(add, group) for group in groups]
-    subspace = delayed(_subspace)(terms[0], survey, given)
+    subspace = delayed(_subspace)(terms[0], survey, sigmas)
 
     def denoised(tile: tuple[slice, slice]) -> Any:
         wide = tuple(slice(max(0, part.start - HALO), part.stop + HALO) for part in tile)
@@ -166,14 +166,17 @@ def _statistics(window: _Window, survey: _Survey, nodata: float | int | None) ->
 
 
 def _subspace(
-    statistics: Statistics, survey: _Survey, given: NDArray[np.float64] | None
+    statistics: Statistics, survey: _Survey, sigmas: NDArray[np.float64] | None
 ) -> Subspace | None:
     """The subspace of the cube; None if it holds no data."""
     if not statistics.n_pixels:
         return None
-    sigma = survey.sigma if given is None else given
     with single_threaded_blas():
-        return Subspace.of(statistics.checked("The cube"), _used(survey), sigma)
+        return Subspace.of(
+            statistics.checked("The cube"),
+            _used(survey),
+            survey.sigma if sigmas is None else sigmas,
+        )
 
 
 def _denoised(

@@ -42,11 +42,11 @@ def learn(
     n_nonzero_coefs : int or None, default 6
         The most nonzeros a sample may have.
     band_axis : int, optional
-        The axis of the bands; by default what the file says, or a guess from the shape.
+        The axis of the bands; by default that stated in the file, or guessed from the shape.
     dataset : str, optional
         The name of the array in a file that holds several.
     nodata : float or int, optional
-        The value that marks missing data; by default what the file says.
+        The value that marks missing data; by default that stated in the file.
     remove_means : bool, default False
         Whether to subtract the mean of each patch.
     **parameters

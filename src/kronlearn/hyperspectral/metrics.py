@@ -172,8 +172,8 @@ def spectral_angle_map(reference: Any, estimate: Any, *, band_axis: int | None =
     """
     a, b = _pair(reference, estimate, band_axis)
     angles = np.full(a.shape[:2], np.nan)
-    for rows, wanted, found, valid in _row_pairs(a, b):
-        u, v = _directions(wanted), _directions(found)
+    for rows, x, y, valid in _row_pairs(a, b):
+        u, v = _directions(x), _directions(y)
         # Unlike an arc cosine, this is accurate for small angles, too.
         across, along = np.linalg.norm(u - v, axis=-1), np.linalg.norm(u + v, axis=-1)
         angles[rows] = np.degrees(2 * np.arctan2(across, along))
@@ -227,11 +227,11 @@ def psnr_per_band(
 
     a, b = _pair(reference, estimate, band_axis)
     psnr = np.full(a.shape[2], np.nan)
-    for band, wanted, image, known, span in _band_pairs(a, b, data_range):
-        if np.array_equal(wanted[known], image[known]):
+    for band, x, y, known, span in _band_pairs(a, b, data_range):
+        if np.array_equal(x[known], y[known]):
             psnr[band] = np.inf
         elif span > 0:
-            psnr[band] = peak_signal_noise_ratio(wanted[known], image[known], data_range=span)
+            psnr[band] = peak_signal_noise_ratio(x[known], y[known], data_range=span)
     return psnr
 
 
@@ -276,10 +276,10 @@ def ssim_per_band(
     # As in scikit-image, the border does not count.
     border = _SSIM_SIDE // 2
     inside = (slice(border, -border),) * 2
-    for band, wanted, image, known, span in _band_pairs(a, b, data_range):
+    for band, x, y, known, span in _band_pairs(a, b, data_range):
         # Unknown pixels are made equal in both, and do not count themselves.
-        wanted[~known] = image[~known] = wanted[known].mean()
-        _, similarity = structural_similarity(wanted, image, data_range=span or 1.0, full=True)
+        x[~known] = y[~known] = x[known].mean()
+        _, similarity = structural_similarity(x, y, data_range=span or 1.0, full=True)
         if known[inside].any():
             ssim[band] = similarity[inside].mean(where=known[inside])
     return ssim
@@ -315,35 +315,34 @@ def _band_pairs(
     step = max(1, _BAND_NUMBERS // (rows * columns))
     for start in range(0, n_bands, step):
         part = slice(start, min(start + step, n_bands))
-        wanted, found, valid = _values(a, b, (slice(0, rows), None, part))
-        for k in range(wanted.shape[2]):
+        x, y, valid = _values(a, b, (slice(0, rows), None, part))
+        for k in range(x.shape[2]):
             known = np.ones((rows, columns), bool) if valid is None else valid[..., k]
             if known.any():
-                values = wanted[..., k]
-                span = np.ptp(values[known]) if ranges is None else ranges[start + k]
-                yield start + k, values, found[..., k], known, float(span)
+                span = np.ptp(x[..., k][known]) if ranges is None else ranges[start + k]
+                yield start + k, x[..., k], y[..., k], known, float(span)
 
 
 def _values(
     a: Cube, b: Cube, part: tuple[slice, None, slice | None]
 ) -> tuple[Values, Values, NDArray[np.bool_] | None]:
     """Read the same part of two cubes, and which of the values both have; None for all."""
-    wanted, in_a = a.read_checked(*part)
-    found, in_b = b.read_checked(*part)
+    x, in_a = a.read_checked(*part)
+    y, in_b = b.read_checked(*part)
     masks = [mask for mask in (in_a, in_b) if mask is not None]
     valid = np.logical_and.reduce(masks) if masks else None
-    return wanted.astype(np.float64), found.astype(np.float64), valid
+    return x.astype(np.float64), y.astype(np.float64), valid
 
 
 def _checked_ranges(data_range: ArrayLike, n_bands: int) -> Values:
     """Check ``data_range``, and return that of every band."""
-    given = np.asarray(data_range, np.float64)
-    if given.shape not in ((), (n_bands,)) or not (np.isfinite(given) & (given > 0)).all():
+    ranges = np.asarray(data_range, np.float64)
+    if ranges.shape not in ((), (n_bands,)) or not (np.isfinite(ranges) & (ranges > 0)).all():
         raise ValueError(
             f"data_range={data_range!r} is neither a positive number nor {n_bands} of them, one "
             "for each band."
         )
-    return np.broadcast_to(given, n_bands)
+    return np.broadcast_to(ranges, n_bands)
 
 
 def _mean(values: Values) -> float:

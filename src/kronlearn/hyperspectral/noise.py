@@ -49,11 +49,11 @@ def estimate_noise(
     cube : array, path or Cube
         Anything that :func:`open_cube` takes.
     band_axis : int, optional
-        The axis of the bands; by default what the file says, or a guess from the shape.
+        The axis of the bands; by default that stated in the file, or guessed from the shape.
     dataset : str, optional
         The name of the array in a file that holds several.
     nodata : float or int, optional
-        The value that marks missing data; by default what the file says.
+        The value that marks missing data; by default that stated in the file.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
 

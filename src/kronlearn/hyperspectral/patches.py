@@ -226,16 +226,16 @@ class CubePatches(Source):
 
 def _checked_shape(patch_shape: Sequence[int], cube: Cube) -> tuple[int, ...]:
     """Check the shape of patches of a cube."""
-    given = tuple(patch_shape) if np.ndim(patch_shape) == 1 else ()
-    are_sizes = all(isinstance(m, numbers.Integral) and m > 0 for m in given)
-    if len(given) not in (2, 3) or not are_sizes:
+    sizes = tuple(patch_shape) if np.ndim(patch_shape) == 1 else ()
+    are_sizes = all(isinstance(m, numbers.Integral) and m > 0 for m in sizes)
+    if len(sizes) not in (2, 3) or not are_sizes:
         raise ValueError(
             f"patch_shape={patch_shape!r} must be two positive integers, the numbers of rows and "
             "columns, or three, with that of bands."
         )
-    if any(m > size for m, size in zip(given, cube.shape, strict=False)):
+    if any(m > size for m, size in zip(sizes, cube.shape, strict=False)):
         raise ValueError(
-            f"Patches of shape {given} do not fit in {cube.name}, which has (rows, columns, bands) "
+            f"Patches of shape {sizes} do not fit in {cube.name}, which has (rows, columns, bands) "
             f"= {cube.shape}."
         )
-    return tuple(int(m) for m in given)
+    return tuple(int(m) for m in sizes)
