@@ -202,7 +202,7 @@ def filters_in(
 
 def _check_shapes(arrays: list[NDArray[Any]], structure: str) -> None:
     """Raise unless arrays of these shapes can be the factors of such a dictionary."""
-    shapes = ", ".join(str(array.shape) for array in arrays)
+    shapes = ", ".join(str(array.shape) for array in arrays) or "none"
     if structure == "dense":
         if len(arrays) != 1 or arrays[0].ndim < 2:
             raise ValueError(

@@ -86,10 +86,7 @@ def padded_images(
             if has_channels
             else f"channel_axis={channel_axis}, but these filters have no channels; leave it out."
         )
-    is_list = isinstance(images, (list, tuple))
-    arrays: Any = images if is_list else [images]
-    if len(arrays) == 0:
-        raise ValueError("There are no images; pass an image, or a list of at least one.")
+    is_list, arrays = isinstance(images, (list, tuple)), _as_list(images)
     masks: Any = mask if is_list else [mask]
     if mask is None:
         masks = [None] * len(arrays)
@@ -104,14 +101,21 @@ def padded_images(
 
 def number_of_channels(images: Any, channel_axis: int, filter_shape: tuple[int, ...]) -> int:
     """The number of channels of the first image, for filters of a shape without channels."""
-    first = images[0] if isinstance(images, (list, tuple)) and len(images) else images
-    shape, n_axes = np.shape(first), len(filter_shape) + 1
+    shape, n_axes = _real_array(_as_list(images)[0], "The image").shape, len(filter_shape) + 1
     if len(shape) != n_axes or channel_axis not in range(-n_axes, n_axes):
         raise ValueError(
             f"Filters of shape {filter_shape} and channels need images with {n_axes} axes, one of "
             f"which is channel_axis={channel_axis}; the image has shape {shape}."
         )
     return int(shape[channel_axis])
+
+
+def _as_list(images: Any) -> Sequence[Any]:
+    """One image or several as a list, which must not be empty."""
+    arrays = images if isinstance(images, (list, tuple)) else [images]
+    if len(arrays) == 0:
+        raise ValueError("There are no images; pass an image, or a list of at least one.")
+    return arrays
 
 
 def scale_of(images: Sequence[PaddedImage]) -> float:
