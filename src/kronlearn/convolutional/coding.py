@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from kronlearn.convolutional.coded import CodedImage, MapCoder
 from kronlearn.convolutional.filters import ConvolutionalDictionary, check_dictionary
 from kronlearn.convolutional.maps import maps_of
-from kronlearn.convolutional.padded import padded_images, scale_of
+from kronlearn.convolutional.padded import Images, padded_images, scale_of
 from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.images.stages import part_of
 from kronlearn.parameters import check_number
@@ -23,11 +22,11 @@ TOLERANCE = 0.03
 
 
 def convolutional_code(
-    images: ArrayLike | Sequence[ArrayLike],
+    images: Images,
     dictionary: ConvolutionalDictionary,
     penalty: float,
     *,
-    mask: ArrayLike | Sequence[ArrayLike] | None = None,
+    mask: Images | None = None,
     channel_axis: int | None = None,
     tol: float = TOLERANCE,
     n_jobs: int | None = None,
@@ -106,10 +105,10 @@ def convolutional_code(
 
 
 def largest_penalty(
-    images: ArrayLike | Sequence[ArrayLike],
+    images: Images,
     dictionary: ConvolutionalDictionary,
     *,
-    mask: ArrayLike | Sequence[ArrayLike] | None = None,
+    mask: Images | None = None,
     channel_axis: int | None = None,
 ) -> float:
     """Return the smallest penalty for which all coefficients are zero.

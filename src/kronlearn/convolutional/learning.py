@@ -8,10 +8,10 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
@@ -22,7 +22,7 @@ from kronlearn.convolutional.coding import TOLERANCE, convolutional_code
 from kronlearn.convolutional.filters import STRUCTURES, ConvolutionalDictionary
 from kronlearn.convolutional.loop import Entry, Plan, Progress, State, learn, next_state
 from kronlearn.convolutional.maps import reconstruct
-from kronlearn.convolutional.padded import number_of_channels, padded_images, scale_of
+from kronlearn.convolutional.padded import Images, number_of_channels, padded_images, scale_of
 from kronlearn.convolutional.start import starting_filters
 from kronlearn.engines.selection import ENGINES, dask_client
 from kronlearn.engines.threads import resolve_n_jobs
@@ -138,13 +138,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
     checkpoint_every: int = count(10)
     callback: Callable[[Progress], bool | None] | None = None
 
-    def fit(
-        self,
-        X: ArrayLike | Sequence[ArrayLike],
-        y: None = None,
-        *,
-        mask: ArrayLike | Sequence[ArrayLike] | None = None,
-    ) -> SeparableConvolutionalLearning:
+    def fit(self, X: Images, y: None = None, *, mask: Images | None = None) -> Self:
         """Learn filters from an image, or from several.
 
         Parameters
@@ -181,13 +175,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         self._learn(self._start(images), images, plan)
         return self
 
-    def fit_transform(
-        self,
-        X: ArrayLike | Sequence[ArrayLike],
-        y: None = None,
-        *,
-        mask: ArrayLike | Sequence[ArrayLike] | None = None,
-    ) -> Any:
+    def fit_transform(self, X: Images, y: None = None, *, mask: Images | None = None) -> Any:
         """Learn filters from images, and return the sparse maps of the images.
 
         Parameters
@@ -214,13 +202,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         """
         return self.fit(X, mask=mask).transform(X, mask=mask)
 
-    def partial_fit(
-        self,
-        X: ArrayLike | Sequence[ArrayLike],
-        y: None = None,
-        *,
-        mask: ArrayLike | Sequence[ArrayLike] | None = None,
-    ) -> SeparableConvolutionalLearning:
+    def partial_fit(self, X: Images, y: None = None, *, mask: Images | None = None) -> Self:
         """Improve the filters with further images, which are coded once.
 
         Parameters
@@ -264,12 +246,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         self.n_iter_ += 1
         return self
 
-    def transform(
-        self,
-        X: ArrayLike | Sequence[ArrayLike],
-        *,
-        mask: ArrayLike | Sequence[ArrayLike] | None = None,
-    ) -> Any:
+    def transform(self, X: Images, *, mask: Images | None = None) -> Any:
         """Return the sparse maps of images, as :func:`convolutional_code` does.
 
         Parameters
@@ -330,13 +307,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
             maps, self.dictionary_, channel_axis=self.channel_axis, n_jobs=self.n_jobs
         )
 
-    def score(
-        self,
-        X: ArrayLike | Sequence[ArrayLike],
-        y: None = None,
-        *,
-        mask: ArrayLike | Sequence[ArrayLike] | None = None,
-    ) -> float:
+    def score(self, X: Images, y: None = None, *, mask: Images | None = None) -> float:
         """Return minus the objective per known pixel of images coded with the filters.
 
         Use it to compare filters for the same penalty: a search over penalties would choose the

@@ -13,7 +13,11 @@ from kronlearn import _native
 from kronlearn.convolutional.filters import ConvolutionalDictionary
 from kronlearn.core.instruction_sets import instruction_set
 
-__all__ = ["Codes", "PaddedImage", "number_of_channels", "padded_images", "scale_of", "synthesize"]
+__all__ = ["Codes", "Images", "PaddedImage", "number_of_channels", "padded_images", "scale_of"]
+__all__ += ["synthesize"]
+
+#: One image or several.
+Images = ArrayLike | Sequence[ArrayLike]
 
 #: The nonzero coefficients of an image: their positions, filters and values.
 Codes = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]
@@ -73,8 +77,8 @@ def synthesize(
 
 
 def padded_images(
-    images: ArrayLike | Sequence[ArrayLike],
-    mask: ArrayLike | Sequence[ArrayLike] | None,
+    images: Images,
+    mask: Images | None,
     filter_shape: tuple[int, ...],
     channel_axis: int | None,
     has_channels: bool,
