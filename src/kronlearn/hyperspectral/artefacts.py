@@ -32,8 +32,8 @@ _TILE, _TILES = 16, 6
 _ROUNDS = 3
 # Approximate number of pixels that medians and quantiles are taken of.
 _PIXELS = 2048
-# 80 % of normal variables have at most this many standard deviations. Fewer than the other 20 % of
-# all values are expected to be wrong.
+# The magnitude of a normal variable is below this many standard deviations with probability 0.8.
+# Fewer than the other fifth of all values are expected to be wrong.
 _QUANTILE, _DEVIATIONS = 0.8, 1.2816
 
 Values = NDArray[Any]
@@ -91,7 +91,7 @@ class Artefacts:
         return Rows(part.start, values, None if valid.all() else valid, n_filled)
 
     def compared(self, part: Rows) -> tuple[Mask, Values]:
-        """Which values are wrong or missing, and the residuals of the predictions of all values."""
+        """Find wrong and missing values; return which they are, and the residuals of all."""
         values = part.values[..., self.bands]
         dtype = working_dtype(values.dtype)
         # The value that marks missing data may be very large.
@@ -114,12 +114,12 @@ class Artefacts:
     def predicted(self, relative: Values, missing: Mask) -> tuple[Mask, Values, Values]:
         """Find wrong values; return which they are, all values with these replaced, and residuals.
 
-        Twice the nearest bands predict, then twice all bands, with the values replaced so far.
+        The nearest bands predict twice, then all bands twice, with the values replaced so far.
         """
         filled, wrong = relative, missing
         for step in range(4):
             if step < 2:
-                prediction = self.from_neighbours(filled)
+                prediction = _from_neighbours(filled, self.neighbours, self.slopes)
             else:
                 flat = filled.reshape(-1, len(self.bands))
                 prediction = (flat @ self.weights).reshape(relative.shape)
@@ -132,17 +132,6 @@ class Artefacts:
             wrong = now_wrong
             filled = np.where(wrong | missing, prediction, relative)
         return wrong, filled, residual
-
-    def from_neighbours(self, relative: Values) -> Values:
-        """The median of four predictions, to which a single wrong value does little harm."""
-        pairs = zip(self.neighbours, self.slopes, strict=True)
-        a, b, c, d = (relative[..., bands] * slopes for bands, slopes in pairs)
-        low, high = np.minimum(a, b), np.maximum(a, b)
-        np.maximum(low, np.minimum(c, d), out=low)
-        np.minimum(high, np.maximum(c, d), out=high)
-        low += high
-        low /= 2
-        return low
 
 
 def find_artefacts(cube: Cube, used: Mask, n_threads: int) -> Artefacts | None:
@@ -178,11 +167,11 @@ def find_artefacts(cube: Cube, used: Mask, n_threads: int) -> Artefacts | None:
 
 
 def _predictions(cube: Cube, bands: NDArray[np.intp]) -> Artefacts:
-    """How bands predict each other, learned from tiles all over the cube; offsets are zero."""
+    """Learn how bands predict each other, from tiles all over the cube; offsets are zero."""
     n = len(bands)
     tiles = _tiles(cube)[..., bands]
     pixels = tiles.reshape(-1, n)
-    # Bands without data in any of these pixels get a zero, so that they have a median.
+    # A band without data in these pixels gets a zero, so that it has a median.
     pixels[0, np.isnan(_subset(pixels)).all(axis=0)] = 0
     centre = np.nanmedian(_subset(pixels), axis=0)
     scale = _spread(pixels - centre)
@@ -196,30 +185,27 @@ def _predictions(cube: Cube, bands: NDArray[np.intp]) -> Artefacts:
     neighbours = np.sort(np.where(window == np.arange(n), n, window), axis=0)[:-1]
     subset = _subset(pixels)
     slopes = np.stack([_slope(subset, subset[:, others]) for others in neighbours])
-    unknown = np.empty(0)
-    result = Artefacts(
-        bands,
-        centre,
-        scale,
-        dead_at_zero,
-        neighbours,
-        slopes,
-        weights=np.empty((0, 0), np.float32),
-        limits=(unknown, unknown),
-        columns=np.zeros((cube.shape[1], n), np.float32),
-        rows=np.zeros((cube.shape[0], n), np.float32),
-    )
-    prediction = result.from_neighbours(tiles)
+    prediction = _from_neighbours(tiles, neighbours, slopes)
     coarse = _limits(tiles - prediction, _COARSE)
     wrong = _isolated(tiles - prediction, coarse, missing)
     filled = np.where(wrong | missing, prediction, tiles)
     for _ in range(_ROUNDS):
         pixels = filled.reshape(-1, n)
         weights = _regression(pixels)
-        limits = _limits(pixels - pixels @ weights, _WRONG)
-        result = replace(result, weights=weights, limits=(coarse, limits))
-        _, filled, _ = result.predicted(tiles, missing)
-    return result
+        predictions = Artefacts(
+            bands,
+            centre,
+            scale,
+            dead_at_zero,
+            neighbours,
+            slopes,
+            weights,
+            limits=(coarse, _limits(pixels - pixels @ weights, _WRONG)),
+            columns=np.zeros((cube.shape[1], n), np.float32),
+            rows=np.zeros((cube.shape[0], n), np.float32),
+        )
+        _, filled, _ = predictions.predicted(tiles, missing)
+    return predictions
 
 
 def _tiles(cube: Cube) -> NDArray[np.float64]:
@@ -243,8 +229,8 @@ def _tiles(cube: Cube) -> NDArray[np.float64]:
 def _zeros_are_dead(pixels: NDArray[np.float64], scale: NDArray[np.float64]) -> Mask:
     """The bands, of pixels (N, B), where values of exactly zero are dead.
 
-    They are more frequent than values close to zero. If no value is negative, zeros may also be
-    negative values that were clipped, but then many other values are close to zero.
+    There they are much more frequent than ±1. If no value is negative, zeros may instead be clipped
+    negative values, but then many other values are close to zero.
     """
     zeros = (pixels == 0).sum(axis=0)
     ones = (np.abs(pixels) == 1).sum(axis=0)
@@ -253,10 +239,21 @@ def _zeros_are_dead(pixels: NDArray[np.float64], scale: NDArray[np.float64]) -> 
     return frequent & ((pixels < 0).any() | (zeros > 2 * close))
 
 
-def _isolated(residual: Values, limits: Values, wrong: Mask) -> Mask:
-    """Which residuals (..., rows, columns, B) exceed the limits, and do so minus their neighbours'.
+def _from_neighbours(relative: Values, neighbours: NDArray[np.intp], slopes: Values) -> Values:
+    """The median of four predictions, to which a single wrong value does little harm."""
+    a, b, c, d = (relative[..., bands] * s for bands, s in zip(neighbours, slopes, strict=True))
+    low, high = np.minimum(a, b), np.maximum(a, b)
+    np.maximum(low, np.minimum(c, d), out=low)
+    np.minimum(high, np.maximum(c, d), out=high)
+    low += high
+    low /= 2
+    return low
 
-    The median of the four neighbouring pixels is subtracted; ``wrong`` neighbours count as zero.
+
+def _isolated(residual: Values, limits: Values, wrong: Mask) -> Mask:
+    """Which residuals (..., rows, columns, B) exceed the limits, also relative to their neighbours.
+
+    That is, minus the median of the four neighbours, of which ``wrong`` ones count as zero.
     """
     isolated = np.abs(residual) > limits
     place = np.nonzero(isolated)
