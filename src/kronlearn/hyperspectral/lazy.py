@@ -67,7 +67,8 @@ def denoise_lazily(
     check_name("quality", quality, tuple(EFFORTS))
     sigmas = None if sigma is None else checked_sigma(sigma, cube.shape[2], "the cube")
     survey = _survey(cube, nodata, with_noise=sigmas is None)
-    tiles = [[(rows, columns) for columns in _parts(cube, 1)] for rows in _parts(cube, 0)]
+    down, across = _tile_slices(cube, 0), _tile_slices(cube, 1)
+    tiles = [[(rows, columns) for columns in across] for rows in down]
     terms = [
         delayed(_statistics)(_Window(cube[tile]), survey, nodata) for row in tiles for tile in row
     ]
@@ -79,8 +80,8 @@ def denoise_lazily(
     def denoised(tile: tuple[slice, slice]) -> Any:
         wide = tuple(slice(max(0, part.start - HALO), part.stop + HALO) for part in tile)
         inside = tuple(
-            slice(part.start - start, part.stop - start)
-            for part, start in zip(tile, (part.start for part in wide), strict=True)
+            slice(part.start - around.start, part.stop - around.start)
+            for part, around in zip(tile, wide, strict=True)
         )
         window = _Window(cube[wide])
         values = delayed(_denoised)(window, inside, survey, subspace, nodata, quality)
@@ -100,7 +101,7 @@ def estimate_noise_lazily(cube: Any, nodata: float | int | None) -> Any:
     return from_delayed(sigma, (cube.shape[2],), np.float64)
 
 
-def _parts(cube: Any, axis: int) -> list[slice]:
+def _tile_slices(cube: Any, axis: int) -> list[slice]:
     """The slices of the tiles along an axis, which follow the chunks of the cube if possible."""
     # Smaller tiles would consist mostly of the halo read around them.
     sides = ["auto" if length > 2 * HALO else -1 for length in cube.shape[:2]]
@@ -112,7 +113,7 @@ def _survey(cube: Any, nodata: float | int | None, with_noise: bool) -> Any:
     """The delayed survey of tiles all over the cube or, if these hold no data, of another one."""
     from dask.delayed import delayed
 
-    rows, columns = _parts(cube, 0), _parts(cube, 1)
+    rows, columns = _tile_slices(cube, 0), _tile_slices(cube, 1)
     tiles = list(product(_evenly_chosen(rows), _evenly_chosen(columns)))
     surveys = [delayed(_survey_of)(_Window(cube[tile]), nodata, with_noise) for tile in tiles]
     others = [tile for tile in product(rows, columns) if tile not in tiles]
@@ -193,10 +194,9 @@ def _denoised(
     if subspace is None or (valid is not None and not valid.any()):
         return values
     result = np.empty(cube.shape, cube.dtype)
+    used, effort = _used(survey), EFFORTS[quality]
     with single_threaded_blas():
-        for rows, part in denoised_rows(
-            cube, _used(survey), subspace, None, EFFORTS[quality], Workers()
-        ):
+        for rows, part in denoised_rows(cube, used, subspace, None, effort, Workers(), cube.dtype):
             result[rows] = part
     tile = result[inside]
     return tile.copy() if valid is None else np.where(valid, tile, values)

@@ -79,13 +79,13 @@ def denoised_rows(
     artefacts: Artefacts | None,
     effort: Effort,
     workers: Workers,
-    dtype: np.dtype[Any] | None = None,
+    dtype: np.dtype[Any],
 ) -> Iterator[tuple[slice, NDArray[Any]]]:
     """Yield blocks of denoised rows (rows, columns, bands) from first to last.
 
-    Values are floats, rounded if ``dtype``, by default that of the cube, is an integer type. Slabs
-    depend only on the shape of the cube and the number of planes, so the result has the same bits
-    however the cube is stored and read.
+    Values have the integer type ``dtype`` or, if that is not one, are floats. Slabs depend only on
+    the shape of the cube and the number of planes, so the result has the same bits however the cube
+    is stored and read.
     """
     n_rows, columns, _ = cube.shape
     height = max(2 * HALO, _SLAB_BYTES // (4 * max(1, subspace.n_planes) * columns))
@@ -108,14 +108,7 @@ def denoised_rows(
             planes = denoised
             del lost, denoised
         yield from _synthesized(
-            cube,
-            subspace,
-            start,
-            planes[:, inside],
-            valid,
-            rare,
-            workers.n_threads,
-            cube.dtype if dtype is None else dtype,
+            cube, subspace, start, planes[:, inside], valid, rare, workers.n_threads, dtype
         )
         # Free this slab before the next one is made.
         del planes
@@ -160,7 +153,7 @@ class _Pieces:
             masks.append(mask[part])
         parts = zip(*(piece.rare.between(start, stop) for piece in self._held), strict=True)
         rare = _Rare(*map(np.concatenate, parts))
-        # The next slab begins at most 2 * HALO rows before the end of this one.
+        # The next piece asked for begins 2 * HALO rows before the end of this one.
         while self._held and self._held[0].stop <= stop - 2 * HALO:
             self._held.popleft()
         valid = np.concatenate(masks)
