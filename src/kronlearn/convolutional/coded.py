@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from kronlearn import _native
 from kronlearn.convolutional.filters import ConvolutionalDictionary
-from kronlearn.convolutional.padded import Codes, PaddedImage
+from kronlearn.convolutional.padded import Codes, PaddedImage, synthesize
 from kronlearn.core.instruction_sets import instruction_set
 
 __all__ = ["FAN_IN", "CodedImage", "CodedImages", "MapCoder", "add_up"]
@@ -66,7 +66,10 @@ class CodedImage:
 
     def with_filters(self, dictionary: ConvolutionalDictionary, n_threads: int) -> CodedImage:
         """The same image and codes, and their residual with other filters."""
-        return replace(self, residual=self.image.residual(self.codes, dictionary, n_threads))
+        pixels = self.image.pixels
+        residual = pixels - synthesize(pixels.shape, self.codes, dictionary, n_threads)
+        residual *= self.image.weights
+        return replace(self, residual=residual)
 
     def coded(
         self,
@@ -75,7 +78,8 @@ class CodedImage:
         progress: Callable[[float], None] | None = None,
     ) -> CodedImage:
         """Improve the codes for a number of rounds, by default until they reach the tolerance."""
-        residual = self.image.residual(self.codes, coder.dictionary, coder.n_threads)
+        # Native code updates this residual in place.
+        residual = self.with_filters(coder.dictionary, coder.n_threads).residual
         positions, filters, values, violation = _native.code_convolutional(
             residual,
             self.image.weights,

@@ -52,14 +52,6 @@ class PaddedImage:
         sizes = zip(self.pixels.shape, filter_shape, strict=True)
         return tuple(size - length + 1 for size, length in sizes)
 
-    def residual(
-        self, codes: Codes, dictionary: ConvolutionalDictionary, n_threads: int
-    ) -> NDArray[np.float32]:
-        """``w (y − Σ d ∗ x)``: what the codes leave of the known pixels."""
-        left = self.pixels - synthesize(self.pixels.shape, codes, dictionary, n_threads)
-        left *= self.weights
-        return left
-
 
 def synthesize(
     shape: tuple[int, ...],

@@ -303,7 +303,7 @@ def _row_pairs(
     height = max(1, min(read_height(a), read_height(b)) // 4)
     for start in range(0, a.shape[0], height):
         rows = slice(start, min(start + height, a.shape[0]))
-        yield rows, *_values(a, b, (rows, None, None))
+        yield rows, *_values(a, b, rows)
 
 
 def _band_pairs(
@@ -315,7 +315,7 @@ def _band_pairs(
     step = max(1, _BAND_NUMBERS // (rows * columns))
     for start in range(0, n_bands, step):
         part = slice(start, min(start + step, n_bands))
-        x, y, valid = _values(a, b, (slice(0, rows), None, part))
+        x, y, valid = _values(a, b, slice(0, rows), part)
         for k in range(x.shape[2]):
             known = np.ones((rows, columns), bool) if valid is None else valid[..., k]
             if known.any():
@@ -324,11 +324,11 @@ def _band_pairs(
 
 
 def _values(
-    a: Cube, b: Cube, part: tuple[slice, None, slice | None]
+    a: Cube, b: Cube, rows: slice, bands: slice | None = None
 ) -> tuple[Values, Values, NDArray[np.bool_] | None]:
     """Read the same part of two cubes, and which of the values both have; None for all."""
-    x, in_a = a.read_checked(*part)
-    y, in_b = b.read_checked(*part)
+    x, in_a = a.read_checked(rows, bands=bands)
+    y, in_b = b.read_checked(rows, bands=bands)
     masks = [mask for mask in (in_a, in_b) if mask is not None]
     valid = np.logical_and.reduce(masks) if masks else None
     return x.astype(np.float64), y.astype(np.float64), valid
