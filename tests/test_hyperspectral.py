@@ -434,25 +434,19 @@ def test_read_only_and_foreign_byte_orders_give_the_same():
 
 
 @pytest.mark.parametrize(
-    ("sigma", "problem"),
+    ("options", "problem"),
     [
-        ("much", "is not a number"),
-        (-1.0, "not a standard deviation"),
-        (math.inf, "not a standard deviation"),
-        (math.nan, "not a standard deviation"),
-        ([1.0, 2.0], "needs a number or 40, one per band"),
+        ({"sigma": "much"}, "is not a number"),
+        ({"sigma": -1.0}, "not a standard deviation"),
+        ({"sigma": math.inf}, "not a standard deviation"),
+        ({"sigma": math.nan}, "not a standard deviation"),
+        ({"sigma": [1.0, 2.0]}, "needs a number or 40, one per band"),
+        ({"quality": "best"}, "quality='best' does not exist; choose one of default, fast"),
     ],
 )
-def test_an_impossible_sigma_is_refused(sigma, problem):
+def test_impossible_parameters_are_refused(options, problem):
     with pytest.raises((ValueError, TypeError), match=problem):
-        denoise(scene(), sigma, band_axis=2)
-
-
-def test_a_quality_that_does_not_exist_is_refused():
-    with pytest.raises(
-        ValueError, match="quality='best' does not exist; choose one of default, fast"
-    ):
-        denoise(scene(), 20.0, band_axis=2, quality="best")
+        denoise(scene(), band_axis=2, **options)
 
 
 def test_a_fast_result_is_nearly_as_good():
