@@ -1,4 +1,4 @@
-"""Convolutional dictionaries: coding, filters, learning."""
+"""Convolutional dictionaries: coding, filters and learning."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from kronlearn.convolutional import (
     reconstruct,
 )
 from kronlearn.convolutional import factors as parts
-from kronlearn.convolutional.canvas import canvases_of
-from kronlearn.convolutional.coded import Coded, CodedImages, MapCoder
-from kronlearn.convolutional.updates import updated
+from kronlearn.convolutional.coded import CodedImage, CodedImages, MapCoder
+from kronlearn.convolutional.padded import padded_images
+from kronlearn.convolutional.updates import update_filters
 from kronlearn.core.instruction_sets import instruction_sets
+from kronlearn.io.model_files import read_file, write_file
 
 STRUCTURES = ("kronecker", "separable", "dense")
 
 
 def dictionary_of(structure, shape, rng, n=2, **options):
-    """Random filters: n short ones along each axis, or as many as these have products."""
+    """Random filters: the products of n short ones along each axis, or n ** axes free ones."""
     count = n ** len(shape)
     if structure == "dense":
         return ConvolutionalDictionary([rng.standard_normal((count, *shape))], structure, **options)
@@ -38,7 +39,7 @@ def dictionary_of(structure, shape, rng, n=2, **options):
 
 
 def bordered(image, mask, shape):
-    """An image with unknown pixels around, and where it is known."""
+    """Pad an image with unknown pixels; return it and its weights."""
     around = [(length - 1, length - 1) for length in shape]
     return np.pad(np.where(mask, 0, image), around), np.pad(~mask, around).astype(float)
 
@@ -71,7 +72,7 @@ def test_codes_reach_the_lowest_objective(structure, shape, size, rng):
 @pytest.mark.parametrize("name", instruction_sets())
 @pytest.mark.parametrize("length", [1, 5, 16, 17, 70])
 def test_codes_are_optimal_across_tiles_and_for_rows_of_any_length(name, length, rng):
-    """Filters shorter and longer than vectors and tiles; images of several tiles."""
+    """Filters are shorter or longer than vectors and tiles; the image has several tiles."""
     d = dictionary_of("kronecker", (3, length), rng)
     image = rng.standard_normal((70, 150))
     with use_instruction_set(name):
@@ -85,7 +86,7 @@ def test_codes_are_optimal_across_tiles_and_for_rows_of_any_length(name, length,
     assert np.abs(gradients[x == 0]).max() <= 1.5 * 1.002
 
 
-def test_bits_do_not_depend_on_threads(rng):
+def test_results_have_the_same_bits_for_any_number_of_threads(rng):
     d = dictionary_of("kronecker", (5, 5), rng, n=3)
     image = rng.standard_normal((90, 150))
     mask = rng.random(image.shape) < 0.3
@@ -103,7 +104,7 @@ def test_bits_do_not_depend_on_threads(rng):
     assert learned[0].dictionary_ == learned[1].dictionary_
 
 
-def test_no_coefficient_is_left_at_the_largest_penalty(rng):
+def test_all_coefficients_are_zero_from_the_largest_penalty_on(rng):
     d = dictionary_of("separable", (4, 4), rng)
     image = rng.standard_normal((20, 25))
     largest = largest_penalty(image, d)
@@ -112,7 +113,7 @@ def test_no_coefficient_is_left_at_the_largest_penalty(rng):
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
-def test_units_of_the_image_do_not_matter(scale, rng):
+def test_codes_scale_with_the_units_of_the_image(scale, rng):
     d = dictionary_of("kronecker", (4, 4), rng)
     image = rng.standard_normal((16, 18))
     plain = convolutional_code(image, d, penalty=0.5).toarray().astype(float)
@@ -120,7 +121,7 @@ def test_units_of_the_image_do_not_matter(scale, rng):
     np.testing.assert_allclose(scaled.toarray() / scale, plain, atol=1e-2)
 
 
-def test_channels_share_maps_and_are_where_the_image_has_them(rng):
+def test_channels_share_maps_and_may_be_along_any_axis(rng):
     d = dictionary_of("kronecker", (3, 4, 4), rng, has_channels=True)
     image = rng.standard_normal((15, 16, 3))
     maps = convolutional_code(image, d, penalty=0.3, channel_axis=-1)
@@ -132,7 +133,7 @@ def test_channels_share_maps_and_are_where_the_image_has_them(rng):
     assert np.std(again - image) < np.std(image)
 
 
-def test_images_of_a_list_are_coded_one_by_one(rng):
+def test_images_of_a_list_are_coded_independently(rng):
     d = dictionary_of("dense", (3, 3), rng)
     images = [rng.standard_normal((10, 12)), rng.standard_normal((8, 9)).astype(np.float32)]
     together = convolutional_code(images, d, penalty=0.5, mask=[None, np.eye(8, 9, dtype=bool)])
@@ -141,7 +142,7 @@ def test_images_of_a_list_are_coded_one_by_one(rng):
     np.testing.assert_array_equal(together[1].toarray(), alone.toarray())
 
 
-def test_missing_pixels_do_not_matter(rng):
+def test_values_of_missing_pixels_do_not_matter(rng):
     d = dictionary_of("kronecker", (4, 4), rng)
     image, mask = rng.standard_normal((20, 20)), np.zeros((20, 20), bool)
     mask[5:8, 9:14] = True
@@ -151,7 +152,7 @@ def test_missing_pixels_do_not_matter(rng):
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_derivatives_of_filters_are_those_of_finite_differences(structure, rng):
+def test_derivatives_of_filters_equal_finite_differences(structure, rng):
     d = dictionary_of(structure, (3, 4), rng)
     factors = [factor.copy() for factor in d.factors]
     towards = [rng.standard_normal(factor.shape) for factor in factors]
@@ -172,20 +173,20 @@ def test_derivatives_of_filters_are_those_of_finite_differences(structure, rng):
 def test_steps_of_the_filters_lower_the_error_of_fixed_codes(structure, rng):
     image = rng.standard_normal((40, 50))
     d = dictionary_of(structure, (5, 5), rng)
-    (canvas,) = canvases_of(image, None, d.filter_shape, None, False)
-    coded = MapCoder(d, 1.0, 0.1, 1).coded(Coded.fresh(canvas), 5)
-    errors = [coded.error()]
+    (padded,) = padded_images(image, None, d.filter_shape, None, False)
+    coded = CodedImage.uncoded(padded).coded(MapCoder(d, 1.0, 0.1, 1), 5)
+    errors = [coded.squared_error()]
     for _ in range(3):
-        d = updated(d, CodedImages([coded]), 1, 1)
+        d = update_filters(d, CodedImages([coded]), 1, 1)
         np.testing.assert_allclose(np.sum(d.filters**2, axis=(1, 2)), 1)
         coded = coded.with_filters(d, 1)
-        errors.append(coded.error())
+        errors.append(coded.squared_error())
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 0.995 * errors[0]
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_planted_filters_are_found_again(structure):
+def test_planted_filters_are_recovered(structure):
     rng = np.random.default_rng(1)
     planted = dictionary_of(structure, (5, 5), rng)
     maps = (rng.random((4, 76, 86)) < 0.006) * rng.standard_normal((4, 76, 86))
@@ -205,7 +206,7 @@ def test_planted_filters_are_found_again(structure):
     assert model.history_["objective"][-1] < model.history_["objective"][0]
 
 
-def test_learning_tells_a_callback_how_it_goes_and_can_be_stopped(rng):
+def test_a_callback_is_told_the_history_and_can_stop_learning(rng):
     image, told = rng.standard_normal((40, 40)), []
     start = dictionary_of("kronecker", (5, 5), rng)
 
@@ -255,7 +256,24 @@ def test_a_run_resumes_from_its_checkpoint_with_the_same_bits(structure, tmp_pat
         load_filters(path)
 
 
-def test_learning_goes_on_from_filters_that_were_learned(rng):
+@pytest.mark.parametrize(
+    "damage", [{"factors.0": np.eye(3)}, {"passed.1": None}, {"history": None}]
+)
+def test_a_damaged_checkpoint_is_refused(damage, tmp_path):
+    def fit():
+        model = SeparableConvolutionalLearning(2, (4, 4), penalty=0.5, random_state=0)
+        image = np.random.default_rng(0).standard_normal((20, 20))
+        return model.set_params(max_iter=1, checkpoint=tmp_path / "run").fit(image)
+
+    fit()
+    tensors, header = read_file(tmp_path / "run", "convolutional checkpoint")
+    kept = {name: array for name, array in (tensors | damage).items() if array is not None}
+    write_file(tmp_path / "run", "convolutional checkpoint", kept, header)
+    with pytest.raises(ValueError, match="run is damaged: "):
+        fit()
+
+
+def test_learning_can_start_from_learned_filters(rng):
     image = rng.standard_normal((30, 30))
     options = {"penalty": 0.5, "random_state": 0, "max_iter": 2}
     model = SeparableConvolutionalLearning(2, (5, 5), **options).fit(image)
@@ -281,7 +299,7 @@ def test_partial_fit_with_a_small_image_moves_filters_little(rng):
     assert 0 < np.abs(model.filters_ - before).max() < 0.03
 
 
-def test_partial_fit_takes_images_that_suit_the_filters_only(rng):
+def test_partial_fit_refuses_images_and_parameters_that_do_not_suit_the_filters(rng):
     image = rng.standard_normal((15, 16, 3))
     model = SeparableConvolutionalLearning(
         (2, 2, 2), (4, 4), penalty=0.5, channel_axis=-1, random_state=0
@@ -294,7 +312,12 @@ def test_partial_fit_takes_images_that_suit_the_filters_only(rng):
         (np.concatenate([image, image], axis=2), {}, "6 channels, the filters 3"),
         (image[..., 0], {"channel_axis": None}, "pass channel_axis"),
         (image, {"channel_axis": 5}, "channel_axis=5 is not an axis"),
-        (image, {"channel_axis": 2, "filter_shape": (5, 5)}, "go on from are of"),
+        (image, {"channel_axis": 2, "structure": "dense"}, "structure='dense' and .* kronecker"),
+        (
+            image,
+            {"structure": "kronecker", "filter_shape": (5, 5)},
+            r"but the filters are kronecker and have shape \(4, 4\)",
+        ),
     ):
         with pytest.raises(ValueError, match=text):
             model.set_params(**options).partial_fit(other)
@@ -302,7 +325,7 @@ def test_partial_fit_takes_images_that_suit_the_filters_only(rng):
         model.transform(image, mask=np.zeros((1, 16), bool))
 
 
-def test_an_interrupt_keeps_what_whole_iterations_learned(rng):
+def test_an_interrupt_keeps_completed_iterations(rng):
     def interrupt(progress):
         if progress.iteration == 2:
             raise KeyboardInterrupt
@@ -314,7 +337,7 @@ def test_an_interrupt_keeps_what_whole_iterations_learned(rng):
     assert [len(values) for values in model.history_.values()] == [3] * 4
 
 
-def test_progress_goes_up_and_may_stop_the_work(rng):
+def test_progress_increases_and_can_stop_coding(rng):
     d = dictionary_of("kronecker", (5, 5), rng)
     image = rng.standard_normal((100, 100))
     told = []
@@ -328,10 +351,10 @@ def test_progress_goes_up_and_may_stop_the_work(rng):
         convolutional_code(image, d, penalty=1.0, progress=stop)
 
 
-def test_a_warning_tells_if_codes_are_not_as_exact_as_asked(rng, monkeypatch):
+def test_codes_that_miss_their_tolerance_cause_a_warning(rng, monkeypatch):
     monkeypatch.setattr("kronlearn.convolutional.coded._MOST_ROUNDS", 1)
     d = dictionary_of("kronecker", (5, 5), rng)
-    with pytest.warns(ConvergenceWarning, match=r"after 1 rounds, not tol=0.001"):
+    with pytest.warns(ConvergenceWarning, match=r"After 1 rounds, .* more than tol=0.001"):
         convolutional_code(rng.standard_normal((90, 90)), d, penalty=0.5, tol=0.001)
 
 
@@ -345,7 +368,7 @@ def test_dictionaries_are_saved_and_compared(tmp_path, rng):
     assert d != dictionary_of("dense", (3, 4), rng, has_channels=True)
 
 
-def test_lowpass_keeps_what_is_smooth_and_the_mean(rng):
+def test_lowpass_smooths_and_keeps_the_mean(rng):
     image = rng.standard_normal((30, 40, 3))
     smooth = lowpass(image, 5, channel_axis=-1)
     np.testing.assert_allclose(smooth.mean(axis=(0, 1)), image.mean(axis=(0, 1)))
@@ -360,9 +383,9 @@ GOOD = np.ones((12, 12))
     ("images", "options", "text"),
     [
         ([], {}, "There are no images"),
-        (np.full((12, 12), np.nan), {}, "holds NaN or infinity; pass a mask"),
-        ([GOOD, np.full((12, 12), np.inf)], {}, "Image 1 holds NaN"),
-        (np.ones((3, 12)), {}, r"of shape \(3, 12\), is smaller than a filter of \(4, 4\)"),
+        (np.full((12, 12), np.nan), {}, "contains NaN or infinity; to treat"),
+        ([GOOD, np.full((12, 12), np.inf)], {}, "Image 1 contains NaN"),
+        (np.ones((3, 12)), {}, r"of shape \(3, 12\), is smaller than a filter of shape \(4, 4\)"),
         (np.ones((12, 12, 3)), {}, "need 2 axes"),
         (GOOD.astype(complex), {}, "pass real numbers"),
         (GOOD, {"penalty": 0}, r"penalty=0 is not in \(0, inf\)"),
@@ -370,7 +393,7 @@ GOOD = np.ones((12, 12))
         (GOOD, {"tol": 0}, "tol=0 is not in"),
         (GOOD, {"mask": np.ones((12, 12))}, "pass booleans"),
         (GOOD, {"mask": np.ones((12, 11), bool)}, "mask has shape"),
-        (GOOD, {"mask": np.ones((12, 12), bool)}, "hides all"),
+        (GOOD, {"mask": np.ones((12, 12), bool)}, "covers all"),
         ([GOOD, GOOD], {"mask": GOOD > 0}, "Pass a list of 2 masks"),
         (GOOD, {"channel_axis": 0}, "have no channels; leave it out"),
         (1e39 * GOOD, {}, "too large for single precision"),
@@ -378,7 +401,7 @@ GOOD = np.ones((12, 12))
         (np.ones((12, 12, 12)), {}, "pass several images as a list"),
     ],
 )
-def test_bad_input_is_refused_with_a_clear_error(images, options, text, rng):
+def test_bad_input_is_refused(images, options, text, rng):
     d = dictionary_of("kronecker", (4, 4), rng)
     with pytest.raises((ValueError, TypeError), match=text):
         convolutional_code(images, d, **{"penalty": 1.0, **options})
@@ -396,9 +419,12 @@ def test_bad_input_is_refused_with_a_clear_error(images, options, text, rng):
         ({"callback": 3}, "callback=3 is not a function"),
         (
             {"init": ConvolutionalDictionary([np.eye(5)[:, :2]] * 2), "structure": "dense"},
-            "init has",
+            "structure='dense' and .* but the filters are kronecker",
         ),
-        ({"init": ConvolutionalDictionary([np.eye(4)[:, :2]] * 2)}, r"filter_shape=\(5, 5\), but"),
+        (
+            {"init": ConvolutionalDictionary([np.eye(4)[:, :2]] * 2)},
+            r"filter_shape=\(5, 5\), but the filters",
+        ),
     ],
 )
 def test_bad_parameters_are_refused(parameters, text):
@@ -407,7 +433,21 @@ def test_bad_parameters_are_refused(parameters, text):
         model.fit(GOOD)
 
 
-def test_a_constant_image_and_one_of_zeros_have_codes(rng):
+@pytest.mark.parametrize(
+    ("images", "text"),
+    [
+        ([], "There are no images"),
+        ([[[1], [2, 3]]], "has rows of different lengths"),
+        (GOOD, "need images with 3 axes, one of which is channel_axis=2; the image has shape"),
+    ],
+)
+def test_images_whose_channels_cannot_be_counted_are_refused(images, text):
+    model = SeparableConvolutionalLearning((1, 2, 2), (5, 5), channel_axis=2)
+    with pytest.raises(ValueError, match=text):
+        model.fit(images)
+
+
+def test_an_image_of_zeros_has_no_nonzeros_and_stops_learning(rng):
     d = dictionary_of("kronecker", (4, 4), rng)
     assert convolutional_code(np.zeros((9, 9)), d, penalty=1.0).nnz == 0
     model = SeparableConvolutionalLearning(2, (4, 4), max_iter=3, random_state=0)
@@ -416,7 +456,7 @@ def test_a_constant_image_and_one_of_zeros_have_codes(rng):
     assert (model.n_iter_, model.stop_reason_) == (0, "converged")
 
 
-def test_dictionaries_refuse_factors_that_do_not_fit(rng):
+def test_bad_factors_are_refused(rng):
     for factors, structure, text in (
         ([np.eye(3)[0]], "kronecker", "Factors are matrices"),
         ([np.eye(3), np.ones((3, 2))], "separable", "same number of columns"),

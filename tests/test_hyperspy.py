@@ -1,4 +1,4 @@
-"""HyperSpy: decompositions with the estimator, also of lazy signals, and images through ``map``."""
+"""HyperSpy: decompositions of signals with the estimator, and images restored by ``map``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def patterns(rng: np.random.Generator) -> Any:
     return hs.signals.Signal2D(rng.random((6, 7, *SHAPE)).astype(np.float32))
 
 
-def test_a_decomposition_has_atoms_as_factors_and_codes_as_loadings(signal: Any) -> None:
+def test_the_factors_of_a_decomposition_are_atoms_and_its_loadings_codes(signal: Any) -> None:
     model = estimator()
     signal.decomposition(algorithm=model, print_info=False)
     results = signal.learning_results
@@ -42,7 +42,7 @@ def test_a_decomposition_has_atoms_as_factors_and_codes_as_loadings(signal: Any)
     assert error == pytest.approx(-model.score(samples), rel=1e-5)
 
 
-def test_masks_and_poissonian_noise_are_as_with_other_estimators(signal: Any) -> None:
+def test_decompositions_take_masks_and_poissonian_noise(signal: Any) -> None:
     mask = np.zeros((7, 6), bool)
     mask[2:4] = True
     for options in (
@@ -65,7 +65,7 @@ def test_a_lazy_signal_is_learned_from_in_batches(signal: Any) -> None:
     np.testing.assert_array_equal(signal.learning_results.factors, expected.components_.T)
     loadings = np.concatenate([expected.transform(batch) for batch in batches])
     np.testing.assert_array_equal(signal.learning_results.loadings, loadings)
-    # Once more with the same estimator is another pass over the data.
+    # A second decomposition with the same estimator continues with another pass over the data.
     signal.decomposition(algorithm=model, print_info=False)
     assert model.n_iter_ == 4
 

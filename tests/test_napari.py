@@ -1,4 +1,4 @@
-"""The napari plugin: its manifest is valid, and its widgets restore layers in the background."""
+"""The napari plugin: a valid manifest, and widgets that restore layers in the background."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def application() -> Any:
 
 @pytest.fixture(name="viewer")
 def layers(app: Any, rng: np.random.Generator) -> ViewerModel:
-    """A viewer, which has no window, with a stack of noisy images and a mask."""
+    """A viewer without a window, with a stack of noisy images."""
     viewer = ViewerModel()
     noisy = rng.normal(100, 10, (2, 48, 56)).astype(np.float32)
     viewer.add_image(noisy, name="noisy", scale=(1, 0.5, 0.5), colormap="magma")
@@ -43,7 +43,7 @@ def layers(app: Any, rng: np.random.Generator) -> ViewerModel:
 
 @pytest.fixture(name="shown")
 def errors(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the user is told went wrong."""
+    """The errors shown to the user."""
     texts: list[str] = []
     monkeypatch.setattr(plugin, "show_error", texts.append)
     return texts
@@ -61,7 +61,7 @@ def waiting(app: Any) -> Callable[[Callable[[], bool]], None]:
     return until
 
 
-def test_napari_finds_the_manifest_and_everything_that_it_names() -> None:
+def test_the_manifest_is_valid_and_its_commands_exist() -> None:
     manifest = PluginManifest.from_distribution("kronlearn")
     manifest.validate_imports()
     commands = {command.id: command for command in manifest.contributions.commands}

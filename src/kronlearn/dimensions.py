@@ -1,4 +1,4 @@
-"""Which dimensions of a labelled array are those of an image, and which hold bands or channels."""
+"""The roles of the dimensions of a labelled array: space, bands or channels, and others."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ from kronlearn.io.stored import open_array
 __all__ = ["Layout"]
 
 _CHANNEL_NAMES = {"channel", "channels", "color", "colour", "rgb", "rgba", "c"}
-# "z" is as often the third axis of a volume.
+# "z" is as often the third dimension of a volume.
 _BAND_NAMES = BAND_NAMES - _CHANNEL_NAMES - {"z"}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What the dimensions of an array are: those of an image, of bands or channels, and others."""
+    """The roles of the dimensions of an array.
+
+    ``spatial`` are those of an image; ``bands`` is that of the bands of a cube, or of the channels
+    of an image, or None. Images and cubes along any other dimension are independent.
+    """
 
     array: xr.DataArray
     spatial: tuple[Hashable, ...]
@@ -39,9 +43,10 @@ class Layout:
         band_dim: Hashable | None,
         channel_dim: Hashable | None,
     ) -> Layout:
+        """Take the roles from the arguments, and guess those that are None."""
         names = ", ".join(map(repr, array.dims)) or "(none)"
-        given = [*([] if dims is None else dims), band_dim, channel_dim]
-        unknown = [dim for dim in given if dim is not None and dim not in array.dims]
+        named = [*([] if dims is None else dims), band_dim, channel_dim]
+        unknown = [dim for dim in named if dim is not None and dim not in array.dims]
         if unknown:
             raise ValueError(f"The array has no dimension {unknown[0]!r}; it has {names}.")
         if band_dim is not None and channel_dim is not None:
@@ -60,12 +65,12 @@ class Layout:
 
     @property
     def core(self) -> tuple[Hashable, ...]:
-        """The dimensions of what is worked on at once, bands last."""
+        """The dimensions of one image or cube, that of bands or channels last."""
         return self.spatial if self.bands is None else (*self.spatial, self.bands)
 
     @property
     def others(self) -> tuple[Hashable, ...]:
-        """The dimensions along which everything is worked on alone."""
+        """The dimensions along which images or cubes are independent."""
         return tuple(dim for dim in self.array.dims if dim not in self.core)
 
     def each(
@@ -76,17 +81,20 @@ class Layout:
         dtype: np.dtype[Any] | None = None,
         **parameters: Any,
     ) -> xr.DataArray:
-        """What a function makes of every image or cube: another one or, with a dtype, numbers.
+        """Apply a function to every image or cube.
 
-        The numbers lie along ``output``, or there is one of them.
+        It returns an image or cube of the same shape or, if ``dtype`` is given, numbers of that
+        dtype: one along each entry of the dimension ``output``, or a single one if that is None.
         """
-        shape = self.core if dtype is None else () if output is None else (output,)
+        result_dims = self.core
+        if dtype is not None:
+            result_dims = () if output is None else (output,)
         channel_axis = None if self.bands is None else -1
         return xr.apply_ufunc(
             partial(function, channel_axis=channel_axis, nodata=self.nodata, **parameters),
             self.array,
             input_core_dims=[self.core],
-            output_core_dims=[shape],
+            output_core_dims=[result_dims],
             vectorize=True,
             dask="parallelized",
             output_dtypes=[dtype or self.array.dtype],
@@ -94,19 +102,19 @@ class Layout:
         )
 
     def each_cube(self, function: Callable[[Any], Any]) -> xr.DataArray:
-        """What a function of Dask arrays (rows, columns, bands) makes of every cube."""
+        """Apply a function of Dask arrays (rows, columns, bands) to every cube."""
         from dask.array import stack
 
         data = self.array.transpose(*self.others, *self.core).data
-        length = data.shape[: len(self.others)]
-        found = [function(data[index]) for index in np.ndindex(length)]
-        shape = (*length, *found[0].shape)
-        dims = (*self.others, *self.core[-found[0].ndim :])
+        lengths = data.shape[: len(self.others)]
+        results = [function(data[index]) for index in np.ndindex(lengths)]
+        shape = (*lengths, *results[0].shape)
+        dims = (*self.others, *self.core[-results[0].ndim :])
         coords = {k: v for k, v in self.array.coords.items() if set(v.dims) <= set(dims)}
-        return xr.DataArray(stack(found).reshape(shape), dims=dims, coords=coords)
+        return xr.DataArray(stack(results).reshape(shape), dims=dims, coords=coords)
 
     def restored(self, result: xr.DataArray) -> xr.DataArray:
-        """The array with other values, which may have their dimensions in another order."""
+        """The array with the values of a result, whose dimensions may be in another order."""
         data = result.transpose(*self.array.dims).data
         if self.array.chunks is not None:
             data = data.rechunk(self.array.chunks)
@@ -116,14 +124,14 @@ class Layout:
 def _guessed(
     array: xr.DataArray, dims: Sequence[Hashable]
 ) -> tuple[Hashable | None, Hashable | None]:
-    """The dimension of the bands, or that of the channels, if there is one."""
-    long = [dim for dim in array.dims if dim not in dims and array.sizes[dim] > 1]
+    """The dimension of the bands and that of the channels; at least one is None."""
+    candidates = [dim for dim in array.dims if dim not in dims and array.sizes[dim] > 1]
     waves = {
         coordinate.dims[0]
         for name, coordinate in array.coords.items()
         if str(name).lower() in WAVELENGTH_NAMES and coordinate.ndim == 1
     }
-    bands = [dim for dim in long if dim in waves or str(dim).lower() in _BAND_NAMES]
+    bands = [dim for dim in candidates if dim in waves or str(dim).lower() in _BAND_NAMES]
     if len(bands) > 1:
         raise ValueError(
             f"The bands could lie along {' or '.join(map(repr, bands))}; pass band_dim="
@@ -131,12 +139,12 @@ def _guessed(
         )
     if bands:
         return bands[0], None
-    channels = [dim for dim in long if str(dim).lower() in _CHANNEL_NAMES]
+    channels = [dim for dim in candidates if str(dim).lower() in _CHANNEL_NAMES]
     return None, channels[0] if len(channels) == 1 else None
 
 
 def _spatial(array: xr.DataArray, bands: Hashable | None, names: str) -> list[Hashable]:
-    """The two dimensions of an image, if there are no more but those of times."""
+    """The dimensions that are neither bands nor times nor of length one, if these are two."""
     rest = [dim for dim in array.dims if dim != bands]
     if len(rest) > 2:
         rest = [dim for dim in rest if str(dim).lower() != "time" and array[dim].dtype.kind != "M"]

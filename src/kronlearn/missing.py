@@ -1,6 +1,7 @@
-"""Restoring images and cubes in which some values, or all, are missing and stay so.
+"""Work on images and cubes in which some or all values are missing.
 
-Missing are NaN and the value ``nodata``, if there is one.
+NaN is missing, and so is the value ``nodata`` unless it is None. Channels and bands are along
+``channel_axis``, the last axis; it is None for images without channels.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ __all__ = ["denoise_cube", "denoise_image", "inpaint_image", "noise_of_cube", "n
 
 
 def _missing(values: NDArray[Any], nodata: float | int | None) -> NDArray[np.bool_]:
-    """Where values are missing."""
-    declared = np.zeros(values.shape, bool) if nodata is None else values == nodata
-    return declared | np.isnan(values)
+    """A mask of the missing values."""
+    missing = np.isnan(values)
+    return missing if nodata is None else missing | (values == nodata)
 
 
 def denoise_cube(
     values: NDArray[Any], channel_axis: int, nodata: float | int | None, **parameters: Any
 ) -> NDArray[Any]:
-    """A cube as :func:`kronlearn.hyperspectral.denoise` makes it."""
+    """Denoise a cube with :func:`kronlearn.hyperspectral.denoise`; missing values stay missing."""
     missing = _missing(values, nodata)
     if missing.all():
         return values
@@ -36,7 +37,7 @@ def denoise_cube(
 def noise_of_cube(
     values: NDArray[Any], channel_axis: int, nodata: float | int | None
 ) -> NDArray[np.float64]:
-    """The noise of every band; NaN where there are no data."""
+    """The noise of every band; NaN if all values of the cube are missing."""
     if _missing(values, nodata).all():
         return np.full(values.shape[channel_axis], np.nan)
     return hyperspectral.estimate_noise(values, band_axis=channel_axis, nodata=nodata)
@@ -49,28 +50,25 @@ def denoise_image(
     sigma: ArrayLike | None,
     **parameters: Any,
 ) -> NDArray[Any]:
-    """An image as :func:`kronlearn.images.denoise` makes it."""
+    """Denoise an image with :func:`kronlearn.images.denoise`; missing values stay missing."""
     missing = _missing(values, nodata)
     if missing.all():
         return values
+    known = values
     if missing.any():
-        spatial = tuple(range(values.ndim))
-        if channel_axis is not None:
-            spatial = tuple(np.delete(spatial, channel_axis))
-        # Nothing can be filled in where a whole channel is missing: it counts as known zeros.
+        spatial = tuple(range(values.ndim))[:channel_axis]
+        # A channel that is missing altogether cannot be filled in: it counts as known zeros.
         empty = missing.all(axis=spatial, keepdims=True)
-        whole = np.where(empty, values.dtype.type(0), values)
+        known = np.where(empty, values.dtype.type(0), values)
         parameters["mask"] = missing & ~empty
-    else:
-        whole = values
-    result = images.denoise(whole, sigma, channel_axis=channel_axis, **parameters)
+    result = images.denoise(known, sigma, channel_axis=channel_axis, **parameters)
     return np.where(missing, values, result)
 
 
 def noise_of_image(
     values: NDArray[Any], channel_axis: int | None, nodata: float | int | None
 ) -> NDArray[np.float64]:
-    """The noise of an image, or of its channels; NaN where there are no data."""
+    """The noise of an image, or of each of its channels; NaN if all values are missing."""
     if channel_axis is not None:
         channels = np.moveaxis(values, channel_axis, 0)
         return np.array([noise_of_image(channel, None, nodata) for channel in channels])
@@ -85,7 +83,7 @@ def noise_of_image(
 def inpaint_image(
     values: NDArray[Any], channel_axis: int | None, nodata: float | int | None, **parameters: Any
 ) -> NDArray[Any]:
-    """An image as :func:`kronlearn.images.inpaint` makes it; unchanged if all is missing."""
+    """Fill in missing values with :func:`kronlearn.images.inpaint`, unless all are missing."""
     missing = _missing(values, nodata)
     if missing.all() or not missing.any():
         return values

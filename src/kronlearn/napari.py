@@ -1,6 +1,6 @@
 """The napari plugin: widgets that denoise and inpaint image layers, and sample data.
 
-napari imports this module when one of them is opened; ``napari.yaml`` tells it where they are.
+napari reads ``napari.yaml``, and imports this module when a widget or sample is opened.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from kronlearn.images.stages import Progress
 
 __all__ = ["DenoiseWidget", "InpaintWidget", "sample_layers"]
 
-#: Restores the image at an index of a stack, and tells of its progress.
+#: Restores the image at an index of a stack, and reports its progress.
 Restore = Callable[[tuple[int, ...], Progress], NDArray[Any]]
 
 
 class _CancelledError(Exception):
-    """Ends the work."""
+    """Raised in the background to stop the work."""
 
 
 class _Signals(WorkerBaseSignals):
@@ -36,7 +36,7 @@ class _Signals(WorkerBaseSignals):
 
 
 class _Work(WorkerBase):
-    """A function of a callback for progress, called in a thread of its own."""
+    """Calls a function, whose argument is a callback for progress, in a thread of its own."""
 
     def __init__(self, function: Callable[[Progress], NDArray[Any]]) -> None:
         super().__init__(SignalsClass=_Signals)
@@ -61,14 +61,14 @@ class _RestorationWidget(Container):
     ----------
     viewer : napari.Viewer
         The viewer that has the layers.
-    verb, done : str
-        What the button says, and the end of the new layer's name.
+    verb, suffix : str
+        The text of the button, and the end of the new layer's name.
     parameters : list of magicgui widgets
-        What else there is to choose.
+        The widgets of the other parameters.
     """
 
-    def __init__(self, viewer: Any, verb: str, done: str, parameters: list[Any]) -> None:
-        self._viewer, self._done = viewer, done
+    def __init__(self, viewer: Any, verb: str, suffix: str, parameters: list[Any]) -> None:
+        self._viewer, self._suffix = viewer, suffix
         self._work: _Work | None = None
         self.image = ComboBox(label="image", choices=partial(self._layers, Image))
         self.axes = ComboBox(
@@ -83,7 +83,7 @@ class _RestorationWidget(Container):
         super().__init__(widgets=[self.image, self.axes, *parameters, buttons, self.progress])
 
     def _restore(self, values: NDArray[Any], channel_axis: int | None) -> Restore:
-        """How the images in these values of a layer are restored."""
+        """The function that restores the images in the values of a layer."""
         raise NotImplementedError
 
     def _layers(self, kind: type[Layer], _: Any = None) -> list[Layer]:
@@ -101,7 +101,7 @@ class _RestorationWidget(Container):
         except ValueError as problem:
             show_error(str(problem))
             return
-        self._work = _Work(partial(_each, restore, stack))
+        self._work = _Work(partial(_restore_stack, restore, stack))
         self._work.progressed.connect(self._show)
         self._work.returned.connect(partial(self._add, layer))
         self._work.errored.connect(lambda problem: show_error(str(problem)))
@@ -118,7 +118,7 @@ class _RestorationWidget(Container):
 
     def _add(self, layer: Image, values: NDArray[Any]) -> None:
         _, state, kind = layer.as_layer_data_tuple()
-        state |= {"name": f"{layer.name} {self._done}", "multiscale": False}
+        state |= {"name": f"{layer.name} {self._suffix}", "multiscale": False}
         self._viewer.add_layer(Layer.create(values, state, kind))
 
     def _finish(self) -> None:
@@ -128,7 +128,7 @@ class _RestorationWidget(Container):
 
 
 class DenoiseWidget(_RestorationWidget):
-    """Denoises an image layer with :func:`kronlearn.images.denoise`.
+    """Denoise an image layer with :func:`kronlearn.images.denoise`.
 
     Parameters
     ----------
@@ -149,9 +149,9 @@ class DenoiseWidget(_RestorationWidget):
 
 
 class InpaintWidget(_RestorationWidget):
-    """Fills in missing pixels of an image layer with :func:`kronlearn.images.inpaint`.
+    """Fill in missing pixels of an image layer with :func:`kronlearn.images.inpaint`.
 
-    Missing are the pixels that have a label in a labels layer, or else those that are NaN.
+    Pixels are missing where a labels layer has a label or, if none is chosen, where they are NaN.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ class InpaintWidget(_RestorationWidget):
     """
 
     def __init__(self, napari_viewer: Any) -> None:
-        # The choices are asked for at once.
+        # ComboBox calls _choices, which needs the viewer.
         self._viewer = napari_viewer
         self.missing = ComboBox(label="missing", choices=self._choices)
         super().__init__(napari_viewer, "Inpaint", "inpainted", [self.missing])
@@ -184,27 +184,27 @@ class InpaintWidget(_RestorationWidget):
         )
 
 
-def _each(restore: Restore, stack: tuple[int, ...], progress: Progress) -> NDArray[Any]:
-    """All images of a stack, one after the other."""
+def _restore_stack(restore: Restore, stack: tuple[int, ...], progress: Progress) -> NDArray[Any]:
+    """Restore all images of a stack, one after the other."""
     count = math.prod(stack)
-    found = []
+    restored = []
     for number, index in enumerate(np.ndindex(stack)):
-        where = f", {number + 1} of {count}" if count > 1 else ""
-        found.append(restore(index, partial(_report, progress, where)))
-    return np.stack(found).reshape(*stack, *found[0].shape)
+        suffix = f", {number + 1} of {count}" if count > 1 else ""
 
+        def report(stage: str, share: float, suffix: str = suffix) -> None:
+            progress(stage + suffix, share)
 
-def _report(progress: Progress, where: str, stage: str, share: float) -> None:
-    progress(stage + where, share)
+        restored.append(restore(index, report))
+    return np.stack(restored).reshape(*stack, *restored[0].shape)
 
 
 def sample_layers() -> list[tuple[NDArray[Any], dict[str, Any], str]]:
-    """Return a photograph with noise, and one in which pixels are missing.
+    """Return a noisy photograph, and one with missing pixels.
 
     Returns
     -------
     list of (array, dict, str)
-        Two layers as napari takes them.
+        Two layers, in the form that napari expects.
 
     Examples
     --------

@@ -27,23 +27,25 @@ from kronlearn.missing import (
 
 __all__ = ["KronAccessor"]
 
-_DECIDED_HERE = {"band_axis", "channel_axis", "dataset", "dtype", "full", "mask", "nodata", "out"}
+# Parameters that follow from the array and its dimensions.
+_NOT_CHOSEN = {"band_axis", "channel_axis", "dataset", "dtype", "full", "mask", "nodata", "out"}
 
 
 @xr.register_dataarray_accessor("kron")
 class KronAccessor:
-    """Denoising, inpainting and learning of a :class:`xarray.DataArray`, as its attribute ``kron``.
+    """The attribute ``kron`` of a :class:`xarray.DataArray`: denoising, inpainting and learning.
 
     All methods take the names of dimensions. ``dims`` are the two dimensions of an image, or three
-    of a volume; by default the two that hold neither bands nor channels nor times. ``band_dim``
-    holds the bands of a hyperspectral cube, whose pixels are spectra; ``channel_dim`` the channels
-    of an image, such as colours. If neither is given, a dimension that has a coordinate of
-    wavelengths, or a name like "band" or "wavelength", holds bands, and one that is named "channel"
-    or "rgb" holds channels. Images and cubes along any other dimension are worked on one by one.
+    of a volume; by default the two that hold neither bands nor channels nor times. ``band_dim`` is
+    the dimension of the bands of a hyperspectral cube, whose pixels are spectra; ``channel_dim``
+    that of the channels of an image, such as colours. If neither is given, a dimension with a
+    coordinate of wavelengths, or with a name like "band" or "wavelength", holds bands, and one
+    named "channel" or "rgb" holds channels. Images and cubes along any other dimension are
+    processed one by one.
 
     Results have the name, coordinates, attributes, encoding, dtype and chunks of the array.
-    Missing values are NaN and the value that the attributes ``_FillValue``, ``missing_value`` or
-    ``nodata`` declare.
+    Missing values are NaN and the value that the attribute ``_FillValue``, ``missing_value`` or
+    ``nodata`` declares.
 
     Parameters
     ----------
@@ -74,26 +76,26 @@ class KronAccessor:
         channel_dim: Hashable | None = None,
         **parameters: Any,
     ) -> xr.DataArray:
-        """Denoise images as ``images.denoise`` does, and cubes as ``hyperspectral.denoise``.
+        """Denoise images with ``images.denoise`` and cubes with ``hyperspectral.denoise``.
 
-        Missing values stay missing. A chunked array is not read until the result is computed. An
-        image is then one task; a cube is denoised in tiles, and need not fit into memory.
+        Missing values stay missing. A chunked array is not read until the result is computed; each
+        image is one task, and a cube is denoised in tiles and need not fit into memory.
 
         Parameters
         ----------
         sigma : float or sequence of float, optional
-            The standard deviation of the noise, one number or one per band or channel; estimated
-            by default, for each image or cube.
+            The standard deviation of the noise, one number or one per band or channel; by default
+            it is estimated for each image or cube.
         dims, band_dim, channel_dim : str or sequence of str, optional
             See the class.
         **parameters
-            Other parameters of the function, such as ``artefacts``. Of a chunked cube ``quality``
-            alone: artefacts are found in all of a cube, and Dask says how many threads there are.
+            Other parameters of the function, such as ``artefacts``. For a chunked cube only
+            ``quality``: finding artefacts needs the whole cube, and Dask sets the threads.
 
         Returns
         -------
         xarray.DataArray
-            The array without the noise.
+            The denoised array.
 
         Examples
         --------
@@ -107,15 +109,15 @@ class KronAccessor:
         True
         """
         layout = Layout.of(self._array, dims, band_dim, channel_dim)
-        refused = _DECIDED_HERE.intersection(parameters)
+        refused = parameters.keys() & _NOT_CHOSEN
         if refused:
             raise TypeError(f"{min(refused)}= cannot be chosen for a DataArray; leave it out.")
         if layout.is_cube and self._array.chunks is not None:
-            if set(parameters) - {"quality"}:
+            refused = parameters.keys() - {"quality"}
+            if refused:
                 raise TypeError(
-                    f"{min(set(parameters) - {'quality'})}= cannot be chosen for a chunked (Dask) "
-                    "cube, only sigma= and quality= can; leave it out, or take the cube into "
-                    "memory with .load() first."
+                    f"{min(refused)}= cannot be chosen for a chunked (Dask) cube, only sigma= and "
+                    "quality= can; leave it out, or load the cube into memory with .load() first."
                 )
             lazy = partial(denoise_lazily, sigma=sigma, nodata=layout.nodata, **parameters)
             return layout.restored(layout.each_cube(lazy))
@@ -131,8 +133,8 @@ class KronAccessor:
     ) -> xr.DataArray:
         """Estimate the standard deviation of the noise of every image, channel or band.
 
-        It is NaN where there are no data, and for bands without data in the tiles that are read of
-        a chunked cube.
+        It is NaN where all values are missing. For a chunked cube, it is estimated from tiles all
+        over the cube, and NaN for bands without data in these.
 
         Parameters
         ----------
@@ -142,7 +144,7 @@ class KronAccessor:
         Returns
         -------
         xarray.DataArray
-            The noise, without the dimensions of an image; lazy for a chunked array.
+            The noise along all dimensions but those of an image; lazy for a chunked array.
 
         Examples
         --------
@@ -156,12 +158,12 @@ class KronAccessor:
         """
         layout = Layout.of(self._array, dims, band_dim, channel_dim)
         if layout.is_cube and self._array.chunks is not None:
-            found = layout.each_cube(partial(estimate_noise_lazily, nodata=layout.nodata))
+            sigma = layout.each_cube(partial(estimate_noise_lazily, nodata=layout.nodata))
         else:
             estimate = noise_of_cube if layout.is_cube else noise_of_image
-            found = layout.each(estimate, output=layout.bands, dtype=np.dtype(np.float64))
+            sigma = layout.each(estimate, output=layout.bands, dtype=np.dtype(np.float64))
         units = {k: v for k, v in self._array.attrs.items() if k == "units"}
-        return found.rename("noise").assign_attrs(units)
+        return sigma.rename("noise").assign_attrs(units)
 
     def inpaint(
         self,
@@ -173,8 +175,8 @@ class KronAccessor:
     ) -> xr.DataArray:
         """Fill in missing values with :func:`kronlearn.images.inpaint`.
 
-        All others stay as they are, and so do images without any. Of a chunked array, which is not
-        read until the result is computed, an image with all its bands is one task.
+        All other values are unchanged. A chunked array is not read until the result is computed;
+        each image, with all its bands, is one task.
 
         Parameters
         ----------
@@ -214,13 +216,13 @@ class KronAccessor:
     ) -> KroneckerDictionaryLearning:
         """Learn a dictionary from the patches of an image or cube.
 
-        Patches with missing values are left out. A chunked array is read in blocks of rows, once
-        for each iteration, and need not fit into memory.
+        Patches with missing values are left out. A chunked array is read in blocks of rows in
+        every iteration, and need not fit into memory.
 
         Parameters
         ----------
         patch_shape : (int, int) or (int, int, int)
-            The lengths of a patch along ``dims`` and, for three modes, along the bands.
+            The size of a patch along ``dims`` and, for three modes, along the bands.
         n_atoms, n_nonzero_coefs : tuple of int or int, optional
             See :func:`kronlearn.hyperspectral.learn`.
         dims, band_dim, channel_dim : str or sequence of str, optional
@@ -247,10 +249,10 @@ class KronAccessor:
         if others:
             raise ValueError(
                 f"A dictionary is learned from one image or cube; choose one along {others[0]!r} "
-                f"with isel, or pass band_dim={others[0]!r} to learn one for all of them."
+                f"with isel, or pass band_dim={others[0]!r} to learn from all of them."
             )
-        one = self._array.isel(dict.fromkeys(layout.others, 0)).transpose(*layout.core)
-        axis = None if layout.bands is None else 2
+        cube = self._array.isel(dict.fromkeys(layout.others, 0)).transpose(*layout.core)
+        band_axis = None if layout.bands is None else 2
         return hyperspectral.learn(
-            one, patch_shape, n_atoms, n_nonzero_coefs, band_axis=axis, **parameters
+            cube, patch_shape, n_atoms, n_nonzero_coefs, band_axis=band_axis, **parameters
         )

@@ -1,4 +1,4 @@
-"""Convolutional dictionaries: images as sums of small filters, shifted."""
+"""Convolutional dictionaries: images as sums of shifted copies of small filters."""
 
 from kronlearn.convolutional.coding import convolutional_code, largest_penalty
 from kronlearn.convolutional.filters import ConvolutionalDictionary, load_filters

@@ -1,33 +1,32 @@
-"""Sparse coding by convolutions: an image as a sum of shifted filters."""
+"""Convolutional sparse coding: an image as a sum of shifted filters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from kronlearn.convolutional.canvas import canvases_of, scale_of
-from kronlearn.convolutional.coded import Coded, MapCoder
-from kronlearn.convolutional.filters import ConvolutionalDictionary
-from kronlearn.convolutional.maps import check_dictionary, maps_of
+from kronlearn.convolutional.coded import CodedImage, MapCoder
+from kronlearn.convolutional.filters import ConvolutionalDictionary, check_dictionary
+from kronlearn.convolutional.maps import maps_of
+from kronlearn.convolutional.padded import Images, padded_images, scale_of
 from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.images.stages import part_of
 from kronlearn.parameters import check_number
 
 __all__ = ["TOLERANCE", "convolutional_code", "largest_penalty"]
 
-#: How far from optimal codes may be unless told otherwise.
+#: The default of ``tol``.
 TOLERANCE = 0.03
 
 
 def convolutional_code(
-    images: ArrayLike | Sequence[ArrayLike],
+    images: Images,
     dictionary: ConvolutionalDictionary,
     penalty: float,
     *,
-    mask: ArrayLike | Sequence[ArrayLike] | None = None,
+    mask: Images | None = None,
     channel_axis: int | None = None,
     tol: float = TOLERANCE,
     n_jobs: int | None = None,
@@ -36,32 +35,32 @@ def convolutional_code(
     """Code images as sums of shifted filters: ``y ≈ Σ_m d_m ∗ x_m`` with sparse maps ``x_m``.
 
     The maps minimise ``½ Σ (y − Σ_m d_m ∗ x_m)² + penalty · Σ |x_m|`` over the known pixels. Pixels
-    beyond the edges of an image are unknown, like those of the mask, so edges cost nothing. The
-    minimum is found by coordinate descent, tile by tile, on the nonzero coefficients; all others
-    are screened with separable filters. Memory grows with the image and the number of nonzeros, not
-    with the number of filters.
+    beyond the edges of an image count as unknown, like those in the mask, so edges cost nothing.
+    Coordinate descent, tile by tile, finds the minimum over the nonzero coefficients; all others
+    are screened by correlations with the separable filters. Memory grows with the image and the
+    number of nonzeros, not with the number of filters.
 
     Parameters
     ----------
     images : array or list of arrays
-        An image, or several of any shapes; of as many axes as the filters have.
+        An image, or several of any shapes, with as many axes as the filters have.
     dictionary : ConvolutionalDictionary
         The filters.
     penalty : float
-        The weight of the ℓ1 norm, in the units of the image: the larger, the fewer nonzeros. All
-        are zero from :func:`largest_penalty` on.
+        The weight of the ℓ1 norm, in the units of the image: the larger, the fewer nonzeros.
+        From :func:`largest_penalty` on, all coefficients are zero.
     mask : array of bool or list of arrays, optional
         True where a pixel is missing.
     channel_axis : int, optional
         The axis of the channels, for filters that have them.
     tol : float, default 0.03
-        How far the gradient of a coefficient may be from optimal, relative to the penalty. The
-        objective is then about 0.01 % above its minimum, with 0.3 about 1 %.
+        How far the gradient of a coefficient may be from optimal, relative to the penalty. With
+        the default the objective is about 0.01 % above its minimum, with 0.3 about 1 %.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
     progress : callable, optional
-        Called now and then with the fraction of the image that needs no more work; raising an
-        exception stops the work.
+        Called repeatedly with the fraction of the work that is done; raising an exception stops
+        the work.
 
     Returns
     -------
@@ -71,8 +70,8 @@ def convolutional_code(
     Raises
     ------
     ValueError
-        If an image is smaller than a filter or holds NaN where no mask covers it, or if the penalty
-        is not positive.
+        If an image is smaller than a filter, if a pixel that the mask does not cover is NaN, or if
+        the penalty is not positive.
 
     Examples
     --------
@@ -91,25 +90,25 @@ def convolutional_code(
     if progress is not None and not callable(progress):
         raise TypeError(f"progress={progress!r} is not a function.")
     n_threads = resolve_n_jobs(n_jobs)
-    canvases = canvases_of(
+    padded = padded_images(
         images, mask, dictionary.filter_shape, channel_axis, dictionary.has_channels
     )
-    found = []
-    for number, canvas in enumerate(canvases):
-        scale = scale_of([canvas])
+    maps = []
+    for number, image in enumerate(padded):
+        scale = scale_of([image])
         coder = MapCoder(dictionary, penalty / scale, tol, n_threads)
-        tell = part_of(progress, number, len(canvases))
-        image = coder.coded(Coded.fresh(canvas.in_units(scale)), None, tell)
-        map_shape = canvas.map_shape(dictionary.filter_shape)
-        found.append(maps_of(image.codes, dictionary.n_filters, map_shape, scale))
-    return found if isinstance(images, (list, tuple)) else found[0]
+        on_share = part_of(progress, number, len(padded))
+        coded = CodedImage.uncoded(image.in_units(scale)).coded(coder, progress=on_share)
+        map_shape = image.map_shape(dictionary.filter_shape)
+        maps.append(maps_of(coded.codes, dictionary.n_filters, map_shape, scale))
+    return maps if isinstance(images, (list, tuple)) else maps[0]
 
 
 def largest_penalty(
-    images: ArrayLike | Sequence[ArrayLike],
+    images: Images,
     dictionary: ConvolutionalDictionary,
     *,
-    mask: ArrayLike | Sequence[ArrayLike] | None = None,
+    mask: Images | None = None,
     channel_axis: int | None = None,
 ) -> float:
     """Return the smallest penalty for which all coefficients are zero.
@@ -141,9 +140,11 @@ def largest_penalty(
     from scipy.signal import correlate
 
     check_dictionary(dictionary)
-    given = images, mask, dictionary.filter_shape, channel_axis, dictionary.has_channels
+    padded = padded_images(
+        images, mask, dictionary.filter_shape, channel_axis, dictionary.has_channels
+    )
     return max(
-        float(np.abs(correlate(canvas.pixels.astype(np.float64), d, "valid")).max())
-        for canvas in canvases_of(*given)
+        float(np.abs(correlate(image.pixels.astype(np.float64), d, "valid")).max())
+        for image in padded
         for d in dictionary.filters
     )

@@ -1,4 +1,4 @@
-"""Dictionaries of small filters, made of short ones along each axis or free."""
+"""Dictionaries of small filters: products of short filters along each axis, or free ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from kronlearn.convolutional.factors import combined, normalised
 from kronlearn.io.model_files import ModelFileError, read_file, write_file
 from kronlearn.io.stored import told_as
 
-__all__ = ["STRUCTURES", "ConvolutionalDictionary", "filters_in", "load_filters", "tensors_of"]
+__all__ = ["STRUCTURES", "ConvolutionalDictionary", "check_dictionary", "filters_in"]
+__all__ += ["load_filters", "tensors_of"]
 
 STRUCTURES = ("kronecker", "separable", "dense")
 
@@ -23,19 +24,19 @@ _KIND = "convolutional dictionary"
 
 
 class ConvolutionalDictionary:
-    """Small filters of norm one, of which an image is a sum of shifted copies.
+    """Small filters of norm one; images are sums of shifted copies of them.
 
     Parameters
     ----------
     factors : sequence of array
         "kronecker": one matrix (p_i, n_i) for each axis, whose columns are short filters; the
-        filters are all n_1 · n_2 · … outer products of a column of each, in C order. "separable":
-        one matrix (p_i, M) for each axis; filter number m is the outer product of the columns m.
-        "dense": a single array (M, p_1, …, p_d), the filters themselves. Columns and filters are
-        scaled to norm one.
+        filters are all n_1 · n_2 · … outer products of one column of each matrix, in C order.
+        "separable": one matrix (p_i, M) for each axis; filter m is the outer product of their
+        columns m. "dense": a single array (M, p_1, …, p_d), the filters themselves. Columns and
+        dense filters are scaled to norm one.
     structure : {"kronecker", "separable", "dense"}, default "kronecker"
     has_channels : bool, default False
-        Whether the first axis of the filters is that of the channels of an image.
+        Whether the first axis of the filters runs over the channels of an image.
 
     Attributes
     ----------
@@ -67,7 +68,7 @@ class ConvolutionalDictionary:
         _check_shapes(arrays, structure)
         self.factors = tuple(normalised(array, structure) for array in arrays)
         if has_channels and len(self.filter_shape) < 2:
-            raise ValueError("Filters with channels need at least one axis more.")
+            raise ValueError("Filters with channels need at least one other axis.")
 
     @property
     def filter_shape(self) -> tuple[int, ...]:
@@ -78,12 +79,12 @@ class ConvolutionalDictionary:
 
     @property
     def n_filters(self) -> int:
-        """How many filters there are."""
+        """The number of filters."""
         return len(self.filters)
 
     @property
     def n_numbers(self) -> int:
-        """How many numbers define the filters."""
+        """The number of entries of all factors."""
         return sum(factor.size for factor in self.factors)
 
     @cached_property
@@ -95,31 +96,30 @@ class ConvolutionalDictionary:
     def stages(self) -> list[tuple[int, int, int, bool, NDArray[np.float32]]]:
         """How native code correlates an image with all filters: (axis, groups, outputs, shared, …).
 
-        From the last axis to the first; inputs that are shared by several filters are computed
-        once.
+        Stages go from the last axis to the first. What several filters share is computed once.
         """
-        found: list[tuple[int, int, int, bool, NDArray[np.float32]]] = []
         if self.structure == "dense":
             return [(-1, 1, self.n_filters, True, self.filters.astype(np.float32))]
+        stages: list[tuple[int, int, int, bool, NDArray[np.float32]]] = []
         groups = 1
         for axis in reversed(range(len(self.factors))):
             columns = np.ascontiguousarray(self.factors[axis].T, dtype=np.float32)
             if self.structure == "kronecker" or groups == 1:
-                found.append((axis, groups, len(columns), True, columns))
+                stages.append((axis, groups, len(columns), True, columns))
                 groups *= len(columns)
             else:
-                found.append((axis, groups, 1, False, columns))
-        return found
+                stages.append((axis, groups, 1, False, columns))
+        return stages
 
     def save(self, path: str | os.PathLike[str], info: Mapping[str, Any] | None = None) -> None:
-        """Write a model file that :func:`load_filters` reads, or replace it in one step.
+        """Write a model file for :func:`load_filters`, replacing an existing file in one step.
 
         Parameters
         ----------
         path : str or path
             The file to write.
         info : dict, optional
-            Anything JSON can hold, to be kept with the filters, for example how they were learned.
+            Anything JSON can hold, stored with the filters: how they were learned, for example.
 
         Examples
         --------
@@ -167,7 +167,7 @@ def load_filters(path: str | os.PathLike[str]) -> ConvolutionalDictionary:
     Raises
     ------
     ModelFileError
-        If the file is missing, damaged or something else. A kind of ``ValueError``.
+        If the file is missing, damaged or not of this kind. A kind of ``ValueError``.
 
     Examples
     --------
@@ -178,8 +178,16 @@ def load_filters(path: str | os.PathLike[str]) -> ConvolutionalDictionary:
         return filters_in(tensors, info, "factors")
 
 
+def check_dictionary(dictionary: Any) -> None:
+    """Raise unless this is a :class:`ConvolutionalDictionary`."""
+    if not isinstance(dictionary, ConvolutionalDictionary):
+        raise TypeError(
+            f"dictionary is {type(dictionary).__name__}; pass a ConvolutionalDictionary."
+        )
+
+
 def tensors_of(dictionary: ConvolutionalDictionary, name: str) -> dict[str, NDArray[Any]]:
-    """The factors by their names in a file: ``name.0``, ``name.1``, …"""
+    """The factors, named ``name.0``, ``name.1``, … as in a file."""
     return {f"{name}.{k}": factor for k, factor in enumerate(dictionary.factors)}
 
 
@@ -193,8 +201,8 @@ def filters_in(
 
 
 def _check_shapes(arrays: list[NDArray[Any]], structure: str) -> None:
-    """Raise unless the arrays can be the factors of a dictionary of this structure."""
-    shapes = ", ".join(str(array.shape) for array in arrays)
+    """Raise unless arrays of these shapes can be the factors of such a dictionary."""
+    shapes = ", ".join(str(array.shape) for array in arrays) or "none"
     if structure == "dense":
         if len(arrays) != 1 or arrays[0].ndim < 2:
             raise ValueError(

@@ -8,21 +8,21 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from kronlearn.convolutional.canvas import Canvas, canvases_of, scale_of
 from kronlearn.convolutional.checkpoints import checksum, load_state, save_state
-from kronlearn.convolutional.coded import Coded, CodedImages, MapCoder
+from kronlearn.convolutional.coded import CodedImage, CodedImages
 from kronlearn.convolutional.coding import TOLERANCE, convolutional_code
 from kronlearn.convolutional.filters import STRUCTURES, ConvolutionalDictionary
-from kronlearn.convolutional.loop import Entry, Plan, State, judged, learn, next_state
+from kronlearn.convolutional.loop import Entry, Plan, Progress, State, learn, next_state
 from kronlearn.convolutional.maps import reconstruct
+from kronlearn.convolutional.padded import Images, number_of_channels, padded_images, scale_of
 from kronlearn.convolutional.start import starting_filters
 from kronlearn.engines.selection import ENGINES, dask_client
 from kronlearn.engines.threads import resolve_n_jobs
@@ -37,19 +37,7 @@ from kronlearn.parameters import (
 )
 from kronlearn.progress import progress_bar
 
-__all__ = ["ConvolutionalProgress", "SeparableConvolutionalLearning"]
-
-
-@dataclass(frozen=True)
-class ConvolutionalProgress:
-    """What a callback is told after each pass: of which dictionary, and how good it is."""
-
-    iteration: int
-    objective: float
-    rmse: float
-    nonzeros: int
-    seconds: float
-    dictionary: ConvolutionalDictionary
+__all__ = ["SeparableConvolutionalLearning"]
 
 
 @dataclass(eq=False, repr=False)
@@ -58,34 +46,36 @@ class SeparableConvolutionalLearning(BaseEstimator):
 
     An image is a sum of sparse maps convolved with small filters, ``y ≈ Σ_m d_m ∗ x_m``. Filters
     and maps minimise ``½ Σ (y − Σ_m d_m ∗ x_m)² + penalty · Σ |x_m|`` over all known pixels of all
-    images, with filters of norm one. Subtract the smooth part of images first, with
-    :func:`lowpass`: sparse maps are a poor code for it.
+    images, with filters of norm one. Subtract the smooth part of the images first, with
+    :func:`lowpass`: sparse maps represent it poorly.
 
     Parameters
     ----------
     n_atoms : int or tuple of int, default (8, 8)
-        "kronecker": how many short filters each axis has; all their products are filters. Of images
-        with channels, the first number is for the channels. "separable" and "dense": how many
-        filters there are; a tuple stands for its product.
+        For "kronecker", the number of short filters of each axis, all of whose products are
+        filters; for images with channels, the first number is that of the channels. For "separable"
+        and "dense", the number of filters; a tuple stands for the product of its entries.
     filter_shape : tuple of int, default (11, 11)
-        The size of a filter along each spatial axis. It says how many axes images have.
+        The size of a filter along each spatial axis; images must have as many axes.
     structure : {"kronecker", "separable", "dense"}, default "kronecker"
-        All outer products of a short filter for each axis; outer products of their own; or free
-        filters. For 64 filters of 11 × 11 these are 176, 1,408 and 7,744 numbers.
+        Whether filters are all outer products of one short filter per axis, outer products that
+        share no short filters, or free. 64 filters of 11 × 11 then consist of 176, 1,408 or 7,744
+        numbers.
     penalty : float, default 0.05
         The weight of the ℓ1 norm, in the units of the images.
     channel_axis : int, optional
-        The axis of the channels of images that have them; each filter spans all channels.
+        The axis of the channels, for images that have them; each filter spans all channels.
     max_iter : int, default 50
-        The most iterations: coding, then steps of the filters. One more pass of coding judges the
-        last steps.
+        The most iterations; each codes the images, then improves the filters. A final pass of
+        coding measures the last improvement.
     min_improvement : float, default 1e-4
         Stop when an iteration lowers the objective by less than this fraction.
     init : ConvolutionalDictionary, optional
         The filters to start from, for example to continue an earlier run; by default cosines for
         "kronecker", and patches of the images for the others.
     random_state : int, RandomState or None, default None
-        The noise in the start, and the places from which free filters are taken.
+        Determines the noise in the filters to start from, and the positions of the patches they
+        are taken from.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
     verbose : int, default 0
@@ -93,9 +83,10 @@ class SeparableConvolutionalLearning(BaseEstimator):
     engine : {"auto", "threads", "dask"}, default "auto"
         What runs ``fit``: threads of this process, or the workers of the active
         ``dask.distributed.Client``, with a task of ``n_jobs`` threads for each image. "auto" means
-        Dask in a joblib context with the backend "dask". The result has the same bits.
+        Dask in a joblib context with the backend "dask", otherwise threads. The result has the same
+        bits.
     checkpoint : path, optional
-        File that the run is saved to, and from which ``fit`` resumes if it exists.
+        The file that the run is saved to; if it exists, ``fit`` resumes from it.
     checkpoint_every : int, default 10
         Iterations between saves.
     callback : callable, optional
@@ -109,9 +100,9 @@ class SeparableConvolutionalLearning(BaseEstimator):
     filters_ : array of shape (M, p_1, …, p_d)
         The filters as an array.
     history_ : dict of lists
-        Entry t belongs to the filters after t iterations, the first to the start: the "objective",
-        the "rmse" of the known pixels and the "nonzeros" of the codes at that time, which are not
-        optimal to the last digits, and the "seconds" since the beginning.
+        Entry t describes the filters after t iterations, entry 0 those to start from: the
+        "objective", the "rmse" of the known pixels and the number of "nonzeros", for the codes at
+        that time, which are close to optimal, and the "seconds" since the beginning.
     n_iter_ : int
         The number of iterations.
     stop_reason_ : str
@@ -128,8 +119,8 @@ class SeparableConvolutionalLearning(BaseEstimator):
     ConvolutionalDictionary(16 kronecker filters of 7 × 7)
     """
 
-    n_atoms: int | tuple[int, ...] = (8, 8)
-    filter_shape: tuple[int, ...] = (11, 11)
+    n_atoms: int | tuple[int, ...] = field(default=(8, 8), metadata={"check": positive_integers})
+    filter_shape: tuple[int, ...] = field(default=(11, 11), metadata={"check": positive_integers})
     structure: str = one_of("kronecker", STRUCTURES)
     penalty: float = number(0.05, "(0, inf)")
     channel_axis: int | None = None
@@ -145,15 +136,9 @@ class SeparableConvolutionalLearning(BaseEstimator):
         default=None, metadata={"check": check_output_file}
     )
     checkpoint_every: int = count(10)
-    callback: Callable[[ConvolutionalProgress], bool | None] | None = None
+    callback: Callable[[Progress], bool | None] | None = None
 
-    def fit(
-        self,
-        X: ArrayLike | Sequence[ArrayLike],
-        y: None = None,
-        *,
-        mask: ArrayLike | Sequence[ArrayLike] | None = None,
-    ) -> SeparableConvolutionalLearning:
+    def fit(self, X: Images, y: None = None, *, mask: Images | None = None) -> Self:
         """Learn filters from an image, or from several.
 
         Parameters
@@ -185,21 +170,13 @@ class SeparableConvolutionalLearning(BaseEstimator):
         True
         """
         self._check_parameters()
-        canvases, plan = self._planned(X, mask, self.init)
-        start = self._start(canvases)
-        state = State(start, CodedImages([Coded.fresh(canvas) for canvas in canvases]))
+        images, plan = self._prepared(X, mask, self.init)
         self._n_seen = plan.n_known
-        self._learn(state, plan, canvases)
+        self._learn(self._start(images), images, plan)
         return self
 
-    def fit_transform(
-        self,
-        X: ArrayLike | Sequence[ArrayLike],
-        y: None = None,
-        *,
-        mask: ArrayLike | Sequence[ArrayLike] | None = None,
-    ) -> Any:
-        """Learn filters from images, and return the sparse maps of these.
+    def fit_transform(self, X: Images, y: None = None, *, mask: Images | None = None) -> Any:
+        """Learn filters from images, and return the sparse maps of the images.
 
         Parameters
         ----------
@@ -225,14 +202,8 @@ class SeparableConvolutionalLearning(BaseEstimator):
         """
         return self.fit(X, mask=mask).transform(X, mask=mask)
 
-    def partial_fit(
-        self,
-        X: ArrayLike | Sequence[ArrayLike],
-        y: None = None,
-        *,
-        mask: ArrayLike | Sequence[ArrayLike] | None = None,
-    ) -> SeparableConvolutionalLearning:
-        """Go on learning from further images, which are coded once.
+    def partial_fit(self, X: Images, y: None = None, *, mask: Images | None = None) -> Self:
+        """Improve the filters with further images, which are coded once.
 
         Parameters
         ----------
@@ -259,29 +230,23 @@ class SeparableConvolutionalLearning(BaseEstimator):
         2
         """
         self._check_parameters()
-        known = getattr(self, "dictionary_", None)
-        canvases, plan = self._planned(X, mask, known or self.init)
-        images = CodedImages([Coded.fresh(canvas) for canvas in canvases])
-        state = State(known or self._start(canvases), images)
-        self._n_seen = plan.n_known + (self._n_seen if known else 0)
-        after = next_state(state, plan, time.perf_counter(), plan.n_known / self._n_seen)
-        if known is None:
-            self._record(after)
-        else:
-            (entry,) = after.history
-            seconds = self.history_["seconds"][-1] + entry.seconds
-            for name, value in entry._replace(seconds=seconds)._asdict().items():
-                self.history_[name].append(value)
+        learned: ConvolutionalDictionary | None = getattr(self, "dictionary_", None)
+        images, plan = self._prepared(X, mask, learned or self.init)
+        if learned is None:
+            self._n_seen, self.n_iter_ = 0, 0
+            self.history_: dict[str, list[float]] = {name: [] for name in Entry._fields}
+        state = State(learned or self._start(images), CodedImages(images))
+        self._n_seen += plan.n_known
+        seconds_before = self.history_["seconds"][-1] if self.n_iter_ else 0.0
+        begin = time.perf_counter() - seconds_before
+        after = next_state(state, plan, begin, step_scale=plan.n_known / self._n_seen)
+        for name, value in after.history[-1]._asdict().items():
+            self.history_[name].append(value)
         self.dictionary_, self.stop_reason_ = after.dictionary, "partial_fit"
         self.n_iter_ += 1
         return self
 
-    def transform(
-        self,
-        X: ArrayLike | Sequence[ArrayLike],
-        *,
-        mask: ArrayLike | Sequence[ArrayLike] | None = None,
-    ) -> Any:
+    def transform(self, X: Images, *, mask: Images | None = None) -> Any:
         """Return the sparse maps of images, as :func:`convolutional_code` does.
 
         Parameters
@@ -315,7 +280,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         )
 
     def inverse_transform(self, maps: Any) -> Any:
-        """Return the images that sparse maps stand for, as :func:`reconstruct` does.
+        """Reconstruct images from their sparse maps, as :func:`reconstruct` does.
 
         Parameters
         ----------
@@ -336,24 +301,17 @@ class SeparableConvolutionalLearning(BaseEstimator):
         (20, 20)
         """
         check_is_fitted(self, "dictionary_")
-        several = maps if isinstance(maps, (list, tuple)) else [maps]
-        found = [
-            reconstruct(each, self.dictionary_, channel_axis=self.channel_axis, n_jobs=self.n_jobs)
-            for each in several
-        ]
-        return found if several is maps else found[0]
+        if isinstance(maps, (list, tuple)):
+            return [self.inverse_transform(each) for each in maps]
+        return reconstruct(
+            maps, self.dictionary_, channel_axis=self.channel_axis, n_jobs=self.n_jobs
+        )
 
-    def score(
-        self,
-        X: ArrayLike | Sequence[ArrayLike],
-        y: None = None,
-        *,
-        mask: ArrayLike | Sequence[ArrayLike] | None = None,
-    ) -> float:
+    def score(self, X: Images, y: None = None, *, mask: Images | None = None) -> float:
         """Return minus the objective per known pixel of images coded with the filters.
 
-        It compares filters on images that they were not learned from, for one penalty: a search
-        over penalties would choose the smallest.
+        Use it to compare filters for the same penalty: a search over penalties would choose the
+        smallest.
 
         Parameters
         ----------
@@ -380,10 +338,10 @@ class SeparableConvolutionalLearning(BaseEstimator):
         {'n_atoms': 2}
         """
         check_is_fitted(self, "dictionary_")
-        canvases, plan = self._planned(X, mask, self.dictionary_)
-        images = CodedImages([Coded.fresh(canvas) for canvas in canvases])
-        coder = MapCoder(self.dictionary_, plan.penalty / plan.scale, TOLERANCE, plan.n_threads)
-        objective, _ = judged(images.mapped(Coded.coded_by, coder).total(Coded.sums), plan)
+        images, plan = self._prepared(X, mask, self.dictionary_)
+        coder = plan.coder(self.dictionary_, TOLERANCE)
+        sums = CodedImages(images).mapped(CodedImage.coded, coder).total(CodedImage.sums)
+        objective, _ = plan.objective_and_rmse(sums)
         return -objective / plan.n_known
 
     @property
@@ -394,63 +352,68 @@ class SeparableConvolutionalLearning(BaseEstimator):
 
     def _check_parameters(self) -> None:
         check_declared(self)
-        positive_integers("filter_shape", self.filter_shape)
-        positive_integers("n_atoms", self.n_atoms)
-        if self.init is not None:
-            if not isinstance(self.init, ConvolutionalDictionary):
-                raise TypeError(f"init={self.init!r} is not a ConvolutionalDictionary.")
-            if self.init.structure != self.structure:
-                raise ValueError(
-                    f"init has {self.init.structure} filters, but structure={self.structure!r}."
-                )
+        if self.init is not None and not isinstance(self.init, ConvolutionalDictionary):
+            raise TypeError(f"init={self.init!r} is not a ConvolutionalDictionary.")
         if self.callback is not None and not callable(self.callback):
             raise TypeError(f"callback={self.callback!r} is not a function.")
 
-    def _planned(
-        self, X: Any, mask: Any, known: ConvolutionalDictionary | None
-    ) -> tuple[list[Canvas], Plan]:
-        """Images in units of a power of two, for filters that are known or to come; the plan."""
+    def _prepared(
+        self, X: Any, mask: Any, dictionary: ConvolutionalDictionary | None
+    ) -> tuple[list[CodedImage], Plan]:
+        """Images without codes, in units of a power of two, and how to learn from them.
+
+        ``dictionary`` holds the filters to start from or to score, if there are any yet.
+        """
         shape = positive_integers("filter_shape", self.filter_shape)
         has_channels = self.channel_axis is not None
-        if known is not None:
-            spatial = known.filter_shape[int(known.has_channels) :]
-            if spatial != shape:
+        if dictionary is not None:
+            spatial = dictionary.filter_shape[int(dictionary.has_channels) :]
+            if (dictionary.structure, spatial) != (self.structure, shape):
                 raise ValueError(
-                    f"filter_shape={shape}, but the filters to go on from are of {spatial}."
+                    f"structure={self.structure!r} and filter_shape={shape}, but the filters are "
+                    f"{dictionary.structure} and have shape {spatial}."
                 )
-            shape, has_channels = known.filter_shape, known.has_channels
+            shape, has_channels = dictionary.filter_shape, dictionary.has_channels
         elif self.channel_axis is not None:
-            shape = (_n_channels(X, self.channel_axis, shape), *shape)
-        canvases = canvases_of(X, mask, shape, self.channel_axis, has_channels)
-        scale = scale_of(canvases)
+            shape = (number_of_channels(X, self.channel_axis, shape), *shape)
+        padded = padded_images(X, mask, shape, self.channel_axis, has_channels)
+        scale = scale_of(padded)
         plan = Plan(
             self.penalty,
             scale,
-            sum(canvas.n_known for canvas in canvases),
+            sum(image.n_known for image in padded),
             resolve_n_jobs(self.n_jobs),
             self.max_iter,
             self.min_improvement,
         )
-        return [canvas.in_units(scale) for canvas in canvases], plan
+        return [CodedImage.uncoded(image.in_units(scale)) for image in padded], plan
 
-    def _start(self, canvases: list[Canvas]) -> ConvolutionalDictionary:
+    def _start(self, images: Sequence[CodedImage]) -> ConvolutionalDictionary:
+        """The filters to start from."""
         if self.init is not None:
             return self.init
-        shape = positive_integers("filter_shape", self.filter_shape)
-        rng = random_numbers(self.random_state)
-        has_channels = self.channel_axis is not None
-        return starting_filters(self.n_atoms, shape, self.structure, canvases, has_channels, rng)
+        return starting_filters(
+            self.n_atoms,
+            positive_integers("filter_shape", self.filter_shape),
+            self.structure,
+            [image.image for image in images],
+            self.channel_axis is not None,
+            random_numbers(self.random_state),
+        )
 
-    def _learn(self, state: State, plan: Plan, canvases: list[Canvas]) -> None:
-        """Learn, from the checkpoint on if there is one; keep what passes have judged."""
-        problem = self._problem(state.dictionary, canvases) if self.checkpoint is not None else {}
+    def _learn(
+        self, start: ConvolutionalDictionary, images: Sequence[CodedImage], plan: Plan
+    ) -> None:
+        """Learn, from the checkpoint if there is one; an interrupt keeps the passes that ended."""
+        state = State(start, CodedImages(images))
+        problem = self._problem(start, images) if self.checkpoint is not None else {}
         if self.checkpoint is not None and os.path.exists(self.checkpoint):
-            state = load_state(self.checkpoint, canvases, problem)
+            state = load_state(self.checkpoint, images, problem)
         client = dask_client(self.engine)
         if client is not None:
-            from kronlearn.convolutional.dask import held_by_workers
+            from kronlearn.convolutional.dask import DaskImages
 
-            state = state._replace(images=held_by_workers(state.images, client))
+            state = state._replace(images=DaskImages.scattered(state.images, client))
         reason = "interrupted"
         try:
             with progress_bar(self.verbose, plan.max_iter, state.n_iterations) as advance:
@@ -458,44 +421,46 @@ class SeparableConvolutionalLearning(BaseEstimator):
                 for state in states:
                     if state.n_iterations:
                         advance(state.history[-1].rmse)
-                    if self._stops(state):
+                    if self._callback_stops(state):
                         state = state._replace(stop_reason="callback")
-                    self._save(state, problem)
+                    self._save_if_due(state, problem)
                     if state.stop_reason is not None:
                         break
             reason = state.stop_reason or "max_iter"
         finally:
             if state.history:
-                self._record(state)
+                self._adopt(state)
                 self.stop_reason_ = reason
         if state.history[-1].nonzeros == 0:
             warnings.warn(
                 f"All coefficients are zero with penalty={self.penalty:g}, so nothing was learned; "
-                "pass less (largest_penalty says how much is too much).",
+                "pass a penalty below largest_penalty(…).",
                 ConvergenceWarning,
                 stacklevel=3,
             )
 
-    def _stops(self, state: State) -> bool:
-        """Whether the callback, told of the filters of the last pass, wants to stop."""
+    def _callback_stops(self, state: State) -> bool:
+        """Call the callback, if any, with the progress made; whether it asks to stop."""
         if self.callback is None:
             return False
         assert state.passed is not None
         entry = state.history[-1]._asdict()
-        told = ConvolutionalProgress(state.n_iterations, **entry, dictionary=state.passed)
-        return bool(self.callback(told))
+        return bool(self.callback(Progress(state.n_iterations, **entry, dictionary=state.passed)))
 
-    def _save(self, state: State, problem: dict[str, Any]) -> None:
-        """Write the checkpoint if it is time to."""
+    def _save_if_due(self, state: State, problem: dict[str, Any]) -> None:
+        """Write the checkpoint every few iterations and at the end."""
         due = state.n_iterations % self.checkpoint_every == 0
         if self.checkpoint is not None and (due or state.stop_reason is not None):
             save_state(self.checkpoint, state, problem)
 
-    def _problem(self, start: ConvolutionalDictionary, canvases: list[Canvas]) -> dict[str, Any]:
-        """What a checkpoint must agree on for its run to be this one."""
+    def _problem(
+        self, start: ConvolutionalDictionary, images: Sequence[CodedImage]
+    ) -> dict[str, Any]:
+        """The images and settings that a checkpoint must have been made with."""
         seeded = isinstance(self.random_state, numbers.Integral)
+        arrays = [array for each in images for array in (each.image.pixels, each.image.weights)]
         return {
-            "images": checksum([a for c in canvases for a in (c.pixels, c.weights)]),
+            "images": checksum(arrays),
             "factor_shapes": [list(factor.shape) for factor in start.factors],
             "structure": start.structure,
             "penalty": float(self.penalty),
@@ -503,24 +468,12 @@ class SeparableConvolutionalLearning(BaseEstimator):
             "seed": int(self.random_state) if seeded else None,
         }
 
-    def _record(self, state: State) -> None:
-        """Have the filters of the last pass as the fitted model, with the run's history."""
+    def _adopt(self, state: State) -> None:
+        """Make the filters of the last pass the fitted ones, and the run's history the model's."""
         assert state.passed is not None
         self.dictionary_ = state.passed
         columns = zip(*state.history, strict=True)
-        self.history_: dict[str, list[float]] = {
+        self.history_ = {
             name: list(column) for name, column in zip(Entry._fields, columns, strict=True)
         }
         self.n_iter_ = state.n_iterations
-
-
-def _n_channels(X: Any, channel_axis: int, shape: tuple[int, ...]) -> int:
-    """How many channels images have, by the first."""
-    first = X[0] if isinstance(X, (list, tuple)) and len(X) else X
-    axes = np.shape(first)
-    if len(axes) != len(shape) + 1 or channel_axis not in range(-len(axes), len(axes)):
-        raise ValueError(
-            f"Filters of {shape} and channels need images of {len(shape) + 1} axes, of which "
-            f"channel_axis={channel_axis} is one; the image has shape {axes}."
-        )
-    return int(axes[channel_axis])

@@ -1,4 +1,4 @@
-"""The learning loop: code the images, judge the filters, move them."""
+"""The learning loop: code the images, record how good the filters are, improve the filters."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.convolutional.coded import Coded, CodedImages, MapCoder
+from kronlearn.convolutional.coded import CodedImage, CodedImages, MapCoder
 from kronlearn.convolutional.filters import ConvolutionalDictionary
-from kronlearn.convolutional.updates import updated
+from kronlearn.convolutional.updates import update_filters
 
-__all__ = ["Entry", "Plan", "State", "judged", "learn", "next_state"]
+__all__ = ["Entry", "Plan", "Progress", "State", "learn", "next_state"]
 
 # Rounds of coding in the first pass, which begins without codes, and in later ones.
 _FIRST_ROUNDS, _ROUNDS = 8, 2
-# How far from optimal coding goes in a pass: the filters change anyway.
+# Passes code to this tolerance only: the filters will change anyway.
 _TOLERANCE = 0.1
 # Steps of the filters in an iteration.
 _STEPS = 2
@@ -26,20 +26,32 @@ _STEPS = 2
 
 @dataclass(frozen=True)
 class Plan:
-    """How to learn from images in units of ``scale`` with ``n_known`` known pixels."""
+    """How to learn from images in units of ``scale`` that have ``n_known`` known pixels in all.
+
+    ``penalty`` is in the original units of the images.
+    """
 
     penalty: float
     scale: float
     n_known: int
     n_threads: int
-    max_iter: int = 1
-    min_improvement: float = 0.0
+    max_iter: int
+    min_improvement: float
+
+    def coder(self, dictionary: ConvolutionalDictionary, tol: float) -> MapCoder:
+        """How the images are coded with a dictionary to a tolerance."""
+        return MapCoder(dictionary, self.penalty / self.scale, tol, self.n_threads)
+
+    def objective_and_rmse(self, sums: NDArray[np.float64]) -> tuple[float, float]:
+        """Both in the original units, from the total of :meth:`CodedImage.sums`."""
+        error, magnitudes = self.scale**2 * float(sums[0]), self.scale * float(sums[1])
+        return error / 2 + self.penalty * magnitudes, float(np.sqrt(error / self.n_known))
 
 
 class Entry(NamedTuple):
-    """What is recorded of a dictionary when the images have been coded with it.
+    """What a pass records about the dictionary that it codes with.
 
-    ``seconds`` have passed since the start.
+    ``seconds`` is the time since learning began.
     """
 
     objective: float
@@ -48,11 +60,24 @@ class Entry(NamedTuple):
     seconds: float
 
 
-class State(NamedTuple):
-    """A run between two passes, and all that the rest of it depends on.
+@dataclass(frozen=True)
+class Progress:
+    """The argument of a callback: ``dictionary``, after ``iteration`` updates, and its entry."""
 
-    The next pass is run with ``dictionary``, from the codes that ``images`` have; ``history`` has
-    an entry for every dictionary before it, of which ``passed`` is the last.
+    iteration: int
+    objective: float
+    rmse: float
+    nonzeros: int
+    seconds: float
+    dictionary: ConvolutionalDictionary
+
+
+class State(NamedTuple):
+    """A run between two passes: everything that the rest of the run depends on.
+
+    The next pass codes ``images`` with ``dictionary``, beginning with the codes they have.
+    ``history`` has an entry for every earlier dictionary; ``passed`` is the last of these.
+    ``stop_reason`` is None until the run has ended.
     """
 
     dictionary: ConvolutionalDictionary
@@ -63,14 +88,15 @@ class State(NamedTuple):
 
     @property
     def n_iterations(self) -> int:
-        """How many updates led to the last dictionary with an entry."""
+        """The number of updates that led to the dictionary of the last entry."""
         return max(len(self.history) - 1, 0)
 
 
 def learn(state: State, plan: Plan) -> Iterator[State]:
-    """The states after each pass, from a state on; the last one has a reason to stop.
+    """Continue a run, and yield the state after each pass; the last one has a stop reason.
 
-    T iterations make T + 1 entries: the first pass judges the start, the last the last update.
+    T iterations make T + 1 entries: the first pass measures the filters to start from, the last
+    one the last update.
     """
     begin = time.perf_counter() - (state.history[-1].seconds if state.history else 0.0)
     while state.stop_reason is None and len(state.history) <= plan.max_iter:
@@ -78,30 +104,27 @@ def learn(state: State, plan: Plan) -> Iterator[State]:
         yield state
 
 
-def next_state(state: State, plan: Plan, begin: float, share: float = 1.0) -> State:
-    """The state after a pass and an update, whose steps are shortened to a share."""
+def next_state(state: State, plan: Plan, begin: float, step_scale: float = 1.0) -> State:
+    """The state after a pass and an update, whose steps are multiplied by ``step_scale``.
+
+    ``begin`` is the time at which learning began.
+    """
     rounds = _ROUNDS if state.history else _FIRST_ROUNDS
-    coder = MapCoder(state.dictionary, plan.penalty / plan.scale, _TOLERANCE, plan.n_threads)
-    images = state.images.mapped(Coded.coded_by, coder, rounds)
-    sums = images.total(Coded.sums)
-    dictionary = updated(state.dictionary, images, _STEPS, plan.n_threads, share)
-    objective, rmse = judged(sums, plan)
+    coder = plan.coder(state.dictionary, _TOLERANCE)
+    images = state.images.mapped(CodedImage.coded, coder, rounds)
+    sums = images.total(CodedImage.sums)
+    dictionary = update_filters(state.dictionary, images, _STEPS, plan.n_threads, step_scale)
+    objective, rmse = plan.objective_and_rmse(sums)
     entry = Entry(objective, rmse, int(sums[2]), time.perf_counter() - begin)
     after = State(dictionary, images, state.dictionary, (*state.history, entry))
     return after._replace(stop_reason=_stop_reason(after, plan))
-
-
-def judged(sums: NDArray[np.float64], plan: Plan) -> tuple[float, float]:
-    """The objective and the RMSE that the sums of all images mean, in the units of the images."""
-    error, magnitudes = plan.scale**2 * float(sums[0]), plan.scale * float(sums[1])
-    return error / 2 + plan.penalty * magnitudes, float(np.sqrt(error / plan.n_known))
 
 
 def _stop_reason(state: State, plan: Plan) -> str | None:
     # Without nonzeros there is nothing to learn from, now or later.
     if state.history[-1].nonzeros == 0:
         return "converged"
-    # The first passes have codes that are still far from optimal.
+    # Before the fourth entry, codes are still far from optimal.
     if plan.min_improvement > 0 and len(state.history) > 3:
         before, now = (entry.objective for entry in state.history[-2:])
         if now > (1 - plan.min_improvement) * before:

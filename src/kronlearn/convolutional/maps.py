@@ -1,20 +1,19 @@
-"""Sparse maps, and the images that they stand for."""
+"""Sparse maps: the codes of an image, and how the image is reconstructed from them."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from kronlearn.convolutional.canvas import Codes, synthesised
-from kronlearn.convolutional.filters import ConvolutionalDictionary
+from kronlearn.convolutional.filters import ConvolutionalDictionary, check_dictionary
+from kronlearn.convolutional.padded import Codes, synthesize
 from kronlearn.engines.threads import resolve_n_jobs
 
-__all__ = ["SparseMaps", "check_dictionary", "maps_of", "reconstruct"]
+__all__ = ["SparseMaps", "maps_of", "reconstruct"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,11 +23,11 @@ class SparseMaps:
     Parameters
     ----------
     matrix : csr_array of shape (M, positions)
-        A row for each filter; positions in C order.
+        A row for each filter, with the positions in C order.
     map_shape : tuple of int
-        How many positions there are along each axis: an image of N pixels and a filter of p have
-        N + p − 1, so that filters reach over both ends. The axis of channels comes first and has a
-        single one.
+        The number of positions along each axis: N + p − 1 for N pixels and a filter of length p,
+        so that filters may extend beyond both ends. The axis of channels comes first and has one
+        position.
 
     Examples
     --------
@@ -45,7 +44,7 @@ class SparseMaps:
 
     @property
     def nnz(self) -> int:
-        """The number of coefficients that are not zero."""
+        """The number of nonzero coefficients."""
         return int(self.matrix.nnz)
 
     def toarray(self) -> NDArray[np.float32]:
@@ -71,23 +70,23 @@ def reconstruct(
     channel_axis: int | None = None,
     n_jobs: int | None = None,
 ) -> NDArray[np.float32]:
-    """Return the image that sparse maps stand for.
+    """Reconstruct an image from its sparse maps.
 
     Parameters
     ----------
     maps : SparseMaps
         The maps of one image.
     dictionary : ConvolutionalDictionary
-        The filters that the maps were made for.
+        The filters that the image was coded with.
     channel_axis : int, optional
-        Where the result has its channels, for filters that have them; by default first.
+        The axis of the channels in the result, for filters that have them; by default the first.
     n_jobs : int, optional
         The number of threads; -1 means all processors.
 
     Returns
     -------
     array
-        The image, in single precision, missing pixels filled in.
+        The image, in single precision, with missing pixels filled in.
 
     Examples
     --------
@@ -104,35 +103,28 @@ def reconstruct(
         )
     lengths = zip(maps.map_shape, dictionary.filter_shape, strict=True)
     shape = tuple(count + length - 1 for count, length in lengths)
-    image = synthesised(shape, _codes(maps), dictionary, resolve_n_jobs(n_jobs))
-    first = int(dictionary.has_channels)
-    inside = [slice(None)] * first + [
+    image = synthesize(shape, _codes_of(maps), dictionary, resolve_n_jobs(n_jobs))
+    inside = [
         slice(length - 1, size - length + 1)
-        for size, length in list(zip(shape, dictionary.filter_shape, strict=True))[first:]
+        for size, length in zip(shape, dictionary.filter_shape, strict=True)
     ]
+    if dictionary.has_channels:
+        inside[0] = slice(None)
     image = image[tuple(inside)]
     if dictionary.has_channels and channel_axis is not None:
         image = np.moveaxis(image, 0, channel_axis)
     return np.ascontiguousarray(image)
 
 
-def check_dictionary(dictionary: Any) -> None:
-    """Raise unless it is a dictionary of filters."""
-    if not isinstance(dictionary, ConvolutionalDictionary):
-        raise TypeError(
-            f"dictionary is {type(dictionary).__name__}; pass a ConvolutionalDictionary."
-        )
-
-
 def maps_of(codes: Codes, n_filters: int, map_shape: tuple[int, ...], scale: float) -> SparseMaps:
-    """The maps of coefficients in units of ``scale``."""
+    """Convert codes in units of ``scale`` to sparse maps."""
     positions, filters, values = codes
     entries = values * np.float32(scale), (filters, positions)
     return SparseMaps(csr_array(entries, shape=(n_filters, math.prod(map_shape))), map_shape)
 
 
-def _codes(maps: SparseMaps) -> Codes:
-    """The coefficients as native code takes them."""
+def _codes_of(maps: SparseMaps) -> Codes:
+    """Convert sparse maps to codes."""
     entries = maps.matrix.tocoo()
     filters, positions = entries.coords
     return positions.astype(np.int64), filters.astype(np.int32), entries.data.astype(np.float32)

@@ -14,24 +14,24 @@ __all__ = ["lowpass"]
 def lowpass(
     image: ArrayLike, strength: float = 10.0, *, channel_axis: int | None = None
 ) -> NDArray[np.float64]:
-    """Return the smooth part of an image, to be subtracted before learning or coding.
+    """Compute the smooth part of an image, to be subtracted before learning or coding.
 
-    It minimises ``Σ (z − y)² + strength · Σ ‖∇z‖²`` (Tikhonov), with edges mirrored: structures
-    larger than about ``2π √strength`` pixels are kept.
+    The smooth part z of an image y minimises ``Σ (z − y)² + strength · Σ ‖∇z‖²`` (Tikhonov), with
+    mirrored edges. It contains structures larger than about ``2π √strength`` pixels.
 
     Parameters
     ----------
     image : array
         An image with any number of axes, without missing pixels.
     strength : float, default 10
-        How smooth the result is.
+        The larger, the smoother the result.
     channel_axis : int, optional
-        An axis along which nothing is smoothed.
+        An axis of channels, which are smoothed separately.
 
     Returns
     -------
     array
-        The smooth part, of the image's shape.
+        The smooth part, in the shape of the image.
 
     Examples
     --------
@@ -45,7 +45,9 @@ def lowpass(
     if np.ma.is_masked(image):
         raise ValueError("image is a masked array; fill in missing pixels first.")
     if channel_axis is not None and not -array.ndim <= channel_axis < array.ndim:
-        raise ValueError(f"channel_axis={channel_axis} is not an axis of shape {array.shape}.")
+        raise ValueError(
+            f"channel_axis={channel_axis} is not an axis of an image of shape {array.shape}."
+        )
     if array.dtype.kind not in "fiub":
         raise TypeError(f"image has dtype {array.dtype}; pass real numbers.")
     if array.size == 0 or not np.isfinite(array).all():

@@ -1,9 +1,9 @@
 """Updates of filters from sums over coded images.
 
-With the codes fixed, ``f = ½ Σ w (y − Σ_m d_m ∗ x_m)²`` is lowered by conjugate gradients on the
-spheres of unit-norm columns. What an image contributes are sums of the size of the filters,
-``G_m = Σ_s x_m[s] · r[s + ·]`` and ``E_m = Σ_s x_m[s]²``, and the number ``‖√w (Σ_m δd_m ∗ x_m)‖²``
-of a direction: sums over images and over tiles of an image add up.
+With the codes fixed, conjugate gradients on the spheres of unit-norm columns lower
+``f = ½ Σ w (y − Σ_m d_m ∗ x_m)²``. Each image contributes ``G_m = Σ_s x_m[s] · r[s + ·]``, of the
+size of the filters, the energies ``E_m = Σ_s x_m[s]²`` and, for a direction δd, the curvature
+``‖√w (Σ_m δd_m ∗ x_m)‖²``. All three are sums over images.
 """
 
 from __future__ import annotations
@@ -16,46 +16,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn import _native
-from kronlearn.convolutional.canvas import synthesised
-from kronlearn.convolutional.coded import Coded, CodedImages
+from kronlearn.convolutional.coded import CodedImage, CodedImages
 from kronlearn.convolutional.factors import column_axes, normalised, pulled_back, pushed_forward
 from kronlearn.convolutional.filters import ConvolutionalDictionary
+from kronlearn.convolutional.padded import synthesize
 from kronlearn.core.instruction_sets import instruction_set
 
-__all__ = ["updated"]
+__all__ = ["update_filters"]
 
-# A step that raises the error is halved so many times before it is given up.
-_HALVINGS = 6
+# Lengths that are tried for a step, each half of the one before, until one lowers the error.
+_LENGTHS = 6
 
 
-def updated(
+def update_filters(
     dictionary: ConvolutionalDictionary,
     images: CodedImages,
     n_steps: int,
     n_threads: int,
-    share: float = 1.0,
+    step_scale: float = 1.0,
 ) -> ConvolutionalDictionary:
     """The dictionary after some steps, with the codes of the images fixed.
 
-    ``share`` shortens the steps, for images that are only a part of what was learned from.
+    ``step_scale`` shortens the steps, for images that are only a part of those learned from.
     """
     energies = images.total(_energies, dictionary.n_filters)
     if not energies.any():
         return dictionary
-    before: _Direction | None = None
+    direction: _Direction | None = None
     for _ in range(n_steps):
-        before = _direction(dictionary, images, energies, before, n_threads)
-        longest = share * _step(dictionary, images, before, n_threads)
-        found = _descended(dictionary, images, before, longest, n_threads)
-        if found is None:
+        direction = _direction(dictionary, images, energies, direction, n_threads)
+        longest = step_scale * _step_length(dictionary, images, direction, n_threads)
+        moved = _descended(dictionary, images, direction, longest, n_threads)
+        if moved is None:
             break
-        dictionary, images = found
+        dictionary, images = moved
     return dictionary
 
 
 @dataclass(frozen=True)
 class _Direction:
-    """A direction on the spheres, one array for each factor, and the gradient it was made from."""
+    """A direction tangent to the spheres, and the gradient it was made from.
+
+    Each is a list with an array for every factor.
+    """
 
     parts: list[NDArray[Any]]
     gradient: list[NDArray[Any]]
@@ -66,38 +69,38 @@ def _direction(
     dictionary: ConvolutionalDictionary,
     images: CodedImages,
     energies: NDArray[np.float64],
-    before: _Direction | None,
+    previous: _Direction | None,
     n_threads: int,
 ) -> _Direction:
-    """The next direction of Polak and Ribière, preconditioned by the energies of columns."""
+    """The next Polak–Ribière direction, preconditioned by the energies of columns."""
     factors, structure = dictionary.factors, dictionary.structure
-    sums = -images.total(_correlated, dictionary, n_threads)
+    wrt_filters = -images.total(_correlations, dictionary, n_threads)
     gradient = [
         _tangent(part, factor, structure)
-        for part, factor in zip(pulled_back(sums, factors, structure), factors, strict=True)
+        for part, factor in zip(pulled_back(wrt_filters, factors, structure), factors, strict=True)
     ]
     scales = _column_energies(energies, dictionary)
     preconditioned = [part / scale for part, scale in zip(gradient, scales, strict=True)]
     parts = [-part for part in preconditioned]
-    if before is not None:
-        change = [new - old for new, old in zip(preconditioned, before.preconditioned, strict=True)]
-        beta = _dot(gradient, change) / _dot(before.gradient, before.preconditioned)
+    if previous is not None:
+        change = [a - b for a, b in zip(preconditioned, previous.preconditioned, strict=True)]
+        beta = _dot(gradient, change) / _dot(previous.gradient, previous.preconditioned)
         parts = [
             _tangent(part + max(beta, 0.0) * old, factor, structure)
-            for part, old, factor in zip(parts, before.parts, factors, strict=True)
+            for part, old, factor in zip(parts, previous.parts, factors, strict=True)
         ]
         if _dot(parts, gradient) >= 0:
             parts = [-part for part in preconditioned]
     return _Direction(parts, gradient, preconditioned)
 
 
-def _step(
+def _step_length(
     dictionary: ConvolutionalDictionary,
     images: CodedImages,
     direction: _Direction,
     n_threads: int,
 ) -> float:
-    """The step to the lowest error along a direction, to second order (Gauss and Newton)."""
+    """The Gauss–Newton step: to second order, the one to the lowest error along a direction."""
     change = pushed_forward(direction.parts, dictionary.factors, dictionary.structure)
     curvature = images.total(_curvature, dictionary, change, n_threads)
     return -_dot(direction.parts, direction.gradient) / curvature if curvature > 0 else 0.0
@@ -110,31 +113,31 @@ def _descended(
     step: float,
     n_threads: int,
 ) -> tuple[ConvolutionalDictionary, CodedImages] | None:
-    """The dictionary after a step, shortened until it lowers the error, with what codes leave then.
+    """The dictionary after a step that lowers the error, and the images with its residuals.
 
-    None if no step does.
+    The step is halved until it does; None if that does not help.
     """
-    error = images.total(Coded.error)
-    for _ in range(_HALVINGS if step > 0 else 0):
-        moved = [
+    error = images.total(CodedImage.squared_error)
+    for _ in range(_LENGTHS if step > 0 else 0):
+        factors = [
             normalised(factor + step * part, dictionary.structure)
             for factor, part in zip(dictionary.factors, direction.parts, strict=True)
         ]
-        found = ConvolutionalDictionary(moved, dictionary.structure, dictionary.has_channels)
-        there = images.mapped(Coded.with_filters, found, n_threads)
-        if there.total(Coded.error) < error:
-            return found, there
+        moved = ConvolutionalDictionary(factors, dictionary.structure, dictionary.has_channels)
+        moved_images = images.mapped(CodedImage.with_filters, moved, n_threads)
+        if moved_images.total(CodedImage.squared_error) < error:
+            return moved, moved_images
         step /= 2
     return None
 
 
-# What an image contributes.
+# The contributions of one image.
 
 
-def _correlated(
-    image: Coded, dictionary: ConvolutionalDictionary, n_threads: int
+def _correlations(
+    image: CodedImage, dictionary: ConvolutionalDictionary, n_threads: int
 ) -> NDArray[np.float64]:
-    """``G (M, p_1, …, p_d)``: the correlation of codes with what they leave."""
+    """``G (M, p_1, …, p_d)``: the correlations of the codes with the residual."""
     sums = np.zeros(dictionary.filters.shape)
     filters, stages = dictionary.filters.astype(np.float32), dictionary.stages
     settings = filters, stages, image.codes, sums, n_threads, instruction_set()
@@ -142,45 +145,43 @@ def _correlated(
     return sums
 
 
-def _energies(image: Coded, n_filters: int) -> NDArray[np.float64]:
-    """``E (M)``: the sums of squares of every filter's coefficients."""
+def _energies(image: CodedImage, n_filters: int) -> NDArray[np.float64]:
+    """``E (M)``: the sum of squares of every filter's coefficients."""
     _, filters, values = image.codes
-    found: NDArray[Any] = np.bincount(filters, values.astype(np.float64) ** 2, n_filters)
-    return found
+    return np.asarray(np.bincount(filters, values.astype(np.float64) ** 2, n_filters))
 
 
 def _curvature(
-    image: Coded, dictionary: ConvolutionalDictionary, change: NDArray[Any], n_threads: int
+    image: CodedImage, dictionary: ConvolutionalDictionary, change: NDArray[Any], n_threads: int
 ) -> float:
     """``‖√w (Σ_m δd_m ∗ x_m)‖²`` for a change of the filters."""
-    shape, weights = image.canvas.pixels.shape, image.canvas.weights
-    moved = synthesised(shape, image.codes, dictionary, n_threads, change) * weights
+    pixels, weights = image.image.pixels, image.image.weights
+    moved = synthesize(pixels.shape, image.codes, dictionary, n_threads, change) * weights
     return float(np.sum(moved.astype(np.float64) ** 2))
 
 
 def _column_energies(
     energies: NDArray[np.float64], dictionary: ConvolutionalDictionary
 ) -> list[NDArray[np.float64]]:
-    """The energies of the coefficients that each column of a factor takes part in.
+    """The energy of the coefficients that use each column of each factor.
 
-    Columns that nobody uses get that of an average one: their gradient is zero.
+    Unused columns, whose gradient is zero, get the mean energy.
     """
     if dictionary.structure == "dense":
-        found = [energies.reshape(-1, *[1] * len(dictionary.filter_shape))]
+        columns = [energies.reshape(-1, *[1] * len(dictionary.filter_shape))]
     elif dictionary.structure == "separable":
-        found = [energies] * len(dictionary.factors)
+        columns = [energies] * len(dictionary.factors)
     else:
         grid = energies.reshape([factor.shape[1] for factor in dictionary.factors])
-        every = range(grid.ndim)
-        found = [grid.sum(axis=tuple(k for k in every if k != axis)) for axis in every]
-    return [np.where(part > 0, part, part.mean()) for part in found]
+        axes = range(grid.ndim)
+        columns = [grid.sum(axis=tuple(k for k in axes if k != axis)) for axis in axes]
+    return [np.where(part > 0, part, part.mean()) for part in columns]
 
 
 def _tangent(part: NDArray[Any], factor: NDArray[Any], structure: str) -> NDArray[Any]:
-    """What of a direction keeps the norm of every column, to first order."""
+    """The part of a direction that keeps the norm of every column, to first order."""
     axes = column_axes(factor, structure)
-    found: NDArray[Any] = part - factor * np.sum(part * factor, axis=axes, keepdims=True)
-    return found
+    return np.asarray(part - factor * np.sum(part * factor, axis=axes, keepdims=True))
 
 
 def _dot(left: Sequence[NDArray[Any]], right: Sequence[NDArray[Any]]) -> float:

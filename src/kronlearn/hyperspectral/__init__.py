@@ -1,4 +1,4 @@
-"""Hyperspectral cubes: open them, learn from them, find their noise, denoise and compare them."""
+"""Hyperspectral cubes: open, denoise and compare them, estimate their noise, learn from them."""
 
 from kronlearn.hyperspectral.denoising import DenoisedCube, denoise
 from kronlearn.hyperspectral.learning import learn

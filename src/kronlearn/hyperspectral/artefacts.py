@@ -1,4 +1,4 @@
-"""Stripes, dead pixels and lines, and impulses of a cube: values that other bands contradict."""
+"""Stripes, dead pixels, dead lines and impulses of a cube: values that other bands contradict."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from kronlearn.io.cubes import Cube
 
 __all__ = ["Artefacts", "find_artefacts"]
 
-# Bands that predict another one at first, the nearest ones. With fewer nothing is found.
+# The number of nearest bands that predict a band at first. Without as many others, nothing is
+# found.
 _NEIGHBOURS = 4
-# Values this many standard deviations from what the nearest bands predict, and then from what all
-# bands predict, are wrong; lines this many standard errors from the lines around are stripes.
+# A value is wrong if it is this many standard deviations from the prediction by the nearest bands,
+# and then by all bands. A line is a stripe if it is this many standard errors from those around it.
 _COARSE, _WRONG, _STRIPE = 6.0, 5.0, 5.0
-# Lines are compared with so many, and are dead if more than this share of their values is wrong.
+# The number of lines that a line is compared with, and the fraction of wrong values above which a
+# line is dead.
 _AROUND, _DEAD_LINE = 21, 0.3
-# A pixel that is wrong in more than this share of its bands has a rare spectrum instead; one whose
-# bands have the same value as the next in more than this share is dead.
+# The fraction of wrong bands above which a pixel has a rare spectrum instead, and the fraction of
+# bands equal to the next one above which a pixel is dead.
 _RARE, _SAME = 0.25, 0.9
-# Predictions are learned from tiles of so many rows and columns, so many down and across.
+# Predictions are learned from tiles of this side, this many down and across.
 _TILE, _TILES = 16, 6
-# Medians and quantiles are those of so many pixels, about.
-_PIXELS = 2048
+# The rounds of learning them, each without the values found wrong in the one before.
 _ROUNDS = 3
-# A normal variable exceeds this many standard deviations in magnitude one time in five. Fewer
-# values than that are expected to be wrong.
+# Approximate number of pixels that medians and quantiles are taken of.
+_PIXELS = 2048
+# The magnitude of a normal variable is below this many standard deviations with probability 0.8.
+# Fewer than the other fifth of all values are expected to be wrong.
 _QUANTILE, _DEVIATIONS = 0.8, 1.2816
 
 Values = NDArray[Any]
@@ -39,9 +42,10 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Artefacts:
-    """What the values of a cube are compared with, and the offsets of its stripes.
+    """How the bands of a cube predict each other, and the offsets of its stripes.
 
-    Values are relative here: in units of a ``scale`` of their band, from its ``centre``.
+    Predictions and limits are of relative values: the difference from the ``centre`` of a band, in
+    units of its ``scale``.
 
     Attributes
     ----------
@@ -49,15 +53,15 @@ class Artefacts:
         The bands that are used.
     centre, scale : arrays of shape (B,)
     dead_at_zero : bool array of shape (B,)
-        Where values of exactly zero are no data.
+        The bands where values of exactly zero are missing.
     neighbours, slopes : arrays of shape (4, B)
-        Bands, among those used, that predict each at first, and the slopes.
+        The bands, among those used, that predict each band at first, and the slopes.
     weights : array of shape (B, B)
-        Predict each band from all others.
+        Weights that predict each band from all others.
     limits : two arrays of shape (B,)
-        How far values may be from the first prediction and from the second one.
+        How far values may be from the first prediction, and from the second one.
     columns, rows : arrays of shape (columns, B) and (rows, B)
-        Offsets of lines; NaN for dead ones.
+        The offsets of lines; NaN for dead ones.
     """
 
     bands: NDArray[np.intp]
@@ -72,7 +76,10 @@ class Artefacts:
     rows: NDArray[np.float32]
 
     def repaired(self, part: Rows) -> Rows:
-        """Rows as floats without offsets, whose wrong values are not valid; dead pixels filled."""
+        """Subtract offsets, fill in dead pixels, and mark other wrong values as not valid.
+
+        The result is floats.
+        """
         wrong, _ = self.compared(part)
         values = part.values.astype(working_dtype(part.values.dtype))
         offsets = self.columns + self.rows[part.start : part.start + len(values), None]
@@ -84,93 +91,89 @@ class Artefacts:
         return Rows(part.start, values, None if valid.all() else valid, n_filled)
 
     def compared(self, part: Rows) -> tuple[Mask, Values]:
-        """Which values are wrong or missing, and what others do not predict of all."""
-        given = part.values[..., self.bands]
-        dtype = working_dtype(given.dtype)
-        # What means no data may be very large.
+        """Find wrong and missing values; return which they are, and the residuals of all."""
+        values = part.values[..., self.bands]
+        dtype = working_dtype(values.dtype)
+        # The value that marks missing data may be very large.
         with np.errstate(over="ignore"):
-            relative = (given - self.centre.astype(dtype)) / self.scale.astype(dtype)
+            relative = (values - self.centre.astype(dtype)) / self.scale.astype(dtype)
             relative = relative.astype(np.float32)
         relative -= self.columns
         relative -= self.rows[part.start : part.start + len(relative), None]
         missing = np.isnan(relative)
-        missing |= (given == 0) & self.dead_at_zero
+        missing |= (values == 0) & self.dead_at_zero
         if part.valid is not None:
             missing |= ~part.valid[..., self.bands]
         # Dead pixels have the same value in all bands.
-        missing |= np.mean(given[..., 1:] == given[..., :-1], axis=2, keepdims=True) > _SAME
+        missing |= np.mean(values[..., 1:] == values[..., :-1], axis=2, keepdims=True) > _SAME
         relative[missing] = 0
         wrong, _, residual = self.predicted(relative, missing)
         wrong[wrong.sum(axis=2) > _RARE * len(self.bands)] = False
         return wrong | missing, residual
 
     def predicted(self, relative: Values, missing: Mask) -> tuple[Mask, Values, Values]:
-        """Which values are wrong, all with predictions in place of those, and residuals."""
+        """Find wrong values; return which they are, all values with these replaced, and residuals.
+
+        The nearest bands predict twice, then all bands twice, with the values replaced so far.
+        """
         filled, wrong = relative, missing
         for step in range(4):
             if step < 2:
-                found = self.from_neighbours(filled)
+                prediction = _from_neighbours(filled, self.neighbours, self.slopes)
             else:
-                found = (filled.reshape(-1, len(self.bands)) @ self.weights).reshape(relative.shape)
-            residual = relative - found
-            new = _isolated(residual, self.limits[step // 2], wrong | missing)
+                flat = filled.reshape(-1, len(self.bands))
+                prediction = (flat @ self.weights).reshape(relative.shape)
+            residual = relative - prediction
+            now_wrong = _isolated(residual, self.limits[step // 2], wrong | missing)
             if step == 2:
-                # Where too much was missed, predictions from all bands are all wrong.
-                many = new.sum(axis=-1) > _RARE * len(self.bands)
-                new[many] = wrong[many]
-            wrong = new
-            filled = np.where(wrong | missing, found, relative)
+                # A pixel with many wrong values that were missed so far spoils all its predictions.
+                many = now_wrong.sum(axis=-1) > _RARE * len(self.bands)
+                now_wrong[many] = wrong[many]
+            wrong = now_wrong
+            filled = np.where(wrong | missing, prediction, relative)
         return wrong, filled, residual
-
-    def from_neighbours(self, relative: Values) -> Values:
-        """The mean of the two middle ones of four predictions, which one wrong value spares."""
-        pairs = zip(self.neighbours, self.slopes, strict=True)
-        found = [relative[..., bands] * slopes for bands, slopes in pairs]
-        low, high = np.minimum(found[0], found[1]), np.maximum(found[0], found[1])
-        np.maximum(low, np.minimum(found[2], found[3]), out=low)
-        np.minimum(high, np.maximum(found[2], found[3]), out=high)
-        low += high
-        low /= 2
-        return low
 
 
 def find_artefacts(cube: Cube, used: Mask, n_threads: int) -> Artefacts | None:
-    """Those in the bands that are used, in one pass over the rows; None if bands are few."""
+    """Find the artefacts of the bands used, in one pass over the rows; None if bands are few."""
     if np.count_nonzero(used) <= _NEIGHBOURS:
         return None
-    found = _without_stripes(cube, np.flatnonzero(used))
+    predictions = _predictions(cube, np.flatnonzero(used))
 
     def sums_of(part: Rows) -> list[Values]:
-        wrong, residual = found.compared(part)
+        wrong, residual = predictions.compared(part)
         residual[wrong] = 0
         return [sums for axis in (0, 1) for sums in (residual.sum(axis), (~wrong).sum(axis))]
 
-    totals = [np.zeros(found.columns.shape), np.zeros(found.columns.shape)]
-    of_rows, in_rows = [], []
-    for sums, counts, row_sums, row_counts in in_order(sums_of, row_blocks(cube), n_threads):
-        totals[0] += sums
-        totals[1] += counts
-        of_rows.append(row_sums)
-        in_rows.append(row_counts)
-    columns = _Lines(totals[0], totals[1])
-    rows = _Lines(np.concatenate(of_rows), np.concatenate(in_rows))
-    # A scene is much the same along both axes; few cubes have stripes along both.
-    error = np.maximum(found.limits[1] / _WRONG, np.minimum(columns.scatter(), rows.scatter()))
+    shape = predictions.columns.shape
+    column_sums, column_counts = np.zeros(shape), np.zeros(shape)
+    row_sums, row_counts = [], []
+    for in_columns, n_columns, in_rows, n_rows in in_order(sums_of, row_blocks(cube), n_threads):
+        column_sums += in_columns
+        column_counts += n_columns
+        row_sums.append(in_rows)
+        row_counts.append(n_rows)
+    columns = _Lines(column_sums, column_counts)
+    rows = _Lines(np.concatenate(row_sums), np.concatenate(row_counts))
+    # The scene scatters about equally along both axes, and few cubes have stripes along both: the
+    # smaller scatter is that without stripes.
+    scatter = np.minimum(columns.scatter(), rows.scatter())
+    error = np.maximum(predictions.limits[1] / _WRONG, scatter)
     return replace(
-        found,
-        columns=columns.offsets(error, found.weights),
-        rows=rows.offsets(error, found.weights),
+        predictions,
+        columns=columns.offsets(error, predictions.weights),
+        rows=rows.offsets(error, predictions.weights),
     )
 
 
-def _without_stripes(cube: Cube, bands: NDArray[np.intp]) -> Artefacts:
-    """What bands predict of each other, from tiles all over the cube."""
+def _predictions(cube: Cube, bands: NDArray[np.intp]) -> Artefacts:
+    """Learn how bands predict each other, from tiles all over the cube; offsets are zero."""
     n = len(bands)
     tiles = _tiles(cube)[..., bands]
     pixels = tiles.reshape(-1, n)
-    # Bands that have no data in any of them are taken for zero.
-    pixels[0, np.isnan(_some(pixels)).all(axis=0)] = 0
-    centre = np.nanmedian(_some(pixels), axis=0)
+    # A band without data in these pixels gets a zero, so that it has a median.
+    pixels[0, np.isnan(_subset(pixels)).all(axis=0)] = 0
+    centre = np.nanmedian(_subset(pixels), axis=0)
     scale = _spread(pixels - centre)
     scale[scale == 0] = 1
     dead_at_zero = _zeros_are_dead(pixels, scale)
@@ -180,27 +183,33 @@ def _without_stripes(cube: Cube, bands: NDArray[np.intp]) -> Artefacts:
     first = np.clip(np.arange(n) - _NEIGHBOURS // 2, 0, n - _NEIGHBOURS - 1)
     window = first + np.arange(_NEIGHBOURS + 1)[:, None]
     neighbours = np.sort(np.where(window == np.arange(n), n, window), axis=0)[:-1]
-    some = _some(pixels)
-    slopes = np.stack([_slope(some, some[:, others]) for others in neighbours])
-    none = [np.zeros((size, n), np.float32) for size in (n, *cube.shape[1::-1])]
-    found = Artefacts(
-        bands, centre, scale, dead_at_zero, neighbours, slopes, none[0], (centre, centre), *none[1:]
-    )
-    predicted = found.from_neighbours(tiles)
-    coarse = _limits(tiles - predicted, _COARSE)
-    wrong = _isolated(tiles - predicted, coarse, missing)
-    filled = np.where(wrong | missing, predicted, tiles)
+    subset = _subset(pixels)
+    slopes = np.stack([_slope(subset, subset[:, others]) for others in neighbours])
+    prediction = _from_neighbours(tiles, neighbours, slopes)
+    coarse = _limits(tiles - prediction, _COARSE)
+    wrong = _isolated(tiles - prediction, coarse, missing)
+    filled = np.where(wrong | missing, prediction, tiles)
     for _ in range(_ROUNDS):
         pixels = filled.reshape(-1, n)
         weights = _regression(pixels)
-        limits = _limits(pixels - pixels @ weights, _WRONG)
-        found = replace(found, weights=weights, limits=(coarse, limits))
-        _, filled, _ = found.predicted(tiles, missing)
-    return found
+        predictions = Artefacts(
+            bands,
+            centre,
+            scale,
+            dead_at_zero,
+            neighbours,
+            slopes,
+            weights,
+            limits=(coarse, _limits(pixels - pixels @ weights, _WRONG)),
+            columns=np.zeros((cube.shape[1], n), np.float32),
+            rows=np.zeros((cube.shape[0], n), np.float32),
+        )
+        _, filled, _ = predictions.predicted(tiles, missing)
+    return predictions
 
 
 def _tiles(cube: Cube) -> NDArray[np.float64]:
-    """Tiles (N, rows, columns, bands) from all over a cube; NaN where there is no data."""
+    """Tiles (N, rows, columns, bands) from all over a cube; missing values are NaN."""
 
     def starts(size: int) -> NDArray[np.intp]:
         n_tiles = min(_TILES, -(-size // _TILE))
@@ -218,37 +227,50 @@ def _tiles(cube: Cube) -> NDArray[np.float64]:
 
 
 def _zeros_are_dead(pixels: NDArray[np.float64], scale: NDArray[np.float64]) -> Mask:
-    """In which bands, of pixels (N, B), some values are exactly zero and hardly any are close.
+    """The bands, of pixels (N, B), where values of exactly zero are dead.
 
-    Where nothing is negative, zeros may be what was below: many others are close to it then.
+    There they are much more frequent than ±1. If no value is negative, zeros may instead be clipped
+    negative values, but then many other values are close to zero.
     """
     zeros = (pixels == 0).sum(axis=0)
-    beside = (np.abs(pixels) == 1).sum(axis=0)
+    ones = (np.abs(pixels) == 1).sum(axis=0)
     close = ((pixels > 0) & (pixels < scale)).sum(axis=0)
-    some = (zeros > 10 * (1 + beside)) & (zeros < 0.25 * len(pixels))
-    return some & ((pixels < 0).any() | (zeros > 2 * close))
+    frequent = (zeros > 10 * (1 + ones)) & (zeros < 0.25 * len(pixels))
+    return frequent & ((pixels < 0).any() | (zeros > 2 * close))
+
+
+def _from_neighbours(relative: Values, neighbours: NDArray[np.intp], slopes: Values) -> Values:
+    """The median of four predictions, to which a single wrong value does little harm."""
+    a, b, c, d = (relative[..., bands] * s for bands, s in zip(neighbours, slopes, strict=True))
+    low, high = np.minimum(a, b), np.maximum(a, b)
+    np.maximum(low, np.minimum(c, d), out=low)
+    np.minimum(high, np.maximum(c, d), out=high)
+    low += high
+    low /= 2
+    return low
 
 
 def _isolated(residual: Values, limits: Values, wrong: Mask) -> Mask:
-    """Which residuals (..., rows, columns, B) exceed limits, alone and less their neighbours'.
+    """Which residuals (..., rows, columns, B) exceed the limits, also relative to their neighbours.
 
-    Neighbours that are ``wrong`` do not count.
+    That is, minus the median of the four neighbours, of which ``wrong`` ones count as zero.
     """
-    found = np.abs(residual) > limits
-    place = np.nonzero(found)
+    isolated = np.abs(residual) > limits
+    place = np.nonzero(isolated)
     around = np.empty((4, len(place[0])), residual.dtype)
     for k, (axis, step) in enumerate([(-3, -1), (-3, 1), (-2, -1), (-2, 1)]):
         last = residual.shape[axis] - 1
-        there = list(place)
-        there[axis] = last - np.abs(last - np.abs(place[axis] + step))
-        around[k] = residual[tuple(there)] * ~wrong[tuple(there)]
+        neighbour = list(place)
+        # Mirrored at the borders.
+        neighbour[axis] = last - np.abs(last - np.abs(place[axis] + step))
+        around[k] = residual[tuple(neighbour)] * ~wrong[tuple(neighbour)]
     around.sort(axis=0)
-    found[place] = np.abs(residual[place] - around[1:3].mean(axis=0)) > limits[place[-1]]
-    return found
+    isolated[place] = np.abs(residual[place] - around[1:3].mean(axis=0)) > limits[place[-1]]
+    return isolated
 
 
 def _fill_pixels(values: Values, valid: Mask, dead: Mask) -> int:
-    """Give dead pixels a mean of those up to two pixels away; the number of values filled in."""
+    """Fill in dead pixels with means of those up to two pixels away; return the count of values."""
     rows, columns = np.nonzero(dead)
     sums, totals = np.zeros((2, len(rows), values.shape[2]))
     for down in range(-2, 3):
@@ -256,6 +278,7 @@ def _fill_pixels(values: Values, valid: Mask, dead: Mask) -> int:
             y, x = rows + down, columns + right
             inside = (y >= 0) & (y < dead.shape[0]) & (x >= 0) & (x < dead.shape[1])
             y, x = np.where(inside, y, rows), np.where(inside, x, columns)
+            # The inverse fourth power of the distance.
             weights = (valid[y, x] & ~dead[y, x, None]) / max(1, down**2 + right**2) ** 2
             sums += np.where(weights > 0, values[y, x], 0) * weights
             totals += weights
@@ -268,31 +291,31 @@ def _fill_pixels(values: Values, valid: Mask, dead: Mask) -> int:
 
 
 def _spread(residual: Values) -> Values:
-    """The standard deviation along all axes but the last; a few outliers do not change it."""
-    magnitude = np.abs(_some(residual.reshape(-1, residual.shape[-1])))
-    found = np.nanquantile(magnitude, _QUANTILE, axis=0) / _DEVIATIONS
-    return np.asarray(found, residual.dtype)
+    """A robust standard deviation along all axes but the last."""
+    magnitude = np.abs(_subset(residual.reshape(-1, residual.shape[-1])))
+    spread = np.nanquantile(magnitude, _QUANTILE, axis=0) / _DEVIATIONS
+    return np.asarray(spread, residual.dtype)
 
 
 def _limits(residual: Values, deviations: float) -> Values:
-    """So many standard deviations; none for bands that others predict exactly."""
+    """A multiple of the standard deviation; infinite for bands that others predict exactly."""
     spread = _spread(residual)
     return np.where(spread > 0, deviations * spread, np.inf).astype(np.float32)
 
 
-def _some(pixels: Values) -> Values:
-    """About ``_PIXELS`` of all pixels (N, B)."""
+def _subset(pixels: Values) -> Values:
+    """About ``_PIXELS`` of all pixels (N, B), evenly spaced."""
     return pixels[:: max(1, len(pixels) // _PIXELS)]
 
 
 def _slope(a: Values, b: Values) -> Values:
-    """The correlation of columns that are in units of their spread, from medians."""
-    plus, minus = (np.square(np.median(np.abs(found), axis=0)) for found in (a + b, a - b))
+    """The robust correlation of columns in units of their spread: from medians, not means."""
+    plus, minus = (np.square(np.median(np.abs(c), axis=0)) for c in (a + b, a - b))
     return np.asarray((plus - minus) / np.maximum(plus + minus, 1e-12))
 
 
 def _regression(pixels: Values) -> NDArray[np.float32]:
-    """Weights (B, B) that predict each column of pixels (N, B) from all the others."""
+    """Weights (B, B) that predict each column of pixels (N, B) from all others."""
     precision = np.linalg.inv(pixels.T @ pixels / len(pixels) + 1e-3 * np.eye(pixels.shape[1]))
     weights = -precision / np.diag(precision)
     np.fill_diagonal(weights, 0)
@@ -301,22 +324,25 @@ def _regression(pixels: Values) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class _Lines:
-    """Sums of residuals along lines (lines, B), of how many values."""
+    """The sums of residuals along lines, and the numbers of values in these; both (lines, B)."""
 
     sums: Values
     counts: Values
 
     def relative(self) -> Values:
-        """Their means, relative to those of the lines around."""
+        """The mean residual of each line, minus the median of those of the lines around it."""
         means = self.sums / np.maximum(self.counts, 1)
         return np.asarray(means - median_filter(means, (_AROUND, 1), mode="nearest"))
 
     def scatter(self) -> Values:
-        """How much they differ from line to line, for each band, as if they had one value each."""
+        """The standard deviation between lines (B,), scaled to that of a single value."""
         return _spread(self.relative() * np.sqrt(self.counts))
 
     def offsets(self, error: Values, weights: Values) -> NDArray[np.float32]:
-        """Those of stripes, the most certain first; zero for other lines and NaN for dead ones."""
+        """The offsets of stripes, zero for other lines and NaN for dead ones.
+
+        In each line, bands become stripes one by one, the most certain first.
+        """
         left = self.relative()
         error = error / np.sqrt(np.maximum(self.counts, 1))
         offsets = np.zeros_like(left)
@@ -325,10 +351,10 @@ class _Lines:
             bands = np.argmax(np.abs(left[lines]) / error[lines], axis=1)
             certain = np.abs(left[lines, bands]) > _STRIPE * error[lines, bands]
             lines, bands = lines[certain], bands[certain]
-            found = left[lines, bands]
-            offsets[lines, bands] += found
-            # Other bands were predicted from this one.
-            left[lines] += found[:, None] * weights[bands]
-            left[lines, bands] -= found
+            stripes = left[lines, bands]
+            offsets[lines, bands] += stripes
+            # The predictions of other bands contained a part of this offset.
+            left[lines] += stripes[:, None] * weights[bands]
+            left[lines, bands] -= stripes
         offsets[self.counts < (1 - _DEAD_LINE) * self.counts.max()] = np.nan
         return offsets.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Denoising of cubes in Dask arrays: nothing is read until the result is computed."""
+"""Denoising of cubes in Dask arrays, which are not read until the result is computed."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.blas import single_threaded_blas
+from kronlearn.engines.selection import check_name
 from kronlearn.engines.workers import Workers
-from kronlearn.hyperspectral.denoising import given_sigma
+from kronlearn.hyperspectral.denoising import checked_sigma
 from kronlearn.hyperspectral.noise import estimate_noise
 from kronlearn.hyperspectral.slabs import EFFORTS, HALO, denoised_rows
-from kronlearn.hyperspectral.statistics import Statistics, sums_over
+from kronlearn.hyperspectral.statistics import Statistics, gather
 from kronlearn.hyperspectral.subspace import Subspace
 from kronlearn.io.cubes import Cube, open_cube
 
 __all__ = ["denoise_lazily", "estimate_noise_lazily"]
 
-# Rows, and columns, of tiles from which the noise is estimated, at most; and sums that one task
-# adds up.
+# The noise is estimated from tiles in at most this many rows and columns of tiles.
 _SURVEYED = 4
-_SUMMANDS = 8
+# Statistics that one task adds up.
+_FAN_IN = 8
 
 
 class _Survey(NamedTuple):
-    """The noise of every band of a tile, (bands,), and its number of values with data."""
+    """The noise of every band and its number of values with data, both (bands,)."""
 
     sigma: NDArray[np.float64]
     counts: NDArray[np.int64]
 
 
 class _Window:
-    """A part of a Dask array, (rows, columns, bands), that a task reads by itself.
+    """A part (rows, columns, bands) of a Dask array, which a task computes within itself.
 
-    Parts that are tasks of their own would stay in memory from the first pass to the last.
+    If tasks of the graph computed the parts, Dask would keep them in memory between the passes.
     """
 
     def __init__(self, array: Any) -> None:
@@ -47,40 +48,42 @@ class _Window:
         (self.array,) = optimize(array)
 
     def cube(self, nodata: float | int | None) -> Cube:
-        """Its values."""
+        """Compute the values."""
         return open_cube(np.asarray(self.array.compute()), band_axis=2, nodata=nodata)
 
 
 def denoise_lazily(
     cube: Any, sigma: ArrayLike | None, nodata: float | int | None, quality: str = "default"
 ) -> Any:
-    """The denoised cube as a Dask array, from one of (rows, columns, bands).
+    """Denoise a Dask array (rows, columns, bands); the result is one, too.
 
-    Some tiles, which have all bands, are read for the noise, all of them for the principal
+    Tiles contain all bands. Some are read to estimate the noise, all of them for the principal
     components, and all of them again, with the pixels around them, to be denoised. Every task reads
-    the tile that it works on. Missing values stay missing.
+    its own tile. Missing values stay missing.
     """
     from dask.array import block, from_delayed
     from dask.delayed import delayed
 
-    if quality not in EFFORTS:
-        raise ValueError(f"quality={quality!r} does not exist; choose one of {', '.join(EFFORTS)}.")
-    given = None if sigma is None else given_sigma(sigma, cube.shape[2], "the cube")
-    survey = _survey(cube, nodata, with_noise=given is None)
-    tiles = [[(above, beside) for beside in _parts(cube, 1)] for above in _parts(cube, 0)]
-    sums = [delayed(_sums)(_Window(cube[tile]), survey, nodata) for row in tiles for tile in row]
-    while len(sums) > 1:
-        groups = (sums[i : i + _SUMMANDS] for i in range(0, len(sums), _SUMMANDS))
-        sums = [delayed(reduce)(add, group) for group in groups]
-    subspace = delayed(_subspace)(sums[0], survey, given)
+    check_name("quality", quality, tuple(EFFORTS))
+    sigmas = None if sigma is None else checked_sigma(sigma, cube.shape[2], "the cube")
+    survey = _survey(cube, nodata, with_noise=sigmas is None)
+    down, across = _tile_slices(cube, 0), _tile_slices(cube, 1)
+    tiles = [[(rows, columns) for columns in across] for rows in down]
+    terms = [
+        delayed(_statistics)(_Window(cube[tile]), survey, nodata) for row in tiles for tile in row
+    ]
+    while len(terms) > 1:
+        groups = (terms[i : i + _FAN_IN] for i in range(0, len(terms), _FAN_IN))
+        terms = [delayed(reduce)(add, group) for group in groups]
+    subspace = delayed(_subspace)(terms[0], survey, sigmas)
 
     def denoised(tile: tuple[slice, slice]) -> Any:
-        around = [slice(max(0, part.start - HALO), part.stop + HALO) for part in tile]
+        wide = tuple(slice(max(0, part.start - HALO), part.stop + HALO) for part in tile)
         inside = tuple(
-            slice(part.start - wide.start, part.stop - wide.start)
-            for part, wide in zip(tile, around, strict=True)
+            slice(part.start - around.start, part.stop - around.start)
+            for part, around in zip(tile, wide, strict=True)
         )
-        window = _Window(cube[tuple(around)])
+        window = _Window(cube[wide])
         values = delayed(_denoised)(window, inside, survey, subspace, nodata, quality)
         return from_delayed(values, cube[tile].shape, cube.dtype)
 
@@ -88,38 +91,37 @@ def denoise_lazily(
 
 
 def estimate_noise_lazily(cube: Any, nodata: float | int | None) -> Any:
-    """The noise of every band, (bands,), of a Dask array of (rows, columns, bands).
+    """Estimate the noise (bands,) of a Dask array (rows, columns, bands); the result is lazy.
 
-    NaN for bands without data in the tiles that are read.
+    It is NaN for bands without data in the tiles that are read.
     """
     from dask.array import from_delayed
 
-    found = _survey(cube, nodata, with_noise=True).sigma
-    return from_delayed(found, (cube.shape[2],), np.float64)
+    sigma = _survey(cube, nodata, with_noise=True).sigma
+    return from_delayed(sigma, (cube.shape[2],), np.float64)
 
 
-def _parts(cube: Any, axis: int) -> list[slice]:
-    """The slices of tiles along an axis, which follow the chunks of the cube where they can."""
-    # Smaller ones would mostly be what is around them.
+def _tile_slices(cube: Any, axis: int) -> list[slice]:
+    """The slices of the tiles along an axis, which follow the chunks of the cube if possible."""
+    # Smaller tiles would consist mostly of the halo read around them.
     sides = ["auto" if length > 2 * HALO else -1 for length in cube.shape[:2]]
     chunks = cube.rechunk((*sides, -1)).chunks[axis]
     return [slice(stop - n, stop) for n, stop in zip(chunks, accumulate(chunks), strict=True)]
 
 
 def _survey(cube: Any, nodata: float | int | None, with_noise: bool) -> Any:
-    """The delayed survey of tiles all over the cube, or of one with data if these have none."""
+    """The delayed survey of tiles all over the cube or, if these hold no data, of another one."""
     from dask.delayed import delayed
 
-    rows, columns = _parts(cube, 0), _parts(cube, 1)
-    tiles = list(product(_spread(rows), _spread(columns)))
-    survey = delayed(_survey_of)
-    surveys = [survey(_Window(cube[tile]), nodata, with_noise) for tile in tiles]
+    rows, columns = _tile_slices(cube, 0), _tile_slices(cube, 1)
+    tiles = list(product(_evenly_chosen(rows), _evenly_chosen(columns)))
+    surveys = [delayed(_survey_of)(_Window(cube[tile]), nodata, with_noise) for tile in tiles]
     others = [tile for tile in product(rows, columns) if tile not in tiles]
-    return delayed(_middle)(surveys, _Window(cube), others, nodata, with_noise)
+    return delayed(_combined)(surveys, _Window(cube), others, nodata, with_noise)
 
 
-def _spread(parts: list[slice]) -> list[slice]:
-    """A few of them, evenly spaced from the first to the last."""
+def _evenly_chosen(parts: list[slice]) -> list[slice]:
+    """At most a few of the parts, evenly spaced from the first to the last."""
     chosen = np.unique(np.linspace(0, len(parts) - 1, _SURVEYED).round().astype(int))
     return [parts[i] for i in chosen]
 
@@ -134,45 +136,48 @@ def _survey_of(window: _Window, nodata: float | int | None, with_noise: bool) ->
     return _Survey(np.full(n_bands, np.nan), counts)
 
 
-def _middle(
+def _combined(
     surveys: Sequence[_Survey],
     whole: _Window,
     others: Sequence[tuple[slice, slice]],
     nodata: float | int | None,
     with_noise: bool,
 ) -> _Survey:
-    """The median noise of tiles that have data, and the sum of their counts.
+    """The median noise of the tiles that have data, and the sum of their counts.
 
-    If there are none, the first of the other tiles that has data is surveyed.
+    If none of them has data, the survey of the first of the other tiles that does.
     """
     if not any(survey.counts.any() for survey in surveys):
         windows = (_Window(whole.array[tile]) for tile in others)
         rest = (_survey_of(window, nodata, with_noise) for window in windows)
         return next((survey for survey in rest if survey.counts.any()), surveys[0])
     sigmas = np.ma.masked_invalid([survey.sigma for survey in surveys])
-    middle = np.ma.median(sigmas, axis=0).filled(np.nan)
-    return _Survey(middle, np.sum([survey.counts for survey in surveys], axis=0))
+    median = np.ma.median(sigmas, axis=0).filled(np.nan)
+    return _Survey(median, np.sum([survey.counts for survey in surveys], axis=0))
 
 
 def _used(survey: _Survey) -> NDArray[np.bool_]:
-    """The bands with data in at least half as many pixels as the best ones."""
+    """A mask of the bands with data in at least half as many pixels as any other."""
     return np.asarray(2 * survey.counts >= survey.counts.max())
 
 
-def _sums(window: _Window, survey: _Survey, nodata: float | int | None) -> Statistics:
+def _statistics(window: _Window, survey: _Survey, nodata: float | int | None) -> Statistics:
     with single_threaded_blas():
-        return sums_over(window.cube(nodata), _used(survey), with_differences=False)
+        return gather(window.cube(nodata), _used(survey), with_differences=False)
 
 
 def _subspace(
-    sums: Statistics, survey: _Survey, given: NDArray[np.float64] | None
+    statistics: Statistics, survey: _Survey, sigmas: NDArray[np.float64] | None
 ) -> Subspace | None:
-    """None if there are no data."""
-    if not sums.n_pixels:
+    """The subspace of the cube; None if it holds no data."""
+    if not statistics.n_pixels:
         return None
-    sigma = survey.sigma if given is None else given
     with single_threaded_blas():
-        return Subspace.of(sums.checked("The cube"), _used(survey), sigma)
+        return Subspace.of(
+            statistics.checked("The cube"),
+            _used(survey),
+            survey.sigma if sigmas is None else sigmas,
+        )
 
 
 def _denoised(
@@ -183,16 +188,15 @@ def _denoised(
     nodata: float | int | None,
     quality: str,
 ) -> NDArray[Any]:
-    """A tile, which lies ``inside`` of what is around it, without its noise."""
+    """Denoise a tile, which is the part ``inside`` of a window."""
     cube = window.cube(nodata)
     values, valid = cube.read_checked(*inside)
     if subspace is None or (valid is not None and not valid.any()):
         return values
     result = np.empty(cube.shape, cube.dtype)
+    used, effort = _used(survey), EFFORTS[quality]
     with single_threaded_blas():
-        for rows, part in denoised_rows(
-            cube, _used(survey), subspace, None, EFFORTS[quality], Workers()
-        ):
+        for rows, part in denoised_rows(cube, used, subspace, None, effort, Workers(), cube.dtype):
             result[rows] = part
     tile = result[inside]
     return tile.copy() if valid is None else np.where(valid, tile, values)

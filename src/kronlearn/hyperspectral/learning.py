@@ -26,8 +26,9 @@ def learn(
 ) -> KroneckerDictionaryLearning:
     """Learn a dictionary from all patches of a cube, which need not fit into memory.
 
-    With two modes the patches of every band are samples, and all bands share one pair of factors;
-    with three the spectrum has a factor of its own, and bands that look alike share nonzeros.
+    With two modes, samples are the patches of single bands, and all bands share one pair of
+    factors. With three modes, the spectrum has a factor of its own, and bands that look alike share
+    nonzeros.
 
     Parameters
     ----------
@@ -36,16 +37,16 @@ def learn(
     patch_shape : (int, int) or (int, int, int)
         Rows, columns and, for three modes, bands of a patch.
     n_atoms : tuple of int or int, optional
-        Columns of each factor. By default twice the patch for two modes, unless the factors are
-        orthonormal; as many as the patch has entries for three.
+        The number of columns of each factor. By default that of the entries of a patch along the
+        mode, or twice as many for two modes unless the factors are orthonormal.
     n_nonzero_coefs : int or None, default 6
         The most nonzeros a sample may have.
     band_axis : int, optional
-        The axis of the bands; by default what the file says, or a guess from the shape.
+        The axis of the bands; by default that stated in the file, or guessed from the shape.
     dataset : str, optional
         The name of the array in a file that holds several.
     nodata : float or int, optional
-        The value that means no data; by default what the file says.
+        The value that marks missing data; by default that stated in the file.
     remove_means : bool, default False
         Whether to subtract the mean of each patch.
     **parameters
@@ -76,6 +77,6 @@ def learn(
 
 
 def default_atoms(patch_shape: tuple[int, ...], structure: str) -> tuple[int, ...]:
-    """Twice the patch for two modes and general factors, otherwise as the patch."""
-    twice = len(patch_shape) == 2 and structure == "general"
-    return tuple(2 * m if twice else m for m in patch_shape)
+    """Twice the patch shape for two modes and general factors, otherwise the patch shape."""
+    factor = 2 if len(patch_shape) == 2 and structure == "general" else 1
+    return tuple(factor * m for m in patch_shape)

@@ -1,4 +1,4 @@
-"""How close a cube is to a reference: spectral angle, PSNR and SSIM."""
+"""Measures of how close a cube is to a reference: PSNR, SSIM and spectral angle."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = [
     "ssim_per_band",
 ]
 
-# The window of scikit-image's SSIM.
+# The side of the window of scikit-image's SSIM.
 _SSIM_SIDE = 7
-# Bands of about so many numbers are read at a time.
+# Approximate number of values read at a time.
 _BAND_NUMBERS = 1 << 22
 
 Values = NDArray[np.float64]
@@ -31,16 +31,17 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Comparison:
-    """How close a cube is to a reference: what :func:`compare` returns.
+    """The result of :func:`compare`: how close a cube is to a reference.
 
     Parameters
     ----------
     psnr : array of shape (bands,)
-        In decibels; infinite for equal bands.
+        The peak signal-to-noise ratio of every band, in decibels; infinite for equal bands.
     ssim : array of shape (bands,)
-        NaN if the cube is smaller than the window of 7 × 7 pixels.
+        The structural similarity of every band; NaN if the cube is smaller than the window of
+        7 × 7 pixels.
     angles : array of shape (rows, columns)
-        Between the spectra of a pixel, in degrees; NaN where there are none.
+        The angle between the two spectra of every pixel, in degrees; NaN where data are missing.
 
     Examples
     --------
@@ -58,17 +59,17 @@ class Comparison:
 
     @property
     def mean_psnr(self) -> float:
-        """The mean over the bands, in decibels."""
+        """The mean PSNR of the bands, in decibels."""
         return _mean(self.psnr)
 
     @property
     def mean_ssim(self) -> float:
-        """The mean over the bands."""
+        """The mean SSIM of the bands."""
         return _mean(self.ssim)
 
     @property
     def mean_angle(self) -> float:
-        """The mean over the pixels, in degrees."""
+        """The mean angle of the pixels, in degrees."""
         return _mean(self.angles)
 
     def __str__(self) -> str:
@@ -90,18 +91,18 @@ def compare(
     Parameters
     ----------
     reference, estimate : array, path or Cube
-        Two cubes of the same shape (see :func:`open_cube`). Values that mean no
-        data in one of them do not count.
+        Two cubes of the same shape (see :func:`open_cube`). Values that are missing in one of them
+        do not count.
     data_range : float or sequence of float, optional
-        What PSNR and SSIM are relative to, one number or one for each band; by
-        default the largest minus the smallest value of the reference's band.
+        What PSNR and SSIM are relative to, one number or one for each band; by default the range of
+        the reference's values in the band.
     band_axis : int, optional
         The axis of the bands, in both.
 
     Returns
     -------
     Comparison
-        The measures, and their means.
+        The measures and their means.
 
     Examples
     --------
@@ -146,7 +147,7 @@ def spectral_angle(reference: Any, estimate: Any, *, band_axis: int | None = Non
 
 
 def spectral_angle_map(reference: Any, estimate: Any, *, band_axis: int | None = None) -> Values:
-    """Compute the angle between the spectra of every pixel.
+    """Compute the angle between the two spectra of every pixel.
 
     Parameters
     ----------
@@ -158,7 +159,7 @@ def spectral_angle_map(reference: Any, estimate: Any, *, band_axis: int | None =
     Returns
     -------
     array of shape (rows, columns)
-        Angles in degrees; NaN where a spectrum is zero or misses data.
+        The angles in degrees; NaN where a spectrum is zero or incomplete.
 
     Examples
     --------
@@ -171,9 +172,9 @@ def spectral_angle_map(reference: Any, estimate: Any, *, band_axis: int | None =
     """
     a, b = _pair(reference, estimate, band_axis)
     angles = np.full(a.shape[:2], np.nan)
-    for rows, wanted, found, valid in _row_pairs(a, b):
-        u, v = _directions(wanted), _directions(found)
-        # Exact for small angles, too, where an arc cosine is not.
+    for rows, x, y, valid in _row_pairs(a, b):
+        u, v = _directions(x), _directions(y)
+        # Unlike an arc cosine, this is accurate for small angles, too.
         across, along = np.linalg.norm(u - v, axis=-1), np.linalg.norm(u + v, axis=-1)
         angles[rows] = np.degrees(2 * np.arctan2(across, along))
         if valid is not None:
@@ -182,8 +183,8 @@ def spectral_angle_map(reference: Any, estimate: Any, *, band_axis: int | None =
 
 
 def _directions(spectra: Values) -> Values:
-    """Spectra of length one; NaN for those that are zero."""
-    # Scaled first: squares of very large and very small values would be lost.
+    """Scale spectra to norm one; zero spectra become NaN."""
+    # First by the maximum, so that squares neither overflow nor underflow.
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         spectra = spectra / np.abs(spectra).max(axis=-1, keepdims=True)
         return np.asarray(spectra / np.linalg.norm(spectra, axis=-1, keepdims=True))
@@ -210,8 +211,8 @@ def psnr_per_band(
     Returns
     -------
     array of shape (bands,)
-        In decibels. Infinite for equal bands, NaN for bands without data and for those that are
-        constant in the reference only, unless ``data_range`` says what the error is relative to.
+        The PSNR in decibels: infinite for equal bands; NaN for bands without data and, unless
+        ``data_range`` is given, for other bands that are constant in the reference.
 
     Examples
     --------
@@ -225,13 +226,13 @@ def psnr_per_band(
     from skimage.metrics import peak_signal_noise_ratio
 
     a, b = _pair(reference, estimate, band_axis)
-    found = np.full(a.shape[2], np.nan)
-    for band, wanted, image, seen, span in _band_pairs(a, b, data_range):
-        if np.array_equal(wanted[seen], image[seen]):
-            found[band] = np.inf
+    psnr = np.full(a.shape[2], np.nan)
+    for band, x, y, known, span in _band_pairs(a, b, data_range):
+        if np.array_equal(x[known], y[known]):
+            psnr[band] = np.inf
         elif span > 0:
-            found[band] = peak_signal_noise_ratio(wanted[seen], image[seen], data_range=span)
-    return found
+            psnr[band] = peak_signal_noise_ratio(x[known], y[known], data_range=span)
+    return psnr
 
 
 def ssim_per_band(
@@ -255,7 +256,8 @@ def ssim_per_band(
     Returns
     -------
     array of shape (bands,)
-        NaN for bands without data, or if the cube is smaller than the window of 7 × 7 pixels.
+        The SSIM; NaN for bands without data, or if the cube is smaller than the window of 7 × 7
+        pixels.
 
     Examples
     --------
@@ -268,32 +270,28 @@ def ssim_per_band(
     from skimage.metrics import structural_similarity
 
     a, b = _pair(reference, estimate, band_axis)
-    found = np.full(a.shape[2], np.nan)
+    ssim = np.full(a.shape[2], np.nan)
     if min(a.shape[:2]) < _SSIM_SIDE:
-        return found
-    for band, wanted, image, seen, span in _band_pairs(a, b, data_range):
-        # Where there are no data the two are alike, and what that gives is not counted.
-        wanted[~seen] = image[~seen] = wanted[seen].mean()
-        _, map_ = structural_similarity(wanted, image, data_range=span or 1.0, full=True)
-        found[band] = _inner(map_, seen)
-    return found
-
-
-def _inner(similarity: Values, seen: NDArray[np.bool_]) -> float:
-    """The mean over what is seen; as scikit-image does, without the border."""
-    pad = _SSIM_SIDE // 2
-    inside = (slice(pad, -pad),) * 2
-    if not seen[inside].any():
-        return float("nan")
-    return float(similarity[inside].mean(where=seen[inside]))
+        return ssim
+    # As in scikit-image, the border does not count.
+    border = _SSIM_SIDE // 2
+    inside = (slice(border, -border),) * 2
+    for band, x, y, known, span in _band_pairs(a, b, data_range):
+        # Unknown pixels are made equal in both, and do not count themselves.
+        x[~known] = y[~known] = x[known].mean()
+        _, similarity = structural_similarity(x, y, data_range=span or 1.0, full=True)
+        if known[inside].any():
+            ssim[band] = similarity[inside].mean(where=known[inside])
+    return ssim
 
 
 def _pair(reference: Any, estimate: Any, band_axis: int | None) -> tuple[Cube, Cube]:
+    """Open two cubes of the same shape."""
     a, b = open_cube(reference, band_axis), open_cube(estimate, band_axis)
     if a.shape != b.shape:
         raise ValueError(
-            f"{a.name} has (rows, columns, bands) = {a.shape} and {b.name} {b.shape}; cubes of one "
-            "shape can be compared (say which axis holds the bands with band_axis)."
+            f"{a.name} has (rows, columns, bands) = {a.shape} and {b.name} {b.shape}; pass cubes "
+            "of the same shape, and band_axis if the bands are along another axis."
         )
     return a, b
 
@@ -301,53 +299,53 @@ def _pair(reference: Any, estimate: Any, band_axis: int | None) -> tuple[Cube, C
 def _row_pairs(
     a: Cube, b: Cube
 ) -> Iterator[tuple[slice, Values, Values, NDArray[np.bool_] | None]]:
-    """Blocks of rows of two cubes, and where both have data, None for everywhere."""
+    """Yield blocks of rows of two cubes, and which values both have; None for all."""
     height = max(1, min(read_height(a), read_height(b)) // 4)
     for start in range(0, a.shape[0], height):
         rows = slice(start, min(start + height, a.shape[0]))
-        yield rows, *_values(a, b, (rows, None, None))
+        yield rows, *_values(a, b, rows)
 
 
 def _band_pairs(
     a: Cube, b: Cube, data_range: ArrayLike | None
 ) -> Iterator[tuple[int, Values, Values, NDArray[np.bool_], float]]:
-    """Bands of two cubes with data: their numbers, values, where both have data, and the range."""
+    """Yield the bands with data: number, values of both, which pixels both have, and range."""
     rows, columns, n_bands = a.shape
-    ranges = None if data_range is None else _checked_range(data_range, n_bands)
+    ranges = None if data_range is None else _checked_ranges(data_range, n_bands)
     step = max(1, _BAND_NUMBERS // (rows * columns))
     for start in range(0, n_bands, step):
         part = slice(start, min(start + step, n_bands))
-        wanted, found, valid = _values(a, b, (slice(0, rows), None, part))
-        for k in range(wanted.shape[2]):
-            seen = np.ones((rows, columns), bool) if valid is None else valid[..., k]
-            if seen.any():
-                values = wanted[..., k]
-                span = np.ptp(values[seen]) if ranges is None else ranges[start + k]
-                yield start + k, values, found[..., k], seen, float(span)
+        x, y, valid = _values(a, b, slice(0, rows), part)
+        for k in range(x.shape[2]):
+            known = np.ones((rows, columns), bool) if valid is None else valid[..., k]
+            if known.any():
+                span = np.ptp(x[..., k][known]) if ranges is None else ranges[start + k]
+                yield start + k, x[..., k], y[..., k], known, float(span)
 
 
 def _values(
-    a: Cube, b: Cube, part: tuple[slice, None, slice | None]
+    a: Cube, b: Cube, rows: slice, bands: slice | None = None
 ) -> tuple[Values, Values, NDArray[np.bool_] | None]:
-    wanted, valid = a.read_checked(*part)
-    found, also = b.read_checked(*part)
-    known = [mask for mask in (valid, also) if mask is not None]
-    valid = np.logical_and.reduce(known) if known else None
-    return wanted.astype(np.float64), found.astype(np.float64), valid
+    """Read the same part of two cubes, and which of the values both have; None for all."""
+    x, in_a = a.read_checked(rows, bands=bands)
+    y, in_b = b.read_checked(rows, bands=bands)
+    masks = [mask for mask in (in_a, in_b) if mask is not None]
+    valid = np.logical_and.reduce(masks) if masks else None
+    return x.astype(np.float64), y.astype(np.float64), valid
 
 
-def _checked_range(data_range: ArrayLike, n_bands: int) -> Values:
-    """From black to white, for every band."""
-    given = np.asarray(data_range, np.float64)
-    if given.shape not in ((), (n_bands,)) or not (np.isfinite(given) & (given > 0)).all():
+def _checked_ranges(data_range: ArrayLike, n_bands: int) -> Values:
+    """Check ``data_range``, and return that of every band."""
+    ranges = np.asarray(data_range, np.float64)
+    if ranges.shape not in ((), (n_bands,)) or not (np.isfinite(ranges) & (ranges > 0)).all():
         raise ValueError(
-            f"data_range={data_range!r} is not a positive number, nor {n_bands} of them, one "
+            f"data_range={data_range!r} is neither a positive number nor {n_bands} of them, one "
             "for each band."
         )
-    return np.broadcast_to(given, n_bands)
+    return np.broadcast_to(ranges, n_bands)
 
 
 def _mean(values: Values) -> float:
-    """The mean of what is not NaN."""
+    """The mean of the values that are not NaN; NaN if there are none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else float("nan")

@@ -1,4 +1,4 @@
-"""The patches of a cube as samples to learn from, read a few rows of the cube at a time."""
+"""The patches of a cube as samples to learn from, read in slabs of rows."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from kronlearn.io.cubes import Cube, open_cube
 
 __all__ = ["CubePatches"]
 
-# Slabs of rows whose samples are kept: several threads may be reading on, and a cube of no more
-# slabs is cut up once for all passes over it.
+# Slabs whose samples are kept: several threads may be reading ahead, and a cube of at most this
+# many slabs is cut into patches once for all passes.
 _SLABS = 5
 _NOT_PICKLED = ("_lock", "_slabs")
 
 
 class CubePatches(Source):
-    """The patches of a cube, which do not overlap, as samples in one order for all file formats.
+    """The patches of a cube as samples, in the same order for all file formats.
 
-    Patches of two modes are taken from every band, as the paper does; patches of three modes run
-    along some bands, too. Along each axis they follow one another; if the last one would stick out,
-    it is moved inwards until it ends at the border. Patches with values that mean no data are left
+    Patches of two modes are taken from every band, as in the paper; patches of three modes also
+    extend over bands. They are adjacent along each axis; if the last one would extend beyond the
+    border, it is moved inwards and overlaps the one before. Patches with missing values are left
     out: finding them takes one pass over the cube.
 
-    The order is by strips of rows, in a strip by bands and then by columns. Samples are float32
-    where that holds the cube's values exactly, otherwise float64. What was read may be kept, so an
-    array is not to be changed while its patches are in use.
+    Patches are ordered by strips of rows, within a strip by bands, then by columns. Samples are
+    float32 if that holds the values of the cube exactly, otherwise float64. Samples may be cached,
+    so do not change an array while its patches are in use.
 
     Parameters
     ----------
@@ -69,31 +69,30 @@ class CubePatches(Source):
         # In the order of the patches: rows, bands, columns.
         self._grid = PatchGrid((rows, bands, columns), (m, b, n), (m, b, n))
         n_strips, *in_strip = self._grid.grid_shape
-        # A slab is some strips that are read together. The first strip of each, and its first
-        # patch; then how many there are.
+        # A slab is a few strips that are read together. These are the first strip, the first patch
+        # and the first sample of every slab, followed by the numbers of all strips, patches and
+        # samples.
         per_slab = max(1, read_height(self.cube, self.dtype) // m)
         self._strips = np.append(np.arange(0, n_strips, per_slab), n_strips)
         self._patches = self._strips * math.prod(in_strip)
-        self._forget()
-        # Which patches of a slab are valid, as bits, if not all are, and how many there are in
-        # the slabs before.
-        self._valid: dict[int, NDArray[np.uint8]] = {}
-        self._before = self._patches
+        self._first_samples = self._patches
+        # Bits that tell which patches of a slab are samples, for slabs where not all are.
+        self._complete: dict[int, NDArray[np.uint8]] = {}
+        self._clear_cache()
         if self.cube.may_miss_values:
-            self._find_valid()
+            self._find_complete()
 
     def __len__(self) -> int:
-        return int(self._before[-1])
+        return int(self._first_samples[-1])
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key not in _NOT_PICKLED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._forget()
+        self._clear_cache()
 
-    def _forget(self) -> None:
-        """Have nothing read."""
+    def _clear_cache(self) -> None:
         self._lock = Lock()
         self._slabs: dict[int, Future[NDArray[Any]]] = {}
 
@@ -121,18 +120,18 @@ class CubePatches(Source):
         if start == stop:
             return samples
         for slab in range(self._slab_of(start), self._slab_of(stop - 1) + 1):
-            before, after = int(self._before[slab]), int(self._before[slab + 1])
-            a, b = max(start, before), min(stop, after)
-            samples[a - start : b - start] = self._slab(slab)[a - before : b - before]
+            first, end = int(self._first_samples[slab]), int(self._first_samples[slab + 1])
+            a, b = max(start, first), min(stop, end)
+            samples[a - start : b - start] = self._samples_of(slab)[a - first : b - first]
         return samples
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        """Read a few samples, each on its own.
+        """Read individual samples.
 
         Parameters
         ----------
         rows : array of int
-            Their numbers, in any order.
+            The numbers of the samples, in any order.
 
         Returns
         -------
@@ -150,94 +149,93 @@ class CubePatches(Source):
         for place in np.argsort(rows, kind="stable"):
             row = int(rows[place])
             slab = self._slab_of(row)
-            found = self._numbers(slab)[row - self._before[slab]]
-            corner = (int(start) for start in self._grid.corners(found))
-            above, bands, columns = (
+            patch = self._numbers(slab)[row - self._first_samples[slab]]
+            corner = (int(start) for start in self._grid.corners(patch))
+            lines, bands, columns = (
                 slice(start, start + m) for start, m in zip(corner, self._grid.patch, strict=True)
             )
-            values, _ = self.cube.read_checked(above, columns, bands)
-            samples[place] = self._samples(values[None])[0]
+            values, _ = self.cube.read_checked(lines, columns, bands)
+            samples[place] = self._as_samples(values[None])[0]
         return samples
 
     def _slab_of(self, sample: int) -> int:
-        """The slab that a sample is in."""
-        return int(np.searchsorted(self._before[1:], sample, side="right"))
+        """The slab that contains a sample."""
+        return int(np.searchsorted(self._first_samples[1:], sample, side="right"))
 
     def _numbers(self, slab: int) -> NDArray[np.intp]:
-        """Which patches of the grid are the samples of a slab."""
+        """The numbers of the patches that are the samples of a slab."""
         numbers = np.arange(self._patches[slab], self._patches[slab + 1])
-        if slab not in self._valid:
+        if slab not in self._complete:
             return numbers
-        return numbers[np.unpackbits(self._valid[slab], count=len(numbers)).astype(bool)]
+        return numbers[np.unpackbits(self._complete[slab], count=len(numbers)).astype(bool)]
 
-    def _samples(self, patches: NDArray[Any]) -> NDArray[Any]:
-        """Patches (N, m, n, b) as samples (N, features)."""
+    def _as_samples(self, patches: NDArray[Any]) -> NDArray[Any]:
+        """Convert patches (N, m, n, b) to samples (N, features)."""
         patches = without_means(patches) if self.remove_means else patches
         return patches.astype(self.dtype, copy=False).reshape(-1, self.n_features)
 
-    def _slab(self, slab: int) -> NDArray[Any]:
-        """The samples of a slab, which are kept for others who read there."""
+    def _samples_of(self, slab: int) -> NDArray[Any]:
+        """The samples of a slab: one thread reads them, the others that need them wait."""
         with self._lock:
-            kept = self._slabs.get(slab)
-            is_new = kept is None
-            if kept is None:
-                kept = self._slabs[slab] = Future()
+            cached = self._slabs.get(slab)
+            is_new = cached is None
+            if cached is None:
+                cached = self._slabs[slab] = Future()
                 if len(self._slabs) > _SLABS:
                     del self._slabs[next(iter(self._slabs))]
         if is_new:
             try:
                 values, _ = self._read(slab)
-                kept.set_result(self._samples(self._cut(values, slab, self._numbers(slab))))
+                cached.set_result(self._as_samples(self._cut(values, slab, self._numbers(slab))))
             except BaseException as problem:
-                kept.set_exception(problem)
+                cached.set_exception(problem)
                 with self._lock:
                     self._slabs.pop(slab, None)
-        return kept.result()
+        return cached.result()
 
     def _read(self, slab: int) -> Checked:
-        """The values (rows, columns, bands) of a slab."""
+        """Read the values (rows, columns, bands) of a slab, and which of them are data."""
         starts = self._grid.starts[0]
         first, last = starts[self._strips[slab]], starts[self._strips[slab + 1] - 1]
         return self.cube.read_checked(slice(int(first), int(last) + self.patch_shape[0]))
 
     def _cut(self, values: NDArray[Any], slab: int, numbers: NDArray[np.intp]) -> NDArray[Any]:
-        """The patches (N, m, n, b) with these numbers, from the values of their slab."""
+        """Cut the patches (N, m, n, b) with these numbers from the values of their slab."""
         m, b, n = self._grid.patch
         windows = np.lib.stride_tricks.sliding_window_view(values, (m, n, b))
         rows, bands, columns = self._grid.corners(numbers)
         first = self._grid.starts[0][self._strips[slab]]
         return np.asarray(windows[rows - first, columns, bands])
 
-    def _find_valid(self) -> None:
-        """Find the patches in which every value is data."""
+    def _find_complete(self) -> None:
+        """Find the patches without missing values."""
         counts = np.diff(self._patches)
         for slab in range(len(counts)):
             _, valid = self._read(slab)
             if valid is None or valid.all():
                 continue
-            whole = self._cut(valid, slab, self._numbers(slab)).all(axis=(1, 2, 3))
-            self._valid[slab] = np.packbits(whole)
-            counts[slab] = np.count_nonzero(whole)
-        self._before = np.concatenate([[0], np.cumsum(counts)])
+            complete = self._cut(valid, slab, self._numbers(slab)).all(axis=(1, 2, 3))
+            self._complete[slab] = np.packbits(complete)
+            counts[slab] = np.count_nonzero(complete)
+        self._first_samples = np.concatenate([[0], np.cumsum(counts)])
         if not len(self):
             raise ValueError(
-                f"{self.name} has no patch of shape {self.patch_shape} without values that mean "
-                f"no data ({self.cube.nodata})."
+                f"{self.name} has no patch of shape {self.patch_shape} without missing values."
             )
 
 
 def _checked_shape(patch_shape: Sequence[int], cube: Cube) -> tuple[int, ...]:
-    """The shape of a patch, if there are such patches in the cube."""
-    given = tuple(patch_shape) if np.ndim(patch_shape) == 1 else ()
-    whole = all(isinstance(m, numbers.Integral) and m > 0 for m in given)
-    if len(given) not in (2, 3) or not whole:
+    """Check the shape of patches of a cube."""
+    sizes = tuple(patch_shape) if np.ndim(patch_shape) == 1 else ()
+    are_sizes = all(isinstance(m, numbers.Integral) and m > 0 for m in sizes)
+    if len(sizes) not in (2, 3) or not are_sizes:
         raise ValueError(
-            f"patch_shape={patch_shape!r} must be two sizes, rows and columns, or three, with "
-            "bands."
+            f"patch_shape={patch_shape!r} must be two positive integers, the numbers of rows and "
+            "columns, or three, with that of bands."
         )
-    if any(m > size for m, size in zip(given, cube.shape, strict=False)):
+    if any(m > size for m, size in zip(sizes, cube.shape, strict=False)):
         raise ValueError(
-            f"Patches of shape {given} do not fit in {cube.name}, which has (rows, columns, bands) "
+            f"Patches of shape {sizes} do not fit in {cube.name}, which has (rows, columns, bands) "
             f"= {cube.shape}."
         )
-    return tuple(int(m) for m in given)
+    return tuple(int(m) for m in sizes)

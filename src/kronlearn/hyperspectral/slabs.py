@@ -1,4 +1,4 @@
-"""The denoising of a cube in slabs of rows, each with the rows around it that it depends on."""
+"""Denoising a cube in slabs of rows, each together with the rows above and below it."""
 
 from __future__ import annotations
 
@@ -20,48 +20,48 @@ from kronlearn.io.cubes import Cube
 
 __all__ = ["EFFORTS", "HALO", "denoised_rows"]
 
-# Groups of similar patches are found on so many of the strongest planes, and filtered on all.
+# Patches are compared on this many of the strongest planes, and their groups filtered on all.
 _MATCHED = 8
 _QUICK = GroupFilter(16, 81, candidates=441, overlap=0.9)
-#: By the name of a quality.
+#: How much work each quality does.
 EFFORTS = {
     "default": Effort(
         2, GroupFilter(16, 121, overlap=0.7), GroupFilter(24, 81, overlap=0.7), feedback=0.3
     ),
     "fast": Effort(1, _QUICK, _QUICK),
 }
-# Rows above and below a slab that are denoised with it: groups reach that far, and their patches
-# to others. As the height of a slab it is a multiple of all strides, 8 and 6, so that patches lie
-# where they would without slabs.
+# Rows above and below a slab that are denoised with it: as far as the groups of its patches reach,
+# and the groups that these belong to in turn. Like the height of a slab, it is a multiple of all
+# strides, 8 and 6, so that patches have the same positions as without slabs.
 HALO, _STRIDE = 72, 24
-# Bytes of the planes of a slab, about.
+# Approximate size of the planes of a slab, in bytes.
 _SLAB_BYTES = 12 << 20
-# Pixels without data are filled in as far as this from others.
+# Pixels without data are filled in up to about this distance from valid ones.
 _FILL = 8
 
-# A pixel keeps what the estimate lacks of its spectrum if that is more than noise by so many
-# standard deviations. Where pixels have more noise than others, those around, in a window of this
-# size, are the measure. Of what planes do not represent, it keeps the bands where squares, averaged
-# over so many bands, exceed so much.
+# A pixel is an outlier if its residual exceeds that of noise by this many standard deviations of
+# the latter. The level of the noise is the median over a window of this size around the pixel.
 _DEVIATIONS, _WINDOW = 5.0, 9
+# A rare spectrum keeps its residual in bands where the square, averaged over this many bands,
+# exceeds this value.
 _BANDS, _SQUARE = 9, 2.0
 
 
 class _Rare(NamedTuple):
-    """Pixels of spectra that planes do not represent: where they are, and what is left (N, B)."""
+    """Pixels whose spectra the planes do not represent, and the residuals (N, B) of these."""
 
     rows: NDArray[np.intp]
     columns: NDArray[np.intp]
-    spectra: NDArray[np.float32]
+    residuals: NDArray[np.float32]
 
-    def of(self, start: int, stop: int) -> _Rare:
-        """Those in some of the rows."""
-        some = (self.rows >= start) & (self.rows < stop)
-        return _Rare(self.rows[some], self.columns[some], self.spectra[some])
+    def between(self, start: int, stop: int) -> _Rare:
+        """Those in the rows from ``start`` to ``stop``."""
+        inside = (self.rows >= start) & (self.rows < stop)
+        return _Rare(self.rows[inside], self.columns[inside], self.residuals[inside])
 
 
 class _Piece(NamedTuple):
-    """Planes (n_planes, rows, columns) of some rows, which pixels are valid, and which are rare."""
+    """Planes (n_planes, rows, columns) of consecutive rows, and their valid and rare pixels."""
 
     start: int
     planes: NDArray[np.float32]
@@ -70,7 +70,7 @@ class _Piece(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The row after the last one."""
+        """The number of the row after the last one."""
         return self.start + self.planes.shape[1]
 
 
@@ -81,13 +81,13 @@ def denoised_rows(
     artefacts: Artefacts | None,
     effort: Effort,
     workers: Workers,
-    dtype: np.dtype[Any] | None = None,
+    dtype: np.dtype[Any],
 ) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Blocks of denoised rows, values (rows, columns, bands) as floats, from first to last.
+    """Yield blocks of denoised rows (rows, columns, bands) from first to last.
 
-    They are for a cube of ``dtype``, by default that of the cube. Slabs depend on the cube's shape
-    and the number of planes alone, so the result has the same bits however the cube is stored and
-    read.
+    Values have the integer type ``dtype`` or, if that is not one, are floats. Slabs depend only on
+    the shape of the cube and the number of planes, so the result has the same bits however the cube
+    is stored and read.
     """
     n_rows, columns, _ = cube.shape
     height = max(2 * HALO, _SLAB_BYTES // (4 * max(1, subspace.n_planes) * columns))
@@ -102,29 +102,25 @@ def denoised_rows(
             _fill(planes, valid)
             valid = valid[inside]
         if len(planes):
-            found = refine(planes, None, effort, workers, n_matched=_MATCHED)
-            lost = planes - found
-            own = _more_than_noise(np.einsum("kij,kij->ij", lost, lost), len(planes))
-            own[rare.rows - first, rare.columns] = True
-            found[:, own] = planes[:, own]
-            planes = found
-            del lost, found
-        yield from _written(
-            cube,
-            subspace,
-            start,
-            planes[:, inside],
-            valid,
-            rare,
-            workers.n_threads,
-            cube.dtype if dtype is None else dtype,
+            denoised = refine(planes, None, effort, workers, n_matched=_MATCHED)
+            lost = planes - denoised
+            kept = _more_than_noise(np.einsum("kij,kij->ij", lost, lost), len(planes))
+            kept[rare.rows - first, rare.columns] = True
+            denoised[:, kept] = planes[:, kept]
+            planes = denoised
+            del lost, denoised
+        yield from _synthesized(
+            cube, subspace, start, planes[:, inside], valid, rare, workers.n_threads, dtype
         )
-        # Before the next slab is there.
+        # Free this slab before the next one is made.
         del planes
 
 
 class _Pieces:
-    """Planes of the rows of a cube; what lies before the rows last asked for is forgotten."""
+    """Planes of the rows of a cube, computed from first to last.
+
+    Rows are held until ``rows`` has been asked for later ones.
+    """
 
     def __init__(
         self,
@@ -136,19 +132,19 @@ class _Pieces:
     ) -> None:
         def piece(part: Rows) -> _Piece:
             block = completed(artefacts.repaired(part) if artefacts else part, used)
-            planes, left = subspace.split(block.values, block.valid)
-            energy = np.square(left).sum(axis=2)
-            rows, columns = np.nonzero(_more_than_noise(energy, left.shape[2] - len(planes)))
-            spectra = left[rows, columns]
-            spectra *= uniform_filter1d(np.square(spectra), _BANDS, axis=1) > _SQUARE
-            rare = _Rare(block.start + rows, columns, spectra)
+            planes, residual = subspace.split(block.values, block.valid)
+            energy = np.square(residual).sum(axis=2)
+            rows, columns = np.nonzero(_more_than_noise(energy, residual.shape[2] - len(planes)))
+            residuals = residual[rows, columns]
+            residuals *= uniform_filter1d(np.square(residuals), _BANDS, axis=1) > _SQUARE
+            rare = _Rare(block.start + rows, columns, residuals)
             return _Piece(block.start, planes, block.valid, rare)
 
         self._coming = in_order(piece, row_blocks(cube), n_threads)
         self._held: deque[_Piece] = deque()
 
     def rows(self, start: int, stop: int) -> _Piece:
-        """Those from ``start`` to ``stop``."""
+        """The piece from row ``start`` to row ``stop``."""
         while not self._held or self._held[-1].stop < stop:
             self._held.append(next(self._coming))
         planes, masks = [], []
@@ -157,9 +153,9 @@ class _Pieces:
             planes.append(piece.planes[:, part])
             mask = np.ones(piece.planes.shape[1:], bool) if piece.valid is None else piece.valid
             masks.append(mask[part])
-        parts = zip(*(piece.rare.of(start, stop) for piece in self._held), strict=True)
+        parts = zip(*(piece.rare.between(start, stop) for piece in self._held), strict=True)
         rare = _Rare(*map(np.concatenate, parts))
-        # The next slab begins with the rows around the end of this one.
+        # The next piece asked for begins 2 * HALO rows before the end of this one.
         while self._held and self._held[0].stop <= stop - 2 * HALO:
             self._held.popleft()
         valid = np.concatenate(masks)
@@ -167,10 +163,10 @@ class _Pieces:
 
 
 def _more_than_noise(energy: NDArray[np.float32], n: int) -> NDArray[np.bool_]:
-    """Where sums of n squares, (rows, columns), are too large to be those of noise of one."""
+    """Where sums of n squares, (rows, columns), are too large for noise of variance one."""
     if n == 0:
         return np.zeros(energy.shape, bool)
-    # The cube root of their mean is nearly normal (Wilson and Hilferty).
+    # The cube root of their mean is nearly normal (Wilson–Hilferty).
     variance = 2 / (9 * n)
     limit = (1 - variance + _DEVIATIONS * np.sqrt(variance)) ** 3
     mean = energy / n
@@ -179,17 +175,17 @@ def _more_than_noise(energy: NDArray[np.float32], n: int) -> NDArray[np.bool_]:
 
 
 def _fill(planes: NDArray[np.float32], valid: NDArray[np.bool_]) -> None:
-    """Give pixels that are not valid the mean of valid ones around, as far as _FILL."""
+    """Give pixels that are not valid the mean of valid ones nearby."""
     size = 2 * _FILL - 1
     weights = uniform_filter(valid.astype(np.float64), size, mode="constant")
     near = ~valid & (weights > 0.5 / size**2)
     for plane in planes:
-        # Pixels that are not valid are zero here.
+        # Pixels that are not valid are zero.
         sums = uniform_filter(plane.astype(np.float64), size, mode="constant")
         plane[near] = sums[near] / weights[near]
 
 
-def _written(
+def _synthesized(
     cube: Cube,
     subspace: Subspace,
     start: int,
@@ -199,34 +195,34 @@ def _written(
     n_threads: int,
     dtype: np.dtype[Any],
 ) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """The rows of a slab from ``start`` on as values, in blocks."""
+    """Convert the planes of a slab, which begins at row ``start``, to blocks of values."""
     n_rows = planes.shape[1]
     height = block_height(cube)
 
     def values(first: int) -> tuple[slice, NDArray[Any]]:
-        rows = slice(first, min(first + height, n_rows))
-        there = slice(start + rows.start, start + rows.stop)
-        found = subspace.values(planes[:, rows], cube.dtype)
-        kept = rare.of(there.start, there.stop)
-        found[kept.rows - there.start, kept.columns] += kept.spectra * subspace.sigma
+        in_slab = slice(first, min(first + height, n_rows))
+        rows = slice(start + in_slab.start, start + in_slab.stop)
+        result = subspace.values(planes[:, in_slab], cube.dtype)
+        own = rare.between(rows.start, rows.stop)
+        result[own.rows - rows.start, own.columns] += own.residuals * subspace.sigma
         if dtype.kind in "iu":
             if cube.nodata is not None:
-                _avoid(cube.nodata, found, dtype)
-            found = converted(found, dtype, cube.nodata, cube.name)
+                _avoid(cube.nodata, result, dtype)
+            result = converted(result, dtype, cube.nodata, cube.name)
         if valid is None and len(subspace.bands) == cube.shape[2]:
-            return there, found
-        # Where there is no data, or no noise, the cube stays as it is.
-        given = cube.read(there).astype(found.dtype)
+            return rows, result
+        # Pixels without data and bands without noise are left unchanged.
+        original = cube.read(rows).astype(result.dtype)
         if valid is not None:
-            found = np.where(valid[rows, :, None], found, given[..., subspace.bands])
-        given[..., subspace.bands] = found
-        return there, given
+            result = np.where(valid[in_slab, :, None], result, original[..., subspace.bands])
+        original[..., subspace.bands] = result
+        return rows, original
 
     return in_order(values, range(0, n_rows, height), n_threads)
 
 
 def _avoid(nodata: float | int, values: NDArray[Any], dtype: np.dtype[Any]) -> None:
-    """Move values that would be rounded to the one that means no data to the integer beside it."""
+    """Change values that would be rounded to ``nodata`` to an integer next to it."""
     limits = np.iinfo(dtype)
     rounded = np.clip(np.rint(values), limits.min, limits.max)
     values[rounded == nodata] = nodata + 1 if nodata < limits.max else nodata - 1

@@ -1,4 +1,4 @@
-"""Means, covariances and differences of the spectra of a cube, in one pass over its rows."""
+"""The mean, covariance and differences of the spectra of a cube, in one pass over its rows."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from kronlearn.hyperspectral.blocks import (
 )
 from kronlearn.io.cubes import Cube
 
-__all__ = ["Statistics", "gather", "sums_over"]
+__all__ = ["Statistics", "gather"]
 
-# Blocks of rows that differences are taken from, at most.
+# Differences are taken from at most this many blocks of rows.
 _BLOCKS_WITH_DIFFERENCES = 16
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What the spectra of the pixels with data are like, in the bands that are used.
+    """Statistics of the spectra of valid pixels, in the bands that are used.
 
     Attributes
     ----------
     n_pixels : int
-        Pixels that have data.
+        The number of valid pixels.
     n_filled : int
-        Single values that were missing in them.
+        The number of values filled in in these pixels.
     mean : array of shape (bands,)
     scatter : array of shape (bands, bands)
         The covariance times ``n_pixels``.
     differences : list of arrays of shape (N_i, bands)
-        ``(a − b − c + d) / 2`` of disjoint squares a b / c d of pixels, from blocks of rows all
-        over the cube. White noise has the same covariance in these as in pixels; of an image
-        little is left.
+        ``(a − b − c + d) / 2`` of disjoint squares ``a b / c d`` of pixels, from blocks of rows all
+        over the cube; empty if they were not asked for. White noise has the same covariance in
+        these as in pixels; of an image little is left.
     """
 
     n_pixels: int
@@ -68,7 +68,7 @@ class Statistics:
         )
 
     def checked(self, name: str) -> Statistics:
-        """The same, unless the cube of this name has no pixels with data, or values too large."""
+        """Raise if the cube with this name has no valid pixel, or values too large to square."""
         if not self.n_pixels:
             raise ValueError(f"{name} has no pixel with data in half of its bands.")
         if not np.isfinite(self.scatter).all():
@@ -87,46 +87,26 @@ def gather(
 ) -> Statistics:
     """The statistics of the ``bands`` of a cube, with the same bits for any number of threads.
 
-    BLAS must use one thread. ``with_differences=False`` leaves out the differences, which are not
-    always needed.
+    BLAS must use one thread.
     """
-    found = sums_over(
-        cube,
-        bands,
-        with_differences=with_differences,
-        artefacts=artefacts,
-        n_threads=n_threads,
-        on_share=on_share,
-    )
-    return found.checked(cube.name)
-
-
-def sums_over(
-    cube: Cube,
-    bands: NDArray[np.bool_],
-    *,
-    with_differences: bool,
-    artefacts: Artefacts | None = None,
-    n_threads: int = 1,
-    on_share: Callable[[float], None] | None = None,
-) -> Statistics:
-    """What :func:`gather` returns, before it is checked: of a part of a cube, perhaps."""
     height = block_height(cube)
     every = height * math.ceil(cube.shape[0] / height / _BLOCKS_WITH_DIFFERENCES)
 
-    def of_rows(part: Rows) -> tuple[Statistics, int]:
-        block = completed(artefacts.repaired(part) if artefacts else part, bands)
-        looked_at = with_differences and block.start % every == 0
-        return _of_block(block, bands, looked_at), block.rows.stop
+    def of_rows(rows: Rows) -> tuple[Statistics, int]:
+        # Values too large to be squared are refused at the end.
+        with np.errstate(over="ignore", invalid="ignore"):
+            block = completed(artefacts.repaired(rows) if artefacts else rows, bands)
+            has_differences = with_differences and block.start % every == 0
+            return _of_block(block, bands, has_differences), block.start + len(block.values)
 
-    found: Statistics | None = None
+    total: Statistics | None = None
     with np.errstate(over="ignore", invalid="ignore"):
         for part, done in in_order(of_rows, row_blocks(cube), n_threads):
-            found = part if found is None else found + part
+            total = part if total is None else total + part
             if on_share is not None:
                 on_share(done / cube.shape[0])
-    assert found is not None
-    return found
+    assert total is not None
+    return total
 
 
 def _of_block(block: Block, bands: NDArray[np.bool_], with_differences: bool) -> Statistics:
@@ -145,15 +125,15 @@ def _of_block(block: Block, bands: NDArray[np.bool_], with_differences: bool) ->
 
 
 def _differences(values: NDArray[Any], valid: NDArray[np.bool_] | None) -> NDArray[np.float64]:
-    """Mixed differences (N, bands) of the squares of two by two pixels that are all valid."""
+    """Mixed differences (N, bands) of those squares of two by two pixels that are all valid."""
     rows, columns = (size // 2 * 2 for size in values.shape[:2])
     a, b, c, d = (values[i:rows:2, j:columns:2] for i in (0, 1) for j in (0, 1))
-    # Integers must not wrap around.
-    found = np.subtract(a, b, dtype=np.float64)
-    found -= c
-    found += d
-    found /= 2
-    flat = found.reshape(-1, values.shape[2])
+    # In float64, so that integers do not wrap around.
+    differences = np.subtract(a, b, dtype=np.float64)
+    differences -= c
+    differences += d
+    differences /= 2
+    flat = differences.reshape(-1, values.shape[2])
     if valid is None:
         return flat
     corners = [valid[i:rows:2, j:columns:2] for i in (0, 1) for j in (0, 1)]

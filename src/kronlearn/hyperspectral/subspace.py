@@ -1,4 +1,4 @@
-"""The few spectra that a cube is made of: its pixels as planes of their coefficients, and back."""
+"""The principal components of a cube: its pixels as planes of coefficients, and back."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from kronlearn.hyperspectral.statistics import Statistics
 
 __all__ = ["Subspace"]
 
-# Eigenvalues count as signal from a little above the largest one that noise alone would have.
+# Eigenvalues count as signal if they exceed the largest one of noise by this factor.
 _MARGIN = 1.1
-# At least so many planes are kept: rare pixels hardly add to the variance.
+# At least this many planes are kept: rare spectra hardly add to the variance.
 _FEWEST_PLANES = 3
-# Beyond this ratio of signal to noise there is nothing that single precision could take away.
+# Noise that is weaker than the signal by this factor cannot be removed in single precision.
 _CLEAN = 1e6
 
 
 @dataclass(frozen=True)
 class Subspace:
-    """Principal components of spectra in units of their noise, those above the noise.
+    """The principal components above the noise, of spectra in units of the noise of each band.
 
     Noise with the standard deviation ``sigma[b]`` in band b has standard deviation one in every
     plane and is independent from plane to plane.
@@ -32,11 +32,11 @@ class Subspace:
     Attributes
     ----------
     bands : array of int, shape (B,)
-        The bands that take part.
+        The bands that are represented.
     mean : array of shape (B,)
     sigma : array of shape (B,)
     basis : array of shape (B, n_planes)
-        Orthonormal columns, strongest first.
+        Orthonormal columns, the strongest first.
     """
 
     bands: NDArray[np.intp]
@@ -48,10 +48,9 @@ class Subspace:
     def of(
         cls, statistics: Statistics, used: NDArray[np.bool_], sigma: NDArray[np.float64]
     ) -> Subspace:
-        """That of a cube, from statistics of the bands ``used`` and all bands' noise.
+        """The subspace of a cube, from the statistics of the bands ``used`` and the noise of all.
 
-        Bands without noise, or with so little that single precision could not take it away, take
-        no part.
+        It leaves out bands with no noise, or too little to be removed in single precision.
         """
         noise = sigma[used]
         spread = np.sqrt(np.diag(statistics.scatter) / statistics.n_pixels)
@@ -73,10 +72,10 @@ class Subspace:
     def split(
         self, values: NDArray[Any], valid: NDArray[np.bool_] | None
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Values (rows, columns, all bands) as planes (n_planes, rows, columns), and what is left.
+        """Split values (rows, columns, all bands) into planes and a residual.
 
-        That is (rows, columns, B) in units of the noise. Pixels that are not ``valid`` (rows,
-        columns) become zero.
+        Planes are (n_planes, rows, columns); the residual is (rows, columns, B), in units of the
+        noise. Both are zero for pixels that are not ``valid`` (rows, columns).
         """
         rows, columns, n_bands = values.shape
         if len(self.bands) < n_bands:
@@ -95,7 +94,7 @@ class Subspace:
         )
 
     def values(self, planes: NDArray[np.float32], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Planes (n_planes, rows, columns) as values (rows, columns, B), as floats for a dtype."""
+        """Convert planes to values (rows, columns, B), as floats that hold a dtype exactly."""
         working = working_dtype(dtype)
         synthesis = (self.basis.T * self.sigma).astype(working)
         _, rows, columns = planes.shape
