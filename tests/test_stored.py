@@ -307,7 +307,7 @@ def test_a_file_cut_off_while_it_is_read_does_not_end_the_process(kind, tmp_path
     array = open_array(path)
     with open(files_of(path)[0], "r+b") as file:
         file.truncate(len(expected.tobytes()) // 2)
-    with pytest.raises(StoredArrayError, match="cut off"):
+    with pytest.raises(StoredArrayError, match="truncated"):
         whole(array)
 
 
@@ -350,7 +350,7 @@ def test_the_content_counts_and_not_the_name(kind, ending, tmp_path, rng):
         ("folder.h5", "folder", "is a folder without images"),
         ("folder.zarr", "folder", "cannot be read as a Zarr store"),
         ("a.xyz", "12345678", r"is in no known format.*\.zarr.*ENVI"),
-        ("a.npz", "PK", "is a NumPy archive.*save the one you need"),
+        ("a.npz", "PK", "is a NumPy archive.*save the array you need"),
     ],
 )
 def test_what_cannot_be_opened_is_told_by_name(name, content, words, tmp_path):
@@ -391,8 +391,8 @@ def test_envi_files_may_have_capitals_and_begin_with_other_bytes(tmp_path, rng):
         ("lines", "-4", "lines = -4 is not a whole number"),
         ("lines", "0", "must not be empty"),
         ("bands", None, "has no field 'bands'"),
-        ("data type", "6", "data type = 6 is not supported; possible are 1 (uint8), 2 (int16)"),
-        ("interleave", "pqr", "interleave = pqr is not supported; possible are bsq (bands,"),
+        ("data type", "6", "data type = 6 is not supported; supported are 1 (uint8), 2 (int16)"),
+        ("interleave", "pqr", "interleave = pqr is not supported; supported are bsq (bands,"),
         ("byte order", "2", "byte order = 2 is not supported"),
         ("wavelength", "{1, two}", "wavelength holds 'two', which is not a number"),
         ("data ignore value", "none", "data ignore value holds 'none', which is not a number"),

@@ -21,7 +21,7 @@ from kronlearn.hyperspectral.statistics import gather
 from kronlearn.hyperspectral.subspace import Subspace
 from kronlearn.images.planes import returned
 from kronlearn.images.stages import Progress, Stages
-from kronlearn.io.conversion import floating
+from kronlearn.io.conversion import float_dtype
 from kronlearn.io.cubes import Cube, CubeWriter, open_cube
 
 __all__ = ["DenoisedCube", "denoise", "given_sigma"]
@@ -156,7 +156,7 @@ def denoise(
     workers = Workers.of(n_jobs, device, cube)
     opened = open_cube(in_memory(cube), band_axis, dataset, nodata)
     given = None if sigma is None else given_sigma(sigma, opened.shape[2], opened.name)
-    wanted = opened.dtype if dtype is None else floating(dtype)
+    wanted = opened.dtype if dtype is None else float_dtype(dtype)
     if quality not in EFFORTS:
         raise ValueError(f"quality={quality!r} does not exist; choose one of {', '.join(EFFORTS)}.")
     with single_threaded_blas(), _target(opened, out, dtype) as target:

@@ -15,8 +15,9 @@ from PIL import Image, ImageOps
 from PIL.PngImagePlugin import putchunk
 
 from kronlearn.io.atomic import atomic_write
-from kronlearn.io.formats.tiff import tiff_file, unwarned
-from kronlearn.io.stored import format_by_start, told_as
+from kronlearn.io.formats import format_by_start
+from kronlearn.io.formats.tiff import tiff_file, without_warnings
+from kronlearn.io.stored import wrap_errors
 
 __all__ = ["READABLE", "Picture", "check_writable", "gray_levels", "luminance", "read_picture"]
 __all__ += ["save_picture", "write_picture"]
@@ -90,7 +91,7 @@ def read_picture(path: Path) -> Picture:
         raise IsADirectoryError(f"{path} is a folder; give the name of an image file.")
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist or is not a file.")
-    with told_as(f"{path} cannot be read as an image"):
+    with wrap_errors(f"{path} cannot be read as an image"):
         # Whatever its name is.
         readers = {"npy": _read_array, "geotiff": _read_tiff}
         picture = readers.get(str(format_by_start(path)), _read_with_pillow)(path)
@@ -180,7 +181,7 @@ def _georeference(page: Any) -> dict[str, Any]:
 
 def _read_with_pillow(path: Path) -> Picture:
     # Pillow warns of large images, which are what this is for.
-    with unwarned():
+    with without_warnings():
         opened = Image.open(path)
     with opened as image:
         layout = str(image.tile[0].args) if image.format == "PNG" and image.tile else ""
@@ -209,7 +210,7 @@ def _read_png16(path: Path, layout: str) -> NDArray[np.uint16]:
 
 def _raw(path: Path, layout: str) -> NDArray[np.uint8]:
     """The pixels of a file as Pillow reads them if told that its bytes have this layout."""
-    with unwarned(), Image.open(path) as picture:
+    with without_warnings(), Image.open(path) as picture:
         picture.tile = [tile._replace(args=layout) for tile in picture.tile]
         return np.array(picture)
 

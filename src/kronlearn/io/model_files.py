@@ -27,7 +27,7 @@ from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary
 from kronlearn.core.loop import Entry, State
 from kronlearn.io.atomic import atomic_write
-from kronlearn.io.stored import told_as
+from kronlearn.io.stored import wrap_errors
 
 __all__ = ["ModelFileError", "ModelFileNotFoundError", "kind_of", "load_dictionary", "load_state"]
 __all__ += ["read_checkpoint", "read_file", "save_dictionary", "save_state", "write_file"]
@@ -114,7 +114,7 @@ def load_dictionary(path: PathLike) -> Dictionary:
         raise _error(
             path, f"must hold tensors factors.0, factors.1, … and no others; it has {found}"
         )
-    with told_as(f"{path} does not hold a valid dictionary", ModelFileError):
+    with wrap_errors(f"{path} does not hold a valid dictionary", ModelFileError):
         return _dictionary(tensors, "factors")
 
 
@@ -200,7 +200,7 @@ def save_state(path: PathLike, state: State, problem: dict[str, Any]) -> None:
 def load_state(path: PathLike, problem: dict[str, Any]) -> State:
     """The state in a checkpoint; ModelFileError if it is damaged or of another problem."""
     tensors, header = read_checkpoint(path, "checkpoint", problem)
-    with told_as(f"{path} is damaged", ModelFileError):
+    with wrap_errors(f"{path} is damaged", ModelFileError):
         return _state(tensors, header, problem)
 
 
@@ -240,7 +240,7 @@ def _opened(path: PathLike) -> Iterator[Any]:
     if not Path(path).is_file():
         raise _error(path, "is not a regular file; give the name of a model file")
     with (
-        told_as(f"{path} is not a safetensors file, or is damaged", ModelFileError),
+        wrap_errors(f"{path} is not a safetensors file, or is damaged", ModelFileError),
         # It compares the sizes and places of all tensors with the size of the file.
         safetensors.safe_open(path, framework="np") as file,
     ):
