@@ -646,11 +646,11 @@ def test_netcdf_files_keep_their_coordinates_and_packing(kind, tmp_path, rng):
 def test_zarr_stores_keep_all_else_that_is_in_them(version, tmp_path, rng):
     path, _ = write_cube(f"zarr {version}", tmp_path, cube_of(rng, "i2"))
     zarr.consolidate_metadata(path)
-    for target in ("b.zarr", "d.zip"):
+    for target in ("b.zarr", "d.zip", "e.ZIP", "e.ZIP"):
         copy(open_cube(path), tmp_path / target, lambda v: v + 1)
         again = open_cube(tmp_path / target)
         np.testing.assert_array_equal(again.read(slice(None)), whole(path) + 1)
-        if target == "d.zip":
+        if target != "b.zarr":
             continue
         old, new = zarr.open_group(path, mode="r"), zarr.open_group(tmp_path / target, mode="r")
         assert new.attrs.asdict() == old.attrs.asdict()
@@ -677,14 +677,18 @@ def test_folders_of_images_keep_their_names(tmp_path, rng):
     path, _ = write_cube("images, png", tmp_path, cube_of(rng, "u2", (5, 6, 11)))
     copy(open_cube(path), tmp_path / "b")
     assert sorted(os.listdir(tmp_path / "b")) == sorted(os.listdir(path))
-    # PNG has no floats.
-    floats = xr.DataArray(np.zeros((2, 5, 6), "f4"), dims=("band", "y", "x"))
-    floats.attrs["files"] = ["a.png", "b.tiff"]
-    cube = open_cube(floats)
-    cube.stored.format = "image_folder"
-    copy(cube, tmp_path / "c")
-    assert sorted(os.listdir(tmp_path / "c")) == ["a.tif", "b.tiff"]
-    assert tifffile.imread(tmp_path / "c" / "a.tif").dtype == np.float32
+    # PNG has no floats. New names must not be equal.
+    for target, old, new in (
+        ("c", ["a.png", "b.tiff"], ["a.tif", "b.tiff"]),
+        ("d", ["a.png", "a.tif"], ["band_1.tif", "band_2.tif"]),
+    ):
+        floats = xr.DataArray(np.zeros((2, 5, 6), "f4"), dims=("band", "y", "x"))
+        floats.attrs["files"] = old
+        cube = open_cube(floats)
+        cube.stored.format = "image_folder"
+        copy(cube, tmp_path / target)
+        assert sorted(os.listdir(tmp_path / target)) == new
+        assert tifffile.imread(tmp_path / target / new[0]).dtype == np.float32
 
 
 @pytest.mark.parametrize("ending", [".nc", ".zarr", ".h5"])

@@ -601,6 +601,17 @@ def test_a_packing_that_makes_no_sense_is_refused(value, tmp_path):
         packed_file(tmp_path, 4, scale_factor=value)
 
 
+def test_attributes_that_h5py_cannot_read_are_left_out(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["cube"], file["wavelength"] = np.ones((3, 4, 5)), np.arange(5.0)
+        scalar, time = h5py.h5s.create(h5py.h5s.SCALAR), h5py.h5t.UNIX_D32LE
+        for dataset in (file["cube"], file["wavelength"]):
+            h5py.h5a.create(dataset.id, b"acquired", time, scalar)
+            dataset.attrs["units"] = "nm"
+    array = open_array(tmp_path / "a.h5")
+    assert (array.attributes, array.wavelength_units) == ({"units": "nm"}, "nm")
+
+
 def test_plain_hdf5_is_not_unpacked(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["a"] = np.arange(6, dtype="i2").reshape(2, 3)

@@ -156,7 +156,12 @@ def _attributes_of(array: Any) -> dict[str, Any]:
 def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
     """Attributes as plain Python types, without those that have no such form (references, …)."""
     result = {}
-    for name, value in attributes.items():
+    for name in attributes:
+        try:
+            value = attributes[name]
+        except (OSError, TypeError):
+            # h5py cannot read some types.
+            continue
         if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiubUS":
             value = value.item() if value.size == 1 else value.tolist()
         elif isinstance(value, np.ndarray) and all(isinstance(v, str) for v in value.flat):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import shutil
@@ -45,7 +44,7 @@ def describe_dataset(dataset: Any) -> dict[str, Any]:
     path = Path(os.path.abspath(dataset.file.filename))
     is_netcdf = "_NCProperties" in dataset.file.attrs or format_by_ending(path) == "netcdf"
     arrays = {n: d for n, d in _datasets(dataset.file).items() if not _is_bare_dimension(d)}
-    name, attributes, axes = dataset.name.strip("/"), _attributes(dataset), _axes(dataset)
+    name, attributes, axes = dataset.name.strip("/"), dataset.attrs, _axes(dataset)
     return {"path": path, **describe(name, dataset, attributes, axes, arrays, unpack=is_netcdf)}
 
 
@@ -174,15 +173,6 @@ def _datasets(group: Any) -> dict[str, Any]:
 
     group.visititems(visit)
     return datasets
-
-
-def _attributes(dataset: Any) -> dict[str, Any]:
-    """The attributes of a dataset, without those that cannot be read."""
-    attributes = {}
-    for name in dataset.attrs:
-        with contextlib.suppress(OSError, TypeError):
-            attributes[name] = dataset.attrs[name]
-    return attributes
 
 
 def _axes(dataset: Any) -> tuple[str, ...] | None:
