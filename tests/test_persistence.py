@@ -190,7 +190,7 @@ def test_any_changed_byte_gives_a_dictionary_or_a_model_file_error(saved):
     ("text", "message"),
     [
         (envelope(format="recipe"), "not a kronlearn model"),
-        (envelope(version=2), "file version 2, written by a newer kronlearn.*upgrade it"),
+        (envelope(version=2), "file version 2, written by a newer kronlearn.*upgrade kronlearn"),
         (envelope(version=10**4000), "file version 1000"),
         (envelope(version="1"), "lacks a version, a kind or info"),
         (envelope(version=True), "lacks a version, a kind or info"),

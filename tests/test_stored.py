@@ -202,6 +202,8 @@ def test_slices_mean_what_they_mean_in_numpy():
     assert array.read((slice(2, 1),)).shape == (0, 4)
     with pytest.raises(ValueError, match=r"numpy\.ndarray: .*give slices of step one"):
         array.read((slice(0, 3, 2), slice(None)))
+    with pytest.raises(ValueError, match="has 2 dimensions, but 3 slices were given"):
+        array.read((slice(None),) * 3)
 
 
 # ---------------------------------------------------------------------------- several arrays
@@ -392,7 +394,7 @@ def test_envi_files_may_have_upper_case_endings_and_a_header_offset(tmp_path, rn
         ("byte order", "2", "byte order = 2 is not supported"),
         ("wavelength", "{1, two}", "wavelength holds 'two', which is not a number"),
         ("data ignore value", "none", "data ignore value holds 'none', which is not a number"),
-        ("file compression", "1", "decompress it"),
+        ("file compression", "1", "decompress the file"),
         ("description", "{not closed", "Failed to parse ENVI header"),
     ],
 )

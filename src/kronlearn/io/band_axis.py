@@ -28,7 +28,7 @@ def cube_axes(stored: StoredArray, band_axis: int | None) -> tuple[tuple[int, ..
             axes.remove(axis)
     if len(axes) not in (2, 3):
         raise stored.error(
-            f"has shape {shape}; a cube has two or three dimensions, and any others have length one"
+            f"has shape {shape}; a cube has two or three dimensions besides those of length one"
         )
     if len(axes) == 2:
         if band_axis is not None:

@@ -261,7 +261,7 @@ def _header(path: PathLike, file: Any) -> tuple[str, dict[str, Any]]:
         raise _error(
             path,
             f"has file version {str(version)[:20]}, written by a newer kronlearn; this one reads "
-            f"version {VERSION}, upgrade it",
+            f"version {VERSION}; upgrade kronlearn",
         )
     if type(version) is not int or kind not in KINDS or not isinstance(info, dict):
         raise _error(path, "is damaged: its header lacks a version, a kind or info")
@@ -272,15 +272,15 @@ def _state(tensors: dict[str, Any], header: dict[str, Any], problem: dict[str, A
     """The state that the tensors and the header of a checkpoint describe, after checking them."""
     rows = tensors["history"]
     if rows.shape[1:] != (len(Entry._fields),) or not np.isfinite(rows).all():
-        raise ValueError(f"history has shape {rows.shape}, or numbers that are not finite")
+        raise ValueError(f"its history has shape {rows.shape}, or values that are not finite")
     current, best = (_dictionary(tensors, name) for name in ("factors", "best"))
-    for found in (current, best):
-        shapes = list(found.patch_shape), list(found.n_atoms)
-        is_fitting = shapes == (list(problem["patch_shape"]), list(problem["n_atoms"]))
-        if not is_fitting or found.n_terms not in (1, problem["n_terms"]):
-            raise ValueError(f"it holds {found}")
-        if found.dtype != np.float64:
-            raise ValueError(f"its factors have dtype {found.dtype}")
+    for dictionary in (current, best):
+        shapes = list(dictionary.patch_shape), list(dictionary.n_atoms)
+        fits = shapes == (list(problem["patch_shape"]), list(problem["n_atoms"]))
+        if not fits or dictionary.n_terms not in (1, problem["n_terms"]):
+            raise ValueError(f"its {dictionary} does not belong to this run")
+        if dictionary.dtype != np.float64:
+            raise ValueError(f"its factors have dtype {dictionary.dtype}")
     history = tuple(
         Entry(rmse, seconds, int(replaced), mean) for rmse, seconds, replaced, mean in rows.tolist()
     )

@@ -151,6 +151,10 @@ class StoredArray(AbstractContextManager["StoredArray"]):
         >>> open_array(np.arange(6).reshape(2, 3)).read((slice(0, 1), slice(1, 3)))
         array([[1, 2]])
         """
+        if len(key) > self.ndim:
+            raise ValueError(
+                f"{self.name} has {self.ndim} dimensions, but {len(key)} slices were given."
+            )
         key = (*key, *[slice(None)] * (self.ndim - len(key)))
         ranges = [range(n)[part] for part, n in zip(key, self.shape, strict=True)]
         if any(indices.step != 1 for indices in ranges):

@@ -134,14 +134,13 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
         finally:
             remove(self._rows_path)
 
-    def blocks(self, chunks: tuple[int, ...] | None) -> Iterator[tuple[Key, NDArray[Any]]]:
-        """Keys and values of consecutive blocks of rows, which are whole chunks of the target.
+    def blocks(self, chunk_height: int = 1) -> Iterator[tuple[Key, NDArray[Any]]]:
+        """Keys and values of consecutive blocks of rows, each of whole chunks with this many rows.
 
         A chunk written in parts would be read, decompressed and compressed again for each part.
         """
         axis, n_rows = self.cube.axes[0], self.shape[0]
-        height = 1 if chunks is None else chunks[axis]
-        step = max(1, _BLOCK_BYTES * n_rows // self.nbytes // height) * height
+        step = max(1, _BLOCK_BYTES * n_rows // self.nbytes // chunk_height) * chunk_height
         for start in range(0, n_rows, step):
             part = slice(start, min(start + step, n_rows))
             key = tuple(part if i == axis else slice(0, n) for i, n in enumerate(self.source.shape))

@@ -220,7 +220,7 @@ def _nodata_and_packing(
         return {"nodata": nodata}
     scale = 1.0 if scale is None else float(scale)
     if scale == 0 or not math.isfinite(scale):
-        raise ValueError(f"scale_factor = {scale} is not a finite number other than zero")
+        raise ValueError(f"scale_factor is {scale}; it must be finite and not zero")
     stored = dtype.newbyteorder("=")
     if str(attributes.get("_Unsigned", "false")).lower() == "true" and stored.kind == "i":
         stored = np.dtype(f"u{stored.itemsize}")

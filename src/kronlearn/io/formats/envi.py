@@ -71,7 +71,7 @@ def _fields(spy: Any, header: Path) -> dict[str, Any]:
     spy.check_compatibility(fields)
     if fields.get("file compression", "0") != "0":
         raise StoredArrayError(
-            f"{header}: compressed ENVI files cannot be read; decompress it first."
+            f"{header}: compressed ENVI files cannot be read; decompress the file first."
         )
     return fields
 

@@ -108,10 +108,10 @@ def save(writer: CubeWriter, path: Path) -> None:
                     raise OSError("the values could not be read back")
 
 
-def _windows(writer: CubeWriter, height: int = 1) -> Iterator[tuple[Any, Any]]:
-    """Windows of whole rows, with heights that are multiples of ``height``, and their bands."""
+def _windows(writer: CubeWriter, tile_height: int = 1) -> Iterator[tuple[Any, Any]]:
+    """Windows of whole rows of tiles, and their values (bands, rows, columns)."""
     axis = writer.cube.axes[0]
-    for key, part in writer.blocks((height,) * writer.source.ndim):
+    for key, part in writer.blocks(tile_height):
         window = ((key[axis].start, key[axis].stop), (0, writer.shape[1]))
         yield window, np.moveaxis(bands_last(part, writer.cube.axes), 2, 0)
 

@@ -72,9 +72,8 @@ def save(writer: CubeWriter, path: Path) -> None:
             array = file[source.dataset] if is_copy else _new(file, writer, order)
             if is_copy and source.format == "mat":
                 array = Reversed(array)
-            inverse = np.argsort(order)
-            chunks = None if array.chunks is None else tuple(array.chunks[i] for i in inverse)
-            for key, part in writer.blocks(chunks):
+            row_axis = order.index(writer.cube.axes[0])
+            for key, part in writer.blocks(array.chunks[row_axis] if array.chunks else 1):
                 numbers = writer.packed(part, array.dtype) if is_copy else part
                 array[tuple(key[axis] for axis in order)] = numbers.transpose(order)
                 content.check()

@@ -75,7 +75,8 @@ def save(writer: CubeWriter, path: Path) -> None:
     is_copy = source.format == "zarr" and source.path is not None and writer.keeps_dtype
     try:
         array = _copied(source, folder) if is_copy else _new(writer, folder)
-        for key, part in writer.blocks(array.shards or array.chunks):
+        chunk_height = (array.shards or array.chunks)[writer.cube.axes[0]]
+        for key, part in writer.blocks(chunk_height):
             array[key] = writer.packed(part, np.dtype(array.dtype)) if is_copy else part
         if is_zip:
             # The archive is named .zip even where the path ends in .ZIP.
