@@ -715,6 +715,15 @@ def test_coordinates_of_xarray_are_written(ending, tmp_path, rng):
             assert again.lat.attrs == data.lat.attrs
 
 
+@pytest.mark.parametrize("ending", [".nc", ".h5"])
+def test_axes_without_a_name_get_one(ending, tmp_path):
+    names = {"dimension_names": (None, None, "band")}
+    zarr.create_array(tmp_path / "a.zarr", data=np.full((3, 4, 5), 7.0), **names)
+    cube = open_cube(copy(open_cube(tmp_path / "a.zarr"), tmp_path / f"b{ending}"))
+    assert cube.stored.axes == ("axis_0", "axis_1", "band")
+    np.testing.assert_array_equal(cube.read(slice(None)), np.full((3, 4, 5), 7))
+
+
 def test_a_virtual_dataset_is_not_written_through(tmp_path, rng):
     path, expected = write_cube("hdf5", tmp_path, cube_of(rng, "i2"))
     layout = h5py.VirtualLayout(expected.shape, expected.dtype)

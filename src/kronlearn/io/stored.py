@@ -55,13 +55,6 @@ class StoredArray(AbstractContextManager["StoredArray"]):
     **description
         Values for the attributes below.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from kronlearn.io.stored import open_array
-    >>> array = open_array(np.zeros((100, 8, 8)))
-    >>> array.shape, array.read((slice(10, 20),)).shape
-    ((100, 8, 8), (10, 8, 8))
     """
 
     #: The name of the format, or "memory".

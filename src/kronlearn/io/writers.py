@@ -153,9 +153,9 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
 
     def axis_names(self) -> list[str]:
         """The names of the axes: those of the source, or the usual ones."""
-        if self.source.axes is not None:
-            return list(self.source.axes)
         names = [f"axis_{axis}" for axis in range(self.source.ndim)]
+        if self.source.axes is not None:
+            return [own or usual for own, usual in zip(self.source.axes, names, strict=True)]
         band_name = "band" if self.cube.wavelengths is None else "wavelength"
         for axis, name in zip(self.cube.axes, ("y", "x", band_name), strict=False):
             names[axis] = name
