@@ -86,8 +86,8 @@ AXES = [(kind, axis) for kind in KINDS for axis in range(3) if axis < 1 or kind 
 def test_bands_come_last_for_every_format_and_axis(kind, axis, tmp_path, rng):
     expected = cube_of(rng, "f4" if kind == "netcdf 3" else "u2")
     path, _ = write_cube(kind, tmp_path, expected, axis)
-    given = axis if kind.startswith("npy") else None
-    cube = pickle.loads(pickle.dumps(open_cube(path, band_axis=given)))
+    band_axis = axis if kind.startswith("npy") else None
+    cube = pickle.loads(pickle.dumps(open_cube(path, band_axis=band_axis)))
     assert cube.shape == expected.shape
     assert cube.band_axis == axis_in_file(kind, axis)
     assert not cube.band_axis_is_guess
@@ -203,8 +203,8 @@ def test_nodata_values_are_not_valid(dtype):
     values = np.ones((3, 4, 5), dtype)
     values[1, 2, 3] = 99
     cube = open_cube(values, nodata=99)
-    found, valid = cube.read_checked(slice(None))
-    np.testing.assert_array_equal(found, values)
+    read, valid = cube.read_checked(slice(None))
+    np.testing.assert_array_equal(read, values)
     np.testing.assert_array_equal(valid, values != 99)
     assert cube.read_checked(slice(0, 1))[1] is None
     assert open_cube(values).read_checked(slice(None))[1] is None
@@ -415,8 +415,8 @@ def georeferenced(folder, name="utm", dtype="i2"):
         file.units = ["W"] * 7
         file.update_tags(MISSION="test")
         for band in range(1, 8):
-            told = {"wavelength": 400 + 10.5 * (band - 1), "wavelength_units": "Nanometers"}
-            file.update_tags(band, **told, fwhm=10.25, bbl=int(band != 3))
+            tags = {"wavelength": 400 + 10.5 * (band - 1), "wavelength_units": "Nanometers"}
+            file.update_tags(band, **tags, fwhm=10.25, bbl=int(band != 3))
     return folder / "source.tif"
 
 
@@ -502,7 +502,7 @@ def test_grid_mappings_written_by_gdal_are_read(name, version, tmp_path):
         target = tmp_path / f"{bottom_up}.nc"
         options = {"FORMAT": version, "WRITE_BOTTOMUP": bottom_up}
         rasterio.shutil.copy(path, target, driver="netCDF", **options)
-        found = open_cube(target, dataset="Band1").attributes
+        attributes = open_cube(target, dataset="Band1").attributes
         if bottom_up == "NO":
             expected = transform
         else:
@@ -510,10 +510,10 @@ def test_grid_mappings_written_by_gdal_are_read(name, version, tmp_path):
             a, _, c, _, e, f = transform[:6]
             expected = (a, 0, c, 0, -e, f + 13 * e)
         if name == "rotated" and bottom_up == "YES":
-            assert "crs" not in found
+            assert "crs" not in attributes
         else:
-            assert found["crs"] == f"EPSG:{epsg}"
-            np.testing.assert_allclose(found["transform"], expected[:6], atol=1e-9)
+            assert attributes["crs"] == f"EPSG:{epsg}"
+            np.testing.assert_allclose(attributes["transform"], expected[:6], atol=1e-9)
 
 
 def test_the_mask_of_a_geotiff_marks_missing_pixels(tmp_path):
@@ -524,8 +524,8 @@ def test_the_mask_of_a_geotiff_marks_missing_pixels(tmp_path):
         file.write_mask(valid)
     again = copy(open_cube(path), tmp_path / "again.tif")
     for file in (path, again):
-        _, found = open_cube(file).read_checked(slice(1, 9), slice(2, 11))
-        np.testing.assert_array_equal(found, np.repeat(valid[1:9, 2:, None], 7, 2))
+        _, mask = open_cube(file).read_checked(slice(1, 9), slice(2, 11))
+        np.testing.assert_array_equal(mask, np.repeat(valid[1:9, 2:, None], 7, 2))
         assert open_cube(file).read_checked(slice(6, 9))[1] is None
     with pytest.warns(UserWarning, match="the mask of valid pixels of .* cannot be kept"):
         copy(open_cube(path), tmp_path / "a.hdr")
@@ -550,9 +550,9 @@ def test_lists_that_do_not_fit_the_bands_are_ignored_with_a_warning(tmp_path, rn
     path, _ = write_cube("envi", tmp_path, cube_of(rng, "i2"))
     text = path.read_text().replace("wavelength = { 400.0 ,", "wavelength = {")
     path.write_text(text + "fwhm = {1, 2, x, 4, 5, 6, 7}\n")
-    with pytest.warns(UserWarning, match="it is ignored") as told:
+    with pytest.warns(UserWarning, match="it is ignored") as caught:
         cube = open_cube(path)
-    assert [str(warning.message).partition(": ")[2] for warning in told] == [
+    assert [str(warning.message).partition(": ")[2] for warning in caught] == [
         "wavelength has 6 entries for 7 bands; it is ignored.",
         "fwhm is not a list of numbers; it is ignored.",
     ]

@@ -291,8 +291,8 @@ def test_damaged_files_raise_only_stored_array_errors(kind, tmp_path, rng):
         content = file.read_bytes()
         for _ in range(6):
             changed = bytearray(content)
-            for place in rng.integers(0, min(len(content), 2000), 2):
-                changed[place] = rng.integers(0, 256)
+            for offset in rng.integers(0, min(len(content), 2000), 2):
+                changed[offset] = rng.integers(0, 256)
             file.write_bytes(changed)
             found = outcome(path)
             assert not isinstance(found, str) or str(tmp_path) in found
@@ -539,8 +539,8 @@ def test_libraries_neither_warn_nor_log_about_damaged_tiffs(tmp_path, rng, capfd
     content = path.read_bytes()
     for _ in range(40):
         changed = bytearray(content)
-        for place in rng.integers(0, 800, 2):
-            changed[place] = rng.integers(0, 256)
+        for offset in rng.integers(0, 800, 2):
+            changed[offset] = rng.integers(0, 256)
         path.write_bytes(changed)
         outcome(path)
     assert not recwarn.list
@@ -638,13 +638,13 @@ def test_complex_matlab_variables_are_not_read_as_real(tmp_path):
             open_array(tmp_path / "a.mat", "z")
 
 
-@pytest.mark.parametrize(("place", "value"), [(184, 200), (184, 8), (145, 8)])
-def test_damage_that_crashes_scipy_is_refused(place, value, tmp_path):
+@pytest.mark.parametrize(("offset", "value"), [(184, 200), (184, 8), (145, 8)])
+def test_damage_that_crashes_scipy_is_refused(offset, value, tmp_path):
     # Bytes for the type of the numbers, and for the flag of complex numbers.
     savemat(tmp_path / "a.mat", {"cube": np.ones((3, 4, 5))})
     content = bytearray((tmp_path / "a.mat").read_bytes())
     assert content[180:184] == b"cube"
-    content[place] = value
+    content[offset] = value
     (tmp_path / "a.mat").write_bytes(content)
     with pytest.raises(StoredArrayError, match=r"a\.mat"):
         open_array(tmp_path / "a.mat")

@@ -44,7 +44,7 @@ def converted(
 ) -> NDArray[Any]:
     """Values in a dtype: for integers rounded and clipped, with ``nodata`` in place of NaN.
 
-    ``name`` is what the error calls them if there is NaN but no nodata value.
+    If there is NaN but no nodata value, the error calls the values ``name``.
     """
     values = np.asarray(values)
     dtype = np.dtype(dtype)

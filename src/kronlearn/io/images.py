@@ -309,8 +309,8 @@ def _can_hold(form: _ImageFormat, picture: Picture) -> bool:
 
 def write_picture(path: Path, picture: Picture, overwrite: bool) -> None:
     """Write an image file atomically, in the format that its ending determines."""
-    with atomic_write(path, overwrite=overwrite) as (place,):
-        save_picture(place, picture)
+    with atomic_write(path, overwrite=overwrite) as (temporary,):
+        save_picture(temporary, picture)
 
 
 def save_picture(path: Path, picture: Picture) -> None:

@@ -161,10 +161,6 @@ def read_file(
     ------
     ModelFileError
         If the file is missing, damaged, of another kind or of an unknown version.
-
-    Examples
-    --------
-    See :func:`save_dictionary`.
     """
     with _opened(path) as file:
         found_kind, info = _header(path, file)

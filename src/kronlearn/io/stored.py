@@ -54,7 +54,6 @@ class StoredArray(AbstractContextManager["StoredArray"]):
         What error messages call the array: its path, or the type of the object.
     **description
         Values for the attributes below.
-
     """
 
     #: The name of the format, or "memory".
@@ -136,13 +135,6 @@ class StoredArray(AbstractContextManager["StoredArray"]):
         ------
         StoredArrayError
             If the file is truncated, damaged or cannot be read.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from kronlearn.io.stored import open_array
-        >>> open_array(np.arange(6).reshape(2, 3)).read((slice(0, 1), slice(1, 3)))
-        array([[1, 2]])
         """
         if len(key) > self.ndim:
             raise ValueError(

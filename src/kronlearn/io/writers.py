@@ -15,23 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from kronlearn.io.atomic import (
-    atomic_write,
-    check_targets,
-    explain_write_errors,
-    remove,
-    temporary_path,
-    write_at,
-)
+from kronlearn.io import atomic, formats
 from kronlearn.io.conversion import converted, fits, float_dtype, in_stored_order
-from kronlearn.io.formats import (
-    FORMATS,
-    KNOWN,
-    format_by_ending,
-    format_module,
-    georeference,
-    import_library,
-)
+from kronlearn.io.formats import georeference
 from kronlearn.io.formats.conventions import NOT_COPIED, PER_BAND
 from kronlearn.io.stored import Coordinate, Key, StoredArray
 
@@ -67,18 +53,21 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
         #: Whether the stored numbers keep their dtype: then a copy of the source can hold them.
         self.keeps_dtype = dtype is None or np.dtype(self.source.thing.dtype) == self.dtype
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
-        # Messages have the path as it was given; if it is a link, the file it leads to is replaced.
+        # Error messages show ``target``; if it is a link, ``path`` is the file that it leads to.
         self.target, self.path = target, Path(os.path.realpath(target))
         is_held = cube.nodata is not None and fits(cube.nodata, self.dtype)
         self.nodata = cube.nodata if is_held else None
         self.format = _target_format(self.path, self.source)
-        self._module, self._files = format_module(self.format), target_files(target, self.source)
+        self._module, self._files = (
+            formats.format_module(self.format),
+            target_files(target, self.source),
+        )
         self._check()
         self._warn_of_losses()
-        self._rows_path, self._next_row = temporary_path(self.path), 0
+        self._rows_path, self._next_row = atomic.temporary_path(self.path), 0
         # Room for the header that the format has in front of the numbers.
         self._offset = len(self._module.header(self)) if hasattr(self._module, "header") else 0
-        with explain_write_errors(self.target):
+        with atomic.explain_write_errors(self.target):
             if shutil.disk_usage(self.path.parent).free < self.nbytes:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -108,9 +97,11 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
         lengths, axis = self.source.shape, self.cube.axes[0]
         row_bytes = math.prod(lengths[axis + 1 :]) * self.dtype.itemsize
         values = np.ascontiguousarray(in_stored_order(values, self.cube.axes))
-        with explain_write_errors(self.target):
+        with atomic.explain_write_errors(self.target):
             for i, part in enumerate(values.reshape(math.prod(lengths[:axis]), -1)):
-                write_at(self._descriptor, part, self._offset + (i * n_rows + start) * row_bytes)
+                atomic.write_at(
+                    self._descriptor, part, self._offset + (i * n_rows + start) * row_bytes
+                )
         self._next_row = stop
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
@@ -123,16 +114,16 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
                     f"{self.target}: only {self._next_row} of {self.shape[0]} rows were written; "
                     "the file was not created."
                 )
-            rows = format_module("npy").FileArray(
+            rows = formats.format_module("npy").FileArray(
                 self._rows_path, self.source.shape, self.dtype, self._offset
             )
             with (
                 closing(rows) as self.rows,
-                atomic_write(*self._files, overwrite=self._overwrite) as paths,
+                atomic.atomic_write(*self._files, overwrite=self._overwrite) as paths,
             ):
                 self._module.save(self, *paths)
         finally:
-            remove(self._rows_path)
+            atomic.remove(self._rows_path)
 
     def blocks(self, chunk_height: int = 1) -> Iterator[tuple[Key, NDArray[Any]]]:
         """Keys and values of consecutive blocks of rows, each of whole chunks with this many rows.
@@ -187,12 +178,12 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
         return {k: v for k, v in self.cube.attributes.items() if k not in left_out}
 
     def _check(self) -> None:
-        """Raise if the target cannot be written; this is found out before any work is done."""
+        """Raise, before any work is done, if the target cannot be written."""
         self._check_target()
-        library, dtypes = FORMATS[self.format].library, FORMATS[self.format].dtypes
-        if library is not None:
-            import_library(library, f"To write {self.path}")
-        if dtypes is not None and self.dtype.str[1:] not in dtypes:
+        form = formats.FORMATS[self.format]
+        if form.library is not None:
+            formats.import_library(form.library, f"To write {self.path}")
+        if form.dtypes is not None and self.dtype.str[1:] not in form.dtypes:
             ending = self.path.suffix
             raise ValueError(f"{self.path}: {ending} files cannot hold {self.dtype} values.")
         if hasattr(self._module, "check"):
@@ -208,7 +199,7 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
                 f"Writing {self.path} would replace {replaced.pop()} but not the other files that "
                 "the cube is read from; give another name."
             )
-        check_targets(self._files, self._overwrite)
+        atomic.check_targets(self._files, self._overwrite)
         is_zip = self.path.suffix.lower() == ".zip"
         writes_folder = hasattr(self._module, "check_replaceable") and not is_zip
         if self.path.is_dir() and not writes_folder:
@@ -222,16 +213,16 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
 
     def _warn_of_losses(self) -> None:
         """Warn of the metadata of the cube that a file of another format cannot hold."""
-        formats = {self.format, self.source.format}
-        if len(formats) == 1 or formats == {"hdf5", "netcdf"}:
+        names = {self.format, self.source.format}
+        if len(names) == 1 or names == {"hdf5", "netcdf"}:
             return
         cube, lost = self.cube, list(self.source.format_specific)
-        metadata = FORMATS[self.format].metadata
+        metadata = formats.FORMATS[self.format].metadata
         if metadata != "all":
             present = {
                 "wavelengths": cube.wavelengths is not None and metadata == "none",
                 "georeferencing": "crs" in cube.attributes,
-                # Only the file's own value: the caller knows one that was passed to open_cube.
+                # Only that of the source: callers know the one that they passed to open_cube.
                 "nodata value": self.nodata is not None and self.nodata == self.source.nodata,
                 **dict.fromkeys(cube.per_band, True),
             }
@@ -243,10 +234,10 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
             scaling = {"scale_factor": 1, "add_offset": 0}
             lost += [n for n, none in scaling.items() if cube.attributes.get(n, none) != none]
         if lost:
-            names = " and ".join(filter(None, [", ".join(lost[:-1]), lost[-1]]))
+            listing = " and ".join(filter(None, [", ".join(lost[:-1]), lost[-1]]))
             hint = "" if metadata == "all" else "; write .tif, .hdr, .nc, .h5 or .zarr to keep them"
             warnings.warn(
-                f"{self.path}: the {names} of {cube.name} cannot be kept in this format{hint}.",
+                f"{self.path}: the {listing} of {cube.name} cannot be kept in this format{hint}.",
                 stacklevel=4,
             )
 
@@ -254,17 +245,17 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
 def target_files(path: Path, source: StoredArray) -> list[Path]:
     """The files or folders that writing to a path creates or replaces; ENVI has two."""
     path = path.resolve()
-    module = format_module(_target_format(path, source))
+    module = formats.format_module(_target_format(path, source))
     return module.targets(path, source) if hasattr(module, "targets") else [path]
 
 
 def _target_format(path: Path, source: StoredArray) -> str:
     """The name of the format that the name of a new file stands for."""
-    by_ending, ending = format_by_ending(path), path.suffix.lower()
+    by_ending, ending = formats.format_by_ending(path), path.suffix.lower()
     if by_ending is not None:
         return by_ending
-    if ending in format_module("envi").BINARY_ENDINGS:
+    if ending in formats.format_module("envi").BINARY_ENDINGS:
         return "envi"
     if source.format in ("envi", "image_folder") and not ending:
         return source.format
-    raise ValueError(f"{path} does not have the extension of a known format: {KNOWN}.")
+    raise ValueError(f"{path} does not have the extension of a known format: {formats.KNOWN}.")

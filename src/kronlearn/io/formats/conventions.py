@@ -21,16 +21,8 @@ from kronlearn.io.conversion import converted
 from kronlearn.io.formats import georeference
 from kronlearn.io.stored import Coordinate, StoredArrayError
 
-__all__ = [
-    "BAND_NAMES",
-    "NOT_COPIED",
-    "PER_BAND",
-    "SPACE_NAMES",
-    "WAVELENGTH_NAMES",
-    "Packing",
-    "choose",
-    "describe",
-]
+__all__ = ["BAND_NAMES", "NOT_COPIED", "PER_BAND", "SPACE_NAMES", "WAVELENGTH_NAMES"]
+__all__ += ["Packing", "choose", "describe"]
 
 WAVELENGTH_NAMES = frozenset(
     {"wavelength", "wavelengths", "wavelength_nm", "wavelengths_nm", "wl", "wvl", "lambda"}
@@ -203,7 +195,7 @@ class Packing:
         return values.astype(self.dtype)
 
     def pack(self, values: NDArray[Any], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
-        """The numbers, of a dtype, that store values; ``name`` is what errors call the file."""
+        """The numbers, of a dtype, that store values; errors begin with ``name``."""
         numbers = (values.astype(np.float64) - self.offset) / self.scale
         numbers = converted(numbers, self.stored, self.fill, name)
         return numbers.view(dtype.newbyteorder("="))

@@ -91,7 +91,7 @@ def _check_number_types(path: Path, order: str) -> None:
             start = 16
             for _ in ("dimensions", "name"):
                 tag, count = struct.unpack_from(order + "II", content, start)
-                # Elements of up to four bytes have their content in the place of its length.
+                # Elements of up to four bytes have their content in place of its length.
                 start += 8 if tag >> 16 else 8 + -(-count // 8) * 8
             (number_type,) = struct.unpack_from(order + "I", content, start)
             if flags & 0xFF in _NUMERIC_CLASSES and number_type & 0xFFFF not in _NUMBER_TYPES:

@@ -23,7 +23,7 @@ _MAX_SHORT = 1 << 16
 
 
 class _Variable:
-    """The place of a variable of scipy's in its file, and a copy of its numbers if they are few."""
+    """The offset of a scipy variable in its file, and a copy of its numbers if they are few."""
 
     def __init__(self, variable: Any, file: Any) -> None:
         numbers = variable.data
