@@ -303,7 +303,7 @@ class Cube(AbstractContextManager["Cube"]):
     ) -> None:
         """Raise the error for the first wrong value of a part of the cube."""
         index = np.argwhere(wrong)[0]
-        starts = [0 if part is None else part.start or 0 for part in parts]
+        starts = [(p or slice(None)).indices(n)[0] for p, n in zip(parts, self.shape, strict=True)]
         row, column, band = (int(i) + start for i, start in zip(index, starts, strict=True))
         kind = "NaN" if math.isnan(values[tuple(index)]) else "infinity"
         raise StoredArrayError(

@@ -58,10 +58,8 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
         is_held = cube.nodata is not None and fits(cube.nodata, self.dtype)
         self.nodata = cube.nodata if is_held else None
         self.format = _target_format(self.path, self.source)
-        self._module, self._files = (
-            formats.format_module(self.format),
-            target_files(target, self.source),
-        )
+        self._module = formats.format_module(self.format)
+        self._files = target_files(target, self.source)
         self._check()
         self._warn_of_losses()
         self._rows_path, self._next_row = atomic.temporary_path(self.path), 0
