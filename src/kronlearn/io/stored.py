@@ -258,14 +258,11 @@ def _open_path(path: Path, dataset: str | None, format_name: str | None = None) 
         f"{path} cannot be read as {FORMATS[name].description}; it is damaged, truncated or not "
         "such a file"
     )
-    npy = format_module("npy")
     with wrap_errors(prefix), ExitStack() as files:
         thing, description = format_module(name).open_file(path, dataset, files)
         array = StoredArray(thing, str(path), **{"format": name, "path": path} | description)
         if dataset is not None and array.dataset is None:
             raise array.error(_ONE_ARRAY.format(dataset))
-        if isinstance(thing, npy.FileArray):
-            npy.check_size(array)
         array._finalizer = weakref.finalize(array, files.pop_all().close)
     return array
 

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.io.stored import Key, Opened, StoredArray, StoredArrayError
+from kronlearn.io.stored import Key, Opened, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["FileArray", "check_size", "header", "open_file", "save"]
+__all__ = ["FileArray", "header", "open_file", "open_numbers", "save"]
 
 # Strided numbers are read together with the gaps between them, at most this many bytes at a time.
 _PIECE_BYTES = 1 << 18
@@ -96,18 +96,30 @@ class FileArray:
         return FileArray, (self.path, self.shape, self.dtype, self.offset, self.strides)
 
 
-def check_size(array: StoredArray) -> None:
-    """Raise StoredArrayError unless the file of a FileArray is as long as it must be."""
-    numbers: FileArray = array.thing
-    size = numbers.path.stat().st_size
-    needed = numbers.offset + numbers.span(numbers.shape, numbers.strides)
-    # These formats have nothing after the numbers: a longer file has another shape than its header.
-    if size < needed or (size > needed and array.format in ("npy", "envi")):
-        problem = "is truncated" if size < needed else "does not match its header"
-        raise array.error(
-            f"{problem}: {numbers.path.name} has {size} bytes, but shape {array.shape} and dtype "
-            f"{numbers.dtype.name} need {needed}"
-        )
+def open_numbers(
+    files: ExitStack,
+    path: Path,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    offset: int = 0,
+    strides: tuple[int, ...] | None = None,
+    exact: bool = True,
+) -> FileArray:
+    """Open an uncompressed array, and check the size of its file.
+
+    ``exact`` says that nothing follows the numbers: a longer file does not match its header.
+    """
+    array = files.enter_context(closing(FileArray(path, shape, dtype, offset, strides)))
+    # StoredArray refuses empty arrays and pickled objects, whatever the size of their file.
+    if min(shape, default=0) > 0 and not dtype.hasobject:
+        size, needed = path.stat().st_size, offset + array.span(shape, array.strides)
+        if size < needed or (exact and size > needed):
+            problem = "is truncated" if size < needed else "does not match its header"
+            raise StoredArrayError(
+                f"{path} {problem}: it has {size} bytes, but shape {shape} and dtype {dtype.name} "
+                f"need {needed}."
+            )
+    return array
 
 
 def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
@@ -119,7 +131,7 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
         shape, fortran, dtype = reader(file)
         offset = file.tell()
     strides = _c_strides(shape[::-1], dtype)[::-1] if fortran else None
-    return files.enter_context(closing(FileArray(path, shape, dtype, offset, strides))), {}
+    return open_numbers(files, path, shape, dtype, offset, strides), {}
 
 
 def header(writer: CubeWriter) -> bytes:
