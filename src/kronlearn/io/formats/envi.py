@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kronlearn.io.formats import georeference, import_library
-from kronlearn.io.formats.npy import open_numbers
+from kronlearn.io.formats.npy import FileArray, checked
 from kronlearn.io.formats.tiff import without_warnings
 from kronlearn.io.stored import Opened, StoredArray, StoredArrayError
 from kronlearn.io.writers import CubeWriter
@@ -49,7 +49,8 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     attributes = {name: value for name, value in fields.items() if name not in _LAYOUT}
     if "map info" in fields:
         attributes |= georeference.from_envi(binary)
-    return open_numbers(files, binary, shape, np.dtype(layout.dtype), layout.offset), {
+    array = FileArray(binary, shape, np.dtype(layout.dtype), layout.offset)
+    return checked(array, files), {
         "files": [binary, header],
         "nodata": ignored[0] if ignored else None,
         "attributes": attributes,

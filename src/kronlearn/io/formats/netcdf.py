@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kronlearn.io.formats import hdf5
 from kronlearn.io.formats.conventions import choose, describe
-from kronlearn.io.formats.npy import open_numbers
+from kronlearn.io.formats.npy import FileArray, checked
 from kronlearn.io.stored import Opened
 
 __all__ = ["open_file", "save"]
@@ -48,8 +48,8 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
     variable = variables[name]
     short = {n: v for n, v in variables.items() if v.numbers is not None and len(v.shape) < 2}
     description = describe(name, variable, variable.attrs, variable.axes, short)
-    layout = variable.shape, variable.dtype, variable.offset, variable.strides
-    return open_numbers(files, path, *layout, exact=False), description
+    array = FileArray(path, variable.shape, variable.dtype, variable.offset, variable.strides)
+    return checked(array, files, exact=False), description
 
 
 def _address(array: NDArray[Any]) -> int:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from kronlearn.io.stored import Key, Opened, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["FileArray", "header", "open_file", "open_numbers", "save"]
+__all__ = ["FileArray", "checked", "header", "open_file", "save"]
 
 # Strided numbers are read together with the gaps between them, at most this many bytes at a time.
 _PIECE_BYTES = 1 << 18
@@ -96,28 +96,22 @@ class FileArray:
         return FileArray, (self.path, self.shape, self.dtype, self.offset, self.strides)
 
 
-def open_numbers(
-    files: ExitStack,
-    path: Path,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    offset: int = 0,
-    strides: tuple[int, ...] | None = None,
-    exact: bool = True,
-) -> FileArray:
-    """Open an uncompressed array, and check the size of its file.
+def checked(array: FileArray, files: ExitStack, exact: bool = True) -> FileArray:
+    """The array, after a check of the size of its file, which is closed with ``files``.
 
     ``exact`` says that nothing follows the numbers: a longer file does not match its header.
     """
-    array = files.enter_context(closing(FileArray(path, shape, dtype, offset, strides)))
+    files.enter_context(closing(array))
+    shape, dtype = array.shape, array.dtype
     # StoredArray refuses empty arrays and pickled objects, whatever the size of their file.
     if min(shape, default=0) > 0 and not dtype.hasobject:
-        size, needed = path.stat().st_size, offset + array.span(shape, array.strides)
+        size = array.path.stat().st_size
+        needed = array.offset + array.span(shape, array.strides)
         if size < needed or (exact and size > needed):
             problem = "is truncated" if size < needed else "does not match its header"
             raise StoredArrayError(
-                f"{path} {problem}: it has {size} bytes, but shape {shape} and dtype {dtype.name} "
-                f"need {needed}."
+                f"{array.path} {problem}: it has {size} bytes, but shape {shape} and dtype "
+                f"{dtype.name} need {needed}."
             )
     return array
 
@@ -131,7 +125,7 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
         shape, fortran, dtype = reader(file)
         offset = file.tell()
     strides = _c_strides(shape[::-1], dtype)[::-1] if fortran else None
-    return open_numbers(files, path, shape, dtype, offset, strides), {}
+    return checked(FileArray(path, shape, dtype, offset, strides), files), {}
 
 
 def header(writer: CubeWriter) -> bytes:
