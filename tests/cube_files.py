@@ -1,4 +1,4 @@
-"""Cubes in files of every format, written by other libraries than the one under test."""
+"""Cubes in files of every format, written by other libraries than kronlearn."""
 
 import shutil
 import warnings
@@ -13,7 +13,7 @@ import zarr
 from PIL import Image
 from scipy.io import netcdf_file, savemat
 
-#: Wavelengths of a cube with this many bands, in the files that can hold them.
+#: The wavelengths of the first bands, in files that can hold them.
 WAVELENGTHS = 400 + 10.5 * np.arange(64)
 BANDS = "wavelength"
 DIMENSIONS = {0: (BANDS, "y", "x"), 1: ("y", BANDS, "x"), 2: ("y", "x", BANDS)}
@@ -188,7 +188,7 @@ def _pages(folder, array, axis):
     return folder / "pages.tif"
 
 
-#: What writes a file of a kind: a function of folder, array and the axis of its bands.
+#: Functions (folder, array, axis of the bands) that write a file of a kind and return its path.
 WRITERS = {
     "npy": _npy(),
     "npy, Fortran order": _npy(order="F"),
@@ -214,12 +214,12 @@ WRITERS = {
     "pages": _pages,
 }
 KINDS = list(WRITERS)
-#: Kinds that have the bands first, whatever the array.
+#: Kinds of files that always have their bands first.
 BANDS_FIRST = {"geotiff", "geotiff, tiled", "images, tif", "images, png", "pages"}
 
 
 def can_hold(kind, dtype):
-    """Whether files of a kind, as they are written here, hold numbers of a dtype."""
+    """Whether files of a kind, as written here, can hold a dtype."""
     dtype = np.dtype(dtype)
     if kind == "netcdf 3":
         return dtype in (np.int16, np.float32, np.float64)
@@ -227,21 +227,21 @@ def can_hold(kind, dtype):
 
 
 def write_cube(kind, folder, cube, axis=2):
-    """Write a cube (rows, columns, bands) with its bands along an axis; the path, and its array.
+    """Write a cube (rows, columns, bands) with its bands along an axis.
 
-    The array is what is expected to be read: formats of images have their bands first.
+    Returns the path of the file, and the array that should be read from it.
     """
     folder = Path(folder)
     array = np.ascontiguousarray(np.moveaxis(cube, 2, axis))
     with warnings.catch_warnings():
-        # The libraries warn of their own changes to come.
+        # The libraries announce changes of their own.
         warnings.simplefilter("ignore")
         path = WRITERS[kind](folder, array, axis)
     return path, np.moveaxis(cube, 2, 0) if kind in BANDS_FIRST else array
 
 
 def files_of(path):
-    """The files that hold a cube, those with most bytes first."""
+    """The files that hold a cube, the largest first."""
     if path.is_dir():
         files = [file for file in path.rglob("*") if file.is_file()]
     elif path.suffix == ".hdr":
@@ -252,5 +252,5 @@ def files_of(path):
 
 
 def cube_of(rng, dtype, shape=(13, 11, 7)):
-    """Random numbers that every kind of file can hold."""
+    """A cube of random numbers that every kind of file can hold."""
     return rng.integers(0, 3000, shape).astype(dtype)

@@ -1,4 +1,4 @@
-"""Model files: exact round trips, files written whole or not at all, and bad files refused."""
+"""Model files: exact round trips, atomic writes, and errors for bad files."""
 
 import contextlib
 import json
@@ -9,8 +9,6 @@ from unittest import mock
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kronlearn.core.dictionary import KroneckerDictionary
 from kronlearn.io.model_files import (
@@ -135,7 +133,7 @@ def test_a_new_file_has_ordinary_permissions_and_links_stay_links(saved, tmp_pat
     assert load_dictionary(saved) == new
 
 
-def test_what_cannot_be_written_is_refused(path, tmp_path):
+def test_invalid_content_and_targets_are_refused(path, tmp_path):
     with pytest.raises(ValueError, match="must be JSON: Out of range float"):
         write_file(path, "checkpoint", {}, {"rmse": float("nan")})
     with pytest.raises(ValueError, match="must be JSON: set values cannot be stored"):
@@ -169,7 +167,7 @@ def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
         load_dictionary(tmp_path / "pipe")
 
 
-def test_a_file_cut_off_anywhere_is_refused(saved):
+def test_a_file_truncated_anywhere_is_refused(saved):
     content = saved.read_bytes()
     for length in range(0, len(content), 3):
         saved.write_bytes(content[:length])
@@ -188,20 +186,11 @@ def test_any_changed_byte_gives_a_dictionary_or_a_model_file_error(saved):
                 assert isinstance(load_dictionary(saved), KroneckerDictionary)
 
 
-@given(st.binary(max_size=300))
-def test_any_bytes_at_all_are_refused(tmp_path_factory, content):
-    path = tmp_path_factory.getbasetemp() / "noise"
-    for noise in (content, len(content).to_bytes(8, "little") + content):
-        path.write_bytes(noise)
-        with pytest.raises(ModelFileError):
-            load_dictionary(path)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (envelope(format="recipe"), "not a kronlearn model"),
-        (envelope(version=2), "file version 2, written by a newer kronlearn.*upgrade it"),
+        (envelope(version=2), "file version 2, written by a newer kronlearn.*upgrade kronlearn"),
         (envelope(version=10**4000), "file version 1000"),
         (envelope(version="1"), "lacks a version, a kind or info"),
         (envelope(version=True), "lacks a version, a kind or info"),
@@ -217,7 +206,7 @@ def test_any_bytes_at_all_are_refused(tmp_path_factory, content):
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_header_that_is_not_ours_is_refused(path, text, message):
+def test_foreign_and_damaged_headers_are_refused(path, text, message):
     write_raw(path, metadata={"kronlearn": text})
     with pytest.raises(ModelFileError, match=message):
         load_dictionary(path)
@@ -249,7 +238,7 @@ def test_the_files_of_other_programs_are_refused(path, metadata):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_tensors_that_are_no_dictionary_are_refused(path, tensors, message):
+def test_tensors_that_do_not_form_a_dictionary_are_refused(path, tensors, message):
     write_raw(path, tensors, {"kronlearn": envelope()})
     with pytest.raises(ModelFileError, match=message):
         load_dictionary(path)

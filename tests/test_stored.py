@@ -1,4 +1,4 @@
-"""Stored arrays: parts equal NumPy's, damaged files are refused by name, processes open again."""
+"""Stored arrays: reading parts, damaged files, pickling, and metadata of every format."""
 
 import logging
 import os
@@ -13,7 +13,6 @@ import dask.array as da
 import h5py
 import numpy as np
 import pytest
-import rasterio
 import spectral.io.envi
 import tifffile
 import xarray as xr
@@ -28,10 +27,7 @@ from kronlearn.io.stored import (
     open_array,
 )
 
-PLACE = rasterio.Affine(30, 0, 500000, 0, -30, 5000000)
-
-
-#: As Dask has it, whose tables need more libraries than are at hand here.
+#: A stand-in for Dask's tables, which need further libraries.
 TABLE = {"__module__": "dask.dataframe.core", "to_dask_array": None, "shape": (None, 4)}
 DASK_TABLE = type("DataFrame", (), TABLE)()
 
@@ -50,7 +46,7 @@ def dtype_for(kind):
 
 @pytest.fixture
 def stored(request, tmp_path, rng):
-    """A file of a kind, opened, and what is in it."""
+    """A file of a kind as a stored array, and its values."""
     path, array = write_cube(request.param, tmp_path, cube_of(rng, dtype_for(request.param)), 1)
     return open_array(path), array
 
@@ -59,7 +55,7 @@ every_kind = pytest.mark.parametrize("stored", KINDS, indirect=True)
 
 
 @every_kind
-def test_a_part_is_what_numpy_gives(stored, rng):
+def test_a_part_equals_numpys(stored, rng):
     array, expected = stored
     assert array.shape == expected.shape
     assert array.dtype == expected.dtype
@@ -75,7 +71,7 @@ SHARED = ("npy", "geotiff", "hdf5, chunked", "netcdf 3", "mat 7.3", "zarr 3", "i
 
 
 @pytest.mark.parametrize("stored", SHARED, indirect=True)
-def test_threads_read_what_one_reads(stored, rng):
+def test_threads_read_the_same_values(stored, rng):
     array, expected = stored
     keys = [random_key(rng, array.shape) for _ in range(30)]
     with ThreadPoolExecutor(4) as pool:
@@ -98,13 +94,13 @@ def test_large_files_are_read_in_pieces(order, shape, tmp_path, rng):
         np.testing.assert_array_equal(array.read(tuple(key)), expected[tuple(key)])
 
 
-def test_other_processes_open_the_file_again(tmp_path, rng, monkeypatch):
+def test_other_processes_reopen_the_file(tmp_path, rng, monkeypatch):
     arrays, sums = [], []
     for i, kind in enumerate(KINDS):
         folder = tmp_path / str(i)
         folder.mkdir()
         path, expected = write_cube(kind, folder, cube_of(rng, dtype_for(kind)))
-        # A relative path must not matter to a process that works elsewhere.
+        # The other process has another working directory.
         monkeypatch.chdir(folder)
         arrays.append(open_array(path.name))
         sums.append(int(expected.sum(dtype=np.int64)))
@@ -121,7 +117,7 @@ def test_other_processes_open_the_file_again(tmp_path, rng, monkeypatch):
     assert [int(line) for line in result.stdout.split()] == sums
 
 
-def test_a_file_that_changed_is_not_opened_again(tmp_path):
+def test_a_changed_file_is_not_reopened(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((4, 5), "f4"))
     content = pickle.dumps(open_array(tmp_path / "a.npy"))
     np.save(tmp_path / "a.npy", np.zeros((4, 6), "f4"))
@@ -155,7 +151,7 @@ class Squares:
         pytest.param(lambda a: Squares(), id="anything with shape, dtype and items"),
     ],
 )
-def test_objects_are_read_as_they_are(wrap, rng):
+def test_array_like_objects_are_read(wrap, rng):
     thing = wrap(rng.standard_normal((9, 8, 6)).astype("f4"))
     array = pickle.loads(pickle.dumps(open_array(thing)))
     every = tuple(slice(0, n) for n in np.shape(thing))
@@ -165,7 +161,7 @@ def test_objects_are_read_as_they_are(wrap, rng):
     assert open_array(array) is array
 
 
-def test_arrays_of_open_files_open_again_by_path(tmp_path, rng):
+def test_arrays_of_open_files_are_reopened_by_path(tmp_path, rng):
     values = cube_of(rng, "i2")
     for kind in ("hdf5, chunked", "zarr 3"):
         path, expected = write_cube(kind, tmp_path, values)
@@ -194,24 +190,26 @@ def test_arrays_of_open_files_open_again_by_path(tmp_path, rng):
         (DASK_TABLE, r"dask\.DataFrame is a table.*to_dask_array\(lengths=True\)"),
     ],
 )
-def test_what_is_no_array_of_numbers_is_refused(thing, words):
+def test_objects_that_are_not_numeric_arrays_are_refused(thing, words):
     with pytest.raises(StoredArrayError, match=words):
         open_array(thing)
 
 
-def test_parts_are_named_as_numpy_names_them():
+def test_slices_mean_what_they_mean_in_numpy():
     values = np.arange(12).reshape(3, 4)
     array = open_array(values)
     np.testing.assert_array_equal(array.read((slice(-2, None), slice(1, 99))), values[-2:, 1:])
     assert array.read((slice(2, 1),)).shape == (0, 4)
     with pytest.raises(ValueError, match=r"numpy\.ndarray: .*give slices of step one"):
         array.read((slice(0, 3, 2), slice(None)))
+    with pytest.raises(ValueError, match="has 2 dimensions, but 3 slices were given"):
+        array.read((slice(None),) * 3)
 
 
-# ---------------------------------------------------------------------------- names inside
+# ---------------------------------------------------------------------------- several arrays
 
 
-def test_the_array_with_the_most_dimensions_is_meant(tmp_path):
+def test_the_array_with_the_most_dimensions_is_the_default(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["map"], file["cube"], file["text"] = np.ones((3, 4)), np.ones((3, 4, 5)), "hello"
     assert open_array(tmp_path / "a.h5").dataset == "cube"
@@ -237,7 +235,7 @@ def containers(folder):
 
 
 @pytest.mark.parametrize("which", range(4))
-def test_it_is_told_which_arrays_could_be_meant(which, tmp_path):
+def test_the_error_lists_the_arrays_that_could_be_meant(which, tmp_path):
     thing = containers(tmp_path)[which]
     with pytest.raises(StoredArrayError, match=r"one \(3, 4, 5\), .*two \(2, 2, 2\).*dataset="):
         open_array(thing)
@@ -247,10 +245,10 @@ def test_it_is_told_which_arrays_could_be_meant(which, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["npy", "envi", "geotiff", "images, tif", "zarr 3"])
-def test_what_is_one_array_takes_no_name(kind, tmp_path, rng):
+def test_dataset_is_refused_for_single_arrays(kind, tmp_path, rng):
     path, expected = write_cube(kind, tmp_path, cube_of(rng, "u2"))
     if kind == "zarr 3":
-        # The array alone, without its group.
+        # The path of the array itself rather than of its group.
         path = path / "radiance"
     for thing, name in ((path, path.name), (expected, "ndarray")):
         with pytest.raises(StoredArrayError, match=f"{name} is a single array; .* dataset='x'"):
@@ -261,17 +259,17 @@ def test_what_is_one_array_takes_no_name(kind, tmp_path, rng):
 
 
 def outcome(path):
-    """The numbers in a file, or the message that says why they are not to be had."""
+    """The values in a file, or the message of the error."""
     try:
         array = open_array(path)
-        # A damaged shape may be too large for the memory.
+        # The values of a damaged shape may not fit into memory.
         return whole(array) if max(array.shape) < 100 else None
     except StoredArrayError as error:
         return str(error)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_that_was_cut_off_is_refused_by_name(kind, tmp_path, rng):
+def test_the_error_for_a_truncated_file_names_it(kind, tmp_path, rng):
     path, expected = write_cube(kind, tmp_path, cube_of(rng, dtype_for(kind)))
     file = files_of(path)[0]
     content = file.read_bytes()
@@ -287,14 +285,14 @@ def test_a_file_that_was_cut_off_is_refused_by_name(kind, tmp_path, rng):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_damaged_files_raise_nothing_else(kind, tmp_path, rng):
+def test_damaged_files_raise_only_stored_array_errors(kind, tmp_path, rng):
     path, _ = write_cube(kind, tmp_path, cube_of(rng, dtype_for(kind)))
     for file in files_of(path)[:2]:
         content = file.read_bytes()
         for _ in range(6):
             changed = bytearray(content)
-            for place in rng.integers(0, min(len(content), 2000), 2):
-                changed[place] = rng.integers(0, 256)
+            for offset in rng.integers(0, min(len(content), 2000), 2):
+                changed[offset] = rng.integers(0, 256)
             file.write_bytes(changed)
             found = outcome(path)
             assert not isinstance(found, str) or str(tmp_path) in found
@@ -302,12 +300,12 @@ def test_damaged_files_raise_nothing_else(kind, tmp_path, rng):
 
 
 @pytest.mark.parametrize("kind", ["npy", "envi", "netcdf 3"])
-def test_a_file_cut_off_while_it_is_read_does_not_end_the_process(kind, tmp_path, rng):
+def test_truncating_a_file_while_it_is_read_does_not_kill_the_process(kind, tmp_path, rng):
     path, expected = write_cube(kind, tmp_path, cube_of(rng, dtype_for(kind)))
     array = open_array(path)
     with open(files_of(path)[0], "r+b") as file:
         file.truncate(len(expected.tobytes()) // 2)
-    with pytest.raises(StoredArrayError, match="cut off"):
+    with pytest.raises(StoredArrayError, match="truncated"):
         whole(array)
 
 
@@ -315,7 +313,7 @@ ENDINGS = ("npy", "h5", "hdf5", "he5", "nc", "nc4", "mat", "tif", "tiff", "zip",
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_text_under_another_name_is_refused(ending, tmp_path):
+def test_text_files_with_other_endings_are_refused(ending, tmp_path):
     path = tmp_path / f"notes.{ending}"
     path.write_text("These are only words, and quite a few of them. " * 20)
     with pytest.raises(StoredArrayError, match=re.escape(str(path))):
@@ -330,10 +328,10 @@ KNOWN_BY_CONTENT = ("npy", "geotiff", "hdf5", "netcdf 3", "mat 5", "zarr, zip", 
 
 @pytest.mark.parametrize("ending", ["data", "tif"])
 @pytest.mark.parametrize("kind", KNOWN_BY_CONTENT)
-def test_the_content_counts_and_not_the_name(kind, ending, tmp_path, rng):
+def test_content_takes_precedence_over_the_ending(kind, ending, tmp_path, rng):
     path, expected = write_cube(kind, tmp_path, cube_of(rng, dtype_for(kind)))
     if kind == "envi":
-        # The name of the numbers, which say nothing, but for the header beside them.
+        # The binary file, which only its header identifies.
         path, ending = path.with_suffix(".img"), "data"
     moved = path.rename(tmp_path / f"cube.{ending}")
     array = pickle.loads(pickle.dumps(open_array(moved)))
@@ -350,10 +348,10 @@ def test_the_content_counts_and_not_the_name(kind, ending, tmp_path, rng):
         ("folder.h5", "folder", "is a folder without images"),
         ("folder.zarr", "folder", "cannot be read as a Zarr store"),
         ("a.xyz", "12345678", r"is in no known format.*\.zarr.*ENVI"),
-        ("a.npz", "PK", "is a NumPy archive.*save the one you need"),
+        ("a.npz", "PK", "is a NumPy archive.*save the array you need"),
     ],
 )
-def test_what_cannot_be_opened_is_told_by_name(name, content, words, tmp_path):
+def test_the_error_for_a_path_that_cannot_be_opened_names_it(name, content, words, tmp_path):
     if content == "folder":
         (tmp_path / name).mkdir()
     elif content is not None:
@@ -368,14 +366,14 @@ def test_an_envi_header_must_fit_its_file(field, value, tmp_path, rng):
     path, _ = write_cube("envi", tmp_path, cube_of(rng, "u2"))
     text = re.sub(rf"^{field} = .*$", f"{field} = {value}", path.read_text(), flags=re.MULTILINE)
     path.write_text(text)
-    with pytest.raises(StoredArrayError, match=r"cube\.hdr .*cube\.img has 2002 bytes"):
+    with pytest.raises(StoredArrayError, match=r"cube\.img .*it has 2002 bytes"):
         open_array(path)
     path.with_suffix(".img").unlink()
     with pytest.raises(StoredArrayError, match=r"cube\.hdr has no data file .* no cube, .*\.sli"):
         open_array(path)
 
 
-def test_envi_files_may_have_capitals_and_begin_with_other_bytes(tmp_path, rng):
+def test_envi_files_may_have_upper_case_endings_and_a_header_offset(tmp_path, rng):
     path, expected = write_cube("envi", tmp_path, cube_of(rng, "u2"), 0)
     binary = path.with_suffix(".img").rename(tmp_path / "cube.IMG")
     binary.write_bytes(b"embedded" + binary.read_bytes())
@@ -391,16 +389,16 @@ def test_envi_files_may_have_capitals_and_begin_with_other_bytes(tmp_path, rng):
         ("lines", "-4", "lines = -4 is not a whole number"),
         ("lines", "0", "must not be empty"),
         ("bands", None, "has no field 'bands'"),
-        ("data type", "6", "data type = 6 is not supported; possible are 1 (uint8), 2 (int16)"),
-        ("interleave", "pqr", "interleave = pqr is not supported; possible are bsq (bands,"),
+        ("data type", "6", "data type = 6 is not supported; supported are 1 (uint8), 2 (int16)"),
+        ("interleave", "pqr", "interleave = pqr is not supported; supported are bsq (bands,"),
         ("byte order", "2", "byte order = 2 is not supported"),
         ("wavelength", "{1, two}", "wavelength holds 'two', which is not a number"),
         ("data ignore value", "none", "data ignore value holds 'none', which is not a number"),
-        ("file compression", "1", "decompress it"),
+        ("file compression", "1", "decompress the file"),
         ("description", "{not closed", "Failed to parse ENVI header"),
     ],
 )
-def test_an_envi_header_that_makes_no_sense_is_refused(field, value, words, tmp_path, rng):
+def test_invalid_envi_headers_are_refused(field, value, words, tmp_path, rng):
     path, _ = write_cube("envi", tmp_path, cube_of(rng, "u2"))
     text = re.sub(rf"^{field} = [^\n]*\n(  [^\n]*\n)*", "", path.read_text(), flags=re.MULTILINE)
     path.write_text(text if value is None else f"{text}{field} = {value}\n")
@@ -417,9 +415,9 @@ def test_an_npy_header_with_another_shape_is_refused(tmp_path):
             open_array(tmp_path / "a.npy")
 
 
-def test_images_of_a_folder_are_alike(tmp_path, rng):
+def test_images_of_a_folder_must_be_alike(tmp_path, rng):
     path, expected = write_cube("images, png", tmp_path, cube_of(rng, "u2", (13, 11, 12)))
-    # In the order of their numbers.
+    # In natural order.
     assert open_array(path).attributes["files"][-2:] == ["band11.png", "band12.png"]
     np.testing.assert_array_equal(whole(open_array(path)), expected)
     for image, words in (
@@ -436,7 +434,7 @@ LIBRARIES = {"zarr 3": "zarr", "hdf5": "h5py", "geotiff": "rasterio", "envi": "s
 
 
 @pytest.mark.parametrize("kind", LIBRARIES)
-def test_a_missing_library_is_named_with_its_cure(kind, tmp_path, rng, monkeypatch):
+def test_the_error_for_a_missing_library_says_how_to_install_it(kind, tmp_path, rng, monkeypatch):
     path, _ = write_cube(kind, tmp_path, cube_of(rng, "u2"))
     monkeypatch.setitem(sys.modules, LIBRARIES[kind], None)
     package = LIBRARIES[kind].partition(".")[0]
@@ -445,7 +443,7 @@ def test_a_missing_library_is_named_with_its_cure(kind, tmp_path, rng, monkeypat
 
 
 def open_handles(path):
-    """How often this process has a file open."""
+    """The number of times that this process has a file open."""
     links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
     return sum(os.path.realpath(link) == os.path.realpath(path) for link in links)
 
@@ -454,7 +452,7 @@ HELD_OPEN = ("npy", "envi", "geotiff", "hdf5", "netcdf 3", "netcdf 4", "mat 7.3"
 
 
 @pytest.mark.parametrize("kind", HELD_OPEN)
-def test_what_is_opened_is_closed(kind, tmp_path, rng):
+def test_opened_files_are_closed(kind, tmp_path, rng):
     path, _ = write_cube(kind, tmp_path, cube_of(rng, dtype_for(kind)))
     file = files_of(path)[0]
     with open_array(path) as array:
@@ -471,11 +469,11 @@ def test_what_is_opened_is_closed(kind, tmp_path, rng):
 
 
 @pytest.mark.parametrize("kind", ["hdf5", "netcdf 3", "mat 7.3", "zarr, zip"])
-def test_a_file_that_cannot_be_used_is_closed(kind, tmp_path, rng):
+def test_files_are_closed_after_an_error(kind, tmp_path, rng):
     path, _ = write_cube(kind, tmp_path, cube_of(rng, dtype_for(kind)))
     with pytest.raises(StoredArrayError, match="no array 'missing'") as caught:
         open_array(path, "missing")
-    # The error, and so all that was under way, is still there.
+    # The error still refers to the frames that opened the file.
     assert open_handles(path) == 0, caught
 
 
@@ -487,7 +485,7 @@ class Failing(Squares):
         raise self.error
 
 
-def test_only_errors_of_the_file_become_errors_of_the_array(tmp_path):
+def test_only_errors_of_the_file_become_stored_array_errors(tmp_path):
     every = (slice(None), slice(None))
     with pytest.raises(MemoryError):
         open_array(Failing(MemoryError())).read(every)
@@ -500,13 +498,13 @@ def test_only_errors_of_the_file_become_errors_of_the_array(tmp_path):
         open_array(Failing(undecodable)).read(every)
 
 
-def test_arrays_whose_base_is_ever_new_are_read(tmp_path, rng):
+def test_images_of_spectral_python_are_read(tmp_path, rng):
     path, _ = write_cube("envi", tmp_path, cube_of(rng, "f4"))
     image = spectral.io.envi.open(str(path)).load()
     np.testing.assert_array_equal(whole(open_array(image)), np.asarray(image))
 
 
-def test_mapped_files_are_read_from_the_file(tmp_path):
+def test_memory_mapped_arrays_are_read_from_their_file(tmp_path):
     np.save(tmp_path / "a.npy", np.arange(1200.0).reshape(30, 40))
     mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
     for part in (mapped, mapped[3:, 5:].T, mapped[::2, 7:30:3][1:4]):
@@ -521,7 +519,7 @@ def test_mapped_files_are_read_from_the_file(tmp_path):
 
 
 def claim(path, length):
-    """Change the number of rows and columns that the first page of a TIFF claims."""
+    """Change the number of rows and columns that the first page of a TIFF declares."""
     with tifffile.TiffFile(path, mode="r+") as file:
         for name in ("ImageWidth", "ImageLength"):
             file.pages[0].tags[name].overwrite(length)
@@ -536,25 +534,23 @@ def test_a_tiff_with_fewer_tiles_than_it_claims_is_refused(kind, tmp_path, rng):
         open_array(path)
 
 
-def test_damaged_tiffs_are_read_without_a_word_of_the_libraries(
-    tmp_path, rng, capfd, recwarn, caplog
-):
+def test_libraries_neither_warn_nor_log_about_damaged_tiffs(tmp_path, rng, capfd, recwarn, caplog):
     path, _ = write_cube("geotiff", tmp_path, cube_of(rng, "u2"))
     content = path.read_bytes()
     for _ in range(40):
         changed = bytearray(content)
-        for place in rng.integers(0, 800, 2):
-            changed[place] = rng.integers(0, 256)
+        for offset in rng.integers(0, 800, 2):
+            changed[offset] = rng.integers(0, 256)
         path.write_bytes(changed)
         outcome(path)
     assert not recwarn.list
     assert capfd.readouterr() == ("", "")
-    # Others may log again.
+    # Afterwards, the libraries log as before.
     logging.getLogger("tifffile").warning("something else")
     assert "something else" in caplog.text
 
 
-# ---------------------------------------------------------------------------- what files say
+# ---------------------------------------------------------------------------- metadata
 
 
 def packed_file(folder, version, **attributes):
@@ -596,9 +592,20 @@ def test_netcdf_values_are_unpacked(version, attributes, expected, nodata, tmp_p
 
 
 @pytest.mark.parametrize("value", [0.0, "half"])
-def test_a_packing_that_makes_no_sense_is_refused(value, tmp_path):
+def test_invalid_packing_is_refused(value, tmp_path):
     with pytest.raises(StoredArrayError, match=r"a\.nc.*scale_factor"):
         packed_file(tmp_path, 4, scale_factor=value)
+
+
+def test_attributes_that_h5py_cannot_read_are_left_out(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["cube"], file["wavelength"] = np.ones((3, 4, 5)), np.arange(5.0)
+        scalar, time = h5py.h5s.create(h5py.h5s.SCALAR), h5py.h5t.UNIX_D32LE
+        for dataset in (file["cube"], file["wavelength"]):
+            h5py.h5a.create(dataset.id, b"acquired", time, scalar)
+            dataset.attrs["units"] = "nm"
+    array = open_array(tmp_path / "a.h5")
+    assert (array.attributes, array.wavelength_units) == ({"units": "nm"}, "nm")
 
 
 def test_plain_hdf5_is_not_unpacked(tmp_path):
@@ -631,19 +638,19 @@ def test_complex_matlab_variables_are_not_read_as_real(tmp_path):
             open_array(tmp_path / "a.mat", "z")
 
 
-@pytest.mark.parametrize(("place", "value"), [(184, 200), (184, 8), (145, 8)])
-def test_damage_that_crashes_scipy_is_refused(place, value, tmp_path):
-    # The type of the numbers, and the flag that says that imaginary ones follow.
+@pytest.mark.parametrize(("offset", "value"), [(184, 200), (184, 8), (145, 8)])
+def test_damage_that_crashes_scipy_is_refused(offset, value, tmp_path):
+    # Bytes for the type of the numbers, and for the flag of complex numbers.
     savemat(tmp_path / "a.mat", {"cube": np.ones((3, 4, 5))})
     content = bytearray((tmp_path / "a.mat").read_bytes())
     assert content[180:184] == b"cube"
-    content[place] = value
+    content[offset] = value
     (tmp_path / "a.mat").write_bytes(content)
     with pytest.raises(StoredArrayError, match=r"a\.mat"):
         open_array(tmp_path / "a.mat")
 
 
-def test_matlab_keeps_whole_numbers_in_small_types(tmp_path):
+def test_matlab_doubles_stored_as_small_integers_are_read_as_doubles(tmp_path):
     mat5_header = b"MATLAB 5.0".ljust(124) + b"\x00\x01IM"
     parts = b"".join(
         [

@@ -19,7 +19,7 @@ from kronlearn.cli.report import Page, save_report
 from kronlearn.hyperspectral.learning import default_atoms
 from kronlearn.io.cubes import Cube, open_cube
 from kronlearn.io.stored import StoredArrayError, open_array
-from kronlearn.io.writers import places_for
+from kronlearn.io.writers import target_files
 
 __all__ = ["cube"]
 
@@ -226,7 +226,7 @@ def denoise(
     use_device(device, shown)
     found = _open(path, band_axis, dataset, nodata, shown)
     # An ENVI cube is two files.
-    files = [output.parent / file.name for file in places_for(output, found.stored)]
+    files = [output.parent / file.name for file in target_files(output, found.stored)]
     read = [*found.stored.files, path, *([clean] if clean else [])]
     check_places([("OUT", file) for file in files], read, overwrite, folders=True)
     check_places([("--report", report)], [*read, *files], overwrite)

@@ -19,8 +19,9 @@ from kronlearn.core.source import Source
 from kronlearn.engines.samples import open_samples, source_of
 from kronlearn.experiments.data import find_images
 from kronlearn.images.patch_grid import without_means
+from kronlearn.io.formats import format_by_ending
 from kronlearn.io.model_files import save_dictionary
-from kronlearn.io.stored import StoredArray, format_by_ending, open_array
+from kronlearn.io.stored import StoredArray, open_array
 
 __all__ = ["learn", "learn_and_save"]
 

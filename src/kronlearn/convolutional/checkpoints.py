@@ -15,7 +15,7 @@ from kronlearn.convolutional.coded import CodedImage, CodedImages
 from kronlearn.convolutional.filters import filters_in, tensors_of
 from kronlearn.convolutional.loop import Entry, State
 from kronlearn.io.model_files import ModelFileError, read_checkpoint, write_file
-from kronlearn.io.stored import told_as
+from kronlearn.io.stored import wrap_errors
 
 __all__ = ["checksum", "load_state", "save_state"]
 
@@ -52,7 +52,7 @@ def load_state(path: PathLike, images: Sequence[CodedImage], problem: dict[str, 
     """The state in a checkpoint; ModelFileError if it is damaged or of another problem."""
     tensors, header = read_checkpoint(path, _KIND, problem)
     info = {"structure": problem["structure"], "has_channels": header.get("has_channels")}
-    with told_as(f"{path} is damaged", ModelFileError):
+    with wrap_errors(f"{path} is damaged", ModelFileError):
         dictionary, passed = (filters_in(tensors, info, name) for name in ("factors", "passed"))
         for found in (dictionary, passed):
             if [list(factor.shape) for factor in found.factors] != problem["factor_shapes"]:

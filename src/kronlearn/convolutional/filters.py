@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.convolutional.factors import combined, normalised
 from kronlearn.io.model_files import ModelFileError, read_file, write_file
-from kronlearn.io.stored import told_as
+from kronlearn.io.stored import wrap_errors
 
 __all__ = ["STRUCTURES", "ConvolutionalDictionary", "check_dictionary", "filters_in"]
 __all__ += ["load_filters", "tensors_of"]
@@ -174,7 +174,7 @@ def load_filters(path: str | os.PathLike[str]) -> ConvolutionalDictionary:
     See :meth:`ConvolutionalDictionary.save`.
     """
     tensors, info = read_file(path, _KIND)
-    with told_as(f"{path} does not hold valid filters", ModelFileError):
+    with wrap_errors(f"{path} does not hold valid filters", ModelFileError):
         return filters_in(tensors, info, "factors")
 
 

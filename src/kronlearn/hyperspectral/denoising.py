@@ -22,7 +22,7 @@ from kronlearn.hyperspectral.statistics import gather
 from kronlearn.hyperspectral.subspace import Subspace
 from kronlearn.images.planes import returned
 from kronlearn.images.stages import Progress, Stages
-from kronlearn.io.conversion import floating
+from kronlearn.io.conversion import float_dtype
 from kronlearn.io.cubes import Cube, CubeWriter, open_cube
 
 __all__ = ["DenoisedCube", "checked_sigma", "denoise"]
@@ -157,7 +157,7 @@ def denoise(
     workers = Workers.of(n_jobs, device, cube)
     opened = open_cube(in_memory(cube), band_axis, dataset, nodata)
     sigmas = None if sigma is None else checked_sigma(sigma, opened.shape[2], opened.name)
-    result_dtype = opened.dtype if dtype is None else floating(dtype)
+    result_dtype = opened.dtype if dtype is None else float_dtype(dtype)
     check_name("quality", quality, tuple(EFFORTS))
     with single_threaded_blas(), _writer(opened, out, dtype) as writer:
         with stages.stage("noise") as on_share:

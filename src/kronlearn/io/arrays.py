@@ -1,4 +1,4 @@
-"""Samples: in arrays in memory, in files and behind lazy arrays, read a block at a time."""
+"""Samples in arrays, files and lazy arrays, read a block at a time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["ArraySource", "dask_array"]
 
 
 class ArraySource(Source):
-    """Samples of an array ``(N, m_1, …, m_d)``, read in blocks of C-contiguous floats.
+    """The samples of an array ``(N, m_1, …, m_d)``, read in blocks of C-contiguous floats.
 
-    Blocks are views where the array is in memory and C-contiguous float32 or float64; anything else
-    (stored arrays, integers, other byte or memory orders) is read and converted a block at a time.
+    Blocks are views if the array is in memory and C-contiguous float32 or float64. Anything else
+    (stored arrays, integers, other byte or memory orders) is read and converted block by block:
     float32 stays float32, everything else becomes float64.
 
     Parameters
@@ -28,7 +28,7 @@ class ArraySource(Source):
     patch_shape : tuple of int
         ``(m_1, …, m_d)``.
     name : str
-        What errors call an array in memory.
+        What error messages call an array in memory.
     """
 
     def __init__(
@@ -45,34 +45,34 @@ class ArraySource(Source):
 
     @property
     def in_memory(self) -> bool:
-        """Whether the array is in memory, not stored."""
+        """Whether the array is in memory rather than stored."""
         return isinstance(self.array, np.ndarray)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Consecutive samples; a view where the array can be used as it is."""
+        """Consecutive samples; a view if they need no conversion."""
         return self._converted(self.array[start:stop])
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        """Some samples ``(len(rows), m_1·…·m_d)``, in any order."""
+        """Samples ``(len(rows), m_1·…·m_d)`` of the given rows, in any order."""
         if isinstance(self.array, StoredArray):
             return super().take(rows)
         return self._converted(self.array[rows])
 
     def whole(self, start: int, stop: int) -> NDArray[Any] | None:
-        """Consecutive samples if the array can be used as it is, without copies."""
+        """Consecutive samples as a view; None if they must be read or converted."""
         array = self.array
         if not isinstance(array, np.ndarray) or array.dtype != self.dtype:
             return None
         return self.read(start, stop) if array.flags.c_contiguous and array.flags.aligned else None
 
     def file(self, start: int) -> tuple[int, int] | None:
-        """Descriptor and offset of an uncompressed file with samples of this dtype in C order."""
+        """Descriptor and offset of a sample in an uncompressed file of this dtype in C order."""
         thing: Any = getattr(self.array, "thing", None)
         is_in_file = isinstance(thing, FileArray) and thing.dtype == self.dtype
-        return thing.place_of(start) if is_in_file else None
+        return thing.location(start) if is_in_file else None
 
     def step(self, multiple_of: int) -> int:
-        """How many samples to read at a time: whole chunks unless they are very large."""
+        """The number of samples to read at a time: whole chunks unless they are very large."""
         step = super().step(multiple_of)
         rows = (getattr(self.array, "chunks", None) or (1,))[0]
         if step < rows and rows * self.n_features <= 4 * BLOCK_NUMBERS:

@@ -1,4 +1,4 @@
-"""Files and folders written whole or not at all: beside their place first, then moved there."""
+"""Files and folders written as a whole or not at all: to a temporary path first, then moved."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["atomic_write", "check_targets", "explaining", "remove", "temporary_place", "write_at"]
+__all__ = ["atomic_write", "check_targets", "explain_write_errors", "remove", "temporary_path"]
+__all__ += ["write_at"]
 
 _NO_SPACE = "No space left"
 _FULL = "the disk is full (no space left on the device); free some space or choose another disk"
@@ -21,72 +22,73 @@ _FULL = "the disk is full (no space left on the device); free some space or choo
 def atomic_write(
     *targets: str | os.PathLike[str], overwrite: bool = True
 ) -> Iterator[tuple[Path, ...]]:
-    """Temporary places, one for each target, for files or folders that are to be written there.
+    """Yield one temporary path per target, to which the block writes files or folders.
 
-    When the block ends, what was written is brought to the disk and moved to its targets, in their
-    order: a reader sees the old file or the new one, also after a crash. After an error nothing is
-    left of it, and the targets are as they were. A link stays a link to what is replaced. A target
-    that exists, or has come to exist meanwhile, is an error if ``overwrite`` is false.
+    At the end of the block, they are synced to the disk and moved to the targets, in their order:
+    readers see the old file or the new one, even after a crash. After an error the temporary files
+    are removed and the targets stay as they were. If a target is a link, the file that it leads to
+    is replaced. Unless ``overwrite``, raise FileExistsError if a target exists before or after the
+    block.
     """
     final = tuple(Path(os.path.realpath(target)) for target in targets)
     check_targets(final, overwrite)
-    places = tuple(map(temporary_place, final))
+    paths = tuple(map(temporary_path, final))
     try:
-        with explaining(final[0]):
-            yield places
-            for place in places:
-                for part in [*place.rglob("*"), place]:
+        with explain_write_errors(final[0]):
+            yield paths
+            for path in paths:
+                for part in [*path.rglob("*"), path]:
                     _sync(part)
             check_targets(final, overwrite)
-            for place, target in zip(places, final, strict=True):
-                _move(place, target)
+            for path, target in zip(paths, final, strict=True):
+                _move(path, target)
                 _sync(target.parent)
     finally:
-        remove(*places)
+        remove(*paths)
 
 
-def temporary_place(target: Path) -> Path:
-    """A name for a temporary file or folder beside a target, with the same ending."""
-    # Not tempfile: its files are private to the user, and the target would stay so.
+def temporary_path(target: Path) -> Path:
+    """A path beside the target for a temporary file or folder, with the same ending."""
+    # Not tempfile, whose files are private to the user: the target would be, too.
     return target.parent / f".kronlearn-{secrets.token_hex(8)}{target.suffix}"
 
 
-def remove(*places: Path) -> None:
-    """Remove what is left at temporary places."""
-    for place in places:
-        if place.is_dir():
-            shutil.rmtree(place, ignore_errors=True)
+def remove(*paths: Path) -> None:
+    """Remove temporary files and folders, as far as they exist."""
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
         else:
-            place.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
-def write_at(descriptor: int, content: Any, place: int) -> None:
-    """Write all bytes at a place of a file."""
+def write_at(descriptor: int, content: Any, offset: int) -> None:
+    """Write all bytes at an offset of a file."""
     view = memoryview(content).cast("B")
     while view:
-        written = os.pwrite(descriptor, view, place)
-        view, place = view[written:], place + written
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
 
 
 @contextlib.contextmanager
-def explaining(target: Path) -> Iterator[None]:
-    """Errors of the system get the name of the target, and plain words for a full disk."""
+def explain_write_errors(target: Path) -> Iterator[None]:
+    """Add the name of the target to OSErrors of the block, and say so if the disk is full."""
     try:
         yield
     except OSError as problem:
         if str(target) in str(problem):
             raise
         number, text = problem.errno or errno.EIO, problem.strerror
-        # GDAL says only that it failed.
-        room = shutil.disk_usage(target.absolute().parent).free
-        if number in (errno.ENOSPC, errno.EDQUOT) or room < 1 << 16 or _NO_SPACE in str(problem):
+        # GDAL only says that it failed.
+        free = shutil.disk_usage(target.absolute().parent).free
+        if number in (errno.ENOSPC, errno.EDQUOT) or free < 1 << 16 or _NO_SPACE in str(problem):
             number, text = errno.ENOSPC, _FULL
         text = text or str(problem.__cause__ or problem)
         raise OSError(number, f"{target} could not be written: {text}") from problem
 
 
 def check_targets(targets: Iterable[Path], overwrite: bool) -> None:
-    """Raise unless files or folders may be written there."""
+    """Raise if a target has no folder, or exists but must not be replaced."""
     for target in targets:
         if not target.parent.is_dir():
             raise FileNotFoundError(f"The folder {target.parent} does not exist; create it first.")
@@ -94,26 +96,26 @@ def check_targets(targets: Iterable[Path], overwrite: bool) -> None:
             raise FileExistsError(f"{target} already exists; it was not replaced.")
 
 
-def _sync(place: Path) -> None:
-    """Make sure that a file, or the list of the files of a folder, has reached the disk."""
-    descriptor = os.open(place, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Sync a file, or the list of the files in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _move(place: Path, target: Path) -> None:
-    """Move a file or folder to its place; a folder is replaced by a folder only."""
-    if target.is_dir() and not place.is_dir():
+def _move(path: Path, target: Path) -> None:
+    """Move a file or folder to its target; only a folder can replace a folder."""
+    if target.is_dir() and not path.is_dir():
         raise IsADirectoryError(f"{target} is a folder; give the name of a file.")
     if not target.is_dir():
-        os.replace(place, target)
+        os.replace(path, target)
         return
-    old = temporary_place(target)
+    old = temporary_path(target)
     os.rename(target, old)
     try:
-        os.rename(place, target)
+        os.rename(path, target)
     except BaseException:
         os.rename(old, target)
         raise

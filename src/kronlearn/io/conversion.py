@@ -1,4 +1,4 @@
-"""Numbers in another dtype, rounded and in range for integers, or with axes in another order."""
+"""Conversion of arrays: to another dtype, with rounding and clipping, or another order of axes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["bands_last", "converted", "fits", "floating", "in_range", "in_stored_order"]
+__all__ = ["bands_last", "converted", "fits", "float_dtype", "in_range", "in_stored_order"]
 
 
 def fits(number: float | int, dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype can hold a number."""
+    """Whether a dtype can hold a number; floats need not hold it exactly."""
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
             return math.isnan(number) or math.isfinite(dtype.type(number))
@@ -22,18 +22,18 @@ def fits(number: float | int, dtype: np.dtype[Any]) -> bool:
     return bool(limits.min <= number <= limits.max)
 
 
-def floating(dtype: DTypeLike) -> np.dtype[Any]:
-    """A dtype of floats for results."""
+def float_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """The dtype that was asked for; ValueError unless it is a floating-point type."""
     try:
-        found = np.dtype(dtype)
+        result = np.dtype(dtype)
     except TypeError:
-        found = None
-    if found is None or found.kind != "f":
+        result = None
+    if result is None or result.kind != "f":
         raise ValueError(
             f"dtype={dtype!r} is not a floating-point type; pass float32 or float64, or leave it "
             "out to get that of the cube."
         )
-    return found
+    return result
 
 
 def converted(
@@ -42,18 +42,19 @@ def converted(
     nodata: float | int | None = None,
     name: str = "The result",
 ) -> NDArray[Any]:
-    """Values in a dtype: for integers rounded and kept in range, NaN as the value for no data."""
+    """Values in a dtype: for integers rounded and clipped, with ``nodata`` in place of NaN.
+
+    If there is NaN but no nodata value, the error calls the values ``name``.
+    """
     values = np.asarray(values)
     dtype = np.dtype(dtype)
     if dtype.kind == "f" or values.dtype == dtype:
         return values.astype(dtype, copy=False)
-    if values.dtype.kind == "b":
-        return values.astype(dtype)
     if dtype.kind == "b":
         return values > 0.5
-    if values.dtype.kind in "iu" and dtype.kind in "iu":
-        kept, given = np.iinfo(dtype), np.iinfo(values.dtype)
-        lowest, highest = max(kept.min, given.min), min(kept.max, given.max)
+    if values.dtype.kind in "iu":
+        new, old = np.iinfo(dtype), np.iinfo(values.dtype)
+        lowest, highest = max(new.min, old.min), min(new.max, old.max)
         return np.clip(values, lowest, highest).astype(dtype)
     values = np.array(values, np.float32 if values.itemsize < 4 else values.dtype)
     missing = np.isnan(values)
@@ -71,7 +72,7 @@ def converted(
 
 
 def in_range(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Floats, used up, in a dtype: for integers rounded and kept in its range."""
+    """Floats in a dtype: for integers rounded and clipped, which overwrites ``values``."""
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         # The largest float that does not exceed the largest integer.
@@ -83,9 +84,9 @@ def in_range(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def bands_last(values: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
-    """Values as (rows, columns, bands), which are these of their axes; all others have length one.
+    """Values as (rows, columns, bands), given which of their axes these are.
 
-    There is one band where only two axes are given.
+    Two axes mean that there is one band. Any other axes have length one and are dropped.
     """
     values = np.moveaxis(values, axes, range(-len(axes), 0))
     values = values.reshape(values.shape[-len(axes) :])
@@ -93,6 +94,6 @@ def bands_last(values: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
 
 
 def in_stored_order(values: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
-    """Values (rows, columns, bands) with their axes in the order that they have in an array."""
+    """Values (rows, columns, bands) in the axis order of the stored array, whose axes these are."""
     values = values if len(axes) == 3 else values[..., 0]
     return values.transpose(np.argsort(axes))

@@ -1,9 +1,8 @@
-"""Cubes of (rows, columns, bands), in memory or in files of any order, read and written by rows."""
+"""Cubes (rows, columns, bands) in memory and files, whatever the order of their axes there."""
 
 from __future__ import annotations
 
 import math
-import operator
 import warnings
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from kronlearn.io.conversion import bands_last, converted, fits, floating, in_stored_order
-from kronlearn.io.formats.conventions import BAND_NAMES, PER_BAND, SPACE_NAMES
+from kronlearn.io.band_axis import cube_axes
+from kronlearn.io.conversion import bands_last, converted, fits, float_dtype, in_stored_order
+from kronlearn.io.formats.conventions import PER_BAND
 from kronlearn.io.stored import PathLike, StoredArray, StoredArrayError, open_array
 from kronlearn.io.writers import CubeWriter
 
@@ -21,21 +21,23 @@ __all__ = ["Cube", "CubeWriter", "open_cube"]
 
 
 class Cube(AbstractContextManager["Cube"]):
-    """A cube of shape (rows, columns, bands), whatever the order of the axes where it is stored.
+    """A cube of shape (rows, columns, bands), whatever the order of its axes in the file.
 
-    Made by :func:`open_cube`. It can be sent to other processes and read by several threads. Its
-    file is closed by ``close``, at the end of a ``with`` block, or when it is garbage-collected.
+    Made by :func:`open_cube`. Several threads may read it, and it can be sent to other processes.
+    The file is closed by ``close``, at the end of a ``with`` block, or when the cube is
+    garbage-collected.
 
     Parameters
     ----------
     stored : StoredArray
         The array as it is stored; also an attribute.
     axes : tuple of int
-        Its axes that are the rows, the columns and, if there is one, the bands; also an attribute.
+        The axes of that array that are the rows, the columns and, if there is one, the bands; also
+        an attribute.
     reason : str
-        How the axis of the bands was found; the attribute ``band_axis_reason``.
+        How the axis of the bands was found out; the attribute ``band_axis_reason``.
     nodata : float, int or None
-        The value that marks missing data, if it is not that of the file.
+        The value that marks missing data, if it differs from that of the file.
 
     Attributes
     ----------
@@ -43,25 +45,25 @@ class Cube(AbstractContextManager["Cube"]):
         (rows, columns, bands).
     dtype : dtype
     name : str
-        The path, or the type of an object, for messages.
+        What error messages call the cube: its path, or the type of the object.
     chunks : tuple of int or None
-        (rows, columns, bands) of the parts in which it is stored; whole parts are read fastest.
+        (rows, columns, bands) of the chunks in which it is stored; whole chunks are read fastest.
     nodata : float, int or None
         The value that marks missing data, which may be NaN.
     attributes : dict
-        What the file says about the array, in plain types. ``crs`` and ``transform`` say where on
-        Earth the pixels are.
+        The attributes of the array in the file, as plain Python types. ``crs`` and ``transform``
+        are its georeference.
     wavelengths : array of shape (bands,) or None
     wavelength_units : str or None
-        As the file writes them: ``"nm"``, ``"Micrometers"``.
+        The unit of the wavelengths as the file spells it: ``"nm"``, ``"Micrometers"``.
     bad_bands : bool array of shape (bands,) or None
-        Which bands the file marks as bad (ENVI's ``bbl``). Denoising leaves them as they are; set
-        it to change which these are, or to None for none.
+        The bands that the file marks as bad (ENVI's ``bbl``), which denoising leaves as they are.
+        Set it to choose others, or to None for none.
     per_band : dict of array
-        What else the file lists for every band, by ENVI's names: ``"band names"``, ``"fwhm"``,
-        ``"bbl"``, ``"data gain values"`` and ``"data offset values"``.
+        Attributes with one entry per band, by their names in ENVI headers: ``"band names"``,
+        ``"fwhm"``, ``"bbl"``, ``"data gain values"`` and ``"data offset values"``.
     band_axis : int or None
-        The axis of the bands where it is stored; None for one band in two dimensions.
+        The axis of the bands in the stored array; None for one band in two dimensions.
 
     Examples
     --------
@@ -83,12 +85,12 @@ class Cube(AbstractContextManager["Cube"]):
         self.band_axis = axes[2] if len(axes) == 3 else None
         self.dtype, self.name, self.attributes = stored.dtype, stored.name, stored.attributes
         self.nodata = stored.nodata if nodata is None else nodata
-        self.shape = self._turned(stored.shape)
-        self.chunks = None if stored.chunks is None else self._turned(stored.chunks)
-        self.wavelengths = self._listed("wavelength", stored.wavelengths)
+        self.shape = self._bands_last(stored.shape)
+        self.chunks = None if stored.chunks is None else self._bands_last(stored.chunks)
+        self.wavelengths = self._one_per_band("wavelength", stored.wavelengths)
         self.wavelength_units = stored.wavelength_units
-        lists = {field: self._listed(field, self.attributes.get(field)) for field in PER_BAND}
-        self.per_band = {field: found for field, found in lists.items() if found is not None}
+        lists = {name: self._one_per_band(name, self.attributes.get(name)) for name in PER_BAND}
+        self.per_band = {name: values for name, values in lists.items() if values is not None}
         bad = self.per_band.get("bbl", np.ones(1)) == 0
         self.bad_bands: NDArray[np.bool_] | None = bad if bad.any() else None
 
@@ -99,7 +101,7 @@ class Cube(AbstractContextManager["Cube"]):
 
     @property
     def may_miss_values(self) -> bool:
-        """Whether anything says which values are missing."""
+        """Whether values can be missing: there is a nodata value or a mask."""
         return self.nodata is not None or self.stored.mask is not None
 
     def read(
@@ -120,7 +122,7 @@ class Cube(AbstractContextManager["Cube"]):
         Raises
         ------
         StoredArrayError
-            If the values are not there: the file was cut off, is damaged or cannot be read.
+            If the file is truncated, damaged or cannot be read.
 
         Examples
         --------
@@ -140,7 +142,7 @@ class Cube(AbstractContextManager["Cube"]):
     def read_checked(
         self, rows: slice, columns: slice | None = None, bands: slice | None = None
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Read a part of the cube, and find out which of its values are data.
+        """Read a part of the cube, and determine which of its values are valid.
 
         Parameters
         ----------
@@ -152,13 +154,13 @@ class Cube(AbstractContextManager["Cube"]):
         values : array of shape (rows, columns, bands)
             The values; do not write to them.
         valid : bool array of the same shape, or None
-            Which of them are data; None if all are.
+            Which of them are valid; None if all are.
 
         Raises
         ------
         StoredArrayError
-            If a value that the mask of the file, if any, does not leave out is NaN or infinite, and
-            no value is declared to mean no data.
+            If there is no nodata value and a value is NaN or infinite, unless the mask of the file
+            marks it as missing.
 
         Examples
         --------
@@ -177,27 +179,27 @@ class Cube(AbstractContextManager["Cube"]):
         if self.stored.mask is not None:
             inside = self.stored.mask(rows, columns or slice(None))[..., None]
         if self.nodata is None and not valid.all(where=inside):
-            self._refuse(~valid & inside, values, (rows, columns, bands))
+            self._raise_not_finite(~valid & inside, values, (rows, columns, bands))
         valid &= inside
         if self.nodata is not None and fits(self.nodata, self.dtype):
-            # The file's value in the file's precision: −9999.9 is another number in float32.
+            # Compared in the precision of the file: −9999.9 is another number in float32.
             valid &= values != self.dtype.type(self.nodata)
         return values, None if valid.all() else valid
 
     def like(self, values: NDArray[Any], dtype: DTypeLike | None = None) -> Any:
-        """Return new values for the whole cube as the kind of object that this one was made from.
+        """Return new values for the whole cube in an array like that of the cube.
 
         Parameters
         ----------
         values : array of shape (rows, columns, bands)
-            The values; for a cube of integers they are rounded and kept in range.
+            The values; for a cube of integers they are rounded and clipped.
         dtype : float32 or float64, optional
             The dtype of the result; by default that of the cube.
 
         Returns
         -------
         numpy.ndarray, or xarray.DataArray with the coordinates and attributes of the input
-            The values with the order of axes of the input.
+            The values, with the axes in the order of the input.
 
         Examples
         --------
@@ -209,32 +211,32 @@ class Cube(AbstractContextManager["Cube"]):
         """
         if values.shape != self.shape:
             raise ValueError(f"values have shape {values.shape}; the cube has {self.shape}.")
-        wanted = self.dtype if dtype is None else floating(dtype)
-        result = converted(values, wanted, self.nodata, self.name)
+        dtype = self.dtype if dtype is None else float_dtype(dtype)
+        result = converted(values, dtype, self.nodata, self.name)
         result = np.ascontiguousarray(in_stored_order(result, self.axes)).reshape(self.stored.shape)
-        thing = self.stored.thing
-        is_labelled = type(thing).__module__.startswith("xarray")
-        return thing.copy(data=result) if is_labelled else result
+        original = self.stored.thing
+        is_xarray = type(original).__module__.startswith("xarray")
+        return original.copy(data=result) if is_xarray else result
 
     def create(
         self, path: PathLike, overwrite: bool = True, dtype: DTypeLike | None = None
     ) -> CubeWriter:
-        """Create a file for new values of this cube, to be written row by row.
+        """Create a file for new values of this cube, which are written row by row.
 
-        The file has the format that its name says, the dtype and order of axes of this cube (a
-        NetCDF file has the bands first where the axes of this cube have no names) and, as far as
-        the format can hold them, its metadata; a warning names what it cannot hold. It appears when
-        the ``with`` block ends; after an error everything is as before.
+        The ending of the path determines the format. The file has the dtype, the order of axes and
+        the metadata of this cube; a warning names metadata that the format cannot hold. (A NetCDF
+        file has the bands first if the axes of this cube have no names.) The file appears when the
+        ``with`` block ends; after an error everything is as before.
 
         Parameters
         ----------
         path : str or path
             The file to create.
         overwrite : bool, default True
-            Whether a file that exists may be replaced.
+            Whether an existing file may be replaced.
         dtype : float32 or float64, optional
-            The dtype of the numbers in the file; by default that of the cube. If it is another one,
-            the other arrays of an HDF5, NetCDF or Zarr file are not copied.
+            The dtype of the file; by default that of the cube. If it differs from that of the
+            stored numbers, the other arrays of an HDF5, NetCDF or Zarr file are not copied.
 
         Returns
         -------
@@ -259,7 +261,7 @@ class Cube(AbstractContextManager["Cube"]):
         return CubeWriter(self, Path(path), overwrite, dtype)
 
     def close(self) -> None:
-        """Close the file that the cube is read from. It may be called more than once.
+        """Close the file of the cube. Calling it again does no harm.
 
         Examples
         --------
@@ -273,35 +275,37 @@ class Cube(AbstractContextManager["Cube"]):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _turned(self, lengths: tuple[int, ...]) -> tuple[int, int, int]:
-        """Lengths in the array as (rows, columns, bands)."""
+    def _bands_last(self, lengths: tuple[int, ...]) -> tuple[int, int, int]:
+        """Lengths along the axes of the stored array as (rows, columns, bands)."""
         rows, columns, bands = (*(lengths[axis] for axis in self.axes), 1)[:3]
         return rows, columns, bands
 
-    def _listed(self, field: str, entries: Any) -> NDArray[Any] | None:
-        """Entries as an array, one for each band; None, with a warning, if they are not that."""
-        # The wavelengths of a file with several arrays may belong to another one, and rioxarray has
-        # single numbers of these names.
+    def _one_per_band(self, name: str, entries: Any) -> NDArray[Any] | None:
+        """A list from the file as an array; None, with a warning, if it does not fit the bands."""
+        # rioxarray has single numbers under names of lists.
         is_list = isinstance(entries, list | tuple | np.ndarray) or self.shape[2] == 1
         if entries is None or self.band_axis is None or not is_list:
             return None
         try:
-            found = np.atleast_1d(np.array(entries, str if field == "band names" else np.float64))
-            problem = f"has {len(found)} entries for {self.shape[2]} bands"
-            is_wrong = found.shape != (self.shape[2],)
+            values = np.atleast_1d(np.array(entries, str if name == "band names" else np.float64))
         except (TypeError, ValueError):
-            problem, is_wrong = "is not a list of numbers", True
-        if is_wrong:
-            warnings.warn(f"{self.name}: {field} {problem}; it is ignored.", stacklevel=4)
-        return None if is_wrong else found
+            problem = "is not a list of numbers"
+        else:
+            if values.shape == (self.shape[2],):
+                return values
+            # Wavelengths, for example, may be those of another array in the file.
+            problem = f"has {len(values)} entries for {self.shape[2]} bands"
+        warnings.warn(f"{self.name}: {name} {problem}; it is ignored.", stacklevel=4)
+        return None
 
-    def _refuse(
+    def _raise_not_finite(
         self, wrong: NDArray[np.bool_], values: NDArray[Any], parts: tuple[slice | None, ...]
     ) -> None:
-        place = np.argwhere(wrong)[0]
-        starts = [0 if part is None else part.start or 0 for part in parts]
-        row, column, band = (int(i) + start for i, start in zip(place, starts, strict=True))
-        kind = "NaN" if math.isnan(values[tuple(place)]) else "infinity"
+        """Raise the error for the first wrong value of a part of the cube."""
+        index = np.argwhere(wrong)[0]
+        starts = [(p or slice(None)).indices(n)[0] for p, n in zip(parts, self.shape, strict=True)]
+        row, column, band = (int(i) + start for i, start in zip(index, starts, strict=True))
+        kind = "NaN" if math.isnan(values[tuple(index)]) else "infinity"
         raise StoredArrayError(
             f"{self.name} contains {kind} at row {row}, column {column}, band {band}, but declares "
             "no nodata value; if NaN and infinity mark missing data, pass nodata=float('nan')."
@@ -317,25 +321,25 @@ def open_cube(
     dataset: str | None = None,
     nodata: float | int | None = None,
 ) -> Cube:
-    """Open a cube in a file, or behind an array, to be read by rows, columns and bands.
+    """Open a cube in a file, or wrap an array, to read it by rows, columns and bands.
 
-    Nothing but a header is read. Use it in a ``with`` block, or ``close`` it, to close its file.
+    Only a header is read. To close the file, use the cube in a ``with`` block or ``close`` it.
 
     Parameters
     ----------
     thing : str, path or object
         A file: .npy, .zarr, .h5, .nc, .mat, ENVI, GeoTIFF; a folder of images, one per band; or an
-        array of NumPy, Dask, Zarr, h5py or xarray. With two dimensions it is one band; axes of
-        length one beyond three are left out.
+        array of NumPy, Dask, Zarr, h5py or xarray. An array with two dimensions is one band; with
+        more than three, axes of length one are left out.
     band_axis : int, optional
-        The axis of the bands in the file. By default what the format or the names of its
-        dimensions say, then the axis with as many entries as there are wavelengths; then a guess
-        from the shape.
+        The axis of the bands in the file. The default is that of the format or of the names of its
+        dimensions, else the axis with as many entries as there are wavelengths, else a guess from
+        the shape.
     dataset : str, optional
-        The name of the array in a file that holds several. By default the only array of numbers
-        with two dimensions or more, or the only one with the most dimensions.
+        The name of the array in a file that holds several. The default is the numeric array with
+        the most dimensions, at least two, if there is only one such array.
     nodata : number, optional
-        The value that means no data, where the file does not say it or says it wrongly.
+        The value that marks missing data, if the file does not declare it or is wrong.
 
     Returns
     -------
@@ -345,8 +349,8 @@ def open_cube(
     Raises
     ------
     StoredArrayError
-        If there is no such file, if it is damaged, or if it is not clear which array is meant. A
-        kind of ``ValueError``.
+        If the file is missing or damaged, or if it holds several arrays that could be meant. A kind
+        of ``ValueError``.
 
     Examples
     --------
@@ -363,84 +367,13 @@ def open_cube(
     """
     if not isinstance(thing, Cube):
         stored = open_array(thing, dataset)
-        return Cube(stored, *_find_axes(stored, band_axis), nodata)
+        return Cube(stored, *cube_axes(stored, band_axis), nodata)
     if band_axis is None and dataset is None and nodata is None:
         return thing
     stored = open_array(thing.stored, dataset)
-    # What is not given is as it was when the cube was opened.
-    known = thing.axes, thing.band_axis_reason
-    found = known if band_axis is None else _find_axes(stored, band_axis)
-    again = Cube(stored, *found, thing.nodata if nodata is None else nodata)
-    if band_axis is None:
-        again.bad_bands = thing.bad_bands
-    return again
-
-
-def _find_axes(stored: StoredArray, given: int | None) -> tuple[tuple[int, ...], str]:
-    """The axes of rows, columns and, if there is one, bands, and what speaks for that of the bands.
-
-    Of more than three axes those of length one do not count.
-    """
-    shape, ndim = stored.shape, stored.ndim
-    if given is not None and not -ndim <= operator.index(given) < ndim:
-        raise stored.error(
-            f"has shape {shape}: band_axis={given} does not exist; give a number from 0 to "
-            f"{ndim - 1}"
-        )
-    bands = None if given is None else given % ndim
-    axes = list(range(ndim))
-    for axis in range(ndim):
-        if len(axes) > 3 and shape[axis] == 1 and axis != bands:
-            axes.remove(axis)
-    if len(axes) not in (2, 3):
-        raise stored.error(
-            f"has shape {shape}; a cube has two or three dimensions, and any others have length one"
-        )
-    if len(axes) == 2:
-        if given is not None:
-            raise stored.error(
-                f"has two dimensions, so it is one band; leave out band_axis={given}"
-            )
-        return tuple(axes), "one band: there are two dimensions"
-    reason = "given"
-    if bands is None:
-        bands, reason = _found(stored, axes)
-    elif stored.band_axis not in (None, bands):
-        raise stored.error(
-            f"has its bands along axis {stored.band_axis}, as its format says; leave out "
-            f"band_axis={given}"
-        )
-    return (*(axis for axis in axes if axis != bands), bands), reason
-
-
-def _found(stored: StoredArray, axes: list[int]) -> tuple[int, str]:
-    if stored.band_axis is not None:
-        order = str(stored.attributes.get("interleave", stored.format.replace("_", " ")))
-        return stored.band_axis, f"the file says so ({order.lower()})"
-    if stored.axes is not None:
-        names = {axis: stored.axes[axis] for axis in axes}
-        bands = [axis for axis, name in names.items() if name.lower() in BAND_NAMES]
-        others = [axis for axis, name in names.items() if name.lower() not in SPACE_NAMES]
-        if len(bands) == 1:
-            return bands[0], f"named {names[bands[0]]!r}"
-        if len(others) == 1:
-            space = " and ".join(repr(names[axis]) for axis in axes if axis != others[0])
-            return others[0], f"the other axes are named {space}"
-    if stored.wavelengths is not None:
-        count = len(stored.wavelengths)
-        fitting = [axis for axis in axes if stored.shape[axis] == count]
-        if len(fitting) == 1:
-            return fitting[0], f"as long as the list of {count} wavelengths"
-    return _guessed({axis: stored.shape[axis] for axis in axes})
-
-
-def _guessed(lengths: dict[int, int]) -> tuple[int, str]:
-    """The axis that the shape alone suggests."""
-    for axis in lengths:
-        one, other = (n for a, n in lengths.items() if a != axis)
-        if one == other != lengths[axis]:
-            return axis, "guessed: the other two axes are equally long"
-    for axis in lengths:
-        if 2 * lengths[axis] <= min(n for a, n in lengths.items() if a != axis):
-            return axis, "guessed: the axis is by far the shortest"
-    return max(lengths), "guessed: the last axis, because nothing suggests another"
+    nodata = thing.nodata if nodata is None else nodata
+    if band_axis is not None:
+        return Cube(stored, *cube_axes(stored, band_axis), nodata)
+    cube = Cube(stored, thing.axes, thing.band_axis_reason, nodata)
+    cube.bad_bands = thing.bad_bands
+    return cube

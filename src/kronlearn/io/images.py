@@ -1,4 +1,4 @@
-"""Image files: read as they are, and written with the same type, alpha channel and profile."""
+"""Image files: read as they are, and written with the same dtype, alpha channel and profile."""
 
 from __future__ import annotations
 
@@ -15,44 +15,46 @@ from PIL import Image, ImageOps
 from PIL.PngImagePlugin import putchunk
 
 from kronlearn.io.atomic import atomic_write
-from kronlearn.io.formats.tiff import tiff_file, unwarned
-from kronlearn.io.stored import format_by_start, told_as
+from kronlearn.io.formats import format_by_start
+from kronlearn.io.formats.tiff import tiff_file, without_warnings
+from kronlearn.io.stored import wrap_errors
 
 __all__ = ["READABLE", "Picture", "check_writable", "gray_levels", "luminance", "read_picture"]
 __all__ += ["save_picture", "write_picture"]
 
-#: Endings of the files that a folder is searched for.
+#: Endings of the files that count as images in a folder.
 READABLE: tuple[str, ...] = (".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm")
 READABLE += (".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")
 
-# Tags of a TIFF that say where on the Earth a pixel lies, and which value marks missing data.
+# TIFF tags for the georeference, and for the value that marks missing data.
 _GEOREFERENCE = (33550, 33922, 34264, 34735, 34736, 34737, 42113)
 _GDAL_NODATA = 42113
 
-# What Pillow calls the layouts of PNG files with 16 bits per channel in colour, or with alpha.
-_LAYOUTS = ("LA;16B", "RGB;16B", "RGBA;16B")
+# Pillow's names for PNG files with 16 bits per channel that have colours or alpha.
+_PNG16_LAYOUTS = ("LA;16B", "RGB;16B", "RGBA;16B")
 
 
 @dataclass(frozen=True)
 class Picture:
-    """The pixels of an image file, and what it takes to write another like it."""
+    """The pixels of an image file, and the metadata that a new file of this kind needs."""
 
     #: (rows, columns), or (pages, rows, columns) of a stack; channels, if any, come last.
     pixels: NDArray[Any]
     has_channels: bool = False
-    #: Opacity, of the spatial shape and the type of the pixels.
+    #: Opacity, with the dtype of the pixels and one value per pixel.
     alpha: NDArray[Any] | None = None
-    #: The file's colour profile.
+    #: The ICC colour profile.
     icc: bytes | None = None
-    #: What the user should know about how the file was read.
+    #: Messages for the user about how the file was read.
     notes: tuple[str, ...] = ()
-    #: The tags of a georeferenced TIFF, as tifffile writes them, and its value for missing data.
+    #: The tags of a georeferenced TIFF, in the form in which tifffile writes them.
     georeference: tuple[tuple[Any, ...], ...] = ()
+    #: The value that marks missing data in a TIFF.
     nodata: float | None = None
 
     @property
     def channel_axis(self) -> int | None:
-        """As scikit-image's functions want it."""
+        """The axis of the channels as an argument for scikit-image."""
         return -1 if self.has_channels else None
 
     @property
@@ -62,11 +64,11 @@ class Picture:
 
     @property
     def n_channels(self) -> int:
-        """1 for grey, 3 for RGB; the alpha channel is not counted."""
+        """1 for grey, 3 for RGB; alpha does not count."""
         return int(self.pixels.shape[-1]) if self.has_channels else 1
 
     def shown(self, array: NDArray[Any]) -> NDArray[Any]:
-        """What is shown of an array like the pixels: the middle page of a stack; grey or RGB."""
+        """The part of an array like the pixels to display: the middle page, in grey or RGB."""
         if len(self.shape) == 3:
             array = array[self.shape[0] // 2]
         if self.has_channels and self.n_channels != 3:
@@ -80,18 +82,18 @@ class Picture:
 
 
 def read_picture(path: Path) -> Picture:
-    """The image in a file: grey, RGB or a stack, in the file's own numbers.
+    """Read an image file: grey, RGB or a stack, with the values of the file.
 
-    Palettes become grey or RGB, pictures that a camera marked as turned are turned, and an alpha
-    channel is set aside. The pages of a TIFF of equal size are one stack. Arrays (.npy) of shape
-    (rows, columns, 3) are RGB, other arrays grey images or stacks.
+    Palettes become grey or RGB, photographs are rotated as their camera marked them, and alpha is
+    separated. TIFF pages of equal size form a stack. Arrays (.npy) of shape (rows, columns, 3) are
+    RGB; other arrays are grey images or stacks.
     """
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; give the name of an image file.")
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist or is not a file.")
-    with told_as(f"{path} cannot be read as an image"):
-        # Whatever its name is.
+    with wrap_errors(f"{path} cannot be read as an image"):
+        # The content counts, not the name of the file.
         readers = {"npy": _read_array, "geotiff": _read_tiff}
         picture = readers.get(str(format_by_start(path)), _read_with_pillow)(path)
     if picture.pixels.dtype.kind not in "fiub":
@@ -105,17 +107,17 @@ def read_picture(path: Path) -> Picture:
 
 
 def gray_levels(picture: Picture) -> Picture:
-    """The picture with black and white as 0 and 255."""
+    """The picture; if it is black and white, with the values 0 and 255."""
     if picture.pixels.dtype != np.bool_:
         return picture
     return replace(picture, pixels=255 * picture.pixels.astype(np.uint8))
 
 
 def luminance(picture: Picture) -> NDArray[np.float32]:
-    """The pixels as grey levels, of the picture's shape."""
+    """Grey levels (without a channel axis): the luminance of RGB, else the mean of the channels."""
     pixels = picture.pixels.astype(np.float32)
     if picture.n_channels == 3:
-        # It takes half a second to import.
+        # Importing this takes half a second.
         from skimage.color import rgb2gray
 
         return rgb2gray(pixels)
@@ -128,14 +130,15 @@ def _read_array(path: Path) -> Picture:
 
 
 def _read_tiff(path: Path) -> Picture:
-    """Through tifffile, which keeps every type; through Pillow what tifffile cannot decompress."""
+    """Read a TIFF with tifffile, which keeps every dtype, or else with Pillow."""
     with tiff_file(path) as file:
         series, page = file.series[0], file.series[0].keyframe
-        many_bits = page.dtype is not None and page.dtype.itemsize > 1
         try:
             pixels = series.asarray()
         except ValueError:
-            if many_bits or len(file.pages) > 1:
+            # tifffile lacks some compressions. Pillow has them, for 8 bits and one page.
+            has_many_bits = page.dtype is not None and page.dtype.itemsize > 1
+            if has_many_bits or len(file.pages) > 1:
                 raise
             return _read_with_pillow(path)
         picture = _tiff_picture(pixels, series.axes, page)
@@ -168,23 +171,23 @@ def _tiff_picture(pixels: NDArray[Any], axes: str, page: Any) -> Picture:
 
 
 def _georeference(page: Any) -> dict[str, Any]:
-    """The tags that a georeferenced TIFF needs to stay one, and its value for missing data."""
+    """The fields ``georeference`` and ``nodata`` of a picture, from the tags of a TIFF page."""
     tags = [page.tags[code] for code in _GEOREFERENCE if code in page.tags]
-    found = tuple((tag.code, tag.dtype, tag.count, tag.value, True) for tag in tags)
+    copies = tuple((tag.code, tag.dtype, tag.count, tag.value, True) for tag in tags)
     try:
         nodata = float(page.tags[_GDAL_NODATA].value) if _GDAL_NODATA in page.tags else None
     except ValueError:
         nodata = None
-    return {"georeference": found, "nodata": nodata}
+    return {"georeference": copies, "nodata": nodata}
 
 
 def _read_with_pillow(path: Path) -> Picture:
-    # Pillow warns of large images, which are what this is for.
-    with unwarned():
+    # Pillow warns of large images, which are welcome here.
+    with without_warnings():
         opened = Image.open(path)
     with opened as image:
         layout = str(image.tile[0].args) if image.format == "PNG" and image.tile else ""
-        if layout in _LAYOUTS:
+        if layout in _PNG16_LAYOUTS:
             has_alpha = layout != "RGB;16B"
             return _split(_read_png16(path, layout), has_alpha, image.info.get("icc_profile"))
         n_frames = getattr(image, "n_frames", 1)
@@ -194,10 +197,11 @@ def _read_with_pillow(path: Path) -> Picture:
 
 
 def _read_png16(path: Path, layout: str) -> NDArray[np.uint16]:
-    """The pixels, shape (rows, columns, 2 to 4), of a PNG file of one of these layouts.
+    """The pixels (rows, columns, 2 to 4) of a PNG file with 16 bits per channel.
 
-    Pillow keeps the high byte of every value; told that the bytes are the other way round, it
-    keeps the low one. Both together are the value. Grey and alpha are four bytes, as RGBA has.
+    Pillow keeps only the high byte of each value. It is asked for the low bytes as well, by
+    declaring the values little-endian, and the two are combined. Pixels with grey and alpha have
+    four bytes, and are read as 8-bit RGBA.
     """
     if layout == "LA;16B":
         return _raw(path, "RGBA").view(">u2").astype(np.uint16)
@@ -208,8 +212,8 @@ def _read_png16(path: Path, layout: str) -> NDArray[np.uint16]:
 
 
 def _raw(path: Path, layout: str) -> NDArray[np.uint8]:
-    """The pixels of a file as Pillow reads them if told that its bytes have this layout."""
-    with unwarned(), Image.open(path) as picture:
+    """The pixels of a file, with its bytes interpreted by Pillow as having another layout."""
+    with without_warnings(), Image.open(path) as picture:
         picture.tile = [tile._replace(args=layout) for tile in picture.tile]
         return np.array(picture)
 
@@ -234,7 +238,7 @@ def _from_pillow(image: Image.Image) -> Picture:
 
 
 def _split(pixels: NDArray[Any], has_alpha: bool, icc: bytes | None) -> Picture:
-    """Colours and alpha, which comes last, of pixels with their channels along the last axis."""
+    """A picture from pixels with channels along the last axis, the last of which may be alpha."""
     alpha = pixels[..., -1] if has_alpha else None
     colours = pixels[..., :-1] if has_alpha else pixels
     if colours.shape[-1] > 1:
@@ -243,74 +247,74 @@ def _split(pixels: NDArray[Any], has_alpha: bool, icc: bytes | None) -> Picture:
 
 
 def _without_palette(picture: Picture) -> Picture:
-    """Grey, if all colours are."""
+    """The RGB picture as a grey one, if all its colours are grey."""
     red, green, blue = (picture.pixels[..., channel] for channel in range(3))
     if np.array_equal(red, green) and np.array_equal(red, blue):
         return replace(picture, pixels=red, has_channels=False, icc=None)
     return picture
 
 
-class Format(NamedTuple):
-    """What files with an ending can hold, and how Pillow is to write them."""
+class _ImageFormat(NamedTuple):
+    """What files of a format can hold, and the options with which Pillow writes them."""
 
     name: str
-    #: Types of pixels; None: any.
+    #: Dtypes of pixels; None for all.
     dtypes: tuple[str, ...] | None
     alpha: bool = True
     stacks: bool = False
     options: Mapping[str, Any] = {}
 
 
-_TIFF = Format("TIFF", None, stacks=True)
-_JPEG = Format("JPEG", ("uint8",), alpha=False, options={"quality": 95, "subsampling": 0})
-# Without loss, also where nothing can be seen.
-_WEBP = Format("WebP", ("uint8",), options={"lossless": True, "exact": True})
+_TIFF = _ImageFormat("TIFF", None, stacks=True)
+_JPEG = _ImageFormat("JPEG", ("uint8",), alpha=False, options={"quality": 95, "subsampling": 0})
+# exact: keep the colours of transparent pixels.
+_WEBP = _ImageFormat("WebP", ("uint8",), options={"lossless": True, "exact": True})
 _FORMATS = {
-    ".png": Format("PNG", ("bool", "uint8", "uint16")),
+    ".png": _ImageFormat("PNG", ("bool", "uint8", "uint16")),
     ".tif": _TIFF,
     ".tiff": _TIFF,
-    ".npy": Format("NumPy", None, alpha=False, stacks=True),
+    ".npy": _ImageFormat("NumPy", None, alpha=False, stacks=True),
     ".jpg": _JPEG,
     ".jpeg": _JPEG,
     ".webp": _WEBP,
-    ".bmp": Format("BMP", ("bool", "uint8"), alpha=False),
+    ".bmp": _ImageFormat("BMP", ("bool", "uint8"), alpha=False),
 }
 
 
 def check_writable(path: Path, picture: Picture) -> list[str]:
-    """Refuse a file whose format cannot hold pixels like these; notes on what will be lost."""
-    found = _FORMATS.get(path.suffix.lower())
-    if found is None:
+    """Raise if the format of a file cannot hold the pixels; returns notes on what will be lost."""
+    form = _FORMATS.get(path.suffix.lower())
+    if form is None:
         raise ValueError(
             f"OUT {path} does not have an extension that kronlearn can write: "
             f"{', '.join(_FORMATS)}."
         )
-    if not _holds(found, picture):
-        others = [ending for ending, form in _FORMATS.items() if _holds(form, picture)]
-        what = str(replace(picture, alpha=None))
-        raise ValueError(f"OUT {path}: {found.name} cannot hold {what}; use {others[0]}.")
+    if not _can_hold(form, picture):
+        usable = next(ending for ending, other in _FORMATS.items() if _can_hold(other, picture))
+        pixels = replace(picture, alpha=None)
+        raise ValueError(f"OUT {path}: {form.name} cannot hold {pixels}; use {usable}.")
     notes = []
-    if picture.alpha is not None and not found.alpha:
-        notes.append(f"{found.name} cannot hold the alpha channel; {path} will have none.")
-    if picture.georeference and found.name != "TIFF":
-        notes.append(f"{found.name} cannot hold the georeference; {path} will have none.")
+    if picture.alpha is not None and not form.alpha:
+        notes.append(f"{form.name} cannot hold the alpha channel; {path} will have none.")
+    if picture.georeference and form.name != "TIFF":
+        notes.append(f"{form.name} cannot hold the georeference; {path} will have none.")
     return notes
 
 
-def _holds(form: Format, picture: Picture) -> bool:
-    typed = form.dtypes is None or picture.pixels.dtype.name in form.dtypes
-    shaped = form.stacks or (len(picture.shape) == 2 and picture.n_channels in (1, 3))
-    return typed and shaped
+def _can_hold(form: _ImageFormat, picture: Picture) -> bool:
+    has_dtype = form.dtypes is None or picture.pixels.dtype.name in form.dtypes
+    has_shape = form.stacks or (len(picture.shape) == 2 and picture.n_channels in (1, 3))
+    return has_dtype and has_shape
 
 
 def write_picture(path: Path, picture: Picture, overwrite: bool) -> None:
-    """Write an image to a file of the format that its ending says, whole or not at all."""
-    with atomic_write(path, overwrite=overwrite) as (place,):
-        save_picture(place, picture)
+    """Write an image file atomically, in the format that its ending determines."""
+    with atomic_write(path, overwrite=overwrite) as (temporary,):
+        save_picture(temporary, picture)
 
 
 def save_picture(path: Path, picture: Picture) -> None:
-    """Write an image to a new file of the format that its ending says."""
+    """Write a new image file directly, in the format that its ending determines."""
     form = _FORMATS[path.suffix.lower()]
     pixels = picture.pixels
     if picture.alpha is not None and form.alpha:
@@ -331,13 +335,14 @@ def save_picture(path: Path, picture: Picture) -> None:
 def _write_tiff(path: Path, pixels: NDArray[Any], picture: Picture) -> None:
     import tifffile
 
-    more = [] if picture.n_channels == 3 else ["unspecified"] * (picture.n_channels - 1)
+    n_unspecified = 0 if picture.n_channels == 3 else picture.n_channels - 1
+    extra_samples = [*["unspecified"] * n_unspecified, "unassalpha"]
     tifffile.imwrite(
         path,
         pixels,
         photometric="rgb" if picture.n_channels == 3 else "minisblack",
         planarconfig="contig" if pixels.ndim > len(picture.shape) else None,
-        extrasamples=None if picture.alpha is None else [*more, "unassalpha"],
+        extrasamples=None if picture.alpha is None else extra_samples,
         compression=None if pixels.dtype == np.bool_ else "zlib",
         iccprofile=picture.icc,
         extratags=picture.georeference,
@@ -348,9 +353,9 @@ def _write_tiff(path: Path, pixels: NDArray[Any], picture: Picture) -> None:
 def _write_png16(path: Path, pixels: NDArray[np.uint16], icc: bytes | None) -> None:
     """Write pixels (rows, columns, 2 to 4) of 16 bits, which Pillow cannot write."""
     rows, columns, channels = pixels.shape
-    # The format's numbers for grey and alpha, RGB, RGBA.
+    # PNG's numbers for grey with alpha, RGB and RGBA.
     colour = {2: 4, 3: 2, 4: 6}[channels]
-    # Filter 2: each row as what it adds to the one above.
+    # Filter 2: each row minus the row above.
     lines = np.ascontiguousarray(pixels, ">u2").reshape(rows, -1).view(np.uint8)
     filtered = np.empty((rows, 1 + lines.shape[1]), np.uint8)
     filtered[:, 0] = 2

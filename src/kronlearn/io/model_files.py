@@ -1,10 +1,10 @@
-"""Model files: safetensors with a small JSON header, no pickle, nothing executed on loading.
+"""Model files: safetensors with a small JSON header; no pickle, so loading executes no code.
 
 A file is a plain safetensors file. Its metadata has one entry, ``kronlearn``, a JSON object with
-``format`` (always ``"kronlearn model"``), ``version`` (of this layout, an integer), ``kind`` (one
-of ``KINDS``) and ``info``, whatever the writer wants to say.
+``format`` (always ``"kronlearn model"``), ``version`` (an integer, of this layout), ``kind`` (one
+of ``KINDS``) and ``info`` (any JSON values).
 
-A dictionary's factors are the tensors ``factors.0``, ``factors.1``, … (float32 or float64), of
+The factors of a dictionary are the tensors ``factors.0``, ``factors.1``, … (float32 or float64), of
 shape (m_i, n_i), or (R, m_i, n_i) for a sum of R Kronecker products.
 """
 
@@ -27,7 +27,7 @@ from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary
 from kronlearn.core.loop import Entry, State
 from kronlearn.io.atomic import atomic_write
-from kronlearn.io.stored import told_as
+from kronlearn.io.stored import wrap_errors
 
 __all__ = ["ModelFileError", "ModelFileNotFoundError", "kind_of", "load_dictionary", "load_state"]
 __all__ += ["read_checkpoint", "read_file", "save_dictionary", "save_state", "write_file"]
@@ -40,17 +40,17 @@ PathLike = str | os.PathLike[str]
 
 
 class ModelFileError(ValueError):
-    """A file that is not a kronlearn model, is damaged, or is of another kind or version."""
+    """The error for a file that is damaged, no kronlearn model, or of another kind or version."""
 
 
 class ModelFileNotFoundError(ModelFileError, FileNotFoundError):
-    """A model file that does not exist."""
+    """The error for a model file that does not exist."""
 
 
 def save_dictionary(
     dictionary: Dictionary, path: PathLike, info: dict[str, Any] | None = None
 ) -> None:
-    """Write a dictionary to a model file, replacing an existing file in one step.
+    """Write a dictionary to a model file, and replace an existing file atomically.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ def save_dictionary(
     path : str or path
         The file to write; any name will do.
     info : dict, optional
-        Anything JSON can hold, to be kept with the factors, for example how they were learned;
-        ``read_file`` returns it.
+        JSON values to store with the factors, for example how they were learned; ``read_file``
+        returns them.
 
     Examples
     --------
@@ -114,57 +114,53 @@ def load_dictionary(path: PathLike) -> Dictionary:
         raise _error(
             path, f"must hold tensors factors.0, factors.1, … and no others; it has {found}"
         )
-    with told_as(f"{path} does not hold a valid dictionary", ModelFileError):
+    with wrap_errors(f"{path} does not hold a valid dictionary", ModelFileError):
         return _dictionary(tensors, "factors")
 
 
 def write_file(
     path: PathLike, kind: str, tensors: dict[str, NDArray[Any]], header: dict[str, Any]
 ) -> None:
-    """Write named arrays and a JSON header to a model file, all of it or nothing.
+    """Write named arrays and a header to a model file, atomically.
 
-    Arrays are of numbers that safetensors can hold; the header holds JSON values and NumPy scalars,
-    no NaN or infinity.
+    Arrays have dtypes of safetensors; the header has JSON values and NumPy scalars, but no NaN or
+    infinity.
     """
     envelope = {"format": FORMAT, "version": VERSION, "kind": kind, "info": header}
     try:
         text = json.dumps(envelope, allow_nan=False, default=_plain_number)
     except (TypeError, ValueError, RecursionError) as problem:
         raise ValueError(f"The header of a model file must be JSON: {problem}.") from problem
-    # It takes the bytes as they lie in memory.
+    # safetensors writes the bytes of an array as they lie in memory.
     arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-    with atomic_write(path) as (place,):
-        place.write_bytes(safetensors.numpy.save(arrays, metadata={"kronlearn": text}))
+    with atomic_write(path) as (temporary,):
+        temporary.write_bytes(safetensors.numpy.save(arrays, metadata={"kronlearn": text}))
 
 
 def read_file(
     path: PathLike, kind: str = "dictionary"
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read the named arrays of a model file, and the information saved with them.
+    """Read the named arrays of a model file, and the information stored with them.
 
     Parameters
     ----------
     path : str or path
         The file.
     kind : str, default "dictionary"
-        What the file must be: "dictionary", "checkpoint", or one of these with "convolutional"
-        before it.
+        The expected kind of file: "dictionary", "checkpoint", "convolutional dictionary" or
+        "convolutional checkpoint".
 
     Returns
     -------
     arrays : dict of arrays
-        The arrays by their names, as the page on model files lists them.
+        The arrays by their names, which the page on model files lists.
     info : dict
-        Anything that was saved with them.
+        The information stored with them.
 
     Raises
     ------
     ModelFileError
         If the file is missing, damaged, of another kind or of an unknown version.
-
-    Examples
-    --------
-    See :func:`save_dictionary`.
     """
     with _opened(path) as file:
         found_kind, info = _header(path, file)
@@ -184,7 +180,7 @@ def kind_of(path: PathLike) -> str:
 
 
 def save_state(path: PathLike, state: State, problem: dict[str, Any]) -> None:
-    """Write the state of a run; ``problem`` describes the data and settings it belongs to."""
+    """Write the state of a run as a checkpoint; ``problem`` describes its data and settings."""
     tensors = _tensors(state.dictionary, "factors") | _tensors(state.best, "best")
     tensors["history"] = np.array(state.history, dtype=np.float64)
     details = {
@@ -198,16 +194,16 @@ def save_state(path: PathLike, state: State, problem: dict[str, Any]) -> None:
 
 
 def load_state(path: PathLike, problem: dict[str, Any]) -> State:
-    """The state in a checkpoint; ModelFileError if it is damaged or of another problem."""
+    """Load the state of a run; ModelFileError if the file is damaged or of another problem."""
     tensors, header = read_checkpoint(path, "checkpoint", problem)
-    with told_as(f"{path} is damaged", ModelFileError):
+    with wrap_errors(f"{path} is damaged", ModelFileError):
         return _state(tensors, header, problem)
 
 
 def read_checkpoint(
     path: PathLike, kind: str, problem: dict[str, Any]
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """The arrays and the header of a checkpoint, once it is known to be of this problem."""
+    """Read the arrays and the header of a checkpoint, and check that it is of this problem."""
     tensors, header = read_file(path, kind)
     stored = header.get("problem")
     if not isinstance(stored, dict):
@@ -234,21 +230,21 @@ def _plain_number(value: object) -> object:
 
 @contextmanager
 def _opened(path: PathLike) -> Iterator[Any]:
-    """A file as safetensors reads it."""
+    """Open a file with safetensors; yields its reader."""
     if not Path(path).exists():
         raise ModelFileNotFoundError(f"{path} does not exist.")
     if not Path(path).is_file():
         raise _error(path, "is not a regular file; give the name of a model file")
     with (
-        told_as(f"{path} is not a safetensors file, or is damaged", ModelFileError),
-        # It compares the sizes and places of all tensors with the size of the file.
+        wrap_errors(f"{path} is not a safetensors file, or is damaged", ModelFileError),
+        # safetensors compares the sizes and offsets of all tensors with the size of the file.
         safetensors.safe_open(path, framework="np") as file,
     ):
         yield file
 
 
 def _header(path: PathLike, file: Any) -> tuple[str, dict[str, Any]]:
-    """The kind and the info that were written, once format and version are the ones wanted."""
+    """The kind and the info of an opened file, after a check of its format and version."""
     text = (file.metadata() or {}).get("kronlearn")
     try:
         envelope = {} if text is None else json.loads(text)
@@ -261,7 +257,7 @@ def _header(path: PathLike, file: Any) -> tuple[str, dict[str, Any]]:
         raise _error(
             path,
             f"has file version {str(version)[:20]}, written by a newer kronlearn; this one reads "
-            f"version {VERSION}, upgrade it",
+            f"version {VERSION}; upgrade kronlearn",
         )
     if type(version) is not int or kind not in KINDS or not isinstance(info, dict):
         raise _error(path, "is damaged: its header lacks a version, a kind or info")
@@ -269,18 +265,18 @@ def _header(path: PathLike, file: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _state(tensors: dict[str, Any], header: dict[str, Any], problem: dict[str, Any]) -> State:
-    """The state that tensors and header describe, once it is known to be one of this problem."""
+    """The state that the tensors and the header of a checkpoint describe, after checking them."""
     rows = tensors["history"]
     if rows.shape[1:] != (len(Entry._fields),) or not np.isfinite(rows).all():
-        raise ValueError(f"history has shape {rows.shape}, or numbers that are not finite")
+        raise ValueError(f"its history has shape {rows.shape}, or values that are not finite")
     current, best = (_dictionary(tensors, name) for name in ("factors", "best"))
-    for found in (current, best):
-        shapes = list(found.patch_shape), list(found.n_atoms)
-        is_fitting = shapes == (list(problem["patch_shape"]), list(problem["n_atoms"]))
-        if not is_fitting or found.n_terms not in (1, problem["n_terms"]):
-            raise ValueError(f"it holds {found}")
-        if found.dtype != np.float64:
-            raise ValueError(f"its factors have dtype {found.dtype}")
+    for dictionary in (current, best):
+        shapes = list(dictionary.patch_shape), list(dictionary.n_atoms)
+        fits = shapes == (list(problem["patch_shape"]), list(problem["n_atoms"]))
+        if not fits or dictionary.n_terms not in (1, problem["n_terms"]):
+            raise ValueError(f"its {dictionary} does not belong to this run")
+        if dictionary.dtype != np.float64:
+            raise ValueError(f"its factors have dtype {dictionary.dtype}")
     history = tuple(
         Entry(rmse, seconds, int(replaced), mean) for rmse, seconds, replaced, mean in rows.tolist()
     )
@@ -299,7 +295,7 @@ def _state(tensors: dict[str, Any], header: dict[str, Any], problem: dict[str, A
 
 
 def _tensors(dictionary: Dictionary, name: str) -> dict[str, NDArray[Any]]:
-    """The factors by their names in a file: ``name.0``, ``name.1``, …"""
+    """The factors of a dictionary, by the names ``name.0``, ``name.1``, …"""
     is_sum = isinstance(dictionary, KroneckerSumDictionary)
     stacks = enumerate(dictionary.stacks)
     return {f"{name}.{mode}": stack if is_sum else stack[0] for mode, stack in stacks}

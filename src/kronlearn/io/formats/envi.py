@@ -1,6 +1,6 @@
-"""ENVI: a text header (.hdr) beside a binary file with the bands, lines or pixels in turn.
+"""ENVI files: a text header (.hdr) and a binary file, by bands (bsq), lines (bil) or pixels (bip).
 
-Headers are read and written by SPy (``spectral``), the numbers are read where they lie.
+SPy (``spectral``) reads and writes the headers; the numbers are read in place.
 """
 
 from __future__ import annotations
@@ -13,67 +13,71 @@ from typing import Any
 
 import numpy as np
 
-from kronlearn.io.formats import georeference
-from kronlearn.io.formats.npy import FileArray
-from kronlearn.io.formats.tiff import unwarned
-from kronlearn.io.stored import Opened, StoredArray, StoredArrayError, need
+from kronlearn.io.formats import georeference, import_library
+from kronlearn.io.formats.npy import FileArray, checked
+from kronlearn.io.formats.tiff import without_warnings
+from kronlearn.io.stored import Opened, StoredArray, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["BINARY_ENDINGS", "header_of", "open_file", "places", "save"]
+__all__ = ["BINARY_ENDINGS", "header_of", "open_file", "save", "targets"]
 
 _ORDERS = {
     "bsq": ("bands", "lines", "samples"),
     "bil": ("lines", "bands", "samples"),
     "bip": ("lines", "samples", "bands"),
 }
-# Fields that say how the numbers lie in the file, and nothing about them.
+# Fields for the layout of the binary file, which are no attributes of the array.
 _LAYOUT = {"lines", "samples", "bands", "data type", "byte order", "header offset"}
-#: Endings of the file with the numbers, which may also have none.
+#: Endings of the binary file, which may also have none.
 BINARY_ENDINGS = (".img", ".dat", ".raw", ".bin", ".bsq", ".bil", ".bip", ".envi", ".sli")
 _SYSTEM = "coordinate system string"
 _FIELD_TEXT = re.compile(r"[^{}\n]+")
 
 
 def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
-    """The array of an ENVI header, or of the binary file beside it, in the order of the file."""
+    """Open the array of an ENVI header or binary file, in the axis order of the file."""
     header = path if path.suffix.lower() == ".hdr" else header_of(path)
     if header is None:
         raise StoredArrayError(f"{path} has no ENVI header (.hdr) beside it.")
     binary = _binary_of(header) if header == path else path
-    spy = need("spectral.io.envi", f"To read {path}")
+    spy = import_library("spectral.io.envi", f"To read {path}")
     fields = _fields(spy, header)
-    known, order = spy.gen_params(fields), _ORDERS[fields["interleave"].lower()]
+    layout, order = spy.gen_params(fields), _ORDERS[fields["interleave"].lower()]
     shape = tuple(int(fields[axis]) for axis in order)
-    waves, ignored = (_numbers(header, fields, n) for n in ("wavelength", "data ignore value"))
-    place = georeference.of_envi(binary) if "map info" in fields else {}
-    return FileArray(binary, shape, np.dtype(known.dtype), known.offset), {
+    wavelengths = _numbers(header, fields, "wavelength")
+    ignored = _numbers(header, fields, "data ignore value")
+    attributes = {name: value for name, value in fields.items() if name not in _LAYOUT}
+    if "map info" in fields:
+        attributes |= georeference.from_envi(binary)
+    array = FileArray(binary, shape, np.dtype(layout.dtype), layout.offset)
+    return checked(array, files), {
         "files": [binary, header],
         "nodata": ignored[0] if ignored else None,
-        "attributes": {k: v for k, v in fields.items() if k not in _LAYOUT} | place,
-        "wavelengths": np.array(waves) if waves else None,
+        "attributes": attributes,
+        "wavelengths": np.array(wavelengths) if wavelengths else None,
         "wavelength_units": fields.get("wavelength units"),
         "band_axis": order.index("bands"),
     }
 
 
 def _fields(spy: Any, header: Path) -> dict[str, Any]:
-    """The fields of a header that describes numbers as they can be read."""
-    with unwarned():
+    """The fields of a header, if it describes numbers that can be read."""
+    with without_warnings():
         fields = {"byte order": "0"} | spy.read_envi_header(header)
     if _SYSTEM in fields:
-        # SPy takes it for a list, and would write it as one.
+        # SPy reads this text as a list, and would write it as one.
         fields[_SYSTEM] = f"{{{','.join(fields[_SYSTEM])}}}"
     _check_layout(spy, header, fields)
     spy.check_compatibility(fields)
     if fields.get("file compression", "0") != "0":
         raise StoredArrayError(
-            f"{header}: compressed ENVI files cannot be read; decompress it first."
+            f"{header}: compressed ENVI files cannot be read; decompress the file first."
         )
     return fields
 
 
 def _check_layout(spy: Any, header: Path, fields: dict[str, Any]) -> None:
-    """Raise unless the fields say how real numbers lie in the file."""
+    """Raise StoredArrayError unless the fields define the layout of real numbers."""
     types = {code: str(np.dtype(char)) for code, char in spy.envi_to_dtype.items()}
     allowed: dict[str, dict[str, str]] = {
         "data type": {code: name for code, name in types.items() if "complex" not in name},
@@ -90,26 +94,26 @@ def _check_layout(spy: Any, header: Path, fields: dict[str, Any]) -> None:
         if str(fields[name]).lower() not in choices:
             names = [f"{choice} ({meaning})" for choice, meaning in choices.items()]
             raise StoredArrayError(
-                f"{header}: {name} = {fields[name]} is not supported; possible are "
+                f"{header}: {name} = {fields[name]} is not supported; supported are "
                 f"{', '.join(names[:-1])} and {names[-1]}."
             )
 
 
 def _numbers(header: Path, fields: dict[str, Any], name: str) -> list[float]:
-    """The numbers in a field, none if the header does not have it."""
-    texts, found = fields.get(name, []), []
+    """The numbers in a field; none if the header does not have it."""
+    texts, numbers = fields.get(name, []), []
     for text in [texts] if isinstance(texts, str) else texts:
         try:
-            found.append(float(text))
+            numbers.append(float(text))
         except ValueError:
             raise StoredArrayError(
                 f"{header}: {name} holds {text!r}, which is not a number."
             ) from None
-    return found
+    return numbers
 
 
 def header_of(binary: Path) -> Path | None:
-    """The ENVI header beside a binary file, if there is one."""
+    """The ENVI header that belongs to a binary file, if there is one."""
     for ending in (".hdr", ".HDR"):
         for candidate in (binary.with_suffix(ending), Path(f"{binary}{ending}")):
             if candidate.is_file():
@@ -119,10 +123,10 @@ def header_of(binary: Path) -> Path | None:
     return None
 
 
-def places(path: Path, source: StoredArray) -> list[Path]:
-    """The file with the numbers and its header that are written for the name of one of them.
+def targets(path: Path, source: StoredArray) -> list[Path]:
+    """The binary file and the header to write, given the name of one of them.
 
-    The numbers are moved to their place first: a new header never stands beside old numbers.
+    The binary file comes first and is replaced first: a new header never describes old numbers.
     """
     if path.suffix.lower() == ".hdr":
         ending = source.files[0].suffix if source.format == "envi" else ".img"
@@ -131,20 +135,21 @@ def places(path: Path, source: StoredArray) -> list[Path]:
 
 
 def save(writer: CubeWriter, binary: Path, header: Path) -> None:
-    """Write the header of the source with what has changed; the collected rows are the numbers."""
+    """Move the collected rows to the binary file, and write a header with the source's fields."""
     import spectral.io.envi
 
     os.rename(writer.rows.path, binary)
     source, cube = writer.source, writer.cube
-    fields = {k: v for k, v in source.attributes.items() if k not in ("crs", "transform")}
-    if source.format != "envi":
+    if source.format == "envi":
+        fields = {k: v for k, v in source.attributes.items() if k not in ("crs", "transform")}
+    else:
         fields = _new_fields(writer)
     fields |= dict(zip(("lines", "samples", "bands"), writer.shape, strict=True))
     bands = -1 if cube.band_axis is None else cube.band_axis
     fields["interleave"] = ("bsq", "bil", "bip")[sum(axis < bands for axis in cube.axes)]
     codes = {np.dtype(c): code for code, c in spectral.io.envi.envi_to_dtype.items()}
     fields |= {"header offset": 0, "byte order": 0, "data type": codes[writer.dtype]}
-    # A header that is copied has the value already, in its own words.
+    # A copied header has the value already, in its own notation.
     if writer.nodata is not None and (source.format != "envi" or writer.nodata != source.nodata):
         fields["data ignore value"] = writer.nodata
     spectral.io.envi.write_envi_header(header, fields)
@@ -153,8 +158,8 @@ def save(writer: CubeWriter, binary: Path, header: Path) -> None:
 def _new_fields(writer: CubeWriter) -> dict[str, Any]:
     """Header fields for a cube from another format."""
     cube, fields = writer.cube, {"description": writer.source.name}
-    for name, value in writer.notes().items():
-        # A header has a line for each, where braces enclose lists.
+    for name, value in writer.portable_attributes().items():
+        # A header has one line per field, with lists in braces.
         texts = map(str, value if isinstance(value, list) else [value])
         is_plain = isinstance(value, str | int | float | list) and "=" not in name
         if is_plain and all(map(_FIELD_TEXT.fullmatch, texts)):
@@ -165,17 +170,17 @@ def _new_fields(writer: CubeWriter) -> dict[str, Any]:
     if cube.wavelengths is not None:
         units = {} if cube.wavelength_units is None else {"wavelength units": cube.wavelength_units}
         fields |= units | {"wavelength": cube.wavelengths.tolist()}
-    return fields | georeference.envi_fields(cube.attributes)
+    return fields | georeference.to_envi(cube.attributes)
 
 
 def _binary_of(header: Path) -> Path:
-    """The file with the numbers of a header."""
+    """The binary file that belongs to a header."""
     stem = header.with_suffix("")
     for ending in ("", *BINARY_ENDINGS, *(ending.upper() for ending in BINARY_ENDINGS)):
         candidate = Path(f"{stem}{ending}")
         if candidate.is_file() and candidate != header:
             return candidate
     raise StoredArrayError(
-        f"{header} has no data file beside it: there is no {stem.name}, and none that ends in "
-        f"{', '.join(BINARY_ENDINGS[:-1])} or {BINARY_ENDINGS[-1]}."
+        f"{header} has no data file beside it: there is no {stem.name}, with or without one of "
+        f"the endings {', '.join(BINARY_ENDINGS)}."
     )

@@ -1,4 +1,4 @@
-"""Folders of images, one file per band, and TIFF files of several pages."""
+"""Folders with one image per band, and TIFF files with one page per band."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from kronlearn.io.writers import CubeWriter
 
 __all__ = ["check_replaceable", "open_file", "save"]
 
-# Images that have been read are kept up to this many bytes, because each can only be read whole.
-_KEPT_BYTES = 256 << 20
+# An image can only be read whole, so the last ones are cached, up to this many bytes.
+_CACHE_BYTES = 256 << 20
 
 
 class _Images:
-    """Images of equal size as (bands, rows, columns), given by their files, or the pages of one.
+    """Images of equal size, in several files or in the pages of one, as (bands, rows, columns).
 
-    Only the first is read to begin with; the others are compared with it when they are read.
+    The first image gives the size and dtype; the others are compared with it when they are read.
     """
 
     def __init__(self, images: Sequence[tuple[Path, int | None]]) -> None:
@@ -34,14 +34,14 @@ class _Images:
         first = _pixels(*images[0])
         self.shape, self.dtype = (len(images), *first.shape), first.dtype
         self.chunks = (1, *first.shape)
-        self._band = lru_cache(_KEPT_BYTES // first.nbytes)(self._pixels_of)
+        self._band = lru_cache(_CACHE_BYTES // first.nbytes)(self._read_band)
 
     def __getitem__(self, key: Key) -> NDArray[Any]:
         bands, rows, columns = key
         return np.stack([self._band(i)[rows, columns] for i in range(bands.start, bands.stop)])
 
-    def _pixels_of(self, band: int) -> NDArray[Any]:
-        """The whole image of a band, once it is known to be like the first."""
+    def _read_band(self, band: int) -> NDArray[Any]:
+        """Read an image, and check that it has the size and dtype of the first."""
         file, page = self.images[band]
         pixels = _pixels(file, page)
         if (pixels.shape, pixels.dtype) != (self.shape[1:], self.dtype):
@@ -54,62 +54,65 @@ class _Images:
 
 
 def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
-    """The images of a folder, in the order of their names, or the pages of a TIFF file."""
+    """Open the images in a folder, in the order of their names, or the pages of a TIFF file."""
     if path.is_file():
         with tiff_file(path) as file:
-            images: list[tuple[Path, int | None]] = [
-                (path, page) for page in range(len(file.pages))
-            ]
+            pages = range(len(file.pages))
+            images: list[tuple[Path, int | None]] = [(path, page) for page in pages]
     else:
-        images = [(file, None) for file in _images(path)]
+        images = [(file, None) for file in _image_files(path)]
     if not images:
         raise StoredArrayError(
             f"{path} is a folder without images ({', '.join(READABLE)}); give a file, a Zarr "
             "store or a folder with one image per band."
         )
     names = {"files": [file.name for file, _ in images]}
-    # Also where it was opened as a GeoTIFF.
+    # "format" replaces that of a TIFF file.
     return _Images(images), {"format": "image_folder", "attributes": names, "band_axis": 0}
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raise if a folder that is to be replaced holds anything but images."""
-    others = sorted({p.name for p in folder.iterdir()} - {p.name for p in _images(folder)})
+    """Raise if a folder holds anything but images."""
+    others = sorted({p.name for p in folder.iterdir()} - {p.name for p in _image_files(folder)})
     if others:
         raise FileExistsError(
             f"{folder} contains files other than images ({others[0]}); give another name."
         )
 
 
-def save(writer: CubeWriter, place: Path) -> None:
-    """Write a folder with one image per band, named as those of the source."""
-    count, names = writer.shape[2], writer.source.attributes.get("files", [])
-    if len(names) != count or len(set(names)) < len(names):
+def save(writer: CubeWriter, folder: Path) -> None:
+    """Write a folder with one image per band, with the names of the source's images."""
+    count = writer.shape[2]
+    names = [_target_name(name, writer.dtype) for name in writer.source.attributes.get("files", [])]
+    if len(names) != count or len(set(names)) < count:
         names = [f"band_{i + 1:0{len(str(count))}d}.tif" for i in range(count)]
-    place.mkdir()
-    for band, name in enumerate(map(Path, names)):
+    folder.mkdir()
+    for band, name in enumerate(names):
         key = [slice(0, length) for length in writer.source.shape]
         if writer.cube.band_axis is not None:
             key[writer.cube.band_axis] = slice(band, band + 1)
         pixels = bands_last(writer.rows[tuple(key)], writer.cube.axes)[..., 0]
-        is_exact_png = name.suffix.lower() == ".png" and pixels.dtype in (np.uint8, np.uint16)
-        # All else that is not TIFF would lose some of the numbers.
-        if not is_exact_png and name.suffix.lower() not in (".tif", ".tiff"):
-            name = name.with_suffix(".tif")
-        save_picture(place / name, Picture(pixels))
+        save_picture(folder / name, Picture(pixels))
 
 
-def _images(folder: Path) -> list[Path]:
-    """The images in a folder, band2 in front of band10."""
+def _target_name(name: str, dtype: np.dtype[Any]) -> str:
+    """The name of an image, which becomes a TIFF where its format might change the numbers."""
+    ending = Path(name).suffix.lower()
+    is_exact_png = ending == ".png" and dtype in (np.uint8, np.uint16)
+    return name if is_exact_png or ending in (".tif", ".tiff") else f"{Path(name).stem}.tif"
+
+
+def _image_files(folder: Path) -> list[Path]:
+    """The images in a folder, in natural order: band2 before band10."""
     from tifffile import natural_sorted
 
-    found = [p for p in folder.iterdir() if p.is_file() and p.suffix.lower() in READABLE]
-    names = natural_sorted(p.name for p in found if not p.name.startswith("."))
+    files = [p for p in folder.iterdir() if p.is_file() and p.suffix.lower() in READABLE]
+    names = natural_sorted(p.name for p in files if not p.name.startswith("."))
     return [folder / name for name in names]
 
 
 def _pixels(file: Path, page: int | None) -> NDArray[Any]:
-    """The grey levels of an image."""
+    """The pixels of a grey image, or of a page of a TIFF file."""
     if page is not None:
         with tiff_file(file, page) as tiff:
             picture = Picture(tiff.pages[page].asarray())

@@ -1,4 +1,4 @@
-"""Arrays that are objects already: of NumPy, Dask, Zarr, h5py, xarray, or anything like them."""
+"""Arrays that are objects already: of NumPy, Dask, Zarr, h5py, xarray, or similar ones."""
 
 from __future__ import annotations
 
@@ -9,61 +9,63 @@ from typing import Any
 
 import numpy as np
 
-from kronlearn.io.formats.conventions import described
+from kronlearn.io.formats import format_module
+from kronlearn.io.formats.conventions import describe
 from kronlearn.io.formats.npy import FileArray
-from kronlearn.io.stored import StoredArray, StoredArrayError, module_of
+from kronlearn.io.stored import StoredArray, StoredArrayError
 
 __all__ = ["wrap"]
 
 
 def wrap(thing: Any) -> StoredArray:
-    """An object as a stored array."""
+    """An array-like object as a stored array."""
     package = type(thing).__module__.partition(".")[0]
     kind = f"{package}.{type(thing).__name__}"
     if kind == "xarray.DataArray":
-        return _of_xarray(thing)
+        return _wrap_xarray(thing)
     if kind == "zarr.Array":
-        return _of_zarr(thing)
+        return _wrap_zarr(thing)
     if kind == "h5py.Dataset":
-        description = module_of("hdf5").known(thing)
+        description = format_module("hdf5").describe_dataset(thing)
         return StoredArray(thing, str(description["path"]), format="hdf5", **description)
-    thing = _array_like(thing, package, kind)
-    if isinstance(thing, np.memmap):
-        thing = _in_its_file(thing)
-    if isinstance(thing, FileArray):
-        return StoredArray(thing, str(thing.path), path=thing.path)
-    return StoredArray(thing, kind)
+    array = _array_of(thing, package, kind)
+    if isinstance(array, np.memmap):
+        array = _unmapped(array)
+    if isinstance(array, FileArray):
+        return StoredArray(array, str(array.path), path=array.path)
+    return StoredArray(array, kind)
 
 
-def _of_xarray(thing: Any) -> StoredArray:
-    """A DataArray: the names of its dimensions, its attributes and its coordinates are kept.
+def _wrap_xarray(array: Any) -> StoredArray:
+    """A DataArray as a stored array, with its dimension names, attributes and coordinates.
 
-    NaN is a missing value, as everywhere in xarray, and so is what the attributes declare.
+    NaN marks missing values, as everywhere in xarray, and so does a value that attributes declare.
     """
-    label = "xarray.DataArray" + (f" {thing.name}" if thing.name else "")
-    name = None if thing.name is None else str(thing.name)
-    coordinates = {str(k): v for k, v in thing.coords.items() if k != thing.name}
-    # Where rioxarray keeps these.
-    elsewhere = {k: v for k, v in thing.encoding.items() if k == "grid_mapping"}
-    if isinstance(thing.attrs.get("long_name"), tuple):
-        elsewhere["band names"] = list(thing.attrs["long_name"])
-    known = elsewhere | thing.attrs, list(map(str, thing.dims)), coordinates
-    description = described(name, thing, *known, scaled=False)
-    if thing.dtype.kind == "f" and description["nodata"] is None:
+    label = "xarray.DataArray" + (f" {array.name}" if array.name else "")
+    name = None if array.name is None else str(array.name)
+    coordinates = {str(k): v for k, v in array.coords.items() if k != array.name}
+    # rioxarray keeps the grid mapping in the encoding, and the band names in long_name.
+    attributes = {k: v for k, v in array.encoding.items() if k == "grid_mapping"}
+    if isinstance(array.attrs.get("long_name"), tuple):
+        attributes["band names"] = list(array.attrs["long_name"])
+    dims = list(map(str, array.dims))
+    description = describe(name, array, attributes | array.attrs, dims, coordinates, unpack=False)
+    if array.dtype.kind == "f" and description["nodata"] is None:
         description["nodata"] = math.nan
-    return StoredArray(thing, label, **description)
+    return StoredArray(array, label, **description)
 
 
-def _of_zarr(array: Any) -> StoredArray:
-    root, description = getattr(array.store, "root", None), module_of("zarr").known(array, {})
-    # An array of a folder is opened again in other processes, wherever they work.
+def _wrap_zarr(array: Any) -> StoredArray:
+    description = format_module("zarr").describe_array(array, {})
+    root = getattr(array.store, "root", None)
+    # Other processes open an array in a folder again, whatever their working directory is.
     path = Path(os.path.abspath(root)) if isinstance(root, Path) else None
     label = f"zarr.Array {array.store_path}" if path is None else str(path)
     return StoredArray(array, label, format="zarr", path=path, **description)
 
 
-def _array_like(thing: Any, package: str, kind: str) -> Any:
-    """The object, or the array in it, with shape, dtype and __getitem__."""
+def _array_of(thing: Any, package: str, kind: str) -> Any:
+    """The object, or its content, as an array with shape, dtype and __getitem__."""
     if isinstance(thing, np.ma.MaskedArray):
         if np.ma.is_masked(thing):
             raise StoredArrayError(
@@ -88,10 +90,10 @@ def _array_like(thing: Any, package: str, kind: str) -> Any:
     return thing
 
 
-def _in_its_file(mapped: np.memmap[Any, Any]) -> Any:
-    """The part of a file that a mapped array shows, which other processes can open again.
+def _unmapped(mapped: np.memmap[Any, Any]) -> Any:
+    """The part of a file behind a mapped array, which other processes can open again.
 
-    That is the mapped array itself where it is no such part.
+    The mapped array itself if it is private, has negative strides or its file was deleted.
     """
     if mapped.filename is None or mapped.mode == "c" or min(mapped.strides, default=0) <= 0:
         return mapped
@@ -99,9 +101,8 @@ def _in_its_file(mapped: np.memmap[Any, Any]) -> Any:
     while isinstance(whole.base, np.memmap):
         whole = whole.base
     start = mapped.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
-    place = whole.offset + start, mapped.strides
+    offset = whole.offset + start
     try:
-        return FileArray(Path(mapped.filename), mapped.shape, mapped.dtype, *place)
+        return FileArray(Path(mapped.filename), mapped.shape, mapped.dtype, offset, mapped.strides)
     except FileNotFoundError:
-        # The file has lost its name, not its content.
         return mapped

@@ -1,7 +1,7 @@
-"""Arrays that lie uncompressed in a file: NumPy's own .npy, and others that are read like them.
+"""NumPy files (.npy), and the reader for all numbers that lie uncompressed in a file.
 
-They are read and not mapped: a mapped file that someone cuts off ends the whole process, and its
-pages count as memory in use.
+Files are read with ``pread`` rather than memory-mapped: truncating a mapped file would kill the
+process that reads it, and mapped pages count as memory in use.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ import operator
 import os
 import weakref
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.io.stored import Key, Opened, StoredArray, StoredArrayError
+from kronlearn.io.stored import Key, Opened, StoredArrayError
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["FileArray", "check_size", "header", "open_file", "save"]
+__all__ = ["FileArray", "checked", "header", "open_file", "save"]
 
-# Numbers with gaps between them are read with their gaps up to this many bytes at a time.
-_PIECE = 1 << 18
+# Strided numbers are read together with the gaps between them, at most this many bytes at a time.
+_PIECE_BYTES = 1 << 18
 
 
 class FileArray:
-    """Numbers in a file: behind ``offset``, with positive ``strides`` in bytes, or in C order.
+    """An uncompressed array in a file, which is read part by part.
 
+    It starts at ``offset`` and has positive ``strides`` in bytes, by default those of C order.
     ``dtype`` has the byte order of the file.
     """
 
@@ -48,69 +49,75 @@ class FileArray:
         self._descriptor = os.open(path, os.O_RDONLY)
         self.close = weakref.finalize(self, os.close, self._descriptor)
 
-    def place_of(self, index: int) -> tuple[int, int] | None:
-        """Descriptor and offset of an entry of the first axis, if all is in C order."""
+    def location(self, index: int) -> tuple[int, int] | None:
+        """Descriptor and offset of an entry of the first axis; None unless in C order."""
         if self.strides != _c_strides(self.shape, self.dtype):
             return None
         return self._descriptor, self.offset + index * self.strides[0]
 
     def __getitem__(self, key: Key) -> NDArray[Any]:
-        # The axes in the order of the file.
+        # Outermost axis of the file first.
         order = sorted(range(len(key)), key=lambda axis: -self.strides[axis])
         lengths = [key[axis].stop - key[axis].start for axis in order]
         strides = [self.strides[axis] for axis in order]
-        start = self.offset + sum(key[a].start * self.strides[a] for a in order)
-        # The first axis from which on a part is read in one go, with the gaps in it.
+        start = self.offset + sum(key[axis].start * self.strides[axis] for axis in order)
+        # From this axis on, a piece is read in one go, with its gaps.
         axis, itemsize = 0, self.dtype.itemsize
         while self.span(lengths[axis:], strides[axis:]) > max(
-            2 * math.prod(lengths[axis:]) * itemsize, _PIECE
+            2 * math.prod(lengths[axis:]) * itemsize, _PIECE_BYTES
         ):
             axis += 1
         values = np.empty(lengths, self.dtype)
         for index in itertools.product(*map(range, lengths[:axis])):
-            place = start + sum(i * s for i, s in zip(index, strides, strict=False))
-            piece = self._bytes(self.span(lengths[axis:], strides[axis:]), place)
+            offset = start + sum(i * stride for i, stride in zip(index, strides, strict=False))
+            piece = self._read_bytes(self.span(lengths[axis:], strides[axis:]), offset)
             values[index] = np.ndarray(lengths[axis:], values.dtype, piece, 0, strides[axis:])
         return values.transpose(np.argsort(order))
 
     def span(self, lengths: Sequence[int], strides: Sequence[int]) -> int:
-        """Bytes from the first to the last number of a part."""
+        """Bytes from the first to the last number of a part, both included."""
         steps = zip(lengths, strides, strict=True)
-        return self.dtype.itemsize + sum((n - 1) * step for n, step in steps)
+        return self.dtype.itemsize + sum((n - 1) * stride for n, stride in steps)
 
-    def _bytes(self, count: int, place: int) -> NDArray[np.uint8]:
+    def _read_bytes(self, count: int, offset: int) -> NDArray[np.uint8]:
         content = np.empty(count, np.uint8)
         view = content.data
         while view:
-            got = os.preadv(self._descriptor, [view], place)
-            if got == 0:
+            n_read = os.preadv(self._descriptor, [view], offset)
+            if n_read == 0:
                 raise StoredArrayError(
-                    f"{self.path} is cut off: it ends at byte {place}, before the end of the "
+                    f"{self.path} is truncated: it ends at byte {offset}, before the end of the "
                     "data; the file was changed after it was opened."
                 )
-            view, place = view[got:], place + got
+            view, offset = view[n_read:], offset + n_read
         return content
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FileArray, (self.path, self.shape, self.dtype, self.offset, self.strides)
 
 
-def check_size(array: StoredArray) -> None:
-    """Raise unless the file of a FileArray is long enough."""
-    thing: FileArray = array.thing
-    size = thing.path.stat().st_size
-    needed = thing.offset + thing.span(thing.shape, thing.strides)
-    # A header with a wrong shape is found where there is nothing but a header and numbers.
-    if size < needed or (size > needed and array.format in ("npy", "envi")):
-        problem = "is cut off" if size < needed else "does not match its header"
-        raise array.error(
-            f"{problem}: {thing.path.name} has {size} bytes, but shape {array.shape} and dtype "
-            f"{thing.dtype.name} need {needed}"
-        )
+def checked(array: FileArray, files: ExitStack, exact: bool = True) -> FileArray:
+    """The array, after a check of the size of its file, which is closed with ``files``.
+
+    ``exact`` says that nothing follows the numbers: a longer file does not match its header.
+    """
+    files.enter_context(closing(array))
+    shape, dtype = array.shape, array.dtype
+    # StoredArray refuses empty arrays and pickled objects, whatever the size of their file.
+    if min(shape, default=0) > 0 and not dtype.hasobject:
+        size = array.path.stat().st_size
+        needed = array.offset + array.span(shape, array.strides)
+        if size < needed or (exact and size > needed):
+            problem = "is truncated" if size < needed else "does not match its header"
+            raise StoredArrayError(
+                f"{array.path} {problem}: it has {size} bytes, but shape {shape} and dtype "
+                f"{dtype.name} need {needed}."
+            )
+    return array
 
 
 def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
-    """The array in an .npy file, in C or Fortran order."""
+    """Open the array in an .npy file, in C or Fortran order."""
     with open(path, "rb") as file:
         version = np.lib.format.read_magic(file)
         readers = {1: np.lib.format.read_array_header_1_0}
@@ -118,22 +125,22 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
         shape, fortran, dtype = reader(file)
         offset = file.tell()
     strides = _c_strides(shape[::-1], dtype)[::-1] if fortran else None
-    return FileArray(path, shape, dtype, offset, strides), {}
+    return checked(FileArray(path, shape, dtype, offset, strides), files), {}
 
 
 def header(writer: CubeWriter) -> bytes:
-    """What stands before the numbers, in C order."""
+    """The bytes of the file in front of its numbers, which are in C order."""
     stream, shape = io.BytesIO(), writer.source.shape
-    described = {"descr": writer.dtype.str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(stream, described)
+    fields = {"descr": writer.dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, fields)
     return stream.getvalue()
 
 
-def save(writer: CubeWriter, place: Path) -> None:
-    """Write the header before the collected rows, which then are the file."""
+def save(writer: CubeWriter, path: Path) -> None:
+    """Turn the file of the collected rows into the result by writing the header into it."""
     with open(writer.rows.path, "r+b") as file:
         file.write(header(writer))
-    os.rename(writer.rows.path, place)
+    os.rename(writer.rows.path, path)
 
 
 def _c_strides(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""TIFF files opened for all who read them: quietly, and refused where pixels are missing."""
+"""Helpers for reading TIFF files: quiet libraries, and an error where pixels are missing."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 
 from kronlearn.io.stored import StoredArrayError
 
-__all__ = ["quiet", "tiff_file", "unwarned"]
+__all__ = ["tiff_file", "without_logs", "without_warnings"]
 
-# Whose logs are about a file's damage, which is part of an error or of no consequence.
+# They log damage to files, which becomes an error here or does not matter.
 _LOGGERS = ("tifffile", "rasterio._env", "rasterio._err")
 _WARNINGS = threading.RLock()
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[list[str]]:
-    """What libraries log as errors about a file while it lasts; the user is shown no logs of it."""
+def without_logs() -> Iterator[list[str]]:
+    """Hide what the libraries log in this thread; yields the list of the errors among it."""
     errors: list[str] = []
     thread = threading.get_ident()
 
@@ -41,9 +41,11 @@ def quiet() -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def unwarned() -> Iterator[None]:
-    """Without warnings, of images that are large or have no place on Earth, say; keep it short."""
-    # Filters of warnings are everybody's: two threads must not put back each other's.
+def without_warnings() -> Iterator[None]:
+    """Ignore warnings, for example of large images; keep the block short.
+
+    The warning filters belong to the process: two threads must not restore each other's.
+    """
     with _WARNINGS, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -51,24 +53,24 @@ def unwarned() -> Iterator[None]:
 
 @contextlib.contextmanager
 def tiff_file(path: Path, page: int | None = None) -> Iterator[Any]:
-    """A tifffile.TiffFile, closed in the end, whose pages, or the one that is wanted, are there.
+    """A tifffile.TiffFile, closed at the end, once all pages, or the given one, are complete.
 
-    Readers just stop where the list of pages leads out of a file, and take missing tiles or strips
-    for zeros: such files are refused.
+    Readers take missing tiles or strips for zeros, and stop without an error where the list of
+    pages points outside the file; such files raise StoredArrayError here.
     """
     import tifffile
 
-    with quiet() as errors, tifffile.TiffFile(path) as file:
+    with without_logs() as errors, tifffile.TiffFile(path) as file:
         pages: Any = file.pages if page is None else [file.pages[page]]
-        for one in pages:
-            found, needed = len(one.dataoffsets), math.prod(one.keyframe.chunked)
+        for checked in pages:
+            found, needed = len(checked.dataoffsets), math.prod(checked.keyframe.chunked)
             if found < needed:
                 raise StoredArrayError(
-                    f"{path} is cut off or damaged: its {one.imagelength} × {one.imagewidth} "
-                    f"pixels need {needed} tiles or strips, but it has {found}."
+                    f"{path} is truncated or damaged: its {checked.imagelength} × "
+                    f"{checked.imagewidth} pixels need {needed} tiles or strips; it has {found}."
                 )
-        # Other errors are about tags that say nothing about the pixels.
+        # Other errors concern tags that do not affect the pixels.
         broken = [error for error in errors if "TiffPages" in error]
         if broken:
-            raise StoredArrayError(f"{path} is cut off or damaged: {broken[0]}.")
+            raise StoredArrayError(f"{path} is truncated or damaged: {broken[0]}.")
         yield file

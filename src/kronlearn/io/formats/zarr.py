@@ -1,8 +1,9 @@
-"""Zarr, versions 2 and 3, in folders and zip files."""
+"""Zarr stores, versions 2 and 3, in folders and zip files."""
 
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 import struct
 import time
@@ -13,44 +14,44 @@ from typing import Any
 import numpy as np
 
 from kronlearn.io.atomic import remove
-from kronlearn.io.formats import georeference
-from kronlearn.io.formats.conventions import choose, described
-from kronlearn.io.formats.tiff import unwarned
-from kronlearn.io.stored import Opened, StoredArray, need
+from kronlearn.io.formats import georeference, import_library
+from kronlearn.io.formats.conventions import choose, describe
+from kronlearn.io.formats.tiff import without_warnings
+from kronlearn.io.stored import Opened, StoredArray
 from kronlearn.io.writers import CubeWriter
 
-__all__ = ["check_replaceable", "is_store", "known", "open_file", "save"]
+__all__ = ["check_replaceable", "describe_array", "is_store", "open_file", "save"]
 
 
-def known(array: Any, siblings: dict[str, Any]) -> dict[str, Any]:
-    """What a store says about an array; one of its siblings may hold the wavelengths."""
+def describe_array(array: Any, siblings: dict[str, Any]) -> dict[str, Any]:
+    """Attributes of a StoredArray for an array of a store, given all arrays of the store."""
     attributes = array.attrs.asdict()
     names = attributes.pop("_ARRAY_DIMENSIONS", None)
     if array.metadata.zarr_format == 3:
         names = array.metadata.dimension_names
     elif names is not None and array.fill_value is not None:
-        # In version 2 this is where xarray keeps it; elsewhere it says nothing about data.
+        # In xarray's stores of version 2, the fill value marks missing data; in others it does not.
         attributes.setdefault("_FillValue", array.fill_value.item())
     axes = None if not names else [str(name or "") for name in names]
-    return described(array.path or None, array, attributes, axes, siblings)
+    return describe(array.path or None, array, attributes, axes, siblings)
 
 
 def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
-    """The array of a Zarr store in a folder or a zip file."""
-    zarr = need("zarr", f"To read {path}")
-    # Zarr warns of other files in the folder, and of types that are not in its standard yet.
-    with unwarned():
+    """Open the array in a Zarr store, which is a folder or a zip file."""
+    zarr = import_library("zarr", f"To read {path}")
+    # Zarr warns of other files in the folder, and of types that its standard does not have yet.
+    with without_warnings():
         store: Any = path
         if path.is_file():
             store = zarr.storage.ZipStore(path, mode="r", read_only=True)
             files.callback(store.close)
-        found = zarr.open(store, mode="r")
+        array = zarr.open(store, mode="r")
         arrays: dict[str, Any] = {}
-        if hasattr(found, "members"):
-            members = sorted(found.members(max_depth=None), key=lambda member: str(member[0]))
+        if hasattr(array, "members"):
+            members = sorted(array.members(max_depth=None), key=lambda member: str(member[0]))
             arrays = {name: member for name, member in members if not hasattr(member, "members")}
-            found = arrays[choose(str(path), arrays, dataset)]
-        return found, known(found, arrays)
+            array = arrays[choose(str(path), arrays, dataset)]
+        return array, describe_array(array, arrays)
 
 
 def is_store(folder: Path) -> bool:
@@ -59,28 +60,30 @@ def is_store(folder: Path) -> bool:
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raise if a folder that is to be replaced is not a Zarr store."""
+    """Raise if a folder holds anything but a Zarr store."""
     if any(folder.iterdir()) and not is_store(folder):
         raise FileExistsError(
             f"{folder} is a folder that is not a Zarr store; give another name or remove it."
         )
 
 
-def save(writer: CubeWriter, place: Path) -> None:
-    """Write a store like the source, or a new one of version 3; a zip file where that is named."""
+def save(writer: CubeWriter, path: Path) -> None:
+    """Write a copy of the source with new values in its array, or a new store of version 3."""
     is_zip = writer.path.suffix.lower() == ".zip"
-    folder = place.with_suffix(".folder") if is_zip else place
+    folder = path.with_suffix(".folder") if is_zip else path
     source: Any = writer.source
-    is_copy = source.format == "zarr" and source.path is not None and writer.is_alike
+    is_copy = source.format == "zarr" and source.path is not None and writer.keeps_dtype
     try:
         array = _copied(source, folder) if is_copy else _new(writer, folder)
-        for key, part in writer.blocks(array.shards or array.chunks):
+        chunk_height = (array.shards or array.chunks)[writer.cube.axes[0]]
+        for key, part in writer.blocks(chunk_height):
             array[key] = writer.packed(part, np.dtype(array.dtype)) if is_copy else part
         if is_zip:
-            shutil.make_archive(str(place.with_suffix("")), "zip", folder)
+            # The archive is named .zip even where the path ends in .ZIP.
+            os.rename(shutil.make_archive(str(path.with_suffix("")), "zip", folder), path)
             remove(folder)
     except BaseException:
-        # Zarr's threads may still be writing to it after an error.
+        # After an error, threads of Zarr may still be writing to the folder.
         for _ in range(5):
             remove(folder)
             time.sleep(0.02)
@@ -88,7 +91,7 @@ def save(writer: CubeWriter, place: Path) -> None:
 
 
 def _copied(source: StoredArray, folder: Path) -> Any:
-    """The array in a copy of its store."""
+    """The array in a copy of the store of the source."""
     import zarr
 
     path = Path(str(source.path))
@@ -100,20 +103,22 @@ def _copied(source: StoredArray, folder: Path) -> Any:
 
 
 def _new(writer: CubeWriter, folder: Path) -> Any:
-    """The array in a new store, with its attributes and coordinates."""
+    """The array in a new store, with attributes and coordinates."""
     import zarr
 
     source, coordinates, nodata = writer.source, writer.coordinates(), writer.nodata
-    attributes, mapping = writer.attributes(), georeference.grid_mapping(source.attributes)
+    attributes, mapping = writer.attributes(), georeference.to_grid_mapping(source.attributes)
     if coordinates or mapping:
         group = zarr.create_group(folder)
-        for label, (values, notes) in coordinates.items():
-            group.create_array(label, data=values, attributes=notes, dimension_names=(label,))
+        for name, (values, its_attributes) in coordinates.items():
+            group.create_array(
+                name, data=values, attributes=its_attributes, dimension_names=(name,)
+            )
     if mapping:
         group.create_array("spatial_ref", data=np.array(0), attributes={**mapping})
         attributes["grid_mapping"] = "spatial_ref"
     if nodata is not None and writer.dtype.kind == "f":
-        # xarray's form, in which NaN is possible.
+        # As xarray encodes floats, since JSON has no NaN.
         attributes["_FillValue"] = base64.b64encode(struct.pack("<d", nodata)).decode("ascii")
     elif nodata is not None:
         attributes["_FillValue"] = int(nodata)
