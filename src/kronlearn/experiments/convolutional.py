@@ -1,4 +1,4 @@
-"""``kronlearn bench convolutional``: convolutional coding and learning against SPORCO."""
+"""``kronlearn bench convolutional``: convolutional coding and learning, compared with SPORCO."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from kronlearn.experiments.timing import (
 
 __all__ = ["run"]
 
-# Of filters along each axis.
+# The length of filters along each axis.
 _LENGTH = 11
-# SPORCO's objective is computed after so many more iterations; it stops when it reaches ours.
-_LOOKS = (20, 20, 20, 20, 20, 50, 50)
+# SPORCO's objective is computed after each of these numbers of iterations, until it reaches ours.
+_ITERATIONS_AT_ONCE = (20, 20, 20, 20, 20, 50, 50)
 
 Image = NDArray[np.float32]
 Row = dict[str, Any]
@@ -53,33 +53,34 @@ def run(
     threads: int = 2,
     quick: bool = False,
 ) -> Report:
-    """Time coding with given filters and learning them, on two images without their smooth part."""
+    """Time coding with given filters and learning them, on the high frequencies of two images."""
     n = 8
     if quick:
         size, n, iterations = 64, 4, 3
     photos = [image[:size, :size] / 255 for image in images_in(images) if min(image.shape) >= size]
     details = [(photo - lowpass(photo)).astype(np.float32) for photo in photos[:2]]
-    absent = "SPORCO is not installed: left out." if find_spec("sporco") is None else ""
-    absent = "SPORCO takes minutes: left out of a quick run." if quick else absent
+    notes = [
+        f"{n * n} filters of {_LENGTH} × {_LENGTH}, {size} × {size} pixels from 0 to 1, penalty "
+        f"{penalty:g}, {threads} threads. Like kronlearn, SPORCO codes with unknown pixels around "
+        "the image (ConvBPDNMaskDcpl), but learns from images that wrap around. Objectives are "
+        "computed in the same way for both; learned filters are compared by coding with them.",
+    ]
+    has_sporco = find_spec("sporco") is not None and not quick
+    if not has_sporco:
+        reason = "takes minutes: left out of a quick run" if quick else "is not installed: left out"
+        notes.append(f"SPORCO {reason}.")
     with progress("Convolutional coding and learning", 5) as advance, threadpool_limits(threads):
-        coding = _coding(details[0], n, penalty, threads, not absent)
+        coding = _coding(details[0], n, penalty, threads, has_sporco)
         advance()
         learning = []
         for structure in ("kronecker", "separable", "dense"):
             learning.append(_learning(details, n, structure, penalty, iterations, threads))
             advance()
-        if not absent:
+        if has_sporco:
             learning.append(_sporco_learning(details, n, penalty, iterations, threads))
         advance()
     for row in learning:
         row["relative"] = row["objective"] / learning[2]["objective"]
-    notes = [
-        f"{n * n} filters of {_LENGTH} × {_LENGTH}, {size} × {size} pixels from 0 to 1, penalty "
-        f"{penalty:g}, {threads} threads. SPORCO, too, codes with the pixels around the image "
-        "unknown (ConvBPDNMaskDcpl); it learns with the edges joined. Objectives are computed in "
-        "the same way for all; learned filters are compared by coding with them.",
-        *filter(None, [absent]),
-    ]
     columns = "seconds:.3g objective:.4f"
     tables = [
         Table.of("Coding one image", coding, f"coder tol {columns} nonzeros:.4f megabytes:.3g"),
@@ -95,12 +96,12 @@ def run(
 def _scores(
     image: Image, maps: NDArray[Any], dictionary: ConvolutionalDictionary, penalty: float
 ) -> Row:
-    """The objective, in float64, and the share of the coefficients that are not zero."""
+    """Return the objective, in float64, and the fraction of nonzero coefficients."""
     maps = maps.astype(np.float64)
-    found = sum(
+    approximation = sum(
         oaconvolve(x, d, mode="valid") for x, d in zip(maps, dictionary.filters, strict=True)
     )
-    objective = np.sum((image - found) ** 2) / 2 + penalty * np.abs(maps).sum()
+    objective = np.sum((image - approximation) ** 2) / 2 + penalty * np.abs(maps).sum()
     share = np.count_nonzero(maps) / (len(maps) * image.size)
     return {"objective": float(objective), "nonzeros": share}
 
@@ -121,25 +122,26 @@ def _coding(image: Image, n: int, penalty: float, threads: int, has_sporco: bool
     if has_sporco:
         rows.append(_sporco_coding(image, dictionary, penalty, rows[1]["objective"], threads))
     for row in rows:
-        given = row["coder"], image, dictionary, penalty
-        row["megabytes"] = measured_in_a_process(coding_memory, *given)
+        problem = image, dictionary, penalty
+        row["megabytes"] = measured_in_a_process(coding_memory, row["coder"], *problem)
     return rows
 
 
 def coding_memory(
     coder: str, image: Image, dictionary: ConvolutionalDictionary, penalty: float
 ) -> float | None:
-    """Megabytes that coding an image takes beyond what the process has; once per process."""
+    """Return the megabytes that coding an image needs; valid once per process."""
     if coder == "SPORCO":
+        # Imported first, so that its modules do not count.
         _sporco("admm.cbpdn", 1)
-        found = peak_above_start(lambda: _sporco_problem(image, dictionary, penalty, 1).solve())
+        peak = peak_above_start(lambda: _sporco_problem(image, dictionary, penalty, 1).solve())
     else:
-        found = peak_above_start(lambda: convolutional_code(image, dictionary, penalty, tol=0.1))
-    return None if found is None else found / 1e6
+        peak = peak_above_start(lambda: convolutional_code(image, dictionary, penalty, tol=0.1))
+    return None if peak is None else peak / 1e6
 
 
 def _sporco(module: str, threads: int) -> Any:
-    """A module of SPORCO, with this number of threads for its Fourier transforms."""
+    """Import a module of SPORCO; set the number of threads of its Fourier transforms."""
     import_module("sporco.fft").__dict__["pyfftw_threads"] = threads
     return import_module(f"sporco.{module}")
 
@@ -147,12 +149,12 @@ def _sporco(module: str, threads: int) -> Any:
 def _sporco_coding(
     image: Image, dictionary: ConvolutionalDictionary, penalty: float, wanted: float, threads: int
 ) -> Row:
-    """SPORCO's ADMM until its objective is ours, or 250 iterations are done."""
+    """Run SPORCO's ADMM until its objective is at most ``wanted``, for 200 iterations at most."""
     row: Row = {"coder": "SPORCO", "tol": None, "seconds": 0.0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         problem = _sporco_problem(image, dictionary, penalty, threads)
-        for iterations in _LOOKS:
+        for iterations in _ITERATIONS_AT_ONCE:
             problem.opt["MaxMainIter"] = iterations
             row["seconds"] += timed(problem.solve)[0]
             maps = np.moveaxis(np.squeeze(problem.block_sep1(problem.Y)), -1, 0)
@@ -165,9 +167,9 @@ def _sporco_coding(
 def _sporco_problem(
     image: Image, dictionary: ConvolutionalDictionary, penalty: float, threads: int
 ) -> Any:
-    """Coding with unknown pixels around the image."""
+    """Set up coding with unknown pixels around the image."""
     solver = _sporco("admm.cbpdn", threads).ConvBPDNMaskDcpl
-    # Its images wrap around: the margin before them, whose pixels are unknown, is enough.
+    # SPORCO's images wrap around, so a margin of unknown pixels on one side is enough.
     margin = ((_LENGTH - 1, 0),) * 2
     data, mask = np.pad(image, margin), np.pad(np.ones_like(image), margin)
     filters = np.moveaxis(dictionary.filters, 0, -1).astype(np.float32)
@@ -225,8 +227,8 @@ def _sporco_learning(
                 start.astype(np.float32), np.stack(images, -1), penalty, options, dmethod="cns"
             ).solve()
         )
-    found = ConvolutionalDictionary([np.moveaxis(filters.squeeze(), -1, 0)], "dense")
-    return _judged("SPORCO, dense", seconds, images, found, penalty, threads)
+    learned = ConvolutionalDictionary([np.moveaxis(filters.squeeze(), -1, 0)], "dense")
+    return _judged("SPORCO, dense", seconds, images, learned, penalty, threads)
 
 
 def _judged(
@@ -237,14 +239,14 @@ def _judged(
     penalty: float,
     threads: int,
 ) -> Row:
-    """A row of the table of learned filters: the lowest objective with them, of all images."""
-    maps = convolutional_code(images, dictionary, penalty, tol=0.1, n_jobs=threads)
-    pairs = zip(images, maps, strict=True)
-    scores = [_scores(image, each.toarray(), dictionary, penalty) for image, each in pairs]
+    """Code all images with learned filters; return the row of the table."""
+    codes = convolutional_code(images, dictionary, penalty, tol=0.1, n_jobs=threads)
+    pairs = zip(images, codes, strict=True)
+    scores = [_scores(image, maps.toarray(), dictionary, penalty) for image, maps in pairs]
     return {
         "filters": name,
         "numbers": dictionary.n_numbers,
         "seconds": seconds,
-        "objective": sum(each["objective"] for each in scores),
-        "nonzeros": float(np.mean([each["nonzeros"] for each in scores])),
+        "objective": sum(score["objective"] for score in scores),
+        "nonzeros": float(np.mean([score["nonzeros"] for score in scores])),
     }
