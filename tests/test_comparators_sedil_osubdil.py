@@ -9,11 +9,11 @@ import kronlearn as kl
 import reference
 import reference_comparators as rc
 from kronlearn.comparators import OSubDil, SeDiL
-from kronlearn.comparators.memory import RememberingDictionary
-from kronlearn.comparators.osubdil import Batches, ModeSums, _replaced
+from kronlearn.comparators.osubdil import BatchSums, ModeSums, _replace_unused
 from kronlearn.comparators.sedil import Descent
 from kronlearn.comparators.sedil_objective import Objective
 from kronlearn.comparators.spheres import geodesic, tangent
+from kronlearn.comparators.stateful import StatefulDictionary
 from kronlearn.core.coder import Coder
 from kronlearn.io.arrays import ArraySource
 
@@ -223,10 +223,12 @@ def test_the_sums_of_a_replaced_atom_are_dropped(rng):
     for factor in start:
         m, n = factor.shape
         modes.append(ModeSums(np.ones((n, n)), np.ones((n, m)), np.arange(n) != 2))
-    before = RememberingDictionary(kl.KroneckerDictionary(start), Batches(modes, 3, None))
-    updated, replaced = _replaced(before, np.arange(9), ArraySource(Y, (5, 4)), Coder("omp", 3))
+    before = StatefulDictionary(kl.KroneckerDictionary(start), BatchSums(modes, 3, None))
+    updated, replaced = _replace_unused(
+        before, np.arange(9), ArraySource(Y, (5, 4)), Coder("omp", 3)
+    )
     assert replaced == 2
-    for mode in updated.memory.modes:
+    for mode in updated.method_state.modes:
         used = np.arange(len(mode.used)) != 2
         np.testing.assert_array_equal(mode.alpha, np.outer(used, used))
         np.testing.assert_array_equal(mode.beta.any(axis=1), used)

@@ -12,7 +12,7 @@ import reference_comparators as rc
 import reference_comparators_sums as sums
 from kronlearn.comparators import STARK, SuKro, TeFDiL
 from kronlearn.comparators.low_rank import cp_terms, ridge_parts, svt
-from kronlearn.comparators.memory import RememberingDictionary
+from kronlearn.comparators.stateful import StatefulDictionary
 from kronlearn.comparators.sukro import Admm
 from kronlearn.core.kronecker_sum import rearranged
 from kronlearn.core.moments import Moments
@@ -79,7 +79,7 @@ def test_sweeps_lower_the_error_and_end_when_little_is_gained(rng):
     first = kl.KroneckerSumDictionary(sums.start_terms(rng, start, 2))
 
     def error(**options):
-        dictionary, rescaled = SuKro((7, 6), **options)._swept(first, moments)
+        dictionary, rescaled = SuKro((7, 6), **options)._sweep(first, moments)
         return rescaled.squared_error(dictionary)
 
     none = moments.squared_error(first)
@@ -125,9 +125,9 @@ def test_an_update_with_a_penalty_ends_near_the_minimum_of_its_objective(rng):
 
     D = reference.dense(factors)
     admm = Admm(D, np.zeros_like(rearranged(D, *modes)), penalty=20.0)
-    start = RememberingDictionary(kl.KroneckerSumDictionary([factors]), admm)
+    start = StatefulDictionary(kl.KroneckerSumDictionary([factors]), admm)
     rough, exact = (
-        SuKro(alpha=1.0, n_steps=3000, step_tol=step_tol)._update(start, moments).memory.D
+        SuKro(alpha=1.0, n_steps=3000, step_tol=step_tol)._update(start, moments).method_state.D
         for step_tol in (1e-4, 1e-12)
     )
     assert objective(rough) < objective(D)
@@ -140,7 +140,7 @@ def relaxed(factors, D):
     """A dictionary from which ADMM goes on at a matrix D."""
     modes = tuple(zip(*[factor.shape for factor in factors], strict=True))
     admm = Admm(D, np.zeros_like(rearranged(D, *modes)), penalty=1e-3, u=1.0)
-    return RememberingDictionary(kl.KroneckerSumDictionary([factors]), admm)
+    return StatefulDictionary(kl.KroneckerSumDictionary([factors]), admm)
 
 
 def test_a_dictionary_stays_where_columns_of_a_sum_have_vanished(rng):
@@ -293,10 +293,10 @@ def test_a_ridge_draws_to_a_matrix_where_the_codes_say_nothing(rng, ridge, scale
 
 def test_a_dictionary_keeps_its_memory_when_it_is_pickled_or_gets_other_factors(rng):
     factors = reference.random_factors(rng, (5, 4), (7, 6))
-    dictionary = RememberingDictionary(kl.KroneckerDictionary(factors), {"sums": 3})
+    dictionary = StatefulDictionary(kl.KroneckerDictionary(factors), {"sums": 3})
     other = dictionary.with_stack(0, -dictionary.stacks[0])
     single = dictionary.astype(np.float32)
     for same in (pickle.loads(pickle.dumps(dictionary)), other, single):
-        assert same.memory == {"sums": 3}
+        assert same.method_state == {"sums": 3}
     assert single.dtype == np.float32
     np.testing.assert_array_equal(other.to_dense(), -dictionary.to_dense())
