@@ -49,8 +49,8 @@ def run(
     size = 96 if quick else None
     pixels = named_images(images, ("house", "barbara", "lena"), ("camera", "brick"))
     tasks: dict[str, tuple[Image, Methods]] = {}
-    for name, whole in pixels.items():
-        image = whole[:size, :size]
+    for name, photo in pixels.items():
+        image = photo[:size, :size]
         tasks[f"denoise {name}, σ = {_SIGMA:g}"] = image, denoising(image, quick)
         tasks[f"inpaint {name}, half missing"] = image, inpainting(image)
     clean = included_images(["astronaut"])[0][:size, :size]
@@ -65,8 +65,8 @@ def run(
     shown: list[str | Table] = [Table.of("Images, PSNR in dB", rows, columns)]
     if memory is not None:
         shown.append(
-            f"Denoising {memory['side']} × {memory['side']} pixels holds at most "
-            f"{memory['ratio']:.1f} times the float32 image beyond it."
+            f"Denoising {memory['side']} × {memory['side']} pixels needs {memory['ratio']:.1f} "
+            "times the memory of the float32 image, besides the image."
         )
     return benchmark(shown, rows=rows, memory=memory)
 
@@ -77,15 +77,15 @@ def _score(clean: Image, image: Image) -> dict[str, float]:
 
 def denoising(clean: Image, quick: bool) -> Methods:
     """Add noise to an image; return functions that remove it, by the names of the methods."""
-    image, two = noisy(clean, _SIGMA), {"n_jobs": 2}
-    ours = partial(kl.images.denoise, image, _SIGMA)
+    image = noisy(clean, _SIGMA)
+    ours = partial(kl.images.denoise, image, _SIGMA, n_jobs=2)
     ready = ours(patch_size=8, n_atoms=16, full=True).dictionary
     methods: Methods = {
-        "kronlearn, 2 threads": partial(ours, **two),
+        "kronlearn, 2 threads": ours,
         "kronlearn, 1 thread": partial(ours, n_jobs=1),
-        "kronlearn, ready dictionary, 2 threads": partial(ours, dictionary=ready, **two),
+        "kronlearn, ready dictionary, 2 threads": partial(ours, dictionary=ready),
         **{
-            f"kronlearn, {quality}, 2 threads": partial(ours, quality=quality, **two)
+            f"kronlearn, {quality}, 2 threads": partial(ours, quality=quality)
             for quality in ("fast", "best", "dictionary")
         },
         "scikit-image, total variation": partial(denoise_tv_chambolle, image, weight=1.1 * _SIGMA),
@@ -124,8 +124,8 @@ def _denoising_counts(quick: bool) -> dict[str, tuple[Image, Methods]]:
     tasks: dict[str, tuple[Image, Methods]] = {}
     size = 64 if quick else 256
     names = ("camera", "astronaut", "coffee")
-    for name, whole in zip(names, included_images(names), strict=True):
-        grey = whole if whole.ndim == 2 else rgb2gray(whole)
+    for name, photo in zip(names, included_images(names), strict=True):
+        grey = photo if photo.ndim == 2 else rgb2gray(photo)
         clean = grey[80 : 80 + size, 120 : 120 + size]
         for peak in (1, 4, 20, 120):
             gain = np.float32(255 / peak)

@@ -96,6 +96,7 @@ process: 3,250 (general) and 205 (orthonormal).
 """,
 }
 
+_SPEEDUPS = {"table2": TABLE2, "table4": TABLE4}
 _METHODS = ("general", "orthonormal")
 # The paper's N by m for Table II, and the iterations, which the paper does not give there.
 _SAMPLES, _QUICK_SAMPLES = {8: 128000, 16: 32000, 32: 8000}, {8: 2000}
@@ -205,9 +206,9 @@ def points(experiment: str, results: Sequence[Result]) -> Iterator[dict[str, Any
     }
     for row in sorted(results, key=lambda r: (r.method, r.m, r.threads)):
         one_thread = serial.get((row.method, row.m, row.samples))
-        published = TABLE2[row.method, row.m] if experiment == "table2" else TABLE4[row.method]
+        published = _SPEEDUPS[experiment][row.method, row.m].get(row.threads)
         speedup = one_thread and one_thread / row.seconds_per_iteration
-        yield {**asdict(row), "paper": published.get(row.threads), "speedup": speedup}
+        yield {**asdict(row), "paper": published, "speedup": speedup}
 
 
 def write(experiment: str, folder: Path) -> Report:
