@@ -78,7 +78,7 @@ class Result(Run):
 
 
 #: The results of all draws, by noise level, image and method.
-Comparison = Mapping[tuple[int, str, str], Sequence[Result]]
+ByCase = Mapping[tuple[int, str, str], Sequence[Result]]
 
 
 def run(
@@ -108,16 +108,13 @@ def run(
             clean, sigmas, range(1 if quick else draws), METHODS
         )
     ]
-    n_threads = resolve_n_jobs(n_jobs)
-
-    def measure(run: Run) -> dict[str, Any]:
-        return _measure(run, clean[run.image], n_threads)
-
+    measure = partial(_measure, clean, resolve_n_jobs(n_jobs))
     return write(Store(output / "table3.csv", Result).run(wanted, measure, progress), output)
 
 
-def _measure(run: Run, clean: Image, n_threads: int) -> dict[str, Any]:
+def _measure(images: Mapping[str, Image], n_threads: int, run: Run) -> dict[str, Any]:
     """Add noise, remove it, and return the columns that a result adds to its run."""
+    clean = images[run.image]
     noise = np.random.default_rng([run.sigma, run.draw]).standard_normal(clean.shape)
     noisy = (clean + run.sigma * noise).astype(np.float32)
     work = partial(_denoise_as_in_the_paper, noisy, run, n_threads)
@@ -155,17 +152,17 @@ def _denoise_as_in_the_paper(noisy: Image, run: Run, n_threads: int) -> Image:
 
 def write(results: Iterable[Result], folder: Path) -> Report:
     """Write the report."""
-    comparison = grouped(results, lambda r: (r.sigma, r.image, r.method))
-    rows, n_draws = list(_records(comparison)), max(map(len, comparison.values()))
+    by_case = grouped(results, lambda r: (r.sigma, r.image, r.method))
+    rows, n_draws = list(_records(by_case)), max(map(len, by_case.values()))
     columns = "sigma image method psnr:.2f ssim:.3f seconds:.2f"
     table = Table.of(f"Means over the draws of the noise ({n_draws})", rows, columns)
-    parts: list[Any] = [table, claims(comparison), _EXPLANATION]
+    parts: list[Any] = [table, claims(by_case), _EXPLANATION]
     return publish(folder / "table3.md", "Table III: denoising", parts, draws=n_draws, rows=rows)
 
 
-def _records(comparison: Comparison) -> Iterator[dict[str, Any]]:
+def _records(by_case: ByCase) -> Iterator[dict[str, Any]]:
     """For every image and noise level, the published numbers, then means over the draws."""
-    for sigma, image in dict.fromkeys(key[:2] for key in comparison):
+    for sigma, image in dict.fromkeys(key[:2] for key in by_case):
         at = {"sigma": sigma, "image": image}
         for method in (*_PAPER, "K-SVD", "BM3D"):
             if (sigma, image, method) in TABLE3:
@@ -173,29 +170,29 @@ def _records(comparison: Comparison) -> Iterator[dict[str, Any]]:
                 psnr, ssim = TABLE3[sigma, image, method]
                 yield {**at, "method": name, "psnr": psnr, "ssim": ssim, "seconds": None}
         for method in METHODS:
-            if draws := comparison.get((sigma, image, method)):
+            if draws := by_case.get((sigma, image, method)):
                 scores = {name: mean(draws, name) for name in ("psnr", "ssim", "seconds")}
                 yield {**at, "method": method, **scores}
 
 
-def claims(comparison: Comparison) -> list[Claim]:
+def claims(by_case: ByCase) -> list[Claim]:
     """Check the claims at every image and noise level that has results of all methods."""
     checks = {
-        text: partial(_outcome, comparison, rows, least) for text, (rows, least) in _CLAIMS.items()
+        text: partial(_outcome, by_case, rows, least) for text, (rows, least) in _CLAIMS.items()
     }
-    settings = dict.fromkeys(key[:2] for key in comparison)
-    complete = [at for at in settings if all((*at, method) in comparison for method in METHODS)]
+    settings = dict.fromkeys(key[:2] for key in by_case)
+    complete = [at for at in settings if all((*at, method) in by_case for method in METHODS)]
     return check_claims(checks, complete)
 
 
 def _outcome(
-    comparison: Comparison, rows: Sequence[tuple[str, str]], least: float, at: tuple[int, str]
+    by_case: ByCase, rows: Sequence[tuple[str, str]], least: float, at: tuple[int, str]
 ) -> Outcome | None:
     """Judge the smallest margin of our rows over published ones; None if one is not published."""
     if any((*at, published) not in TABLE3 for _, published in rows):
         return None
     margin = min(
-        mean(comparison[*at, ours], "psnr") - TABLE3[*at, published][0] for ours, published in rows
+        mean(by_case[*at, ours], "psnr") - TABLE3[*at, published][0] for ours, published in rows
     )
     sigma, image = at
     return Outcome(f"{image}, σ = {sigma}", margin >= least, f"{margin:+.2f} dB")
