@@ -4,15 +4,15 @@
 #
 #     experiments/gpu.sh [FOLDER]
 #
-# FOLDER, gpu-results by default, gets summary.txt (what passed, and the times), times.csv and a log of every
-# step. With INSTALLED=1 the kronlearn, CuPy and pytest that there are are used.
+# Writes summary.txt (which steps passed, and the times), times.csv and a log of every step to FOLDER, by default
+# gpu-results. With INSTALLED=1, nothing is installed: kronlearn, CuPy and pytest must be there already.
 cd "$(dirname "$0")/.." || exit 1
 out=${1:-gpu-results}
 mkdir -p "$out"
 : > "$out/summary.txt"
 failed=0
 
-# step NAME SECONDS COMMAND …: runs a command, for so many seconds at most.
+# step NAME SECONDS COMMAND …: runs a command with a time limit in seconds.
 step() {
     name=$1 limit=$2 begin=$(date +%s)
     shift 2
@@ -22,7 +22,7 @@ step() {
         0) result=passed ;;
         124 | 137)
             result="not finished"
-            # compute-sanitizer begins with one such line, and every error is at least another one.
+            # compute-sanitizer begins with one such line and prints at least one more for every error.
             [ "$(grep -c '^========= ' "$out/$name.log")" -eq 1 ] && result="no error so far" && status=0
             ;;
         *) result="failed ($status)" ;;
@@ -32,9 +32,9 @@ step() {
     echo "$name: $result in $(($(date +%s) - begin)) s. $last" | tee -a "$out/summary.txt"
 }
 
-# Without CuPy's pool, what is beyond an array or was not written is nobody else's.
+# Without CuPy's memory pool, the sanitizer sees accesses beyond an array and reads of unwritten memory.
 unpooled='import sys, cupy, pytest; cupy.cuda.set_allocator(None); sys.exit(pytest.main(sys.argv[1:]))'
-# A test of every kernel, with few samples.
+# Tests with few samples that together run every kernel.
 few='tests/test_cuda.py::test_codes_are_those_of_the_processor
     tests/test_cuda.py::test_weighted_codes_are_those_of_the_processor
     tests/test_cuda.py::test_sums_are_those_of_the_processor

@@ -1,20 +1,20 @@
-"""What one iteration of the methods to compare with must compute, in dense float64 NumPy.
+"""The definition of one iteration of each comparator, in dense float64 NumPy.
 
 Samples ``Y`` are ``(N, m_1, …, m_d)``, codes ``X`` are dense ``(N, n_1·…·n_d)`` in C order. Every
 ``…_update(Y, dictionary, X)`` returns the new dictionary and the codes that belong to it; nothing
-is changed in place. Unstructured methods take one matrix ``D`` ``(m, n)`` and look at samples
-flattened. Dictionaries that are sums of Kronecker products are in ``reference_comparators_sums``.
+is changed in place. Unstructured methods take one matrix ``D`` ``(m, n)`` and flatten the samples.
+Methods that learn sums of Kronecker products are in ``reference_comparators_sums``.
 
-What all share, so that another implementation gets the same numbers:
+Common rules, which any implementation must follow to get the same numbers:
 
 - atoms are visited in the order 0, 1, 2, … of the first mode, then of the second, …;
 - a new atom is canonical: unit norm, its entry of largest magnitude (the first of equals) positive;
-  its codes are flipped or rescaled along with it. Where a formula gives the zero vector, the
-  direction stays what it was;
+  its codes are flipped or rescaled along with it. Where a formula gives the zero vector, the atom
+  stays as it was;
 - the support is that of ``X`` on entry, even if a coefficient becomes zero on the way;
-- an atom that no code uses stays as it is (its replacement is a step of its own, not taken here);
-- least squares that leave something undetermined change it as little as possible: singular values
-  below 1e-5 of the largest (eigenvalues of a Gram matrix below 1e-10) count as zero.
+- an atom that no code uses stays as it is (atoms are replaced in a separate step, not done here);
+- least squares change undetermined directions as little as possible: singular values below 1e-5 of
+  the largest (eigenvalues of a Gram matrix below 1e-10) count as zero.
 """
 
 from typing import NamedTuple
@@ -35,62 +35,60 @@ _RANK_TOLERANCE = 1e-5
 
 
 def learn(update, Y, start, n_nonzero_coefs, n_iterations, dictionary=list):
-    """The state after some iterations, and the RMSE of the start and of every dictionary after.
+    """Return the state after some iterations, and the RMSE of the start and of every iteration.
 
-    Every dictionary is judged by coding all samples afresh; the
-    next one comes of ``update(Y, state, X)``, which returns the next state and the codes that
-    belong to it. ``dictionary(state)`` is the list of factors with unit columns to code with: the
-    state itself if it is one, ``[D]`` for a matrix.
+    Every dictionary is judged by coding all samples afresh. ``update(Y, state, X)`` returns the
+    next state and the codes that belong to it. ``dictionary(state)`` returns the factors with unit
+    columns to code with: the state itself if it is a list of factors, ``[D]`` for a matrix.
     """
     state, rmse = start, []
     while True:
         D = reference.dense(dictionary(state))
         X = code(Y, [D], n_nonzero_coefs)
-        left = reference.residuals(Y, [D], X)
-        rmse.append(np.sqrt(np.mean(left**2)))
+        rmse.append(np.sqrt(np.mean(reference.residuals(Y, [D], X) ** 2)))
         if len(rmse) > n_iterations:
             return state, rmse
         state, _ = update(Y, state, X)
 
 
 def code(Y, factors, n_nonzero_coefs):
-    """Dense codes by orthogonal matching pursuit: the library's, which is tested elsewhere."""
+    """Code by the library's orthogonal matching pursuit, tested elsewhere; return dense codes."""
     return sparse_code(flat(Y), [reference.dense(factors)], n_nonzero_coefs).toarray()
 
 
 def planted(rng, patch_shape, n_atoms, n_samples=300, s=3, noise=0.1):
-    """Noisy sparse samples of one random dictionary, and another to start from."""
+    """Return noisy sparse samples of one random dictionary, and another to start from."""
     truth = reference.random_factors(rng, patch_shape, n_atoms)
     Y = reference.sparse_samples(rng, truth, n_samples, s, noise=noise)
     return Y, reference.random_factors(rng, patch_shape, n_atoms)
 
 
 def last_dictionary(model, Y):
-    """The dictionary of the last iteration, which need not be the best; the model is fitted."""
+    """Fit; return the dictionary of the last iteration, which need not be the best."""
     seen = []
-    model.set_params(callback=lambda told: seen.append(told.dictionary)).fit(Y)
+    model.set_params(callback=lambda progress: seen.append(progress.dictionary)).fit(Y)
     return seen[-1]
 
 
-def assert_factors(found, wanted, atol=1e-10):
-    """Factors are equal but for rounding."""
-    for factor, expected in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(factor, expected, rtol=0, atol=atol)
+def assert_factors(factors, expected, atol=1e-10):
+    """Assert that factors are equal up to rounding."""
+    for factor, expected_factor in zip(factors, expected, strict=True):
+        np.testing.assert_allclose(factor, expected_factor, rtol=0, atol=atol)
 
 
 def nearby(rng, factors, amount):
-    """Factors with Gaussian noise of a relative amount on every column, of norm 1 again."""
+    """Add Gaussian noise of a relative amount to every column; scale columns to norm 1."""
     moved = [f + amount * rng.standard_normal(f.shape) / np.sqrt(len(f)) for f in factors]
     return [factor / np.linalg.norm(factor, axis=0) for factor in moved]
 
 
-def recovered(found, truth):
-    """The share of true atoms that an atom, a column of a matrix, is within 8 degrees of."""
-    return np.mean(np.abs(found.T @ truth).max(axis=0) > 0.99)
+def recovered(atoms, truth):
+    """Return the fraction of true atoms that are within 8 degrees of an atom; atoms are columns."""
+    return np.mean(np.abs(atoms.T @ truth).max(axis=0) > 0.99)
 
 
 def canonical(column, fallback):
-    """A column as a unit vector whose largest entry is positive, or the fallback if it is zero."""
+    """Scale a column to norm 1, largest entry positive; return the fallback for a zero column."""
     norm = np.linalg.norm(column)
     if norm == 0:
         return fallback
@@ -98,30 +96,30 @@ def canonical(column, fallback):
 
 
 def least_squares(design, target, start):
-    """The minimiser of ``‖design·Z − target‖²`` that is nearest to ``start``."""
+    """Return the minimiser of ``‖design·Z − target‖²`` that is nearest to ``start``."""
     change = np.linalg.lstsq(design, target - design @ start, rcond=_RANK_TOLERANCE)[0]
     return start + change
 
 
 def flat(Y):
-    """Samples as rows ``(N, m_1·…·m_d)``."""
+    """Return samples as rows ``(N, m_1·…·m_d)``."""
     return np.asarray(Y, dtype=np.float64).reshape(len(Y), -1)
 
 
 def unfold(T, mode):
-    """Samples or codes ``(N, …)`` as ``(N, size of the mode, product of the other modes)``."""
+    """Unfold samples or codes ``(N, …)`` to ``(N, size of the mode, product of the others)``."""
     moved = np.moveaxis(T, 1 + mode, 1)
     return moved.reshape(*moved.shape[:2], -1)
 
 
 def fold(U, mode, sizes):
-    """The inverse of :func:`unfold`, for modes of these sizes."""
+    """Invert :func:`unfold`, for modes of these sizes."""
     others = [size for i, size in enumerate(sizes) if i != mode]
     return np.moveaxis(U.reshape(len(U), sizes[mode], *others), 1, 1 + mode)
 
 
 def dense_others(factors, mode):
-    """Kronecker product of the factors of all other modes, in order."""
+    """Return the Kronecker product of the factors of all other modes, in order."""
     return reference.dense([*factors[:mode], *factors[mode + 1 :], np.ones((1, 1))])
 
 
@@ -129,7 +127,7 @@ def dense_others(factors, mode):
 
 
 def mod_update(Y, D, X):
-    """MOD: ``D`` and codes after ``D = YXᵀ(XXᵀ)⁻¹`` and normalisation; codes take up the norms."""
+    """MOD: ``D = YXᵀ(XXᵀ)⁻¹`` with normalised columns; codes are multiplied by the norms."""
     solution = least_squares(X, flat(Y), D.T).T
     new, codes = np.array(D), np.array(X)
     for j in np.flatnonzero(X.any(axis=0)):
@@ -139,7 +137,7 @@ def mod_update(Y, D, X):
 
 
 def ksvd_update(Y, D, X):
-    """K-SVD: each atom and its codes become the leading singular pair of the error without it."""
+    """K-SVD: each atom and its codes become the leading singular pair of its residual."""
 
     def leading(E, x):
         return np.linalg.svd(E, full_matrices=False)[2][0] * np.linalg.norm(E)
@@ -148,10 +146,10 @@ def ksvd_update(Y, D, X):
 
 
 def aksvd_update(Y, D, X):
-    """AK-SVD: as K-SVD with one power iteration: the atom is ``Eᵀx`` normalised, then ``x = Ed``.
+    """AK-SVD: K-SVD with one power iteration: the atom is ``Eᵀx`` normalised, then ``x = Ed``.
 
-    ``E = Y_I − X_I Dᵀ + x dᵀ`` has a row for each sample that uses the atom, and ``x`` are its
-    codes there.
+    ``E = Y_I − X_I Dᵀ + x dᵀ`` has a row for each sample that uses the atom, and ``x`` holds the
+    atom's codes of these samples.
     """
     return _atom_by_atom(Y, D, X, lambda E, x: E.T @ x)
 
@@ -173,11 +171,11 @@ def _atom_by_atom(Y, D, X, direction):
 
 
 def pair_aksvd_update(Y, factors, X):
-    """PairAK-SVD: each atom of each mode, then its codes on their support, at their best.
+    """PairAK-SVD: the best atom, then its best codes on their support, for each atom of each mode.
 
-    For atom i of a mode, ``x_k`` are the codes of sample k with index i in that mode and ``E_k``,
-    unfolded along the mode, is the sample minus all other atoms. With ``B``, the Kronecker product
-    of the other factors, the atom is ``F = Σ_k E_k B x_k`` normalised and ``x_k`` becomes the
+    For atom i of a mode, ``x_k`` are the codes of sample k with index i in that mode, and ``E_k``
+    is the sample, unfolded along the mode, minus all other atoms. With the Kronecker product ``B``
+    of the other factors, the atom is ``F = Σ_k E_k B x_k`` normalised, and ``x_k`` becomes the
     least-squares solution of ``B x_k = E_kᵀ d`` on its support.
     """
     factors = [np.array(factor, dtype=np.float64) for factor in factors]
@@ -206,14 +204,14 @@ def pair_aksvd_update(Y, factors, X):
 
 
 def tksvd_update(Y, factors, X, n_sweeps=10):
-    """TKSVD: each used tuple of atoms and its codes by a rank-1 fit of the error without it.
+    """TKSVD: each used tuple of atoms and its codes by a rank-1 fit of the residual without it.
 
-    Tuples ``(i, j, …)`` come in C order. For each, the error of its samples without it, with
-    everything computed afresh from the present factors and codes, is a tensor ``(users, m_1, …)``.
-    Its rank-1 fit starts from the present atoms and codes and takes exactly ``n_sweeps``
-    alternating sweeps: the atom of each mode in turn, then the codes. The new atoms serve other
-    tuples as well, whose codes stay, so the error can rise. Signs are left as the fit gives them
-    until all tuples are done; then all codes of an atom are flipped along with it.
+    Tuples ``(i, j, …)`` come in C order. For each, the residual of its samples without it, computed
+    afresh from the current factors and codes, is a tensor ``(users, m_1, …)``. Its rank-1 fit
+    starts from the current atoms and codes and takes exactly ``n_sweeps`` alternating sweeps: the
+    atom of each mode in turn, then the codes. The new atoms also belong to other tuples, whose
+    codes stay, so the error can rise. Signs are left as the fit gives them until all tuples are
+    done; then all codes of an atom are flipped along with it.
     """
     factors = [np.array(factor, dtype=np.float64) for factor in factors]
     n_atoms = [factor.shape[1] for factor in factors]
@@ -259,23 +257,23 @@ class OSubDilState(NamedTuple):
 
 
 def osubdil_start(factors):
-    """These factors and sums of zero."""
+    """Return a state with these factors and sums of zero."""
     factors = [np.array(factor, dtype=np.float64) for factor in factors]
     alpha = [np.zeros((factor.shape[1],) * 2) for factor in factors]
     return OSubDilState(factors, alpha, [np.zeros_like(factor) for factor in factors])
 
 
 def osubdil_step(state, Y_batch, n_nonzero_coefs, n_passes=5):
-    """OSubDil: the state after a batch of samples, one or many.
+    """OSubDil: the state after a batch of one or more samples.
 
-    All samples of the batch are coded with the present factors. Then, for each mode in turn, with
-    ``B`` the Kronecker product of the other factors, those before it already new,
+    All samples of the batch are coded with the current factors. Then, for each mode in turn, with
+    ``B`` the Kronecker product of the other factors, of which the earlier ones are already updated,
 
         alpha += Σ_k X_k BᵀB X_kᵀ,  beta += Σ_k Y_k B X_kᵀ        (unfolded along the mode)
 
     and ``n_passes`` times every atom c becomes ``beta_c − D alpha_c + alpha_cc d_c`` normalised,
-    which is where ``tr(D alpha Dᵀ) − 2 tr(Dᵀ beta)`` is least on the sphere. Signs are not made
-    canonical, since the sums remember codes of the old atoms; an atom never used so far stays.
+    the minimum of ``tr(D alpha Dᵀ) − 2 tr(Dᵀ beta)`` on the sphere. Signs are not made canonical,
+    since the sums contain codes of the old atoms; an atom that has never been used stays.
     """
     factors, alpha, beta = (list(part) for part in state)
     Y_batch = np.asarray(Y_batch, dtype=np.float64)
@@ -291,7 +289,7 @@ def osubdil_step(state, Y_batch, n_nonzero_coefs, n_passes=5):
 
 
 def coordinate_passes(D, alpha, beta, n_passes):
-    """The factor after its atoms were set to their best, one after the other, some times over."""
+    """Move each atom of a factor to its minimum, one after the other, ``n_passes`` times."""
     D = D.copy()
     for _ in range(n_passes):
         for c in range(D.shape[1]):
@@ -313,7 +311,7 @@ class SeDiLWeights(NamedTuple):
 
 
 class SeDiLState(NamedTuple):
-    """A point, its gradient, the direction to go, and what the line search remembers.
+    """A point, its gradient, the search direction, and the state of the line search.
 
     ``point``, ``gradient`` and ``direction`` are lists ``[D_1, …, D_d, X]`` of arrays with the
     shapes of the factors and of the dense codes ``(N, n_1·…·n_d)``.
@@ -322,9 +320,9 @@ class SeDiLState(NamedTuple):
     point: list
     gradient: list
     direction: list
-    step: float  # the first one to try
-    level: float  # what the objective is compared with: a weighted mean of its past values
-    mass: float  # the total weight in that mean
+    step: float  # the first step to try
+    level: float  # a weighted mean of past values of the objective, which new values must be below
+    mass: float  # the total weight of that mean
 
 
 def sedil_objective(Y, point, weights):
@@ -344,7 +342,7 @@ def sedil_objective(Y, point, weights):
 
 
 def sedil_gradient(Y, point, weights):
-    """Riemannian gradient ``[g_1, …, g_d, g_X]``; ``|x|`` has slope 0 at 0.
+    """Return the Riemannian gradient ``[g_1, …, g_d, g_X]``; ``|x|`` has slope 0 at 0.
 
     ``g_i`` is the Euclidean gradient minus, from each column, its part along the atom.
     """
@@ -375,10 +373,10 @@ def _coherence_weight(D, weights):
 
 
 def geodesic(D, H, t):
-    """Every column at time t of the great circle through d with velocity h, where h ⊥ d.
+    """Move every column d along the great circle with velocity h ⊥ d to time t.
 
-    The norm, which is 1, is divided out, and :func:`transport` takes out what is not tangent at the
-    end, which is 0: rounding would grow from step to step.
+    The result is scaled to norm 1, and :func:`transport` projects on the tangent space, to keep
+    rounding from growing from step to step.
     """
     speed = np.linalg.norm(H, axis=0)
     end = D * np.cos(t * speed) + _directions(H) * np.sin(t * speed)
@@ -386,7 +384,7 @@ def geodesic(D, H, t):
 
 
 def transport(D, H, t, V):
-    """Tangent vectors V at D moved along with :func:`geodesic` to time t."""
+    """Transport tangent vectors V at D along :func:`geodesic` to time t."""
     speed, u = np.linalg.norm(H, axis=0), _directions(H)
     turned = D * np.sin(t * speed) + u * (1 - np.cos(t * speed))
     moved = V - turned * np.sum(u * V, axis=0)
@@ -400,7 +398,7 @@ def _directions(H):
 
 
 def sedil_start(Y, factors, weights):
-    """Dense codes ``X = YD`` (inner products), steepest descent, first step ``1/‖direction‖``."""
+    """Start with dense codes ``X = YD``, steepest descent and the step ``1/‖direction‖``."""
     factors = [np.array(factor, dtype=np.float64) for factor in factors]
     point = [*factors, flat(Y) @ reference.dense(factors)]
     gradient = sedil_gradient(Y, point, weights)
@@ -420,8 +418,8 @@ def sedil_iteration(Y, state, weights, max_trials=200):
     go uphill. Inner products are sums over all factors and the codes. If ``max_trials`` steps fail,
     the point stays and the direction becomes steepest descent.
 
-    The kinks of ``|x|`` spread rounding: with the default weights a difference of 1e-14 at the
-    start has grown to 1e-12 after ten iterations and to 1e-7 after twenty.
+    The kinks of ``|x|`` amplify rounding: with the default weights, a difference of 1e-14 at the
+    start grows to 1e-12 in ten iterations and to 1e-7 in twenty.
     """
     point, gradient, direction, t, level, mass = state
     slope = inner(gradient, direction)
@@ -450,19 +448,19 @@ def sedil_iteration(Y, state, weights, max_trials=200):
 
 
 def inner(a, b):
-    """Sum of the inner products of all parts."""
+    """Return the sum of the inner products of all parts."""
     return sum(np.sum(p * q) for p, q in zip(a, b, strict=True))
 
 
 def move(point, direction, t):
-    """Factors along great circles, codes along a line."""
+    """Move factors along great circles and codes along a line."""
     *factors, X = point
     moved = [geodesic(D, H, t) for D, H in zip(factors, direction[:-1], strict=True)]
     return [*moved, X + t * direction[-1]]
 
 
 def transport_all(point, direction, t, vectors):
-    """Vectors like a gradient, moved from a point along a direction to time t."""
+    """Transport vectors like a gradient from a point along a direction to time t."""
     moved = [
         transport(D, H, t, V)
         for D, H, V in zip(point[:-1], direction[:-1], vectors[:-1], strict=True)

@@ -1,10 +1,10 @@
 """One iteration of the methods that learn a sum of Kronecker products, in dense float64 NumPy.
 
 Conventions are those of ``reference_comparators``. ``terms[r][i]`` ``(m_i, n_i)`` is the factor of
-term r in mode i, and the dictionary to code with is ``D·diag(1/c)``, where
-``D = Σ_r terms[r][0] ⊗ terms[r][1] ⊗ …`` and ``c`` are the norms of its columns (1 for a zero
-column). Columns of sums are not made positive. The codes ``X`` that go in and come out belong to
-the dictionary with unit columns: what ``D`` itself multiplies is ``X/c``.
+term r in mode i. The dictionary to code with is ``D·diag(1/c)``, where
+``D = Σ_r terms[r][0] ⊗ terms[r][1] ⊗ …`` and ``c`` holds the norms of its columns (1 for a zero
+column). The signs of columns are not changed. The codes ``X``, given and returned, belong to the
+dictionary with unit columns; ``D`` itself multiplies ``X/c``.
 """
 
 from functools import reduce
@@ -17,26 +17,26 @@ from reference_comparators import dense_others, flat, least_squares, unfold
 
 
 def dense_sum(terms):
-    """``Σ_r D_1^(r) ⊗ D_2^(r) ⊗ …``, its columns as they are."""
+    """Return ``Σ_r D_1^(r) ⊗ D_2^(r) ⊗ …``, without normalisation."""
     return sum(reference.dense(term) for term in terms)
 
 
 def column_norms(D):
-    """Norms of the columns, 1 for those that are zero."""
+    """Return the norms of the columns, 1 for zero columns."""
     norms = np.linalg.norm(D, axis=0)
     return np.where(norms > 0, norms, 1.0)
 
 
 def unit_columns(D):
-    """The dictionary to code with."""
+    """Normalise the columns, for coding."""
     return D / column_norms(D)
 
 
 def start_terms(rng, factors, n_terms):
-    """Terms whose sum is ``⊗ factors``: the others have a first factor of zeros.
+    """Return terms whose sum is ``⊗ factors``: all terms but one have a first factor of zeros.
 
-    Their further factors are Gaussian with unit columns, so that an update of the first mode, which
-    comes first, finds all terms at once.
+    The other factors of these terms are Gaussian with unit columns, so that the update of the first
+    mode, which comes first, determines the first factors of all terms.
     """
     terms = [[np.array(factor, dtype=np.float64) for factor in factors]]
     shapes = [factor.shape for factor in factors]
@@ -50,7 +50,7 @@ def start_terms(rng, factors, n_terms):
 
 
 def rearrange(D, patch_shape, n_atoms):
-    """The tensor ``(n_1 m_1, …, n_d m_d)`` that is ``vec(D_1) ∘ vec(D_2) ∘ …`` for a product.
+    """Rearrange D to a tensor ``(n_1 m_1, …)``, for a product ``vec(D_1) ∘ vec(D_2) ∘ …``.
 
     ``vec`` stacks columns; with two modes the tensor is the matrix ``vec(D_1) vec(D_2)ᵀ``.
     """
@@ -61,7 +61,7 @@ def rearrange(D, patch_shape, n_atoms):
 
 
 def arrange(T, patch_shape, n_atoms):
-    """The inverse of :func:`rearrange`: a matrix ``(m_1·…·m_d, n_1·…·n_d)``."""
+    """Invert :func:`rearrange`; return a matrix ``(m_1·…·m_d, n_1·…·n_d)``."""
     d = len(patch_shape)
     split = [size for m, n in zip(patch_shape, n_atoms, strict=True) for size in (n, m)]
     order = [2 * mode + 1 for mode in range(d)] + [2 * mode for mode in range(d)]
@@ -74,9 +74,9 @@ def arrange(T, patch_shape, n_atoms):
 def sukro_als_update(Y, terms, X, n_sweeps=1):
     """SuKro by alternating least squares: terms, and codes for their sum with unit columns.
 
-    For each mode in turn all terms' factors of that mode are found jointly, nearest to what they
-    were where the codes do not determine them. The codes are divided by the column norms on entry
-    and multiplied by the new ones at the end.
+    For each mode in turn the factors of all terms are found jointly; directions that the codes do
+    not determine stay as they were. The codes are divided by the column norms on entry and
+    multiplied by the new norms at the end.
     """
     terms = [[np.array(factor, dtype=np.float64) for factor in term] for term in terms]
     n_atoms = [factor.shape[1] for factor in terms[0]]
@@ -101,12 +101,12 @@ def sukro_als_update(Y, terms, X, n_sweeps=1):
 def tefdil_update(Y, terms, X, ridge=0.01, n_sweeps=50, tol=1e-8):
     """TeFDiL: the Kronecker sum nearest to the ridge least-squares dictionary, and its codes.
 
-    ``D_ls = YXᵀ(XXᵀ + ridge·‖XXᵀ‖_F I)⁻¹``, with a pseudo-inverse if ``ridge`` is 0; columns nobody
-    uses are zero in it. Its rearrangement is approximated by as many rank-1 terms as are given:
-    of two modes, the leading singular triples; else by :func:`cp_als` from the present terms.
-    Terms are balanced as in :func:`balanced`, those of a decomposition by singular values in
-    falling order. A mode's atom that no code uses keeps its columns of the present terms. A single
-    term is a separable dictionary; making its factors canonical flips codes and changes no error.
+    ``D_ls = YXᵀ(XXᵀ + ridge·‖XXᵀ‖_F I)⁻¹``, with a pseudo-inverse if ``ridge`` is 0; unused columns
+    of it are zero. Its rearrangement is approximated by as many rank-1 terms as ``terms`` has: for
+    two modes the leading singular triples in descending order, else by :func:`cp_als` from the
+    current terms. Terms are balanced by :func:`balanced`. An atom of a mode that no code uses keeps
+    its columns. A single term is a separable dictionary; making its factors canonical flips codes
+    but changes no error.
     """
     patch_shape, n_atoms = zip(*[factor.shape for factor in terms[0]], strict=True)
     gram = X.T @ X
@@ -138,10 +138,10 @@ def tefdil_update(Y, terms, X, ridge=0.01, n_sweeps=50, tol=1e-8):
 
 
 def cp_als(T, columns, n_sweeps, tol):
-    """Matrices ``(size of the mode, r)`` whose outer products sum up to ``T``, nearly.
+    """Approximate ``T`` by a sum of outer products of the columns of ``(size of the mode, r)``.
 
-    Each sweep solves for the matrix of each mode in turn. It is the last one if it lowers the
-    squared error by no more than ``tol·‖T‖²``, or if it is number ``n_sweeps``.
+    Each sweep solves for the matrix of each mode in turn. At most ``n_sweeps`` sweeps are done,
+    until one lowers the squared error by at most ``tol·‖T‖²``.
     """
     columns = list(columns)
     error = np.inf
@@ -156,17 +156,17 @@ def cp_als(T, columns, n_sweeps, tol):
 
 
 def _column_products(columns):
-    """Kronecker products of columns of the same number, side by side."""
+    """Return the column-wise Kronecker products of matrices."""
     r = columns[0].shape[1] if columns else 1
     first = np.ones((1, r))
     return reduce(lambda A, B: (A[:, None] * B).reshape(-1, r), columns, first)
 
 
 def balanced(term):
-    """The same Kronecker product by factors of equal Frobenius norm.
+    """Scale the factors of a Kronecker product to equal Frobenius norms.
 
     The entry of largest magnitude, the first in C order, is positive in all factors but the first.
-    A product of zero has zero factors.
+    If the product is zero, so are all factors.
     """
     norms = [np.linalg.norm(factor) for factor in term]
     size = np.prod(norms) ** (1 / len(term))
@@ -191,7 +191,7 @@ class SuKroState(NamedTuple):
 
 
 def sukro_admm_start(factors):
-    """``D = ⊗ factors``, ``W = R(D)``, ``Z = 0``."""
+    """Start with ``D = ⊗ factors``, ``W = R(D)``, ``Z = 0``."""
     W = rearrange(reference.dense(factors), *zip(*[f.shape for f in factors], strict=True))
     return SuKroState(reference.dense(factors), W, np.zeros_like(W))
 
@@ -203,10 +203,10 @@ def sukro_admm_update(Y, state, X, patch_shape, n_atoms, alpha, u, n_steps=200, 
 
         W = SVT_{λ/u}(R(D) + Z),  D = (YXᵀ + u R⁻¹(W − Z))(XXᵀ + uI)⁻¹,  Z = Z + R(D) − W
 
-    and the last is the one with ``‖R(D) − W‖ < tol·‖D‖``, or number ``n_steps``. ``X`` goes into
-    the D step just as it was coded, with unit columns; the next call starts from the state returned
-    here, whose ``D`` keeps its own column norms. The codes returned take up these norms, so that
-    unit columns times them are ``DX``.
+    until ``‖R(D) − W‖ < tol·‖D‖``, at most ``n_steps`` times. The D step uses ``X`` as it was coded
+    with unit columns. ``D`` in the returned state, from which the next call continues, keeps its
+    column norms; the returned codes are multiplied by them, so that their products with unit
+    columns are ``DX``.
     """
     D, W, Z = state
     weight = alpha * np.linalg.norm(flat(Y), 2)
@@ -222,7 +222,7 @@ def sukro_admm_update(Y, state, X, patch_shape, n_atoms, alpha, u, n_steps=200, 
 
 
 def shrink_singular_values(M, threshold):
-    """The matrix with every singular value lowered by the threshold, to 0 at the least."""
+    """Lower every singular value of a matrix by the threshold, at most to 0."""
     U, s, Vt = np.linalg.svd(M, full_matrices=False)
     return (U * np.maximum(s - threshold, 0)) @ Vt
 
@@ -236,7 +236,7 @@ class StarkState(NamedTuple):
 
 
 def stark_start(factors):
-    """``D = ⊗ factors``, every ``W = R(D)`` and every ``A = 0``."""
+    """Start with ``D = ⊗ factors``, every ``W = R(D)`` and every ``A = 0``."""
     D, W, Z = sukro_admm_start(factors)
     return StarkState(D, [W for _ in factors], [Z for _ in factors])
 
@@ -252,7 +252,7 @@ def stark_update(Y, state, X, patch_shape, n_atoms, weight, penalty, n_steps=10)
 
     Codes and scales are treated as in :func:`sukro_admm_update`. With two modes both nuclear norms
     are the same: the problem is SuKro's with 2λ, and the augmented term is SuKro's with u = 2γ and
-    Z = −A/γ. The steps differ, since there W comes first; where they end is the same.
+    Z = −A/γ. The steps differ, since SuKro updates W first, but converge to the same point.
     """
     D, W, A = state
     modes = range(len(patch_shape))
@@ -268,13 +268,13 @@ def stark_update(Y, state, X, patch_shape, n_atoms, weight, penalty, n_steps=10)
 
 
 def shrink_unfolding(T, mode, threshold):
-    """The tensor whose unfolding along one mode has its singular values shrunk."""
+    """Shrink the singular values of the unfolding of a tensor along one mode."""
     moved = np.moveaxis(T, mode, 0)
     shrunk = shrink_singular_values(moved.reshape(len(moved), -1), threshold)
     return np.moveaxis(shrunk.reshape(moved.shape), 0, mode)
 
 
 def stark_weights(Y):
-    """The published ``λ = ‖Y‖_F^1.5 / 10`` and ``γ = λ / 20``."""
+    """Return the published ``λ = ‖Y‖_F^1.5 / 10`` and ``γ = λ / 20``."""
     weight = np.linalg.norm(Y) ** 1.5 / 10
     return weight, weight / 20

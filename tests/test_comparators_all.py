@@ -1,4 +1,4 @@
-"""What all comparators promise: scikit-learn's interface, one meaning of the history, same bits."""
+"""What all comparators have in common: scikit-learn's interface, the history, reproducibility."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ CASES = {
     "TeFDiL, two terms": (TeFDiL, {"n_terms": 2}),
 }
 every_case = pytest.mark.parametrize("case", CASES)
-# One that needs codes, one that needs moments, and two with iterations of their own.
+# A method that needs codes, one that needs moments, and two with their own kind of iteration.
 one_of_each_kind = pytest.mark.parametrize("case", ["AK-SVD", "TeFDiL", "OSubDil", "SeDiL"])
 
 
@@ -63,7 +63,7 @@ def learner(case, **options):
 
 @pytest.mark.filterwarnings("ignore:Samples of", "ignore::sklearn.exceptions.SkipTestWarning")
 @pytest.mark.parametrize("name", comparators.__all__)
-def test_scikit_learn_finds_nothing_wrong(name):
+def test_comparators_pass_the_checks_of_scikit_learn(name):
     n_atoms = 3 if getattr(comparators, name) in UNSTRUCTURED else (2, 2)
     learner = getattr(comparators, name)(n_atoms, n_nonzero_coefs=2, max_iter=1)
     check_estimator(learner.set_params(sparse_output=False))
@@ -76,16 +76,16 @@ def test_scikit_learn_finds_nothing_wrong(name):
     ("case", "dtype"),
     [*((case, np.float64) for case in CASES), ("K-SVD", np.float32), ("SeDiL", np.float32)],
 )
-def test_the_score_is_the_lowest_entry_of_the_history(Y, case, dtype):
+def test_the_score_is_the_lowest_error_of_the_history(Y, case, dtype):
     seen = []
-    model = learner(case, max_iter=6, callback=lambda told: seen.append(told))
+    model = learner(case, max_iter=6, callback=seen.append)
     model.fit(Y.astype(dtype))
     rmse = model.history_["rmse"]
     assert -model.score(Y.astype(dtype)) == pytest.approx(min(rmse), rel=1e-6)
     assert model.dictionary_ == seen[int(np.argmin(rmse))].dictionary
     assert model.dictionary_.dtype == model.transform(Y.astype(dtype)).dtype == dtype
-    assert [told.rmse for told in seen] == rmse
-    assert [told.iteration for told in seen] == list(range(7))
+    assert [progress.rmse for progress in seen] == rmse
+    assert [progress.iteration for progress in seen] == list(range(7))
     assert {len(column) for column in model.history_.values()} == {7}
     assert {"rmse", "seconds", "atoms_replaced", "mean_nonzeros"} <= set(model.history_)
     assert np.all(np.diff([0.0, *model.history_["seconds"]]) > 0)
@@ -94,7 +94,7 @@ def test_the_score_is_the_lowest_entry_of_the_history(Y, case, dtype):
 
 
 @one_of_each_kind
-def test_with_an_error_target_the_dictionary_is_that_with_the_fewest_nonzeros(Y, case):
+def test_with_an_error_target_the_dictionary_with_the_fewest_nonzeros_is_kept(Y, case):
     model = learner(case, n_nonzero_coefs=None, tol=1.5, max_iter=6).fit(Y)
     best = int(np.argmin(model.history_["mean_nonzeros"]))
     assert best > 0
@@ -103,7 +103,7 @@ def test_with_an_error_target_the_dictionary_is_that_with_the_fewest_nonzeros(Y,
 
 
 @every_case
-def test_the_start_is_the_first_entry(Y, case):
+def test_the_first_entry_of_the_history_is_that_of_the_start(Y, case):
     start = reference.random_factors(np.random.default_rng(3), (5, 4), (7, 6))
     init = kl.KroneckerDictionary(start)
     model = learner(case, init=init, max_iter=1).fit(Y[:20])
@@ -120,9 +120,9 @@ def test_a_time_budget_ends_a_run(Y, case):
 
 
 @one_of_each_kind
-def test_an_interruption_leaves_the_best_dictionary_so_far(Y, case):
-    def callback(told):
-        if told.iteration == 2:
+def test_an_interrupted_fit_keeps_the_best_dictionary_so_far(Y, case):
+    def callback(progress):
+        if progress.iteration == 2:
             raise KeyboardInterrupt
 
     model = learner(case, callback=callback)
@@ -136,7 +136,7 @@ def test_an_interruption_leaves_the_best_dictionary_so_far(Y, case):
 
 
 @every_case
-def test_the_number_of_threads_changes_no_bit(rng, case):
+def test_results_are_bit_identical_for_any_number_of_threads(rng, case):
     Y = rng.standard_normal((1000, 5, 4)).astype(np.float32)
     options = {"batch_size": 1000} if case == "OSubDil" else {}
     one, two = (learner(case, n_jobs=n, max_iter=1, **options).fit(Y) for n in (1, 2))
@@ -145,7 +145,7 @@ def test_the_number_of_threads_changes_no_bit(rng, case):
 
 
 @every_case
-def test_samples_may_be_read_only_in_any_order_or_integers(Y, case):
+def test_samples_may_be_read_only_integers_or_of_any_memory_order(Y, case):
     Y = np.round(20 * Y[:40])
     expected = learner(case, max_iter=1).fit(Y)
     Y.setflags(write=False)
@@ -164,7 +164,7 @@ def test_samples_that_are_not_finite_are_refused(Y, case):
 
 
 @every_case
-def test_samples_of_zeros_end_at_once_or_are_refused(case):
+def test_samples_of_zeros_converge_at_once_or_are_refused(case):
     Y = np.zeros((30, 5, 4))
     if case == "SeDiL":
         with pytest.raises(ValueError, match="All samples are zero"):
@@ -177,21 +177,21 @@ def test_samples_of_zeros_end_at_once_or_are_refused(case):
 
 @every_case
 def test_samples_of_any_scale_can_be_learned_from(Y, case):
-    # A penalty weighs differently against samples of another scale.
+    # The weight of a penalty relative to the error depends on the scale.
     penalised = case in ("STARK", "SuKro, penalty")
     expected = learner(case, max_iter=1).fit(Y).dictionary_.to_dense()
     for scale in (1e-100, 1e100):
-        scaled = learner(case, max_iter=1).fit(scale * Y)
-        found = scaled.dictionary_.to_dense()
-        assert np.isfinite(found).all()
-        assert -scaled.score(scale * Y) == pytest.approx(min(scaled.history_["rmse"]), rel=1e-6)
+        model = learner(case, max_iter=1).fit(scale * Y)
+        learned = model.dictionary_.to_dense()
+        assert np.isfinite(learned).all()
+        assert -model.score(scale * Y) == pytest.approx(min(model.history_["rmse"]), rel=1e-6)
         if not penalised:
-            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+            np.testing.assert_allclose(learned, expected, rtol=0, atol=1e-9)
 
 
 @every_case
 @pytest.mark.parametrize("n_samples", [1, 17])
-def test_few_equal_constant_or_partly_zero_samples_can_be_learned_from(rng, case, n_samples):
+def test_few_equal_constant_or_zero_samples_can_be_learned_from(rng, case, n_samples):
     y = rng.standard_normal((1, 3, 2))
     samples = [np.repeat(y, n_samples, axis=0), np.ones((n_samples, 3, 2), np.uint8)]
     samples.append(rng.standard_normal((n_samples, 3, 2)))
@@ -204,7 +204,7 @@ def test_few_equal_constant_or_partly_zero_samples_can_be_learned_from(rng, case
 
 
 @every_case
-def test_a_target_that_needs_no_nonzeros_is_survived(Y, case):
+def test_the_error_target_may_be_reached_without_nonzeros(Y, case):
     model = learner(case, tol=100.0, max_iter=1).fit(Y)
     assert model.history_["mean_nonzeros"] == [0.0, 0.0]
     assert model.score(Y) == pytest.approx(-np.sqrt(np.mean(Y**2)))
@@ -215,7 +215,7 @@ def test_a_target_that_needs_no_nonzeros_is_survived(Y, case):
 
 @one_of_each_kind
 def test_a_planted_dictionary_is_recovered_from_nearby(case):
-    # From random starts about 60 % are, as by the general method.
+    # From random starts about 60 % of the atoms are recovered, as by the general method.
     rng = np.random.default_rng(0)
     truth = reference.random_factors(rng, (4, 4), (5, 5))
     Y = reference.sparse_samples(rng, truth, 500, 2, noise=0.01)
@@ -247,13 +247,13 @@ def test_a_planted_dictionary_is_recovered_from_nearby(case):
     ],
     ids=str,
 )
-def test_bad_common_parameters_are_refused_in_words(Y, options, error, words):
+def test_bad_common_parameters_are_refused(Y, options, error, words):
     for case in ("AK-SVD", "OSubDil", "STARK"):
         with pytest.raises(error, match=words):
             learner(case, **options).fit(Y)
 
 
-# Parameters that are refused, by method: a value out of bounds, or of the wrong kind.
+# Parameters of each method that are refused, and the message.
 REFUSED = {
     "AK-SVD": [({"n_atoms": (7, 6)}, r"n_atoms=\(7, 6\) is not an integer")],
     "STARK": [
@@ -296,7 +296,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_bad_parameters_of_a_method_are_refused_in_words(Y, case):
+def test_bad_parameters_of_a_method_are_refused(Y, case):
     for options, words in REFUSED[case]:
         with pytest.raises((TypeError, ValueError), match=words):
             learner(case, **options).fit(Y)
@@ -318,14 +318,13 @@ def test_unstructured_methods_check_shapes(Y, options, error, words):
 
 
 def test_an_unstructured_dictionary_starts_with_the_lowest_frequencies():
-    found = cosines((4, 4), 10)
     products = kl.KroneckerDictionary([dct_factor(4, 4)] * 2).to_dense().reshape(16, 4, 4)
-    wanted = [products[:, i, j] for i in range(4) for j in range(4 - i)]
-    np.testing.assert_allclose(found, np.transpose(wanted), atol=1e-12)
+    expected = [products[:, i, j] for i in range(4) for j in range(4 - i)]
+    np.testing.assert_allclose(cosines((4, 4), 10), np.transpose(expected), atol=1e-12)
 
 
 @pytest.mark.parametrize("case", ["TKSVD", "PairAK-SVD", "OSubDil", "SeDiL", "STARK"])
-def test_a_sum_of_products_is_no_start_for_one_but_its_first_term_is(rng, Y, case):
+def test_methods_with_one_term_can_start_from_a_term_but_not_from_a_sum(rng, Y, case):
     terms = [reference.random_factors(rng, (5, 4), (7, 6)) for _ in range(2)]
     init = kl.KroneckerSumDictionary(terms)
     words = "init is a sum of 2 Kronecker products, and at most 1 can be learned"

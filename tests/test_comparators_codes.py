@@ -1,4 +1,4 @@
-"""AK-SVD, K-SVD, TKSVD and PairAK-SVD, which need codes: equal to their references."""
+"""AK-SVD, K-SVD, TKSVD and PairAK-SVD, whose updates need codes, equal their references."""
 
 import tracemalloc
 
@@ -24,7 +24,7 @@ SEPARABLE = [
 
 
 def updated(method, Y, factors, X, dtype=np.float64):
-    """Factors and dense codes after an update."""
+    """Return the factors and dense codes after an update."""
     codes = sparse.csr_array(X.astype(dtype))
     source = ArraySource(np.asarray(Y, dtype), Y.shape[1:])
     dictionary = method()._update(source, kl.KroneckerDictionary(factors), codes)
@@ -35,6 +35,7 @@ def assert_updated_as(method, update, Y, factors, X, dtype=np.float64, atol=1e-9
     is_matrix = method in (AKSVD, KSVD)
     wanted, wanted_codes = update(Y, factors[0] if is_matrix else factors, X)
     found, codes = updated(method, Y, factors, X, dtype)
+    # Rounding grows along a sweep of rank-1 fits.
     atol = atol if dtype == np.float64 else 1e-3
     rc.assert_factors(found, [wanted] if is_matrix else wanted, atol)
     np.testing.assert_allclose(codes, wanted_codes, rtol=0, atol=atol)
@@ -66,7 +67,7 @@ def test_two_iterations_equal_the_reference(rng, method, update):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(("method", "update"), [*UNSTRUCTURED, *SEPARABLE])
 @pytest.mark.parametrize(("patch_shape", "n_atoms"), rc.SHAPES[::2])
-def test_an_update_changes_codes_of_any_number_of_nonzeros_as_the_reference_does(
+def test_an_update_with_any_numbers_of_nonzeros_equals_the_reference(
     rng, patch_shape, n_atoms, method, update, dtype
 ):
     if method in (AKSVD, KSVD):
@@ -76,8 +77,7 @@ def test_an_update_changes_codes_of_any_number_of_nonzeros_as_the_reference_does
     for k, x in enumerate(X):
         chosen = rng.choice(len(x), k % 6, replace=False)
         x[chosen] = rng.standard_normal(len(chosen))
-    X.reshape(60, *n_atoms)[:, 2] = 0  # an atom that nobody uses
-    # Rounding grows along the sweep of rank-1 fits.
+    X.reshape(60, *n_atoms)[:, 2] = 0  # an atom that no code uses
     assert_updated_as(method, update, Y, factors, X, dtype)
     found, _ = updated(method, Y, factors, X, dtype)
     np.testing.assert_array_equal(found[0][:, 2], factors[0][:, 2])
@@ -85,7 +85,7 @@ def test_an_update_changes_codes_of_any_number_of_nonzeros_as_the_reference_does
 
 @pytest.mark.parametrize("name", kl.instruction_sets())
 @pytest.mark.parametrize(("m", "n"), [(1, 2), (7, 9), (33, 20), (131, 12)])
-def test_a_sweep_of_aksvd_is_right_for_every_instruction_set_and_size(rng, name, m, n):
+def test_a_sweep_of_aksvd_equals_the_reference_for_all_instruction_sets_and_sizes(rng, name, m, n):
     D = reference.random_factors(rng, (m,), (n,))[0]
     Y = rng.standard_normal((90, m))
     X = rc.code(Y, [D], min(m, 3))
@@ -96,7 +96,7 @@ def test_a_sweep_of_aksvd_is_right_for_every_instruction_set_and_size(rng, name,
     np.testing.assert_allclose(codes.toarray(), wanted_X, rtol=0, atol=1e-11)
 
 
-def test_pair_aksvd_changes_as_little_as_it_can_what_equal_atoms_leave_open(rng):
+def test_pair_aksvd_changes_coefficients_of_equal_atoms_as_little_as_possible(rng):
     Y, factors = rc.planted(rng, (5, 4), (7, 6), 100)
     factors[1][:, 3] = factors[1][:, 0]
     X = np.zeros((100, 7, 6))
@@ -105,7 +105,7 @@ def test_pair_aksvd_changes_as_little_as_it_can_what_equal_atoms_leave_open(rng)
     assert_updated_as(PairAKSVD, rc.pair_aksvd_update, Y, factors, X.reshape(100, -1))
 
 
-# What an update promises
+# Errors after an update
 
 
 @pytest.mark.parametrize("method", [AKSVD, KSVD, PairAKSVD, TKSVD])
@@ -119,11 +119,11 @@ def test_only_an_update_of_tksvd_can_raise_the_error(rng, method):
     assert raised == (method is TKSVD)
 
 
-# Atoms that need care
+# Atoms without samples, and samples without atoms
 
 
 @pytest.mark.parametrize("method", [AKSVD, KSVD, TKSVD, PairAKSVD])
-def test_an_atom_stays_where_samples_are_zero(method):
+def test_an_atom_whose_samples_are_zero_stays(method):
     D = np.array([[0.48], [0.6], [0.64], [0.0]])
     (found,), X = updated(method, np.zeros((3, 4)), [D], np.ones((3, 1)))
     np.testing.assert_array_equal(found, D)
@@ -131,7 +131,7 @@ def test_an_atom_stays_where_samples_are_zero(method):
 
 
 @pytest.mark.parametrize("method", [AKSVD, KSVD, PairAKSVD, TKSVD])
-def test_the_sample_represented_worst_becomes_an_atom(rng, method):
+def test_the_worst_represented_sample_becomes_an_atom(rng, method):
     start = np.repeat(np.eye(10)[:, :3], 2, axis=1)
     Y = 0.01 * rng.standard_normal((200, 10))
     Y[:, :3] += rng.standard_normal((200, 3))
@@ -141,10 +141,10 @@ def test_the_sample_represented_worst_becomes_an_atom(rng, method):
     assert np.abs(rc.last_dictionary(model, Y).factors[0][9]).max() == pytest.approx(1.0, abs=1e-3)
 
 
-# The parts
+# Memory
 
 
-def test_pair_aksvd_needs_few_copies_of_the_samples(rng):
+def test_pair_aksvd_needs_memory_for_a_few_copies_of_the_samples(rng):
     Y = rng.standard_normal((20000, 8, 8)).astype(np.float32)
     start = kl.KroneckerDictionary(reference.random_factors(rng, (8, 8), (16, 16)))
     index = np.sort(rng.integers(0, 64, (len(Y), 4)) + np.arange(0, 256, 64), axis=1)

@@ -1,4 +1,4 @@
-"""SeDiL and OSubDil: equal to their references, and what they promise."""
+"""SeDiL and OSubDil equal their references and keep what their docstrings say."""
 
 import pickle
 
@@ -9,22 +9,22 @@ import kronlearn as kl
 import reference
 import reference_comparators as rc
 from kronlearn.comparators import OSubDil, SeDiL
-from kronlearn.comparators.memory import RememberingDictionary
-from kronlearn.comparators.osubdil import Batches, ModeSums, _replaced
+from kronlearn.comparators.osubdil import BatchSums, ModeSums, _replace_unused
 from kronlearn.comparators.sedil import Descent
 from kronlearn.comparators.sedil_objective import Objective
 from kronlearn.comparators.spheres import geodesic, tangent
+from kronlearn.comparators.stateful import StatefulDictionary
 from kronlearn.core.coder import Coder
 from kronlearn.io.arrays import ArraySource
 
 
 def unit(Y):
-    """Samples scaled to norm 1."""
+    """Scale samples to norm 1."""
     return Y / np.linalg.norm(Y.reshape(len(Y), -1), axis=1).reshape(-1, *[1] * (Y.ndim - 1))
 
 
 def learner(method, start, **options):
-    """An estimator that starts from some factors."""
+    """Return an estimator that starts from these factors."""
     n_atoms = tuple(factor.shape[1] for factor in start)
     defaults = {"init": start, "n_nonzero_coefs": 3, "max_iter": 4, "n_jobs": 1, "random_state": 0}
     return method(n_atoms, **(defaults | options))
@@ -78,15 +78,15 @@ def test_the_gradient_of_sedil_agrees_with_finite_differences(rng, patch_shape, 
     codes = objective.correlations(factors)
     *of_factors, gradient = objective.gradient(factors, codes)
     (x,) = codes
-    way = np.where(x != 0, rng.standard_normal(x.shape), 0.0) * 1e-3
-    ways = [tangent(D, rng.standard_normal(D.shape)) for D in factors]
+    direction = np.where(x != 0, rng.standard_normal(x.shape), 0.0) * 1e-3
+    directions = [tangent(D, rng.standard_normal(D.shape)) for D in factors]
 
     def difference(move):
         return (move(1e-6) - move(-1e-6)) / 2e-6
 
-    along_codes = difference(lambda t: objective.value(factors, [x + t * way]))
-    assert np.vdot(gradient, way) == pytest.approx(along_codes, rel=1e-4)
-    for mode, (g, h) in enumerate(zip(of_factors, ways, strict=True)):
+    along_codes = difference(lambda t: objective.value(factors, [x + t * direction]))
+    assert np.vdot(gradient, direction) == pytest.approx(along_codes, rel=1e-4)
+    for mode, (g, h) in enumerate(zip(of_factors, directions, strict=True)):
 
         def moved(t, mode=mode, h=h):
             ends = list(factors)
@@ -96,7 +96,7 @@ def test_the_gradient_of_sedil_agrees_with_finite_differences(rng, patch_shape, 
         assert np.vdot(g, h) == pytest.approx(difference(moved), rel=1e-4, abs=1e-7)
 
 
-def test_balancing_changes_the_variables_and_not_the_objective(rng):
+def test_balance_does_not_change_the_objective(rng):
     Y, factors = rc.planted(rng, (5, 4), (7, 6), 200)
     samples = rc.flat(unit(Y))
     values = []
@@ -120,18 +120,18 @@ def test_sedil_scales_samples_and_skips_those_that_are_zero(rng):
     assert learner(SeDiL, start).fit(zeros).history_["objective"] == expected
 
 
-def test_sedil_learns_from_as_many_samples_as_it_is_told(rng):
+def test_sedil_learns_from_at_most_max_samples(rng):
     Y, start = rc.planted(rng, (5, 4), (7, 6), 500)
     few = learner(SeDiL, start, max_samples=200).fit(Y)
     rows = np.sort(np.random.RandomState(0).choice(500, 200, replace=False))
     assert few.history_["objective"] == learner(SeDiL, start).fit(Y[rows]).history_["objective"]
-    # The error is that of all samples.
+    # The recorded error is that of all samples.
     assert -few.score(Y) == pytest.approx(min(few.history_["rmse"]))
     every = learner(SeDiL, start, max_samples=None).fit(Y)
     assert every.history_["objective"] != few.history_["objective"]
 
 
-def test_sedil_refuses_equal_atoms_unless_they_cost_nothing(rng):
+def test_sedil_refuses_equal_atoms_unless_coherence_is_free(rng):
     Y, start = rc.planted(rng, (5, 4), (7, 6))
     start[1][:, 3] = -start[1][:, 0]
     with pytest.raises(ValueError, match=r"equal atoms, 0 and 3 of factor 1.*coherence=0"):
@@ -139,7 +139,7 @@ def test_sedil_refuses_equal_atoms_unless_they_cost_nothing(rng):
     assert learner(SeDiL, start, coherence=0.0).fit(Y).n_iter_ == 4
 
 
-def test_sedil_stops_where_nothing_is_lower(rng):
+def test_sedil_stops_at_a_minimum(rng):
     Y = unit(rng.standard_normal((50, 3, 3)))
     start = [np.eye(3), np.eye(3)]
     model = learner(SeDiL, start, sparsity=0.0, coherence=0.0, max_iter=50).fit(Y)
@@ -187,7 +187,7 @@ def test_partial_fit_records_the_error_of_its_batch_before_the_update(rng):
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1e-82, 1e77, 1e150])
-def test_osubdil_goes_on_with_samples_of_any_scale(rng, scale):
+def test_osubdil_does_not_depend_on_the_scale_of_the_samples(rng, scale):
     Y, start = rc.planted(rng, (5, 4), (7, 6))
     start[0][:, 6] = start[0][:, 0]
     model, scaled = (
@@ -198,7 +198,7 @@ def test_osubdil_goes_on_with_samples_of_any_scale(rng, scale):
     rc.assert_factors(scaled.factors_, model.factors_, 1e-9)
 
 
-def test_an_atom_that_a_pass_leaves_unused_is_replaced_and_one_batch_is_not_enough(rng):
+def test_an_atom_unused_in_a_whole_pass_is_replaced_but_not_one_unused_in_a_batch(rng):
     Y, start = rc.planted(rng, (5, 4), (7, 6))
     start[0][:, 6] = start[0][:, 0]
     model = learner(OSubDil, start, max_iter=1, batch_size=300)
@@ -209,7 +209,7 @@ def test_an_atom_that_a_pass_leaves_unused_is_replaced_and_one_batch_is_not_enou
     np.testing.assert_array_equal(part.factors_[0][:, 6], start[0][:, 6])
 
 
-def test_an_atom_that_one_batch_of_a_pass_uses_is_not_replaced(rng):
+def test_an_atom_used_in_one_batch_of_a_pass_is_not_replaced(rng):
     _, start = rc.planted(rng, (5, 4), (7, 6))
     atoms = kl.KroneckerDictionary(start).to_dense().T
     Y = (atoms + 0.01 * rng.standard_normal(atoms.shape)).reshape(-1, 5, 4)
@@ -223,17 +223,19 @@ def test_the_sums_of_a_replaced_atom_are_dropped(rng):
     for factor in start:
         m, n = factor.shape
         modes.append(ModeSums(np.ones((n, n)), np.ones((n, m)), np.arange(n) != 2))
-    before = RememberingDictionary(kl.KroneckerDictionary(start), Batches(modes, 3, None))
-    updated, replaced = _replaced(before, np.arange(9), ArraySource(Y, (5, 4)), Coder("omp", 3))
+    before = StatefulDictionary(kl.KroneckerDictionary(start), BatchSums(modes, 3, None))
+    updated, replaced = _replace_unused(
+        before, np.arange(9), ArraySource(Y, (5, 4)), Coder("omp", 3)
+    )
     assert replaced == 2
-    for mode in updated.memory.modes:
+    for mode in updated.method_state.modes:
         used = np.arange(len(mode.used)) != 2
         np.testing.assert_array_equal(mode.alpha, np.outer(used, used))
         np.testing.assert_array_equal(mode.beta.any(axis=1), used)
         assert not mode.used.any()
 
 
-def test_partial_fit_goes_on_from_fit(rng):
+def test_partial_fit_continues_after_fit(rng):
     Y, start = rc.planted(rng, (5, 4), (7, 6))
     model = learner(OSubDil, start, batch_size=300, max_iter=2).fit(Y)
     longer = learner(OSubDil, start, batch_size=300, max_iter=3).fit(Y)
@@ -247,7 +249,7 @@ def test_partial_fit_goes_on_from_fit(rng):
 
 
 def interrupted_in_batch(monkeypatch, number):
-    """Have a KeyboardInterrupt come while that batch is added, counted from now on."""
+    """Raise KeyboardInterrupt while the batch with this number, counted from 1, is added."""
     update, calls = OSubDil._update, []
 
     def interrupted(self, *arguments):
@@ -260,11 +262,11 @@ def interrupted_in_batch(monkeypatch, number):
 
 
 @pytest.mark.parametrize("batch", [3, 4, 5])
-def test_partial_fit_goes_on_from_the_best_dictionary_of_an_interrupted_fit(
+def test_partial_fit_continues_from_the_best_dictionary_of_an_interrupted_fit(
     rng, monkeypatch, batch
 ):
     Y, start = rc.planted(rng, (5, 4), (7, 6))
-    passes = (batch - 1) // 2  # of two batches each, which the next pass is to judge
+    passes = (batch - 1) // 2  # complete passes of two batches; the last is not judged yet
     model = learner(OSubDil, start, batch_size=150)
     with monkeypatch.context() as patch:
         interrupted_in_batch(patch, batch)

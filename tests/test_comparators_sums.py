@@ -1,4 +1,4 @@
-"""SuKro, TeFDiL and STARK, which need moments only: equal to their references."""
+"""SuKro, TeFDiL and STARK, whose updates need only moments, equal their references."""
 
 import pickle
 from functools import partial
@@ -12,14 +12,14 @@ import reference_comparators as rc
 import reference_comparators_sums as sums
 from kronlearn.comparators import STARK, SuKro, TeFDiL
 from kronlearn.comparators.low_rank import cp_terms, ridge_parts, svt
-from kronlearn.comparators.memory import RememberingDictionary
+from kronlearn.comparators.stateful import StatefulDictionary
 from kronlearn.comparators.sukro import Admm
 from kronlearn.core.kronecker_sum import rearranged
 from kronlearn.core.moments import Moments
 
 
 def learner(method, start, **options):
-    """An estimator that starts from a dictionary or from factors."""
+    """Return an estimator that starts from a dictionary or from factors."""
     n_atoms = getattr(start, "n_atoms", None) or tuple(factor.shape[1] for factor in start)
     defaults = {"init": start, "n_nonzero_coefs": 3, "max_iter": 2, "n_jobs": 1, "random_state": 0}
     return method(n_atoms, **(defaults | options))
@@ -29,15 +29,15 @@ def unit_sum(terms):
     return [sums.unit_columns(sums.dense_sum(terms))]
 
 
-def assert_learned(model, Y, wanted, rmse, atol=1e-10):
-    """The history is that of the reference, the last dictionary its matrix but for signs."""
+def assert_learned(model, Y, expected, rmse, atol=1e-10):
+    """Fit; compare the history and, up to signs, the last dictionary with the reference."""
     seen = []
-    model.set_params(callback=lambda told: seen.append(told.dictionary)).fit(Y)
+    model.set_params(callback=lambda progress: seen.append(progress.dictionary)).fit(Y)
     assert sum(model.history_["atoms_replaced"]) == 0
     np.testing.assert_allclose(model.history_["rmse"], rmse, rtol=1e-10)
-    found = seen[-1].to_dense()
-    signs = np.sign(np.sum(found * wanted, axis=0))
-    np.testing.assert_allclose(found * signs, wanted, rtol=0, atol=atol)
+    learned = seen[-1].to_dense()
+    signs = np.sign(np.sum(learned * expected, axis=0))
+    np.testing.assert_allclose(learned * signs, expected, rtol=0, atol=atol)
     return seen[-1]
 
 
@@ -47,7 +47,7 @@ def moments_of(Y, X, patch_shape, n_atoms):
     return Moments(patch_shape, n_atoms, np.sum(Y**2), triangle, X.T @ flat)
 
 
-# SuKro, a number of terms
+# SuKro with a fixed number of terms
 
 
 @pytest.mark.parametrize(("n_terms", "n_sweeps"), [(1, 3), (3, 2)])
@@ -72,14 +72,14 @@ def test_one_term_and_one_sweep_is_the_general_method(rng):
     np.testing.assert_allclose(model.history_["rmse"], general.history_["rmse"], rtol=1e-10)
 
 
-def test_sweeps_lower_the_error_and_end_when_little_is_gained(rng):
+def test_sweeps_lower_the_error_and_stop_when_they_gain_little(rng):
     Y, start = rc.planted(rng, (5, 4), (7, 6))
     X = rc.code(Y, start, 3)
     moments = moments_of(Y, X, (5, 4), (7, 6))
     first = kl.KroneckerSumDictionary(sums.start_terms(rng, start, 2))
 
     def error(**options):
-        dictionary, rescaled = SuKro((7, 6), **options)._swept(first, moments)
+        dictionary, rescaled = SuKro((7, 6), **options)._sweep(first, moments)
         return rescaled.squared_error(dictionary)
 
     none = moments.squared_error(first)
@@ -90,7 +90,7 @@ def test_sweeps_lower_the_error_and_end_when_little_is_gained(rng):
     assert error(sweep_tol=0.9 * gained) < two
 
 
-# SuKro, a penalty on the number
+# SuKro with a penalty on the number of terms
 
 
 def low_rank(state):
@@ -125,9 +125,9 @@ def test_an_update_with_a_penalty_ends_near_the_minimum_of_its_objective(rng):
 
     D = reference.dense(factors)
     admm = Admm(D, np.zeros_like(rearranged(D, *modes)), penalty=20.0)
-    start = RememberingDictionary(kl.KroneckerSumDictionary([factors]), admm)
+    start = StatefulDictionary(kl.KroneckerSumDictionary([factors]), admm)
     rough, exact = (
-        SuKro(alpha=1.0, n_steps=3000, step_tol=step_tol)._update(start, moments).memory.D
+        SuKro(alpha=1.0, n_steps=3000, step_tol=step_tol)._update(start, moments).method_state.D
         for step_tol in (1e-4, 1e-12)
     )
     assert objective(rough) < objective(D)
@@ -137,20 +137,20 @@ def test_an_update_with_a_penalty_ends_near_the_minimum_of_its_objective(rng):
 
 
 def relaxed(factors, D):
-    """A dictionary from which ADMM goes on at a matrix D."""
+    """Return a dictionary from which ADMM continues at a matrix D."""
     modes = tuple(zip(*[factor.shape for factor in factors], strict=True))
     admm = Admm(D, np.zeros_like(rearranged(D, *modes)), penalty=1e-3, u=1.0)
-    return RememberingDictionary(kl.KroneckerSumDictionary([factors]), admm)
+    return StatefulDictionary(kl.KroneckerSumDictionary([factors]), admm)
 
 
-def test_a_dictionary_stays_where_columns_of_a_sum_have_vanished(rng):
+def test_a_dictionary_stays_if_columns_of_its_update_are_zero(rng):
     factors = reference.random_factors(rng, (2, 2), (4, 4))
     blocks = np.zeros((2, 2, 4))
     blocks[0, :, :2], blocks[1, :, 2:] = rng.standard_normal((2, 2, 2))
-    present = relaxed(factors, sum(np.kron(block, block) for block in blocks))
+    current = relaxed(factors, sum(np.kron(block, block) for block in blocks))
     nothing = Moments((2, 2), (4, 4), 1.0, np.zeros(16 * 17 // 2), np.zeros((16, 4)))
-    updated = SuKro(alpha=1.0, n_steps=1)._update(present, nothing)
-    np.testing.assert_array_equal(updated.to_dense(), present.to_dense())
+    updated = SuKro(alpha=1.0, n_steps=1)._update(current, nothing)
+    np.testing.assert_array_equal(updated.to_dense(), current.to_dense())
 
 
 def test_a_penalty_needs_two_modes(rng):
@@ -159,7 +159,7 @@ def test_a_penalty_needs_two_modes(rng):
 
 
 @pytest.mark.parametrize("own", [{"penalty": 1e-40}, {"alpha": 1e-12, "u": 1e-14}], ids=str)
-def test_a_tiny_penalty_is_survived_where_codes_determine_little(rng, own):
+def test_a_tiny_penalty_gives_finite_dictionaries_where_codes_determine_little(rng, own):
     method = STARK if "penalty" in own else SuKro
     model = method((5, 4), n_nonzero_coefs=3, max_iter=5, random_state=0, **own)
     model.fit(rng.standard_normal((6, 3, 3)))
@@ -183,11 +183,11 @@ def test_iterations_of_tefdil_equal_the_reference(rng, patch_shape, n_atoms, n_t
 
 @pytest.mark.parametrize("ridge", [0.0, 0.01])
 @pytest.mark.parametrize("n_terms", [1, 2])
-def test_tefdil_leaves_an_atom_of_a_mode_that_nobody_uses_to_replacement(rng, ridge, n_terms):
+def test_tefdil_leaves_an_unused_atom_of_a_mode_to_replacement(rng, ridge, n_terms):
     Y, start = rc.planted(rng, (5, 4), (7, 6))
     start[0][:, 6] = start[0][:, 0]  # a duplicate is never chosen
     seen = []
-    options = {"ridge": ridge, "n_terms": n_terms, "callback": lambda told: seen.append(told)}
+    options = {"ridge": ridge, "n_terms": n_terms, "callback": seen.append}
     model = learner(TeFDiL, start, max_iter=6, **options).fit(Y)
     assert model.history_["atoms_replaced"][:2] == [0, 1]
     # The other atoms are updated.
@@ -196,7 +196,7 @@ def test_tefdil_leaves_an_atom_of_a_mode_that_nobody_uses_to_replacement(rng, ri
 
 
 @pytest.mark.parametrize("n_terms", [2, 4])
-def test_tefdil_of_several_terms_survives_pairs_of_atoms_that_nobody_uses(n_terms):
+def test_tefdil_learns_several_terms_if_some_pairs_of_atoms_are_unused(n_terms):
     rng = np.random.default_rng(0)
     Y = np.zeros((80, 4, 4))
     for k, y in enumerate(Y):
@@ -232,7 +232,7 @@ def outer_sum(columns):
     return np.einsum(",".join(f"{c}r" for c in letters) + f"->{letters}", *columns)
 
 
-def test_more_terms_than_the_matrix_has_ranks_are_zero(rng):
+def test_terms_beyond_the_rank_of_the_matrix_are_zero(rng):
     left, right = cp_terms(rng.standard_normal((2, 3)), [np.ones((2, 4)), np.ones((3, 4))])
     assert left.shape == (2, 4)
     assert not left[:, 2:].any()
@@ -260,13 +260,13 @@ def test_iterations_of_stark_equal_the_reference(rng, patch_shape, n_atoms, pena
 
 
 @pytest.mark.parametrize("penalty", [1e12, 1e200])
-def test_a_penalty_that_leaves_nothing_of_the_dictionary_is_survived(rng, penalty):
+def test_a_huge_penalty_gives_a_finite_dictionary(rng, penalty):
     Y, start = rc.planted(rng, (5, 4), (7, 6))
     model = learner(STARK, start, penalty=penalty).fit(Y)
     assert np.isfinite(model.dictionary_.to_dense()).all()
 
 
-# Their parts
+# Functions for low rank
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
@@ -282,7 +282,7 @@ def test_singular_values_of_any_size_are_shrunk(rng, scale):
 
 @pytest.mark.parametrize("ridge", [1e3, 1.0, 1e-6, 1e-14, 1e-100])
 @pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
-def test_a_ridge_draws_to_a_matrix_where_the_codes_say_nothing(rng, ridge, scale):
+def test_a_ridge_keeps_directions_that_the_codes_do_not_determine(rng, ridge, scale):
     X, Y, P = (rng.standard_normal(shape) for shape in ((6, 4), (5, 4), (5, 6)))
     fitted, kept = ridge_parts(scale * X @ X.T, scale * X @ Y.T, scale * ridge)
     U, s, Vt = np.linalg.svd(X)
@@ -291,12 +291,12 @@ def test_a_ridge_draws_to_a_matrix_where_the_codes_say_nothing(rng, ridge, scale
     np.testing.assert_allclose(fitted + P @ kept, inside + P @ outside, atol=1e-6)
 
 
-def test_a_dictionary_keeps_its_memory_when_it_is_pickled_or_gets_other_factors(rng):
+def test_a_dictionary_keeps_its_state_when_pickled_or_given_other_factors(rng):
     factors = reference.random_factors(rng, (5, 4), (7, 6))
-    dictionary = RememberingDictionary(kl.KroneckerDictionary(factors), {"sums": 3})
+    dictionary = StatefulDictionary(kl.KroneckerDictionary(factors), {"sums": 3})
     other = dictionary.with_stack(0, -dictionary.stacks[0])
     single = dictionary.astype(np.float32)
     for same in (pickle.loads(pickle.dumps(dictionary)), other, single):
-        assert same.memory == {"sums": 3}
+        assert same.method_state == {"sums": 3}
     assert single.dtype == np.float32
     np.testing.assert_array_equal(other.to_dense(), -dictionary.to_dense())

@@ -1,4 +1,4 @@
-"""The references of the methods to compare with do what their papers prove, and no more."""
+"""The references of the comparators have the properties that their papers prove."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import reference
 import reference_comparators as rc
 import reference_comparators_sums as sums
 
-# References change only with these tests: they need not run with every change of the library.
+# These tests check the references, so they need not run with every change of the library.
 pytestmark = pytest.mark.slow
 
 SHAPES = [
@@ -23,7 +23,7 @@ TERMS = [
 
 
 def problem(rng, patch_shape, n_atoms, n_samples=80, s=3):
-    """Noisy samples, another dictionary than theirs, and codes for it."""
+    """Return noisy samples, a dictionary other than theirs, and codes for it."""
     truth = reference.random_factors(rng, patch_shape, n_atoms)
     Y = reference.sparse_samples(rng, truth, n_samples, s, noise=0.1)
     factors = reference.random_factors(rng, patch_shape, n_atoms)
@@ -31,7 +31,7 @@ def problem(rng, patch_shape, n_atoms, n_samples=80, s=3):
 
 
 def sum_problem(rng, patch_shape, n_atoms, n_terms, n_samples=80, s=3):
-    """As above, with the terms of a random Kronecker sum and codes for its unit columns."""
+    """Return noisy samples, the terms of a random Kronecker sum, and codes for its unit columns."""
     Y, _, _ = problem(rng, patch_shape, n_atoms, n_samples, s)
     terms = [reference.random_factors(rng, patch_shape, n_atoms) for _ in range(n_terms)]
     return Y, terms, rc.code(Y, unit_sum(terms), s)
@@ -80,26 +80,26 @@ def test_pair_aksvd_is_gauss_seidel_on_the_normal_equations(rng):
     np.testing.assert_allclose(new[0][:, 0], rc.canonical(F, None), atol=1e-12)
 
 
-def test_tksvd_fits_a_single_tuple_at_its_best(rng):
+def test_tksvd_finds_the_best_fit_of_a_single_tuple(rng):
     Y, factors, X = problem(rng, (4, 5), (6, 5))
     X[:, 1:] = 0
     users = X[:, 0] != 0
     new, codes = rc.tksvd_update(Y, factors, X, n_sweeps=200)
     d1, d2, x = new[0][:, 0], new[1][:, 0], codes[users, 0]
-    found = Y[users]
-    for wanted, direction in [
-        (d1, np.einsum("kuv,v,k->u", found, d2, x)),
-        (d2, np.einsum("kuv,u,k->v", found, d1, x)),
-        (x / np.linalg.norm(x), np.einsum("kuv,u,v->k", found, d1, d2)),
+    samples = Y[users]
+    for fitted, direction in [
+        (d1, np.einsum("kuv,v,k->u", samples, d2, x)),
+        (d2, np.einsum("kuv,u,k->v", samples, d1, x)),
+        (x / np.linalg.norm(x), np.einsum("kuv,u,v->k", samples, d1, d2)),
     ]:
-        np.testing.assert_allclose(wanted, direction / np.linalg.norm(direction), atol=1e-8)
+        np.testing.assert_allclose(fitted, direction / np.linalg.norm(direction), atol=1e-8)
 
 
 # SeDiL
 
 
 def sedil_problem(rng, patch_shape, n_atoms, n_samples=40):
-    """Samples of unit norm and a point with nonzero codes; weights that make every part count."""
+    """Return samples of norm 1, a point with nonzero codes, and weights of similar influence."""
     Y, factors, _ = problem(rng, patch_shape, n_atoms, n_samples)
     Y = Y / np.linalg.norm(rc.flat(Y), axis=1).reshape(-1, *[1] * len(patch_shape))
     X = rng.uniform(0.2, 1, (n_samples, np.prod(n_atoms)))
@@ -108,14 +108,14 @@ def sedil_problem(rng, patch_shape, n_atoms, n_samples=40):
 
 
 def tangent(rng, point):
-    """Random directions, for factors orthogonal to their columns."""
+    """Return random directions, orthogonal to the columns of factors."""
     vectors = [rng.standard_normal(part.shape) for part in point]
     for D, V in zip(point[:-1], vectors[:-1], strict=True):
         V -= D * np.sum(D * V, axis=0)
     return vectors
 
 
-def test_transport_preserves_inner_products_and_carries_the_velocity_along(rng):
+def test_transport_preserves_inner_products_and_maps_velocities_to_velocities(rng):
     D = reference.random_factors(rng, (5,), (7,))[0]
     H, V, W = (tangent(rng, [D, D])[0] for _ in range(3))
     H[:, 3] = 0
@@ -167,7 +167,7 @@ def test_sedil_directions_are_conjugate_by_the_smaller_of_two_formulas(rng):
 # Sums of Kronecker products
 
 
-def test_the_rearrangement_of_three_factors_has_rank_one_and_can_be_undone(rng):
+def test_the_rearrangement_of_three_factors_has_rank_one_and_is_invertible(rng):
     A, B, C = (rng.standard_normal(shape) for shape in [(3, 4), (5, 2), (2, 3)])
     D = reference.dense([A, B, C])
     R = sums.rearrange(D, (3, 5, 2), (4, 2, 3))
@@ -243,7 +243,7 @@ def test_tefdil_of_three_modes_recovers_a_kronecker_product(rng):
 
 
 def assert_subgradient(S, M, weight, rtol=1e-6):
-    """S is a subgradient of ``weight·‖·‖_*`` at the matrix M."""
+    """Assert that S is a subgradient of ``weight·‖·‖_*`` at the matrix M."""
     assert np.linalg.norm(S, 2) <= weight * (1 + rtol)
     np.testing.assert_allclose(np.sum(S * M), weight * np.linalg.norm(M, "nuc"), rtol=rtol)
 

@@ -1,6 +1,7 @@
-"""What ``kronlearn bench`` measures, one version after another: the same calls, timed by asv.
+"""What ``kronlearn bench`` measures, for one version after another: the same calls, timed by asv.
 
-Processor time counts, of all threads together: that of a busy machine is about that of an idle one.
+Times are processor times of all threads together, which a busy machine hardly changes. asv also
+runs this file with earlier versions, so names imported from kronlearn.experiments must not change.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Learning:
 
 
 def track_memory() -> int:
-    """What learning from 200,000 patches holds at most beyond them."""
+    """Peak memory of learning from 200,000 patches, beyond the patches."""
     return measured_in_a_process(measure_memory, 200_000)[0]
 
 
@@ -72,7 +73,7 @@ track_memory.unit = "bytes"  # type: ignore[attr-defined]
 
 
 class Images:
-    """256 × 256 pixels of a photograph with noise of σ = 20, or without half of its pixels."""
+    """256 × 256 pixels of a photograph with noise of σ = 20, or with half of them missing."""
 
     timer = time.process_time
     param_names = ("method",)
@@ -111,10 +112,10 @@ class Cube:
 
 
 def timeraw_import() -> str:
-    """Of the package alone."""
+    """Import the package alone."""
     return "import kronlearn"
 
 
 def timeraw_import_estimator() -> str:
-    """Of the estimator, most of which is scikit-learn."""
+    """Import the estimator; scikit-learn takes most of the time."""
     return "import kronlearn; kronlearn.KroneckerDictionaryLearning"

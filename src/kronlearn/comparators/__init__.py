@@ -1,8 +1,8 @@
-"""The methods that the paper measures against, as learners with the same coders.
+"""The methods that the paper compares with, as estimators that use the same coders.
 
 Each has the interface of :class:`kronlearn.KroneckerDictionaryLearning`: ``fit``, ``transform``,
 ``inverse_transform``, ``score``; ``dictionary_``, ``history_``, ``n_iter_``, ``stop_reason_``.
-What they have in common is in :class:`kronlearn.comparators.learners.Comparator`.
+Their common base is :class:`kronlearn.comparators.learners.Comparator`.
 """
 
 from kronlearn.comparators.osubdil import OSubDil

@@ -16,7 +16,7 @@ from kronlearn.core.loop import Plan
 from kronlearn.core.replacement import MOST_REPLACED, replace_unused, unused_by_mode
 from kronlearn.core.source import Source
 
-__all__ = ["CodesComparator", "by_atom", "residuals"]
+__all__ = ["CodesComparator", "positions_by_atom", "residuals"]
 
 
 class CodesComparator(Comparator):
@@ -26,13 +26,13 @@ class CodesComparator(Comparator):
     def _update(
         self, source: Source, dictionary: Dictionary, codes: sparse.csr_array
     ) -> Dictionary:
-        """A better dictionary; the values of ``codes``, not their places, are changed in place."""
+        """Return a better dictionary; set the values of ``codes`` to match, keep the support."""
 
     def _iterate(self, engine: Engine, dictionary: Dictionary, plan: Plan) -> Iteration:
         source = engine.source
         codes = engine.codes(dictionary, plan.coder)
-        left = residuals(source, dictionary, codes)
-        squares = np.einsum("ij,ij->i", left, left)
+        E = residuals(source, dictionary, codes)
+        squares = np.einsum("ij,ij->i", E, E)
         used = np.bincount(codes.indices, minlength=codes.shape[1]) > 0
         unused = unused_by_mode(used.reshape(dictionary.n_atoms))
         updated = self._update(source, dictionary, codes)
@@ -45,25 +45,27 @@ class CodesComparator(Comparator):
 def residuals(
     source: Source, dictionary: Dictionary, codes: sparse.csr_array
 ) -> NDArray[np.float64]:
-    """All samples minus what their codes represent, (N, m_1·…·m_d)."""
+    """Return the residuals of all samples, (N, m_1·…·m_d)."""
     atoms = dictionary.to_dense().T.astype(np.float64)
-    left: NDArray[np.float64] = source.read(0, len(source)) - codes @ atoms
-    return left
+    E: NDArray[np.float64] = source.read(0, len(source)) - codes @ atoms
+    return E
 
 
-def by_atom(codes: sparse.csr_array) -> sparse.csc_array:
-    """The places of each atom's coefficients in ``codes.data``: an array of the shape of the codes.
+def positions_by_atom(codes: sparse.csr_array) -> sparse.csc_array:
+    """Return the positions of each atom's coefficients in ``codes.data``.
+
+    The result has the shape of ``codes``, with positions in place of coefficients.
 
     Examples
     --------
     >>> import numpy as np
     >>> from scipy import sparse
-    >>> from kronlearn.comparators.codes import by_atom
+    >>> from kronlearn.comparators.codes import positions_by_atom
     >>> codes = sparse.csr_array(np.array([[0.0, 5.0, 6.0], [0.0, 0.0, 7.0]]))
-    >>> places = by_atom(codes)
-    >>> mine = slice(*places.indptr[2:4])
-    >>> codes.data[places.data[mine]].tolist(), places.indices[mine].tolist()
+    >>> positions = positions_by_atom(codes)
+    >>> of_atom_2 = slice(*positions.indptr[2:4])
+    >>> codes.data[positions.data[of_atom_2]].tolist(), positions.indices[of_atom_2].tolist()
     ([6.0, 7.0], [0, 1])
     """
-    places = np.arange(codes.nnz)
-    return sparse.csr_array((places, codes.indices, codes.indptr), shape=codes.shape).tocsc()
+    positions = np.arange(codes.nnz)
+    return sparse.csr_array((positions, codes.indices, codes.indptr), shape=codes.shape).tocsc()

@@ -1,4 +1,4 @@
-"""Docstrings that are completed from the base class, so that a parameter is described once."""
+"""Complete docstrings from those of base classes, so that a parameter is described once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ _ENTRY = re.compile(r"^(?=\S)", re.MULTILINE)
 
 
 def inherit_entries(cls: type, base: type) -> None:
-    """Complete a class's numpydoc docstring with what only that of another class describes.
+    """Add entries of the numpydoc docstring of ``base`` to that of ``cls``.
 
-    These are its attributes, and those of its parameters that are attributes of ``cls``, as the
-    fields of a dataclass with defaults are. Own entries win, and those that ``cls`` adds come last.
-    Nothing is done without docstrings, as with ``python -OO``.
+    All attributes of ``base`` are added, and those of its parameters that are attributes of
+    ``cls``, as fields of a dataclass with defaults are. Entries of ``cls`` replace those of
+    ``base`` with the same name; its other entries come last. Without docstrings, as under
+    ``python -OO``, nothing happens.
 
     Examples
     --------
@@ -54,12 +55,12 @@ def inherit_entries(cls: type, base: type) -> None:
 
 
 def _sections(docstring: str) -> tuple[str, dict[str, str]]:
-    """What comes before the sections, and the text of each by its name."""
+    """Split a docstring into the text before the sections, and the text of each section."""
     summary, *rest = _SECTION.split(inspect.cleandoc(docstring))
     return summary.strip(), dict(zip(rest[::2], (body.strip() for body in rest[1::2]), strict=True))
 
 
 def _entries(body: str) -> dict[str, str]:
-    """The entries of a section by their names."""
+    """Split a section into its entries, by name."""
     entries = [entry.rstrip() for entry in _ENTRY.split(body) if entry.strip()]
     return {entry.split(" : ")[0].strip(): entry for entry in entries}

@@ -1,4 +1,4 @@
-"""Base classes of the comparators: parameters, start, and updates from moments."""
+"""Base classes of the comparators: common parameters, start, and updates from moments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.comparators.docstrings import inherit_entries
-from kronlearn.comparators.memory import RememberingDictionary
+from kronlearn.comparators.stateful import StatefulDictionary
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.init import starting_dictionary
 from kronlearn.core.loop import Plan
@@ -22,15 +22,15 @@ from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.learner import DictionaryLearner, Progress
 from kronlearn.parameters import count, number, random_numbers
 
-__all__ = ["Comparator", "MomentsComparator", "UpdatedBy", "finite_samples"]
+__all__ = ["Comparator", "CustomUpdate", "MomentsComparator", "finite_samples"]
 
 
 @dataclass(eq=False, repr=False)
 class Comparator(DictionaryLearner):
-    """A method that codes all samples afresh, then updates the dictionary, in every iteration.
+    """A method that codes all samples afresh and then updates the dictionary in every iteration.
 
-    The fields of a comparator are the parameters of its estimator. Each class documents only what
-    it adds or changes: its docstring is completed from that of its base, this one's from that of
+    The dataclass fields are the parameters of the estimator. Each class documents only what it adds
+    or changes: its docstring is completed from that of its base, this one's from that of
     :class:`kronlearn.KroneckerDictionaryLearning`.
 
     Parameters
@@ -59,19 +59,19 @@ class Comparator(DictionaryLearner):
         inherit_entries(cls, base)
 
     def _structure(self) -> Structure:
-        """The family of the method's dictionaries, and how one is fitted to moments."""
+        """Return the structure that updates dictionaries from moments."""
         return General()
 
     def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
-        return self._sum_to_start(source, n_atoms, n_terms=1)
+        return self._start_of_terms(source, n_atoms, n_terms=1)
 
-    def _sum_to_start(self, source: Source, n_atoms: tuple[int, ...], n_terms: int) -> Dictionary:
-        """The dictionary that ``init`` names or is, with this many terms."""
+    def _start_of_terms(self, source: Source, n_atoms: tuple[int, ...], n_terms: int) -> Dictionary:
+        """Return the dictionary that ``init`` is or names, with this many terms."""
         rng = random_numbers(self.random_state)
         return starting_dictionary(self.init, source, n_atoms, rng, n_terms=n_terms)
 
     def _handed_out(self, dictionary: Dictionary) -> Dictionary:
-        if isinstance(dictionary, RememberingDictionary):
+        if isinstance(dictionary, StatefulDictionary):
             return dictionary.dictionary
         return dictionary
 
@@ -88,18 +88,18 @@ inherit_entries(Comparator, KroneckerDictionaryLearning)
 
 
 class MomentsComparator(Comparator):
-    """A method whose update needs the moments of the samples and their codes, not the codes."""
+    """A method whose update needs only the moments of samples and codes."""
 
     @abstractmethod
     def _update(self, dictionary: Dictionary, moments: Moments) -> Dictionary:
-        """A better dictionary for the samples with these moments."""
+        """Return a better dictionary for samples and codes with these moments."""
 
     def _structure(self) -> Structure:
-        return UpdatedBy(self._update)
+        return CustomUpdate(self._update)
 
 
-class UpdatedBy(Structure):
-    """Updates by a function of the present dictionary and the moments; the codes stay."""
+class CustomUpdate(Structure):
+    """Updates dictionaries by a function of the current dictionary and the moments."""
 
     def __init__(
         self, function: Callable[[Dictionary, Moments], Dictionary], replaces_unused: bool = True
@@ -109,12 +109,12 @@ class UpdatedBy(Structure):
     def update(
         self, dictionary: Dictionary, moments: Moments
     ) -> tuple[Dictionary, NDArray[np.float64]]:
-        """The result of the function, and ones."""
+        """Return the result of the function, and ones: codes are not rescaled."""
         return self.function(dictionary, moments), np.ones(dictionary.n_codes)
 
 
 def finite_samples(source: Source) -> NDArray[np.float64]:
-    """All samples (N, m_1·…·m_d) in float64; an error if one of them is not finite."""
+    """Return all samples (N, m_1·…·m_d) in float64; raise if one of them is not finite."""
     samples = source.read(0, len(source)).astype(np.float64)
     if not np.isfinite(samples).all():
         check_finite(samples, 0, source.name)

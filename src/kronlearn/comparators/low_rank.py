@@ -1,4 +1,4 @@
-"""Low rank: short sums of outer products, singular values shrunk, least squares with a ridge."""
+"""Sums of outer products, shrinkage of singular values, least squares with a ridge."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ __all__ = ["cp_terms", "has_no_zeros", "ridge_parts", "singular_pairs", "svt"]
 
 Columns = Sequence[NDArray[np.float64]]
 
-# Eigenvalues below this fraction of the largest are taken for zero.
+# Eigenvalues below this fraction of the largest count as zero.
 _RANK_TOLERANCE = 1e-10
-# Columns whose norm is this fraction of the largest, or less, are taken for zero.
+# Columns whose norm is at most this fraction of the largest count as zero.
 _VANISHED = 1e-8
-# Alternating least squares: the most sweeps, and the gain in squared error below which it stops.
+# Alternating least squares stops after this many sweeps, or when a sweep lowers the squared error
+# by at most this fraction of the squared norm.
 _SWEEPS, _SWEEP_TOL = 50, 1e-8
 
 
 def cp_terms(tensor: NDArray[np.float64], start: Columns) -> list[NDArray[np.float64]]:
-    """The columns whose outer products sum up to a tensor, as nearly as r of them can.
+    """Approximate a tensor by a sum of r outer products of columns.
 
-    For two modes these are the leading singular pairs. With more modes they are improved by at most
-    50 sweeps of alternating least squares; one that gains less than 1e-8 of the squares of the
-    tensor is the last.
+    For two modes these are the leading singular pairs; for more, the start is improved by
+    alternating least squares: at most 50 sweeps, until one lowers the squared error by less than
+    1e-8 of the tensor's squared norm.
 
     Parameters
     ----------
@@ -46,31 +47,31 @@ def cp_terms(tensor: NDArray[np.float64], start: Columns) -> list[NDArray[np.flo
     >>> rng = np.random.default_rng(0)
     >>> truth = [rng.standard_normal((p, 2)) for p in (4, 5, 6)]
     >>> tensor = np.einsum("ar,br,cr->abc", *truth)
-    >>> found = cp_terms(tensor, [rng.standard_normal(t.shape) for t in truth])
-    >>> bool(np.allclose(np.einsum("ar,br,cr->abc", *found), tensor, atol=1e-3))
+    >>> columns = cp_terms(tensor, [rng.standard_normal(t.shape) for t in truth])
+    >>> bool(np.allclose(np.einsum("ar,br,cr->abc", *columns), tensor, atol=1e-3))
     True
     """
     r = start[0].shape[1]
     if tensor.ndim == 2:
         return singular_pairs(tensor, r)
     columns = _alternating(tensor, list(start))
-    norms = np.stack([np.linalg.norm(part, axis=0) for part in columns])
-    size = np.prod(norms, axis=0) ** (1 / len(columns))
+    norms = np.stack([np.linalg.norm(of_mode, axis=0) for of_mode in columns])
+    common = np.prod(norms, axis=0) ** (1 / len(columns))
     return [
-        part * np.divide(size, norm, out=np.zeros(r), where=norm > 0)
-        for part, norm in zip(columns, norms, strict=True)
+        of_mode * np.divide(common, norm, out=np.zeros(r), where=norm > 0)
+        for of_mode, norm in zip(columns, norms, strict=True)
     ]
 
 
 def singular_pairs(matrix: NDArray[np.float64], r: int) -> list[NDArray[np.float64]]:
-    """The leading r singular vectors of both sides, times the roots of the singular values.
+    """Return the r leading left and right singular vectors, times the roots of the values.
 
-    Pairs that the matrix is too small for are zero.
+    Where the matrix has fewer than r singular values, the remaining pairs are zero.
     """
     u, values, vt = np.linalg.svd(matrix, full_matrices=False)
     missing = max(0, r - len(values))
     columns = (u * np.sqrt(values), vt.T * np.sqrt(values))
-    return [np.pad(part, ((0, 0), (0, missing)))[:, :r] for part in columns]
+    return [np.pad(of_side, ((0, 0), (0, missing)))[:, :r] for of_side in columns]
 
 
 def _alternating(
@@ -100,9 +101,9 @@ def _alternating(
 
 
 def svt(matrix: NDArray[Any], threshold: float) -> NDArray[Any]:
-    """The matrix with every singular value lowered by a threshold, to 0 at the least.
+    """Lower every singular value of a matrix by a threshold, at most to 0.
 
-    The minimiser of ``½‖W − matrix‖² + threshold·‖W‖_*``.
+    This is the minimiser of ``½‖W − matrix‖² + threshold·‖W‖_*``.
 
     Examples
     --------
@@ -118,11 +119,11 @@ def svt(matrix: NDArray[Any], threshold: float) -> NDArray[Any]:
 def ridge_parts(
     xx: NDArray[np.float64], xy: NDArray[np.float64], ridge: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The two parts of the minimiser of ``½‖Y − D X‖² + ridge/2·‖D − P‖²``, for any P.
+    """Return the two parts of the minimiser of ``½‖Y − D X‖² + ridge/2·‖D − P‖²``, for any P.
 
-    ``xx`` (n, n) is ``X Xᵀ`` and ``xy`` (n, m) ``X Yᵀ``. Returns ``fitted`` (m, n) and ``kept``
-    (n, n): ``D = fitted + P @ kept``. Where the codes determine nothing, D is P, however small the
-    ridge.
+    ``xx`` (n, n) is ``X Xᵀ`` and ``xy`` (n, m) is ``X Yᵀ``. The parts ``fitted`` (m, n) and
+    ``kept`` (n, n) give ``D = fitted + P @ kept``. In directions that the codes do not determine, D
+    equals P, however small the ridge.
 
     Examples
     --------
@@ -132,20 +133,23 @@ def ridge_parts(
     >>> (fitted + np.array([[4.0, 5.0]]) @ kept).tolist()
     [[2.5, 5.0]]
     """
-    # Sums of very large and very small samples would over- and underflow.
+    # Scaled, since sums of very large or very small samples would over- or underflow.
     size = float(np.trace(xx)) + ridge or 1.0
     xx, xy, ridge = xx / size, xy / size, ridge / size
     values, vectors = np.linalg.eigh(xx)
-    told = values > _RANK_TOLERANCE * values[-1]
-    known = vectors[:, told]
-    fitted = (known / (values[told] + ridge)) @ (known.T @ xy)
-    left = np.ones(len(values))
-    left[told] = ridge / (values[told] + ridge)
-    return fitted.T, (vectors * left) @ vectors.T
+    determined = values > _RANK_TOLERANCE * values[-1]
+    basis = vectors[:, determined]
+    fitted = (basis / (values[determined] + ridge)) @ (basis.T @ xy)
+    weights_of_p = np.ones(len(values))
+    weights_of_p[determined] = ridge / (values[determined] + ridge)
+    return fitted.T, (vectors * weights_of_p) @ vectors.T
 
 
 def has_no_zeros(stacks: Sequence[NDArray[np.float64]]) -> bool:
-    """Whether no column of a sum of Kronecker products vanishes beside the largest."""
+    """Return whether all columns of a sum of Kronecker products differ from zero.
+
+    Columns of at most 1e-8 of the largest norm count as zero.
+    """
     total = sum(reduce(np.kron, term) for term in zip(*stacks, strict=True))
     norms = np.linalg.norm(total, axis=0)
     return bool(norms.min() > _VANISHED * norms.max())

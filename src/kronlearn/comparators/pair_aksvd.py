@@ -1,4 +1,4 @@
-"""PairAK-SVD: one atom of one factor after the other, its coefficients refitted in between."""
+"""PairAK-SVD: update one atom of one factor at a time, and refit its coefficients."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kronlearn.core.updates import canonical
 
 __all__ = ["PairAKSVD"]
 
-# Products of samples with the other modes' atoms are computed in blocks of about this size.
+# Products of samples with the other modes' atoms are computed in blocks of about this many numbers.
 _BLOCK_NUMBERS = 1 << 17
 
-# A pivot of a Gram matrix of unit columns below this sends it to the pseudo-inverse, in which
-# eigenvalues below the second fraction of the largest count as zero.
+# Systems with a pivot below _SMALLEST_PIVOT are solved by the pseudo-inverse of their Gram matrix,
+# in which eigenvalues below _RANK_TOLERANCE of the largest count as zero.
 _SMALLEST_PIVOT = 1e-6
 _RANK_TOLERANCE = 1e-10
 
@@ -34,10 +34,10 @@ class PairAKSVD(CodesComparator):
 
         ``d = F / ‖F‖,  F = Σ_k E_k B x_k``, then ``x_k = argmin ‖E_kᵀ d − B x_k‖`` on its support.
 
-    Both are exact, so an update never raises the error; coding may. The sums come from Gram
-    matrices, so that no residuals are ever formed: with ``P = Σ X_k BᵀB X_kᵀ`` and
-    ``C = Σ Y_k B X_kᵀ``, ``F = C_i − D P_i + P_ii d_i``. An update needs room for
-    ``n_nonzero_coefs · max(m_i)`` numbers per sample; samples are read in order, in blocks.
+    Both are exact, so an update never raises the error; coding may. The sums are computed from Gram
+    matrices, without residuals: with ``P = Σ X_k BᵀB X_kᵀ`` and ``C = Σ Y_k B X_kᵀ``,
+    ``F = C_i − D P_i + P_ii d_i``. An update needs memory for ``n_nonzero_coefs · max(m_i)``
+    numbers per sample; samples are read in order, in blocks.
 
     Examples
     --------
@@ -52,103 +52,104 @@ class PairAKSVD(CodesComparator):
     def _update(
         self, source: Source, dictionary: Dictionary, codes: sparse.csr_array
     ) -> Dictionary:
-        """All atoms of all modes updated once, in order."""
+        """Update all atoms of all modes once, in order."""
         counts = np.diff(codes.indptr)
-        # Rows of one width, padded with zeros.
-        counted = np.arange(max(counts.max(), 1)) < counts[:, None]
-        index, x = np.zeros(counted.shape, np.intp), np.zeros(counted.shape)
-        index[counted], x[counted] = codes.indices, codes.data
-        places = np.unravel_index(index, dictionary.n_atoms)
+        # Codes as rows of one width, padded with zeros where ``is_code`` is False.
+        is_code = np.arange(max(counts.max(), 1)) < counts[:, None]
+        index, x = np.zeros(is_code.shape, np.intp), np.zeros(is_code.shape)
+        index[is_code], x[is_code] = codes.indices, codes.data
+        atoms = np.unravel_index(index, dictionary.n_atoms)
         factors = [stack[0].copy() for stack in dictionary.stacks]
         for mode in range(len(factors)):
-            sweep = _Sweep(mode, factors, places, counted, source)
+            sweep = _Sweep(mode, factors, atoms, is_code, source)
             for atom in range(dictionary.n_atoms[mode]):
                 sweep.update(atom, x)
-        codes.data[:] = x[counted]
+        codes.data[:] = x[is_code]
         return dictionary.with_stacks([factor[None] for factor in factors])
 
 
 class _Sweep:
     """The update of one mode's atoms.
 
-    A coefficient belongs to an atom of this mode, ``rows`` (N, s), and to a partner, the Kronecker
-    product of the atoms it uses of the other modes, whose numbers are ``partners``. ``order`` lists
-    the coefficients, as places in the flat (N, s), by atom and then by how many the same sample has
-    with that atom: those of atom i in samples with c of them begin at ``bounds[i, c]``. In that
-    order ``images`` (entries, m) are the samples times the partners, ``Y_k b``.
+    A coefficient belongs to an atom of this mode, ``own_atoms`` (N, s), and to a partner: the
+    Kronecker product of its atoms of the other modes, ``partners``. ``order`` lists the
+    coefficients, as positions in the flattened (N, s), by atom and then by how many coefficients
+    the sample has with that atom: those of atom i in samples with c of them begin at
+    ``bounds[i, c]``. In that order, ``projections`` (coefficients, m) are the samples times the
+    partners, ``Y_k b``.
     """
 
     def __init__(
         self,
         mode: int,
         factors: list[NDArray[np.float64]],
-        places: Sequence[NDArray[np.intp]],
-        counted: NDArray[np.bool_],
+        atoms: Sequence[NDArray[np.intp]],
+        is_code: NDArray[np.bool_],
         source: Source,
     ) -> None:
         others = [other for other in range(len(factors)) if other != mode]
-        self.factor, self.rows = factors[mode], places[mode]
-        self.partners = [places[other] for other in others]
+        self.factor, self.own_atoms = factors[mode], atoms[mode]
+        self.partners = [atoms[other] for other in others]
         self.grams = [factors[other].T @ factors[other] for other in others]
-        self.order, self.bounds = _by_atom(self.rows, counted, self.factor.shape[1])
-        # Padding goes to a last row that is never read.
-        position = np.full(counted.shape, len(self.order))
-        position.reshape(-1)[self.order] = np.arange(len(self.order))
-        self.images = np.empty((len(self.order) + 1, self.factor.shape[0]))
-        for rows, images in _images(mode, factors, places, source):
-            self.images[position[rows]] = images
+        self.order, self.bounds = _ordered_by_atom(self.own_atoms, is_code, self.factor.shape[1])
+        # Projections of padding are written to a last row that is never read.
+        rank = np.full(is_code.shape, len(self.order))
+        rank.reshape(-1)[self.order] = np.arange(len(self.order))
+        self.projections = np.empty((len(self.order) + 1, self.factor.shape[0]))
+        for block, projections in _projections(mode, factors, atoms, source):
+            self.projections[rank[block]] = projections
 
     def update(self, atom: int, x: NDArray[np.float64]) -> None:
-        """One atom's best direction, then the best coefficients x (N, s) with that."""
+        """Find the best direction of an atom, then its best coefficients; change x (N, s)."""
         first, last = self.bounds[atom, [0, -1]]
         if first == last:
             return
-        entries, images = self.order[first:last], self.images[first:last]
-        samples = entries // x.shape[1]
-        rows, own = self.rows.take(samples, axis=0), x.take(entries)
-        products = self._gram_rows(entries, samples) * x.take(samples, axis=0)
-        p = np.bincount(rows.ravel(), (products * own[:, None]).ravel(), self.factor.shape[1])
+        positions, projections = self.order[first:last], self.projections[first:last]
+        samples = positions // x.shape[1]
+        used, old = self.own_atoms.take(samples, axis=0), x.take(positions)
+        products = self._gram_rows(positions, samples) * x.take(samples, axis=0)
+        p = np.bincount(used.ravel(), (products * old[:, None]).ravel(), self.factor.shape[1])
         p[atom] = 0.0
-        best = (own @ images - self.factor @ p)[:, None]
+        best = (old @ projections - self.factor @ p)[:, None]
         self.factor[:, atom] = canonical(best, self.factor[:, atom, None])[0][:, 0]
         d = self.factor[:, atom]
-        products *= (d @ self.factor).take(rows)
-        slope = images @ d - products.sum(axis=1)
+        products *= (d @ self.factor).take(used)
+        change = projections @ d - products.sum(axis=1)
         for c in range(1, x.shape[1] + 1):
-            part = slice(*(self.bounds[atom, c : c + 2] - first))
-            if part.start < part.stop:
-                grams = self._grams(entries[part].reshape(-1, c))
-                slope[part] = _solved(grams, slope[part].reshape(-1, c)).reshape(-1)
-        x.reshape(-1)[entries] = own + slope
+            group = slice(*(self.bounds[atom, c : c + 2] - first))
+            if group.start < group.stop:
+                grams = self._grams(positions[group].reshape(-1, c))
+                change[group] = _solve(grams, change[group].reshape(-1, c)).reshape(-1)
+        x.reshape(-1)[positions] = old + change
 
     def _gram_rows(
-        self, entries: NDArray[np.intp], samples: NDArray[np.intp]
+        self, positions: NDArray[np.intp], samples: NDArray[np.intp]
     ) -> NDArray[np.float64]:
-        """Inner products of the entries' partners with all partners of their samples, (·, s)."""
-        found = np.ones(())
+        """Return inner products of partners with all partners of their samples, (·, s)."""
+        products = np.ones(())
         for gram, partners in zip(self.grams, self.partners, strict=True):
-            place = partners.take(entries)[:, None] * len(gram) + partners.take(samples, axis=0)
-            found = found * gram.take(place)
-        return np.broadcast_to(found, (len(entries), self.rows.shape[1]))
+            entries = partners.take(positions)[:, None] * len(gram) + partners.take(samples, axis=0)
+            products = products * gram.take(entries)
+        return np.broadcast_to(products, (len(positions), self.own_atoms.shape[1]))
 
-    def _grams(self, entries: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Inner products among the partners of entries (L, c), an array (L, c, c)."""
-        found = np.ones((len(entries), entries.shape[1], entries.shape[1]))
+    def _grams(self, positions: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return inner products (L, c, c) among the partners at positions (L, c)."""
+        products = np.ones((len(positions), positions.shape[1], positions.shape[1]))
         for gram, partners in zip(self.grams, self.partners, strict=True):
-            place = partners.take(entries)
-            found *= gram[place[:, :, None], place[:, None, :]]
-        return found
+            atoms = partners.take(positions)
+            products *= gram[atoms[:, :, None], atoms[:, None, :]]
+        return products
 
 
-def _by_atom(
-    rows: NDArray[np.intp], counted: NDArray[np.bool_], n: int
+def _ordered_by_atom(
+    atoms: NDArray[np.intp], is_code: NDArray[np.bool_], n: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The ``order`` and ``bounds`` of a sweep."""
-    s = rows.shape[1]
-    shared = np.zeros(rows.shape, np.intp)
+    """Return the ``order`` and ``bounds`` of a sweep."""
+    s = atoms.shape[1]
+    n_shared = np.zeros(atoms.shape, np.intp)
     for t in range(s):
-        shared += (rows == rows[:, t, None]) & counted[:, t, None]
-    key = np.where(counted, rows * (s + 1) + shared, n * (s + 1))
+        n_shared += (atoms == atoms[:, t, None]) & is_code[:, t, None]
+    key = np.where(is_code, atoms * (s + 1) + n_shared, n * (s + 1))
     starts = np.append(0, np.cumsum(np.bincount(key.reshape(-1), minlength=n * (s + 1))))
     bounds = starts[np.arange(n)[:, None] * (s + 1) + np.arange(s + 2)]
     # NumPy sorts 16-bit integers by radix, more than ten times as fast.
@@ -156,32 +157,32 @@ def _by_atom(
     return np.argsort(key, axis=None, kind="stable")[: bounds[-1, -1]], bounds
 
 
-def _images(
+def _projections(
     mode: int,
     factors: Sequence[NDArray[np.float64]],
-    places: Sequence[NDArray[np.intp]],
+    atoms: Sequence[NDArray[np.intp]],
     source: Source,
 ) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-    """Blocks of samples times the partners of their coefficients, ``(rows, (block, s, m))``."""
-    m, s = source.patch_shape[mode], places[mode].shape[1]
+    """Yield rows and their samples times the partners of their coefficients, (rows, s, m)."""
+    m, s = source.patch_shape[mode], atoms[mode].shape[1]
     columns = [np.ascontiguousarray(factor.T) for factor in factors]
     step = max(1, _BLOCK_NUMBERS // ((s + m) * source.n_features // m))
     for start in range(0, len(source), step):
         rows = slice(start, min(start + step, len(source)))
         partners = np.ones((rows.stop - start, s, 1))
-        for other, place in enumerate(places):
+        for other, of_mode in enumerate(atoms):
             if other != mode:
-                further = columns[other][place[rows]]
-                partners = (partners[..., None] * further[:, :, None]).reshape(len(further), s, -1)
+                vectors = columns[other][of_mode[rows]]
+                partners = (partners[..., None] * vectors[:, :, None]).reshape(len(vectors), s, -1)
         samples = source.read(start, rows.stop).astype(np.float64, copy=False)
         unfolded = np.moveaxis(samples.reshape(-1, *source.patch_shape), 1 + mode, -1)
         yield rows, partners @ unfolded.reshape(len(samples), -1, m)
 
 
-def _solved(grams: NDArray[np.float64], slopes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Solutions (L, c) of many small systems with Gram matrices (L, c, c) of unit vectors.
+def _solve(grams: NDArray[np.float64], slopes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Solve many small systems with Gram matrices (L, c, c) of unit vectors, for (L, c).
 
-    All systems are eliminated at once, which is several times as fast as one after the other.
+    Eliminating all systems at once is several times as fast as one after the other.
     """
     c = slopes.shape[1]
     if c == 1:

@@ -1,4 +1,4 @@
-"""Matrices with unit columns as points: every column moves on a great circle of its sphere."""
+"""Geometry of matrices with unit columns, each of which moves on a great circle of its sphere."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Matrix = NDArray[np.float64]
 
 
 def tangent(D: Matrix, V: Matrix) -> Matrix:
-    """``V`` without, in every column, its part along the column of ``D``: a tangent at ``D``."""
+    """Project V on the tangent space at D: remove from each column its part along that of D."""
     return V - D * np.sum(D * V, axis=0)
 
 
 def geodesic(D: Matrix, H: Matrix, t: float) -> Matrix:
-    """Where the columns are at time t that start at ``D`` with velocities ``H``, tangent there.
+    """Return the columns at time t that start at D with velocities H, tangent there.
 
-    ``d cos(t‖h‖) + h sin(t‖h‖)/‖h‖``. The norm, which is 1, is divided out: over many steps
-    rounding would change it.
+    ``d cos(t‖h‖) + h sin(t‖h‖)/‖h‖``, scaled to norm 1, since rounding would change the norm over
+    many steps.
 
     Examples
     --------
@@ -34,9 +34,9 @@ def geodesic(D: Matrix, H: Matrix, t: float) -> Matrix:
 
 
 def transport(D: Matrix, H: Matrix, t: float, V: Matrix, end: Matrix) -> Matrix:
-    """Tangents ``V`` at ``D`` carried along the great circles to ``end = geodesic(D, H, t)``.
+    """Transport tangents V at D along the great circles to ``end = geodesic(D, H, t)``.
 
-    ``v − (d sin(t‖h‖) + h/‖h‖ (1 − cos(t‖h‖)))·⟨h, v⟩/‖h‖``; lengths and angles stay.
+    ``v − (d sin(t‖h‖) + h/‖h‖ (1 − cos(t‖h‖)))·⟨h, v⟩/‖h‖``, which preserves lengths and angles.
     """
     speed, direction = _split(H)
     turned = D * np.sin(t * speed) + direction * (1.0 - np.cos(t * speed))
@@ -44,6 +44,6 @@ def transport(D: Matrix, H: Matrix, t: float, V: Matrix, end: Matrix) -> Matrix:
 
 
 def _split(H: Matrix) -> tuple[Matrix, Matrix]:
-    """The norms of the columns, and the columns with norm 1 or 0."""
+    """Return the norms of the columns, and the columns scaled to norm 1; zero columns stay."""
     speed = np.linalg.norm(H, axis=0)
     return speed, H / np.where(speed > 0, speed, 1.0)

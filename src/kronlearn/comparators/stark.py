@@ -1,4 +1,4 @@
-"""STARK: an unstructured dictionary drawn to low rank by nuclear norms of its unfoldings."""
+"""STARK: an unstructured dictionary near to low rank, by nuclear norms of its unfoldings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kronlearn.comparators.learners import MomentsComparator
 from kronlearn.comparators.low_rank import ridge_parts, svt
-from kronlearn.comparators.memory import RememberingDictionary
+from kronlearn.comparators.stateful import StatefulDictionary
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.kronecker_sum import rearranged, restored
 from kronlearn.core.moments import Moments
@@ -24,17 +24,17 @@ __all__ = ["STARK"]
 class STARK(MomentsComparator):
     """STARK (Ghassemi, Shakeri, Sarwate and Bajwa, 2017): low rank by a penalty.
 
-    An update lowers ``½‖Y − D X‖² + λ Σ_k ‖unfold_k(R(D))‖_*`` over all matrices D, where the
-    rearrangement R makes outer products of Kronecker products, by some steps of ADMM from where the
-    last update ended. Coding is with D, its columns scaled to norm 1; the codes stay as they are.
-    The error may rise, and no rank is promised: D is near low-rank copies that ADMM keeps, not low
-    in rank itself.
+    An update lowers ``½‖Y − D X‖² + λ Σ_k ‖unfold_k(R(D))‖_*`` over all matrices D by some steps of
+    ADMM, which continue where the last update ended. The rearrangement R turns Kronecker products
+    into outer products. Samples are coded with D, its columns scaled to norm 1; the codes stay as
+    they are. The error may rise. The rank of D is not low in itself: D is near to low-rank copies
+    that ADMM keeps.
 
     On 9216 mean-free 8 × 8 image patches (grey levels 0 … 255, 16 × 16 atoms, 6 nonzeros, 100
     iterations) the published λ gave an RMSE of 4.4, copies of rank 3 and a D that differs from them
-    by 6 %; a tenth of it 3.9 and rank 54, three times as much 4.6 and rank 2. At a hundred times as
-    much nothing is learned. The published λ does not scale as the squared error does: for grey
-    levels 0 … 1 it weighs 16 times as much.
+    by 6 %; a tenth of this λ gave 3.9 and rank 54, three times this λ 4.6 and rank 2. With a
+    hundred times this λ nothing is learned. The published λ does not scale with the squared error:
+    for grey levels 0 … 1 it weighs 16 times as much.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class STARK(MomentsComparator):
     Attributes
     ----------
     dictionary_ : KroneckerDictionary of one mode
-        The D that coded best, a matrix (m_1·…·m_d, n_1·…·n_d) with unit columns.
+        The best D, a matrix (m_1·…·m_d, n_1·…·n_d) with unit columns.
 
     Examples
     --------
@@ -71,18 +71,18 @@ class STARK(MomentsComparator):
         n_copies = 1 if len(n_atoms) == 2 else len(n_atoms)
         copies, multipliers = (tensor,) * n_copies, (np.zeros_like(tensor),) * n_copies
         admm = Admm((source.patch_shape, n_atoms), copies, multipliers)
-        return RememberingDictionary(KroneckerDictionary([D]), admm)
+        return StatefulDictionary(KroneckerDictionary([D]), admm)
 
     def _update(self, dictionary: Dictionary, moments: Moments) -> Dictionary:
-        """The matrix after some steps of ADMM, from where the last update ended."""
-        assert isinstance(dictionary, RememberingDictionary)
-        D, admm = self._minimised(dictionary.memory, moments)
-        # A column that nothing is left of stays; the signs are those of the copies.
+        """Continue ADMM; return its matrix with unit columns."""
+        assert isinstance(dictionary, StatefulDictionary)
+        D, admm = self._run_admm(dictionary.method_state, moments)
+        # A column that has become zero stays as it was. Signs remain those of the copies.
         columns, scale = canonical(D, dictionary.coding_factors[0])
-        return RememberingDictionary(KroneckerDictionary([columns * np.sign(scale)]), admm)
+        return StatefulDictionary(KroneckerDictionary([columns * np.sign(scale)]), admm)
 
-    def _minimised(self, admm: Admm, moments: Moments) -> tuple[NDArray[np.float64], Admm]:
-        """The D that ADMM ends with, and its state."""
+    def _run_admm(self, admm: Admm, moments: Moments) -> tuple[NDArray[np.float64], Admm]:
+        """Take some steps of ADMM; return its D and its state."""
         assert moments.xx is not None
         weight = moments.energy**0.75 / 10 if self.penalty is None else float(self.penalty)
         ridge = weight / self.gamma_ratio * len(admm.modes[0])
@@ -93,7 +93,7 @@ class STARK(MomentsComparator):
             D = fitted + restored(pull, *admm.modes) @ kept
             tensor = rearranged(D, *admm.modes)
             for k, multiplier in enumerate(multipliers):
-                copies[k] = _shrunk(tensor - multiplier, k, self.gamma_ratio)
+                copies[k] = _shrink_unfolding(tensor - multiplier, k, self.gamma_ratio)
                 multipliers[k] = multiplier - (tensor - copies[k])
         return D, Admm(admm.modes, tuple(copies), tuple(multipliers))
 
@@ -102,8 +102,8 @@ class STARK(MomentsComparator):
 class Admm:
     """The state of ADMM between updates.
 
-    ``modes`` are (m_1, …, m_d) and (n_1, …, n_d), ``copies`` the low-rank W_k and ``multipliers``
-    the A_k divided by γ, tensors like R(D).
+    ``modes`` are (m_1, …, m_d) and (n_1, …, n_d). ``copies`` are the low-rank W_k, ``multipliers``
+    the A_k divided by γ: tensors of the shape of R(D).
     """
 
     modes: tuple[tuple[int, ...], tuple[int, ...]]
@@ -111,8 +111,10 @@ class Admm:
     multipliers: tuple[NDArray[np.float64], ...]
 
 
-def _shrunk(tensor: NDArray[np.float64], mode: int, threshold: float) -> NDArray[np.float64]:
-    """The tensor with the singular values of one unfolding lowered by a threshold."""
+def _shrink_unfolding(
+    tensor: NDArray[np.float64], mode: int, threshold: float
+) -> NDArray[np.float64]:
+    """Lower the singular values of one unfolding of a tensor by a threshold."""
     moved = np.moveaxis(tensor, mode, 0)
     unfolded = svt(moved.reshape(len(moved), -1), threshold)
     return np.moveaxis(unfolded.reshape(moved.shape), 0, mode)

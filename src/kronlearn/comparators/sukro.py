@@ -1,4 +1,4 @@
-"""SuKro: sums of Kronecker products, of a given number or as few as a penalty leaves."""
+"""SuKro: sums of Kronecker products, with a fixed number of terms or a penalty on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kronlearn.comparators.learners import MomentsComparator, finite_samples
 from kronlearn.comparators.low_rank import has_no_zeros, ridge_parts, singular_pairs, svt
-from kronlearn.comparators.memory import RememberingDictionary
+from kronlearn.comparators.stateful import StatefulDictionary
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary, rearranged, restored
 from kronlearn.core.moments import Moments
@@ -19,7 +19,7 @@ from kronlearn.parameters import count, number
 
 __all__ = ["SuKro"]
 
-# Singular values below this fraction of the largest are those of rounding.
+# Singular values below this fraction of the largest are due to rounding.
 _RANK_TOLERANCE = 1e-10
 
 
@@ -27,48 +27,49 @@ _RANK_TOLERANCE = 1e-10
 class SuKro(MomentsComparator):
     """Sums of Kronecker products (Dantas, da Costa and Lopes, 2017; Dantas et al., 2019).
 
-    With ``n_terms`` R every update cycles through the modes and finds the factors of all R terms of
-    a mode by least squares, several times over. For given codes it never raises the error; coding
-    may. One term and one sweep is the general method of the paper.
+    With ``n_terms`` R, an update sweeps over the modes several times; for each mode it finds the
+    factors of all R terms by least squares. It never raises the error; coding may. One term and one
+    sweep give the general method of the paper.
 
-    With ``alpha`` every update is ``min_D ½‖Y − D X‖² + λ‖R(D)‖_*`` over all matrices D, by ADMM
-    from where the last one ended. The rearrangement R turns a sum of r Kronecker products into a
-    matrix of rank r, and the nuclear norm makes that small. Samples are coded with W, the matrix of
-    low rank that ADMM holds near R(D), its columns scaled to norm 1, which undoes that the penalty
-    pulls them towards 0; the codes stay as they are. The error may rise.
+    With ``alpha``, an update solves ``min_D ½‖Y − D X‖² + λ‖R(D)‖_*`` over all matrices D by ADMM,
+    which continues where the last update ended. The rearrangement R turns a sum of r Kronecker
+    products into a matrix of rank r, which the nuclear norm makes small. Samples are coded with W,
+    the matrix of low rank that ADMM keeps near R(D). Its columns, which the penalty shrinks, are
+    scaled to norm 1; the codes stay as they are. The error may rise.
 
-    If a column of W is zero (1e-8 of the largest), since no code uses it or the penalty leaves
-    nothing of it, the dictionary stays what it was for that iteration.
+    If a column of W is zero (1e-8 of the largest), because no code uses it or because of the
+    penalty, the dictionary does not change in that iteration.
 
     The weight is ``λ = alpha·‖Y‖₂`` with the spectral norm of the data matrix (n_features, N), so
-    ``alpha`` grows with the data: samples ``c·Y`` need ``c·alpha`` and ``c²·u`` for the same
-    result. The 2.15 and 500 that the paper uses for grey levels from 0 to 1 are
-    ``2.15·255 ≈ 548`` and ``500·255² ≈ 3.3e7`` for grey levels up to 255. With 9216 image
-    patches of 8 × 8 such grey levels, 6 nonzeros and 16 × 16 atoms, 548 and 150 left one term, 50
+    ``alpha`` scales with the data: samples ``c·Y`` need ``c·alpha`` and ``c²·u`` for the same
+    result. The 2.15 and 500 that the paper uses for grey levels from 0 to 1 become
+    ``2.15·255 ≈ 548`` and ``500·255² ≈ 3.3e7`` for grey levels from 0 to 255. With 9216 such image
+    patches of 8 × 8, 6 nonzeros and 16 × 16 atoms, an ``alpha`` of 548 or 150 left one term, 50
     three and 20 eleven. The same penalty per sample needs an ``alpha`` that grows with √N.
 
     Parameters
     ----------
     n_terms : int, optional
-        R: how many Kronecker products are summed. Two if neither this nor ``alpha`` is given.
+        The number R of Kronecker products. Two if neither this nor ``alpha`` is given.
     alpha : float, optional
-        The penalty on the number of terms; for samples of two modes.
+        The penalty on the number of terms; only for samples with two modes.
     n_sweeps : int, default 30
-        The most sweeps through the modes per update, with ``n_terms``.
+        With ``n_terms``, the maximum number of sweeps over the modes per update.
     sweep_tol : float, default 1e-3
-        A sweep that lowers the squared error by no more than this fraction is the last one.
+        Stop when a sweep lowers the squared error by at most this fraction.
     u : float, optional
-        The parameter of ADMM, with ``alpha``; without it the mean of the diagonal of the first
-        ``X Xᵀ``. Much larger ones stop ADMM far from the minimum, much smaller ones make it slow.
+        With ``alpha``, the penalty parameter of ADMM; by default the mean of the diagonal of the
+        first ``X Xᵀ``. Much larger values stop ADMM far from the minimum, much smaller ones make it
+        slow.
     n_steps : int, default 100
-        The most steps of ADMM per update.
+        The maximum number of ADMM steps per update.
     step_tol : float, default 1e-4
-        A step that changes the dual variable by less than this fraction of ``‖D‖_F`` is the last.
+        Stop when a step changes the dual variable by less than this fraction of ``‖D‖_F``.
 
     Attributes
     ----------
     dictionary_ : KroneckerSumDictionary; KroneckerDictionary for ``n_terms=1``
-        ``dictionary_.n_terms`` is the number of terms that were asked for, or that were left.
+        ``dictionary_.n_terms`` is ``n_terms``, or the number of terms that the penalty left.
 
     Examples
     --------
@@ -102,30 +103,30 @@ class SuKro(MomentsComparator):
     def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
         if self.alpha is None:
             n_terms = 2 if self.n_terms is None else int(self.n_terms)
-            return self._sum_to_start(source, n_atoms, n_terms)
+            return self._start_of_terms(source, n_atoms, n_terms)
         if len(n_atoms) != 2:
             raise ValueError(
                 f"alpha={self.alpha} needs samples of two modes, and these have {len(n_atoms)}; "
                 "pass n_terms instead."
             )
-        given = self.init.n_terms if isinstance(self.init, Dictionary) else 1
-        start = self._sum_to_start(source, n_atoms, given)
+        n_terms = self.init.n_terms if isinstance(self.init, Dictionary) else 1
+        start = self._start_of_terms(source, n_atoms, n_terms)
         D = start.to_dense()
         dual = np.zeros_like(rearranged(D, source.patch_shape, n_atoms))
         penalty = float(self.alpha) * float(np.linalg.norm(finite_samples(source), 2))
         admm = Admm(D, dual, penalty, None if self.u is None else float(self.u))
-        return RememberingDictionary(KroneckerSumDictionary(start.terms), admm)
+        return StatefulDictionary(KroneckerSumDictionary(start.terms), admm)
 
     def _update(self, dictionary: Dictionary, moments: Moments) -> Dictionary:
         if self.alpha is None:
-            return self._swept(dictionary, moments)[0]
-        assert isinstance(dictionary, RememberingDictionary)
-        return self._penalized(dictionary, moments)
+            return self._sweep(dictionary, moments)[0]
+        assert isinstance(dictionary, StatefulDictionary)
+        return self._minimise_penalised(dictionary, moments)
 
-    def _swept(self, dictionary: Dictionary, moments: Moments) -> tuple[Dictionary, Moments]:
-        """All modes updated in order, again and again until little is gained.
+    def _sweep(self, dictionary: Dictionary, moments: Moments) -> tuple[Dictionary, Moments]:
+        """Update all modes in order until a sweep gains little.
 
-        Returns the dictionary, and the moments of the codes that belong to it.
+        Returns the dictionary and the moments of the codes rescaled for it.
         """
         error = moments.squared_error(dictionary)
         for _ in range(self.n_sweeps):
@@ -136,29 +137,29 @@ class SuKro(MomentsComparator):
                 break
         return dictionary, moments
 
-    def _penalized(self, dictionary: RememberingDictionary, moments: Moments) -> Dictionary:
-        """The sum of Kronecker products that ADMM's last W is."""
+    def _minimise_penalised(self, dictionary: StatefulDictionary, moments: Moments) -> Dictionary:
+        """Continue ADMM; return its W as a sum of Kronecker products."""
         modes = dictionary.patch_shape, dictionary.n_atoms
-        admm, W = self._minimised(dictionary.memory, moments, modes)
+        admm, W = self._run_admm(dictionary.method_state, moments, modes)
         values = np.linalg.svd(W, compute_uv=False)
         rank = max(1, int(np.count_nonzero(values > _RANK_TOLERANCE * values[0])))
         pairs = singular_pairs(W, rank)
-        stacks = [part.T.reshape(rank, m, n) for part, m, n in zip(pairs, *modes, strict=True)]
+        stacks = [side.T.reshape(rank, m, n) for side, m, n in zip(pairs, *modes, strict=True)]
         updated = dictionary.dictionary
         if has_no_zeros(stacks):
             updated = KroneckerSumDictionary(zip(*stacks, strict=True))
-        return RememberingDictionary(updated, admm)
+        return StatefulDictionary(updated, admm)
 
-    def _minimised(
+    def _run_admm(
         self,
         admm: Admm,
         moments: Moments,
         modes: tuple[tuple[int, ...], tuple[int, ...]],
     ) -> tuple[Admm, NDArray[np.float64]]:
-        """The state that ADMM ends in, and W, the matrix of low rank near R(D)."""
+        """Take steps of ADMM; return its state and W, the matrix of low rank near R(D)."""
         assert moments.xx is not None
-        # On image patches a third of it took twice the steps and ended up to 1 % lower; three times
-        # as much ended up to 6 % higher.
+        # On image patches, a third of this u took twice the steps and ended up to 1 % lower; three
+        # times this u ended up to 6 % higher.
         u = admm.u or float(np.trace(moments.xx) / len(moments.xx)) or 1.0
         fitted, kept = ridge_parts(moments.xx, moments.xy, u)
         Z = admm.Z
@@ -177,9 +178,7 @@ class SuKro(MomentsComparator):
 class Admm:
     """The state of ADMM: ``D``, with columns of any norm, and the scaled dual variable ``Z``.
 
-    ``penalty`` is λ; ``u`` is None until the first update if it is to come from that. The codes
-    are those of unit columns, so D, least squares but for the penalty, has columns of norm 1 but
-    for the penalty.
+    ``penalty`` is λ; ``u`` is None until the first update, if that chooses it.
     """
 
     D: NDArray[np.float64]

@@ -24,15 +24,16 @@ class TeFDiL(MomentsComparator):
 
     An update finds the unstructured least-squares dictionary with a ridge,
     ``D = Y Xᵀ (X Xᵀ + ε‖X Xᵀ‖_F I)⁻¹``, and replaces it by the nearest sum of R Kronecker products,
-    which is a CP decomposition of the rearranged D. All entries of D weigh the same there, although
-    some atoms are used much more than others, so the update may raise the error. The columns are
-    then scaled to norm 1 and the codes stay as they are, as published: the norms that the ridge has
-    shrunk say little. (With codes that take up the norms the RMSE of 16 × 16 atoms for 8 × 8 image
-    patches is recorded as 10, and falls to 4.8 as soon as they are coded again.) It needs the full
-    moments, ``n_codes²`` numbers.
+    a CP decomposition of the rearranged D. There, all entries of D have the same weight, although
+    some atoms are used much more than others, so an update may raise the error. The columns are
+    then scaled to norm 1 and the codes stay as they are, as published: the norms, which the ridge
+    has shrunk, mean little. (If the codes took up the norms, the RMSE recorded for 16 × 16 atoms
+    and 8 × 8 image patches would be 10, and would fall to 4.8 once the patches are coded again.)
+    Updates need the full moments, ``n_codes²`` numbers.
 
-    A column of D that no code uses is 0, and the terms that fit the other columns fill it. If a
-    column of the nearest sum is zero (1e-8 of the largest), learning ends with the present one.
+    A column of D that no code uses is zero, and is filled by the terms that fit the other columns.
+    If a column of the nearest sum is zero (1e-8 of the largest), learning ends with the current
+    dictionary.
 
     Parameters
     ----------
@@ -62,8 +63,8 @@ class TeFDiL(MomentsComparator):
     ridge: float = number(0.01, "[0, inf)")
 
     def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
-        start = self._sum_to_start(source, n_atoms, int(self.n_terms))
-        # A sum even of one term: its factors keep the norms that the next decomposition needs.
+        start = self._start_of_terms(source, n_atoms, int(self.n_terms))
+        # A sum even for one term: its factors keep the norms that the next decomposition needs.
         return KroneckerSumDictionary(start.terms)
 
     def _handed_out(self, dictionary: Dictionary) -> Dictionary:
@@ -72,12 +73,12 @@ class TeFDiL(MomentsComparator):
         return KroneckerDictionary(dictionary.coding_factors)
 
     def _update(self, dictionary: Dictionary, moments: Moments) -> Dictionary:
-        """The nearest sum to the least-squares dictionary; atoms that no code uses stay.
+        """Return the sum nearest to the least-squares dictionary; atoms that no code uses stay.
 
-        If columns of it are zero, the present sum.
+        If the sum has columns of zeros, return the current dictionary.
         """
         assert moments.xx is not None
-        # Squares of the sums may be too large or too small for a number.
+        # Scaled, since squares of the sums could over- or underflow.
         size = np.abs(moments.xx).max() or 1.0
         xx, xy = moments.xx / size, moments.xy / size
         D, _ = ridge_parts(xx, xy, float(self.ridge * np.linalg.norm(xx)))

@@ -1,4 +1,4 @@
-"""Dictionaries without structure: the method of optimal directions, K-SVD and AK-SVD."""
+"""Unstructured dictionaries: the method of optimal directions, K-SVD and AK-SVD."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import linalg, sparse
 
 from kronlearn import _native
-from kronlearn.comparators.codes import CodesComparator, by_atom, residuals
+from kronlearn.comparators.codes import CodesComparator, positions_by_atom, residuals
 from kronlearn.comparators.learners import Comparator
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.init import dct_factor, perturbation, starting_dictionary
@@ -25,14 +25,14 @@ __all__ = ["AKSVD", "KSVD", "MOD"]
 
 @dataclass(eq=False, repr=False)
 class UnstructuredComparator(Comparator):
-    """A method whose dictionary is any matrix (n_features, n_atoms) with unit columns.
+    """A method whose dictionary is a matrix (n_features, n_atoms) with unit columns.
 
     Parameters
     ----------
     n_atoms : int, default 256
         The number of atoms.
     patch_shape : tuple of int, optional
-        ``(m_1, …, m_d)`` of samples given as rows; only the start depends on it.
+        ``(m_1, …, m_d)`` of samples given as rows; it affects only the start.
     init : {"dct", "data", "random"}, dictionary or array (n_features, n_atoms), default "dct"
         Start: perturbed cosines, directions of random samples, noise, or your own.
     """
@@ -63,8 +63,7 @@ class UnstructuredComparator(Comparator):
 class MOD(UnstructuredComparator):
     """Method of optimal directions (Engan, Aase and Husøy, 1999): ``D = Y Xᵀ (X Xᵀ)⁻¹``.
 
-    The least-squares update of one mode, so the general method with a single factor. For given
-    codes the update never raises the error; coding may.
+    This is the general method with a single factor. The update never raises the error; coding may.
 
     Examples
     --------
@@ -82,9 +81,9 @@ class KSVD(UnstructuredComparator, CodesComparator):
     """K-SVD (Aharon, Elad and Bruckstein, 2006).
 
     For each atom in turn, with E the samples that use it minus all other atoms, one per row, the
-    atom and its coefficients become the leading singular pair of E, ``E ≈ x dᵀ``: the best
-    pair. An update never raises the error; coding may. The residuals of all samples are kept in
-    float64.
+    atom and its coefficients become the leading singular pair of E, its best rank-1 approximation
+    ``E ≈ x dᵀ``. An update never raises the error; coding may. The residuals of all samples are
+    kept in memory, in float64.
 
     Examples
     --------
@@ -99,21 +98,21 @@ class KSVD(UnstructuredComparator, CodesComparator):
     def _update(
         self, source: Source, dictionary: Dictionary, codes: sparse.csr_array
     ) -> Dictionary:
-        """All atoms updated once, in order, each by a singular pair."""
+        """Update all atoms once, in order, each by a singular pair."""
         atoms = np.array(dictionary.stacks[0][0].T, order="C")
-        left = residuals(source, dictionary, codes)
-        places = by_atom(codes)
-        for atom, column in enumerate(atoms):
-            mine = slice(*places.indptr[atom : atom + 2])
-            if mine.start == mine.stop:
+        all_residuals = residuals(source, dictionary, codes)
+        positions = positions_by_atom(codes)
+        for j, d in enumerate(atoms):
+            of_atom = slice(*positions.indptr[j : j + 2])
+            if of_atom.start == of_atom.stop:
                 continue
-            entries, samples = places.data[mine], places.indices[mine]
-            without = left.take(samples, axis=0)
-            without += np.outer(codes.data[entries].astype(np.float64), column)
-            best = _leading_direction(without)[:, None]
-            column[:] = canonical(best, column[:, None])[0][:, 0]
-            x = without @ column
-            left[samples] = without - np.outer(x, column)
+            entries, samples = positions.data[of_atom], positions.indices[of_atom]
+            E = all_residuals.take(samples, axis=0)
+            E += np.outer(codes.data[entries].astype(np.float64), d)
+            best = _leading_direction(E)[:, None]
+            d[:] = canonical(best, d[:, None])[0][:, 0]
+            x = E @ d
+            all_residuals[samples] = E - np.outer(x, d)
             codes.data[entries] = x
         return dictionary.with_stacks([atoms.T[None]])
 
@@ -128,11 +127,11 @@ class AKSVD(UnstructuredComparator, CodesComparator):
         ``d = Eᵀx / ‖Eᵀx‖``, then ``x = E d``
 
     which is one power iteration towards the singular pair of :class:`KSVD`. Both steps are exact,
-    so an update never raises the error; coding may. E is never formed: with the Gram form
-    ``Eᵀx = Yᵀx − D (Xᵀx) + d ‖x‖²`` an update costs about as much as reading each sample twice for
-    every nonzero it has. It reads samples in any order, so those that are not C-contiguous float32
-    or float64 are copied as such, all of them, for its duration. It runs in one thread; coding
-    runs in ``n_jobs``.
+    so an update never raises the error; coding may. E is never formed: thanks to
+    ``Eᵀx = Yᵀx − D (Xᵀx) + d ‖x‖²``, an update costs about as much as reading each sample twice for
+    each of its nonzeros. Since samples are read in any order, samples that are not C-contiguous
+    float32 or float64 are copied for the duration of an update. The update runs in one thread;
+    coding runs in ``n_jobs``.
 
     Examples
     --------
@@ -147,7 +146,7 @@ class AKSVD(UnstructuredComparator, CodesComparator):
     def _update(
         self, source: Source, dictionary: Dictionary, codes: sparse.csr_array
     ) -> Dictionary:
-        """All atoms updated once, in order, each by one power iteration."""
+        """Update all atoms once, in order, each by one power iteration."""
         atoms = np.array(dictionary.stacks[0][0].T, order="C")
         samples = source.read(0, len(source))
         _native.sweep_atoms(
@@ -157,9 +156,9 @@ class AKSVD(UnstructuredComparator, CodesComparator):
 
 
 def cosines(patch_shape: tuple[int, ...], n_atoms: int) -> NDArray[np.float64]:
-    """The n products of overcomplete cosines with the lowest frequencies, (m_1·…·m_d, n)."""
-    share = (n_atoms / math.prod(patch_shape)) ** (1 / len(patch_shape))
-    counts = [max(1, math.ceil(m * share - 1e-9)) for m in patch_shape]
+    """Return the n products of overcomplete cosines of lowest frequency, (m_1·…·m_d, n)."""
+    overcompleteness = (n_atoms / math.prod(patch_shape)) ** (1 / len(patch_shape))
+    counts = [max(1, math.ceil(m * overcompleteness - 1e-9)) for m in patch_shape]
     factors = [dct_factor(m, n) for m, n in zip(patch_shape, counts, strict=True)]
     columns = KroneckerDictionary(factors).to_dense()
     frequencies = np.meshgrid(*(np.arange(n) / n for n in counts), indexing="ij")
@@ -168,13 +167,11 @@ def cosines(patch_shape: tuple[int, ...], n_atoms: int) -> NDArray[np.float64]:
 
 
 def _leading_direction(E: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A multiple of the leading right singular vector of a matrix, from its smaller Gram matrix.
-
-    Scaled by the largest entry, so that no square over- or underflows.
-    """
+    """Return a multiple of the leading right singular vector of a matrix."""
     largest = np.abs(E).max()
     if largest == 0 or not np.isfinite(largest):
         return np.zeros(E.shape[1])
+    # Divided by its largest entry, so that no square over- or underflows.
     E = E / largest
     wide = len(E) < E.shape[1]
     gram = E @ E.T if wide else E.T @ E

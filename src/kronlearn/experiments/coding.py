@@ -1,4 +1,4 @@
-"""``kronlearn bench coding``: sparse coding against SPAMS and scikit-learn, in one run."""
+"""``kronlearn bench coding``: sparse coding, compared with SPAMS and scikit-learn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 import kronlearn as kl
 from kronlearn.experiments.data import images_in, perturbed_dct, sampled_patches
 from kronlearn.experiments.report import Report, Table
-from kronlearn.experiments.timing import Progress, benchmark, in_turns, median_seconds
+from kronlearn.experiments.timing import Progress, benchmark, median_seconds, time_in_turns
 
 __all__ = ["CASES", "own_coder", "run"]
 
@@ -33,16 +33,20 @@ CASES: tuple[Case, ...] = (
     (16, 16, 8),
     (16, 32, 16),
     (32, 32, 8),
-    # No kernel is made for this shape.
+    # This shape has no kernel of its own.
     (9, 15, 6),
 )
 
-# Upper limits of the samples and of their entries; slow coders get fewer, but at least the fewest.
+# Limits on the number of samples and of their entries. Slow coders get fewer samples, but at least
+# _FEWEST_SAMPLES.
 _MOST_SAMPLES, _QUICK_SAMPLES, _MOST_NUMBERS, _FEWEST_SAMPLES = 100_000, 20_000, 1 << 24, 200
 
-# A function of a dictionary and the number of nonzeros that returns the function that codes samples
-# (N, m, m) as (N, n_codes). Only the latter is timed, so a Gram matrix computed in advance is not.
-Coder = Callable[[kl.KroneckerDictionary, int], Callable[[NDArray[np.float32]], Any]]
+# Takes a dictionary and the number of nonzeros, and returns the function that codes samples
+# (N, m, m) as (N, n_codes). Only that function is timed, not a Gram matrix computed in advance.
+MakeCoder = Callable[[kl.KroneckerDictionary, int], Callable[[NDArray[np.float32]], Any]]
+# How many times fewer samples a coder gets than omp, since it is about as much slower; and the
+# coder.
+Coders = dict[str, tuple[int, MakeCoder]]
 
 
 def run(
@@ -54,15 +58,15 @@ def run(
     repetitions: int = 5,
     quick: bool = False,
 ) -> Report:
-    """Time every coder on every case: µs per sample, how many times omp's, and errors."""
+    """Time every coder on every case: µs per sample, the ratio to omp's time, and the error."""
     sources = images_in(images)
-    coders: dict[str, tuple[int, Coder]] = {}
+    coders: Coders = {}
     for count in dict.fromkeys((1, threads)):
         for method in ("omp", "ols"):
             name = method if count == 1 else f"{method}, {count} threads"
             coders[name] = (1, partial(own_coder, method, count))
     absent = ["SPAMS"] if find_spec("spams") is None else []
-    coders |= {name: other for name, other in _OTHERS.items() if name not in absent}
+    coders |= {name: coder for name, coder in _OTHERS.items() if name not in absent}
     rows: list[dict[str, Any]] = []
     with threadpool_limits(limits=1):
         for case in cases or (CASES[:2] if quick else CASES):
@@ -75,15 +79,15 @@ def run(
 
 
 def own_coder(method: str, n_jobs: int, dictionary: Any, s: int) -> Callable[..., Any]:
-    """A function that codes samples with a dictionary and s nonzeros."""
+    """Make a function that codes samples by a method of this library."""
     return lambda samples: kl.sparse_code(samples, dictionary, s, method=method, n_jobs=n_jobs)
 
 
 def _spams(dictionary: Any, s: int) -> Callable[..., Any]:
-    """SPAMS' omp, which picks atoms as ols does; it expects one sample per column."""
+    """Make a function that codes samples by SPAMS' omp, which expects one sample per column."""
     omp = import_module("spams").omp
     atoms = np.asfortranarray(dictionary.to_dense())
-    # Without eps, some builds of it return no nonzeros at all.
+    # Without eps, some builds of SPAMS return no nonzeros at all.
     options = {"L": s, "eps": 0.0, "numThreads": 1}
     return lambda samples: omp(samples.reshape(len(samples), -1).T, atoms, **options).T
 
@@ -95,25 +99,21 @@ def _scikit_learn(dictionary: Any, s: int) -> Callable[..., Any]:
     def code(samples: NDArray[np.float32]) -> Any:
         correlations = atoms.T @ samples.reshape(len(samples), -1).T
         with warnings.catch_warnings():
-            # It warns of every constant patch, for which it finds no atoms.
+            # scikit-learn warns of every constant patch, for which it finds no atoms.
             warnings.simplefilter("ignore", RuntimeWarning)
             return orthogonal_mp_gram(gram, correlations, n_nonzero_coefs=s).T
 
     return code
 
 
-# By what factor the samples of another coder are fewer, since it is about as much slower, and the
-# coder. SPAMS picks atoms as ols does, scikit-learn as omp does.
-_OTHERS: dict[str, tuple[int, Coder]] = {
-    "SPAMS": (8, _spams),
-    "scikit-learn": (400, _scikit_learn),
-}
+# SPAMS picks atoms as ols does, scikit-learn as omp does.
+_OTHERS: Coders = {"SPAMS": (8, _spams), "scikit-learn": (400, _scikit_learn)}
 
 
 def _measured(
     case: Case,
     sources: list[NDArray[np.float32]],
-    coders: dict[str, tuple[int, Coder]],
+    coders: Coders,
     repetitions: int,
     quick: bool,
     progress: Progress,
@@ -123,14 +123,15 @@ def _measured(
     most = _QUICK_SAMPLES if quick else _MOST_SAMPLES
     samples = sampled_patches(sources, (m, m), min(most, _MOST_NUMBERS // m**2))
     sizes = {k: max(_FEWEST_SAMPLES, len(samples) // slower) for k, (slower, _) in coders.items()}
-    # All errors are those of the same samples: the ones that the slowest coder was given.
+    # All coders are judged on the samples that the slowest of them gets.
     common = samples[: min(sizes.values())]
 
     runs = {k: partial(make(dictionary, s), samples[: sizes[k]]) for k, (_, make) in coders.items()}
-    found = in_turns(runs, repetitions, progress, f"{m} × {m}, {n} × {n} atoms, {s} nonzeros")
+    title = f"{m} × {m}, {n} × {n} atoms, {s} nonzeros"
     rows: list[dict[str, Any]] = []
-    for name, (seconds, (*_, codes)) in found.items():
-        # In float64 for all, whatever precision a coder itself has.
+    for name, (seconds, results) in time_in_turns(runs, repetitions, progress, title).items():
+        codes = results[-1]
+        # In float64 for all coders, whatever their own precision.
         residual = common - dictionary.reconstruct(codes[: len(common)].astype(np.float64))
         rmse = float(np.sqrt(np.mean(residual**2)))
         took = 1e6 * seconds / sizes[name]
@@ -141,10 +142,10 @@ def _measured(
 
 
 def _bound(m: int, n: int, s: int) -> float:
-    """µs that the arithmetic of ``omp`` takes at the speed of this machine's matrix product.
+    """Return the µs that the arithmetic of ``omp`` takes at the speed of a matrix product.
 
-    Multiply-adds: correlations ``n m² + n² m`` and, at step k, k outer products of n² numbers;
-    finding the largest of n² magnitudes is counted as 1.5 operations each.
+    Multiply-adds: ``n m² + n² m`` for the correlations and, at step k, k outer products of n²
+    numbers; finding the largest of n² magnitudes counts as 1.5 operations each.
     """
     size = 512
     matrix = np.ones((size, size), np.float32)

@@ -1,23 +1,24 @@
-"""Table I and Figures 1 and 2 of the paper: averages over draws, claims and their verdicts."""
+"""Table I and Figures 1 and 2 of the paper: means over the draws, claims and their verdicts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from kronlearn.experiments.comparison_figures import Found, figure1, figure2
+from kronlearn.experiments.comparison_figures import Comparison, figure1, figure2
 from kronlearn.experiments.comparison_runs import Result, Setting, results, settings
 from kronlearn.experiments.data import named_images
 from kronlearn.experiments.methods import DEFAULT_METHODS, METHODS, QUICK_METHODS, methods_named
 from kronlearn.experiments.published import TABLE1, TABLE1_SETTINGS
-from kronlearn.experiments.report import Claim, Outcome, Report, Table, publish
+from kronlearn.experiments.report import Claim, Outcome, Report, Table, check_claims, publish
 from kronlearn.experiments.store import deviation, grouped, mean
 from kronlearn.experiments.timing import Progress
 
-__all__ = ["IMAGES", "TITLES", "by_setting", "claims", "run"]
+__all__ = ["IMAGES", "TITLES", "by_setting", "claims", "run", "write"]
 
 #: The paper's images, of 512 × 512 pixels, and the images that stand in for them.
 IMAGES = ("lena", "peppers", "boat")
@@ -30,32 +31,33 @@ TITLES = {
 }
 
 _HOW = """
-The paper's runs were not alike (its published script gives TeFDiL 50 iterations and all patches,
-and SuKro 200 iterations); ours are. It prints no RMSE: its figures can be compared by what its text
-says of them, not by numbers.
+The paper's runs differ from method to method (its published script gives TeFDiL 50 iterations and
+all patches, and SuKro 200 iterations); ours do not. The paper prints no RMSE, so its figures are
+compared by what its text says about them, not by numbers.
 
-Every dictionary is judged by the same coder, OLS with s nonzeros in float64, whatever the method
-codes with: on held-out patches of the same images, which no method has seen, and on those that it
-learned from ("train"); all are coded afresh. "Own" are errors of held-out samples by the coder that
-the method itself learns with, "sd" standard deviations over the draws.
+Every dictionary is judged by the same coder, OLS with s nonzeros in float64, whichever coder the
+method uses itself: on held-out patches of the same images, which no method has seen, and on those
+that it learned from ("train"); all are coded afresh. "Own" is the error of held-out samples coded
+by the coder that the method learns with, "sd" the standard deviation over the draws.
 """
 
 _METHODS = """
-"default" is this library's estimator as it is, "exchange" the same with the coder of that name;
-"general" and "orthonormal" are the two methods that the paper proposes, with its coder; "sum2" and
-"sum4" learn sums of 2 and 4 Kronecker products. The orthonormal method has at most m atoms per
-mode. AK-SVD has n·m atoms, as in the paper, and "AK-SVD n²" as many as the separable dictionaries.
-(With s = 6 and 64, 128 and 256 atoms the toolbox of the paper's authors ends at an RMSE of 4.97,
-4.34 and 3.79 on the paper's images, on samples learned from and coded by itself; ours is within 1 %
-of that.)
+"default" is this library's estimator with its defaults, "exchange" the same with the coder of that
+name; "general" and "orthonormal" are the two methods that the paper proposes, with its coder;
+"sum2" and "sum4" learn sums of 2 and 4 Kronecker products. The orthonormal method has at most m
+atoms per mode. AK-SVD has n·m atoms, as in the paper, and "AK-SVD n²" as many as the separable
+dictionaries. (With s = 6 and 64, 128 and 256 atoms the toolbox of the paper's authors reaches an
+RMSE of 4.97, 4.34 and 3.79 on the paper's images, for the samples that it learned from, coded by
+itself; ours is within 1 % of that.)
 """
+
+_TOO_SHORT = "A quick run has too few samples and iterations to draw conclusions from."
 
 _COLUMNS = (
     "m n s method atoms held_out_rmse:.3f held_out_rmse_sd:.3f train_rmse:.3f own_held_out_rmse:.3f"
 )
 _TIMES = " seconds:.3g seconds_sd:.2g paper_seconds"
-_ERROR = "held_out_rmse"
-_DRAWINGS = {"figure1": figure1, "figure2": figure2}
+_FIGURES = {"figure1": figure1, "figure2": figure2}
 
 
 def run(
@@ -68,9 +70,9 @@ def run(
     methods: str | None = None,
     quick: bool = False,
 ) -> Report:
-    """Run what is missing for "table1", "figure1" or "figure2"; write csv, report and figure.
+    """Measure what is missing for "table1", "figure1" or "figure2"; write CSV, report and figure.
 
-    ``images`` is a folder with the paper's images; without it others stand in.
+    ``images`` is a folder with the paper's images; without it, other images stand in for them.
     """
     names = QUICK_METHODS if quick else DEFAULT_METHODS
     names = names if methods is None else methods_named(methods)
@@ -78,54 +80,65 @@ def run(
     output.mkdir(parents=True, exist_ok=True)
     wanted = settings(experiment, quick), names, 1 if quick else draws
     file = output / "comparison.csv"
-    found = by_setting(results(*wanted, list(pixels.values()), file, progress))
-    rows, title = _records(found), TITLES[experiment]
+    measured = results(*wanted, list(pixels.values()), file, progress)
+    return write(experiment, measured, list(pixels), output, quick)
+
+
+def write(
+    experiment: str,
+    results: Iterable[Result],
+    images: Sequence[str],
+    folder: Path,
+    quick: bool = False,
+) -> Report:
+    """Write the report of an experiment on images with these names, and its figure."""
+    comparison = by_setting(results)
+    rows, title = _records(comparison), TITLES[experiment]
     columns = _COLUMNS + (_TIMES if experiment == "table1" else "")
-    others = [] if images else [f"{', '.join(pixels)} stand in for the paper's images."]
-    too_short = ["A quick run is too short, and has too few samples, for conclusions."] * quick
-    report = publish(
-        output / f"{experiment}.md",
+    of_the_paper = tuple(images) == IMAGES
+    parts: list[Any] = [
+        *([_TOO_SHORT] if quick else []),
+        _about(comparison, images),
+        Table.of(title.partition(":")[0], rows, columns),
+        _HOW,
+        claims(experiment, comparison),
+        _METHODS,
+    ]
+    return publish(
+        folder / f"{experiment}.md",
         title,
-        [
-            *others,
-            *too_short,
-            _about(found, list(pixels)),
-            Table.of(title.partition(":")[0], rows, columns),
-            _HOW,
-            claims(experiment, found),
-            _METHODS,
-        ],
-        _DRAWINGS[experiment](found) if experiment in _DRAWINGS else None,
-        images=list(pixels),
-        images_of_the_paper=images is not None,
+        parts,
+        _FIGURES[experiment](comparison) if experiment in _FIGURES else None,
+        () if of_the_paper else [f"{', '.join(images)} stand in for the paper's images."],
+        images=images,
+        images_of_the_paper=of_the_paper,
         rows=rows,
     )
-    return replace(report, shown=[*others, *report.shown])
 
 
-def by_setting(results: Iterable[Result]) -> Found:
-    """The results by setting and method, in the order in which they come."""
+def by_setting(results: Iterable[Result]) -> Comparison:
+    """Group results by setting, then by method, in the order of their first appearance."""
     settings = grouped(results, lambda r: Setting(r.m, r.n, r.s, r.samples, r.iterations))
     return {at: grouped(rows, lambda r: r.method) for at, rows in settings.items()}
 
 
-def _about(found: Found, images: Sequence[str]) -> str:
-    sizes = {(at.m, at.samples): None for at in found}
+def _about(comparison: Comparison, images: Sequence[str]) -> str:
+    sizes = {(at.m, at.samples): None for at in comparison}
     samples = " and ".join(f"N = {count} of {m} × {m} pixels" for m, count in sizes)
-    draws = max(len(draws) for at in found.values() for draws in at.values())
+    draws = max(len(draws) for methods in comparison.values() for draws in methods.values())
     return (
-        f"Patches that do not overlap of {', '.join(images)}, without their means, in "
-        f"float32: {samples}, and a third as many held out; {next(iter(found)).iterations} "
+        f"Non-overlapping patches of {', '.join(images)}, without their means, in "
+        f"float32: {samples}, and a third as many held out; {next(iter(comparison)).iterations} "
         f"iterations; draws: {draws}. Every method learns from the same samples and the same "
         "start, on one thread."
     )
 
 
-def _records(found: Found) -> list[dict[str, Any]]:
-    """Means over the draws of every method at every setting, and standard deviations (``_sd``)."""
+def _records(comparison: Comparison) -> list[dict[str, Any]]:
+    """Means and standard deviations (``_sd``) over the draws of every method at every setting."""
     errors = ("train_rmse", "held_out_rmse", "own_train_rmse", "own_held_out_rmse")
     rows = []
-    for at, methods in found.items():
+    for at, methods in comparison.items():
         for name, draws in methods.items():
             row = {**asdict(at), "method": name, "atoms": draws[0].atoms, "draws": len(draws)}
             for column in ("seconds", "seconds_per_iteration", *errors):
@@ -140,30 +153,35 @@ def _paper_seconds(at: Setting, method: str) -> int | None:
     return TABLE1[method][TABLE1_SETTINGS.index((at.n, at.s))]
 
 
-def claims(experiment: str, found: Found) -> list[Claim]:
-    """The claims about the RMSE of held-out samples and, for "table1", about times."""
-    made = []
-    for text, check in _CHECKS.items():
-        outcomes = []
-        for at, methods in found.items():
-            rivals = {r: mean(methods[r], check.of) for r in check.rivals if r in methods}
-            if rivals and check.first in methods:
-                best = min(rivals, key=lambda name: rivals[name])
-                ratio = mean(methods[check.first], check.of) / rivals[best]
-                holds = check.limits[0] <= ratio <= check.limits[1]
-                outcomes.append(Outcome(str(at), holds, f"{ratio:.3f} times {best}"))
-        if outcomes and (experiment == "table1" or "rmse" in check.of):
-            made.append(Claim(text, outcomes))
-    return made
+def claims(experiment: str, comparison: Comparison) -> list[Claim]:
+    """Check the claims about the RMSE of held-out samples and, for "table1", about times."""
+    checks = {
+        text: partial(ratio.outcome, comparison)
+        for text, ratio in _RATIOS.items()
+        if experiment == "table1" or "rmse" in ratio.column
+    }
+    return check_claims(checks, comparison)
 
 
-class Check(NamedTuple):
-    """A claim: a method's mean over that of the best of its rivals lies within limits."""
+@dataclass(frozen=True)
+class _Ratio:
+    """A claim that a method's mean, relative to the best of its rivals, lies within limits."""
 
-    first: str
+    method: str
     rivals: Sequence[str]
     limits: tuple[float, float]
-    of: str = _ERROR
+    column: str = "held_out_rmse"
+
+    def outcome(self, comparison: Comparison, at: Setting) -> Outcome | None:
+        """Return the outcome at a setting, or None if the method or all its rivals are missing."""
+        methods = comparison[at]
+        rivals = {name: mean(methods[name], self.column) for name in self.rivals if name in methods}
+        if not rivals or self.method not in methods:
+            return None
+        best = min(rivals, key=lambda name: rivals[name])
+        ratio = mean(methods[self.method], self.column) / rivals[best]
+        low, high = self.limits
+        return Outcome(str(at), low <= ratio <= high, f"{ratio:.3f} times {best}")
 
 
 _ONE_TERM = [
@@ -173,23 +191,23 @@ _ONE_TERM = [
 ]
 _OTHERS = [name for name in METHODS if not METHODS[name].ours]
 _BELOW, _ABOVE = (0.0, 1.0), (1.0, math.inf)
-_CHECKS = {
-    "The default is lowest of all one-term methods but exchange, or within 0.3 % of it": Check(
+_RATIOS = {
+    "The default is lowest of all one-term methods but exchange, or within 0.3 % of it": _Ratio(
         "default", _ONE_TERM, (0, 1.003)
     ),
-    "Exchange is below the default, each by its own coder": Check(
+    "Exchange is below the default, each by its own coder": _Ratio(
         "exchange", ["default"], _BELOW, "own_held_out_rmse"
     ),
-    "PairAK-SVD is within 1.5 % of general (the paper: equal)": Check(
+    "PairAK-SVD is within 1.5 % of general (the paper: equal)": _Ratio(
         "PairAK-SVD", ["general"], (0.985, 1.015)
     ),
-    "TeFDiL is above general (the paper: slightly)": Check("TeFDiL", ["general"], _ABOVE),
-    "Orthonormal is above general (the paper: worse)": Check("orthonormal", ["general"], _ABOVE),
-    "Four terms are below AK-SVD with as many atoms": Check("sum4", ["AK-SVD n²"], _BELOW),
-    "The default is faster than every method that is not of this library": Check(
+    "TeFDiL is above general (the paper: slightly)": _Ratio("TeFDiL", ["general"], _ABOVE),
+    "Orthonormal is above general (the paper: worse)": _Ratio("orthonormal", ["general"], _ABOVE),
+    "Four terms are below AK-SVD with as many atoms": _Ratio("sum4", ["AK-SVD n²"], _BELOW),
+    "The default is faster than every method that is not of this library": _Ratio(
         "default", _OTHERS, _BELOW, "seconds"
     ),
-    "An iteration of PairAK-SVD takes at least 5 times one of general (the paper: about 7)": Check(
+    "An iteration of PairAK-SVD takes at least 5 times one of general (the paper: about 7)": _Ratio(
         "PairAK-SVD", ["general"], (5, math.inf), "seconds_per_iteration"
     ),
 }

@@ -2,8 +2,8 @@
 
 Every method learns from the same samples, from the same start, for as many iterations, on one
 thread. Every dictionary is then judged by the same coder, on the samples it was learned from and on
-others of the same images. All results go to one csv file; the two figures and the table share many
-of them.
+others of the same images. All results go to one CSV file, since the two figures and the table share
+many of them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = ["Result", "Run", "Setting", "draw_samples", "results", "settings"]
 
 #: The panels of Figure 2: (m, s) for patches of m × m pixels.
 FIGURE2_PANELS = ((8, 6), (8, 8), (16, 8), (16, 16))
-#: The n of Figure 2; the paper does not say which its own has.
+#: The n of Figure 2; the paper does not give its own.
 FIGURE2_SIZES = (8, 16, 24)
 
-# Samples by patch side: three quarters of the patches that the images have. All the others, a third
-# as many, are held out.
+# Samples by patch side: three quarters of the patches of the images. The others, a third as many,
+# are held out.
 _SAMPLES, _ITERATIONS = {8: 9216, 16: 2304}, 100
 _QUICK_SAMPLES, _QUICK_ITERATIONS = {8: 300, 16: 150}, 3
 
@@ -44,7 +44,7 @@ Samples = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Setting:
-    """Samples of m × m, n atoms per mode, s nonzeros; the numbers of samples and iterations."""
+    """Patches of m × m, n atoms per mode, s nonzeros; the numbers of samples and iterations."""
 
     m: int
     n: int
@@ -58,7 +58,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run(Setting):
-    """One method, once, on samples with a checksum."""
+    """One method on one draw of samples, identified by their checksum."""
 
     draw: int
     method: str
@@ -70,11 +70,11 @@ class Run(Setting):
 class Result(Run):
     """The outcome of a run.
 
-    ``seconds`` is for the whole fit, ``seconds_per_iteration`` the median. ``train_rmse`` and
-    ``held_out_rmse`` are those of the samples learned from and of the others, coded afresh with the
-    learned dictionary by OLS, whatever the method; ``own_train_rmse`` and ``own_held_out_rmse`` the
-    same by the method's own coder. ``held_out_by_iteration`` has the RMSE of the held-out samples,
-    by OLS, with the start and with the dictionary of every iteration.
+    ``seconds`` is the time of the whole fit, ``seconds_per_iteration`` the median. ``train_rmse``
+    and ``held_out_rmse`` are the errors of the samples learned from and of the others, coded afresh
+    by OLS, whatever the method; ``own_train_rmse`` and ``own_held_out_rmse`` are the same with the
+    method's own coder. ``held_out_by_iteration`` has the RMSE of the held-out samples, by OLS, for
+    the start and for the dictionary after every iteration.
     """
 
     seconds: float
@@ -87,7 +87,7 @@ class Result(Run):
 
 
 def settings(experiment: str, quick: bool = False) -> list[Setting]:
-    """The settings of "table1", "figure1" (the same) or "figure2"."""
+    """Return the settings of "table1", "figure1" (the same) or "figure2"."""
     sizes = [(8, n, s) for n, s in TABLE1_SETTINGS]
     if experiment == "figure2":
         sizes = [(m, n, s) for m, s in FIGURE2_PANELS for n in FIGURE2_SIZES]
@@ -104,34 +104,34 @@ def results(
     file: Path,
     progress: Progress = no_progress,
 ) -> Iterator[Result]:
-    """Results on patches of images with grey levels from 0 to 255, kept in a csv file.
+    """Yield results on patches of images with grey levels from 0 to 255, kept in a CSV file.
 
-    The whole of one draw comes before the next, so that an early end leaves most.
+    A draw is finished before the next begins, so that an interrupted run leaves complete draws.
     """
 
-    # There are patches of two sizes in a draw.
+    # A draw has patches of at most two sizes.
     @lru_cache(maxsize=2)
-    def drawn(m: int, samples: int, draw: int) -> tuple[Samples, Samples]:
-        return draw_samples(images, m, samples, draw)
+    def samples_of(m: int, n_samples: int, draw: int) -> tuple[Samples, Samples]:
+        return draw_samples(images, m, n_samples, draw)
 
-    def described(draw: int, at: Setting, method: str) -> Run:
+    def run_of(draw: int, at: Setting, method: str) -> Run:
         atoms = METHODS[method].size(at.m, at.n)
-        checksum = zlib.crc32(drawn(at.m, at.samples, draw)[0].tobytes())
+        checksum = zlib.crc32(samples_of(at.m, at.samples, draw)[0].tobytes())
         return Run(**asdict(at), draw=draw, method=method, atoms=atoms, checksum=checksum)
 
     def measure(run: Run) -> dict[str, Any]:
-        return _learned(run, *drawn(run.m, run.samples, run.draw))
+        return _measure(run, *samples_of(run.m, run.samples, run.draw))
 
-    wanted = [described(*parts) for parts in product(range(draws), chosen, methods)]
+    wanted = [run_of(*parts) for parts in product(range(draws), chosen, methods)]
     return Store(file, Result).run(wanted, measure, progress)
 
 
 def draw_samples(
     images: Sequence[Samples], m: int, n_samples: int, draw: int
 ) -> tuple[Samples, Samples]:
-    """Samples to learn from (N, m, m) and held-out ones (N/3, m, m).
+    """Draw samples to learn from (N, m, m) and held-out ones (N/3, m, m).
 
-    They are patches of the images that do not overlap, without their means.
+    They are non-overlapping patches of the images, without their means.
     """
     patches = np.concatenate([kl.images.extract_patches(image, m, stride=m) for image in images])
     n_held_out = n_samples // 3
@@ -148,7 +148,8 @@ def draw_samples(
     return drawn[:n_samples], drawn[n_samples:]
 
 
-def _learned(run: Run, samples: Samples, held_out: Samples) -> dict[str, Any]:
+def _measure(run: Run, samples: Samples, held_out: Samples) -> dict[str, Any]:
+    """Learn a dictionary; return the columns that a result adds to its run."""
     model = METHODS[run.method].learner(samples, run.n, run.s, run.iterations, run.draw)
     dictionaries = {0: model.init}
     model.set_params(
@@ -159,16 +160,18 @@ def _learned(run: Run, samples: Samples, held_out: Samples) -> dict[str, Any]:
     return {
         "seconds": seconds,
         "seconds_per_iteration": seconds_per_iteration(model),
-        "train_rmse": _error(samples, model.dictionary_, run.s),
-        "held_out_rmse": _error(held_out, model.dictionary_, run.s),
+        "train_rmse": _ols_rmse(samples, model.dictionary_, run.s),
+        "held_out_rmse": _ols_rmse(held_out, model.dictionary_, run.s),
         "own_train_rmse": -model.score(samples),
         "own_held_out_rmse": -model.score(held_out),
-        "held_out_by_iteration": tuple(_error(held_out, d, run.s) for d in dictionaries.values()),
+        "held_out_by_iteration": tuple(
+            _ols_rmse(held_out, dictionary, run.s) for dictionary in dictionaries.values()
+        ),
     }
 
 
-def _error(samples: Samples, dictionary: Any, s: int) -> float:
-    """RMSE of the samples coded by OLS with the dense dictionary, in float64."""
+def _ols_rmse(samples: Samples, dictionary: Any, s: int) -> float:
+    """Return the RMSE of samples coded by OLS with the dense dictionary, in float64."""
     rows = samples.reshape(len(samples), -1).astype(np.float64)
     matrix = dictionary.to_dense().astype(np.float64)
     matrix /= np.linalg.norm(matrix, axis=0)

@@ -1,9 +1,10 @@
-"""``kronlearn bench convolutional``: convolutional coding and learning against SPORCO."""
+"""``kronlearn bench convolutional``: convolutional coding and learning, compared with SPORCO."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -34,13 +35,23 @@ from kronlearn.experiments.timing import (
 
 __all__ = ["run"]
 
-# Of filters along each axis.
+# The length of filters along each axis.
 _LENGTH = 11
-# SPORCO's objective is computed after so many more iterations; it stops when it reaches ours.
-_LOOKS = (20, 20, 20, 20, 20, 50, 50)
+# SPORCO's objective is computed after each of these numbers of iterations, until it reaches ours.
+_ITERATIONS_AT_ONCE = (20, 20, 20, 20, 20, 50, 50)
 
 Image = NDArray[np.float32]
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Filters per axis, weight of the ℓ1 norm, learning iterations and threads."""
+
+    n: int
+    penalty: float
+    iterations: int
+    threads: int
 
 
 def run(
@@ -53,33 +64,38 @@ def run(
     threads: int = 2,
     quick: bool = False,
 ) -> Report:
-    """Time coding with given filters and learning them, on two images without their smooth part."""
-    n = 8
-    if quick:
-        size, n, iterations = 64, 4, 3
+    """Time coding with given filters and learning them, on the high frequencies of two images."""
+    size = 64 if quick else size
+    settings = Settings(4 if quick else 8, penalty, 3 if quick else iterations, threads)
     photos = [image[:size, :size] / 255 for image in images_in(images) if min(image.shape) >= size]
     details = [(photo - lowpass(photo)).astype(np.float32) for photo in photos[:2]]
-    absent = "SPORCO is not installed: left out." if find_spec("sporco") is None else ""
-    absent = "SPORCO takes minutes: left out of a quick run." if quick else absent
-    with progress("Convolutional coding and learning", 5) as advance, threadpool_limits(threads):
-        coding = _coding(details[0], n, penalty, threads, not absent)
+    notes = [
+        f"{settings.n**2} filters of {_LENGTH} × {_LENGTH}, {size} × {size} pixels from 0 to 1, "
+        f"penalty {penalty:g}, {threads} threads. Like kronlearn, SPORCO codes with unknown pixels "
+        "around the image (ConvBPDNMaskDcpl), but learns from images that wrap around. Objectives "
+        "are computed in the same way for both; learned filters are compared by coding with them.",
+    ]
+    learners: dict[str, Callable[..., tuple[float, ConvolutionalDictionary]]] = {
+        f"kronlearn, {structure}": partial(_learn, structure)
+        for structure in ("kronecker", "separable", "dense")
+    }
+    has_sporco = find_spec("sporco") is not None and not quick
+    if has_sporco:
+        learners["SPORCO, dense"] = _learn_by_sporco
+    else:
+        reason = "takes minutes: left out of a quick run" if quick else "is not installed: left out"
+        notes.append(f"SPORCO {reason}.")
+    title = "Convolutional coding and learning"
+    with progress(title, 1 + len(learners)) as advance, threadpool_limits(threads):
+        coding = _coding(details[0], settings, has_sporco)
         advance()
         learning = []
-        for structure in ("kronecker", "separable", "dense"):
-            learning.append(_learning(details, n, structure, penalty, iterations, threads))
+        for name, learn in learners.items():
+            seconds, dictionary = learn(details, settings)
+            learning.append(_judged(name, seconds, details, dictionary, settings))
             advance()
-        if not absent:
-            learning.append(_sporco_learning(details, n, penalty, iterations, threads))
-        advance()
     for row in learning:
         row["relative"] = row["objective"] / learning[2]["objective"]
-    notes = [
-        f"{n * n} filters of {_LENGTH} × {_LENGTH}, {size} × {size} pixels from 0 to 1, penalty "
-        f"{penalty:g}, {threads} threads. SPORCO, too, codes with the pixels around the image "
-        "unknown (ConvBPDNMaskDcpl); it learns with the edges joined. Objectives are computed in "
-        "the same way for all; learned filters are compared by coding with them.",
-        *filter(None, [absent]),
-    ]
     columns = "seconds:.3g objective:.4f"
     tables = [
         Table.of("Coding one image", coding, f"coder tol {columns} nonzeros:.4f megabytes:.3g"),
@@ -95,17 +111,19 @@ def run(
 def _scores(
     image: Image, maps: NDArray[Any], dictionary: ConvolutionalDictionary, penalty: float
 ) -> Row:
-    """The objective, in float64, and the share of the coefficients that are not zero."""
+    """Return the objective, in float64, and the fraction of nonzero coefficients."""
     maps = maps.astype(np.float64)
-    found = sum(
+    approximation = sum(
         oaconvolve(x, d, mode="valid") for x, d in zip(maps, dictionary.filters, strict=True)
     )
-    objective = np.sum((image - found) ** 2) / 2 + penalty * np.abs(maps).sum()
+    objective = np.sum((image - approximation) ** 2) / 2 + penalty * np.abs(maps).sum()
     share = np.count_nonzero(maps) / (len(maps) * image.size)
     return {"objective": float(objective), "nonzeros": share}
 
 
-def _coding(image: Image, n: int, penalty: float, threads: int, has_sporco: bool) -> list[Row]:
+def _coding(image: Image, settings: Settings, has_sporco: bool) -> list[Row]:
+    """Code an image with perturbed DCT filters, to several tolerances."""
+    n, penalty = settings.n, settings.penalty
     rng = np.random.default_rng(0)
     factors = [
         dct_factor(_LENGTH, n) + 0.3 * rng.standard_normal((_LENGTH, n)) / np.sqrt(_LENGTH)
@@ -114,60 +132,61 @@ def _coding(image: Image, n: int, penalty: float, threads: int, has_sporco: bool
     dictionary = ConvolutionalDictionary(factors)
     rows = []
     for tol in (0.3, 0.1, 0.03):
-        code = partial(convolutional_code, image, dictionary, penalty, tol=tol, n_jobs=threads)
-        seconds, maps = timed(code)
+        code = partial(convolutional_code, image, dictionary, penalty, n_jobs=settings.threads)
+        seconds, maps = timed(partial(code, tol=tol))
         scores = _scores(image, maps.toarray(), dictionary, penalty)
         rows.append({"coder": "kronlearn", "tol": tol, "seconds": seconds, **scores})
     if has_sporco:
-        rows.append(_sporco_coding(image, dictionary, penalty, rows[1]["objective"], threads))
+        rows.append(_code_by_sporco(image, dictionary, settings, rows[1]["objective"]))
     for row in rows:
-        given = row["coder"], image, dictionary, penalty
-        row["megabytes"] = measured_in_a_process(coding_memory, *given)
+        task = row["coder"], image, dictionary, settings
+        row["megabytes"] = measured_in_a_process(coding_memory, *task)
     return rows
 
 
 def coding_memory(
-    coder: str, image: Image, dictionary: ConvolutionalDictionary, penalty: float
+    coder: str, image: Image, dictionary: ConvolutionalDictionary, settings: Settings
 ) -> float | None:
-    """Megabytes that coding an image takes beyond what the process has; once per process."""
+    """Return the megabytes that coding an image needs; valid once per process."""
     if coder == "SPORCO":
+        one_thread = replace(settings, threads=1)
+        # Imported first, so that its modules do not count.
         _sporco("admm.cbpdn", 1)
-        found = peak_above_start(lambda: _sporco_problem(image, dictionary, penalty, 1).solve())
+        peak = peak_above_start(lambda: _sporco_problem(image, dictionary, one_thread).solve())
     else:
-        found = peak_above_start(lambda: convolutional_code(image, dictionary, penalty, tol=0.1))
-    return None if found is None else found / 1e6
+        code = partial(convolutional_code, image, dictionary, settings.penalty, tol=0.1)
+        peak = peak_above_start(code)
+    return None if peak is None else peak / 1e6
 
 
 def _sporco(module: str, threads: int) -> Any:
-    """A module of SPORCO, with this number of threads for its Fourier transforms."""
+    """Import a module of SPORCO; set the number of threads of its Fourier transforms."""
     import_module("sporco.fft").__dict__["pyfftw_threads"] = threads
     return import_module(f"sporco.{module}")
 
 
-def _sporco_coding(
-    image: Image, dictionary: ConvolutionalDictionary, penalty: float, wanted: float, threads: int
+def _code_by_sporco(
+    image: Image, dictionary: ConvolutionalDictionary, settings: Settings, wanted: float
 ) -> Row:
-    """SPORCO's ADMM until its objective is ours, or 250 iterations are done."""
+    """Run SPORCO's ADMM until its objective is at most ``wanted``, for 200 iterations at most."""
     row: Row = {"coder": "SPORCO", "tol": None, "seconds": 0.0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        problem = _sporco_problem(image, dictionary, penalty, threads)
-        for iterations in _LOOKS:
+        problem = _sporco_problem(image, dictionary, settings)
+        for iterations in _ITERATIONS_AT_ONCE:
             problem.opt["MaxMainIter"] = iterations
             row["seconds"] += timed(problem.solve)[0]
             maps = np.moveaxis(np.squeeze(problem.block_sep1(problem.Y)), -1, 0)
-            row |= _scores(image, maps, dictionary, penalty)
+            row |= _scores(image, maps, dictionary, settings.penalty)
             if row["objective"] <= wanted:
                 break
     return row
 
 
-def _sporco_problem(
-    image: Image, dictionary: ConvolutionalDictionary, penalty: float, threads: int
-) -> Any:
-    """Coding with unknown pixels around the image."""
-    solver = _sporco("admm.cbpdn", threads).ConvBPDNMaskDcpl
-    # Its images wrap around: the margin before them, whose pixels are unknown, is enough.
+def _sporco_problem(image: Image, dictionary: ConvolutionalDictionary, settings: Settings) -> Any:
+    """Set up coding with unknown pixels around the image."""
+    solver = _sporco("admm.cbpdn", settings.threads).ConvBPDNMaskDcpl
+    # SPORCO's images wrap around, so a margin of unknown pixels on one side is enough.
     margin = ((_LENGTH - 1, 0),) * 2
     data, mask = np.pad(image, margin), np.pad(np.ones_like(image), margin)
     filters = np.moveaxis(dictionary.filters, 0, -1).astype(np.float32)
@@ -175,58 +194,51 @@ def _sporco_problem(
         "Verbose": False,
         "MaxMainIter": 1,
         "RelStopTol": 1e-9,
-        "rho": 50 * penalty + 1,
+        "rho": 50 * settings.penalty + 1,
         "AutoRho": {"Enabled": True},
         "DataType": np.float32,
     }
-    return solver(filters, data, penalty, mask, solver.Options(options))
+    return solver(filters, data, settings.penalty, mask, solver.Options(options))
 
 
-def _learning(
-    images: Sequence[Image],
-    n: int,
-    structure: str,
-    penalty: float,
-    iterations: int,
-    threads: int,
-) -> Row:
+def _learn(
+    structure: str, images: Sequence[Image], settings: Settings
+) -> tuple[float, ConvolutionalDictionary]:
+    """Learn filters of a structure; return the seconds that it took, and the filters."""
     model = SeparableConvolutionalLearning(
-        (n, n),
+        (settings.n, settings.n),
         (_LENGTH, _LENGTH),
         structure=structure,
-        penalty=penalty,
-        max_iter=iterations,
+        penalty=settings.penalty,
+        max_iter=settings.iterations,
         min_improvement=0,
         random_state=0,
-        n_jobs=threads,
+        n_jobs=settings.threads,
     )
     seconds, _ = timed(partial(model.fit, images))
-    return _judged(f"kronlearn, {structure}", seconds, images, model.dictionary_, penalty, threads)
+    return seconds, model.dictionary_
 
 
-def _sporco_learning(
-    images: Sequence[Image], n: int, penalty: float, iterations: int, threads: int
-) -> Row:
-    learner = _sporco("dictlrn.cbpdndl", threads).ConvBPDNDictLearn
-    start = np.random.default_rng(0).standard_normal((_LENGTH, _LENGTH, n * n))
+def _learn_by_sporco(
+    images: Sequence[Image], settings: Settings
+) -> tuple[float, ConvolutionalDictionary]:
+    """Learn filters by SPORCO; return the seconds that it took, and the filters."""
+    learner = _sporco("dictlrn.cbpdndl", settings.threads).ConvBPDNDictLearn
+    start = np.random.default_rng(0).standard_normal((_LENGTH, _LENGTH, settings.n**2))
     options = learner.Options(
         {
             "Verbose": False,
-            "MaxMainIter": iterations,
-            "CBPDN": {"rho": 50 * penalty + 0.5},
+            "MaxMainIter": settings.iterations,
+            "CBPDN": {"rho": 50 * settings.penalty + 0.5},
             "CCMOD": {"rho": 10.0},
         },
         dmethod="cns",
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        seconds, filters = timed(
-            lambda: learner(
-                start.astype(np.float32), np.stack(images, -1), penalty, options, dmethod="cns"
-            ).solve()
-        )
-    found = ConvolutionalDictionary([np.moveaxis(filters.squeeze(), -1, 0)], "dense")
-    return _judged("SPORCO, dense", seconds, images, found, penalty, threads)
+        data = start.astype(np.float32), np.stack(images, -1), settings.penalty
+        seconds, filters = timed(lambda: learner(*data, options, dmethod="cns").solve())
+    return seconds, ConvolutionalDictionary([np.moveaxis(filters.squeeze(), -1, 0)], "dense")
 
 
 def _judged(
@@ -234,17 +246,17 @@ def _judged(
     seconds: float,
     images: Sequence[Image],
     dictionary: ConvolutionalDictionary,
-    penalty: float,
-    threads: int,
+    settings: Settings,
 ) -> Row:
-    """A row of the table of learned filters: the lowest objective with them, of all images."""
-    maps = convolutional_code(images, dictionary, penalty, tol=0.1, n_jobs=threads)
-    pairs = zip(images, maps, strict=True)
-    scores = [_scores(image, each.toarray(), dictionary, penalty) for image, each in pairs]
+    """Code all images with learned filters; return the row of the table."""
+    penalty = settings.penalty
+    codes = convolutional_code(images, dictionary, penalty, tol=0.1, n_jobs=settings.threads)
+    pairs = zip(images, codes, strict=True)
+    scores = [_scores(image, maps.toarray(), dictionary, penalty) for image, maps in pairs]
     return {
         "filters": name,
         "numbers": dictionary.n_numbers,
         "seconds": seconds,
-        "objective": sum(each["objective"] for each in scores),
-        "nonzeros": float(np.mean([each["nonzeros"] for each in scores])),
+        "objective": sum(score["objective"] for score in scores),
+        "nonzeros": float(np.mean([score["nonzeros"] for score in scores])),
     }

@@ -1,4 +1,4 @@
-"""``kronlearn bench cube``: learning with two and three modes, denoising beside scikit-image's."""
+"""``kronlearn bench cube``: two and three modes; denoising, compared with scikit-image."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from threadpoolctl import threadpool_limits
 
 from kronlearn.experiments.data import read_cube
 from kronlearn.experiments.report import Report, Table
-from kronlearn.experiments.timing import Progress, benchmark, compared
+from kronlearn.experiments.timing import Progress, benchmark, compare_methods
 from kronlearn.hyperspectral import compare, denoise, learn
 
 __all__ = ["run"]
 
-# Standard deviations of the noise, and the range from which each band draws its own.
+# Standard deviations of the noise in all bands, and the range of those that differ between bands.
 _SIGMAS, _UNEQUAL = (50.0, 100.0, 200.0, 400.0), (20.0, 300.0)
-# Weights of total variation, in units of the noise; the one with the best PSNR counts.
+# Weights of total variation relative to the noise; the weight with the best PSNR counts.
 _WEIGHTS = (0.5, 1.0, 2.0)
-# Bands of the patches with three modes, and nonzeros for a patch of one band.
+# Bands of patches with three modes, and nonzeros per band of a patch.
 _BANDS, _NONZEROS = (4, 10), (1, 2)
 
 Values = NDArray[np.float32]
@@ -37,7 +37,7 @@ def run(
     repetitions: int = 5,
     quick: bool = False,
 ) -> Report:
-    """Learn from a cube and denoise it, all on one thread; Indian Pines by default."""
+    """Learn from a cube and denoise it, on one thread; Indian Pines by default."""
     values = read_cube(cube)
     if quick:
         values = values[:48, :48, :40]
@@ -64,7 +64,7 @@ def run(
 
 
 def _learning(cube: Values, max_iter: int, progress: Progress) -> Rows:
-    """RMSE with two and three modes and the same number of nonzeros per entry."""
+    """Compare patches with two and three modes and the same number of nonzeros per entry."""
     cases = [((8, 8, b)[: 2 + (b > 1)], s * b) for s in _NONZEROS for b in (1, *_BANDS)]
     rows: Rows = []
     with progress("Learning", len(cases)) as advance:
@@ -89,26 +89,26 @@ def _denoising(
     name: str, clean: Values, noisy: Values, sigma: Values, repetitions: int, progress: Progress
 ) -> Rows:
     def scores(result: Values) -> dict[str, Any]:
-        found = compare(clean, result)
-        return {"psnr": found.mean_psnr, "angle": found.mean_angle, "ssim": found.mean_ssim}
+        quality = compare(clean, result)
+        return {"psnr": quality.mean_psnr, "angle": quality.mean_angle, "ssim": quality.mean_ssim}
 
     rows: Rows = [{"added": name, "sigma": "", "method": "noisy", **scores(noisy), "seconds": None}]
-    for level, given in (("known", sigma), ("estimated", None)):
-        variations = [partial(_by_band, partial(_variation, w), noisy, given) for w in _WEIGHTS]
+    for source, known in (("known", sigma), ("estimated", None)):
+        by_weight = [partial(_by_band, partial(_variation, w), noisy, known) for w in _WEIGHTS]
         methods = {
-            "kronlearn": partial(denoise, noisy, given, band_axis=2, n_jobs=1),
-            "wavelets": partial(_by_band, _wavelets, noisy, given),
-            "total variation": max(variations, key=lambda run: scores(run())["psnr"]),
+            "kronlearn": partial(denoise, noisy, known, band_axis=2, n_jobs=1),
+            "wavelets": partial(_by_band, _wavelets, noisy, known),
+            "total variation": max(by_weight, key=lambda run: scores(run())["psnr"]),
         }
-        at = {"added": name, "sigma": level}
-        rows += compared(at, methods, scores, repetitions, progress)
+        task = {"added": name, "sigma": source}
+        rows += compare_methods(task, methods, scores, repetitions, progress)
     return rows
 
 
 def _by_band(
     method: Callable[[Values, float | None], Values], noisy: Values, sigma: Values | None
 ) -> Values:
-    """Every band on its own; a method that is given no noise level estimates it."""
+    """Denoise every band on its own; with no ``sigma``, the method estimates the noise."""
     result = np.empty_like(noisy)
     for band in range(noisy.shape[2]):
         image = np.ascontiguousarray(noisy[..., band])

@@ -1,11 +1,12 @@
 """``kronlearn bench gpu``: everything that runs on a GPU, through the public interface.
 
-- A to I: milliseconds per iteration of learning from samples that lie on the GPU, and for coding
-  them once, beside the processor's, and beside the package batched-omp's where that is installed,
+- A to I: milliseconds per iteration of learning from samples on the GPU, and for coding them once,
+  compared with the processor and with the package batched-omp, where installed,
 - whole: 100 iterations of A, from an array in memory to factors in memory,
 - denoise: 512 × 512 pixels with a ready dictionary of 8 × 8 pixels and 16 × 16 atoms, and with one
-  that is learned first; 8192 × 8192 pixels, and the most memory that was taken on the GPU,
-- streaming: samples of three times the memory that they may take, beside what a copy can do.
+  that is learned first; 8192 × 8192 pixels, and the peak of the GPU's memory,
+- streaming: samples three times as large as the memory that they may take, compared with the time
+  of copying them.
 
 Numbers are medians of several runs after one that compiles.
 """
@@ -28,7 +29,7 @@ import kronlearn as kl
 from kronlearn.cuda.device import current_gpu
 from kronlearn.experiments.data import included_images, noisy, perturbed_dct, psnr
 from kronlearn.experiments.report import Report, Table
-from kronlearn.experiments.store import recorded
+from kronlearn.experiments.store import save_rows
 from kronlearn.experiments.timing import Progress, benchmark, median_seconds, seconds_per_iteration
 
 __all__ = ["CASES", "Case", "Row", "run"]
@@ -36,7 +37,10 @@ __all__ = ["CASES", "Case", "Row", "run"]
 
 @dataclass(frozen=True)
 class Case:
-    """N samples of m × m, n × n atoms, s nonzeros or an error target, a tenth missing or none."""
+    """N samples of m × m, n × n atoms, s nonzeros or an error target.
+
+    A tenth of the entries of ``incomplete`` samples are missing.
+    """
 
     samples: int
     m: int
@@ -48,8 +52,8 @@ class Case:
     incomplete: bool = False
 
 
-#: The paper's hyperspectral patches with both structures, image patches, few of them, large ones;
-#: and cases that only general kernels serve: another shape, float64, an error target, weights.
+#: The paper's hyperspectral patches with both structures; image patches, many, few and large; and
+#: cases that only the general kernels serve: another shape, float64, an error target, weights.
 CASES = {
     "A": Case(3_913_140, 8, 8, 16),
     "B": Case(3_913_140, 8, 8, 16, "orthonormal"),
@@ -65,7 +69,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Row:
-    """A measured value, and another number beside it."""
+    """A measured value, and ``beside`` it that of the processor or another program, ``of``."""
 
     what: str
     settings: str
@@ -78,12 +82,11 @@ class Row:
 _PLAIN: dict[str, Any] = {"method": "omp"}
 _SIGMA = 20.0
 _QUICK_SAMPLES = 400
-# The processor is slower: fewer of its iterations are enough for a median.
+# On the slower processor, fewer iterations suffice for a median.
 _ITERATIONS, _ITERATIONS_OF_PROCESSOR = 40, 4
-# batched-omp gets samples in blocks whose intermediates have about this many numbers.
+# batched-omp gets samples in blocks whose intermediate arrays hold about this many numbers.
 _NUMBERS_AT_A_TIME = 1 << 28
-# Cases that batched-omp supports.
-_COMPARED = "ACDEF"
+_CASES_OF_BATCHED_OMP = "ACDEF"
 
 
 def run(
@@ -95,27 +98,28 @@ def run(
     repetitions: int = 5,
     quick: bool = False,
 ) -> Report:
-    """Time cases of A to I, all by default, and with ``everything`` the other parts."""
+    """Time cases A to I, all by default, and with ``everything`` the other parts too."""
     parts: dict[str, Callable[[], Iterator[Row]]] = {
-        name: partial(_case, name, repetitions, quick) for name in cases or CASES
+        name: partial(_measure_case, name, repetitions, quick) for name in cases or CASES
     }
     if everything:
         parts |= {"whole": _whole, "denoise": _denoise, "streaming": _streaming}
     with progress("GPU", len(parts)) as advance:
 
-        def measured() -> Iterator[Row]:
+        def measure() -> Iterator[Row]:
             for name, part in parts.items():
                 yield from part()
                 advance(name)
 
-        rows = [asdict(row) for row in recorded(measured(), csv, Row)]
-    found, reason = competitor()
+        rows = [asdict(row) for row in save_rows(measure(), csv, Row)]
+    batched_omp, reason = competitor()
     shown: list[str | Table] = [
         f"GPU {_gpu_name()}; samples on the GPU, or in memory for all cores.",
-        *([] if found else [f"batched-omp {reason}: left out."]),
+        *([] if batched_omp else [f"batched-omp {reason}: left out."]),
         Table.of("On a GPU", rows, "what settings value:.4g unit beside:.6g of"),
     ]
-    return benchmark(shown, gpu=_gpu_name(), competitor="batched-omp" if found else None, rows=rows)
+    name = "batched-omp" if batched_omp else None
+    return benchmark(shown, gpu=_gpu_name(), competitor=name, rows=rows)
 
 
 def _gpu_name() -> str:
@@ -123,8 +127,8 @@ def _gpu_name() -> str:
     return str(cuda.runtime.getDeviceProperties(cuda.Device().id)["name"].decode())
 
 
-def _case(name: str, repetitions: int, quick: bool) -> Iterator[Row]:
-    """Iterations with the paper's coder and with all defaults, and coding; samples on the GPU."""
+def _measure_case(name: str, repetitions: int, quick: bool) -> Iterator[Row]:
+    """Time iterations and coding of samples on the GPU."""
     case = CASES[name]
     case = replace(case, samples=min(case.samples, _QUICK_SAMPLES)) if quick else case
     samples = image_like(case.samples, case.m).astype(case.dtype, copy=False)
@@ -135,14 +139,15 @@ def _case(name: str, repetitions: int, quick: bool) -> Iterator[Row]:
 
 
 def _learning(name: str, case: Case, samples: Any, on_gpu: Any, quick: bool) -> Iterator[Row]:
+    """Time iterations with the paper's coder and with all defaults."""
     few = {"max_iter": _ITERATIONS_OF_PROCESSOR}
     many = few if quick else {"max_iter": _ITERATIONS}
     for kind, settings in (("plain", _PLAIN), ("defaults", {})):
         # The first fit compiles kernels.
         _learner(case, device="cuda", **few, **settings).fit(on_gpu)
-        found = _milliseconds(case, on_gpu, device="cuda", **many, **settings)
-        beside = _milliseconds(case, samples, n_jobs=-1, **few, **settings)
-        yield Row(name, kind, found, "ms", beside, "processor")
+        gpu = _milliseconds_per_iteration(case, on_gpu, device="cuda", **many, **settings)
+        processor = _milliseconds_per_iteration(case, samples, n_jobs=-1, **few, **settings)
+        yield Row(name, kind, gpu, "ms", processor, "processor")
 
 
 def _coding(name: str, case: Case, samples: Any, on_gpu: Any, repetitions: int) -> Iterator[Row]:
@@ -154,17 +159,17 @@ def _coding(name: str, case: Case, samples: Any, on_gpu: Any, repetitions: int) 
     weights = np.random.default_rng(0).random(samples.shape) < 0.9 if case.incomplete else None
     code = partial(kl.sparse_code, weights=weights)
     work = partial(code, on_gpu, dictionary, *settings, device="cuda")
-    found = 1e3 * _median(work, repetitions)
+    gpu = 1e3 * _median_seconds(work, repetitions)
     others = {"processor": partial(code, samples, dictionary, *settings, n_jobs=-1)}
-    if competitor()[0] is not None and name in _COMPARED:
+    if competitor()[0] is not None and name in _CASES_OF_BATCHED_OMP:
         others["batched-omp"] = partial(_batched_omp, dictionary, case, on_gpu)
     for other, work in others.items():
-        yield Row(name, "coding", found, "ms", 1e3 * _median(work, repetitions), other)
+        yield Row(name, "coding", gpu, "ms", 1e3 * _median_seconds(work, repetitions), other)
 
 
 @cache
 def image_like(count: int, m: int) -> NDArray[np.float32]:
-    """Smooth samples (count, m, m) with edges, made once."""
+    """Make smooth samples (count, m, m) with edges, and keep them."""
     rng = np.random.default_rng(0)
     samples = np.empty((count, m, m), np.float32)
     for start in range(0, count, 65536):
@@ -177,41 +182,46 @@ def image_like(count: int, m: int) -> NDArray[np.float32]:
 
 
 def _learner(case: Case, **settings: Any) -> kl.KroneckerDictionaryLearning:
-    usual = {"n_nonzero_coefs": case.s, "tol": case.tol, "structure": case.structure}
-    return kl.KroneckerDictionaryLearning(case.n, random_state=0, **(usual | settings))
+    return kl.KroneckerDictionaryLearning(
+        case.n,
+        n_nonzero_coefs=case.s,
+        tol=case.tol,
+        structure=case.structure,
+        random_state=0,
+        **settings,
+    )
 
 
-def _milliseconds(case: Case, samples: Any, **settings: Any) -> float:
-    """The median iteration of learning."""
+def _milliseconds_per_iteration(case: Case, samples: Any, **settings: Any) -> float:
     return 1e3 * seconds_per_iteration(_learner(case, **settings).fit(samples))
 
 
-def _median(work: Callable[[], Any], count: int) -> float:
-    """The median seconds of some runs after a first; the GPU has finished when one ends."""
+def _median_seconds(work: Callable[[], Any], repetitions: int) -> float:
+    """Return the median seconds of work, until the GPU has finished it."""
 
-    def finished() -> None:
+    def finish() -> None:
         work()
         current_gpu().finish()
 
-    return median_seconds(finished, count)
+    return median_seconds(finish, repetitions)
 
 
 def competitor() -> tuple[Any, str]:
-    """PyTorch and the function of batched-omp that codes; None and why, if they cannot be used."""
+    """Import PyTorch and batched-omp's coding function; or return None and the reason why not."""
     if find_spec("batched_omp") is None:
         return None, "is not installed"
     try:
         with warnings.catch_warnings():
-            # It warns that it was renamed.
+            # batched-omp warns that it was renamed.
             warnings.simplefilter("ignore", DeprecationWarning)
             return (import_module("torch"), import_module("batched_omp").run_omp), ""
     except Exception as problem:
-        # Without PyTorch, or with one for another CUDA, packages fail in ways of their own.
+        # Without PyTorch, or with PyTorch for another CUDA, imports raise errors of many types.
         return None, f"cannot be imported ({problem})"
 
 
 def _batched_omp(dictionary: Any, case: Case, on_gpu: Any) -> None:
-    """Code all samples by batched-omp, as many at a time as its intermediates allow."""
+    """Code all samples by batched-omp, in blocks that keep its intermediate arrays small."""
     torch, run_omp = competitor()[0]
     samples = torch.from_dlpack(on_gpu).reshape(len(on_gpu), -1)
     atoms = torch.as_tensor(dictionary.to_dense(), device=samples.device)
@@ -223,16 +233,16 @@ def _batched_omp(dictionary: Any, case: Case, on_gpu: Any) -> None:
 
 
 def _whole() -> Iterator[Row]:
-    """100 iterations of A from an array in memory to factors in memory."""
+    """Time 100 iterations of A, from an array in memory to factors in memory."""
     case = CASES["A"]
     samples = image_like(case.samples, case.m)
     model = _learner(case, device="cuda", max_iter=100, **_PLAIN)
-    seconds = _median(lambda: model.fit(samples), 3)
+    seconds = _median_seconds(lambda: model.fit(samples), 3)
     yield Row("whole", "A, 100 iterations, NumPy", seconds, "s")
 
 
 def _denoise() -> Iterator[Row]:
-    """An image of 512 × 512, from the GPU and from memory, and one of 8192 × 8192."""
+    """Time denoising 512 × 512 pixels, on the GPU and in memory, and 8192 × 8192 pixels."""
     (clean,) = included_images(["camera"])
     image = noisy(clean, _SIGMA)
     first = kl.images.denoise(
@@ -249,35 +259,42 @@ def _denoise() -> Iterator[Row]:
         "ready dictionary, noise unknown, in memory": partial(on_gpu, image),
         "all defaults, in memory": partial(kl.images.denoise, image, device="cuda"),
     }.items():
-        yield Row("denoise", name, 1e3 * _median(work, 20), "ms")
-    found, beside = psnr(clean, on_gpu(image, _SIGMA)), psnr(clean, ready(image, _SIGMA, n_jobs=-1))
-    yield Row("denoise", "ready dictionary", found, "dB", beside, "processor")
+        yield Row("denoise", name, 1e3 * _median_seconds(work, 20), "ms")
+    gpu, processor = on_gpu(image, _SIGMA), ready(image, _SIGMA, n_jobs=-1)
+    quality = psnr(clean, gpu), "dB", psnr(clean, processor), "processor"
+    yield Row("denoise", "ready dictionary", *quality)
     large, pool = np.tile(image, (16, 16)), current_gpu().xp.get_default_memory_pool()
     pool.free_all_blocks()
     before = pool.total_bytes()
-    yield Row("denoise", "8192 × 8192", _median(partial(on_gpu, large, _SIGMA), 1), "s")
+    yield Row("denoise", "8192 × 8192", _median_seconds(partial(on_gpu, large, _SIGMA), 1), "s")
     # The pool keeps free blocks, so this is the peak.
     yield Row("denoise", "8192 × 8192, memory", (pool.total_bytes() - before) / 1e9, "GB")
     pool.free_all_blocks()
 
 
 def _streaming() -> Iterator[Row]:
-    """Samples of three times the memory they are allowed, beside copies of them."""
-    case = CASES["A"]
-    samples = image_like(case.samples, case.m)
+    """Time learning from samples three times as large as the memory they may take.
+
+    They may take half of the memory limit; the times are compared with those of copying them.
+    """
+    samples = image_like(CASES["A"].samples, CASES["A"].m)
     copy = samples.nbytes / 1e6 / _copy_bandwidth()
-    atoms_16 = replace(case, n=16, s=6)
     # With 16 × 16 atoms the modes are summed one after the other, which reads the samples twice.
-    for name, what, times in (("A", case, 1), ("B", CASES["B"], 1), ("16 × 16 atoms", atoms_16, 2)):
+    for name, case, n_reads in (
+        ("A", CASES["A"], 1),
+        ("B", CASES["B"], 1),
+        ("16 × 16 atoms", replace(CASES["A"], n=16, s=6), 2),
+    ):
         for kind, settings in (("plain", _PLAIN), ("defaults", {})):
+            fit = {"device": "cuda", "max_iter": 10, **settings}
             with kl.cuda.memory_limit(2 * samples.nbytes // 3):
-                took = _milliseconds(what, samples, device="cuda", max_iter=10, **settings)
-            yield Row("streaming", f"{name}, {kind}", took, "ms", times * copy, "copies alone")
+                took = _milliseconds_per_iteration(case, samples, **fit)
+            yield Row("streaming", f"{name}, {kind}", took, "ms", n_reads * copy, "copies alone")
 
 
 def _copy_bandwidth() -> float:
-    """GB/s of a copy from pinned memory to the GPU."""
+    """Return the GB/s of a copy from pinned memory to the GPU."""
     xp, count = current_gpu().xp, 1 << 28
     pinned = np.frombuffer(xp.cuda.alloc_pinned_memory(count), np.uint8, count)
-    there = xp.empty(count, np.uint8)
-    return count / 1e9 / _median(lambda: there.set(pinned), 10)
+    target = xp.empty(count, np.uint8)
+    return count / 1e9 / _median_seconds(lambda: target.set(pinned), 10)

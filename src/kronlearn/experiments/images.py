@@ -1,4 +1,4 @@
-"""``kronlearn bench images``: PSNR and times of denoising and inpainting, beside others."""
+"""``kronlearn bench images``: denoising and inpainting, compared with scikit-image and BM3D."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.timing import (
     Progress,
     benchmark,
-    compared,
+    compare_methods,
     measured_in_a_process,
     peak_above_start,
 )
@@ -42,31 +42,31 @@ def run(
     repetitions: int = 5,
     quick: bool = False,
 ) -> Report:
-    """PSNR and seconds of every method for every task; the methods of one task take turns.
+    """Measure PSNR and seconds of every method for every task; methods of one task take turns.
 
     ``images`` is a folder with house.png, barbara.png and lena.png.
     """
     size = 96 if quick else None
     pixels = named_images(images, ("house", "barbara", "lena"), ("camera", "brick"))
     tasks: dict[str, tuple[Image, Methods]] = {}
-    for name, whole in pixels.items():
-        image = whole[:size, :size]
+    for name, photo in pixels.items():
+        image = photo[:size, :size]
         tasks[f"denoise {name}, σ = {_SIGMA:g}"] = image, denoising(image, quick)
         tasks[f"inpaint {name}, half missing"] = image, inpainting(image)
     clean = included_images(["astronaut"])[0][:size, :size]
-    tasks[f"denoise astronaut, σ = {_SIGMA:g}"] = clean, _colour(clean)
-    tasks |= _counting(quick)
+    tasks[f"denoise astronaut, σ = {_SIGMA:g}"] = clean, _denoising_colour(clean)
+    tasks |= _denoising_counts(quick)
     rows: list[dict[str, Any]] = []
     for task, (clean, methods) in tasks.items():
         rounds = 1 if quick else repetitions
-        rows += compared({"task": task}, methods, partial(_score, clean), rounds, progress)
+        rows += compare_methods({"task": task}, methods, partial(_score, clean), rounds, progress)
     memory = measured_in_a_process(measure_memory, 512 if quick else 4096)
     columns = "task method psnr:.2f seconds:.3f ratio:.2f"
     shown: list[str | Table] = [Table.of("Images, PSNR in dB", rows, columns)]
     if memory is not None:
         shown.append(
-            f"Denoising {memory['side']} × {memory['side']} pixels holds at most "
-            f"{memory['ratio']:.1f} times the float32 image beyond it."
+            f"Denoising {memory['side']} × {memory['side']} pixels needs {memory['ratio']:.1f} "
+            "times the memory of the float32 image, besides the image."
         )
     return benchmark(shown, rows=rows, memory=memory)
 
@@ -76,16 +76,16 @@ def _score(clean: Image, image: Image) -> dict[str, float]:
 
 
 def denoising(clean: Image, quick: bool) -> Methods:
-    """Functions that denoise an image after noise was added, by the names of the methods."""
-    image, two = noisy(clean, _SIGMA), {"n_jobs": 2}
-    ours = partial(kl.images.denoise, image, _SIGMA)
+    """Add noise to an image; return functions that remove it, by the names of the methods."""
+    image = noisy(clean, _SIGMA)
+    ours = partial(kl.images.denoise, image, _SIGMA, n_jobs=2)
     ready = ours(patch_size=8, n_atoms=16, full=True).dictionary
     methods: Methods = {
-        "kronlearn, 2 threads": partial(ours, **two),
+        "kronlearn, 2 threads": ours,
         "kronlearn, 1 thread": partial(ours, n_jobs=1),
-        "kronlearn, ready dictionary, 2 threads": partial(ours, dictionary=ready, **two),
+        "kronlearn, ready dictionary, 2 threads": partial(ours, dictionary=ready),
         **{
-            f"kronlearn, {quality}, 2 threads": partial(ours, quality=quality, **two)
+            f"kronlearn, {quality}, 2 threads": partial(ours, quality=quality)
             for quality in ("fast", "best", "dictionary")
         },
         "scikit-image, total variation": partial(denoise_tv_chambolle, image, weight=1.1 * _SIGMA),
@@ -99,18 +99,18 @@ def denoising(clean: Image, quick: bool) -> Methods:
 
 
 def inpainting(clean: Image) -> Methods:
-    """Functions that fill in the missing half of the pixels, by the names of the methods."""
+    """Drop half of the pixels; return functions that fill them in, by the names of the methods."""
     missing = np.random.default_rng(0).random(clean.shape) < 0.5
-    holed = np.where(missing, np.float32(0), clean)
-    ours = partial(kl.images.inpaint, holed, missing, n_jobs=2)
+    image = np.where(missing, np.float32(0), clean)
+    ours = partial(kl.images.inpaint, image, missing, n_jobs=2)
     return {
         "kronlearn, 2 threads": ours,
         "kronlearn, one stage, 2 threads": partial(ours, stages=1),
-        "scikit-image, biharmonic": partial(inpaint_biharmonic, holed, missing),
+        "scikit-image, biharmonic": partial(inpaint_biharmonic, image, missing),
     }
 
 
-def _colour(clean: Image) -> Methods:
+def _denoising_colour(clean: Image) -> Methods:
     image = noisy(clean, _SIGMA)
     ours = partial(kl.images.denoise, sigma=_SIGMA, n_jobs=2)
     return {
@@ -119,13 +119,13 @@ def _colour(clean: Image) -> Methods:
     }
 
 
-def _counting(quick: bool) -> dict[str, tuple[Image, Methods]]:
-    """Tasks of denoising images of counts, where 255 grey levels are ``peak`` of them."""
+def _denoising_counts(quick: bool) -> dict[str, tuple[Image, Methods]]:
+    """Return tasks with Poisson noise; grey level 255 stands for ``peak`` counts."""
     tasks: dict[str, tuple[Image, Methods]] = {}
     size = 64 if quick else 256
     names = ("camera", "astronaut", "coffee")
-    for name, whole in zip(names, included_images(names), strict=True):
-        grey = whole if whole.ndim == 2 else rgb2gray(whole)
+    for name, photo in zip(names, included_images(names), strict=True):
+        grey = photo if photo.ndim == 2 else rgb2gray(photo)
         clean = grey[80 : 80 + size, 120 : 120 + size]
         for peak in (1, 4, 20, 120):
             gain = np.float32(255 / peak)
@@ -139,14 +139,14 @@ def _counting(quick: bool) -> dict[str, tuple[Image, Methods]]:
 
 
 def _anscombe_bm3d(image: Image, gain: float) -> Image:
-    """BM3D of the image stabilised with the known gain, then the unbiased inverse."""
+    """Stabilise the variance with the known gain, apply BM3D, then the unbiased inverse."""
     model = CountNoise(gain)
-    stable = import_module("bm3d").bm3d(model.forward(image), 1.0)
-    return model.inverse(stable.astype(np.float32))
+    stabilised = import_module("bm3d").bm3d(model.forward(image), 1.0)
+    return model.inverse(stabilised.astype(np.float32))
 
 
 def measure_memory(side: int) -> dict[str, Any] | None:
-    """The most memory that denoising holds beyond the image; valid once per process."""
+    """Return the peak memory of denoising beyond the image; valid once per process."""
     (tile,) = included_images(["camera"])
     kl.images.denoise(tile[200:264, 200:264], _SIGMA)
     image = np.tile(tile, (math.ceil(side / 512),) * 2)[:side, :side]

@@ -1,4 +1,4 @@
-"""The methods that are compared: number of atoms, start, colours of the figures."""
+"""The methods of the comparison: their estimators, numbers of atoms, start and line styles."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["DEFAULT_METHODS", "METHODS", "QUICK_METHODS", "Method", "methods_nam
 
 _OURS = KroneckerDictionaryLearning
 
-# The paper's penalty, 2.15, is for grey levels from 0 to 1; a penalty grows with the data.
+# The paper's penalty, 2.15, is for grey levels from 0 to 1; the penalty scales with the data.
 _SUKRO_PENALTY = 2.15 * 255
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method of learning, and how it is drawn.
+    """A learning method, and how figures draw it.
 
-    ``kind`` is "one term" (a Kronecker product), "sum" (a sum of some) or "unstructured" (any
-    dictionary). ``atoms`` gives the atoms per mode, for samples of m × m and the setting's n; an
-    unstructured dictionary has their product.
+    ``kind`` is "one term" (a Kronecker product), "sum" (a sum of several) or "unstructured" (any
+    dictionary). ``atoms`` returns the atoms per mode for patches of m × m and the setting's n; an
+    unstructured dictionary has as many atoms as their product.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Method:
 
     @property
     def ours(self) -> bool:
-        """Whether it is a mode of this library's own estimator."""
+        """Whether the method is a variant of this library's own estimator."""
         return self.estimator is _OURS
 
     @property
     def line_style(self) -> dict[str, Any]:
-        """How it is drawn: the default thicker, unstructured ones dashed, ours above others."""
+        """Line arguments: the default thicker, unstructured methods dashed, ours on top."""
         return {
             "color": self.color,
             "label": self.name,
@@ -57,7 +57,7 @@ class Method:
         }
 
     def size(self, m: int, n: int) -> str:
-        """The number of atoms: ``16x16``, ``2 x 16x16`` or ``128``."""
+        """Describe the number of atoms: ``16x16``, ``2 x 16x16`` or ``128``."""
         first, second = self.atoms(m, n)
         if self.kind == "unstructured":
             return str(first * second)
@@ -67,10 +67,10 @@ class Method:
     def learner(
         self, samples: NDArray[np.float32], n: int, s: int, iterations: int, draw: int
     ) -> Any:
-        """An estimator for samples (N, m, m).
+        """Make an estimator for samples (N, m, m).
 
-        All methods with as many atoms have the same start in a draw. Of a sum that is the first
-        term, and an unstructured dictionary starts as the matrix of a separable one.
+        In a draw, all methods with the same number of atoms have the same start. It is the first
+        term of a sum; an unstructured dictionary starts from its dense matrix.
         """
         sizes = self.atoms(samples.shape[1], n)
         start = starting_dictionary(
@@ -119,12 +119,12 @@ _TABLE = (
 )
 
 #: All methods by name, in the order of tables and legends. "general" and "orthonormal" are the two
-#: that the paper proposes; with n > m the orthonormal one has m atoms per mode, as it must.
-#: "exchange" is the default with the coder of that name.
+#: that the paper proposes; the orthonormal one cannot have more than m atoms per mode. "exchange"
+#: is the default with the coder of that name.
 METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
 
 #: The methods that are run by default: this library's, the paper's, and AK-SVD with as many atoms
-#: as the separable ones have.
+#: as the separable dictionaries have.
 DEFAULT_METHODS = tuple(
     name for name in METHODS if METHODS[name].ours or name in TABLE1 or name == "AK-SVD n²"
 )
@@ -134,9 +134,9 @@ QUICK_METHODS = ("default", "general", "orthonormal", "sum2", "PairAK-SVD", "TeF
 
 
 def methods_named(text: str) -> tuple[str, ...]:
-    """The methods that a text names, separated by commas, in the order of METHODS; or "all".
+    """Parse names of methods separated by commas, or "all"; return them in the order of METHODS.
 
-    Upper and lower case are the same, and ``AK-SVD n2`` is ``AK-SVD n²``.
+    Case does not matter, and ``AK-SVD n2`` means ``AK-SVD n²``.
     """
     known = {name.casefold(): name for name in METHODS}
     wanted = [name.strip().casefold().replace("n2", "n²") for name in text.split(",")]

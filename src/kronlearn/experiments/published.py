@@ -7,7 +7,7 @@ __all__ = ["IMAGES", "SIGMAS", "TABLE1", "TABLE1_SETTINGS", "TABLE2", "TABLE3", 
 IMAGES = ("lena", "barbara", "boat", "peppers", "house")
 SIGMAS = (5, 10, 20, 30, 50)
 
-# Noise level, method, then PSNR and SSIM of every image; "-" where there is none.
+# Noise level, method, then PSNR and SSIM of every image; "-" where none was published.
 _TABLE3 = """
  5 general      37.724 0.9358  33.045 0.9376  34.017 0.9031  36.372 0.9059  37.384 0.9277
  5 orthonormal  38.381 0.9407  37.895 0.9611  36.977 0.9352  37.354 0.9194  38.904 0.9459
@@ -34,13 +34,14 @@ _TABLE3 = """
 
 
 def _table3() -> dict[tuple[int, str, str], tuple[float, float | None]]:
-    found: dict[tuple[int, str, str], tuple[float, float | None]] = {}
+    scores: dict[tuple[int, str, str], tuple[float, float | None]] = {}
     for line in _TABLE3.strip().splitlines():
         sigma, method, *numbers = line.split()
         for image, psnr, ssim in zip(IMAGES, numbers[::2], numbers[1::2], strict=True):
             if psnr != "-":
-                found[int(sigma), image, method] = float(psnr), None if ssim == "-" else float(ssim)
-    return found
+                known_ssim = None if ssim == "-" else float(ssim)
+                scores[int(sigma), image, method] = float(psnr), known_ssim
+    return scores
 
 
 #: PSNR and SSIM by noise level, image and method: Table III of C. Rusu and P. Irofti, "Efficient
@@ -54,8 +55,8 @@ TABLE3 = _table3()
 TABLE1_SETTINGS = ((8, 6), (8, 8), (16, 6), (16, 8))
 
 #: Table I of the same paper: seconds for 100 iterations, mean of 5 draws, in the order of
-#: TABLE1_SETTINGS. Its runs were not all alike: the published script gives TeFDiL all 12288 patches
-#: and 50 iterations, SuKro 200 iterations and AK-SVD n·m atoms.
+#: TABLE1_SETTINGS. The runs differ: the published script gives TeFDiL all 12288 patches and 50
+#: iterations, SuKro 200 iterations and AK-SVD n·m atoms.
 TABLE1: dict[str, tuple[int, ...]] = {
     "general": (21, 22, 33, 38),
     "orthonormal": (18, 20, 18, 22),
@@ -65,8 +66,8 @@ TABLE1: dict[str, tuple[int, ...]] = {
     "AK-SVD": (10, 14, 16, 21),
 }
 
-#: Table II of the same paper: how many times faster p processes were than one, by p, for patches of
-#: m × m. Key: (method, m); n = m, s = m for the orthonormal method and 8 for the general one.
+#: Table II of the same paper: the speedup of p processes over one, by p, for patches of m × m.
+#: Key: (method, m); n = m, s = m for the orthonormal method and 8 for the general one.
 TABLE2: dict[tuple[str, int], dict[int, float]] = {
     ("orthonormal", 8): {2: 2.0, 4: 4.3, 6: 5.6, 8: 8.0, 12: 10.3},
     ("orthonormal", 16): {2: 2.0, 4: 3.9, 6: 5.4, 8: 7.8, 12: 10.8},
@@ -76,9 +77,9 @@ TABLE2: dict[tuple[str, int], dict[int, float]] = {
     ("general", 32): {2: 2.0, 4: 3.4, 6: 4.0, 8: 4.6, 12: 5.0},
 }
 
-#: Table IV of the same paper, 3,913,140 patches of 8 × 8 of a hyperspectral image, n = 8, s = 16:
-#: how many times faster p processes were than one, by p.
-TABLE4: dict[str, dict[int, float]] = {
-    "orthonormal": {4: 3.8, 8: 7.6, 10: 9.4, 12: 10.8, 16: 12.4},
-    "general": {4: 2.1, 8: 5.5, 10: 8.0, 12: 9.1, 16: 10.5},
+#: Table IV of the same paper: the same for 3,913,140 patches of 8 × 8 of a hyperspectral image,
+#: n = 8, s = 16.
+TABLE4: dict[tuple[str, int], dict[int, float]] = {
+    ("orthonormal", 8): {4: 3.8, 8: 7.6, 10: 9.4, 12: 10.8, 16: 12.4},
+    ("general", 8): {4: 2.1, 8: 5.5, 10: 8.0, 12: 9.1, 16: 10.5},
 }

@@ -1,7 +1,7 @@
-"""``kronlearn bench scaling``: what a pass costs with many threads and many Dask workers.
+"""``kronlearn bench scaling``: passes over samples with many threads and many Dask workers.
 
 Passes over 8 × 8 patches are timed with threads and with Dask workers of several threads each.
-Passes over hardly any samples, in many partitions, show what Dask itself takes for a partition.
+Passes over a few samples in many partitions show Dask's own cost per partition.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from kronlearn.core.engine import Task
 from kronlearn.core.init import dct_factor
 from kronlearn.engines.threads import Threads
 from kronlearn.experiments.report import Report, Table
-from kronlearn.experiments.store import recorded
+from kronlearn.experiments.store import save_rows
 from kronlearn.experiments.timing import Progress, benchmark, median_seconds
 from kronlearn.io.arrays import ArraySource
 
-__all__ = ["Pass", "measured", "run"]
+__all__ = ["Pass", "measure", "run"]
 
 # The settings of the paper's Table IV.
 _STRUCTURES = ("general", "orthonormal")
 _ATOMS, _SPARSITY = 8, 16
 _REPEATS = 7
-# The numbers of partitions of the passes over hardly any samples.
+# Numbers of partitions of the passes over a few samples.
 _TASKS = (16, 64, 256)
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A timed pass: of "threads", of "dask", or of Dask "tasks" that have little to do."""
+    """The time of a pass: with "threads", with "dask", or with Dask "tasks" of few samples."""
 
     what: str
     structure: str
@@ -56,27 +56,28 @@ def run(
 ) -> Report:
     """Time passes; the most workers get all samples, fewer workers proportionally fewer."""
     rows = []
+    passes = measure(workers, threads_per_worker, samples)
     with progress("passes", len(_STRUCTURES) * len(workers) * (2 + len(_TASKS))) as advance:
-        for timed in recorded(measured(workers, threads_per_worker, samples), csv, Pass):
-            rows.append(asdict(timed))
-            advance(str(timed))
+        for row in save_rows(passes, csv, Pass):
+            rows.append(asdict(row))
+            advance(str(row))
     columns = "what structure workers samples partitions seconds:.3g"
     return benchmark([Table.of("Seconds per pass", rows, columns)], rows=rows)
 
 
 def _task(structure: str) -> Task:
-    """The pass of an iteration with the DCT as dictionary."""
+    """Return the pass of a learning iteration with the DCT as dictionary."""
     dictionary = KroneckerDictionary([dct_factor(8, _ATOMS)] * 2)
     if structure == "orthonormal":
         return Task(dictionary, Coder("threshold", _SPARSITY), "xy")
     return Task(dictionary, Coder("omp", _SPARSITY), "full", n_worst=2 * _ATOMS)
 
 
-def measured(workers: Sequence[int], together: int, n_samples: int) -> Iterator[Pass]:
-    """Passes of threads and of Dask workers over many samples, and over hardly any.
+def measure(workers: Sequence[int], threads_per_worker: int, n_samples: int) -> Iterator[Pass]:
+    """Time passes with threads and with Dask workers over many samples, and with Dask over few.
 
-    With Dask, ``together`` of the workers are threads of one process. Fewer workers get
-    proportionally fewer samples, so that the passes take about as long.
+    ``workers`` are numbers of threads; with Dask, a process has ``threads_per_worker`` of them.
+    Fewer threads get proportionally fewer samples, so that all passes take about as long.
     """
     from distributed import Client, LocalCluster
 
@@ -90,20 +91,23 @@ def measured(workers: Sequence[int], together: int, n_samples: int) -> Iterator[
             seconds = _seconds(Threads(source, n).run, structure)
             yield Pass("threads", structure, n, len(source), 0, seconds)
     for n, source in sources.items():
-        shape = {"n_workers": max(1, n // together), "threads_per_worker": min(n, together)}
-        local = LocalCluster(**shape, dashboard_address=None)
+        local = LocalCluster(
+            n_workers=max(1, n // threads_per_worker),
+            threads_per_worker=min(n, threads_per_worker),
+            dashboard_address=None,
+        )
         with local as cluster, Client(cluster) as client:
             for structure in _STRUCTURES:
                 engine = Cluster(client, source)
                 seconds = _seconds(engine.run, structure)
                 engine.close()
                 yield Pass("dask", structure, n, len(source), len(engine.partitions), seconds)
-                for parts in _TASKS:
-                    few = ArraySource(samples[: 16 * parts], (8, 8))
-                    engine = Cluster(client, few, block_size=16, n_partitions=parts)
+                for partitions in _TASKS:
+                    few = ArraySource(samples[: 16 * partitions], (8, 8))
+                    engine = Cluster(client, few, block_size=16, n_partitions=partitions)
                     seconds = _seconds(engine.run, structure)
                     engine.close()
-                    yield Pass("tasks", structure, n, 16 * parts, parts, seconds)
+                    yield Pass("tasks", structure, n, len(few), partitions, seconds)
 
 
 def _seconds(run: Callable[[Task], Any], structure: str) -> float:

@@ -1,6 +1,6 @@
 """Tables II and IV of the paper: how much faster learning is with more threads.
 
-For Table II the paper gives the numbers of patches, not where they come from: here they lie at
+For Table II the paper gives the numbers of patches, but not their images: here they are cut from
 random places of grey images, without their means. Those of Table IV are cut from a large cube.
 """
 
@@ -34,7 +34,7 @@ from kronlearn.experiments.report import Report, Table, publish
 from kronlearn.experiments.store import Store, grouped
 from kronlearn.experiments.timing import Progress, machine, seconds_per_iteration, timed
 
-__all__ = ["Result", "Run", "measured", "points", "run", "write"]
+__all__ = ["Result", "Run", "measure", "points", "run", "thread_counts", "write"]
 
 #: Patches (N, m, m) by m.
 Samples = dict[int, NDArray[np.float32]]
@@ -42,7 +42,7 @@ Samples = dict[int, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Run:
-    """A method, its settings and threads, the samples and the machine."""
+    """A method, its settings and number of threads, the samples and the machine."""
 
     method: str
     m: int
@@ -65,8 +65,8 @@ class Run:
 class Result(Run):
     """The outcome of a run.
 
-    ``seconds_per_iteration`` is the median of the iterations after the first tenth of them,
-    ``seconds`` the time of the whole fit.
+    ``seconds_per_iteration`` is the median over all iterations but the first tenth, ``seconds`` the
+    time of the whole fit.
     """
 
     seconds_per_iteration: float
@@ -80,24 +80,25 @@ TITLES = {
 }
 
 _HOW = """
-Seconds are those of an iteration: the median of a run's iterations after the first tenth of them.
-Libraries of linear algebra are kept to one thread. Speedup is over one thread. (`kronlearn bench
-scaling` compares threads with Dask workers.)
+Seconds per iteration are the median over all iterations of a run but the first tenth. BLAS runs in
+one thread. Speedup is relative to one thread. (`kronlearn bench scaling` compares threads with Dask
+workers.)
 """
 
 _PAPER = {
     "table2": """
-The paper says how many patches it learned from, not from which images nor for how many iterations.
+The paper gives the numbers of patches, but neither the images nor the number of iterations.
 """,
     "table4": """
-The paper's cube is not available. This one has its size and is made from the one that is: mirrored
-copies side by side, varied so that no patch repeats another. The paper's seconds per iteration with
-one process: 3,250 (general) and 205 (orthonormal).
+The paper's cube is not available. Ours has the same size and consists of mirrored copies of a small
+cube, with noise so that no patch repeats another. The paper's seconds per iteration with one
+process: 3,250 (general) and 205 (orthonormal).
 """,
 }
 
+_SPEEDUPS = {"table2": TABLE2, "table4": TABLE4}
 _METHODS = ("general", "orthonormal")
-# The paper's N by m for Table II, and iterations, which it does not give there.
+# The paper's N by m for Table II, and the iterations, which the paper does not give there.
 _SAMPLES, _QUICK_SAMPLES = {8: 128000, 16: 32000, 32: 8000}, {8: 2000}
 _ITERATIONS, _QUICK_ITERATIONS = {"table2": 60, "table4": 100}, 5
 _QUICK_SCALE = 0.001
@@ -118,18 +119,18 @@ def run(
     only_report: bool = False,
     quick: bool = False,
 ) -> Report:
-    """Measure what the csv file in a folder lacks for this machine; write the report.
+    """Measure what the CSV file lacks for this machine; write the report.
 
-    Table II learns from patches of the ``images`` in a folder, Table IV from those of a small
-    ``cube`` that is enlarged, to ``scale`` times the paper's number of patches.
+    Table II learns from patches of the ``images`` in a folder, Table IV from patches of a small
+    ``cube``, enlarged until it has ``scale`` times the paper's number of patches.
     """
     if only_report:
         return write(experiment, output)
     if experiment == "table2":
-        data, samples = _of_images(images, quick)
+        data, samples = _samples_of_images(images, quick)
     else:
-        data, samples = _of_cube(cube, _QUICK_SCALE if quick else scale, progress)
-    sums = {m: zlib.crc32(patches.data) for m, patches in samples.items()}
+        data, samples = _samples_of_cube(cube, _QUICK_SCALE if quick else scale, progress)
+    checksums = {m: zlib.crc32(patches.data) for m, patches in samples.items()}
     iterations = iterations or (_QUICK_ITERATIONS if quick else _ITERATIONS[experiment])
     cores, facts = joblib.cpu_count(), machine()
     wanted = [
@@ -142,7 +143,7 @@ def run(
             iterations=iterations,
             threads=threads,
             data=data,
-            checksum=sums[m],
+            checksum=checksums[m],
             processor=facts["processor"],
             cores=cores,
             instruction_set=facts["instruction_set"],
@@ -151,17 +152,17 @@ def run(
     ]
     output.mkdir(parents=True, exist_ok=True)
     store = Store(output / f"{experiment}.csv", Result)
-    list(store.run(wanted, lambda run: measured(run, samples[run.m]), progress))
+    list(store.run(wanted, lambda run: measure(run, samples[run.m]), progress))
     return write(experiment, output)
 
 
-def thread_counts(wanted: Sequence[int] | None, cores: int) -> list[int]:
-    """1 and the given numbers; None means 1, 2, 4, 8 … and all cores."""
-    return sorted({1, *(wanted or [*(1 << k for k in range(cores.bit_length())), cores])})
+def thread_counts(jobs: Sequence[int] | None, cores: int) -> list[int]:
+    """Return the numbers of threads to compare, always with 1; by default 1, 2, 4 … and all."""
+    return sorted({1, *(jobs or [*(1 << k for k in range(cores.bit_length())), cores])})
 
 
-def _of_images(folder: Path | None, quick: bool) -> tuple[str, Samples]:
-    """A name for the data of Table II, and patches of m × m by m."""
+def _samples_of_images(folder: Path | None, quick: bool) -> tuple[str, Samples]:
+    """Return a name for the data of Table II, and its patches."""
     images, sizes = images_in(folder), _QUICK_SAMPLES if quick else _SAMPLES
     name = (
         f"the images in {folder.resolve().name}"
@@ -171,16 +172,16 @@ def _of_images(folder: Path | None, quick: bool) -> tuple[str, Samples]:
     return name, {m: sampled_patches(images, (m, m), count) for m, count in sizes.items()}
 
 
-def _of_cube(cube: Path | None, scale: float, progress: Progress) -> tuple[str, Samples]:
-    """The same for Table IV."""
+def _samples_of_cube(cube: Path | None, scale: float, progress: Progress) -> tuple[str, Samples]:
+    """Return a name for the data of Table IV, and its patches."""
     small, shape = read_cube(cube), cube_shape(scale)
     name = cube.name if cube else "Indian Pines"
     before, after = ("x".join(map(str, sizes)) for sizes in (small.shape, shape))
     return f"{name}, {before} enlarged to {after}", {8: large_patches(small, shape, progress)}
 
 
-def measured(run: Run, samples: NDArray[np.float32]) -> dict[str, Any]:
-    """Seconds and RMSE of a run."""
+def measure(run: Run, samples: NDArray[np.float32]) -> dict[str, Any]:
+    """Learn a dictionary; return the columns that a result adds to its run."""
     model = KroneckerDictionaryLearning(
         run.n,
         n_nonzero_coefs=run.s,
@@ -199,20 +200,22 @@ def measured(run: Run, samples: NDArray[np.float32]) -> dict[str, Any]:
 
 
 def points(experiment: str, results: Sequence[Result]) -> Iterator[dict[str, Any]]:
-    """The results on one machine and data, with speedups over one thread and the paper's."""
-    alone = {(r.method, r.m, r.samples): r.seconds_per_iteration for r in results if r.threads == 1}
+    """Yield the results on one machine with their speedups over one thread, and the paper's."""
+    serial = {
+        (r.method, r.m, r.samples): r.seconds_per_iteration for r in results if r.threads == 1
+    }
     for row in sorted(results, key=lambda r: (r.method, r.m, r.threads)):
-        one = alone.get((row.method, row.m, row.samples))
-        papers = TABLE2[row.method, row.m] if experiment == "table2" else TABLE4[row.method]
-        speedup = one and one / row.seconds_per_iteration
-        yield {**asdict(row), "paper": papers.get(row.threads), "speedup": speedup}
+        one_thread = serial.get((row.method, row.m, row.samples))
+        published = _SPEEDUPS[experiment][row.method, row.m].get(row.threads)
+        speedup = one_thread and one_thread / row.seconds_per_iteration
+        yield {**asdict(row), "paper": published, "speedup": speedup}
 
 
 def write(experiment: str, folder: Path) -> Report:
-    """Write the report of all that the csv file in a folder holds."""
+    """Write the report of all results in the CSV file of a folder."""
     file = folder / f"{experiment}.csv"
-    here = ("processor", "cores", "instruction_set", "data")
-    groups = grouped(Store(file, Result).rows, lambda r: tuple(getattr(r, name) for name in here))
+    names = ("processor", "cores", "instruction_set", "data")
+    groups = grouped(Store(file, Result).rows, lambda r: tuple(getattr(r, name) for name in names))
     if not groups:
         raise ValueError(f"{file} holds no results; run the experiment first.")
     parts: list[Any] = [_HOW]
@@ -220,10 +223,10 @@ def write(experiment: str, folder: Path) -> Report:
     # The machine with the most cores comes first.
     for key in sorted(groups, key=lambda key: -key[1]):
         processor, cores, instruction_set, _ = key
-        found = list(points(experiment, groups[key]))
+        rows = list(points(experiment, groups[key]))
         name = f"{processor}, {cores} core{'s' if cores > 1 else ''}, {instruction_set}"
-        parts += [f"## {name}", _about(groups[key]), Table.of(name, found, _COLUMNS)]
-        machines.append(dict(zip(here, key, strict=True)) | {"points": found})
+        parts += [f"## {name}", _about(groups[key]), Table.of(name, rows, _COLUMNS)]
+        machines.append(dict(zip(names, key, strict=True)) | {"points": rows})
     parts.append(_PAPER[experiment])
     return publish(folder / f"{experiment}.md", TITLES[experiment], parts, machines=machines)
 

@@ -1,4 +1,4 @@
-"""How long work takes and how much memory: in turns, or in a process of its own."""
+"""Measure time, in turns, and peak memory, in a process of its own."""
 
 from __future__ import annotations
 
@@ -20,98 +20,102 @@ from kronlearn.experiments.report import Report, Table
 __all__ = [
     "Progress",
     "benchmark",
-    "compared",
-    "in_turns",
+    "compare_methods",
     "machine",
     "measured_in_a_process",
     "median_seconds",
     "no_progress",
     "peak_above_start",
     "seconds_per_iteration",
+    "time_in_turns",
     "timed",
 ]
 
-#: From a description and a number of steps, a function to call after each step, with a note or not.
+#: Shows progress: takes a description and a number of steps, yields a function to call after each
+#: step, with a text to show or without.
 Progress = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
 
 
 @contextmanager
 def no_progress(description: str, total: int) -> Iterator[Callable[..., None]]:
-    """Progress that is not shown."""
+    """Show nothing."""
     yield lambda note="": None
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """The seconds that some work takes, and its result."""
+    """Call a function; return the seconds that it took, and its result."""
     start = time.perf_counter()
     result = work()
     return time.perf_counter() - start, result
 
 
-def in_turns(
-    runs: Mapping[str, Callable[[], Any]],
+def time_in_turns(
+    functions: Mapping[str, Callable[[], Any]],
     repetitions: int,
     progress: Progress = no_progress,
     description: str = "",
 ) -> dict[str, tuple[float, list[Any]]]:
-    """Median seconds of each run and all its results, by name.
+    """Return the median seconds and all results of each function, by name.
 
-    The runs take turns, so that a machine that slows down for a while slows all of them down.
-    One round before the measured ones warms up caches, pools and imports; it does not count.
+    The functions take turns, so that a machine that slows down for a while slows all of them down.
+    A first round warms up caches, thread pools and imports, and does not count.
     """
-    rounds: dict[str, list[tuple[float, Any]]] = {name: [] for name in runs}
+    rounds: dict[str, list[tuple[float, Any]]] = {name: [] for name in functions}
     with progress(description, repetitions + 1) as advance:
         for _ in range(repetitions + 1):
-            for name, run in runs.items():
-                rounds[name].append(timed(run))
+            for name, function in functions.items():
+                rounds[name].append(timed(function))
             advance()
-    found = {}
+    medians = {}
     for name, (_, *counted) in rounds.items():
         seconds, results = zip(*counted, strict=True)
-        found[name] = statistics.median(seconds), list(results)
-    return found
+        medians[name] = statistics.median(seconds), list(results)
+    return medians
 
 
-def compared(
-    at: Mapping[str, Any],
-    runs: Mapping[str, Callable[[], Any]],
+def compare_methods(
+    task: Mapping[str, Any],
+    methods: Mapping[str, Callable[[], Any]],
     scores: Callable[[Any], Mapping[str, Any]],
     repetitions: int,
     progress: Progress,
 ) -> list[dict[str, Any]]:
-    """A row for each run of a task: ``at``, its name, median seconds and the scores of its result.
+    """Return a record for each method: ``task``, name, scores of its result, median seconds.
 
-    ``ratio`` is how many times the seconds of the first run it takes.
+    ``ratio`` is the method's time divided by that of the first method.
     """
-    title = ", ".join(map(str, at.values()))
-    found = in_turns(runs, repetitions, progress, title)
-    first, _ = next(iter(found.values()))
+    title = ", ".join(map(str, task.values()))
+    measured = time_in_turns(methods, repetitions, progress, title)
+    first, _ = next(iter(measured.values()))
     return [
-        {**at, "method": name, **scores(results[-1]), "seconds": took, "ratio": took / first}
-        for name, (took, results) in found.items()
+        {**task, "method": name, **scores(results[-1]), "seconds": took, "ratio": took / first}
+        for name, (took, results) in measured.items()
     ]
 
 
-def median_seconds(run: Callable[[], Any], repetitions: int) -> float:
-    """The median seconds of a run after a first one, which warms up."""
-    return in_turns({"": run}, repetitions)[""][0]
+def median_seconds(function: Callable[[], Any], repetitions: int) -> float:
+    """Return the median seconds of a function, called once before to warm up."""
+    return time_in_turns({"": function}, repetitions)[""][0]
 
 
 def seconds_per_iteration(model: Any) -> float:
-    """The median iteration of a fitted model, the first tenth of them, which set up, left out."""
+    """Return the median seconds of an iteration of ``fit``.
+
+    The first tenth of the iterations, which include setting up, is left out.
+    """
     steps = np.diff(model.history_["seconds"])
     return float(np.median(steps[-(-len(steps) // 10) :]))
 
 
 def benchmark(shown: Sequence[str | Table], **record: Any) -> Report:
-    """The report of a benchmark, with the machine it ran on."""
+    """Return the report of a benchmark, with the machine that ran it."""
     facts = machine()
     line = ", ".join(f"{name} {value}" for name, value in facts.items()).replace("_", " ")
     return Report([line, *shown], {"machine": facts, **record})
 
 
 def machine() -> dict[str, str]:
-    """Processor, instruction set and versions, to be printed with the numbers."""
+    """Return the processor, the instruction set in use and versions."""
     return {
         "processor": _processor(),
         "instruction_set": kl.instruction_set(),
@@ -131,15 +135,16 @@ def _processor() -> str:
 
 
 def measured_in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a function of a module, called in a new process."""
+    """Call a function of a module in a new process and return its result."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def peak_above_start(work: Callable[[], object]) -> int | None:
-    """The most bytes that some work held beyond what was held before; valid once per process.
+    """Return the peak of this process's memory during a call, less that before it, in bytes.
 
-    None where the system does not tell.
+    None on systems without /proc. The peak is that of the process's whole life, so the result is
+    valid only for the first call in a process.
     """
     status = Path("/proc/self/status")
     if not status.exists():
