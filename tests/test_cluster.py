@@ -27,12 +27,12 @@ from scipy import sparse
 from sklearn.model_selection import GridSearchCV
 
 import kronlearn as kl
-import kronlearn.engines.dask as engine
 from cluster import SETTINGS, at_most, bits, cluster_of, image_like, model, until
 from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import KroneckerDictionary
 from kronlearn.core.engine import Task
 from kronlearn.core.init import dct_factor
+from kronlearn.engines.dask import Cluster, partitions, tasks
 from kronlearn.engines.samples import open_samples
 from kronlearn.engines.selection import select_engine
 from kronlearn.engines.threads import Threads, resolve_n_jobs
@@ -105,7 +105,7 @@ def test_the_bits_do_not_depend_on_the_partitions(
 def test_a_task_has_the_threads_of_its_worker_and_takes_turns_or_its_own(
     samples: np.ndarray, n_jobs: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    used, at_once, running, pass_over = [], [], set(), engine.pass_over
+    used, at_once, running, pass_over = [], [], set(), tasks.pass_over
 
     def watched(source: Any, task: Task, tree: Any, n_threads: int, *rest: Any, **more: Any) -> Any:
         used.append(n_threads)
@@ -117,13 +117,11 @@ def test_a_task_has_the_threads_of_its_worker_and_takes_turns_or_its_own(
         finally:
             running.remove(threading.get_ident())
 
-    monkeypatch.setattr(engine, "pass_over", watched)
+    monkeypatch.setattr(tasks, "pass_over", watched)
     task = Task(KroneckerDictionary([dct_factor(6, 6)] * 2), Coder("omp", 3))
     local = LocalCluster(1, threads_per_worker=3, processes=False, dashboard_address=":0")
     with dask.config.set(SETTINGS), local as cluster, Client(cluster) as one:
-        workers = engine.Cluster(
-            one, ArraySource(samples, (6, 6)), n_jobs, block_size=192, n_partitions=8
-        )
+        workers = Cluster(one, ArraySource(samples, (6, 6)), n_jobs, block_size=192, n_partitions=8)
         found = workers.run(task)
         workers.close()
     assert used == [threads] * len(workers.partitions)
@@ -200,7 +198,7 @@ def test_chunks_of_a_persisted_array_stay_where_they_are(
 def test_scattered_samples_are_shared_out_and_stay_where_they_are(
     client: Client, samples: np.ndarray
 ) -> None:
-    on_workers = engine.Cluster(client, ArraySource(samples, (6, 6)), block_size=64, n_partitions=8)
+    on_workers = Cluster(client, ArraySource(samples, (6, 6)), block_size=64, n_partitions=8)
     workers = {partition.worker for partition in on_workers.partitions}
     assert workers == set(client.nthreads())
     dictionary = KroneckerDictionary([dct_factor(6, 6)] * 2)
@@ -214,7 +212,7 @@ def test_scattered_samples_are_shared_out_and_stay_where_they_are(
 
 def test_small_chunks_are_gathered_and_large_ones_cut() -> None:
     def spans(chunks: list[int], block_size: int, step: int) -> list[tuple[int, int]]:
-        return list(engine._spans_in_chunks(np.cumsum(chunks), block_size, step))
+        return list(partitions.spans_in_chunks(np.cumsum(chunks), block_size, step))
 
     # Two large chunks, and the block over their edge.
     assert spans([105, 95], 10, 10) == [(0, 100), (100, 110), (110, 200)]
@@ -259,7 +257,7 @@ def test_workers_use_the_instruction_set_of_this_process(
     task, threads = Task(dictionary, coder, "full"), Threads(source, 1, 192)
     fast = threads.run(task).sums
     with kl.use_instruction_set("baseline"):
-        cluster = engine.Cluster(client, source, block_size=192)
+        cluster = Cluster(client, source, block_size=192)
         found, wanted = cluster.run(task).sums, threads.run(task).sums
         codes, wanted_codes = (e.codes(dictionary, coder).data for e in (cluster, threads))
     cluster.close()
@@ -280,7 +278,7 @@ def test_error_targets_and_weights_go_with_their_partition(
         "full",
         n_worst=7,
     )
-    found = engine.Cluster(client, source, block_size=192).run(task)
+    found = Cluster(client, source, block_size=192).run(task)
     wanted = Threads(source, 1, 192).run(task)
     assert np.array_equal(found.sums, wanted.sums)
     assert np.array_equal(found.worst, wanted.worst)
@@ -391,7 +389,7 @@ def test_joblib_can_choose_the_cluster(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert isinstance(select_engine("auto", source, None), Threads)
     with joblib.parallel_config("dask"):
-        assert isinstance(select_engine("auto", source, None), engine.Cluster)
+        assert isinstance(select_engine("auto", source, None), Cluster)
         assert isinstance(select_engine("threads", source, None), Threads)
         assert resolve_n_jobs(None) == 1
         assert resolve_n_jobs(-2) == max(1, joblib.cpu_count() - 1)
@@ -482,7 +480,7 @@ def test_samples_that_came_misaligned_are_moved() -> None:
     message = np.zeros(8 * 36 * 4 + 1, np.uint8)
     misaligned = message[1:].view(np.float32).reshape(8, 6, 6)
     misaligned[...] = np.arange(8 * 36).reshape(8, 6, 6)
-    moved = engine._aligned(misaligned)
+    moved = tasks.aligned(misaligned)
     assert moved.flags.aligned
     np.testing.assert_array_equal(moved, misaligned)
 
