@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from kronlearn.core import dictionary as module
+from kronlearn.core import mode_products
 from kronlearn.core.dictionary import KroneckerDictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary
 from reference import dense
@@ -97,7 +97,7 @@ def test_blocks_do_not_change_the_result(monkeypatch, rng):
     X = sparse.random_array((50, 8), density=0.4, format="csr", rng=rng)
     Y = rng.standard_normal((50, 15))
     whole = d.reconstruct(X), d.correlate(Y)
-    monkeypatch.setattr(module, "_BLOCK_NUMBERS", 100)
+    monkeypatch.setattr(mode_products, "_BLOCK_NUMBERS", 100)
     assert np.allclose(d.reconstruct(X), whole[0], rtol=0, atol=1e-14)
     assert np.allclose(d.correlate(Y), whole[1], rtol=0, atol=1e-14)
 

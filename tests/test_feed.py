@@ -109,7 +109,7 @@ def test_after_an_error_chunks_that_wait_are_not_read(samples):
         other.start()
         while feed.next < 8:
             time.sleep(0.001)
-        feed.coming[7].add_done_callback(lambda _: cancelled.set())
+        feed.reading[7].add_done_callback(lambda _: cancelled.set())
         assert feed.get(0) is None
     other.join()
     # The four that were being read then, and the first that took the place of the one that failed.

@@ -101,7 +101,7 @@ def test_a_number_is_the_weight_of_every_sample(Y):
 @pytest.mark.parametrize("scale", [1e-90, 1e-50, 1e80])
 def test_weights_that_single_precision_does_not_hold_are_refused(Y, copies, tmp_path, scale):
     for given in (in_memory, in_a_file):
-        with pytest.raises(ValueError, match=r"sample_weight goes up to .* float32 does not hold"):
+        with pytest.raises(ValueError, match=r"sample_weight goes up to .* float32 cannot hold"):
             small().fit(given(Y.astype(np.float32), tmp_path), sample_weight=scale * copies)
     agree(small().fit(Y, sample_weight=scale * copies), small().fit(Y, sample_weight=copies))
 
@@ -109,8 +109,8 @@ def test_weights_that_single_precision_does_not_hold_are_refused(Y, copies, tmp_
 @pytest.mark.parametrize(
     ("weights", "error", "words"),
     [
-        (np.ones(89), ValueError, r"shape \(89,\); X has 90 samples, .* shape \(90,\)"),
-        (np.ones((90, 4, 3)), ValueError, r"shape \(90, 4, 3\); X has 90 samples"),
+        (np.ones(89), ValueError, r"shape \(89,\), but X has 90 samples; .* shape \(90,\)"),
+        (np.ones((90, 4, 3)), ValueError, r"shape \(90, 4, 3\), but X has 90 samples"),
         (np.full(90, -1.0), ValueError, "must be finite and not negative"),
         (np.full(90, np.nan), ValueError, "must be finite and not negative"),
         (np.zeros(90), ValueError, "zero for all samples"),

@@ -257,7 +257,9 @@ def test_a_matrix_that_would_be_too_large_is_refused_before_it_is_made(monkeypat
     assert kl.KroneckerSumDictionary([[np.ones((2, 5)), np.ones((5, 2))]] * 2).n_codes == 10
     long = [[np.ones((2, 5)), np.ones((6, 2))]]
     assert kl.KroneckerSumDictionary(long).n_codes == 10
-    with pytest.raises(ValueError, match=r"one matrix, here 12 × 10, and that may hold 100 numb"):
+    with pytest.raises(
+        ValueError, match=r"one matrix, here 12 × 10, which may hold at most 100 numb"
+    ):
         kl.KroneckerSumDictionary(long * 2)
 
 

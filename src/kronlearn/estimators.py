@@ -341,9 +341,9 @@ class KroneckerDictionaryLearning(DictionaryLearner):
         start, plan = super()._begin(source, n_atoms)
         if start.n_terms > 1 and getattr(self.init, "n_terms", 1) == 1:
             # All terms at once end higher: 0.3 to 3 % on image patches.
-            further = [stack[1:] for stack in start.stacks]
+            extra_terms = [stack[1:] for stack in start.stacks]
             start = KroneckerDictionary([stack[0] for stack in start.stacks])
-            plan = replace(plan, further=further, join_at=min(20, self.max_iter // 5))
+            plan = replace(plan, extra_terms=extra_terms, join_at=min(20, self.max_iter // 5))
         return start, plan
 
     def _learn(

@@ -336,7 +336,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def _learning_block(self, source: Source, plan: Plan, dictionary: Dictionary) -> int:
         """Samples per summed block of learning."""
         numbers = 0
-        if plan.further or uses_full_moments(plan.structure, dictionary, len(source)):
+        if plan.extra_terms or uses_full_moments(plan.structure, dictionary, len(source)):
             numbers = full_moment_numbers(dictionary.patch_shape, dictionary.n_atoms)
         return default_block_size(source, numbers)
 
@@ -379,14 +379,14 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         if self.callback is None:
             return False
         entry = state.history[-1]
-        assert state.passed is not None
-        dictionary = self._handed_out(plan.complete(state.passed)).astype(source.dtype)
+        assert state.last is not None
+        dictionary = self._handed_out(plan.with_all_terms(state.last)).astype(source.dtype)
         told = Progress(state.n_iterations, entry.rmse, entry.seconds, dictionary)
         return bool(self.callback(told))
 
     def _record(self, state: State, plan: Plan, source: Source) -> None:
         """Have the best dictionary of a run as the fitted model, with the run's history."""
-        self._adopt(plan.complete(state.best), source)
+        self._adopt(plan.with_all_terms(state.best), source)
         columns = zip(*state.history, strict=True)
         self.history_ = {
             name: list(column) for name, column in zip(Entry._fields, columns, strict=True)
