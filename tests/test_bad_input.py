@@ -154,7 +154,7 @@ def test_for_learning_more_coefficients_than_atoms_are_a_cap(Y):
         ("tol", -0.1, "tol=-0.1"),
         ("tol", "3", "tol='3' is not a number"),
         ("tol", True, "tol=True is not a number"),
-        ("method", np.array(["ols", "omp"]), "method=.*cannot be learned with"),
+        ("method", np.array(["ols", "omp"]), "method=.*cannot be used for learning"),
         ("structure", "banded", "structure='banded'.*orthonormal"),
         ("structure", np.zeros(2), "structure=.*does not exist"),
         ("structure", "orthonormal", r"n_atoms=\(5, 4\) is more .* pass n_atoms=\(4, 3\)"),

@@ -70,7 +70,7 @@ class Comparator(DictionaryLearner):
         rng = random_numbers(self.random_state)
         return starting_dictionary(self.init, source, n_atoms, rng, n_terms=n_terms)
 
-    def _handed_out(self, dictionary: Dictionary) -> Dictionary:
+    def _public_dictionary(self, dictionary: Dictionary) -> Dictionary:
         if isinstance(dictionary, RememberingDictionary):
             return dictionary.dictionary
         return dictionary
