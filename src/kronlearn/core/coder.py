@@ -32,23 +32,15 @@ METHODS = ("omp", "ols", "exchange", "threshold")
 
 @dataclass(frozen=True)
 class Coder:
-    """How to code samples.
+    """How to code samples."""
 
-    Attributes
-    ----------
-    method : str
-        One of :data:`METHODS`.
-    width : int
-        The most nonzeros a code may have.
-    tol : float, array of shape (N,), or None
-        The ℓ2 norm a residual may have, for all samples or one each.
-    weights : array of shape (N, m_1, …, m_d), or None
-        Weights of the entries of the samples.
-    """
-
+    #: One of :data:`METHODS`.
     method: str
+    #: The most nonzeros a code may have.
     width: int
+    #: The ℓ2 norm a residual may have, for all samples or one each, ``(N,)``.
     tol: float | NDArray[Any] | None = None
+    #: Weights of the entries of the samples, ``(N, m_1, …, m_d)``.
     weights: NDArray[Any] | None = None
 
     def of_rows(self, rows: slice | NDArray[np.intp]) -> Coder:

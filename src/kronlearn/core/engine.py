@@ -32,29 +32,20 @@ _COUNTS = 4
 
 @dataclass(frozen=True)
 class Task:
-    """What a pass computes; small, and the same for all samples.
-
-    Attributes
-    ----------
-    sums : {"full", "xy", "mode", "mode-xy", "none"}
-        What is summed besides the four numbers of every pass: full moments, full moments without
-        ``S_xx``, the sums of one mode, those without P, or nothing.
-    mode : int
-        The mode whose sums are wanted; -1 if ``sums`` is not about one mode.
-    n_worst : int
-        How many of the samples with the largest residuals to report.
-    keeps_codes : bool
-        Whether the result holds the codes, so that a later pass can sum them again.
-    scales : tuple of arrays (n_i,), one per mode, or None
-        Multiply codes of an earlier pass by the scales of their atoms.
-    """
+    """What a pass computes; small, and the same for all samples."""
 
     dictionary: Dictionary
     coder: Coder
+    #: What to sum besides the four numbers of every pass: "full" moments, "xy" (those without
+    #: S_xx), the sums of one "mode", "mode-xy" (those without P), or "none".
     sums: str = "none"
+    #: The mode to sum for, or -1.
     mode: int = -1
+    #: How many of the samples with the largest residuals to report.
     n_worst: int = 0
+    #: Whether the result holds the codes, so that a later pass can sum them again.
     keeps_codes: bool = False
+    #: Multiply codes of an earlier pass by these scales of their atoms, ``(n_i,)`` per mode.
     scales: tuple[NDArray[np.float64], ...] | None = None
 
     @property
@@ -87,43 +78,29 @@ def full_moment_numbers(
 
 @dataclass(frozen=True)
 class PassSums:
-    """The result of a pass.
+    """The result of a pass."""
 
-    Attributes
-    ----------
-    energy, residual : float
-        ``Σ‖y‖²`` and ``Σ‖y − ŷ‖²``.
-    code_energy : float
-        ``Σ‖x‖²``, only where neither S_xx nor P is summed.
-    nonzeros : int
-        The number of nonzeros in all codes.
-    sums : array
-        The sums that the task asked for, flat.
-    worst : array of int
-        The samples with the largest residuals above zero, largest first; ties by sample number.
-    codes : Any
-        The codes, if the task keeps them, in whatever form and place suits the engine.
-    """
-
-    n_samples: int
+    #: ``Σ‖y‖²``.
     energy: float
+    #: ``Σ‖y − ŷ‖²``.
     residual: float
+    #: ``Σ‖x‖²``, only where neither S_xx nor P is summed.
     code_energy: float
+    #: The number of nonzeros in all codes.
     nonzeros: int
+    #: The sums that the task asked for, flat.
     sums: NDArray[np.float64]
+    #: The samples with the largest residuals above zero, largest first; ties by sample number.
     worst: NDArray[np.int64]
+    #: The codes, if the task keeps them, in whatever form and place suits the engine.
     codes: Any = None
 
     @classmethod
-    def of_tree(
-        cls, tree: Any, n_samples: int, worst: NDArray[np.int64], codes: Any = None
-    ) -> PassSums:
+    def of_tree(cls, tree: Any, worst: NDArray[np.int64], codes: Any = None) -> PassSums:
         """The result of a pass whose blocks have all been added to a tree."""
         total = tree.total()
         energy, residual, code_energy, nonzeros = total[:_COUNTS].tolist()
-        return cls(
-            n_samples, energy, residual, code_energy, int(nonzeros), total[_COUNTS:], worst, codes
-        )
+        return cls(energy, residual, code_energy, int(nonzeros), total[_COUNTS:], worst, codes)
 
 
 def worst_first(
@@ -136,29 +113,19 @@ def worst_first(
 
 @dataclass(frozen=True)
 class Iteration:
-    """The result of one iteration: a pass with a dictionary, and the next dictionary.
+    """The result of one iteration: a pass with a dictionary, and the next dictionary."""
 
-    Attributes
-    ----------
-    dictionary : Dictionary
-        The next dictionary.
-    residual : float
-        ``Σ‖y − ŷ‖²`` with the dictionary of the pass.
-    nonzeros : int
-        The number of nonzeros in the codes of the pass.
-    atoms_replaced : int
-        How many atoms of the next dictionary replace unused ones.
-    moments : Moments or None
-        The full moments of the pass, if it summed them.
-    finished : float or None
-        When the iteration ended, by ``time.perf_counter``, if an engine ran several in one call.
-    """
-
+    #: The next dictionary.
     dictionary: Dictionary
+    #: ``Σ‖y − ŷ‖²`` with the dictionary of the pass.
     residual: float
+    #: The number of nonzeros in the codes of the pass.
     nonzeros: int
+    #: How many atoms of the next dictionary replace unused ones.
     atoms_replaced: int = 0
+    #: The full moments of the pass, if it summed them.
     moments: Moments | None = None
+    #: When the iteration ended, by ``time.perf_counter``, if an engine ran several in one call.
     finished: float | None = None
 
 

@@ -77,7 +77,7 @@ class KroneckerSumDictionary(Dictionary):
         dtype = stacks[0].dtype
         factors = [factor.astype(dtype, copy=False) for factor in factors]
         object.__setattr__(self, "_stacks", frozen(list(stacks)))
-        object.__setattr__(self, "_column_norms", frozen([norms])[0])
+        object.__setattr__(self, "_column_norms", *frozen([norms]))
         object.__setattr__(self, "_coding_factors", frozen(factors))
 
     @property

@@ -75,38 +75,25 @@ class Entry(NamedTuple):
 
 
 class State(NamedTuple):
-    """A run between two passes: everything that the rest of the run depends on.
+    """A run between two passes: everything that the rest of the run depends on."""
 
-    Attributes
-    ----------
-    dictionary : Dictionary
-        The dictionary of the next pass, in float64.
-    best : Dictionary
-        The best dictionary so far.
-    last : Dictionary or None
-        The dictionary of the last pass.
-    history : tuple of Entry
-        One entry per pass.
-    atoms_replaced : int
-        How many atoms of ``dictionary`` replace unused ones of ``last``.
-    best_at : int
-        The index of the best dictionary's entry.
-    joined_at : int
-        The number of entries before the extra terms joined.
-    moments : Moments or None
-        The full moments of the best dictionary's pass, if it summed them.
-    stop_reason : str or None
-        Why the run has ended; None if it has not.
-    """
-
+    #: The dictionary of the next pass, in float64.
     dictionary: Dictionary
+    #: The best dictionary so far.
     best: Dictionary
+    #: The dictionary of the last pass.
     last: Dictionary | None = None
+    #: One entry per pass.
     history: tuple[Entry, ...] = ()
+    #: How many atoms of ``dictionary`` replace unused ones of ``last``.
     atoms_replaced: int = 0
+    #: The index of the best dictionary's entry.
     best_at: int = 0
+    #: The number of entries before the extra terms joined.
     joined_at: int = 0
+    #: The full moments of the best dictionary's pass, if it summed them.
     moments: Moments | None = None
+    #: Why the run has ended; None if it has not.
     stop_reason: str | None = None
 
     @property

@@ -54,7 +54,7 @@ class Cuda(Engine):
         """One pass over the samples; with ``codes`` the sums of these, and nothing is coded."""
         tree = task.tree(-(-len(self.source) // self.block_size))
         (_, worst), kept = self.add(task, tree, codes)
-        return PassSums.of_tree(tree, len(self.source), worst, kept)
+        return PassSums.of_tree(tree, worst, kept)
 
     def add(
         self, task: Task, tree: Any, codes: GpuCodes | None = None, first: int = 0

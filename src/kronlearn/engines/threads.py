@@ -64,7 +64,7 @@ class Threads(Engine):
         _, worst = pass_over(
             source, task, tree, self.n_threads, self.block_size, codes=codes, write_to=kept
         )
-        return PassSums.of_tree(tree, len(source), worst, kept)
+        return PassSums.of_tree(tree, worst, kept)
 
     def codes(self, dictionary: Dictionary, coder: Coder) -> sparse.csr_array:
         """Code all samples."""

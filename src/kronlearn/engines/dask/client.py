@@ -8,38 +8,33 @@ from distributed import Client, Future
 
 import kronlearn
 
-__all__ = ["check_versions", "map_near", "map_tasks", "release"]
+__all__ = ["check_versions", "map_tasks", "release"]
 
 
 def map_tasks(
-    client: Client, name: str, function: Any, *arguments: list[Any], **common: Any
-) -> list[Future]:
-    """Submit one task per set of arguments, under a name that the dashboard shows."""
-    futures: list[Future] = client.map(function, *arguments, key=name, pure=False, **common)
-    return futures
-
-
-def map_near(
     client: Client,
     name: str,
     function: Any,
-    workers: list[str | None],
     *arguments: list[Any],
+    workers: list[str | None] | None = None,
     **common: Any,
 ) -> list[Future]:
-    """Submit one task per set of arguments, each for the worker with that address, if any.
+    """Submit one task per set of arguments, under a name that the dashboard shows.
 
-    Idle workers do not steal such a task while its worker lives: fetching the samples would take
-    longer than waiting for the worker.
+    If the address of a worker is given for a task, idle workers do not steal it while this worker
+    lives: fetching the samples would take longer than waiting for the worker.
     """
+    addresses = workers or [None] * len(arguments[0])
     futures: dict[int, Future] = {}
-    for worker in dict.fromkeys(workers):
-        numbers = [k for k, address in enumerate(workers) if address == worker]
+    for address in dict.fromkeys(addresses):
+        numbers = [k for k, other in enumerate(addresses) if other == address]
         selected = [[argument[k] for k in numbers] for argument in arguments]
-        where = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
-        submitted = map_tasks(client, name, function, *selected, **where, **common)
+        options: dict[str, Any] = common | {"key": name, "pure": False}
+        if address is not None:
+            options |= {"workers": [address], "allow_other_workers": True}
+        submitted = client.map(function, *selected, **options)
         futures |= zip(numbers, submitted, strict=True)
-    return [futures[k] for k in range(len(workers))]
+    return [futures[k] for k in range(len(addresses))]
 
 
 def release(futures: list[Future]) -> None:

@@ -15,7 +15,7 @@ from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import Engine, PassSums, Task
 from kronlearn.core.instruction_sets import instruction_set
 from kronlearn.core.source import Source
-from kronlearn.engines.dask.client import check_versions, map_near, map_tasks, release
+from kronlearn.engines.dask.client import check_versions, map_tasks, release
 from kronlearn.engines.dask.partitions import (
     MOST_ATTEMPTS,
     Partition,
@@ -120,8 +120,14 @@ class Cluster(Engine):
                 futures += sums
             while len(sums) > n_fetched:
                 groups = [sums[i : i + _FAN_IN] for i in range(0, len(sums), _FAN_IN)]
-                common = {"task": task, "settings": self.settings}
-                sums = map_tasks(self.client, "kronlearn-add", add_sums, groups, **common)
+                sums = map_tasks(
+                    self.client,
+                    "kronlearn-add",
+                    add_sums,
+                    groups,
+                    task=task,
+                    settings=self.settings,
+                )
                 futures += sums
             # A client sends messages every 10 ms at most: releasing futures at the end of a pass
             # would delay the next one.
@@ -133,7 +139,7 @@ class Cluster(Engine):
         tree, (_, worst) = sum_into_tree(partial_sums, task, self.settings)
         kept = HeldCodes(task, parts) if task.keeps_codes else None
         self.last_futures = futures if kept is None else futures[len(parts) :]
-        return PassSums.of_tree(tree, len(self.source), worst, kept)
+        return PassSums.of_tree(tree, worst, kept)
 
     def _codes(self, task: Task) -> sparse.csr_array:
         parts = self._map_partitions("kronlearn-codes", code_partition, task)
@@ -162,7 +168,9 @@ class Cluster(Engine):
         ]
         if coded is not None:
             arguments.append(coded)
-        return map_near(self.client, name, function, workers, *arguments, settings=self.settings)
+        return map_tasks(
+            self.client, name, function, *arguments, workers=workers, settings=self.settings
+        )
 
     def _gather(self, futures: list[Future], parts: list[Future]) -> list[Any]:
         """Fetch results, or raise the error of the first partition, as threads would."""

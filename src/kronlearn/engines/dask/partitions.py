@@ -14,7 +14,7 @@ from distributed import Client, Future
 from numpy.typing import NDArray
 
 from kronlearn.core.source import Source
-from kronlearn.engines.dask.client import map_near, map_tasks
+from kronlearn.engines.dask.client import map_tasks
 from kronlearn.engines.dask.tasks import (
     TASKS_PER_WORKER,
     Settings,
@@ -115,7 +115,7 @@ def _scattered(
     arrays = _sent(client, [source.array[start:stop] for start, stop in spans])
     holders = client.who_has(arrays)
     workers = [next(iter(holders[array.key]), None) for array in arrays]
-    samples = map_near(client, "kronlearn-samples", aligned, workers, arrays)
+    samples = map_tasks(client, "kronlearn-samples", aligned, arrays, workers=workers)
     return _partitions(client, settings, samples, spans, workers)
 
 
@@ -183,8 +183,14 @@ def _partitions(
     """Partitions of futures of their samples, loaded on GPUs if these are to be used."""
     if settings.device == "cuda":
         firsts = [start for start, _ in spans]
-        samples = map_near(
-            client, "kronlearn-gpu", load_on_gpu, workers, samples, firsts, settings=settings
+        samples = map_tasks(
+            client,
+            "kronlearn-gpu",
+            load_on_gpu,
+            samples,
+            firsts,
+            workers=workers,
+            settings=settings,
         )
     parts = zip(samples, spans, workers, strict=True)
     return [Partition(future, *span, worker) for future, span, worker in parts]

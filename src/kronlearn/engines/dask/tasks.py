@@ -42,48 +42,34 @@ TASKS_PER_WORKER = 2
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings that all tasks share, so that they find the same bits on all workers.
-
-    ``n_blocks`` is the number of blocks of all samples, ``n_threads`` the number of threads of a
-    task, or None for as many as its worker has, and ``name`` what error messages call the samples.
-    """
+    """Settings that all tasks share, so that they find the same bits on all workers."""
 
     patch_shape: tuple[int, ...]
+    #: The number of blocks of all samples.
     n_blocks: int
     block_size: int
+    #: The number of threads of a task; None: as many as its worker has.
     n_threads: int | None
     device: str
     instruction_set: str
+    #: The name of the samples in error messages.
     name: str
 
 
 @dataclass(frozen=True)
 class PartialSums:
-    """The result of a pass over one or more partitions.
+    """The result of a pass over one or more partitions."""
 
-    Attributes
-    ----------
-    nodes : tuple of arrays
-        Nodes of the tree of sums: levels (k,), indices (k,) and sums (k, size).
-    worst : tuple of arrays
-        The largest squared residuals and the numbers of their samples.
-    codes : Codes, GpuCodes or None
-        The codes of the partition, if the task keeps them.
-    """
-
+    #: Nodes of the tree of sums: levels (k,), indices (k,) and sums (k, size).
     nodes: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+    #: The largest squared residuals and the numbers of their samples.
     worst: tuple[NDArray[np.float64], NDArray[np.int64]]
+    #: The codes of the partition, if the task keeps them.
     codes: Any = None
 
 
 class GpuPartition:
-    """A partition that a worker holds on its GPU; any worker that it is sent to loads it anew.
-
-    Parameters
-    ----------
-    source : Source
-    block_size : int
-    """
+    """A partition that a worker holds on its GPU; any worker that it is sent to loads it anew."""
 
     def __init__(self, source: Source, block_size: int) -> None:
         self.source, self.block_size = source, block_size
