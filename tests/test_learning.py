@@ -564,8 +564,7 @@ def test_partial_fit_continues_with_the_moments_of_the_best_iteration(rng):
     assert model.stop_reason_ == "callback"
     best = int(np.argmin(model.history_["rmse"]))
     expected = learner(start, max_iter=best, **options).fit(Y).partial_fit(Y[:100])
-    for found, wanted in zip(model.partial_fit(Y[:100]).factors_, expected.factors_, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    assert model.partial_fit(Y[:100]).dictionary_ == expected.dictionary_
 
 
 def test_a_small_batch_does_not_undo_an_earlier_fit(rng):

@@ -44,12 +44,17 @@ def planted(rng, patch_shape, n_atoms, n_terms=2, n_samples=160):
 
 def learner(start, **options):
     """An estimator whose initial dictionary is given, or has the given terms."""
-    if not isinstance(start, Dictionary | str):
+    if not isinstance(start, Dictionary):
         start = kl.KroneckerSumDictionary(start)
     defaults = {"n_nonzero_coefs": 3, "max_iter": 5, "n_jobs": 1, "random_state": 0}
-    if isinstance(start, Dictionary):
-        defaults |= {"n_atoms": start.n_atoms, "n_terms": start.n_terms}
+    defaults |= {"n_atoms": start.n_atoms, "n_terms": start.n_terms}
     return kl.KroneckerDictionaryLearning(init=start, **(defaults | options))
+
+
+def model_of_smooth_samples(**options):
+    """An estimator for the samples of ``smooth``, with the default initial dictionary."""
+    defaults = {"n_atoms": (7, 6), "n_nonzero_coefs": 4, "n_jobs": 1, "random_state": 0}
+    return kl.KroneckerDictionaryLearning(**(defaults | options))
 
 
 def alternating_least_squares(Y, terms, method, n_iterations=5):
@@ -182,11 +187,10 @@ def test_the_initial_dictionary_of_several_terms_equals_its_first_term(rng):
 def test_a_single_term_is_learned_first_if_init_is_a_name(rng):
     Y = smooth(rng)
     seen = []
-    options = {"n_nonzero_coefs": 4, "max_iter": 10, "random_state": 0, "n_jobs": 1}
-    kl.KroneckerDictionaryLearning((7, 6), n_terms=3, callback=seen.append, **options).fit(Y)
+    model_of_smooth_samples(n_terms=3, max_iter=10, callback=seen.append).fit(Y)
     in_use = [bool(progress.dictionary.stacks[0][1].any()) for progress in seen]
     assert in_use == [False] * 3 + [True] * 8
-    one = kl.KroneckerDictionaryLearning((7, 6), **(options | {"max_iter": 2})).fit(Y)
+    one = model_of_smooth_samples(max_iter=2).fit(Y)
     assert [progress.rmse for progress in seen[:2]] == one.history_["rmse"][:2]
 
 
@@ -280,18 +284,8 @@ def test_a_planted_sum_is_recovered_from_a_nearby_start(rng):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_number_of_threads_changes_no_bit(rng, dtype):
     Y = smooth(rng, 700).astype(dtype)
-    models = [
-        kl.KroneckerDictionaryLearning(
-            (7, 6),
-            n_nonzero_coefs=4,
-            n_terms=2,
-            max_iter=5,
-            block_size=64,
-            random_state=0,
-            n_jobs=n,
-        ).fit(Y)
-        for n in (1, 2, 5)
-    ]
+    options = {"n_terms": 2, "max_iter": 5, "block_size": 64}
+    models = [model_of_smooth_samples(n_jobs=n, **options).fit(Y) for n in (1, 2, 5)]
     assert_same_model(models[1], models[0])
     assert_same_model(models[2], models[0])
 
@@ -301,13 +295,12 @@ def test_a_run_resumed_before_or_after_the_terms_join_ends_with_the_same_bits(
     rng, tmp_path, stopped_at
 ):
     Y = smooth(rng)
-    options = {"n_atoms": (7, 6), "n_nonzero_coefs": 4, "n_terms": 2, "max_iter": 10}
-    options |= {"random_state": 0, "n_jobs": 1}
-    whole = kl.KroneckerDictionaryLearning(**options).fit(Y)
+    options = {"n_terms": 2, "max_iter": 10}
+    whole = model_of_smooth_samples(**options).fit(Y)
     options |= {"checkpoint": tmp_path / "run", "checkpoint_every": 1}
-    stop = kl.KroneckerDictionaryLearning(callback=lambda s: s.iteration == stopped_at, **options)
-    assert stop.fit(Y).n_iter_ == stopped_at
-    assert_same_model(kl.KroneckerDictionaryLearning(**options).fit(Y), whole)
+    stopped = model_of_smooth_samples(callback=lambda p: p.iteration == stopped_at, **options)
+    assert stopped.fit(Y).n_iter_ == stopped_at
+    assert_same_model(model_of_smooth_samples(**options).fit(Y), whole)
 
 
 # As an estimator
@@ -342,9 +335,7 @@ def test_initial_dictionaries_of_other_sizes_are_refused(rng):
 
 
 def test_terms_join_when_a_single_term_stops_improving(rng):
-    model = kl.KroneckerDictionaryLearning(
-        (7, 6), n_nonzero_coefs=4, n_terms=2, min_improvement=0.02, random_state=0
-    ).fit(smooth(rng))
+    model = model_of_smooth_samples(n_terms=2, min_improvement=0.02).fit(smooth(rng))
     assert model.stop_reason_ == "converged"
     assert model.n_iter_ < 20
     assert model.dictionary_.n_terms == 2
@@ -355,33 +346,25 @@ def test_terms_join_when_a_single_term_stops_improving(rng):
     "options", [{"max_iter": 1}, {"callback": lambda state: True}], ids=["max_iter", "callback"]
 )
 def test_a_run_that_ends_before_the_terms_join_still_returns_a_sum(rng, options):
-    model = kl.KroneckerDictionaryLearning(
-        (7, 6), n_nonzero_coefs=4, n_terms=2, random_state=0, **options
-    ).fit(smooth(rng))
+    model = model_of_smooth_samples(n_terms=2, **options).fit(smooth(rng))
     assert model.dictionary_.n_terms == 2
 
 
 def test_an_initial_term_whose_columns_are_not_scaled_is_scaled(rng):
     Y = smooth(rng)
     factors = [rng.standard_normal((m, n)) for m, n in zip(Y.shape[1:], (7, 6), strict=True)]
-    options = {"n_nonzero_coefs": 4, "max_iter": 3, "n_terms": 2, "random_state": 0}
-    found = [
-        kl.KroneckerDictionaryLearning((7, 6), init=init, **options).fit(Y).history_["rmse"]
-        for init in (
-            kl.KroneckerSumDictionary([factors]),
-            kl.KroneckerDictionary.normalized(factors),
-        )
+    starts = kl.KroneckerSumDictionary([factors]), kl.KroneckerDictionary.normalized(factors)
+    errors = [
+        model_of_smooth_samples(init=start, max_iter=3, n_terms=2).fit(Y).history_["rmse"]
+        for start in starts
     ]
-    np.testing.assert_allclose(*found, rtol=1e-10)
+    np.testing.assert_allclose(*errors, rtol=1e-10)
 
 
 @pytest.mark.parametrize("scale", [1e-100, 1e100])
 def test_learning_does_not_depend_on_the_scale_of_the_samples(rng, scale):
     Y = smooth(rng)
-    options = {"n_nonzero_coefs": 4, "max_iter": 5, "random_state": 0}
-    one, other = (
-        kl.KroneckerDictionaryLearning((7, 6), **options).fit(samples) for samples in (Y, Y * scale)
-    )
+    one, other = (model_of_smooth_samples(max_iter=5).fit(samples) for samples in (Y, Y * scale))
     np.testing.assert_allclose(other.dictionary_.to_dense(), one.dictionary_.to_dense(), atol=1e-8)
 
 

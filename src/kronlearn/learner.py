@@ -283,7 +283,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return iterate(engine, dictionary, plan.coder, plan.structure)
 
     def _public_dictionary(self, dictionary: Dictionary) -> Dictionary:
-        """The dictionary that users get for the one the method works with internally."""
+        """Convert the dictionary of the method to the one that users get."""
         return dictionary
 
     def _sizes(self, sample_shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -296,7 +296,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def _coder(self, dictionary: Dictionary) -> Coder:
         limit = self.n_nonzero_coefs
         if isinstance(limit, int | np.integer) and not isinstance(limit, bool):
-            # For learners more nonzeros than atoms are no error.
+            # Unlike sparse_code, learners accept more nonzeros than there are atoms.
             limit = min(int(limit), dictionary.n_codes)
         width = check_targets(dictionary, limit, self.tol)
         check_method(self._coding_method(), dictionary)
@@ -320,8 +320,8 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             shape: tuple[int, ...] = (len(samples), *samples.patch_shape)
         else:
             shape = samples.shape
-        # Of a single sample without its first axis scikit-learn would complain as of rows; the
-        # message of source_of is clearer.
+        # For a single sample without its first axis, the message of source_of is clearer than that
+        # of scikit-learn, which would count the features of rows.
         is_single = not reset and shape == self.patch_shape_
         if len(shape) == 2 and isinstance(samples, np.ndarray) and not is_single:
             validate_data(self, X, reset=reset, skip_check_array=True)
