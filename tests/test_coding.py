@@ -46,6 +46,13 @@ SPLITS = [(5, 1), (2, 7), (3, 16), (2, 2**40)]
 RESIDUAL_ERROR = {np.float64: 1e-9, np.float32: 1e-4}
 
 
+@pytest.fixture(params=kl.instruction_sets())
+def instruction_set(request):
+    """Run a test once with every instruction set."""
+    with kl.use_instruction_set(request.param):
+        yield
+
+
 def named(shape):
     m, n = ("x".join(map(str, sizes)) for sizes in shape[:2])
     return f"{m} by {n}"
@@ -129,13 +136,11 @@ def assert_codes_match(codes, expected, Y, factors, dtype, weights=None, clear=T
 # Equality with the reference
 
 
-@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("shape", SHAPES, ids=named)
-def test_codes_equal_the_reference_for_any_threads_and_blocks(
-    shape, method, dtype, instruction_set
-):
+def test_codes_equal_the_reference_for_any_threads_and_blocks(shape, method, dtype):
     patch_shape, n_atoms, n_samples, n_nonzero_coefs = shape
     if method == "threshold":
         n_atoms = tuple(np.minimum(patch_shape, n_atoms).tolist())
@@ -145,26 +150,25 @@ def test_codes_equal_the_reference_for_any_threads_and_blocks(
     expected = reference_codes(patch_shape, n_atoms, n_samples, method, n_nonzero_coefs, step=step)
     d = kl.KroneckerDictionary(cast(factors, dtype))
     samples = Y.astype(dtype)
-    with kl.use_instruction_set(instruction_set):
-        codes = kl.sparse_code(samples, d, n_nonzero_coefs, method=method)
-        assert codes.dtype == dtype
-        assert codes.shape == (n_samples, np.prod(n_atoms))
-        np.testing.assert_array_equal(samples, Y.astype(dtype))  # unchanged
-        clear = winner_is_clear(factors, method, n_nonzero_coefs)
-        assert_codes_match(
-            codes[::step], expected, Y[::step], factors, dtype, clear=clear, method=method
-        )
-        for n_jobs, block_size in SPLITS:
-            split = {"n_jobs": n_jobs, "block_size": block_size}
-            again = kl.sparse_code(samples, d, n_nonzero_coefs, method=method, **split)
-            assert_same_bits(again, codes)
+    codes = kl.sparse_code(samples, d, n_nonzero_coefs, method=method)
+    assert codes.dtype == dtype
+    assert codes.shape == (n_samples, np.prod(n_atoms))
+    np.testing.assert_array_equal(samples, Y.astype(dtype))  # unchanged
+    clear = winner_is_clear(factors, method, n_nonzero_coefs)
+    assert_codes_match(
+        codes[::step], expected, Y[::step], factors, dtype, clear=clear, method=method
+    )
+    for n_jobs, block_size in SPLITS:
+        split = {"n_jobs": n_jobs, "block_size": block_size}
+        again = kl.sparse_code(samples, d, n_nonzero_coefs, method=method, **split)
+        assert_same_bits(again, codes)
 
 
-@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("shape", SOME_SHAPES, ids=named)
-def test_codes_to_a_tolerance_equal_the_reference(shape, method, dtype, instruction_set):
+def test_codes_to_a_tolerance_equal_the_reference(shape, method, dtype):
     patch_shape, n_atoms, n_samples, _ = shape
     if method == "threshold":
         n_atoms = tuple(np.minimum(patch_shape, n_atoms).tolist())
@@ -173,29 +177,27 @@ def test_codes_to_a_tolerance_equal_the_reference(shape, method, dtype, instruct
     tol = 0.85 * np.sqrt(np.prod(patch_shape))
     for cap in (None, 3):
         expected = reference_codes(patch_shape, n_atoms, n_samples, method, cap, tol)
-        with kl.use_instruction_set(instruction_set):
-            codes = kl.sparse_code(
-                Y.astype(dtype), cast(factors, dtype), cap, tol=tol, method=method, n_jobs=2
-            )
+        codes = kl.sparse_code(
+            Y.astype(dtype), cast(factors, dtype), cap, tol=tol, method=method, n_jobs=2
+        )
         counts = np.diff(codes.indptr)
         assert counts.min() < counts.max() <= (cap or np.inf)
         clear = winner_is_clear(factors, method, counts.max())
         assert_codes_match(codes, expected, Y, factors, dtype, clear=clear, method=method)
 
 
-@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
 @pytest.mark.parametrize("method", METHODS)
-def test_samples_can_have_individual_tolerances(rng, method, dtype, instruction_set):
+def test_samples_can_have_individual_tolerances(rng, method, dtype):
     factors, Y = problem((8, 8), (8, 8), 45, method)
     tol = rng.uniform(0.6, 1.1, 45) * np.linalg.norm(Y.reshape(45, -1), axis=1)
     expected = reference.code(Y, factors, method, 10, tol)
     Y, d = Y.astype(dtype), kl.KroneckerDictionary(cast(factors, dtype))
     shuffled = rng.permutation(45)
-    with kl.use_instruction_set(instruction_set):
-        codes = kl.sparse_code(Y, d, 10, tol=tol, method=method)
-        options = {"tol": tol[shuffled], "method": method, "n_jobs": 2, "block_size": 7}
-        again = kl.sparse_code(Y[shuffled], d, 10, **options)
+    codes = kl.sparse_code(Y, d, 10, tol=tol, method=method)
+    options = {"tol": tol[shuffled], "method": method, "n_jobs": 2, "block_size": 7}
+    again = kl.sparse_code(Y[shuffled], d, 10, **options)
     assert_codes_match(codes, expected, Y, factors, dtype)
     assert_same_bits(again, codes[shuffled])
 
@@ -203,11 +205,11 @@ def test_samples_can_have_individual_tolerances(rng, method, dtype, instruction_
 # Weights
 
 
-@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
 @pytest.mark.parametrize("method", PURSUITS)
 @pytest.mark.parametrize("shape", SOME_SHAPES, ids=named)
-def test_weighted_codes_equal_the_weighted_reference(shape, method, dtype, instruction_set):
+def test_weighted_codes_equal_the_weighted_reference(shape, method, dtype):
     patch_shape, n_atoms, _, n_nonzero_coefs = shape
     factors, Y = problem(patch_shape, n_atoms, 29, method)
     rng = np.random.default_rng(5)
@@ -215,14 +217,13 @@ def test_weighted_codes_equal_the_weighted_reference(shape, method, dtype, instr
     expected = reference.code(Y, factors, method, n_nonzero_coefs, weights=weights)
     d = kl.KroneckerDictionary(cast(factors, dtype))
     samples = Y.astype(dtype)
-    with kl.use_instruction_set(instruction_set):
-        codes = kl.sparse_code(samples, d, n_nonzero_coefs, method=method, weights=weights)
-        clear = winner_is_clear(factors, method, n_nonzero_coefs)
-        assert_codes_match(codes, expected, Y, factors, dtype, weights, clear, method)
-        for n_jobs, block_size in SPLITS:
-            split = {"weights": weights, "n_jobs": n_jobs, "block_size": block_size}
-            again = kl.sparse_code(samples, d, n_nonzero_coefs, method=method, **split)
-            assert_same_bits(again, codes)
+    codes = kl.sparse_code(samples, d, n_nonzero_coefs, method=method, weights=weights)
+    clear = winner_is_clear(factors, method, n_nonzero_coefs)
+    assert_codes_match(codes, expected, Y, factors, dtype, weights, clear, method)
+    for n_jobs, block_size in SPLITS:
+        split = {"weights": weights, "n_jobs": n_jobs, "block_size": block_size}
+        again = kl.sparse_code(samples, d, n_nonzero_coefs, method=method, **split)
+        assert_same_bits(again, codes)
 
 
 @pytest.mark.parametrize("method", PURSUITS)
@@ -332,10 +333,10 @@ def test_noiseless_sparse_samples_are_recovered_exactly(rng, method, dtype):
     assert np.mean(found) >= 0.9
 
 
-@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("fraction", [0.1, 0.001])
 @pytest.mark.parametrize("method", METHODS)
-def test_small_tolerances_are_met_in_float32(rng, method, fraction, instruction_set):
+def test_small_tolerances_are_met_in_float32(rng, method, fraction):
     if method == "threshold":
         factors = reference.orthonormal_factors(rng, (8, 8))
     else:
@@ -343,10 +344,7 @@ def test_small_tolerances_are_met_in_float32(rng, method, fraction, instruction_
     n_samples = 2 if method == "exchange" else 50  # exchanges of many atoms are slow
     Y = smooth_samples(rng, n_samples, [factor.shape[0] for factor in factors])
     tol = fraction * np.linalg.norm(Y.reshape(n_samples, -1), axis=1)
-    with kl.use_instruction_set(instruction_set):
-        codes = kl.sparse_code(
-            Y.astype(np.float32), cast(factors, np.float32), tol=tol, method=method
-        )
+    codes = kl.sparse_code(Y.astype(np.float32), cast(factors, np.float32), tol=tol, method=method)
     norms = np.linalg.norm(reference.residuals(Y, factors, codes.toarray()), axis=1)
     assert np.max(norms / tol) <= 1.01
 
@@ -441,11 +439,11 @@ def test_tolerances_are_met_with_nearly_dependent_atoms(rng, method, weighted, d
     assert np.linalg.norm(left, axis=1).max() <= 1.001e-6
 
 
-@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("method", PURSUITS)
 def test_tolerances_that_need_coefficients_as_small_as_float32_rounding_are_met(
-    rng, method, weighted, instruction_set
+    rng, method, weighted
 ):
     factors = cast(reference.orthonormal_factors(rng, (8, 8)), np.float32)
     X = np.full((20, 64), 1.5e-6)
@@ -453,8 +451,7 @@ def test_tolerances_that_need_coefficients_as_small_as_float32_rounding_are_met(
     Y = kl.KroneckerDictionary(factors).reconstruct(X).astype(np.float32)
     weights = rng.uniform(0.99, 1.0, Y.shape) if weighted else np.ones(Y.shape)
     options = {"weights": weights} if weighted else {}
-    with kl.use_instruction_set(instruction_set):
-        codes = kl.sparse_code(Y, factors, tol=6e-6, method=method, **options)
+    codes = kl.sparse_code(Y, factors, tol=6e-6, method=method, **options)
     left = reference.residuals(Y, factors, codes.toarray().astype(np.float64))
     assert np.linalg.norm(left * np.sqrt(weights).reshape(20, -1), axis=1).max() <= 1.01 * 6e-6
 
@@ -468,19 +465,16 @@ def test_ols_meets_small_tolerances_with_gaussian_factors(rng):
         assert np.linalg.norm(left, axis=1).max() <= 1.001e-3
 
 
-@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("method", PURSUITS)
-def test_weighted_float32_codes_of_nearly_equal_atoms_are_as_good_as_float64_ones(
-    rng, method, instruction_set
-):
+def test_weighted_float32_codes_of_nearly_equal_atoms_are_as_good_as_float64_ones(rng, method):
     start = rng.standard_normal((15, 1)) + 1e-4 * rng.standard_normal((15, 61))
     factors = [start / np.linalg.norm(start, axis=0)]
     Y, weights = rng.standard_normal((30, 15)), rng.uniform(0.01, 1.0, (30, 15))
-    with kl.use_instruction_set(instruction_set):
-        codes, double = (
-            kl.sparse_code(Y.astype(dtype), factors, 8, method=method, weights=weights)
-            for dtype in (np.float32, np.float64)
-        )
+    codes, double = (
+        kl.sparse_code(Y.astype(dtype), factors, 8, method=method, weights=weights)
+        for dtype in (np.float32, np.float64)
+    )
     assert np.mean(np.diff(codes.indptr) == np.diff(double.indptr)) >= 0.9
     error, best = (
         np.linalg.norm(np.sqrt(weights) * reference.residuals(Y, factors, X.toarray()), axis=1)
@@ -489,29 +483,27 @@ def test_weighted_float32_codes_of_nearly_equal_atoms_are_as_good_as_float64_one
     assert np.sum(error**2) <= 1.01 * np.sum(best**2)
 
 
-@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("sizes", [(8, 8), (16, 16), (5, 3), (9,)], ids=str)
-def test_the_lowest_index_wins_ties(sizes, method, dtype, instruction_set):
+def test_the_lowest_index_wins_ties(sizes, method, dtype):
     factors = [np.eye(m, dtype=dtype) for m in sizes]
     Y = np.zeros((3, np.prod(sizes)), dtype)
     Y[0] = 1.0
     Y[1] = np.where(np.arange(Y.shape[1]) % 2, 1.0, -1.0)
     Y[2, 3:] = -2.0
-    with kl.use_instruction_set(instruction_set):
-        codes = kl.sparse_code(Y, factors, 3, method=method)
+    codes = kl.sparse_code(Y, factors, 3, method=method)
     assert codes.indices.reshape(3, 3).tolist() == [[0, 1, 2], [0, 1, 2], [3, 4, 5]]
     np.testing.assert_array_equal(codes.data, [1, 1, 1, -1, 1, -1, -2, -2, -2])
 
 
-@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("method", METHODS)
-def test_the_error_includes_tied_atoms_that_were_not_selected(method, instruction_set):
+def test_the_error_includes_tied_atoms_that_were_not_selected(method):
     source = ArraySource(np.ones((20, 8, 8), np.float32), (8, 8))
     task = Task(kl.KroneckerDictionary([np.eye(8)] * 2), Coder(method, 5))
-    with kl.use_instruction_set(instruction_set):
-        assert Threads(source).run(task).residual == pytest.approx(20 * (64 - 5))
+    assert Threads(source).run(task).residual == pytest.approx(20 * (64 - 5))
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(np.float32, 3e-3), (np.float64, 1e-6)])
@@ -529,20 +521,19 @@ def test_the_error_of_thresholding_includes_what_no_atom_represents(rng, dtype, 
 # Precision
 
 
-@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("method", PURSUITS)
 @pytest.mark.parametrize("sizes", [(16, 32, 16, 30), (8, 16, 16, 60)], ids=str)
-def test_float32_codes_of_coherent_dictionaries_are_accurate(sizes, method, instruction_set):
+def test_float32_codes_of_coherent_dictionaries_are_accurate(sizes, method):
     m, n, n_nonzero_coefs, n_samples = sizes
     if method == "exchange":
         n_samples //= 3  # the exchanges of the reference are slow
     factors = reference.dct_factors((m, m), (n, n))
     Y = smooth_samples(np.random.default_rng(3), n_samples, (m, m))
     expected = coherent_reference_error(m, n, n_nonzero_coefs, n_samples, method)
-    with kl.use_instruction_set(instruction_set):
-        codes = kl.sparse_code(
-            Y.astype(np.float32), cast(factors, np.float32), n_nonzero_coefs, method=method
-        )
+    codes = kl.sparse_code(
+        Y.astype(np.float32), cast(factors, np.float32), n_nonzero_coefs, method=method
+    )
     left = reference.residuals(Y, factors, codes.toarray())
     assert np.linalg.norm(left) <= 1.001 * expected
     assert np.linalg.norm(left) >= 0.99 * expected
@@ -556,7 +547,7 @@ def nearly_equal_atoms(rng, m, n, group, distance):
     return columns / np.linalg.norm(columns, axis=0)
 
 
-@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize(
     ("m", "n", "group", "distance", "slack"),
     [
@@ -565,43 +556,40 @@ def nearly_equal_atoms(rng, m, n, group, distance):
     ],
 )
 def test_float32_exchanges_of_nearly_equal_atoms_end_at_the_error_of_float64_ones(
-    m, n, group, distance, slack, instruction_set
+    m, n, group, distance, slack
 ):
     rng = np.random.default_rng(1)
     factor = nearly_equal_atoms(rng, m, n, group, distance).astype(np.float32)
     Y = rng.standard_normal((3000, m)).astype(np.float32)
-    with kl.use_instruction_set(instruction_set):
-        error, best = (
-            np.sum(reference.residuals(Y, [factor], X.toarray().astype(np.float64)) ** 2)
-            for dtype in (np.float32, np.float64)
-            for X in [kl.sparse_code(Y.astype(dtype), [factor], 8, method="exchange")]
-        )
+    error, best = (
+        np.sum(reference.residuals(Y, [factor], X.toarray().astype(np.float64)) ** 2)
+        for dtype in (np.float32, np.float64)
+        for X in [kl.sparse_code(Y.astype(dtype), [factor], 8, method="exchange")]
+    )
     assert error <= (1 + slack) * best
 
 
-@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
-def test_float64_exchanges_continue_when_coefficients_are_refined(instruction_set):
+@pytest.mark.usefixtures("instruction_set")
+def test_float64_exchanges_continue_when_coefficients_are_refined():
     rng = np.random.default_rng(1)
     factor = nearly_equal_atoms(rng, 15, 30, 4, 1e-4)
     Y = rng.standard_normal((1000, 15))
-    with kl.use_instruction_set(instruction_set):
-        before, after = (
-            np.sum(reference.residuals(Y, [factor], X.toarray()) ** 2, axis=1)
-            for method in ("ols", "exchange")
-            for X in [kl.sparse_code(Y, [factor], 12, method=method)]
-        )
+    before, after = (
+        np.sum(reference.residuals(Y, [factor], X.toarray()) ** 2, axis=1)
+        for method in ("ols", "exchange")
+        for X in [kl.sparse_code(Y, [factor], 12, method=method)]
+    )
     assert np.sum(after) < 0.4 * np.sum(before)
     assert np.all(after <= before + 1e-9)  # even if exchanges gain rounding errors only
 
 
-@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
-def test_float32_tolerances_are_met_with_nearly_equal_atoms(instruction_set):
+@pytest.mark.usefixtures("instruction_set")
+def test_float32_tolerances_are_met_with_nearly_equal_atoms():
     rng = np.random.default_rng(1)
     factor = nearly_equal_atoms(rng, 20, 30, 4, 0.03).astype(np.float32)
     Y = rng.standard_normal((5000, 20)).astype(np.float32)
     tol = 1.5e-3 * np.linalg.norm(Y, axis=1)
-    with kl.use_instruction_set(instruction_set):
-        codes = kl.sparse_code(Y, [factor], tol=tol, method="ols")
+    codes = kl.sparse_code(Y, [factor], tol=tol, method="ols")
     left = reference.residuals(Y, [factor], codes.toarray().astype(np.float64))
     assert np.max(np.linalg.norm(left, axis=1) / tol) <= 1.001
 
@@ -721,22 +709,21 @@ def exchanged_error(y, D, support):
     return min(errors)
 
 
-@pytest.mark.parametrize("instruction_set", kl.instruction_sets())
+@pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("shape", [SHAPES[i] for i in (1, 3, 6, 11, 13)], ids=named)
-def test_no_exchange_of_one_atom_lowers_the_error(shape, weighted, dtype, instruction_set):
+def test_no_exchange_of_one_atom_lowers_the_error(shape, weighted, dtype):
     patch_shape, n_atoms, _, n_nonzero_coefs = shape
     factors = cast(reference.dct_factors(patch_shape, n_atoms), dtype)
     rng = np.random.default_rng(4)
     Y = smooth_samples(rng, 50, patch_shape).astype(dtype)
     weights = (rng.random(Y.shape) < 0.8).astype(float) if weighted else np.ones(Y.shape)
     options = {"weights": weights} if weighted else {}
-    with kl.use_instruction_set(instruction_set):
-        ols, codes = (
-            kl.sparse_code(Y, factors, n_nonzero_coefs, method=method, **options).toarray()
-            for method in ("ols", "exchange")
-        )
+    ols, codes = (
+        kl.sparse_code(Y, factors, n_nonzero_coefs, method=method, **options).toarray()
+        for method in ("ols", "exchange")
+    )
     root = np.sqrt(weights).reshape(50, -1)
     before, after = (
         np.sum((root * reference.residuals(Y, factors, X)) ** 2, axis=1) for X in (ols, codes)

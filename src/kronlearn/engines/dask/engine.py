@@ -83,13 +83,13 @@ class Cluster(Engine):
         self.client, self.source = client, source
         self.block_size = block_size or default_block_size(source)
         self.settings = Settings(
-            source.patch_shape,
-            -(-len(source) // self.block_size),
-            self.block_size,
-            None if n_jobs is None or n_jobs < 0 else resolve_n_jobs(n_jobs),
-            device,
-            instruction_set(),
-            source.name,
+            patch_shape=source.patch_shape,
+            n_blocks=-(-len(source) // self.block_size),
+            block_size=self.block_size,
+            n_threads=None if n_jobs is None or n_jobs < 0 else resolve_n_jobs(n_jobs),
+            device=device,
+            instruction_set=instruction_set(),
+            name=source.name,
         )
         count = n_partitions or default_count(client, source, self.settings.n_threads)
         self.partitions = cut_into_partitions(client, source, self.settings, count)
