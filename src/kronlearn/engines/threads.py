@@ -58,17 +58,14 @@ class Threads(Engine):
         """Run a pass over all samples; threads take the next block when they are free."""
         source = self.source
         tree = task.tree(-(-len(source) // self.block_size))
-        kept = None
-        if task.keeps_codes:
-            kept = Codes.empty(len(source), task.coder.width, source.dtype)
-        _, worst = pass_over(
-            source, task, tree, self.n_threads, self.block_size, codes=codes, write_to=kept
+        (_, worst), kept = pass_over(
+            source, task, tree, self.n_threads, self.block_size, codes=codes
         )
         return PassSums.of_tree(tree, worst, kept)
 
     def codes(self, dictionary: Dictionary, coder: Coder) -> sparse.csr_array:
         """Code all samples."""
-        source, task, n = self.source, Task(dictionary, coder), len(self.source)
+        task, n = Task(dictionary, coder, keeps_codes=True), len(self.source)
         step = n
         if coder.tol is not None:
             step = max(1, _ENTRIES_AT_A_TIME // coder.width // self.block_size) * self.block_size
@@ -76,10 +73,10 @@ class Threads(Engine):
         for start in range(0, n, step):
             stop = min(start + step, n)
             tree = task.tree(-(-(stop - start) // self.block_size))
-            codes = Codes.empty(stop - start, coder.width, source.dtype)
-            pass_over(
-                source, task, tree, self.n_threads, self.block_size, (start, stop), write_to=codes
+            _, codes = pass_over(
+                self.source, task, tree, self.n_threads, self.block_size, (start, stop)
             )
+            assert codes is not None
             parts.append(codes.packed(self.n_threads))
         return csr_codes(parts, dictionary.n_codes)
 
@@ -93,9 +90,11 @@ def pass_over(
     rows: tuple[int, int] | None = None,
     first: int = 0,
     codes: Codes | None = None,
-    write_to: Codes | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Add the sums of consecutive samples to a tree; return the worst residuals and their samples.
+) -> tuple[tuple[NDArray[np.float64], NDArray[np.int64]], Codes | None]:
+    """Add the sums of consecutive samples to a tree.
+
+    Returns the largest squared residuals and the numbers of their samples, and the codes: those
+    passed, or new ones if the task keeps them.
 
     Parameters
     ----------
@@ -108,18 +107,18 @@ def pass_over(
         block size.
     codes : Codes, optional
         Codes of these samples to sum, instead of coding them.
-    write_to : Codes, optional
-        Where to write the codes of these samples.
     """
     start, stop = (0, len(source)) if rows is None else rows
     native = native_dictionary(task.factors, source.dtype)
-    arrays = {}
-    code_arrays = write_to if codes is None else codes
-    if code_arrays is not None:
-        arrays = {name: getattr(code_arrays, name) for name in ("index", "value", "nonzeros")}
+    is_coded = codes is not None
     targets = {}
-    if codes is None:
+    if not is_coded:
         targets = task.coder.of_rows(slice(start, stop)).native_targets(source.dtype)
+        if task.keeps_codes:
+            codes = Codes.empty(stop - start, task.coder.width, source.dtype)
+    arrays = {}
+    if codes is not None:
+        arrays = {"index": codes.index, "value": codes.value, "nonzeros": codes.nonzeros}
     with Feed(source, start, stop, block_size, n_threads) as feed:
         try:
             not_finite, residuals, samples = native.run(
@@ -131,7 +130,7 @@ def pass_over(
                 tree,
                 sums=task.sums,
                 mode=task.mode,
-                given=codes is not None,
+                given=is_coded,
                 first=first,
                 n_worst=task.n_worst,
                 **targets,
@@ -151,7 +150,7 @@ def pass_over(
     if not_finite >= 0:
         sample = start + not_finite
         raise_not_finite(source.read(sample, sample + 1), source.first + sample, source.name)
-    return residuals, samples
+    return (residuals, samples), codes
 
 
 def default_block_size(source: Source, moment_numbers: int = 0) -> int:

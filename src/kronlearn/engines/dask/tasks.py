@@ -13,7 +13,6 @@ import numpy as np
 from distributed import get_worker
 from numpy.typing import NDArray
 
-from kronlearn.core.codes import Codes
 from kronlearn.core.engine import Task, worst_first
 from kronlearn.core.instruction_sets import use_instruction_set
 from kronlearn.core.source import Source
@@ -108,24 +107,14 @@ def run_pass(
     tree = task.tree(settings.n_blocks)
     codes = None if coded is None else coded.codes
     if isinstance(samples, GpuPartition):
-        worst, kept = samples.engine.add(task, tree, codes, first)
-        return PartialSums(tree.nodes(), worst, kept)
+        worst, codes = samples.engine.add(task, tree, codes, first)
+        return PartialSums(tree.nodes(), worst, codes)
     source = _as_source(samples, first, settings)
-    kept = None
-    if task.keeps_codes:
-        kept = Codes.empty(len(source), task.coder.width, source.dtype)
     with use_instruction_set(settings.instruction_set), _threads_of_task(settings) as n_threads:
-        worst = pass_over(
-            source,
-            task,
-            tree,
-            n_threads,
-            settings.block_size,
-            first=first,
-            codes=codes,
-            write_to=kept,
+        worst, codes = pass_over(
+            source, task, tree, n_threads, settings.block_size, first=first, codes=codes
         )
-    return PartialSums(tree.nodes(), worst, kept)
+    return PartialSums(tree.nodes(), worst, codes if task.keeps_codes else None)
 
 
 def code_partition(samples: Any, first: int, task: Task, settings: Settings) -> Any:
