@@ -1,4 +1,4 @@
-"""A Dask cluster to test with, and small fits to run on it."""
+"""Dask clusters for tests, and small models to fit on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distributed import Client, LocalCluster
 
 import kronlearn as kl
 
-# What a test cluster does not need only slows its start or wakes its processes.
+# Monitors that only slow the start of a test cluster or wake its processes.
 SETTINGS = {
     "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.worker.profile.enabled": False,
@@ -25,7 +25,7 @@ SETTINGS = {
 
 @contextmanager
 def cluster_of(n_workers: int, settings: dict[str, Any] | None = None) -> Iterator[Client]:
-    """A client of a cluster of so many processes of one thread each."""
+    """A client of a cluster of ``n_workers`` processes with one thread each."""
     with (
         dask.config.set(SETTINGS | (settings or {})),
         LocalCluster(
@@ -41,35 +41,35 @@ def cluster_of(n_workers: int, settings: dict[str, Any] | None = None) -> Iterat
 
 
 def process_ids(client: Client) -> list[int]:
-    """The processes of the workers that there are."""
+    """The process ids of all present workers."""
     return sorted(client.run(os.getpid).values())
 
 
 def kill(process: int) -> None:
-    """End a worker's process at once; its nanny starts another."""
+    """Kill a worker's process; its nanny starts another."""
     os.kill(process, signal.SIGKILL)
 
 
 def freeze(process: int) -> None:
-    """Stop a worker's process where it is."""
+    """Stop a worker's process without ending it."""
     os.kill(process, signal.SIGSTOP)
 
 
 def until(condition: Callable[[], bool], timeout: float = 30) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     end = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"still not so after {timeout} seconds")
+            raise TimeoutError(f"the condition did not hold within {timeout} seconds")
         time.sleep(0.02)
 
 
 @contextmanager
 def at_most(seconds: int) -> Iterator[None]:
-    """Raise TimeoutError in the main thread if something takes longer."""
+    """Raise TimeoutError in the main thread if the block takes longer."""
 
     def late(*_: object) -> None:
-        raise TimeoutError(f"hangs: not done after {seconds} seconds")
+        raise TimeoutError(f"not finished after {seconds} seconds")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(seconds)
@@ -81,12 +81,12 @@ def at_most(seconds: int) -> Iterator[None]:
 
 
 class MidIteration:
-    """A callback that does something at a random moment of the iteration after some others.
+    """A callback that calls a function at a random moment of an iteration.
 
     Parameters
     ----------
     after : int
-        How many iterations come before.
+        The number of iterations before it.
     act : callable
     rng : numpy.random.Generator
     """
@@ -104,7 +104,7 @@ class MidIteration:
         self.last = progress.seconds
 
     def finish(self) -> None:
-        """Wait until it is done; raises if the run ended before it began."""
+        """Wait until the function has returned; raise if the run ended before the call."""
         assert self.timer is not None, "the run ended before its fault"
         self.timer.join()
 
@@ -117,13 +117,13 @@ def image_like(n_samples: int, side: int = 8, seed: int = 0) -> np.ndarray:
 
 
 def model(**settings: Any) -> kl.KroneckerDictionaryLearning:
-    """A small model on the cluster, unless settings say otherwise."""
+    """A small model that learns on the cluster, unless settings say otherwise."""
     usual = {"n_atoms": (8, 8), "n_nonzero_coefs": 4, "max_iter": 5, "random_state": 0}
     return kl.KroneckerDictionaryLearning(**(usual | {"engine": "dask"} | settings))
 
 
 def bits(fitted: Any) -> dict[str, bytes]:
-    """What two runs must agree on to the last bit."""
+    """The bytes of all results that two runs must agree on."""
     history = {name: row for name, row in fitted.history_.items() if name != "seconds"}
     found = {name: np.array(row).tobytes() for name, row in history.items()}
     return found | {

@@ -1,4 +1,4 @@
-"""Fits during which something goes wrong, and which must end as if nothing had."""
+"""Fits with a fault, which must end with the result of a fit without one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from distributed import Client
 from cluster import MidIteration, at_most, bits, freeze, image_like, kill, model, process_ids, until
 
 N_WORKERS = 3
-#: Dask drops a worker that it has not heard of for so long.
+#: Dask drops a worker after this time without a heartbeat.
 IMPATIENT = {"distributed.scheduler.worker-ttl": "3s", "distributed.scheduler.allowed-failures": 9}
 _MOST_SECONDS = 120
 
-# Sums of all kinds: full moments, one mode after the other, S_xy alone, in two terms; an error
+# All kinds of sums: full moments, one mode after the other, S_xy alone, two terms; and an error
 # target.
 CASES: list[dict[str, Any]] = [
     {"n_atoms": (10, 10), "n_nonzero_coefs": 10},
@@ -38,12 +38,12 @@ Act = Callable[[Client, np.random.Generator], Any]
 
 
 class Problems:
-    """Samples, in memory, in files and lazy, and what undisturbed fits find in them.
+    """Samples in memory, in a file and as a lazy array, and the results of undisturbed fits.
 
     Parameters
     ----------
     folder : path
-        Where the files are written.
+        The folder for the files.
     """
 
     max_iter = 8
@@ -51,14 +51,14 @@ class Problems:
     def __init__(self, folder: Path) -> None:
         self.array = image_like(100_000)
         self.path = Path(folder) / "samples.npy"
-        self.wanted: dict[int, dict[str, bytes]] = {}
+        self.expected: dict[int, dict[str, bytes]] = {}
         np.save(self.path, self.array)
         chunks = (10_007, *self.array.shape[1:])
         store = str(self.path.with_suffix(".zarr"))
         zarr.create_array(store, data=self.array, chunks=chunks, overwrite=True)
 
     def samples(self, rng: np.random.Generator) -> Any:
-        """The samples in one of the ways that they can be given in."""
+        """The samples, at random in memory, in a file or as a lazy array."""
         which = rng.integers(3)
         if which == 2:
             return da.from_zarr(str(self.path.with_suffix(".zarr")))
@@ -69,44 +69,44 @@ class Problems:
         return CASES[case] | {"max_iter": self.max_iter}
 
     def bits(self, case: int) -> dict[str, bytes]:
-        """What threads find."""
-        if case not in self.wanted:
+        """The result of threads."""
+        if case not in self.expected:
             fitted = model(**self.settings(case), engine="threads", n_jobs=2).fit(self.array)
-            self.wanted[case] = bits(fitted)
-        return self.wanted[case]
+            self.expected[case] = bits(fitted)
+        return self.expected[case]
 
 
 def fit_with_fault(client: Client, problems: Problems, act: Act, rng: np.random.Generator) -> bool:
-    """Whether a fit with a fault at a random moment of a random iteration ends as without."""
+    """Whether a fit with a fault at a random moment has the bits of threads."""
     case = int(rng.integers(len(CASES)))
-    wanted = problems.bits(case)
+    expected = problems.bits(case)
     after = int(rng.integers(1, problems.max_iter - 2))
-    happening = MidIteration(after, lambda: act(client, rng), rng)
+    fault = MidIteration(after, lambda: act(client, rng), rng)
     with at_most(_MOST_SECONDS):
         settings = problems.settings(case)
-        fitted = model(**settings, callback=happening).fit(problems.samples(rng))
-    happening.finish()
-    return bits(fitted) == wanted
+        fitted = model(**settings, callback=fault).fit(problems.samples(rng))
+    fault.finish()
+    return bits(fitted) == expected
 
 
 def kill_one(client: Client, rng: np.random.Generator) -> None:
-    """SIGKILL to a worker, which its nanny replaces."""
+    """Kill a worker, which its nanny replaces."""
     kill(int(rng.choice(process_ids(client))))
 
 
 def kill_two(client: Client, rng: np.random.Generator) -> None:
-    """SIGKILL to two workers, one right after the other."""
+    """Kill two workers, one right after the other."""
     for process in rng.choice(process_ids(client), 2, replace=False):
         kill(int(process))
 
 
 def add_one(client: Client, rng: np.random.Generator) -> None:
-    """One more worker."""
+    """Add a worker."""
     client.cluster.scale(N_WORKERS + 1)
 
 
 def freeze_one(client: Client, rng: np.random.Generator) -> None:
-    """SIGSTOP to a worker, until Dask drops it and its nanny starts another."""
+    """Stop a worker without ending it, until Dask drops it and its nanny starts another."""
     freeze(int(rng.choice(process_ids(client))))
 
 
@@ -119,7 +119,7 @@ FAULTS: dict[str, Act] = {
 
 
 def restore(client: Client) -> None:
-    """Wait until there are as many workers as in the beginning, none of them frozen."""
+    """Wait until there are as many workers as at the beginning, and all respond."""
     client.cluster.scale(N_WORKERS)
     until(lambda: len(client.nthreads()) == N_WORKERS and len(process_ids(client)) == N_WORKERS)
 
@@ -127,12 +127,12 @@ def restore(client: Client) -> None:
 def fit_with_driver_killed(
     client: Client, problems: Problems, folder: Path, rng: np.random.Generator
 ) -> bool:
-    """Whether a fit whose driver is killed at a random moment goes on from its checkpoint."""
+    """Whether a fit whose driver is killed at a random moment resumes to the bits of threads."""
     case = int(rng.integers(len(CASES)))
     checkpoint = Path(folder) / "run.safetensors"
     checkpoint.unlink(missing_ok=True)
     settings = problems.settings(case) | {"checkpoint": str(checkpoint), "checkpoint_every": 1}
-    wanted = problems.bits(case)
+    expected = problems.bits(case)
     address = client.scheduler_info()["address"]
     code = "import sys, fault_runs; fault_runs.drive(*sys.argv[1:])"
     driver = subprocess.Popen(
@@ -148,24 +148,24 @@ def fit_with_driver_killed(
     engine_name = "dask" if rng.integers(2) else "threads"
     with at_most(_MOST_SECONDS):
         fitted = model(**settings, engine=engine_name).fit(problems.path)
-    return bits(fitted) == wanted
+    return bits(fitted) == expected
 
 
 def drive(address: str, path: str, settings: str) -> None:
-    """A driver: fits as it is told."""
+    """Fit a model: the program of the driver that will be killed."""
     with Client(address):
         model(**json.loads(settings)).fit(path)
 
 
 def _with_these_modules() -> dict[str, str]:
-    """An environment in which another process finds this module."""
+    """An environment in which another process can import this module."""
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """A file system of that size at a folder; needs root."""
+    """Mount a file system of some megabytes at a folder; needs root."""
     options = ["-t", "tmpfs", "-o", f"size={megabytes}m"]
     subprocess.run(["mount", *options, "tmpfs", folder], check=True, capture_output=True)
     try:

@@ -1,8 +1,9 @@
-"""What every coder, moment and update must compute, in float64 NumPy with the dense dictionary.
+"""The definition of every coder, moment and update, in float64 NumPy with the dense dictionary.
 
-Nothing here is fast. Samples ``Y`` are ``(N, m_1, …, m_d)``, factors ``D_i`` are ``(m_i, n_i)``,
-codes ``X`` are dense ``(N, n_1·…·n_d)``; any number of modes. One section makes test data; the last
-one is about images, arrays with any number of axes.
+This code is plain, not fast. Samples ``Y`` are ``(N, m_1, …, m_d)``, factors ``D_i`` are
+``(m_i, n_i)``, codes ``X`` are dense ``(N, n_1·…·n_d)``, with any number of modes. Further sections
+make test data and define passes over images, arrays with any number of axes, and convolutional
+coding.
 """
 
 from functools import reduce
@@ -12,7 +13,7 @@ import numpy as np
 
 
 def dense(factors):
-    """Dictionary matrix ``D_1 ⊗ D_2 ⊗ …``, shape ``(m_1·…·m_d, n_1·…·n_d)``."""
+    """The dictionary matrix ``D_1 ⊗ D_2 ⊗ …``, shape ``(m_1·…·m_d, n_1·…·n_d)``."""
     return reduce(np.kron, [np.asarray(factor, dtype=np.float64) for factor in factors])
 
 
@@ -22,7 +23,7 @@ def dense(factors):
 def omp(y, factors, n_nonzero_coefs=None, tol=None, weights=None):
     """Support in order of selection, coefficients and residual of orthogonal matching pursuit.
 
-    Each step takes the atom whose direction has the largest inner product with the residual.
+    Each step selects the atom whose direction has the largest inner product with the residual.
     """
     return _pursue(y, factors, n_nonzero_coefs, tol, weights, look_ahead=False)
 
@@ -30,7 +31,7 @@ def omp(y, factors, n_nonzero_coefs=None, tol=None, weights=None):
 def ols(y, factors, n_nonzero_coefs=None, tol=None, weights=None):
     """Support in order of selection, coefficients and residual of orthogonal least squares.
 
-    Each step takes the atom that leaves the smallest residual once all coefficients are refitted.
+    Each step selects the atom with the smallest residual after refitting all coefficients.
     """
     return _pursue(y, factors, n_nonzero_coefs, tol, weights, look_ahead=True)
 
@@ -39,7 +40,7 @@ def _pursue(y, factors, n_nonzero_coefs, tol, weights, look_ahead):
     atoms, target = _weighted(y, factors, weights)
     cap = atoms.shape[1] if n_nonzero_coefs is None else n_nonzero_coefs
     length = (atoms**2).sum(axis=0)
-    left = atoms.copy()  # what is left of each atom once the chosen ones are projected out
+    left = atoms.copy()  # the atoms, orthogonalised against the selected ones
     residual = target.copy()
     support = []
     while len(support) < cap and residual @ residual > (tol or 0.0) ** 2:
@@ -47,7 +48,7 @@ def _pursue(y, factors, n_nonzero_coefs, tol, weights, look_ahead):
         free = remaining > 1e-8 * length
         scale = np.where(free, remaining if look_ahead else length, 1.0)
         gain = np.where(free, (left.T @ residual) ** 2 / scale, 0.0)
-        best = int(np.argmax(gain))  # the first of equals
+        best = int(np.argmax(gain))  # the lowest index wins ties
         if gain[best] <= 1e-24 * (target @ target):
             break
         support.append(best)
@@ -58,11 +59,12 @@ def _pursue(y, factors, n_nonzero_coefs, tol, weights, look_ahead):
 
 
 def exchange(y, factors, n_nonzero_coefs=None, tol=None, weights=None):
-    """Support, coefficients and residual of ``ols`` once no exchange of one atom lowers the error.
+    """Support, coefficients and residual of ``ols``, improved by exchanges of single atoms.
 
-    The best exchange is made first. With ``tol``, exchanges end as soon as the residual is no
-    larger; then the atom that costs least is taken out and the smaller support is tried in the
-    same way, until one fails. The last that met ``tol`` is the code.
+    The best exchange is made first, and the last one when no exchange lowers the error. With
+    ``tol``, exchanges end as soon as the residual is no larger; then the atom whose removal costs
+    least is removed and the smaller support is improved in the same way, until one misses ``tol``.
+    The last support that met ``tol`` is the result.
     """
     atoms, target = _weighted(y, factors, weights)
     support, accepted = ols(y, factors, n_nonzero_coefs, tol, weights)[0], None
@@ -73,7 +75,7 @@ def exchange(y, factors, n_nonzero_coefs=None, tol=None, weights=None):
             support = _without_the_cheapest(atoms, target, support)
         else:
             exchanged = _after_the_best_exchange(atoms, target, support, error)
-            # Gains that are rounding errors would go round in circles.
+            # Gains that are rounding errors could repeat forever.
             if exchanged is None or _error(atoms, target, exchanged) >= error:
                 break
             support = exchanged
@@ -84,7 +86,8 @@ def exchange(y, factors, n_nonzero_coefs=None, tol=None, weights=None):
 def _after_the_best_exchange(atoms, target, support, error):
     """The support with one atom exchanged, or None if that does not lower the error.
 
-    Of equally good exchanges the lowest atom comes in, and in its favour the lowest goes out.
+    Among equally good exchanges, the one with the lowest new atom wins, then the one with the
+    lowest old atom.
     """
     support = sorted(support)
     gained = np.zeros((atoms.shape[1], len(support)))
@@ -105,7 +108,7 @@ def _after_the_best_exchange(atoms, target, support, error):
 
 
 def _without_the_cheapest(atoms, target, support):
-    """The support without the atom whose loss raises the error least, of equals the lowest."""
+    """The support without the atom whose removal costs least; the lowest index wins ties."""
     support = sorted(support)
     smaller = [support[:i] + support[i + 1 :] for i in range(len(support))]
     return min(smaller, key=lambda others: _error(atoms, target, others))
@@ -118,7 +121,7 @@ def _error(atoms, target, support):
 
 
 def threshold(y, factors, n_nonzero_coefs=None, tol=None):
-    """Support, coefficients and residual of keeping the largest inner products, largest first."""
+    """Support, coefficients and residual if the largest inner products are kept, largest first."""
     atoms, target = _weighted(y, factors, None)
     correlations = atoms.T @ target
     cap = len(correlations) if n_nonzero_coefs is None else n_nonzero_coefs
@@ -134,14 +137,14 @@ def threshold(y, factors, n_nonzero_coefs=None, tol=None):
 
 
 def refit(y, factors, support, weights=None):
-    """Least-squares coefficients on ``support`` and the (weighted) residual they leave."""
+    """Least-squares coefficients on ``support`` and their (weighted) residual."""
     atoms, target = _weighted(y, factors, weights)
     coefficients = np.linalg.lstsq(atoms[:, support], target, rcond=None)[0]
     return coefficients, target - atoms[:, support] @ coefficients
 
 
 def _weighted(y, factors, weights):
-    """Dictionary and sample, each row times ``√w``: weighted least squares as a plain one."""
+    """Dictionary and sample with rows times ``√w``, which makes weighted least squares ordinary."""
     root = 1.0 if weights is None else np.sqrt(np.asarray(weights, dtype=np.float64).ravel())
     return (dense(factors).T * root).T, np.asarray(y, dtype=np.float64).ravel() * root
 
@@ -176,7 +179,7 @@ def moments(Y, X):
 
 
 def squared_error(factors, energy, s_xx, s_xy):
-    """``Σ‖Y_k − D x_k‖²`` from the moments alone."""
+    """``Σ‖Y_k − D x_k‖²`` from the moments."""
     D = dense(factors)
     return energy - 2.0 * np.sum(D.T * s_xy) + np.sum((D @ s_xx) * D)
 
@@ -197,7 +200,7 @@ def normal_equations(factors, s_xx, s_xy, mode):
 
 
 def least_squares_sweep(factors, s_xx, s_xy):
-    """Factors after one update of every mode, with the moments of the codes rescaled to fit."""
+    """Factors after one update of every mode, and the moments of the codes rescaled to fit them."""
     factors = [np.array(factor, dtype=np.float64) for factor in factors]
     for mode in range(len(factors)):
         P, C = normal_equations(factors, s_xx, s_xy, mode)
@@ -214,7 +217,7 @@ def least_squares_sweep(factors, s_xx, s_xy):
 
 
 def procrustes_sweep(factors, s_xx, s_xy):
-    """Orthonormal factors after one update of every mode; the moments stay as they are."""
+    """Orthonormal factors after one update of every mode, and the unchanged moments."""
     factors = [np.array(factor, dtype=np.float64) for factor in factors]
     for mode in range(len(factors)):
         C = normal_equations(factors, s_xx, s_xy, mode)[1]
@@ -224,9 +227,9 @@ def procrustes_sweep(factors, s_xx, s_xy):
 
 
 def learn(Y, factors, n_nonzero_coefs, method="ols", n_iter=5, structure="general"):
-    """The factors after 0, 1, …, n_iter iterations, and the RMSE of fresh codes with each.
+    """The factors after 0, 1, …, n_iter iterations, and the RMSE of each.
 
-    Every atom must stay in use.
+    Unused atoms are not replaced.
     """
     orthonormal = structure == "orthonormal"
     coder = "threshold" if orthonormal else method
@@ -251,7 +254,7 @@ def random_factors(rng, patch_shape, n_atoms, dtype=np.float64):
 
 
 def dct_factors(patch_shape, n_atoms, dtype=np.float64):
-    """Overcomplete cosine factors: neighbouring columns are close to each other."""
+    """Overcomplete cosine factors, whose neighbouring columns are similar."""
     factors = []
     for m, n in zip(patch_shape, n_atoms, strict=True):
         factor = np.cos(np.pi * np.outer(np.arange(m) + 0.5, np.arange(n)) / n)
@@ -261,26 +264,26 @@ def dct_factors(patch_shape, n_atoms, dtype=np.float64):
 
 
 def orthonormal_factors(rng, patch_shape, dtype=np.float64):
-    """Square random rotations."""
+    """Random square orthonormal factors."""
     return [np.linalg.qr(rng.standard_normal((m, m)))[0].astype(dtype) for m in patch_shape]
 
 
-def sparse_samples(rng, factors, n_samples, n_nonzero_coefs, noise=0.0, dtype=np.float64):
-    """Samples made of ``n_nonzero_coefs`` random atoms each, with Gaussian noise on top."""
+def sparse_samples(rng, factors, n_samples, n_nonzero_coefs, noise=0.0):
+    """Samples made of ``n_nonzero_coefs`` random atoms each, plus Gaussian noise."""
     D = dense(factors)
     X = np.zeros((n_samples, D.shape[1]))
     for row in X:
-        chosen = rng.choice(D.shape[1], n_nonzero_coefs, replace=False)
-        row[chosen] = rng.uniform(1.0, 2.0, n_nonzero_coefs) * rng.choice([-1, 1], n_nonzero_coefs)
+        support = rng.choice(D.shape[1], n_nonzero_coefs, replace=False)
+        row[support] = rng.uniform(1.0, 2.0, n_nonzero_coefs) * rng.choice([-1, 1], n_nonzero_coefs)
     Y = X @ D.T + noise * rng.standard_normal((n_samples, D.shape[0]))
-    return Y.reshape(n_samples, *[factor.shape[0] for factor in factors]).astype(dtype)
+    return Y.reshape(n_samples, *[factor.shape[0] for factor in factors])
 
 
-# Images: overlapping patches are taken out, changed and averaged
+# Images: overlapping patches are extracted, changed and averaged
 
 
 def boxes(shape, patch, stride):
-    """The places of all patches, as slices in C order; the last along an axis touches its end."""
+    """The slices of all patches in C order; the last patch along an axis ends where it ends."""
     starts = [
         [*range(0, size - m, step), size - m]
         for size, m, step in zip(shape, patch, stride, strict=True)
@@ -289,19 +292,20 @@ def boxes(shape, patch, stride):
 
 
 def box_at(place, patch):
-    """The slices of a patch that begins at a pixel."""
+    """The slices of the patch that begins at a pixel."""
     return tuple(slice(start, start + m) for start, m in zip(place, patch, strict=True))
 
 
 def average_coded_patches(
     image, factors, stride, tol, width, method, known=None, favour_sparse=True
 ):
-    """The image whose patches became their sparse approximations.
+    """The image whose pixels are means over the sparse approximations of its patches.
 
-    A patch is coded without its mean, which is added again, and counts ``1 / (1 + nonzeros)``, or
-    one. If weights of the pixels are ``known``, mean and code are weighted ones, the target is
-    ``tol √(share of pixels with a weight)`` and the patch counts as much more as its mean weight; a
-    pixel of which no patch knows anything is NaN.
+    A patch is coded without its mean, which is added again. Its weight in the means is
+    ``1 / (1 + nonzeros)`` or, without ``favour_sparse``, one. If ``known`` holds weights of the
+    pixels, mean and code are weighted too, the target is ``tol √(share of pixels with a weight)``,
+    and the patch's weight is multiplied by the mean of ``known``. A pixel is NaN if no patch with a
+    known pixel contains it.
     """
     image = np.asarray(image, dtype=np.float64)
     patch = [len(factor) for factor in factors]
@@ -314,8 +318,8 @@ def average_coded_patches(
         y = np.where(weights > 0, image[box], 0.0)
         mean = np.sum(weights * y) / np.sum(weights)
         target = None if tol is None else tol * np.sqrt(np.mean(weights > 0))
-        given = {} if known is None else {"weights": [weights]}
-        x = code([y - mean], factors, method, width, target, **given)[0]
+        options = {} if known is None else {"weights": [weights]}
+        x = code([y - mean], factors, method, width, target, **options)[0]
         importance = share / (1 + np.count_nonzero(x)) if favour_sparse else share
         sums[box] += importance * (mean + (dense(factors) @ x).reshape(patch))
         counts[box] += importance
@@ -325,8 +329,8 @@ def average_coded_patches(
 def similar_boxes(planes, box, group, window):
     """A patch and the ``group - 1`` nearest ones within ``window`` pixels of it on every axis.
 
-    Distances are sums over all planes ``(C, *spatial)``. Of equally near patches the first in C
-    order are taken; where there are too few, all in that order, again and again.
+    Distances are sums over all planes ``(C, *spatial)``; the first patch in C order wins ties. If
+    there are fewer than ``group`` patches, all of them are repeated in C order.
     """
     place = [along.start for along in box]
     patch = [along.stop - along.start for along in box]
@@ -351,11 +355,11 @@ def similar_boxes(planes, box, group, window):
 
 
 def filter_groups(planes, guide, matched, group, stride, window, variance, taper):
-    """Planes ``(C, *spatial)`` whose groups of patches, similar on ``matched``, were filtered.
+    """Filter groups of patches of planes ``(C, *spatial)`` that are similar on ``matched``.
 
-    The patches of a group count as :func:`filter_group` says, their pixels in proportion to
-    ``taper``, which has the shape of a patch. ``variance`` is that of the noise, one number or one
-    for each pixel.
+    The pixels of the result are means, weighted by the weights of :func:`filter_group` times
+    ``taper``, which has the shape of a patch. ``variance`` is the variance of the noise, one number
+    or one for each pixel.
     """
     variance = np.broadcast_to(np.asarray(variance, np.float64), planes.shape)
     planes, matched = np.asarray(planes, np.float64), np.asarray(matched, np.float64)
@@ -376,12 +380,12 @@ def filter_groups(planes, guide, matched, group, stride, window, variance, taper
 
 
 def filter_group(Y, G, noise):
-    """Patches ``(group, features)``, each a linear combination ``Θ Y`` of all, and their weights.
+    """Filtered patches ``Θ Y``, (group, features), and their weights.
 
-    ``Θ = I − D (G Gᵀ + D)⁻¹``, where D has the energy of the noise in each patch on its diagonal
-    and G is the guide. Without one, ``Y Yᵀ`` stands for ``G Gᵀ + D``, and no patch loses more than
-    twice what the others do not explain of it. A patch counts ``1 / ‖row of Θ‖²``, at most what the
-    mean of the group does.
+    ``Θ = I − D (G Gᵀ + D)⁻¹``, where the diagonal matrix D holds the energy of the noise in each
+    patch, and G is the guide. Without a guide, ``Y Yᵀ`` replaces ``G Gᵀ + D``, and no patch loses
+    more than twice the part that the others do not explain. The weight of a patch is
+    ``1 / ‖row of Θ‖²``, at most that of the mean of the group.
     """
     like = Y if G is None else G
     mean = like.mean()
@@ -401,7 +405,7 @@ def filter_group(Y, G, noise):
 
 
 def convolution_matrix(filters, size):
-    """The matrix that takes maps (M, *positions) to an image of a size: ``Σ_m d_m ∗ x_m``."""
+    """The matrix that multiplies maps (M, *positions) to give an image: ``Σ_m d_m ∗ x_m``."""
     shape = filters.shape[1:]
     positions = [length - p + 1 for length, p in zip(size, shape, strict=True)]
     columns = []
@@ -419,7 +423,7 @@ def convolutional_objective(y, w, A, x, penalty):
 
 
 def convolutional_code(y, w, A, penalty, n_iterations):
-    """What minimises the objective, by accelerated proximal gradient with restarts (FISTA)."""
+    """The minimiser of the objective, by accelerated proximal gradient with restarts (FISTA)."""
     step = 1 / np.linalg.norm(A * np.sqrt(w)[:, None], 2) ** 2
     x = ahead = np.zeros(A.shape[1])
     speed = 1.0

@@ -1,4 +1,4 @@
-"""The engine of many workers finds what threads find, to the last bit, wherever samples are."""
+"""The Dask engine gives the bits of threads, wherever the samples are."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from scipy import sparse
 from sklearn.model_selection import GridSearchCV
 
 import kronlearn as kl
-import kronlearn.engines.dask as engine
 from cluster import SETTINGS, at_most, bits, cluster_of, image_like, model, until
 from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import KroneckerDictionary
 from kronlearn.core.engine import Task
 from kronlearn.core.init import dct_factor
+from kronlearn.engines.dask import Cluster, partitions, tasks
 from kronlearn.engines.samples import open_samples
 from kronlearn.engines.selection import select_engine
 from kronlearn.engines.threads import Threads, resolve_n_jobs
 from kronlearn.io.arrays import ArraySource
 
 N = 5000
-# Many blocks and a last one that is not whole.
+# Many blocks, of which the last has fewer samples.
 USUAL: dict[str, Any] = {"n_nonzero_coefs": 3, "max_iter": 3, "block_size": 192, "n_atoms": (6, 6)}
 
 
@@ -50,8 +50,8 @@ def client() -> Iterator[Client]:
 
 
 @pytest.fixture(autouse=True)
-def soon() -> Iterator[None]:
-    """No test of a healthy cluster may hang."""
+def time_limit() -> Iterator[None]:
+    """Fail instead of hanging."""
     with at_most(60):
         yield
 
@@ -65,8 +65,8 @@ def by_threads(X: Any, **settings: Any) -> Any:
     return model(**USUAL | settings | {"engine": "threads"}).fit(X)
 
 
-def same_as_threads(X: Any, Y: Any = None, **settings: Any) -> Any:
-    """The model fitted on the cluster to X; threads, on Y if X is lazy, must find its bits."""
+def assert_same_as_threads(X: Any, Y: Any = None, **settings: Any) -> Any:
+    """Fit X on the cluster; assert that threads, on Y if X is lazy, give the same bits."""
     on_cluster = model(**USUAL | settings).fit(X)
     on_threads = by_threads(X if Y is None else Y, **settings)
     assert bits(on_cluster) == bits(on_threads)
@@ -87,10 +87,10 @@ def same_as_threads(X: Any, Y: Any = None, **settings: Any) -> Any:
     ],
     ids=str,
 )
-def test_the_bits_are_those_of_threads(
+def test_models_have_the_bits_of_threads(
     client: Client, samples: np.ndarray, settings: dict[str, Any]
 ) -> None:
-    same_as_threads(samples, **settings)
+    assert_same_as_threads(samples, **settings)
 
 
 @pytest.mark.parametrize("threads", [3, 16])
@@ -98,38 +98,38 @@ def test_the_bits_do_not_depend_on_the_partitions(
     client: Client, samples: np.ndarray, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "nthreads", lambda: {"a worker": threads})
-    same_as_threads(samples)
+    assert_same_as_threads(samples)
 
 
 @pytest.mark.parametrize(("n_jobs", "threads"), [(None, 3), (-1, 3), (2, 2)])
-def test_a_task_has_the_threads_of_its_worker_and_takes_turns_or_its_own(
+def test_tasks_have_n_jobs_threads_or_take_turns_with_all_threads_of_their_worker(
     samples: np.ndarray, n_jobs: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    used, at_once, running, pass_over = [], [], set(), engine.pass_over
+    used, at_once, running, pass_over = [], [], set(), tasks.pass_over
 
-    def watched(source: Any, task: Task, tree: Any, n_threads: int, *rest: Any, **more: Any) -> Any:
+    def watched(
+        source: Any, task: Task, tree: Any, n_threads: int, *rest: Any, **options: Any
+    ) -> Any:
         used.append(n_threads)
         running.add(threading.get_ident())
         at_once.append(len(running))
         try:
-            time.sleep(0.02)  # so that a third one, if it may, begins before the first has ended
-            return pass_over(source, task, tree, n_threads, *rest, **more)
+            time.sleep(0.02)  # time for a third task to begin, if nothing stops it
+            return pass_over(source, task, tree, n_threads, *rest, **options)
         finally:
             running.remove(threading.get_ident())
 
-    monkeypatch.setattr(engine, "pass_over", watched)
+    monkeypatch.setattr(tasks, "pass_over", watched)
     task = Task(KroneckerDictionary([dct_factor(6, 6)] * 2), Coder("omp", 3))
     local = LocalCluster(1, threads_per_worker=3, processes=False, dashboard_address=":0")
     with dask.config.set(SETTINGS), local as cluster, Client(cluster) as one:
-        workers = engine.Cluster(
-            one, ArraySource(samples, (6, 6)), n_jobs, block_size=192, n_partitions=8
-        )
-        found = workers.run(task)
-        workers.close()
-    assert used == [threads] * len(workers.partitions)
+        engine = Cluster(one, ArraySource(samples, (6, 6)), n_jobs, block_size=192, n_partitions=8)
+        sums = engine.run(task)
+        engine.close()
+    assert used == [threads] * len(engine.partitions)
     assert len(used) > 3
     assert n_jobs == 2 or max(at_once) <= 2
-    assert found.residual == Threads(workers.source, 1, workers.block_size).run(task).residual
+    assert sums.residual == Threads(engine.source, 1, engine.block_size).run(task).residual
 
 
 @pytest.mark.parametrize(
@@ -148,24 +148,26 @@ def test_a_task_has_the_threads_of_its_worker_and_takes_turns_or_its_own(
 def test_samples_are_read_as_threads_read_them(
     client: Client, samples: np.ndarray, change: Any
 ) -> None:
-    same_as_threads(change(samples), max_iter=1)
+    assert_same_as_threads(change(samples), max_iter=1)
 
 
-def test_unused_atoms_are_replaced_alike(client: Client) -> None:
+def test_unused_atoms_are_replaced_as_with_threads(client: Client) -> None:
     few = image_like(700, side=4)
     few[:690] = few[0]
-    fitted = same_as_threads(few, n_atoms=(9, 9), n_nonzero_coefs=2, block_size=64, max_iter=8)
+    fitted = assert_same_as_threads(
+        few, n_atoms=(9, 9), n_nonzero_coefs=2, block_size=64, max_iter=8
+    )
     assert sum(fitted.history_["atoms_replaced"]) > 0
 
 
-def test_workers_read_files_themselves(
+def test_workers_open_files_themselves(
     client: Client, samples: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.save(tmp_path / "samples.npy", samples)
     zarr.create_array(str(tmp_path / "samples.zarr"), data=samples, chunks=(701, 6, 6))
     monkeypatch.setattr(client, "scatter", None)
     for path in (tmp_path / "samples.npy", str(tmp_path / "samples.zarr")):
-        same_as_threads(path)
+        assert_same_as_threads(path)
     weights = np.linspace(0, 2, len(samples))
     settings = {"tol": 1.5, "n_nonzero_coefs": 3, "max_iter": 1}
     on_cluster = model(**USUAL | settings).fit(tmp_path / "samples.npy", sample_weight=weights)
@@ -174,14 +176,14 @@ def test_workers_read_files_themselves(
 
 
 @pytest.mark.parametrize("chunks", [(701, 6, 6), (5000, 3, 5), ((1, 4998, 1), 6, 2)])
-def test_dask_arrays_with_any_chunks_are_taken(
+def test_dask_arrays_with_any_chunks_are_accepted(
     client: Client, samples: np.ndarray, chunks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "scatter", None)
     lazy = da.from_array(samples, chunks=chunks)
-    same_as_threads(lazy, samples, engine="auto")
+    assert_same_as_threads(lazy, samples, engine="auto")
     in_xarray = xr.DataArray(lazy, dims=("sample", "y", "x"))
-    same_as_threads(in_xarray, samples, engine="auto", max_iter=1)
+    assert_same_as_threads(in_xarray, samples, engine="auto", max_iter=1)
 
 
 def test_chunks_of_a_persisted_array_stay_where_they_are(
@@ -191,32 +193,32 @@ def test_chunks_of_a_persisted_array_stay_where_they_are(
     lazy = da.from_array(whole, chunks=(2496, 6, 6)).persist()
     distributed.wait(lazy)
     before = dict(client.who_has(lazy))
-    same_as_threads(lazy * 2, whole * 2)
+    assert_same_as_threads(lazy * 2, whole * 2)
     # Dask may copy a chunk to a worker that has nothing to do.
     after = client.who_has(lazy)
     assert all(set(workers) <= set(after[key]) for key, workers in before.items())
 
 
-def test_scattered_samples_are_shared_out_and_stay_where_they_are(
+def test_scattered_samples_are_spread_over_the_workers_and_stay_there(
     client: Client, samples: np.ndarray
 ) -> None:
-    on_workers = engine.Cluster(client, ArraySource(samples, (6, 6)), block_size=64, n_partitions=8)
-    workers = {partition.worker for partition in on_workers.partitions}
+    cluster = Cluster(client, ArraySource(samples, (6, 6)), block_size=64, n_partitions=8)
+    workers = {partition.worker for partition in cluster.partitions}
     assert workers == set(client.nthreads())
     dictionary = KroneckerDictionary([dct_factor(6, 6)] * 2)
     for _ in range(3):
-        on_workers.run(Task(dictionary, Coder("omp", 3), "full"))
-    held = client.who_has([partition.samples for partition in on_workers.partitions])
-    for partition in on_workers.partitions:
+        cluster.run(Task(dictionary, Coder("omp", 3), "full"))
+    held = client.who_has([partition.samples for partition in cluster.partitions])
+    for partition in cluster.partitions:
         assert held[partition.samples.key] == (partition.worker,)
-    on_workers.close()
+    cluster.close()
 
 
-def test_small_chunks_are_gathered_and_large_ones_cut() -> None:
+def test_small_chunks_are_joined_and_large_ones_split() -> None:
     def spans(chunks: list[int], block_size: int, step: int) -> list[tuple[int, int]]:
-        return list(engine._spans_in_chunks(np.cumsum(chunks), block_size, step))
+        return list(partitions.spans_in_chunks(np.cumsum(chunks), block_size, step))
 
-    # Two large chunks, and the block over their edge.
+    # Two large chunks, and the block across their edge.
     assert spans([105, 95], 10, 10) == [(0, 100), (100, 110), (110, 200)]
     assert spans([400], 10, 10) == [(0, 100), (100, 200), (200, 300), (300, 400)]
     assert spans([3] * 100, 10, 10) == [(0, 100), (100, 200), (200, 300)]
@@ -224,17 +226,17 @@ def test_small_chunks_are_gathered_and_large_ones_cut() -> None:
     assert spans([3], 10, 10) == [(0, 3)]
 
 
-def test_a_checkpoint_goes_from_one_engine_to_the_other(
+def test_either_engine_can_resume_a_checkpoint_of_the_other(
     client: Client, samples: np.ndarray, tmp_path: Path
 ) -> None:
-    wanted = bits(by_threads(samples, max_iter=6))
+    expected = bits(by_threads(samples, max_iter=6))
     for first, second in (("threads", "dask"), ("dask", "threads")):
         shared = USUAL | {"checkpoint": tmp_path / first, "checkpoint_every": 1}
         model(**shared | {"max_iter": 3}, engine=first).fit(samples)
-        assert bits(model(**shared | {"max_iter": 6}, engine=second).fit(samples)) == wanted
+        assert bits(model(**shared | {"max_iter": 6}, engine=second).fit(samples)) == expected
 
 
-def test_partial_fit_score_and_transform_are_those_of_threads(
+def test_partial_fit_score_and_transform_have_the_bits_of_threads(
     client: Client, samples: np.ndarray
 ) -> None:
     learners = [model(**USUAL, engine=name).fit(samples[:2000]) for name in ("dask", "threads")]
@@ -244,10 +246,10 @@ def test_partial_fit_score_and_transform_are_those_of_threads(
     assert learners[0].score(samples) == learners[1].score(samples)
     lazy = da.from_array(samples, chunks=(333, 6, 6))
     assert learners[0].score(lazy) == learners[1].score(samples)
-    codes, wanted = (learner.transform(samples) for learner in learners)
+    codes, expected = (learner.transform(samples) for learner in learners)
     assert isinstance(codes, sparse.csr_array)
     for name in ("indptr", "indices", "data"):
-        assert np.array_equal(getattr(codes, name), getattr(wanted, name))
+        assert np.array_equal(getattr(codes, name), getattr(expected, name))
 
 
 @pytest.mark.skipif(len(kl.instruction_sets()) == 1, reason="there is one instruction set only")
@@ -259,16 +261,16 @@ def test_workers_use_the_instruction_set_of_this_process(
     task, threads = Task(dictionary, coder, "full"), Threads(source, 1, 192)
     fast = threads.run(task).sums
     with kl.use_instruction_set("baseline"):
-        cluster = engine.Cluster(client, source, block_size=192)
-        found, wanted = cluster.run(task).sums, threads.run(task).sums
-        codes, wanted_codes = (e.codes(dictionary, coder).data for e in (cluster, threads))
+        cluster = Cluster(client, source, block_size=192)
+        sums, expected = cluster.run(task).sums, threads.run(task).sums
+        codes, expected_codes = (e.codes(dictionary, coder).data for e in (cluster, threads))
     cluster.close()
-    assert wanted.tobytes() != fast.tobytes()
-    assert found.tobytes() == wanted.tobytes()
-    assert codes.tobytes() == wanted_codes.tobytes()
+    assert expected.tobytes() != fast.tobytes()
+    assert sums.tobytes() == expected.tobytes()
+    assert codes.tobytes() == expected_codes.tobytes()
 
 
-def test_error_targets_and_weights_go_with_their_partition(
+def test_partitions_get_their_own_error_targets_and_weights(
     client: Client, samples: np.ndarray
 ) -> None:
     source = ArraySource(samples, (6, 6))
@@ -280,10 +282,10 @@ def test_error_targets_and_weights_go_with_their_partition(
         "full",
         n_worst=7,
     )
-    found = engine.Cluster(client, source, block_size=192).run(task)
-    wanted = Threads(source, 1, 192).run(task)
-    assert np.array_equal(found.sums, wanted.sums)
-    assert np.array_equal(found.worst, wanted.worst)
+    sums = Cluster(client, source, block_size=192).run(task)
+    expected = Threads(source, 1, 192).run(task)
+    assert np.array_equal(sums.sums, expected.sums)
+    assert np.array_equal(sums.worst, expected.worst)
 
 
 def test_transform_of_a_dask_array_is_lazy_and_equal(
@@ -311,7 +313,7 @@ def test_transform_of_a_dask_array_is_lazy_and_equal(
 
 
 @pytest.mark.parametrize(("place", "value"), [(4999, np.nan), (2600, np.inf)])
-def test_a_bad_sample_is_named_as_threads_name_it(
+def test_a_bad_sample_is_named_as_with_threads(
     client: Client, samples: np.ndarray, place: int, value: float
 ) -> None:
     bad = samples.copy()
@@ -331,39 +333,35 @@ def test_a_bad_sample_is_named_as_threads_name_it(
         fitted.transform(lazy).compute()
 
 
-def test_a_file_that_workers_do_not_have_is_named(
+def test_a_file_that_workers_lack_is_named(
     client: Client, samples: np.ndarray, tmp_path: Path
 ) -> None:
     path = tmp_path / "gone.npy"
     np.save(path, samples)
-    opened = open_samples(path)
+    stored = open_samples(path)
     os.remove(path)
     with pytest.raises(FileNotFoundError, match=r"gone\.npy"):
-        model(**USUAL).fit(opened)
+        model(**USUAL).fit(stored)
 
 
-def test_a_dask_array_of_unknown_length_is_learned_from(
-    client: Client, samples: np.ndarray
-) -> None:
+def test_a_dask_array_of_unknown_length_is_accepted(client: Client, samples: np.ndarray) -> None:
     rows = samples.reshape(N, 36)
     # One of the chunks is left empty.
     chosen = np.flatnonzero((rows[:, 0] > 0) & (np.arange(N) // 1000 != 2))
     mask = da.from_array(np.isin(np.arange(N), chosen), chunks=1000)
     lazy = da.from_array(rows, chunks=(1000, 20))[mask]
-    wanted = by_threads(rows[chosen])
+    expected = by_threads(rows[chosen])
     on_cluster = model(**USUAL).fit(lazy)
-    assert bits(on_cluster) == bits(wanted)
+    assert bits(on_cluster) == bits(expected)
     assert math.isnan(lazy.shape[0])
-    assert on_cluster.score(lazy) == wanted.score(rows[chosen])
+    assert on_cluster.score(lazy) == expected.score(rows[chosen])
     codes = on_cluster.transform(lazy)
     assert math.isnan(codes.shape[0])
     again = on_cluster.inverse_transform(codes).compute()
-    assert np.array_equal(again, wanted.inverse_transform(wanted.transform(rows[chosen])))
+    assert np.array_equal(again, expected.inverse_transform(expected.transform(rows[chosen])))
 
 
-def test_without_a_client_the_engine_asks_for_one(
-    samples: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_engine_needs_a_client(samples: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_client() -> None:
         raise ValueError("No global client found")
 
@@ -384,14 +382,14 @@ def test_an_asynchronous_client_is_refused(client: Client, samples: np.ndarray) 
         asyncio.run(fit())
 
 
-def test_joblib_can_choose_the_cluster(
+def test_a_joblib_context_can_select_the_cluster(
     client: Client, samples: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = ArraySource(samples, (6, 6))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert isinstance(select_engine("auto", source, None), Threads)
     with joblib.parallel_config("dask"):
-        assert isinstance(select_engine("auto", source, None), engine.Cluster)
+        assert isinstance(select_engine("auto", source, None), Cluster)
         assert isinstance(select_engine("threads", source, None), Threads)
         assert resolve_n_jobs(None) == 1
         assert resolve_n_jobs(-2) == max(1, joblib.cpu_count() - 1)
@@ -408,7 +406,7 @@ def test_a_search_over_parameters_fits_in_tasks(client: Client, samples: np.ndar
     assert search.best_params_ == {"n_nonzero_coefs": 3}
 
 
-def test_workers_that_cannot_import_kronlearn_are_told_of(
+def test_workers_that_cannot_import_kronlearn_are_an_error(
     client: Client, samples: np.ndarray
 ) -> None:
     def hide() -> None:
@@ -426,10 +424,10 @@ def test_workers_that_cannot_import_kronlearn_are_told_of(
             model(**USUAL).fit(samples)
     finally:
         client.run(show)
-    same_as_threads(samples)
+    assert_same_as_threads(samples)
 
 
-def test_an_interrupt_keeps_the_best_iteration_and_leaves_nothing_behind(
+def test_an_interrupt_keeps_the_best_dictionary_and_leaves_no_tasks(
     client: Client, samples: np.ndarray
 ) -> None:
     def interrupt(progress: Any) -> None:
@@ -444,25 +442,23 @@ def test_an_interrupt_keeps_the_best_iteration_and_leaves_nothing_behind(
     until(lambda: not any(client.processing().values()))
 
 
-def test_workers_hold_nothing_when_a_fit_has_ended(client: Client, samples: np.ndarray) -> None:
+def test_workers_hold_nothing_after_a_fit(client: Client, samples: np.ndarray) -> None:
     def held() -> set[Any]:
         return {key for keys in client.has_what().values() for key in keys}
 
-    before = held()  # by a test that failed, perhaps
+    before = held()  # an earlier test may have failed
     bad = samples.copy()
     bad[-1] = np.nan
     model(**USUAL).fit(samples)
     model(**USUAL).fit(da.from_array(samples, chunks=(999, 6, 6)))
     with pytest.raises(ValueError, match="NaN"):
         model(**USUAL).fit(bad)
-    # Errors hold on to the frames they came from, and Dask lets go of data in its own time.
+    # Exceptions keep their frames alive, and Dask releases data with a delay.
     gc.collect()
     until(lambda: held() <= before)
 
 
-def test_fits_at_the_same_time_do_not_disturb_each_other(
-    client: Client, samples: np.ndarray
-) -> None:
+def test_concurrent_fits_do_not_affect_each_other(client: Client, samples: np.ndarray) -> None:
     cases = [{}, {"structure": "orthonormal"}]
     found: dict[int, Any] = {}
 
@@ -478,16 +474,16 @@ def test_fits_at_the_same_time_do_not_disturb_each_other(
         assert found[number] == bits(by_threads(samples, **case))
 
 
-def test_samples_that_came_misaligned_are_moved() -> None:
+def test_samples_misaligned_in_their_message_are_copied() -> None:
     message = np.zeros(8 * 36 * 4 + 1, np.uint8)
     misaligned = message[1:].view(np.float32).reshape(8, 6, 6)
     misaligned[...] = np.arange(8 * 36).reshape(8, 6, 6)
-    moved = engine._aligned(misaligned)
+    moved = tasks.aligned(misaligned)
     assert moved.flags.aligned
     np.testing.assert_array_equal(moved, misaligned)
 
 
-def test_an_adaptive_cluster_may_have_no_workers_at_first(samples: np.ndarray) -> None:
+def test_an_adaptive_cluster_can_start_without_workers(samples: np.ndarray) -> None:
     with (
         dask.config.set(SETTINGS),
         LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as local,
@@ -495,13 +491,13 @@ def test_an_adaptive_cluster_may_have_no_workers_at_first(samples: np.ndarray) -
     ):
         local.adapt(minimum=0, maximum=2, interval="50ms")
         assert not client.nthreads()
-        same_as_threads(samples)
+        assert_same_as_threads(samples)
 
 
 @pytest.mark.skipif(
     importlib.util.find_spec("cryptography") is None, reason="cryptography makes certificates"
 )
-def test_a_cluster_with_tls_is_one_like_any_other(samples: np.ndarray) -> None:
+def test_a_cluster_with_tls_works(samples: np.ndarray) -> None:
     with (
         dask.config.set(SETTINGS),
         LocalCluster(
@@ -514,7 +510,7 @@ def test_a_cluster_with_tls_is_one_like_any_other(samples: np.ndarray) -> None:
         Client(local) as client,
     ):
         assert client.scheduler_info()["address"].startswith("tls://")
-        same_as_threads(samples)
+        assert_same_as_threads(samples)
 
 
 def test_convolutional_filters_learned_by_workers_have_the_bits_of_threads(client, rng):

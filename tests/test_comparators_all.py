@@ -239,7 +239,7 @@ def test_a_planted_dictionary_is_recovered_from_nearby(case):
         ({"n_nonzero_coefs": 0}, ValueError, "n_nonzero_coefs=0 is not positive"),
         ({"n_nonzero_coefs": None}, ValueError, "Neither n_nonzero_coefs nor tol"),
         ({"tol": -1.0}, ValueError, "tol=-1 is not a residual norm"),
-        ({"method": "threshold"}, ValueError, "method='threshold' cannot be learned with"),
+        ({"method": "threshold"}, ValueError, "method='threshold' cannot be used for learning"),
         ({"max_iter": 0}, ValueError, "max_iter=0 is too small; pass at least 1"),
         ({"init": "zeros"}, ValueError, "init='zeros' does not exist; choose one of dct"),
         ({"time_budget": 0}, ValueError, r"time_budget=0 is not in \(0, inf\]"),

@@ -1,4 +1,4 @@
-"""The tests of the C++ core without Python, built by every compiler there is."""
+"""The tests of the C++ core, which need no Python, built with every installed compiler."""
 
 import shutil
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 RUN = Path(__file__).parents[1] / "native" / "tests" / "run"
-# What each compiler needs beside itself.
+# Programs that a compiler needs to run its tests.
 COMPILERS = {
     "g++": [],
     "clang++": [],

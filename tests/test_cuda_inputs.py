@@ -108,7 +108,7 @@ def test_codes_of_samples_on_the_gpu_are_there_and_samples_of_these_codes(
     on_gpu, rng, dtype, monkeypatch
 ):
     # Blocks of a few rows.
-    monkeypatch.setattr("kronlearn.core.dictionary._BLOCK_NUMBERS", 300)
+    monkeypatch.setattr("kronlearn.core.mode_products._BLOCK_NUMBERS", 300)
     factors = reference.random_factors(rng, (5, 4), (6, 7))
     Y = rng.standard_normal((50, 5, 4)).astype(dtype)
     model = kl.KroneckerDictionaryLearning((6, 7), n_nonzero_coefs=3, init=factors, max_iter=1)

@@ -12,7 +12,7 @@ import pytest
 import kronlearn as kl
 from emulated_gpu import EmulatedGpu
 from kronlearn.core.coder import Coder
-from kronlearn.core.engine import Iterated, Task
+from kronlearn.core.engine import Iteration, Task
 from kronlearn.cuda.engine import Cuda
 from kronlearn.cuda.iterations import Iterations
 from kronlearn.io.arrays import ArraySource
@@ -33,7 +33,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     asked: list[tuple[int, int]] = []
     run = Iterations.run
 
-    def watched(self: Iterations, dictionary: Any, count: int) -> list[Iterated]:
+    def watched(self: Iterations, dictionary: Any, count: int) -> list[Iteration]:
         done = run(self, dictionary, count)
         asked.append((count, len(done)))
         return done
@@ -169,7 +169,7 @@ def test_passes_and_the_gpu_take_over_from_each_other(on_gpu, rng, monkeypatch):
     expected = fitted(Y, "cpu", **settings)
     run, calls = Iterations.run, []
 
-    def reluctant(self: Iterations, dictionary: Any, count: int) -> list[Iterated]:
+    def reluctant(self: Iterations, dictionary: Any, count: int) -> list[Iteration]:
         calls.append(count)
         return [] if len(calls) % 2 else run(self, dictionary, count)
 
@@ -189,7 +189,7 @@ def test_samples_that_are_not_finite_are_named(on_gpu, rng):
 def test_a_time_budget_ends_where_the_iterations_do_that_are_in_it(on_gpu, runs, rng, monkeypatch):
     run, late = Iterations.run, [0.0]
 
-    def slowly(self: Iterations, dictionary: Any, count: int) -> list[Iterated]:
+    def slowly(self: Iterations, dictionary: Any, count: int) -> list[Iteration]:
         """As if every iteration took 100 seconds more."""
         done = []
         for iterated in run(self, dictionary, count):

@@ -1,4 +1,4 @@
-"""Data frames of pandas and polars, in and out, and steps that need dense codes."""
+"""Data frames of pandas and polars as input and output, and dense codes."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def learners(**options):
     ]
 
 
-def test_frames_are_learned_from_and_their_names_are_checked(library, Y):
+def test_frames_are_accepted_and_their_column_names_checked(library, Y):
     for plain, model in zip(learners(), learners(), strict=True):
         plain.fit(Y)
         model.fit(frame_of(library, Y))
@@ -49,7 +49,7 @@ def test_frames_are_learned_from_and_their_names_are_checked(library, Y):
             model.transform(Y)
 
 
-def test_codes_can_be_frames_and_are_inverted(library, Y):
+def test_codes_can_be_frames_and_be_transformed_back(library, Y):
     for model in learners(sparse_output=False):
         expected = model.fit_transform(Y)
         frame = model.set_output(transform=library.__name__).fit_transform(frame_of(library, Y))
@@ -70,7 +70,7 @@ def test_frames_of_sparse_codes_are_refused(Y):
             model.transform(Y)
 
 
-def test_names_of_an_earlier_fit_are_forgotten(Y):
+def test_fit_forgets_the_column_names_of_an_earlier_fit(Y):
     pandas = pytest.importorskip("pandas")
     model, _ = learners()
     model.fit(frame_of(pandas, Y)).fit(Y.reshape(60, 3, 4))
@@ -78,7 +78,7 @@ def test_names_of_an_earlier_fit_are_forgotten(Y):
     assert model.transform(Y).shape == (60, 20)
 
 
-def test_dense_codes_serve_steps_that_need_them(Y):
+def test_dense_codes_work_in_a_pipeline_that_needs_them(Y):
     model, _ = learners(sparse_output=False)
     labels = Y[:, 0] > 0
     pipeline = make_pipeline(model, GaussianNB()).fit(Y, labels)
@@ -89,7 +89,7 @@ def test_dense_codes_serve_steps_that_need_them(Y):
     )
 
 
-def test_frames_that_hold_no_numbers_are_refused():
+def test_frames_with_strings_are_refused():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": ["x", "y"], "b": [1.0, 2.0]})
     with pytest.raises(ValueError, match="X holds strings"):

@@ -1,4 +1,4 @@
-"""The separable dictionary: what it accepts, what it computes, and that nothing changes it."""
+"""The separable dictionary: input, products, immutability and errors."""
 
 import copy
 import math
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from kronlearn.core import dictionary as module
+from kronlearn.core import mode_products
 from kronlearn.core.dictionary import KroneckerDictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary
 from reference import dense
@@ -58,7 +58,7 @@ def test_correlation_and_synthesis_equal_the_dense_products(shapes, dtype, rng):
 
 
 @pytest.mark.parametrize("layout", ["flat", "modes", "fortran", "read-only", "strided"])
-def test_every_layout_of_the_same_numbers_gives_the_same_result(layout, rng):
+def test_the_memory_layout_does_not_change_the_result(layout, rng):
     d = random_dictionary([(3, 4), (5, 2)])
     Y, X = rng.standard_normal((7, 3, 5)), rng.standard_normal((7, 4, 2))
     expected = d.correlate(Y), d.reconstruct(X)
@@ -83,7 +83,7 @@ def test_every_layout_of_the_same_numbers_gives_the_same_result(layout, rng):
     [sparse.csr_array, sparse.csr_matrix, sparse.csc_array, sparse.coo_array, sparse.lil_array],
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_sparse_codes_of_any_format_give_what_dense_ones_give(container, dtype, rng):
+def test_sparse_codes_of_any_format_equal_dense_ones(container, dtype, rng):
     d = random_dictionary([(3, 4), (5, 2)])
     X = rng.standard_normal((9, 8)).astype(dtype) * (rng.random((9, 8)) < 0.3)
     Y = d.reconstruct(container(X))
@@ -97,7 +97,7 @@ def test_blocks_do_not_change_the_result(monkeypatch, rng):
     X = sparse.random_array((50, 8), density=0.4, format="csr", rng=rng)
     Y = rng.standard_normal((50, 15))
     whole = d.reconstruct(X), d.correlate(Y)
-    monkeypatch.setattr(module, "_BLOCK_NUMBERS", 100)
+    monkeypatch.setattr(mode_products, "_BLOCK_NUMBERS", 100)
     assert np.allclose(d.reconstruct(X), whole[0], rtol=0, atol=1e-14)
     assert np.allclose(d.correlate(Y), whole[1], rtol=0, atol=1e-14)
 
@@ -114,7 +114,7 @@ def test_reconstruction_never_expands_all_codes():
     assert peak < 0.1 * 20_000 * d.n_codes * 8
 
 
-def test_no_samples_at_all_are_fine():
+def test_arrays_without_samples_are_accepted():
     d = random_dictionary([(3, 4), (5, 2)])
     assert d.correlate(np.empty((0, 15))).shape == (0, 4, 2)
     assert d.reconstruct(sparse.csr_array((0, 8))).shape == (0, 3, 5)
@@ -132,9 +132,9 @@ def test_factors_are_float32_only_if_all_of_them_are():
 
 
 def test_factors_are_read_only_copies_in_c_order():
-    given_factor = np.asfortranarray(np.eye(3))
-    d = KroneckerDictionary([given_factor])
-    given_factor[0, 0] = 5
+    factor = np.asfortranarray(np.eye(3))
+    d = KroneckerDictionary([factor])
+    factor[0, 0] = 5
     assert d.factors[0][0, 0] == 1
     assert d.factors[0].flags.c_contiguous
     assert not d.factors[0].flags.writeable
@@ -143,7 +143,7 @@ def test_factors_are_read_only_copies_in_c_order():
 
 
 def random_dictionaries(dtype=np.float64):
-    """One of either kind."""
+    """A separable dictionary and a sum."""
     terms = [random_dictionary([(3, 4), (5, 2)], dtype, seed) for seed in (0, 1)]
     return terms[0], KroneckerSumDictionary([term.factors for term in terms])
 
@@ -169,7 +169,7 @@ def test_copies_and_pickles_are_equal_and_still_read_only(d):
     np.testing.assert_array_equal(again.to_dense(), d.to_dense())
 
 
-def test_equality_compares_every_number_the_shapes_and_the_dtype():
+def test_dictionaries_are_equal_if_all_numbers_shapes_and_dtypes_are():
     d = random_dictionary([(3, 4), (5, 2)])
     same = KroneckerDictionary(d.factors)
     assert d == same
@@ -187,7 +187,7 @@ def test_equality_compares_every_number_the_shapes_and_the_dtype():
     assert hash(negative_zero) == hash(KroneckerDictionary([eye]))
 
 
-def test_the_representation_says_the_sizes():
+def test_the_representation_shows_the_sizes():
     text = repr(random_dictionary([(3, 4), (5, 2)], np.float32))
     assert text == "KroneckerDictionary(patch_shape=(3, 5), n_atoms=(4, 2), dtype=float32)"
 
@@ -245,12 +245,12 @@ BAD_FACTORS = [
 
 @pytest.mark.parametrize(("factors", "message"), BAD_FACTORS)
 @pytest.mark.parametrize("make", [KroneckerDictionary, KroneckerDictionary.normalized])
-def test_bad_factors_are_refused_with_a_reason(make, factors, message):
+def test_invalid_factors_are_refused(make, factors, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make(factors)
 
 
-def test_columns_without_unit_norm_are_named():
+def test_columns_without_unit_norm_are_refused():
     factor = np.eye(4)
     factor[2, 2] = 2.5
     with pytest.raises(
@@ -289,7 +289,7 @@ def test_codes_of_the_wrong_shape_or_kind_are_refused():
         d.reconstruct(sparse.csr_array((7, 8), dtype=np.complex64))
 
 
-def test_sparse_codes_that_point_outside_are_refused():
+def test_sparse_codes_with_indices_out_of_range_are_refused():
     d = random_dictionary([(3, 4), (5, 2)])
     codes = sparse.csr_array((np.ones(2), np.array([0, 1]), np.array([0, 1, 2])), shape=(2, 8))
     codes.indices[1] = 1_000_000

@@ -1,4 +1,4 @@
-"""The estimator keeps scikit-learn's promises and the shapes and dtypes of its input."""
+"""The estimator follows scikit-learn's conventions and keeps the shapes and dtypes of its input."""
 
 import pickle
 
@@ -14,7 +14,7 @@ import kronlearn as kl
 import reference
 
 
-def small(**options):
+def small_model(**options):
     defaults = {"n_atoms": (5, 4), "n_nonzero_coefs": 2, "max_iter": 3, "n_jobs": 1}
     return kl.KroneckerDictionaryLearning(**(defaults | {"random_state": 0} | options))
 
@@ -26,13 +26,13 @@ def samples(rng):
 
 @pytest.mark.filterwarnings("ignore:Samples of .* numbers are taken as")
 @parametrize_with_checks(
-    [small(n_atoms=(4,), method="omp", sparse_output=False), small(n_atoms=(3, 3))]
+    [small_model(n_atoms=(4,), method="omp", sparse_output=False), small_model(n_atoms=(3, 3))]
 )
-def test_scikit_learn_finds_nothing_wrong(estimator, check):
+def test_the_estimator_passes_the_checks_of_scikit_learn(estimator, check):
     check(estimator)
 
 
-def test_the_defaults_are_those_that_were_promised():
+def test_parameters_and_their_defaults_stay_the_same():
     expected = {
         "n_atoms": (16, 16),
         "patch_shape": None,
@@ -61,7 +61,7 @@ def test_the_defaults_are_those_that_were_promised():
 
 
 def test_fitted_attributes_describe_the_model(Y):
-    model = small().fit(Y)
+    model = small_model().fit(Y)
     assert isinstance(model.dictionary_, kl.KroneckerDictionary)
     assert [factor.shape for factor in model.factors_] == [(4, 5), (3, 4)]
     assert model.patch_shape_ == (4, 3)
@@ -72,8 +72,8 @@ def test_fitted_attributes_describe_the_model(Y):
     assert model.stop_reason_ == "max_iter"
 
 
-def test_transform_is_sparse_coding_with_the_learned_dictionary(Y):
-    model = small().fit(Y)
+def test_transform_codes_with_the_learned_dictionary(Y):
+    model = small_model().fit(Y)
     X = model.transform(Y)
     assert sparse.issparse(X)
     assert X.format == "csr"
@@ -81,11 +81,10 @@ def test_transform_is_sparse_coding_with_the_learned_dictionary(Y):
     np.testing.assert_array_equal(X.toarray(), expected.toarray())
 
 
-def test_flat_samples_with_a_patch_shape_learn_what_shaped_ones_do(Y):
-    shaped = small().fit(Y)
-    flat = small(patch_shape=(4, 3)).fit(Y.reshape(90, 12))
-    for first, second in zip(shaped.factors_, flat.factors_, strict=True):
-        np.testing.assert_array_equal(first, second)
+def test_rows_with_a_patch_shape_give_the_same_model_as_shaped_samples(Y):
+    shaped = small_model().fit(Y)
+    flat = small_model(patch_shape=(4, 3)).fit(Y.reshape(90, 12))
+    assert shaped.dictionary_ == flat.dictionary_
     np.testing.assert_array_equal(
         shaped.transform(Y).toarray(), flat.transform(Y.reshape(90, 12)).toarray()
     )
@@ -101,29 +100,24 @@ def test_flat_samples_with_a_patch_shape_learn_what_shaped_ones_do(Y):
         (10, (12,), {(10,)}),
     ],
 )
-def test_flat_samples_are_folded_as_squarely_as_they_can_be(rng, n_features, n_atoms, patch_shape):
-    model = small(n_atoms=n_atoms, max_iter=1).fit(rng.standard_normal((30, n_features)))
+def test_rows_are_folded_as_squarely_as_possible(rng, n_features, n_atoms, patch_shape):
+    model = small_model(n_atoms=n_atoms, max_iter=1).fit(rng.standard_normal((30, n_features)))
     assert model.patch_shape_ in patch_shape
 
 
-def test_samples_that_cannot_be_folded_are_learned_from_with_a_warning(rng):
+def test_rows_that_cannot_be_folded_cause_a_warning(rng):
     Y = rng.standard_normal((30, 61))
     with pytest.warns(UserWarning, match=r"61 numbers are taken as \(1, 61\).*patch_shape"):
-        model = small(n_atoms=4, max_iter=1).fit(Y)
+        model = small_model(n_atoms=4, max_iter=1).fit(Y)
     assert model.patch_shape_ == (1, 61)
-    assert small(n_atoms=70, max_iter=1, patch_shape=(61,)).fit(Y).patch_shape_ == (61,)
+    assert small_model(n_atoms=70, max_iter=1, patch_shape=(61,)).fit(Y).patch_shape_ == (61,)
 
 
-def test_more_nonzeros_than_atoms_are_capped(Y):
-    model = small(n_atoms=(2, 2), n_nonzero_coefs=6).fit(Y)
-    assert model.transform(Y).nnz <= 4 * len(Y)
-
-
-def test_inverse_transform_gives_samples_of_the_rank_that_was_fitted(Y):
-    shaped = small().fit(Y)
+def test_inverse_transform_returns_samples_in_the_shape_of_the_fitted_ones(Y):
+    shaped = small_model().fit(Y)
     X = shaped.transform(Y)
     assert shaped.inverse_transform(X).shape == (90, 4, 3)
-    flat = small(patch_shape=(4, 3)).fit(Y.reshape(90, 12))
+    flat = small_model(patch_shape=(4, 3)).fit(Y.reshape(90, 12))
     assert flat.inverse_transform(X).shape == (90, 12)
     np.testing.assert_allclose(
         shaped.inverse_transform(X).reshape(90, 12),
@@ -136,46 +130,43 @@ def test_inverse_transform_gives_samples_of_the_rank_that_was_fitted(Y):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_dtype_of_samples_is_kept(Y, dtype):
-    model = small().fit(Y.astype(dtype))
+def test_codes_samples_and_factors_keep_the_dtype(Y, dtype):
+    model = small_model().fit(Y.astype(dtype))
     X = model.transform(Y.astype(dtype))
     assert X.dtype == dtype
     assert model.inverse_transform(X).dtype == dtype
     assert all(factor.dtype == dtype for factor in model.factors_)
 
 
-def test_a_pickled_model_goes_on_learning_the_same(Y):
-    model = small().partial_fit(Y[:40])
+def test_a_pickled_model_continues_to_learn_as_the_original(Y):
+    model = small_model().partial_fit(Y[:40])
     copy = pickle.loads(pickle.dumps(model))
-    for first, second in zip(
-        model.partial_fit(Y[40:]).factors_, copy.partial_fit(Y[40:]).factors_, strict=True
-    ):
-        np.testing.assert_array_equal(first, second)
+    assert model.partial_fit(Y[40:]).dictionary_ == copy.partial_fit(Y[40:]).dictionary_
 
 
-def test_a_pipeline_scales_and_learns(Y):
-    pipeline = make_pipeline(StandardScaler(), small(patch_shape=(4, 3)))
+def test_the_estimator_works_in_a_pipeline(Y):
+    pipeline = make_pipeline(StandardScaler(), small_model(patch_shape=(4, 3)))
     X = pipeline.fit_transform(Y.reshape(90, 12))
     assert X.shape == (90, 20)
     assert pipeline.inverse_transform(X).shape == (90, 12)
     assert np.isfinite(pipeline.score(Y.reshape(90, 12)))
 
 
-def test_grid_search_prefers_more_coefficients(Y):
-    search = GridSearchCV(small(patch_shape=(4, 3)), {"n_nonzero_coefs": [1, 2, 3]}, cv=3)
+def test_grid_search_finds_that_more_nonzeros_score_higher(Y):
+    search = GridSearchCV(small_model(patch_shape=(4, 3)), {"n_nonzero_coefs": [1, 2, 3]}, cv=3)
     search.fit(Y.reshape(90, 12))
     assert search.best_params_ == {"n_nonzero_coefs": 3}
 
 
-def test_verbose_learning_says_how_it_goes(Y, capsys):
-    small(verbose=1).fit(Y)
+def test_verbose_learning_shows_the_error(Y, capsys):
+    small_model(verbose=1).fit(Y)
     loud = capsys.readouterr()
-    small(verbose=0).fit(Y)
+    small_model(verbose=0).fit(Y)
     quiet = capsys.readouterr()
     assert "rmse" in (loud.out + loud.err).lower()
     assert quiet.out + quiet.err == ""
 
 
-def test_one_sample_is_enough(Y):
-    model = small().fit(Y[:1])
+def test_a_single_sample_is_enough(Y):
+    model = small_model().fit(Y[:1])
     assert model.score(Y[:1]) > -np.sqrt(np.mean(Y[:1] ** 2))

@@ -1,4 +1,4 @@
-"""Faults: workers killed, frozen or added, a driver killed, a disk full: the same bits."""
+"""Faults do not change a bit: workers killed, frozen or added, the driver killed, a full disk."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ SETTINGS: dict[str, Any] = {"n_nonzero_coefs": 4, "max_iter": 6, "n_atoms": (6, 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Client]:
-    # Dask may copy samples to another worker; so it soon has one copy of each again.
+    # Dask may copy samples to other workers; with this setting it soon removes the copies.
     with cluster_of(2, {"distributed.scheduler.active-memory-manager.interval": "100ms"}) as client:
         yield client
 
 
 @pytest.fixture
 def client(running: Client) -> Client:
-    """The client, once a worker that another test killed has been replaced."""
+    """The client, when the worker that another test killed has been replaced."""
     until(lambda: len(running.nthreads()) == 2)
     return running
 
@@ -59,7 +59,7 @@ def by_threads(samples: np.ndarray, **settings: Any) -> dict[str, bytes]:
     return bits(model(**SETTINGS | settings | {"engine": "threads"}).fit(samples))
 
 
-def test_samples_that_went_with_a_worker_are_sent_again(
+def test_samples_lost_with_a_worker_are_scattered_again(
     client: Client, samples: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scattered, scatter = [], client.scatter
@@ -77,7 +77,7 @@ def test_samples_that_went_with_a_worker_are_sent_again(
         return sum(map(len, held.values())) == scattered[0]
 
     def callback(progress: Any) -> None:
-        # Between two passes: later the fit might have ended before.
+        # Early, so that the fit cannot end before.
         if progress.iteration == 1:
             until(each_is_held_once)
             kill(client.run(os.getpid)[max(held, key=lambda worker: len(held[worker]))])
@@ -88,7 +88,7 @@ def test_samples_that_went_with_a_worker_are_sent_again(
     assert scattered[1] == max(map(len, held.values()))
 
 
-def test_samples_that_a_worker_did_not_live_to_receive_are_sent_again(
+def test_scattering_is_repeated_if_a_worker_is_lost_meanwhile(
     client: Client, samples: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts, scatter = [], client.scatter
@@ -105,31 +105,31 @@ def test_samples_that_a_worker_did_not_live_to_receive_are_sent_again(
     assert attempts[0] == attempts[1]
 
 
-def test_codes_that_went_with_a_worker_are_made_again(client: Client, samples: np.ndarray) -> None:
+def test_codes_lost_with_a_worker_are_computed_again(client: Client, samples: np.ndarray) -> None:
     source = ArraySource(samples, (6, 6))
     dictionary = KroneckerDictionary([dct_factor(6, 8)] * 2)
     coding = Task(dictionary, Coder("omp", 3), "mode", 0, keeps_codes=True)
     summing = Task(dictionary, Coder("omp", 3), "mode", 1)
     threads = Threads(source, 2, 512)
-    wanted = threads.run(summing, threads.run(coding).codes)
+    expected = threads.run(summing, threads.run(coding).codes)
     cluster = Cluster(client, source, block_size=512)
     with at_most(30):
         codes = cluster.run(coding).codes
         kill(process_ids(client)[0])
         found = cluster.run(summing, codes)
     cluster.close()
-    assert np.array_equal(found.sums, wanted.sums)
+    assert np.array_equal(found.sums, expected.sums)
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Problems:
-    """So many samples that most of the time is spent in passes over them."""
+    """Enough samples that passes take most of the time of a fit."""
     return Problems(tmp_path_factory.mktemp("many"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fit_survives_every_time(many: Problems, rng: np.random.Generator, name: str) -> None:
+def test_a_fit_survives_every_fault(many: Problems, rng: np.random.Generator, name: str) -> None:
     with cluster_of(N_WORKERS, IMPATIENT) as client:
         for _ in range(10):
             assert fit_with_fault(client, many, FAULTS[name], rng)
@@ -137,7 +137,7 @@ def test_a_fit_survives_every_time(many: Problems, rng: np.random.Generator, nam
 
 
 @pytest.mark.slow
-def test_a_fit_goes_on_after_its_driver_was_killed(
+def test_a_fit_resumes_after_its_driver_was_killed(
     many: Problems, tmp_path: Path, rng: np.random.Generator
 ) -> None:
     with cluster_of(N_WORKERS) as client:
@@ -146,9 +146,7 @@ def test_a_fit_goes_on_after_its_driver_was_killed(
 
 
 @pytest.mark.slow
-def test_an_interrupt_in_the_middle_of_a_pass_leaves_no_tasks(
-    client: Client, many: Problems
-) -> None:
+def test_an_interrupt_during_a_pass_leaves_no_tasks(client: Client, many: Problems) -> None:
     def callback(progress: Any) -> None:
         if progress.iteration == 2:
             threading.Timer(0.02, os.kill, (os.getpid(), 2)).start()
@@ -161,7 +159,7 @@ def test_an_interrupt_in_the_middle_of_a_pass_leaves_no_tasks(
 
 
 @ROOT
-def test_a_full_disk_is_told_of_and_the_last_checkpoint_is_good(
+def test_a_full_disk_is_an_error_and_the_last_checkpoint_stays_valid(
     samples: np.ndarray, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path, 1) as disk:
@@ -171,16 +169,18 @@ def test_a_full_disk_is_told_of_and_the_last_checkpoint_is_good(
             if progress.iteration == 3:
                 fill(filler)
 
-        kept = {"engine": "threads", "checkpoint": checkpoint, "checkpoint_every": 1}
+        options = {"engine": "threads", "checkpoint": checkpoint, "checkpoint_every": 1}
         with pytest.raises(OSError, match=r"run\.safetensors"):
-            model(**SETTINGS | kept, callback=callback).fit(samples)
+            model(**SETTINGS | options, callback=callback).fit(samples)
         filler.unlink()
         assert [file.name for file in disk.iterdir()] == [checkpoint.name]
-        assert bits(model(**SETTINGS | kept).fit(samples)) == by_threads(samples)
+        assert bits(model(**SETTINGS | options).fit(samples)) == by_threads(samples)
 
 
 @ROOT
-def test_a_dictionary_on_a_full_disk_stays_as_it_was(samples: np.ndarray, tmp_path: Path) -> None:
+def test_a_dictionary_file_on_a_full_disk_stays_unchanged(
+    samples: np.ndarray, tmp_path: Path
+) -> None:
     first, second = (model(engine="threads", max_iter=n).fit(samples[:500]) for n in (1, 2))
     with small_disk(tmp_path, 1) as disk:
         path = disk / "dictionary.safetensors"

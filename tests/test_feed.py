@@ -1,4 +1,4 @@
-"""Samples on their way to the threads: chunks, files, interruptions, the end of the process."""
+"""Feeding samples to threads: chunks, files, errors, interrupts and the end of the process."""
 
 import signal
 import subprocess
@@ -14,13 +14,14 @@ from kronlearn.core.coder import Coder
 from kronlearn.core.engine import Task
 from kronlearn.core.source import Source
 from kronlearn.engines.feed import Feed
+from kronlearn.engines.samples import open_samples, source_of
 from kronlearn.engines.threads import Threads
 from kronlearn.io.arrays import ArraySource
 from kronlearn.io.stored import StoredArrayError
 
 
-class Counted(Source):
-    """Samples that note which of them were read, and may fail."""
+class RecordingSource(Source):
+    """Samples that record which of them were read, and fail at one of them if asked to."""
 
     def __init__(self, samples, fails_at=None):
         self.samples, self.fails_at = samples, fails_at
@@ -60,15 +61,15 @@ def test_every_sample_is_read_once_and_adds_up_to_the_same_bits(
 ):
     expected = total(ArraySource(samples, (4, 4)), dictionary, 1)
     monkeypatch.setattr("kronlearn.core.source.BLOCK_NUMBERS", 48 * 16)
-    source = Counted(samples)
+    source = RecordingSource(samples)
     np.testing.assert_array_equal(total(source, dictionary, n_threads), expected)
     rows = sorted(source.read_rows)
     assert [start for start, _ in rows] == list(range(0, 1000, 48))
     assert rows[-1][1] == 1000
 
 
-def test_chunks_that_are_asked_for_out_of_order_are_read_once(samples):
-    source = Counted(samples)
+def test_chunks_requested_out_of_order_are_read_once(samples):
+    source = RecordingSource(samples)
     with Feed(source, 0, 1000, 16, n_threads=4) as feed:
         feed.chunk = 100
         for number in (1, 0, 2):
@@ -80,23 +81,23 @@ def test_chunks_that_are_asked_for_out_of_order_are_read_once(samples):
     assert len(set(source.read_rows)) == len(source.read_rows)
 
 
-def test_the_checksum_tells_samples_in_another_order(rng):
+def test_the_checksum_depends_on_the_order_of_the_samples(rng):
     samples = rng.standard_normal((4096, 1))
     first, second = (ArraySource(Y, (1,)).checksum() for Y in (samples, np.roll(samples, 64, 0)))
     assert first != second
 
 
 @pytest.mark.parametrize("n_threads", [1, 4])
-def test_an_error_of_the_source_is_raised_as_it_is(samples, dictionary, n_threads, monkeypatch):
+def test_an_error_of_the_source_is_raised_unchanged(samples, dictionary, n_threads, monkeypatch):
     monkeypatch.setattr("kronlearn.core.source.BLOCK_NUMBERS", 48 * 16)
     with pytest.raises(OSError, match="the disk is gone"):
-        total(Counted(samples, fails_at=700), dictionary, n_threads)
+        total(RecordingSource(samples, fails_at=700), dictionary, n_threads)
 
 
-def test_after_an_error_chunks_that_wait_are_not_read(samples):
+def test_after_an_error_waiting_chunks_are_not_read(samples):
     cancelled = threading.Event()
 
-    class Slow(Counted):
+    class Slow(RecordingSource):
         def read(self, start, stop):
             if start > 0:
                 cancelled.wait(5)
@@ -109,18 +110,16 @@ def test_after_an_error_chunks_that_wait_are_not_read(samples):
         other.start()
         while feed.next < 8:
             time.sleep(0.001)
-        feed.coming[7].add_done_callback(lambda _: cancelled.set())
+        feed.reading[7].add_done_callback(lambda _: cancelled.set())
         assert feed.get(0) is None
     other.join()
-    # The four that were being read then, and the first that took the place of the one that failed.
+    # The four chunks being read then, and the one that took the place of the failed chunk.
     assert {start // 100 for start, _ in source.read_rows} <= {0, 1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("n_threads", [1, 4])
-def test_a_file_is_read_by_the_threads_themselves(samples, dictionary, n_threads, tmp_path):
+def test_threads_read_files_themselves(samples, dictionary, n_threads, tmp_path):
     np.save(tmp_path / "samples.npy", samples)
-    from kronlearn.engines.samples import open_samples, source_of
-
     source = source_of(open_samples(tmp_path / "samples.npy"), (4, 4))
     assert source.file(0) is not None
     expected = total(ArraySource(samples, (4, 4)), dictionary, 1)
@@ -128,13 +127,9 @@ def test_a_file_is_read_by_the_threads_themselves(samples, dictionary, n_threads
 
 
 @pytest.mark.parametrize("n_threads", [1, 4])
-def test_a_file_that_is_cut_off_meanwhile_is_an_error_that_names_it(
-    samples, dictionary, n_threads, tmp_path
-):
+def test_a_file_truncated_meanwhile_is_named_in_the_error(samples, dictionary, n_threads, tmp_path):
     path = tmp_path / "samples.npy"
     np.save(path, samples)
-    from kronlearn.engines.samples import open_samples, source_of
-
     source = source_of(open_samples(path), (4, 4))
     with open(path, "r+b") as file:
         file.truncate(60_000)
@@ -157,15 +152,15 @@ try:
     model().fit(converted)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
-# A pass over an array in memory and one over samples that other threads convert, cut short.
-for given in (samples, converted):
-    threading.Thread(target=model().fit, args=(given,), daemon=True).start()
+# The process ends during a pass over an array in memory and one over samples that need conversion.
+for data in (samples, converted):
+    threading.Thread(target=model().fit, args=(data,), daemon=True).start()
 time.sleep(0.3)
 """
 
 
-def test_a_pass_may_be_interrupted_and_a_process_may_end_during_one():
-    done = subprocess.run([sys.executable, "-c", _INTERRUPTED], timeout=60, capture_output=True)
-    assert done.stdout == b"interrupted\n"
-    assert done.returncode not in (-signal.SIGABRT, -signal.SIGSEGV, 134)
-    assert b"terminate" not in done.stderr
+def test_a_pass_can_be_interrupted_and_a_process_can_end_during_one():
+    finished = subprocess.run([sys.executable, "-c", _INTERRUPTED], timeout=60, capture_output=True)
+    assert finished.stdout == b"interrupted\n"
+    assert finished.returncode not in (-signal.SIGABRT, -signal.SIGSEGV, 134)
+    assert b"terminate" not in finished.stderr

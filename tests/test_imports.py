@@ -1,4 +1,4 @@
-"""What is imported when: a library user waits for nothing that is not used."""
+"""Packages are imported only when they are used."""
 
 import subprocess
 import sys
@@ -41,9 +41,9 @@ def run_python(*arguments):
     return done.stdout
 
 
-def test_packages_are_imported_where_they_are_used(tmp_path):
+def test_packages_are_imported_only_when_they_are_used(tmp_path):
     run_python("-c", CODE, str(tmp_path / "model.safetensors"))
 
 
-def test_the_package_runs_as_a_program():
+def test_python_m_kronlearn_is_the_command():
     assert run_python("-m", "kronlearn", "--version") == f"kronlearn {kl.__version__}\n"

@@ -1,4 +1,4 @@
-"""Memory stays within blocks and codes: neither coding nor learning copies the samples."""
+"""Memory is needed for blocks and codes only: neither coding nor learning copies the samples."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ LEARN = (
 
 
 def growth(work, n_samples):
-    """Mebibytes by which the peak grows over the samples, and the size of the samples."""
+    """Mebibytes by which the peak of memory grows beyond the samples."""
     script = textwrap.dedent(SETUP).format(work=work, n_samples=n_samples)
     result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=300
@@ -55,23 +55,23 @@ def codes_size(n_samples, n_nonzero_coefs=6):
     return n_samples * (n_nonzero_coefs * 8 + 4) / 2**20
 
 
-def test_coding_needs_little_more_than_the_codes():
+def test_coding_needs_little_more_memory_than_the_codes():
     work = "; ".join(CODE.format(method=method) for method in ("ols", "threshold"))
     assert growth(work, 200_000) < 2.5 * codes_size(200_000) + 8
 
 
-def test_learning_keeps_nothing_of_the_samples():
+def test_learning_needs_no_memory_per_sample():
     work = "; ".join(LEARN.format(structure=name) for name in ("general", "orthonormal"))
     assert growth(work, 200_000) < 12
 
 
 @pytest.mark.slow
-def test_coding_a_million_samples_needs_five_times_what_two_hundred_thousand_do():
+def test_coding_a_million_samples_needs_little_more_memory_than_the_codes():
     assert growth(CODE.format(method="ols"), 1_000_000) < 2.5 * codes_size(1_000_000) + 8
 
 
 @pytest.mark.slow
-def test_learning_from_a_million_samples_needs_no_more_memory_than_from_fewer():
+def test_learning_from_a_million_samples_needs_no_memory_per_sample():
     assert growth(LEARN.format(structure="general"), 1_000_000) < 40
 
 
@@ -95,12 +95,12 @@ print((seen[1] - seen[0]) / 4)
 """
 
 
-def test_passes_do_not_fetch_their_memory_from_the_system_again_and_again():
-    # As Dask has its workers: what is freed goes back to the system at once.
+def test_passes_reuse_their_memory():
+    # The setting of Dask workers, with which freed memory goes back to the system at once.
     environment = os.environ | {"MALLOC_TRIM_THRESHOLD_": "65536"}
     result = subprocess.run(
         [sys.executable, "-c", FAULTS], capture_output=True, text=True, env=environment, timeout=300
     )
     assert result.returncode == 0, result.stderr
-    # Pages of an iteration; either of the two threads needs a hundred.
+    # New pages per iteration; each of the two threads needs a hundred pages.
     assert float(result.stdout) < 90

@@ -1,4 +1,4 @@
-"""Properties of codes for shapes, sparsities and samples that nobody picked by hand."""
+"""Properties that hold for codes of random shapes, sparsities and samples."""
 
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ import reference
 
 @st.composite
 def problems(draw, methods=("omp", "ols", "threshold"), dtypes=(np.float64,), atoms_from=1):
-    """Samples, factors, method and number of coefficients."""
+    """Samples, factors, a method and a number of nonzeros."""
     patch_shape = draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
     method = draw(st.sampled_from(methods))
     dtype = draw(st.sampled_from(dtypes))
@@ -32,22 +32,22 @@ def norms(rows):
     return np.linalg.norm(np.reshape(rows, (len(rows), -1)).astype(np.float64), axis=1)
 
 
-def left_over(Y, factors, codes):
+def errors_of(Y, factors, codes):
     return norms(reference.residuals(Y, factors, codes.toarray()))
 
 
 @given(problems())
-def test_more_coefficients_never_leave_more(problem):
+def test_more_nonzeros_never_raise_the_error(problem):
     Y, factors, method, s = problem
     errors = [
-        left_over(Y, factors, kl.sparse_code(Y, factors, k, method=method)) for k in range(1, s + 1)
+        errors_of(Y, factors, kl.sparse_code(Y, factors, k, method=method)) for k in range(1, s + 1)
     ]
     for before, after in pairwise(errors):
         assert np.all(after <= before + 1e-9 * norms(Y))
 
 
 @given(problems())
-def test_more_coefficients_extend_the_support(problem):
+def test_more_nonzeros_extend_the_support(problem):
     Y, factors, method, s = problem
     fewer = kl.sparse_code(Y, factors, max(1, s - 1), method=method).toarray() != 0
     more = kl.sparse_code(Y, factors, s, method=method).toarray() != 0
@@ -55,7 +55,7 @@ def test_more_coefficients_extend_the_support(problem):
 
 
 @given(problems())
-def test_the_residual_is_orthogonal_to_the_chosen_atoms(problem):
+def test_the_residual_is_orthogonal_to_the_selected_atoms(problem):
     Y, factors, method, s = problem
     X = kl.sparse_code(Y, factors, s, method=method).toarray()
     products = reference.residuals(Y, factors, X) @ reference.dense(factors)
@@ -72,27 +72,27 @@ def test_scaling_samples_by_a_power_of_two_scales_codes_to_the_last_bit(problem,
 
 
 @given(problems(), st.floats(0.0, 1.5))
-def test_a_tolerance_is_met_or_the_atoms_are_used_up(problem, fraction):
+def test_the_error_target_is_met_unless_all_atoms_together_miss_it(problem, fraction):
     Y, factors, method, _ = problem
     tol = fraction * norms(Y)
     codes = kl.sparse_code(Y, factors, tol=tol, method=method)
-    left = left_over(Y, factors, codes)
+    errors = errors_of(Y, factors, codes)
     D = reference.dense(factors)
     best = Y.reshape(len(Y), -1)
     best = norms(best - best @ np.linalg.pinv(D.T) @ D.T)
-    assert np.all(left <= np.maximum(tol, best) + 1e-7 * norms(Y))
+    assert np.all(errors <= np.maximum(tol, best) + 1e-7 * norms(Y))
     assert np.all(np.diff(codes.indptr)[tol > norms(Y) * (1 + 1e-9)] == 0)
 
 
 @given(problems(methods=("omp", "ols"), atoms_from=2))
-def test_float32_codes_leave_what_float64_codes_leave(problem):
+def test_float32_codes_have_the_error_of_float64_codes(problem):
     Y, factors, method, s = problem
     s = min(s, int(np.prod(Y.shape[1:])) // 2)
     if s == 0:
         return
-    double = left_over(Y, factors, kl.sparse_code(Y, factors, s, method=method))
+    double = errors_of(Y, factors, kl.sparse_code(Y, factors, s, method=method))
     single = kl.sparse_code(
         Y.astype(np.float32), [f.astype(np.float32) for f in factors], s, method=method
     )
-    difference = np.abs(left_over(Y, factors, single) - double)
+    difference = np.abs(errors_of(Y, factors, single) - double)
     assert np.mean(difference <= 1e-3 * norms(Y)) >= 0.9

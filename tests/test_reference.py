@@ -1,4 +1,4 @@
-"""The NumPy reference agrees with scikit-learn, with brute force and with the textbook formulas."""
+"""The NumPy reference agrees with scikit-learn, brute force and textbook formulas."""
 
 from itertools import combinations, product
 
@@ -25,7 +25,7 @@ def least_squares_error(y, D, support):
 
 
 def random_moments(rng, factors, n_samples=60, n_nonzero_coefs=3):
-    """Samples, sparse codes that fit them badly, and their moments."""
+    """Samples, sparse codes from other factors, these factors, and the moments."""
     Y = reference.sparse_samples(rng, factors, n_samples, n_nonzero_coefs, noise=0.3)
     other = reference.random_factors(
         rng, [f.shape[0] for f in factors], [f.shape[1] for f in factors]
@@ -34,7 +34,7 @@ def random_moments(rng, factors, n_samples=60, n_nonzero_coefs=3):
     return Y, X, other, *reference.moments(Y, X)[1:]
 
 
-def test_the_dense_dictionary_of_two_factors_is_d1_x_d2_transposed(rng):
+def test_the_dense_dictionary_of_two_factors_computes_d1_x_d2_transposed(rng):
     D1, D2 = reference.random_factors(rng, (3, 5), (4, 6))
     X = rng.standard_normal((4, 6))
     Y = (reference.dense([D1, D2]) @ X.ravel()).reshape(3, 5)
@@ -49,7 +49,7 @@ def test_the_dense_dictionary_of_three_factors_multiplies_every_mode(rng):
 
 
 @pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
-def test_omp_agrees_with_scikit_learn_by_tolerance(rng, patch_shape, n_atoms):
+def test_omp_with_a_tolerance_agrees_with_scikit_learn(rng, patch_shape, n_atoms):
     factors = reference.random_factors(rng, patch_shape, n_atoms)
     Y = rng.standard_normal((20, *patch_shape))
     tol = 0.5 * np.sqrt(np.prod(patch_shape))
@@ -58,12 +58,12 @@ def test_omp_agrees_with_scikit_learn_by_tolerance(rng, patch_shape, n_atoms):
 
 
 @pytest.mark.parametrize("method", ["omp", "ols"])
-def test_every_step_of_a_pursuit_takes_the_best_atom_by_brute_force(rng, method):
+def test_every_step_of_a_pursuit_selects_the_atom_that_brute_force_finds(rng, method):
     factors = reference.random_factors(rng, (3, 4), (5, 4))
     D = reference.dense(factors)
     for y in rng.standard_normal((8, 12)):
         support, _, _ = getattr(reference, method)(y, factors, 5)
-        for step, chosen in enumerate(support):
+        for step, selected in enumerate(support):
             before = support[:step]
             if method == "ols":
                 free = [p for p in range(D.shape[1]) if p not in before]
@@ -71,11 +71,11 @@ def test_every_step_of_a_pursuit_takes_the_best_atom_by_brute_force(rng, method)
             else:
                 residual = reference.refit(y, factors, before)[1]
                 best = int(np.argmax(np.abs(D.T @ residual)))
-            assert chosen == best
+            assert selected == best
 
 
 @pytest.mark.parametrize("method", ["omp", "ols"])
-def test_weighted_pursuit_takes_the_atom_that_leaves_the_smallest_weighted_residual(rng, method):
+def test_weighted_pursuits_select_the_atom_with_the_smallest_weighted_residual(rng, method):
     factors = reference.random_factors(rng, (3, 4), (5, 4))
     weights = rng.uniform(0.0, 2.0, 12)
     D = np.sqrt(weights)[:, None] * reference.dense(factors)
@@ -94,20 +94,20 @@ def test_the_best_exchange_is_made_first(rng):
         error = least_squares_error(y, D, support) ** 2
         others = [[*support[:i], *support[i + 1 :], new] for new, i in product(range(20), range(3))]
         best = min(others, key=lambda other: least_squares_error(y, D, other))
-        found = reference._after_the_best_exchange(D, y, support, error)
-        if found is None:
+        exchanged = reference._after_the_best_exchange(D, y, support, error)
+        if exchanged is None:
             assert least_squares_error(y, D, best) ** 2 >= error * (1 - 1e-9)
         else:
-            assert found == best
+            assert exchanged == best
 
 
-def test_exchanges_to_a_tolerance_meet_it_with_fewer_atoms_where_they_can(rng):
+def test_exchanges_meet_a_tolerance_with_fewer_atoms_than_ols(rng):
     factors = reference.random_factors(rng, (3, 4), (6, 7))
     saved = 0
     for y in rng.standard_normal((30, 12)):
-        ols, _, left = reference.ols(y, factors, tol=1.2)
+        ols, _, ols_residual = reference.ols(y, factors, tol=1.2)
         support, _, residual = reference.exchange(y, factors, tol=1.2)
-        assert np.linalg.norm(left) <= 1.2
+        assert np.linalg.norm(ols_residual) <= 1.2
         assert np.linalg.norm(residual) <= 1.2
         saved += len(ols) - len(support)
         assert len(support) <= len(ols)
@@ -128,13 +128,13 @@ def test_exchanges_end_as_soon_as_the_tolerance_is_met(rng):
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_exchanges_that_gain_rounding_errors_end(rng, n):
+def test_exchanges_end_when_gains_are_rounding_errors(rng, n):
     factors = [reference.random_factors(rng, (29,), (n,))[0]]
     support = reference.exchange(rng.standard_normal(29), factors, n)[0]
     assert sorted(support) == list(range(n))
 
 
-def test_thresholding_keeps_the_best_of_all_supports_when_factors_are_orthonormal(rng):
+def test_thresholding_finds_the_best_support_for_orthonormal_factors(rng):
     factors = reference.orthonormal_factors(rng, (2, 3))
     D = reference.dense(factors)
     for y in rng.standard_normal((10, 6)):
@@ -144,7 +144,7 @@ def test_thresholding_keeps_the_best_of_all_supports_when_factors_are_orthonorma
         assert len(support) == 3
 
 
-def test_thresholding_to_a_tolerance_keeps_no_coefficient_too_many(rng):
+def test_thresholding_with_a_tolerance_keeps_as_few_coefficients_as_possible(rng):
     factors = reference.orthonormal_factors(rng, (3, 4))
     for y in rng.standard_normal((10, 12)):
         support, coefficients, residual = reference.threshold(y, factors, tol=1.5)
@@ -154,7 +154,7 @@ def test_thresholding_to_a_tolerance_keeps_no_coefficient_too_many(rng):
         assert len(set(support)) == len(support)
 
 
-def test_ols_takes_the_next_atom_where_its_winner_is_nearly_dependent(rng):
+def test_ols_meets_a_tolerance_with_nearly_dependent_atoms(rng):
     D1, D2 = reference.random_factors(rng, (4, 4), (4, 5))
     D1 = np.column_stack([D1, D1[:, 1] + 3e-6 * rng.standard_normal(4)])
     D1 /= np.linalg.norm(D1, axis=0)
@@ -163,14 +163,14 @@ def test_ols_takes_the_next_atom_where_its_winner_is_nearly_dependent(rng):
 
 
 @pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
-def test_the_squared_error_comes_out_of_the_moments(rng, patch_shape, n_atoms):
+def test_the_squared_error_follows_from_the_moments(rng, patch_shape, n_atoms):
     factors = reference.random_factors(rng, patch_shape, n_atoms)
     Y, X, other, energy, s_xx, s_xy = random_moments(rng, factors)
     expected = np.sum(reference.residuals(Y, other, X) ** 2)
     assert reference.squared_error(other, energy, s_xx, s_xy) == pytest.approx(expected)
 
 
-def test_the_normal_equations_of_two_modes_are_the_sums_of_the_paper(rng):
+def test_the_normal_equations_of_two_modes_are_those_of_the_paper(rng):
     factors = reference.random_factors(rng, (3, 4), (5, 6))
     Y, X, (D1, D2), _, s_xx, s_xy = random_moments(rng, factors)
     X = X.reshape(-1, 5, 6)

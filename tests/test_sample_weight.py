@@ -1,4 +1,4 @@
-"""Weights of samples: a whole number means as many copies."""
+"""Sample weights: a whole number means as many copies of the sample."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ import kronlearn as kl
 import reference
 
 
-def small(**options):
+def small_model(**options):
     defaults = {"n_atoms": (5, 4), "n_nonzero_coefs": 2, "max_iter": 3, "random_state": 0}
     return kl.KroneckerDictionaryLearning(**(defaults | options))
 
@@ -38,7 +38,7 @@ def in_chunks(Y, folder):
     return pytest.importorskip("dask.array").from_array(Y, chunks=(40, 4, 3))
 
 
-def agree(one, other):
+def assert_same_model(one, other):
     np.testing.assert_allclose(one.components_, other.components_, rtol=0, atol=1e-9)
     np.testing.assert_allclose(one.history_["rmse"], other.history_["rmse"], rtol=1e-9)
 
@@ -48,77 +48,80 @@ def agree(one, other):
     "options", [{}, {"n_nonzero_coefs": 4, "tol": 0.4, "max_iter": 1}, {"n_terms": 2}], ids=str
 )
 def test_whole_weights_mean_as_many_copies(Y, copies, tmp_path, monkeypatch, given, options):
-    # So that a file is read in several chunks.
+    # A file is then read in several chunks.
     monkeypatch.setattr("kronlearn.core.source.BLOCK_NUMBERS", 200)
     options = options | {"block_size": 16}
     repeated = np.repeat(Y, copies, axis=0)
-    expected = small(**options).fit(repeated)
-    # All weights may be multiplied by a number.
-    model = small(**options).fit(given(Y, tmp_path), sample_weight=0.7 * copies)
-    agree(model, expected)
+    expected = small_model(**options).fit(repeated)
+    # Only the proportions of the weights matter.
+    model = small_model(**options).fit(given(Y, tmp_path), sample_weight=0.7 * copies)
+    assert_same_model(model, expected)
     score = model.score(given(Y, tmp_path), sample_weight=copies)
     assert score == pytest.approx(model.score(repeated), rel=1e-12)
     assert score != pytest.approx(model.score(Y), rel=1e-6)
 
 
-def test_weights_count_across_batches(Y, copies):
-    expected = small().partial_fit(Y[:30]).partial_fit(np.repeat(Y[30:], copies[30:], axis=0))
-    model = small().partial_fit(Y[:30], sample_weight=np.ones(30))
-    agree(model.partial_fit(Y[30:], sample_weight=copies[30:]), expected)
+def test_weights_are_relative_to_those_of_other_batches(Y, copies):
+    expected = small_model().partial_fit(Y[:30]).partial_fit(np.repeat(Y[30:], copies[30:], axis=0))
+    model = small_model().partial_fit(Y[:30], sample_weight=np.ones(30))
+    assert_same_model(model.partial_fit(Y[30:], sample_weight=copies[30:]), expected)
 
 
-def test_samples_without_weight_are_no_directions_to_start_from(rng):
+def test_init_data_ignores_samples_without_weight(rng):
     Y = rng.uniform(1, 2, (50, 1, 1)) * np.ones((4, 3))
     Y[25:] = 1e6 * rng.standard_normal((25, 4, 3))
     seen = []
-    model = small(init="data", max_iter=1, callback=seen.append)
+    model = small_model(init="data", max_iter=1, callback=seen.append)
     model.fit(Y, sample_weight=np.arange(50) < 25)
     for factor in seen[0].dictionary.factors:
         along = factor.sum(axis=0) / np.sqrt(len(factor))
         np.testing.assert_allclose(np.abs(along), 1.0, atol=1e-3)
 
 
-def test_float32_stays_float32_and_samples_stay_as_they_were(Y, copies):
+def test_weights_keep_float32_and_leave_the_samples_unchanged(Y, copies):
     single = Y.astype(np.float32)
     before = single.copy()
-    assert small().fit(single, sample_weight=copies).dictionary_.dtype == np.float32
+    assert small_model().fit(single, sample_weight=copies).dictionary_.dtype == np.float32
     np.testing.assert_array_equal(single, before)
 
 
 def test_weights_are_routed_through_a_pipeline(Y, copies):
     rows = Y.reshape(90, 12)
-    expected = small(patch_shape=(4, 3)).fit(rows, sample_weight=copies)
+    expected = small_model(patch_shape=(4, 3)).fit(rows, sample_weight=copies)
     with config_context(enable_metadata_routing=True):
-        learner = small(patch_shape=(4, 3)).set_fit_request(sample_weight=True)
+        learner = small_model(patch_shape=(4, 3)).set_fit_request(sample_weight=True)
         pipeline = make_pipeline(FunctionTransformer(), learner)
-        agree(pipeline.fit(rows, sample_weight=copies)[-1], expected)
+        assert_same_model(pipeline.fit(rows, sample_weight=copies)[-1], expected)
 
 
-def test_a_number_is_the_weight_of_every_sample(Y):
-    agree(small().fit(Y, sample_weight=2), small().fit(Y))
+def test_a_single_number_is_the_weight_of_every_sample(Y):
+    assert_same_model(small_model().fit(Y, sample_weight=2), small_model().fit(Y))
 
 
 @pytest.mark.parametrize("scale", [1e-90, 1e-50, 1e80])
-def test_weights_that_single_precision_does_not_hold_are_refused(Y, copies, tmp_path, scale):
+def test_weights_that_float32_cannot_hold_are_refused(Y, copies, tmp_path, scale):
     for given in (in_memory, in_a_file):
-        with pytest.raises(ValueError, match=r"sample_weight goes up to .* float32 does not hold"):
-            small().fit(given(Y.astype(np.float32), tmp_path), sample_weight=scale * copies)
-    agree(small().fit(Y, sample_weight=scale * copies), small().fit(Y, sample_weight=copies))
+        with pytest.raises(ValueError, match=r"sample_weight goes up to .* float32 cannot hold"):
+            small_model().fit(given(Y.astype(np.float32), tmp_path), sample_weight=scale * copies)
+    assert_same_model(
+        small_model().fit(Y, sample_weight=scale * copies),
+        small_model().fit(Y, sample_weight=copies),
+    )
 
 
 @pytest.mark.parametrize(
-    ("weights", "error", "words"),
+    ("weights", "error", "message"),
     [
-        (np.ones(89), ValueError, r"shape \(89,\); X has 90 samples, .* shape \(90,\)"),
-        (np.ones((90, 4, 3)), ValueError, r"shape \(90, 4, 3\); X has 90 samples"),
+        (np.ones(89), ValueError, r"shape \(89,\), but X has 90 samples; .* shape \(90,\)"),
+        (np.ones((90, 4, 3)), ValueError, r"shape \(90, 4, 3\), but X has 90 samples"),
         (np.full(90, -1.0), ValueError, "must be finite and not negative"),
         (np.full(90, np.nan), ValueError, "must be finite and not negative"),
         (np.zeros(90), ValueError, "zero for all samples"),
         (["heavy"] * 90, ValueError, "sample_weight holds strings"),
     ],
 )
-def test_weights_that_make_no_sense_are_refused(Y, weights, error, words):
-    model = small().fit(Y)
+def test_invalid_weights_are_refused(Y, weights, error, message):
+    model = small_model().fit(Y)
     for method in (model.score, model.fit, model.partial_fit):
-        with pytest.raises(error, match=words):
+        with pytest.raises(error, match=message):
             method(Y, sample_weight=weights)

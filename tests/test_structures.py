@@ -1,4 +1,4 @@
-"""Learning of sums of Kronecker products: their update, its loop, and what it refuses."""
+"""Learning sums of Kronecker products: the update, the loop, and refused input."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,6 @@ from kronlearn.core.moments import Moments
 from kronlearn.core.replacement import replace_unused
 from kronlearn.core.structures import General
 from kronlearn.io.arrays import ArraySource
-from kronlearn.io.model_files import ModelFileError
 
 # Every overcomplete mode has more entries than a code has coefficients (see test_learning.py).
 SHAPES = [
@@ -31,30 +30,35 @@ def random_terms(rng, patch_shape, n_atoms, n_terms):
 
 
 def sum_samples(rng, terms, n_samples, n_nonzero_coefs=3, noise=0.1):
-    """Samples of a few random atoms each of a sum of Kronecker products."""
+    """Samples made of a few random atoms each of a sum of Kronecker products."""
     D = reference_sums.unit_columns(reference_sums.dense_sum(terms))
     Y = reference.sparse_samples(rng, [D], n_samples, n_nonzero_coefs, noise)
     return Y.reshape(n_samples, *[factor.shape[0] for factor in terms[0]])
 
 
 def planted(rng, patch_shape, n_atoms, n_terms=2, n_samples=160):
-    """Samples of a sum of Kronecker products, and the terms of another to start from."""
+    """Samples of one sum of Kronecker products, and the terms of another to start from."""
     Y = sum_samples(rng, random_terms(rng, patch_shape, n_atoms, n_terms), n_samples)
     return Y, random_terms(rng, patch_shape, n_atoms, n_terms)
 
 
 def learner(start, **options):
-    """An estimator that starts from a dictionary, or from the terms of a sum."""
-    if not isinstance(start, Dictionary | str):
+    """An estimator whose initial dictionary is given, or has the given terms."""
+    if not isinstance(start, Dictionary):
         start = kl.KroneckerSumDictionary(start)
     defaults = {"n_nonzero_coefs": 3, "max_iter": 5, "n_jobs": 1, "random_state": 0}
-    if isinstance(start, Dictionary):
-        defaults |= {"n_atoms": start.n_atoms, "n_terms": start.n_terms}
+    defaults |= {"n_atoms": start.n_atoms, "n_terms": start.n_terms}
     return kl.KroneckerDictionaryLearning(init=start, **(defaults | options))
 
 
-def als(Y, terms, method, n_iterations=5):
-    """Dictionaries of plain alternating least squares, and the RMSE of fresh codes with each."""
+def model_of_smooth_samples(**options):
+    """An estimator for the samples of ``smooth``, with the default initial dictionary."""
+    defaults = {"n_atoms": (7, 6), "n_nonzero_coefs": 4, "n_jobs": 1, "random_state": 0}
+    return kl.KroneckerDictionaryLearning(**(defaults | options))
+
+
+def alternating_least_squares(Y, terms, method, n_iterations=5):
+    """The dictionaries of plain alternating least squares, and the RMSE of each."""
     dictionaries, rmse = [], []
     for _ in range(n_iterations + 1):
         D = reference_sums.unit_columns(reference_sums.dense_sum(terms))
@@ -66,7 +70,7 @@ def als(Y, terms, method, n_iterations=5):
 
 
 def assert_same_atoms(found, expected, atol=1e-10):
-    """Whether two matrices have the same columns up to sign."""
+    """Assert that two matrices have the same columns up to sign."""
     signs = np.sign(np.sum(found * expected, axis=0))
     np.testing.assert_allclose(found * signs, expected, rtol=0, atol=atol)
 
@@ -116,14 +120,14 @@ def test_five_iterations_equal_alternating_least_squares(
     rng, patch_shape, n_atoms, n_terms, method
 ):
     Y, start = planted(rng, patch_shape, n_atoms, n_terms)
-    dictionaries, rmse = als(Y, start, method)
+    dictionaries, rmse = alternating_least_squares(Y, start, method)
     model = learner(start, method=method).fit(Y)
     assert sum(model.history_["atoms_replaced"]) == 0
     np.testing.assert_allclose(model.history_["rmse"], rmse, rtol=1e-10)
     assert_same_atoms(model.dictionary_.to_dense(), dictionaries[np.argmin(rmse)], 1e-9)
 
 
-def test_a_single_term_is_updated_as_factors_are(rng):
+def test_a_sum_of_one_term_is_updated_like_a_separable_dictionary(rng):
     Y, terms = planted(rng, *TWO_MODES, n_terms=1)
     d = kl.KroneckerDictionary(terms[0])
     X = reference.code(Y, d.factors, "omp", 3)
@@ -134,7 +138,7 @@ def test_a_single_term_is_updated_as_factors_are(rng):
 
 
 @pytest.mark.parametrize("n_terms", [1, 2])
-def test_the_error_is_that_of_the_scaled_columns(rng, n_terms):
+def test_the_squared_error_uses_the_scaled_columns(rng, n_terms):
     Y, terms = planted(rng, *TWO_MODES, n_terms=n_terms)
     d = kl.KroneckerSumDictionary([[3 * factor for factor in term] for term in terms])
     X = reference.code(Y, [d.to_dense()], "omp", 3)
@@ -143,7 +147,7 @@ def test_the_error_is_that_of_the_scaled_columns(rng, n_terms):
 
 
 @pytest.mark.parametrize("n_terms", [2, 3])
-def test_terms_over_one_mode_are_one_matrix(rng, n_terms):
+def test_several_terms_in_one_mode_are_one_matrix(rng, n_terms):
     Y, _ = planted(rng, (9,), (13,))
     (start,) = reference.random_factors(rng, (9,), (13,))
     one = learner(kl.KroneckerDictionary([start])).fit(Y)
@@ -152,7 +156,7 @@ def test_terms_over_one_mode_are_one_matrix(rng, n_terms):
     assert_same_atoms(several.dictionary_.to_dense(), one.dictionary_.to_dense(), 1e-8)
 
 
-def test_what_no_code_determines_stays_as_it_was(rng):
+def test_atoms_that_no_code_uses_stay_unchanged(rng):
     Y, terms = planted(rng, *TWO_MODES)
     d = kl.KroneckerSumDictionary(terms)
     X = reference.code(Y, [d.to_dense()], "omp", 3).reshape(-1, 7, 6)
@@ -164,10 +168,10 @@ def test_what_no_code_determines_stays_as_it_was(rng):
         np.testing.assert_allclose(column * np.sign(column @ old), old / np.linalg.norm(old))
 
 
-# The start
+# The initial dictionary
 
 
-def test_a_start_of_several_terms_is_that_of_the_first(rng):
+def test_the_initial_dictionary_of_several_terms_equals_its_first_term(rng):
     source = ArraySource(rng.standard_normal((50, 5, 4)), (5, 4))
     one, three = (
         starting_dictionary("dct", source, (7, 6), np.random.RandomState(0), n_terms=n)
@@ -180,24 +184,23 @@ def test_a_start_of_several_terms_is_that_of_the_first(rng):
     assert three.stacks[1][1:].all()
 
 
-def test_from_a_named_start_one_term_is_learned_first(rng):
+def test_a_single_term_is_learned_first_if_init_is_a_name(rng):
     Y = smooth(rng)
     seen = []
-    options = {"n_nonzero_coefs": 4, "max_iter": 10, "random_state": 0, "n_jobs": 1}
-    kl.KroneckerDictionaryLearning((7, 6), n_terms=3, callback=seen.append, **options).fit(Y)
-    in_use = [bool(told.dictionary.stacks[0][1].any()) for told in seen]
+    model_of_smooth_samples(n_terms=3, max_iter=10, callback=seen.append).fit(Y)
+    in_use = [bool(progress.dictionary.stacks[0][1].any()) for progress in seen]
     assert in_use == [False] * 3 + [True] * 8
-    one = kl.KroneckerDictionaryLearning((7, 6), **(options | {"max_iter": 2})).fit(Y)
-    assert [told.rmse for told in seen[:2]] == one.history_["rmse"][:2]
+    one = model_of_smooth_samples(max_iter=2).fit(Y)
+    assert [progress.rmse for progress in seen[:2]] == one.history_["rmse"][:2]
 
 
-def test_a_given_start_gets_the_terms_it_lacks(rng):
+def test_an_initial_dictionary_gets_the_terms_it_lacks(rng):
     Y, terms = planted(rng, *TWO_MODES)
     source = ArraySource(Y, (5, 4))
     d = kl.KroneckerSumDictionary(terms)
-    grown = starting_dictionary(d, source, (7, 6), np.random.RandomState(0), n_terms=4)
-    assert grown.n_terms == 4
-    np.testing.assert_allclose(grown.to_dense(), d.to_dense(), rtol=0, atol=1e-14)
+    extended = starting_dictionary(d, source, (7, 6), np.random.RandomState(0), n_terms=4)
+    assert extended.n_terms == 4
+    np.testing.assert_allclose(extended.to_dense(), d.to_dense(), rtol=0, atol=1e-14)
     model = learner(d, n_terms=4, max_iter=3).fit(Y)
     assert model.dictionary_.n_terms == 4
     assert model.history_["rmse"][1] < learner(d, max_iter=1).fit(Y).history_["rmse"][1]
@@ -211,7 +214,7 @@ def test_a_sum_of_one_term_can_start_separable_learning(rng):
     np.testing.assert_allclose(as_sum.factors_[0], as_factors.factors_[0], rtol=0, atol=1e-9)
 
 
-# Never worse, and better with more terms
+# More terms represent samples better
 
 
 def smooth(rng, n_samples=400, shape=(6, 6)):
@@ -230,7 +233,7 @@ def waves(rng, n_samples=1000):
 
 
 @pytest.mark.parametrize("n_atoms", [20, 40])
-def test_few_samples_of_many_atoms_are_learned_from(rng, n_atoms):
+def test_learning_works_with_fewer_samples_than_atoms(rng, n_atoms):
     model = kl.KroneckerDictionaryLearning(
         (n_atoms, 3), n_nonzero_coefs=2, n_terms=3, max_iter=20, random_state=0
     ).fit(rng.standard_normal((30, 4, 4)))
@@ -238,7 +241,7 @@ def test_few_samples_of_many_atoms_are_learned_from(rng, n_atoms):
     assert min(model.history_["rmse"]) < model.history_["rmse"][0]
 
 
-def test_zeros_and_constants_are_learned_from():
+def test_learning_works_for_zeros_and_constants():
     for Y in (np.zeros((50, 4, 4)), np.ones((50, 4, 4))):
         model = kl.KroneckerDictionaryLearning(
             (5, 5), n_nonzero_coefs=2, n_terms=2, max_iter=5, random_state=0
@@ -246,7 +249,7 @@ def test_zeros_and_constants_are_learned_from():
         assert min(model.history_["rmse"]) < 1e-8
 
 
-def test_more_terms_end_lower(rng):
+def test_more_terms_end_at_a_lower_error(rng):
     Y = waves(rng)
     errors = [
         kl.KroneckerDictionaryLearning(
@@ -261,7 +264,7 @@ def test_more_terms_end_lower(rng):
 
 
 def nearby(rng, terms, distance):
-    """Terms with noise of this size relative to every factor's entries."""
+    """Terms plus noise, whose size is relative to the entries of each factor."""
     return [[f + distance * f.std() * rng.standard_normal(f.shape) for f in term] for term in terms]
 
 
@@ -281,42 +284,23 @@ def test_a_planted_sum_is_recovered_from_a_nearby_start(rng):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_number_of_threads_changes_no_bit(rng, dtype):
     Y = smooth(rng, 700).astype(dtype)
-    models = [
-        kl.KroneckerDictionaryLearning(
-            (7, 6),
-            n_nonzero_coefs=4,
-            n_terms=2,
-            max_iter=5,
-            block_size=64,
-            random_state=0,
-            n_jobs=n,
-        ).fit(Y)
-        for n in (1, 2, 5)
-    ]
+    options = {"n_terms": 2, "max_iter": 5, "block_size": 64}
+    models = [model_of_smooth_samples(n_jobs=n, **options).fit(Y) for n in (1, 2, 5)]
     assert_same_model(models[1], models[0])
     assert_same_model(models[2], models[0])
 
 
 @pytest.mark.parametrize("stopped_at", [1, 2, 3, 7])
-def test_a_run_resumes_to_the_same_bits_before_and_after_its_terms_join(rng, tmp_path, stopped_at):
+def test_a_run_resumed_before_or_after_the_terms_join_ends_with_the_same_bits(
+    rng, tmp_path, stopped_at
+):
     Y = smooth(rng)
-    make = {"n_atoms": (7, 6), "n_nonzero_coefs": 4, "n_terms": 2, "max_iter": 10}
-    make |= {"random_state": 0, "n_jobs": 1}
-    whole = kl.KroneckerDictionaryLearning(**make).fit(Y)
-    make |= {"checkpoint": tmp_path / "run", "checkpoint_every": 1}
-    stop = kl.KroneckerDictionaryLearning(callback=lambda s: s.iteration == stopped_at, **make)
-    assert stop.fit(Y).n_iter_ == stopped_at
-    assert_same_model(kl.KroneckerDictionaryLearning(**make).fit(Y), whole)
-
-
-def test_a_checkpoint_of_another_number_of_terms_is_refused(rng, tmp_path):
-    Y, _ = planted(rng, *TWO_MODES)
-    make = {"n_atoms": (7, 6), "n_nonzero_coefs": 3, "max_iter": 2, "random_state": 0}
-    make["checkpoint"] = tmp_path / "run"
-    kl.KroneckerDictionaryLearning(n_terms=2, **make).fit(Y)
-    for n_terms in (1, 3):
-        with pytest.raises(ModelFileError, match=f"its n_terms is 2, here it is {n_terms}. Delete"):
-            kl.KroneckerDictionaryLearning(n_terms=n_terms, **make).fit(Y)
+    options = {"n_terms": 2, "max_iter": 10}
+    whole = model_of_smooth_samples(**options).fit(Y)
+    options |= {"checkpoint": tmp_path / "run", "checkpoint_every": 1}
+    stopped = model_of_smooth_samples(callback=lambda p: p.iteration == stopped_at, **options)
+    assert stopped.fit(Y).n_iter_ == stopped_at
+    assert_same_model(model_of_smooth_samples(**options).fit(Y), whole)
 
 
 # As an estimator
@@ -330,7 +314,7 @@ def test_the_first_partial_fit_is_one_iteration_of_fit(rng):
     )
 
 
-def test_factors_are_only_those_of_one_term(rng):
+def test_factors_exist_only_for_a_single_term(rng):
     Y, start = planted(rng, *TWO_MODES)
     model = learner(start).fit(Y)
     with pytest.raises(AttributeError, match=r"a sum of 2 Kronecker products.*dictionary_\.terms"):
@@ -340,7 +324,7 @@ def test_factors_are_only_those_of_one_term(rng):
     assert [factor.shape for factor in single.factors_] == [(5, 7), (4, 6)]
 
 
-def test_starts_that_do_not_fit_are_refused(rng):
+def test_initial_dictionaries_of_other_sizes_are_refused(rng):
     Y, start = planted(rng, *TWO_MODES, n_terms=3)
     with pytest.raises(
         ValueError, match="a sum of 3 Kronecker products, and at most 2 can be learned"
@@ -350,10 +334,8 @@ def test_starts_that_do_not_fit_are_refused(rng):
         learner(start, n_atoms=(8, 6)).fit(Y)
 
 
-def test_terms_join_when_a_single_one_improves_no_more(rng):
-    model = kl.KroneckerDictionaryLearning(
-        (7, 6), n_nonzero_coefs=4, n_terms=2, min_improvement=0.02, random_state=0
-    ).fit(smooth(rng))
+def test_terms_join_when_a_single_term_stops_improving(rng):
+    model = model_of_smooth_samples(n_terms=2, min_improvement=0.02).fit(smooth(rng))
     assert model.stop_reason_ == "converged"
     assert model.n_iter_ < 20
     assert model.dictionary_.n_terms == 2
@@ -363,38 +345,30 @@ def test_terms_join_when_a_single_one_improves_no_more(rng):
 @pytest.mark.parametrize(
     "options", [{"max_iter": 1}, {"callback": lambda state: True}], ids=["max_iter", "callback"]
 )
-def test_a_run_that_ends_before_terms_join_still_gives_a_sum(rng, options):
-    model = kl.KroneckerDictionaryLearning(
-        (7, 6), n_nonzero_coefs=4, n_terms=2, random_state=0, **options
-    ).fit(smooth(rng))
+def test_a_run_that_ends_before_the_terms_join_still_returns_a_sum(rng, options):
+    model = model_of_smooth_samples(n_terms=2, **options).fit(smooth(rng))
     assert model.dictionary_.n_terms == 2
 
 
-def test_a_start_of_one_term_that_is_not_scaled_is_scaled(rng):
+def test_an_initial_term_whose_columns_are_not_scaled_is_scaled(rng):
     Y = smooth(rng)
     factors = [rng.standard_normal((m, n)) for m, n in zip(Y.shape[1:], (7, 6), strict=True)]
-    options = {"n_nonzero_coefs": 4, "max_iter": 3, "n_terms": 2, "random_state": 0}
-    found = [
-        kl.KroneckerDictionaryLearning((7, 6), init=init, **options).fit(Y).history_["rmse"]
-        for init in (
-            kl.KroneckerSumDictionary([factors]),
-            kl.KroneckerDictionary.normalized(factors),
-        )
+    starts = kl.KroneckerSumDictionary([factors]), kl.KroneckerDictionary.normalized(factors)
+    errors = [
+        model_of_smooth_samples(init=start, max_iter=3, n_terms=2).fit(Y).history_["rmse"]
+        for start in starts
     ]
-    np.testing.assert_allclose(*found, rtol=1e-10)
+    np.testing.assert_allclose(*errors, rtol=1e-10)
 
 
 @pytest.mark.parametrize("scale", [1e-100, 1e100])
 def test_learning_does_not_depend_on_the_scale_of_the_samples(rng, scale):
     Y = smooth(rng)
-    options = {"n_nonzero_coefs": 4, "max_iter": 5, "random_state": 0}
-    one, other = (
-        kl.KroneckerDictionaryLearning((7, 6), **options).fit(samples) for samples in (Y, Y * scale)
-    )
+    one, other = (model_of_smooth_samples(max_iter=5).fit(samples) for samples in (Y, Y * scale))
     np.testing.assert_allclose(other.dictionary_.to_dense(), one.dictionary_.to_dense(), atol=1e-8)
 
 
-def test_an_atom_is_not_replaced_where_that_would_empty_columns_of_a_sum(rng):
+def test_an_atom_is_not_replaced_if_columns_of_the_sum_would_become_zero(rng):
     factors = [rng.standard_normal((2, 4, 3)), rng.standard_normal((2, 4, 3))]
     factors[1][0, :, 1] = 0.0
     dictionary = kl.KroneckerSumDictionary(zip(*factors, strict=True))

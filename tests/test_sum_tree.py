@@ -1,4 +1,4 @@
-"""The tree of sums: however blocks are shared out, their sum has the same bits."""
+"""The tree of sums: however blocks are divided among workers, the total has the same bits."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SIZE = 3
 
 
 def blocks_of_sums(n_blocks: int, seed: int = 0) -> np.ndarray:
-    """Sums (n_blocks, SIZE) so different that every order of adding them rounds its own way."""
+    """Sums (n_blocks, SIZE) of very different sizes, so that rounding depends on the order."""
     rng = np.random.default_rng(seed)
     sizes = 10.0 ** rng.integers(-8, 9, (n_blocks, SIZE))
     return rng.standard_normal((n_blocks, SIZE)) * sizes
 
 
 def pairwise(sums: np.ndarray) -> np.ndarray:
-    """The sum as the tree defines it: of the halves at the largest power of two, and so on."""
+    """The definition of the tree: a recursive sum, split at the largest power of two that fits."""
     if len(sums) == 1:
         return sums[0]
     half = 1 << (len(sums) - 1).bit_length() - 1
@@ -37,7 +37,7 @@ def tree_over(sums: np.ndarray, blocks: list[int]) -> _native.SumTree:
 
 
 def merged(trees: list[_native.SumTree], n_blocks: int) -> _native.SumTree:
-    """One tree of the nodes of several."""
+    """One tree with the nodes of several."""
     whole = _native.SumTree(SIZE, n_blocks)
     for tree in trees:
         for level, index, sums in zip(*tree.nodes(), strict=True):
@@ -46,7 +46,7 @@ def merged(trees: list[_native.SumTree], n_blocks: int) -> _native.SumTree:
 
 
 @given(st.integers(1, 200))
-def test_the_sum_of_all_blocks_is_the_pairwise_one(n_blocks: int) -> None:
+def test_the_total_is_the_pairwise_sum_of_all_blocks(n_blocks: int) -> None:
     sums = blocks_of_sums(n_blocks)
     tree = tree_over(sums, list(range(n_blocks)))
     levels, indices, _ = tree.nodes()
@@ -66,13 +66,13 @@ def test_any_parts_in_any_order_give_the_same_bits(
         owner.sort()
     trees = []
     for part in rng.permutation(n_parts).tolist():
-        mine = np.flatnonzero(owner == part)
-        trees.append(tree_over(sums, rng.permutation(mine).tolist()))
+        blocks = np.flatnonzero(owner == part)
+        trees.append(tree_over(sums, rng.permutation(blocks).tolist()))
     assert merged(trees, n_blocks).total().tobytes() == pairwise(sums).tobytes()
 
 
 @given(st.integers(1, 4000), st.integers(1, 64), st.data())
-def test_a_contiguous_part_is_few_nodes(n_blocks: int, n_parts: int, data: st.DataObject) -> None:
+def test_a_contiguous_part_has_few_nodes(n_blocks: int, n_parts: int, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, n_blocks - 1))
     stop = min(n_blocks, first + -(-n_blocks // n_parts))
     tree = _native.SumTree(1, n_blocks)
@@ -108,7 +108,7 @@ def test_a_tree_without_blocks_sums_to_zero() -> None:
         (0, 0, SIZE + 1, "another size"),
     ],
 )
-def test_what_cannot_be_a_node_is_refused_and_changes_nothing(
+def test_invalid_nodes_are_refused_and_change_nothing(
     level: int, index: int, size: int, message: str
 ) -> None:
     tree = _native.SumTree(SIZE, 7)

@@ -1,4 +1,4 @@
-"""Sums of Kronecker products: what they are, that nothing changes them, and files of them."""
+"""Sums of Kronecker products: definition, immutability, errors, files and rearrangement."""
 
 import json
 
@@ -31,13 +31,13 @@ def random_sum(shapes, n_terms=2, dtype=np.float64, seed=0):
 
 
 def dense_sum(terms):
-    """The sum with unit columns, and the norms they had."""
+    """The sum with its columns scaled to norm 1, and the norms before."""
     D = sum(reference.dense(term) for term in terms)
     norms = np.linalg.norm(D, axis=0)
     return D / norms, norms
 
 
-# What it is
+# Definition
 
 
 @pytest.mark.parametrize("n_terms", [1, 2, 3])
@@ -54,8 +54,8 @@ def test_the_dense_form_is_the_sum_with_unit_columns(shapes, n_terms):
     assert d.to_dense().shape == (d.n_features, d.n_codes)
     for stack, shape in zip(d.stacks, shapes, strict=True):
         assert stack.shape == (n_terms, *shape)
-    for term, given in zip(d.terms, terms, strict=True):
-        assert all(map(np.array_equal, term, given))
+    for term, original in zip(d.terms, terms, strict=True):
+        assert all(map(np.array_equal, term, original))
 
 
 @pytest.mark.parametrize("shapes", SHAPES)
@@ -63,11 +63,11 @@ def test_one_term_is_the_dictionary_of_its_scaled_factors(shapes, rng):
     terms = random_terms(shapes, 1)
     d, plain = kl.KroneckerSumDictionary(terms), kl.KroneckerDictionary.normalized(terms[0])
     assert len(d.coding_factors) == len(shapes)
-    for ours, theirs in zip(d.coding_factors, plain.factors, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-15)
+    for factor, expected in zip(d.coding_factors, plain.factors, strict=True):
+        np.testing.assert_allclose(factor, expected, rtol=0, atol=1e-15)
     Y = rng.standard_normal((20, d.n_features))
-    ours, theirs = (kl.sparse_code(Y, each, 3).toarray() for each in (d, plain))
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
+    codes, expected = (kl.sparse_code(Y, each, 3).toarray() for each in (d, plain))
+    np.testing.assert_allclose(codes, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -106,7 +106,8 @@ def test_codes_are_those_of_the_dense_matrix(shapes, target, method, dtype, rng)
     assert X.dtype == dtype
     np.testing.assert_array_equal(X.toarray(), same.toarray())
     if dtype == np.float64:
-        # Not the codes: these atoms depend on one another, and the last of some samples tie.
+        # Errors, not codes, are compared: the atoms are dependent, and for some samples the last
+        # ones tie.
         expected = reference.code(Y, [d.to_dense()], method, **target)
         errors = [
             np.linalg.norm(Y.reshape(50, -1) - C @ d.to_dense().T, axis=1) for C in (X, expected)
@@ -115,8 +116,8 @@ def test_codes_are_those_of_the_dense_matrix(shapes, target, method, dtype, rng)
         np.testing.assert_array_equal(np.diff(X.indptr), np.count_nonzero(expected, axis=1))
 
 
-def test_exchanges_are_those_of_the_dense_matrix(rng):
-    # Every mode has more entries than a code has coefficients: fewer would leave ties.
+def test_exchanges_equal_those_of_the_dense_matrix(rng):
+    # Every mode has more entries than a code has coefficients: otherwise atoms would tie.
     d = random_sum([(4, 6), (4, 6)])
     Y = rng.standard_normal((60, 4, 4))
     expected = reference.code(Y, [d.to_dense()], "exchange", 3)
@@ -124,7 +125,7 @@ def test_exchanges_are_those_of_the_dense_matrix(rng):
     np.testing.assert_allclose(X, expected, rtol=0, atol=1e-9)
 
 
-def test_atoms_that_are_orthonormal_may_be_thresholded(rng):
+def test_thresholding_needs_orthonormal_atoms(rng):
     A, B = np.eye(4)[:, :2], np.eye(4)[:, 2:]
     zero = np.zeros((4, 2))
     terms = [[np.hstack([A, zero]), np.eye(3)], [np.hstack([zero, B]), np.eye(3)[:, ::-1]]]
@@ -139,7 +140,7 @@ def test_atoms_that_are_orthonormal_may_be_thresholded(rng):
         kl.sparse_code(Y, random_sum([(4, 4), (3, 3)]), 2, method="threshold")
 
 
-def test_the_scale_of_the_terms_goes_into_the_norms():
+def test_the_scale_of_the_terms_affects_only_the_norms():
     terms = random_terms([(4, 6), (5, 3)])
     d = kl.KroneckerSumDictionary(terms)
     larger = kl.KroneckerSumDictionary([[1000 * A, B] for A, B in terms])
@@ -161,7 +162,7 @@ def test_terms_are_float32_only_if_all_of_them_are():
     assert kl.KroneckerSumDictionary([[[[1, 2]], [[3]]], [[[0, 1]], [[2]]]]).dtype == np.float64
 
 
-# Nothing changes it
+# Immutability
 
 
 def test_terms_are_read_only_copies():
@@ -178,7 +179,7 @@ def test_terms_are_read_only_copies():
     np.testing.assert_array_equal(d.to_dense(), before)
 
 
-def test_another_dictionary_is_made_of_copies():
+def test_with_stacks_copies_its_arguments():
     d = random_sum([(4, 6), (5, 3)])
     stacks = [stack.copy() for stack in random_sum([(4, 6), (5, 3)], seed=1).stacks]
     other = d.with_stacks(stacks)
@@ -191,7 +192,7 @@ def test_another_dictionary_is_made_of_copies():
     np.testing.assert_allclose(swapped.to_dense(), expected, atol=1e-14)
 
 
-def test_equality_compares_every_number_the_kind_and_the_dtype():
+def test_sums_are_equal_if_all_numbers_classes_and_dtypes_are():
     d = random_sum([(4, 6), (5, 3)])
     same = kl.KroneckerSumDictionary(d)
     assert d == same
@@ -212,13 +213,13 @@ def test_equality_compares_every_number_the_kind_and_the_dtype():
     assert hash(kl.KroneckerSumDictionary(negative_zero)) == hash(kl.KroneckerSumDictionary(plain))
 
 
-def test_the_representation_says_the_sizes():
+def test_the_representation_shows_the_sizes():
     assert repr(random_sum([(4, 6), (5, 3)], 2, np.float32)) == (
         "KroneckerSumDictionary(n_terms=2, patch_shape=(4, 5), n_atoms=(6, 3), dtype=float32)"
     )
 
 
-# What is refused
+# Errors
 
 A, B = np.ones((2, 3)), np.ones((4, 2))
 BAD_TERMS = [
@@ -247,21 +248,23 @@ BAD_TERMS = [
 
 
 @pytest.mark.parametrize(("terms", "message"), BAD_TERMS)
-def test_bad_terms_are_refused_with_a_reason(terms, message):
+def test_invalid_terms_are_refused(terms, message):
     with pytest.raises(ValueError, match=message):
         kl.KroneckerSumDictionary(terms)
 
 
-def test_a_matrix_that_would_be_too_large_is_refused_before_it_is_made(monkeypatch):
+def test_a_matrix_that_would_be_too_large_is_refused_before_it_is_allocated(monkeypatch):
     monkeypatch.setattr(sums, "_MOST_NUMBERS", 100)
     assert kl.KroneckerSumDictionary([[np.ones((2, 5)), np.ones((5, 2))]] * 2).n_codes == 10
     long = [[np.ones((2, 5)), np.ones((6, 2))]]
     assert kl.KroneckerSumDictionary(long).n_codes == 10
-    with pytest.raises(ValueError, match=r"one matrix, here 12 × 10, and that may hold 100 numb"):
+    with pytest.raises(
+        ValueError, match=r"one matrix, here 12 × 10, which may hold at most 100 numb"
+    ):
         kl.KroneckerSumDictionary(long * 2)
 
 
-def test_a_sum_is_not_taken_for_the_factors_of_another():
+def test_a_separable_dictionary_cannot_be_made_of_a_sum():
     with pytest.raises(ValueError, match="factors is a KroneckerSumDictionary; pass a list"):
         kl.KroneckerDictionary(random_sum([(4, 6), (5, 3)]))
 
@@ -272,7 +275,7 @@ def test_a_sum_is_not_taken_for_the_factors_of_another():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_terms", [1, 3])
 @pytest.mark.parametrize("shapes", SHAPES)
-def test_a_sum_comes_back_bit_for_bit(tmp_path, shapes, n_terms, dtype):
+def test_a_saved_sum_is_loaded_with_the_same_bits(tmp_path, shapes, n_terms, dtype):
     d = random_sum(shapes, n_terms, dtype)
     d.save(tmp_path / "sum")
     again = kl.load_dictionary(tmp_path / "sum")
@@ -315,7 +318,7 @@ STACKS = {"factors.0": np.ones((2, 2, 3)), "factors.1": np.ones((2, 4, 2))}
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_files_that_hold_no_sum_are_refused(tmp_path, changes, message):
+def test_files_without_a_valid_sum_are_refused(tmp_path, changes, message):
     header = {"format": "kronlearn model", "version": 1, "kind": "dictionary", "info": {}}
     content = safetensors.numpy.save(STACKS | changes, metadata={"kronlearn": json.dumps(header)})
     (tmp_path / "model").write_bytes(content)
@@ -327,7 +330,7 @@ def test_files_that_hold_no_sum_are_refused(tmp_path, changes, message):
 
 
 @pytest.mark.parametrize("shapes", SHAPES)
-def test_a_kronecker_product_is_rearranged_to_an_outer_product(shapes):
+def test_a_rearranged_kronecker_product_is_an_outer_product(shapes):
     factors = random_terms(shapes, 1)[0]
     sizes = tuple(m for m, _ in shapes), tuple(n for _, n in shapes)
     D = reference.dense(factors)
@@ -338,7 +341,7 @@ def test_a_kronecker_product_is_rearranged_to_an_outer_product(shapes):
     np.testing.assert_array_equal(restored(rearranged(D, *sizes), *sizes), D)
 
 
-def test_a_sum_of_terms_is_rearranged_to_a_matrix_of_that_rank():
+def test_the_rank_of_a_rearranged_sum_is_its_number_of_terms():
     d = random_sum([(4, 6), (5, 3)], 3)
     D = d.to_dense() * d.column_norms
     assert np.linalg.matrix_rank(rearranged(D, d.patch_shape, d.n_atoms)) == 3

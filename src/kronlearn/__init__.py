@@ -1,6 +1,6 @@
-"""kronlearn: learns separable (Kronecker) dictionaries, and codes with them, fast.
+"""kronlearn: fast learning of separable (Kronecker) dictionaries, and sparse coding with them.
 
-Names are loaded when first used, so that ``import kronlearn`` stays quick.
+Names are imported on first use, so that ``import kronlearn`` is quick.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-_HOMES = {
+# The module that defines each name, relative to the package.
+_MODULES = {
     "KroneckerDictionary": "core.dictionary",
     "KroneckerDictionaryLearning": "estimators",
     "KroneckerSumDictionary": "core.kronecker_sum",
@@ -53,11 +54,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("comparators", "convolutional", "cuda", "hyperspectral", "images", "plots"):
-        return import_module(f"kronlearn.{name}")
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'kronlearn' has no attribute {name!r}")
-    module = import_module(f"kronlearn.{_HOMES[name]}")
+    if name not in _MODULES:
+        return import_module(f"kronlearn.{name}")
+    module = import_module(f"kronlearn.{_MODULES[name]}")
     value = getattr(module, name)
     globals()[name] = value
     return value

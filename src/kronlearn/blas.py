@@ -1,4 +1,4 @@
-"""Linear algebra on one thread while a dictionary is learned."""
+"""BLAS on a single thread while a dictionary is learned."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _limits: Any = None
 
 @cache
 def _libraries() -> ThreadpoolController:
-    """The BLAS libraries of this process: looking for them takes some milliseconds."""
+    """The BLAS libraries of this process; cached, since finding them takes milliseconds."""
     return ThreadpoolController().select(user_api="blas")
 
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """Keep BLAS at one thread until the last of all overlapping ``with`` blocks ends.
+    """Limit BLAS to one thread until the last of all overlapping ``with`` blocks ends.
 
-    Threads of linear algebra go on spinning when they have nothing to do, on cores that the passes
-    need; and results are not to depend on their number. The limit is one of the whole process, so
-    whoever comes first sets it and whoever leaves last restores what was there before.
+    Idle BLAS threads keep spinning on cores that the passes need, and results must not depend on
+    their number. The limit applies to the whole process, so the first block sets it, and the last
+    one restores the previous limits.
     """
     global _users, _limits
     with _lock:

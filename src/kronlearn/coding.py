@@ -1,4 +1,4 @@
-"""Sparse coding: samples and a dictionary in, sparse codes out."""
+"""Sparse coding of samples with a dictionary."""
 
 from __future__ import annotations
 
@@ -36,35 +36,36 @@ def sparse_code(
     ----------
     Y : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
         Samples: an array, a lazy array (Zarr, h5py, Dask, xarray) or the path of a file with one.
-        An array on a GPU from CuPy, PyTorch or any other library with DLPack is coded there and
-        not copied; ``tol``, ``weights`` and factors may be on a GPU, too. float32 is coded in
-        float32, everything else in float64.
+        Arrays on a GPU, from CuPy, PyTorch or any other library with DLPack, are coded there
+        without a copy; ``tol``, ``weights`` and factors may be on a GPU, too. float32 samples are
+        coded in float32, all others in float64.
     dictionary : KroneckerDictionary, KroneckerSumDictionary or list of factors
         Factors of shape (m_i, n_i) with unit-norm columns.
     n_nonzero_coefs : int, optional
-        The most nonzeros a sample may have. At least one of this and ``tol`` is needed.
+        The most nonzeros a sample may have. Pass ``n_nonzero_coefs``, ``tol`` or both.
     tol : float or array of shape (N,), optional
-        The ℓ2 norm a residual may have, for all samples or one each: coding of a sample stops as
-        soon as its residual is no larger.
+        The ℓ2 norm a residual may have, for all samples or one each: the coding of a sample stops
+        as soon as its residual is no larger.
     method : {"omp", "ols", "exchange", "threshold"}, default "omp"
-        "omp" selects the atom most correlated with the residual (orthogonal matching pursuit);
-        "ols" the one that lowers the residual most (orthogonal least squares), which is better for
-        overcomplete dictionaries and costs about 1.5 times as much; "exchange" starts from there
-        and exchanges one atom for another while that lowers the residual or, once ``tol`` is met,
-        saves a nonzero, which is better still and costs a few times as much; "threshold" keeps the
-        largest correlations, exact for orthonormal factors and refused for others.
+        "omp", orthogonal matching pursuit, selects the atom most correlated with the residual.
+        "ols", orthogonal least squares, selects the atom that lowers the residual most, which is
+        better for overcomplete dictionaries and takes about 1.5 times as long. "exchange" starts
+        from the atoms of "ols" and exchanges one for another while that lowers the residual or,
+        once ``tol`` is met, saves a nonzero; this is better still and takes a few times as long.
+        "threshold" keeps the largest correlations, which is exact for orthonormal factors and
+        refused for others.
     weights : array that broadcasts to Y's shape, optional
-        Nonnegative (or boolean) weights w: ``Σ w (y − Dx)²`` is minimised. Entries with weight zero
-        are missing and may be NaN: of a masked array code ``Y.filled(0)`` with ``weights=~Y.mask``.
-        ``tol`` then refers to the weighted residual. Costs a correlation with all atoms per
-        nonzero: 3 to 8 times the unweighted cost.
+        Nonnegative (or boolean) weights w: codes minimise ``Σ w (y − Dx)²``, and ``tol`` refers to
+        the weighted residual. Entries with weight zero are missing and may be NaN: to code a masked
+        array, pass ``Y.filled(0)`` with ``weights=~Y.mask``. Every nonzero takes a correlation with
+        all atoms, so coding takes 3 to 8 times as long as without weights.
     n_jobs : int or None, default 1
-        Threads; -1 uses all processors. The codes have the same bits for any number.
+        Threads; -1 uses all processors. The codes have the same bits for any number of threads.
     block_size : int, optional
-        Samples a thread takes at a time. It does not change the result.
+        The number of samples a thread takes at a time. It does not change the result.
     device : {"cpu", "cuda"}, default "cpu"
-        "cuda" codes on an NVIDIA GPU (the extra ``cuda13`` or ``cuda12``). Samples on a GPU are
-        coded there.
+        "cuda" codes on an NVIDIA GPU (needs the extra ``cuda13`` or ``cuda12``). Samples on a GPU
+        are always coded there.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What every learner of dictionaries is: a scikit-learn transformer around the learning loop."""
+"""The base class of all learners: a scikit-learn transformer around the learning loop."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ LEARNING_METHODS = ("ols", "omp", "exchange")
 
 @dataclass(frozen=True)
 class Progress:
-    """What ``fit`` calls a callback with after each pass over the samples.
+    """The argument of a callback, which ``fit`` calls after each pass over the samples.
 
-    ``dictionary`` is the one that the pass was run with, after ``iteration`` updates: 0 for the
-    start. ``rmse`` and ``seconds`` are its entry in the history.
+    ``dictionary`` is the dictionary of the pass, and ``iteration`` the number of updates that led
+    to it: 0 for the start. ``rmse`` and ``seconds`` are its entry in the history.
     """
 
     iteration: int
@@ -51,11 +51,11 @@ class Progress:
 
 
 class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Base of the learners, which are dataclasses of their parameters.
+    """Base class of the learners, which are dataclasses of their parameters.
 
-    A learner says how to check its parameters, where to start, and how to learn: by a
-    :class:`~kronlearn.core.loop.Plan`, which names the structure of its dictionaries, and, if an
-    iteration is more than a pass and its structure's update, by an iteration of its own.
+    A learner implements ``_start``, the initial dictionary, and ``_plan``, which names the
+    structure of its dictionaries. It overrides ``_iterate`` if an iteration is more than a pass and
+    the update of that structure.
     """
 
     n_atoms: Any
@@ -93,7 +93,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Raises
         ------
         KeyboardInterrupt
-            If you interrupt it; the model is then fitted with the best dictionary found so far.
+            If you interrupt it; the model is then fitted with the best dictionary so far.
 
         Examples
         --------
@@ -112,7 +112,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             source, n_atoms = self._source(X, reset=True)
             source = weighted(source, sample_weight)
             start, plan = self._begin(source, n_atoms)
-            block_size = self._learning_block(source, plan, start)
+            block_size = self._learning_block_size(source, plan, start)
             with closing(self._engine(source, block_size)) as engine:
                 self._learn(engine, State(start, start), plan)
         return self
@@ -123,13 +123,13 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         Parameters
         ----------
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
-            The samples; whatever ``fit`` takes.
+            The samples, in any form that ``fit`` accepts.
 
         Returns
         -------
         csr_array of shape (N, n_codes)
-            The codes; a dense array with ``sparse_output=False``, and what ``set_output`` asks for.
-            For a Dask array, a lazy array whose chunks are such arrays.
+            The codes; a dense array with ``sparse_output=False``, or the container that
+            ``set_output`` asks for. For a Dask array, a lazy array with such chunks.
 
         Examples
         --------
@@ -145,16 +145,16 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return codes if self.sparse_output else dense_codes(codes)
 
     def _codes(self, X: Any) -> Any:
-        """The sparse codes of samples; lazy ones of a Dask array."""
+        """The sparse codes of samples; lazy if the samples are a Dask array."""
         device = getattr(self, "device", "cpu")
         if has_unknown_length(X):
             check_shape(X.shape, self.patch_shape_, "X")
             return lazy_codes(X, self.dictionary_, self._coder(self.dictionary_), device)
         with gpu_of(X):
-            source, coder = self._coding(X)
-            lazy = dask_array(source)
-            if lazy is not None:
-                return lazy_codes(lazy, self.dictionary_, coder, device)
+            source, coder = self._source_and_coder(X)
+            samples = dask_array(source)
+            if samples is not None:
+                return lazy_codes(samples, self.dictionary_, coder, device)
             with closing(self._engine(source, None)) as engine:
                 return engine.codes(self.dictionary_, coder)
 
@@ -163,14 +163,14 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
         Parameters
         ----------
-        X : sparse or dense array of shape (N, n_codes), or Dask array of such
-            The codes; of CuPy if they are on a GPU.
+        X : sparse or dense array of shape (N, n_codes), or Dask array of such arrays
+            The codes; a CuPy array if they are on a GPU.
 
         Returns
         -------
         array of shape (N, m_1, …, m_d)
             The samples, as rows (N, m_1·…·m_d) if the model was fitted on rows; lazy for a Dask
-            array, and on the GPU for codes that are there.
+            array, and on the GPU if the codes are there.
 
         Examples
         --------
@@ -183,19 +183,19 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         """
         check_is_fitted(self, "dictionary_")
         n_features = math.prod(self.patch_shape_)
-        sample_shape = (n_features,) if self._rows else self.patch_shape_
+        sample_shape = (n_features,) if self._fitted_on_rows else self.patch_shape_
         if type(X).__module__.startswith("dask"):
             return lazy_samples(X, self.dictionary_, sample_shape)
         with gpu_of(X.data if hasattr(X, "tocsr") else X):
             return self.dictionary_.reconstruct(X).reshape(-1, *sample_shape)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Return minus the RMSE of the samples once they are coded and reconstructed.
+        """Return minus the RMSE of the samples after coding and reconstruction.
 
         Parameters
         ----------
         X : array of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
-            The samples; whatever ``fit`` takes.
+            The samples, in any form that ``fit`` accepts.
         y : None
             Ignored.
 
@@ -217,11 +217,11 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
     def _score(self, X: Any, sample_weight: ArrayLike | None = None) -> float:
         with gpu_of(X):
-            source, coder = self._coding(X)
+            source, coder = self._source_and_coder(X)
             source = weighted(source, sample_weight)
             with closing(self._engine(source, None)) as engine:
-                found = engine.run(Task(self.dictionary_, coder.for_source(source)))
-        return -rmse_of(source, found.residual)
+                sums = engine.run(Task(self.dictionary_, coder.for_source(source)))
+        return -rmse_of(source, sums.residual)
 
     @property
     def factors_(self) -> tuple[NDArray[Any], ...]:
@@ -236,7 +236,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
     @property
     def components_(self) -> NDArray[Any]:
-        """The atoms as rows of a dense array (n_codes, n_features), made when asked for."""
+        """The atoms as rows of a dense array (n_codes, n_features), computed on access."""
         check_is_fitted(self, "dictionary_")
         return np.ascontiguousarray(self.dictionary_.to_dense().T)
 
@@ -247,43 +247,43 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return tags
 
     def _check_parameters(self) -> None:
-        """Raise for the first parameter that makes no sense."""
+        """Raise for the first invalid parameter."""
         check_declared(self)
         if str(self.method) not in LEARNING_METHODS:
             raise ValueError(
-                f"method={self.method!r} cannot be learned with; choose one of "
-                f"{', '.join(LEARNING_METHODS)}. Orthonormal factors are always coded by "
-                "thresholding."
+                f"method={self.method!r} cannot be used for learning; choose one of "
+                f"{', '.join(LEARNING_METHODS)}. Samples are always coded by thresholding with "
+                "orthonormal factors."
             )
         if self.callback is not None and not callable(self.callback):
             raise TypeError(f"callback={self.callback!r} is not a function.")
         if self.tol is not None and np.ndim(self.tol) > 0:
             raise ValueError(
-                f"tol has shape {np.shape(self.tol)}; pass a single number, for all samples."
+                f"tol has shape {np.shape(self.tol)}; pass a single number for all samples."
             )
         if not isinstance(self.sparse_output, bool | np.bool_):
             raise TypeError(f"sparse_output={self.sparse_output!r} is neither True nor False.")
 
     @abstractmethod
-    def _start(self, source: Any, n_atoms: tuple[int, ...]) -> Dictionary:
-        """The dictionary to start from, in float64."""
+    def _start(self, source: Source, n_atoms: tuple[int, ...]) -> Dictionary:
+        """The initial dictionary, in float64."""
 
     @abstractmethod
     def _plan(self, dictionary: Dictionary) -> Plan:
-        """How to learn from such a dictionary on."""
+        """How to learn, starting from a dictionary."""
 
     def _begin(self, source: Source, n_atoms: tuple[int, ...]) -> tuple[Dictionary, Plan]:
-        """The dictionary to start from, and how to learn."""
+        """The initial dictionary, and how to learn from a source."""
         start = self._start(source, n_atoms)
         plan = self._plan(start)
         return start, replace(plan, coder=plan.coder.for_source(source))
 
     def _iterate(self, engine: Engine, dictionary: Dictionary, plan: Plan) -> Iteration:
-        """A pass with a dictionary, and the next one."""
+        """Run one iteration of the method."""
         return iterate(engine, dictionary, plan.coder, plan.structure)
 
-    def _handed_out(self, dictionary: Dictionary) -> Dictionary:
-        """What users get of a dictionary that the method works with."""
+    def _public_dictionary(self, dictionary: Dictionary) -> Dictionary:
+        """Convert the dictionary of the method to the one that users get."""
         return dictionary
 
     def _sizes(self, sample_shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -294,11 +294,11 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return self.method
 
     def _coder(self, dictionary: Dictionary) -> Coder:
-        most = self.n_nonzero_coefs
-        if isinstance(most, int | np.integer) and not isinstance(most, bool):
-            # A cap: a small dictionary simply has fewer atoms to use.
-            most = min(int(most), dictionary.n_codes)
-        width = check_targets(dictionary, most, self.tol)
+        limit = self.n_nonzero_coefs
+        if isinstance(limit, int | np.integer) and not isinstance(limit, bool):
+            # Unlike sparse_code, learners accept more nonzeros than there are atoms.
+            limit = min(int(limit), dictionary.n_codes)
+        width = check_targets(dictionary, limit, self.tol)
         check_method(self._coding_method(), dictionary)
         return Coder(self._coding_method(), width, self.tol)
 
@@ -307,19 +307,23 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return self.dictionary_.n_codes
 
     def _samples(self, X: Any) -> Samples:
-        """The samples as this learner can read them: in memory, unless it reads blocks."""
+        """Open samples; learners that can read blocks override this."""
         return array_in_memory(X, "X")
 
-    def _source(self, X: Any, reset: bool) -> tuple[Any, tuple[int, ...]]:
-        """The samples, and the number of atoms per mode."""
+    def _source(self, X: Any, reset: bool) -> tuple[Source, tuple[int, ...]]:
+        """Open and check samples; return their source and the number of atoms per mode.
+
+        With ``reset`` the sizes come from the samples and parameters, else from the fitted model.
+        """
         samples = self._samples(X)
         if isinstance(samples, Source):
             shape: tuple[int, ...] = (len(samples), *samples.patch_shape)
         else:
             shape = samples.shape
-        # One sample without an axis for N is told of below; scikit-learn would take it for rows.
-        is_one = not reset and shape == self.patch_shape_
-        if len(shape) == 2 and isinstance(samples, np.ndarray) and not is_one:
+        # For a single sample without its first axis, the message of source_of is clearer than that
+        # of scikit-learn, which would count the features of rows.
+        is_single = not reset and shape == self.patch_shape_
+        if len(shape) == 2 and isinstance(samples, np.ndarray) and not is_single:
             validate_data(self, X, reset=reset, skip_check_array=True)
         if not reset:
             return source_of(samples, self.patch_shape_, "X"), self.dictionary_.n_atoms
@@ -328,15 +332,15 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         patch_shape, n_atoms = self._sizes(shape[1:])
         return source_of(samples, patch_shape, "X"), n_atoms
 
-    def _coding(self, X: Any) -> tuple[Source, Coder]:
+    def _source_and_coder(self, X: Any) -> tuple[Source, Coder]:
         check_is_fitted(self, "dictionary_")
         source, _ = self._source(X, reset=False)
         return source, self._coder(self.dictionary_)
 
-    def _learning_block(self, source: Source, plan: Plan, dictionary: Dictionary) -> int:
-        """Samples per summed block of learning."""
+    def _learning_block_size(self, source: Source, plan: Plan, dictionary: Dictionary) -> int:
+        """The number of samples in a summed block while learning."""
         numbers = 0
-        if plan.further or uses_full_moments(plan.structure, dictionary, len(source)):
+        if plan.extra_terms or uses_full_moments(plan.structure, dictionary, len(source)):
             numbers = full_moment_numbers(dictionary.patch_shape, dictionary.n_atoms)
         return default_block_size(source, numbers)
 
@@ -350,7 +354,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         plan: Plan,
         save: Callable[[State], None] | None = None,
     ) -> State:
-        """Learn with a progress bar; whatever ends it, the best dictionary so far is adopted."""
+        """Run the learning loop; adopt the best dictionary so far, whatever ends the loop."""
         reason = "interrupted"
         try:
             with (
@@ -375,18 +379,18 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return state
 
     def _stops(self, state: State, plan: Plan, source: Source) -> bool:
-        """Whether the callback, told of the dictionary of the last pass, wants to stop."""
+        """Call the callback, if any; return whether it asks to stop."""
         if self.callback is None:
             return False
         entry = state.history[-1]
-        assert state.passed is not None
-        dictionary = self._handed_out(plan.complete(state.passed)).astype(source.dtype)
-        told = Progress(state.n_iterations, entry.rmse, entry.seconds, dictionary)
-        return bool(self.callback(told))
+        assert state.last is not None
+        dictionary = self._public_dictionary(plan.with_all_terms(state.last)).astype(source.dtype)
+        progress = Progress(state.n_iterations, entry.rmse, entry.seconds, dictionary)
+        return bool(self.callback(progress))
 
     def _record(self, state: State, plan: Plan, source: Source) -> None:
-        """Have the best dictionary of a run as the fitted model, with the run's history."""
-        self._adopt(plan.complete(state.best), source)
+        """Adopt the best dictionary of a run as the fitted model, with the run's history."""
+        self._adopt(plan.with_all_terms(state.best), source)
         columns = zip(*state.history, strict=True)
         self.history_ = {
             name: list(column) for name, column in zip(Entry._fields, columns, strict=True)
@@ -394,39 +398,42 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         self.n_iter_ = state.n_iterations
 
     def _adopt(self, dictionary: Dictionary, source: Source) -> None:
-        """Have a dictionary learned from a source as the fitted model."""
-        self.dictionary_ = self._handed_out(dictionary).astype(source.dtype)
-        self._rows = source.is_rows
+        """Adopt a dictionary learned from a source as the fitted model."""
+        self.dictionary_ = self._public_dictionary(dictionary).astype(source.dtype)
+        self._fitted_on_rows = source.is_rows
         self.patch_shape_ = source.patch_shape
         self.n_features_in_ = source.n_features
 
     def _fit_batch(
         self,
         source: Source,
-        present: Dictionary,
+        dictionary: Dictionary,
         plan: Plan,
         earlier: Moments | None = None,
         forgetting: float = 1.0,
     ) -> Iteration:
-        """Have what online learning makes of a batch as the fitted model, and record its entry."""
+        """Run one step of online learning; adopt its dictionary and add an entry to the history."""
         begin = time.perf_counter()
-        numbers = full_moment_numbers(present.patch_shape, present.n_atoms)
+        numbers = full_moment_numbers(dictionary.patch_shape, dictionary.n_atoms)
         block_size = default_block_size(source, numbers)
         with closing(self._engine(source, block_size)) as engine, single_threaded_blas():
-            found = learn_batch(engine, present, plan.coder, plan.structure, earlier, forgetting)
+            iteration = learn_batch(
+                engine, dictionary, plan.coder, plan.structure, earlier, forgetting
+            )
         if hasattr(self, "dictionary_"):
-            self.dictionary_ = self._handed_out(found.dictionary).astype(source.dtype)
+            updated = self._public_dictionary(iteration.dictionary)
+            self.dictionary_ = updated.astype(source.dtype)
         else:
-            self._adopt(found.dictionary, source)
+            self._adopt(iteration.dictionary, source)
             self.history_, self.n_iter_ = {name: [] for name in Entry._fields}, 0
         before = self.history_["seconds"][-1] if self.n_iter_ else 0.0
         entry = Entry(
-            rmse_of(source, found.residual),
+            rmse_of(source, iteration.residual),
             before + time.perf_counter() - begin,
-            found.atoms_replaced,
-            found.nonzeros / len(source),
+            iteration.atoms_replaced,
+            iteration.nonzeros / len(source),
         )
         for name, value in entry._asdict().items():
             self.history_[name].append(value)
         self.n_iter_, self.stop_reason_ = self.n_iter_ + 1, "partial_fit"
-        return found
+        return iteration

@@ -1,4 +1,4 @@
-"""The learners' parameters: what they are declared as, and checked for."""
+"""Declarations and checks of the learners' parameters."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ __all__ = [
 
 
 def count(default: int | None) -> Any:
-    """A parameter that is a positive integer, or None if its type says so."""
+    """Declare a parameter that is a positive integer, or None if its type allows it."""
     return field(default=default, metadata={"check": check_count})
 
 
 def number(default: float | None, interval: str) -> Any:
-    """A parameter that is a number in an interval, or None if its type says so."""
+    """Declare a parameter that is a number in an interval, or None if its type allows it."""
     return field(default=default, metadata={"check": partial(check_number, interval=interval)})
 
 
 def one_of(default: str, names: tuple[str, ...]) -> Any:
-    """A parameter that is one of some names."""
+    """Declare a parameter that is one of some names."""
     return field(default=default, metadata={"check": partial(check_name, names=names)})
 
 
 def check_declared(learner: Any) -> None:
-    """Raise for the first parameter that is not what its dataclass declares it as."""
+    """Raise for the first parameter that violates its declaration."""
     for parameter in fields(learner):
         check, value = parameter.metadata.get("check"), getattr(learner, parameter.name)
         if check is not None and (value is not None or "None" not in str(parameter.type)):
@@ -51,8 +51,8 @@ def check_declared(learner: Any) -> None:
 
 
 def random_numbers(random_state: Any) -> np.random.RandomState:
-    """The generator that a seed, a generator or None means."""
-    # Checks are made where nothing else needs scikit-learn, which takes a second to import.
+    """The generator that ``random_state``, a seed, a generator or None, stands for."""
+    # Imported here because importing scikit-learn takes a second, and sparse coding does without.
     from sklearn.utils import check_random_state
 
     try:
@@ -65,7 +65,7 @@ def random_numbers(random_state: Any) -> np.random.RandomState:
 
 
 def check_number(name: str, value: Any, interval: str) -> None:
-    """Raise unless a parameter is a real number in an interval, "(0, 1]" for example."""
+    """Raise unless a parameter is a real number in an interval, for example "(0, 1]"."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}={value!r} is not a number.")
     low, high = map(float, interval[1:-1].split(","))
@@ -76,7 +76,7 @@ def check_number(name: str, value: Any, interval: str) -> None:
 
 
 def check_output_file(name: str, value: Any) -> None:
-    """Raise unless a file can be written at a path."""
+    """Raise unless a parameter is the path of a file in an existing folder."""
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name}={value!r} is not the path of a file.")
     folder = os.path.dirname(os.path.abspath(value))
@@ -85,7 +85,7 @@ def check_output_file(name: str, value: Any) -> None:
 
 
 def check_count(name: str, value: Any) -> None:
-    """Raise unless a parameter is a positive integer, of a size that native code can take."""
+    """Raise unless a parameter is a positive integer that native code can represent."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name}={value!r} is not an integer.")
     if value < 1:
@@ -101,37 +101,37 @@ def mode_sizes(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """``(m_1, …, m_d)`` and ``(n_1, …, n_d)`` for samples of a shape.
 
-    Rows without a patch shape are cut as squarely as their length allows: into as many modes as
-    there are numbers of atoms, or two for a single number.
+    Rows without a patch shape are folded as squarely as their length allows: into as many modes as
+    ``n_atoms`` has, or two if it is a single number.
     """
-    given = positive_integers("n_atoms", n_atoms)
+    atoms = positive_integers("n_atoms", n_atoms)
     is_number = isinstance(n_atoms, numbers.Integral)
     if patch_shape is not None:
         shape = positive_integers("patch_shape", patch_shape)
     elif len(sample_shape) > 1:
         shape = sample_shape
     else:
-        shape = _near_square(sample_shape[0], 2 if is_number else len(given))
+        shape = _near_square(sample_shape[0], 2 if is_number else len(atoms))
         if len(shape) > 1 and shape[0] == 1 < sample_shape[0]:
             warnings.warn(
-                f"Samples of {sample_shape[0]} numbers are taken as {shape}, since "
+                f"Samples of {sample_shape[0]} numbers are taken as {shape}, because "
                 f"{sample_shape[0]} is not a product of {len(shape)} larger numbers; pass "
                 f"patch_shape=({sample_shape[0]},) for an unstructured dictionary.",
                 UserWarning,
                 stacklevel=4,
             )
     if is_number:
-        given = given * len(shape)
-    if len(given) != len(shape):
+        atoms = atoms * len(shape)
+    if len(atoms) != len(shape):
         raise ValueError(
             f"n_atoms={n_atoms} does not suit samples of shape {shape}; pass one number of atoms "
             "for each entry of the shape."
         )
-    return shape, tuple(int(n) for n in given)
+    return shape, atoms
 
 
 def positive_integers(name: str, value: Any) -> tuple[int, ...]:
-    """One or more positive integers as a tuple."""
+    """Check and return one or more positive integers as a tuple."""
     values = (value,) if isinstance(value, numbers.Integral) else value
     if not isinstance(values, tuple | list | np.ndarray):
         raise TypeError(f"{name}={value!r} is not a tuple of integers, one per mode.")
@@ -142,7 +142,7 @@ def positive_integers(name: str, value: Any) -> tuple[int, ...]:
 
 
 def _near_square(n_features: int, modes: int) -> tuple[int, ...]:
-    """Mode sizes, ascending, that multiply to n_features and are as equal as can be."""
+    """Ascending mode sizes whose product is ``n_features``, as equal as possible."""
     if modes == 1:
         return (n_features,)
     first = round(n_features ** (1 / modes))

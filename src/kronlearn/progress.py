@@ -10,7 +10,7 @@ __all__ = ["progress_bar"]
 
 @contextmanager
 def progress_bar(verbose: int, total: int, done: int = 0) -> Iterator[Callable[[float], None]]:
-    """A function to call with the RMSE after each iteration; it shows a bar if ``verbose``."""
+    """Show a progress bar if ``verbose``; yield a function that advances it, given the RMSE."""
     if not verbose:
         yield lambda rmse: None
         return

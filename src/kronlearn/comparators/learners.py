@@ -16,7 +16,7 @@ from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.init import starting_dictionary
 from kronlearn.core.loop import Plan
 from kronlearn.core.moments import Moments
-from kronlearn.core.source import Source, check_finite
+from kronlearn.core.source import Source, raise_not_finite
 from kronlearn.core.structures import General, Structure
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.learner import DictionaryLearner, Progress
@@ -70,7 +70,7 @@ class Comparator(DictionaryLearner):
         rng = random_numbers(self.random_state)
         return starting_dictionary(self.init, source, n_atoms, rng, n_terms=n_terms)
 
-    def _handed_out(self, dictionary: Dictionary) -> Dictionary:
+    def _public_dictionary(self, dictionary: Dictionary) -> Dictionary:
         if isinstance(dictionary, StatefulDictionary):
             return dictionary.dictionary
         return dictionary
@@ -117,5 +117,5 @@ def finite_samples(source: Source) -> NDArray[np.float64]:
     """Return all samples (N, m_1·…·m_d) in float64; raise if one of them is not finite."""
     samples = source.read(0, len(source)).astype(np.float64)
     if not np.isfinite(samples).all():
-        check_finite(samples, 0, source.name)
+        raise_not_finite(samples, 0, source.name)
     return samples

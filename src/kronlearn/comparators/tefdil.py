@@ -67,7 +67,7 @@ class TeFDiL(MomentsComparator):
         # A sum even for one term: its factors keep the norms that the next decomposition needs.
         return KroneckerSumDictionary(start.terms)
 
-    def _handed_out(self, dictionary: Dictionary) -> Dictionary:
+    def _public_dictionary(self, dictionary: Dictionary) -> Dictionary:
         if dictionary.n_terms > 1:
             return dictionary
         return KroneckerDictionary(dictionary.coding_factors)

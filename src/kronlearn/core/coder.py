@@ -1,4 +1,4 @@
-"""How samples are coded: the coder, checks of what it is asked for, and codes of a few samples."""
+"""The coder: which method, how many nonzeros, which error target; and the checks of these."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kronlearn import _native
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.instruction_sets import instruction_set
 from kronlearn.core.numbers import real_array
-from kronlearn.core.source import Source
+from kronlearn.core.source import BLOCK_NUMBERS, Source
 
 __all__ = [
     "METHODS",
@@ -32,33 +32,32 @@ METHODS = ("omp", "ols", "exchange", "threshold")
 
 @dataclass(frozen=True)
 class Coder:
-    """How samples are coded.
+    """How to code samples."""
 
-    ``method`` is one of :data:`METHODS`; ``width`` the most nonzeros of a sample; ``tol`` the ℓ2
-    norm a residual may have, for all samples or one each, or None; ``weights`` an array
-    ``(N, m_1, …, m_d)`` or None.
-    """
-
+    #: One of :data:`METHODS`.
     method: str
+    #: The most nonzeros a code may have.
     width: int
+    #: The ℓ2 norm a residual may have, for all samples or one each, ``(N,)``.
     tol: float | NDArray[Any] | None = None
+    #: Weights of the entries of the samples, ``(N, m_1, …, m_d)``.
     weights: NDArray[Any] | None = None
 
     def of_rows(self, rows: slice | NDArray[np.intp]) -> Coder:
-        """The coder of some of the samples."""
+        """The coder for a subset of the samples."""
         tol, weights = self.tol, self.weights
         if tol is not None and np.ndim(tol) > 0:
             tol = np.asarray(tol)[rows]
         return Coder(self.method, self.width, tol, None if weights is None else weights[rows])
 
     def for_source(self, source: Source) -> Coder:
-        """The coder of a source's samples: its error target is scaled as they are."""
-        if source.roots is None or self.tol is None:
+        """The coder with its error target scaled as a weighted source scales its samples."""
+        if source.sqrt_weights is None or self.tol is None:
             return self
-        return replace(self, tol=self.tol * source.roots)
+        return replace(self, tol=self.tol * source.sqrt_weights)
 
     def native_targets(self, dtype: Any) -> dict[str, Any]:
-        """Error targets and weights as the native code takes them, for samples of a dtype."""
+        """Error targets and weights as keyword arguments of the native code."""
         arguments: dict[str, Any] = {}
         if self.tol is not None:
             if np.ndim(self.tol) == 0:
@@ -71,13 +70,13 @@ class Coder:
 
 
 def native_dictionary(factors: Sequence[NDArray[Any]], dtype: Any) -> Any:
-    """The factors as the native code wants them, for samples of a dtype."""
+    """The native dictionary with these factors, for samples of a dtype."""
     kind = _native.DictionaryFloat32 if dtype == np.float32 else _native.DictionaryFloat64
     return kind([np.ascontiguousarray(factor, dtype=np.float64) for factor in factors])
 
 
 class _OneChunk:
-    """A feed of samples that are all in memory."""
+    """Feeds the native code samples in memory, as a single chunk."""
 
     def __init__(self, samples: NDArray[Any]) -> None:
         self.samples = samples
@@ -92,7 +91,7 @@ class _OneChunk:
 def code_few(
     samples: NDArray[np.float64], dictionary: Dictionary, coder: Coder
 ) -> NDArray[np.float64]:
-    """Dense codes ``(n, n_codes)`` of a few samples ``(n, n_features)`` in float64."""
+    """Dense codes ``(n, n_codes)`` of a few float64 samples ``(n, n_features)``."""
     n = len(samples)
     index = np.zeros((n, coder.width), np.int32)
     value = np.zeros((n, coder.width))
@@ -123,12 +122,12 @@ def check_targets(
     tol: float | ArrayLike | None,
     n_samples: int | None = None,
 ) -> int:
-    """The most nonzeros a sample may get, once sparsity and error target make sense."""
+    """Check sparsity and error target; return the most nonzeros a code can have."""
     n = dictionary.n_codes
     if n_nonzero_coefs is None and tol is None:
         raise ValueError(
             "Neither n_nonzero_coefs nor tol is given; pass the most nonzeros a sample may have, "
-            "the residual norm it may have, or both."
+            "the largest norm its residual may have, or both."
         )
     if tol is not None:
         _check_tol(tol, n_samples)
@@ -151,7 +150,7 @@ def check_targets(
 
 def _check_tol(tol: float | ArrayLike, n_samples: int | None) -> None:
     if isinstance(tol, str | bool):
-        raise TypeError(f"tol={tol!r} is not a number; pass a residual norm.")
+        raise TypeError(f"tol={tol!r} is not a number; pass the norm a residual may have.")
     values = real_array(tol, "tol").astype(np.float64)
     if values.ndim and (values.ndim > 1 or n_samples is None or len(values) != n_samples):
         wanted = (
@@ -165,25 +164,25 @@ def _check_tol(tol: float | ArrayLike, n_samples: int | None) -> None:
 
 
 def check_method(method: Any, dictionary: Dictionary) -> None:
-    """Raise unless the method exists and suits the dictionary."""
+    """Raise unless the method exists and can code with the dictionary."""
     if not isinstance(method, str) or method not in METHODS:
         raise ValueError(f"method={method!r} does not exist; choose one of {', '.join(METHODS)}.")
     if method == "threshold" and not dictionary.is_orthonormal:
         raise ValueError(
-            'method="threshold" needs factors with orthonormal columns, and these are not; use '
-            'method="omp", "ols" or "exchange".'
+            'method="threshold" needs factors with orthonormal columns, and these are not '
+            'orthonormal; use method="omp", "ols" or "exchange".'
         )
 
 
 def check_weights(weights: ArrayLike, source: Source, method: str) -> NDArray[Any]:
-    """Weights of the samples' shape, (N, m_1, …, m_d); a broadcast view where possible."""
+    """Check weights; return them in the samples' shape, as a broadcast view where possible."""
     if method == "threshold":
         raise ValueError(
-            'method="threshold" cannot use weights: they break the orthonormality it rests on. Use '
+            'method="threshold" cannot use weights, with which atoms are not orthonormal; use '
             'method="omp", "ols" or "exchange".'
         )
     if np.ma.is_masked(weights):
-        # What is masked does not count.
+        # Masked entries are missing.
         weights = np.ma.filled(weights, 0)
     array = real_array(weights, "weights")
     shape = (len(source), *source.patch_shape)
@@ -195,11 +194,11 @@ def check_weights(weights: ArrayLike, source: Source, method: str) -> NDArray[An
         raise ValueError(
             f"weights has shape {array.shape}; it must broadcast to the samples' shape {shape}."
         ) from None
-    step = max(1, (1 << 22) // source.n_features)
+    step = max(1, BLOCK_NUMBERS // source.n_features)
     for start in range(0, len(array), step):
         lowest = float(np.min(array[start : start + step]))
         highest = float(np.max(array[start : start + step]))
         if not (lowest >= 0 and math.isfinite(highest)):
-            wrong = "NaN" if math.isnan(lowest) else f"{lowest if lowest < 0 else highest:g}"
-            raise ValueError(f"weights holds {wrong}; weights must be finite and not negative.")
+            bad = "NaN" if math.isnan(lowest) else f"{lowest if lowest < 0 else highest:g}"
+            raise ValueError(f"weights holds {bad}; weights must be finite and not negative.")
     return array

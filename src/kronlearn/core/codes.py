@@ -1,4 +1,4 @@
-"""Codes as passes leave them, and the sparse matrix that users get."""
+"""Codes of fixed width, which passes write, and CSR arrays, which users get."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kronlearn import _native
 
 __all__ = ["Codes", "csr_codes"]
 
-# NumPy asks for large pages from so many bytes on.
-_LARGE = 1 << 22
+# NumPy asks the system for large pages for arrays of at least this many bytes.
+_LARGE_PAGES_FROM = 1 << 22
 
 
 @dataclass(frozen=True)
 class Codes:
-    """Codes of fixed width: of row k the first ``nonzeros[k]`` entries count, indices ascending.
+    """Codes of fixed width: the first ``nonzeros[k]`` entries of row k, with ascending indices.
 
     ``index`` and ``value`` are (N, width), ``nonzeros`` is (N,).
     """
@@ -31,21 +31,21 @@ class Codes:
 
     @classmethod
     def empty(cls, n_samples: int, width: int, dtype: Any) -> Codes:
-        """Space for the codes of N samples."""
+        """Uninitialised codes of N samples."""
         shape, count = (n_samples, width), n_samples * width
         nonzeros = np.empty(n_samples, np.int32)
-        more = -(-4 * count // np.dtype(dtype).itemsize)
-        if (count + more) * np.dtype(dtype).itemsize < _LARGE:
+        index_size = -(-4 * count // np.dtype(dtype).itemsize)
+        if (count + index_size) * np.dtype(dtype).itemsize < _LARGE_PAGES_FROM:
             return cls(np.empty(shape, np.int32), np.empty(shape, dtype), nonzeros)
-        # One piece of memory, for which NumPy asks for large pages: to get small ones from the
-        # system can take a fifth as long as the coding. (Of a piece of bytes SciPy would copy
-        # parts, since they have few entries for its size.)
-        memory = np.empty(count + more, dtype)
+        # Values and indices share one array, for which NumPy asks for large pages: getting small
+        # ones from the system can take a fifth as long as the coding. The array has the dtype of
+        # the values because SciPy copies views that have few entries for the size of their base.
+        memory = np.empty(count + index_size, dtype)
         index = memory[count:].view(np.int32)[:count]
         return cls(index.reshape(shape), memory[:count].reshape(shape), nonzeros)
 
     def packed(self, n_threads: int) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[Any]]:
-        """The nonzeros of each row; indices and values of the used entries, row after row."""
+        """The number of nonzeros of each row, and all their indices and values, row by row."""
         total = int(self.nonzeros.sum(dtype=np.int64))
         if total == self.index.size:
             return self.nonzeros, self.index.reshape(-1), self.value.reshape(-1)
@@ -56,14 +56,14 @@ class Codes:
 
 
 def csr_codes(parts: Sequence[tuple[NDArray[Any], ...]], n_codes: int) -> sparse.csr_array:
-    """A CSR array ``(N, n_codes)`` of packed codes, whose parts hold one run of rows each.
+    """Make one CSR array ``(N, n_codes)`` of packed codes of consecutive samples.
 
     Parameters
     ----------
     parts : sequence of (nonzeros, indices, values)
-        As :meth:`Codes.packed` gives them.
+        The results of :meth:`Codes.packed`.
     """
-    nonzeros, indices, values = (_joined(arrays) for arrays in zip(*parts, strict=True))
+    nonzeros, indices, values = (_concatenated(arrays) for arrays in zip(*parts, strict=True))
     starts = _row_starts(nonzeros)
     kind = np.int32 if starts[-1] < 2**31 else np.int64
     arrays = values, indices.astype(kind, copy=False), starts.astype(kind, copy=False)
@@ -79,5 +79,6 @@ def _row_starts(nonzeros: NDArray[Any]) -> NDArray[np.int64]:
     return starts
 
 
-def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _concatenated(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    # A single array is not copied.
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -1,36 +1,35 @@
-"""Dictionaries: what all of them can do, and the separable one."""
+"""The base class of dictionaries, and the separable dictionary."""
 
 from __future__ import annotations
 
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 
 from kronlearn.core.factors import NORM_TOLERANCE, check_unit_norms, checked_factors, frozen
-from kronlearn.core.numbers import check_real, real_array
+from kronlearn.core.mode_products import (
+    as_floats,
+    checked_sparse_codes,
+    mode_products,
+    row_blocks,
+    unfold,
+)
 
 __all__ = ["Dictionary", "KroneckerDictionary"]
-
-# Dense intermediates hold about this many numbers per block (8 MiB in float64), whatever N is.
-_BLOCK_NUMBERS = 1 << 20
 
 
 class Dictionary(ABC):
     """An immutable dictionary for samples of shape ``(m_1, …, m_d)`` with unit-norm atoms.
 
-    Every one is a sum of R Kronecker products, ``D ∝ Σ_r D_1^(r) ⊗ … ⊗ D_d^(r)``, its columns
-    scaled to norm 1. R = 1 is a :class:`KroneckerDictionary`, and that with one mode is an
-    ordinary, unstructured dictionary; R > 1 is a :class:`KroneckerSumDictionary`.
-
-    ``coding_factors`` are what coding works with: matrices whose Kronecker product, flattened in C
-    order, is the dictionary.
+    Every dictionary is a sum of R Kronecker products, ``Σ_r D_1^(r) ⊗ … ⊗ D_d^(r)``, with its
+    columns scaled to norm 1. R = 1 is a :class:`KroneckerDictionary`, or an ordinary, unstructured
+    dictionary if it has only one mode; R > 1 is a :class:`KroneckerSumDictionary`.
     """
 
     __slots__ = ()
@@ -43,7 +42,7 @@ class Dictionary(ABC):
     @property
     @abstractmethod
     def coding_factors(self) -> tuple[NDArray[Any], ...]:
-        """Unit-column matrices whose Kronecker product is the dictionary."""
+        """The matrices that coders use: their Kronecker product is the dictionary."""
 
     @abstractmethod
     def with_stacks(self, stacks: Sequence[NDArray[Any]]) -> Dictionary:
@@ -76,12 +75,12 @@ class Dictionary(ABC):
 
     @property
     def n_terms(self) -> int:
-        """R: the number of Kronecker products that are summed."""
+        """R: the number of Kronecker products in the sum."""
         return int(self.stacks[0].shape[0])
 
     @property
     def terms(self) -> tuple[tuple[NDArray[Any], ...], ...]:
-        """For each of the R terms its factors, each of shape (m_i, n_i)."""
+        """The factors of each of the R terms, of shapes (m_i, n_i)."""
         return tuple(tuple(stack[r] for stack in self.stacks) for r in range(self.n_terms))
 
     @property
@@ -96,12 +95,12 @@ class Dictionary(ABC):
 
     @property
     def n_features(self) -> int:
-        """``m_1·…·m_d``: numbers in a sample."""
+        """``m_1·…·m_d``: the number of entries of a sample."""
         return math.prod(self.patch_shape)
 
     @property
     def n_codes(self) -> int:
-        """``n_1·…·n_d``: numbers in a code, that is, atoms of the whole dictionary."""
+        """``n_1·…·n_d``: the number of entries of a code, and of atoms of the whole dictionary."""
         return math.prod(self.n_atoms)
 
     @property
@@ -111,7 +110,7 @@ class Dictionary(ABC):
 
     @property
     def is_orthonormal(self) -> bool:
-        """Whether the atoms are orthonormal, to 1e-4 per inner product of coding factors."""
+        """Whether the atoms are orthonormal, to 1e-4 in every inner product of factor columns."""
         for factor in self.coding_factors:
             if factor.shape[1] > factor.shape[0]:
                 return False
@@ -149,7 +148,7 @@ class Dictionary(ABC):
         """Return the whole dictionary as a matrix with one atom per column.
 
         For a separable dictionary this is ``np.kron(D_1, np.kron(D_2, …))``. Neither learning nor
-        coding ever forms it.
+        coding with a separable dictionary forms it.
 
         Returns
         -------
@@ -188,13 +187,12 @@ class Dictionary(ABC):
         >>> d.correlate(np.ones((5, 2, 3))).shape
         (5, 2, 3)
         """
-        samples = _as_floats(Y, "Y")
-        samples = _in_modes(samples, "Y", "samples", self.patch_shape)
+        samples = unfold(as_floats(Y, "Y"), "Y", "samples", self.patch_shape)
         matrices = [np.asarray(f, samples.dtype, like=samples) for f in self.coding_factors]
         correlations = np.empty_like(samples, shape=(len(samples), *self.n_atoms))
-        for rows in _blocks(len(samples), max(self.n_features, self.n_codes)):
-            found = _mode_products(samples[rows], matrices)
-            correlations[rows] = found.reshape(-1, *self.n_atoms)
+        for rows in row_blocks(len(samples), max(self.n_features, self.n_codes)):
+            products = mode_products(samples[rows], matrices)
+            correlations[rows] = products.reshape(-1, *self.n_atoms)
         return correlations
 
     def reconstruct(self, codes: Any) -> NDArray[Any]:
@@ -205,13 +203,13 @@ class Dictionary(ABC):
         Parameters
         ----------
         codes : sparse array of shape (N, n_codes), or dense of that shape or (N, n_1, …, n_d)
-            The codes, for example those of :func:`kronlearn.sparse_code`; of NumPy and SciPy, or
+            The codes, for example from :func:`kronlearn.sparse_code`: arrays of NumPy or SciPy, or
             of CuPy on the current GPU.
 
         Returns
         -------
         array of shape (N, m_1, …, m_d)
-            The samples, float32 for float32 codes and float64 for all others, where the codes are.
+            The samples, on the device of the codes: float32 for float32 codes, float64 for others.
 
         Examples
         --------
@@ -225,21 +223,21 @@ class Dictionary(ABC):
         """
         is_sparse = hasattr(codes, "tocsr")
         if is_sparse:
-            codes = self._checked_sparse(codes)
+            codes = checked_sparse_codes(codes, self.n_atoms)
             values = codes.data
             dtype = codes.dtype if codes.dtype == np.float32 else np.dtype(np.float64)
         else:
-            codes = _in_modes(_as_floats(codes, "codes"), "codes", "codes", self.n_atoms)
+            codes = unfold(as_floats(codes, "codes"), "codes", "codes", self.n_atoms)
             values, dtype = codes, codes.dtype
         transposed = [np.ascontiguousarray(f.T, dtype=dtype) for f in self.coding_factors]
         matrices = [np.asarray(matrix, like=values) for matrix in transposed]
         n_samples = codes.shape[0]
         samples = np.empty_like(values, dtype, shape=(n_samples, *self.patch_shape))
-        for rows in _blocks(n_samples, max(self.n_features, self.n_codes)):
+        for rows in row_blocks(n_samples, max(self.n_features, self.n_codes)):
             block = codes[rows]
             if is_sparse:
                 block = block.toarray().astype(dtype, copy=False)
-            samples[rows] = _mode_products(block, matrices).reshape(-1, *self.patch_shape)
+            samples[rows] = mode_products(block, matrices).reshape(-1, *self.patch_shape)
         return samples
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -265,22 +263,6 @@ class Dictionary(ABC):
 
         save_dictionary(self, path)
 
-    def _checked_sparse(self, codes: Any) -> Any:
-        """The codes as CSR, once their shape, dtype and indices are known to fit."""
-        if codes.ndim != 2 or codes.shape[1] != self.n_codes:
-            raise ValueError(
-                f"codes has shape {codes.shape}; this dictionary needs (N, {self.n_codes}), one "
-                f"column per atom ({_times(self.n_atoms)})."
-            )
-        check_real(codes.dtype, "codes")
-        rows = codes.tocsr()
-        # Neither SciPy nor CuPy checks indices that are given to it, and both write out of bounds.
-        if sparse.issparse(rows):
-            rows.check_format(full_check=True)
-        elif rows.nnz and not (rows.indices.min() >= 0 and rows.indices.max() < self.n_codes):
-            raise ValueError(f"codes has column indices that are not in 0 to {self.n_codes - 1}.")
-        return rows
-
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable; cannot set {name!r}.")
 
@@ -304,7 +286,7 @@ class Dictionary(ABC):
         )
 
     def __hash__(self) -> int:
-        # Adding zero turns -0.0, which equals 0.0, into 0.0.
+        # Adding zero turns -0.0 into 0.0: equal dictionaries must have equal hashes.
         contents = tuple((stack.shape, (stack + 0).tobytes()) for stack in self.stacks)
         return hash((type(self).__name__, self.dtype.str, contents))
 
@@ -346,7 +328,7 @@ class KroneckerDictionary(Dictionary):
 
     @classmethod
     def normalized(cls, factors: Iterable[ArrayLike]) -> KroneckerDictionary:
-        """Make a dictionary of factors whose columns are scaled to unit norm first.
+        """Make a dictionary of factors after scaling their columns to norm 1.
 
         Parameters
         ----------
@@ -367,7 +349,7 @@ class KroneckerDictionary(Dictionary):
         """
         scaled = []
         for mode, factor in enumerate(checked_factors(factors)):
-            # Dividing by the largest entry first keeps the squares from over- or underflowing.
+            # Dividing by the largest entry first prevents overflow and underflow of the squares.
             largest = np.abs(factor).max(axis=0)
             if not largest.all():
                 column = int(np.flatnonzero(largest == 0)[0])
@@ -401,7 +383,7 @@ class KroneckerDictionary(Dictionary):
         Parameters
         ----------
         stacks : sequence of arrays of shape (1, m_i, n_i)
-            One factor per mode. That their columns have norm 1 is not checked.
+            One factor per mode. The norms of their columns are not checked.
 
         Returns
         -------
@@ -431,50 +413,3 @@ class KroneckerDictionary(Dictionary):
             f"KroneckerDictionary(patch_shape={self.patch_shape}, n_atoms={self.n_atoms}, "
             f"dtype={self.dtype.name})"
         )
-
-
-def _as_floats(values: ArrayLike, name: str) -> NDArray[Any]:
-    """The values as float32 if they are that, else as float64; those on a GPU stay there."""
-    if hasattr(values, "__cuda_array_interface__") and hasattr(values, "__array_function__"):
-        array: NDArray[Any] = values  # type: ignore[assignment]
-        check_real(array.dtype, name)
-    else:
-        array = real_array(values, name)
-    return array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
-
-
-def _in_modes(array: NDArray[Any], name: str, what: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """The array as (N, *shape), from that shape or from (N, prod(shape))."""
-    if array.shape[1:] == shape and array.ndim == len(shape) + 1:
-        return array
-    if array.ndim == 2 and array.shape[1] == math.prod(shape):
-        return array.reshape(-1, *shape)
-    wanted = f"(N, {', '.join(map(str, shape))})"
-    if len(shape) > 1:
-        wanted += f" or (N, {math.prod(shape)})"
-    hint = f" For one of them pass {name}[None]." if array.shape == shape else ""
-    raise ValueError(
-        f"{name} has shape {array.shape}; this dictionary needs {what} of shape {wanted}.{hint}"
-    )
-
-
-def _blocks(n_samples: int, numbers_per_sample: int) -> Iterator[slice]:
-    step = max(1, _BLOCK_NUMBERS // numbers_per_sample)
-    for start in range(0, n_samples, step):
-        yield slice(start, min(start + step, n_samples))
-
-
-def _mode_products(block: NDArray[Any], matrices: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """``block ×_1 A_1ᵀ … ×_d A_dᵀ`` for matrices A_i (in, out); block (N, in_1, …, in_d) or flat.
-
-    Each step multiplies the last mode, one large product, and moves it to the front of the modes;
-    after d steps the modes are back in order.
-    """
-    block = block.reshape(-1, *(matrix.shape[0] for matrix in matrices))
-    for matrix in reversed(matrices):
-        block = np.moveaxis(block @ matrix, -1, 1)
-    return block
-
-
-def _times(numbers: tuple[int, ...]) -> str:
-    return " × ".join(map(str, numbers))

@@ -1,4 +1,4 @@
-"""Checks of factors: the matrices that dictionaries are made of."""
+"""Checks of factors, the matrices that make up dictionaries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NORM_TOLERANCE = 1e-4
 
 
 def checked_factors(factors: Iterable[ArrayLike]) -> list[NDArray[Any]]:
-    """Fresh finite real 2-D arrays of one dtype."""
+    """Copy factors to finite real 2-D arrays of one dtype."""
     if hasattr(factors, "factors"):
         factors = factors.factors
     if isinstance(factors, np.ndarray) and factors.ndim == 2:
@@ -26,14 +26,14 @@ def checked_factors(factors: Iterable[ArrayLike]) -> list[NDArray[Any]]:
             "[D] for a single mode."
         )
     try:
-        given = list(factors)
+        items = list(factors)
     except TypeError:
         raise ValueError(
             f"factors is a {type(factors).__name__}; pass a list with one array per mode."
         ) from None
-    if not given:
+    if not items:
         raise ValueError("factors is empty; pass at least one array of shape (m, n).")
-    arrays = [_checked_factor(factor, mode) for mode, factor in enumerate(given)]
+    arrays = [_checked_factor(factor, mode) for mode, factor in enumerate(items)]
     dtype = np.float32 if all(a.dtype == np.float32 for a in arrays) else np.float64
     return [np.array(a, dtype=dtype, order="C") for a in arrays]
 
@@ -60,7 +60,7 @@ def _checked_factor(factor: ArrayLike, mode: int) -> NDArray[Any]:
 
 
 def check_unit_norms(factor: NDArray[Any], mode: int) -> None:
-    """Raise for the first column whose norm is not 1."""
+    """Raise unless all columns have norm 1."""
     with np.errstate(over="ignore"):
         norms = np.linalg.norm(factor.astype(np.float64), axis=0)
     wrong = np.flatnonzero(~(np.abs(norms - 1) <= NORM_TOLERANCE))
@@ -73,7 +73,7 @@ def check_unit_norms(factor: NDArray[Any], mode: int) -> None:
 
 
 def frozen(arrays: list[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-    """The arrays, made read-only."""
+    """Make arrays read-only; return them as a tuple."""
     for array in arrays:
         array.setflags(write=False)
     return tuple(arrays)

@@ -1,4 +1,4 @@
-"""Starting points: the factors that learning begins with."""
+"""Initial dictionaries: where learning starts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kronlearn.core.kronecker_sum import KroneckerSumDictionary
 from kronlearn.core.source import Source
 from kronlearn.core.updates import canonical
 
-__all__ = ["dct_factor", "joined", "starting_dictionary"]
+__all__ = ["dct_factor", "perturbation", "starting_dictionary", "with_terms"]
 
 STARTS = ("dct", "data", "random")
 
 
 def dct_factor(m: int, n: int) -> NDArray[np.float64]:
-    """The overcomplete DCT: n cosines sampled at m points, unit columns (orthonormal if n ≤ m).
+    """The overcomplete DCT: n cosines sampled at m points, scaled to norm 1 (orthonormal if n ≤ m).
 
     Examples
     --------
@@ -39,10 +39,10 @@ def dct_factor(m: int, n: int) -> NDArray[np.float64]:
 
 
 def perturbation(m: int, n: int) -> float:
-    """How much noise, relative to the columns' norm, a DCT start gets.
+    """How much noise to add to DCT factors, relative to the norm of their columns.
 
-    Plain DCT factors are close to a saddle of the error. On 8 × 8 image patches 0.1 gave the lowest
-    error after 100 iterations for n = m and 0.5 for n = 2m.
+    Plain DCT factors are close to a saddle point of the error. On 8 × 8 image patches, 0.1 gave the
+    lowest error after 100 iterations for n = m, and 0.5 for n = 2m.
     """
     return min(max(0.1 + 0.4 * (n / m - 1), 0.1), 0.5)
 
@@ -56,32 +56,32 @@ def starting_dictionary(
     orthonormal: bool = False,
     n_terms: int = 1,
 ) -> Dictionary:
-    """The dictionary to start from: a named start, or the one given.
+    """The dictionary that ``init`` names or is, with random terms added up to ``n_terms``.
 
-    Of several terms the first is the start of a single one. The others have random factors, zero
-    in the first mode: the dictionary is that of the first term until the first update.
+    The added terms have random factors in all modes but the first, where they are zero: they change
+    the dictionary only once it is updated.
     """
     if isinstance(init, str):
         if init not in STARTS:
             raise ValueError(
                 f"init={init!r} does not exist; choose one of {', '.join(STARTS)}, or pass factors."
             )
-        first: Dictionary = _named(init, source, n_atoms, rng, orthonormal)
+        dictionary: Dictionary = _named_start(init, source, n_atoms, rng, orthonormal)
     else:
-        first = _given(init, source.patch_shape, n_atoms, orthonormal, n_terms)
+        dictionary = _user_start(init, source.patch_shape, n_atoms, orthonormal, n_terms)
     if n_terms == 1:
-        return first
-    _check_terms(n_terms, first)
-    further = [
-        rng.standard_normal((n_terms - first.n_terms, *stack.shape[1:]))
+        return dictionary
+    _check_terms(n_terms, dictionary)
+    terms = [
+        rng.standard_normal((n_terms - dictionary.n_terms, *stack.shape[1:]))
         * ((mode > 0) / np.sqrt(stack.shape[1]))
-        for mode, stack in enumerate(first.stacks)
+        for mode, stack in enumerate(dictionary.stacks)
     ]
-    return joined(first, further)
+    return with_terms(dictionary, terms)
 
 
 def _check_terms(n_terms: int, dictionary: Dictionary) -> None:
-    """Raise for more terms than any matrix of this size can need."""
+    """Raise if there are more terms than any matrix of this size needs."""
     sizes = [m * n for m, n in zip(dictionary.patch_shape, dictionary.n_atoms, strict=True)]
     most = math.prod(sizes) // max(sizes)
     if len(sizes) > 1 and n_terms > most:
@@ -91,13 +91,13 @@ def _check_terms(n_terms: int, dictionary: Dictionary) -> None:
         )
 
 
-def joined(dictionary: Dictionary, further: Sequence[NDArray[np.float64]]) -> Dictionary:
-    """The sum of a dictionary's terms and further ones."""
-    stacks = [np.concatenate(pair) for pair in zip(dictionary.stacks, further, strict=True)]
+def with_terms(dictionary: Dictionary, terms: Sequence[NDArray[np.float64]]) -> Dictionary:
+    """The sum of a dictionary and more terms, one array ``(R, m_i, n_i)`` per mode."""
+    stacks = [np.concatenate(pair) for pair in zip(dictionary.stacks, terms, strict=True)]
     return KroneckerSumDictionary(zip(*stacks, strict=True))
 
 
-def _named(
+def _named_start(
     init: str,
     source: Source,
     n_atoms: tuple[int, ...],
@@ -122,9 +122,10 @@ def _named(
 
 
 def _fibres(source: Source, mode: int, n: int, rng: np.random.RandomState) -> NDArray[np.float64]:
-    """For each of n samples drawn at random the direction it varies in most along a mode."""
+    """The leading singular vectors, along one mode, of n random samples."""
     columns = np.zeros((source.patch_shape[mode], n))
-    weights = None if source.roots is None else source.roots**2 / (source.roots @ source.roots)
+    roots = source.sqrt_weights
+    weights = None if roots is None else roots**2 / (roots @ roots)
     samples = source.take(rng.choice(len(source), n, p=weights)).astype(np.float64)
     for column, sample in enumerate(samples.reshape(-1, *source.patch_shape)):
         unfolded = np.moveaxis(sample, mode, 0).reshape(source.patch_shape[mode], -1)
@@ -133,7 +134,7 @@ def _fibres(source: Source, mode: int, n: int, rng: np.random.RandomState) -> ND
     return columns
 
 
-def _given(
+def _user_start(
     init: Dictionary | Iterable[Any],
     patch_shape: tuple[int, ...],
     n_atoms: tuple[int, ...],
@@ -148,19 +149,19 @@ def _given(
         ) from None
     if (dictionary.patch_shape, dictionary.n_atoms) != (patch_shape, n_atoms):
         raise ValueError(
-            f"init has {dictionary.n_atoms} atoms for samples of shape {dictionary.patch_shape}; "
-            f"n_atoms={n_atoms} and samples of shape {patch_shape} were asked for."
+            f"init has {dictionary.n_atoms} atoms for samples of shape {dictionary.patch_shape}, "
+            f"but n_atoms={n_atoms} and the samples have shape {patch_shape}."
         )
     if dictionary.n_terms > n_terms:
         raise ValueError(
             f"init is a sum of {dictionary.n_terms} Kronecker products, and at most {n_terms} "
-            "can be learned; raise n_terms if the learner has it, or pass fewer terms, for example "
-            "KroneckerDictionary.normalized(init.terms[0])."
+            "can be learned; raise n_terms if the learner has this parameter, or pass fewer terms, "
+            "for example KroneckerDictionary.normalized(init.terms[0])."
         )
     if orthonormal and not dictionary.is_orthonormal:
         raise ValueError(
-            'structure="orthonormal" needs an orthonormal start, and the factors in init are not; '
-            "orthonormalise them, for example with numpy.linalg.qr."
+            'structure="orthonormal" needs an orthonormal start, but the factors in init are not '
+            "orthonormal; orthonormalise them, for example with numpy.linalg.qr."
         )
     if dictionary.n_terms == 1:
         dictionary = KroneckerDictionary(dictionary.coding_factors)

@@ -1,4 +1,4 @@
-"""The vector instruction set that the native kernels use: the best one, or the one you force."""
+"""The vector instruction set of the native kernels: the fastest, unless another is forced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kronlearn import _native
 
 __all__ = ["instruction_set", "instruction_sets", "use_instruction_set"]
 
-#: Set before kronlearn is first used, this environment variable forces an instruction set.
+#: Environment variable that forces an instruction set; read when kronlearn is first used.
 VARIABLE = "KRONLEARN_INSTRUCTION_SET"
 
 
@@ -33,7 +33,7 @@ def instruction_sets() -> tuple[str, ...]:
 
 
 def instruction_set() -> str:
-    """Return the name of the instruction set in use: the fastest, unless another was forced.
+    """Return the name of the instruction set in use: the fastest, unless another is forced.
 
     Returns
     -------
@@ -53,8 +53,8 @@ def instruction_set() -> str:
 def use_instruction_set(name: str) -> Iterator[None]:
     """Force an instruction set in this thread until the ``with`` block ends.
 
-    Threads that run already and other asyncio tasks keep theirs. Results differ between
-    instruction sets by rounding only; within one they have the same bits.
+    Other threads and asyncio tasks that are already running keep theirs. Results of different
+    instruction sets differ by rounding only; each set always gives the same bits.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def use_instruction_set(name: str) -> Iterator[None]:
     ...     kl.instruction_set()
     'baseline'
     """
-    _check(name, f"instruction set {name!r}")
+    _check_available(name, f"instruction set {name!r}")
     before = _forced.set(name)
     try:
         yield
@@ -76,20 +76,20 @@ def use_instruction_set(name: str) -> Iterator[None]:
         _forced.reset(before)
 
 
-def _check(name: str, what: str) -> None:
+def _check_available(name: str, subject: str) -> None:
     if name not in instruction_sets():
         raise ValueError(
-            f"{what} is not available on this machine; choose one of "
+            f"{subject} is not available on this machine; choose one of "
             f"{', '.join(instruction_sets())}."
         )
 
 
 def _default_set() -> str:
-    """The instruction set of the environment variable, or the fastest."""
+    """The instruction set that the environment variable names, or the fastest."""
     name = os.environ.get(VARIABLE)
     if not name:
         return instruction_sets()[-1]
-    _check(name, f"{VARIABLE}={name}")
+    _check_available(name, f"{VARIABLE}={name}")
     return name
 
 

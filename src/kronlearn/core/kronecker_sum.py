@@ -1,4 +1,4 @@
-"""Dictionaries that are sums of Kronecker products: richer than one, with few numbers still."""
+"""Dictionaries that are sums of Kronecker products."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from kronlearn.core.factors import checked_factors, frozen
 
 __all__ = ["ColumnNormError", "KroneckerSumDictionary", "rearranged", "restored"]
 
-# The matrix of a sum may hold this many numbers (1 GiB): small factors can announce a large one.
+# The matrix of a sum may hold at most this many numbers (1 GiB): small factors of a file could make
+# a matrix too large for memory.
 _MOST_NUMBERS = 1 << 27
-# Squares of norms outside of this range over- or underflow.
+# Squares of norms outside this range overflow or underflow.
 _SMALLEST_NORM, _LARGEST_NORM = 1e-140, 1e140
 
 
@@ -28,9 +29,9 @@ class ColumnNormError(ValueError):
 class KroneckerSumDictionary(Dictionary):
     """An immutable sum of Kronecker products with unit columns.
 
-    ``D = (Σ_r D_1^(r) ⊗ … ⊗ D_d^(r)) W⁻¹`` where the diagonal W holds the norms of the columns of
-    the sum. With one term it is the :class:`KroneckerDictionary` of the scaled factors. Samples
-    are coded with the matrix D itself, of shape (n_features, n_codes), as soon as R > 1.
+    ``D = (Σ_r D_1^(r) ⊗ … ⊗ D_d^(r)) W⁻¹``, where the diagonal matrix W holds the norms of the
+    columns of the sum. With one term this is the :class:`KroneckerDictionary` of the scaled
+    factors. With several, samples are coded with the dense matrix D, (n_features, n_codes).
 
     Parameters
     ----------
@@ -76,7 +77,7 @@ class KroneckerSumDictionary(Dictionary):
         dtype = stacks[0].dtype
         factors = [factor.astype(dtype, copy=False) for factor in factors]
         object.__setattr__(self, "_stacks", frozen(list(stacks)))
-        object.__setattr__(self, "_column_norms", frozen([norms])[0])
+        object.__setattr__(self, "_column_norms", *frozen([norms]))
         object.__setattr__(self, "_coding_factors", frozen(factors))
 
     @property
@@ -86,12 +87,12 @@ class KroneckerSumDictionary(Dictionary):
 
     @property
     def column_norms(self) -> NDArray[np.float64]:
-        """The diagonal of W, (n_codes,): the norms that the columns of the sum had."""
+        """The diagonal of W, (n_codes,): the norms of the columns before scaling."""
         return self._column_norms
 
     @property
     def coding_factors(self) -> tuple[NDArray[Any], ...]:
-        """The scaled factors of a single term; the dense dictionary of several."""
+        """The scaled factors of a single term, or the dense matrix of several."""
         return self._coding_factors
 
     def with_stacks(self, stacks: Sequence[NDArray[Any]]) -> KroneckerSumDictionary:
@@ -135,9 +136,9 @@ def rearranged(
 ) -> NDArray[Any]:
     """The tensor ``(m_1 n_1, …, m_d n_d)`` in which a Kronecker product is an outer product.
 
-    Entry ``(i_1 n_1 + j_1, …)`` is that of D in row ``(i_1, …, i_d)`` and column
-    ``(j_1, …, j_d)``: R Kronecker terms are a tensor of rank R, its components the factors,
-    flattened in C order (Van Loan and Pitsianis, 1993).
+    Entry ``(i_1 n_1 + j_1, …)`` is the entry of D in row ``(i_1, …, i_d)`` and column
+    ``(j_1, …, j_d)``. A sum of R Kronecker products becomes a tensor of rank R, whose components
+    are the factors, flattened in C order (Van Loan and Pitsianis, 1993).
 
     Parameters
     ----------
@@ -161,7 +162,7 @@ def rearranged(
 def restored(
     tensor: NDArray[Any], patch_shape: tuple[int, ...], n_atoms: tuple[int, ...]
 ) -> NDArray[Any]:
-    """The matrix ``(m_1·…·m_d, n_1·…·n_d)`` that :func:`rearranged` made the tensor of."""
+    """The inverse of :func:`rearranged`: the matrix ``(m_1·…·m_d, n_1·…·n_d)`` of a tensor."""
     d = len(patch_shape)
     pairs = [size for pair in zip(patch_shape, n_atoms, strict=True) for size in pair]
     order = [*range(0, 2 * d, 2), *range(1, 2 * d, 2)]
@@ -170,19 +171,19 @@ def restored(
 
 
 def _check_size(stacks: Sequence[NDArray[Any]]) -> None:
-    """Raise for a sum whose matrix would be too large."""
+    """Raise if the matrix of a sum would be too large."""
     rows, columns = (math.prod(stack.shape[axis] for stack in stacks) for axis in (1, 2))
     if len(stacks[0]) > 1 and rows * columns > _MOST_NUMBERS:
         raise ValueError(
-            f"A sum of Kronecker products is used as one matrix, here {rows} × {columns}, and that "
-            f"may hold {_MOST_NUMBERS:,} numbers; use smaller factors or a single term."
+            f"A sum of Kronecker products is used as one matrix, here {rows} × {columns}, which "
+            f"may hold at most {_MOST_NUMBERS:,} numbers; use smaller factors or a single term."
         )
 
 
 def _unit_columns(
     stacks: Sequence[NDArray[Any]],
 ) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
-    """Coding factors with unit columns, and the norms of the columns of the sum."""
+    """The coding factors of a sum, with unit columns, and the norms its columns had."""
     wide = [stack.astype(np.float64, copy=False) for stack in stacks]
     with np.errstate(all="ignore"):
         if len(wide[0]) == 1:
@@ -195,19 +196,19 @@ def _unit_columns(
 
 
 def _checked_terms(terms: Iterable[Iterable[ArrayLike]]) -> list[list[NDArray[Any]]]:
-    """Fresh finite real arrays of one dtype, with the same shapes in every term."""
+    """Copy terms to finite real arrays of one dtype; raise unless all have the same shapes."""
     if isinstance(terms, Dictionary):
         terms = terms.terms
     try:
-        given = list(terms)
+        items = list(terms)
     except TypeError:
         raise ValueError(
             f"terms is a {type(terms).__name__}; pass a list with one list of factors per term."
         ) from None
-    if not given:
+    if not items:
         raise ValueError("terms is empty; pass at least one list of factors.")
     checked = []
-    for r, term in enumerate(given):
+    for r, term in enumerate(items):
         try:
             checked.append(checked_factors(term))
         except (TypeError, ValueError) as problem:

@@ -1,6 +1,7 @@
-"""Moments: the small sums over coded samples that are all a dictionary update needs.
+"""Moments: the small sums over coded samples that a dictionary update needs.
 
-They add up over samples, blocks, threads and machines, so data never has to be in one place.
+Moments of parts of the data add up to those of the whole, so that threads and machines can each sum
+their own part.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ Stacks = Sequence[NDArray[np.float64]]
 class Moments:
     """Full moments ``S_xx = Σ x xᵀ`` and ``S_xy = Σ x yᵀ`` of codes x and samples y.
 
-    They serve every factor and every structure. ``triangle`` is the lower triangle of S_xx, row
-    after row, or None where it was not summed; ``xy`` is (n_codes, n_features); ``energy`` is
-    ``Σ‖y‖²``.
+    All factors of any structure can be updated from them. ``triangle`` is the lower triangle of
+    S_xx, row after row, or None if it was not summed; ``xy`` is S_xy, (n_codes, n_features);
+    ``energy`` is ``Σ‖y‖²``.
     """
 
     patch_shape: tuple[int, ...]
@@ -39,20 +40,20 @@ class Moments:
     xy: NDArray[np.float64]
 
     @classmethod
-    def of_pass(cls, task: Task, found: PassSums) -> Moments:
-        """The moments that a pass summed."""
+    def of_pass(cls, task: Task, result: PassSums) -> Moments:
+        """The full moments in the result of a pass."""
         dictionary = task.dictionary
         n = dictionary.n_codes
-        triangle, xy = None, found.sums
+        triangle, xy = None, result.sums
         if task.sums == "full":
             size = n * (n + 1) // 2
             triangle, xy = xy[:size], xy[size:]
         sizes = dictionary.patch_shape, dictionary.n_atoms
-        return cls(*sizes, found.energy, triangle, xy.reshape(n, -1))
+        return cls(*sizes, result.energy, triangle, xy.reshape(n, -1))
 
     @cached_property
     def xx(self) -> NDArray[np.float64] | None:
-        """The whole of S_xx, (n_codes, n_codes), made when first asked for."""
+        """The square matrix S_xx, (n_codes, n_codes), computed on first use."""
         if self.triangle is None:
             return None
         return _native.symmetric(self.triangle, len(self.xy))
@@ -65,8 +66,8 @@ class Moments:
             )
         if (self.triangle is None) != (other.triangle is None):
             raise ValueError(
-                "Moments of orthonormal and general factors cannot be added; after a change of "
-                "structure call fit."
+                "Moments of orthonormal and general factors cannot be added; call fit after "
+                "changing structure."
             )
         triangle = None
         if self.triangle is not None and other.triangle is not None:
@@ -75,32 +76,32 @@ class Moments:
         return replace(self, energy=energy, triangle=triangle, xy=xy)
 
     def __mul__(self, factor: float) -> Moments:
-        """All sums times a factor: how old samples are forgotten."""
+        """All sums times a factor, which gives old samples less weight."""
         triangle = None if self.triangle is None else self.triangle * factor
         return replace(self, energy=self.energy * factor, triangle=triangle, xy=self.xy * factor)
 
     def rescaled(self, scale: NDArray[np.float64]) -> Moments:
-        """The moments of every code x times ``scale``, one number per atom."""
+        """The moments of the codes ``scale * x``, with one scale per atom."""
         triangle = None if self.triangle is None else _native.scaled_triangle(self.triangle, scale)
         return replace(self, triangle=triangle, xy=self.xy * scale[:, None])
 
     def mode(self, stacks: Stacks, mode: int) -> ModeMoments:
         """The sums of one mode with the other modes' factors ``(R, m_j, n_j)`` fixed.
 
-        Columns of these factors need not have norm 1: codes count times their norms.
+        The columns of these factors need not have norm 1.
         """
         sums = _native.mode_sums(stacks, mode, self.triangle, self.xy, instruction_set())
         return ModeMoments(*sums)
 
     def used(self) -> NDArray[np.bool_]:
-        """Which atoms ``(n_1, …, n_d)`` any code uses."""
+        """Which atoms at least one code uses, ``(n_1, …, n_d)``."""
         assert self.triangle is not None
         diagonal = np.arange(1, len(self.xy) + 1).cumsum() - 1
         is_used: NDArray[np.bool_] = self.triangle[diagonal] > 0
         return is_used.reshape(self.n_atoms)
 
     def squared_error(self, dictionary: Dictionary) -> float:
-        """``Σ‖y − D x‖²`` of these codes and another dictionary."""
+        """``Σ‖y − D x‖²`` of the summed samples and codes with any dictionary of these sizes."""
         D = dictionary.coding_factors[-1]
         if dictionary.n_terms == 1:
             stacks = [factor[None] for factor in dictionary.coding_factors]
@@ -115,20 +116,20 @@ class Moments:
 class ModeMoments(NamedTuple):
     """The sums of one mode i: ``P = Σ X_(i) (⊗ G_j) X_(i)ᵀ`` and ``C = Σ Y_(i) (⊗ D_j) X_(i)ᵀ``.
 
-    With the other factors fixed the best factor solves ``D_i P = C``. ``c`` is ``Cᵀ``. The paper's
-    (P, R) and (M, N) are these sums for the two modes of an image. With R terms there are R × R
-    blocks of P and R blocks of Cᵀ, one above the other. Procrustes updates need no P: ``p`` is None
-    where it was not summed.
+    With the other factors fixed, the best factor solves ``D_i P = C``. ``c`` is ``Cᵀ``; ``p`` is
+    None if it was not summed, since Procrustes updates do not need P. The paper's (P, R) and (M, N)
+    are these sums for the two modes of an image. With R terms, P has R × R blocks, and Cᵀ has R
+    blocks, one above the other.
     """
 
     p: NDArray[np.float64] | None
     c: NDArray[np.float64]
 
     @classmethod
-    def of_pass(cls, task: Task, found: PassSums) -> ModeMoments:
-        """The sums of the task's mode that a pass summed."""
+    def of_pass(cls, task: Task, result: PassSums) -> ModeMoments:
+        """The sums of the task's mode in the result of a pass."""
         n = task.dictionary.n_atoms[task.mode]
         if task.sums == "mode":
-            half = found.sums[: n * n].reshape(n, n)
-            return cls(half + half.T, found.sums[n * n :].reshape(n, -1))
-        return cls(None, found.sums.reshape(n, -1))
+            half = result.sums[: n * n].reshape(n, n)
+            return cls(half + half.T, result.sums[n * n :].reshape(n, -1))
+        return cls(None, result.sums.reshape(n, -1))

@@ -1,4 +1,4 @@
-"""Real numbers in whatever is given for an array."""
+"""Conversion of user input to arrays of real numbers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["check_real", "real_array"]
 
 
 def real_array(values: Any, name: str) -> NDArray[Any]:
-    """The values as an array of real numbers or booleans, under the name that errors call it.
+    """Convert values to an array of real numbers or booleans; ``name`` is for error messages.
 
-    Objects that convert to numbers become float64. Strings do not count as numbers, and entries
-    that are masked are refused, since NumPy would use what is below the mask.
+    Objects that convert to numbers become float64. Strings are refused, even if they spell numbers,
+    and so are masked entries, because NumPy would use the values below the mask.
     """
     if hasattr(values, "toarray"):
         raise TypeError(
@@ -22,7 +22,7 @@ def real_array(values: Any, name: str) -> NDArray[Any]:
         )
     if np.ma.is_masked(values):
         raise ValueError(
-            f"{name} is a masked array; fill in what is masked with {name}.filled(value)."
+            f"{name} is a masked array; fill in the masked entries with {name}.filled(value)."
         )
     try:
         array = np.asarray(values)
@@ -35,7 +35,7 @@ def real_array(values: Any, name: str) -> NDArray[Any]:
 
 
 def check_real(dtype: np.dtype[Any], name: str) -> None:
-    """Raise unless entries of this dtype are real numbers or booleans."""
+    """Raise unless a dtype holds real numbers or booleans."""
     if dtype.kind in "SU":
         raise ValueError(f"{name} holds strings; convert them to numbers first.")
     if dtype.kind == "c":
@@ -49,18 +49,18 @@ def check_real(dtype: np.dtype[Any], name: str) -> None:
 
 
 def _converted(array: NDArray[Any], name: str) -> NDArray[Any]:
-    """An array of objects as float64."""
+    """Convert an array of objects to float64."""
     if array.ndim == 0:
-        given = "None" if array.item() is None else f"a {type(array.item()).__name__}"
-        raise TypeError(f"{name} is {given}; pass an array of numbers.")
+        kind = "None" if array.item() is None else f"a {type(array.item()).__name__}"
+        raise TypeError(f"{name} is {kind}; pass an array of numbers.")
     if any(isinstance(entry, str | bytes) for entry in array.flat):
         check_real(np.dtype(str), name)
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError) as error:
-        # Not the error's own class: its subclasses are made from other things than a text.
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(
+        # Subclasses of these errors may not take a message as their only argument.
+        error_class = TypeError if isinstance(error, TypeError) else ValueError
+        raise error_class(
             f"{name} has dtype object, which does not convert to numbers ({error}); pass float32 "
             "or float64."
         ) from None

@@ -13,15 +13,21 @@ from kronlearn.core.updates import canonical
 
 __all__ = ["MOST_REPLACED", "replace_unused", "unused_by_mode"]
 
-#: At most so many atoms are replaced in an iteration, and a pass looks for so many samples.
+#: The most atoms replaced in one iteration, and so the most samples that a pass must report.
 MOST_REPLACED = 64
 
 
 def unused_by_mode(used: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
-    """For each mode the atoms that no code uses."""
+    """For each mode, the columns of its factor that no code uses.
+
+    Parameters
+    ----------
+    used : array of shape (n_1, …, n_d)
+        Which atoms of the dictionary are used.
+    """
     modes = range(used.ndim)
     if used.all():
-        # The usual case, told five times faster than below.
+        # The usual case; this test takes a fifth of the time of the general path.
         return [np.empty(0, np.intp) for _ in modes]
     return [
         np.flatnonzero(~used.any(axis=tuple(other for other in modes if other != mode)))
@@ -36,11 +42,11 @@ def replace_unused(
     source: Source,
     coder: Coder,
 ) -> tuple[Dictionary, int]:
-    """A dictionary whose unused atoms are directions of the samples represented worst.
+    """Replace unused atoms by directions of the samples with the largest residuals.
 
-    Returns it and how many atoms were replaced: no more than there are ``worst`` samples. In a sum
-    of Kronecker products the first term gets the direction and the others nothing; where that
-    leaves columns of zeros nothing is replaced.
+    Returns the new dictionary and the number of replaced atoms, which is at most the number of
+    ``worst`` samples. In a sum of Kronecker products, the first term gets the direction and the
+    other terms get zeros; if a column of the sum would become zero, nothing is replaced.
     """
     count = min(sum(map(len, unused)), len(worst))
     if count == 0:
@@ -58,15 +64,15 @@ def replace_unused(
     try:
         return dictionary.with_stacks(stacks), replaced
     except ColumnNormError:
-        # The first term may be zero in another mode, and whole columns of the sum with it.
+        # If the first term is zero in another mode, whole columns of the sum are zero now.
         return dictionary, 0
 
 
 def _residuals(
     source: Source, rows: NDArray[np.int64], dictionary: Dictionary, coder: Coder
 ) -> NDArray[np.float64]:
-    """Residuals ``(n, m_1, …, m_d)`` of some samples coded with a dictionary."""
+    """Code the given samples, and return their residuals ``(n, m_1, …, m_d)``."""
     samples = source.take(rows).astype(np.float64)
     codes = code_few(samples, dictionary, coder.of_rows(rows))
-    found: NDArray[np.float64] = dictionary.reconstruct(codes)
-    return samples.reshape(-1, *dictionary.patch_shape) - found
+    reconstructed: NDArray[np.float64] = dictionary.reconstruct(codes)
+    return samples.reshape(-1, *dictionary.patch_shape) - reconstructed

@@ -1,50 +1,54 @@
-"""What every source of samples offers."""
+"""The interface of sources of samples, and checks of samples."""
 
 from __future__ import annotations
 
 import math
 import zlib
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Source", "check_finite", "check_shape", "check_size", "rmse_of", "sample_dtype"]
+__all__ = ["Source", "check_shape", "check_size", "raise_not_finite", "rmse_of", "sample_dtype"]
 
-# Samples that have to be read, converted or copied are so about this many numbers at a time.
+# Samples are read, converted and checked in pieces of about this many numbers.
 BLOCK_NUMBERS = 1 << 22
 
-# A checksum reads this many runs of this many consecutive samples.
-_RUNS, _RUN = 64, 64
+# A checksum covers at most this many runs of this many consecutive samples each.
+_RUNS, _RUN_LENGTH = 64, 64
 
 
 class Source(ABC):
-    """N samples of one shape, from wherever they are.
+    """N samples of one shape, in memory, in files, or computed when they are read.
 
-    What is learned from a source depends on its samples and their order alone. A source that can be
-    pickled can be read by other processes, each for its own part of the samples.
+    What is learned from a source depends only on its samples and their order. Processes that
+    unpickle a source can each read their own part of the samples.
 
     Attributes
     ----------
     patch_shape : tuple of int
         ``(m_1, …, m_d)``.
     dtype : float32 or float64
-        What samples are read as.
+        The dtype in which samples are read.
     is_rows : bool
-        Whether samples were given as rows ``(N, m_1·…·m_d)``.
+        Whether the user passed the samples as rows ``(N, m_1·…·m_d)``.
     device : {"cpu", "cuda"}
-        Whose memory the samples are in.
-    roots : array of shape (N,), or None
-        The roots of the samples' weights, which the samples have been multiplied by already.
+        The device that holds the samples.
+    sqrt_weights : array of shape (N,), or None
+        The square roots of the samples' weights. The samples that are read have already been
+        multiplied by them.
+    name : str
+        The name of the samples in error messages.
+    first : int
+        The number of the first sample in error messages.
     """
 
     patch_shape: tuple[int, ...]
     dtype: np.dtype[Any]
     is_rows: bool = False
     device: str = "cpu"
-    roots: NDArray[np.float64] | None = None
-    #: What errors call it, and its first sample.
+    sqrt_weights: NDArray[np.float64] | None = None
     name: str = "Y"
     first: int = 0
 
@@ -54,7 +58,7 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Consecutive samples ``(stop − start, m_1·…·m_d)``, C-contiguous and of ``dtype``."""
+        """Read consecutive samples ``(stop − start, m_1·…·m_d)``, C-contiguous and of ``dtype``."""
 
     @property
     def n_features(self) -> int:
@@ -62,7 +66,7 @@ class Source(ABC):
         return math.prod(self.patch_shape)
 
     def whole(self, start: int, stop: int) -> NDArray[Any] | None:
-        """Return consecutive samples without a copy, if they are in memory as they are needed.
+        """Return consecutive samples without a copy, if memory holds them in the form needed.
 
         Parameters
         ----------
@@ -72,7 +76,7 @@ class Source(ABC):
         Returns
         -------
         array of shape (stop - start, n_features), or None
-            The samples; None if they have to be read.
+            The samples, or None if they have to be read.
 
         Examples
         --------
@@ -84,17 +88,17 @@ class Source(ABC):
         return None
 
     def file(self, start: int) -> tuple[int, int] | None:
-        """Return where to read the samples from a file, if it holds them as they are needed.
+        """Return where in a file the samples are, if it holds them in the form needed.
 
         Parameters
         ----------
         start : int
-            The first sample to be read.
+            The first sample to read.
 
         Returns
         -------
         tuple of int, or None
-            The file descriptor and the offset in bytes.
+            The file descriptor and the offset of the sample in bytes, or None.
 
         Examples
         --------
@@ -116,7 +120,7 @@ class Source(ABC):
         Returns
         -------
         int
-            A number of samples.
+            The number of samples.
 
         Examples
         --------
@@ -128,10 +132,10 @@ class Source(ABC):
         return max(1, BLOCK_NUMBERS // self.n_features // multiple_of) * multiple_of
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        """Some samples ``(len(rows), m_1·…·m_d)``, few and in any order."""
+        """Read a few samples ``(len(rows), m_1·…·m_d)``, in any order."""
         samples = np.empty((len(rows), self.n_features), self.dtype)
-        for place, row in enumerate(rows):
-            samples[place] = self.read(int(row), int(row) + 1)[0]
+        for sample, row in zip(samples, rows, strict=True):
+            sample[:] = self.read(int(row), int(row) + 1)[0]
         return samples
 
     def part(self, start: int, stop: int) -> Source:
@@ -145,7 +149,7 @@ class Source(ABC):
         Returns
         -------
         Source
-            The samples from ``start`` on, up to ``stop``.
+            The samples from ``start`` up to ``stop``.
 
         Examples
         --------
@@ -157,12 +161,12 @@ class Source(ABC):
         return _Part(self, start, stop)
 
     def checksum(self) -> int:
-        """Return a number that tells these samples, in this order, from others.
+        """Return a checksum that identifies the samples and their order.
 
         Returns
         -------
         int
-            The CRC of all samples, or of 4096 of them.
+            The CRC-32 of the samples, or of 4096 of them.
 
         Examples
         --------
@@ -172,10 +176,10 @@ class Source(ABC):
         >>> CubePatches(zeros).checksum() == CubePatches(ones).checksum()
         False
         """
-        last = max(len(self) - _RUN, 0)
+        last = max(len(self) - _RUN_LENGTH, 0)
         crc = 0
         for start in np.unique(np.linspace(0, last, _RUNS).astype(np.int64)).tolist():
-            crc = zlib.crc32(self.read(start, min(start + _RUN, len(self))).tobytes(), crc)
+            crc = zlib.crc32(self.read(start, min(start + _RUN_LENGTH, len(self))).tobytes(), crc)
         return crc
 
 
@@ -196,32 +200,36 @@ class _Part(Source):
         return self.source.read(self.start + start, self.start + stop)
 
     def whole(self, start: int, stop: int) -> NDArray[Any] | None:
-        """As the source has them."""
+        """Consecutive samples of the part, if the source has them in memory."""
         return self.source.whole(self.start + start, self.start + stop)
 
     def file(self, start: int) -> tuple[int, int] | None:
-        """As the source has them."""
+        """Where the file of the source holds the samples, if it does."""
         return self.source.file(self.start + start)
 
     def step(self, multiple_of: int) -> int:
-        """As the source has it."""
+        """The step of the source."""
         return self.source.step(multiple_of)
 
 
 def rmse_of(source: Source, residual: float) -> float:
-    """The RMSE of samples whose ``Σ‖y − ŷ‖²`` is known; weighted if they are."""
-    weight = len(source) if source.roots is None else float(source.roots @ source.roots)
+    """The RMSE of a source's samples from ``Σ‖y − ŷ‖²``; weighted if the samples are."""
+    roots = source.sqrt_weights
+    weight = len(source) if roots is None else float(roots @ roots)
     return math.sqrt(residual / (weight * source.n_features))
 
 
 def sample_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """float32 for float32 samples, float64 for all others."""
+    """The dtype in which samples are coded: float32 for float32, float64 for all others."""
     single = dtype.newbyteorder("=") == np.float32
     return np.dtype(np.float32 if single else np.float64)
 
 
-def check_finite(samples: NDArray[Any], first: int, name: str = "Y") -> None:
-    """Raise for the first sample that is not finite or whose squares overflow."""
+def raise_not_finite(samples: NDArray[Any], first: int, name: str = "Y") -> NoReturn:
+    """Raise the error that names the first sample that is not finite, or whose squares overflow.
+
+    The caller has found that there is one among these samples; ``first`` is their first number.
+    """
     for k, sample in enumerate(samples):
         if not np.isfinite(sample).all():
             kind = "NaN" if np.isnan(sample).any() else "infinity"
@@ -237,7 +245,7 @@ def check_finite(samples: NDArray[Any], first: int, name: str = "Y") -> None:
 
 
 def check_shape(shape: tuple[int, ...], patch_shape: tuple[int, ...], name: str = "Y") -> None:
-    """Raise unless an array of this shape holds samples of that shape, or their rows."""
+    """Raise unless an array of this shape holds samples of ``patch_shape``, or their rows."""
     n_features = math.prod(patch_shape)
     if shape[1:] == patch_shape or (len(shape) == 2 and shape[1] == n_features):
         return

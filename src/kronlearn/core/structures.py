@@ -1,8 +1,8 @@
-"""Structures: families of dictionaries, and how a member is fitted to the codes of samples.
+"""Structures: families of dictionaries, and how to update a member from moments.
 
-Learning knows nothing else about a dictionary than its structure's update. A dictionary is a sum of
-R Kronecker products over d modes: the paper's general method is R = 1, unstructured learning is
-R = d = 1, and orthonormal factors are fitted by Procrustes instead of least squares.
+The structure is all that the learning loop knows about a dictionary. Every dictionary is a sum of R
+Kronecker products over d modes: the paper's general method is R = 1, unstructured learning is
+R = d = 1, and orthonormal factors are updated by Procrustes instead of least squares.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["General", "ModeByMode", "Orthonormal", "Structure"]
 class Structure(ABC):
     """A family of dictionaries.
 
-    ``needs_xx`` says whether updates need ``S_xx``, ``replaces_unused`` whether atoms that no code
-    uses are replaced.
+    ``needs_xx`` says whether updates need ``S_xx``, ``replaces_unused`` whether to replace atoms
+    that no code uses.
     """
 
     needs_xx: ClassVar[bool] = True
@@ -36,34 +36,36 @@ class Structure(ABC):
     def update(
         self, dictionary: Dictionary, moments: Moments
     ) -> tuple[Dictionary, NDArray[np.float64]]:
-        """A better dictionary, and what codes have to be multiplied by, ``(n_codes,)``."""
+        """A better dictionary, and the scale ``(n_codes,)`` that makes the codes fit it."""
 
 
 class ModeByMode(Structure):
-    """A structure that fits the factors of one mode after the other, each to its mode's sums.
+    """A structure whose update fits the factors of one mode after the other."""
 
-    With several terms ``D = (Σ_r ⊗_i D_i^(r)) W⁻¹``: the terms see codes divided by the norms W.
-    """
-
+    @staticmethod
     @abstractmethod
     def solve(
-        self, stack: NDArray[np.float64], sums: ModeMoments
+        stack: NDArray[np.float64], sums: ModeMoments
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Better factors ``(R, m, n)`` of a mode, and what its codes have to be multiplied by."""
+        """Better factors ``(R, m, n)`` of a mode, and the scale ``(n,)`` of its codes."""
 
     def update(
         self, dictionary: Dictionary, moments: Moments
     ) -> tuple[Dictionary, NDArray[np.float64]]:
-        """All modes updated once, in order."""
+        """Update all modes once, in order.
+
+        A sum of terms is ``D = (Σ_r ⊗_i D_i^(r)) W⁻¹``, so its terms multiply codes that have been
+        divided by the column norms W.
+        """
         if isinstance(dictionary, KroneckerSumDictionary):
             moments = moments.rescaled(1.0 / dictionary.column_norms)
         stacks, scales = [], []
-        # What fits the codes as they are: factors that are new with their norms.
-        fitted = list(dictionary.stacks)
+        # Factors that fit the codes as they are: the updated ones keep their norms.
+        unscaled = list(dictionary.stacks)
         for mode, stack in enumerate(dictionary.stacks):
-            made, norms = self.solve(stack, moments.mode(fitted, mode))
-            fitted[mode] = made * norms
-            stacks.append(made)
+            new_stack, norms = self.solve(stack, moments.mode(unscaled, mode))
+            unscaled[mode] = new_stack * norms
+            stacks.append(new_stack)
             scales.append(norms)
         updated = dictionary.with_stacks(stacks)
         scale = reduce(lambda left, right: np.multiply.outer(left, right).ravel(), scales)
@@ -76,11 +78,7 @@ class ModeByMode(Structure):
 class General(ModeByMode):
     """Sums of R Kronecker products, fitted by least squares."""
 
-    def solve(
-        self, stack: NDArray[np.float64], sums: ModeMoments
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The least-squares solution."""
-        return least_squares(stack, sums)
+    solve = staticmethod(least_squares)
 
 
 class Orthonormal(ModeByMode):
@@ -88,9 +86,4 @@ class Orthonormal(ModeByMode):
 
     needs_xx = False
     replaces_unused = False
-
-    def solve(
-        self, stack: NDArray[np.float64], sums: ModeMoments
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The Procrustes solution."""
-        return procrustes(stack, sums)
+    solve = staticmethod(procrustes)

@@ -1,4 +1,4 @@
-"""Updates: the factors of a mode and its sums in, better factors out."""
+"""Updates: compute better factors of a mode from its sums."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from kronlearn.core.moments import ModeMoments
 
 __all__ = ["canonical", "least_squares", "procrustes"]
 
-# Eigenvalues of P below this fraction of the largest are taken for zero.
+# Eigenvalues of P below this fraction of the largest count as zero.
 _RANK_TOLERANCE = 1e-10
-# Far above the root of the rank tolerance: pivots of a Cholesky factor bound its condition loosely.
+# Far above the root of the rank tolerance: the pivots of a Cholesky factor bound the condition of P
+# only loosely.
 _SAFE_PIVOT = 1e-3
 
 
@@ -22,21 +23,21 @@ def least_squares(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The factors of a mode that minimise the squared error for fixed codes, and their norms.
 
-    Solves ``D P = C``. Where P is singular, because atoms are unused or always used together, the
-    solution is ``D + (C − D P) P⁺``: the factor stays what it was in the directions that nothing
-    determines. The columns are then normalised; the codes have to be multiplied by the norms.
+    Solves ``D P = C``. If P is singular, because some atoms are unused or always used together, the
+    solution is ``D + (C − D P) P⁺``, which keeps the present factor in all directions that the sums
+    do not determine. The columns are then normalised; the codes have to be multiplied by the norms.
 
     Parameters
     ----------
     stack : (R, m, n)
-        The present factors of all terms.
+        The mode's present factors, of all terms.
     sums : ModeMoments
-        Their mode's sums.
+        The mode's sums.
 
     Returns
     -------
     stack : (R, m, n)
-        The columns ``(R, :, j)`` of all terms together have norm 1; their largest entry is
+        The new factors. Column j of all terms together has norm 1, and its largest entry is
         positive.
     scale : (n,)
         Signed norms of the columns.
@@ -56,7 +57,7 @@ def least_squares(
 def _definite_solution(
     p: NDArray[np.float64], c: NDArray[np.float64]
 ) -> NDArray[np.float64] | None:
-    """``C P⁻¹``, unless P is nearly singular."""
+    """``C P⁻¹``, or None if P is nearly singular."""
     factor, solved, failed = dposv(p, c, lower=1)
     pivots = factor.diagonal()
     if not failed and pivots.min() > _SAFE_PIVOT * pivots.max():
@@ -69,7 +70,7 @@ def procrustes(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The orthonormal factor that minimises the squared error for fixed codes: ``U Vᵀ`` of C.
 
-    Same parameters and results as :func:`least_squares`, for one term; the scale is one.
+    Parameters and results are those of :func:`least_squares`, for one term; the scale is one.
     """
     u, _, vt = np.linalg.svd(sums.c.T, full_matrices=False)
     return (u @ vt)[None], np.ones(stack.shape[2])
@@ -78,8 +79,8 @@ def procrustes(
 def canonical(
     columns: NDArray[np.float64], fallback: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Unit columns whose largest entry is positive, and what they have to be multiplied by.
+    """Scale columns to norm 1 with a positive largest entry; return them and their signed norms.
 
-    Columns that are zero or not finite are taken from ``fallback`` with scale one.
+    Columns that are zero or not finite are replaced by those of ``fallback``, with scale one.
     """
     return _native.unit_columns(columns, fallback)

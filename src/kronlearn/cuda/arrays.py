@@ -174,7 +174,7 @@ class DeviceSource(Source):
             return None
         factors = self.xp.asarray(roots.astype(self.dtype))[:, None]
         scaled = DeviceSource(self.array * factors, self.patch_shape, self.name)
-        scaled.is_rows, scaled.roots = self.is_rows, roots
+        scaled.is_rows, scaled.sqrt_weights = self.is_rows, roots
         return scaled
 
     def read(self, start: int, stop: int) -> NDArray[Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kronlearn.core.coder import Coder
 from kronlearn.core.engine import Task
-from kronlearn.core.source import Source, check_finite
+from kronlearn.core.source import Source, raise_not_finite
 from kronlearn.cuda.codes import GpuCodes
 from kronlearn.cuda.device import Gpu, c_type, defined
 from kronlearn.cuda.quick import quick_kernels
@@ -92,7 +92,7 @@ class ChunkCoder:
         bad = int(self.gpu.download(self.bad)[0])
         if bad != NO_SAMPLE:
             sample = self.source.read(bad, bad + 1)
-            check_finite(sample, self.source.first + bad, self.source.name)
+            raise_not_finite(sample, self.source.first + bad, self.source.name)
 
     def _launch(self, kind: np.dtype[Any], values: dict[str, Any], count: int) -> None:
         """Code with kernels for any shape, whose arithmetic is of a kind."""

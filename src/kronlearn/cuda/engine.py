@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kronlearn.core.coder import Coder
 from kronlearn.core.codes import csr_codes
 from kronlearn.core.dictionary import Dictionary
-from kronlearn.core.engine import Engine, Iterated, PassSums, Task
+from kronlearn.core.engine import Engine, Iteration, PassSums, Task
 from kronlearn.core.source import Source
 from kronlearn.cuda.arrays import DeviceSource
 from kronlearn.cuda.block_sums import BlockSums
@@ -54,7 +54,7 @@ class Cuda(Engine):
         """One pass over the samples; with ``codes`` the sums of these, and nothing is coded."""
         tree = task.tree(-(-len(self.source) // self.block_size))
         (_, worst), kept = self.add(task, tree, codes)
-        return PassSums.of_tree(tree, len(self.source), worst, kept)
+        return PassSums.of_tree(tree, worst, kept)
 
     def add(
         self, task: Task, tree: Any, codes: GpuCodes | None = None, first: int = 0
@@ -83,7 +83,7 @@ class Cuda(Engine):
 
     def iterations(
         self, dictionary: Dictionary, coder: Coder, orthonormal: bool, count: int
-    ) -> list[Iterated] | None:
+    ) -> list[Iteration] | None:
         """Up to so many iterations without a look from the processor, where there are kernels."""
         if coder.weights is not None or isinstance(coder.tol, np.ndarray):
             return None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kronlearn.core.coder import Coder
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
-from kronlearn.core.engine import Iterated
+from kronlearn.core.engine import Iteration
 from kronlearn.cuda.chunk_sums import PARTS, ChunkSums
 from kronlearn.cuda.codes import GpuCodes
 from kronlearn.cuda.device import Gpu
@@ -108,7 +108,7 @@ class Iterations(ABC):
     def sum_for(self, update: str, task: NDArray[Any]) -> None:
         """Enqueue the sums that an update needs, over the samples of the task."""
 
-    def run(self, dictionary: Dictionary, count: int) -> list[Iterated]:
+    def run(self, dictionary: Dictionary, count: int) -> list[Iteration]:
         """So many iterations; fewer if one of them needs the processor."""
         if self.chunk_sums is None:
             works = self._recorded(min(count, _MOST_AT_ONCE))
@@ -125,7 +125,8 @@ class Iterations(ABC):
             if made.failed:
                 break
             new = dictionary.with_stacks([factor[None] for factor in made.factors])
-            done.append(Iterated(new, made.residual, made.nonzeros, end - left * each))
+            finished = end - left * each
+            done.append(Iteration(new, made.residual, made.nonzeros, finished=finished))
         return done
 
     def _recorded(self, count: int) -> list[Any]:

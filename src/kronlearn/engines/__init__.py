@@ -1,1 +1,1 @@
-"""Engines map blocks of samples to codes and add up their moments."""
+"""Engines run passes over samples: in threads of this process, or on Dask workers."""

@@ -1,4 +1,4 @@
-"""Lazy coding of Dask arrays: chunks of samples in, chunks of sparse codes out, and back."""
+"""Lazy coding of Dask arrays: from chunks of samples to chunks of sparse codes, and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["dense_codes", "has_unknown_length", "lazy_codes", "lazy_samples"]
 
 
 def lazy_codes(samples: Any, dictionary: Dictionary, coder: Coder, device: str = "cpu") -> Any:
-    """A Dask array ``(N, n_codes)`` whose chunks are sparse codes, one for each of samples."""
+    """A Dask array ``(N, n_codes)`` of sparse codes, with one chunk per chunk of samples."""
     whole = samples.rechunk(dict.fromkeys(range(1, samples.ndim), -1))
     dtype = sample_dtype(samples.dtype)
     return whole.map_blocks(
@@ -36,20 +36,20 @@ def lazy_codes(samples: Any, dictionary: Dictionary, coder: Coder, device: str =
 
 
 def dense_codes(codes: Any) -> Any:
-    """Sparse codes, or a Dask array of such, as dense ones."""
+    """Convert sparse codes, or a Dask array of them, to dense ones."""
     if not type(codes).__module__.startswith("dask"):
         return codes.toarray()
     return codes.map_blocks(lambda block: block.toarray(), meta=np.empty((0, 0), codes.dtype))
 
 
 def has_unknown_length(samples: Any) -> bool:
-    """Whether samples are a Dask array that does not know how many they are."""
+    """Whether samples are a Dask array of unknown length."""
     is_lazy = type(samples).__module__.startswith("dask.array")
     return is_lazy and samples.ndim > 0 and math.isnan(samples.shape[0])
 
 
 def lazy_samples(codes: Any, dictionary: Dictionary, sample_shape: tuple[int, ...]) -> Any:
-    """A Dask array ``(N, *sample_shape)`` of the samples that chunks of codes stand for."""
+    """A Dask array ``(N, *sample_shape)`` of the samples that a Dask array of codes represents."""
     whole = codes.rechunk({1: -1})
     return whole.map_blocks(
         _samples,

@@ -1,4 +1,4 @@
-"""Which engine does the work."""
+"""Selection of the engine that runs the passes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ DEVICES = ("cpu", "cuda")
 
 
 def check_name(name: str, value: Any, names: tuple[str, ...]) -> None:
-    """Raise unless a parameter is one of some names."""
+    """Raise unless the value of a parameter is one of the names."""
     if not isinstance(value, str) or value not in names:
         raise ValueError(f"{name}={value!r} does not exist; choose one of {', '.join(names)}.")
 
 
 def check_device(device: str) -> None:
-    """Raise unless there is such a device here."""
+    """Raise unless the device exists on this machine."""
     check_name("device", device, DEVICES)
     if device == "cuda":
         from kronlearn.cuda.device import current_gpu
@@ -44,7 +44,7 @@ def check_device(device: str) -> None:
 
 
 def chosen_device(device: str, data: Any) -> str:
-    """Where to work on samples, an image or a cube: what is on a GPU is worked on there."""
+    """The device to work on: that of the user's data if they are on a GPU, else ``device``."""
     check_device(device)
     on_gpu = data.device == "cuda" if isinstance(data, Source) else is_on_gpu(data)
     return "cuda" if on_gpu else device
@@ -53,7 +53,7 @@ def chosen_device(device: str, data: Any) -> str:
 def local_engine(
     source: Source, n_jobs: int | None, device: str, block_size: int | None = None
 ) -> Engine:
-    """The engine of this process: threads, or a GPU."""
+    """The engine of this process: its threads, or its GPU."""
     if chosen_device(device, source) == "cuda":
         from kronlearn.cuda.engine import Cuda
 
@@ -62,7 +62,7 @@ def local_engine(
 
 
 def dask_client(name: str, is_lazy: bool = False) -> Client | None:
-    """The client of the cluster that an engine of that name works on, for lazy data or other."""
+    """The client of the cluster that an engine uses, or None; ``is_lazy`` means a Dask array."""
     if name == "dask" or (name == "auto" and is_lazy):
         return _active_client(needed=name == "dask")
     return _client_of_joblib() if name == "auto" else None
@@ -75,23 +75,23 @@ def select_engine(
     device: str = "cpu",
     block_size: int | None = None,
 ) -> Engine:
-    """The engine of that name for a source.
+    """Make the engine of a name, one of :data:`ENGINES`, for a source.
 
-    "auto" means Dask for a Dask array if there is a client, and inside a ``joblib`` context whose
-    backend is Dask.
+    "auto" means Dask for a Dask array if there is a client, and in a ``joblib`` context with the
+    backend Dask.
     """
     client = dask_client(name, dask_array(source) is not None)
     if client is None:
         if name == "threads" and chosen_device(device, source) == "cuda":
             raise ValueError(
                 'engine="threads" does not run on a GPU; use engine="auto", or device="cpu" with '
-                "samples in memory."
+                "samples in host memory."
             )
         return local_engine(source, n_jobs, device, block_size)
     if source.device != "cpu":
         raise ValueError(
-            f'{source.name} is on a GPU of this process, and engine="dask" works in others; pass '
-            'engine="auto", or a copy of it in memory.'
+            f'{source.name} is on a GPU of this process, and engine="dask" works in other '
+            'processes; use engine="auto", or copy it to host memory.'
         )
     from kronlearn.engines.dask import Cluster
 
@@ -99,7 +99,7 @@ def select_engine(
 
 
 def _client_of_joblib() -> Client | None:
-    """The client of a ``joblib.parallel_config("dask")`` context, but not inside a task."""
+    """The client of a ``joblib.parallel_config("dask")`` context; None inside a task."""
     backend = dask_backend()
     if backend is None:
         return None
@@ -113,13 +113,14 @@ def _client_of_joblib() -> Client | None:
 
 
 def _active_client(needed: bool) -> Client | None:
+    """The active Dask client; without one, None or, if it is needed, an error."""
     try:
         from distributed import get_client
     except ImportError:
         if not needed:
             return None
         raise ImportError(
-            'engine="dask" needs the package distributed, which is not installed: '
+            'engine="dask" needs the package distributed, which is not installed; run '
             "pip install '.[dask]' in the checkout of kronlearn."
         ) from None
     try:
@@ -133,7 +134,7 @@ def _active_client(needed: bool) -> Client | None:
         ) from None
     if client.asynchronous:
         raise ValueError(
-            "The active Dask client is asynchronous, and a fit waits for its results; create one "
+            "The active Dask client is asynchronous, but fit waits for its results; create one "
             "with asynchronous=False."
         )
     return client

@@ -1,4 +1,4 @@
-"""The engine of one machine: native code in threads."""
+"""The engine that runs passes in threads of this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kronlearn.core.codes import Codes, csr_codes
 from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.engine import Engine, PassSums, Task
 from kronlearn.core.instruction_sets import instruction_set
-from kronlearn.core.source import Source, check_finite
+from kronlearn.core.source import Source, raise_not_finite
 from kronlearn.engines.feed import Feed
 
 __all__ = [
@@ -25,29 +25,29 @@ __all__ = [
     "resolve_n_jobs",
 ]
 
-# The most samples that are coded side by side.
+# The most samples that the native code codes side by side, one per vector lane.
 _LANES = 16
 
 _MOST_THREADS = 4096
 
-# Where the number of nonzeros is open, codes of this many entries are held before they are packed.
+# With an error target codes have fewer nonzeros than their width, so they are packed in pieces of
+# about this many entries.
 _ENTRIES_AT_A_TIME = 1 << 21
 
-# A block of samples has about so many numbers.
+# A block of samples holds about this many numbers.
 _BLOCK_NUMBERS = 1 << 16
 
 
 class Threads(Engine):
-    """Codes samples and adds up their sums in threads of this process.
+    """Runs passes in threads of this process.
 
     Parameters
     ----------
     source : Source
     n_threads : int
     block_size : int, optional
-        The samples are cut into blocks of this size. Each block is summed on its own and the sums
-        are added pairwise as a tree over the blocks, so results have the same bits for any number
-        of threads, and wherever else parts of the blocks are summed.
+        The number of samples in a summed block. Results have the same bits for any number of
+        threads.
     """
 
     def __init__(self, source: Source, n_threads: int = 1, block_size: int | None = None) -> None:
@@ -55,20 +55,17 @@ class Threads(Engine):
         self.block_size = block_size or default_block_size(source)
 
     def run(self, task: Task, codes: Codes | None = None) -> PassSums:
-        """One pass over all samples, each block by the thread that comes to it."""
+        """Run a pass over all samples; threads take the next block when they are free."""
         source = self.source
         tree = task.tree(-(-len(source) // self.block_size))
-        kept = codes
-        if task.keeps_codes:
-            kept = Codes.empty(len(source), task.coder.width, source.dtype)
-        worst = pass_over(
-            source, task, tree, self.n_threads, self.block_size, codes=kept, given=codes is not None
+        (_, worst), kept = pass_over(
+            source, task, tree, self.n_threads, self.block_size, codes=codes
         )
-        return PassSums.of_tree(tree, len(source), worst[1], kept)
+        return PassSums.of_tree(tree, worst, kept)
 
     def codes(self, dictionary: Dictionary, coder: Coder) -> sparse.csr_array:
-        """The codes of all samples, packed by the threads that coded them."""
-        source, task, n = self.source, Task(dictionary, coder), len(self.source)
+        """Code all samples."""
+        task, n = Task(dictionary, coder, keeps_codes=True), len(self.source)
         step = n
         if coder.tol is not None:
             step = max(1, _ENTRIES_AT_A_TIME // coder.width // self.block_size) * self.block_size
@@ -76,10 +73,10 @@ class Threads(Engine):
         for start in range(0, n, step):
             stop = min(start + step, n)
             tree = task.tree(-(-(stop - start) // self.block_size))
-            codes = Codes.empty(stop - start, coder.width, source.dtype)
-            pass_over(
-                source, task, tree, self.n_threads, self.block_size, (start, stop), codes=codes
+            _, codes = pass_over(
+                self.source, task, tree, self.n_threads, self.block_size, (start, stop)
             )
+            assert codes is not None
             parts.append(codes.packed(self.n_threads))
         return csr_codes(parts, dictionary.n_codes)
 
@@ -93,28 +90,35 @@ def pass_over(
     rows: tuple[int, int] | None = None,
     first: int = 0,
     codes: Codes | None = None,
-    given: bool = False,
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Add the sums of consecutive samples to a tree; their largest residuals, and whose they are.
+) -> tuple[tuple[NDArray[np.float64], NDArray[np.int64]], Codes | None]:
+    """Add the sums of consecutive samples to a tree.
+
+    Returns the largest squared residuals and the numbers of their samples, and the codes: those
+    passed, or new ones if the task keeps them.
 
     Parameters
     ----------
+    tree : SumTree
+        A tree over all blocks; these samples may be a part of them.
     rows : (start, stop), optional
-        Which samples of the source; by default all. A block begins at ``start``.
+        Which samples of the source, by default all. A block begins at ``start``.
     first : int
-        The number, a multiple of the block size, that the first of these samples has among all
-        samples of the tree.
+        The number of the first of these samples among all samples of the tree, a multiple of the
+        block size.
     codes : Codes, optional
-        Of these samples alone: where they are written, or ``given`` to be summed.
+        Codes of these samples to sum, instead of coding them.
     """
     start, stop = (0, len(source)) if rows is None else rows
     native = native_dictionary(task.factors, source.dtype)
+    is_coded = codes is not None
+    targets = {}
+    if not is_coded:
+        targets = task.coder.of_rows(slice(start, stop)).native_targets(source.dtype)
+        if task.keeps_codes:
+            codes = Codes.empty(stop - start, task.coder.width, source.dtype)
     arrays = {}
     if codes is not None:
         arrays = {"index": codes.index, "value": codes.value, "nonzeros": codes.nonzeros}
-    targets = {}
-    if not given:
-        targets = task.coder.of_rows(slice(start, stop)).native_targets(source.dtype)
     with Feed(source, start, stop, block_size, n_threads) as feed:
         try:
             not_finite, residuals, samples = native.run(
@@ -126,7 +130,7 @@ def pass_over(
                 tree,
                 sums=task.sums,
                 mode=task.mode,
-                given=given,
+                given=is_coded,
                 first=first,
                 n_worst=task.n_worst,
                 **targets,
@@ -140,35 +144,36 @@ def pass_over(
         except RuntimeError:
             if feed.error is not None:
                 raise feed.error from None
-            # The source says better than the native code what is wrong with its file.
+            # The source explains better than the native code what is wrong with its file.
             source.read(stop - 1, stop)
             raise
     if not_finite >= 0:
         sample = start + not_finite
-        check_finite(source.read(sample, sample + 1), source.first + sample, source.name)
-    return residuals, samples
+        raise_not_finite(source.read(sample, sample + 1), source.first + sample, source.name)
+    return (residuals, samples), codes
 
 
 def default_block_size(source: Source, moment_numbers: int = 0) -> int:
-    """Samples per summed block: a function of the problem alone, never of the threads.
+    """The number of samples in a summed block, which depends on the problem, not on the threads.
 
-    A block is some tens of thousands of numbers, which takes a fraction of a millisecond. Adding
-    its sums costs about a nanosecond per number, so blocks grow with the moments until that cost
-    vanishes, but leave at least four blocks to share out. Their number is a power of two: then the
-    equal shares of 2, 4, 8 … workers are one node each of the tree of sums.
+    A block holds some tens of thousands of numbers, which take a fraction of a millisecond to code.
+    Adding its moments takes about a nanosecond per number, so blocks grow with ``moment_numbers``
+    until this time is negligible, as long as at least four blocks are left to share out. The number
+    of blocks is a power of two, so that the equal shares of 2, 4, 8 … workers are single nodes of
+    the tree of sums.
     """
-    few = max(64, _BLOCK_NUMBERS // source.n_features // _LANES * _LANES)
-    smallest = max(few, moment_numbers // 64)
-    n_blocks = max(4, 1 << (len(source) // smallest).bit_length() >> 1)
-    return max(few, -(-len(source) // n_blocks // _LANES) * _LANES)
+    smallest = max(64, _BLOCK_NUMBERS // source.n_features // _LANES * _LANES)
+    wanted = max(smallest, moment_numbers // 64)
+    n_blocks = max(4, 1 << (len(source) // wanted).bit_length() >> 1)
+    return max(smallest, -(-len(source) // n_blocks // _LANES) * _LANES)
 
 
 def resolve_n_jobs(n_jobs: int | None) -> int:
-    """The number of threads that ``n_jobs`` means.
+    """The number of threads that ``n_jobs`` stands for.
 
-    None means 1 unless a ``joblib.parallel_config`` context says otherwise; -1 all processors this
-    process may use, -2 all but one, and so on. The environment variable OMP_NUM_THREADS caps
-    negative numbers and contexts, not a positive number given here.
+    None means 1 unless a ``joblib.parallel_config`` context says otherwise; -1 means all processors
+    that this process may use, -2 all but one, and so on. The environment variable OMP_NUM_THREADS
+    limits what None and negative numbers mean, but not a positive ``n_jobs``.
     """
     if n_jobs is not None and (
         isinstance(n_jobs, bool) or not isinstance(n_jobs, (int, np.integer))
@@ -177,24 +182,24 @@ def resolve_n_jobs(n_jobs: int | None) -> int:
             f"n_jobs={n_jobs!r} is not an integer; pass a number of threads, -1 or None."
         )
     if n_jobs == 0:
-        raise ValueError("n_jobs=0 means no threads at all; pass 1, another number, -1 or None.")
+        raise ValueError("n_jobs=0 means no threads; pass a positive number, -1 or None.")
     if n_jobs is not None and n_jobs > 0:
         return min(int(n_jobs), _MOST_THREADS)
     import joblib
 
     if dask_backend() is None:
-        wanted = joblib.effective_n_jobs(n_jobs)
+        n_threads = joblib.effective_n_jobs(n_jobs)
     else:
-        # The context speaks of the cores of a cluster, not of threads of this process.
-        wanted = 1 if n_jobs is None else joblib.cpu_count() + 1 + n_jobs
+        # In this context joblib counts the cores of the cluster, not those of this process.
+        n_threads = 1 if n_jobs is None else joblib.cpu_count() + 1 + n_jobs
     limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if limit.isdigit() and int(limit) > 0:
-        wanted = min(wanted, int(limit))
-    return max(1, wanted)
+        n_threads = min(n_threads, int(limit))
+    return max(1, n_threads)
 
 
 def dask_backend() -> Any:
-    """The backend of a ``joblib.parallel_config("dask")`` context, or None outside of one."""
+    """The backend of the active ``joblib.parallel_config("dask")`` context, or None."""
     from joblib.parallel import get_active_backend
 
     backend, _ = get_active_backend()

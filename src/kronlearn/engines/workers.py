@@ -1,4 +1,4 @@
-"""Who does the work on images and cubes."""
+"""The threads and the GPU that work on images and cubes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Workers"]
 
 @dataclass(frozen=True)
 class Workers:
-    """Threads of this process, and a GPU if there is one to be used."""
+    """A number of threads of this process, and the GPU to use, if any."""
 
     n_threads: int = 1
     gpu: Gpu | None = None
 
     @classmethod
     def of(cls, n_jobs: int | None, device: str, data: Any) -> Workers:
-        """As ``n_jobs`` and ``device`` say it, for an image or a cube."""
+        """The workers that ``n_jobs`` and ``device`` ask for, given an image or a cube."""
         if chosen_device(device, data) == "cpu":
             return cls(resolve_n_jobs(n_jobs))
         from kronlearn.cuda.device import current_gpu
@@ -32,5 +32,5 @@ class Workers:
 
     @property
     def device(self) -> str:
-        """Where samples are coded: "cuda" or "cpu"."""
+        """The device that codes samples, "cuda" or "cpu"."""
         return "cpu" if self.gpu is None else "cuda"
