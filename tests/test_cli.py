@@ -18,10 +18,11 @@ from typer.main import get_command
 
 import kronlearn as kl
 from kronlearn.cli import app as cli
-from kronlearn.cli import patches as cli_patches
 from kronlearn.cli.errors import in_options
+from kronlearn.cli.fitting import fitted_entry
 from kronlearn.cli.output import Output
-from kronlearn.cli.record import fitted_entry, history_in, thinned_history
+from kronlearn.cli.patches import sample_patches
+from kronlearn.cli.record import history_in, thinned_history
 from kronlearn.experiments.data import find_images
 from kronlearn.io.images import luminance, read_picture
 from kronlearn.io.model_files import read_file, save_dictionary
@@ -37,8 +38,8 @@ def info_of(path):
 
 def drawn_patches(*arguments, **options):
     """The patches of images, as an array, with their means."""
-    found = cli_patches.drawn_patches(*arguments, **options, keep_means=True)
-    return found.read(0, len(found)).reshape(-1, *found.patch_shape)
+    source = sample_patches(*arguments, **options, keep_means=True)
+    return source.read(0, len(source)).reshape(-1, *source.patch_shape)
 
 
 @pytest.fixture
@@ -136,15 +137,18 @@ def test_a_group_without_a_command_prints_its_help():
         (["reproduce", "table3"], "Missing option '--images'. Usage: "),
         (["learn", "x.npy", "--max-iter", "many"], "--max-iter: "),
         (["learn", "x.npy", "--structure", "soft"], "--structure: "),
-        (["learn", "x.npy", "--n-jobs", "0"], "--n-jobs: 0 is not a number of threads"),
+        (["learn", "x.npy", "--n-jobs", "0"], "--n-jobs: '0' is not a number of threads"),
         (["learn", "x.npy", "--seed", "-1"], "--seed: "),
         (["learn", "x.npy", "--stride", "0"], "--stride: "),
         (["learn", "x.npy", "--samples", "0"], "--samples: "),
         (["learn", "x.npy", "--terms", "0"], "--terms: "),
-        (["learn", "x.npy", "--patch", "8y8"], "--patch: 8y8 is not a size; give positive numbers"),
-        (["learn", "x.npy", "--patch", "0x8"], "--patch: 0x8 is not a size"),
-        (["demo", "-o", "a.file"], "--output: a.file is a file; give the name of a folder"),
-        (["reproduce", "figure1", "-o", "a.file"], "--output: a.file is a file"),
+        (
+            ["learn", "x.npy", "--patch", "8y8"],
+            "--patch: '8y8' is not a size; give positive numbers",
+        ),
+        (["learn", "x.npy", "--patch", "0x8"], "--patch: '0x8' is not a size"),
+        (["demo", "-o", "a.file"], "--output: 'a.file' is a file; give the name of a folder"),
+        (["reproduce", "figure1", "-o", "a.file"], "--output: 'a.file' is a file"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path, arguments, message):
@@ -237,6 +241,7 @@ def test_warnings_are_notes_unless_quiet(model, loading):
         ("if so, pass nodata=float('nan').", "if so, give --nodata nan."),
         ("tol=-1.5 is below 0; pass 1.", "--tol -1.5 is below 0; give 1."),
         ("(say which axis with band_axis).", "(say which axis with --band-axis)."),
+        ("c.st is filters; read it with kl.convolutional.load_filters.", "c.st is filters."),
     ],
 )
 def test_errors_of_the_library_speak_of_options(text, expected):
@@ -534,7 +539,7 @@ def test_bad_inputs_are_refused(tmp_path, image):
         assert message in fails("learn", name, "-o", "out")
     for options, message in {
         ("--patch", "2x2x2"): "has 3 sizes; images need two",
-        ("--patch", "8x30000"): "do not fit in an image of 40 × 24",
+        ("--patch", "8x30000"): "do not fit in image.png, an image of 40 × 24",
         (image, "--samples", "1"): "--samples 1 is less than one for each of 2",
     }.items():
         assert message in fails("learn", image, *options, "-o", "out")

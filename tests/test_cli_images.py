@@ -369,8 +369,9 @@ def test_several_images_go_to_a_folder(tmp_path, photo):
         "denoise", photo, "other.png", "new.png"
     )
     assert "--report works with one image only" in fails(
-        "denoise", photo, "other.png", "done", "--report", "r.html"
+        "denoise", photo, "other.png", "new", "--report", "r.html"
     )
+    assert not Path("new").exists()
     assert "Two inputs are named photo.png" in fails("denoise", photo, photo, "done")
     # One that fails does not keep the others from being restored, in a folder that is new.
     Path("broken.png").write_text("no image")
@@ -405,15 +406,18 @@ def test_what_comes_through_a_pipe_must_be_an_image():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("photo.png o.png --sigma loud", "--sigma: loud is not a noise level; give a number, 0 or"),
-        ("photo.png o.png --sigma -1", "--sigma: -1 is not a noise level"),
-        ("photo.png o.png --sigma nan", "nan is not a noise level"),
+        (
+            "photo.png o.png --sigma loud",
+            "--sigma: 'loud' is not a noise level; give a number, 0 or",
+        ),
+        ("photo.png o.png --sigma -1", "--sigma: '-1' is not a noise level"),
+        ("photo.png o.png --sigma nan", "'nan' is not a noise level"),
         ("photo.png o.png --sigma 1,2", "photo.png: --sigma has 2 numbers for 1 channel;"),
         ("photo.png o.png --noise salt", "'gaussian', 'poisson', 'poisson-gaussian', 'rician'"),
         ("photo.png o.png --report .", "--report . is a folder"),
         ("photo.png o.png --report no/r.html", "the folder no does not exist"),
-        ("photo.png o.png --comparison c.spoon", "c.spoon does not have the extension of a pict"),
-        ("photo.png o.png --add-noise -3", "--add-noise: -3 is not a noise level"),
+        ("photo.png o.png --comparison c.spoon", "c.spoon needs the extension of a picture format"),
+        ("photo.png o.png --add-noise -3", "--add-noise: '-3' is not a noise level"),
         ("photo.png o.png --add-noise 3 --clean photo.png", "leave --clean out"),
         ("photo.png o.docx", "does not have an extension that kronlearn can write: .png, .tif"),
         ("photo.png o", "does not have an extension"),

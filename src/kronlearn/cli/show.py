@@ -10,7 +10,7 @@ import typer
 
 import kronlearn as kl
 from kronlearn.cli import options as opt
-from kronlearn.cli.checks import check_places
+from kronlearn.cli.checks import check_outputs
 from kronlearn.cli.output import Output, facts_of, facts_table, save_figure
 from kronlearn.cli.record import history_in, usage_in
 from kronlearn.core.dictionary import Dictionary
@@ -37,7 +37,7 @@ def show(
     """Describe and draw the dictionary in a model file."""
     shown = Output(as_json, quiet)
     drawings = [("--picture", picture), ("--convergence", convergence)]
-    check_places(drawings, [model], overwrite)
+    check_outputs(drawings, [model], overwrite)
     kind = kind_of(model)
     dictionary: Any
     if kind == "convolutional dictionary":
