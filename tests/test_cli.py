@@ -578,7 +578,7 @@ def test_show_draws_the_atoms_and_how_learning_went(tmp_path, patches, model):
     assert "picture.png already exists" in fails("show", "learned", *options)
     assert "would overwrite the input" in fails("show", model, "--picture", model, "-f")
     assert "notapicture" in fails("show", model, "--picture", "a.notapicture")
-    assert "has no history of its learning" in fails("show", model, "--convergence", "other.png")
+    assert "has no history of learning" in fails("show", model, "--convergence", "other.png")
     assert (picture.read_text(), curve.exists()) == ("mine", False)
     assert succeeds("show", "learned", *options, "--overwrite", "-q").output == ""
     assert picture.read_bytes().startswith(PNG)

@@ -139,7 +139,7 @@ def test_the_benchmark_of_a_gpu_measures_learning_and_coding(
 def test_the_benchmark_of_a_gpu_refuses_a_case_that_there_is_not() -> None:
     result = run("bench", "gpu", "--case", "Z")
     assert result.exit_code == 2
-    assert "--case: Z is not a case; choose one of A to I." in result.stderr
+    assert "--case: 'Z' is not a case; give one of A to I." in result.stderr
 
 
 @pytest.mark.parametrize("problem", [ImportError("no triton"), OSError("no libcudart")])

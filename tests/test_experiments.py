@@ -681,7 +681,7 @@ def test_bench_coding_says_what_is_not_installed(tmp_path: Path, monkeypatch: py
     assert "ols, 2 threads" in text
     line = invoke("bench", "coding", "--images", tmp_path, *options, code=2)
     assert "contains no images of these kinds: .bmp" in line
-    assert "4,6 is not a case; write three numbers" in invoke(
+    assert "'4,6' is not a case; give three numbers" in invoke(
         "bench", "coding", "--case", "4,6", code=2
     )
 
