@@ -141,7 +141,7 @@ def test_one_iteration_is_visible():
 @pytest.mark.parametrize(
     ("history", "message"),
     [
-        ({"rmse": [1.0]}, "history has 1 values of 'rmse' and 0 of 'seconds'.*pass the history_"),
+        ({"rmse": [1.0]}, "history has 1 values of 'rmse' and 0 of 'seconds'.*Pass the history_"),
         ({"rmse": [], "seconds": []}, "history has 0 values of 'rmse' and 0 of 'seconds'"),
     ],
 )
@@ -215,7 +215,7 @@ def test_images_that_cannot_be_compared_are_refused():
     with pytest.raises(ValueError, match="reference has shape"):
         ComparisonDisplay(image, image, image[1:])
     for against in ("after", "reference"):
-        with pytest.raises(ValueError, match=f"against='{against}' is no image to compare with"):
+        with pytest.raises(ValueError, match=f"against='{against}' is not an image to subtract"):
             ComparisonDisplay(image, image, against=against)
 
 

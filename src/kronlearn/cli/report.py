@@ -102,9 +102,9 @@ def _notes(page: Page, low: float, high: float) -> list[str]:
 def _sections(page: Page) -> Iterable[str]:
     """Rows of one or two sections."""
     pictures = []
-    subtracted, meaning = page.before, "After minus before: what was changed."
-    if page.missing is not None:
-        subtracted, meaning = page.reference, "After minus reference: the error that remains."
+    subtracted, meaning = page.reference, "After minus reference: the error that remains."
+    if page.missing is None:
+        subtracted, meaning = page.before, "After minus before: what was changed."
     if subtracted is not None:
         difference = _difference(page.after, subtracted, meaning)
         pictures.append(_section("Difference", difference))
