@@ -252,14 +252,10 @@ def denoise(
         ("pixels without data", result.n_skipped or None),
         ("time", f"{sum(result.seconds.values()):.3g} s"),
     ]
-    scores = {}
     after = _open_written(output, data)
-    if reference is not None:
-        for name, compared in {"before": data, "after": after}.items():
-            score = kl.hyperspectral.compare(reference, compared)
-            facts.append((name, str(score)))
-            means = {"psnr": score.mean_psnr, "ssim": score.mean_ssim, "angle": score.mean_angle}
-            scores[name] = means
+    compared = {} if reference is None else {"before": data, "after": after}
+    scores = {name: kl.hyperspectral.compare(reference, c) for name, c in compared.items()}
+    facts += [(name, str(score)) for name, score in scores.items()]
     if report is not None:
         known = [(name, str(value)) for name, value in facts if value is not None]
         save_report(_page(f"Denoised: {path.name}", data, after, known, result), report, overwrite)
@@ -279,7 +275,10 @@ def denoise(
             "components": result.n_planes,
             "filled": result.n_filled,
             "skipped": result.n_skipped,
-            "scores": scores,
+            "scores": {
+                name: {"psnr": s.mean_psnr, "ssim": s.mean_ssim, "angle": s.mean_angle}
+                for name, s in scores.items()
+            },
             "seconds": result.seconds,
             "files": [str(file) for file in files],
         }
@@ -287,12 +286,12 @@ def denoise(
 
 
 def _open(
-    path: Path, band_axis: int | None, dataset: str | None, nodata: float | None, output: Output
+    path: Path, band_axis: int | None, dataset: str | None, nodata: float | None, shown: Output
 ) -> Cube:
     """Open a cube, and print a note if its band axis is a guess."""
     data = open_cube(path, band_axis, dataset, nodata)
     if data.band_axis_is_guess:
-        output.say(
+        shown.say(
             f"{path}: the bands are assumed to lie along axis {data.band_axis} "
             f"({data.band_axis_reason}); --band-axis sets another."
         )

@@ -58,8 +58,8 @@ class ConvergenceDisplay:
         n_values, n_seconds = (len(history.get(key, ())) for key in (quantity, "seconds"))
         if not n_values == n_seconds > 0:
             raise ValueError(
-                f"history has {n_values} values of {quantity!r} and {n_seconds} of 'seconds'; it needs "
-                "as many of both. Pass the history_ of a fitted estimator."
+                f"history has {n_values} values of {quantity!r} and {n_seconds} of 'seconds', and "
+                "needs as many of both. Pass the history_ of a fitted estimator."
             )
         self.history = history
         self.name = name
