@@ -14,7 +14,7 @@ from kronlearn.cli.options import Json, Quick, Quiet, parse_counts, parse_sizes
 from kronlearn.cli.output import Output
 from kronlearn.experiments.report import Report, Table
 
-__all__ = ["Cube", "Images", "bench", "print_report", "run_experiment"]
+__all__ = ["CubeFile", "ImageFolder", "bench", "print_report", "run_experiment"]
 
 bench = typer.Typer(help="Measure speed on this machine.")
 
@@ -22,7 +22,7 @@ Repetitions = Annotated[
     int, typer.Option(min=1, metavar="N", help="Number of repetitions; the median is reported.")
 ]
 Rows = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rows to this CSV file.")]
-Images = Annotated[
+ImageFolder = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
@@ -30,7 +30,7 @@ Images = Annotated[
         show_default="images from scikit-image",
     ),
 ]
-Cube = Annotated[
+CubeFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE", help="The cube to use.", show_default="Indian Pines, from tensorly"
@@ -75,7 +75,7 @@ def _case(text: str) -> tuple[int, ...]:
 
 @bench.command("coding")
 def coding(
-    images: Images = None,
+    images: ImageFolder = None,
     cases: Annotated[
         list[Any] | None,
         typer.Option(
@@ -86,7 +86,7 @@ def coding(
         ),
     ] = None,
     threads: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Compare one thread with this many.")
+        int, typer.Option(min=1, metavar="N", help="Also measure with this many threads.")
     ] = 1,
     repetitions: Repetitions = 5,
     quick: Quick = False,
@@ -105,7 +105,7 @@ def learning(quick: Quick = False, as_json: Json = False, quiet: Quiet = False) 
 
 @bench.command("convolutional")
 def convolutional(
-    images: Images = None,
+    images: ImageFolder = None,
     size: Annotated[
         int, typer.Option(min=64, metavar="N", help="Number of rows and columns of the images.")
     ] = 256,
@@ -167,7 +167,7 @@ def gpu(
 
 @bench.command("images")
 def images_(
-    images: Images = None,
+    images: ImageFolder = None,
     repetitions: Repetitions = 5,
     quick: Quick = False,
     as_json: Json = False,
@@ -182,7 +182,7 @@ def images_(
 
 @bench.command("cube")
 def cube_(
-    cube: Cube = None,
+    cube: CubeFile = None,
     repetitions: Repetitions = 5,
     quick: Quick = False,
     as_json: Json = False,

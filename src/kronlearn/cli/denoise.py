@@ -19,8 +19,8 @@ __all__ = ["denoise"]
 
 
 def denoise(
-    inputs: opt.Images,
-    output: opt.Restored,
+    inputs: opt.InputImages,
+    output: opt.OutputImage,
     sigma: Annotated[
         Any,
         typer.Option(

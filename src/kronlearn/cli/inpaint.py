@@ -17,8 +17,8 @@ __all__ = ["inpaint"]
 
 
 def inpaint(
-    inputs: opt.Images,
-    output: opt.Restored,
+    inputs: opt.InputImages,
+    output: opt.OutputImage,
     mask: opt.Mask = None,
     missing: Annotated[
         float | None, typer.Option(metavar="VALUE", help="Value that marks missing pixels.")

@@ -155,13 +155,13 @@ Seed = Annotated[
 
 # denoise and inpaint
 
-Images = Annotated[
+InputImages = Annotated[
     list[Path],
     typer.Argument(
         metavar="IN", help="An image, or several if OUT is a folder; - reads standard input."
     ),
 ]
-Restored = Annotated[
+OutputImage = Annotated[
     Path,
     typer.Argument(
         metavar="OUT",
@@ -207,7 +207,7 @@ BandAxis = Annotated[
     typer.Option(
         metavar="AXIS",
         help="Axis of the bands in the file: 0, 1 or 2.",
-        show_default="as the file says; otherwise a guess",
+        show_default="as the file says, or a guess",
     ),
 ]
 Dataset = Annotated[
@@ -215,7 +215,7 @@ Dataset = Annotated[
     typer.Option(
         metavar="NAME",
         help="Name of the array to read, if the file contains several.",
-        show_default="the only one with the most axes",
+        show_default="the array with the most axes",
     ),
 ]
 NoData = Annotated[

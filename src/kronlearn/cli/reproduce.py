@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kronlearn.cli.bench import Cube, Images, print_report, run_experiment
+from kronlearn.cli.bench import CubeFile, ImageFolder, print_report, run_experiment
 from kronlearn.cli.options import Folder, Jobs, Json, Quick, Quiet, parse_counts
 from kronlearn.cli.output import Output
 from kronlearn.experiments.report import join
@@ -59,7 +59,7 @@ _FILES = (
 
 def _comparison(experiment: str) -> Callable[..., None]:
     def command(
-        images: Images = None,
+        images: ImageFolder = None,
         output: Folder = Path("comparison"),
         draws: Draws = 5,
         methods: Annotated[
@@ -85,7 +85,7 @@ for _name, _text in _COMPARISONS.items():
 
 @reproduce.command("table2")
 def table2(
-    images: Images = None,
+    images: ImageFolder = None,
     output: Folder = Path("table2"),
     jobs: Threads = None,
     iterations: Iterations = None,
@@ -129,7 +129,7 @@ def table3(
 
 @reproduce.command("table4")
 def table4(
-    cube: Cube = None,
+    cube: CubeFile = None,
     scale: Annotated[
         float, typer.Option(metavar="X", help="Fraction of the paper's 3,913,140 patches.")
     ] = 1.0,

@@ -119,7 +119,7 @@ def restore_files(done: str, restore: Restore, options: Mapping[str, Any]) -> No
 
 
 def _pairs(inputs: list[Path], output: Path) -> list[tuple[Path, Path]]:
-    """Every input with the file to write; of several inputs, in a folder, which may be new."""
+    """Every input with the file to write; several files go to a folder, which may be new."""
     several = len(inputs) > 1
     if several and output != _STANDARD and not output.exists() and not output.suffix:
         output.mkdir()

@@ -22,11 +22,11 @@ __all__ = ["show"]
 def show(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file.")],
     picture: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the atoms or filters in this file.")
+        Path | None, typer.Option(metavar="FILE", help="Write a picture of the atoms or filters.")
     ] = None,
     convergence: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw the error over the iterations in this file."),
+        typer.Option(metavar="FILE", help="Write a plot of the error over the iterations."),
     ] = None,
     overwrite: opt.Overwrite = False,
     as_json: opt.Json = False,
