@@ -445,7 +445,8 @@ def test_convolutional_filters_are_learned_and_shown(tmp_path, colour):
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 30, 3), np.uint8)).save(photo)
     options = ["--patch", 5, "--atoms", 2, "--penalty", 0.2, "--max-iter", 2, "--seed", 0]
     options += ["--colour", "--structure", "dense"] if colour else []
-    given = ["learn", "--convolutional", photo, "-o", output, *options]
+    # Defaults of options for patches do no harm.
+    given = ["learn", "--convolutional", photo, "-o", output, *options, "--device", "cpu"]
     record = json.loads(succeeds(*given, "--json").stdout)
     d = kl.convolutional.load_filters(output)
     assert (record["filters"], record["iterations"]) == (d.n_filters, 2) == (2 if colour else 4, 2)

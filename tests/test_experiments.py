@@ -645,9 +645,9 @@ def test_the_commands_refuse_what_they_cannot_use(tmp_path: Path):
     assert "--scale 2" in invoke("reproduce", "table4", *place, "--scale", 2, code=2)
     assert "absent.npy" in invoke("reproduce", "table4", *place, "--cube", "absent.npy", code=2)
     line = invoke("reproduce", "table2", *place, "--jobs", "two", code=2)
-    assert "--jobs: two is not a list of numbers" in line
+    assert "--jobs: 'two' is not a list of positive" in line
     line = invoke("bench", "scaling", "--workers", "1,b", code=2)
-    assert "--workers: 1,b is not a list of numbers" in line
+    assert "--workers: '1,b' is not a list of positive" in line
     assert "table4.csv holds no" in invoke("reproduce", "table4", *place, "--only-report", code=2)
 
 

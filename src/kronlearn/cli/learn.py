@@ -170,10 +170,10 @@ def learn(
 
 
 def _refuse(context: typer.Context, names: Iterable[str], reason: str) -> None:
-    """Raise ValueError if one of these options is on the command line."""
+    """Raise ValueError if one of these options differs from its default."""
+    defaults = {option.name: option.default for option in context.command.params}
     for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if context.params[name] != defaults[name]:
             raise ValueError(f"--{name.replace('_', '-')} {reason}")
 
 
