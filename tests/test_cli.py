@@ -1,4 +1,4 @@
-"""The command line: what each command writes and prints, and how errors end."""
+"""The command line: what each command writes and prints, and its errors and exit codes."""
 
 import io
 import json
@@ -18,27 +18,28 @@ from typer.main import get_command
 
 import kronlearn as kl
 from kronlearn.cli import app as cli
-from kronlearn.cli import patches as cli_patches
 from kronlearn.cli.errors import in_options
+from kronlearn.cli.fitting import fitted_entry
 from kronlearn.cli.output import Output
-from kronlearn.cli.record import fitted_entry, history_in, thinned_history
+from kronlearn.cli.patches import sample_patches
+from kronlearn.cli.record import history_in, thinned_history
 from kronlearn.experiments.data import find_images
 from kronlearn.io.images import luminance, read_picture
-from kronlearn.io.model_files import read_file, save_dictionary
+from kronlearn.io.model_files import kind_of, read_file, save_dictionary
 from test_cli_images import PNG, empty_folder, fails, run, succeeds
 
 __all__ = ["empty_folder"]
 
 
 def info_of(path):
-    """What a model file says about its learning."""
+    """The info of a model file: how its dictionary was learned."""
     return read_file(path, "dictionary")[1]
 
 
-def drawn_patches(*arguments, **options):
-    """The patches of images, as an array, with their means."""
-    found = cli_patches.drawn_patches(*arguments, **options, keep_means=True)
-    return found.read(0, len(found)).reshape(-1, *found.patch_shape)
+def patches_of(*arguments, **options):
+    """Patches of images with their means, as an array."""
+    source = sample_patches(*arguments, **options, keep_means=True)
+    return source.read(0, len(source)).reshape(-1, *source.patch_shape)
 
 
 @pytest.fixture
@@ -66,11 +67,11 @@ def model(tmp_path):
 
 @pytest.fixture
 def loading(monkeypatch):
-    """Has ``show`` call something else to load a dictionary."""
+    """Replaces the function that ``show`` loads a dictionary with."""
     return lambda call: monkeypatch.setattr("kronlearn.cli.show.load_dictionary", call)
 
 
-# The whole
+# All commands
 
 
 def test_the_version_and_the_commands_are_printed():
@@ -96,7 +97,7 @@ assert not {{"sklearn", "matplotlib", "skimage", "PIL"}} & set(sys.modules), "sh
 
 
 def pages_of_help(command=None, names=()):
-    """The help of a command and of all commands in it, by name."""
+    """The help of a command and all its subcommands, by their names."""
     command = command or get_command(cli.app)
     pages = {names: succeeds(*names, "--help").stdout}
     if hasattr(command, "list_commands"):
@@ -136,15 +137,18 @@ def test_a_group_without_a_command_prints_its_help():
         (["reproduce", "table3"], "Missing option '--images'. Usage: "),
         (["learn", "x.npy", "--max-iter", "many"], "--max-iter: "),
         (["learn", "x.npy", "--structure", "soft"], "--structure: "),
-        (["learn", "x.npy", "--n-jobs", "0"], "--n-jobs: 0 is not a number of threads"),
+        (["learn", "x.npy", "--n-jobs", "0"], "--n-jobs: '0' is not a number of threads"),
         (["learn", "x.npy", "--seed", "-1"], "--seed: "),
         (["learn", "x.npy", "--stride", "0"], "--stride: "),
         (["learn", "x.npy", "--samples", "0"], "--samples: "),
         (["learn", "x.npy", "--terms", "0"], "--terms: "),
-        (["learn", "x.npy", "--patch", "8y8"], "--patch: 8y8 is not a size; give positive numbers"),
-        (["learn", "x.npy", "--patch", "0x8"], "--patch: 0x8 is not a size"),
-        (["demo", "-o", "a.file"], "--output: a.file is a file; give the name of a folder"),
-        (["reproduce", "figure1", "-o", "a.file"], "--output: a.file is a file"),
+        (
+            ["learn", "x.npy", "--patch", "8y8"],
+            "--patch: '8y8' is not a size; give positive numbers",
+        ),
+        (["learn", "x.npy", "--patch", "0x8"], "--patch: '0x8' is not a size"),
+        (["demo", "-o", "a.file"], "--output: 'a.file' is a file; give the name of a folder"),
+        (["reproduce", "figure1", "-o", "a.file"], "--output: 'a.file' is a file"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path, arguments, message):
@@ -171,7 +175,7 @@ def test_a_failure_is_one_line_and_an_exit_code(loading, model, problem, code, l
 
 
 def call_main(monkeypatch, *arguments):
-    """The exit code of the program, as it is started from a shell."""
+    """The exit code of the program, started as from a shell."""
     handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     monkeypatch.setattr(sys, "argv", ["kronlearn", *map(str, arguments)])
     try:
@@ -182,7 +186,7 @@ def call_main(monkeypatch, *arguments):
     return end.value.code
 
 
-def test_a_terminal_that_knows_only_ascii_gets_other_characters(model, monkeypatch):
+def test_characters_that_the_terminal_cannot_show_are_replaced(model, monkeypatch):
     save_dictionary(kl.load_dictionary(model), model, info={"noise": "σ"})
     for options in ([], ["--json"]):
         stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
@@ -237,9 +241,10 @@ def test_warnings_are_notes_unless_quiet(model, loading):
         ("if so, pass nodata=float('nan').", "if so, give --nodata nan."),
         ("tol=-1.5 is below 0; pass 1.", "--tol -1.5 is below 0; give 1."),
         ("(say which axis with band_axis).", "(say which axis with --band-axis)."),
+        ("c.st is filters; read it with kl.convolutional.load_filters.", "c.st is filters."),
     ],
 )
-def test_errors_of_the_library_speak_of_options(text, expected):
+def test_errors_of_the_library_name_options(text, expected):
     assert in_options(text) == expected
 
 
@@ -269,7 +274,7 @@ def test_the_command_learns_what_the_estimator_learns(tmp_path, patches, options
     orthonormal = "structure" in same
     assert info["method"] == ("threshold" if orthonormal else same.get("method", "ols"))
     assert info["n_terms"] == same.get("n_terms", 1)
-    # The error that is told is that of the dictionary that was saved.
+    # The printed error is that of the saved dictionary.
     codes = kl.sparse_code(samples, d, 3, same.get("tol"), method=info["method"])
     rmse = np.sqrt(np.mean((samples - d.reconstruct(codes)) ** 2))
     assert record["rmse"] == info["rmse"] == pytest.approx(rmse, rel=1e-6)
@@ -284,10 +289,10 @@ def test_the_command_learns_what_the_estimator_learns(tmp_path, patches, options
     }
 
 
-def test_what_was_learned_is_told_unless_quiet(tmp_path, patches):
+def test_learn_prints_its_results_unless_quiet(tmp_path, patches):
     options = ["learn", patches, "-o", tmp_path / "out", "--tol", 0.5, "--max-iter", 1, "-f"]
     text = succeeds(*options).stdout
-    # A tolerance takes away the limit of six atoms.
+    # With a tolerance there is no limit of six atoms.
     assert info_of(tmp_path / "out")["n_nonzero_coefs"] is None
     assert f"{info_of(tmp_path / 'out')['rmse']:.5g}" in text
     assert str(tmp_path / "out") in text.replace("\n", "")
@@ -367,25 +372,25 @@ def test_folders_are_searched_for_images(tmp_path, folder):
     assert [path.name for path in find_images(folder)] == ["a.tif", "b.png", "c.JPG"]
     (tmp_path / "empty").mkdir()
     assert "empty contains no images" in fails("learn", tmp_path / "empty")
-    # The images that were found are inputs like any other.
+    # Images that were found are inputs, too.
     line = fails("learn", folder, "-o", folder / "b.png", "--overwrite")
     assert "would overwrite the input" in line
 
 
-def test_patches_are_drawn_evenly_over_the_images(folder):
+def test_patches_are_sampled_evenly_from_the_images(folder):
     paths = find_images(folder)
-    patches = drawn_patches(paths, (8, 8), None, n_samples=60, seed=0)
+    patches = patches_of(paths, (8, 8), None, n_samples=60, seed=0)
     # 20 of a.tif, the 6 that b.png has, and the rest of c.JPG.
     assert len(patches) == 60
     for path, drawn in zip(paths, np.split(patches, [20, 26]), strict=True):
         grid = np.asarray(kl.images.extract_patches(luminance(read_picture(path)), 8, 8))
         assert len(np.unique(drawn, axis=0)) == len(drawn)
         assert all((patch == grid).all(axis=(1, 2)).any() for patch in drawn)
-    assert np.array_equal(patches, drawn_patches(paths, (8, 8), None, 60, 0))
-    assert not np.array_equal(patches, drawn_patches(paths, (8, 8), None, 60, 1))
+    assert np.array_equal(patches, patches_of(paths, (8, 8), None, 60, 0))
+    assert not np.array_equal(patches, patches_of(paths, (8, 8), None, 60, 1))
 
 
-def test_colour_images_give_patches_of_three_colours_if_asked_for(folder, image):
+def test_colour_images_give_rgb_patches_on_request(folder, image):
     options = ["-o", "out", "--max-iter", 1, "-q", "--overwrite"]
     for sizes, expected in (
         (["--patch", "4x6"], ((4, 6, 3), (8, 12, 3))),
@@ -395,9 +400,9 @@ def test_colour_images_give_patches_of_three_colours_if_asked_for(folder, image)
         d = kl.load_dictionary("out")
         assert (d.patch_shape, d.n_atoms) == expected
     pixels = np.asarray(Image.open(folder / "b.png"), np.float32)
-    colours = drawn_patches([folder / "b.png"], (8, 8), None, 99, 0, colour=True)
+    colours = patches_of([folder / "b.png"], (8, 8), None, 99, 0, colour=True)
     assert np.array_equal(colours[4], pixels[8:16, 8:16])
-    gray = drawn_patches([image], (8, 8), None, 99, 0, colour=True)
+    gray = patches_of([image], (8, 8), None, 99, 0, colour=True)
     assert np.array_equal(gray[..., 0], gray[..., 2])
 
 
@@ -406,7 +411,7 @@ def test_stacks_and_black_and_white_images_are_cut_but_types_are_not_mixed(tmp_p
     tifffile.imwrite("stack.tif", stack, photometric="minisblack")
     Image.fromarray(np.eye(16, dtype=bool)).save("bits.png")
     paths = [tmp_path / "stack.tif", tmp_path / "bits.png"]
-    drawn = drawn_patches(paths, (8, 8), None, 99, 0)
+    drawn = patches_of(paths, (8, 8), None, 99, 0)
     assert drawn.shape == (18 + 4, 8, 8)
     assert np.array_equal(drawn[17], stack[2, 8:, 16:])
     assert np.array_equal(drawn[-1], 255 * np.eye(8))
@@ -416,7 +421,7 @@ def test_stacks_and_black_and_white_images_are_cut_but_types_are_not_mixed(tmp_p
 
 
 @pytest.mark.parametrize(("tol", "best"), [(None, 2), (0.5, 3)])
-def test_the_best_dictionary_is_the_last_of_the_lowest(tol, best):
+def test_the_errors_are_those_of_the_last_of_equally_good_dictionaries(tol, best):
     history = {"rmse": [3, 1, 1, 2], "mean_nonzeros": [4, 3, 2, 2]}
     entry = fitted_entry(SimpleNamespace(tol=tol, history_=history))
     assert entry == {name: values[best] for name, values in history.items()}
@@ -440,7 +445,8 @@ def test_convolutional_filters_are_learned_and_shown(tmp_path, colour):
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 30, 3), np.uint8)).save(photo)
     options = ["--patch", 5, "--atoms", 2, "--penalty", 0.2, "--max-iter", 2, "--seed", 0]
     options += ["--colour", "--structure", "dense"] if colour else []
-    given = ["learn", "--convolutional", photo, "-o", output, *options]
+    # Defaults of options for patches do no harm.
+    given = ["learn", "--convolutional", photo, "-o", output, *options, "--device", "cpu"]
     record = json.loads(succeeds(*given, "--json").stdout)
     d = kl.convolutional.load_filters(output)
     assert (record["filters"], record["iterations"]) == (d.n_filters, 2) == (2 if colour else 4, 2)
@@ -453,7 +459,7 @@ def test_convolutional_filters_are_learned_and_shown(tmp_path, colour):
     assert "--penalty is for filters" in fails("learn", photo, "--penalty", 1)
 
 
-def test_files_are_replaced_only_if_asked_for_and_inputs_never(patches, model):
+def test_files_are_replaced_only_on_request_and_inputs_never(patches, model):
     before = model.read_bytes(), patches.read_bytes()
     options = ["learn", patches, "--max-iter", 1, "-q"]
     # The default name is taken, too.
@@ -477,25 +483,28 @@ def test_learning_resumes_from_a_checkpoint(patches):
     assert learned(8, "--checkpoint", "state") == whole
 
 
-@pytest.mark.parametrize("steps", [0, 3])
-def test_what_was_learned_before_an_interrupt_is_saved(tmp_path, patches, monkeypatch, steps):
+@pytest.mark.parametrize("arguments", [["patches.npy"], ["image.png", "--convolutional"]])
+def test_an_interrupt_saves_what_was_learned_so_far(patches, image, monkeypatch, arguments):
     def advance(note=""):
-        done.append(note)
-        if len(done) == steps:
+        # Reading images gives no error to note.
+        passes.extend([note] * bool(note))
+        if len(passes) == 3:
             raise KeyboardInterrupt
 
+    passes = []
+    monkeypatch.setattr(Output, "progress", lambda *_: nullcontext(advance))
+    assert fails("learn", *arguments, "-o", "out", "-q", code=130) == "Interrupted."
+    info = read_file("out", kind_of("out"))[1]
+    assert (info["stop_reason"], info["iterations"] in (2, 3)) == ("interrupted", True)
+
+
+def test_an_interrupt_before_the_first_pass_saves_nothing(tmp_path, patches, monkeypatch):
     def interrupted(self, samples):
         raise KeyboardInterrupt
 
-    done = []
-    monkeypatch.setattr(Output, "progress", lambda *_: nullcontext(advance))
-    if not steps:
-        monkeypatch.setattr(kl.KroneckerDictionaryLearning, "fit", interrupted)
+    monkeypatch.setattr(kl.KroneckerDictionaryLearning, "fit", interrupted)
     assert fails("learn", patches, "-o", "out", "-q", code=130) == "Interrupted."
-    assert (tmp_path / "out").exists() == bool(steps)
-    if steps:
-        assert info_of("out")["stop_reason"] == "interrupted"
-        assert info_of("out")["iterations"] in (2, 3)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -534,7 +543,7 @@ def test_bad_inputs_are_refused(tmp_path, image):
         assert message in fails("learn", name, "-o", "out")
     for options, message in {
         ("--patch", "2x2x2"): "has 3 sizes; images need two",
-        ("--patch", "8x30000"): "do not fit in an image of 40 × 24",
+        ("--patch", "8x30000"): "do not fit in image.png, an image of 40 × 24",
         (image, "--samples", "1"): "--samples 1 is less than one for each of 2",
     }.items():
         assert message in fails("learn", image, *options, "-o", "out")
@@ -544,7 +553,7 @@ def test_bad_inputs_are_refused(tmp_path, image):
 # show
 
 
-def test_show_tells_the_facts(model, patches):
+def test_show_prints_the_facts(model, patches):
     text = succeeds("show", model).stdout
     assert "4 × 6" in text
     assert "4 × 3" in text
@@ -565,7 +574,7 @@ def test_show_tells_the_facts(model, patches):
     assert record["coherence"] == [pytest.approx(gram.max(), rel=1e-5)]
 
 
-def test_show_draws_the_atoms_and_how_learning_went(tmp_path, patches, model):
+def test_show_draws_the_atoms_and_the_convergence(tmp_path, patches, model):
     curve, picture = tmp_path / "curve.png", tmp_path / "picture.png"
     succeeds("learn", patches, "-o", "learned", "-s", 3, "--max-iter", 1, "-q")
     picture.write_text("mine")
@@ -573,7 +582,7 @@ def test_show_draws_the_atoms_and_how_learning_went(tmp_path, patches, model):
     assert "picture.png already exists" in fails("show", "learned", *options)
     assert "would overwrite the input" in fails("show", model, "--picture", model, "-f")
     assert "notapicture" in fails("show", model, "--picture", "a.notapicture")
-    assert "has no history of its learning" in fails("show", model, "--convergence", "other.png")
+    assert "has no history of learning" in fails("show", model, "--convergence", "other.png")
     assert (picture.read_text(), curve.exists()) == ("mine", False)
     assert succeeds("show", "learned", *options, "--overwrite", "-q").output == ""
     assert picture.read_bytes().startswith(PNG)
@@ -590,13 +599,13 @@ def test_show_draws_the_atoms_and_how_learning_went(tmp_path, patches, model):
         {"history": dict.fromkeys(("iteration", "rmse", "mean_nonzeros", "seconds"), 1)},
     ],
 )
-def test_show_bears_what_others_wrote_into_a_file(model, info):
+def test_show_tolerates_any_info_in_a_model_file(model, info):
     save_dictionary(kl.load_dictionary(model), model, info=info)
     succeeds("show", model)
     assert "has no history" in fails("show", model, "--convergence", "curve.png")
 
 
-def test_show_prints_nothing_that_a_terminal_would_obey(model):
+def test_show_prints_no_control_characters_or_markup(model):
     info = {"note": "\x1b]0;title\x07 [red]x[/red]", "long": "y" * 1000, "missing": None}
     # The sizes are those of the dictionary, whatever the file says.
     save_dictionary(kl.load_dictionary(model), model, info=info | {"patch_shape": [9, 9]})
@@ -610,7 +619,7 @@ def test_show_prints_nothing_that_a_terminal_would_obey(model):
     assert "\x1b" not in fails("show", "\x1b]0;title\x07")
 
 
-def test_show_refuses_what_is_no_model(tmp_path, patches):
+def test_show_refuses_files_that_are_not_models(tmp_path, patches):
     assert fails("show", tmp_path / "nothing").endswith("nothing does not exist.")
     assert "is not a safetensors file" in fails("show", patches)
     assert "is not a regular file" in fails("show", tmp_path)

@@ -1,4 +1,4 @@
-"""The commands for cubes: what is read, written, refused and told."""
+"""The commands for cubes: what they read, write, refuse and print."""
 
 import json
 from contextlib import contextmanager
@@ -12,13 +12,9 @@ from kronlearn import load_dictionary
 from kronlearn.cli.output import Output
 from kronlearn.hyperspectral import CubePatches, denoise, learn
 from kronlearn.io.cubes import open_cube
-from test_cli_images import fails, run, succeeds
+from test_cli_images import empty_folder, fails, run, succeeds
 
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path, monkeypatch):
-    """Nothing that a command writes lands anywhere else."""
-    monkeypatch.chdir(tmp_path)
+__all__ = ["empty_folder"]
 
 
 @pytest.fixture
@@ -34,7 +30,7 @@ def cube(rng):
     return values
 
 
-def test_info_tells_shape_type_and_how_the_bands_were_found(cube):
+def test_info_prints_shape_type_and_band_axis(cube):
     told = succeeds("cube", "info", "cube.npy").stdout
     assert "40 rows × 30 columns × 12 bands, int16" in told
     assert "guessed" in told
@@ -47,7 +43,7 @@ def test_info_tells_shape_type_and_how_the_bands_were_found(cube):
     assert np.abs(np.median(record["sigma"]) / 20 - 1) < 0.15
 
 
-def test_info_gives_programs_numbers(cube):
+def test_info_prints_numbers_in_json(cube):
     np.save("float.npy", cube[:, :, :1].astype(np.float32))
     for nodata, expected in {"-9999": -9999, "nan": "nan"}.items():
         arguments = ["cube", "info", "float.npy", "--band-axis", 2, "--nodata", nodata]
@@ -68,7 +64,9 @@ def test_info_gives_programs_numbers(cube):
     result = open_cube("out.hdr").read(slice(0, 40))
     assert result.dtype == np.float32
     np.testing.assert_array_equal(result[..., [0, 1, 10]], cube[..., [0, 1, 10]])
-    assert "--nodata: abc is not a number" in fails("cube", "info", "cube.hdr", "--nodata", "abc")
+    assert "--nodata: the value must be a valid number" in fails(
+        "cube", "info", "cube.hdr", "--nodata", "abc"
+    )
 
 
 @pytest.mark.parametrize(("name", "files"), [("clean.hdr", 2), ("clean.zarr", 1)])
@@ -90,7 +88,7 @@ def test_a_folder_that_is_read_is_not_written(cube):
     assert "would overwrite the input" in problem
 
 
-def test_artefacts_are_repaired_if_asked(cube):
+def test_artefacts_are_repaired_on_request(cube):
     spoilt = cube.copy()
     spoilt[::7, ::5, 3] = 20_000
     np.save("spoilt.npy", spoilt)
@@ -119,12 +117,12 @@ def test_noise_is_given_as_a_number_a_list_or_a_file(cube):
     assert not record["sigma_estimated"]
 
 
-def test_a_clean_cube_to_compare_with_gives_measures(cube, rng):
+def test_a_reference_cube_gives_scores(cube, rng):
     noisy = cube + rng.normal(0, 100, cube.shape).astype(np.float32)
     np.save("noisy.npy", noisy.astype(np.float32))
     with h5py.File("noisy.h5", "w") as file:
         file["noisy"], file["other"] = noisy, noisy[1:]
-    # Formats without names, and with an order of their own.
+    # Formats without dataset names, and with another order of axes.
     for source, output, clean in (
         ("noisy.npy", "out.npy", "cube.npy"),
         ("noisy.npy", "out.tif", "cube.hdr"),
@@ -166,7 +164,7 @@ def test_a_report_shows_a_band_before_and_after(cube, name):
         (["cube.npy", "cube.npy"], "would overwrite the input"),
         (["nothing.hdr", "out.hdr"], "nothing.hdr"),
         (["cube.npy", "nowhere/out.npy"], "the folder nowhere does not exist"),
-        (["cube.npy", "out.npy", "--sigma", "loud"], "--sigma: loud is not a noise level"),
+        (["cube.npy", "out.npy", "--sigma", "loud"], "--sigma: 'loud' is not a noise level"),
         (["cube.npy", "out.npy", "--sigma", "1,2"], "has 2 numbers for 12 bands"),
         (["cube.npy", "out.npy", "--sigma", "words.txt"], "words.txt cannot be read as one number"),
         (["cube.npy", "out.npy", "--band-axis", "7"], "7"),
@@ -208,18 +206,20 @@ def test_learning_from_a_file_is_learning_from_its_patches(cube):
         assert "already exists" in fails("cube", "learn", "cube.hdr", *place)
 
 
-def test_the_model_is_named_by_an_option_alone(cube):
+def test_the_model_file_is_an_option_and_not_an_argument(cube):
     problem = fails("cube", "learn", "cube.hdr", "one.safetensors", "-o", "other.safetensors")
     assert "unexpected extra argument(s) (one.safetensors). Usage:" in problem
     assert not list(Path().glob("*.safetensors"))
 
 
-@pytest.mark.parametrize(("patch", "problem"), [("64x8", "do not fit in"), ("8y8", "8y8 is not a")])
-def test_patches_that_cannot_be_are_refused(cube, patch, problem):
+@pytest.mark.parametrize(
+    ("patch", "problem"), [("64x8", "do not fit in"), ("8y8", "'8y8' is not a")]
+)
+def test_invalid_patch_shapes_are_refused(cube, patch, problem):
     assert problem in fails("cube", "learn", "cube.hdr", "-o", "m.safetensors", "--patch", patch)
 
 
-def test_learning_with_three_modes_reports_to_programs(cube):
+def test_learning_with_three_modes_prints_json(cube):
     arguments = ("cube", "learn", "cube.npy", "-o", "m.safetensors", "--patch", "8x8x4", "-s", 8)
     record = json.loads(
         succeeds(*arguments, "--max-iter", 2, "--band-axis", 2, "--json", "--remove-means").stdout
@@ -250,7 +250,7 @@ def test_an_interrupt_ends_learning_and_keeps_the_model(cube, monkeypatch):
     assert load_dictionary("m.safetensors").patch_shape == (8, 8)
 
 
-def test_the_partner_of_an_envi_file_is_not_replaced_unasked(cube):
+def test_neither_file_of_an_envi_cube_is_replaced_without_overwrite(cube):
     succeeds("cube", "denoise", "cube.hdr", "scene.dat", "-q")
     Path("kept.dat").write_text("precious")
     before = Path("scene.hdr").read_bytes()
@@ -263,7 +263,7 @@ def test_the_partner_of_an_envi_file_is_not_replaced_unasked(cube):
     assert not Path("scene.img").exists()
 
 
-def test_a_band_axis_against_the_format_is_refused(cube):
+def test_a_band_axis_that_contradicts_the_format_is_refused(cube):
     succeeds("cube", "denoise", "cube.hdr", "scene.hdr", "-q")
     axis = (open_cube("scene.hdr").band_axis + 1) % 3
     problem = fails("cube", "denoise", "scene.hdr", "out.hdr", "--band-axis", axis)

@@ -1,4 +1,4 @@
-"""The commands for images: what is read, written, refused and told."""
+"""The commands for images: what they read, write, refuse and print."""
 
 import io
 import json
@@ -26,7 +26,7 @@ FAST = ["--patch", "4x4", "--atoms", "6x6", "-q"]
 
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path, monkeypatch):
-    """Nothing that a command writes lands anywhere else."""
+    """Run every test in an empty working directory."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -41,7 +41,7 @@ def succeeds(*arguments):
 
 
 def fails(*arguments, code=2):
-    """The one line that a command with wrong input ends with."""
+    """The error of a command, on its only line of standard error."""
     result = run(*arguments)
     assert result.exit_code == code, result.output
     lines = result.stderr.splitlines()
@@ -154,7 +154,7 @@ def test_palettes_become_gray_or_rgb():
         assert np.array_equal(alpha, np.where(indices == 2, 0, 255))
 
 
-def test_what_is_in_a_file_counts_not_its_name():
+def test_the_content_of_a_file_determines_its_format():
     heights, gray = image_of("float32"), image_of("uint8")
     tifffile.imwrite("dem.png", heights)
     np.save("heights.npy", heights)
@@ -265,7 +265,7 @@ def test_the_command_denoises_as_the_function_does(photo, options, same):
     assert np.array_equal(read_picture(Path("out.png")).pixels, expected)
 
 
-def test_noise_is_added_taken_out_and_told(tmp_path, photo):
+def test_added_noise_is_removed_and_reported(tmp_path, photo):
     options = ["--add-noise", 20, "--seed", 3, *FAST[:4]]
     record = json.loads(succeeds("denoise", photo, "out.png", *options, "--json").stdout)
     before, after = (record["scores"][name] for name in ("before", "after"))
@@ -301,7 +301,7 @@ def test_a_reference_is_compared_with(tmp_path, photo, rng):
     assert "--clean wide.png is 48 × 41 grey uint8; it must match the image, 48 × 40" in line
 
 
-def test_the_noise_may_be_that_of_counts(tmp_path, rng):
+def test_poisson_noise_is_removed(tmp_path, rng):
     np.save(tmp_path / "counts.npy", rng.poisson(scene() / 20).astype(np.float32))
     told = succeeds("denoise", "counts.npy", "out.npy", "--noise", "poisson", *FAST, "--json")
     record = json.loads(told.stdout)
@@ -369,8 +369,9 @@ def test_several_images_go_to_a_folder(tmp_path, photo):
         "denoise", photo, "other.png", "new.png"
     )
     assert "--report works with one image only" in fails(
-        "denoise", photo, "other.png", "done", "--report", "r.html"
+        "denoise", photo, "other.png", "new", "--report", "r.html"
     )
+    assert not Path("new").exists()
     assert "Two inputs are named photo.png" in fails("denoise", photo, photo, "done")
     # One that fails does not keep the others from being restored, in a folder that is new.
     Path("broken.png").write_text("no image")
@@ -396,7 +397,7 @@ def test_images_pass_through_pipes(tmp_path, photo, ending):
     assert "noise level" in result.stderr
 
 
-def test_what_comes_through_a_pipe_must_be_an_image():
+def test_standard_input_must_be_an_image():
     result = CliRunner().invoke(cli.app, ["denoise", "-", "out.png"], input=b"no image")
     assert result.exit_code == 2
     assert result.stderr.startswith("Error: standard input cannot be read as an image")
@@ -405,15 +406,18 @@ def test_what_comes_through_a_pipe_must_be_an_image():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("photo.png o.png --sigma loud", "--sigma: loud is not a noise level; give a number, 0 or"),
-        ("photo.png o.png --sigma -1", "--sigma: -1 is not a noise level"),
-        ("photo.png o.png --sigma nan", "nan is not a noise level"),
+        (
+            "photo.png o.png --sigma loud",
+            "--sigma: 'loud' is not a noise level; give a number, 0 or",
+        ),
+        ("photo.png o.png --sigma -1", "--sigma: '-1' is not a noise level"),
+        ("photo.png o.png --sigma nan", "'nan' is not a noise level"),
         ("photo.png o.png --sigma 1,2", "photo.png: --sigma has 2 numbers for 1 channel;"),
         ("photo.png o.png --noise salt", "'gaussian', 'poisson', 'poisson-gaussian', 'rician'"),
         ("photo.png o.png --report .", "--report . is a folder"),
         ("photo.png o.png --report no/r.html", "the folder no does not exist"),
-        ("photo.png o.png --comparison c.spoon", "c.spoon does not have the extension of a pict"),
-        ("photo.png o.png --add-noise -3", "--add-noise: -3 is not a noise level"),
+        ("photo.png o.png --comparison c.spoon", "c.spoon needs the extension of a picture format"),
+        ("photo.png o.png --add-noise -3", "--add-noise: '-3' is not a noise level"),
         ("photo.png o.png --add-noise 3 --clean photo.png", "leave --clean out"),
         ("photo.png o.docx", "does not have an extension that kronlearn can write: .png, .tif"),
         ("photo.png o", "does not have an extension"),
@@ -426,8 +430,8 @@ def test_what_comes_through_a_pipe_must_be_an_image():
         ("photo.png", "denoise [OPTIONS] IN... OUT"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_the_work(photo, monkeypatch, arguments, message):
-    monkeypatch.setattr(kl.images, "denoise", lambda *_, **__: pytest.fail("it was begun"))
+def test_invalid_options_are_refused_before_the_work(photo, monkeypatch, arguments, message):
+    monkeypatch.setattr(kl.images, "denoise", lambda *_, **__: pytest.fail("denoising started"))
     for dtype in ("uint16", "float32"):
         np.save(f"{dtype}.npy", image_of(dtype))
     assert message in fails("denoise", *arguments.split())
@@ -436,7 +440,7 @@ def test_what_cannot_be_done_is_refused_before_the_work(photo, monkeypatch, argu
 # Nothing is overwritten unless asked for
 
 
-def test_existing_files_are_replaced_only_if_asked_for(photo):
+def test_existing_files_are_replaced_only_on_request(photo):
     names = {"--report": "r.html", "--comparison": "c.png", "--save-dictionary": "d"}
     arguments = ["denoise", photo, "o.png", "--sigma", 9, *FAST]
     for option, name in {None: "o.png", **names}.items():
@@ -492,7 +496,7 @@ def test_a_file_that_appears_during_the_work_is_kept(photo, monkeypatch):
 # Georeferenced images
 
 
-def test_a_georeferenced_image_stays_one_and_missing_data_is_no_brightness(tmp_path):
+def test_a_georeference_is_kept_and_nodata_pixels_are_not_denoised(tmp_path):
     heights = image_of("float32")
     heights[5:9, 5:9] = -9999
     # Pixels of 10 m, where the first one lies, UTM zone 33, and GDAL's value for missing data.
@@ -537,7 +541,7 @@ def test_missing_pixels_are_filled_in_before_noise_is_removed(photo):
     assert "would overwrite the input" in fails("denoise", photo, "mask.png", *options, "-f")
 
 
-def test_a_mask_says_which_pixels_are_missing():
+def test_a_mask_marks_missing_pixels():
     mask = np.zeros((48, 40), np.uint8)
     mask[10:14, 5:30], mask[30, :] = 1, 255
     alpha = np.where(mask, 0, 200).astype(np.uint8)
@@ -557,7 +561,7 @@ def test_a_mask_says_which_pixels_are_missing():
         assert (out.alpha == 200).all()
 
 
-def test_a_value_or_nan_says_which_pixels_are_missing(tmp_path):
+def test_a_value_or_nan_marks_missing_pixels(tmp_path):
     image = image_of("float32", colour=True)
     image[4:7, 8:20] = image[30, 5, 1] = np.nan
     np.save("holes.npy", image)
@@ -572,7 +576,7 @@ def test_a_value_or_nan_says_which_pixels_are_missing(tmp_path):
     assert np.load("value.npy").min() > -0.5
 
 
-def test_pixels_are_dropped_to_try_it_out(tmp_path, photo):
+def test_dropped_pixels_are_filled_in_and_scored(tmp_path, photo):
     options = ["--drop", 0.3, "--comparison", "c.png", *FAST[:4]]
     record = json.loads(succeeds("inpaint", photo, "out.png", *options, "--json").stdout)
     assert record["missing"] == pytest.approx(0.3, abs=0.05)

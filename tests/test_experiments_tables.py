@@ -215,12 +215,12 @@ def test_the_commands_measure_and_write_and_resume(
     ("command", "message"),
     [
         ("reproduce table2 --images no", "no contains no images of these kinds"),
-        ("reproduce table2 --jobs two", "--jobs: two is not a list of numbers"),
+        ("reproduce table2 --jobs two", "--jobs: 'two' is not a list of positive"),
         ("reproduce table4 --scale 2", "--scale 2"),
         ("reproduce table4 --cube absent.npy", "absent.npy"),
         ("reproduce table4 --only-report", "table4.csv holds no"),
-        ("bench scaling --workers 1,b", "--workers: 1,b is not a list of numbers"),
-        ("bench coding --case 4,6", "4,6 is not a case; write three numbers"),
+        ("bench scaling --workers 1,b", "--workers: '1,b' is not a list of positive"),
+        ("bench coding --case 4,6", "'4,6' is not a case; give three numbers"),
     ],
 )
 def test_the_commands_refuse_unusable_options(

@@ -1,4 +1,4 @@
-"""Displays: what is drawn, where, and that drawing needs matplotlib only when it is asked for."""
+"""Displays: what they draw, and in which axes."""
 
 import matplotlib
 import numpy as np
@@ -65,7 +65,7 @@ def test_factors_of_three_modes_stand_side_by_side_in_a_row_per_term():
     for stack, left in zip(d.stacks, (1, 6, 9), strict=True):
         _, m, n = stack.shape
         shown = [canvas[top : top + m, left : left + n] for top in (1, 7)]
-        # Terms share a scale: how much each says can be compared.
+        # Terms share a scale, so that they can be compared.
         np.testing.assert_allclose(np.stack(shown), stack / np.abs(stack).max(axis=(0, 1)))
         assert np.isnan(canvas[:, left - 1]).all()
 
@@ -77,7 +77,7 @@ def test_a_sum_over_one_mode_is_drawn_as_its_matrix():
     np.testing.assert_allclose(canvas[1:-1, 1:-1], D / np.abs(D).max(axis=0))
 
 
-def test_a_dictionary_is_drawn_where_it_is_asked_for(tmp_path):
+def test_a_dictionary_is_drawn_in_the_given_axes(tmp_path):
     figure, ax = pyplot.subplots()
     display = DictionaryDisplay(random_dictionary((4, 5), (6, 3))).plot(ax=ax)
     assert display.ax_ is ax
@@ -103,7 +103,7 @@ def test_convergence_is_drawn_against_iterations_and_seconds():
     ]
 
 
-def test_an_estimator_is_drawn_as_its_history_and_its_dictionary_are():
+def test_a_fitted_estimator_is_drawn_by_its_history_and_its_dictionary():
     model = KroneckerDictionaryLearning((5, 3), n_nonzero_coefs=2, max_iter=1, random_state=0)
     for display in (ConvergenceDisplay, DictionaryDisplay):
         with pytest.raises(NotFittedError, match="KroneckerDictionaryLearning instance is not"):
@@ -124,7 +124,7 @@ def test_a_thinned_history_is_drawn_at_its_iterations():
     assert display.axes_[0].lines[0].get_xdata().tolist() == [0, 50, 100]
 
 
-def test_nonzeros_are_drawn_if_asked_for():
+def test_nonzeros_are_drawn_on_request():
     history = {**HISTORY, "mean_nonzeros": [6, 5, 4]}
     display = ConvergenceDisplay(history, quantity="mean_nonzeros").plot()
     assert display.axes_[0].lines[0].get_ydata().tolist() == [6, 5, 4]
@@ -141,7 +141,7 @@ def test_one_iteration_is_visible():
 @pytest.mark.parametrize(
     ("history", "message"),
     [
-        ({"rmse": [1.0]}, "history has 1 values of 'rmse' and 0 of 'seconds'.*pass the history_"),
+        ({"rmse": [1.0]}, "history has 1 values of 'rmse' and 0 of 'seconds'.*Pass the history_"),
         ({"rmse": [], "seconds": []}, "history has 0 values of 'rmse' and 0 of 'seconds'"),
     ],
 )
@@ -170,7 +170,7 @@ def test_images_are_compared_on_one_scale(shape):
     assert np.allclose(shown(display.axes_[2])[6:8], 0.5 - 51 / 408)
 
 
-def test_the_error_is_drawn_if_asked_for():
+def test_the_error_is_drawn_on_request():
     image = np.zeros((4, 5), np.uint8)
     display = ComparisonDisplay(image + 9, image + 2, image, against="reference").plot()
     assert display.axes_[2].get_title() == "error, −2 to 2"
@@ -196,7 +196,7 @@ def test_the_scale_of_differences_covers_nearly_all(differences, limit):
     assert display.limit_ == pytest.approx(limit)
 
 
-def test_images_are_compared_where_it_is_asked_for():
+def test_images_are_compared_in_the_given_axes():
     image = np.zeros((4, 4), bool)
     figure, axes = pyplot.subplots(1, 3)
     display = ComparisonDisplay(image, ~image).plot(axes=axes)
@@ -215,7 +215,7 @@ def test_images_that_cannot_be_compared_are_refused():
     with pytest.raises(ValueError, match="reference has shape"):
         ComparisonDisplay(image, image, image[1:])
     for against in ("after", "reference"):
-        with pytest.raises(ValueError, match=f"against='{against}' is no image to compare with"):
+        with pytest.raises(ValueError, match=f"against='{against}' is not an image to subtract"):
             ComparisonDisplay(image, image, against=against)
 
 

@@ -1,4 +1,4 @@
-"""The page about an image: complete in itself, safe, readable, and alive in a browser."""
+"""The HTML report: self-contained, escaped, accessible, and working in a browser."""
 
 import base64
 import io
@@ -77,7 +77,7 @@ def page_about(**changes):
 
 @cache
 def whole_page():
-    """The page about everything; drawing it takes a while."""
+    """The page with all content; drawing it takes a while."""
     return render(page_about())
 
 
@@ -88,9 +88,9 @@ def pixels(uri):
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(data, validate=True))))
 
 
-def test_the_page_tells_everything(tmp_path):
+def test_the_page_shows_all_content(tmp_path):
     save_report(page_about(), tmp_path / "page.html", overwrite=False)
-    # The same story gives the same page.
+    # Equal content gives an equal page.
     assert (tmp_path / "page.html").read_text("utf-8") == whole_page()
     page = Elements(whole_page())
     assert page.all("html") == [{"lang": "en"}]
@@ -109,7 +109,7 @@ def test_the_page_tells_everything(tmp_path):
     assert "#000000" not in whole_page()
 
 
-def test_the_page_needs_nothing_from_elsewhere():
+def test_the_page_loads_no_other_file():
     html = whole_page()
     page = Elements(html)
     assert {tag for tag, _ in page.found} & {"link", "iframe", "object", "base", "form"} == set()
@@ -121,7 +121,7 @@ def test_the_page_needs_nothing_from_elsewhere():
     styles = re.findall(r"<style.*?</style>", html, re.DOTALL)
     assert all("url(" not in style.replace("url(#", "") for style in styles)
     assert all("@import" not in style for style in styles)
-    # Namespaces are names, not addresses that anything is fetched from.
+    # Nothing is loaded from the addresses of namespaces.
     rest = re.sub(r'xmlns(:\w+)?="[^"]*"', "", html)
     assert "http://" not in rest
     assert "https://" not in rest
@@ -138,7 +138,7 @@ def test_the_slider_and_the_pictures_have_labels():
 
 
 @pytest.mark.parametrize("hostile", ["<script>alert(1)</script>.png", '"><img src=x>', "$title&x"])
-def test_no_text_becomes_markup(hostile):
+def test_texts_are_escaped(hostile):
     html = render(
         page_about(
             title=hostile,
@@ -155,12 +155,12 @@ def test_no_text_becomes_markup(hostile):
     assert page.text.count(hostile) == 8
 
 
-def test_pictures_are_those_of_the_images():
-    story = page_about()
+def test_pictures_show_the_images():
+    content = page_about()
     before, after, difference = Elements(whole_page()).all("img")
-    assert np.array_equal(pixels(before["src"]), story.before)
-    assert np.array_equal(pixels(after["src"]), story.after)
-    change = story.after.astype(int) - story.before
+    assert np.array_equal(pixels(before["src"]), content.before)
+    assert np.array_equal(pixels(after["src"]), content.after)
+    change = content.after.astype(int) - content.before
     drawn = pixels(difference["src"]).astype(int)
     assert np.array_equal(np.sign(drawn - 127.5)[change != 0], np.sign(change)[change != 0])
     assert "black −20 or less, white 20 or more" in Elements(whole_page()).text
@@ -168,7 +168,7 @@ def test_pictures_are_those_of_the_images():
     assert (after["width"], after["height"]) == (str(7 * 48), str(7 * 40))
 
 
-def test_large_images_are_shown_smaller_and_the_page_says_so():
+def test_large_images_are_reduced_with_a_note():
     large = np.zeros((40, 3200), np.uint8)
     page = Elements(render(page_about(before=large, after=large, history=None, dictionary=None)))
     assert pixels(page.all("img")[1]["src"]).shape == (20, 1600)
@@ -186,11 +186,11 @@ def test_every_type_is_shown_from_its_smallest_to_its_largest_value(dtype):
 def test_missing_pixels_are_marked_and_errors_shown():
     missing = np.zeros((40, 48), bool)
     missing[:5] = True
-    story = page_about(missing=missing, reference=np.zeros((40, 48), np.uint8), history=None)
-    page = Elements(render(story))
+    content = page_about(missing=missing, reference=np.zeros((40, 48), np.uint8), history=None)
+    page = Elements(render(content))
     before = pixels(page.all("img")[0]["src"])
     assert (before[:5] == (214, 51, 132)).all()
-    assert np.array_equal(before[5:, :, 1], story.before[5:])
+    assert np.array_equal(before[5:, :, 1], content.before[5:])
     assert "Missing pixels are pink" in page.text
     assert "After minus reference" in page.text
     assert "Difference" not in Elements(render(page_about(missing=missing, history=None))).text

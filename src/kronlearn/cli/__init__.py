@@ -1,1 +1,1 @@
-"""The command line: one module per command does the work, ``app.py`` says what is accepted."""
+"""The command line: one module per command; ``app.py`` finds and runs them."""

@@ -1,7 +1,8 @@
-"""The command line: its commands, and how each of them ends.
+"""The command line: its commands, how they are called, and the exit codes they end with.
 
-A command is a function, or a group of them, in the module of its name. That module is imported
-when the command is called, so that ``kronlearn --help`` and small commands start quickly.
+A command is a function, or a group of functions, in the module of the same name. The module is
+imported only when the command is called, so that ``kronlearn --help`` and small commands start
+quickly.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kronlearn.cli.errors import print_error
 
 __all__ = ["Terminated", "app", "main"]
 
-#: The commands in the order of the help, which shows the first line of their docstrings.
+#: The commands in the order of the help, each with the first line of its own help.
 COMMANDS = {
     "demo": "Learn from a sample image and denoise it, in a few seconds.",
     "learn": "Learn a dictionary of patches, or convolutional filters.",
@@ -35,23 +36,21 @@ COMMANDS = {
     "reproduce": "Reproduce the paper's experiments.",
 }
 
-
-# What is printed for the exit codes of commands that were stopped.
+# Messages for the exit codes of stopped commands.
 _STOPPED = {130: "Interrupted.", 143: "Terminated."}
 
-
-# What typer writes behind an argument's name, <list[Path]> for instance.
+# The Python type that typer writes after an argument's name: ``IN <list[Path]>``.
 _TYPE = re.compile(r" <[\w\[\]]+>(?=  )")
-# A default in words, which typer puts in parentheses.
+# A default in words, which typer puts in parentheses: ``[default: (estimated)]``.
 _DEFAULT = re.compile(r"(\[default:\s+)\((.*?)\)(?=[;\]])", re.DOTALL)
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end (SIGTERM): commands stop as they do on Ctrl-C."""
+    """SIGTERM was received: commands stop as they do on Ctrl-C."""
 
 
 class Command(TyperCommand):
-    """A command whose help and usage have no types of Python and no braces."""
+    """A command whose help and usage contain no Python types and no braces."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """``[OPTIONS]`` and the arguments, which are all required, as in ``IN... OUT``."""
@@ -59,16 +58,16 @@ class Command(TyperCommand):
         return ["[OPTIONS]", *(f"{p.metavar}{'...' * (p.nargs == -1)}" for p in arguments)]
 
     def get_help(self, ctx: Any) -> str:
-        """The help, with blanks instead of types."""
+        """The help, with blanks instead of types to keep its columns aligned."""
         text = _TYPE.sub(lambda found: " " * len(found[0]), super().get_help(ctx))
         return _DEFAULT.sub(r"\1\2", text)
 
 
 class Group(TyperGroup):
-    """A group whose help shows the whole first line of the help of its commands."""
+    """A group of commands, listed with the whole first line of their help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments; without any, print the help."""
+        """Parse the arguments; without any, print the help."""
         if not args:
             print(ctx.get_help(), file=sys.stderr)
             raise typer.Exit(2)
@@ -82,9 +81,10 @@ class Group(TyperGroup):
 
 
 class Commands(TyperGroup):
-    """The commands; every error becomes one line and an exit code.
+    """All commands; each ends with an exit code, and an error is printed on one line.
 
-    2: wrong usage or input; 1: anything else that failed; 130: interrupted; 143: terminated.
+    The codes are 2 for wrong usage or input, 130 if interrupted, 143 if terminated, and 1 for any
+    other failure.
     """
 
     show_traceback = False
@@ -94,7 +94,7 @@ class Commands(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a name, from its own module; None if there is none."""
+        """Import and return the command with this name; None if there is none."""
         if cmd_name not in COMMANDS:
             return None
         found = getattr(import_module(f"kronlearn.cli.{cmd_name}"), cmd_name)
@@ -120,7 +120,7 @@ class Commands(TyperGroup):
                 stream.reconfigure(errors="replace")
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = _note  # type: ignore[assignment]
+                warnings.showwarning = _print_warning  # type: ignore[assignment]
                 result = super().main(*arguments, **{**options, "standalone_mode": False})
             code = result if isinstance(result, int) else 0
         except Exception as problem:
@@ -139,8 +139,8 @@ class Commands(TyperGroup):
             raise typer.Exit(143 if isinstance(problem, Terminated) else 130) from problem
 
 
-def _note(message: Warning | str, *place: Any) -> None:
-    """Print a warning as a line for people, without the place in the program."""
+def _print_warning(message: Warning | str, *details: Any) -> None:
+    """Print a warning on one line, without its place in the source code."""
     print("Note:", " ".join(str(message).split()), file=sys.stderr)
 
 
@@ -155,7 +155,7 @@ app = typer.Typer(
 def main() -> None:
     """Run the command line (the ``kronlearn`` entry point)."""
     signal.signal(signal.SIGTERM, _terminate)
-    # Pictures are drawn into files, not into windows.
+    # Figures are drawn into files, not windows.
     os.environ["MPLBACKEND"] = "agg"
     app()
 

@@ -1,4 +1,4 @@
-"""What commands check before the work: where they write, and whether there is a GPU."""
+"""Checks before the work starts: files that would be written, the GPU, noise levels."""
 
 from __future__ import annotations
 
@@ -11,28 +11,23 @@ from typing import Any
 from kronlearn.cli.output import Output, counted
 from kronlearn.engines.selection import check_device
 
-__all__ = ["check_places", "one_or_each", "use_device"]
+__all__ = ["check_outputs", "one_or_each", "use_device"]
 
 # Options for files that matplotlib writes.
 _DRAWINGS = ("--comparison", "--convergence", "--picture")
 
-_COMPILING = (
-    "Preparing kernels for this GPU, which takes some seconds the first time; they are kept on "
-    "disk."
-)
 
-
-def check_places(
+def check_outputs(
     outputs: Iterable[tuple[str, Path | None]],
     inputs: Iterable[Path],
     overwrite: bool,
     folders: bool = False,
 ) -> None:
-    """Raise ValueError, before the work, for an output that cannot or must not be written.
+    """Raise ValueError for an output that cannot or must not be written.
 
-    ``outputs`` pairs the name of an option with its file, or None. ``inputs`` must stay as they
-    are; other files that exist may be replaced with ``overwrite``. A checkpoint may exist: learning
-    resumes from it. With ``folders`` an output may be a folder.
+    ``outputs`` pairs the name of an option with its file, or None. An input is never overwritten,
+    another existing file only with ``overwrite``, except that learning resumes from an existing
+    checkpoint. With ``folders`` an output may be a folder.
     """
     taken = {path.resolve(): f"the input {path}" for path in inputs}
     for option, path in outputs:
@@ -44,7 +39,7 @@ def check_places(
         if not folder.is_dir():
             raise ValueError(f"{option}: the folder {path.parent} does not exist; create it first.")
         if not os.access(folder, os.W_OK):
-            raise ValueError(f"{option}: the folder {path.parent} cannot be written to.")
+            raise ValueError(f"{option}: the folder {path.parent} is not writable.")
         if path.resolve() in taken:
             raise ValueError(
                 f"{option} {path} would overwrite {taken[path.resolve()]}; give another name."
@@ -65,27 +60,31 @@ def _check_drawable(option: str, path: Path) -> None:
     known = FigureCanvasAgg.get_supported_filetypes()
     if path.suffix.lower().removeprefix(".") not in known:
         raise ValueError(
-            f"{option} {path} does not have the extension of a picture format: "
-            f"{', '.join('.' + ending for ending in sorted(known))}."
+            f"{option} {path} needs the extension of a picture format: "
+            f"{', '.join('.' + extension for extension in sorted(known))}."
         )
 
 
 def use_device(
     device: str,
     output: Output,
-    named: str = "--device cuda",
-    otherwise: str = "leave the option out",
+    requested_by: str = "--device cuda",
+    alternative: str = "leave the option out",
 ) -> None:
-    """Raise ValueError unless there is such a device; announce kernels that are compiled for it.
+    """Raise ValueError if the GPU is needed and missing; announce the compilation of its kernels.
 
-    ``named`` is what in the command asks for a GPU, ``otherwise`` what can be done without one.
+    Errors say what requested a GPU, and suggest the alternative.
     """
     if device == "cuda":
         logger = logging.getLogger("kronlearn.cuda.device")
 
         def announce(record: logging.LogRecord) -> bool:
             logger.filters = []
-            output.say(_COMPILING, aside=True)
+            output.say(
+                "Preparing kernels for this GPU, which takes some seconds the first time; they "
+                "are kept on disk.",
+                aside=True,
+            )
             return False
 
         logger.setLevel(logging.INFO)
@@ -93,12 +92,12 @@ def use_device(
     try:
         check_device(device)
     except (ImportError, RuntimeError) as problem:
-        text = str(problem).replace('device="cuda"', named)
-        raise ValueError(text.replace('pass device="cpu"', otherwise)) from problem
+        text = str(problem).replace('device="cuda"', requested_by)
+        raise ValueError(text.replace('pass device="cpu"', alternative)) from problem
 
 
 def one_or_each(levels: Any, count: int, noun: str) -> Any:
-    """The noise level of all channels or bands, or that of each, as --sigma has it."""
+    """``--sigma`` as one noise level for all channels or bands, or one for each."""
     if levels is None:
         return None
     if len(levels) not in (1, count):

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cli import options as opt
-from kronlearn.cli.checks import check_places, one_or_each, use_device
-from kronlearn.cli.learn import learn_and_save
+from kronlearn.cli.checks import check_outputs, one_or_each, use_device
+from kronlearn.cli.fitting import learn_and_save
 from kronlearn.cli.output import Output, counted, facts_table, times
 from kronlearn.cli.report import Page, save_report
 from kronlearn.hyperspectral.learning import default_atoms
@@ -23,9 +23,7 @@ from kronlearn.io.writers import target_files
 
 __all__ = ["cube"]
 
-cube = typer.Typer(
-    help="Inspect, learn from and denoise hyperspectral cubes.", no_args_is_help=True
-)
+cube = typer.Typer(help="Inspect, learn from and denoise hyperspectral cubes.")
 
 _FORMATS = "ENVI (.hdr), GeoTIFF, NetCDF, HDF5, Zarr, .mat, .npy, or a folder of images"
 
@@ -47,38 +45,38 @@ def info(
 ) -> None:
     """Describe a cube file."""
     shown = Output(as_json, quiet)
-    found = _open(path, band_axis, dataset, nodata, shown)
+    data = _open(path, band_axis, dataset, nodata, shown)
     record: dict[str, Any] = {
         "file": str(path),
-        "dataset": found.stored.dataset,
-        "shape": found.shape,
-        "dtype": found.dtype.name,
-        "band_axis": found.band_axis,
-        "band_axis_reason": found.band_axis_reason,
-        "chunks": found.chunks,
+        "dataset": data.stored.dataset,
+        "shape": data.shape,
+        "dtype": data.dtype.name,
+        "band_axis": data.band_axis,
+        "band_axis_reason": data.band_axis_reason,
+        "chunks": data.chunks,
         # JSON has no NaN.
-        "nodata": "nan" if found.nodata is not None and np.isnan(found.nodata) else found.nodata,
-        "wavelengths": found.wavelengths,
-        "wavelength_units": found.wavelength_units,
-        "bad_bands": found.bad_bands,
-        "crs": found.attributes.get("crs"),
-        "bytes": math.prod(found.shape) * found.dtype.itemsize,
-        "attributes": found.attributes,
+        "nodata": "nan" if data.nodata is not None and np.isnan(data.nodata) else data.nodata,
+        "wavelengths": data.wavelengths,
+        "wavelength_units": data.wavelength_units,
+        "bad_bands": data.bad_bands,
+        "crs": data.attributes.get("crs"),
+        "bytes": math.prod(data.shape) * data.dtype.itemsize,
+        "attributes": data.attributes,
     }
     facts = [
         ("file", path),
-        ("dataset", found.stored.dataset),
-        ("cube", _described(found)),
-        ("band axis", f"{found.band_axis}, {found.band_axis_reason}"),
-        ("wavelengths", _range(found.wavelengths, found.wavelength_units)),
-        ("bad bands", _bad_bands(found)),
+        ("dataset", data.stored.dataset),
+        ("cube", _described(data)),
+        ("band axis", f"{data.band_axis}, {data.band_axis_reason}"),
+        ("wavelengths", _range(data.wavelengths, data.wavelength_units)),
+        ("bad bands", _bad_bands(data)),
         ("coordinate system", record["crs"]),
-        ("no data", found.nodata),
-        ("chunks", found.chunks and times(found.chunks)),
+        ("no data", data.nodata),
+        ("chunks", data.chunks and times(data.chunks)),
         ("in memory", f"{record['bytes'] / 1e6:.3g} MB"),
     ]
     if noise:
-        record["sigma"] = kl.hyperspectral.estimate_noise(found, n_jobs=n_jobs)
+        record["sigma"] = kl.hyperspectral.estimate_noise(data, n_jobs=n_jobs)
         facts.append(("noise level", _level(record["sigma"])))
     shown.say(facts_table(facts))
     shown.finish(record)
@@ -93,7 +91,7 @@ def learn(
         typer.Option(
             parser=opt.parse_sizes,
             metavar="8x8",
-            help="Shape of a patch in every band; a third size makes patches of several bands.",
+            help="Shape of a patch in one band; a third size makes patches of several bands.",
         ),
     ] = "8x8",
     atoms: Annotated[
@@ -101,8 +99,8 @@ def learn(
         typer.Option(
             parser=opt.parse_sizes,
             metavar="16x16",
-            help="Atoms per mode.",
-            show_default="twice the patch; equal to the patch if orthonormal or with three modes",
+            help="Number of atoms per mode.",
+            show_default="twice the patch size; the patch size if orthonormal or with three modes",
         ),
     ] = None,
     sparsity: opt.Sparsity = None,
@@ -127,25 +125,24 @@ def learn(
 ) -> None:
     """Learn a dictionary from all patches of a cube and save it.
 
-    The dictionary serves sparse coding; cube denoise needs none. The cube is read in blocks of
-    rows and need not fit into memory. Ctrl-C or SIGTERM ends learning and saves the best
+    The dictionary is for sparse coding; cube denoise does not use one. The cube is read in blocks
+    of rows and need not fit into memory. Ctrl-C or SIGTERM ends learning and saves the best
     dictionary so far.
     """
-    given = locals()
+    options = locals()
     shown = Output(as_json, quiet)
     use_device(device, shown)
-    places = [("--output", output), ("--checkpoint", checkpoint)]
-    check_places(places, [path], overwrite)
-    found = _open(path, band_axis, dataset, nodata, shown)
+    outputs = [("--output", output), ("--checkpoint", checkpoint)]
+    check_outputs(outputs, [path], overwrite)
+    data = _open(path, band_axis, dataset, nodata, shown)
     shape = (patch, patch) if isinstance(patch, int) else patch
-    patches = kl.hyperspectral.CubePatches(found, shape, remove_means=remove_means)
-    n_atoms = atoms or default_atoms(shape, structure)
-    origin = {"input": str(path), "cube": found.shape, "remove_means": remove_means}
-    learn_and_save(given, n_atoms, patches, origin, shown)
+    patches = kl.hyperspectral.CubePatches(data, shape, remove_means=remove_means)
+    origin = {"input": str(path), "cube": data.shape, "remove_means": remove_means}
+    learn_and_save(options, atoms or default_atoms(shape, structure), patches, origin, shown)
 
 
 def _levels(text: str) -> Any:
-    """One number, or one per band, from the command line or a file."""
+    """One noise level, or one per band, from the command line or a file."""
     path = Path(text)
     if not path.is_file():
         return opt.parse_levels(text)
@@ -174,7 +171,7 @@ def denoise(
             parser=_levels,
             metavar="S",
             help="Standard deviation of the noise, in the cube's own units: one number, one per "
-            "band as in 9,8,12, or a file with one per band.",
+            "band as in 9,8,12, or a file with one number per band.",
             show_default="estimated for every band",
         ),
     ] = None,
@@ -182,7 +179,7 @@ def denoise(
         Literal["default", "fast"],
         typer.Option(
             metavar="NAME",
-            help="default, or fast: a tenth of the time, up to 0.4 dB less accurate.",
+            help="default, or fast (a tenth of the time, up to 0.4 dB less accurate).",
         ),
     ] = "default",
     dtype: Annotated[
@@ -217,24 +214,24 @@ def denoise(
 ) -> None:
     """Remove the noise from a cube.
 
-    Denoises the principal components of the spectra. It uses no learned dictionary: the models
-    of cube learn serve sparse coding, not this command. The output has the metadata and, without
-    --dtype, the data type of the input. Bands that the file marks as bad (bbl in ENVI
-    headers) are left as they are. The cube is read in blocks of rows and need not fit into memory.
+    Denoises the principal components of the spectra; dictionaries from cube learn are not used. The
+    output has the metadata and, without --dtype, the data type of the input. Bands that the file
+    marks as bad (bbl in ENVI headers) are left unchanged. The cube is read in blocks of rows and
+    need not fit into memory.
     """
     shown = Output(as_json, quiet)
     use_device(device, shown)
-    found = _open(path, band_axis, dataset, nodata, shown)
+    data = _open(path, band_axis, dataset, nodata, shown)
     # An ENVI cube is two files.
-    files = [output.parent / file.name for file in target_files(output, found.stored)]
-    read = [*found.stored.files, path, *([clean] if clean else [])]
-    check_places([("OUT", file) for file in files], read, overwrite, folders=True)
-    check_places([("--report", report)], [*read, *files], overwrite)
-    level = one_or_each(sigma, found.shape[2], "band")
-    reference = None if clean is None else _reference(clean, path, found, band_axis)
+    files = [output.parent / file.name for file in target_files(output, data.stored)]
+    read = [*data.stored.files, path, *([clean] if clean else [])]
+    check_outputs([("OUT", file) for file in files], read, overwrite, folders=True)
+    check_outputs([("--report", report)], [*read, *files], overwrite)
+    level = one_or_each(sigma, data.shape[2], "band")
+    reference = None if clean is None else _read_reference(clean, path, data, band_axis)
     with shown.stages(path.name) as progress:
         result = kl.hyperspectral.denoise(
-            found,
+            data,
             level,
             out=output,
             dtype=dtype,
@@ -245,27 +242,23 @@ def denoise(
             progress=progress,
             full=True,
         )
-    how = ", estimated" if sigma is None else ", as given"
+    source = "estimated" if sigma is None else "as given"
     facts = [
-        ("cube", _described(found)),
-        ("noise level", _level(result.sigma) + how),
+        ("cube", _described(data)),
+        ("noise level", f"{_level(result.sigma)}, {source}"),
         ("components kept", result.n_planes),
-        ("bad bands, left as they are", _bad_bands(found)),
+        ("bad bands, left unchanged", _bad_bands(data)),
         (("wrong or " if artefacts else "") + "missing values filled in", result.n_filled or None),
         ("pixels without data", result.n_skipped or None),
         ("time", f"{sum(result.seconds.values()):.3g} s"),
     ]
-    scores = {}
-    after = _written(output, found)
-    if reference is not None:
-        for name, some in {"before": found, "after": after}.items():
-            score = kl.hyperspectral.compare(reference, some)
-            facts.append((name, str(score)))
-            means = {"psnr": score.mean_psnr, "ssim": score.mean_ssim, "angle": score.mean_angle}
-            scores[name] = means
+    after = _open_written(output, data)
+    compared = {} if reference is None else {"before": data, "after": after}
+    scores = {name: kl.hyperspectral.compare(reference, c) for name, c in compared.items()}
+    facts += [(name, str(score)) for name, score in scores.items()]
     if report is not None:
-        told = [(name, str(value)) for name, value in facts if value is not None]
-        save_report(_page(f"Denoised: {path.name}", found, after, told, result), report, overwrite)
+        known = [(name, str(value)) for name, value in facts if value is not None]
+        save_report(_page(f"Denoised: {path.name}", data, after, known, result), report, overwrite)
         files.append(report)
     shown.say(path)
     shown.say(facts_table([*facts, ("saved as", ", ".join(map(str, files)))]))
@@ -273,16 +266,19 @@ def denoise(
         {
             "input": str(path),
             "output": str(output),
-            "shape": found.shape,
-            "dtype": dtype or found.dtype.name,
-            "band_axis": found.band_axis,
-            "bad_bands": found.bad_bands,
+            "shape": data.shape,
+            "dtype": dtype or data.dtype.name,
+            "band_axis": data.band_axis,
+            "bad_bands": data.bad_bands,
             "sigma": result.sigma,
             "sigma_estimated": sigma is None,
             "components": result.n_planes,
             "filled": result.n_filled,
             "skipped": result.n_skipped,
-            "scores": scores,
+            "scores": {
+                name: {"psnr": s.mean_psnr, "ssim": s.mean_ssim, "angle": s.mean_angle}
+                for name, s in scores.items()
+            },
             "seconds": result.seconds,
             "files": [str(file) for file in files],
         }
@@ -290,47 +286,46 @@ def denoise(
 
 
 def _open(
-    path: Path, band_axis: int | None, dataset: str | None, nodata: float | None, output: Output
+    path: Path, band_axis: int | None, dataset: str | None, nodata: float | None, shown: Output
 ) -> Cube:
-    """The cube in a file; if its band axis is a guess, that is said."""
-    found = open_cube(path, band_axis, dataset, nodata)
-    if found.band_axis_is_guess:
-        output.say(
-            f"{path}: the bands are taken to lie along axis {found.band_axis} "
-            f"({found.band_axis_reason}); --band-axis sets another."
+    """Open a cube, and print a note if its band axis is a guess."""
+    data = open_cube(path, band_axis, dataset, nodata)
+    if data.band_axis_is_guess:
+        shown.say(
+            f"{path}: the bands are assumed to lie along axis {data.band_axis} "
+            f"({data.band_axis_reason}); --band-axis sets another."
         )
-    return found
+    return data
 
 
-def _written(output: Path, found: Cube) -> Cube:
-    """The cube that was written: its format may have no names, and an order of its own."""
+def _open_written(output: Path, data: Cube) -> Cube:
+    """Open the output, whose format may have no dataset names, and another order of axes."""
     try:
-        stored = open_array(output, found.stored.dataset)
+        stored = open_array(output, data.stored.dataset)
     except StoredArrayError:
         stored = open_array(output)
-    written = open_cube(stored, nodata=found.nodata)
+    written = open_cube(stored, nodata=data.nodata)
     if not written.band_axis_is_guess:
         return written
-    return open_cube(stored, found.band_axis, nodata=found.nodata)
+    return open_cube(stored, data.band_axis, nodata=data.nodata)
 
 
-def _reference(clean: Path, path: Path, found: Cube, band_axis: int | None) -> Cube:
-    # Its bands lie where the cube's do, unless its own file knows.
+def _read_reference(clean: Path, path: Path, data: Cube, band_axis: int | None) -> Cube:
+    """The cube of ``--clean``; --band-axis applies unless its file says where the bands are."""
     stored = open_array(clean)
     reference = open_cube(stored, band_axis if stored.band_axis is None else None)
-    if reference.shape != found.shape:
+    if reference.shape != data.shape:
         raise ValueError(
-            f"--clean {clean} is {_described(reference)}; it must match {path}, "
-            f"{_described(found)}."
+            f"--clean {clean} is {_described(reference)}; it must match {path}, {_described(data)}."
         )
     return reference
 
 
 def _page(title: str, before: Cube, after: Cube, facts: list[tuple[str, str]], result: Any) -> Page:
-    """What a report shows of a cube: the band with the median noise."""
+    """The content of the report, which shows the band with the median noise."""
     n_known = np.count_nonzero(np.isfinite(result.sigma))
     band = int(np.argsort(result.sigma)[n_known // 2])
-    note = f"Band {band + 1} of {before.shape[2]} is shown, which has the median noise."
+    note = f"Band {band + 1} of {before.shape[2]} is shown, the one with the median noise."
     return Page(title, _band(before, band), _band(after, band), facts, result.seconds, notes=[note])
 
 
@@ -340,9 +335,9 @@ def _band(cube: Cube, band: int) -> NDArray[Any]:
     return values[..., 0] if valid is None else np.where(valid, values, np.nan)[..., 0]
 
 
-def _described(found: Cube) -> str:
-    sizes = zip(found.shape, ("row", "column", "band"), strict=True)
-    return " × ".join(counted(size, noun) for size, noun in sizes) + f", {found.dtype.name}"
+def _described(data: Cube) -> str:
+    sizes = zip(data.shape, ("row", "column", "band"), strict=True)
+    return " × ".join(counted(size, noun) for size, noun in sizes) + f", {data.dtype.name}"
 
 
 def _range(values: NDArray[Any] | None, units: str | None) -> str | None:
@@ -351,17 +346,17 @@ def _range(values: NDArray[Any] | None, units: str | None) -> str | None:
     return f"{np.min(values):g} to {np.max(values):g} {units or ''}".rstrip()
 
 
-def _bad_bands(found: Cube) -> str | None:
-    """How many bands are bad, and which: runs of numbers from one."""
-    if found.bad_bands is None:
+def _bad_bands(data: Cube) -> str | None:
+    """The number of bad bands, and which they are, counted from one: ``3 of 12: 1–2, 11``."""
+    if data.bad_bands is None:
         return None
-    edges = np.flatnonzero(np.diff(found.bad_bands, prepend=False, append=False)).reshape(-1, 2)
+    edges = np.flatnonzero(np.diff(data.bad_bands, prepend=False, append=False)).reshape(-1, 2)
     runs = (f"{a + 1}" if b == a + 1 else f"{a + 1}–{b}" for a, b in edges.tolist())
-    return f"{np.count_nonzero(found.bad_bands)} of {found.shape[2]}: {', '.join(runs)}"
+    return f"{np.count_nonzero(data.bad_bands)} of {data.shape[2]}: {', '.join(runs)}"
 
 
 def _level(sigma: NDArray[np.float64]) -> str:
-    """Noise levels as people read them."""
+    """A summary of the noise levels of all bands."""
     known = sigma[np.isfinite(sigma)]
     if not known.size:
         return "unknown"

@@ -12,22 +12,22 @@ import kronlearn as kl
 from kronlearn.cli import options as opt
 from kronlearn.cli.checks import one_or_each
 from kronlearn.cli.output import counted
-from kronlearn.cli.restoring import Restored, read_mask, restore_files, values
+from kronlearn.cli.restoring import Restored, numeric_pixels, read_mask, restore_files
 from kronlearn.io.images import Picture
 
 __all__ = ["denoise"]
 
 
 def denoise(
-    inputs: opt.Images,
-    output: opt.Restored,
+    inputs: opt.InputImages,
+    output: opt.OutputImage,
     sigma: Annotated[
         Any,
         typer.Option(
             parser=opt.parse_levels,
             metavar="S",
-            help="Standard deviation of the noise, in the image's own units; 9,8,12 gives one per "
-            "channel.",
+            help="Standard deviation of the noise, in the image's own units: one number, or one "
+            "per channel as in 9,8,12.",
             show_default="estimated",
         ),
     ] = None,
@@ -62,8 +62,8 @@ def denoise(
         Literal["default", "fast", "best", "dictionary"],
         typer.Option(
             metavar="NAME",
-            help="fast, default, best (slower and more accurate) or dictionary (the paper's method "
-            "alone).",
+            help="fast, default, best (slower and more accurate) or dictionary (only the paper's "
+            "method).",
         ),
     ] = "default",
     clean: opt.Clean = None,
@@ -91,15 +91,15 @@ def denoise(
     .npy arrays. The output has the data type of the input. With --mask, missing pixels are filled
     in first. For hyperspectral cubes, see kronlearn cube denoise.
     """
-    given = locals()
+    options = locals()
     if add_noise is not None and clean is not None:
         raise ValueError("--add-noise compares with the image itself; leave --clean out.")
 
     def restore(picture: Picture, reference: Picture | None, arguments: dict[str, Any]) -> Restored:
         holes = None if mask is None else read_mask(mask, picture)
-        _check_data(picture, holes)
+        _check_nodata(picture, holes)
         level = one_or_each(sigma, picture.n_channels, "channel")
-        before = values(picture)
+        before = numeric_pixels(picture)
         if add_noise is not None:
             added = np.random.default_rng(seed).normal(size=before.shape)
             before = (before + add_noise * added).astype(np.float32)
@@ -113,14 +113,14 @@ def denoise(
             "sigma_estimated": sigma is None,
             "added_noise": add_noise,
         }
-        level_fact = ("noise level", _level(result, sigma is None, add_noise))
-        return Restored(result, before, reference, holes, [level_fact], record)
+        facts = [("noise level", _described(result, sigma is None, add_noise))]
+        return Restored(picture, result, before, reference, holes, facts, record)
 
-    restore_files("Denoised", restore, given, read_too=mask)
+    restore_files("Denoised", restore, options)
 
 
-def _check_data(picture: Picture, holes: NDArray[np.bool_] | None) -> None:
-    """Raise if pixels without data would be denoised as if they were bright or dark."""
+def _check_nodata(picture: Picture, holes: NDArray[np.bool_] | None) -> None:
+    """Raise ValueError if pixels without data would be denoised like any others."""
     if picture.nodata is None:
         return
     without = picture.pixels == picture.nodata
@@ -134,15 +134,16 @@ def _check_data(picture: Picture, holes: NDArray[np.bool_] | None) -> None:
         )
 
 
-def _level(result: kl.images.Denoised, estimated: bool, added: float | None) -> str:
-    """The noise level as people read it."""
+def _described(result: kl.images.Denoised, estimated: bool, added: float | None) -> str:
+    """The noise level, and where it comes from."""
     numbers = ", ".join(f"{value:.4g}" for value in np.atleast_1d(result.sigma))
     gains = np.atleast_1d(result.settings.get("noise_gain", ()))
     if gains.size:
         numbers += ", gain = " + ", ".join(f"{value:.4g}" for value in gains)
-    how = "estimated from the image" if estimated else "as given"
+    source = "estimated from the image" if estimated else "as given"
     if added is not None:
-        how += f"; {added:g} was added"
+        source += f"; {added:g} was added"
     if result.dictionary is None:
-        how += "; too weak to need a dictionary" + " (if that is wrong, give --sigma)" * estimated
-    return f"σ = {numbers}, {how}"
+        source += "; too weak to need a dictionary"
+        source += " (if that is wrong, give --sigma)" * estimated
+    return f"σ = {numbers}, {source}"

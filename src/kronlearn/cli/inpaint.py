@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 import kronlearn as kl
 from kronlearn.cli import options as opt
-from kronlearn.cli.restoring import Restored, read_mask, restore_files, values
+from kronlearn.cli.restoring import Restored, numeric_pixels, read_mask, restore_files
 from kronlearn.io.images import Picture
 
 __all__ = ["inpaint"]
 
 
 def inpaint(
-    inputs: opt.Images,
-    output: opt.Restored,
+    inputs: opt.InputImages,
+    output: opt.OutputImage,
     mask: opt.Mask = None,
     missing: Annotated[
         float | None, typer.Option(metavar="VALUE", help="Value that marks missing pixels.")
@@ -52,12 +52,11 @@ def inpaint(
     Missing pixels are marked by a mask, by a value or, in floating-point images, by NaN. All other
     pixels are kept.
     """
-    given = locals()
-    ways = {"--mask": mask, "--missing": missing, "--drop": drop}
-    named = [option for option, value in ways.items() if value is not None]
+    options = locals()
+    named = [f"--{name}" for name in ("mask", "missing", "drop") if options[name] is not None]
     if len(named) > 1:
         raise ValueError(
-            f"{' and '.join(named)} each say which pixels are missing; give one of them."
+            f"{' and '.join(named)} each say which pixels are missing; give only one of them."
         )
     if drop is not None and not 0 < drop < 1:
         raise ValueError(f"--drop {drop:g} is not between 0 and 1.")
@@ -73,18 +72,18 @@ def inpaint(
             raise ValueError("No pixel is missing; there is nothing to fill in.")
         if holes.all():
             raise ValueError("Every pixel is missing; there is nothing to learn from.")
-        before = values(picture).copy()
+        before = numeric_pixels(picture).copy()
         if drop is not None:
             before[holes] = 0
             reference = reference or picture
         result = kl.images.inpaint(before, holes, stages=stages, **arguments)
-        return Restored(result, before, reference, holes)
+        return Restored(picture, result, before, reference, holes)
 
-    restore_files("Inpainted", restore, given, read_too=mask)
+    restore_files("Inpainted", restore, options)
 
 
 def _marked(picture: Picture, missing: float | None) -> NDArray[np.bool_]:
-    """Where all channels have the value, or one is not finite, of the picture's shape."""
+    """Where all channels have the value ``missing`` or, without one, any channel is not finite."""
     pixels = picture.pixels if picture.has_channels else picture.pixels[..., None]
     if missing is not None and not np.isnan(missing):
         return (pixels == missing).all(axis=-1)

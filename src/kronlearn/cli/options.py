@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they are read from."""
+"""Options that several commands share, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ import typer
 def parse_sizes(text: str) -> int | tuple[int, ...]:
     """``8x8`` as (8, 8), and ``8`` as 8, which stands for all modes."""
     if not re.fullmatch(r"[1-9]\d{0,5}([x×,][1-9]\d{0,5})*", text):
-        raise typer.BadParameter(f"{text} is not a size; give positive numbers, as in 8x8.")
+        raise typer.BadParameter(f"{text!r} is not a size; give positive numbers, as in 8x8.")
     sizes = tuple(int(size) for size in re.split("[x×,]", text))
     return sizes[0] if len(sizes) == 1 else sizes
 
 
 def parse_jobs(text: str) -> int:
-    """A number of threads; negative ones count from the number of cores."""
+    """A number of threads; negative numbers count back from the number of cores."""
     if not re.fullmatch(r"-?[1-9]\d{0,8}", text):
         raise typer.BadParameter(
-            f"{text} is not a number of threads; give 1 or more, or -1 for all cores."
+            f"{text!r} is not a number of threads; give 1 or more, or -1 for all cores."
         )
     return int(text)
 
 
 def parse_folder(text: str) -> Path:
-    """A folder, which may be new."""
+    """A folder, which need not exist."""
     if Path(text).is_file():
-        raise typer.BadParameter(f"{text} is a file; give the name of a folder.")
+        raise typer.BadParameter(f"{text!r} is a file; give the name of a folder.")
     return Path(text)
 
 
 def parse_counts(text: str) -> list[int]:
     """``1,2,4`` as [1, 2, 4]."""
     if not re.fullmatch(r" *[1-9]\d* *(, *[1-9]\d* *)*", text):
-        raise typer.BadParameter(f"{text} is not a list of numbers above 0, as in 1,2,4.")
+        raise typer.BadParameter(f"{text!r} is not a list of positive numbers, as in 1,2,4.")
     return [int(number) for number in text.split(",")]
 
 
@@ -48,16 +48,8 @@ def parse_level(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        raise typer.BadParameter(f"{text} is not a noise level; give a number, 0 or greater.")
+        raise typer.BadParameter(f"{text!r} is not a noise level; give a number, 0 or greater.")
     return number
-
-
-def parse_number(text: str) -> float:
-    """Any number, or nan."""
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text} is not a number; give one, or nan.") from None
 
 
 def parse_levels(text: str) -> tuple[float, ...]:
@@ -88,7 +80,7 @@ Quick = Annotated[bool, typer.Option("--quick", help="Use little data and few re
 Folder = Annotated[
     Path,
     typer.Option(
-        "--output", "-o", parser=parse_folder, metavar="FOLDER", help="The folder to write to."
+        "--output", "-o", parser=parse_folder, metavar="FOLDER", help="Folder to write to."
     ),
 ]
 Overwrite = Annotated[
@@ -111,16 +103,14 @@ Atoms = Annotated[
     typer.Option(
         parser=parse_sizes,
         metavar="16x16",
-        help="Atoms per mode.",
+        help="Number of atoms per mode.",
         show_default="about twice the patch size; the patch size if orthonormal",
     ),
 ]
 
 # learn and cube learn
 
-Model = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FILE", help="The model file to write.")
-]
+Model = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Model file to write.")]
 Sparsity = Annotated[
     int | None,
     typer.Option(
@@ -135,7 +125,8 @@ Sparsity = Annotated[
 Tol = Annotated[
     float | None,
     typer.Option(
-        metavar="NORM", help="Target residual norm: atoms are added to a patch until it is met."
+        metavar="NORM",
+        help="Target norm of the residual: atoms are added to a patch until it is met.",
     ),
 ]
 Structure = Annotated[
@@ -155,22 +146,22 @@ TimeBudget = Annotated[
 ]
 Checkpoint = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Save the state in this file; resume from it if it exists."),
+    typer.Option(metavar="FILE", help="Save progress in this file; resume from it if it exists."),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(min=0, metavar="N", help="Seed of the random numbers; makes results repeatable."),
+    typer.Option(min=0, metavar="N", help="Random seed; makes the result repeatable."),
 ]
 
 # denoise and inpaint
 
-Images = Annotated[
+InputImages = Annotated[
     list[Path],
     typer.Argument(
         metavar="IN", help="An image, or several if OUT is a folder; - reads standard input."
     ),
 ]
-Restored = Annotated[
+OutputImage = Annotated[
     Path,
     typer.Argument(
         metavar="OUT",
@@ -191,8 +182,7 @@ Mask = Annotated[
     typer.Option(metavar="FILE", help="An image that is nonzero where pixels are missing."),
 ]
 Clean = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Reference image, to report PSNR and SSIM."),
+    Path | None, typer.Option(metavar="FILE", help="Reference image, to report PSNR and SSIM.")
 ]
 Report = Annotated[
     Path | None,
@@ -207,16 +197,16 @@ Comparison = Annotated[
     ),
 ]
 SaveDictionary = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Save the dictionary as a model file.")
+    Path | None, typer.Option(metavar="FILE", help="Save the dictionary in this model file.")
 ]
 
-# Files that hold arrays
+# Files that contain arrays
 
 BandAxis = Annotated[
     int | None,
     typer.Option(
         metavar="AXIS",
-        help="The axis of the bands in the file: 0, 1 or 2.",
+        help="Axis of the bands in the file: 0, 1 or 2.",
         show_default="as the file says, or a guess",
     ),
 ]
@@ -224,17 +214,16 @@ Dataset = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="The array to read from a file that holds several.",
-        show_default="the one with the most axes, if there is only one",
+        help="Name of the array to read, if the file contains several.",
+        show_default="the array with the most axes",
     ),
 ]
 NoData = Annotated[
     float | None,
     typer.Option(
         "--nodata",
-        parser=parse_number,
         metavar="VALUE",
-        help="Value that marks missing data; nan is possible.",
+        help="Value that marks missing data; may be nan.",
         show_default="as the file says",
     ),
 ]

@@ -1,4 +1,4 @@
-"""What commands print and draw: text, pictures, JSON for programs, progress in a terminal."""
+"""The output of commands: text and progress for people, JSON for programs, figures."""
 
 from __future__ import annotations
 
@@ -30,53 +30,53 @@ from kronlearn.io.atomic import atomic_write
 __all__ = ["Output", "counted", "facts_of", "facts_table", "save_figure", "times"]
 
 
-# Names of records that people would not understand.
-_WORDS = {"n_nonzero_coefs": "max nonzeros", "rmse": "RMSE"}
+# Clearer names for entries of records.
+_NAMES = {"n_nonzero_coefs": "max nonzeros", "rmse": "RMSE"}
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where a command's results go: to a reader, to a program, or nowhere."""
+    """The output of a command, for people or for programs."""
 
-    #: Print one JSON object, at the end, and nothing else.
+    #: Print one JSON object at the end and nothing else.
     as_json: bool = False
-    #: Print nothing but JSON, if asked for, and errors.
+    #: Print no text, progress or warnings.
     quiet: bool = False
-    #: Print text for people on the error stream: standard output holds an image.
+    #: Print text on standard error, because standard output gets an image.
     aside: bool = False
     _console: Console = field(default_factory=lambda: _console(stderr=False))
-    _progress_console: Console = field(default_factory=lambda: _console(stderr=True))
+    _error_console: Console = field(default_factory=lambda: _console(stderr=True))
 
     def __post_init__(self) -> None:
         if self.quiet:
-            # Until the command ends; the command line restores the filters.
+            # The filters are restored when the command ends.
             warnings.simplefilter("ignore")
 
-    def say(self, *what: Any, aside: bool = False) -> None:
-        """Print text or tables for people; ``aside``, on the error stream."""
+    def say(self, *texts: Any, aside: bool = False) -> None:
+        """Print text or tables for people; with ``aside``, on standard error."""
         if not (self.as_json or self.quiet):
-            console = self._progress_console if aside or self.aside else self._console
-            console.print(*what)
+            console = self._error_console if aside or self.aside else self._console
+            console.print(*texts)
 
     def finish(self, record: dict[str, Any]) -> None:
-        """Print the record as JSON, if that is wanted."""
+        """Print the record as JSON, if asked for."""
         if self.as_json:
             print(json.dumps(_plain(record), indent=2))
 
     @contextmanager
     def progress(self, description: str, total: int) -> Iterator[Callable[..., None]]:
-        """A progress bar; call what it yields after every step, with a text to show beside it."""
+        """Show a progress bar; yields a function to call after each step, with a note to show."""
         with self._bar(MofNCompleteColumn()) as bar:
             task = bar.add_task(description, total=total, note="")
             yield lambda note="": bar.update(task, advance=1, note=note)
 
     @contextmanager
     def learning(self, description: str, max_iter: int) -> Iterator[Callable[[Any], None]]:
-        """A progress bar for learning; yields the callback of the estimator that moves it."""
+        """Show a progress bar for learning; yields a callback for the estimator."""
         with self.progress(description, max_iter) as advance:
 
             def after_pass(state: Any) -> None:
-                # The first pass, of iteration 0, judges the start.
+                # The pass of iteration 0 only measures the error of the initial dictionary.
                 if state.iteration:
                     advance(f"RMSE {state.rmse:.5g}")
 
@@ -84,9 +84,9 @@ class Output:
 
     @contextmanager
     def stages(self, description: str) -> Iterator[Callable[[str, float], None]]:
-        """A bar for work in stages; call what it yields with a stage and the fraction done."""
+        """Show a bar for work in stages; yields a function of a stage and the fraction done."""
         with self._bar(TaskProgressColumn()) as bar:
-            # A bar that is full counts as finished for good; the next stage empties it again.
+            # Rich would stop the clock of a full bar, but the next stage starts from 0 again.
             task = bar.add_task(description, total=1.0 + 1e-6, note="")
             yield lambda stage, fraction: bar.update(task, completed=fraction, note=stage)
 
@@ -98,23 +98,23 @@ class Output:
             count,
             TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
-            console=self._progress_console,
+            console=self._error_console,
             transient=True,
-            disable=self.as_json or self.quiet or not self._progress_console.is_terminal,
+            disable=self.as_json or self.quiet or not self._error_console.is_terminal,
         )
 
 
 def _console(*, stderr: bool) -> Console:
-    # File names and the contents of model files may look like markup; they are not.
+    # File names and the contents of model files may look like markup.
     console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
     if not console.is_terminal:
-        # In a file or a pipe, tables need not be squeezed into 80 columns.
+        # Tables in a file or a pipe need not fit into 80 columns.
         console.width = max(console.width, 140)
     return console
 
 
 def facts_table(facts: Iterable[tuple[str, Any]]) -> Table:
-    """A two-column table of names and values; values of None are left out."""
+    """A table of names and values, without those that are None."""
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim")
     table.add_column()
@@ -125,26 +125,26 @@ def facts_table(facts: Iterable[tuple[str, Any]]) -> Table:
 
 
 def facts_of(record: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    """The names and values of a record as people read them."""
+    """The names and values of a record as text for people."""
     facts = []
     for name, value in record.items():
         plain = str(_readable(name)).removeprefix("n_").removeprefix("is_").replace("_", " ")
-        facts.append((_WORDS.get(name, plain), _readable(value)))
+        facts.append((_NAMES.get(name, plain), _readable(value)))
     return facts
 
 
 def times(sizes: Iterable[int]) -> str:
-    """Sizes as people write them, ``8 × 8``."""
+    """``8 × 8`` for sizes (8, 8)."""
     return " × ".join(map(str, sizes))
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 band``, ``2 bands``."""
+    """``1 band`` or ``2 bands``."""
     return f"{number} {noun}" + "s" * (number != 1)
 
 
 def _readable(value: Any) -> str | None:
-    """A value in short, with nothing in it that a terminal would obey; None stays None."""
+    """A value as short text without control characters; None stays None."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -160,7 +160,7 @@ def _readable(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can say it: numbers that are not finite become null, paths text."""
+    """A value with types that JSON has: numbers that are not finite become None, paths text."""
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -173,9 +173,9 @@ def _plain(value: Any) -> Any:
 
 
 def save_figure(figure: Any, path: Path, overwrite: bool, dpi: float = 200) -> None:
-    """Write a figure to an image file, and forget it."""
+    """Write a figure to an image file and close it."""
     from matplotlib import pyplot
 
-    with atomic_write(path, overwrite=overwrite) as (place,):
-        figure.savefig(place, dpi=dpi)
+    with atomic_write(path, overwrite=overwrite) as (temporary,):
+        figure.savefig(temporary, dpi=dpi)
     pyplot.close(figure)

@@ -1,4 +1,4 @@
-"""Patches of images for the commands: a bounded number, whatever the number of images."""
+"""Patches of image files, in a number that does not grow with the number of images."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kronlearn.engines.samples import source_of
 from kronlearn.images.patch_grid import PatchGrid, without_means
 from kronlearn.io.images import Picture, gray_levels, luminance, read_picture
 
-__all__ = ["drawn_patches"]
+__all__ = ["sample_patches"]
 
 
-def drawn_patches(
+def sample_patches(
     paths: Sequence[Path],
     shape: tuple[int, int],
     stride: int | None,
@@ -27,11 +27,11 @@ def drawn_patches(
     keep_means: bool = False,
     advance: Callable[[], None] = lambda: None,
 ) -> Source:
-    """Patches of images, spread evenly over them, of shape (m_1, m_2) or (m_1, m_2, 3).
+    """At most ``n_samples`` patches, spread evenly over images: (m_1, m_2) or (m_1, m_2, 3).
 
-    One image is in memory at a time. An image gives all patches of its grid, or its share of
-    ``n_samples`` at random places of the grid; what a small image cannot give, later ones may.
-    ``advance`` is called after each.
+    One image is in memory at a time. Each image contributes all patches of its grid, or an equal
+    share of ``n_samples``, drawn at random; what a small image lacks, later ones make up for.
+    ``advance`` is called after each image.
     """
     if len(paths) > n_samples:
         raise ValueError(f"--samples {n_samples} is less than one for each of {len(paths)} images.")
@@ -49,10 +49,10 @@ def drawn_patches(
             )
         pixels, grid = _pixels_and_grid(picture, shape, stride, colour, path)
         share = (n_samples - sum(map(len, patches))) // (len(paths) - index)
-        places = np.arange(len(grid))
+        numbers = np.arange(len(grid))
         if len(grid) > share:
-            places = np.sort(rng.choice(len(grid), share, replace=False))
-        chosen = grid.cut(pixels, places).reshape(-1, *modes)
+            numbers = np.sort(rng.choice(len(grid), share, replace=False))
+        chosen = grid.cut(pixels, numbers).reshape(-1, *modes)
         patches.append(chosen if keep_means else without_means(chosen))
         advance()
     return source_of(np.concatenate(patches), modes)
@@ -61,7 +61,7 @@ def drawn_patches(
 def _pixels_and_grid(
     picture: Picture, shape: tuple[int, int], stride: int | None, colour: bool, path: Path
 ) -> tuple[NDArray[np.float32], PatchGrid]:
-    """Pixels (pages, rows, columns[, 3]), and where their patches stand."""
+    """Pixels (pages, rows, columns[, 3]), and the grid of their patches."""
     pixels = luminance(picture)
     if colour:
         pixels = picture.pixels.astype(np.float32)
@@ -72,8 +72,8 @@ def _pixels_and_grid(
     rows, columns = picture.shape[-2:]
     if shape[0] > rows or shape[1] > columns:
         raise ValueError(
-            f"Patches of {shape[0]} × {shape[1]} do not fit in an image of {rows} × {columns}: "
-            f"{path}."
+            f"Patches of {shape[0]} × {shape[1]} do not fit in {path}, an image of {rows} × "
+            f"{columns}."
         )
     channels = (3,) if colour else ()
     stack = pixels.reshape(-1, rows, columns, *channels)

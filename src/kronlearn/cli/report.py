@@ -1,4 +1,4 @@
-"""One self-contained HTML page about what was done to an image or a cube."""
+"""A self-contained HTML page about a denoised or inpainted image or cube."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from kronlearn.plots.convergence import convergence_figure
 
 __all__ = ["Page", "render", "save_report"]
 
-# Longer sides are shown smaller, and small images larger, by a whole number.
+# Larger images are reduced to this side, narrower ones enlarged by a whole number.
 _MAX_SIDE = 1600
 _MIN_WIDTH = 320
 
-# A colour that few images have, so that missing pixels stand out.
+# A rare colour, so that missing pixels stand out.
 _MISSING = (214, 51, 132)
 
 
 @dataclass(frozen=True)
 class Page:
-    """What is told on a page."""
+    """The content of a page."""
 
     title: str
     #: Images (rows, columns) or (rows, columns, 3).
     before: NDArray[Any]
     after: NDArray[Any]
-    #: Names and values.
+    #: Names and values, shown at the top.
     facts: list[tuple[str, str]]
-    #: The time that each stage took.
+    #: Seconds of each stage.
     seconds: Mapping[str, float]
     settings: Mapping[str, Any] = field(default_factory=dict)
     dictionary: Dictionary | None = None
@@ -57,15 +57,15 @@ class Page:
 
 
 def save_report(page: Page, path: Path, overwrite: bool) -> None:
-    """Write the page to a file, whole or not at all."""
+    """Write the page to a file, completely or not at all."""
     text = render(page)
-    with atomic_write(path, overwrite=overwrite) as (place,):
-        # A file name may hold bytes that are no text; a page shows them as such.
-        place.write_text(text, "utf-8", errors="replace")
+    with atomic_write(path, overwrite=overwrite) as (temporary,):
+        # A file name may contain bytes that are not valid text.
+        temporary.write_text(text, "utf-8", errors="replace")
 
 
 def render(page: Page) -> str:
-    """The page as HTML that needs nothing from elsewhere; texts are escaped."""
+    """The page as HTML that loads no other file, with all texts escaped."""
     low, high = shown_range(page.after)
     before, after = (_pixels(image, low, high) for image in (page.before, page.after))
     if page.missing is not None:
@@ -87,9 +87,9 @@ def _notes(page: Page, low: float, high: float) -> list[str]:
     notes = list(page.notes)
     rows, columns = page.after.shape[:2]
     if max(rows, columns) > _MAX_SIDE:
-        share = 100 * _MAX_SIDE / max(rows, columns)
+        percent = 100 * _MAX_SIDE / max(rows, columns)
         notes.append(
-            f"The image has {rows} × {columns} pixels and is shown at {share:.0f} % of its size, "
+            f"The image has {rows} × {columns} pixels and is shown at {percent:.0f} % of its size, "
             "which hides fine noise; the file itself has full size."
         )
     if page.after.dtype != np.uint8:
@@ -102,12 +102,12 @@ def _notes(page: Page, low: float, high: float) -> list[str]:
 def _sections(page: Page) -> Iterable[str]:
     """Rows of one or two sections."""
     pictures = []
+    subtracted, meaning = page.reference, "After minus reference: the error that remains."
     if page.missing is None:
-        what = "After minus before: what was changed. "
-        pictures.append(_section("Difference", _difference(page.before, page.after, what)))
-    elif page.reference is not None:
-        what = "After minus reference: the error that remains. "
-        pictures.append(_section("Difference", _difference(page.reference, page.after, what)))
+        subtracted, meaning = page.before, "After minus before: what was changed."
+    if subtracted is not None:
+        difference = _difference(page.after, subtracted, meaning)
+        pictures.append(_section("Difference", difference))
     if page.dictionary is not None:
         pictures.append(_section("Dictionary", _dictionary_figure(page.dictionary)))
     yield _row(pictures)
@@ -137,17 +137,16 @@ def _table(facts: Iterable[tuple[str, str | None]], kind: str) -> str:
     return f"<table>\n{rows}\n</table>"
 
 
-def _difference(before: NDArray[Any], after: NDArray[Any], what: str) -> str:
-    change = after.astype(np.float64) - before.astype(np.float64)
+def _difference(after: NDArray[Any], subtracted: NDArray[Any], meaning: str) -> str:
+    change = after.astype(np.float64) - subtracted.astype(np.float64)
     limit = difference_limit(change)
-    caption = (
-        f"{what}Mid-grey means no change, black −{limit:.3g} or less, white {limit:.3g} or more."
-    )
-    return _figure(_picture(_pixels(change, -limit, limit), "The difference, scaled"), caption)
+    scale = f"Mid-grey means no change, black −{limit:.3g} or less, white {limit:.3g} or more."
+    picture = _picture(_pixels(change, -limit, limit), "The difference, scaled")
+    return _figure(picture, f"{meaning} {scale}")
 
 
 def _dictionary_figure(dictionary: Dictionary) -> str:
-    caption = "The factors with their atoms as columns, a row for each Kronecker product."
+    caption = "The factors, with their atoms as columns and a row for each Kronecker product."
     if len(dictionary.n_atoms) == 2:
         caption = "Each tile is an atom."
         if dictionary.n_terms == 1:
@@ -162,8 +161,8 @@ def _dictionary_figure(dictionary: Dictionary) -> str:
 
 def _convergence(history: Mapping[str, Any]) -> str:
     caption = (
-        "Root mean square error of the patches that were learned from and, where it varies, the "
-        "number of atoms per patch. Where noise limits the error, learning lowers that number."
+        "Root mean square error of the training patches and, where it varies, the number of atoms "
+        "per patch. Where noise limits the error, learning lowers that number."
     )
     return _figure(_svg(convergence_figure({None: history}), "Learning"), caption)
 
@@ -173,10 +172,10 @@ def _figure(content: str, caption: str) -> str:
 
 
 def _picture(image: NDArray[np.uint8], label: str, kind: str = "") -> str:
-    """An image element: a PNG of at most 1600 pixels per side; small ones are enlarged."""
+    """An image element with a PNG of at most 1600 pixels per side."""
     rows, columns = image.shape[:2]
-    share = min(1.0, _MAX_SIDE / max(rows, columns))
-    size = max(1, round(share * columns)), max(1, round(share * rows))
+    scale = min(1.0, _MAX_SIDE / max(rows, columns))
+    size = max(1, round(scale * columns)), max(1, round(scale * rows))
     picture = Image.fromarray(image)
     if picture.size != size:
         picture = picture.resize(size, Image.Resampling.LANCZOS)
@@ -191,24 +190,24 @@ def _picture(image: NDArray[np.uint8], label: str, kind: str = "") -> str:
 
 
 def _svg(figure: Any, label: str) -> str:
-    """The figure as an element of a page; the figure is closed."""
+    """The figure as an SVG element; closes the figure."""
     import matplotlib
     from matplotlib import pyplot
 
     stream = io.StringIO()
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    # Names inside the drawing depend on the salt: no two drawings of a page share one.
+    # Ids in a drawing depend on the salt, so that no two drawings of a page share one.
     with matplotlib.rc_context({"svg.hashsalt": label, "svg.fonttype": "none"}):
         options = {"transparent": True, "bbox_inches": "tight", "pad_inches": 0.02}
         figure.savefig(stream, format="svg", metadata=metadata, **options)
     pyplot.close(figure)
     drawing = stream.getvalue()
     drawing = re.sub(r'<g id="[^"]*"', "<g", drawing[drawing.index("<svg") :])
-    # Lines and letters have the colours of the page, be it light or dark.
+    # Lines and text take the colours of the page, light or dark.
     drawing = drawing.replace("#000000", "currentColor").replace("#1f77b4", "var(--accent)")
     return drawing.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
 
 
 def _pixels(image: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
-    """The image in 8 bits, with low … high as black … white."""
+    """The image as 8-bit grey levels, with low … high as 0 … 255."""
     return np.rint(255 * scaled(image, low, high)).astype(np.uint8)

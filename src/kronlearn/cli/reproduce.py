@@ -1,4 +1,4 @@
-"""``kronlearn reproduce``: the paper's experiments, with its numbers beside ours."""
+"""``kronlearn reproduce``: the paper's experiments, with its numbers beside kronlearn's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kronlearn.cli.bench import Cube, Images, print_report, run_experiment
+from kronlearn.cli.bench import CubeFile, ImageFolder, print_report, run_experiment
 from kronlearn.cli.options import Folder, Jobs, Json, Quick, Quiet, parse_counts
 from kronlearn.cli.output import Output
 from kronlearn.experiments.report import join
@@ -18,7 +18,7 @@ __all__ = ["reproduce"]
 reproduce = typer.Typer(help="Reproduce the paper's experiments.")
 
 Draws = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Number of draws of the patches or the noise.")
+    int, typer.Option(min=1, metavar="N", help="Number of random draws of patches or noise.")
 ]
 Threads = Annotated[
     Any,
@@ -27,7 +27,7 @@ Threads = Annotated[
         "-j",
         parser=parse_counts,
         metavar="P,…",
-        help="Numbers of threads, as in 1,2,4.",
+        help="Numbers of threads to measure, as in 1,2,4.",
         show_default="1, 2, 4, … and all cores",
     ),
 ]
@@ -36,17 +36,18 @@ Iterations = Annotated[
     typer.Option(
         min=2,
         metavar="N",
-        help="Number of iterations of every fit.",
+        help="Number of iterations per fit.",
         show_default="60, or 100 for table4",
     ),
 ]
 OnlyReport = Annotated[
-    bool, typer.Option("--only-report", help="Measure nothing; write the report from the CSV file.")
+    bool,
+    typer.Option("--only-report", help="Only write the report, from the CSV file."),
 ]
 
 _COMPARISONS = {
-    "table1": "Measure the times and errors of separable and other methods: Table I.",
-    "figure1": "Follow the RMSE of held-out samples over the iterations: Figure 1.",
+    "table1": "Compare times and errors of separable and other methods: Table I.",
+    "figure1": "Plot the RMSE of held-out samples over the iterations: Figure 1.",
     "figure2": "Compare the RMSE of held-out samples for 8, 16 and 24 atoms per mode: Figure 2.",
 }
 _FILES = (
@@ -58,14 +59,14 @@ _FILES = (
 
 def _comparison(experiment: str) -> Callable[..., None]:
     def command(
-        images: Images = None,
+        images: ImageFolder = None,
         output: Folder = Path("comparison"),
         draws: Draws = 5,
         methods: Annotated[
             str | None,
             typer.Option(
                 metavar="NAME,…",
-                help="Names of methods, or all; an unknown name prints the list.",
+                help="Names of methods, or all; an unknown name lists the known ones.",
                 show_default="the paper's and this library's",
             ),
         ] = None,
@@ -84,7 +85,7 @@ for _name, _text in _COMPARISONS.items():
 
 @reproduce.command("table2")
 def table2(
-    images: Images = None,
+    images: ImageFolder = None,
     output: Folder = Path("table2"),
     jobs: Threads = None,
     iterations: Iterations = None,
@@ -93,7 +94,7 @@ def table2(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure the speedup from threads for three patch sizes: Table II.
+    """Measure how learning from patches of three sizes scales with threads: Table II.
 
     Writes table2.csv, and table2.md, which also has the paper's numbers. Results for this machine
     that are already in table2.csv are not measured again.
@@ -128,7 +129,7 @@ def table3(
 
 @reproduce.command("table4")
 def table4(
-    cube: Cube = None,
+    cube: CubeFile = None,
     scale: Annotated[
         float, typer.Option(metavar="X", help="Fraction of the paper's 3,913,140 patches.")
     ] = 1.0,
@@ -140,9 +141,9 @@ def table4(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure the speedup on a hyperspectral image with millions of patches: Table IV.
+    """Measure how learning from millions of patches of a cube scales with threads: Table IV.
 
-    Builds a cube of the paper's size, 1 GB in memory, from a small one. Writes table4.csv, and
+    Builds a cube of the paper's size (1 GB in memory) from a small one. Writes table4.csv, and
     table4.md, which also has the paper's numbers. Results for this machine that are already in
     table4.csv are not measured again.
     """
@@ -157,6 +158,6 @@ def results(
 ) -> None:
     """Join the reports in a folder into one page, RESULTS.md.
 
-    Uses those of table1, figure1, figure2, table2, table3 and table4 that are in the folder.
+    Uses the reports of table1, figure1, figure2, table2, table3 and table4 that are there.
     """
     print_report(join(folder), Output(as_json, quiet))

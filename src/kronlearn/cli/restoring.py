@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kronlearn as kl
-from kronlearn.cli.checks import check_places, use_device
+from kronlearn.cli.checks import check_outputs, use_device
 from kronlearn.cli.errors import print_error
 from kronlearn.cli.output import Output, facts_table, save_figure, times
 from kronlearn.cli.record import thinned_history
@@ -24,39 +24,40 @@ from kronlearn.io.images import Picture, check_writable, read_picture, save_pict
 from kronlearn.io.model_files import load_dictionary, save_dictionary
 from kronlearn.plots import ComparisonDisplay
 
-__all__ = ["Restored", "read_mask", "restore_files", "values"]
+__all__ = ["Restored", "numeric_pixels", "read_mask", "restore_files"]
 
-# In place of a file: standard input or output.
+# Standard input or output, in place of a file.
 _STANDARD = Path("-")
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What came out, and what went in."""
+    """A restored image and what it was restored from."""
 
+    picture: Picture
     #: ``Denoised`` or ``Inpainted``.
     result: Any
     before: NDArray[Any]
     reference: Picture | None
-    #: Where pixels were missing, of the picture's shape.
+    #: Where pixels were missing, in the picture's shape.
     mask: NDArray[np.bool_] | None
-    #: What else there is to tell people, and programs.
+    #: Further facts to print, and entries of the JSON object.
     facts: list[tuple[str, str]] = field(default_factory=list)
     record: dict[str, Any] = field(default_factory=dict)
 
 
-#: Restores a picture, given a reference or None, and arguments for the library.
+#: Restores a picture; also takes its reference, or None, and arguments for the library.
 Restore = Callable[[Picture, Picture | None, dict[str, Any]], Restored]
 
 
-def values(picture: Picture) -> NDArray[Any]:
-    """The pixels, with black and white as numbers."""
+def numeric_pixels(picture: Picture) -> NDArray[Any]:
+    """The pixels, with black and white as 0 and 1."""
     is_bool = picture.pixels.dtype == np.bool_
     return picture.pixels.astype(np.float32) if is_bool else picture.pixels
 
 
 def read_mask(path: Path, picture: Picture) -> NDArray[np.bool_]:
-    """Where the image of ``--mask`` is nonzero, of the picture's shape."""
+    """Where the image of ``--mask`` is nonzero, in the picture's shape."""
     mask = read_picture(path)
     marked = mask.pixels != 0
     if mask.has_channels:
@@ -66,60 +67,84 @@ def read_mask(path: Path, picture: Picture) -> NDArray[np.bool_]:
     return np.broadcast_to(marked, picture.shape).copy()
 
 
-def restore_files(
-    done: str, restore: Restore, given: Mapping[str, Any], read_too: Path | None = None
-) -> None:
-    """Restore images, write them and what else was asked for, and tell how it went.
+def restore_files(done: str, restore: Restore, options: Mapping[str, Any]) -> None:
+    """Restore images, write them with what else was asked for, and print the results.
 
-    ``done`` is what is done to an image, "Denoised"; ``given`` is what the command was given.
-    ``read_too``, as the other inputs, is not overwritten.
+    ``done`` is what happens to an image, "Denoised"; ``options`` are those of the command.
     """
-    to_standard = given["output"] == _STANDARD
-    if to_standard and given["as_json"]:
+    inputs, output, clean = options["inputs"], options["output"], options["clean"]
+    to_standard = output == _STANDARD
+    if to_standard and options["as_json"]:
         raise ValueError("OUT - and --json both write to standard output; give OUT a file name.")
-    output = Output(given["as_json"], given["quiet"], aside=to_standard)
-    use_device(given["device"], output)
-    inputs, clean = given["inputs"], given["clean"]
+    shown = Output(options["as_json"], options["quiet"], aside=to_standard)
+    use_device(options["device"], shown)
     extras = {
-        "--report": given["report"],
-        "--comparison": given["comparison"],
-        "--save-dictionary": given["save_dictionary"],
+        "--report": options["report"],
+        "--comparison": options["comparison"],
+        "--save-dictionary": options["save_dictionary"],
     }
-    pairs = _pairs(inputs, given["output"])
-    if len(pairs) > 1:
-        for option, path in {**extras, "--clean": clean}.items():
-            if path is not None:
-                raise ValueError(f"{option} works with one image only; {len(pairs)} were given.")
-    read = [path for path in (clean, given["dictionary"], read_too, *inputs) if path]
-    outputs = [("OUT", place) for _, place in pairs if not to_standard]
-    check_places([*outputs, *extras.items()], read, given["overwrite"])
-    arguments = _arguments(given)
+    if len(inputs) > 1:
+        for option, file in {**extras, "--clean": clean}.items():
+            if file is not None:
+                raise ValueError(f"{option} works with one image only; {len(inputs)} were given.")
+    pairs = _pairs(inputs, output)
+    outputs = [("OUT", target) for _, target in pairs if not to_standard]
+    read = [path for path in (clean, options["dictionary"], options["mask"], *inputs) if path]
+    check_outputs([*outputs, *extras.items()], read, options["overwrite"])
+    arguments = _arguments(options)
     records = []
-    for path, place in pairs:
+    for path, target in pairs:
         try:
             picture = _read(path)
-            target = Path("-.png") if to_standard else place
             for note in (*picture.notes, *check_writable(target, picture)):
-                output.say(note)
-            reference = _reference(clean, picture)
-            _check_colour(given["dictionary"], arguments.get("dictionary"), path, picture)
-            with output.stages(path.name) as progress:
-                more = {"channel_axis": picture.channel_axis, "progress": progress}
+                shown.say(note)
+            reference = None if clean is None else _read_reference(clean, picture)
+            _check_colour(options["dictionary"], arguments.get("dictionary"), path, picture)
+            with shown.stages(path.name) as progress:
+                image = {"channel_axis": picture.channel_axis, "progress": progress}
                 try:
-                    restored = restore(picture, reference, {**arguments, **more})
+                    restored = restore(picture, reference, {**arguments, **image})
                 except ValueError as problem:
                     raise ValueError(f"{path}: {problem}") from problem
             title = f"{done}: {path.name}"
-            records.append(_write(restored, picture, title, path, place, given, output))
+            records.append(_write(title, restored, path, target, options, shown))
         except (ValueError, OSError) as problem:
             if len(pairs) == 1:
                 raise
-            # The others can be restored all the same.
             print_error(problem)
-    output.finish(records[0] if len(pairs) == 1 else {"images": records})
+    shown.finish(records[0] if len(pairs) == 1 else {"images": records})
     if len(records) < len(pairs):
         failed = len(pairs) - len(records)
         raise ValueError(f"{failed} of {len(pairs)} images could not be restored.")
+
+
+def _pairs(inputs: list[Path], output: Path) -> list[tuple[Path, Path]]:
+    """Every input with the file to write; several files go to a folder, which may be new."""
+    several = len(inputs) > 1
+    if several and output != _STANDARD and not output.exists() and not output.suffix:
+        output.mkdir()
+    if output.is_dir():
+        names = [path.name for path in inputs]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"Two inputs are named {twice}; {output} can hold only one.")
+        return [(path, output / path.name) for path in inputs]
+    if several:
+        raise ValueError(f"OUT must be a folder for {len(inputs)} images; {output} is not.")
+    # Standard output gets a PNG.
+    return [(inputs[0], Path("-.png") if output == _STANDARD else output)]
+
+
+def _arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that denoising and inpainting have in common."""
+    arguments = {"random_state": options["seed"], "full": True}
+    arguments |= {name: options[name] for name in ("n_jobs", "device")}
+    if options["dictionary"] is None:
+        return {**arguments, "patch_size": options["patch"], "n_atoms": options["atoms"]}
+    for name in ("patch", "atoms"):
+        if options[name] is not None:
+            raise ValueError(f"--dictionary determines --{name}; leave --{name} out.")
+    return {**arguments, "dictionary": load_dictionary(options["dictionary"])}
 
 
 def _read(path: Path) -> Picture:
@@ -135,84 +160,61 @@ def _read(path: Path) -> Picture:
             raise ValueError(str(problem).replace(str(copy), "standard input")) from problem
 
 
-def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What denoising and inpainting are told in the same words."""
-    arguments: dict[str, Any] = {
-        "random_state": given["seed"],
-        "n_jobs": given["n_jobs"],
-        "device": given["device"],
-        "full": True,
-    }
-    if given["dictionary"] is None:
-        return {**arguments, "patch_size": given["patch"], "n_atoms": given["atoms"]}
-    for name in ("patch", "atoms"):
-        if given[name] is not None:
-            raise ValueError(f"--dictionary determines --{name}; leave --{name} out.")
-    return {**arguments, "dictionary": load_dictionary(given["dictionary"])}
+def _read_reference(path: Path, picture: Picture) -> Picture:
+    """The image of ``--clean``, which must be like the picture."""
+    reference = read_picture(path)
+    found, needed = reference.pixels, picture.pixels
+    if (found.shape, found.dtype) != (needed.shape, needed.dtype):
+        raise ValueError(f"--clean {path} is {reference}; it must match the image, {picture}.")
+    return reference
 
 
-def _check_colour(place: Path | None, dictionary: Any, path: Path, picture: Picture) -> None:
+def _check_colour(file: Path | None, dictionary: Any, path: Path, picture: Picture) -> None:
     """Raise ValueError if the dictionary is for RGB images and the picture is grey."""
     shape = () if dictionary is None else dictionary.patch_shape
     if picture.channel_axis is None and shape[-1:] == (3,) and len(shape) == len(picture.shape) + 1:
         raise ValueError(
-            f"--dictionary {place} is for RGB images, with patches of {times(shape)}; {path} is "
+            f"--dictionary {file} is for RGB images, with patches of {times(shape)}; {path} is "
             "grey."
         )
 
 
-def _pairs(inputs: list[Path], place: Path) -> list[tuple[Path, Path]]:
-    """What to read, and where to write it to."""
-    several = len(inputs) > 1
-    if several and place != _STANDARD and not place.exists() and not place.suffix:
-        place.mkdir()
-    if place.is_dir():
-        names = [path.name for path in inputs]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ValueError(f"Two inputs are named {twice}; {place} can hold only one.")
-        return [(path, place / path.name) for path in inputs]
-    if several:
-        raise ValueError(f"OUT must be a folder for {len(inputs)} images; {place} is not.")
-    return [(inputs[0], place)]
-
-
 def _write(
-    restored: Restored,
-    picture: Picture,
     title: str,
+    restored: Restored,
     path: Path,
-    place: Path,
-    given: Mapping[str, Any],
-    output: Output,
+    target: Path,
+    options: Mapping[str, Any],
+    shown: Output,
 ) -> dict[str, Any]:
-    """Write what came out, and tell people; what there is to tell programs."""
-    result = restored.result
+    """Write the image and the other files, print the facts, and return the entries for JSON."""
+    result, picture = restored.result, restored.picture
     after = replace(picture, pixels=converted(result.image, picture.pixels.dtype))
     facts, record = [("image", str(picture)), *restored.facts], restored.record
     if restored.mask is not None:
         record = {**record, "missing": float(restored.mask.mean())}
         facts.append(("missing", f"{100 * record['missing']:.3g} % of the pixels"))
         if picture.alpha is not None:
-            # What was filled in is to be seen.
+            # Make pixels that were filled in opaque.
             alpha = np.where(restored.mask, picture.alpha.max(), picture.alpha)
             after = replace(after, alpha=alpha)
-    if place == _STANDARD:
+    if shown.aside:
         with TemporaryDirectory() as folder:
-            file = Path(folder) / "stdout.png"
+            file = Path(folder) / target
             save_picture(file, after)
             sys.stdout.buffer.write(file.read_bytes())
+        target = _STANDARD
     else:
-        write_picture(place, after, given["overwrite"])
+        write_picture(target, after, options["overwrite"])
     scores = _scores(restored, after)
     facts += [("time", f"{sum(result.seconds.values()):.3g} s"), *score_facts(scores)]
     page = _page(title, restored, after, facts)
-    files = [place, *_write_extras(page, scores, path, given)]
-    output.say(path)
-    output.say(facts_table([*facts, ("saved as", ", ".join(map(str, files)))]))
+    files = [target, *_write_extras(page, scores, path.name, options)]
+    shown.say(path)
+    shown.say(facts_table([*facts, ("saved as", ", ".join(map(str, files)))]))
     return {
         "input": str(path),
-        "output": str(place),
+        "output": str(target),
         "shape": picture.pixels.shape,
         "dtype": picture.pixels.dtype.name,
         **record,
@@ -223,18 +225,11 @@ def _write(
     }
 
 
-def _reference(path: Path | None, picture: Picture) -> Picture | None:
-    if path is None:
-        return None
-    reference = read_picture(path)
-    found, needed = (p.pixels for p in (reference, picture))
-    if (found.shape, found.dtype) != (needed.shape, needed.dtype):
-        raise ValueError(f"--clean {path} is {reference}; it must match the image, {picture}.")
-    return reference
-
-
 def _scores(restored: Restored, after: Picture) -> dict[str, dict[str, float]]:
-    """PSNR and SSIM, of "before" and "after", if there is a reference."""
+    """PSNR and SSIM of the image before and after, if there is a reference.
+
+    An image with missing pixels has no scores before.
+    """
     if restored.reference is None:
         return {}
     images = {} if restored.mask is not None else {"before": restored.before}
@@ -243,7 +238,7 @@ def _scores(restored: Restored, after: Picture) -> dict[str, dict[str, float]]:
 
 
 def _page(title: str, restored: Restored, after: Picture, facts: list[tuple[str, str]]) -> Page:
-    """What the report and the comparison show: of a stack the page in the middle."""
+    """The content of the report and the comparison; a stack is shown by its middle page."""
     pages = after.shape[0] if len(after.shape) == 3 else 1
     result, mask, reference = restored.result, restored.mask, restored.reference
     return Page(
@@ -262,30 +257,36 @@ def _page(title: str, restored: Restored, after: Picture, facts: list[tuple[str,
 
 
 def _write_extras(
-    page: Page, scores: Mapping[str, Any], source: Path, given: Mapping[str, Any]
+    page: Page, scores: Mapping[str, Any], source: str, options: Mapping[str, Any]
 ) -> list[Path]:
-    """Write what was asked for; the files. No dictionary is saved where none was needed."""
-    written, overwrite = [], given["overwrite"]
-    if given["comparison"] is not None:
+    """Write the comparison, the report and the dictionary, if asked for; return the files.
+
+    A dictionary that was not needed is not saved.
+    """
+    written, overwrite = [], options["overwrite"]
+    comparison, report, model = (
+        options[name] for name in ("comparison", "report", "save_dictionary")
+    )
+    if comparison is not None:
         before, after = (
             f"{name}, {decibels(scores[name]['psnr'])}" if name in scores else name
             for name in ("before", "after")
         )
-        # Where pixels were missing there is nothing to subtract from.
+        # A difference from missing pixels would mean nothing.
         against = "before" if page.missing is None or page.reference is None else "reference"
         images = page.before, page.after, page.reference
         display = ComparisonDisplay(*images, names=(before, after), against=against).plot()
-        # As many pixels as the images have, within reason.
+        # One pixel of the figure for each of the image, within reason.
         dpi = min(max(page.after.shape[1] / 4, 150), 500)
-        save_figure(display.figure_, given["comparison"], overwrite, dpi)
-        written.append(given["comparison"])
-    if given["report"] is not None:
-        save_report(page, given["report"], overwrite)
-        written.append(given["report"])
-    if given["save_dictionary"] is not None and page.dictionary is not None:
-        info: dict[str, Any] = {"source": source.name, "kronlearn_version": kl.__version__}
+        save_figure(display.figure_, comparison, overwrite, dpi)
+        written.append(comparison)
+    if report is not None:
+        save_report(page, report, overwrite)
+        written.append(report)
+    if model is not None and page.dictionary is not None:
+        info: dict[str, Any] = {"source": source, "kronlearn_version": kl.__version__}
         if page.history is not None:
             info["history"] = thinned_history(page.history)
-        save_dictionary(page.dictionary, given["save_dictionary"], info=info)
-        written.append(given["save_dictionary"])
+        save_dictionary(page.dictionary, model, info=info)
+        written.append(model)
     return written

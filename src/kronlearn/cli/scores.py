@@ -1,4 +1,4 @@
-"""How close an image is to a reference."""
+"""PSNR and SSIM of images."""
 
 from __future__ import annotations
 
@@ -18,31 +18,30 @@ _SSIM_SIDE = 7
 
 
 def image_scores(reference: Picture, image: NDArray[Any]) -> dict[str, float]:
-    """PSNR in dB (infinite if equal) and SSIM, if the picture is large enough for its window.
+    """PSNR in dB and, unless the image is smaller than its window, SSIM, the mean over pages.
 
-    The SSIM of a stack is the mean of its pages'.
+    Equal images have infinite PSNR.
     """
     from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
     span = data_range(reference.pixels)
-    wanted, found = (array.astype(np.float64) for array in (reference.pixels, image))
-    # Images that are equal have an infinite one.
+    true, test = (array.astype(np.float64) for array in (reference.pixels, image))
     with np.errstate(divide="ignore"):
-        values = {"psnr": float(peak_signal_noise_ratio(wanted, found, data_range=span))}
+        scores = {"psnr": float(peak_signal_noise_ratio(true, test, data_range=span))}
     if min(reference.shape[-2:]) >= _SSIM_SIDE:
-        page = wanted.shape[1:] if len(reference.shape) == 3 else wanted.shape
-        pairs = zip(wanted.reshape(-1, *page), found.reshape(-1, *page), strict=True)
+        page = true.shape[1:] if len(reference.shape) == 3 else true.shape
+        pairs = zip(true.reshape(-1, *page), test.reshape(-1, *page), strict=True)
         options = {"data_range": span, "channel_axis": reference.channel_axis}
         similarities = [structural_similarity(a, b, **options) for a, b in pairs]
-        values["ssim"] = float(np.mean(similarities))
-    return values
+        scores["ssim"] = float(np.mean(similarities))
+    return scores
 
 
 def data_range(reference: NDArray[Any]) -> float:
-    """From black to white.
+    """The range of values from black to white that PSNR and SSIM assume.
 
-    255 for 8 bits; for up to 32 without a sign the largest number of as many bits as are used,
-    4095 for 12 of 16; otherwise the largest minus the smallest value.
+    For 8 bits it is 255; for unsigned integers of 16 or 32 bits the largest number that the bits in
+    use can hold, such as 4095 for 12 bits; for other types the range of the image.
     """
     dtype = reference.dtype
     if dtype == np.bool_:
@@ -56,15 +55,15 @@ def data_range(reference: NDArray[Any]) -> float:
 
 
 def decibels(psnr: float) -> str:
-    """A PSNR as people read it."""
+    """``31.94 dB``."""
     return "∞ (equal)" if math.isinf(psnr) else f"{psnr:.2f} dB"
 
 
 def score_facts(scores: Mapping[str, Mapping[str, float]]) -> list[tuple[str, str]]:
-    """``20.17 dB → 31.94 dB``, for every score of some images, as facts to print."""
+    """Facts to print, such as ``20.17 dB → 31.94 dB``, for every score that all images have."""
     names = {"psnr": ("PSNR", decibels), "ssim": ("SSIM", "{:.4f}".format)}
     return [
-        (name, " → ".join(text(found[key]) for found in scores.values()))
+        (name, " → ".join(text(values[key]) for values in scores.values()))
         for key, (name, text) in names.items()
-        if scores and all(key in found for found in scores.values())
+        if scores and all(key in values for values in scores.values())
     ]

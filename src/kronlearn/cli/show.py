@@ -1,4 +1,4 @@
-"""``kronlearn show``: what is in a model file."""
+"""``kronlearn show``: the dictionary or the filters in a model file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 import kronlearn as kl
 from kronlearn.cli import options as opt
-from kronlearn.cli.checks import check_places
+from kronlearn.cli.checks import check_outputs
 from kronlearn.cli.output import Output, facts_of, facts_table, save_figure
 from kronlearn.cli.record import history_in, usage_in
 from kronlearn.core.dictionary import Dictionary
@@ -22,13 +22,11 @@ __all__ = ["show"]
 def show(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file.")],
     picture: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a picture of the atoms to this file.")
+        Path | None, typer.Option(metavar="FILE", help="Write a picture of the atoms or filters.")
     ] = None,
     convergence: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Write a plot of the error over the iterations to this file."
-        ),
+        typer.Option(metavar="FILE", help="Write a plot of the error over the iterations."),
     ] = None,
     overwrite: opt.Overwrite = False,
     as_json: opt.Json = False,
@@ -37,28 +35,29 @@ def show(
     """Describe and draw the dictionary in a model file."""
     shown = Output(as_json, quiet)
     drawings = [("--picture", picture), ("--convergence", convergence)]
-    check_places(drawings, [model], overwrite)
+    check_outputs(drawings, [model], overwrite)
     kind = kind_of(model)
+    holds_filters = kind == "convolutional dictionary"
     dictionary: Any
-    if kind == "convolutional dictionary":
+    if holds_filters:
         dictionary = kl.convolutional.load_filters(model)
-        facts, display = filter_facts(dictionary), "FiltersDisplay"
+        facts = _filter_facts(dictionary)
     else:
         dictionary = load_dictionary(model)
-        facts, display = dictionary_facts(dictionary), "DictionaryDisplay"
+        facts = _dictionary_facts(dictionary)
     _, info = read_file(model, kind)
     history = history_in(info)
     if convergence is not None and history is None:
         raise ValueError(
-            f"{model} has no history of its learning; files written by kronlearn learn do."
+            f"{model} has no history of learning; files written by kronlearn learn have one."
         )
     shown.say(model)
-    told = {n: v for n, v in info.items() if n not in ("history", "usage")}
-    # Sizes that a file tells of stand before the rest, and are those of its dictionary.
-    shown.say(facts_table([*facts_of({**facts, **told, **facts}), *usage_in(info)]))
+    others = {n: v for n, v in info.items() if n not in ("history", "usage")}
+    # The facts come first, and replace what the file says about them.
+    shown.say(facts_table([*facts_of({**facts, **others, **facts}), *usage_in(info)]))
     if picture is not None:
-        figure = getattr(kl.plots, display)(dictionary).plot().figure_
-        save_figure(figure, picture, overwrite)
+        display = kl.plots.FiltersDisplay if holds_filters else kl.plots.DictionaryDisplay
+        save_figure(display(dictionary).plot().figure_, picture, overwrite)
     if convergence is not None and history is not None:
         from kronlearn.plots.convergence import convergence_figure
 
@@ -69,8 +68,8 @@ def show(
     shown.finish({"model": str(model), **facts, "info": info})
 
 
-def filter_facts(dictionary: kl.convolutional.ConvolutionalDictionary) -> dict[str, Any]:
-    """Sizes and structure."""
+def _filter_facts(dictionary: kl.convolutional.ConvolutionalDictionary) -> dict[str, Any]:
+    """The number, shape and structure of filters."""
     return {
         "filters": dictionary.n_filters,
         "filter_shape": dictionary.filter_shape,
@@ -80,10 +79,11 @@ def filter_facts(dictionary: kl.convolutional.ConvolutionalDictionary) -> dict[s
     }
 
 
-def dictionary_facts(dictionary: Dictionary) -> dict[str, Any]:
-    """Sizes and coherence: the largest inner product of two columns of each factor.
+def _dictionary_facts(dictionary: Dictionary) -> dict[str, Any]:
+    """The sizes and the coherence of a dictionary.
 
-    For a sum of Kronecker products it is that of two atoms.
+    The coherence is the largest inner product of two columns, for each factor or, for a sum of
+    Kronecker products, of the whole dictionary.
     """
     coherence = []
     for factor in dictionary.coding_factors:

@@ -1,7 +1,7 @@
-"""Pictures of dictionaries, of learning and of images, drawn with matplotlib when asked for.
+"""Figures of dictionaries, convergence and restored images.
 
-The classes follow scikit-learn's displays: ``from_…`` computes and draws, ``plot`` draws again,
-fitted names (``ax_``, ``figure_`` …) give access to what was drawn.
+The classes follow scikit-learn's displays: ``from_…`` computes and draws, ``plot`` draws again, and
+fitted names (``ax_``, ``figure_`` …) give access to the result. Only drawing imports matplotlib.
 """
 
 from kronlearn.plots.comparison import ComparisonDisplay

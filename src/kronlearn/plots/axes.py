@@ -1,4 +1,4 @@
-"""Where displays are drawn."""
+"""The axes that displays draw in."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["given_or_new"]
+__all__ = ["prepare_axes"]
 
 
-def given_or_new(
+def prepare_axes(
     axes: Sequence[Axes] | None, n_panels: int, size: tuple[float, float], **options: Any
 ) -> list[Axes]:
-    """The axes that were given, or as many as there are panels, side by side in a new figure.
+    """The axes passed by the user or, without any, those of a new figure, side by side.
 
-    ``size`` is that of the figure, in inches; ``options`` go to ``pyplot.subplots``.
+    ``size`` is the size of the figure in inches; ``options`` are passed to ``pyplot.subplots``.
     """
     if axes is None:
         from matplotlib import pyplot

@@ -1,4 +1,4 @@
-"""Pictures of what was done to an image."""
+"""Pictures of an image before and after processing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.plots.axes import given_or_new
+from kronlearn.plots.axes import prepare_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["ComparisonDisplay", "difference_limit", "scaled", "shown_range"]
 
-# The share of the differences that the scale covers; a few large ones must not hide the others.
+# The grey scale covers this percentage of the differences, lest a few large ones hide the others.
 _COVERED = 99.5
 
 
@@ -29,11 +29,11 @@ class ComparisonDisplay:
     before, after : arrays of shape (rows, columns) or (rows, columns, 3)
         Shown on one scale: 0 to 255 for uint8, the range of ``after`` for other types.
     reference : array of the same shape, optional
-        What the image should look like; shown in a fourth panel.
+        The true image, shown in a fourth panel.
     names : two str, default ("before", "after")
         Titles of the first two panels.
     against : {"before", "reference"}, default "before"
-        What is subtracted from ``after``: "before" shows what was changed, "reference" the error.
+        The image to subtract from ``after``: "before" shows the change, "reference" the error.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class ComparisonDisplay:
         Before, after, difference and, if there is one, reference.
     figure_ : matplotlib figure
     limit_ : float
-        The difference that is drawn white; its negative is drawn black.
+        The difference shown as white; its negative is shown as black.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class ComparisonDisplay:
                 )
         if against != "before" and (against != "reference" or reference is None):
             raise ValueError(
-                f"against={against!r} is no image to compare with; pass 'before', or 'reference' "
+                f"against={against!r} is not an image to subtract; pass 'before', or 'reference' "
                 "with a reference."
             )
 
@@ -109,17 +109,17 @@ class ComparisonDisplay:
         rows, columns = self.after.shape[:2]
         # Titles need some room above the images.
         size = 4 * n_panels, float(np.clip(4 * rows / columns, 1, 12)) + 0.4
-        axes = given_or_new(axes, n_panels, size)
+        axes = prepare_axes(axes, n_panels, size)
         low, high = shown_range(self.after)
-        what, other = ("difference", self.before)
+        name, subtracted = "difference", self.before
         if self.against == "reference":
-            what, other = ("error", np.asarray(self.reference))
-        change = self.after.astype(np.float64) - other.astype(np.float64)
+            name, subtracted = "error", np.asarray(self.reference)
+        change = self.after.astype(np.float64) - subtracted.astype(np.float64)
         self.limit_ = limit = difference_limit(change)
         panels = [
             (self.names[0], self.before, low, high),
             (self.names[1], self.after, low, high),
-            (f"{what}, −{limit:.3g} to {limit:.3g}", change, -limit, limit),
+            (f"{name}, −{limit:.3g} to {limit:.3g}", change, -limit, limit),
         ]
         if self.reference is not None:
             panels.append(("reference", self.reference, low, high))
@@ -133,7 +133,7 @@ class ComparisonDisplay:
 
 
 def shown_range(image: NDArray[Any]) -> tuple[float, float]:
-    """The numbers to show as black and as white."""
+    """The values to show as black and as white."""
     if image.dtype == np.uint8:
         return 0, 255
     finite = image[np.isfinite(image)]
@@ -142,16 +142,16 @@ def shown_range(image: NDArray[Any]) -> tuple[float, float]:
 
 
 def scaled(image: NDArray[Any], low: float, high: float) -> NDArray[np.float64]:
-    """The image with low … high as 0 … 1, clipped, and 0 for what is not finite."""
+    """The image with low … high mapped to 0 … 1 and clipped; NaN becomes 0."""
     values = np.nan_to_num((image.astype(np.float64) - low) / (high - low), nan=0.0)
     return np.clip(values, 0, 1)
 
 
 def difference_limit(difference: NDArray[Any]) -> float:
-    """The magnitude that nearly all differences stay below; 1 if there are none."""
+    """A magnitude that nearly all differences stay below; 1 if all are zero."""
     magnitudes = np.abs(difference[np.isfinite(difference)])
-    for share in (_COVERED, 100):
-        largest = float(np.percentile(magnitudes, share)) if magnitudes.size else 0.0
+    for percentage in (_COVERED, 100):
+        largest = float(np.percentile(magnitudes, percentage)) if magnitudes.size else 0.0
         if largest > 0:
             return largest
     return 1.0

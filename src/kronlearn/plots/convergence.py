@@ -1,11 +1,11 @@
-"""Pictures of how learning went."""
+"""Curves of the error over the iterations of learning."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kronlearn.plots.axes import given_or_new
+from kronlearn.plots.axes import prepare_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,13 +21,13 @@ class ConvergenceDisplay:
     Parameters
     ----------
     history : mapping with "rmse" and "seconds"
-        One value for the start and one per iteration, as in
+        One value for the initial dictionary and one per iteration, as in
         ``KroneckerDictionaryLearning.history_``. An optional entry "iteration" gives the
         iterations that the values belong to; otherwise they are numbered from 0.
     name : str, optional
         Label in the legend.
     quantity : {"rmse", "mean_nonzeros"}, default "rmse"
-        What to draw. With an error target the RMSE stays near it, and the nonzeros decrease.
+        What to draw. With an error target, the RMSE stays near it and the nonzeros decrease.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class ConvergenceDisplay:
         if not n_values == n_seconds > 0:
             raise ValueError(
                 f"history has {n_values} values of {quantity!r} and {n_seconds} of 'seconds', and "
-                "must have as many of both; pass the history_ of a fitted estimator."
+                "needs as many of both. Pass the history_ of a fitted estimator."
             )
         self.history = history
         self.name = name
@@ -127,14 +127,13 @@ class ConvergenceDisplay:
         >>> len(display.axes_)
         2
         """
-        # Against iterations, and against seconds.
-        axes = given_or_new(axes, 2, (8, 3.4), sharey=True)
+        axes = prepare_axes(axes, 2, (8, 3.4), sharey=True)
         values = self.history[self.quantity]
         iterations = self.history.get("iteration", range(len(values)))
-        # A line through one point would not be seen.
+        # A line through a single point is invisible.
         style: dict[str, Any] = {"lw": 1.8, "ms": 4, "marker": "o" if len(values) == 1 else None}
-        parts = (("iterations", iterations), ("seconds", self.history["seconds"]))
-        for ax, (label, x) in zip(axes, parts, strict=True):
+        panels = (("iterations", iterations), ("seconds", self.history["seconds"]))
+        for ax, (label, x) in zip(axes, panels, strict=True):
             ax.plot(x, values, label=self.name, **style)
             ax.set_xlabel(label)
             ax.grid(alpha=0.25, lw=0.6)
@@ -149,7 +148,7 @@ class ConvergenceDisplay:
 
 
 def convergence_figure(histories: Mapping[Any, Any]) -> Any:
-    """A figure of the RMSE, and the nonzeros where they vary, of several runs."""
+    """Draw the RMSE of several runs and, if they vary, their nonzeros per sample."""
     from matplotlib import pyplot
 
     nonzeros = [number for h in histories.values() for number in h["mean_nonzeros"]]

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.convolutional import ConvolutionalDictionary
-from kronlearn.plots.dictionary import draw_mosaic, scaled_to_one, tiled
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from kronlearn.plots.mosaic import MosaicDisplay, scaled_to_one, tiled
 
 __all__ = ["FiltersDisplay"]
 
 
-class FiltersDisplay:
+class FiltersDisplay(MosaicDisplay):
     """A mosaic of two-dimensional filters, each scaled to its own largest magnitude.
 
-    Kronecker filters are laid out by their factors: all filters of a row share their vertical
-    factor, all of a column the horizontal one. Of filters with channels the first channel is drawn.
+    Kronecker filters are arranged by their factors: the filters in a row share their vertical
+    factor, those in a column their horizontal one. Only the first channel of filters is drawn.
 
     Parameters
     ----------
     dictionary : ConvolutionalDictionary
-        The filters, of two spatial axes.
+        The filters, with two spatial axes.
 
     Attributes
     ----------
@@ -48,67 +45,11 @@ class FiltersDisplay:
             raise ValueError(
                 f"Filters of {dictionary.filter_shape} are not two-dimensional; draw their factors."
             )
-        self.dictionary = dictionary
+        super().__init__(dictionary)
 
-    @classmethod
-    def from_estimator(
-        cls, estimator: Any, *, ax: Axes | None = None, cmap: str = "gray"
-    ) -> FiltersDisplay:
-        """Draw the filters of a fitted estimator.
-
-        Parameters
-        ----------
-        estimator : SeparableConvolutionalLearning
-            A fitted estimator.
-        ax : matplotlib axes, optional
-            Where to draw; by default in a new figure.
-        cmap : str, default "gray"
-            A colormap; its middle stands for zero.
-
-        Returns
-        -------
-        FiltersDisplay
-            The display, already drawn.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import kronlearn as kl
-        >>> learner = kl.convolutional.SeparableConvolutionalLearning
-        >>> model = learner((2, 2), (5, 5), max_iter=2, random_state=0).fit(np.eye(20))
-        >>> kl.plots.FiltersDisplay.from_estimator(model).ax_.get_title()
-        '4 kronecker filters of 5 × 5'
-        """
-        from sklearn.utils.validation import check_is_fitted
-
-        check_is_fitted(estimator, "dictionary_")
-        return cls(estimator.dictionary_).plot(ax=ax, cmap=cmap)
-
-    def plot(self, *, ax: Axes | None = None, cmap: str = "gray") -> FiltersDisplay:
-        """Draw the mosaic.
-
-        Parameters
-        ----------
-        ax : matplotlib axes, optional
-            Where to draw; by default in a new figure.
-        cmap : str, default "gray"
-            A colormap; its middle stands for zero.
-
-        Returns
-        -------
-        FiltersDisplay
-            The display itself.
-
-        Examples
-        --------
-        See :class:`FiltersDisplay`.
-        """
+    def _title(self) -> str:
         d = self.dictionary
-        shape = " × ".join(map(str, d.filter_shape))
-        title = f"{d.n_filters} {d.structure} filters of {shape}"
-        self.ax_ = draw_mosaic(self.mosaic(), title, ax, cmap)
-        self.figure_ = self.ax_.figure
-        return self
+        return f"{d.n_filters} {d.structure} filters of {' × '.join(map(str, d.filter_shape))}"
 
     def mosaic(self) -> NDArray[Any]:
         """Return the picture as an array.
