@@ -173,7 +173,7 @@ def test_patches_are_samples_as_their_array_is(rng, dtype, means):
         for given_as in (patches, array)
     )
     assert (found != expected).nnz == 0
-    with pytest.raises(ValueError, match=r"samples have shape \(6, 6\); \(5, 5\) is needed"):
+    with pytest.raises(ValueError, match=r"samples have shape \(6, 6\), but \(5, 5\) is needed"):
         kl.sparse_code(patches, [np.eye(5)] * 2, 1)
 
 
