@@ -17,7 +17,7 @@ from skimage.restoration import inpaint_biharmonic
 
 import kronlearn as kl
 import reference
-from kronlearn.images import coarser, inpainting
+from kronlearn.images import inpainting, masks, pyramid
 from kronlearn.images.aggregation import Averager
 
 IMAGES = Path(__file__).resolve().parents[2] / "shared" / "data" / "images"
@@ -135,9 +135,9 @@ def test_the_parts_that_are_worked_on_hold_all_that_counts(monkeypatch, rng):
     missing[21:24, 30], missing[33, 17] = True, True
     holes = np.where(missing, 0, clean)
     # Which known pixels the first stage holds out depends on the parts.
-    monkeypatch.setattr(inpainting._Inpainting, "fill", lambda *_: None)
+    monkeypatch.setattr(inpainting._Inpainter, "_fill", lambda *_: None)
     found = quick(holes, missing, dictionary=reference.dct_factors((8, 8), (9, 9)))
-    monkeypatch.setattr(inpainting, "_boxes", lambda gone, *_: [(slice(None),) * gone.ndim])
+    monkeypatch.setattr(inpainting, "boxes_around", lambda gone, *_: [(slice(None),) * gone.ndim])
     whole = quick(holes, missing, dictionary=reference.dct_factors((8, 8), (9, 9)))
     np.testing.assert_allclose(found, whole, rtol=0, atol=1e-3)
 
@@ -148,7 +148,7 @@ def test_parts_are_disjoint_and_hold_the_surroundings_of_all_missing_pixels(rng,
     for share in (0.0005, 0.005, 0.5):
         missing = rng.random(shape) < share
         count = np.zeros(shape, int)
-        for box in inpainting._boxes(missing, halo, step):
+        for box in masks.boxes_around(missing, halo, step):
             count[box] += 1
             assert all(part.start % 3 == 0 for part in box)
         assert count.max(initial=0) <= 1
@@ -417,7 +417,7 @@ def test_a_smooth_surface_follows_slopes_through_holes(shape):
     slope = sum(np.indices(shape)).astype(np.float32)
     weights = np.ones(shape, np.float32)
     weights[tuple(slice(5, 9) for _ in shape)] = 0
-    filled = coarser.filled(slope * weights, weights, steps=100)
+    filled = pyramid.fill_smoothly(slope * weights, weights, steps=100)
     np.testing.assert_allclose(filled, slope, atol=0.3)
     np.testing.assert_array_equal(filled[weights > 0], slope[weights > 0])
 

@@ -12,7 +12,7 @@ import kronlearn as kl
 import reference
 from emulated_gpu import ArrayGpu
 from kronlearn.core.init import dct_factor
-from kronlearn.images import estimation, precision
+from kronlearn.images import gaussian, precision
 
 denoise = kl.images.denoise
 EMULATED = ArrayGpu
@@ -121,7 +121,7 @@ def test_noisy_pixels_are_moved_to_the_estimate_until_their_noise_is_that_around
     precise[0, 10, 10] = 1e-4
     planes = rng.standard_normal(precise.shape).astype(np.float32)
     planes[0, 10, 10] *= 100
-    levelled, variance = precision.levelled(planes, precise, np.zeros_like(planes))
+    levelled, variance = precision.equalised(planes, precise, np.zeros_like(planes))
     assert variance.max() < 1.02
     assert levelled[0, 10, 10] == pytest.approx(planes[0, 10, 10] / 100, rel=0.01)
     np.testing.assert_array_equal(levelled[0, :9], planes[0, :9])
@@ -198,7 +198,7 @@ def test_a_coarser_image_helps_where_noise_is_strong(rng, monkeypatch, shape, ch
     image = clean + rng.normal(0, 120, shape)
     found = denoise(image, 120, channel_axis=channel_axis, n_jobs=2)
     np.testing.assert_array_equal(denoise(image, 120, channel_axis=channel_axis), found)
-    monkeypatch.setattr(estimation, "long_axes", lambda shape: [])
+    monkeypatch.setattr(gaussian, "axes_to_halve", lambda shape: [])
     alone = denoise(image, 120, channel_axis=channel_axis)
     assert error(found, clean) < 0.98 * error(alone, clean)
 
@@ -216,6 +216,6 @@ def test_strong_noise_goes_on_the_gpu_as_on_the_processor(on_gpu, rng):
 def test_coarser_planes_have_noise_of_one_and_pixels_count_by_their_precision(rng):
     precise = rng.uniform(0.1, 3, (1, 200, 201)).astype(np.float32)
     planes = (rng.standard_normal(precise.shape) / np.sqrt(precise)).astype(np.float32)
-    coarse, weights = precision.coarser(planes, precise, [1, 2])
+    coarse, weights = precision.halved(planes, precise, [1, 2])
     assert coarse.shape == (1, 100, 101)
     assert np.var(coarse[..., :-1] * np.sqrt(weights[..., :-1])) == pytest.approx(1, rel=0.03)

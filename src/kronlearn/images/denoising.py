@@ -1,4 +1,4 @@
-"""Denoising: image in, image out."""
+"""Denoise images: measure the noise, choose how to remove it, and return what was done."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
 from kronlearn.core.dictionary import Dictionary
@@ -16,12 +16,13 @@ from kronlearn.cuda.arrays import in_memory
 from kronlearn.cuda.images import compile_ahead
 from kronlearn.engines.workers import Workers
 from kronlearn.images.dictionaries import spans_channels
-from kronlearn.images.estimation import Denoising
-from kronlearn.images.inpainting import inpaint, missing_pixels
+from kronlearn.images.gaussian import GaussianDenoiser
+from kronlearn.images.inpainting import inpaint
+from kronlearn.images.masks import missing_pixels
 from kronlearn.images.noise import sigma_of_known
-from kronlearn.images.planes import as_image, image_array, returned
-from kronlearn.images.precision import is_map, map_of, precision_of
-from kronlearn.images.stabilisation import NOISES, denoise_stabilised
+from kronlearn.images.planes import from_channels, like_input, to_channels
+from kronlearn.images.precision import checked_map, is_map, precision_of
+from kronlearn.images.stabilisation import check_noise, denoise_stabilised
 from kronlearn.images.stages import Progress, Stages
 
 __all__ = ["Denoised", "denoise"]
@@ -176,26 +177,17 @@ def denoise(
     True
     """
     workers = Workers.of(n_jobs, device, image)
-    # Nobody else asks how long stages take.
+    # Times of stages are returned only with full=True; without it, do not wait for the GPU.
     log = Stages(progress, workers.gpu.finish if full and workers.gpu is not None else None)
-    if noise not in NOISES:
-        raise ValueError(f"noise={noise!r} does not exist; choose one of {', '.join(NOISES)}.")
+    check_noise(noise, sigma, noise_gain, has_mask=mask is not None)
+
     missing = None
     if mask is not None:
-        needs = {"poisson": ["noise_gain"], "poisson-gaussian": ["noise_gain", "sigma"]}
-        needed = [] if noise == "gaussian" else needs.get(noise, ["sigma"])
-        if any({"noise_gain": noise_gain, "sigma": sigma}[name] is None for name in needed):
-            raise ValueError(
-                f"noise={noise!r} is not estimated where there is a mask; pass "
-                f"{' and '.join(needed)}."
-            )
-        holed = image_array(in_memory(image), channel_axis)
-        missing = missing_pixels(holed, mask, channel_axis)
-        joint = spans_channels(dictionary, holed, channel_axis is not None)
+        channels = to_channels(in_memory(image), channel_axis)
+        missing = missing_pixels(channels, mask, channel_axis)
         if sigma is None and noise == "gaussian":
-            found = [sigma_of_known(*pair) for pair in zip(holed, missing, strict=True)]
-            one = joint or channel_axis is None
-            sigma = math.sqrt(np.mean(np.square(found))) if one else found
+            joint = spans_channels(dictionary, channels, channel_axis is not None)
+            sigma = _sigma_of_known_pixels(channels, missing, joint or channel_axis is None)
         with log.stage("inpainting") as on_share:
             image = inpaint(
                 image,
@@ -206,14 +198,17 @@ def denoise(
                 device=device,
                 progress=_progress_of_inpainting(on_share),
             )
-    counted = noise != "gaussian" or noise_gain is not None
-    uneven = not counted and is_map(sigma, channel_axis)
-    # A map is prepared in the memory of the processor.
-    where = None if uneven else workers.gpu
-    channels = image_array(in_memory(image) if uneven else image, channel_axis, where)
+
+    uneven = noise == "gaussian" and is_map(sigma, channel_axis)
+    if uneven:
+        # Maps are prepared in host memory.
+        channels = to_channels(in_memory(image), channel_axis)
+    else:
+        channels = to_channels(image, channel_axis, workers.gpu)
     if workers.gpu is not None:
         compile_ahead(workers.gpu, channels.dtype)
-    work = Denoising(
+
+    denoiser = GaussianDenoiser(
         log,
         workers,
         channel_axis is not None,
@@ -228,33 +223,50 @@ def denoise(
         max_iter=max_iter,
         seed=0 if dictionary is not None else check_random_state(random_state).randint(2**31 - 1),
     )
-    if counted:
-        result, sigmas, gains = denoise_stabilised(work, channels, sigma, noise, noise_gain)
-        work.settings["noise"] = noise
-        if gains:
-            work.settings["noise_gain"] = gains[0] if channel_axis is None else tuple(gains)
+    if noise != "gaussian":
+        result, sigmas = denoise_stabilised(denoiser, channels, noise, sigma, noise_gain)
     elif uneven:
-        deviations = map_of(sigma, channels, channel_axis, missing)
-        joint = spans_channels(dictionary, channels, channel_axis is not None)
-        precision, scales = precision_of(deviations, joint)
-        given = scales[0] if joint or channel_axis is None else scales
-        result, _ = work.denoised(channels, given, precision)
-        sigmas = [math.sqrt(np.mean(np.square(channel))) for channel in deviations]
+        deviations = checked_map(sigma, channels, channel_axis, missing)
+        result, sigmas = _denoise_uneven(denoiser, channels, deviations)
     else:
-        result, sigmas = work.denoised(channels, sigma)
+        result, sigmas = denoiser.denoised(channels, sigma)
+
     denoised = Denoised(
-        returned(image, as_image(result, channel_axis), workers.gpu),
+        like_input(image, from_channels(result, channel_axis), workers.gpu),
         sigmas[0] if channel_axis is None or len(sigmas) < len(result) else tuple(sigmas),
-        work.learned,
-        work.history,
-        work.settings,
+        denoiser.used_dictionary,
+        denoiser.history,
+        denoiser.settings,
         log.seconds,
     )
     return denoised if full else denoised.image
 
 
+def _denoise_uneven(
+    denoiser: GaussianDenoiser, channels: NDArray[Any], deviations: NDArray[np.float64]
+) -> tuple[NDArray[Any], list[float]]:
+    """Return channels (C, *spatial) without noise of given deviations, and their root mean squares.
+
+    A dictionary with a mode for channels needs one noise level for all of them.
+    """
+    has_channels = denoiser.has_channels
+    joint = spans_channels(denoiser.dictionary, channels, has_channels)
+    precision, sigmas = precision_of(deviations, joint)
+    per_channel = has_channels and not joint
+    result, _ = denoiser.denoised(channels, sigmas if per_channel else sigmas[0], precision)
+    return result, [math.sqrt(np.mean(np.square(channel))) for channel in deviations]
+
+
+def _sigma_of_known_pixels(
+    channels: NDArray[Any], missing: NDArray[np.bool_], single: bool
+) -> float | list[float]:
+    """Return the noise of channels with missing pixels: one for each, or a ``single`` one."""
+    sigmas = [sigma_of_known(*pair) for pair in zip(channels, missing, strict=True)]
+    return math.sqrt(np.mean(np.square(sigmas))) if single else sigmas
+
+
 def _progress_of_inpainting(on_share: Callable[[float], None] | None) -> Progress | None:
-    """What tells of its stages as parts of one."""
+    """Return the callback that reports the stages of inpainting as parts of a single one."""
     if on_share is None:
         return None
     stages = ("coding", "learning", "similar patches")

@@ -1,4 +1,4 @@
-"""Inpainting: an image with missing pixels in, a whole one out."""
+"""Inpainting: fill in the missing pixels of an image."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.ndimage import find_objects, label, maximum_filter
 from sklearn.utils import check_random_state
 
 from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
@@ -18,31 +17,33 @@ from kronlearn.core.init import dct_factor
 from kronlearn.cuda.arrays import in_memory
 from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager
-from kronlearn.images.coarser import filled
-from kronlearn.images.dictionaries import Choice, choose, learn, spans_channels
+from kronlearn.images.dictionaries import DictionarySpec, dictionary_spec, learn, spans_channels
 from kronlearn.images.groups import GroupFilter
+from kronlearn.images.masks import boxes_around, channel_groups, missing_pixels
 from kronlearn.images.planes import (
     Planes,
-    as_image,
+    array_module,
     contiguous,
-    image_array,
-    place_of,
-    returned,
+    from_channels,
+    like_input,
+    to_channels,
 )
+from kronlearn.images.pyramid import fill_smoothly
 from kronlearn.images.stages import Progress, Stages, part_of
 
-__all__ = ["Inpainted", "inpaint", "missing_pixels"]
+__all__ = ["Inpainted", "inpaint"]
 
 # All noise levels are in units of the standard deviation of the known pixels.
 #
-# First stage: patches of about this many pixels, coded until the residual of what is known is this.
+# First stage: about this many pixels per patch, and the residual that known pixels may have.
 _FIRST_PATCH_PIXELS = 144
 _FIRST_TOL = 0.08
-# One in so many known pixels is held out. Estimates that differ by less there are the same.
+# One known pixel in this many is held out to weigh the two estimates of the first stage, which
+# count as equal if the squares of their differences add up to less than _EQUAL there.
 _HELD_OUT = 10
-_NOTHING = 1e-9
-# Second stage: the missing pixels are treated as noise that fades from this to this, in so many
-# steps, each going further than its estimate by this factor.
+_EQUAL = 1e-9
+# Second stage: errors in missing pixels are treated as noise that fades from the first level to the
+# second in _STEPS steps, each of which moves by _RELAXATION times the change it estimates.
 _FADE_FROM, _FADE_TO = 0.3, 0.03
 _STEPS = 12
 _RELAXATION = 2.0
@@ -173,8 +174,8 @@ def inpaint(
     """
     log = Stages(progress)
     workers = Workers.of(n_jobs, device, image)
-    channels = image_array(in_memory(image), channel_axis)
-    mask = ~np.isfinite(as_image(channels, channel_axis)) if mask is None else mask
+    channels = to_channels(in_memory(image), channel_axis)
+    mask = ~np.isfinite(from_channels(channels, channel_axis)) if mask is None else mask
     missing = missing_pixels(channels, mask, channel_axis)
     joint = spans_channels(dictionary, channels, channel_axis is not None)
     if joint:
@@ -182,36 +183,29 @@ def inpaint(
     if stages not in (1, 2):
         raise ValueError(f"stages={stages!r} does not exist; pass 1 or 2.")
     shape = channels.shape[1:]
-    first = choose(shape, dictionary, None, None, _FIRST_PATCH_PIXELS)
-    choice = choose(shape, dictionary, patch_size, n_atoms, _PATCH_PIXELS, n_terms)
+    first = dictionary_spec(shape, dictionary, None, None, _FIRST_PATCH_PIXELS)
+    second = dictionary_spec(shape, dictionary, patch_size, n_atoms, _PATCH_PIXELS, n_terms)
     seed = int(check_random_state(random_state).randint(2**31 - 1))
-    result = None
-    last = _Inpainting(log, workers)
-    for part in _parts(missing):
-        gone = missing[part[0]]
-        if not gone.any():
-            continue
-        scales = [_spread(channels[k], ~gone) for k in part]
-        planes = Planes.from_channels(channels, scales, part, ~gone)
-        last = _Inpainting(log, workers)
-        last.fill(planes.pixels, ~gone, first, seed)
-        if stages == 2:
-            last.refine(planes.pixels, ~gone, choice, max_iter, seed)
-        result = channels.copy() if result is None else result
-        planes.restore(planes.pixels, result, gone)
-        for k in part:
-            known = channels[k][~gone]
-            np.clip(result[k], known.min(), known.max(), out=result[k], where=gone)
-    result = channels.copy() if result is None else result
-    whole = as_image(np.moveaxis(result[0], -1, 0) if joint else result, channel_axis)
+
+    inpainter = _Inpainter(log, workers, first, second if stages == 2 else None, max_iter, seed)
+    filled = [
+        inpainter.filled_planes(channels, group, ~missing[group[0]])
+        for group in channel_groups(missing)
+        if missing[group[0]].any()
+    ]
+    result = channels.copy()
+    for planes in filled:
+        _write(planes, result, channels, missing[planes.indices[0]])
+    result = from_channels(np.moveaxis(result[0], -1, 0) if joint else result, channel_axis)
+    used = inpainter.used_dictionary
     inpainted = Inpainted(
-        returned(image, whole, workers.gpu),
-        last.dictionary,
-        last.history,
+        like_input(image, result, workers.gpu),
+        used,
+        inpainter.history,
         {
-            "patch_size": (first if stages == 1 else choice).patch_size,
-            "n_atoms": None if last.dictionary is None else last.dictionary.n_atoms,
-            "n_terms": None if last.dictionary is None else last.dictionary.n_terms,
+            "patch_size": (first if stages == 1 else second).patch_size,
+            "n_atoms": None if used is None else used.n_atoms,
+            "n_terms": None if used is None else used.n_terms,
             "stages": int(stages),
             "max_iter": int(max_iter),
         },
@@ -220,113 +214,140 @@ def inpaint(
     return inpainted if full else inpainted.image
 
 
-class _Inpainting:
-    """The stages, on planes (C, *spatial), changed in place, that share their known pixels.
+def _write(
+    planes: Planes, result: NDArray[Any], channels: NDArray[Any], missing: NDArray[np.bool_]
+) -> None:
+    """Write the missing pixels of planes to a result, within the range of the known pixels."""
+    planes.restore(planes.pixels, result, missing)
+    for k in planes.indices:
+        known = channels[k][~missing]
+        np.clip(result[k], known.min(), known.max(), out=result[k], where=missing)
 
-    ``dictionary`` is the one last used and ``history`` that of its learning, if there was any.
+
+@dataclass
+class _Inpainter:
+    """Fills in the missing pixels of channels that share them, in the stages asked for.
+
+    ``used_dictionary`` is the last one that patches were coded with, and ``history`` that of its
+    learning, if it was learned.
     """
 
-    def __init__(self, log: Stages, workers: Workers) -> None:
-        self.log, self.workers = log, workers
-        self.dictionary: Dictionary | None = None
-        self.history: dict[str, list[float]] | None = None
+    log: Stages
+    workers: Workers
+    first: DictionarySpec
+    #: None if there is no second stage.
+    second: DictionarySpec | None
+    max_iter: int
+    seed: int
+    used_dictionary: Dictionary | None = None
+    history: dict[str, list[float]] | None = None
 
-    def fill(
-        self, planes: NDArray[np.float32], known: NDArray[np.bool_], choice: Choice, seed: int
-    ) -> None:
-        """First stage: a mean of a smooth surface and of patches coded by what is known of them.
+    def filled_planes(
+        self, channels: NDArray[Any], indices: list[int], known: NDArray[np.bool_]
+    ) -> Planes:
+        """Return the channels ``indices`` of (C, *spatial) as planes without missing pixels."""
+        scales = [_deviation(channels[k][known]) for k in indices]
+        planes = Planes.from_channels(channels, scales, indices, known)
+        self._fill(planes.pixels, known)
+        if self.second is not None:
+            self._refine(planes.pixels, known, self.second)
+        return planes
 
-        Some known pixels are held out to find the share of each that fits best.
-        """
-        self.dictionary = choice.dictionary or KroneckerDictionary(
-            [dct_factor(m, m) for m in choice.patch_size]
+    def _fill(self, planes: NDArray[np.float32], known: NDArray[np.bool_]) -> None:
+        """First stage: fill in planes, box by box."""
+        spec = self.first
+        self.used_dictionary = spec.dictionary or KroneckerDictionary(
+            [dct_factor(m, m) for m in spec.patch_size]
         )
-        rng = np.random.default_rng(seed)
-        boxes = _boxes(~known, choice.patch_size, _first_stride(choice))
+        rng = np.random.default_rng(self.seed)
+        boxes = boxes_around(~known, spec.patch_size, _first_stride(spec))
         with self.log.stage("coding") as on_share:
             for number, (plane, box) in enumerate(product(planes, boxes)):
-                tell = part_of(on_share, number, len(planes) * len(boxes))
-                given, seen = contiguous(plane[box]), known[box]
-                place = rng.permutation(np.flatnonzero(seen))[: np.count_nonzero(seen) // _HELD_OUT]
-                fewer = seen.copy()
-                fewer.flat[place] = False
-                smooth, change = self._first_estimates(given, fewer, choice, part_of(tell, 0, 2))
-                error, change = (given - smooth).flat[place], change.flat[place]
-                share = np.sum(change * error) / max(float(np.sum(change**2)), _NOTHING)
-                smooth, change = self._first_estimates(given, seen, choice, part_of(tell, 1, 2))
-                smooth += np.float32(np.clip(share, 0, 1)) * change
-                np.copyto(plane[box], smooth, where=~seen)
+                on_share_of_box = part_of(on_share, number, len(planes) * len(boxes))
+                self._fill_box(plane[box], known[box], rng, on_share_of_box)
+
+    def _fill_box(
+        self,
+        plane: NDArray[np.float32],
+        known: NDArray[np.bool_],
+        rng: np.random.Generator,
+        on_share: Callable[[float], None] | None,
+    ) -> None:
+        """Fill in a weighted mean of two estimates, weighted to fit known pixels held out."""
+        pixels = contiguous(plane)
+        held_out = rng.permutation(np.flatnonzero(known))[: np.count_nonzero(known) // _HELD_OUT]
+        used = known.copy()
+        used.flat[held_out] = False
+        smooth, change = self._first_estimates(pixels, used, part_of(on_share, 0, 2))
+        error, change = (pixels - smooth).flat[held_out], change.flat[held_out]
+        share = np.sum(change * error) / max(float(np.sum(change**2)), _EQUAL)
+        smooth, change = self._first_estimates(pixels, known, part_of(on_share, 1, 2))
+        smooth += np.float32(np.clip(share, 0, 1)) * change
+        np.copyto(plane, smooth, where=~known)
 
     def _first_estimates(
         self,
         plane: NDArray[np.float32],
         known: NDArray[np.bool_],
-        choice: Choice,
         on_share: Callable[[float], None] | None,
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """A smooth surface, and by how much coded patches differ from it."""
-        assert self.dictionary is not None
-        weights = known.astype(np.float32)
-        smooth = filled(np.where(known, plane, np.float32(0)), weights)
-        coder = Averager(choice.patch_size, _first_stride(choice), self.workers, on_share)
+        """Return a smooth surface, and by how much coded patches differ from it."""
+        assert self.used_dictionary is not None
+        spec, weights = self.first, known.astype(np.float32)
+        smooth = fill_smoothly(np.where(known, plane, np.float32(0)), weights)
+        coder = Averager(spec.patch_size, _first_stride(spec), self.workers, on_share)
         change = coder.code(
             plane,
-            self.dictionary.coding_factors,
+            self.used_dictionary.coding_factors,
             method="omp",
-            width=max(1, min(choice.pixels // 9, self.dictionary.n_codes)),
-            tol=_FIRST_TOL * math.sqrt(choice.pixels),
+            width=max(1, min(spec.pixels // 9, self.used_dictionary.n_codes)),
+            tol=_FIRST_TOL * math.sqrt(spec.pixels),
             known=weights,
         )
         change -= smooth
-        # Where no patch knows anything.
+        # Pixels that no patch with known pixels covers are NaN.
         change[~np.isfinite(change)] = 0
         return smooth, change
 
-    def refine(
-        self,
-        planes: NDArray[np.float32],
-        known: NDArray[np.bool_],
-        choice: Choice,
-        max_iter: int,
-        seed: int,
+    def _refine(
+        self, planes: NDArray[np.float32], known: NDArray[np.bool_], spec: DictionarySpec
     ) -> None:
-        """Second stage: what is missing is noise that fades."""
-        self.dictionary = choice.dictionary
-        if self.dictionary is None:
+        """Second stage: improve the missing pixels of planes, box by box."""
+        self.used_dictionary = spec.dictionary
+        if self.used_dictionary is None:
             with self.log.stage("learning") as on_share:
                 model = learn(
                     planes,
-                    choice,
+                    spec,
                     _SAMPLES,
-                    tol=_FADE_FROM * math.sqrt(choice.pixels),
-                    max_iter=max_iter,
-                    seed=seed,
+                    tol=_FADE_FROM * math.sqrt(spec.pixels),
+                    max_iter=self.max_iter,
+                    seed=self.seed,
                     workers=self.workers,
                     on_share=on_share,
                     known=known,
                 )
-            self.dictionary, self.history = model.dictionary_, model.history_
-        boxes = _boxes(~known, *_reach(choice, known.shape))
+            self.used_dictionary, self.history = model.dictionary_, model.history_
+        boxes = boxes_around(~known, *_reach_and_period(spec, known.shape))
         with self.log.stage("similar patches") as on_share:
             for number, box in enumerate(boxes):
-                tell = part_of(on_share, number, len(boxes))
-                self._fade(planes[(slice(None), *box)], known[box], choice, tell)
+                on_share_of_box = part_of(on_share, number, len(boxes))
+                self._refine_box(planes[(slice(None), *box)], known[box], spec, on_share_of_box)
 
-    def _fade(
+    def _refine_box(
         self,
         planes: NDArray[np.float32],
         known: NDArray[np.bool_],
-        choice: Choice,
+        spec: DictionarySpec,
         on_share: Callable[[float], None] | None,
     ) -> None:
-        """Denoise planes again and again, for less and less noise, where pixels are missing."""
+        """Denoise planes again and again where pixels are missing, for less and less noise."""
         gpu = self.workers.gpu
-        # Small ones stay on the GPU for all steps.
-        working = image_array(contiguous(planes), 0, gpu)
-        missing = place_of(working, gpu).asarray(~known)
+        # Small planes stay on the GPU for all steps.
+        working = to_channels(contiguous(planes), 0, gpu)
+        missing = array_module(working, gpu).asarray(~known)
         for step, noise in enumerate(np.geomspace(_FADE_FROM, _FADE_TO, _STEPS)):
-            tell = part_of(on_share, step, _STEPS)
-            change = self._denoised(working, choice, float(noise), tell)
+            change = self._denoised(working, spec, float(noise), part_of(on_share, step, _STEPS))
             change -= working
             change *= _RELAXATION
             change *= missing
@@ -336,102 +357,48 @@ class _Inpainting:
     def _denoised(
         self,
         planes: NDArray[np.float32],
-        choice: Choice,
+        spec: DictionarySpec,
         noise: float,
         on_share: Callable[[float], None] | None,
     ) -> NDArray[np.float32]:
-        assert self.dictionary is not None
-        coder = Averager(choice.patch_size, _stride(choice), self.workers)
-        tol = noise * math.sqrt(choice.pixels)
-        guide = coder.code_planes(planes, choice, self.dictionary, tol)
+        """Denoise planes by coding their patches, then by groups of similar patches."""
+        assert self.used_dictionary is not None
+        coder = Averager(spec.patch_size, _second_stride(spec), self.workers)
+        tol = noise * math.sqrt(spec.pixels)
+        guide = coder.code_planes(planes, spec, self.used_dictionary, tol)
         return _GROUPS.run(planes, guide, guide[:1], self.workers, noise**2, on_share)
 
 
-def missing_pixels(
-    channels: NDArray[Any], mask: ArrayLike, channel_axis: int | None
-) -> NDArray[np.bool_]:
-    """Where pixels of the channels (C, *spatial) are missing; the others are finite."""
-    given = np.asarray(in_memory(mask))
-    if given.dtype.kind not in "biu":
-        raise ValueError(f"mask has dtype {given.dtype}; pass booleans, True where missing.")
-    given = given != 0
-    if given.ndim == channels.ndim and channel_axis is not None:
-        given = np.moveaxis(given, channel_axis, 0)
-    if given.shape not in (channels.shape, channels.shape[1:]):
-        raise ValueError(
-            f"mask has shape {np.shape(mask)}; it must have the image's spatial shape "
-            f"{channels.shape[1:]} or the shape of the image."
-        )
-    missing: NDArray[np.bool_] = np.broadcast_to(given, channels.shape)
-    for channel, gone in zip(channels, missing, strict=True):
-        if gone.all():
-            raise ValueError("Every pixel of the image, or of a channel, is missing.")
-        if not np.isfinite(channel).all(where=~gone):
-            raise ValueError(
-                "image contains NaN or infinity where mask says pixels are known; mark them as "
-                "missing."
-            )
-    return missing
+def _first_stride(spec: DictionarySpec) -> tuple[int, ...]:
+    """Return the distance between patches in the first stage."""
+    return tuple(max(1, round(0.4 * m)) for m in spec.patch_size)
 
 
-def _parts(missing: NDArray[np.bool_]) -> list[list[int]]:
-    """Channels that can be worked on together: all, or each alone if they miss different pixels."""
-    everything = list(range(len(missing)))
-    if all(np.array_equal(missing[0], other) for other in missing[1:]):
-        return [everything]
-    return [[k] for k in everything]
+def _second_stride(spec: DictionarySpec) -> tuple[int, ...]:
+    """Return the distance between coded patches in the second stage."""
+    return tuple(min(3, m) for m in spec.patch_size)
 
 
-def _first_stride(choice: Choice) -> tuple[int, ...]:
-    """Pixels from patch to patch in the first stage."""
-    return tuple(max(1, round(0.4 * m)) for m in choice.patch_size)
+def _reach_and_period(
+    spec: DictionarySpec, shape: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return how far from a pixel its second estimate depends on others, and the grids' period.
 
-
-def _stride(choice: Choice) -> tuple[int, ...]:
-    """Pixels from patch to patch in the second stage."""
-    return tuple(min(3, m) for m in choice.patch_size)
-
-
-def _reach(choice: Choice, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """How far from a pixel its estimate in the second stage looks, and after what patches repeat.
-
-    From a patch of a group to the one that it is similar to, and on to the others of the group,
-    each of them covered by coded patches.
+    A pixel depends on the patches of its groups; those may be a window away from the patch that
+    they are similar to; and all their pixels depend on the coded patches that cover them.
     """
     patch, stride, window = _GROUPS.sizes(shape)
-    sizes = zip(choice.patch_size, patch, window, strict=True)
-    steps = zip(_stride(choice), stride, strict=True)
-    return tuple(m + 2 * (g + w) for m, g, w in sizes), tuple(math.lcm(*pair) for pair in steps)
+    sizes = zip(spec.patch_size, patch, window, strict=True)
+    strides = zip(_second_stride(spec), stride, strict=True)
+    return tuple(m + 2 * (g + w) for m, g, w in sizes), tuple(math.lcm(*pair) for pair in strides)
 
 
-def _boxes(
-    missing: NDArray[np.bool_], halo: tuple[int, ...], step: tuple[int, ...]
-) -> list[tuple[slice, ...]]:
-    """Parts of an image, disjoint, with all missing pixels and as much around each as a halo.
-
-    They begin at multiples of a step: patches stand where they would in the whole image.
-    """
-    near = maximum_filter(missing, [2 * h + 1 for h in halo], mode="constant")
-    while True:
-        boxes = find_objects(label(near)[0])
-        boxes = [
-            tuple(slice(a.start // t * t, a.stop) for a, t in zip(box, step, strict=True))
-            for box in boxes
-        ]
-        filled = np.zeros_like(near)
-        for box in boxes:
-            filled[box] = True
-        if np.array_equal(filled, near):
-            return boxes
-        near = filled
-
-
-def _spread(channel: NDArray[Any], known: NDArray[np.bool_]) -> float:
-    """The standard deviation of the known pixels; one if they are constant."""
-    values = channel[known].astype(np.float64)
-    # Numbers of any size may be squared after this.
+def _deviation(known: NDArray[Any]) -> float:
+    """Return the standard deviation of the known pixels; one if they are constant."""
+    values = known.astype(np.float64)
+    # Without units, so that squares of numbers of any size neither overflow nor underflow.
     largest = float(np.abs(values).max()) or 1.0
     values /= largest
-    spread = float(values.std()) * largest
-    # What rounding leaves of a constant is nothing.
-    return spread if spread > 1e-12 * largest else 1.0
+    deviation = float(values.std()) * largest
+    # Anything less is the rounding error of a constant.
+    return deviation if deviation > 1e-12 * largest else 1.0
