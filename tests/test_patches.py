@@ -221,7 +221,7 @@ def test_memory_stays_bounded_for_a_large_image():
         ((np.zeros((0, 6)), 1), r"image has shape \(0, 6\)"),
         ((np.float64(1), 1), r"image has shape \(\)"),
         ((np.zeros((5, 6), complex), 2), "image has dtype complex128"),
-        ((np.array([["a"]]), 1), "real numbers are needed"),
+        ((np.array([["a"]]), 1), "pass real numbers"),
     ],
 )
 def test_patches_that_cannot_be_cut_are_refused(arguments, message):
@@ -247,15 +247,19 @@ def blocks_of_unequal_dtype():
         (np.zeros((10, 2)), {}, r"There are 10 patches or more; .* has exactly 9"),
         ([np.zeros((5, 2)), np.zeros((5, 2))], {}, "exactly 9"),
         ([np.zeros((5, 2)), np.zeros((4, 3))], {}, r"has shape \(4, 3\)"),
-        (blocks_of_unequal_dtype(), {}, "dtype float32; those before had float64"),
+        (blocks_of_unequal_dtype(), {}, "dtype float32; earlier blocks had float64"),
         (np.zeros((9, 2, 2)), {}, r"patches has shape \(9, 2, 2\)"),
         ([], {}, "patches is empty"),
-        (np.zeros((9, 2)), {"means": np.zeros(8)}, r"means has shape \(8,\); \(9,\) is needed"),
+        (
+            np.zeros((9, 2)),
+            {"means": np.zeros(8)},
+            r"means has shape \(8,\); pass one per patch, \(9,\)",
+        ),
         (np.zeros((9, 2)), {"weights": np.zeros(9)}, "weights must be positive"),
         (np.zeros((9, 2)), {"stride": 2}, "exactly 5"),
         (np.zeros((9, 11)), {}, "do not fit"),
         (np.zeros((4, 2)), {"stride": 3}, r"stride=\(3,\) leaves gaps between patches"),
-        (np.full((9, 2), np.nan), {"dtype": int}, "hold NaN, which int64 cannot hold"),
+        (np.full((9, 2), np.nan), {"dtype": int}, "contain NaN, which int64 cannot hold"),
         (np.zeros((9, 2)), {"dtype": complex}, "dtype has dtype complex128"),
     ],
 )

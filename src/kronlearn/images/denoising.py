@@ -30,23 +30,24 @@ __all__ = ["Denoised", "denoise"]
 
 @dataclass(frozen=True)
 class Denoised:
-    """What :func:`denoise` returns with ``full=True``.
+    """The result of :func:`denoise` with ``full=True``.
 
     Parameters
     ----------
     image : array
         The denoised image.
     sigma : float or tuple of float
-        The standard deviation of the noise, one for each channel if there is a channel axis; of
-        the Gaussian part if there are counts, of a map the root mean square.
+        The standard deviation of the noise, one for each channel if there is a channel axis. For
+        counts, that of the Gaussian part; for a map, the root mean square.
     dictionary : KroneckerDictionary or KroneckerSumDictionary or None
-        What patches were coded with; None if nothing was coded because there is hardly any noise.
+        The dictionary that patches were coded with; None if there was so little noise that none
+        were.
     history : dict or None
         The history of learning; None if nothing was learned.
     settings : dict
-        The settings that were chosen.
+        The settings, with the defaults filled in.
     seconds : dict
-        The time that each stage took.
+        The time of each stage, by name.
 
     Examples
     --------
@@ -95,43 +96,43 @@ def denoise(
     with the fewest atoms that leave only the noise, and the coded patches are averaged. Then
     groups of similar patches are filtered: each patch becomes a linear combination of all patches
     of its group, by a ridge regression whose coefficients come from the estimate so far. In an
-    image that is nearly clean groups alone are filtered: nothing is learned or coded.
+    image that is nearly clean, only groups are filtered: nothing is learned or coded.
 
     Parameters
     ----------
     image : array
         An image with any number of spatial axes, of any integer or floating dtype: grey images,
         colour images (with ``channel_axis``), stacks and volumes. It may be on a GPU, as a
-        CuPy array, a PyTorch tensor or anything with DLPack, and the result is there, too: nothing
-        is copied unless there is a map of ``sigma`` or a ``mask``.
+        CuPy array, a PyTorch tensor or anything with DLPack; the result is then on that GPU, and
+        the image is copied to the host only if there is a ``mask`` or a map of ``sigma``.
     sigma : float, sequence of float or array, optional
         The standard deviation of the noise in the image's own units: one number, one for each
         channel, or a map of the image's shape. Estimated by default.
     mask : array of bool, optional
-        Of the image's spatial shape or of the image's shape: True where a pixel is missing, as in
-        :func:`inpaint`, which fills them in first; the values there may be anything.
+        True where a pixel is missing, in the image's spatial shape or the image's shape. Missing
+        pixels may have any value; :func:`inpaint` fills them in first.
     noise : {"gaussian", "poisson", "poisson-gaussian", "rician"}, default "gaussian"
-        The kind of noise. "poisson" is that of counted photons, electrons or events: an image is
-        ``noise_gain`` times counts. "poisson-gaussian" is that and noise of ``sigma``, as of a
-        camera that reads them out. "rician" is that of magnitudes of complex numbers with noise of
-        ``sigma`` in both parts, as in magnetic resonance imaging. All are noise that is independent
-        from pixel to pixel, in values from which no offset (black level) was left.
+        The kind of noise. "poisson" is that of counted photons, electrons or events: the image is
+        ``noise_gain`` times counts. "poisson-gaussian" adds noise of ``sigma``, such as the
+        read-out noise of a camera. "rician" is that of magnitudes of complex numbers with noise of
+        ``sigma`` in both parts, as in magnetic resonance imaging. All kinds are independent from
+        pixel to pixel; subtract any offset (black level) first.
     noise_gain : float, optional
-        The value that one count has in the image; estimated by default.
+        The value of one count in the image; estimated by default.
     channel_axis : int, optional
-        The axis that holds channels, as in scikit-image. Channels are denoised together: their
-        principal components share the places of similar patches.
+        The axis that holds channels, as in scikit-image. Channels are denoised together: similar
+        patches are at the same positions in all their principal components.
     dictionary : KroneckerDictionary or KroneckerSumDictionary, optional
-        A dictionary with one mode for each spatial axis, used instead of one learned from the
-        image. One more mode is for the channels: they are then coded together, with one sigma.
+        A dictionary to use instead of one learned from the image, with one mode for each spatial
+        axis. With one more mode, for the channels, these are coded together, with one sigma.
     patch_size : int or sequence of int, optional
-        The size of a patch, for all spatial axes or one each. By default 8 × 8 pixels,
-        and about as many with other numbers of axes.
+        The size of a patch, for all spatial axes or one each; by default 8 × 8 pixels, or about as
+        many in other numbers of dimensions.
     n_atoms : int or sequence of int, optional
-        Atoms to learn, for all spatial axes or one each; by default twice as many as a patch has
-        pixels along the axis.
+        Atoms to learn, for all spatial axes or one each; by default twice the size of a patch
+        along the axis.
     n_terms : int, default 1
-        Learn a sum of this many Kronecker products: slower, and better by 0.02 dB at most.
+        Learn a sum of this many Kronecker products: slower, and at most 0.02 dB better.
     gain : float, optional
         Patches are coded until the norm of their residual is ``gain`` times that of the noise; by
         default 1.08 for patches of 64 pixels, and closer to 1 for larger ones.
@@ -140,30 +141,30 @@ def denoise(
         up to 0.4 dB worse, "best" takes three times as long and is up to 0.1 dB better.
         "dictionary" leaves groups out: the paper's method alone, 0.4 to 2 dB worse.
     stride : int or sequence of int, optional
-        Pixels from patch to patch in the first stage; by default an eighth of the patch, or 2
-        where the contrast is more than 30 times the noise.
+        Distance between coded patches in pixels; by default an eighth of the patch, or 2 if the
+        contrast is more than 30 times the noise.
     method : {"ols", "omp", "exchange", "threshold"}, optional
         The coder; by default "threshold" for orthonormal factors, otherwise "ols".
     max_iter : int, default 8
         Iterations of learning.
     random_state : int, RandomState or None, default 0
-        Chooses the patches that are learned from and the initial dictionary.
+        Chooses the patches to learn from and the initial dictionary.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
     device : {"cpu", "cuda"}, default "cpu"
-        Where to compute: on the processor, or on an NVIDIA GPU (the extra ``cuda13`` or
-        ``cuda12``). An image on a GPU is worked on there.
+        Where to compute: on the processor, or on an NVIDIA GPU (with the extra ``cuda13`` or
+        ``cuda12``). An image on a GPU is processed there.
     progress : callable, optional
         Called with the name of a stage and the fraction of it that is done; raising an exception
         stops the work.
     full : bool, default False
-        Return a :class:`Denoised` with the image, the noise found, the dictionary and more.
+        Return a :class:`Denoised` with the image, its noise, the dictionary and more.
 
     Returns
     -------
     array or Denoised
-        The denoised image, of the shape, dtype and library of the one given; integers are rounded
-        and kept in range.
+        The denoised image, with the shape, dtype and library of the input. Integers are rounded
+        and clipped to their range.
 
     Examples
     --------

@@ -54,21 +54,21 @@ _GROUPS = GroupFilter(24, 121, 625, 0.7)
 
 @dataclass(frozen=True)
 class Inpainted:
-    """What :func:`inpaint` returns with ``full=True``.
+    """The result of :func:`inpaint` with ``full=True``.
 
     Parameters
     ----------
     image : array
         The image with its missing pixels filled in.
     dictionary : KroneckerDictionary or KroneckerSumDictionary or None
-        What patches were coded with in the last stage (for the last channel, if channels miss
-        different pixels); None if nothing was missing.
+        The dictionary that patches were coded with in the last stage (for the last channel, if
+        channels miss different pixels); None if nothing was missing.
     history : dict or None
         The history of learning; None if nothing was learned.
     settings : dict
-        The settings that were chosen.
+        The settings, with the defaults filled in.
     seconds : dict
-        The time that each stage took.
+        The time of each stage, by name.
 
     Examples
     --------
@@ -107,48 +107,48 @@ def inpaint(
 ) -> Any:
     """Fill in the missing pixels of an image.
 
-    The first stage makes two estimates: a smooth surface, close to the solution of the biharmonic
-    equation, and overlapping patches that are coded by their known pixels. Their weights are those
-    that fit best where some known pixels are held out. The second stage learns a dictionary from
-    the patches with the most known pixels, then treats errors in the missing pixels as noise: it
-    denoises the image repeatedly, by coding and by groups of similar patches, for less and less
-    noise, and puts the known pixels back each time. Only the surroundings of missing pixels are
-    processed.
+    The first stage averages two estimates: a smooth surface, close to the solution of the
+    biharmonic equation, and overlapping patches that are coded by their known pixels. The weights
+    of the two are those that best predict some known pixels, held out for this purpose. The second
+    stage learns a dictionary from the patches with the most known pixels, then treats errors in the
+    missing pixels as noise: it denoises the image repeatedly, by coding and by groups of similar
+    patches, for less and less noise, and puts the known pixels back each time. Only the
+    surroundings of missing pixels are processed.
 
     Parameters
     ----------
     image : array
-        An image with any number of spatial axes, of any integer or floating dtype. It may
-        be on a GPU; the result then is, too.
+        An image with any number of spatial axes, of any integer or floating dtype. If it is on a
+        GPU, so is the result.
     mask : array of bool, optional
-        Of the image's spatial shape or of the image's shape: True where a pixel is missing, as in
-        scikit-image. The values there may be anything. By default pixels that are NaN or infinite
-        are missing.
+        True where a pixel is missing, as in scikit-image, in the image's spatial shape or the
+        image's shape. Missing pixels may have any value. By default, pixels that are NaN or
+        infinite are missing.
     channel_axis : int, optional
         The axis that holds channels.
     dictionary : KroneckerDictionary or KroneckerSumDictionary, optional
-        A dictionary with one mode for each spatial axis to code with in both stages, instead of
-        cosines in the first and a learned one in the second; one more mode is for the channels.
+        A dictionary to code with in both stages, instead of cosines in the first and a learned
+        dictionary in the second. It has one mode for each spatial axis, and may have one more for
+        the channels.
     patch_size : int or sequence of int, optional
-        The size of the patches that are learned from, for all spatial axes or one each; by default
-        8 × 8, and as many pixels with other numbers of axes.
+        The size of the patches in the second stage, for all spatial axes or one each; by default
+        8 × 8 pixels, or about as many in other numbers of dimensions.
     n_atoms : int or sequence of int, optional
-        Atoms to learn, for all spatial axes or one each; by default twice as many as a patch has
-        pixels along the axis.
+        Atoms to learn, for all spatial axes or one each; by default twice the size of a patch
+        along the axis.
     n_terms : int, default 1
-        Learn a sum of this many Kronecker products: slower, and better by 0.2 dB at most.
+        Learn a sum of this many Kronecker products: slower, and at most 0.2 dB better.
     stages : {2, 1}, default 2
-        1 stops after the first stage: much faster, 1 to 4 dB worse.
+        With 1, stop after the first stage: much faster, 1 to 4 dB worse.
     max_iter : int, default 8
         Iterations of learning.
     random_state : int, RandomState or None, default 0
-        Chooses the pixels that are held out, the patches that are learned from and the initial
-        dictionary.
+        Chooses the pixels to hold out, the patches to learn from and the initial dictionary.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
     device : {"cpu", "cuda"}, default "cpu"
-        Where to compute: on the processor, or on an NVIDIA GPU (the extra ``cuda13`` or
-        ``cuda12``). An image on a GPU is worked on there.
+        Where to compute: on the processor, or on an NVIDIA GPU (with the extra ``cuda13`` or
+        ``cuda12``). An image on a GPU is processed there.
     progress : callable, optional
         Called with the name of a stage and the fraction of it that is done; raising an exception
         stops the work.
@@ -158,8 +158,8 @@ def inpaint(
     Returns
     -------
     array or Inpainted
-        An image of the same shape and dtype. Known pixels are unchanged; the others are within
-        their range.
+        The image, with the same shape and dtype. Known pixels are unchanged; missing pixels lie
+        within the range of the known ones.
 
     Examples
     --------
