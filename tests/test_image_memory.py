@@ -54,12 +54,6 @@ def copies(work, size, dtype="f4"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("work", [DENOISE, FILL], ids=["denoise", "fill"])
-def test_a_large_image_takes_at_most_eight_times_its_memory(work):
-    assert copies(work, 2048) <= 8
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("work", "size", "dtype"),
     [
@@ -71,5 +65,5 @@ def test_a_large_image_takes_at_most_eight_times_its_memory(work):
         (INPAINT, 2048, "f4"),
     ],
 )
-def test_a_larger_image_takes_at_most_eight_times_its_memory(work, size, dtype):
+def test_a_large_image_takes_at_most_eight_times_its_memory(work, size, dtype):
     assert copies(work, size, dtype) <= 8

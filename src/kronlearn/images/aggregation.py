@@ -19,13 +19,11 @@ from kronlearn.cuda.groups import filter_groups_on
 from kronlearn.cuda.images import code_image_on
 from kronlearn.engines.workers import Workers
 from kronlearn.images.dictionaries import DictionarySpec
+from kronlearn.images.planes import Float32
 from kronlearn.images.stages import part_of
 
 __all__ = ["Averager", "energies_of_patches"]
 
-# C-contiguous.
-Image = NDArray[np.float32]
-Factors = Sequence[NDArray[Any]]
 
 # Parameter of the Kaiser window that lowers the weights of a patch towards its edges.
 _KAISER = 2.0
@@ -48,15 +46,15 @@ class Averager:
 
     def code(
         self,
-        image: Image,
-        factors: Factors,
+        image: Float32,
+        factors: Sequence[NDArray[Any]],
         *,
         method: str,
         width: int,
         tol: float | None,
-        known: Image | None = None,
+        known: Float32 | None = None,
         favour_sparse: bool = True,
-    ) -> Image:
+    ) -> Float32:
         """Replace patches by sparse approximations with at most ``width`` nonzeros.
 
         ``tol`` is the ℓ2 norm that a patch's residual may have. ``known`` weights the squared
@@ -85,13 +83,13 @@ class Averager:
 
     def code_planes(
         self,
-        planes: Image,
+        planes: Float32,
         spec: DictionarySpec,
         dictionary: Dictionary,
         tol: float,
         method: str = "ols",
-        known: Image | None = None,
-    ) -> Image:
+        known: Float32 | None = None,
+    ) -> Float32:
         """Code planes (C, *spatial) one after the other; ``known`` has the same shape."""
         estimate = np.empty_like(planes)
         for k, plane in enumerate(planes):
@@ -108,14 +106,14 @@ class Averager:
 
     def filter_groups(
         self,
-        planes: Image,
-        guide: Image | None,
-        matched: Image,
+        planes: Float32,
+        guide: Float32 | None,
+        matched: Float32,
         *,
         group: int,
         window: tuple[int, ...],
-        variance: float | Image = 1.0,
-    ) -> Image:
+        variance: float | Float32 = 1.0,
+    ) -> Float32:
         """Replace the patches of groups of similar ones by linear combinations of each other.
 
         For every patch of the grid, the ``group`` most similar patches within ``window`` are found
@@ -141,7 +139,7 @@ class Averager:
     def _threads(self) -> dict[str, Any]:
         return {"threads": self.workers.n_threads, "instruction_set": instruction_set()}
 
-    def _axes(self, image: Image, window: Sequence[int]) -> list[tuple[int, int, int, int]]:
+    def _axes(self, image: Float32, window: Sequence[int]) -> list[tuple[int, int, int, int]]:
         return list(zip(image.shape, self.patch, self.stride, window, strict=True))
 
 
@@ -154,7 +152,7 @@ def _taper(patch: tuple[int, ...]) -> NDArray[np.float64]:
     return taper[0]
 
 
-def energies_of_patches(variance: float | Image, patch: tuple[int, ...]) -> Image:
+def energies_of_patches(variance: float | Float32, patch: tuple[int, ...]) -> Float32:
     """Sum variances over patches: (1,), or (C, *spatial) by the first pixel of each patch."""
     if isinstance(variance, float):
         return np.full(1, variance * math.prod(patch), np.float32)

@@ -20,7 +20,7 @@ from kronlearn.images.gaussian import GaussianDenoiser
 from kronlearn.images.inpainting import inpaint
 from kronlearn.images.masks import missing_pixels
 from kronlearn.images.noise import sigma_of_known
-from kronlearn.images.planes import from_channels, like_input, to_channels
+from kronlearn.images.planes import Mask, from_channels, like_input, to_channels
 from kronlearn.images.precision import checked_map, is_map, precision_of
 from kronlearn.images.stabilisation import check_noise, denoise_stabilised
 from kronlearn.images.stages import Progress, Stages
@@ -259,7 +259,7 @@ def _denoise_uneven(
 
 
 def _sigma_of_known_pixels(
-    channels: NDArray[Any], missing: NDArray[np.bool_], single: bool
+    channels: NDArray[Any], missing: Mask, single: bool
 ) -> float | list[float]:
     """Return the noise of channels with missing pixels: one for each, or a ``single`` one."""
     sigmas = [sigma_of_known(*pair) for pair in zip(channels, missing, strict=True)]

@@ -16,6 +16,8 @@ from kronlearn.cuda.device import Gpu
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.images.patch_grid import PatchGrid, sizes_per_axis
+from kronlearn.images.planes import Float32, Mask
+from kronlearn.images.stages import Stages
 from kronlearn.parameters import check_count
 
 __all__ = [
@@ -23,7 +25,7 @@ __all__ = [
     "default_patch",
     "dictionary_spec",
     "draw_patches",
-    "learn",
+    "given_or_learned",
     "spans_channels",
 ]
 
@@ -116,13 +118,13 @@ def _check_patch(patch: tuple[int, ...], shape: Sequence[int]) -> None:
 
 
 def draw_patches(
-    planes: NDArray[np.float32],
+    planes: Float32,
     patch: tuple[int, ...],
     n_samples: int,
     rng: np.random.Generator,
-    known: NDArray[np.bool_] | None = None,
+    known: Mask | None = None,
     gpu: Gpu | None = None,
-) -> NDArray[np.float32]:
+) -> Float32:
     """Draw patches (N, *patch), without their means, at random from planes (C, *spatial).
 
     With ``known`` (spatial), twice as many are drawn, and those with the most known pixels kept.
@@ -152,30 +154,37 @@ def draw_patches(
     return samples[np.concatenate([groups.reshape(-1), order[n_grouped:]])]
 
 
-def learn(
-    planes: NDArray[np.float32],
+def given_or_learned(
     spec: DictionarySpec,
+    training_planes: Callable[[], Float32],
     n_samples: int,
     *,
     tol: float,
     max_iter: int,
     seed: int,
     workers: Workers,
-    on_share: Callable[[float], None] | None,
-    known: NDArray[np.bool_] | None = None,
-) -> KroneckerDictionaryLearning:
-    """Learn from patches of planes (C, *spatial), each coded to the error target ``tol``."""
-    rng = np.random.default_rng(seed)
-    samples = draw_patches(planes, spec.patch_size, n_samples, rng, known, workers.gpu)
-    model = KroneckerDictionaryLearning(
-        spec.n_atoms,
-        n_nonzero_coefs=min(spec.max_nonzeros, _MAX_NONZEROS_LEARNING),
-        tol=tol,
-        max_iter=max_iter,
-        n_terms=spec.n_terms,
-        random_state=seed,
-        n_jobs=workers.n_threads,
-        device=workers.device,
-        callback=None if on_share is None else lambda state: on_share(state.iteration / max_iter),
-    )
-    return model.fit(samples)
+    log: Stages,
+    known: Mask | None = None,
+) -> tuple[Dictionary, dict[str, list[float]] | None]:
+    """Return a dictionary and the history of learning, which is None if the dictionary was given.
+
+    Otherwise it is learned from patches of planes (C, *spatial), each coded to the target ``tol``.
+    """
+    if spec.dictionary is not None:
+        return spec.dictionary, None
+    with log.stage("learning") as on_share:
+        rng = np.random.default_rng(seed)
+        planes = training_planes()
+        samples = draw_patches(planes, spec.patch_size, n_samples, rng, known, workers.gpu)
+        model = KroneckerDictionaryLearning(
+            spec.n_atoms,
+            n_nonzero_coefs=min(spec.max_nonzeros, _MAX_NONZEROS_LEARNING),
+            tol=tol,
+            max_iter=max_iter,
+            n_terms=spec.n_terms,
+            random_state=seed,
+            n_jobs=workers.n_threads,
+            device=workers.device,
+            callback=None if on_share is None else lambda s: on_share(s.iteration / max_iter),
+        ).fit(samples)
+    return model.dictionary_, model.history_

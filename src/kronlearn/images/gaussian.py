@@ -16,11 +16,16 @@ from kronlearn.core.dictionary import Dictionary
 from kronlearn.cuda.pixels import Contents
 from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager
-from kronlearn.images.dictionaries import DictionarySpec, dictionary_spec, learn, spans_channels
+from kronlearn.images.dictionaries import (
+    DictionarySpec,
+    dictionary_spec,
+    given_or_learned,
+    spans_channels,
+)
 from kronlearn.images.groups import EFFORTS, refine
 from kronlearn.images.noise import sigma_of_channel
 from kronlearn.images.patch_grid import sizes_per_axis
-from kronlearn.images.planes import Planes, array_module, contents_of
+from kronlearn.images.planes import Float32, Planes, array_module, contents_of
 from kronlearn.images.precision import equalised, halved, precision_of_planes, training_planes
 from kronlearn.images.pyramid import axes_to_halve, interpolate, sum_pairs
 from kronlearn.images.stages import Stages
@@ -141,11 +146,11 @@ class GaussianDenoiser:
 
     def _denoised_planes(
         self,
-        planes: NDArray[np.float32],
-        precision: NDArray[np.float32] | None,
+        planes: Float32,
+        precision: Float32 | None,
         quality: str,
         weak: bool,
-    ) -> NDArray[np.float32]:
+    ) -> Float32:
         """Denoise planes (C, *spatial) whose noise has standard deviation one.
 
         Where noise exceeds the contrast, an image of half the size is denoised first: it guides the
@@ -169,13 +174,13 @@ class GaussianDenoiser:
 
     def _filtered(
         self,
-        planes: NDArray[np.float32],
-        precision: NDArray[np.float32] | None,
-        estimate: NDArray[np.float32] | None,
+        planes: Float32,
+        precision: Float32 | None,
+        estimate: Float32 | None,
         quality: str,
-    ) -> NDArray[np.float32]:
+    ) -> Float32:
         """Improve an estimate, which is overwritten, by groups of similar patches."""
-        variance: float | NDArray[np.float32] = 1.0
+        variance: float | Float32 = 1.0
         if precision is not None:
             assert estimate is not None
             planes, variance = equalised(planes, precision, estimate)
@@ -191,28 +196,21 @@ class GaussianDenoiser:
                 variance=variance,
             )
 
-    def _coded(
-        self, planes: NDArray[np.float32], precision: NDArray[np.float32] | None, weak: bool
-    ) -> NDArray[np.float32]:
+    def _coded(self, planes: Float32, precision: Float32 | None, weak: bool) -> Float32:
         """Denoise planes by coding their patches, with a dictionary given or learned from them."""
         coding = self._coding(planes.shape[1:], precision is not None, weak)
         spec = coding.spec
-        self.used_dictionary = spec.dictionary
-        if self.used_dictionary is None:
-            pixels = _PIXELS_TO_LEARN_FROM // (4 if weak else 1)
-            n_samples = min(pixels // spec.pixels, planes.size // 2)
-            with self.log.stage("learning") as on_share:
-                model = learn(
-                    planes if precision is None else training_planes(planes, precision),
-                    spec,
-                    max(1, n_samples),
-                    tol=coding.tol,
-                    max_iter=self.max_iter,
-                    seed=self.seed,
-                    workers=self.workers,
-                    on_share=on_share,
-                )
-            self.used_dictionary, self.history = model.dictionary_, model.history_
+        n_pixels = _PIXELS_TO_LEARN_FROM // (4 if weak else 1)
+        self.used_dictionary, self.history = given_or_learned(
+            spec,
+            lambda: planes if precision is None else training_planes(planes, precision),
+            max(1, min(n_pixels // spec.pixels, planes.size // 2)),
+            tol=coding.tol,
+            max_iter=self.max_iter,
+            seed=self.seed,
+            workers=self.workers,
+            log=self.log,
+        )
         self.settings = {**coding.settings(), "max_iter": int(self.max_iter)}
         with self.log.stage("coding") as on_share:
             coder = Averager(spec.patch_size, coding.stride, self.workers, on_share)
@@ -331,9 +329,7 @@ def _contrast_is_at_least(span: float, channel: NDArray[Any], contents: Contents
     return float(high - low) >= span
 
 
-def _noise_exceeds_contrast(
-    planes: NDArray[np.float32], precision: NDArray[np.float32] | None
-) -> bool:
+def _noise_exceeds_contrast(planes: Float32, precision: Float32 | None) -> bool:
     """Whether the signal varies less in the strongest plane than its noise of variance one."""
     plane = planes[0]
     if precision is None:

@@ -17,10 +17,17 @@ from kronlearn.core.init import dct_factor
 from kronlearn.cuda.arrays import in_memory
 from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager
-from kronlearn.images.dictionaries import DictionarySpec, dictionary_spec, learn, spans_channels
+from kronlearn.images.dictionaries import (
+    DictionarySpec,
+    dictionary_spec,
+    given_or_learned,
+    spans_channels,
+)
 from kronlearn.images.groups import GroupFilter
 from kronlearn.images.masks import boxes_around, channel_groups, missing_pixels
 from kronlearn.images.planes import (
+    Float32,
+    Mask,
     Planes,
     array_module,
     contiguous,
@@ -214,9 +221,7 @@ def inpaint(
     return inpainted if full else inpainted.image
 
 
-def _write(
-    planes: Planes, result: NDArray[Any], channels: NDArray[Any], missing: NDArray[np.bool_]
-) -> None:
+def _write(planes: Planes, result: NDArray[Any], channels: NDArray[Any], missing: Mask) -> None:
     """Write the missing pixels of planes to a result, within the range of the known pixels."""
     planes.restore(planes.pixels, result, missing)
     for k in planes.indices:
@@ -242,9 +247,7 @@ class _Inpainter:
     used_dictionary: Dictionary | None = None
     history: dict[str, list[float]] | None = None
 
-    def filled_planes(
-        self, channels: NDArray[Any], indices: list[int], known: NDArray[np.bool_]
-    ) -> Planes:
+    def filled_planes(self, channels: NDArray[Any], indices: list[int], known: Mask) -> Planes:
         """Return the channels ``indices`` of (C, *spatial) as planes without missing pixels."""
         scales = [_deviation(channels[k][known]) for k in indices]
         planes = Planes.from_channels(channels, scales, indices, known)
@@ -253,7 +256,7 @@ class _Inpainter:
             self._refine(planes.pixels, known, self.second)
         return planes
 
-    def _fill(self, planes: NDArray[np.float32], known: NDArray[np.bool_]) -> None:
+    def _fill(self, planes: Float32, known: Mask) -> None:
         """First stage: fill in planes, box by box."""
         spec = self.first
         self.used_dictionary = spec.dictionary or KroneckerDictionary(
@@ -268,33 +271,42 @@ class _Inpainter:
 
     def _fill_box(
         self,
-        plane: NDArray[np.float32],
-        known: NDArray[np.bool_],
+        plane: Float32,
+        known: Mask,
         rng: np.random.Generator,
         on_share: Callable[[float], None] | None,
     ) -> None:
-        """Fill in a weighted mean of two estimates, weighted to fit known pixels held out."""
+        """Fill in a weighted mean of two estimates."""
         pixels = contiguous(plane)
-        held_out = rng.permutation(np.flatnonzero(known))[: np.count_nonzero(known) // _HELD_OUT]
-        used = known.copy()
-        used.flat[held_out] = False
-        smooth, change = self._first_estimates(pixels, used, part_of(on_share, 0, 2))
-        error, change = (pixels - smooth).flat[held_out], change.flat[held_out]
-        share = np.sum(change * error) / max(float(np.sum(change**2)), _EQUAL)
+        share = self._share_of_patches(pixels, known, rng, part_of(on_share, 0, 2))
         smooth, change = self._first_estimates(pixels, known, part_of(on_share, 1, 2))
-        smooth += np.float32(np.clip(share, 0, 1)) * change
+        change *= np.float32(share)
+        smooth += change
         np.copyto(plane, smooth, where=~known)
 
-    def _first_estimates(
+    def _share_of_patches(
         self,
-        plane: NDArray[np.float32],
-        known: NDArray[np.bool_],
+        plane: Float32,
+        known: Mask,
+        rng: np.random.Generator,
         on_share: Callable[[float], None] | None,
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    ) -> float:
+        """Return the weight of coded patches that fits best where known pixels are held out."""
+        n_held_out = np.count_nonzero(known) // _HELD_OUT
+        held_out = rng.permutation(np.flatnonzero(known))[:n_held_out].copy()
+        used = known.copy()
+        used.flat[held_out] = False
+        smooth, change = self._first_estimates(plane, used, on_share)
+        error, change = plane.flat[held_out] - smooth.flat[held_out], change.flat[held_out]
+        share = np.sum(change * error) / max(float(np.sum(change**2)), _EQUAL)
+        return float(np.clip(share, 0, 1))
+
+    def _first_estimates(
+        self, plane: Float32, known: Mask, on_share: Callable[[float], None] | None
+    ) -> tuple[Float32, Float32]:
         """Return a smooth surface, and by how much coded patches differ from it."""
         assert self.used_dictionary is not None
-        spec, weights = self.first, known.astype(np.float32)
-        smooth = fill_smoothly(np.where(known, plane, np.float32(0)), weights)
+        spec, smooth = self.first, fill_smoothly(plane, known)
         coder = Averager(spec.patch_size, _first_stride(spec), self.workers, on_share)
         change = coder.code(
             plane,
@@ -302,32 +314,26 @@ class _Inpainter:
             method="omp",
             width=max(1, min(spec.pixels // 9, self.used_dictionary.n_codes)),
             tol=_FIRST_TOL * math.sqrt(spec.pixels),
-            known=weights,
+            known=known.astype(np.float32),
         )
         change -= smooth
         # Pixels that no patch with known pixels covers are NaN.
         change[~np.isfinite(change)] = 0
         return smooth, change
 
-    def _refine(
-        self, planes: NDArray[np.float32], known: NDArray[np.bool_], spec: DictionarySpec
-    ) -> None:
+    def _refine(self, planes: Float32, known: Mask, spec: DictionarySpec) -> None:
         """Second stage: improve the missing pixels of planes, box by box."""
-        self.used_dictionary = spec.dictionary
-        if self.used_dictionary is None:
-            with self.log.stage("learning") as on_share:
-                model = learn(
-                    planes,
-                    spec,
-                    _SAMPLES,
-                    tol=_FADE_FROM * math.sqrt(spec.pixels),
-                    max_iter=self.max_iter,
-                    seed=self.seed,
-                    workers=self.workers,
-                    on_share=on_share,
-                    known=known,
-                )
-            self.used_dictionary, self.history = model.dictionary_, model.history_
+        self.used_dictionary, self.history = given_or_learned(
+            spec,
+            lambda: planes,
+            _SAMPLES,
+            tol=_FADE_FROM * math.sqrt(spec.pixels),
+            max_iter=self.max_iter,
+            seed=self.seed,
+            workers=self.workers,
+            log=self.log,
+            known=known,
+        )
         boxes = boxes_around(~known, *_reach_and_period(spec, known.shape))
         with self.log.stage("similar patches") as on_share:
             for number, box in enumerate(boxes):
@@ -336,8 +342,8 @@ class _Inpainter:
 
     def _refine_box(
         self,
-        planes: NDArray[np.float32],
-        known: NDArray[np.bool_],
+        planes: Float32,
+        known: Mask,
         spec: DictionarySpec,
         on_share: Callable[[float], None] | None,
     ) -> None:
@@ -356,11 +362,11 @@ class _Inpainter:
 
     def _denoised(
         self,
-        planes: NDArray[np.float32],
+        planes: Float32,
         spec: DictionarySpec,
         noise: float,
         on_share: Callable[[float], None] | None,
-    ) -> NDArray[np.float32]:
+    ) -> Float32:
         """Denoise planes by coding their patches, then by groups of similar patches."""
         assert self.used_dictionary is not None
         coder = Averager(spec.patch_size, _second_stride(spec), self.workers)

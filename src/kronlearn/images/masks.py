@@ -9,13 +9,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.ndimage import find_objects, label, maximum_filter
 
 from kronlearn.cuda.arrays import in_memory
+from kronlearn.images.planes import Mask
 
 __all__ = ["boxes_around", "channel_groups", "missing_pixels"]
 
 
-def missing_pixels(
-    channels: NDArray[Any], mask: ArrayLike, channel_axis: int | None
-) -> NDArray[np.bool_]:
+def missing_pixels(channels: NDArray[Any], mask: ArrayLike, channel_axis: int | None) -> Mask:
     """Return the mask of an image as one of its channels (C, *spatial).
 
     Raises ValueError if the mask does not fit the image, hides all of a channel, or does not hide
@@ -24,7 +23,7 @@ def missing_pixels(
     given = np.asarray(in_memory(mask))
     if given.dtype.kind not in "biu":
         raise ValueError(f"mask has dtype {given.dtype}; pass booleans, True where missing.")
-    missing: NDArray[np.bool_] = given != 0
+    missing: Mask = given != 0
     if missing.ndim == channels.ndim and channel_axis is not None:
         missing = np.moveaxis(missing, channel_axis, 0)
     if missing.shape not in (channels.shape, channels.shape[1:]):
@@ -44,7 +43,7 @@ def missing_pixels(
     return missing
 
 
-def channel_groups(missing: NDArray[np.bool_]) -> list[list[int]]:
+def channel_groups(missing: Mask) -> list[list[int]]:
     """Group channels to be filled together: all, or each alone if they miss different pixels."""
     indices = list(range(len(missing)))
     if all(np.array_equal(missing[0], other) for other in missing[1:]):
@@ -53,7 +52,7 @@ def channel_groups(missing: NDArray[np.bool_]) -> list[list[int]]:
 
 
 def boxes_around(
-    missing: NDArray[np.bool_], halo: tuple[int, ...], step: tuple[int, ...]
+    missing: Mask, halo: tuple[int, ...], step: tuple[int, ...]
 ) -> list[tuple[slice, ...]]:
     """Return disjoint boxes that contain all missing pixels, each with a halo around it.
 

@@ -15,6 +15,7 @@ from kronlearn.cuda.device import Gpu, current_gpu
 from kronlearn.cuda.pixels import Contents, Pixels
 from kronlearn.images.patch_grid import PatchGrid
 from kronlearn.images.planes import (
+    Mask,
     array_module,
     contents_of,
     contiguous,
@@ -108,7 +109,7 @@ def sigma_of_channel(
     return sigma if sigma > rounding else 0.0
 
 
-def sigma_of_known(channel: NDArray[Any], missing: NDArray[np.bool_]) -> float:
+def sigma_of_known(channel: NDArray[Any], missing: Mask) -> float:
     """Return the noise of a channel from patches without missing pixels; some pixel is known.
 
     Where missing pixels are scattered, only small patches are complete: with a fifth of the pixels

@@ -18,6 +18,8 @@ from kronlearn.cuda.pixels import Contents, Pixels
 from kronlearn.io.conversion import in_range
 
 __all__ = [
+    "Float32",
+    "Mask",
     "Planes",
     "array_module",
     "contents_of",
@@ -26,6 +28,9 @@ __all__ = [
     "like_input",
     "to_channels",
 ]
+
+Float32 = NDArray[np.float32]
+Mask = NDArray[np.bool_]
 
 # Pixels converted at a time, by the processor and by a GPU.
 _BLOCK, _GPU_BLOCK = 1 << 16, 1 << 22
@@ -158,7 +163,7 @@ class Planes:
     every plane.
     """
 
-    pixels: NDArray[np.float32]
+    pixels: Float32
     indices: Sequence[int]
     means: list[float]
     scales: Sequence[float]
@@ -172,7 +177,7 @@ class Planes:
         channels: NDArray[Any],
         scales: Sequence[float],
         indices: Sequence[int],
-        known: NDArray[np.bool_] | None = None,
+        known: Mask | None = None,
         gpu: Gpu | None = None,
         contents: Sequence[Contents] | None = None,
     ) -> Planes:
@@ -194,7 +199,7 @@ class Planes:
             _rotate(pixels, basis.T, gpu)
         return cls(pixels, indices, means, scales, basis, gpu)
 
-    def project(self, channels: NDArray[np.float32]) -> NDArray[np.float32]:
+    def project(self, channels: Float32) -> Float32:
         """Return other channels (C, *spatial) as planes with the same means, scales and basis."""
         columns = zip(self.indices, self.means, self.scales, strict=True)
         pixels = np.stack([(channels[k] - mean) / scale for k, mean, scale in columns])
@@ -203,12 +208,7 @@ class Planes:
             _rotate(pixels, self.basis.T, self.gpu)
         return pixels
 
-    def restore(
-        self,
-        pixels: NDArray[np.float32],
-        channels: NDArray[Any],
-        where: NDArray[np.bool_] | None = None,
-    ) -> None:
+    def restore(self, pixels: Float32, channels: NDArray[Any], where: Mask | None = None) -> None:
         """Write processed planes, which are overwritten, back to their channels of (C, *spatial).
 
         Integers are rounded and clipped to their range. In host memory only the pixels ``where``
@@ -236,8 +236,8 @@ def _scaled(
     channels: NDArray[Any],
     scales: Sequence[float],
     indices: Sequence[int],
-    known: NDArray[np.bool_] | None,
-) -> tuple[NDArray[np.float32], list[float]]:
+    known: Mask | None,
+) -> tuple[Float32, list[float]]:
     """Return channels without their means, in units of their scales, and the means."""
     pixels = np.empty((len(indices), *channels.shape[1:]), np.float32)
     means = []
@@ -258,7 +258,7 @@ def _scaled_on_gpu(
     scales: Sequence[float],
     indices: Sequence[int],
     contents: Sequence[Contents] | None,
-) -> tuple[NDArray[np.float32], list[float]]:
+) -> tuple[Float32, list[float]]:
     """Do what :func:`_scaled` does, by kernels of a GPU."""
     source = Pixels(gpu, contiguous(channels))
     contents = source.contents() if contents is None else contents
@@ -284,7 +284,7 @@ def _blocks(arrays: list[NDArray[Any]], dtypes: list[Any]) -> Iterator[tuple[NDA
         yield from blocks
 
 
-def _principal_components(pixels: NDArray[np.float32], gpu: Gpu | None) -> NDArray[np.float64]:
+def _principal_components(pixels: Float32, gpu: Gpu | None) -> NDArray[np.float64]:
     """Return an orthonormal basis (C, C) in which planes are uncorrelated, strongest first."""
     flat, step = pixels.reshape(len(pixels), -1), _BLOCK if gpu is None else _GPU_BLOCK
     covariance = array_module(pixels, gpu).zeros((len(flat), len(flat)))
@@ -299,7 +299,7 @@ def _principal_components(pixels: NDArray[np.float32], gpu: Gpu | None) -> NDArr
     return np.asarray(vectors * signs)
 
 
-def _rotate(pixels: NDArray[np.float32], matrix: NDArray[np.float64], gpu: Gpu | None) -> None:
+def _rotate(pixels: Float32, matrix: NDArray[np.float64], gpu: Gpu | None) -> None:
     """Replace pixels (C, …) by matrix · pixels, block by block."""
     flat, step = pixels.reshape(len(pixels), -1), _BLOCK if gpu is None else _GPU_BLOCK
     rotation = array_module(pixels, gpu).asarray(matrix.astype(np.float32))

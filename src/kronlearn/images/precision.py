@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter
 
 from kronlearn.cuda.arrays import in_memory
+from kronlearn.images.planes import Float32, Mask
 from kronlearn.images.pyramid import sum_pairs
 
 __all__ = [
@@ -23,8 +24,6 @@ __all__ = [
     "precision_of_planes",
     "training_planes",
 ]
-
-Planes = NDArray[np.float32]
 
 # The precision of a pixel is compared with the mean over this many pixels along each axis.
 _WINDOW = 9
@@ -39,7 +38,7 @@ def is_map(sigma: Any, channel_axis: int | None) -> bool:
 
 
 def checked_map(
-    sigma: Any, channels: NDArray[Any], channel_axis: int | None, missing: NDArray[np.bool_] | None
+    sigma: Any, channels: NDArray[Any], channel_axis: int | None, missing: Mask | None
 ) -> NDArray[np.float64]:
     """Return a map of standard deviations, of the image's shape, like its channels (C, *spatial).
 
@@ -83,13 +82,13 @@ def precision_of(
     return precision / mean, (least / np.sqrt(mean)).reshape(-1).tolist()
 
 
-def precision_of_planes(precision: NDArray[np.float64], basis: NDArray[np.float64]) -> Planes:
+def precision_of_planes(precision: NDArray[np.float64], basis: NDArray[np.float64]) -> Float32:
     """Return the precision of planes, whose basis (C, C) rotates the channels, from theirs."""
     variance = np.einsum("ck,c...->k...", np.square(basis), 1 / precision)
     return (1 / variance).astype(np.float32)
 
 
-def halved(planes: Planes, precision: Planes, axes: list[int]) -> tuple[Planes, Planes]:
+def halved(planes: Float32, precision: Float32, axes: list[int]) -> tuple[Float32, Float32]:
     """Halve planes along axes: weighted means over blocks, and the precision of these.
 
     Means are scaled so that uniform noise keeps its variance.
@@ -99,7 +98,7 @@ def halved(planes: Planes, precision: Planes, axes: list[int]) -> tuple[Planes, 
     return sums / totals * np.sqrt(n_summed), totals / n_summed
 
 
-def equalised(planes: Planes, precision: Planes, estimate: Planes) -> tuple[Planes, Planes]:
+def equalised(planes: Float32, precision: Float32, estimate: Float32) -> tuple[Float32, Float32]:
     """Even out the noise of planes locally; return them and the variance of their noise.
 
     Pixels with more noise than their surroundings are moved towards the estimate until they have
@@ -108,12 +107,12 @@ def equalised(planes: Planes, precision: Planes, estimate: Planes) -> tuple[Plan
     size = (1, *[_WINDOW] * (precision.ndim - 1))
     local = uniform_filter(precision.astype(np.float64), size).astype(np.float32)
     share = np.sqrt(np.minimum(1, precision / local))
-    result: Planes = estimate + share * (planes - estimate)
+    result: Float32 = estimate + share * (planes - estimate)
     variance = 1 / np.maximum(precision, local)
     return result, variance.astype(np.float32, copy=False)
 
 
-def training_planes(planes: Planes, precision: Planes) -> Planes:
+def training_planes(planes: Float32, precision: Float32) -> Float32:
     """Return planes to learn from, with noise of about one everywhere.
 
     The noisiest pixels are replaced by weighted means of their surroundings.

@@ -18,7 +18,7 @@ from kronlearn.cuda.device import Gpu
 from kronlearn.images.gaussian import GaussianDenoiser
 from kronlearn.images.groups import EFFORTS, refine
 from kronlearn.images.noise import means_and_variances, sigma_of_channel
-from kronlearn.images.planes import Planes, array_module, contents_of
+from kronlearn.images.planes import Float32, Planes, array_module, contents_of
 from kronlearn.images.pyramid import axes_to_halve, interpolate, sum_pairs
 from kronlearn.io.conversion import in_range
 
@@ -68,20 +68,20 @@ class CountNoise:
     gain: float
     sigma: float = 0.0
 
-    def forward(self, values: NDArray[Any]) -> NDArray[np.float32]:
+    def forward(self, values: NDArray[Any]) -> Float32:
         """Transform values of any dtype so that their noise has a variance of about one."""
         counts = (values / np.float64(self.gain)).astype(np.float32)
         counts += np.float32(3 / 8 + self._variance)
         return 2 * np.sqrt(np.maximum(counts, 0, out=counts), out=counts)
 
-    def inverse(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def inverse(self, values: Float32) -> Float32:
         """Return the values without noise whose transforms have these means."""
         values = np.maximum(values, np.float32(2 * math.sqrt(3 / 8)))
         part = math.sqrt(3 / 2) / values
         counts = values**2 / 4 + part / 4 - 11 / 12 * part**2 + 5 / 12 * part**3
         return np.maximum(counts - (1 / 8 + self._variance), 0) * np.float32(self.gain)
 
-    def tangent(self, estimate: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def tangent(self, estimate: Float32) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return value and slope, at an estimate of the image, of a transform to noise of one."""
         counts = estimate / np.float32(self.gain) + np.float32(_MIN_COUNT + self._variance)
         deviation = np.sqrt(counts)
@@ -114,11 +114,11 @@ class RicianNoise:
 
     sigma: float
 
-    def forward(self, values: NDArray[Any]) -> NDArray[np.float32]:
+    def forward(self, values: NDArray[Any]) -> Float32:
         """Transform values of any dtype so that their noise has a variance of about one."""
         return _interpolated(values / np.float64(self.sigma), *_rician()[0])
 
-    def inverse(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def inverse(self, values: Float32) -> Float32:
         """Return the magnitudes without noise whose transforms have these means."""
         return _interpolated(values, *_rician()[1]) * np.float32(self.sigma)
 
@@ -150,7 +150,7 @@ def _rician() -> tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]:
 
 def _interpolated(
     values: NDArray[Any], points: NDArray[np.float64], at_points: NDArray[np.float64]
-) -> NDArray[np.float32]:
+) -> Float32:
     """Evaluate a tabulated function at values; beyond the table its slope is one."""
     x, y = (np.asarray([*table, table[-1] + _FAR], like=values) for table in (points, at_points))
     result: NDArray[Any] = np.interp(values, x, y)
@@ -217,9 +217,7 @@ def denoise_stabilised(
     return result, [model.sigma for model in models] or [0.0] * len(channels)
 
 
-def _denoised(
-    denoiser: GaussianDenoiser, channels: NDArray[Any], models: Sequence[Any]
-) -> NDArray[np.float32]:
+def _denoised(denoiser: GaussianDenoiser, channels: NDArray[Any], models: Sequence[Any]) -> Float32:
     """Denoise channels (C, *spatial), each with its own model of the noise.
 
     Where there are few counts, transformed counts are far from Gaussian. Sums over blocks of pixels
@@ -248,8 +246,8 @@ def _filtered_at_guide(
     denoiser: GaussianDenoiser,
     channels: NDArray[Any],
     models: Sequence[Any],
-    guide: NDArray[np.float32],
-) -> NDArray[np.float32]:
+    guide: Float32,
+) -> Float32:
     """Filter groups of similar patches of channels, transformed by the tangent at a guide."""
     tangents = [model.tangent(plane) for model, plane in zip(models, guide, strict=True)]
     start, slope = (np.stack(arrays) for arrays in zip(*tangents, strict=True))
