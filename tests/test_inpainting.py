@@ -11,7 +11,7 @@ from skimage.restoration import inpaint_biharmonic
 
 import kronlearn as kl
 import reference
-from kronlearn.images import inpainting, masks, pyramid
+from kronlearn.images import inpainter, masks, pyramid
 from kronlearn.images.aggregation import Averager
 from test_denoising import IMAGES, assert_interrupted, psnr, stages_reported
 
@@ -35,7 +35,7 @@ def colour_crop(size=40):
 
 def quick(image, mask=None, **options):
     """Inpaint with little learning and few steps."""
-    with mock.patch.object(inpainting, "_STEPS", 3):
+    with mock.patch.object(inpainter, "_STEPS", 3):
         return inpaint(image, mask, **({"max_iter": 2} | options))
 
 
@@ -125,9 +125,9 @@ def test_processing_only_boxes_gives_the_result_of_the_whole_image(monkeypatch, 
     missing[21:24, 30], missing[33, 17] = True, True
     holes = np.where(missing, 0, clean)
     # Without the first stage: the known pixels that it holds out depend on the boxes.
-    monkeypatch.setattr(inpainting._Inpainter, "_fill", lambda *_: None)
+    monkeypatch.setattr(inpainter.Inpainter, "_fill", lambda *_: None)
     found = quick(holes, missing, dictionary=reference.dct_factors((8, 8), (9, 9)))
-    monkeypatch.setattr(inpainting, "boxes_around", lambda gone, *_: [(slice(None),) * gone.ndim])
+    monkeypatch.setattr(inpainter, "boxes_around", lambda gone, *_: [(slice(None),) * gone.ndim])
     whole = quick(holes, missing, dictionary=reference.dct_factors((8, 8), (9, 9)))
     np.testing.assert_allclose(found, whole, rtol=0, atol=1e-3)
 
