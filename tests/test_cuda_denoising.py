@@ -1,4 +1,4 @@
-"""Images that lie on a GPU are denoised, on a real one and emulated on the processor."""
+"""Denoising on a GPU equals that on the processor; without a GPU its kernels run emulated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DICTIONARY = kl.KroneckerDictionary([dct_factor(8, 16)] * 2)
         ((30, 29), None, np.float16, "fast"),
     ],
 )
-def test_images_on_the_gpu_are_denoised_there_as_on_the_processor(
+def test_images_denoised_on_the_gpu_equal_those_of_the_processor(
     on_gpu, rng, shape, channel_axis, dtype, quality
 ):
     image = noisy_picture(rng, shape, dtype)
@@ -47,20 +47,20 @@ def test_images_on_the_gpu_are_denoised_there_as_on_the_processor(
     assert there.dtype == found.dtype == dtype
     np.testing.assert_array_equal(on_gpu.download(there), found)
     difference = np.abs(found.astype(np.float64) - kl.images.denoise(image, 15.0, **options))
-    # In single precision near ties may go the other way.
+    # In single precision, near ties may be broken differently.
     assert np.quantile(difference, 0.9) <= (1 if np.dtype(dtype).kind in "iu" else 0.2)
     assert difference.max() < 5
 
 
 @pytest.mark.parametrize("quality", ["dictionary", "fast"])
-def test_neither_an_image_nor_patches_of_it_leave_the_gpu(on_gpu, rng, quality):
+def test_neither_the_image_nor_its_patches_leave_the_gpu(on_gpu, rng, quality):
     given = on_gpu.upload(noisy_picture(rng, (70, 62), np.float32))
     before = getattr(on_gpu, "left", 0)
     kl.images.denoise(given, 15.0, dictionary=DICTIONARY, quality=quality)
     assert getattr(on_gpu, "left", 0) - before < given.size
 
 
-def test_a_channel_without_noise_is_left_as_it_is(on_gpu, rng):
+def test_a_channel_without_noise_is_unchanged(on_gpu, rng):
     image = noisy_picture(rng, (30, 25, 2), np.float32)
     options = {"channel_axis": -1, "dictionary": DICTIONARY}
     given = on_gpu.upload(image)
@@ -70,7 +70,7 @@ def test_a_channel_without_noise_is_left_as_it_is(on_gpu, rng):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_pixels_that_are_not_finite_are_an_error(on_gpu, rng, bad):
+def test_pixels_that_are_not_finite_are_refused(on_gpu, rng, bad):
     image = noisy_picture(rng, (20, 20), np.float32)
     image[3, 4] = bad
     with pytest.raises(ValueError, match="image contains NaN or infinity"):
@@ -79,7 +79,7 @@ def test_pixels_that_are_not_finite_are_an_error(on_gpu, rng, bad):
 
 @pytest.mark.parametrize("kind", [np.dtype(name) for name in ("f4", "f8", "u1", "u8")], ids=str)
 @pytest.mark.parametrize("teams", ["of one thread", "of 32"])
-def test_pixels_of_any_kind_become_planes_and_back(gpu, rng, kind, teams):
+def test_pixels_of_any_dtype_are_converted_to_planes_and_back(gpu, rng, kind, teams):
     if teams == "of 32":
         if not isinstance(gpu, ArrayGpu) or kind.itemsize == 8:
             pytest.skip("a GPU has no others, and two kinds are enough")
@@ -106,24 +106,24 @@ def test_pixels_of_any_kind_become_planes_and_back(gpu, rng, kind, teams):
     assert not made[0].any()
 
 
-def patterned(rng: Any, what: str) -> Any:
-    """Images whose noise is to be found."""
-    if what == "noisy":
+def patterned(rng: Any, kind: str) -> Any:
+    """Images to estimate the noise of."""
+    if kind == "noisy":
         return noisy_picture(rng, (44, 34), np.float32)
-    if what == "cut off":
+    if kind == "cut off":
         return noisy_picture(rng, (36, 30), np.float64).clip(60, 150)
-    if what == "many ties":
+    if kind == "many ties":
         return np.tile(rng.integers(0, 2, (8, 8)), (4, 4)).astype(np.uint8)
-    if what == "hardly any patches":
+    if kind == "hardly any patches":
         return noisy_picture(rng, (9, 10), np.uint16)
     return np.full((20, 24), 7.0)
 
 
 @pytest.mark.parametrize(
-    "what", ["noisy", "cut off", "many ties", "hardly any patches", "constant"]
+    "kind", ["noisy", "cut off", "many ties", "hardly any patches", "constant"]
 )
-def test_the_noise_of_images_on_the_gpu_is_that_of_others(on_gpu, rng, what):
-    image = patterned(rng, what)
+def test_the_noise_estimated_on_the_gpu_equals_that_of_the_processor(on_gpu, rng, kind):
+    image = patterned(rng, kind)
     expected = kl.images.estimate_sigma(image)
     found = kl.images.estimate_sigma(on_gpu.upload(image))
     assert found == pytest.approx(expected, rel=1e-6)

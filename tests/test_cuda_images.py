@@ -1,4 +1,4 @@
-"""Passes over images, on a GPU if there is one and emulated on the processor always."""
+"""Passes over images on a GPU equal those on the processor; kernels always run emulated, too."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from test_image_passes import (
     variance_of,
 )
 
-# What rounding may change, in units of the largest magnitude: of coded images and of filtered ones.
+# Tolerances for rounding in units of the largest magnitude, of coded and of filtered images.
 ROUNDING, FILTERED = 2e-5, 1e-4
-# One to four axes, the shapes with kernels of their own, one patch, strides that do not divide.
+# One to four axes, shapes with their own kernels, one patch, strides that do not divide the image.
 SOME_CODINGS = [CODINGS[k] for k in (0, 2, 3, 4, 6, 9, 12, 13, 15)]
 
 
@@ -54,7 +54,7 @@ def coded(
     known: Any = None,
     **options: Any,
 ) -> Any:
-    """The average of all patches; that of the native code without a GPU."""
+    """The average of all patches, computed by native code if ``gpu`` is None."""
     if gpu is None:
         sums = [np.zeros_like(image), np.zeros_like(image)]
         made = native_dictionary(factors, image.dtype)
@@ -85,7 +85,7 @@ def filtered(
     on_gpu: bool = False,
     progress: Any = None,
 ) -> Any:
-    """The average of all patches; that of the native code without a GPU."""
+    """The average of all patches, computed by native code if ``gpu`` is None."""
     axes = axes_of(planes.shape[1:], patch, stride, window)
     taper = taper_of(patch).astype(np.float32)
     variance = noise if isinstance(noise, np.ndarray) else float(noise**2)
@@ -102,7 +102,7 @@ def filtered(
 
 
 def assert_same_average(made: Any, wanted: Any) -> None:
-    """Every pixel agrees, but where a near tie goes the other way in a few patches."""
+    """All pixels agree except where near ties are broken differently in a few patches."""
     assert made.dtype == np.float32
     finite = np.isfinite(wanted)
     np.testing.assert_array_equal(made[~finite], wanted[~finite])
@@ -113,7 +113,7 @@ def assert_same_average(made: Any, wanted: Any) -> None:
 
 
 def assert_same_filtered(found: Any, wanted: Any) -> None:
-    """Every pixel agrees, but for rounding."""
+    """All pixels agree up to rounding."""
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, wanted, rtol=0, atol=FILTERED * np.abs(wanted).max())
 
@@ -133,11 +133,11 @@ def test_coded_images_are_those_of_the_processor(gpu, case, method):
 
 @pytest.mark.parametrize("method", ["omp", "ols"])
 @pytest.mark.parametrize("case", SOME_CODINGS, ids=named)
-def test_images_coded_by_weights_are_those_of_the_processor(gpu, case, method):
+def test_images_coded_with_weighted_pixels_are_those_of_the_processor(gpu, case, method):
     shape, patch, _, stride, width = case
     factors, image, known, tol = image_to_code(case, method)
     known = known.astype(np.float32)
-    # What is missing may be anything.
+    # Missing pixels may have any value.
     image = np.where(known > 0, image, np.nan).astype(np.float32)
     for target in (tol, -1.0):
         settings = (image, factors, axes_of(shape, patch, stride), method, width, target)
@@ -165,7 +165,7 @@ def test_images_coded_in_bands_have_the_same_bits(gpu, case, masked):
         pieces.append(len(shares) // 2)
         assert shares == sorted(shares[: pieces[-1]]) * 2
         assert shares[-1] == 1.0
-    # The first are patches one by one.
+    # The least memory holds single patches.
     assert pieces[0] > pieces[-1]
     assert pieces == sorted(pieces, reverse=True)
 
@@ -183,7 +183,9 @@ def test_constant_images_are_coded_as_on_the_processor(gpu, value, method):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_pixels_that_are_not_finite_spoil_what_they_spoil_on_the_processor(gpu, rng, bad, method):
+def test_pixels_that_are_not_finite_spoil_the_same_pixels_as_on_the_processor(
+    gpu, rng, bad, method
+):
     image = rng.standard_normal((20, 17)).astype(np.float32)
     image[9, 4] = bad
     factors = reference.orthonormal_factors(rng, (5, 4))
@@ -192,7 +194,7 @@ def test_pixels_that_are_not_finite_spoil_what_they_spoil_on_the_processor(gpu, 
 
 
 def test_images_of_single_precision_are_coded_in_double_where_they_need_it(gpu, rng):
-    # Squares of these are too small for single precision; those targets cannot be met in it.
+    # Squares of these images, and these targets, are too small for single precision.
     image = rng.standard_normal((24, 20)).astype(np.float32)
     factors = reference.random_factors(rng, (5, 4), (6, 6))
     axes = axes_of(image.shape, (5, 4), (2, 2))
@@ -208,7 +210,7 @@ def test_images_of_single_precision_are_coded_in_double_where_they_need_it(gpu, 
 @pytest.fixture(scope="module")
 def warps() -> Any:
     if COMPILER is None:
-        pytest.skip("no C++ compiler is at hand")
+        pytest.skip("there is no C++ compiler")
     return WarpGpu()
 
 
@@ -264,12 +266,12 @@ def test_groups_with_uneven_noise_are_those_of_the_processor(gpu, case, guided):
 
 @pytest.mark.parametrize("most", [1, 0], ids=["zeros and ones", "constant"])
 @pytest.mark.parametrize("case", GROUPS[1::4], ids=named)
-def test_of_equally_near_patches_the_first_are_taken(gpu, case, most):
+def test_ties_are_broken_by_the_order_of_patches(gpu, case, most):
     settings = (*planes_to_filter(case, most), *case[3:])
     assert_same_filtered(filtered(gpu, *settings), filtered(None, *settings))
 
 
-# Cases with an amount of memory, in bytes, in which a third of the image fits.
+# Cases, the memory in bytes that holds a third of the image, and whether there is a guide.
 BANDS = [
     ((1, 1, (60,), (5,), 7, (2,), (4,)), 1_800, True),
     ((2, 1, (7, 40), (3, 3), 6, (3, 3), (2, 3)), 17_000, False),
@@ -296,7 +298,7 @@ def test_groups_filtered_in_bands_have_the_same_bits(gpu, case, memory, guided):
 
 @pytest.mark.parametrize("guided", [True, False], ids=["guided", "unguided"])
 @pytest.mark.parametrize("value", [0.0, 7.3, -1e-5])
-def test_constant_planes_stay_as_they_are(gpu, value, guided):
+def test_constant_planes_are_unchanged(gpu, value, guided):
     planes = np.full((1, 9, 11), value, np.float32)
     found = filtered(gpu, planes, planes if guided else None, planes, (4, 4), 9, (3, 3), (4, 4))
     np.testing.assert_allclose(found, planes, rtol=1e-5, atol=0)
@@ -314,7 +316,7 @@ def test_groups_may_be_of_any_magnitude(gpu, rng, scale):
 # Errors
 
 
-def test_groups_and_windows_that_a_gpu_cannot_have_are_said(gpu):
+def test_groups_and_windows_too_large_for_a_gpu_are_refused(gpu):
     planes = np.zeros((1, 300, 300), np.float32)
     for group in (0, 257):
         with pytest.raises(ValueError, match="groups do not fit"):
@@ -352,7 +354,7 @@ def test_errors_are_those_of_the_processor(gpu, axes, options, message):
         code_image_on(gpu, factors, image, axes, **settings)
 
 
-def test_what_a_gpu_cannot_do_is_said(gpu):
+def test_images_and_methods_a_gpu_cannot_take_are_refused(gpu):
     coded_on = partial(code_image_on, gpu, [np.eye(1)])
     image = np.zeros((1,) * 17, np.float32)
     with pytest.raises(ValueError, match="at most 16 axes, not 17"):
@@ -367,7 +369,7 @@ def test_what_a_gpu_cannot_do_is_said(gpu):
 
 
 def picture(shape: Any) -> Any:
-    """Something smooth with an edge, 0 to 255."""
+    """A smooth image with an edge, from 0 to 255."""
     parts = np.ix_(*(np.cos(np.linspace(0, 3 + k, size)) for k, size in enumerate(shape)))
     smooth = sum(parts[1:], parts[0] * np.ones(shape))
     return 40 * smooth + 80 * (smooth > 0.5) + 90

@@ -1,4 +1,4 @@
-"""A denoiser for loops learns once."""
+"""A Denoiser learns once and denoises many images."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_images_are_denoised_with_the_dictionary_of_the_first(rng):
     np.testing.assert_array_equal(denoiser(images[0], 20), first.image)
 
 
-def test_nothing_is_kept_where_nothing_was_learned(rng):
+def test_no_dictionary_is_kept_if_none_was_learned(rng):
     denoiser = kl.images.Denoiser(max_iter=2)
     denoiser(CLEAN, 0)
     denoiser(CLEAN + rng.normal(0, 0.1, CLEAN.shape), 0.1)
@@ -32,7 +32,7 @@ def test_nothing_is_kept_where_nothing_was_learned(rng):
     assert denoiser.dictionary is not None
 
 
-def test_options_that_do_not_exist_are_refused():
+def test_unknown_options_are_refused():
     with pytest.raises(
         TypeError, match="Denoiser has no option 'qualty'; it takes those of denoise: ch"
     ):
@@ -45,7 +45,7 @@ def test_options_that_do_not_exist_are_refused():
         kl.images.Denoiser(quality="slow")(CLEAN, 20)
 
 
-def test_every_image_may_have_holes_of_its_own(rng):
+def test_every_image_may_have_its_own_mask(rng):
     image = CLEAN[:32, :32] + 20 * rng.standard_normal((32, 32), np.float32)
     options = {"max_iter": 2, "quality": "fast"}
     denoiser = kl.images.Denoiser(**options)

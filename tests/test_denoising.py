@@ -1,4 +1,4 @@
-"""Denoising: less noise, the same kind of image, the same bits, and errors that help."""
+"""Denoising: image quality, reproducibility, kinds of images, options and errors."""
 
 import json
 import os
@@ -23,12 +23,12 @@ from kronlearn.images.dictionaries import draw_patches
 from kronlearn.images.planes import Planes
 
 IMAGES = Path(__file__).resolve().parents[2] / "shared" / "data" / "images"
-denoise = kl.images.denoise
+denoise, inpaint = kl.images.denoise, kl.images.inpaint
 
 
 @cache
 def clean_crop(size=128):
-    """A part of the photograph with the man's head, the camera and much sky."""
+    """A part of the photograph: the man's head, the camera and much sky."""
     return camera()[100 : 100 + size, 180 : 180 + size].astype(np.float64)
 
 
@@ -40,19 +40,19 @@ def noisy_crop(sigma, size=128):
 
 @cache
 def colour_crop(size=64):
-    """Clean and noisy (σ = 25) parts of a colour photograph, and all of them whole numbers."""
+    """A part of a colour photograph, clean and with noise (σ = 25), in whole numbers."""
     clean = astronaut()[60 : 60 + size, 160 : 160 + size].astype(np.float64)
     return clean, np.rint(clean + 25 * np.random.default_rng(1).standard_normal(clean.shape))
 
 
 @cache
 def noisy_integers(size=48):
-    """A noisy image (σ = 20) of whole numbers: their mean has no rounding error."""
+    """A noisy image (σ = 20) of whole numbers, whose mean has no rounding error."""
     return np.rint(noisy_crop(20, size))
 
 
 def quick(image, sigma=20.0, **options):
-    """Denoised with little learning and in one round."""
+    """Denoise with little learning and in one round."""
     return denoise(image, sigma, **({"max_iter": 2, "quality": "fast"} | options))
 
 
@@ -64,14 +64,14 @@ def psnr(image, clean):
 
 
 @pytest.mark.parametrize(("sigma", "least"), [(10, 34.0), (50, 25.0)])
-def test_noise_goes_and_the_image_stays(sigma, least):
+def test_better_quality_removes_more_noise(sigma, least):
     clean, noisy = clean_crop(), noisy_crop(sigma)
     found = {
         quality: psnr(denoise(noisy, sigma, quality=quality, n_jobs=2), clean)
         for quality in ("dictionary", "fast", "default", "best")
     }
     assert found["default"] > least
-    # On so small a part "best" gains nothing.
+    # "best" gains nothing on such a small image.
     assert found["best"] > found["default"] - 0.05
     assert found["default"] > found["fast"] + 0.03
     assert found["fast"] > found["dictionary"] + 0.3
@@ -80,7 +80,7 @@ def test_noise_goes_and_the_image_stays(sigma, least):
     assert psnr(denoise(noisy, n_jobs=2), clean) > found["default"] - 0.15
 
 
-def test_channels_together_are_better_than_one_by_one():
+def test_channels_are_denoised_better_together_than_one_by_one():
     clean, noisy = colour_crop()
     together = denoise(noisy, 25, channel_axis=-1)
     alone = np.stack([denoise(noisy[..., k], 25) for k in range(3)], axis=-1)
@@ -113,7 +113,7 @@ def test_signals_with_one_axis_are_denoised(rng):
         ("house", {10: 35.98, 20: 33.20, 50: 27.95}),
     ],
 )
-def test_images_of_the_paper_come_out_as_well_as_by_ksvd(name, ksvd):
+def test_images_of_the_paper_are_denoised_better_than_by_ksvd(name, ksvd):
     from skimage.io import imread
 
     clean = imread(IMAGES / f"{name}.png").astype(np.float64)
@@ -123,7 +123,7 @@ def test_images_of_the_paper_come_out_as_well_as_by_ksvd(name, ksvd):
         assert psnr(denoise(clean + sigma * noise, sigma, n_jobs=2), clean) > published
 
 
-# The same bits
+# Reproducibility
 
 
 class Tensor:
@@ -135,7 +135,7 @@ class Tensor:
         return np.asarray(noisy_crop(20.0, 32))
 
 
-def test_an_array_of_another_library_comes_back_as_one(monkeypatch):
+def test_an_array_of_another_library_is_returned_as_one(monkeypatch):
     library = ModuleType("tensors")
     library.from_dlpack = lambda array: ("tensor", array)
     monkeypatch.setitem(sys.modules, "tensors", library)
@@ -146,7 +146,7 @@ def test_an_array_of_another_library_comes_back_as_one(monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(80, 80), (40, 31, 3), (12, 14, 11)], ids=str)
-def test_the_number_of_threads_changes_no_bit(rng, shape):
+def test_results_are_bit_identical_for_any_number_of_threads(rng, shape):
     noisy = rng.normal(100, 20, shape).cumsum(axis=0)
     options = {"channel_axis": -1 if shape[-1] == 3 else None, "quality": "default"}
     first = quick(noisy, None, n_jobs=1, **options)
@@ -173,7 +173,7 @@ def test_several_python_threads_may_denoise_at_once():
             np.testing.assert_array_equal(job.result(), expected)
 
 
-def test_the_random_state_decides_what_is_learned():
+def test_the_random_state_determines_what_is_learned():
     noisy = noisy_integers(96)
     result = quick(noisy)
     np.testing.assert_array_equal(quick(noisy, random_state=0), result)
@@ -188,7 +188,7 @@ def test_the_random_state_decides_what_is_learned():
 @pytest.mark.parametrize(
     ("scale", "offset"), [(3.7, -211.1), (1e-6, 1.0), (1e6, -1e6), (1e-100, 0.0), (1e100, 1e99)]
 )
-def test_the_unit_and_the_zero_of_an_image_do_not_matter(scale, offset):
+def test_scale_and_offset_of_an_image_do_not_matter(scale, offset):
     noisy = noisy_crop(20, 64)
     expected = quick(noisy)
     found = (quick(scale * noisy + offset, scale * 20) - offset) / scale
@@ -198,7 +198,7 @@ def test_the_unit_and_the_zero_of_an_image_do_not_matter(scale, offset):
 
 
 @pytest.mark.parametrize("scale", [2.0**-40, 8.0, -1.0])
-def test_powers_of_two_and_signs_change_no_bit(scale):
+def test_scaling_by_a_power_of_two_or_minus_one_scales_the_result_exactly(scale):
     noisy = noisy_crop(20, 64)
     for sigma in (None, 20.0):
         scaled = quick(scale * noisy, None if sigma is None else abs(scale) * sigma)
@@ -211,7 +211,7 @@ def test_powers_of_two_and_signs_change_no_bit(scale):
 @pytest.mark.parametrize(
     "dtype", ["u1", "i2", "u2", ">u2", "i4", "u4", "i8", "f2", "f4", ">f4", "f8", ">f8", "g"]
 )
-def test_the_dtype_stays(dtype):
+def test_the_dtype_is_kept(dtype):
     whole = noisy_integers().clip(0, 255)
     image = whole.astype(dtype)
     result = quick(image)
@@ -255,7 +255,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_memory_layout_of_an_image_changes_nothing(layout):
+def test_the_memory_layout_of_an_image_does_not_matter(layout):
     noisy = noisy_integers()
     given = LAYOUTS[layout](noisy)
     np.testing.assert_array_equal(quick(given), quick(noisy))
@@ -263,7 +263,7 @@ def test_the_memory_layout_of_an_image_changes_nothing(layout):
 
 
 @pytest.mark.parametrize("sigma", [0.0, 20.0])
-def test_the_image_given_is_left_alone(sigma):
+def test_the_input_is_not_modified(sigma):
     noisy = noisy_integers()
     given = noisy.copy()
     result = quick(given, sigma)
@@ -282,7 +282,7 @@ def test_the_image_given_is_left_alone(sigma):
     ],
     ids=str,
 )
-def test_images_of_any_shape_keep_it(rng, shape, sigma):
+def test_images_of_any_shape_keep_their_shape(rng, shape, sigma):
     noisy = 100 + rng.normal(0, 20, shape)
     result = quick(noisy, sigma)
     assert result.shape == shape
@@ -302,7 +302,7 @@ def test_a_constant_image_is_unchanged(value, sigma):
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
-def test_without_noise_nothing_changes(dtype):
+def test_an_image_without_noise_is_unchanged(dtype):
     image = noisy_integers().clip(0, 255).astype(dtype)
     if dtype is np.int64:
         image += 2**53 + 1
@@ -312,7 +312,7 @@ def test_without_noise_nothing_changes(dtype):
     assert found.history is None
 
 
-def test_noise_far_below_the_rounding_of_single_precision_is_left():
+def test_noise_below_the_rounding_of_single_precision_is_left_in():
     noisy = noisy_crop(20, 48)
     np.testing.assert_array_equal(quick(noisy, 1e-6), noisy)
 
@@ -332,7 +332,7 @@ def coded(monkeypatch):
 
 @pytest.mark.parametrize("quality", ["dictionary", "fast"])
 @pytest.mark.parametrize("sigma", [0.05, 0.5, 5.0])
-def test_nothing_is_learned_or_coded_where_there_is_hardly_any_noise(coded, sigma, quality):
+def test_nothing_is_learned_or_coded_if_noise_is_faint(coded, sigma, quality):
     clean, noisy = clean_crop(96), noisy_crop(sigma, 96)
     found = quick(noisy, sigma, quality=quality, full=True)
     nearly_clean = sigma < 1
@@ -343,7 +343,7 @@ def test_nothing_is_learned_or_coded_where_there_is_hardly_any_noise(coded, sigm
 
 
 @pytest.mark.parametrize(("sigma", "stride"), [(5, 2), (9, 1)])
-def test_patches_are_coded_more_sparsely_where_noise_is_weak(sigma, stride):
+def test_fewer_patches_are_coded_if_noise_is_weak(sigma, stride):
     noisy = noisy_crop(sigma)
     found = quick(noisy, sigma, full=True)
     assert found.settings["stride"] == (stride, stride)
@@ -358,7 +358,7 @@ def test_a_few_outliers_do_not_make_an_image_nearly_clean(coded):
     assert coded == [noisy.size]
 
 
-def test_patches_to_learn_from_have_no_means_and_the_most_known_pixels(rng):
+def test_patches_to_learn_from_have_zero_mean_and_the_most_known_pixels(rng):
     planes = (50 + rng.standard_normal((2, 20, 30))).astype(np.float32)
     patches = draw_patches(planes, (4, 5), 90, np.random.default_rng(0))
     assert patches.shape == (90, 4, 5)
@@ -384,7 +384,7 @@ def test_a_dictionary_with_a_mode_for_channels_codes_them_together():
         denoise(noisy, (25, 25, 25), channel_axis=-1, dictionary=dictionary)
 
 
-def test_planes_are_uncorrelated_and_their_signs_are_no_matter_of_chance(rng):
+def test_planes_are_uncorrelated_and_have_defined_signs(rng):
     channels = rng.standard_normal((3, 20, 20))
     channels[1:] += channels[0] * np.array([3, -2])[:, None, None]
     planes = Planes.from_channels(channels, [1.0] * 3, range(3))
@@ -394,7 +394,7 @@ def test_planes_are_uncorrelated_and_their_signs_are_no_matter_of_chance(rng):
     assert (planes.basis.max(axis=0) == abs(planes.basis).max(axis=0)).all()
 
 
-def test_a_nearly_clean_channel_does_not_keep_the_noise_of_the_others():
+def test_a_nearly_clean_channel_does_not_stop_others_from_being_denoised():
     clean = colour_crop()[0]
     noisy = clean + (0.05, 0.05, 25) * np.random.default_rng(0).standard_normal(clean.shape)
     found = quick(noisy, (0.05, 0.05, 25), channel_axis=-1, full=True)
@@ -411,7 +411,7 @@ def test_noise_beyond_the_range_of_the_image_is_refused():
 
 
 @pytest.mark.parametrize("channel_axis", [0, 1, 2, -1, -2, -3])
-def test_the_place_of_the_channel_axis_changes_nothing(channel_axis):
+def test_the_position_of_the_channel_axis_does_not_matter(channel_axis):
     noisy = colour_crop(48)[1]
     moved = np.moveaxis(noisy, -1, channel_axis)
     result = quick(moved, 25, channel_axis=channel_axis)
@@ -433,12 +433,12 @@ def test_every_channel_may_have_its_own_noise():
     clean = colour_crop()[0]
     noise = np.random.default_rng(2).standard_normal(clean.shape)
     noisy = clean + noise * (5, 20, 50)
-    told = denoise(noisy, (5, 20, 50), channel_axis=-1, full=True)
-    assert told.sigma == (5.0, 20.0, 50.0)
-    assert psnr(told.image, clean) > psnr(denoise(noisy, 25, channel_axis=-1), clean) + 0.5
-    found = denoise(noisy, channel_axis=-1, full=True)
-    np.testing.assert_allclose(found.sigma, (5, 20, 50), rtol=0.25)
-    assert psnr(found.image, clean) > psnr(told.image, clean) - 0.3
+    known = denoise(noisy, (5, 20, 50), channel_axis=-1, full=True)
+    assert known.sigma == (5.0, 20.0, 50.0)
+    assert psnr(known.image, clean) > psnr(denoise(noisy, 25, channel_axis=-1), clean) + 0.5
+    estimated = denoise(noisy, channel_axis=-1, full=True)
+    np.testing.assert_allclose(estimated.sigma, (5, 20, 50), rtol=0.25)
+    assert psnr(estimated.image, clean) > psnr(known.image, clean) - 0.3
 
 
 def test_channels_without_noise_are_unchanged():
@@ -452,10 +452,10 @@ def test_channels_without_noise_are_unchanged():
     assert np.any(result[..., 0] != noisy[..., 0])
 
 
-# Choices
+# Options
 
 
-def test_settings_are_the_ones_asked_for():
+def test_settings_are_those_requested():
     options = {
         "patch_size": (6, 5),
         "n_atoms": 7,
@@ -503,7 +503,7 @@ def test_a_higher_gain_smooths_more():
 
 
 def sum_of_terms(patch_shape, n_atoms):
-    """Cosines and a second term that tilts them."""
+    """Cosines plus a random second term."""
     rng = np.random.default_rng(0)
     first = reference.dct_factors(patch_shape, n_atoms)
     return kl.KroneckerSumDictionary(
@@ -566,10 +566,10 @@ def test_orthonormal_factors_are_coded_by_threshold():
     np.testing.assert_allclose(pursued.image, found.image, rtol=0, atol=0.5)
 
 
-# What is told
+# Reports and interruptions
 
 
-def test_full_tells_what_was_done():
+def test_full_returns_what_was_done():
     noisy = noisy_crop(20, 64)
     began = time.perf_counter()
     found = quick(noisy, None, full=True, gain=np.float32(1.5), stride=np.int64(2))
@@ -587,12 +587,12 @@ def test_full_tells_what_was_done():
     assert sum(found.seconds.values()) <= elapsed
 
 
-def stages_told(told):
-    """Names in order, once it is known that every stage goes from 0 to 1 without a step back."""
-    names = list(dict.fromkeys(name for name, _ in told))
-    assert [name for name, _ in told] == sorted((n for n, _ in told), key=names.index)
+def stages_reported(reports):
+    """Return the names of stages in order; check that each goes from 0 to 1 and never back."""
+    names = list(dict.fromkeys(name for name, _ in reports))
+    assert [name for name, _ in reports] == sorted((n for n, _ in reports), key=names.index)
     for name in names:
-        shares = [share for stage, share in told if stage == name]
+        shares = [share for stage, share in reports if stage == name]
         assert shares[0] == 0
         assert shares[-1] == 1
         assert shares == sorted(shares)
@@ -610,18 +610,18 @@ def stages_told(told):
     ],
     ids=["default", "dictionary alone", "dictionary given", "colour", "no noise"],
 )
-def test_progress_tells_of_every_stage(options, names):
+def test_progress_reports_every_stage(options, names):
     noisy = colour_crop(48)[1][..., :2]
     silent = quick(noisy, **({"sigma": None} | options))
     for n_jobs in (1, 2):
-        told, threads = [], set()
+        reports, threads = [], set()
 
-        def progress(stage, share, told=told, threads=threads):
-            told.append((stage, share))
+        def progress(stage, share, reports=reports, threads=threads):
+            reports.append((stage, share))
             threads.add(threading.get_ident())
 
         result = quick(noisy, **({"sigma": None} | options), progress=progress, n_jobs=n_jobs)
-        assert stages_told(told) == names
+        assert stages_reported(reports) == names
         assert threads == {threading.get_ident()}
         np.testing.assert_array_equal(result, silent)
 
@@ -632,13 +632,13 @@ def test_progress_counts_iterations_and_channels(monkeypatch):
         return plane
 
     monkeypatch.setattr(Averager, "code", half)
-    told = {"noise": [], "learning": [], "coding": []}
+    shares = {"noise": [], "learning": [], "coding": []}
     options = {"channel_axis": -1, "quality": "dictionary"}
     quick(
-        colour_crop(48)[1], 25, progress=lambda stage, share: told[stage].append(share), **options
+        colour_crop(48)[1], 25, progress=lambda stage, share: shares[stage].append(share), **options
     )
-    assert told["learning"] == [0, 0, 0.5, 1, 1]
-    assert told["coding"] == pytest.approx([0, 1 / 6, 3 / 6, 5 / 6, 1])
+    assert shares["learning"] == [0, 0, 0.5, 1, 1]
+    assert shares["coding"] == pytest.approx([0, 1 / 6, 3 / 6, 5 / 6, 1])
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
@@ -647,7 +647,7 @@ def test_progress_counts_iterations_and_channels(monkeypatch):
     [(name, False) for name in ("noise", "learning", "coding", "similar patches")]
     + [("coding", True), ("similar patches", True)],
 )
-def test_an_exception_from_progress_ends_the_work(rng, stage, begun, n_jobs):
+def test_an_exception_raised_by_progress_stops_denoising(rng, stage, begun, n_jobs):
     noisy = rng.normal(0, 20, (400, 400) if begun else (64, 64)).cumsum(axis=0)
 
     def progress(name, share):
@@ -660,22 +660,22 @@ def test_an_exception_from_progress_ends_the_work(rng, stage, begun, n_jobs):
         quick(noisy, progress=progress, n_jobs=n_jobs, dictionary=cosines, stride=stride, gain=0.5)
 
 
-def assert_interrupted(image, stage, n_jobs, **options):
-    """An interrupt that comes soon after a stage began ends denoising at once."""
+def assert_interrupted(stage, work):
+    """Check that an interrupt soon after a stage begins ends ``work(progress)`` at once."""
     sent = []
 
     def progress(name, share):
-        # From another thread a little later, when native code is at work.
+        # From another thread a little later, when native code is running.
         if name == stage and not sent:
             sent.append(time.perf_counter() + 0.1)
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
 
-    def denoise_for_seconds():
-        denoise(image, 20, progress=progress, n_jobs=n_jobs, **options)
-        time.sleep(5)  # denoising ended first: the interrupt comes here, too late
+    def work_for_seconds():
+        work(progress)
+        time.sleep(5)  # the work ended first: the interrupt comes here, too late
 
     with pytest.raises(KeyboardInterrupt):
-        denoise_for_seconds()
+        work_for_seconds()
     assert time.perf_counter() - sent[0] < 1
 
 
@@ -695,10 +695,11 @@ def test_denoising_can_be_interrupted(rng, shape, stage, gain, stride, n_jobs):
     patch = (8, 8) if len(shape) == 2 else (4,) * len(shape)
     atoms = (16, 16) if len(shape) == 2 else patch
     cosines = None if stage == "learning" else reference.dct_factors(patch, atoms)
-    assert_interrupted(noisy, stage, n_jobs, dictionary=cosines, gain=gain, stride=stride)
+    options = {"n_jobs": n_jobs, "dictionary": cosines, "gain": gain, "stride": stride}
+    assert_interrupted(stage, lambda progress: denoise(noisy, 20, progress=progress, **options))
 
 
-# Bad input
+# Invalid input
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -708,6 +709,8 @@ def test_pixels_that_are_not_finite_are_refused(sigma, value):
     image[3, 5] = value
     with pytest.raises(ValueError, match="NaN or infinity"):
         denoise(image, sigma)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        kl.images.estimate_sigma(image)
 
 
 @pytest.mark.parametrize(
@@ -722,9 +725,10 @@ def test_pixels_that_are_not_finite_are_refused(sigma, value):
     ],
     ids=["bool", "complex", "object", "string", "empty", "number"],
 )
-def test_what_is_not_an_image_is_refused(image, words):
-    with pytest.raises(ValueError, match=words):
-        denoise(image, 20)
+def test_input_that_is_not_an_image_is_refused(image, words):
+    for function in (denoise, kl.images.estimate_sigma, inpaint):
+        with pytest.raises(ValueError, match=words):
+            function(image)
 
 
 def test_masked_arrays_are_refused_with_advice():
@@ -780,7 +784,7 @@ BAD_OPTIONS = [
 
 
 @pytest.mark.parametrize(("options", "error", "words"), BAD_OPTIONS)
-def test_bad_choices_are_refused(options, error, words):
+def test_invalid_options_are_refused(options, error, words):
     with pytest.raises(error, match=words):
         quick(noisy_crop(20, 48), **({"sigma": 20.0} | options))
 
@@ -789,9 +793,9 @@ def test_bad_choices_are_refused(options, error, words):
     ("option", "value"),
     [("patch_size", 49), ("n_atoms", 0), ("stride", 9), ("method", "lasso"), ("n_jobs", 0)],
 )
-def test_bad_choices_are_refused_before_anything_is_done(option, value):
-    told = []
+def test_invalid_options_are_refused_before_any_work(option, value):
+    reports = []
     for image, sigma in ((noisy_integers(), 20), (np.zeros((48, 48)), 0)):
         with pytest.raises(ValueError, match=rf"(?i){option}|\({value}, {value}\)"):
-            quick(image, sigma, progress=lambda *a: told.append(a), **{option: value})
-    assert not told
+            quick(image, sigma, progress=lambda *a: reports.append(a), **{option: value})
+    assert not reports

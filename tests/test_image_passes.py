@@ -1,4 +1,4 @@
-"""Native passes over the patches of an image against the NumPy reference."""
+"""Native passes over the patches of an image equal the NumPy reference."""
 
 from dataclasses import replace
 from functools import cache, partial, reduce
@@ -16,9 +16,9 @@ from kronlearn.images.groups import EFFORTS, Effort, GroupFilter, refine
 
 METHODS = ["omp", "ols", "threshold"]
 
-# Image, patch, atoms per mode, stride, most nonzeros: one to four axes, odd patches, strides that
-# do not divide, images of one patch, and along each axis more patches than a band holds. In an
-# overcomplete mode of m pixels OLS may take m − 1 atoms before all others gain the same.
+# Image, patch, atoms per mode, stride, maximum of nonzeros: one to four axes, odd patches, strides
+# that do not divide the image, images of one patch, and along each axis more patches than a band
+# has. In an overcomplete mode of m pixels, OLS can take m − 1 atoms before all others are tied.
 CODINGS = [
     ((50,), (7,), (9,), (3,), 4),
     ((70,), (8,), (16,), (1,), 5),
@@ -38,8 +38,8 @@ CODINGS = [
     ((4, 5, 4, 3), (2, 3, 2, 2), (2, 4, 2, 2), (1, 2, 2, 1), 2),
 ]
 
-# Planes, planes that patches are compared on, image, patch, group, stride, window: groups and
-# patches of any size, windows with fewer patches than a group, with one, and with all patches.
+# Planes, planes on which patches are compared, image, patch, group, stride, window: groups and
+# patches of any size, and windows with fewer patches than a group, with one, and with all patches.
 GROUPS = [
     (1, 1, (40,), (7,), 4, (3,), (10,)),
     (2, 2, (33,), (8,), 5, (5,), (100,)),
@@ -71,7 +71,7 @@ def named(case):
 
 
 def for_any_threads(work):
-    """What ``work(n_threads)`` returns: the same bits for several numbers."""
+    """Return the result of ``work(n_threads)``, the same bits for several numbers of threads."""
     first = work(1)
     for n_threads in (2, 5):
         np.testing.assert_array_equal(work(n_threads), first)
@@ -79,7 +79,7 @@ def for_any_threads(work):
 
 
 def for_all_instruction_sets(work):
-    """What ``work(n_threads)`` returns with every instruction set; threads change no bit."""
+    """Yield the result of ``work(n_threads)`` with every instruction set, for any threads."""
     for instruction_set in kl.instruction_sets():
         with kl.use_instruction_set(instruction_set):
             yield for_any_threads(work)
@@ -124,7 +124,7 @@ def coded_by_reference(case, method, has_target, masked, favour_sparse):
 
 
 def assert_image_matches(found, expected):
-    """Every pixel agrees, but where a near tie goes the other way in a few patches."""
+    """All pixels agree except where near ties are broken differently in a few patches."""
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
     error = np.abs(found - expected)[~np.isnan(expected)]
     assert np.quantile(error, 0.7) <= 1e-4
@@ -166,13 +166,13 @@ def test_images_coded_to_a_number_of_atoms_equal_the_reference(case, method):
 
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
 @pytest.mark.parametrize("case", CODINGS[::3], ids=named)
-def test_patches_may_all_count_the_same(case, masked):
+def test_images_coded_with_equal_weights_equal_the_reference(case, masked):
     check_coding(case, "omp", has_target=True, masked=masked, favour_sparse=False)
 
 
 @pytest.mark.parametrize("method", ["omp", "ols"])
 @pytest.mark.parametrize("case", CODINGS, ids=named)
-def test_images_coded_by_weights_of_their_pixels_equal_the_reference(case, method):
+def test_images_coded_with_weighted_pixels_equal_the_reference(case, method):
     check_coding(case, method, has_target=True, masked=True)
 
 
@@ -189,7 +189,7 @@ def test_values_of_missing_pixels_do_not_matter(rng, method, value):
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
 
 
-def test_a_pixel_of_which_no_patch_knows_anything_becomes_nan(rng):
+def test_a_pixel_covered_by_no_known_patch_becomes_nan(rng):
     image = rng.standard_normal((20, 30)).astype(np.float32)
     known, lost = np.ones_like(image), np.zeros(image.shape, bool)
     known[4:17, 5:19] = 0
@@ -202,7 +202,7 @@ def test_a_pixel_of_which_no_patch_knows_anything_becomes_nan(rng):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_without_an_error_an_image_is_its_own_average(rng, method):
+def test_exact_coding_reproduces_the_image(rng, method):
     factors = reference.orthonormal_factors(rng, (4, 3))
     image = rng.standard_normal((17, 14)).astype(np.float32)
     found = Averager((4, 3), (2, 1)).code(image, factors, method=method, width=12, tol=0.0)
@@ -216,7 +216,7 @@ def test_a_constant_image_is_coded_as_its_mean():
     np.testing.assert_array_equal(found, image)
 
 
-def test_a_target_that_is_met_at_once_leaves_means(rng):
+def test_an_error_target_met_by_the_mean_leaves_the_mean(rng):
     image = rng.standard_normal((12, 12)).astype(np.float32)
     factors = reference.dct_factors((4, 4), (4, 4))
     found = Averager((4, 4), (4, 4)).code(image, factors, method="omp", width=3, tol=1e6)
@@ -235,7 +235,7 @@ def taper_of(patch):
 def planes_to_filter(case, most=9):
     """Noisy planes (σ = 2), a guide, and planes to match on.
 
-    These are integers: distances between their patches are exact in any precision.
+    The latter are integers: distances between their patches are exact in any precision.
     """
     n_planes, n_matched, shape, patch, *_ = case
     rng = np.random.default_rng(sum(shape) + sum(patch))
@@ -295,11 +295,11 @@ def test_groups_with_uneven_noise_equal_the_reference(case, guided):
 
 @pytest.mark.parametrize("most", [0, 1], ids=["constant", "zeros and ones"])
 @pytest.mark.parametrize("case", GROUPS[::3], ids=named)
-def test_of_equally_near_patches_the_first_are_taken(case, most):
+def test_ties_are_broken_by_the_order_of_patches(case, most):
     check_filtering(case, True, most)
 
 
-def test_the_number_of_patches_in_a_group_may_be_large(rng):
+def test_groups_may_be_large(rng):
     planes = rng.standard_normal((1, 20, 22)).astype(np.float32)
     matched = rng.integers(0, 9, planes.shape).astype(np.float32)
     options = {"group": 130, "window": (9, 9)}
@@ -312,7 +312,7 @@ def test_the_number_of_patches_in_a_group_may_be_large(rng):
 
 @GUIDED
 @pytest.mark.parametrize("value", [0.0, 7.3, -1e-5, 1e6])
-def test_constant_planes_stay_as_they_are(value, guided):
+def test_constant_planes_are_unchanged(value, guided):
     planes = np.full((1, 12, 13), value, np.float32)
     found = Averager((4, 4), (2, 2)).filter_groups(
         planes, planes if guided else None, planes, group=18, window=(5, 5)
@@ -322,8 +322,8 @@ def test_constant_planes_stay_as_they_are(value, guided):
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-3, 1e6])
 @GUIDED
-def test_nearly_constant_groups_are_filtered_in_any_unit(rng, guided, scale):
-    # All that differs is noise, of a thousandth of what it is taken for.
+def test_nearly_constant_planes_are_hardly_changed_in_any_unit(rng, guided, scale):
+    # The planes vary only by noise, a thousandth of the noise assumed.
     planes = (scale * (100 + 1e-3 * rng.standard_normal((1, 12, 13)))).astype(np.float32)
     found = Averager((4, 4), (2, 2)).filter_groups(
         planes, planes if guided else None, planes, group=18, window=(5, 5), variance=scale**2
@@ -331,7 +331,7 @@ def test_nearly_constant_groups_are_filtered_in_any_unit(rng, guided, scale):
     assert np.abs(found - planes).max() < 0.01 * scale
 
 
-def test_almost_no_noise_leaves_planes_as_they_are(rng):
+def test_planes_with_almost_no_noise_are_unchanged(rng):
     planes = rng.standard_normal((2, 19, 16)).astype(np.float32)
     found = Averager((5, 5), (2, 2)).filter_groups(
         planes, planes + 3, planes, group=3, window=(4, 4), variance=1e-18
@@ -339,7 +339,7 @@ def test_almost_no_noise_leaves_planes_as_they_are(rng):
     np.testing.assert_allclose(found, planes, rtol=0, atol=2e-5)
 
 
-def test_a_guide_without_structure_leaves_its_mean(rng):
+def test_a_constant_guide_gives_its_mean(rng):
     planes = rng.standard_normal((1, 12, 12)).astype(np.float32)
     guide = np.full_like(planes, 3)
     found = Averager((4, 4), (2, 2)).filter_groups(planes, guide, guide, group=4, window=(2, 2))
@@ -398,13 +398,13 @@ def test_a_strongly_noisy_image_gets_another_round_and_less_of_the_noise():
     assert errors[1] < 0.99 * errors[0]
 
 
-def test_without_an_estimate_planes_are_refined_from_themselves(rng):
+def test_planes_are_refined_without_an_estimate(rng):
     planes = 10 + rng.standard_normal((1, 40, 33)).astype(np.float32)
     found = refine(planes, None, EFFORTS["fast"], Workers())
     assert np.std(found - 10) < 0.5 * np.std(planes - 10)
 
 
-def test_short_rows_are_filtered_along_another_axis(rng):
+def test_planes_with_short_rows_are_searched_along_another_axis(rng):
     planes = rng.standard_normal((1, 80, 9)).astype(np.float32)
     groups = GroupFilter(8, 16, candidates=81)
     found = groups.run(planes, None, planes, Workers())
@@ -416,7 +416,7 @@ def test_short_rows_are_filtered_along_another_axis(rng):
 # Progress
 
 
-def test_passes_tell_the_share_that_is_done(rng):
+def test_passes_report_the_fraction_done(rng):
     image = rng.standard_normal((160, 160)).astype(np.float32)
     factors = reference.dct_factors((8, 8), (16, 16))
     for n_threads in (1, 2):
@@ -431,8 +431,8 @@ def test_passes_tell_the_share_that_is_done(rng):
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
-@pytest.mark.parametrize("what", ["coding", "quick search", "slow search"])
-def test_an_exception_raised_while_told_ends_a_pass(rng, what, n_threads):
+@pytest.mark.parametrize("kind", ["coding", "quick search", "slow search"])
+def test_an_exception_raised_by_progress_stops_a_pass(rng, kind, n_threads):
     image = rng.standard_normal((300, 300)).astype(np.float32)
     calls = []
 
@@ -444,8 +444,8 @@ def test_an_exception_raised_while_told_ends_a_pass(rng, what, n_threads):
     work = partial(
         averager.code, image, reference.dct_factors((8, 8), (16, 16)), method="ols", width=32, tol=0
     )
-    if what != "coding":
-        window = (20, 20) if what == "quick search" else (150, 150)
+    if kind != "coding":
+        window = (20, 20) if kind == "quick search" else (150, 150)
         work = partial(averager.filter_groups, *[image[None]] * 3, group=16, window=window)
     with pytest.raises(ZeroDivisionError):
         work()
@@ -481,7 +481,7 @@ def test_patches_that_do_not_cover_the_image_are_refused(patch, stride):
         (None, (0,), 2, (2, 2)),
     ],
 )
-def test_groups_and_arrays_that_cannot_be_are_refused(guide, matched, group, window):
+def test_invalid_groups_and_arrays_are_refused(guide, matched, group, window):
     planes = np.zeros((1, 20, 20), np.float32)
     given = None if guide is None else np.zeros(guide, np.float32)
     averager = Averager((4, 4), (2, 2))

@@ -1,58 +1,48 @@
-"""Inpainting: known pixels stay, missing ones are filled well, and errors help."""
+"""Inpainting: quality, known and missing pixels, masks, reproducibility, options and errors."""
 
 import json
-import os
-import signal
-import threading
-import time
 from functools import cache
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
 from skimage.data import astronaut, camera
-from skimage.metrics import peak_signal_noise_ratio
 from skimage.restoration import inpaint_biharmonic
 
 import kronlearn as kl
 import reference
-from kronlearn.images import coarser, inpainting
+from kronlearn.images import inpainter, masks, pyramid
 from kronlearn.images.aggregation import Averager
+from test_denoising import IMAGES, assert_interrupted, psnr, stages_reported
 
-IMAGES = Path(__file__).resolve().parents[2] / "shared" / "data" / "images"
 inpaint = kl.images.inpaint
 
 
 @cache
 def crop(size=48, share=0.5):
-    """A photograph's clean part and where its pixels are missing."""
+    """A clean part of a photograph, and a mask of missing pixels."""
     clean = camera()[100 : 100 + size, 180 : 180 + size].astype(np.float64)
     return clean, np.random.default_rng(2).random(clean.shape) < share
 
 
 @cache
 def colour_crop(size=40):
-    """A colour photograph's clean part and where all, and where single, channels are missing."""
+    """A clean part of a colour photograph, and masks that hide all, or single, channels."""
     rng = np.random.default_rng(3)
     clean = astronaut()[60 : 60 + size, 160 : 160 + size].astype(np.float64)
     return clean, rng.random(clean.shape[:2]) < 0.5, rng.random(clean.shape) < 0.5
 
 
 def quick(image, mask=None, **options):
-    """Inpainted with little learning and a few steps."""
-    with mock.patch.object(inpainting, "_STEPS", 3):
+    """Inpaint with little learning and few steps."""
+    with mock.patch.object(inpainter, "_STEPS", 3):
         return inpaint(image, mask, **({"max_iter": 2} | options))
-
-
-def psnr(image, clean):
-    return peak_signal_noise_ratio(clean, np.asarray(image, np.float64), data_range=255)
 
 
 # Quality
 
 
-def test_half_of_the_pixels_are_filled_better_than_by_biharmonic_equations():
+def test_half_of_the_pixels_are_filled_better_than_by_the_biharmonic_equation():
     clean, missing = crop(128)
     holes = np.where(missing, 0, clean)
     two, one = inpaint(holes, missing, n_jobs=2), inpaint(holes, missing, stages=1)
@@ -71,7 +61,7 @@ def test_few_and_many_missing_pixels_are_filled_well(share):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not IMAGES.is_dir(), reason="the images of the paper are not here")
-def test_half_of_an_image_of_the_paper_comes_back():
+def test_half_of_an_image_of_the_paper_is_restored():
     from skimage.io import imread
 
     clean = imread(IMAGES / "house.png").astype(np.float64)
@@ -80,7 +70,7 @@ def test_half_of_an_image_of_the_paper_comes_back():
     assert psnr(inpaint(np.where(missing, 0, clean), missing, n_jobs=2), clean) > 38
 
 
-def test_colours_are_filled_better_than_by_biharmonic_equations():
+def test_colours_are_filled_better_than_by_the_biharmonic_equation():
     clean, missing, _ = colour_crop(80)
     holes = np.where(missing[..., None], 0, clean)
     filled = inpaint(holes, missing, channel_axis=-1, n_jobs=2)
@@ -102,53 +92,53 @@ def test_a_signal_with_one_axis_is_filled(rng):
     assert np.std(quick(np.where(missing, 0, clean), missing) - clean) < 2
 
 
-# Work
+# Boxes around missing pixels
 
 
-def test_only_the_surroundings_of_missing_pixels_are_worked_on(monkeypatch):
+def test_only_the_surroundings_of_missing_pixels_are_processed(monkeypatch):
     clean = np.tile(camera()[100:400, 180:480], (2, 2)).astype(np.float64)
     missing = np.zeros(clean.shape, bool)
     missing[3, 590], missing[420:423, 90] = True, True
     sizes, code, filter_groups = [], Averager.code, Averager.filter_groups
 
-    def counted(work):
+    def counted(method):
         def count(self, image, *arguments, **options):
             sizes.append(image.size)
-            return work(self, image, *arguments, **options)
+            return method(self, image, *arguments, **options)
 
         return count
 
     monkeypatch.setattr(Averager, "code", counted(code))
     monkeypatch.setattr(Averager, "filter_groups", counted(filter_groups))
     filled = quick(np.where(missing, 0, clean), missing)
-    # Two places, both stages; the first codes twice, the second codes and filters in three steps.
+    # In two boxes, the first stage codes twice, and the second codes and filters in three steps.
     assert len(sizes) == 2 * 2 + 2 * 2 * 3
     assert max(sizes[:4]) < 40**2
     assert max(sizes) < 0.06 * clean.size
     np.testing.assert_array_equal(filled[~missing], clean[~missing])
 
 
-def test_the_parts_that_are_worked_on_hold_all_that_counts(monkeypatch, rng):
-    # A texture whose similar patches are nearly as far apart as they are looked for.
+def test_processing_only_boxes_gives_the_result_of_the_whole_image(monkeypatch, rng):
+    # A texture whose similar patches are nearly as far apart as the search window reaches.
     clean = np.tile(100 * rng.random((19, 19)), (9, 9))[:170, :170] + rng.normal(0, 5, (170, 170))
     missing = np.zeros(clean.shape, bool)
     missing[21:24, 30], missing[33, 17] = True, True
     holes = np.where(missing, 0, clean)
-    # Which known pixels the first stage holds out depends on the parts.
-    monkeypatch.setattr(inpainting._Inpainting, "fill", lambda *_: None)
+    # Without the first stage: the known pixels that it holds out depend on the boxes.
+    monkeypatch.setattr(inpainter.Inpainter, "_fill", lambda *_: None)
     found = quick(holes, missing, dictionary=reference.dct_factors((8, 8), (9, 9)))
-    monkeypatch.setattr(inpainting, "_boxes", lambda gone, *_: [(slice(None),) * gone.ndim])
+    monkeypatch.setattr(inpainter, "boxes_around", lambda gone, *_: [(slice(None),) * gone.ndim])
     whole = quick(holes, missing, dictionary=reference.dct_factors((8, 8), (9, 9)))
     np.testing.assert_allclose(found, whole, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(400,), (90, 70), (20, 24, 18)], ids=str)
-def test_parts_are_disjoint_and_hold_the_surroundings_of_all_missing_pixels(rng, shape):
+def test_boxes_are_disjoint_and_contain_the_surroundings_of_all_missing_pixels(rng, shape):
     halo, step = (7,) * len(shape), (3,) * len(shape)
     for share in (0.0005, 0.005, 0.5):
         missing = rng.random(shape) < share
         count = np.zeros(shape, int)
-        for box in inpainting._boxes(missing, halo, step):
+        for box in masks.boxes_around(missing, halo, step):
             count[box] += 1
             assert all(part.start % 3 == 0 for part in box)
         assert count.max(initial=0) <= 1
@@ -163,7 +153,7 @@ def test_parts_are_disjoint_and_hold_the_surroundings_of_all_missing_pixels(rng,
 @pytest.mark.parametrize(
     "dtype", ["u1", "i1", "i2", "u2", ">u2", "i4", "u4", "f2", "f4", ">f4", "f8", ">f8"]
 )
-def test_known_pixels_and_the_dtype_stay(dtype, stages):
+def test_known_pixels_and_the_dtype_are_kept(dtype, stages):
     clean, missing = crop()
     image = (clean / 2 if dtype == "i1" else clean + 0.3).astype(dtype)
     holes = np.where(missing, image.max(), image).astype(dtype)
@@ -176,7 +166,7 @@ def test_known_pixels_and_the_dtype_stay(dtype, stages):
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64])
-def test_integers_that_no_float_can_hold_stay(rng, dtype):
+def test_known_integers_too_large_for_floats_are_kept(rng, dtype):
     image = rng.integers(2**60, 2**61, (20, 20)).astype(dtype) | dtype(1)
     missing = rng.random(image.shape) < 0.3
     filled = quick(np.where(missing, dtype(0), image), missing)
@@ -186,7 +176,7 @@ def test_integers_that_no_float_can_hold_stay(rng, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
-def test_an_image_with_nothing_missing_is_unchanged(dtype):
+def test_an_image_without_missing_pixels_is_unchanged(dtype):
     image = crop()[0].astype(dtype)
     if dtype is np.int64:
         image += 2**53 + 1
@@ -200,7 +190,7 @@ def test_an_image_with_nothing_missing_is_unchanged(dtype):
         assert found.seconds == {}
 
 
-def test_the_image_and_the_mask_given_are_left_alone():
+def test_the_image_and_the_mask_are_not_modified():
     clean, missing = crop()
     holes, mask = np.where(missing, np.nan, clean), missing.copy()
     given = holes.copy()
@@ -236,7 +226,7 @@ def test_values_of_missing_pixels_do_not_matter_in_colour():
     np.testing.assert_array_equal(quick(np.where(single, np.nan, clean), channel_axis=-1), expected)
 
 
-def test_without_a_mask_what_is_not_finite_is_missing():
+def test_without_a_mask_pixels_that_are_not_finite_are_missing():
     image = np.stack([crop()[0]] * 3, axis=-1).astype(np.float32)
     for channel, value in enumerate((np.nan, np.inf, -np.inf)):
         image[5 + channel, 7, channel] = value
@@ -282,7 +272,7 @@ def test_a_constant_image_is_filled_with_the_constant(value, stages):
     [(2,), (5,), (200,), (1, 2), (2, 2), (1, 40), (40, 1), (3, 5), (30, 7), (2, 3, 4), (9, 8, 7)],
     ids=str,
 )
-def test_images_of_any_shape_keep_it(rng, shape):
+def test_images_of_any_shape_keep_their_shape(rng, shape):
     image = 100 + rng.normal(0, 20, shape)
     missing = rng.random(shape) < 0.4
     missing.flat[0], missing.flat[-1] = False, True
@@ -293,7 +283,7 @@ def test_images_of_any_shape_keep_it(rng, shape):
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-6, 1e6, 1e30])
-def test_the_unit_of_an_image_does_not_matter(scale):
+def test_the_scale_of_an_image_does_not_matter(scale):
     clean, missing = crop()
     expected = quick(np.where(missing, np.nan, clean))
     found = quick(scale * np.where(missing, np.nan, clean)) / scale
@@ -313,7 +303,7 @@ def test_a_mask_may_be_spatial_or_of_the_whole_image():
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, bool])
-def test_a_mask_may_hold_whole_numbers(dtype):
+def test_a_mask_may_contain_integers(dtype):
     clean, missing = crop()
     holes = np.where(missing, 0, clean)
     mask = missing.astype(dtype) * dtype(1 if dtype is bool else 100)
@@ -340,7 +330,7 @@ def test_a_channel_with_nothing_missing_is_unchanged():
 
 
 @pytest.mark.parametrize("channel_axis", [0, 1, -1, -3])
-def test_the_place_of_the_channel_axis_changes_nothing(channel_axis):
+def test_the_position_of_the_channel_axis_does_not_matter(channel_axis):
     clean, missing, single = colour_crop()
     for mask in (missing, single):
         where = mask if mask.ndim == 3 else mask[..., None]
@@ -351,11 +341,11 @@ def test_the_place_of_the_channel_axis_changes_nothing(channel_axis):
         np.testing.assert_array_equal(np.moveaxis(filled, channel_axis, -1), expected)
 
 
-# The same bits
+# Reproducibility
 
 
 @pytest.mark.parametrize("stages", [1, 2])
-def test_the_number_of_threads_changes_no_bit(stages):
+def test_results_are_bit_identical_for_any_number_of_threads(stages):
     clean, missing = crop(72)
     holes = np.where(missing, np.nan, clean)
     first = quick(holes, stages=stages, n_jobs=1)
@@ -364,14 +354,14 @@ def test_the_number_of_threads_changes_no_bit(stages):
 
 
 @pytest.mark.parametrize("layout", [np.asfortranarray, lambda a: np.repeat(a, 2, 1)[:, ::2]])
-def test_the_memory_layout_of_an_image_changes_nothing(layout):
+def test_the_memory_layout_of_an_image_does_not_matter(layout):
     clean, missing = crop()
     holes = np.where(missing, 0, clean)
     filled = quick(layout(holes), layout(missing))
     np.testing.assert_allclose(filled, quick(holes, missing), rtol=1e-9)
 
 
-def test_the_random_state_decides_what_is_learned():
+def test_the_random_state_determines_what_is_learned():
     clean, missing = crop(72)
     holes = np.where(missing, np.nan, clean)
     filled = quick(holes)
@@ -379,11 +369,11 @@ def test_the_random_state_decides_what_is_learned():
     assert np.any(quick(holes, random_state=1) != filled)
 
 
-# Choices, and what is told
+# Options, reports and interruptions
 
 
 def dictionaries():
-    """One of orthonormal, one of overcomplete factors, and a sum of Kronecker products."""
+    """Dictionaries with orthonormal and overcomplete factors, and a sum of Kronecker products."""
     cosines = [reference.dct_factors((5, 4), n_atoms) for n_atoms in ((5, 4), (8, 7))]
     rng = np.random.default_rng(0)
     tilted = [0.3 * rng.standard_normal(factor.shape) for factor in cosines[1]]
@@ -415,14 +405,14 @@ def test_a_dictionary_can_be_given(name, stages):
 @pytest.mark.parametrize("shape", [(40,), (40, 30), (12, 10, 9)], ids=str)
 def test_a_smooth_surface_follows_slopes_through_holes(shape):
     slope = sum(np.indices(shape)).astype(np.float32)
-    weights = np.ones(shape, np.float32)
-    weights[tuple(slice(5, 9) for _ in shape)] = 0
-    filled = coarser.filled(slope * weights, weights, steps=100)
+    known = np.ones(shape, bool)
+    known[tuple(slice(5, 9) for _ in shape)] = False
+    filled = pyramid.fill_smoothly(slope * known, known, steps=100)
     np.testing.assert_allclose(filled, slope, atol=0.3)
-    np.testing.assert_array_equal(filled[weights > 0], slope[weights > 0])
+    np.testing.assert_array_equal(filled[known], slope[known])
 
 
-def test_the_first_estimate_is_the_one_that_fits_known_pixels():
+def test_the_first_stage_prefers_the_estimate_that_fits_known_pixels():
     # A texture is coded; a slope is smooth.
     rows, columns = np.indices((64, 64))
     missing = np.random.default_rng(0).random((64, 64)) < 0.6
@@ -452,7 +442,7 @@ def test_a_sum_can_be_learned_from_the_image():
     assert psnr(found.image, clean) > 24
 
 
-def test_full_tells_what_was_done():
+def test_full_returns_what_was_done():
     clean, missing = crop()
     holes = np.where(missing, 0, clean)
     found = quick(holes, missing, patch_size=(6, 5), n_atoms=7, max_iter=np.int64(2), full=True)
@@ -481,26 +471,21 @@ def test_full_tells_what_was_done():
     ],
     ids=["default", "one stage", "dictionary", "colour"],
 )
-def test_progress_tells_of_every_stage(options, names, n_jobs):
+def test_progress_reports_every_stage(options, names, n_jobs):
     clean, missing, _ = colour_crop()
-    told = []
+    reports = []
     quick(
         np.where(missing[..., None], np.nan, clean)[..., :2],
-        progress=lambda stage, share: told.append((stage, share)),
+        progress=lambda stage, share: reports.append((stage, share)),
         n_jobs=n_jobs,
         **options,
     )
-    assert list(dict.fromkeys(stage for stage, _ in told)) == names
-    for name in names:
-        shares = [share for stage, share in told if stage == name]
-        assert shares[0] == 0
-        assert shares[-1] == 1
-        assert shares == sorted(shares)
+    assert stages_reported(reports) == names
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
 @pytest.mark.parametrize("stage", ["coding", "learning", "similar patches"])
-def test_an_exception_from_progress_ends_the_work(stage, n_jobs):
+def test_an_exception_raised_by_progress_stops_inpainting(stage, n_jobs):
     clean, missing = crop()
 
     def progress(name, share):
@@ -515,27 +500,16 @@ def test_an_exception_from_progress_ends_the_work(stage, n_jobs):
 def test_inpainting_can_be_interrupted(rng, stage):
     image = rng.normal(0, 20, (1500, 1500)).cumsum(axis=0).astype(np.float32)
     missing = rng.random(image.shape) < 0.5
-    sent = []
-
-    def progress(name, share):
-        # From another thread a little later, when native code is at work.
-        if name == stage and not sent:
-            sent.append(time.perf_counter() + 0.1)
-            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-
-    def inpaint_for_seconds():
-        inpaint(image, missing, dictionary=[np.eye(4)] * 2, progress=progress, n_jobs=2)
-        time.sleep(5)  # inpainting ended first: the interrupt comes here, too late
-
-    with pytest.raises(KeyboardInterrupt):
-        inpaint_for_seconds()
-    assert time.perf_counter() - sent[0] < 1
+    options = {"dictionary": [np.eye(4)] * 2, "n_jobs": 2}
+    assert_interrupted(
+        stage, lambda progress: inpaint(image, missing, progress=progress, **options)
+    )
 
 
-# Bad input
+# Invalid input
 
 
-def test_an_image_that_is_all_missing_is_refused():
+def test_an_image_without_known_pixels_is_refused():
     clean, _, single = colour_crop()
     with pytest.raises(ValueError, match="missing"):
         inpaint(clean[..., 0], np.ones(clean.shape[:2], bool))
@@ -557,7 +531,7 @@ def test_known_pixels_that_are_not_finite_are_refused(value):
         inpaint(image, missing)
 
 
-def test_what_is_filled_in_stays_within_the_known_range():
+def test_filled_pixels_stay_within_the_range_of_known_ones():
     image = (np.indices((40, 40)).sum(axis=0) % 7 < 3).astype(np.float32)
     filled = inpaint(image, np.random.default_rng(0).random(image.shape) < 0.6)
     assert filled.min() == 0
@@ -607,7 +581,7 @@ def test_masked_arrays_are_refused_with_advice():
         ({"dictionary": [np.eye(8)] * 2, "n_atoms": 8}, ValueError, "n_atoms"),
     ],
 )
-def test_bad_choices_are_refused(options, error, words):
+def test_invalid_options_are_refused(options, error, words):
     clean, missing = crop()
     with pytest.raises(error, match=words):
         quick(np.where(missing, 0, clean), missing, **options)

@@ -1,4 +1,4 @@
-"""The noise of an image is found from the image alone."""
+"""The noise of an image is estimated from the image alone."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_the_noise_of_every_channel_is_found(sigma, tolerance):
 
 
 @pytest.mark.parametrize("channel_axis", [0, 1, -2])
-def test_the_place_of_the_channel_axis_changes_nothing(rng, channel_axis):
+def test_the_position_of_the_channel_axis_does_not_matter(rng, channel_axis):
     noisy = rng.normal(0, (1, 2, 3, 4), (60, 50, 4))
     found = estimate_sigma(np.moveaxis(noisy, -1, channel_axis), channel_axis=channel_axis)
     expected = estimate_sigma(noisy, channel_axis=-1)
@@ -39,7 +39,7 @@ def test_the_place_of_the_channel_axis_changes_nothing(rng, channel_axis):
 
 
 @pytest.mark.parametrize("shape", [(20000,), (200, 150), (1, 20000), (40, 32, 28), (16, 9, 14, 11)])
-def test_pure_noise_with_any_number_of_axes_is_found(rng, shape):
+def test_pure_noise_in_any_number_of_dimensions_is_found(rng, shape):
     noise = rng.normal(3, 7, shape)
     # The quietest patches are looked at, which makes the estimate a little too small.
     assert 0.85 * 7 < estimate_sigma(noise) < 1.05 * 7
@@ -54,7 +54,7 @@ def test_the_noise_of_a_volume_is_found(rng):
 
 
 @pytest.mark.parametrize("scale", [1e-100, 1e-9, 1e9, 1e100])
-def test_the_noise_is_in_the_units_of_the_image(scale):
+def test_the_noise_scales_with_the_image(scale):
     noisy = camera()[:128, :128] + np.random.default_rng(0).normal(0, 10, (128, 128))
     found = estimate_sigma(scale * noisy - 3 * scale)
     assert found == pytest.approx(scale * estimate_sigma(noisy), rel=1e-9)
@@ -68,7 +68,9 @@ def test_any_real_dtype_is_accepted(dtype):
     assert found == pytest.approx(estimate_sigma(noisy), rel=1e-9)
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, 7.3, -1e-5, 1 / 3, 1e9])
+@pytest.mark.parametrize(
+    "value", [0.0, 0.1, 7.3, -1e-5, 1 / 3, 1e9, np.uint8(77), np.int16(77), np.uint64(77)]
+)
 @pytest.mark.parametrize("shape", [(1,), (2,), (50,), (1, 1), (3, 5), (20, 20), (9, 8, 7)], ids=str)
 def test_a_constant_image_has_no_noise(shape, value):
     assert estimate_sigma(np.full(shape, value)) == 0
@@ -76,12 +78,7 @@ def test_a_constant_image_has_no_noise(shape, value):
     assert estimate_sigma(np.full((*shape, 2), value), channel_axis=-1) == (0, 0)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint64])
-def test_a_constant_image_of_integers_has_no_noise(dtype):
-    assert estimate_sigma(np.full((20, 20), 77, dtype)) == 0
-
-
-def test_what_rounding_leaves_of_a_constant_is_no_noise(rng):
+def test_the_rounding_error_of_a_constant_is_not_noise(rng):
     image = 7.3 + np.spacing(7.3) * rng.integers(0, 2, (64, 64))
     assert kl.images.estimate_sigma(image) == 0
 
@@ -103,7 +100,7 @@ def test_tiny_images_have_some_noise(rng, shape):
     assert 0 <= found < 10
 
 
-def test_the_memory_layout_of_an_image_changes_nothing(rng):
+def test_the_memory_layout_of_an_image_does_not_matter(rng):
     noisy = rng.normal(0, 1, (60, 50))
     found = estimate_sigma(noisy)
     for layout in (
@@ -113,30 +110,6 @@ def test_the_memory_layout_of_an_image_changes_nothing(rng):
     ):
         assert estimate_sigma(layout) == pytest.approx(found, rel=1e-12)
     assert estimate_sigma(noisy.tolist()) == found
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_pixels_that_are_not_finite_are_refused(value):
-    image = np.zeros((9, 9))
-    image[4, 4] = value
-    with pytest.raises(ValueError, match="NaN or infinity"):
-        estimate_sigma(image)
-
-
-@pytest.mark.parametrize(
-    ("image", "words"),
-    [
-        (np.ones((9, 9), bool), "bool.*astype"),
-        (np.ones((9, 9), complex), "complex128"),
-        (np.ones((9, 9), object), "object"),
-        (np.zeros((0, 5)), r"\(0, 5\).*no pixels"),
-        (3.0, "no pixels"),
-    ],
-    ids=["bool", "complex", "object", "empty", "number"],
-)
-def test_what_is_not_an_image_is_refused(image, words):
-    with pytest.raises(ValueError, match=words):
-        estimate_sigma(image)
 
 
 def test_a_channel_axis_that_does_not_exist_is_refused():
@@ -156,26 +129,26 @@ def test_flat_borders_do_not_hide_the_noise(share):
 
 
 @pytest.mark.parametrize("clean", [camera()[:256, :256], coins()], ids=["camera", "coins"])
-def test_a_warning_says_that_noise_is_correlated(clean):
+def test_correlated_noise_gives_a_warning(clean):
     noise = gaussian_filter(np.random.default_rng(0).standard_normal(clean.shape), 1.0)
     noisy = clean + 20 * noise / noise.std()
-    with pytest.warns(UserWarning, match="seems to be correlated.*Pass sigma") as told:
+    with pytest.warns(UserWarning, match="seems to be correlated.*Pass sigma") as warned:
         assert estimate_sigma(noisy) < 4
-    assert told[0].filename == __file__
+    assert warned[0].filename == __file__
     with pytest.warns(UserWarning, match="seems to be correlated"):
         kl.images.denoise(noisy, quality="dictionary", dictionary=[np.eye(4)] * 2, stride=4)
 
 
 @pytest.mark.parametrize("name", ["camera", "grass", "gravel", "moon", "page", "text"])
-def test_photographs_and_textures_get_no_warning(name):
+def test_photographs_and_textures_give_no_warning(name):
     # Warnings are errors.
     assert estimate_sigma(getattr(data, name)()) < 10
 
 
-def test_a_warning_says_that_the_last_axis_may_hold_colours(rng):
+def test_a_last_axis_that_looks_like_colours_gives_a_warning(rng):
     image = rng.normal(0, 5, (20, 20, 3))
     match = r"shape \(20, 20, 3\) and is taken for a volume; pass channel_axis=-1"
     for function in (estimate_sigma, kl.images.denoise):
-        with pytest.warns(UserWarning, match=match) as told:
+        with pytest.warns(UserWarning, match=match) as warned:
             function(image)
-        assert told[0].filename == __file__
+        assert warned[0].filename == __file__

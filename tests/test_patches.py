@@ -1,4 +1,4 @@
-"""Patches of images: every pixel covered, exact round trips, bounded memory, bad input refused."""
+"""Patches of images: coverage, exact round trips, memory, and invalid input."""
 
 import math
 import tracemalloc
@@ -16,7 +16,7 @@ DTYPES = ("u1", "i2", "u8", "i8", "f2", "f4", "f8", ">f8", "?")
 
 @st.composite
 def cuts(draw, dtypes=DTYPES):
-    """An image, the shape of its patches and a stride for every axis."""
+    """Draw an image, the shape of its patches and a stride for every axis."""
     shape = draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
     patch = [draw(st.integers(1, size)) for size in shape]
     stride = [draw(st.integers(1, m)) for m in patch]
@@ -32,7 +32,7 @@ def cuts(draw, dtypes=DTYPES):
 
 
 def all_patches(image, patch_shape, starts):
-    """The patches at the given positions, one after the other."""
+    """The patches at all combinations of starts."""
     corners = np.stack(np.meshgrid(*starts, indexing="ij"), -1).reshape(-1, image.ndim)
     return np.stack(
         [
@@ -60,7 +60,7 @@ def test_patches_are_cut_at_regular_positions_and_at_the_border(cut):
 
 
 @given(cuts(), st.integers(1, 40))
-def test_unchanged_patches_give_back_the_image_bit_for_bit(cut, size):
+def test_unchanged_patches_reconstruct_the_image_bit_for_bit(cut, size):
     image, patch_shape, stride = cut
     patches = extract_patches(image, patch_shape, stride)
     for given_as in (patches, np.asarray(patches), patches.blocks(size)):
@@ -90,7 +90,7 @@ def test_means_are_removed_and_added_again(cut):
         assert np.array_equal(rounded, image)
 
 
-def test_means_of_single_precision_are_rounded_once_and_belong_to_their_blocks(rng):
+def test_means_in_single_precision_are_rounded_once_and_added_to_their_blocks(rng):
     image = (1e4 + rng.random((40, 40))).astype(np.float32)
     patches, means = extract_patches(image, 16, 3, remove_means=True)
     exact = np.asarray(extract_patches(image, 16, 3), np.float64).mean(axis=(1, 2))
@@ -140,7 +140,7 @@ def test_one_patch_is_a_copy():
     assert not image.any()
 
 
-def test_integers_are_rounded_and_clipped_to_the_dtype_asked_for():
+def test_results_are_rounded_and_clipped_to_the_requested_integers():
     patches = np.array([[[0, 300]], [[1, -7]]])
     image = reconstruct_from_patches(patches, (2, 2), (1, 1), dtype=np.uint8)
     assert image.tolist() == [[0, 255], [1, 0]]
@@ -156,7 +156,7 @@ def test_an_overlap_of_extreme_integers_is_averaged_without_overflow():
 
 
 @pytest.mark.parametrize(("dtype", "means"), [("u1", False), ("f4", True), (">f8", False)])
-def test_patches_are_samples_as_their_array_is(rng, dtype, means):
+def test_patches_and_their_array_are_the_same_samples(rng, dtype, means):
     image = rng.integers(0, 256, (30, 33)).astype(dtype)
     patches = extract_patches(image, 6, 2, remove_means=means)
     patches = patches[0] if means else patches
@@ -177,14 +177,14 @@ def test_patches_are_samples_as_their_array_is(rng, dtype, means):
         kl.sparse_code(patches, [np.eye(5)] * 2, 1)
 
 
-def test_a_pixel_that_is_not_finite_is_found_in_its_patch():
+def test_an_error_names_the_first_patch_that_is_not_finite():
     image = np.ones((9, 9))
     image[8, 8] = np.nan
     with pytest.raises(ValueError, match=r"image contains NaN \(first in sample 15\)"):
         kl.sparse_code(extract_patches(image, 3, 2), [np.eye(3)] * 2, 1)
 
 
-def test_learning_from_patches_holds_a_few_of_them_at_a_time(rng):
+def test_learning_holds_only_a_few_patches_in_memory(rng):
     image = rng.integers(0, 256, (400, 400), np.uint8)
     patches = extract_patches(image, 8)
     model = kl.KroneckerDictionaryLearning((8, 8), n_nonzero_coefs=2, max_iter=1, random_state=0)
@@ -197,7 +197,7 @@ def test_learning_from_patches_holds_a_few_of_them_at_a_time(rng):
     assert peak < 20e6
 
 
-def test_memory_stays_bounded_for_a_large_image():
+def test_reconstruction_of_a_large_image_takes_little_memory():
     image = np.random.default_rng(0).standard_normal((1000, 1000), dtype=np.float32)
     patches = extract_patches(image, 8, stride=2)
     assert len(patches) * 64 * 4 > 60e6
@@ -221,7 +221,7 @@ def test_memory_stays_bounded_for_a_large_image():
         ((np.zeros((0, 6)), 1), r"image has shape \(0, 6\)"),
         ((np.float64(1), 1), r"image has shape \(\)"),
         ((np.zeros((5, 6), complex), 2), "image has dtype complex128"),
-        ((np.array([["a"]]), 1), "real numbers are needed"),
+        ((np.array([["a"]]), 1), "pass real numbers"),
     ],
 )
 def test_patches_that_cannot_be_cut_are_refused(arguments, message):
@@ -230,7 +230,7 @@ def test_patches_that_cannot_be_cut_are_refused(arguments, message):
 
 
 @pytest.mark.parametrize("size", [2.5, "8", None, (2, 1.5)])
-def test_sizes_that_are_no_integers_are_refused(size):
+def test_sizes_that_are_not_integers_are_refused(size):
     with pytest.raises(TypeError, match=r"patch_shape=.* is not an integer"):
         extract_patches(np.zeros((5, 6)), size)
 
@@ -247,24 +247,28 @@ def blocks_of_unequal_dtype():
         (np.zeros((10, 2)), {}, r"There are 10 patches or more; .* has exactly 9"),
         ([np.zeros((5, 2)), np.zeros((5, 2))], {}, "exactly 9"),
         ([np.zeros((5, 2)), np.zeros((4, 3))], {}, r"has shape \(4, 3\)"),
-        (blocks_of_unequal_dtype(), {}, "dtype float32; those before had float64"),
+        (blocks_of_unequal_dtype(), {}, "dtype float32; earlier blocks had float64"),
         (np.zeros((9, 2, 2)), {}, r"patches has shape \(9, 2, 2\)"),
         ([], {}, "patches is empty"),
-        (np.zeros((9, 2)), {"means": np.zeros(8)}, r"means has shape \(8,\); \(9,\) is needed"),
+        (
+            np.zeros((9, 2)),
+            {"means": np.zeros(8)},
+            r"means has shape \(8,\); pass one per patch, \(9,\)",
+        ),
         (np.zeros((9, 2)), {"weights": np.zeros(9)}, "weights must be positive"),
         (np.zeros((9, 2)), {"stride": 2}, "exactly 5"),
         (np.zeros((9, 11)), {}, "do not fit"),
         (np.zeros((4, 2)), {"stride": 3}, r"stride=\(3,\) leaves gaps between patches"),
-        (np.full((9, 2), np.nan), {"dtype": int}, "hold NaN, which int64 cannot hold"),
+        (np.full((9, 2), np.nan), {"dtype": int}, "contain NaN, which int64 cannot hold"),
         (np.zeros((9, 2)), {"dtype": complex}, "dtype has dtype complex128"),
     ],
 )
-def test_patches_that_do_not_make_up_the_image_are_refused(patches, options, message):
+def test_patches_that_do_not_make_the_image_are_refused(patches, options, message):
     with pytest.raises(ValueError, match=message):
         reconstruct_from_patches(patches, (10,), **options)
 
 
-def test_other_bad_calls_say_what_is_wrong():
+def test_other_invalid_calls_are_refused():
     patches = extract_patches(np.zeros((4, 4)), 2)
     assert "shape=(9, 2, 2)" in repr(patches)
     assert isinstance(patches, Patches)

@@ -1,4 +1,4 @@
-"""Noise of counts and of magnitudes becomes white noise of one, and goes."""
+"""Noise of counts and of magnitudes is transformed to white noise of one, and removed."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def error(image: Any, clean: Any) -> float:
     return float(np.sqrt(np.mean((image - clean) ** 2)))
 
 
-# Values without noise, how far transforms of noisy ones may be from variance one, and how far
-# what the inverse makes of their mean may be from the value, both as a share.
+# Cases: for each value without noise, the tolerated deviation of the transform's variance from one,
+# and the tolerated relative error of the inverse at its mean.
 @pytest.mark.parametrize(
     ("gain", "sigma", "cases"),
     [
@@ -47,7 +47,7 @@ def error(image: Any, clean: Any) -> float:
         (7.0, 5.0, {10: (0.1, 0.05), 100: (0.03, 0.005)}),
     ],
 )
-def test_counts_have_variance_one_and_the_inverse_no_bias(rng, gain, sigma, cases):
+def test_transformed_counts_have_variance_one_and_the_inverse_is_unbiased(rng, gain, sigma, cases):
     model = CountNoise(gain, sigma)
     for value, (spread, bias) in cases.items():
         noisy = gain * rng.poisson(value / gain, 200_000) + sigma * rng.standard_normal(200_000)
@@ -58,26 +58,26 @@ def test_counts_have_variance_one_and_the_inverse_no_bias(rng, gain, sigma, case
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5, 1.0, 2.0, 4.0, 11.0, 40.0])
-def test_magnitudes_have_variance_one_and_the_inverse_no_bias(rng, value):
+def test_transformed_magnitudes_have_variance_one_and_the_inverse_is_unbiased(rng, value):
     parts = 3 * rng.standard_normal((2, 400_000))
     model = RicianNoise(3.0)
     stable = model.forward(np.hypot(3 * value + parts[0], parts[1]))
     assert stable.var() == pytest.approx(1, abs=0.09)
     mean = stable.mean(dtype=np.float64, keepdims=True)
-    # A mean that is off by 0.002 is that of 0.1 where there is nothing.
+    # At zero, an error of 0.002 of the mean is one of 0.1 of the value.
     assert model.inverse(mean)[0] / 3 == pytest.approx(value, rel=0.02, abs=0.12 * (value == 0))
 
 
 @pytest.mark.parametrize("name", ["camera", "astronaut", "coffee"])
 @pytest.mark.parametrize("peak", [1, 4, 20, 120])
-def test_the_gain_is_found(name, peak):
+def test_the_gain_is_estimated(name, peak):
     found = count_noise(0.3 * counts_of(photograph(name), peak), None, 0.0)
     assert found.gain == pytest.approx(0.3, rel=0.1)
     assert found.sigma == 0
 
 
 @pytest.mark.parametrize(("peak", "sigma"), [(20, 1.0), (120, 3.0), (120, 10.0)])
-def test_gain_and_deviation_are_found(peak, sigma):
+def test_gain_and_sigma_are_estimated(peak, sigma):
     image = counts_of(photograph("camera"), peak)
     image += sigma * np.random.default_rng(1).standard_normal(image.shape, np.float32)
     for gain, known in ((None, None), (1.0, None), (None, sigma)):
@@ -87,14 +87,14 @@ def test_gain_and_deviation_are_found(peak, sigma):
 
 
 @pytest.mark.parametrize(("peak", "least"), [(1, 0.55), (4, 0.85), (20, 0.95), (120, 0.98)])
-def test_counts_are_denoised_better_than_as_gaussian(peak, least):
+def test_counts_are_denoised_better_than_as_gaussian_noise(peak, least):
     clean = photograph("coffee")[:96, :96]
     image = counts_of(clean, peak) / peak
     found = error(denoise(image, noise="poisson", n_jobs=2), clean)
     assert found < least * error(denoise(image, error(image, clean), n_jobs=2), clean)
 
 
-def test_magnitudes_are_denoised_better_than_as_gaussian():
+def test_magnitudes_are_denoised_better_than_as_gaussian_noise():
     clean = 255 * photograph("camera")[:96, :96]
     clean[:, :32] = 0
     image = magnitudes_of(clean, 25)
@@ -115,7 +115,7 @@ def test_magnitudes_are_denoised_better_than_as_gaussian():
         ((5, 3), None, np.float16),
     ],
 )
-def test_images_of_any_kind_keep_it(rng, noise, shape, channel_axis, dtype):
+def test_images_of_any_kind_keep_their_shape_and_dtype(rng, noise, shape, channel_axis, dtype):
     image = rng.poisson(6 + 4 * np.sin(np.arange(np.prod(shape)) / 9).reshape(shape)).astype(dtype)
     given = image.copy()
     found = denoise(image, noise=noise, channel_axis=channel_axis, max_iter=2, full=True)
@@ -135,7 +135,7 @@ def test_a_constant_image_is_unchanged(noise, value):
     np.testing.assert_array_equal(denoise(image, noise=noise), image)
 
 
-def test_results_are_the_same_for_any_number_of_threads_and_in_any_unit():
+def test_neither_the_number_of_threads_nor_the_unit_matters():
     image = counts_of(photograph("camera")[:64, :64], 4)
     found = denoise(image, noise="poisson")
     np.testing.assert_array_equal(denoise(image, noise="poisson", n_jobs=2), found)
@@ -146,7 +146,7 @@ def test_results_are_the_same_for_any_number_of_threads_and_in_any_unit():
 @pytest.mark.parametrize(
     ("noise", "sigma"), [("poisson", None), ("poisson-gaussian", 0.5), ("rician", None)]
 )
-def test_images_on_the_gpu_are_denoised_as_on_the_processor(on_gpu, rng, noise, sigma):
+def test_gpu_results_equal_those_of_the_processor(on_gpu, rng, noise, sigma):
     clean = 10 + 8 * np.sin(np.add.outer(np.arange(33) / 5, np.arange(40) / 4))
     image = rng.poisson(clean).astype(np.float32)
     options: dict[str, Any] = {"dictionary": kl.KroneckerDictionary([dct_factor(8, 16)] * 2)}
@@ -154,7 +154,7 @@ def test_images_on_the_gpu_are_denoised_as_on_the_processor(on_gpu, rng, noise, 
     expected = denoise(image, sigma, **options)
     found = on_gpu.download(denoise(on_gpu.upload(image), sigma, **options))
     difference = np.abs(found - expected)
-    # In single precision near ties may go the other way.
+    # In single precision, near ties may be broken differently.
     assert np.median(difference) < 1e-3
     assert difference.mean() < 0.02
 
@@ -166,6 +166,7 @@ def test_images_on_the_gpu_are_denoised_as_on_the_processor(on_gpu, rng, noise, 
         ({"noise_gain": 2}, "noise_gain is for counts; noise='gaussian' has none"),
         ({"noise": "poisson", "noise_gain": -1}, "noise_gain=-1 is not a positive number"),
         ({"noise": "poisson", "sigma": 3}, 'noise="poisson" has no sigma'),
+        ({"noise": "poisson", "sigma": np.ones((20, 20))}, 'noise="poisson" has no sigma'),
         ({"noise": "poisson", "noise_gain": 1e4}, "more noise than the image varies"),
         ({"noise": "rician", "sigma": -3}, "sigma=-3 is not a standard deviation"),
         ({"noise": "rician", "sigma": [[1.0]]}, "for the whole image"),
@@ -176,7 +177,7 @@ def test_images_on_the_gpu_are_denoised_as_on_the_processor(on_gpu, rng, noise, 
         ({"noise": "rician", "mask": np.eye(20, dtype=bool)}, "is a mask; pass sigma"),
     ],
 )
-def test_what_cannot_be_is_refused(rng, options, text):
+def test_invalid_noise_parameters_are_refused(rng, options, text):
     with pytest.raises(ValueError, match=text):
         denoise(rng.poisson(5, (20, 20)), **options)
 

@@ -1,4 +1,4 @@
-"""Noise that differs from pixel to pixel, is stronger than the contrast, or hides behind holes."""
+"""Denoising with maps of sigma, with masks, and with noise stronger than the contrast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import kronlearn as kl
 import reference
 from emulated_gpu import ArrayGpu
 from kronlearn.core.init import dct_factor
-from kronlearn.images import estimation, precision
+from kronlearn.images import gaussian, precision
 
 denoise = kl.images.denoise
 EMULATED = ArrayGpu
@@ -25,7 +25,7 @@ def error(image: Any, clean: Any) -> float:
 
 
 def map_of(kind: str, shape: Any) -> Any:
-    """Standard deviations of the noise."""
+    """A map of standard deviations of the noise."""
     rng = np.random.default_rng(1)
     rows, columns = np.indices(shape)
     if kind == "smooth":
@@ -40,11 +40,11 @@ def map_of(kind: str, shape: Any) -> Any:
 # Maps
 
 
-# How large errors may be as a share of those with one number for the whole image.
+# The tolerated error as a fraction of that with one number for the whole image.
 @pytest.mark.parametrize(
     ("kind", "share"), [("smooth", 0.7), ("edges", 0.75), ("lines", 0.6), ("dead pixels", 0.15)]
 )
-def test_a_map_is_better_than_one_number(rng, kind, share):
+def test_a_map_denoises_better_than_one_number(rng, kind, share):
     deviations = map_of(kind, CLEAN.shape)
     image = CLEAN + deviations * rng.standard_normal(CLEAN.shape)
     found = denoise(image, deviations, full=True)
@@ -54,7 +54,7 @@ def test_a_map_is_better_than_one_number(rng, kind, share):
 
 
 @pytest.mark.parametrize("channel_axis", [None, -1])
-def test_a_constant_map_is_a_number(rng, channel_axis):
+def test_a_constant_map_equals_a_number(rng, channel_axis):
     clean = CLEAN[:48, :48] if channel_axis is None else COLOURS[:48, :48]
     image = (clean + rng.normal(0, 10, clean.shape)).astype(np.float32)
     options = {"channel_axis": channel_axis, "max_iter": 2}
@@ -82,7 +82,7 @@ def test_a_dictionary_with_a_mode_for_channels_takes_a_map(rng):
 
 
 @pytest.mark.parametrize("shape", [(200,), (4, 30, 33), (9, 7), (1, 40)])
-def test_maps_are_for_images_of_any_shape(rng, shape):
+def test_maps_work_for_images_of_any_shape(rng, shape):
     deviations = rng.uniform(0.5, 2, shape)
     image = deviations * rng.standard_normal(shape)
     found = denoise(image, deviations, max_iter=2)
@@ -90,7 +90,7 @@ def test_maps_are_for_images_of_any_shape(rng, shape):
     np.testing.assert_array_equal(denoise(image, deviations, max_iter=2, n_jobs=2), found)
 
 
-def test_maps_on_the_gpu_do_what_they_do_on_the_processor(on_gpu, rng):
+def test_gpu_results_with_maps_equal_those_of_the_processor(on_gpu, rng):
     clean = 10 + 8 * np.sin(np.add.outer(np.arange(33) / 5, np.arange(40) / 4))
     deviations = map_of("edges", clean.shape) / 10
     image = (clean + deviations * rng.standard_normal(clean.shape)).astype(np.float32)
@@ -103,7 +103,7 @@ def test_maps_on_the_gpu_do_what_they_do_on_the_processor(on_gpu, rng):
 
 
 @pytest.mark.parametrize("quality", ["default", "dictionary"])
-def test_pixels_to_ignore_may_have_any_noise(rng, quality):
+def test_the_value_of_a_very_large_sigma_does_not_matter(rng, quality):
     clean = CLEAN[:48, :48]
     image = clean + rng.normal(0, 10, clean.shape)
     image[10:20, 10:20] += 1000
@@ -116,15 +116,15 @@ def test_pixels_to_ignore_may_have_any_noise(rng, quality):
     np.testing.assert_array_equal(found[1], found[2])
 
 
-def test_noisy_pixels_are_moved_to_the_estimate_until_their_noise_is_that_around(rng):
+def test_noisy_pixels_are_moved_towards_the_estimate_until_their_noise_is_local(rng):
     precise = np.ones((1, 20, 20), np.float32)
     precise[0, 10, 10] = 1e-4
     planes = rng.standard_normal(precise.shape).astype(np.float32)
     planes[0, 10, 10] *= 100
-    levelled, variance = precision.levelled(planes, precise, np.zeros_like(planes))
+    found, variance = precision.equalised(planes, precise, np.zeros_like(planes))
     assert variance.max() < 1.02
-    assert levelled[0, 10, 10] == pytest.approx(planes[0, 10, 10] / 100, rel=0.01)
-    np.testing.assert_array_equal(levelled[0, :9], planes[0, :9])
+    assert found[0, 10, 10] == pytest.approx(planes[0, 10, 10] / 100, rel=0.01)
+    np.testing.assert_array_equal(found[0, :9], planes[0, :9])
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_noisy_pixels_are_moved_to_the_estimate_until_their_noise_is_that_around
         ({"mask": np.indices((20, 20))[0] % 2 == 0}, "Too many pixels are missing to estimate"),
     ],
 )
-def test_what_cannot_be_is_refused(rng, options, text):
+def test_invalid_maps_and_masks_are_refused(rng, options, text):
     with pytest.raises(ValueError, match=text):
         denoise(rng.normal(100, 5, (20, 20)), **options)
 
@@ -168,7 +168,7 @@ def test_noise_is_estimated_from_patches_without_missing_pixels(rng):
     assert found.sigma == pytest.approx(10, rel=0.15)
 
 
-def test_a_map_says_nothing_about_missing_pixels(rng):
+def test_a_map_may_be_undefined_at_missing_pixels(rng):
     deviations = map_of("edges", CLEAN.shape)
     image = CLEAN + deviations * rng.standard_normal(CLEAN.shape)
     missing = rng.random(CLEAN.shape) < 0.05
@@ -176,17 +176,17 @@ def test_a_map_says_nothing_about_missing_pixels(rng):
     assert error(denoise(image, deviations, mask=missing), CLEAN) < 12
 
 
-def test_filling_in_tells_of_its_progress_and_can_be_stopped(rng):
-    image, told = CLEAN[:32, :32] + rng.normal(0, 10, (32, 32)), []
+def test_filling_in_reports_progress_and_can_be_stopped(rng):
+    image, shares = CLEAN[:32, :32] + rng.normal(0, 10, (32, 32)), []
 
     def progress(name, share):
-        told.append(share)
+        shares.append(share)
         if 0.4 < share < 1:
             raise ZeroDivisionError(name)
 
     with pytest.raises(ZeroDivisionError, match="inpainting"):
         denoise(image, 10, mask=np.eye(32, dtype=bool), progress=progress)
-    assert told == sorted(told)
+    assert shares == sorted(shares)
 
 
 # Strong noise
@@ -198,12 +198,12 @@ def test_a_coarser_image_helps_where_noise_is_strong(rng, monkeypatch, shape, ch
     image = clean + rng.normal(0, 120, shape)
     found = denoise(image, 120, channel_axis=channel_axis, n_jobs=2)
     np.testing.assert_array_equal(denoise(image, 120, channel_axis=channel_axis), found)
-    monkeypatch.setattr(estimation, "long_axes", lambda shape: [])
+    monkeypatch.setattr(gaussian, "axes_to_halve", lambda shape: [])
     alone = denoise(image, 120, channel_axis=channel_axis)
     assert error(found, clean) < 0.98 * error(alone, clean)
 
 
-def test_strong_noise_goes_on_the_gpu_as_on_the_processor(on_gpu, rng):
+def test_gpu_results_for_strong_noise_equal_those_of_the_processor(on_gpu, rng):
     image = (CLEAN[:40, :36] + rng.normal(0, 90, (40, 36))).astype(np.float32)
     options: dict[str, Any] = {"dictionary": kl.KroneckerDictionary([dct_factor(8, 16)] * 2)}
     expected = denoise(image, 90, quality="fast", **options)
@@ -213,9 +213,9 @@ def test_strong_noise_goes_on_the_gpu_as_on_the_processor(on_gpu, rng):
     assert difference.mean() < 1
 
 
-def test_coarser_planes_have_noise_of_one_and_pixels_count_by_their_precision(rng):
+def test_halved_planes_have_noise_of_one_given_their_precision(rng):
     precise = rng.uniform(0.1, 3, (1, 200, 201)).astype(np.float32)
     planes = (rng.standard_normal(precise.shape) / np.sqrt(precise)).astype(np.float32)
-    coarse, weights = precision.coarser(planes, precise, [1, 2])
+    coarse, weights = precision.halved(planes, precise, [1, 2])
     assert coarse.shape == (1, 100, 101)
     assert np.var(coarse[..., :-1] * np.sqrt(weights[..., :-1])) == pytest.approx(1, rel=0.03)

@@ -1,4 +1,4 @@
-// Distances between windows of an image, many at a time.
+// Squared distances between windows of an image, many positions at a time.
 #pragma once
 
 #include "images/image_kernels.hpp"
@@ -11,8 +11,8 @@ KRONLEARN_INLINE Vec<float> squared_difference(Vec<float> a, Vec<float> b, Vec<f
   return sum + difference * difference;
 }
 
-// sums[x] = values[x] + … + values[x + length − 1] for x < count: from sums of `size` neighbours those of
-// twice as many, or one more, as the bits of the length say.
+// sums[x] = values[x] + … + values[x + length − 1] for x < count. The number of summands, `size`, doubles (and
+// grows by one if the next bit of the length is set) until it is the length.
 inline void sum_windows(const float* values, int length, int64_t count, float* sums) {
   constexpr int W = kLanes<float>;
   if (length == 1) {
@@ -24,14 +24,14 @@ inline void sum_windows(const float* values, int length, int64_t count, float* s
   const float* from = values;
   for (int size = 1; size < length; from = sums) {
     bit /= 2;
-    const int more = (length & bit) ? 1 : 0;
-    const int64_t end = count + length - 2 * size - more;
+    const int odd = (length & bit) ? 1 : 0;
+    const int64_t end = count + length - 2 * size - odd;
     for (int64_t x = 0; x < end; x += W) {
       Vec<float> sum = load<float>(from + x) + load<float>(from + x + size);
-      if (more) sum += load<float>(values + x + 2 * size);
+      if (odd) sum += load<float>(values + x + 2 * size);
       store<float>(sums + x, sum);
     }
-    size = 2 * size + more;
+    size = 2 * size + odd;
   }
 }
 
@@ -54,17 +54,17 @@ inline void window_distances(const float* a, const float* b, const int64_t* rows
     sum_windows(columns + q * stride, length, count, sums + q * stride);
 }
 
-inline int64_t places_below(const float* values, const float* limits, int64_t first, int64_t end,
-                            int32_t* places) {
+inline int64_t positions_below(const float* values, const float* limits, int64_t first, int64_t end,
+                               int32_t* positions) {
   constexpr int W = kLanes<float>;
-  int64_t found = 0;
+  int64_t count = 0;
   for (int64_t x = first; x < end; x += W) {
     const Int<float> below = load<float>(values + x) < load<float>(limits + x);
     if (!any<float>(below)) continue;
     for (int l = 0; l < W && x + l < end; ++l)
-      if (below[l]) places[found++] = int32_t(x + l);
+      if (below[l]) positions[count++] = int32_t(x + l);
   }
-  return found;
+  return count;
 }
 
 }  // namespace kronlearn::KRONLEARN_SET

@@ -37,8 +37,8 @@ class CodingWorker : public BlockWorker {
     const PatchGrid::Band patches = grid_.band(band);
     std::vector<int64_t> offsets;
     for (int64_t row : patches.rows)
-      for (int64_t place : patches.places) offsets.push_back(row + place);
-    // Patches that are coded side by side should need about as many atoms.
+      for (int64_t position : patches.positions) offsets.push_back(row + position);
+    // Patches that are coded side by side should need about the same number of atoms.
     if (pass_.tol >= 0) sort_by_energy(offsets);
     for (size_t k = 0; k < offsets.size() && !interrupted(); k += tile_)
       run_tile(offsets.data() + k, std::min<int64_t>(tile_, offsets.size() - k), interrupted);
@@ -64,22 +64,22 @@ class CodingWorker : public BlockWorker {
     }
   }
 
-  // Takes out a patch, without its mean (of what is known of it).
+  // Takes a patch out of the image and subtracts the mean of its known pixels.
   void load(int64_t offset, int64_t k) {
     const int features = grid_.features();
     float* patch = patches_.data() + k * features;
     grid_.gather(pass_.image, offset, patch);
     float* weights = nullptr;
     float total = float(features);
-    int count = features;
+    int n_known = features;
     if (pass_.known) {
       weights = weights_.data() + k * features;
       grid_.gather(pass_.known, offset, weights);
       total = 0;
-      count = 0;
+      n_known = 0;
       for (int i = 0; i < features; ++i) {
         total += weights[i];
-        count += weights[i] > 0;
+        n_known += weights[i] > 0;
       }
     }
     float sum = 0;
@@ -90,11 +90,11 @@ class CodingWorker : public BlockWorker {
       patch[i] = weights && !(weights[i] > 0) ? 0.0f : patch[i] - mean;
     means_[k] = mean;
     importance_[k] = total / float(features);
-    // Of noise whose variances are the inverse weights, each known pixel has as much of it.
-    if (weights) tols_[k] = pass_.tol * std::sqrt(float(count) / float(features));
+    // The weights are inverse variances of the noise: weighted, all known pixels are equally noisy.
+    if (weights) tols_[k] = pass_.tol * std::sqrt(float(n_known) / float(features));
   }
 
-  // Counting sort by the leading bits of the energy, a logarithmic scale.
+  // Sorts patches by energy: a counting sort by the leading bits of the float, a logarithmic scale.
   void sort_by_energy(std::vector<int64_t>& offsets) {
     std::vector<uint16_t> keys(offsets.size());
     std::vector<int64_t> starts(2049), sorted(offsets.size());
@@ -162,7 +162,7 @@ class GroupWorker : public BlockWorker {
     const PatchGrid::Band patches = grid_.band(band);
     for (int64_t row : patches.rows) {
       if (interrupted()) return;
-      const std::span<const int64_t> groups = matcher_.match(row, patches.places);
+      const std::span<const int64_t> groups = matcher_.match(row, patches.positions);
       for (size_t k = 0; k < groups.size(); k += pass_.group)
         for (int plane = 0; plane < pass_.planes; ++plane) filter(plane, groups.data() + k);
     }

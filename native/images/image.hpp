@@ -1,7 +1,7 @@
-// Passes over the overlapping patches of an image: take them out, change them, add them up again.
+// Passes over the overlapping patches of an image: take them out, change them, and sum them again.
 //
-// What a patch becomes is added, weighted, to the numerator, its weights to the denominator; their quotient
-// is the image. Neither depends on the number of threads.
+// The weighted pixels of the changed patches are added to the numerator and their weights to the denominator; the
+// quotient is the image. Neither depends on the number of threads.
 #pragma once
 
 #include "images/patches.hpp"
@@ -22,7 +22,7 @@ struct ImagePass {
   Cancelled cancelled;
 };
 
-// Every patch becomes its sparse approximation. Its mean is taken off first and added again.
+// Replaces every patch by its sparse approximation. Its mean is subtracted first and added again.
 struct ImageCoding : ImagePass {
   const Dictionary<float>* dictionary;
   Method method;
@@ -32,20 +32,19 @@ struct ImageCoding : ImagePass {
   bool favour_sparse;            // weigh patches by 1 / (1 + nonzeros)
 };
 
-// Every patch of the grid and the patches most similar to it become linear combinations of each other, as
-// GroupTask says.
+// Replaces every patch of the grid and the patches most similar to it by linear combinations of each other, as
+// GroupTask defines them.
 struct GroupFiltering : ImagePass {
-  int group;                     // patches, the one of the grid included
+  int group;                     // patches per group, including that of the grid
   const float* guide = nullptr;  // (planes, pixels): an estimate of the image
-  int matched_planes;    // of those that patches are compared on, by the sum of their distances
-  const float* matched;  // (matched_planes, pixels)
-  const float*
-      noise;  // energy of the noise in a patch, by the pixel where it begins: (planes, pixels)
-  bool same_noise;     // or one number for all
-  const float* taper;  // weights of the pixels of a patch
+  int matched_planes;            // planes on which patches are compared
+  const float* matched;          // (matched_planes, pixels)
+  const float* noise;            // (planes, pixels): energy of the noise in the patch at each pixel
+  bool same_noise;               // noise is a single number
+  const float* taper;            // weights of the pixels of a patch
 };
 
-// Whether the pass came to its end; false if it was cancelled.
+// Each returns whether the pass was completed; false if it was cancelled.
 bool run(const ImageCoding& pass);
 bool run(const GroupFiltering& pass);
 

@@ -1,4 +1,4 @@
-// Compiled once per instruction set (KRONLEARN_SET), for single precision.
+// Compiled once per instruction set (KRONLEARN_SET), in single precision.
 #include "images/image_kernels.hpp"
 
 #include <algorithm>
@@ -37,6 +37,6 @@ void synthesize(const DictionaryView<float>& d, const CodesView<float>& codes, f
 
 extern const ImageKernels image_kernels;
 const ImageKernels image_kernels = {group_bytes, filter_group, synthesize, window_distances,
-                                    places_below};
+                                    positions_below};
 
 }  // namespace kronlearn::KRONLEARN_SET

@@ -27,55 +27,56 @@ Matcher::Matcher(const PatchGrid& grid, const SearchPlanes& planes, const ImageK
       group_(group),
       axis_(grid.axis(grid.n_axes() - 1)),
       patch_at_(grid.longest_span()),
-      nearer_(grid.longest_span()),
+      limits_(grid.longest_span() + kSlack),
       stride_(grid.longest_span() + axis_.patch + 2 * kSlack),
       columns_(kShifts * stride_),
       sums_(kShifts * stride_),
-      limits_(stride_),
-      found_(grid.most_places() * 2 * group),
-      count_(grid.most_places()),
-      offsets_(grid.most_places() * group) {}
+      nearer_(grid.longest_span()),
+      candidates_(grid.max_positions() * 2 * group),
+      count_(grid.max_positions()),
+      offsets_(grid.max_positions() * group) {}
 
-std::span<const int64_t> Matcher::match(int64_t row, std::span<const int64_t> places) {
-  places_ = places;
-  std::fill_n(limits_.begin(), places.back() - places.front() + 1,
+std::span<const int64_t> Matcher::match(int64_t row, std::span<const int64_t> positions) {
+  positions_ = positions;
+  const int64_t start = positions.front();
+  std::fill_n(limits_.begin(), positions.back() - start + 1,
               -std::numeric_limits<float>::infinity());
-  for (size_t p = 0; p < places.size(); ++p) {
+  for (size_t p = 0; p < positions.size(); ++p) {
     // Nothing is nearer than the patch itself.
-    found_[p * 2 * group_] = {-1.0f, row + places[p]};
+    candidates_[p * 2 * group_] = {-1.0f, row + positions[p]};
     count_[p] = 1;
-    patch_at_[places[p] - places.front()] = int32_t(p);
-    limits_[places[p] - places.front()] = std::numeric_limits<float>::infinity();
+    patch_at_[positions[p] - start] = int32_t(p);
+    limits_[positions[p] - start] = std::numeric_limits<float>::infinity();
   }
   if (group_ > 1) search(row, 0, 0);
-  for (size_t p = 0; p < places.size(); ++p) {
-    Found* found = found_.data() + p * 2 * group_;
+  for (size_t p = 0; p < positions.size(); ++p) {
+    Candidate* candidates = candidates_.data() + p * 2 * group_;
     if (count_[p] > group_) keep_nearest(p);
-    // In the order of the window, some of which are taken again.
+    // Too few candidates are repeated in their order in the window.
     if (count_[p] < group_)
-      std::sort(found, found + count_[p],
-                [](const Found& a, const Found& b) { return a.offset < b.offset; });
-    for (int k = 0; k < group_; ++k) offsets_[p * group_ + k] = found[k % count_[p]].offset;
+      std::sort(candidates, candidates + count_[p],
+                [](const Candidate& a, const Candidate& b) { return a.offset < b.offset; });
+    for (int k = 0; k < group_; ++k) offsets_[p * group_ + k] = candidates[k % count_[p]].offset;
   }
-  return {offsets_.data(), places.size() * group_};
+  return {offsets_.data(), positions.size() * group_};
 }
 
-// Goes through the shifts along this axis and the ones after it, but the last.
+// Goes through the shifts along an axis and those after it except the last.
 void Matcher::search(int64_t row, int axis, int64_t shift) {
   if (axis + 1 == grid_.n_axes()) return compare(row, shift);
   const Axis& a = grid_.axis(axis);
   const int64_t step = grid_.step(axis);
-  const int64_t place = row / step % a.size;
-  const int64_t first = std::max<int64_t>(-a.window, -place);
-  const int64_t last = std::min<int64_t>(a.window, a.size - a.patch - place);
+  const int64_t position = row / step % a.size;
+  const int64_t first = std::max<int64_t>(-a.window, -position);
+  const int64_t last = std::min<int64_t>(a.window, a.size - a.patch - position);
   for (int64_t d = first; d <= last; ++d) search(row, axis + 1, shift + d * step);
 }
 
-// All shifts along the last axis, of all patches of the row at once.
+// Compares all patches of a row at once with those at every shift along the last axis.
 void Matcher::compare(int64_t row, int64_t shift) {
-  const int64_t start = places_.front(), count = places_.back() - start + 1;
+  const int64_t start = positions_.front(), count = positions_.back() - start + 1;
   const int64_t last = axis_.size - axis_.patch;
-  const int64_t low = std::max<int64_t>(-axis_.window, -places_.back());
+  const int64_t low = std::max<int64_t>(-axis_.window, -positions_.back());
   const int64_t high = std::min<int64_t>(axis_.window, last - start);
   const float *here = planes_.at(row + start), *there = here + planes_.distance(shift);
   for (int64_t d = low; d <= high; d += kShifts) {
@@ -88,23 +89,23 @@ void Matcher::compare(int64_t row, int64_t shift) {
       const int64_t first = std::max<int64_t>(0, -q - start);
       const int64_t end = std::min(count, last - q - start + 1);
       const int64_t nearer =
-          kernels_.places_below(sums, limits_.data(), first, end, nearer_.data());
+          kernels_.positions_below(sums, limits_.data(), first, end, nearer_.data());
       for (int64_t i = 0; i < nearer; ++i)
         insert(patch_at_[nearer_[i]], sums[nearer_[i]], row + start + nearer_[i] + shift + q);
     }
   }
 }
 
-void Matcher::insert(int64_t place, float distance, int64_t offset) {
-  found_[place * 2 * group_ + count_[place]++] = {distance, offset};
-  if (count_[place] == 2 * group_) keep_nearest(place);
+void Matcher::insert(int64_t patch, float distance, int64_t offset) {
+  candidates_[patch * 2 * group_ + count_[patch]++] = {distance, offset};
+  if (count_[patch] == 2 * group_) keep_nearest(patch);
 }
 
-void Matcher::keep_nearest(int64_t place) {
-  Found* found = found_.data() + place * 2 * group_;
-  std::nth_element(found, found + group_ - 1, found + count_[place]);
-  count_[place] = group_;
-  limits_[places_[place] - places_.front()] = found[group_ - 1].distance;
+void Matcher::keep_nearest(int64_t patch) {
+  Candidate* candidates = candidates_.data() + patch * 2 * group_;
+  std::nth_element(candidates, candidates + group_ - 1, candidates + count_[patch]);
+  count_[patch] = group_;
+  limits_[positions_[patch] - positions_.front()] = candidates[group_ - 1].distance;
 }
 
 }  // namespace kronlearn

@@ -5,30 +5,30 @@
 namespace kronlearn {
 namespace {
 
-// Pixels of a band along its axis.
+// Length of a band along its axis, in pixels.
 constexpr int64_t kBand = 16;
 
-// Offsets of all combinations of places on the axes before the last, in C order.
-std::vector<int64_t> combine(const std::vector<std::vector<int64_t>>& places) {
-  std::vector<int64_t> offsets = {0};
-  for (const std::vector<int64_t>& along : places) {
+// Returns the sums of all combinations of one number from each list, in C order.
+std::vector<int64_t> sums_of_combinations(const std::vector<std::vector<int64_t>>& lists) {
+  std::vector<int64_t> sums = {0};
+  for (const std::vector<int64_t>& list : lists) {
     std::vector<int64_t> next;
-    next.reserve(offsets.size() * along.size());
-    for (int64_t offset : offsets)
-      for (int64_t place : along) next.push_back(offset + place);
-    offsets = std::move(next);
+    next.reserve(sums.size() * list.size());
+    for (int64_t sum : sums)
+      for (int64_t number : list) next.push_back(sum + number);
+    sums = std::move(next);
   }
-  return offsets;
+  return sums;
 }
 
 std::vector<int64_t> rows_of_patch(const std::vector<Axis>& axes,
                                    const std::vector<int64_t>& steps) {
-  std::vector<std::vector<int64_t>> places;
+  std::vector<std::vector<int64_t>> offsets;
   for (size_t a = 0; a + 1 < axes.size(); ++a) {
-    places.emplace_back();
-    for (int i = 0; i < axes[a].patch; ++i) places.back().push_back(i * steps[a]);
+    offsets.emplace_back();
+    for (int i = 0; i < axes[a].patch; ++i) offsets.back().push_back(i * steps[a]);
   }
-  return combine(places);
+  return sums_of_combinations(offsets);
 }
 
 }  // namespace
@@ -60,25 +60,25 @@ std::span<const int64_t> PatchGrid::starts_of_band(int64_t band) const {
   return starts.subspan(first, std::min(per_band_, int64_t(starts.size()) - first));
 }
 
-int64_t PatchGrid::most_places() const {
+int64_t PatchGrid::max_positions() const {
   return band_axis_ + 1 == n_axes() ? per_band_ : int64_t(starts_.back().size());
 }
 
 int64_t PatchGrid::longest_span() const {
   const Axis& axis = axes_.back();
   const int64_t all = axis.size - axis.patch + 1;
-  return std::min(all, most_places() * int64_t(axis.stride));
+  return std::min(all, max_positions() * int64_t(axis.stride));
 }
 
 PatchGrid::Band PatchGrid::band(int64_t number) const {
   const std::span<const int64_t> starts = starts_of_band(number);
-  std::vector<std::vector<int64_t>> places;
+  std::vector<std::vector<int64_t>> offsets;
   for (int a = 0; a + 1 < n_axes(); ++a) {
-    places.push_back(starts_[a]);
-    if (a == band_axis_) places.back() = {starts.begin(), starts.end()};
-    for (int64_t& place : places.back()) place *= steps_[a];
+    offsets.push_back(starts_[a]);
+    if (a == band_axis_) offsets.back() = {starts.begin(), starts.end()};
+    for (int64_t& offset : offsets.back()) offset *= steps_[a];
   }
-  return {combine(places), band_axis_ + 1 == n_axes() ? starts : starts_.back()};
+  return {sums_of_combinations(offsets), band_axis_ + 1 == n_axes() ? starts : starts_.back()};
 }
 
 PatchGrid::Slab PatchGrid::slab(int64_t band) const {

@@ -1,7 +1,7 @@
-// Where the patches of an image are, and the workspace in which a band of them is summed.
+// The grid of the patches of an image, and the workspace in which a band of them is summed.
 //
-// The image is cut into bands along its longest axis. The patches of a band are added up in a slab of their
-// own, and slabs are added to the image in the order of the bands.
+// The patches are divided into bands along the longest axis of the image. Those of a band are summed in a slab, and
+// slabs are added to the image in the order of the bands.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct Axis {
   int64_t size;  // of the image
   int patch;     // of a patch
   int stride;    // from patch to patch; the last one touches the end of the axis
-  int window;    // how far from a patch similar ones are looked for
+  int window;    // largest distance of similar patches
 };
 
 class PatchGrid {
@@ -28,15 +28,15 @@ class PatchGrid {
   const Axis& axis(int a) const { return axes_[a]; }
   int64_t step(int a) const { return steps_[a]; }  // from one pixel of an axis to the next
 
-  // The patches of a band: at each of these offsets a row of patches, along the last axis, and in every row
-  // a patch at each of these places.
+  // The patches of a band: a row of patches along the last axis at each of the offsets `rows`, and in every row a
+  // patch at each of the positions.
   struct Band {
     std::vector<int64_t> rows;
-    std::span<const int64_t> places;
+    std::span<const int64_t> positions;
   };
   Band band(int64_t number) const;
-  int64_t most_places() const;
-  int64_t longest_span() const;  // from the first to the last place of a row, both included
+  int64_t max_positions() const;
+  int64_t longest_span() const;  // from the first to the last position of a row, inclusive
 
   // Offsets, from a patch's first pixel, of its rows along the last axis.
   const std::vector<int64_t>& patch_rows() const { return patch_rows_; }
@@ -50,11 +50,11 @@ class PatchGrid {
     }
   }
 
-  // The pixels that patches of a band, and similar ones within the window, may touch.
+  // The pixels that the patches of a band, and similar ones within the window, may cover.
   struct Slab {
     int64_t first, last;              // along the band axis
     int64_t outer, inner, size;       // pixels before, after and along the band axis
-    std::vector<int64_t> patch_rows;  // as above, inside the slab
+    std::vector<int64_t> patch_rows;  // as above, in the slab
     int64_t pixels() const { return outer * (last - first) * inner; }
     int64_t offset(int64_t in_image) const {
       const int64_t block = size * inner;
@@ -70,18 +70,18 @@ class PatchGrid {
   int64_t pixels_ = 1;
   int features_ = 1;
   int band_axis_ = 0;
-  int64_t per_band_ = 1;  // starts along the band axis
+  int64_t per_band_ = 1;  // positions along the band axis in a band
 
   std::span<const int64_t> starts_of_band(int64_t band) const;
 };
 
-// Weighted sums of patches and of their weights over a slab, for several planes of an image.
+// The weighted sums of patches, and the sums of their weights, over a slab, for several planes of an image.
 class SlabSums {
  public:
   SlabSums(const PatchGrid& grid, int planes) : grid_(grid), planes_(planes) {}
 
   void start(int64_t band);
-  // Adds weight · taper · (patch + shift); without a taper it is one everywhere.
+  // Adds weight · taper · (patch + shift); null stands for a taper of one.
   void add(int plane, int64_t offset, const float* patch, float shift, float weight,
            const float* taper);
   // numerator, denominator (planes, pixels) += the sums.

@@ -1,4 +1,4 @@
-// Ridge regression over a group of similar patches, as GroupTask says. Patches lie side by side in the lanes.
+// The ridge regression of a group of similar patches that GroupTask defines, with one patch per vector lane.
 #pragma once
 
 #include "images/image_kernels.hpp"
@@ -44,15 +44,15 @@ class Ridge {
 
  private:
   using Vector = Vec<float>;
-  // The matrix has a multiple of this many rows.
+  // The number of rows of the matrix is a multiple of this.
   static constexpr int kStep = 16;
-  // Rows, and vectors of columns, of a product that are summed in registers.
+  // Rows of a product, and vectors of its columns, that are summed in registers.
   static constexpr int kRows = 4, kColumns = 3;
-  // Rounding in single precision may take this share of the guide's energy for noise.
+  // Rounding errors in single precision, as a fraction of the guide's energy, are treated as noise.
   static constexpr float kRounding = 3e-7f;
-  // Without a guide: the share of the noise that is in Y Yᵀ for certain, and how many times as much noise as
-  // a patch has that the others do not explain may be taken off it. Of noise alone there is 1 / (1 − group /
-  // features); where an image was clipped there is less noise than anybody thinks.
+  // Without a guide: the fraction of the noise that Y Yᵀ contains for certain; and how much noise may be removed
+  // from a patch, in units of its energy that the other patches do not explain. For pure noise that ratio is
+  // 1 / (1 − group / features); where an image was clipped, there is less noise than is assumed.
   static constexpr float kLeastNoise = 0.01f, kMostNoise = 2.0f;
 
   static float* numbers(Vector* vectors) { return reinterpret_cast<float*>(vectors); }
@@ -130,7 +130,7 @@ class Ridge {
       });
   }
 
-  // matrix += D. Rows and columns past the group become those of the identity.
+  // matrix += D; rows and columns past the group are those of the identity.
   void regularize() {
     float* matrix = numbers(matrix_);
     float trace = 0;
@@ -144,8 +144,8 @@ class Ridge {
     }
   }
 
-  // matrix becomes its inverse, by Gauss and Jordan, kRows pivots at a time. It is positive definite: none
-  // needs to be looked for.
+  // Inverts the matrix by Gauss-Jordan elimination, kRows pivots at a time. It is positive definite, so no pivot
+  // has to be searched for.
   void invert() {
     float* matrix = numbers(matrix_);
     for (int c = 0; c < size_; c += kRows) {
@@ -168,7 +168,7 @@ class Ridge {
     }
   }
 
-  // Takes multiples of the kRows pivot rows from c on off the rows from i on.
+  // Subtracts multiples of the kRows pivot rows from c on from the rows from i on.
   void eliminate(int i, int c) {
     float* matrix = numbers(matrix_);
     float factors[kRows][kRows];
@@ -210,7 +210,7 @@ class Ridge {
       for (int l = 0; l < kLanes<float>; ++l)
         diagonal[l] = numbers(matrix_)[(v * kLanes<float> + l) * (size_ + 1)];
       const Vector norm2 = 1.0f - 2.0f * noise_[v] * diagonal + noise_[v] * noise_[v] * sum;
-      // That of the mean of the group; rounding may take it to zero.
+      // At least that of the mean of the group: rounding may make it zero.
       const Vector weight = 1.0f / max_of(norm2, splat<float>(1.0f / float(task_.group)));
       for (int l = 0; l < lanes_used(v); ++l) task_.weights[v * kLanes<float> + l] = weight[l];
     }
@@ -239,14 +239,14 @@ class Ridge {
     }
   }
 
-  // How many lanes of these vectors have a patch of the group.
+  // Returns how many lanes of the v-th vectors hold a patch of the group.
   int lanes_used(int v) const {
     const int left = task_.group - v * kLanes<float>;
     return left < 0 ? 0 : left < kLanes<float> ? left : kLanes<float>;
   }
 
   const GroupTask& task_;
-  const int size_, vectors_;  // of the rows of the matrix
+  const int size_, vectors_;  // length of the rows of the matrix, in floats and in vectors
   Vector *samples_, *guide_, *result_, *column_, *matrix_, *noise_;
   size_t bytes_;
 };

@@ -20,7 +20,7 @@ from kronlearn.hyperspectral.noise import noise_of
 from kronlearn.hyperspectral.slabs import EFFORTS, denoised_rows
 from kronlearn.hyperspectral.statistics import gather
 from kronlearn.hyperspectral.subspace import Subspace
-from kronlearn.images.planes import returned
+from kronlearn.images.planes import like_input
 from kronlearn.images.stages import Progress, Stages
 from kronlearn.io.conversion import float_dtype
 from kronlearn.io.cubes import Cube, CubeWriter, open_cube
@@ -186,7 +186,7 @@ def denoise(
                 if on_share is not None:
                     on_share(rows.stop / opened.shape[0])
     if isinstance(writer, _ArrayWriter):
-        result = returned(cube, opened.like(writer.values, dtype), workers.gpu)
+        result = like_input(cube, opened.like(writer.values, dtype), workers.gpu)
     else:
         result = writer.target
     if not full:

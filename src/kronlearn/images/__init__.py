@@ -1,4 +1,4 @@
-"""Images: denoise and inpaint them; their patches."""
+"""Denoise and inpaint images, and take patches out of them."""
 
 from kronlearn.images.denoiser import Denoiser
 from kronlearn.images.denoising import Denoised, denoise

@@ -1,4 +1,4 @@
-"""Overlapping patches taken out of an image, changed and averaged, in native code."""
+"""Code or filter the overlapping patches of an image, and average them, in native code."""
 
 from __future__ import annotations
 
@@ -18,52 +18,50 @@ from kronlearn.core.instruction_sets import instruction_set
 from kronlearn.cuda.groups import filter_groups_on
 from kronlearn.cuda.images import code_image_on
 from kronlearn.engines.workers import Workers
-from kronlearn.images.dictionaries import Choice
+from kronlearn.images.dictionaries import DictionarySpec
+from kronlearn.images.planes import Float32
 from kronlearn.images.stages import part_of
 
 __all__ = ["Averager", "energies_of_patches"]
 
-# C-contiguous.
-Image = NDArray[np.float32]
-Factors = Sequence[NDArray[Any]]
 
-# How much less the edge of a patch counts than its middle: the shape of a Kaiser window.
+# Parameter of the Kaiser window that lowers the weights of a patch towards its edges.
 _KAISER = 2.0
 
 
 @dataclass(frozen=True)
 class Averager:
-    """Takes all patches on a grid, changes each, and averages what they say about every pixel.
+    """Takes all patches on a grid out of an image, changes each, and averages them again.
 
     ``patch`` and ``stride`` have one number for every axis of the image; the last patch along an
-    axis touches its end. The image is worked on in bands whose sums are added in order, so results
-    have the same bits for any number of threads. ``on_share`` is told now and then which share is
-    done. With a GPU it does the work: images may lie on it, and results lie where the image
-    does.
+    axis touches its end. The image is processed in bands, whose sums are added in order, so results
+    have the same bits for any number of threads. ``on_share`` is called from time to time with the
+    fraction done. Images may lie on the GPU of the workers; results lie where the image does.
     """
 
     patch: tuple[int, ...]
     stride: tuple[int, ...]
-    workers: Workers = Workers()  # noqa: RUF009  (it is not changed)
+    workers: Workers = Workers()  # noqa: RUF009  (immutable)
     on_share: Callable[[float], None] | None = None
 
     def code(
         self,
-        image: Image,
-        factors: Factors,
+        image: Float32,
+        factors: Sequence[NDArray[Any]],
         *,
         method: str,
         width: int,
         tol: float | None,
-        known: Image | None = None,
+        known: Float32 | None = None,
         favour_sparse: bool = True,
-    ) -> Image:
-        """Patches become their sparse approximations.
+    ) -> Float32:
+        """Replace patches by sparse approximations with at most ``width`` nonzeros.
 
-        ``tol`` is the ℓ2 norm a patch's residual may have. ``known`` holds weights of the pixels,
-        by which their residuals are squared: one over the variance of the noise, zero where a
-        pixel is missing; one of which no patch knows anything becomes NaN. Patches count
-        ``1 / (1 + nonzeros)``, or all the same, times the mean weight of their pixels.
+        ``tol`` is the ℓ2 norm that a patch's residual may have. ``known`` weights the squared
+        residuals of the pixels: one over the variance of the noise, zero where a pixel is missing.
+        A pixel that no patch with known pixels covers becomes NaN. In the average, patches have
+        weight ``1 / (1 + nonzeros)``, or one without ``favour_sparse``, times the mean weight of
+        their pixels.
         """
         settings: dict[str, Any] = {
             "axes": self._axes(image, [0] * image.ndim),
@@ -85,41 +83,44 @@ class Averager:
 
     def code_planes(
         self,
-        planes: Image,
-        choice: Choice,
+        planes: Float32,
+        spec: DictionarySpec,
         dictionary: Dictionary,
         tol: float,
         method: str = "ols",
-        known: Image | None = None,
-    ) -> Image:
-        """The same for planes (C, *spatial), one after the other; ``known`` is like them."""
+        known: Float32 | None = None,
+    ) -> Float32:
+        """Code planes (C, *spatial) one after the other; ``known`` has the same shape."""
         estimate = np.empty_like(planes)
         for k, plane in enumerate(planes):
             coder = replace(self, on_share=part_of(self.on_share, k, len(planes)))
-            factors, width = dictionary.coding_factors, choice.max_nonzeros
-            weights = None if known is None else known[k]
             estimate[k] = coder.code(
-                plane, factors, method=method, width=width, tol=tol, known=weights
+                plane,
+                dictionary.coding_factors,
+                method=method,
+                width=spec.max_nonzeros,
+                tol=tol,
+                known=None if known is None else known[k],
             )
         return estimate
 
     def filter_groups(
         self,
-        planes: Image,
-        guide: Image | None,
-        matched: Image,
+        planes: Float32,
+        guide: Float32 | None,
+        matched: Float32,
         *,
         group: int,
         window: tuple[int, ...],
-        variance: float | Image = 1.0,
-    ) -> Image:
-        """Groups of similar patches, in which each becomes a linear combination of all.
+        variance: float | Float32 = 1.0,
+    ) -> Float32:
+        """Replace the patches of groups of similar ones by linear combinations of each other.
 
-        Around every patch of the grid the ``group`` most similar ones within ``window`` are found
-        by the sum of their distances on all planes of ``matched``. Coefficients are those of a
-        ridge regression that a ``guide``, an estimate of the image, defines, or the patches
-        themselves. ``variance`` is that of the noise, one number or one for each pixel.
-        ``planes``, ``guide`` and ``matched`` are (C, *spatial); so is the result.
+        For every patch of the grid, the ``group`` most similar patches within ``window`` are found
+        by the sum of their distances on all planes of ``matched``. Their coefficients come from a
+        ridge regression on a ``guide``, an estimate of the image, or on the patches themselves.
+        ``variance`` is that of the noise, one number or one per pixel. ``planes``, ``guide`` and
+        ``matched`` are (C, *spatial), and so is the result.
         """
         taper = _taper(self.patch).astype(planes.dtype)
         noise = energies_of_patches(variance, self.patch)
@@ -130,8 +131,7 @@ class Averager:
             )
         sums, weights = np.zeros_like(planes), np.zeros_like(planes)
         arrays = (planes, guide, matched, sums, weights)
-        options = {"progress": self.on_share, **self._threads}
-        _native.filter_groups(*arrays, *settings, **options)
+        _native.filter_groups(*arrays, *settings, progress=self.on_share, **self._threads)
         sums /= weights
         return sums
 
@@ -139,28 +139,28 @@ class Averager:
     def _threads(self) -> dict[str, Any]:
         return {"threads": self.workers.n_threads, "instruction_set": instruction_set()}
 
-    def _axes(self, image: Image, window: Sequence[int]) -> list[tuple[int, int, int, int]]:
+    def _axes(self, image: Float32, window: Sequence[int]) -> list[tuple[int, int, int, int]]:
         return list(zip(image.shape, self.patch, self.stride, window, strict=True))
 
 
 @lru_cache(16)
 def _taper(patch: tuple[int, ...]) -> NDArray[np.float64]:
-    """Weights of the pixels of a patch."""
+    """Return the weights of the pixels of a patch."""
     taper = np.ones(1)
     for m in patch:
         taper = np.multiply.outer(taper, np.kaiser(m, _KAISER))
     return taper[0]
 
 
-def energies_of_patches(variance: float | Image, patch: tuple[int, ...]) -> Image:
-    """Sums of variances over patches: (1,), or (C, *spatial) by the pixel where each begins."""
+def energies_of_patches(variance: float | Float32, patch: tuple[int, ...]) -> Float32:
+    """Sum variances over patches: (1,), or (C, *spatial) by the first pixel of each patch."""
     if isinstance(variance, float):
         return np.full(1, variance * math.prod(patch), np.float32)
     sums = variance.astype(np.float64)
     for axis, m in enumerate(patch, start=1):
         last = sums.shape[axis] - m
         along = np.moveaxis(sums, axis, 0)
-        upto = np.cumsum(along, axis=0)
-        along[: last + 1] = upto[m - 1 :]
-        along[1 : last + 1] -= upto[:last]
+        cumulated = np.cumsum(along, axis=0)
+        along[: last + 1] = cumulated[m - 1 :]
+        along[1 : last + 1] -= cumulated[:last]
     return sums.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Denoising again and again, with what the first image taught."""
+"""Denoise one image after the other with the dictionary learned from the first."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from kronlearn.images.denoising import denoise
 __all__ = ["Denoiser"]
 
 _OPTIONS = set(inspect.signature(denoise).parameters) - {"image", "sigma", "mask", "full"}
-# They say what to learn.
+# Options that a given dictionary excludes.
 _FOR_LEARNING = ("patch_size", "n_atoms", "n_terms")
 
 
 class Denoiser:
-    """Denoises images that resemble each other, with one dictionary, learned from the first.
+    """Denoises similar images with one dictionary, learned from the first of them.
 
-    It is for loops such as those of plug-and-play methods, and for the images of a series, and
-    saves the time of learning again.
+    In loops such as those of plug-and-play methods, and for the images of a series, this saves the
+    time of learning again.
 
     Parameters
     ----------
     **options
-        Those of :func:`denoise`, except ``sigma`` and ``mask``, which are passed with every image,
-        and ``full``.
+        The options of :func:`denoise` except ``full``, and ``sigma`` and ``mask``, which are passed
+        with every image.
 
     Attributes
     ----------
     dictionary : KroneckerDictionary or KroneckerSumDictionary or None
-        What images are coded with: the one given, or the one learned; None until there is one.
+        The dictionary that images are coded with, given or learned; None until one is learned.
 
     Examples
     --------
@@ -62,9 +62,8 @@ class Denoiser:
 
     @property
     def dictionary(self) -> Dictionary | None:
-        """What images are coded with; None until there is one."""
-        found: Dictionary | None = self._options.get("dictionary")
-        return found
+        """The dictionary that images are coded with; None until one is learned."""
+        return self._options.get("dictionary")
 
     def __call__(
         self,
@@ -80,18 +79,18 @@ class Denoiser:
         image : array
             As for :func:`denoise`.
         sigma : float, sequence of float or array, optional
-            The noise; estimated by default.
+            The standard deviation of the noise; estimated by default.
         mask : array of bool, optional
             True where a pixel is missing; by default none is.
 
         Returns
         -------
         array
-            The denoised image, of the shape, dtype and library of the one given.
+            The denoised image, with the shape, dtype and library of the input.
         """
-        found = denoise(image, sigma, mask=mask, **self._options, full=True)
-        if self.dictionary is None and found.dictionary is not None:
-            self._options["dictionary"] = found.dictionary
+        result = denoise(image, sigma, mask=mask, **self._options, full=True)
+        if self.dictionary is None and result.dictionary is not None:
+            self._options["dictionary"] = result.dictionary
             for name in _FOR_LEARNING:
                 self._options.pop(name, None)
-        return found.image
+        return result.image

@@ -1,4 +1,4 @@
-"""Denoising: image in, image out."""
+"""Denoise images: measure the noise, choose how to remove it, and return what was done."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
 from kronlearn.core.dictionary import Dictionary
@@ -16,12 +16,13 @@ from kronlearn.cuda.arrays import in_memory
 from kronlearn.cuda.images import compile_ahead
 from kronlearn.engines.workers import Workers
 from kronlearn.images.dictionaries import spans_channels
-from kronlearn.images.estimation import Denoising
-from kronlearn.images.inpainting import inpaint, missing_pixels
+from kronlearn.images.gaussian import GaussianDenoiser
+from kronlearn.images.inpainting import inpaint
+from kronlearn.images.masks import missing_pixels
 from kronlearn.images.noise import sigma_of_known
-from kronlearn.images.planes import as_image, image_array, returned
-from kronlearn.images.precision import is_map, map_of, precision_of
-from kronlearn.images.stabilisation import NOISES, denoise_stabilised
+from kronlearn.images.planes import Mask, from_channels, like_input, to_channels
+from kronlearn.images.precision import checked_map, is_map, precision_of
+from kronlearn.images.stabilisation import check_noise, denoise_stabilised
 from kronlearn.images.stages import Progress, Stages
 
 __all__ = ["Denoised", "denoise"]
@@ -29,23 +30,24 @@ __all__ = ["Denoised", "denoise"]
 
 @dataclass(frozen=True)
 class Denoised:
-    """What :func:`denoise` returns with ``full=True``.
+    """The result of :func:`denoise` with ``full=True``.
 
     Parameters
     ----------
     image : array
         The denoised image.
     sigma : float or tuple of float
-        The standard deviation of the noise, one for each channel if there is a channel axis; of
-        the Gaussian part if there are counts, of a map the root mean square.
+        The standard deviation of the noise, one for each channel if there is a channel axis. For
+        counts, that of the Gaussian part; for a map, the root mean square.
     dictionary : KroneckerDictionary or KroneckerSumDictionary or None
-        What patches were coded with; None if nothing was coded because there is hardly any noise.
+        The dictionary that patches were coded with; None if there was so little noise that none
+        were.
     history : dict or None
         The history of learning; None if nothing was learned.
     settings : dict
-        The settings that were chosen.
+        The settings, with the defaults filled in.
     seconds : dict
-        The time that each stage took.
+        The time of each stage, by name.
 
     Examples
     --------
@@ -94,43 +96,43 @@ def denoise(
     with the fewest atoms that leave only the noise, and the coded patches are averaged. Then
     groups of similar patches are filtered: each patch becomes a linear combination of all patches
     of its group, by a ridge regression whose coefficients come from the estimate so far. In an
-    image that is nearly clean groups alone are filtered: nothing is learned or coded.
+    image that is nearly clean, only groups are filtered: nothing is learned or coded.
 
     Parameters
     ----------
     image : array
         An image with any number of spatial axes, of any integer or floating dtype: grey images,
         colour images (with ``channel_axis``), stacks and volumes. It may be on a GPU, as a
-        CuPy array, a PyTorch tensor or anything with DLPack, and the result is there, too: nothing
-        is copied unless there is a map of ``sigma`` or a ``mask``.
+        CuPy array, a PyTorch tensor or anything with DLPack; the result is then on that GPU, and
+        the image is copied to the host only if there is a ``mask`` or a map of ``sigma``.
     sigma : float, sequence of float or array, optional
         The standard deviation of the noise in the image's own units: one number, one for each
         channel, or a map of the image's shape. Estimated by default.
     mask : array of bool, optional
-        Of the image's spatial shape or of the image's shape: True where a pixel is missing, as in
-        :func:`inpaint`, which fills them in first; the values there may be anything.
+        True where a pixel is missing, in the image's spatial shape or the image's shape. Missing
+        pixels may have any value; :func:`inpaint` fills them in first.
     noise : {"gaussian", "poisson", "poisson-gaussian", "rician"}, default "gaussian"
-        The kind of noise. "poisson" is that of counted photons, electrons or events: an image is
-        ``noise_gain`` times counts. "poisson-gaussian" is that and noise of ``sigma``, as of a
-        camera that reads them out. "rician" is that of magnitudes of complex numbers with noise of
-        ``sigma`` in both parts, as in magnetic resonance imaging. All are noise that is independent
-        from pixel to pixel, in values from which no offset (black level) was left.
+        The kind of noise. "poisson" is that of counted photons, electrons or events: the image is
+        ``noise_gain`` times counts. "poisson-gaussian" adds noise of ``sigma``, such as the
+        read-out noise of a camera. "rician" is that of magnitudes of complex numbers with noise of
+        ``sigma`` in both parts, as in magnetic resonance imaging. All kinds are independent from
+        pixel to pixel; subtract any offset (black level) first.
     noise_gain : float, optional
-        The value that one count has in the image; estimated by default.
+        The value of one count in the image; estimated by default.
     channel_axis : int, optional
-        The axis that holds channels, as in scikit-image. Channels are denoised together: their
-        principal components share the places of similar patches.
+        The axis that holds channels, as in scikit-image. Channels are denoised together: similar
+        patches are at the same positions in all their principal components.
     dictionary : KroneckerDictionary or KroneckerSumDictionary, optional
-        A dictionary with one mode for each spatial axis, used instead of one learned from the
-        image. One more mode is for the channels: they are then coded together, with one sigma.
+        A dictionary to use instead of one learned from the image, with one mode for each spatial
+        axis. With one more mode, for the channels, these are coded together, with one sigma.
     patch_size : int or sequence of int, optional
-        The size of a patch, for all spatial axes or one each. By default 8 × 8 pixels,
-        and about as many with other numbers of axes.
+        The size of a patch, for all spatial axes or one each; by default 8 × 8 pixels, or about as
+        many in other numbers of dimensions.
     n_atoms : int or sequence of int, optional
-        Atoms to learn, for all spatial axes or one each; by default twice as many as a patch has
-        pixels along the axis.
+        Atoms to learn, for all spatial axes or one each; by default twice the size of a patch
+        along the axis.
     n_terms : int, default 1
-        Learn a sum of this many Kronecker products: slower, and better by 0.02 dB at most.
+        Learn a sum of this many Kronecker products: slower, and at most 0.02 dB better.
     gain : float, optional
         Patches are coded until the norm of their residual is ``gain`` times that of the noise; by
         default 1.08 for patches of 64 pixels, and closer to 1 for larger ones.
@@ -139,30 +141,30 @@ def denoise(
         up to 0.4 dB worse, "best" takes three times as long and is up to 0.1 dB better.
         "dictionary" leaves groups out: the paper's method alone, 0.4 to 2 dB worse.
     stride : int or sequence of int, optional
-        Pixels from patch to patch in the first stage; by default an eighth of the patch, or 2
-        where the contrast is more than 30 times the noise.
+        Distance between coded patches in pixels; by default an eighth of the patch, or 2 if the
+        contrast is more than 30 times the noise.
     method : {"ols", "omp", "exchange", "threshold"}, optional
         The coder; by default "threshold" for orthonormal factors, otherwise "ols".
     max_iter : int, default 8
         Iterations of learning.
     random_state : int, RandomState or None, default 0
-        Chooses the patches that are learned from and the initial dictionary.
+        Chooses the patches to learn from and the initial dictionary.
     n_jobs : int, optional
         The number of threads; -1 means all processors. The result has the same bits for any number.
     device : {"cpu", "cuda"}, default "cpu"
-        Where to compute: on the processor, or on an NVIDIA GPU (the extra ``cuda13`` or
-        ``cuda12``). An image on a GPU is worked on there.
+        Where to compute: on the processor, or on an NVIDIA GPU (with the extra ``cuda13`` or
+        ``cuda12``). An image on a GPU is processed there.
     progress : callable, optional
         Called with the name of a stage and the fraction of it that is done; raising an exception
         stops the work.
     full : bool, default False
-        Return a :class:`Denoised` with the image, the noise found, the dictionary and more.
+        Return a :class:`Denoised` with the image, its noise, the dictionary and more.
 
     Returns
     -------
     array or Denoised
-        The denoised image, of the shape, dtype and library of the one given; integers are rounded
-        and kept in range.
+        The denoised image, with the shape, dtype and library of the input. Integers are rounded
+        and clipped to their range.
 
     Examples
     --------
@@ -176,26 +178,17 @@ def denoise(
     True
     """
     workers = Workers.of(n_jobs, device, image)
-    # Nobody else asks how long stages take.
+    # Times of stages are returned only with full=True; without it, do not wait for the GPU.
     log = Stages(progress, workers.gpu.finish if full and workers.gpu is not None else None)
-    if noise not in NOISES:
-        raise ValueError(f"noise={noise!r} does not exist; choose one of {', '.join(NOISES)}.")
+    check_noise(noise, sigma, noise_gain, has_mask=mask is not None)
+
     missing = None
     if mask is not None:
-        needs = {"poisson": ["noise_gain"], "poisson-gaussian": ["noise_gain", "sigma"]}
-        needed = [] if noise == "gaussian" else needs.get(noise, ["sigma"])
-        if any({"noise_gain": noise_gain, "sigma": sigma}[name] is None for name in needed):
-            raise ValueError(
-                f"noise={noise!r} is not estimated where there is a mask; pass "
-                f"{' and '.join(needed)}."
-            )
-        holed = image_array(in_memory(image), channel_axis)
-        missing = missing_pixels(holed, mask, channel_axis)
-        joint = spans_channels(dictionary, holed, channel_axis is not None)
+        channels = to_channels(in_memory(image), channel_axis)
+        missing = missing_pixels(channels, mask, channel_axis)
         if sigma is None and noise == "gaussian":
-            found = [sigma_of_known(*pair) for pair in zip(holed, missing, strict=True)]
-            one = joint or channel_axis is None
-            sigma = math.sqrt(np.mean(np.square(found))) if one else found
+            joint = spans_channels(dictionary, channels, channel_axis is not None)
+            sigma = _sigma_of_known_pixels(channels, missing, joint or channel_axis is None)
         with log.stage("inpainting") as on_share:
             image = inpaint(
                 image,
@@ -206,14 +199,17 @@ def denoise(
                 device=device,
                 progress=_progress_of_inpainting(on_share),
             )
-    counted = noise != "gaussian" or noise_gain is not None
-    uneven = not counted and is_map(sigma, channel_axis)
-    # A map is prepared in the memory of the processor.
-    where = None if uneven else workers.gpu
-    channels = image_array(in_memory(image) if uneven else image, channel_axis, where)
+
+    uneven = noise == "gaussian" and is_map(sigma, channel_axis)
+    if uneven:
+        # Maps are prepared in host memory.
+        channels = to_channels(in_memory(image), channel_axis)
+    else:
+        channels = to_channels(image, channel_axis, workers.gpu)
     if workers.gpu is not None:
         compile_ahead(workers.gpu, channels.dtype)
-    work = Denoising(
+
+    denoiser = GaussianDenoiser(
         log,
         workers,
         channel_axis is not None,
@@ -228,33 +224,50 @@ def denoise(
         max_iter=max_iter,
         seed=0 if dictionary is not None else check_random_state(random_state).randint(2**31 - 1),
     )
-    if counted:
-        result, sigmas, gains = denoise_stabilised(work, channels, sigma, noise, noise_gain)
-        work.settings["noise"] = noise
-        if gains:
-            work.settings["noise_gain"] = gains[0] if channel_axis is None else tuple(gains)
+    if noise != "gaussian":
+        result, sigmas = denoise_stabilised(denoiser, channels, noise, sigma, noise_gain)
     elif uneven:
-        deviations = map_of(sigma, channels, channel_axis, missing)
-        joint = spans_channels(dictionary, channels, channel_axis is not None)
-        precision, scales = precision_of(deviations, joint)
-        given = scales[0] if joint or channel_axis is None else scales
-        result, _ = work.denoised(channels, given, precision)
-        sigmas = [math.sqrt(np.mean(np.square(channel))) for channel in deviations]
+        deviations = checked_map(sigma, channels, channel_axis, missing)
+        result, sigmas = _denoise_uneven(denoiser, channels, deviations)
     else:
-        result, sigmas = work.denoised(channels, sigma)
+        result, sigmas = denoiser.denoised(channels, sigma)
+
     denoised = Denoised(
-        returned(image, as_image(result, channel_axis), workers.gpu),
+        like_input(image, from_channels(result, channel_axis), workers.gpu),
         sigmas[0] if channel_axis is None or len(sigmas) < len(result) else tuple(sigmas),
-        work.learned,
-        work.history,
-        work.settings,
+        denoiser.used_dictionary,
+        denoiser.history,
+        denoiser.settings,
         log.seconds,
     )
     return denoised if full else denoised.image
 
 
+def _denoise_uneven(
+    denoiser: GaussianDenoiser, channels: NDArray[Any], deviations: NDArray[np.float64]
+) -> tuple[NDArray[Any], list[float]]:
+    """Return channels (C, *spatial) without noise of given deviations, and their root mean squares.
+
+    A dictionary with a mode for channels needs one noise level for all of them.
+    """
+    has_channels = denoiser.has_channels
+    joint = spans_channels(denoiser.dictionary, channels, has_channels)
+    precision, sigmas = precision_of(deviations, joint)
+    per_channel = has_channels and not joint
+    result, _ = denoiser.denoised(channels, sigmas if per_channel else sigmas[0], precision)
+    return result, [math.sqrt(np.mean(np.square(channel))) for channel in deviations]
+
+
+def _sigma_of_known_pixels(
+    channels: NDArray[Any], missing: Mask, single: bool
+) -> float | list[float]:
+    """Return the noise of channels with missing pixels: one for each, or a ``single`` one."""
+    sigmas = [sigma_of_known(*pair) for pair in zip(channels, missing, strict=True)]
+    return math.sqrt(np.mean(np.square(sigmas))) if single else sigmas
+
+
 def _progress_of_inpainting(on_share: Callable[[float], None] | None) -> Progress | None:
-    """What tells of its stages as parts of one."""
+    """Return the callback that reports the stages of inpainting as parts of a single one."""
     if on_share is None:
         return None
     stages = ("coding", "learning", "similar patches")

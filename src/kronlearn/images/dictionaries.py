@@ -1,4 +1,4 @@
-"""Dictionaries for the patches of an image: shapes, and learning them from the image itself."""
+"""Choose the dictionary for the patches of an image, or learn it from the image itself."""
 
 from __future__ import annotations
 
@@ -16,22 +16,31 @@ from kronlearn.cuda.device import Gpu
 from kronlearn.engines.workers import Workers
 from kronlearn.estimators import KroneckerDictionaryLearning
 from kronlearn.images.patch_grid import PatchGrid, sizes_per_axis
+from kronlearn.images.planes import Float32, Mask
+from kronlearn.images.stages import Stages
 from kronlearn.parameters import check_count
 
-__all__ = ["Choice", "choose", "default_patch", "draw_patches", "learn", "spans_channels"]
+__all__ = [
+    "DictionarySpec",
+    "default_patch",
+    "dictionary_spec",
+    "draw_patches",
+    "given_or_learned",
+    "spans_channels",
+]
 
-# Patches that are coded side by side in the widest vectors.
-_NEIGHBOURS = 16
-# More nonzeros than this no patch gets: beyond, time is lost and nothing won.
-_MOST_NONZEROS = 64
-# A dictionary learned with more of them denoises no better: by less than 0.04 dB at a noise of 5,
-# and 0.003 dB at 10.
-_MOST_TO_LEARN_FROM = 16
+# Patches coded side by side in the widest vectors.
+_LANES = 16
+# More nonzeros per patch take time and gain nothing.
+_MAX_NONZEROS = 64
+# Learning with more nonzeros improves denoising by less than 0.04 dB at a noise of 5, and by
+# 0.003 dB at 10.
+_MAX_NONZEROS_LEARNING = 16
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Patches of an image, and the dictionary for them: one given, or how many atoms to learn."""
+class DictionarySpec:
+    """A dictionary for the patches of an image, or, without one, the sizes of that to learn."""
 
     patch_size: tuple[int, ...]
     n_atoms: tuple[int, ...]
@@ -40,26 +49,27 @@ class Choice:
 
     @property
     def pixels(self) -> int:
-        """Pixels of a patch."""
+        """The number of pixels in a patch."""
         return math.prod(self.patch_size)
 
     @property
     def max_nonzeros(self) -> int:
         """The most nonzeros that a patch may get."""
-        return max(1, min(self.pixels // 2, _MOST_NONZEROS, math.prod(self.n_atoms)))
+        return max(1, min(self.pixels // 2, _MAX_NONZEROS, math.prod(self.n_atoms)))
 
 
-def choose(
+def dictionary_spec(
     shape: Sequence[int],
     dictionary: Any,
     patch_size: Any,
     n_atoms: Any,
     pixels: int,
     n_terms: int = 1,
-) -> Choice:
-    """What was asked for, checked against an image's shape, or patches of about so many pixels.
+) -> DictionarySpec:
+    """Check the options of a user against an image's shape, and fill in defaults.
 
-    By default there are twice as many atoms as pixels along an axis.
+    By default patches have about ``pixels`` pixels, and there are twice as many atoms as pixels
+    along each axis.
     """
     check_count("n_terms", n_terms)
     if dictionary is not None:
@@ -70,7 +80,9 @@ def choose(
         if not isinstance(dictionary, Dictionary):
             dictionary = KroneckerDictionary(in_memory(dictionary))
         _check_patch(dictionary.patch_shape, shape)
-        return Choice(dictionary.patch_shape, dictionary.n_atoms, dictionary, dictionary.n_terms)
+        return DictionarySpec(
+            dictionary.patch_shape, dictionary.n_atoms, dictionary, dictionary.n_terms
+        )
     patch = default_patch(shape, pixels)
     if patch_size is not None:
         patch = sizes_per_axis("patch_size", patch_size, shape)
@@ -78,16 +90,16 @@ def choose(
     atoms = tuple(2 * m if m > 1 else 1 for m in patch)
     if n_atoms is not None:
         atoms = sizes_per_axis("n_atoms", n_atoms, shape)
-    return Choice(patch, atoms, n_terms=int(n_terms))
+    return DictionarySpec(patch, atoms, n_terms=int(n_terms))
 
 
 def spans_channels(dictionary: Any, channels: NDArray[Any], has_channels: bool) -> bool:
-    """Whether a dictionary for an image (C, *spatial) has a last mode, for the channels."""
+    """Whether a dictionary has one more mode than channels (C, *spatial) have spatial axes."""
     return has_channels and len(getattr(dictionary, "patch_shape", ())) == channels.ndim
 
 
 def default_patch(shape: Sequence[int], pixels: int) -> tuple[int, ...]:
-    """A patch of about so many pixels, as even as the image allows, none of its sides over 64."""
+    """Return the most cubic patch of about ``pixels`` pixels in an image; no side exceeds 64."""
     axes = sum(size > 1 for size in shape)
     size = min(64, max(1, round(pixels ** (1 / max(axes, 1)))))
     return tuple(min(size, length) for length in shape)
@@ -97,7 +109,7 @@ def _check_patch(patch: tuple[int, ...], shape: Sequence[int]) -> None:
     if len(patch) != len(shape):
         raise ValueError(
             f"Patches of shape {patch} have {len(patch)} axes, but the image has {len(shape)} "
-            "spatial ones; they must agree (with channel_axis, a dictionary may have one more)."
+            "spatial axes; they must agree (with channel_axis, a dictionary may have one more)."
         )
     if any(m > size for m, size in zip(patch, shape, strict=True)):
         raise ValueError(
@@ -106,22 +118,22 @@ def _check_patch(patch: tuple[int, ...], shape: Sequence[int]) -> None:
 
 
 def draw_patches(
-    planes: NDArray[np.float32],
+    planes: Float32,
     patch: tuple[int, ...],
     n_samples: int,
     rng: np.random.Generator,
-    known: NDArray[np.bool_] | None = None,
+    known: Mask | None = None,
     gpu: Gpu | None = None,
-) -> NDArray[np.float32]:
-    """Patches (N, *patch) without their means from random places of planes (C, *spatial).
+) -> Float32:
+    """Draw patches (N, *patch), without their means, at random from planes (C, *spatial).
 
-    Of twice as many those are kept of which most pixels are ``known`` (spatial), if that is given.
-    Neighbours have about the same energy: coded side by side, they take about equally long. Those
-    of planes on a GPU, of which all is known, stay there, in the order of their places.
+    With ``known`` (spatial), twice as many are drawn, and those with the most known pixels kept.
+    Neighbours have about the same energy: coded side by side, they take about equally long.
+    Patches of planes on a GPU, all of whose pixels are known, stay there, in order of position.
     """
     grid = PatchGrid(planes.shape, (1, *patch), (1,) * planes.ndim)
-    wanted = n_samples if known is None else 2 * n_samples
-    drawn = np.sort(rng.choice(len(grid), min(wanted, len(grid)), replace=False, shuffle=False))
+    n_drawn = min(n_samples if known is None else 2 * n_samples, len(grid))
+    drawn = np.sort(rng.choice(len(grid), n_drawn, replace=False, shuffle=False))
     if is_on_gpu(planes):
         assert gpu is not None
         pixels = gpu.upload(grid.first_pixels(drawn))[:, None] + gpu.upload(grid.offsets.ravel())
@@ -130,42 +142,49 @@ def draw_patches(
         return samples.reshape(-1, *patch)
     axes = tuple(range(1, planes.ndim))
     if known is not None:
-        places = PatchGrid(known.shape, patch, (1,) * known.ndim)
-        shares = places.cut(known, drawn % len(places)).mean(axis=axes)
+        spatial_grid = PatchGrid(known.shape, patch, (1,) * known.ndim)
+        shares = spatial_grid.cut(known, drawn % len(spatial_grid)).mean(axis=axes)
         drawn = drawn[np.sort(np.argsort(-shares, kind="stable")[:n_samples])]
     samples = grid.cut(planes, drawn).reshape(-1, *patch)
     samples = samples - samples.mean(axis=axes, keepdims=True)
     order = np.argsort(np.square(samples).sum(axis=axes), kind="stable")
-    # Groups in any order, so that threads get easy and hard ones alike.
-    whole = len(order) // _NEIGHBOURS * _NEIGHBOURS
-    groups = rng.permutation(order[:whole].reshape(-1, _NEIGHBOURS))
-    return samples[np.concatenate([groups.reshape(-1), order[whole:]])]
+    # Groups of similar energy in random order, so that every thread gets easy and hard ones.
+    n_grouped = len(order) // _LANES * _LANES
+    groups = rng.permutation(order[:n_grouped].reshape(-1, _LANES))
+    return samples[np.concatenate([groups.reshape(-1), order[n_grouped:]])]
 
 
-def learn(
-    planes: NDArray[np.float32],
-    choice: Choice,
+def given_or_learned(
+    spec: DictionarySpec,
+    training_planes: Callable[[], Float32],
     n_samples: int,
     *,
     tol: float,
     max_iter: int,
     seed: int,
     workers: Workers,
-    on_share: Callable[[float], None] | None,
-    known: NDArray[np.bool_] | None = None,
-) -> KroneckerDictionaryLearning:
-    """The model learned from patches of planes (C, *spatial), each coded to an error target."""
-    rng = np.random.default_rng(seed)
-    samples = draw_patches(planes, choice.patch_size, n_samples, rng, known, workers.gpu)
-    model = KroneckerDictionaryLearning(
-        choice.n_atoms,
-        n_nonzero_coefs=min(choice.max_nonzeros, _MOST_TO_LEARN_FROM),
-        tol=tol,
-        max_iter=max_iter,
-        n_terms=choice.n_terms,
-        random_state=seed,
-        n_jobs=workers.n_threads,
-        device=workers.device,
-        callback=None if on_share is None else lambda state: on_share(state.iteration / max_iter),
-    )
-    return model.fit(samples)
+    log: Stages,
+    known: Mask | None = None,
+) -> tuple[Dictionary, dict[str, list[float]] | None]:
+    """Return a dictionary and the history of learning, which is None if the dictionary was given.
+
+    Otherwise it is learned from patches of planes (C, *spatial), each coded to the target ``tol``.
+    """
+    if spec.dictionary is not None:
+        return spec.dictionary, None
+    with log.stage("learning") as on_share:
+        rng = np.random.default_rng(seed)
+        planes = training_planes()
+        samples = draw_patches(planes, spec.patch_size, n_samples, rng, known, workers.gpu)
+        model = KroneckerDictionaryLearning(
+            spec.n_atoms,
+            n_nonzero_coefs=min(spec.max_nonzeros, _MAX_NONZEROS_LEARNING),
+            tol=tol,
+            max_iter=max_iter,
+            n_terms=spec.n_terms,
+            random_state=seed,
+            n_jobs=workers.n_threads,
+            device=workers.device,
+            callback=None if on_share is None else lambda s: on_share(s.iteration / max_iter),
+        ).fit(samples)
+    return model.dictionary_, model.history_

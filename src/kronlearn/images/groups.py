@@ -1,4 +1,4 @@
-"""Groups of similar patches: every patch of an image is estimated from all that resemble it."""
+"""Estimate every patch of an image from a group of similar patches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = ["EFFORTS", "Effort", "GroupFilter", "refine"]
 
 Planes = NDArray[np.float32]
 
-# Shorter rows than this are compared along another axis.
+# Planes with shorter rows than this are searched along their longest axis: many positions along
+# the last axis are compared at a time.
 _SHORT_ROW = 64
 
 
@@ -139,11 +140,12 @@ def refine(
     share: float = 1 / 2,
     variance: float | Planes = 1.0,
 ) -> Planes:
-    """Planes (C, *spatial) with noise of a variance, or of one for each pixel, denoised.
+    """Denoise planes (C, *spatial) by groups of similar patches.
 
-    ``estimate``, which is overwritten, is one of what they are without it, if there is one. Patches
-    are compared on the first ``n_matched`` planes, by default on all. ``share`` is that of the
-    first unguided filter in the first guide.
+    ``estimate``, which is overwritten, is a first estimate of the planes without noise, or None.
+    Patches are compared on the first ``n_matched`` planes, by default on all. ``share`` is the
+    weight of the first unguided result in the first guide. ``variance`` is that of the noise, one
+    number or one per pixel.
     """
     feedback = [effort.feedback if strong else 1.0 for strong in _strong_noise(planes, variance)]
     rounds = effort.rounds + (effort.extra_rounds if feedback[0] < 1 else 0)

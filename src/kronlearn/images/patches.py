@@ -1,4 +1,4 @@
-"""Patches of images of any dimension, a block at a time, and images from patches."""
+"""Take patches out of images of any dimension, and make images of patches, block by block."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from kronlearn.images.patch_grid import PatchGrid, means_dtype, means_of, sizes_
 
 __all__ = ["Patches", "extract_patches", "reconstruct_from_patches"]
 
-# Blocks that the functions here choose themselves hold about this many numbers.
+# The size of a block, in numbers, where the caller does not choose one.
 _BLOCK_NUMBERS = 1 << 19
 
 
 class Patches:
-    """The patches of an image, cut out when they are asked for: an array that takes no memory.
+    """The patches of an image, cut out on demand: an array that takes no memory.
 
-    What :func:`extract_patches` returns. Patches are in C order of their positions. An index
-    gives one patch; a slice, a list of indices or a boolean mask an array ``(n, *patch_shape)``.
-    ``fit``, ``transform``, ``score`` and :func:`kronlearn.sparse_code` read them block by block;
-    ``np.asarray(patches)`` holds all of them at once.
+    Returned by :func:`extract_patches`. Patches are in C order of their positions. An index
+    gives one patch; a slice, a list of indices or a boolean mask gives an array
+    ``(n, *patch_shape)``. ``fit``, ``transform``, ``score`` and :func:`kronlearn.sparse_code` read
+    patches block by block; ``np.asarray(patches)`` copies all of them at once.
 
     Parameters
     ----------
     image : array
         The image; it is not copied.
     grid : PatchGrid
-        Where its patches stand.
+        The grid of its patches.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Patches:
     dtype : dtype
         The dtype of the patches.
     patch_shape, stride, image_shape : tuple of int
-        Sizes of a patch, of the steps from patch to patch, and of the image.
+        Size of a patch, distance between patches, and size of the image.
     grid_shape : tuple of int
         The number of positions along each axis; their product is N.
     starts : tuple of arrays of int
@@ -82,16 +82,16 @@ class Patches:
 
     @property
     def positions(self) -> NDArray[np.intp]:
-        """The first pixel of each patch, an array ``(N, d)`` made anew at every call."""
+        """The first pixel of each patch: an array ``(N, d)``, computed at every access."""
         return np.stack(self.grid.corners(np.arange(len(self))), axis=-1)
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:
-        """Iterate over the patches, many at a time.
+        """Iterate over the patches in blocks.
 
         Parameters
         ----------
         size : int
-            Patches in a block; the last one may have fewer.
+            Patches per block; the last block may have fewer.
 
         Yields
         ------
@@ -118,7 +118,7 @@ class Patches:
         Returns
         -------
         Source
-            What ``fit`` and ``sparse_code`` read.
+            The form in which ``fit`` and ``sparse_code`` read samples.
 
         Examples
         --------
@@ -135,11 +135,11 @@ class Patches:
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
         if isinstance(index, slice):
-            chosen = np.arange(*index.indices(len(self)))
+            numbers = np.arange(*index.indices(len(self)))
         else:
-            chosen = self._chosen(index)
-        patches = np.asarray(self.grid.cut(self.image, np.atleast_1d(chosen)))
-        return patches if chosen.ndim else patches[0]
+            numbers = self._patch_numbers(index)
+        patches = np.asarray(self.grid.cut(self.image, np.atleast_1d(numbers)))
+        return patches if numbers.ndim else patches[0]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
@@ -153,30 +153,30 @@ class Patches:
             f"image_shape={self.image_shape}, stride={self.stride})"
         )
 
-    def _chosen(self, index: Any) -> NDArray[np.intp]:
-        """The indices, none negative."""
+    def _patch_numbers(self, index: Any) -> NDArray[np.intp]:
+        """Return the patches that an index selects, without negative numbers."""
         if isinstance(index, tuple):
             raise IndexError("Patches take one index, over the patches; index the result further.")
-        chosen = np.asarray(index)
-        if chosen.dtype == bool and chosen.shape == (len(self),):
-            return np.flatnonzero(chosen)
-        if chosen.size == 0:
-            chosen = chosen.astype(np.intp)
-        if chosen.dtype.kind not in "iu" or chosen.ndim > 1:
+        numbers = np.asarray(index)
+        if numbers.dtype == bool and numbers.shape == (len(self),):
+            return np.flatnonzero(numbers)
+        if numbers.size == 0:
+            numbers = numbers.astype(np.intp)
+        if numbers.dtype.kind not in "iu" or numbers.ndim > 1:
             raise IndexError(
                 "Patches are chosen by an integer, a slice, a list of integers or a boolean mask "
                 f"({len(self)},)."
             )
-        wrong = (chosen < -len(self)) | (chosen >= len(self))
-        if wrong.any():
+        outside = (numbers < -len(self)) | (numbers >= len(self))
+        if outside.any():
             raise IndexError(
-                f"Patch {chosen[wrong].flat[0]} does not exist; there are {len(self)} patches."
+                f"Patch {numbers[outside].flat[0]} does not exist; there are {len(self)} patches."
             )
-        return np.where(chosen < 0, chosen + len(self), chosen).astype(np.intp)
+        return np.where(numbers < 0, numbers + len(self), numbers).astype(np.intp)
 
 
 class _PatchSource(Source):
-    """Patches as floats, a block of them in memory at a time."""
+    """Patches as floats, of which a block is in memory at a time."""
 
     name = "image"
 
@@ -188,16 +188,16 @@ class _PatchSource(Source):
         return len(self.patches)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Consecutive patches, flattened."""
+        """Return consecutive patches, flattened."""
         return self.take(np.arange(start, stop))
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        """Some patches, flattened, in any order."""
+        """Return the patches ``rows``, flattened."""
         cut = self.patches.grid.cut(self.patches.image, rows)
         return np.ascontiguousarray(cut, self.dtype).reshape(-1, self.n_features)
 
     def step(self, multiple_of: int) -> int:
-        """Few patches: cutting them out anew costs next to nothing."""
+        """Return the size of a block: small, because cutting patches out costs next to nothing."""
         return -(-_block_size(self.patch_shape) // multiple_of) * multiple_of
 
 
@@ -226,26 +226,26 @@ def extract_patches(
 ) -> Patches | tuple[Patches, NDArray[Any]]:
     """Take the patches out of an image.
 
-    Patches start at 0, stride, 2·stride, … along every axis. Every pixel is in a patch (unless a
-    stride is larger than the patch): where the stride does not lead to the border exactly, one more
-    patch ends there. Nothing is copied before patches are asked for.
+    Patches start at 0, stride, 2·stride, … along every axis; where the stride misses the border,
+    one more patch ends there. So every pixel is in a patch, unless a stride is larger than the
+    patch. Nothing is copied until patches are read.
 
     Parameters
     ----------
     image : array of shape (s_1, …, s_d)
-        An image of any real dtype; NaN is allowed. Patches show later changes of it.
+        An image of any real dtype; NaN is allowed. Patches show later changes to it.
     patch_shape : int or tuple of int
-        One size per axis of the image, colour channels included: ``(8, 8, 3)`` for patches of an
-        RGB image. One number means the same for every axis.
+        One size per axis of the image, including colour channels: ``(8, 8, 3)`` for patches of an
+        RGB image. A single number applies to every axis.
     stride : int or tuple of int, default 1
-        Distance between positions, for all axes or one each.
+        Distance between patches, for all axes or one each.
     remove_means : bool, default False
-        Subtract from each patch its mean, in float32 for float32 and in float64 for other images.
+        Subtract its mean from each patch, in float32 for float32 images and in float64 for others.
 
     Returns
     -------
     Patches
-        All patches in C order of their positions, cut out when they are asked for.
+        All patches in C order of their positions, cut out on demand.
     means : array of shape (N,)
         The means of the patches, only with ``remove_means=True``.
 
@@ -260,7 +260,7 @@ def extract_patches(
     >>> np.array_equal(kl.images.reconstruct_from_patches(patches, image.shape, stride=3), image)
     True
 
-    Learning cuts them out block by block:
+    Learning reads them block by block:
 
     >>> model = kl.KroneckerDictionaryLearning((12, 12), max_iter=3, random_state=0)
     >>> model.fit(patches).patch_shape_
@@ -269,7 +269,7 @@ def extract_patches(
     array = _real(image, "image")
     if array.ndim == 0 or array.size == 0:
         raise ValueError(
-            f"image has shape {array.shape}; at least one pixel along every axis is needed."
+            f"image has shape {array.shape}; it needs at least one pixel along every axis."
         )
     sizes = sizes_per_axis("patch_shape", patch_shape, array.shape)
     steps = sizes_per_axis("stride", stride, array.shape)
@@ -291,26 +291,26 @@ def reconstruct_from_patches(
 ) -> NDArray[Any]:
     """Make an image of patches: every pixel is the average of the patches that cover it.
 
-    A pixel on whose value all patches agree gets exactly that value: patches that were not changed
-    give back the image bit for bit, integers of any size, floats, NaN and infinities alike. (With
-    ``means`` floats are rounded once when a mean is subtracted and once when it is added.)
+    A pixel on which all patches agree gets exactly their value. Unchanged patches thus give back
+    the image bit for bit, whether of integers of any size, floats, NaN or infinities. (With
+    ``means``, floats are rounded once when a mean is subtracted and once when it is added.)
 
     Parameters
     ----------
     patches : array of shape (N, m_1, …, m_d), Patches, or iterable of such arrays
-        All patches in the order of :func:`extract_patches`, or consecutive blocks of them, of
-        any sizes: then only one block is in memory at a time.
+        All patches in the order of :func:`extract_patches`, or consecutive blocks of them of any
+        size, of which only one is in memory at a time.
     image_shape : tuple of int
         The shape of the image.
     stride : int or tuple of int, default 1
         The stride with which the patches were extracted.
     means : array of shape (N,), optional
-        Added to the patches.
+        Means to add to the patches.
     weights : array of shape (N,), optional
-        A positive weight for each patch in the average.
+        A positive weight of each patch in the average.
     dtype : dtype, optional
-        The dtype of the image; by default that of the patches (of ``patches + means``). For
-        integers the average is rounded, and clipped to their range.
+        The dtype of the image; by default that of the patches (or of ``patches + means``). For
+        integers, the average is rounded and clipped to their range.
 
     Returns
     -------
@@ -319,7 +319,7 @@ def reconstruct_from_patches(
 
     Examples
     --------
-    The patches are changed a block at a time:
+    Change the patches block by block:
 
     >>> import numpy as np
     >>> import kronlearn as kl
@@ -333,30 +333,30 @@ def reconstruct_from_patches(
     """
     shape = _shape(image_shape)
     steps = sizes_per_axis("stride", stride, shape)
-    given = _blocks_of(patches)
-    first = next(given, None)
+    blocks = _blocks_of(patches)
+    first = next(blocks, None)
     if first is None or first.ndim != len(shape) + 1:
-        found = "is empty" if first is None else f"has shape {first.shape}"
+        problem = "is empty" if first is None else f"has shape {first.shape}"
         raise ValueError(
-            f"patches {found}; for an image of shape {shape} an array (N, *patch_shape) with "
-            f"{len(shape) + 1} axes is needed, or blocks of it."
+            f"patches {problem}; an image of shape {shape} needs an array (N, *patch_shape) with "
+            f"{len(shape) + 1} axes, or blocks of it."
         )
     grid = PatchGrid(shape, first.shape[1:], steps)
     average = OverlapAverage(grid)
-    offsets = _one_each(means, "means", len(grid))
-    importance = _one_each(weights, "weights", len(grid))
-    if importance is not None and not (np.isfinite(importance) & (importance > 0)).all():
+    means = _one_per_patch(means, "means", len(grid))
+    weights = _one_per_patch(weights, "weights", len(grid))
+    if weights is not None and not (np.isfinite(weights) & (weights > 0)).all():
         raise ValueError("weights must be positive and finite, so that every pixel has an average.")
-    for block in itertools.chain([first], given):
+    for block in itertools.chain([first], blocks):
         rows = average.next_rows(block)
-        if offsets is not None:
-            block = block + offsets[rows].reshape(-1, *[1] * len(shape))
-        average.add(block, None if importance is None else importance[rows])
+        if means is not None:
+            block = block + means[rows].reshape(-1, *[1] * len(shape))
+        average.add(block, None if weights is None else weights[rows])
     return average.image(None if dtype is None else _real(np.empty(0, dtype), "dtype").dtype)
 
 
 def _blocks_of(patches: Any) -> Iterator[NDArray[Any]]:
-    """Arrays of consecutive patches, from all of them or from blocks."""
+    """Iterate over checked arrays of consecutive patches."""
     if isinstance(patches, Patches):
         yield from patches.blocks(_block_size(patches.patch_shape))
     elif hasattr(patches, "__array__"):
@@ -366,7 +366,7 @@ def _blocks_of(patches: Any) -> Iterator[NDArray[Any]]:
             yield _real(block, "patches")
     else:
         raise TypeError(
-            f"patches is a {type(patches).__name__}; pass an array (N, *patch_shape) or blocks of "
+            f"patches is a {type(patches).__name__}; pass an array (N, *patch_shape), or blocks of "
             "it."
         )
 
@@ -378,7 +378,7 @@ def _block_size(patch_shape: tuple[int, ...]) -> int:
 def _real(values: Any, name: str) -> NDArray[Any]:
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} has dtype {array.dtype}; real numbers are needed.")
+        raise ValueError(f"{name} has dtype {array.dtype}; pass real numbers.")
     return array
 
 
@@ -392,10 +392,10 @@ def _shape(image_shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape
 
 
-def _one_each(values: ArrayLike | None, name: str, count: int) -> NDArray[Any] | None:
+def _one_per_patch(values: ArrayLike | None, name: str, count: int) -> NDArray[Any] | None:
     if values is None:
         return None
     array = _real(values, name)
     if array.shape != (count,):
-        raise ValueError(f"{name} has shape {array.shape}; ({count},) is needed, one per patch.")
+        raise ValueError(f"{name} has shape {array.shape}; pass one per patch, ({count},).")
     return array

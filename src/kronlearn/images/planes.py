@@ -1,4 +1,4 @@
-"""Images of any kind as planes of floats, and back."""
+"""Convert images of any kind to float planes in units of the noise, and back."""
 
 from __future__ import annotations
 
@@ -18,30 +18,35 @@ from kronlearn.cuda.pixels import Contents, Pixels
 from kronlearn.io.conversion import in_range
 
 __all__ = [
+    "Float32",
+    "Mask",
     "Planes",
-    "as_image",
+    "array_module",
     "contents_of",
     "contiguous",
-    "image_array",
-    "place_of",
-    "returned",
+    "from_channels",
+    "like_input",
+    "to_channels",
 ]
 
-# Pixels that are converted at a time, by the processor and by a GPU.
+Float32 = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+
+# Pixels converted at a time, by the processor and by a GPU.
 _BLOCK, _GPU_BLOCK = 1 << 16, 1 << 22
-# Images of more numbers stay in the memory of the processor and are sent to a GPU part by part;
-# bytes that it takes for a number of one that is not.
-_MOST_ON_GPU = 1 << 24
-_BYTES_ON_GPU = 64
-# Bytes of the largest image that comes back from a GPU through memory that is kept for it.
-_MOST_PINNED = 1 << 26
+# Images with more pixels than this stay in host memory and are sent to the GPU part by part;
+# those on the GPU take about this many bytes of working memory per pixel.
+_MAX_PIXELS_ON_GPU = 1 << 24
+_GPU_BYTES_PER_PIXEL = 64
+# Larger images (in bytes) are not downloaded through pinned memory, which CuPy keeps.
+_MAX_PINNED = 1 << 26
 
 
-def image_array(image: ArrayLike, channel_axis: int | None, gpu: Gpu | None = None) -> NDArray[Any]:
-    """The image as an array of real numbers (C, *spatial); a grey image has one channel.
+def to_channels(image: ArrayLike, channel_axis: int | None, gpu: Gpu | None = None) -> NDArray[Any]:
+    """Return an image as an array of real numbers (C, *spatial); a grey image has one channel.
 
-    With a GPU it lies there, unless it is a large one in the memory of the processor, or one of a
-    dtype that GPUs do not have (half or extended precision, another order of bytes).
+    With a GPU the array is placed there, unless the image is a large one in host memory or has a
+    dtype that kernels do not support (half or extended precision, swapped byte order).
     """
     if gpu is not None and is_on_gpu(image):
         return _channels(adopted(gpu.xp, image), channel_axis)
@@ -51,13 +56,16 @@ def image_array(image: ArrayLike, channel_axis: int | None, gpu: Gpu | None = No
         image = image.detach()  # type: ignore[union-attr]
     channels = _channels(np.asarray(image), channel_axis)
     limit = current_limit()
-    most = _MOST_ON_GPU if limit is None else min(_MOST_ON_GPU, limit // _BYTES_ON_GPU)
-    if gpu is None or channels.size > most or channels.dtype not in C_TYPES:
+    max_pixels = _MAX_PIXELS_ON_GPU
+    if limit is not None:
+        max_pixels = min(max_pixels, limit // _GPU_BYTES_PER_PIXEL)
+    if gpu is None or channels.size > max_pixels or channels.dtype not in C_TYPES:
         return channels
     return gpu.upload(channels)
 
 
 def _channels(array: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
+    """Check an image and move its channel axis to the front, or add one."""
     if array.dtype.kind not in "fiu":
         hint = " (a boolean one as image.astype(float))" if array.dtype.kind == "b" else ""
         raise ValueError(f"image has dtype {array.dtype}; pass integers or floats{hint}.")
@@ -69,34 +77,36 @@ def _channels(array: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
             f"channel_axis={channel_axis!r} does not exist in an image of shape {array.shape}."
         )
     if array.ndim < (1 if channel_axis is None else 2) or array.size == 0:
-        raise ValueError(
-            f"image has shape {array.shape}; there are no pixels in it, or no spatial axis."
-        )
+        raise ValueError(f"image has shape {array.shape}; it has no pixels or no spatial axis.")
     looks_like_colours = array.ndim == 3 and array.shape[-1] in (3, 4) and min(array.shape[:2]) > 4
     if channel_axis is None and looks_like_colours:
         warnings.warn(
             f"image has shape {array.shape} and is taken for a volume; pass channel_axis=-1 if its "
             "last axis holds colours.",
+            # The caller of the public function that called to_channels.
             stacklevel=4,
         )
     return array[None] if channel_axis is None else np.moveaxis(array, channel_axis, 0)
 
 
 def contents_of(channels: NDArray[Any], gpu: Gpu | None = None) -> list[Contents]:
-    """What is in channels (C, *spatial), which must be finite."""
-    if knows(channels):
+    """Return the range (and, of channels on a GPU, the mean) of each channel of (C, *spatial).
+
+    Raises ValueError unless all pixels are finite.
+    """
+    if has_kernels(channels):
         assert gpu is not None
-        found = Pixels(gpu, contiguous(channels)).contents()
-        if not all(contents.is_finite for contents in found):
+        contents = Pixels(gpu, contiguous(channels)).contents()
+        if not all(channel.is_finite for channel in contents):
             _check_finite(channels)
-        return found
+        return contents
     _check_finite(channels)
-    ends = ((float(channel.min()), float(channel.max())) for channel in channels)
-    return [Contents(low, high, None) for low, high in ends]
+    ranges = ((float(channel.min()), float(channel.max())) for channel in channels)
+    return [Contents(low, high, None) for low, high in ranges]
 
 
-def knows(channels: NDArray[Any]) -> bool:
-    """Whether channels lie on a GPU and kernels know what kind of pixels they have."""
+def has_kernels(channels: NDArray[Any]) -> bool:
+    """Whether channels lie on a GPU and have a dtype that its kernels support."""
     return channels.dtype in C_TYPES and is_on_gpu(channels)
 
 
@@ -109,55 +119,56 @@ def _check_finite(channels: NDArray[Any]) -> None:
             raise ValueError(f"image contains NaN or infinity; pass finite numbers{hint}.")
 
 
-def as_image(channels: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
-    """Channels (C, *spatial) as an image with its channels where they belong."""
+def from_channels(channels: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
+    """Return channels (C, *spatial) as an image with its channel axis in the original place."""
     if channel_axis is None:
         return channels[0]
     return contiguous(np.moveaxis(channels, 0, channel_axis))
 
 
-def returned(given: Any, image: NDArray[Any], gpu: Gpu | None) -> Any:
-    """An image where the one that was given is, and as an array of the same library there."""
-    if gpu is not None and is_on_gpu(given) != is_on_gpu(image):
-        image = gpu.upload(image) if is_on_gpu(given) else _downloaded(gpu, image)
-    return returned_as(given, image)
+def like_input(image: Any, result: NDArray[Any], gpu: Gpu | None) -> Any:
+    """Move a result to where the input image is, as an array of the input's library."""
+    if gpu is not None and is_on_gpu(image) != is_on_gpu(result):
+        result = gpu.upload(result) if is_on_gpu(image) else _downloaded(gpu, result)
+    return returned_as(image, result)
 
 
 def _downloaded(gpu: Gpu, image: Any) -> NDArray[Any]:
-    """A copy in the memory of the processor."""
+    """Copy an image to host memory."""
     allocate = getattr(getattr(gpu.xp, "cuda", None), "alloc_pinned_memory", None)
-    if allocate is None or image.nbytes > _MOST_PINNED:
+    if allocate is None or image.nbytes > _MAX_PINNED:
         return gpu.download(image)
-    # On its way through memory that the GPU writes to at its full speed; CuPy keeps it for later.
+    # A GPU writes to pinned memory at its full speed; CuPy keeps that memory for the next image.
     pinned = np.frombuffer(allocate(image.nbytes), image.dtype, image.size).reshape(image.shape)
     return np.array(image.get(out=pinned))
 
 
-def place_of(array: NDArray[Any], gpu: Gpu | None) -> Any:
-    """The functions for an array: those of NumPy, or of a GPU that it lies on."""
+def array_module(array: NDArray[Any], gpu: Gpu | None) -> Any:
+    """Return the module of functions for an array: NumPy, or that of the GPU it lies on."""
     return gpu.xp if gpu is not None and is_on_gpu(array) else np
 
 
 def contiguous(array: NDArray[Any]) -> NDArray[Any]:
-    """The array in C order, wherever it lies: itself or a copy."""
+    """Return an array (of NumPy or of a GPU) in C order: itself or a copy."""
     return array if array.flags.c_contiguous else array.copy()
 
 
 @dataclass
 class Planes:
-    """Channels, each in units of its noise, turned into planes that share hardly any signal.
+    """Channels in units of their noise, decorrelated into planes.
 
-    ``pixels`` is float32 (C, *spatial): ``(channel − mean) / scale`` of the channels ``which``, in
-    the basis of their principal components, strongest first. Noise whose standard deviation is
-    ``scale`` in each channel has standard deviation one in every plane.
+    ``pixels`` is float32 (C, *spatial): the channels ``indices`` of an image, each as
+    ``(channel − mean) / scale``, in the basis (C, C) of their principal components, strongest
+    first. Noise of standard deviation ``scale`` in every channel has standard deviation one in
+    every plane.
     """
 
-    pixels: NDArray[np.float32]
-    which: Sequence[int]
+    pixels: Float32
+    indices: Sequence[int]
     means: list[float]
     scales: Sequence[float]
     basis: NDArray[np.float64]
-    #: What the pixels lie on; None if they are in the memory of the processor.
+    #: The GPU that holds the pixels; None if they are in host memory.
     gpu: Gpu | None = None
 
     @classmethod
@@ -165,62 +176,58 @@ class Planes:
         cls,
         channels: NDArray[Any],
         scales: Sequence[float],
-        which: Sequence[int],
-        known: NDArray[np.bool_] | None = None,
+        indices: Sequence[int],
+        known: Mask | None = None,
         gpu: Gpu | None = None,
         contents: Sequence[Contents] | None = None,
     ) -> Planes:
-        """Planes of ``which`` channels of (C, *spatial), with one positive scale for each of those.
+        """Make planes of the channels ``indices`` of (C, *spatial), each with a positive scale.
 
-        Pixels that are not ``known`` (spatial) become zero; the others must be finite. Planes lie
-        where the channels do, on ``gpu`` or not; all pixels of those on a GPU are known.
-        ``contents`` are those of all channels, if they are at hand.
+        Pixels that are not ``known`` (spatial) become zero; the others must be finite. Planes of
+        channels on ``gpu`` lie there, too; all pixels of such channels are known. ``contents``,
+        those of all channels, saves computing them again.
         """
         if gpu is not None and is_on_gpu(channels):
-            if not knows(channels):
+            if not has_kernels(channels):
                 channels, contents = channels.astype(np.float64), None
-            pixels, means = _scaled_on(gpu, channels, scales, which, contents)
+            pixels, means = _scaled_on_gpu(gpu, channels, scales, indices, contents)
         else:
-            gpu, (pixels, means) = None, _scaled(channels, scales, which, known)
+            gpu, (pixels, means) = None, _scaled(channels, scales, indices, known)
         basis = np.eye(len(pixels))
         if len(pixels) > 1:
             basis = _principal_components(pixels, gpu)
             _rotate(pixels, basis.T, gpu)
-        return cls(pixels, which, means, scales, basis, gpu)
+        return cls(pixels, indices, means, scales, basis, gpu)
 
-    def project(self, channels: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Other channels (C, *spatial) as planes of the same means, scales and basis."""
-        parts = zip(self.which, self.means, self.scales, strict=True)
-        pixels = np.stack([(channels[k] - mean) / scale for k, mean, scale in parts])
+    def project(self, channels: Float32) -> Float32:
+        """Return other channels (C, *spatial) as planes with the same means, scales and basis."""
+        columns = zip(self.indices, self.means, self.scales, strict=True)
+        pixels = np.stack([(channels[k] - mean) / scale for k, mean, scale in columns])
         pixels = pixels.astype(np.float32, copy=False)
         if len(pixels) > 1:
             _rotate(pixels, self.basis.T, self.gpu)
         return pixels
 
-    def restore(
-        self,
-        pixels: NDArray[np.float32],
-        channels: NDArray[Any],
-        where: NDArray[np.bool_] | None = None,
-    ) -> None:
-        """Write planes, which are used up, into the channels (C, *spatial) they came from.
+    def restore(self, pixels: Float32, channels: NDArray[Any], where: Mask | None = None) -> None:
+        """Write processed planes, which are overwritten, back to their channels of (C, *spatial).
 
-        Integers are rounded and kept in range. Only pixels ``where`` (spatial) are written; of
-        planes on a GPU, all.
+        Integers are rounded and clipped to their range. In host memory only the pixels ``where``
+        (spatial) are written, by default all; on a GPU all are.
         """
         if len(pixels) > 1:
             _rotate(pixels, self.basis, self.gpu)
-        if self.gpu is not None and knows(channels) and channels.flags.c_contiguous:
-            target, parts = Pixels(self.gpu, channels), zip(pixels, self.which, strict=True)
-            for (plane, k), mean, scale in zip(parts, self.means, self.scales, strict=True):
+        rows = zip(pixels, self.indices, self.means, self.scales, strict=True)
+        if self.gpu is not None and has_kernels(channels) and channels.flags.c_contiguous:
+            target = Pixels(self.gpu, channels)
+            for plane, k, mean, scale in rows:
                 target.from_plane(k, mean, scale, plane)
             return
-        for plane, k, mean, scale in zip(pixels, self.which, self.means, self.scales, strict=True):
+        for plane, k, mean, scale in rows:
             if self.gpu is not None:
                 channels[k] = in_range(plane.astype(np.float64) * scale + mean, channels.dtype)
                 continue
-            chosen = np.broadcast_to(np.True_, plane.shape) if where is None else where
-            arrays = [plane, chosen, channels[k]]
+            mask = np.broadcast_to(np.True_, plane.shape) if where is None else where
+            arrays = [plane, mask, channels[k]]
             for values, written, out in _blocks(arrays, [np.float64, np.bool_, channels.dtype]):
                 out[written] = in_range(values * scale + mean, channels.dtype)[written]
 
@@ -228,15 +235,15 @@ class Planes:
 def _scaled(
     channels: NDArray[Any],
     scales: Sequence[float],
-    which: Sequence[int],
-    known: NDArray[np.bool_] | None,
-) -> tuple[NDArray[np.float32], list[float]]:
-    """Channels without their means, in units of their scales, and the means."""
-    pixels = np.empty((len(which), *channels.shape[1:]), np.float32)
+    indices: Sequence[int],
+    known: Mask | None,
+) -> tuple[Float32, list[float]]:
+    """Return channels without their means, in units of their scales, and the means."""
+    pixels = np.empty((len(indices), *channels.shape[1:]), np.float32)
     means = []
-    for plane, k, scale in zip(pixels, which, scales, strict=True):
-        counted = True if known is None else known
-        means.append(float(np.mean(channels[k], dtype=np.float64, where=counted)))
+    where = True if known is None else known
+    for plane, k, scale in zip(pixels, indices, scales, strict=True):
+        means.append(float(np.mean(channels[k], dtype=np.float64, where=where)))
         with np.errstate(over="ignore", invalid="ignore"):
             for values, out in _blocks([channels[k], plane], [np.float64, np.float32]):
                 out[...] = (values - means[-1]) / scale
@@ -245,25 +252,25 @@ def _scaled(
     return pixels, means
 
 
-def _scaled_on(
+def _scaled_on_gpu(
     gpu: Gpu,
     channels: NDArray[Any],
     scales: Sequence[float],
-    which: Sequence[int],
+    indices: Sequence[int],
     contents: Sequence[Contents] | None,
-) -> tuple[NDArray[np.float32], list[float]]:
-    """The same by kernels of a GPU, which know what kind of pixels these are."""
+) -> tuple[Float32, list[float]]:
+    """Do what :func:`_scaled` does, by kernels of a GPU."""
     source = Pixels(gpu, contiguous(channels))
-    found = source.contents() if contents is None else contents
-    means = [float(found[k].mean) for k in which]  # type: ignore[arg-type]
-    pixels = gpu.xp.empty((len(which), *channels.shape[1:]), np.float32)
-    for plane, k, mean, scale in zip(pixels, which, means, scales, strict=True):
+    contents = source.contents() if contents is None else contents
+    means = [float(contents[k].mean) for k in indices]  # type: ignore[arg-type]
+    pixels = gpu.xp.empty((len(indices), *channels.shape[1:]), np.float32)
+    for plane, k, mean, scale in zip(pixels, indices, means, scales, strict=True):
         source.to_plane(k, mean, scale, plane)
     return pixels, means
 
 
 def _blocks(arrays: list[NDArray[Any]], dtypes: list[Any]) -> Iterator[tuple[NDArray[Any], ...]]:
-    """Blocks of arrays of one shape, converted to dtypes; the last array is written to."""
+    """Iterate over blocks of equally shaped arrays, converted to dtypes; the last is writable."""
     access: list[Any] = [["readonly"]] * (len(arrays) - 1) + [["readwrite"]]
     with np.nditer(
         arrays,
@@ -277,13 +284,13 @@ def _blocks(arrays: list[NDArray[Any]], dtypes: list[Any]) -> Iterator[tuple[NDA
         yield from blocks
 
 
-def _principal_components(pixels: NDArray[np.float32], gpu: Gpu | None) -> NDArray[np.float64]:
-    """An orthonormal basis (C, C) in which the planes are uncorrelated, strongest first."""
+def _principal_components(pixels: Float32, gpu: Gpu | None) -> NDArray[np.float64]:
+    """Return an orthonormal basis (C, C) in which planes are uncorrelated, strongest first."""
     flat, step = pixels.reshape(len(pixels), -1), _BLOCK if gpu is None else _GPU_BLOCK
-    covariance = place_of(pixels, gpu).zeros((len(flat), len(flat)))
+    covariance = array_module(pixels, gpu).zeros((len(flat), len(flat)))
     for start in range(0, flat.shape[1], step):
         block = flat[:, start : start + step].astype(np.float64)
-        # Not a BLAS product: its rounding depends on the number of threads.
+        # Not a BLAS product, whose rounding depends on the number of threads.
         covariance += np.einsum("ip,jp->ij", block, block)
     if gpu is not None:
         covariance = gpu.download(covariance)
@@ -292,10 +299,10 @@ def _principal_components(pixels: NDArray[np.float32], gpu: Gpu | None) -> NDArr
     return np.asarray(vectors * signs)
 
 
-def _rotate(pixels: NDArray[np.float32], matrix: NDArray[np.float64], gpu: Gpu | None) -> None:
-    """pixels (C, …) becomes matrix · pixels, a block at a time."""
+def _rotate(pixels: Float32, matrix: NDArray[np.float64], gpu: Gpu | None) -> None:
+    """Replace pixels (C, …) by matrix · pixels, block by block."""
     flat, step = pixels.reshape(len(pixels), -1), _BLOCK if gpu is None else _GPU_BLOCK
-    rotation = place_of(pixels, gpu).asarray(matrix.astype(np.float32))
+    rotation = array_module(pixels, gpu).asarray(matrix.astype(np.float32))
     for start in range(0, flat.shape[1], step):
         block = flat[:, start : start + step]
         flat[:, start : start + step] = np.einsum("ij,jp->ip", rotation, block)

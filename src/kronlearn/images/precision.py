@@ -1,6 +1,6 @@
-"""Noise that differs from pixel to pixel.
+"""Gaussian noise whose standard deviation varies from pixel to pixel.
 
-The precision of a pixel is one over the variance of its noise, on average one.
+The precision of a pixel is the inverse of the variance of its noise, scaled to a mean of one.
 """
 
 from __future__ import annotations
@@ -12,113 +12,113 @@ from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter
 
 from kronlearn.cuda.arrays import in_memory
-from kronlearn.images.coarser import sums_over_blocks
+from kronlearn.images.planes import Float32, Mask
+from kronlearn.images.pyramid import sum_pairs
 
 __all__ = [
-    "coarser",
+    "checked_map",
+    "equalised",
+    "halved",
     "is_map",
-    "levelled",
-    "map_of",
-    "of_planes",
     "precision_of",
-    "to_learn_from",
+    "precision_of_planes",
+    "training_planes",
 ]
 
-Planes = NDArray[np.float32]
-
-# The precision of a pixel is compared with the mean over so many pixels along each axis.
-_AROUND = 9
-# Precision below this share of the largest is lost in single precision, and counts as this share.
-_LEAST = 1e-8
+# The precision of a pixel is compared with the mean over this many pixels along each axis.
+_WINDOW = 9
+# Precision below this fraction of the largest is lost in single precision, and raised to it.
+_MIN_PRECISION = 1e-8
 
 
 def is_map(sigma: Any, channel_axis: int | None) -> bool:
-    """Whether sigma has a number for every pixel, not one for all or one for every channel."""
+    """Whether sigma is a map of pixels rather than one number per image or channel."""
     ndim = sigma.ndim if hasattr(sigma, "ndim") else np.ndim(sigma)
     return ndim > (0 if channel_axis is None else 1)
+
+
+def checked_map(
+    sigma: Any, channels: NDArray[Any], channel_axis: int | None, missing: Mask | None
+) -> NDArray[np.float64]:
+    """Return a map of standard deviations, of the image's shape, like its channels (C, *spatial).
+
+    ``missing`` pixels, which have been filled in, get the median of the others.
+    """
+    deviations = np.asarray(in_memory(sigma))
+    if deviations.dtype.kind not in "fiu":
+        raise TypeError(f"sigma has dtype {deviations.dtype}; pass numbers.")
+    shape = list(channels.shape[1:])
+    if channel_axis is not None:
+        shape.insert(channel_axis % channels.ndim, len(channels))
+    if deviations.shape != tuple(shape):
+        or_several = "" if channel_axis is None else f" or {len(channels)}, one per channel,"
+        raise ValueError(
+            f"sigma has shape {deviations.shape}; pass a number{or_several} or a map of the "
+            f"image's shape, {tuple(shape)}."
+        )
+    if channel_axis is None:
+        deviations = deviations[None]
+    else:
+        deviations = np.moveaxis(deviations, channel_axis, 0)
+    deviations = deviations.astype(np.float64)
+    if missing is not None:
+        deviations[missing] = np.median(deviations[~missing])
+    if not (np.isfinite(deviations).all() and (deviations > 0).all()):
+        raise ValueError("sigma has values that are not positive and finite.")
+    return deviations
 
 
 def precision_of(
     deviations: NDArray[np.float64], joint: bool
 ) -> tuple[NDArray[np.float64], list[float]]:
-    """The precision of channels (C, *spatial), and the noise of each where that is one.
+    """Return the precision of channels (C, *spatial), and each one's noise where precision is one.
 
-    ``joint`` asks for the same for all channels.
+    With ``joint`` the channels share one scale, and there is one such noise level.
     """
     axes = tuple(range(0 if joint else 1, deviations.ndim))
     least = np.min(deviations, axis=axes, keepdims=True)
-    precision = np.maximum(np.square(least / deviations), _LEAST)
+    precision = np.maximum(np.square(least / deviations), _MIN_PRECISION)
     mean = np.mean(precision, axis=axes, keepdims=True)
     return precision / mean, (least / np.sqrt(mean)).reshape(-1).tolist()
 
 
-def map_of(
-    sigma: Any, channels: NDArray[Any], channel_axis: int | None, missing: NDArray[np.bool_] | None
-) -> NDArray[np.float64]:
-    """A map of standard deviations, of the image's shape, for channels (C, *spatial).
-
-    Those of missing pixels, which have been filled in, become typical ones.
-    """
-    given = np.asarray(in_memory(sigma))
-    if given.dtype.kind not in "fiu":
-        raise TypeError(f"sigma has dtype {given.dtype}; pass numbers.")
-    shape = list(channels.shape[1:])
-    if channel_axis is not None:
-        shape.insert(channel_axis % channels.ndim, len(channels))
-    if given.shape != tuple(shape):
-        several = "" if channel_axis is None else f" or {len(channels)}, one per channel,"
-        raise ValueError(
-            f"sigma has shape {given.shape}; pass a number{several} or a map of the image's shape, "
-            f"{tuple(shape)}."
-        )
-    given = given[None] if channel_axis is None else np.moveaxis(given, channel_axis, 0)
-    given = given.astype(np.float64)
-    if missing is not None:
-        given[missing] = np.median(given[~missing])
-    if not (np.isfinite(given).all() and (given > 0).all()):
-        raise ValueError("sigma has values that are not positive and finite.")
-    return given
-
-
-def of_planes(precision: NDArray[np.float64], basis: NDArray[np.float64]) -> Planes:
-    """The precision of planes, in a basis (C, C) of channels, from that of the channels."""
+def precision_of_planes(precision: NDArray[np.float64], basis: NDArray[np.float64]) -> Float32:
+    """Return the precision of planes, whose basis (C, C) rotates the channels, from theirs."""
     variance = np.einsum("ck,c...->k...", np.square(basis), 1 / precision)
     return (1 / variance).astype(np.float32)
 
 
-def coarser(planes: Planes, precision: Planes, axes: list[int]) -> tuple[Planes, Planes]:
-    """Weighted means over blocks, and their precision.
+def halved(planes: Float32, precision: Float32, axes: list[int]) -> tuple[Float32, Float32]:
+    """Halve planes along axes: weighted means over blocks, and the precision of these.
 
     Means are scaled so that uniform noise keeps its variance.
     """
-    sums, totals = sums_over_blocks(planes * precision, axes), sums_over_blocks(precision, axes)
+    sums, totals = sum_pairs(planes * precision, axes), sum_pairs(precision, axes)
     n_summed = np.float32(2 ** len(axes))
     return sums / totals * np.sqrt(n_summed), totals / n_summed
 
 
-def levelled(planes: Planes, precision: Planes, estimate: Planes) -> tuple[Planes, Planes]:
-    """Planes whose noise hardly differs from pixel to pixel, and its variance.
+def equalised(planes: Float32, precision: Float32, estimate: Float32) -> tuple[Float32, Float32]:
+    """Even out the noise of planes locally; return them and the variance of their noise.
 
-    Pixels with more noise than those around are moved towards the estimate, until they have as
-    much.
+    Pixels with more noise than their surroundings are moved towards the estimate until they have
+    as much.
     """
-    around = _around(precision)
-    share = np.sqrt(np.minimum(1, precision / around))
-    level: Planes = estimate + share * (planes - estimate)
-    variance = 1 / np.maximum(precision, around)
-    return level, variance.astype(np.float32, copy=False)
+    size = (1, *[_WINDOW] * (precision.ndim - 1))
+    local = uniform_filter(precision.astype(np.float64), size).astype(np.float32)
+    share = np.sqrt(np.minimum(1, precision / local))
+    result: Float32 = estimate + share * (planes - estimate)
+    variance = 1 / np.maximum(precision, local)
+    return result, variance.astype(np.float32, copy=False)
 
 
-def to_learn_from(planes: Planes, precision: Planes) -> Planes:
-    """Planes with noise of about one everywhere: the noisiest pixels become means of others."""
-    size = (1, *[_AROUND // 2] * (planes.ndim - 1))
+def training_planes(planes: Float32, precision: Float32) -> Float32:
+    """Return planes to learn from, with noise of about one everywhere.
+
+    The noisiest pixels are replaced by weighted means of their surroundings.
+    """
+    size = (1, *[_WINDOW // 2] * (planes.ndim - 1))
     weights = uniform_filter(precision.astype(np.float64), size)
     means = uniform_filter((planes * precision).astype(np.float64), size) / weights
-    level, variance = levelled(planes, precision, means.astype(np.float32))
-    return (level / np.sqrt(variance)).astype(np.float32, copy=False)
-
-
-def _around(precision: Planes) -> Planes:
-    """The mean precision around every pixel."""
-    size = (1, *[_AROUND] * (precision.ndim - 1))
-    return uniform_filter(precision.astype(np.float64), size).astype(np.float32)
+    result, variance = equalised(planes, precision, means.astype(np.float32))
+    return (result / np.sqrt(variance)).astype(np.float32, copy=False)

@@ -1,4 +1,4 @@
-"""The stages of a longer piece of work: how long each took and how far it is."""
+"""Named stages of a long computation: how long each took and how far it has come."""
 
 from __future__ import annotations
 
@@ -8,49 +8,52 @@ from contextlib import contextmanager
 
 __all__ = ["Progress", "Stages", "part_of"]
 
-#: Called with the name of a stage and the share of it that is done.
+#: Called with the name of a stage and the fraction of it that is done.
 Progress = Callable[[str, float], object]
 
 
 class Stages:
-    """Times stages and tells of their progress.
+    """Times named stages and reports their progress.
 
-    ``seconds`` holds the time of every stage so far, by name; ``finish`` is called before one
-    ends, to wait for a GPU.
+    ``seconds`` maps the names of the stages so far to their times. ``finish`` is called at the end
+    of each stage, to wait for a GPU.
     """
 
     def __init__(
         self, progress: Progress | None = None, finish: Callable[[], None] | None = None
     ) -> None:
         if progress is not None and not callable(progress):
-            raise TypeError(f"progress={progress!r} is not a function of a name and a share.")
+            raise TypeError(
+                f"progress={progress!r} is not a function; pass one that takes the name of a stage "
+                "and a fraction."
+            )
         self.progress, self.finish = progress, finish
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[float], None] | None]:
-        """A stage; yields what to call with the share done, None if progress is not asked for."""
-        tell = None
+        """Run a stage; yield a callback for the fraction done, or None without ``progress``."""
+        on_share = None
         if self.progress is not None:
             progress = self.progress
 
-            def tell(share: float) -> None:
+            def on_share(share: float) -> None:
                 progress(name, share)
 
-            tell(0.0)
+            on_share(0.0)
         start = time.perf_counter()
-        yield tell
+        yield on_share
         if self.finish is not None:
             self.finish()
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-        if tell is not None:
-            tell(1.0)
+        if on_share is not None:
+            on_share(1.0)
 
 
 def part_of(
-    tell: Callable[[float], None] | None, number: int, count: int
+    on_share: Callable[[float], None] | None, number: int, count: int
 ) -> Callable[[float], None] | None:
-    """What the part of a stage with this number, of so many, calls with the share of it done."""
-    if tell is None:
+    """Return the callback for one of ``count`` equal parts of a stage, or None without one."""
+    if on_share is None:
         return None
-    return lambda share: tell((number + share) / count)
+    return lambda share: on_share((number + share) / count)
