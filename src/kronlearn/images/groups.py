@@ -6,17 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kronlearn.engines.workers import Workers
 from kronlearn.images.aggregation import Averager
 from kronlearn.images.dictionaries import default_patch
-from kronlearn.images.planes import contiguous
+from kronlearn.images.planes import Float32, contiguous
 from kronlearn.images.stages import part_of
 
 __all__ = ["EFFORTS", "Effort", "GroupFilter", "refine"]
-
-Planes = NDArray[np.float32]
 
 # Planes with shorter rows than this are searched along their longest axis: many positions along
 # the last axis are compared at a time.
@@ -54,20 +51,20 @@ class GroupFilter:
 
     def run(
         self,
-        planes: Planes,
-        guide: Planes | None,
-        matched: Planes,
+        planes: Float32,
+        guide: Float32 | None,
+        matched: Float32,
         workers: Workers,
-        variance: float | Planes = 1.0,
+        variance: float | Float32 = 1.0,
         on_share: Callable[[float], None] | None = None,
-    ) -> Planes:
+    ) -> Float32:
         """Planes (C, *spatial), with noise, as :meth:`Averager.filter_groups` filters them."""
         shape = planes.shape[1:]
         if shape[-1] < min(max(shape), _SHORT_ROW):
             # Places along the last axis are compared many at a time.
             longest = 1 + int(np.argmax(shape))
 
-            def turned(array: Planes) -> Planes:
+            def turned(array: Float32) -> Float32:
                 return contiguous(np.moveaxis(array, longest, -1))
 
             there = None if guide is None else turned(guide)
@@ -89,8 +86,8 @@ class Effort:
     has more noise than the estimate, but also detail that the estimate lacks. A mean of both guides
     the second filter, whose result is the next estimate.
 
-    Planes with strong noise are not filtered as they are after the first round, but with only a
-    part τ of their noise: ``X + τ (Y - X)``. The last round leaves out their unguided filter, which
+    After the first round, planes with strong noise enter the guided filter with only a part τ of
+    that noise: ``X + τ (Y - X)``. In the last round, their unguided filter is left out, since it
     would bring noise back.
 
     Parameters
@@ -126,20 +123,20 @@ EFFORTS = {
         extra_rounds=1,
     ),
 }
-# Noise is strong in a plane with less variance than this many times that of the noise.
+# Noise is strong in a plane whose variance is less than this many times that of the noise.
 _STRONG = 6.0
 
 
 def refine(
-    planes: Planes,
-    estimate: Planes | None,
+    planes: Float32,
+    estimate: Float32 | None,
     effort: Effort,
     workers: Workers,
     on_share: Callable[[float], None] | None = None,
     n_matched: int | None = None,
     share: float = 1 / 2,
-    variance: float | Planes = 1.0,
-) -> Planes:
+    variance: float | Float32 = 1.0,
+) -> Float32:
     """Denoise planes (C, *spatial) by groups of similar patches.
 
     ``estimate``, which is overwritten, is a first estimate of the planes without noise, or None.
@@ -147,13 +144,14 @@ def refine(
     weight of the first unguided result in the first guide. ``variance`` is that of the noise, one
     number or one per pixel.
     """
-    feedback = [effort.feedback if strong else 1.0 for strong in _strong_noise(planes, variance)]
-    rounds = effort.rounds + (effort.extra_rounds if feedback[0] < 1 else 0)
+    strong = _have_strong_noise(planes, variance)
+    feedback = [effort.feedback if is_strong else 1.0 for is_strong in strong]
+    rounds = effort.rounds + (effort.extra_rounds if strong[0] else 0)
     for number in range(rounds):
         tell = part_of(on_share, number, rounds)
-        is_last = 0 < number == rounds - 1
-        mixed = [k for k, tau in enumerate(feedback) if not is_last or tau == 1]
-        if mixed:
+        is_first, is_last = number == 0, number == rounds - 1
+        to_blend = [k for k in range(len(planes)) if is_first or not (is_last and strong[k])]
+        if to_blend:
             matched = planes if estimate is None else estimate
             found = effort.unguided.run(
                 planes, None, matched[:n_matched], workers, variance, part_of(tell, 0, 2)
@@ -161,19 +159,20 @@ def refine(
             if estimate is None:
                 estimate = found
             else:
-                # The first estimate is about as good as what was found; later ones are better.
-                weight = share if number == 0 else 1 / 3
-                for k in mixed:
+                # The first estimate is about as good as the unguided result; later ones are better.
+                weight = share if is_first else 1 / 3
+                for k in to_blend:
                     estimate[k] += weight * (found[k] - estimate[k])
             del found
         assert estimate is not None
-        noisy, scales = planes, feedback if number > 0 else [1.0] * len(planes)
-        if min(scales) < 1:
-            # X + τ (Y - X) and its guide X, divided by τ: the noise is as strong as it was.
+        noisy, scales = planes, [1.0] * len(planes)
+        if not is_first and any(strong):
+            # X + τ (Y - X) and its guide X, both divided by τ, which restores the noise variance.
+            scales = feedback
             noisy = planes - estimate
             _scale(estimate, [1 / tau for tau in scales])
             noisy += estimate
-        # Into the array there is: the caller keeps it, too.
+        # The caller keeps a reference to the estimate: overwrite it.
         estimate[...] = effort.guided.run(
             noisy, estimate, estimate[:n_matched], workers, variance, part_of(tell, 1, 2)
         )
@@ -182,8 +181,8 @@ def refine(
     return estimate
 
 
-def _strong_noise(planes: Planes, variance: float | Planes) -> list[bool]:
-    """Whether noise is strong in each plane."""
+def _have_strong_noise(planes: Float32, variance: float | Float32) -> list[bool]:
+    """For each plane, whether its noise is strong."""
     if isinstance(variance, float):
         levels = [variance] * len(planes)
     else:
@@ -194,7 +193,7 @@ def _strong_noise(planes: Planes, variance: float | Planes) -> list[bool]:
     ]
 
 
-def _scale(planes: Planes, scales: list[float]) -> None:
+def _scale(planes: Float32, scales: list[float]) -> None:
     """Multiply every plane by its scale."""
     for plane, scale in zip(planes, scales, strict=True):
         plane *= scale
