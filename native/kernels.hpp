@@ -87,8 +87,8 @@ inline int64_t mode_workspace(int features, int width, int n_modes) {
 // Everything one instruction set offers for one scalar type.
 template <class T>
 struct Kernels {
-  size_t (*workspace_bytes)(const CodingTask<T>&);
-  void (*code)(const CodingTask<T>&, void* workspace);
+  // Codes a task; returns how many bytes of workspace that takes, which is all it does without a workspace.
+  size_t (*code)(const CodingTask<T>&, void* workspace);
   // Σ y² in double precision.
   double (*sum_of_squares)(const T* y, int64_t count);
   // xx (packed lower triangle: entry (q, p ≤ q) at q(q+1)/2 + p) += Σ x xᵀ; xy (atoms, features) += Σ x yᵀ.

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <stdexcept>
 
-#include "pursuit/coder.hpp"
+#include "pursuit/tile_coder.hpp"
 #include "runtime/system.hpp"
 
 namespace kronlearn {

@@ -62,12 +62,6 @@ int64_t strongest(const float* gradients, int atoms, int64_t stride, int64_t cou
   return found;
 }
 
-KRONLEARN_INLINE float sum_of(Vector v) {
-  float sum = 0;
-  for (int l = 0; l < kWidth; ++l) sum += v[l];
-  return sum;
-}
-
 // Calls part(filter vector, place in the buffer) for all vectors of a filter at an offset.
 template <class Part>
 KRONLEARN_INLINE void for_vectors(const FilterView& filters, int atom, int64_t offset, Part part) {
@@ -81,7 +75,7 @@ float correlation(const FilterView& filters, const Coefficient& c, const float* 
   Vector sum{};
   for_vectors(filters, c.atom, c.offset,
               [&](Vector d, int64_t at) { sum += d * load<float>(image + at); });
-  return sum_of(sum);
+  return sum_of<float>(sum);
 }
 
 void curvatures(const FilterView& filters, const float* weights, Coefficient* coefficients,
@@ -91,7 +85,7 @@ void curvatures(const FilterView& filters, const float* weights, Coefficient* co
     for_vectors(filters, coefficients[k].atom, coefficients[k].offset, [&](Vector d, int64_t at) {
       sum += weights ? d * d * load<float>(weights + at) : d * d;
     });
-    coefficients[k].curvature = sum_of(sum);
+    coefficients[k].curvature = sum_of<float>(sum);
   }
 }
 

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "kronecker/columns.hpp"
+
 namespace kronlearn {
 
 namespace {
@@ -65,12 +67,11 @@ class Sweep {
   void update(int atom) {
     if (users_.count(atom) == 0) return;
     sum_errors(atom);
-    double largest = 0;
-    for (const double entry : direction_) {
-      if (!std::isfinite(entry)) return;
-      if (std::abs(entry) > std::abs(largest)) largest = entry;
-    }
-    if (largest != 0) turn(atom, largest);
+    const auto is_finite = [](double entry) { return std::isfinite(entry); };
+    if (!std::all_of(direction_.begin(), direction_.end(), is_finite)) return;
+    double scale;
+    scale_columns(direction_.data(), row(atom), s_.features, 1, &scale);
+    std::copy(direction_.begin(), direction_.end(), row(atom));
     refit(atom);
   }
 
@@ -93,18 +94,6 @@ class Sweep {
                          direction_.data());
     of_atoms_.add_rows(s_.atoms, all_.data(), s_.n_atoms, s_.features, weights_.data(),
                        direction_.data());
-  }
-
-  // The atom becomes the direction. Dividing by the largest entry first makes that positive and keeps the
-  // squares from over- or underflowing.
-  void turn(int atom, double largest) {
-    double norm2 = 0;
-    for (double& entry : direction_) {
-      entry /= largest;
-      norm2 += entry * entry;
-    }
-    const double norm = std::sqrt(norm2);
-    for (int p = 0; p < s_.features; ++p) row(atom)[p] = direction_[p] / norm;
   }
 
   // x_jk = d_j · e_k = d_j · y_k − Σ_{l≠j} x_lk (d_j · d_l)

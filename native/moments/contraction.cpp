@@ -22,12 +22,6 @@ KRONLEARN_INLINE Vector load_first(const double* p, int count) {
 #endif
 }
 
-KRONLEARN_INLINE double sum_of(Vector v) {
-  double sum = 0;
-  for (int l = 0; l < kWidth; ++l) sum += v[l];
-  return sum;
-}
-
 // K pairs of weights from `first` on: each entry of the matrix is loaded once for all of them.
 template <int K>
 class Contracting {
@@ -114,7 +108,7 @@ class Contracting {
       diagonal[0] = 0.5 * entries[b];
       for (int k = 0; k < K; ++k) inner[k] += diagonal * after(k, b)[b];
     }
-    for (int k = 0; k < K; ++k) sums[k] += before(k, a)[c] * sum_of(inner[k]);
+    for (int k = 0; k < K; ++k) sums[k] += before(k, a)[c] * sum_of<double>(inner[k]);
   }
 
   // Lanes of inner[k] += after_k[b, e] · entries[e] for e < count.

@@ -1,7 +1,8 @@
-// Codes by the largest correlations, for orthonormal factors. Compiled once per instruction set and scalar type.
+// Codes by the largest correlations, for orthonormal factors. Compiled once per instruction set
+// (KRONLEARN_SET) and scalar type (KRONLEARN_SCALAR).
 #include "pursuit/threshold.hpp"
 
-#include "pursuit/coders.hpp"
+#include "pursuit/coding_kernels.hpp"
 #include "pursuit/largest.hpp"
 #include "pursuit/shapes.hpp"
 
@@ -23,11 +24,10 @@ auto with_shape(const DictionaryView<T>& d, F f) {
   return f(tiled<4, 4>(d));
 }
 
-// Codes all samples of a task, or, without a workspace, only counts the bytes of one.
 template <class Shape>
-class Thresholding {
+class ThresholdCoder {
  public:
-  Thresholding(const CodingTask<T>& task, const Shape& shape, void* workspace)
+  ThresholdCoder(const CodingTask<T>& task, const Shape& shape, void* workspace)
       : task_(task),
         s_(shape),
         arena_(workspace),
@@ -107,19 +107,14 @@ class Thresholding {
   Vec<T>*alpha_, *maxima_, *correlate_;
 };
 
-size_t threshold_bytes(const CodingTask<T>& task) {
-  return with_shape(task.dictionary, [&]<class Shape>(Shape shape) {
-    return Thresholding<Shape>(task, shape, nullptr).bytes();
-  });
-}
-
-void code_threshold(const CodingTask<T>& task, void* workspace) {
-  with_shape(task.dictionary,
-             [&]<class Shape>(Shape shape) { Thresholding<Shape>(task, shape, workspace).run(); });
-}
-
 }  // namespace
 
-const CodingKernel<T> KRONLEARN_NAME(_threshold) = {threshold_bytes, code_threshold};
+size_t code_by_threshold(const CodingTask<T>& task, void* workspace) {
+  return with_shape(task.dictionary, [&]<class Shape>(Shape shape) {
+    ThresholdCoder<Shape> coder(task, shape, workspace);
+    if (workspace) coder.run();
+    return coder.bytes();
+  });
+}
 
 }  // namespace kronlearn::KRONLEARN_SET

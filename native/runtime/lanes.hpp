@@ -203,6 +203,14 @@ KRONLEARN_INLINE bool any(Int<T> mask) {
 #endif
 }
 
+// The sum over all lanes, in their order.
+template <class T>
+KRONLEARN_INLINE T sum_of(Vec<T> a) {
+  T sum = 0;
+  for (int l = 0; l < kLanes<T>; ++l) sum += a[l];
+  return sum;
+}
+
 // Lane l of the result is lane l of base[index[l]].
 template <class T>
 KRONLEARN_INLINE Vec<T> pick(const Vec<T>* base, Int<T> index) {

@@ -1,4 +1,4 @@
-#include "pursuit/coder.hpp"
+#include "pursuit/tile_coder.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -113,7 +113,7 @@ TileCoder<T>::TileCoder(const Dictionary<T>& dictionary, const Kernels<T>& kerne
     : dictionary_(dictionary),
       kernels_(kernels),
       exact_kernels_(exact_kernels),
-      scratch_(make_workspace(kernels.workspace_bytes(like))) {}
+      scratch_(make_workspace(kernels.code(like, nullptr))) {}
 
 template <class T>
 void TileCoder<T>::code(CodingTask<T>& task) {
@@ -124,7 +124,7 @@ void TileCoder<T>::code(CodingTask<T>& task) {
     if (task.doubtful[k]) doubtful.push_back(k);
   if (doubtful.empty()) return;
   ScaledSamples<T> samples(task, in_double(dictionary_), std::move(doubtful));
-  const size_t bytes = exact_kernels_.workspace_bytes(samples.task());
+  const size_t bytes = exact_kernels_.code(samples.task(), nullptr);
   exact_kernels_.code(samples.task(), make_workspace(bytes).get());
   const Subnormals kept(true);
   samples.write();
