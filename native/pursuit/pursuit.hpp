@@ -233,7 +233,7 @@ class Pursuit {
         for (int e = 0; e < B; ++e) {
           const int64_t p = r * s_.n2p + b + e;
           if constexpr (kOls) {
-            const Vec<T> v = only_here<T>(acc[r][b + e]);
+            const Vec<T> v = optimization_barrier<T>(acc[r][b + e]);
             const Vec<T> x = alpha[p] - a * v, y = nu_before[r * stride + b + e] - v * v;
             alpha[p] = x;
             nu[p] = y;

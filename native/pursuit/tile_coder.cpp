@@ -10,7 +10,7 @@
 namespace kronlearn {
 namespace {
 
-// Some samples of a task in double precision, each times a power of two that makes its largest entry about one.
+// Some samples of a task in double precision, each scaled by a power of two such that its largest entry is about one.
 template <class T>
 class ScaledSamples {
  public:
@@ -47,7 +47,7 @@ class ScaledSamples {
 
   const CodingTask<double>& task() const { return task_; }
 
-  // Writes the codes to the task they come from.
+  // Writes the codes to the original task.
   void write() const {
     const int64_t width = from_.width;
     for (size_t r = 0; r < rows_.size(); ++r) {
@@ -103,7 +103,7 @@ int64_t tile_of(int atoms, int width) {
 }
 
 bool call(const std::function<bool()>& function) {
-  const Subnormals kept(true);  // the function may be anybody's
+  const Subnormals kept(true);  // the function may run any Python code
   return function();
 }
 

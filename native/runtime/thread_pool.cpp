@@ -29,64 +29,64 @@ struct ThreadPool::Thread {
 
 namespace {
 
-// The threads of a process that wait for work. They are never destroyed: threads may still wait in them when
-// the process ends, and after a fork, which leaves the threads behind, the child begins with a new one.
-struct Idle {
+// The idle threads of a process. Never destroyed: threads may still be waiting when the process ends. Threads do not
+// survive a fork, so the child process begins with a new object.
+struct IdleThreads {
   int64_t process = process_id();
   std::mutex mutex;
   std::vector<void*> threads;
 };
 
-// Without a lock: a fork could leave it locked for ever.
-Idle& idle() {
-  static std::atomic<Idle*> present{nullptr};
-  Idle* found = present;
+// Without a lock, which a fork could leave locked for ever.
+IdleThreads& idle_threads() {
+  static std::atomic<IdleThreads*> present{nullptr};
+  IdleThreads* found = present;
   while (!found || found->process != process_id()) {
-    auto* made = new Idle;
+    auto* made = new IdleThreads;
     if (present.compare_exchange_strong(found, made)) return *made;
     delete made;
   }
   return *found;
 }
 
-// How many passes are under way, and in which process: a fork leaves the passes of other threads behind.
-struct alignas(8) Running {
+// The number of running passes, and their process: after a fork, the child runs none of them.
+struct alignas(8) PassCount {
   int32_t process, passes;
 };
-std::atomic<Running> running{Running{0, 0}};
-std::atomic<bool> passes_end{false};
+std::atomic<PassCount> pass_count{PassCount{0, 0}};
+std::atomic<bool> stopping{false};
 
-Running in_this_process(Running found) {
+PassCount in_this_process(PassCount found) {
   const auto here = int32_t(process_id());
-  return found.process == here ? found : Running{here, 0};
+  return found.process == here ? found : PassCount{here, 0};
 }
 
 void count_passes(int change) {
-  Running before = running, after;
+  PassCount before = pass_count, after;
   do {
     after = in_this_process(before);
     after.passes = std::max(after.passes + change, 0);
-  } while (!running.compare_exchange_weak(before, after));
+  } while (!pass_count.compare_exchange_weak(before, after));
 }
 
 }  // namespace
 
-Passes::Passes() { count_passes(1); }
+RunningPass::RunningPass() { count_passes(1); }
 
-Passes::~Passes() { count_passes(-1); }
+RunningPass::~RunningPass() { count_passes(-1); }
 
-bool Passes::ending() { return passes_end; }
+bool RunningPass::must_stop() { return stopping; }
 
-void Passes::end() {
-  passes_end = true;
-  while (in_this_process(running).passes > 0)
+void RunningPass::stop_all() {
+  stopping = true;
+  while (in_this_process(pass_count).passes > 0)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 void ThreadPool::serve(Thread* thread) {
   for (;;) {
     const auto is_called = [&] { return thread->job != nullptr; };
-    look_for_a_moment(is_called);
+    spin_until(is_called);
     Job::State* job;
     {
       std::unique_lock lock(thread->mutex);
@@ -95,9 +95,9 @@ void ThreadPool::serve(Thread* thread) {
     }
     job->work();
     {
-      Idle& waiting = idle();
-      std::lock_guard lock(waiting.mutex);
-      waiting.threads.push_back(thread);
+      IdleThreads& idle = idle_threads();
+      std::lock_guard lock(idle.mutex);
+      idle.threads.push_back(thread);
     }
     std::lock_guard lock(job->mutex);
     if (--job->busy == 0) job->ended.notify_all();
@@ -105,12 +105,12 @@ void ThreadPool::serve(Thread* thread) {
 }
 
 ThreadPool::Thread* ThreadPool::take() {
-  Idle& waiting = idle();
+  IdleThreads& idle = idle_threads();
   {
-    std::lock_guard lock(waiting.mutex);
-    if (!waiting.threads.empty()) {
-      auto* thread = static_cast<Thread*>(waiting.threads.back());
-      waiting.threads.pop_back();
+    std::lock_guard lock(idle.mutex);
+    if (!idle.threads.empty()) {
+      auto* thread = static_cast<Thread*>(idle.threads.back());
+      idle.threads.pop_back();
       return thread;
     }
   }
@@ -130,8 +130,8 @@ ThreadPool::Job::Job(std::function<void()> work) : state_(new State) {
 
 ThreadPool::Job::~Job() {
   const auto has_ended = [&] { return state_->busy == 0; };
-  look_for_a_moment(has_ended);
-  // Whoever was the last still holds the lock.
+  spin_until(has_ended);
+  // The last thread to finish may still hold the lock.
   std::unique_lock lock(state_->mutex);
   state_->ended.wait(lock, has_ended);
 }

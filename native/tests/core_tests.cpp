@@ -106,7 +106,7 @@ class CodingTest {
     pass.chunk_done = [](int64_t) {};
     pass.weights = weights_.empty() ? nullptr : weights_.data();
     pass.tol = T(case_.number("tol"));
-    pass.given = given;
+    pass.codes_given = given;
     pass.index = codes_.index.data();
     pass.value = codes_.value.data();
     pass.nonzeros = codes_.nonzeros.data();
@@ -121,7 +121,7 @@ class CodingTest {
 
   void add_full_moments() {
     const Array sums = run_pass(Sums::full, -1, true);
-    const auto xx = sums.begin() + kronlearn::kNumbers;
+    const auto xx = sums.begin() + kronlearn::kScalars;
     const auto xy = xx + int64_t(codes_.atoms) * (codes_.atoms + 1) / 2;
     results_.emplace_back("xx", Array(xx, xy));
     results_.emplace_back("xy", Array(xy, sums.end()));
@@ -133,7 +133,7 @@ class CodingTest {
     const std::string number = std::to_string(mode);
     const int n = dictionary_.factor(mode).n, m = dictionary_.factor(mode).m;
     const Array sums = run_pass(Sums::mode, mode, true);
-    const auto half = sums.begin() + kronlearn::kNumbers;
+    const auto half = sums.begin() + kronlearn::kScalars;
     Array p(size_t(n) * n);
     for (int i = 0; i < n; ++i)
       for (int j = 0; j < n; ++j) p[i * n + j] = half[i * n + j] + half[j * n + i];

@@ -111,9 +111,9 @@ nb::object own_array(Vector numbers, std::vector<size_t> shape) {
 nb::tuple tree_nodes(const kronlearn::SumTree& tree) {
   std::vector<int64_t> levels, indices;
   kronlearn::SumTree::Sums sums;
-  tree.for_each([&](kronlearn::SumTree::Place place, const kronlearn::SumTree::Sums& node) {
-    levels.push_back(place.second);
-    indices.push_back(place.first >> place.second);
+  tree.for_each([&](kronlearn::SumTree::NodeKey key, const kronlearn::SumTree::Sums& node) {
+    levels.push_back(key.second);
+    indices.push_back(key.first >> key.second);
     sums.insert(sums.end(), node.begin(), node.end());
   });
   const size_t count = levels.size();
@@ -152,7 +152,7 @@ void check(const kronlearn::Pass<T>& pass) {
   if (pass.width < 1) throw nb::value_error("width must be positive");
   if (pass.first < 0 || pass.first % pass.block != 0)
     throw nb::value_error("samples must begin where a block does");
-  if (pass.given && !(pass.index && pass.value && pass.nonzeros))
+  if (pass.codes_given && !(pass.index && pass.value && pass.nonzeros))
     throw nb::value_error("codes are needed for this pass");
   const bool of_a_mode = pass.sums >= kronlearn::Sums::mode;
   if (of_a_mode && (pass.mode < 0 || pass.mode >= pass.dictionary->n_modes()))
@@ -163,32 +163,32 @@ void check(const kronlearn::Pass<T>& pass) {
 
 // Runs a pass without the GIL, but for polling.
 template <class T>
-kronlearn::Totals run_interruptibly(kronlearn::Pass<T>& pass) {
-  const kronlearn::Passes here;
+kronlearn::PassResult run_interruptibly(kronlearn::Pass<T>& pass) {
+  const kronlearn::RunningPass running;
   Interrupt interrupt;
   pass.cancelled = [&](double) { return interrupt.raised(); };
-  kronlearn::Totals totals;
+  kronlearn::PassResult result;
   try {
     nb::gil_scoped_release nogil;
-    totals = kronlearn::run(pass);
+    result = kronlearn::run(pass);
   } catch (const std::exception&) {
     if (interrupt.is_set()) interrupt.raise_again();
     throw;
   }
-  if (totals.cancelled) interrupt.raise_again();
-  return totals;
+  if (result.cancelled) interrupt.raise_again();
+  return result;
 }
 
 // The first sample that is not finite, or −1; then squared residuals (k) and numbers (k) of the worst samples.
-nb::tuple as_tuple(const kronlearn::Totals& totals) {
+nb::tuple as_tuple(const kronlearn::PassResult& result) {
   std::vector<double> residual2;
   std::vector<int64_t> samples;
-  for (const kronlearn::WorstSample& worst : totals.worst) {
+  for (const kronlearn::WorstSample& worst : result.worst) {
     residual2.push_back(worst.residual2);
     samples.push_back(worst.sample);
   }
   const size_t count = samples.size();
-  return nb::make_tuple(totals.not_finite, own_array(std::move(residual2), {count}),
+  return nb::make_tuple(result.not_finite, own_array(std::move(residual2), {count}),
                         own_array(std::move(samples), {count}));
 }
 
@@ -213,7 +213,7 @@ nb::tuple run_pass(const kronlearn::Dictionary<T>& dictionary, nb::object feed, 
   pass.weights = pointer<const T>(weights, count * features, "weights");
   pass.tol = tol;
   pass.tols = pointer<const T>(tols, count, "tols");
-  pass.given = given;
+  pass.codes_given = given;
   pass.index = pointer<int32_t>(index, count * width, "index");
   pass.value = pointer<T>(value, count * width, "value");
   pass.nonzeros = pointer<int32_t>(nonzeros, count, "nonzeros");
@@ -267,7 +267,7 @@ int64_t features_of(const kronlearn::ImagePass& pass) {
 // Runs work() without the GIL; it says whether it came to its end. `stoppable` asks whether to stop.
 template <class Stoppable, class Work>
 void run_with_progress(Stoppable& stoppable, const nb::object& progress, Work work) {
-  const kronlearn::Passes here;
+  const kronlearn::RunningPass running;
   Interrupt interrupt;
   stoppable.cancelled = [&](double share) { return interrupt.raised(share, progress.ptr()); };
   bool finished;
@@ -431,7 +431,7 @@ void compress(Array<const int32_t> index, Array<const T> value, Array<const int3
                                          value.data(),   nonzeros.data()};
   const kronlearn::Compression<T, Index> compression = {codes, starts.data(), indices.data(),
                                                         data.data(), int64_t(data.size())};
-  const kronlearn::Passes here;
+  const kronlearn::RunningPass running;
   nb::gil_scoped_release nogil;
   kronlearn::run(compression, threads);
 }
@@ -580,7 +580,7 @@ NB_MODULE(_native, m) {
   m.def("instruction_sets", &kronlearn::instruction_sets);
   m.def("end_passes", [] {
     nb::gil_scoped_release nogil;
-    kronlearn::Passes::end();
+    kronlearn::RunningPass::stop_all();
   });
   nb::module_::import_("atexit").attr("register")(m.attr("end_passes"));
 }
