@@ -1,4 +1,5 @@
-// The kernels of pursuit/ and moments/ in a table. Compiled once per instruction set (KRONLEARN_SET) and scalar type (KRONLEARN_SCALAR).
+// The kernels of pursuit/ and moments/ in a table. Compiled once per instruction set (KRONLEARN_SET) and scalar type
+// (KRONLEARN_SCALAR).
 #include "kernels.hpp"
 
 #include "moments/moments.hpp"

@@ -32,8 +32,8 @@ struct ModeView {
   const T* factor;  // (m, n)
 };
 
-// The first modes merged into one, the left side, or the others into the right side. With two sides an atom is always
-// a pair (i, j): d_p = left atom i ⊗ right atom j with p = i · right.n + j.
+// Neighbouring modes merged into one. The kernels see two sides, the first modes (left) and the others (right), so an
+// atom is always a pair (i, j): d_p = left atom i ⊗ right atom j, where p = i · right.n + j.
 template <class T>
 struct SideView {
   int m, n;

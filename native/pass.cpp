@@ -192,8 +192,8 @@ class PassWorker : public BlockWorker {
                               pass_.mode, xx, xx ? xx + n * n : sums, mode_scratch_.data());
   }
 
-  // Throws std::invalid_argument if summing the given codes would write outside the sums. Usually all indices are valid,
-  // even those that are not used, and a test without branches suffices.
+  // Throws std::invalid_argument if summing the given codes would write outside the sums. Usually all indices are
+  // valid, even those that are not used, and a test without branches suffices.
   void check_codes(const CodingTask<T>& t) const {
     const uint32_t atoms = pass_.dictionary->atoms();
     uint32_t largest = 0, longest = 0;

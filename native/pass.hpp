@@ -49,8 +49,8 @@ struct Pass {
   Method method;
   int width;
   int64_t count;
-  // Samples come in chunks, each a whole number of blocks, in order. What chunk_at returns stays valid until chunk_done.
-  // One thread at a time calls them. If chunk_at returns null, the pass fails.
+  // Samples come in chunks, each a whole number of blocks, in order. What chunk_at returns stays valid until
+  // chunk_done. One thread at a time calls them. If chunk_at returns null, the pass fails.
   int64_t chunk;
   std::function<const T*(int64_t chunk)> chunk_at;
   std::function<void(int64_t chunk)> chunk_done;

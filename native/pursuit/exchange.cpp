@@ -9,13 +9,13 @@ namespace {
 
 using T = KRONLEARN_SCALAR;
 
-// Calls f with the class that suits a task, and with the shape of its matrix of atoms.
+// Calls f<the class for a task>(the shape of the matrix of atoms).
 template <class F>
 auto with_exchange(const CodingTask<T>& task, F f) {
   const DictionaryView<T>& d = task.dictionary;
   using Row = DynamicShape<1, 16>;
   using Square = DynamicShape<4, 4>;
-  // With weights all atoms are one row.
+  // With weights, all atoms form one row.
   if (task.weights)
     return f.template operator()<Exchange<T, Row, WeightedGram<T, Row>>>(
         Row{{d.left.m}, {1}, {1}, {d.right.m}, {d.atoms()}, {round_up(d.atoms(), 16)}});

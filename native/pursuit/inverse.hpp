@@ -1,8 +1,8 @@
 // The inverse M of the Cholesky factor of A_SᵀA_S, which grows by a row with every atom that joins the support S.
 //
 // The lower triangular M orthonormalises the selected atoms, one after the other: q_k = Σ_l M[k,l] d_l. So
-// (A_SᵀA_S)⁻¹ = MᵀM. M is stored as (stride, stride), where stride is a multiple of four; entries right of the diagonal,
-// up to the next multiple of four, are zero.
+// (A_SᵀA_S)⁻¹ = MᵀM. M is stored as (stride, stride), where stride is a multiple of four; entries right of the
+// diagonal, up to the next multiple of four, are zero.
 #pragma once
 
 #include "runtime/lanes.hpp"

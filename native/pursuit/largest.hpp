@@ -1,5 +1,5 @@
-// The s largest correlations in every lane, by sorting networks: for orthonormal factors without an error target, where s
-// is more than a few. AVX-512 only; otherwise threshold.hpp finds one after the other.
+// The s largest correlations in every lane, by sorting networks: for orthonormal factors without an error target,
+// where s is more than a few. AVX-512 only; otherwise threshold.hpp finds one after the other.
 #pragma once
 
 #include <array>
@@ -83,8 +83,8 @@ Vec<float> smallest_kept(const Shape& s, const Vec<float>* alpha, int count) {
   return best[count - 1];
 }
 
-// Appends those of 16 neighbouring correlations that are not zero, and at least `least` in magnitude, to a row of codes.
-// Returns how many. Always writes 16 entries, the unused ones as zero.
+// Appends those of 16 neighbouring correlations that are not zero, and at least `least` in magnitude, to a row of
+// codes. Returns how many. Always writes 16 entries, the unused ones as zero.
 KRONLEARN_INLINE int append_kept(__m512 values, int first, float least, int32_t* index,
                                  float* value) {
   const __m512 magnitude = _mm512_abs_ps(values);

@@ -68,8 +68,8 @@ class ThresholdCoder {
     }
   }
 
-  // Finds the largest correlations by sorting, and writes the codes row by row. The factors are square: what
-  // is left out is all that the codes miss.
+  // Finds the largest correlations by sorting and writes the codes row by row. The factors are square, so ‖r‖² is the
+  // sum of the squares of the other correlations.
   void write_largest(LaneState<T>& state) {
     constexpr int W = kLanes<T>, kAtoms = decltype(s_.n1)::kValue * decltype(s_.n2)::kValue;
     const int width = task_.width;

@@ -1,4 +1,5 @@
-// Pursuits for samples with weights. Compiled once per instruction set (KRONLEARN_SET) and scalar type (KRONLEARN_SCALAR).
+// Pursuits for samples with weights. Compiled once per instruction set (KRONLEARN_SET) and scalar type
+// (KRONLEARN_SCALAR).
 #include "pursuit/weighted.hpp"
 
 #include "pursuit/coding_kernels.hpp"

@@ -8,8 +8,8 @@
 
 namespace kronlearn {
 
-// Spins for 300 µs at most, until happened() is true, before the caller waits: waking up takes as long as coding a hundred
-// samples, and usually the event is imminent.
+// Spins for 300 µs at most, until happened() is true, before the caller waits: waking up takes as long as coding a
+// hundred samples, and usually the event is imminent.
 template <class Happened>
 void spin_until(Happened happened) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(300);

@@ -1,7 +1,8 @@
 // Tests of the core without the Python module, so that they also run on a machine, or in an emulator, without Python.
 //
-// core_tests FILE runs the cases that write_cases.py has written to the file, with every instruction set of this machine,
-// in one thread and in three, which must give the same bits. It prints which results are wrong; then it exits with 1.
+// core_tests FILE runs the cases that write_cases.py has written to the file, with every instruction set of this
+// machine, in one thread and in three, which must give the same bits. It prints which results are wrong; then it
+// exits with 1.
 #include <string>
 #include <tuple>
 #include <vector>
