@@ -55,6 +55,7 @@ class Exchange {
     }
   }
 
+  // Evaluates the supports of some samples, and decides what each tries next.
   void round(const int64_t* samples, int lanes) {
     LaneState<T> state;
     transfer_.load(samples, lanes, state);
