@@ -25,7 +25,7 @@ class Schedule {
   // Returns whether all blocks were done.
   bool run(int threads) {
     {
-      ThreadPool::Job others([this] { work(false); });
+      Job others([this] { work(false); });
       others.start(threads - 1);
       work(true);
     }

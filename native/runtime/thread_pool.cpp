@@ -14,27 +14,27 @@
 
 namespace kronlearn {
 
-struct ThreadPool::Job::State {
+struct JobState {
   std::function<void()> work;
   std::mutex mutex;
   std::condition_variable ended;
   std::atomic<int> busy{0};
 };
 
-struct ThreadPool::Thread {
+namespace {
+
+struct PoolThread {
   std::mutex mutex;
   std::condition_variable called;
-  std::atomic<Job::State*> job{nullptr};
+  std::atomic<JobState*> job{nullptr};
 };
-
-namespace {
 
 // The idle threads of a process. Never destroyed: threads may still be waiting when the process ends. Threads do not
 // survive a fork, so the child process begins with a new object.
 struct IdleThreads {
   int64_t process = process_id();
   std::mutex mutex;
-  std::vector<void*> threads;
+  std::vector<PoolThread*> threads;
 };
 
 // Without a lock, which a fork could leave locked for ever.
@@ -47,6 +47,49 @@ IdleThreads& idle_threads() {
     delete made;
   }
   return *found;
+}
+
+// Runs the jobs that a thread is called for, and makes it idle after each.
+void serve(PoolThread* thread) {
+  for (;;) {
+    const auto is_called = [&] { return thread->job != nullptr; };
+    spin_until(is_called);
+    JobState* job;
+    {
+      std::unique_lock lock(thread->mutex);
+      thread->called.wait(lock, is_called);
+      job = thread->job.exchange(nullptr);
+    }
+    job->work();
+    {
+      IdleThreads& idle = idle_threads();
+      std::lock_guard lock(idle.mutex);
+      idle.threads.push_back(thread);
+    }
+    std::lock_guard lock(job->mutex);
+    if (--job->busy == 0) job->ended.notify_all();
+  }
+}
+
+// Returns an idle thread, or a new one; null if the system cannot start another.
+PoolThread* take_thread() {
+  IdleThreads& idle = idle_threads();
+  {
+    std::lock_guard lock(idle.mutex);
+    if (!idle.threads.empty()) {
+      PoolThread* thread = idle.threads.back();
+      idle.threads.pop_back();
+      return thread;
+    }
+  }
+  auto* thread = new PoolThread;
+  try {
+    std::thread(serve, thread).detach();
+  } catch (const std::system_error&) {
+    delete thread;
+    return nullptr;
+  }
+  return thread;
 }
 
 // The number of running passes, and their process: after a fork, the child runs none of them.
@@ -83,52 +126,9 @@ void RunningPass::stop_all() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-void ThreadPool::serve(Thread* thread) {
-  for (;;) {
-    const auto is_called = [&] { return thread->job != nullptr; };
-    spin_until(is_called);
-    Job::State* job;
-    {
-      std::unique_lock lock(thread->mutex);
-      thread->called.wait(lock, is_called);
-      job = thread->job.exchange(nullptr);
-    }
-    job->work();
-    {
-      IdleThreads& idle = idle_threads();
-      std::lock_guard lock(idle.mutex);
-      idle.threads.push_back(thread);
-    }
-    std::lock_guard lock(job->mutex);
-    if (--job->busy == 0) job->ended.notify_all();
-  }
-}
+Job::Job(std::function<void()> work) : state_(new JobState) { state_->work = std::move(work); }
 
-ThreadPool::Thread* ThreadPool::take() {
-  IdleThreads& idle = idle_threads();
-  {
-    std::lock_guard lock(idle.mutex);
-    if (!idle.threads.empty()) {
-      auto* thread = static_cast<Thread*>(idle.threads.back());
-      idle.threads.pop_back();
-      return thread;
-    }
-  }
-  auto* thread = new Thread;
-  try {
-    std::thread(serve, thread).detach();
-  } catch (const std::system_error&) {
-    delete thread;
-    return nullptr;
-  }
-  return thread;
-}
-
-ThreadPool::Job::Job(std::function<void()> work) : state_(new State) {
-  state_->work = std::move(work);
-}
-
-ThreadPool::Job::~Job() {
+Job::~Job() {
   const auto has_ended = [&] { return state_->busy == 0; };
   spin_until(has_ended);
   // The last thread to finish may still hold the lock.
@@ -136,9 +136,9 @@ ThreadPool::Job::~Job() {
   state_->ended.wait(lock, has_ended);
 }
 
-void ThreadPool::Job::start(int count) {
+void Job::start(int count) {
   for (int i = 0; i < count; ++i) {
-    Thread* thread = take();
+    PoolThread* thread = take_thread();
     if (!thread) return;
     {
       std::lock_guard lock(state_->mutex);

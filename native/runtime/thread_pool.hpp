@@ -25,30 +25,21 @@ void spin_until(Happened happened) {
   } while (std::chrono::steady_clock::now() < end);
 }
 
-class ThreadPool {
+struct JobState;
+
+// Work in other threads. The destructor waits until they have finished.
+class Job {
  public:
-  // Work in other threads. The destructor waits until they have finished.
-  class Job {
-   public:
-    explicit Job(std::function<void()> work);
-    ~Job();
-    Job(const Job&) = delete;
-    Job& operator=(const Job&) = delete;
+  explicit Job(std::function<void()> work);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
 
-    // Runs the work in up to `count` more threads, fewer if the system does not provide as many.
-    void start(int count);
-
-   private:
-    friend class ThreadPool;
-    struct State;
-    std::unique_ptr<State> state_;
-  };
+  // Runs the work in up to `count` more threads, fewer if the system does not provide as many.
+  void start(int count);
 
  private:
-  struct Thread;
-  static void serve(Thread* thread);
-  // Returns an idle thread, or a new one; null if the system cannot start another.
-  static Thread* take();
+  std::unique_ptr<JobState> state_;
 };
 
 // Counts the passes that run in this process. Passes must end before the Python interpreter does, since they would wait

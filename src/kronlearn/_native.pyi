@@ -152,7 +152,7 @@ def mode_sums(
 ) -> tuple[NDArray[np.float64] | None, NDArray[np.float64]]:
     """P (R·n, R·n), or None if ``triangle`` is None, and Cᵀ (R·n, m) of a mode.
 
-    ``stacks`` has the factors (R, m_i, n_i) of every mode for R terms, ``triangle`` is that of S_xx.
+    ``stacks`` has the factors (R, m_i, n_i) of every mode; ``triangle`` is that of S_xx.
     """
 
 def scaled_triangle(
@@ -163,7 +163,7 @@ def scaled_triangle(
 def unit_columns(
     columns: NDArray[np.float64], fallback: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Columns of norm 1, largest entries positive, and their original norms, with signs."""
+    """Columns of norm 1, largest entries positive, and the factors that undo the scaling."""
 
 def sweep_atoms(
     samples: NDArray[Any],
