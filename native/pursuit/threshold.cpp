@@ -45,7 +45,7 @@ class ThresholdCoder {
         return run_sorting();
 #endif
     code_groups<LaneState<T>>(task_, transfer_, [&](LaneState<T>& state, Interrupt& interrupt) {
-      correlations(state.y);
+      correlations(state);
       threshold<T>(s_, alpha_, maxima_, state.energy, state.tol2, state.active, task_.width,
                    state.out);
       interrupt.after((int64_t)s_.n1p * s_.n2p * task_.width);
@@ -53,9 +53,11 @@ class ThresholdCoder {
   }
 
  private:
-  __attribute__((noinline)) void correlations(const Vec<T>* y) {
-    correlate<T>(s_, task_.dictionary, y, alpha_, correlate_);
+  // Computes α, and prefetches the next group of samples: for 8 × 8 atoms, waiting for them took a tenth of the time.
+  __attribute__((noinline)) void correlations(LaneState<T>& state) {
+    correlate<T>(s_, task_.dictionary, state.y, alpha_, correlate_);
     pad_rows<T>(s_, alpha_);
+    state.fetch(state.ahead_end - state.ahead);
   }
 
 #if defined(__AVX512F__)
@@ -63,7 +65,7 @@ class ThresholdCoder {
     for (int64_t k = 0; k < task_.count; k += kLanes<T>) {
       LaneState<T> state;
       transfer_.load(k, state);
-      correlations(state.y);
+      correlations(state);
       write_largest(state);
     }
   }
