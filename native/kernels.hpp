@@ -74,7 +74,8 @@ struct CodingTask {
   const std::function<bool()>* interrupted;
 };
 
-// The number of samples that are coded before their moments are added: few enough that their codes stay in the cache.
+// The number of samples that are coded before their moments are added: few enough that their codes stay in the cache,
+// and that coding them takes a fraction of a second.
 int64_t tile_of(int atoms, int width);
 
 // Calls the function. Compiled once, for any machine: std::function in a kernel could be instantiated for a newer

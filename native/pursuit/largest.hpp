@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "pursuit/select.hpp"
+#include "runtime/sorting_network.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 
@@ -15,21 +16,10 @@ namespace network {
 
 constexpr int kSize = 16;
 
-// Batcher's merge exchange for 16 numbers.
 constexpr auto comparators() {
   std::array<std::pair<int, int>, 63> list{};
-  int count = 0;
-  for (int p = kSize / 2; p > 0; p /= 2) {
-    int q = kSize / 2, r = 0, d = p;
-    for (;;) {
-      for (int i = 0; i < kSize - d; ++i)
-        if ((i & p) == r) list[count++] = {i, i + d};
-      if (q == p) break;
-      d = q - p;
-      q /= 2;
-      r = p;
-    }
-  }
+  size_t count = 0;
+  merge_exchange(kSize, [&](int i, int j) { list[count++] = {i, j}; });
   return list;
 }
 

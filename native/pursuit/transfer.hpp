@@ -3,6 +3,7 @@
 
 #include "pursuit/select.hpp"
 #include "runtime/arena.hpp"
+#include "runtime/sorting_network.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 
@@ -26,30 +27,18 @@ struct LaneState {
   }
 };
 
-// Sorts (index, value) by index in every lane: Batcher's merge exchange, for any length.
+// Sorts (index, value) by index in every lane.
 template <class T>
 __attribute__((noinline)) void sort_codes(LaneCodes<T>& c, int terms) {
-  int top = 1;
-  while (top < terms) top *= 2;
-  for (int p = top / 2; p > 0; p /= 2) {
-    int q = top / 2, r = 0, d = p;
-    for (;;) {
-      for (int i = 0; i < terms - d; ++i) {
-        if ((i & p) != r) continue;
-        const Int<T> swap = c.index[i] > c.index[i + d];
-        const Int<T> low = min_of(c.index[i], c.index[i + d]);
-        c.index[i + d] = max_of(c.index[i], c.index[i + d]);
-        c.index[i] = low;
-        const Vec<T> v = swap ? c.value[i + d] : c.value[i];
-        c.value[i + d] = swap ? c.value[i] : c.value[i + d];
-        c.value[i] = v;
-      }
-      if (q == p) break;
-      d = q - p;
-      q /= 2;
-      r = p;
-    }
-  }
+  merge_exchange(terms, [&](int i, int j) {
+    const Int<T> swap = c.index[i] > c.index[j];
+    const Int<T> low = min_of(c.index[i], c.index[j]);
+    c.index[j] = max_of(c.index[i], c.index[j]);
+    c.index[i] = low;
+    const Vec<T> v = swap ? c.value[j] : c.value[i];
+    c.value[j] = swap ? c.value[i] : c.value[j];
+    c.value[i] = v;
+  });
 }
 
 // Loads up to kLanes samples of a task and writes their codes. Lanes without a sample repeat the last one, inactive.
